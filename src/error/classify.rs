@@ -1,0 +1,108 @@
+//! What a [`candle_core::Error`] really is, through every wrapper that candle and its users put around it.
+
+use std::collections::TryReserveError;
+use std::error::Error as StdError;
+use std::io;
+
+use super::codes::{self, Meaning};
+use super::{Cause, DeviceFault, Error, Resource, ResourceExhausted};
+
+/// A candle error's meaning, apart from the error itself.
+#[derive(Debug)]
+pub(super) enum Class {
+    Exhausted(Box<ResourceExhausted>),
+    Fault(Box<DeviceFault>),
+    Other,
+}
+
+/// Looks through the wrappers by matching candle's variants: walking `source()` finds nothing, because candle's wrapping
+/// variants are transparent or do not name their inner error as a source.
+pub(super) fn classify(error: &candle_core::Error) -> Class {
+    use candle_core::Error as E;
+    match error {
+        E::WithBacktrace { inner, .. } | E::WithPath { inner, .. } | E::Context { inner, .. } => {
+            classify(inner)
+        }
+        E::WrappedContext { wrapped, .. } => classify_dynamic(wrapped.as_ref()),
+        E::Cuda(inner) => classify_dynamic(inner.as_ref()),
+        E::Metal(inner) => classify_metal(&inner.to_string()),
+        E::Io(inner) => classify_io(inner),
+        // Only here has candle thrown the type away, so only here does text decide.
+        E::Wrapped(inner) => classify_text(&inner.to_string()),
+        E::Msg(text) => classify_text(text),
+        _ => Class::Other,
+    }
+}
+
+/// A boxed error: by type as far as the types are known here, along its chain of sources. cudarc's types are not known to a
+/// build without CUDA; their text is their enum name.
+fn classify_dynamic(error: &(dyn StdError + 'static)) -> Class {
+    let mut next = Some(error);
+    while let Some(current) = next {
+        match classify_known(current) {
+            Class::Other => next = current.source(),
+            class => return class,
+        }
+    }
+    classify_text(&error.to_string())
+}
+
+fn classify_known(error: &(dyn StdError + 'static)) -> Class {
+    if let Some(error) = error.downcast_ref::<Error>() {
+        error.class()
+    } else if let Some(error) = error.downcast_ref::<candle_core::Error>() {
+        classify(error)
+    } else if let Some(exhausted) = error.downcast_ref::<ResourceExhausted>() {
+        Class::Exhausted(Box::new(exhausted.clone()))
+    } else if let Some(fault) = error.downcast_ref::<DeviceFault>() {
+        Class::Fault(Box::new(fault.clone()))
+    } else if let Some(error) = error.downcast_ref::<io::Error>() {
+        classify_io(error)
+    } else if error.is::<TryReserveError>() {
+        exhausted(Resource::HostMemory)
+    } else {
+        Class::Other
+    }
+}
+
+fn classify_io(error: &io::Error) -> Class {
+    if error.kind() == io::ErrorKind::OutOfMemory {
+        return exhausted(Resource::HostMemory);
+    }
+    match error.get_ref() {
+        Some(inner) => classify_known(inner),
+        None => Class::Other,
+    }
+}
+
+/// candle-metal-kernels has no code for a buffer that the system refused, only this variant, whose text has two spellings.
+fn classify_metal(text: &str) -> Class {
+    let refused = [
+        "FailedToCreateResource(\"Buffer\")",
+        "metal resource: Buffer",
+    ];
+    match refused.iter().any(|spelling| text.contains(spelling)) {
+        true => exhausted(Resource::DeviceMemory),
+        false => Class::Other,
+    }
+}
+
+fn classify_text(text: &str) -> Class {
+    let Some(code) = codes::find(text) else {
+        return Class::Other;
+    };
+    match code.meaning {
+        Meaning::Exhausted(resource) => exhausted(resource),
+        Meaning::Sticky { cause, remedy } => Class::Fault(Box::new(DeviceFault {
+            name: code.name,
+            code: code.number,
+            cause,
+            remedy,
+            source: None,
+        })),
+    }
+}
+
+fn exhausted(resource: Resource) -> Class {
+    Class::Exhausted(Box::new(ResourceExhausted::new(resource, Cause::Unknown)))
+}

@@ -1,0 +1,284 @@
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytesize::ByteSize;
+use candle_core::DeviceLocation;
+
+/// Something ran out of memory, with everything that was known about it at that moment.
+///
+/// It goes into a [`candle_core::Error`] by `?` and comes out again through [`ErrorExt`](crate::ErrorExt); see
+/// [`Error`](crate::Error). `{}` is one line, `{:#}` the long form with every number and remedy.
+///
+/// ```
+/// use candle_headroom::{ErrorExt, Resource};
+///
+/// // The text is what candle keeps of a driver's error once it has been formatted.
+/// let error = candle_core::Error::msg("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")");
+/// let exhausted = error.resource_exhausted().expect("an exhaustion");
+/// assert_eq!(exhausted.resource, Resource::DeviceMemory);
+/// assert_eq!(exhausted.bytes.requested, None); // not known, so not 0
+/// ```
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct ResourceExhausted {
+    /// Where it happened; `None` where only an error's text was left.
+    pub device: Option<DeviceLocation>,
+    /// What ran out.
+    pub resource: Resource,
+    /// In which part of the work; `None` outside a trainer or [`process_batches`](crate::process_batches).
+    pub phase: Option<Phase>,
+    /// Why it ran out.
+    pub cause: Cause,
+    /// The memory's state when it ran out.
+    pub bytes: MemoryReading,
+    /// The size of the failed micro-batch, in samples.
+    pub micro_batch: Option<usize>,
+    /// The failed samples, as positions in the batch.
+    pub samples: Option<Range<usize>>,
+    /// What would help, the most useful first.
+    pub remedies: Vec<Remedy>,
+    pub(super) source: Option<Arc<candle_core::Error>>,
+}
+
+/// The memory's state at one moment, in bytes. What is not known is `None`, never 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryReading {
+    /// What the failed allocation asked for. candle's errors do not carry it.
+    pub requested: Option<u64>,
+    /// In use by the program.
+    pub in_use: Option<u64>,
+    /// Held by the program's pool, in use or not.
+    pub reserved: Option<u64>,
+    /// The highest use since the micro-batch began.
+    pub peak: Option<u64>,
+    /// The limit that was set.
+    pub limit: Option<u64>,
+    /// Free on the device.
+    pub free: Option<u64>,
+    /// The device's capacity.
+    pub total: Option<u64>,
+}
+
+/// What ran out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Resource {
+    /// Memory of the accelerator.
+    DeviceMemory,
+    /// Memory of the process on the host.
+    HostMemory,
+    /// Page-locked host memory for transfers.
+    PinnedMemory,
+    /// Scratch memory that cuBLAS, cuDNN or cuRAND allocates for itself.
+    LibraryWorkspace,
+}
+
+/// The part of a step in which something ran out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Phase {
+    /// Cutting the micro-batch out of the batch, or moving it to the device.
+    Transfer,
+    /// The user's closure: the forward pass and the loss.
+    Forward,
+    /// The backward pass.
+    Backward,
+    /// Adding the micro-batch's gradients to the accumulated ones.
+    Accumulate,
+    /// The optimizer's update.
+    Optimizer,
+    /// Loading parameters or data.
+    Load,
+}
+
+/// Why something ran out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The limit that the program set for itself.
+    Limit,
+    /// The device has no memory left, and this program holds it.
+    DeviceFull,
+    /// Enough is free in total, but not in one piece.
+    Fragmented,
+    /// Another process holds the memory.
+    Neighbour,
+    /// A single sample needs more than there is.
+    NeverFits,
+    /// It cannot be told.
+    Unknown,
+}
+
+/// One thing that would help.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Remedy {
+    /// What to do.
+    pub advice: Cow<'static, str>,
+    /// What it would save at least, in bytes, where that can be estimated.
+    pub saves: Option<u64>,
+}
+
+impl Remedy {
+    pub(crate) fn new(advice: impl Into<Cow<'static, str>>, saves: Option<u64>) -> Self {
+        Self {
+            advice: advice.into(),
+            saves,
+        }
+    }
+}
+
+impl ResourceExhausted {
+    pub(crate) fn new(resource: Resource, cause: Cause) -> Self {
+        Self {
+            device: None,
+            resource,
+            phase: None,
+            cause,
+            bytes: MemoryReading::default(),
+            micro_batch: None,
+            samples: None,
+            remedies: Vec::new(),
+            source: None,
+        }
+    }
+
+    /// Whether the same work may fit when it is tried again as it is: the pool's free pieces have been merged, or a
+    /// neighbour has left.
+    pub(crate) fn may_be_transient(&self) -> bool {
+        matches!(
+            self.cause,
+            Cause::Fragmented | Cause::Neighbour | Cause::Unknown
+        )
+    }
+}
+
+impl fmt::Display for ResourceExhausted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "out of {}", self.resource)?;
+        if let Some(phase) = self.phase {
+            write!(f, " in {phase}")?;
+        }
+        match (self.micro_batch, &self.samples) {
+            (Some(size), Some(samples)) => write!(
+                f,
+                " of a micro-batch of {size} (samples {}..{})",
+                samples.start, samples.end
+            )?,
+            (Some(size), None) => write!(f, " of a micro-batch of {size}")?,
+            _ => {}
+        }
+        write!(f, ": {}", self.cause)?;
+        match (self.bytes.peak.or(self.bytes.in_use), self.bytes.limit) {
+            (Some(used), Some(limit)) => {
+                write!(f, " ({} of {} used)", ByteSize(used), ByteSize(limit))?
+            }
+            (Some(used), None) => write!(f, " ({} used)", ByteSize(used))?,
+            (None, Some(limit)) => write!(f, " (limit {})", ByteSize(limit))?,
+            (None, None) => {}
+        }
+        if f.alternate() {
+            return self.write_details(f);
+        }
+        match self.remedies.first() {
+            Some(remedy) => write!(f, "; {remedy}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl ResourceExhausted {
+    fn write_details(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(device) = self.device {
+            write!(f, "\n  device     {device:?}")?;
+        }
+        for (name, bytes) in [
+            ("requested", self.bytes.requested),
+            ("in use", self.bytes.in_use),
+            ("reserved", self.bytes.reserved),
+            ("peak", self.bytes.peak),
+            ("limit", self.bytes.limit),
+            ("free", self.bytes.free),
+            ("total", self.bytes.total),
+        ] {
+            if let Some(bytes) = bytes {
+                write!(f, "\n  {name:<10} {}", ByteSize(bytes))?;
+            }
+        }
+        for remedy in &self.remedies {
+            write!(f, "\n  remedy     {remedy}")?;
+        }
+        match &self.source {
+            Some(source) => write!(f, "\n  source     {}", first_line(&source.to_string())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// candle's errors carry a whole backtrace in their text when `RUST_BACKTRACE` is set.
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+/// The long form of [`Display`](fmt::Display): candle's own errors use one text for both, and `main` shows this one.
+impl fmt::Debug for ResourceExhausted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:#}")
+    }
+}
+
+impl std::error::Error for ResourceExhausted {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.advice)?;
+        match self.saves {
+            Some(bytes) => write!(f, " (saves about {})", ByteSize(bytes)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::DeviceMemory => "device memory",
+            Self::HostMemory => "host memory",
+            Self::PinnedMemory => "pinned host memory",
+            Self::LibraryWorkspace => "library workspace",
+        })
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Transfer => "transfer",
+            Self::Forward => "forward",
+            Self::Backward => "backward",
+            Self::Accumulate => "accumulate",
+            Self::Optimizer => "optimizer",
+            Self::Load => "load",
+        })
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Limit => "the limit is reached",
+            Self::DeviceFull => "the device is full",
+            Self::Fragmented => "the free memory is in pieces",
+            Self::Neighbour => "another process holds the memory",
+            Self::NeverFits => "a single sample does not fit",
+            Self::Unknown => "the cause is not known",
+        })
+    }
+}

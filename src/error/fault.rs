@@ -1,0 +1,52 @@
+use std::fmt;
+use std::sync::Arc;
+
+/// The device's context is lost: every later call on this device fails too, and only a new process helps.
+///
+/// It is never retried. What was computed before the fault and lies in host memory can still be saved: do that, report, and
+/// end the process in order; dropping device handles after a sticky fault can panic inside `cudarc`.
+///
+/// ```
+/// use candle_headroom::{Error, ErrorExt};
+///
+/// let error = candle_core::Error::msg("DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, \"…\")");
+/// let fault = error.device_fault().expect("a sticky code");
+/// assert_eq!((fault.name, fault.code), ("CUDA_ERROR_ILLEGAL_ADDRESS", 700));
+/// assert!(matches!(Error::from(error), Error::DeviceFault(_)));
+/// ```
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct DeviceFault {
+    /// The status code's name, for example `CUDA_ERROR_ILLEGAL_ADDRESS`.
+    pub name: &'static str,
+    /// The status code's number, for example 700.
+    pub code: u32,
+    /// What the code means.
+    pub cause: &'static str,
+    /// What to do next, apart from starting a new process.
+    pub remedy: &'static str,
+    pub(super) source: Option<Arc<candle_core::Error>>,
+}
+
+impl fmt::Display for DeviceFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "device fault {} ({}): {}; the device is lost to this process: save what is in host memory and start a new one, then {}",
+            self.name, self.code, self.cause, self.remedy
+        )
+    }
+}
+
+/// The same text as [`Display`](fmt::Display), as candle's own errors do it.
+impl fmt::Debug for DeviceFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for DeviceFault {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}

@@ -1,0 +1,192 @@
+//! Bad input, each with the value that is wrong and what to do.
+
+use bytesize::ByteSize;
+use candle_core::{DType, DeviceLocation, Shape};
+
+/// A batch cannot be cut into micro-batches.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BatchError {
+    /// There is no sample in the batch.
+    #[error("the batch is empty: skip it")]
+    Empty,
+    /// A collection without parts has no length.
+    #[error("the batch has no parts: give at least one tensor")]
+    NoParts,
+    /// A tensor without dimensions cannot be cut.
+    #[error("a 0-dimensional tensor has no samples: give it a first dimension with `unsqueeze(0)`")]
+    Scalar,
+    /// The parts of a batch disagree in their number of samples.
+    #[error(
+        "part {part} of the batch holds {found} samples but the first part holds {expected}: all parts need the same first dimension"
+    )]
+    Lengths {
+        /// Which part, counted from 0.
+        part: usize,
+        /// The first part's samples.
+        expected: usize,
+        /// This part's samples.
+        found: usize,
+    },
+    /// A range outside the batch was asked for.
+    #[error("samples {start}..{end} are not in a batch of {samples}")]
+    OutOfRange {
+        /// First sample asked for.
+        start: usize,
+        /// One past the last sample asked for.
+        end: usize,
+        /// The samples that there are.
+        samples: usize,
+    },
+}
+
+/// A batch policy asked for an impossible micro-batch, or was given an impossible size.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// The size does not lie between one sample and what is left of the batch.
+    #[error(
+        "the policy asked for a micro-batch of {size} with {remaining} samples left: a size lies between 1 and what is left"
+    )]
+    Size {
+        /// What the policy asked for, in samples.
+        size: usize,
+        /// What is left of the batch, in samples.
+        remaining: usize,
+    },
+    /// A micro-batch, or a number of micro-batches, of zero.
+    #[error("{what} must be at least 1, not 0")]
+    Zero {
+        /// What was given as zero.
+        what: &'static str,
+    },
+}
+
+/// A loss cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LossError {
+    /// The loss is not one number.
+    #[error(
+        "the loss has shape {shape:?}: reduce it to one number with `mean_all()` or `sum_all()`"
+    )]
+    NotScalar {
+        /// Its shape.
+        shape: Shape,
+    },
+    /// The weight cannot weigh anything.
+    #[error("a loss weighs {weight}: a weight is finite and not negative")]
+    Weight {
+        /// The weight that was given.
+        weight: f64,
+    },
+    /// A loss over no samples.
+    #[error("a loss over 0 samples: give the number of samples it was computed from")]
+    NoSamples,
+    /// The loss depends on no Var that is to be trained.
+    #[error(
+        "no Var received a gradient from the loss: an operation without a backward pass (`softmax_last_dim`, fused norms, `detach`) lies between, or the trainer was given other Vars than the model uses"
+    )]
+    Disconnected,
+}
+
+/// The parameters or buffers given to a trainer cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParameterError {
+    /// None of them can be trained.
+    #[error(
+        "there is no floating-point Var to train: pass `varmap.all_vars()` after the model was built"
+    )]
+    None,
+    /// The same Var stands in the list twice and would be updated twice.
+    #[error("Var {second} is Var {first} again: list each Var once")]
+    Duplicate {
+        /// Where it stands first.
+        first: usize,
+        /// Where it stands again.
+        second: usize,
+    },
+    /// The gradients of this type cannot be accumulated.
+    #[error("Var {index} has dtype {dtype:?}: gradients accumulate for f64, f32, f16 and bf16")]
+    DType {
+        /// Which Var.
+        index: usize,
+        /// Its type.
+        dtype: DType,
+    },
+    /// A gradient does not fit its Var.
+    #[error("Var {index} has shape {expected:?} but its gradient has {found:?}")]
+    Gradient {
+        /// Which Var.
+        index: usize,
+        /// The Var's shape.
+        expected: Shape,
+        /// The gradient's shape.
+        found: Shape,
+    },
+    /// The Vars and the memory given to a trainer are of different devices.
+    #[error(
+        "the Vars are on {vars:?} but the memory is that of {memory:?}: build the model on `memory.device()`"
+    )]
+    Device {
+        /// Where the Vars are.
+        vars: DeviceLocation,
+        /// Whose memory was given.
+        memory: DeviceLocation,
+    },
+    /// A buffer that is not a variable cannot be rolled back.
+    #[error(
+        "buffer {index} is a tensor but no variable, so it cannot be rolled back: name the Var that the layer updates"
+    )]
+    NotAVariable {
+        /// Which buffer.
+        index: usize,
+    },
+    /// A buffer whose storage is not contiguous cannot be rolled back in place.
+    #[error("buffer {index} is not contiguous, so it cannot be rolled back in place")]
+    NotContiguous {
+        /// Which buffer.
+        index: usize,
+    },
+}
+
+/// A memory limit cannot be set.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// Host memory is counted by the allocator, and it is not installed.
+    #[error(
+        "a limit on host memory needs the tracking allocator; add these two lines to the program:\n    #[global_allocator]\n    static ALLOCATOR: candle_headroom::TrackingAllocator = candle_headroom::TrackingAllocator::system();"
+    )]
+    AllocatorNotInstalled,
+    /// The limit is already exceeded.
+    #[error("a limit of {} is below the {} in use already: raise it, or set it before building the model", ByteSize(*.limit), ByteSize(*.in_use))]
+    BelowUse {
+        /// The limit asked for, in bytes.
+        limit: u64,
+        /// In use already, in bytes.
+        in_use: u64,
+    },
+    /// The machine does not say how much memory there is.
+    #[error("the available memory cannot be read on this machine: give the limit in bytes")]
+    Undetermined,
+    /// Memory of the same device is open with other settings.
+    #[error(
+        "host memory is open already with {}; one process has one limit: share the handle, or change it with `set_limit`",
+        describe(*.open)
+    )]
+    AlreadyOpen {
+        /// The limit in force, in bytes; `None` without one.
+        open: Option<u64>,
+        /// The limit asked for, in bytes.
+        asked: Option<u64>,
+    },
+}
+
+fn describe(limit: Option<u64>) -> String {
+    match limit {
+        Some(limit) => format!("a limit of {}", ByteSize(limit)),
+        None => "no limit".to_owned(),
+    }
+}

@@ -1,0 +1,128 @@
+//! What went wrong: this crate's [`Error`], and what any [`candle_core::Error`] means.
+
+mod classify;
+mod codes;
+mod convert;
+mod exhausted;
+mod fault;
+mod input;
+mod train;
+
+pub use convert::ErrorExt;
+pub use exhausted::{Cause, MemoryReading, Phase, Remedy, Resource, ResourceExhausted};
+pub use fault::DeviceFault;
+pub use input::{BatchError, LossError, MemoryError, ParameterError, PolicyError};
+pub use train::{UpdateInterrupted, WindowLost};
+
+use classify::Class;
+
+/// This crate's result.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Everything that can go wrong in this crate.
+///
+/// It is `Send + Sync + 'static` and two words large. By `?` it is made from a [`candle_core::Error`], which is classified on
+/// the way, and becomes one again; a candle error that is neither an exhaustion nor a fault stays as it was, down to its type.
+/// [`ErrorExt`] asks the same questions of a candle error.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom::Error;
+///
+/// fn forward() -> Result<(), Error> {
+///     let a = Tensor::zeros((2, 3), DType::F32, &Device::Cpu)?;
+///     a.matmul(&a)?; // the shapes do not fit: candle's own error comes through
+///     Ok(())
+/// }
+///
+/// let error = forward().unwrap_err();
+/// assert!(error.resource_exhausted().is_none());
+/// assert!(matches!(error, Error::Candle(_)));
+/// ```
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Something ran out of memory.
+    #[error(transparent)]
+    ResourceExhausted(Box<ResourceExhausted>),
+    /// The device is lost to this process.
+    #[error(transparent)]
+    DeviceFault(Box<DeviceFault>),
+    /// A batch cannot be cut into micro-batches.
+    #[error(transparent)]
+    Batch(Box<BatchError>),
+    /// A batch policy asked for an impossible size.
+    #[error(transparent)]
+    Policy(Box<PolicyError>),
+    /// A loss cannot be used.
+    #[error(transparent)]
+    Loss(Box<LossError>),
+    /// The parameters or buffers given to a trainer cannot be used.
+    #[error(transparent)]
+    Parameter(Box<ParameterError>),
+    /// A memory limit cannot be set.
+    #[error(transparent)]
+    Memory(Box<MemoryError>),
+    /// The gradients accumulated so far were lost; parameters and optimizer are as they were.
+    #[error(transparent)]
+    WindowLost(Box<WindowLost>),
+    /// The optimizer failed half-way; parameters and optimizer state may be partly updated.
+    #[error(transparent)]
+    UpdateInterrupted(Box<UpdateInterrupted>),
+    /// Any other error of candle's, or of the user's closure, unchanged.
+    #[error(transparent)]
+    Candle(Box<candle_core::Error>),
+}
+
+/// The same text as [`Display`](std::fmt::Display) (`{:?}` on an exhaustion is its long form), as candle's own errors do it,
+/// so that an error stays readable inside [`candle_core::Error::WrappedContext`] and when `main` returns it.
+impl std::fmt::Debug for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::ResourceExhausted(exhausted) => std::fmt::Debug::fmt(exhausted, f),
+            other => std::fmt::Display::fmt(other, f),
+        }
+    }
+}
+
+impl Error {
+    /// The exhaustion that this error is, or that a lost window or an interrupted update was caused by.
+    pub fn resource_exhausted(&self) -> Option<&ResourceExhausted> {
+        match self {
+            Self::ResourceExhausted(exhausted) => Some(exhausted),
+            Self::WindowLost(lost) => lost.reason.resource_exhausted(),
+            Self::UpdateInterrupted(interrupted) => {
+                interrupted.reason.as_ref()?.resource_exhausted()
+            }
+            _ => None,
+        }
+    }
+
+    /// The device fault that this error is, or that a lost window or an interrupted update was caused by.
+    pub fn device_fault(&self) -> Option<&DeviceFault> {
+        match self {
+            Self::DeviceFault(fault) => Some(fault),
+            Self::WindowLost(lost) => lost.reason.device_fault(),
+            Self::UpdateInterrupted(interrupted) => interrupted.reason.as_ref()?.device_fault(),
+            _ => None,
+        }
+    }
+
+    /// Notes in which phase an exhaustion was met, unless that is known already.
+    pub(crate) fn in_phase(mut self, phase: Phase) -> Self {
+        if let Self::ResourceExhausted(exhausted) = &mut self {
+            exhausted.phase.get_or_insert(phase);
+        }
+        self
+    }
+
+    fn class(&self) -> Class {
+        if let Some(exhausted) = self.resource_exhausted() {
+            Class::Exhausted(Box::new(exhausted.clone()))
+        } else if let Some(fault) = self.device_fault() {
+            Class::Fault(Box::new(fault.clone()))
+        } else {
+            Class::Other
+        }
+    }
+}

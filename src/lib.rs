@@ -1,0 +1,70 @@
+//! Train and infer with candle at the edge of a device's memory without falling over it.
+//!
+//! ```
+//! use candle_core::{DType, Device, Tensor};
+//! use candle_headroom::AdaptiveTrainer;
+//! use candle_nn::{linear, loss, AdamW, Module, Optimizer, VarBuilder, VarMap};
+//!
+//! let varmap = VarMap::new();
+//! let model = linear(16, 4, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+//! let optimizer = AdamW::new_lr(varmap.all_vars(), 1e-3)?;
+//! let mut trainer = AdaptiveTrainer::builder(varmap.all_vars(), optimizer).build()?;
+//!
+//! for _ in 0..3 {
+//!     let x = Tensor::randn(0f32, 1., (64, 16), &Device::Cpu)?;
+//!     let y = Tensor::zeros(64, DType::U32, &Device::Cpu)?;
+//!     let report = trainer.step(&(x, y), |(x, y), _| loss::cross_entropy(&model.forward(&x)?, &y))?;
+//!     println!("{report}");
+//! }
+//! # Ok::<(), candle_headroom::Error>(())
+//! ```
+//!
+//! The loop, the data and the model stay yours; the closure sees plain candle tensors and returns a plain candle result.
+//!
+//! | question | answer |
+//! |---|---|
+//! | what went wrong? | [`Error`], [`ResourceExhausted`], [`DeviceFault`], and [`ErrorExt`] for any candle error |
+//! | how much memory is there, who may use it? | [`DeviceMemory`], [`TrackingAllocator`] |
+//! | how is the work cut? | [`Batch`], [`BatchPolicy`], [`process_batches`] |
+//! | who drives? | [`GradientAccumulator`], [`AccumulatingTrainer`], [`AdaptiveTrainer`] |
+//!
+//! # What it is not
+//! No training framework: no data loaders, no metrics, no checkpoints of your model. No memory manager for the host: a limit
+//! there is soft, because candle's CPU backend cannot have an allocation refused. No repair of a lost device: after a sticky
+//! fault a process can only end in order.
+//!
+//! # Features
+//! None is on by default, and the default build runs on the CPU. `testing` adds [`testing`], which makes memory run out on
+//! purpose.
+
+#![deny(missing_docs, clippy::undocumented_unsafe_blocks)]
+#![warn(missing_debug_implementations)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod batch;
+mod error;
+mod memory;
+mod optim;
+#[cfg(feature = "testing")]
+pub mod testing;
+#[cfg(not(feature = "testing"))]
+mod testing;
+mod train;
+
+pub use batch::{
+    Batch, BatchPolicy, BatchProcessor, Completed, Event, Failed, Fixed, Halving, MicroBatch,
+    Processed, process_batches,
+};
+pub use error::{
+    BatchError, Cause, DeviceFault, Error, ErrorExt, LossError, MemoryError, MemoryReading,
+    ParameterError, Phase, PolicyError, Remedy, Resource, ResourceExhausted, Result,
+    UpdateInterrupted, WindowLost,
+};
+pub use memory::{
+    AUTO_FRACTION, DeviceMemory, Enforcement, HostMemoryBuilder, Limit, MemoryStats, OverLimit,
+    PEAK_ERROR, PeakScope, TrackingAllocator,
+};
+pub use train::{
+    AccumulatingTrainer, AdaptiveTrainer, AdaptiveTrainerBuilder, GradientAccumulator, Loss,
+    StepLoss, StepReport, Window,
+};
