@@ -1,0 +1,102 @@
+use std::alloc::{GlobalAlloc, Layout, System};
+
+use super::counters::COUNTERS;
+
+/// A global allocator that counts: live bytes, their peak, and the first request over a limit.
+///
+/// It wraps any allocator and passes every request on; the limit is soft, since candle's CPU backend cannot handle a refused
+/// allocation. Requests of 16 KiB and more are counted at once; smaller ones in batches, so that a peak is exact to
+/// [`PEAK_ERROR`](super::PEAK_ERROR) bytes, while live bytes are exact whenever no thread allocates. Counting takes one atomic
+/// addition on a cache line that few threads share, no lock and no thread-local destructor.
+///
+/// There is one set of counts per process, read through [`DeviceMemory::host`](super::DeviceMemory::host).
+///
+/// ```standalone_crate
+/// use candle_headroom::{DeviceMemory, TrackingAllocator};
+///
+/// #[global_allocator]
+/// static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
+///
+/// fn main() -> Result<(), candle_headroom::Error> {
+///     let memory = DeviceMemory::host().open()?;
+///     let before = memory.in_use().expect("the allocator is installed");
+///     let block = vec![1u8; 1 << 20];
+///     assert_eq!(memory.in_use().unwrap() - before, 1 << 20);
+///     drop(block);
+///     Ok(())
+/// }
+/// ```
+///
+/// The counts are of bytes requested. What the wrapped allocator keeps back for itself, memory mapped by other means, thread
+/// stacks and the program's code are not in them; while a `realloc` moves a block, the old and the new one exist together and
+/// only the new one is counted.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct TrackingAllocator<A = System> {
+    inner: A,
+}
+
+impl TrackingAllocator<System> {
+    /// Counts in front of the system's allocator.
+    pub const fn system() -> Self {
+        Self::new(System)
+    }
+}
+
+impl<A> TrackingAllocator<A> {
+    /// Counts in front of `inner`, for example another crate's allocator.
+    pub const fn new(inner: A) -> Self {
+        Self { inner }
+    }
+
+    /// The wrapped allocator.
+    pub const fn get_ref(&self) -> &A {
+        &self.inner
+    }
+}
+
+/// A layout's size fits an `isize`, by `Layout`'s own rule.
+#[inline]
+fn counted(pointer: *mut u8, layout: Layout) -> *mut u8 {
+    if pointer.is_null() {
+        COUNTERS.refused(layout.size());
+    } else {
+        COUNTERS.add(layout.size() as isize);
+    }
+    pointer
+}
+
+// SAFETY: every request is passed to `inner` with its arguments unchanged and `inner`'s answer is returned unchanged, so
+// `inner`'s own guarantee holds; the counting neither allocates nor unwinds (atomics, a constant thread-local without a
+// destructor, indices reduced to the array's length, wrapping or saturating sums).
+unsafe impl<A: GlobalAlloc> GlobalAlloc for TrackingAllocator<A> {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise for `alloc` is the one `inner.alloc` asks for.
+        counted(unsafe { self.inner.alloc(layout) }, layout)
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise for `alloc_zeroed` is the one `inner.alloc_zeroed` asks for.
+        counted(unsafe { self.inner.alloc_zeroed(layout) }, layout)
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: `pointer` came from `inner` with this layout, since every allocation is passed through.
+        unsafe { self.inner.dealloc(pointer, layout) };
+        COUNTERS.add(-(layout.size() as isize));
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: as for `dealloc`; `new_size` is passed on unchanged.
+        let moved = unsafe { self.inner.realloc(pointer, layout, new_size) };
+        if moved.is_null() {
+            COUNTERS.refused(new_size.saturating_sub(layout.size()));
+        } else {
+            COUNTERS.add((new_size as isize).wrapping_sub(layout.size() as isize));
+        }
+        moved
+    }
+}

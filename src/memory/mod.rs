@@ -1,0 +1,19 @@
+//! How much memory there is, who uses it, who may.
+
+mod allocator;
+mod counters;
+mod device;
+mod limit;
+mod scope;
+mod stats;
+mod system;
+
+pub use allocator::TrackingAllocator;
+pub use device::{DeviceMemory, HostMemoryBuilder};
+pub use limit::{AUTO_FRACTION, Limit};
+pub use scope::PeakScope;
+pub(crate) use stats::Bytes;
+pub use stats::{Enforcement, MemoryStats, OverLimit};
+
+/// How far a peak of host memory can be from the truth, in bytes (512 KiB): 32 counters each hold back less than 16 KiB.
+pub const PEAK_ERROR: u64 = 512 * 1024;

@@ -1,0 +1,79 @@
+use std::fmt;
+
+use bytesize::ByteSize;
+
+/// A device's memory at one moment, in bytes. What is not known is `None`, never 0.
+///
+/// ```
+/// let memory = candle_headroom::DeviceMemory::host().open()?;
+/// let stats = memory.stats();
+/// // This program has not installed the tracking allocator, so nobody counts.
+/// assert_eq!(stats.in_use, None);
+/// assert_eq!(stats.to_string(), "in use n/a, peak n/a, no limit");
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryStats {
+    /// Bytes that the program holds now. On the host: requested from the tracking allocator and not given back, by candle and
+    /// by everything else in the process.
+    pub in_use: Option<u64>,
+    /// The highest `in_use` since the program started or the peak was reset; on the host within
+    /// [`PEAK_ERROR`](super::PEAK_ERROR).
+    pub peak: Option<u64>,
+    /// The limit, if one is set.
+    pub limit: Option<u64>,
+    /// How the limit is enforced; `None` without a limit.
+    pub enforcement: Option<Enforcement>,
+    /// What the operating system says other programs and this one could still take. It moves with every program on the
+    /// machine.
+    pub free: Option<u64>,
+    /// The device's capacity; on the host the machine's memory, or the container's limit where that is less.
+    pub total: Option<u64>,
+    /// The first request that took the program over its limit, since the limit was set.
+    pub first_over_limit: Option<OverLimit>,
+}
+
+/// How a limit is enforced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Enforcement {
+    /// Allocations over the limit are refused.
+    Hard,
+    /// Allocations over the limit succeed; trainers look at the use after each phase and cut the work smaller.
+    Soft,
+}
+
+/// A request that took the program over its limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OverLimit {
+    /// What was asked for, in bytes; for small requests, counted in batches, the batch.
+    pub requested: u64,
+    /// What was in use with it, in bytes.
+    pub in_use: u64,
+}
+
+impl fmt::Display for MemoryStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "in use {}", Bytes(self.in_use))?;
+        write!(f, ", peak {}", Bytes(self.peak))?;
+        match (self.limit, self.enforcement) {
+            (Some(limit), Some(Enforcement::Soft)) => write!(f, ", soft limit {}", ByteSize(limit)),
+            (Some(limit), _) => write!(f, ", limit {}", ByteSize(limit)),
+            (None, _) => f.write_str(", no limit"),
+        }
+    }
+}
+
+/// A number of bytes that may not be known.
+pub(crate) struct Bytes(pub(crate) Option<u64>);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(bytes) => ByteSize(bytes).fmt(f),
+            None => f.write_str("n/a"),
+        }
+    }
+}
