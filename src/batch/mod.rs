@@ -1,0 +1,20 @@
+//! How work is cut into micro-batches.
+
+mod drive;
+mod halving;
+mod micro_batch;
+mod parts;
+mod phase;
+mod policy;
+mod process;
+mod slices;
+
+pub use drive::Event;
+pub(crate) use drive::{Attempt, Drive, Failure, Outcome};
+pub use halving::Halving;
+pub use micro_batch::MicroBatch;
+pub(crate) use phase::run_phase;
+pub use policy::{BatchPolicy, Completed, Failed, Fixed};
+pub use process::{BatchProcessor, Processed, process_batches};
+pub use slices::Batch;
+pub(crate) use slices::samples_of;

@@ -1,0 +1,98 @@
+//! Batches made of parts that are cut alike.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash};
+use std::ops::Range;
+
+use super::Batch;
+use crate::error::{BatchError, Result};
+
+/// The number of samples that all parts agree on.
+fn agreed(lengths: impl IntoIterator<Item = Result<usize>>) -> Result<usize> {
+    let mut lengths = lengths.into_iter();
+    let expected = lengths.next().ok_or(BatchError::NoParts)??;
+    for (index, found) in lengths.enumerate() {
+        let found = found?;
+        if found != expected {
+            let part = index + 1;
+            return Err(BatchError::Lengths {
+                part,
+                expected,
+                found,
+            }
+            .into());
+        }
+    }
+    Ok(expected)
+}
+
+macro_rules! tuple {
+    ($($name:ident $index:tt),+) => {
+        impl<$($name: Batch),+> Batch for ($($name,)+) {
+            type Slice<'a> = ($($name::Slice<'a>,)+) where Self: 'a;
+
+            fn samples(&self) -> Result<usize> {
+                agreed([$(self.$index.samples()),+])
+            }
+
+            fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
+                Ok(($(self.$index.slice(range.clone())?,)+))
+            }
+        }
+    };
+}
+
+tuple!(A 0);
+tuple!(A 0, B 1);
+tuple!(A 0, B 1, C 2);
+tuple!(A 0, B 1, C 2, D 3);
+
+impl<B: Batch> Batch for Vec<B> {
+    type Slice<'a>
+        = Vec<B::Slice<'a>>
+    where
+        Self: 'a;
+
+    fn samples(&self) -> Result<usize> {
+        agreed(self.iter().map(B::samples))
+    }
+
+    fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
+        self.iter().map(|part| part.slice(range.clone())).collect()
+    }
+}
+
+impl<B: Batch, const N: usize> Batch for [B; N] {
+    type Slice<'a>
+        = [B::Slice<'a>; N]
+    where
+        Self: 'a;
+
+    fn samples(&self) -> Result<usize> {
+        agreed(self.iter().map(B::samples))
+    }
+
+    fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
+        let parts = self.iter().map(|part| part.slice(range.clone()));
+        let parts = parts.collect::<Result<Vec<_>>>()?;
+        // A vector of N parts always fits; the error is that of N = 0, which has no samples.
+        Ok(<[_; N]>::try_from(parts).map_err(|_| BatchError::NoParts)?)
+    }
+}
+
+impl<K: Clone + Eq + Hash, B: Batch, S: BuildHasher + Default> Batch for HashMap<K, B, S> {
+    type Slice<'a>
+        = HashMap<K, B::Slice<'a>, S>
+    where
+        Self: 'a;
+
+    fn samples(&self) -> Result<usize> {
+        agreed(self.values().map(B::samples))
+    }
+
+    fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
+        self.iter()
+            .map(|(key, part)| Ok((key.clone(), part.slice(range.clone())?)))
+            .collect()
+    }
+}

@@ -1,0 +1,135 @@
+use std::fmt::Debug;
+use std::time::Duration;
+
+use crate::error::{PolicyError, ResourceExhausted, Result};
+
+/// Decides how large micro-batches are; [what happens on failure](crate::AdaptiveTrainer) is not its business.
+///
+/// It is told what each micro-batch took and which ones failed, and answers with a size. It lives as long as its trainer, so
+/// what it learns in one step serves the next.
+///
+/// ```
+/// use candle_headroom::{BatchPolicy, Failed};
+///
+/// /// Takes nine tenths whenever something does not fit, as Accelerate's `find_executable_batch_size` does.
+/// #[derive(Debug)]
+/// struct NineTenths {
+///     size: usize,
+/// }
+///
+/// impl BatchPolicy for NineTenths {
+///     fn size(&self, remaining: usize) -> usize {
+///         self.size.min(remaining)
+///     }
+///
+///     fn failed(&mut self, failed: &Failed<'_>) {
+///         self.size = (failed.size * 9 / 10).max(1);
+///     }
+/// }
+///
+/// let policy: Box<dyn BatchPolicy> = Box::new(NineTenths { size: 128 });
+/// assert_eq!(policy.size(100), 100);
+/// ```
+pub trait BatchPolicy: Debug + Send {
+    /// The size of the next micro-batch, in samples, with `remaining` samples (at least 1) left of the batch.
+    ///
+    /// It lies between 1 and `remaining`; anything else ends the step with a [`PolicyError`]. It must not change between
+    /// calls unless [`succeeded`](Self::succeeded) or [`failed`](Self::failed) was called.
+    fn size(&self, remaining: usize) -> usize;
+
+    /// A micro-batch is finished.
+    fn succeeded(&mut self, completed: &Completed) {
+        let _ = completed;
+    }
+
+    /// A micro-batch did not fit. If [`size`](Self::size) then answers with as much as failed, or more, the failure is final.
+    fn failed(&mut self, failed: &Failed<'_>);
+}
+
+const _: Option<&dyn BatchPolicy> = None; // object-safe
+
+impl<P: BatchPolicy + ?Sized> BatchPolicy for Box<P> {
+    fn size(&self, remaining: usize) -> usize {
+        (**self).size(remaining)
+    }
+
+    fn succeeded(&mut self, completed: &Completed) {
+        (**self).succeeded(completed);
+    }
+
+    fn failed(&mut self, failed: &Failed<'_>) {
+        (**self).failed(failed);
+    }
+}
+
+/// What a finished micro-batch took. Bytes are `None` where nobody counts.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Completed {
+    /// Its samples.
+    pub size: usize,
+    /// Bytes in use before it began.
+    pub before: Option<u64>,
+    /// The highest use while it ran, in bytes.
+    pub peak: Option<u64>,
+    /// The limit in force, in bytes.
+    pub limit: Option<u64>,
+    /// How long the host took for it; on a device that works asynchronously, to queue it.
+    pub elapsed: Duration,
+}
+
+impl Completed {
+    /// Whether it went over the limit. Its work is kept all the same.
+    pub fn is_over_limit(&self) -> bool {
+        matches!((self.peak, self.limit), (Some(peak), Some(limit)) if peak > limit)
+    }
+}
+
+/// A micro-batch that did not fit.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Failed<'a> {
+    /// Its samples.
+    pub size: usize,
+    /// What ran out, when, and why.
+    pub exhausted: &'a ResourceExhausted,
+}
+
+/// Always the same size, and no smaller one when it does not fit.
+///
+/// ```
+/// use candle_headroom::{BatchPolicy, Fixed};
+///
+/// let policy = Fixed::new(16)?;
+/// assert_eq!((policy.size(100), policy.size(5)), (16, 5));
+/// assert!(Fixed::new(0).is_err());
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fixed {
+    size: usize,
+}
+
+impl Fixed {
+    /// Micro-batches of `size` samples.
+    ///
+    /// # Errors
+    /// [`PolicyError::Zero`].
+    pub fn new(size: usize) -> Result<Self> {
+        match size {
+            0 => Err(PolicyError::Zero {
+                what: "a micro-batch's size",
+            }
+            .into()),
+            size => Ok(Self { size }),
+        }
+    }
+}
+
+impl BatchPolicy for Fixed {
+    fn size(&self, remaining: usize) -> usize {
+        self.size.min(remaining)
+    }
+
+    fn failed(&mut self, _: &Failed<'_>) {}
+}

@@ -1,0 +1,190 @@
+use candle_core::Device;
+
+use super::slices::samples_of;
+use super::{
+    Batch, BatchPolicy, Completed, Drive, Event, Failed, Failure, Fixed, Halving, MicroBatch,
+    Outcome, run_phase,
+};
+use crate::error::{Phase, Result};
+use crate::memory::DeviceMemory;
+
+/// Runs `f` over all samples of `inputs` in order, `size` at a time or fewer where that does not fit, each sample's result
+/// exactly once: for inference and evaluation.
+///
+/// What was finished before a failure is kept, and only the failed chunk is computed again, smaller. The results come back in
+/// order, one for each chunk. [`BatchProcessor`] remembers the size from call to call, follows a memory limit, and reports.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom::process_batches;
+///
+/// let x = Tensor::arange(0f32, 10., &Device::Cpu)?;
+/// let sums = process_batches(&x, 4, |chunk| chunk.sum_all()?.to_scalar::<f32>())?;
+/// assert_eq!(sums, [6., 22., 17.]);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+///
+/// # Errors
+/// A [`BatchError`](crate::BatchError) or [`PolicyError`](crate::PolicyError) before anything is run, any error of `f` at once
+/// and unchanged, and [`ResourceExhausted`](crate::ResourceExhausted) where a single sample does not fit; its `samples` say how
+/// far the work came.
+pub fn process_batches<'b, B, T>(
+    inputs: &'b B,
+    size: usize,
+    mut f: impl FnMut(B::Slice<'b>) -> candle_core::Result<T>,
+) -> Result<Vec<T>>
+where
+    B: Batch + ?Sized,
+{
+    let first = Fixed::new(size)?;
+    let policy = Capped {
+        cap: first,
+        halving: Halving::from_whole_batch(),
+    };
+    let mut processor = BatchProcessor::new(policy);
+    Ok(processor.process(inputs, |chunk, _| f(chunk))?.results)
+}
+
+/// [`Halving`], but never more than a size.
+#[derive(Debug)]
+struct Capped {
+    cap: Fixed,
+    halving: Halving,
+}
+
+impl BatchPolicy for Capped {
+    fn size(&self, remaining: usize) -> usize {
+        self.cap.size(self.halving.size(remaining))
+    }
+
+    fn succeeded(&mut self, completed: &Completed) {
+        self.halving.succeeded(completed);
+    }
+
+    fn failed(&mut self, failed: &Failed<'_>) {
+        self.halving.failed(failed);
+    }
+}
+
+/// [`process_batches`] with a policy, a memory limit and a report; it keeps the size it found for the next call.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom::{BatchProcessor, Halving};
+///
+/// let x = Tensor::arange(0f32, 10., &Device::Cpu)?;
+/// let mut processor = BatchProcessor::new(Halving::from_whole_batch());
+/// // A model that has room for 3 samples only.
+/// let sizes = processor.process(&x, |chunk, _| {
+///     if chunk.dim(0)? > 3 {
+///         candle_core::bail!("CUDA_ERROR_OUT_OF_MEMORY")
+///     }
+///     chunk.dim(0)
+/// })?;
+/// assert_eq!(sizes.results, [2, 2, 2, 2, 2]);
+/// assert_eq!(sizes.retries, 2); // 10, then 5, did not fit
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct BatchProcessor {
+    policy: Box<dyn BatchPolicy>,
+    memory: Option<DeviceMemory>,
+    batches: u64,
+    proven: usize,
+}
+
+/// What [`BatchProcessor::process`] did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Processed<T> {
+    /// The results, one for each finished chunk, in the order of the samples.
+    pub results: Vec<T>,
+    /// The chunks' sizes, in samples.
+    pub sizes: Vec<usize>,
+    /// How many chunks did not fit and were computed again.
+    pub retries: usize,
+    /// How many samples were computed again.
+    pub recomputed: usize,
+    /// What happened to the size.
+    pub events: Vec<Event>,
+}
+
+impl BatchProcessor {
+    /// Cuts by this policy.
+    pub fn new(policy: impl BatchPolicy + 'static) -> Self {
+        Self {
+            policy: Box::new(policy),
+            memory: None,
+            batches: 0,
+            proven: 0,
+        }
+    }
+
+    /// Always `size` samples at a time; where that does not fit, the error comes back.
+    ///
+    /// # Errors
+    /// [`PolicyError::Zero`](crate::PolicyError::Zero).
+    pub fn fixed(size: usize) -> Result<Self> {
+        Ok(Self::new(Fixed::new(size)?))
+    }
+
+    /// Follows this memory's limit and fills exhaustions with its numbers.
+    pub fn memory(mut self, memory: &DeviceMemory) -> Self {
+        self.memory = Some(memory.clone());
+        self
+    }
+
+    /// Runs `f` over all samples of `inputs`, as [`process_batches`] does.
+    ///
+    /// # Errors
+    /// As [`process_batches`], and where a chunk of one sample goes over a soft limit.
+    pub fn process<'b, B, T>(
+        &mut self,
+        inputs: &'b B,
+        mut f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<T>,
+    ) -> Result<Processed<T>>
+    where
+        B: Batch + ?Sized,
+    {
+        let total = samples_of(inputs)?;
+        let mut results = Vec::new();
+        let device = self
+            .memory
+            .as_ref()
+            .map_or(&Device::Cpu, |memory| memory.device());
+        let mut drive = Drive {
+            policy: &mut *self.policy,
+            memory: self.memory.as_ref(),
+            device,
+            step: self.batches,
+            base_seed: 0,
+            proven: &mut self.proven,
+        };
+        let outcome = drive.run(total, |attempt| {
+            let chunk = run_phase(Phase::Transfer, || {
+                inputs.slice(attempt.micro.samples.clone())
+            })?;
+            let result = run_phase(Phase::Forward, || f(chunk, &attempt.micro))?;
+            if attempt.micro.samples.len() == 1 {
+                // No smaller chunk can follow, so going over the limit is final here.
+                attempt.check()?;
+            }
+            results.push(result);
+            Ok::<_, Failure>(())
+        })?;
+        self.batches += 1;
+        let Outcome {
+            sizes,
+            retries,
+            recomputed,
+            events,
+        } = outcome;
+        Ok(Processed {
+            results,
+            sizes,
+            retries,
+            recomputed,
+            events,
+        })
+    }
+}

@@ -1,0 +1,161 @@
+use std::cell::RefCell;
+use std::marker::PhantomData;
+
+use crate::error::Phase;
+
+thread_local! {
+    static ARMED: RefCell<Option<Plan>> = const { RefCell::new(None) };
+}
+
+#[derive(Debug)]
+struct Plan {
+    faults: Faults,
+    /// Points passed in all phases, in the chosen phase, and points that failed.
+    points: usize,
+    matching: usize,
+    fired: usize,
+}
+
+/// Which points are to fail, and how; see the [module](crate::testing).
+///
+/// ```
+/// use candle_headroom::testing::{Faults, illegal_address};
+///
+/// // The 6th point and the two after it fail with a sticky fault.
+/// let armed = Faults::at(5).times(3).failing_with(illegal_address).arm();
+/// drop(armed); // nothing fails any more
+/// ```
+#[derive(Debug, Clone, Copy)]
+#[must_use = "call `arm()`"]
+pub struct Faults {
+    phase: Option<Phase>,
+    first: usize,
+    times: usize,
+    error: fn() -> candle_core::Error,
+}
+
+impl Faults {
+    /// The point of this index fails, counted from 0 over all phases from the arming on.
+    pub fn at(point: usize) -> Self {
+        Self {
+            phase: None,
+            first: point,
+            times: 1,
+            error: out_of_memory,
+        }
+    }
+
+    /// The point of this index within one phase fails.
+    pub fn in_phase(phase: Phase, point: usize) -> Self {
+        Self {
+            phase: Some(phase),
+            ..Self::at(point)
+        }
+    }
+
+    /// This many points in a row fail, instead of one.
+    pub fn times(self, times: usize) -> Self {
+        Self { times, ..self }
+    }
+
+    /// They fail with this error instead of [`out_of_memory`].
+    pub fn failing_with(self, error: fn() -> candle_core::Error) -> Self {
+        Self { error, ..self }
+    }
+
+    /// Lets the faults happen on this thread, until the guard is dropped. They replace any that are armed.
+    pub fn arm(self) -> ArmedFaults {
+        let plan = Plan {
+            faults: self,
+            points: 0,
+            matching: 0,
+            fired: 0,
+        };
+        ARMED.with(|armed| *armed.borrow_mut() = Some(plan));
+        ArmedFaults {
+            thread_bound: PhantomData,
+        }
+    }
+}
+
+/// Faults that can happen on this thread as long as this value lives.
+#[derive(Debug)]
+#[must_use = "dropping it disarms the faults"]
+pub struct ArmedFaults {
+    thread_bound: PhantomData<*const ()>,
+}
+
+impl ArmedFaults {
+    /// How many points failed so far.
+    pub fn fired(&self) -> usize {
+        self.read(|plan| plan.fired)
+    }
+
+    /// How many points were passed so far, in all phases.
+    pub fn points(&self) -> usize {
+        self.read(|plan| plan.points)
+    }
+
+    fn read(&self, field: impl Fn(&Plan) -> usize) -> usize {
+        ARMED.with(|armed| armed.borrow().as_ref().map_or(0, field))
+    }
+}
+
+impl Drop for ArmedFaults {
+    fn drop(&mut self) {
+        ARMED.with(|armed| *armed.borrow_mut() = None);
+    }
+}
+
+/// A point that an armed fault can choose.
+pub(crate) fn inject(phase: Phase) -> candle_core::Result<()> {
+    ARMED.with(|armed| match armed.borrow_mut().as_mut() {
+        Some(plan) => plan.pass(phase),
+        None => Ok(()),
+    })
+}
+
+impl Plan {
+    fn pass(&mut self, phase: Phase) -> candle_core::Result<()> {
+        self.points += 1;
+        if self.faults.phase.is_some_and(|chosen| chosen != phase) {
+            return Ok(());
+        }
+        let index = self.matching;
+        self.matching += 1;
+        let first = self.faults.first;
+        if index < first || index - first >= self.faults.times {
+            return Ok(());
+        }
+        self.fired += 1;
+        Err((self.faults.error)())
+    }
+}
+
+/// What candle's CUDA backend returns when the driver has no memory left, as far as a build without CUDA can have it.
+///
+/// ```
+/// use candle_headroom::{ErrorExt, testing};
+///
+/// assert!(testing::out_of_memory().resource_exhausted().is_some());
+/// ```
+pub fn out_of_memory() -> candle_core::Error {
+    driver_error("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")")
+}
+
+/// What candle's CUDA backend returns after a kernel has read a wrong address: a sticky fault.
+///
+/// ```
+/// use candle_headroom::{ErrorExt, testing};
+///
+/// assert!(testing::illegal_address().device_fault().is_some());
+/// ```
+pub fn illegal_address() -> candle_core::Error {
+    driver_error(
+        "DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, \"an illegal memory access was encountered\")",
+    )
+}
+
+fn driver_error(text: &str) -> candle_core::Error {
+    candle_core::Error::Cuda(text.into()).bt()
+}

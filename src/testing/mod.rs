@@ -1,0 +1,35 @@
+//! Making memory run out on purpose, at a chosen point: for your own tests, behind the feature `testing`.
+//!
+//! Every phase of every micro-batch of a trainer or of [`process_batches`](crate::process_batches) is a point, and so is every
+//! [`probe`] in a model, once in the forward and once in the backward pass. Faults are armed for the current thread and go
+//! when their guard is dropped.
+//!
+//! ```
+//! # #[cfg(feature = "testing")] {
+//! use candle_core::{Device, Tensor};
+//! use candle_headroom::{process_batches, testing::Faults, Phase};
+//!
+//! let x = Tensor::arange(0f32, 8., &Device::Cpu)?;
+//! let armed = Faults::in_phase(Phase::Forward, 1).arm(); // the second chunk
+//! let sums = process_batches(&x, 4, |chunk| chunk.sum_all()?.to_scalar::<f32>())?;
+//! assert_eq!(armed.fired(), 1);
+//! assert_eq!(sums.iter().sum::<f32>(), 28.); // each sample once
+//! # }
+//! # Ok::<(), candle_headroom::Error>(())
+//! ```
+
+#[cfg(feature = "testing")]
+mod enabled;
+#[cfg(feature = "testing")]
+mod probe;
+#[cfg(feature = "testing")]
+pub(crate) use enabled::inject;
+#[cfg(feature = "testing")]
+pub use enabled::{ArmedFaults, Faults, illegal_address, out_of_memory};
+#[cfg(feature = "testing")]
+pub use probe::probe;
+
+#[cfg(not(feature = "testing"))]
+mod disabled;
+#[cfg(not(feature = "testing"))]
+pub(crate) use disabled::inject;

@@ -1,0 +1,43 @@
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
+
+use super::inject;
+use crate::error::Phase;
+
+/// A copy of `tensor` whose making can fail, and whose gradient can: a point within the forward and within the backward pass
+/// of a model. CPU only.
+///
+/// ```
+/// use candle_core::{Device, Tensor, Var};
+/// use candle_headroom::{Phase, testing::{Faults, probe}};
+///
+/// let x = Var::new(&[1f32, 2.], &Device::Cpu)?;
+/// let _armed = Faults::in_phase(Phase::Backward, 0).arm();
+/// let loss = probe(&x.sqr()?)?.sum_all()?;
+/// assert!(loss.backward().is_err());
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// The armed fault, or candle's error where `tensor` is on another device.
+pub fn probe(tensor: &Tensor) -> Result<Tensor> {
+    inject(Phase::Forward)?;
+    tensor.force_contiguous()?.apply_op1(Probe)
+}
+
+struct Probe;
+
+impl CustomOp1 for Probe {
+    fn name(&self) -> &'static str {
+        "fault-probe"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        // The storage was made for this tensor alone, so all of it is the tensor.
+        Ok((storage.clone(), layout.shape().clone()))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        inject(Phase::Backward)?;
+        Ok(Some(gradient.clone()))
+    }
+}
