@@ -1,0 +1,175 @@
+use candle_core::Var;
+use candle_nn::Optimizer;
+
+use super::builder::AdaptiveTrainerBuilder;
+use super::core::Core;
+use super::loss::Loss;
+use super::report::StepReport;
+use crate::batch::{Batch, BatchPolicy, Drive, MicroBatch, samples_of};
+use crate::error::{Error, Result};
+use crate::memory::DeviceMemory;
+
+/// Trains with the whole batch's gradient at whatever micro-batch size fits, in a loop of your own.
+///
+/// [`step`](Self::step) cuts the batch, runs your closure on each micro-batch, accumulates, and applies one update. When memory
+/// runs out, only the micro-batch at hand is dropped and computed again, smaller; what was finished is kept. Each sample counts
+/// exactly once, and the update happens exactly once or, with an error, not at all.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom::AdaptiveTrainer;
+/// use candle_nn::{linear, loss, AdamW, Module, Optimizer, VarBuilder, VarMap};
+///
+/// let varmap = VarMap::new();
+/// let model = linear(4, 2, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+/// let optimizer = AdamW::new_lr(varmap.all_vars(), 0.05)?;
+/// let mut trainer = AdaptiveTrainer::builder(varmap.all_vars(), optimizer).build()?;
+///
+/// let x = Tensor::randn(0f32, 1., (64, 4), &Device::Cpu)?;
+/// let y = x.sum(1)?.ge(0f64)?.to_dtype(DType::U32)?;
+/// let batch = (x, y);
+/// let first = trainer.step(&batch, |(x, y), _| loss::cross_entropy(&model.forward(&x)?, &y))?;
+/// for _ in 0..20 {
+///     // A device with room for 24 samples only, as the closure makes believe.
+///     let report = trainer.step(&batch, |(x, y), _| {
+///         if x.dim(0)? > 24 {
+///             candle_core::bail!("CUDA_ERROR_OUT_OF_MEMORY")
+///         }
+///         loss::cross_entropy(&model.forward(&x)?, &y)
+///     })?;
+///     assert_eq!(report.samples, 64);
+///     println!("{report}");
+/// }
+/// let last = trainer.step(&batch, |(x, y), _| loss::cross_entropy(&model.forward(&x)?, &y))?;
+/// assert!(last.loss.read()? < first.loss.read()?);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+///
+/// # The optimizer
+/// Any [`candle_nn::Optimizer`] over the same Vars. candle's own advance Var by Var and cannot undo it: where one fails
+/// half-way, the step returns [`UpdateInterrupted`](crate::UpdateInterrupted), and so does every further one until
+/// [`replace_optimizer`](Self::replace_optimizer) is called, so that no parameter is silently updated twice.
+#[derive(Debug)]
+pub struct AdaptiveTrainer<O> {
+    core: Core<O>,
+    policy: Box<dyn BatchPolicy>,
+    memory: Option<DeviceMemory>,
+    seed: u64,
+    proven: usize,
+}
+
+impl<O: Optimizer> AdaptiveTrainer<O> {
+    /// A trainer of `vars` (as a rule `varmap.all_vars()`) by `optimizer`, which was made for the same Vars.
+    pub fn builder(vars: Vec<Var>, optimizer: O) -> AdaptiveTrainerBuilder<O> {
+        AdaptiveTrainerBuilder::new(vars, optimizer)
+    }
+
+    pub(super) fn from_parts(
+        core: Core<O>,
+        policy: Box<dyn BatchPolicy>,
+        memory: Option<DeviceMemory>,
+        seed: u64,
+    ) -> Self {
+        Self {
+            core,
+            policy,
+            memory,
+            seed,
+            proven: 0,
+        }
+    }
+
+    /// One update with the gradient of the whole of `batch`.
+    ///
+    /// `f` is given a micro-batch and what it is ([`MicroBatch`]), and returns its loss: a plain tensor with the mean over the
+    /// samples it was given, or a [`Loss`]. It may be called more often than there are micro-batches, since one that did not fit
+    /// is run again, and must not keep what it is given.
+    ///
+    /// # Errors
+    /// All but the last leave parameters, optimizer, buffers and counters as they were:
+    /// - [`BatchError`](crate::BatchError), [`PolicyError`](crate::PolicyError), [`LossError`](crate::LossError);
+    /// - [`ResourceExhausted`](crate::ResourceExhausted) where a single sample does not fit, or the policy does not go lower;
+    /// - [`DeviceFault`](crate::DeviceFault), which is never retried;
+    /// - any other error of candle's or of `f`'s, at once and unchanged;
+    /// - [`UpdateInterrupted`](crate::UpdateInterrupted) where the optimizer failed half-way.
+    pub fn step<'b, B, L>(
+        &mut self,
+        batch: &'b B,
+        mut f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
+    ) -> Result<StepReport>
+    where
+        B: Batch + ?Sized,
+        L: Into<Loss>,
+    {
+        let total = samples_of(batch)?;
+        self.core.begin()?;
+        let scope = self.memory.as_ref().map(DeviceMemory::peak_scope);
+        let Self { core, policy, .. } = self;
+        let device = core.device().clone();
+        let mut drive = Drive {
+            policy: &mut **policy,
+            memory: self.memory.as_ref(),
+            device: &device,
+            step: core.updates,
+            base_seed: self.seed,
+            proven: &mut self.proven,
+        };
+        let stepped = drive
+            .run(total, |attempt| core.micro_batch(attempt, batch, &mut f))
+            .and_then(|outcome| Ok((outcome, core.commit()?)));
+        match stepped {
+            Ok((outcome, window)) => {
+                let peak = scope.and_then(|scope| scope.peak());
+                Ok(StepReport::new(core.updates, window, outcome, peak))
+            }
+            Err(error) => {
+                core.abandon()?;
+                Err(self.describe(error, scope))
+            }
+        }
+    }
+
+    /// What is known of the memory, for an exhaustion outside any micro-batch.
+    fn describe(&self, mut error: Error, scope: Option<crate::memory::PeakScope>) -> Error {
+        if let (Error::ResourceExhausted(exhausted), Some(memory), Some(scope)) =
+            (&mut error, &self.memory, &scope)
+        {
+            if exhausted.micro_batch.is_none() {
+                memory.describe(scope, exhausted);
+            }
+        }
+        error
+    }
+
+    /// Updates applied so far.
+    pub fn updates(&self) -> u64 {
+        self.core.updates
+    }
+
+    /// The micro-batch size that a batch of `samples` would begin with.
+    pub fn micro_batch(&self, samples: usize) -> usize {
+        self.policy.size(samples)
+    }
+
+    /// The optimizer.
+    pub fn optimizer(&self) -> &O {
+        self.core.optimizer()
+    }
+
+    /// The optimizer, for example to set its learning rate.
+    pub fn optimizer_mut(&mut self) -> &mut O {
+        self.core.optimizer_mut()
+    }
+
+    /// Goes on with another optimizer, and returns the one so far. After an interrupted update this is the way back, once the
+    /// parameters have been restored.
+    pub fn replace_optimizer(&mut self, optimizer: O) -> O {
+        self.core.replace_optimizer(optimizer)
+    }
+
+    /// The Vars that have never received a gradient; see [`GradientAccumulator::unreached`](crate::GradientAccumulator::unreached).
+    /// They are also reported to `tracing` once, after the first update.
+    pub fn unreached(&self) -> Vec<Var> {
+        self.core.unreached()
+    }
+}

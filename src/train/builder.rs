@@ -1,0 +1,94 @@
+use candle_core::{Tensor, Var};
+use candle_nn::Optimizer;
+
+use super::AdaptiveTrainer;
+use super::core::Core;
+use crate::batch::{BatchPolicy, Halving};
+use crate::error::{ParameterError, Result};
+use crate::memory::DeviceMemory;
+
+/// What an [`AdaptiveTrainer`] is made of; from [`AdaptiveTrainer::builder`].
+#[derive(Debug)]
+#[must_use = "call `build()`"]
+pub struct AdaptiveTrainerBuilder<O> {
+    vars: Vec<Var>,
+    optimizer: O,
+    memory: Option<DeviceMemory>,
+    policy: Option<Box<dyn BatchPolicy>>,
+    buffers: Vec<Tensor>,
+    seed: u64,
+}
+
+impl<O: Optimizer> AdaptiveTrainerBuilder<O> {
+    pub(super) fn new(vars: Vec<Var>, optimizer: O) -> Self {
+        Self {
+            vars,
+            optimizer,
+            memory: None,
+            policy: None,
+            buffers: Vec::new(),
+            seed: 0,
+        }
+    }
+
+    /// Follows this memory's limit, and fills reports and errors with its numbers.
+    pub fn memory(mut self, memory: &DeviceMemory) -> Self {
+        self.memory = Some(memory.clone());
+        self
+    }
+
+    /// Cuts micro-batches by this policy; without it, [`Halving`]: from a single sample where the memory has a soft limit, so
+    /// that it is not exceeded by trial, otherwise from the whole batch.
+    pub fn policy(mut self, policy: impl BatchPolicy + 'static) -> Self {
+        self.policy = Some(Box::new(policy));
+        self
+    }
+
+    /// Variables that the forward pass changes by itself, as BatchNorm its running statistics
+    /// (`[norm.running_mean(), norm.running_var()]`): a micro-batch that fails leaves no trace in them.
+    pub fn buffers<'a>(mut self, buffers: impl IntoIterator<Item = &'a Tensor>) -> Self {
+        self.buffers.extend(buffers.into_iter().cloned());
+        self
+    }
+
+    /// What [`MicroBatch::seed`](crate::MicroBatch::seed) is derived from; 0 without it.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Builds the trainer.
+    ///
+    /// # Errors
+    /// [`ParameterError`]: no Var to train, one listed twice, a type that cannot be accumulated, a buffer that is no variable, or
+    /// Vars on another device than the memory's.
+    pub fn build(self) -> Result<AdaptiveTrainer<O>> {
+        let core = Core::new(self.vars, self.optimizer, &self.buffers)?;
+        let vars = core.device().location();
+        if let Some(memory) = self
+            .memory
+            .as_ref()
+            .map(|memory| memory.device().location())
+        {
+            if memory != vars {
+                return Err(ParameterError::Device { vars, memory }.into());
+            }
+        }
+        let is_soft = self
+            .memory
+            .as_ref()
+            .is_some_and(|memory| memory.limit().is_some());
+        let policy = self.policy.unwrap_or_else(|| {
+            Box::new(match is_soft {
+                true => Halving::from_one(),
+                false => Halving::from_whole_batch(),
+            })
+        });
+        Ok(AdaptiveTrainer::from_parts(
+            core,
+            policy,
+            self.memory,
+            self.seed,
+        ))
+    }
+}

@@ -1,0 +1,168 @@
+//! What both trainers share: one micro-batch, one update, and what is undone when either fails.
+
+use candle_core::{Device, Tensor, Var};
+use candle_nn::Optimizer;
+
+use super::accumulator::{Contribution, GradientAccumulator, Window};
+use super::buffers::Buffers;
+use super::loss::Loss;
+use crate::batch::{Attempt, Batch, Failure, MicroBatch, run_phase};
+use crate::error::{Error, Phase, Result, UpdateInterrupted};
+
+#[derive(Debug)]
+pub(super) struct Core<O> {
+    accumulator: GradientAccumulator,
+    optimizer: O,
+    /// The optimizer failed half-way: parameters and its state no longer belong together.
+    is_interrupted: bool,
+    buffers: Buffers,
+    device: Device,
+    /// Updates applied.
+    pub(super) updates: u64,
+}
+
+impl<O: Optimizer> Core<O> {
+    pub(super) fn new(vars: Vec<Var>, optimizer: O, buffers: &[Tensor]) -> Result<Self> {
+        let accumulator = GradientAccumulator::new(vars)?;
+        let device = accumulator.first_var().map(|var| var.device().clone());
+        Ok(Self {
+            accumulator,
+            optimizer,
+            is_interrupted: false,
+            buffers: Buffers::new(buffers)?,
+            device: device.unwrap_or(Device::Cpu),
+            updates: 0,
+        })
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(super) fn optimizer(&self) -> &O {
+        &self.optimizer
+    }
+
+    pub(super) fn optimizer_mut(&mut self) -> &mut O {
+        &mut self.optimizer
+    }
+
+    pub(super) fn replace_optimizer(&mut self, optimizer: O) -> O {
+        self.is_interrupted = false;
+        std::mem::replace(&mut self.optimizer, optimizer)
+    }
+
+    pub(super) fn unreached(&self) -> Vec<Var> {
+        self.accumulator.unreached()
+    }
+
+    /// Begins an empty window, unless an interrupted update forbids any other.
+    pub(super) fn begin(&mut self) -> Result<()> {
+        self.refuse_if_interrupted()?;
+        self.accumulator.reset();
+        self.buffers.save_step()
+    }
+
+    pub(super) fn refuse_if_interrupted(&self) -> Result<()> {
+        match self.is_interrupted {
+            true => Err(UpdateInterrupted { reason: None }.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Computes one micro-batch and adds its gradients to the window, or leaves everything as it was.
+    pub(super) fn micro_batch<'b, B, L>(
+        &mut self,
+        attempt: &Attempt<'_>,
+        batch: &'b B,
+        f: &mut impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
+    ) -> Result<(), Failure>
+    where
+        B: Batch + ?Sized,
+        L: Into<Loss>,
+    {
+        self.buffers.save_micro_batch()?;
+        let added = self
+            .contribution(attempt, batch, f)
+            .and_then(|contribution| self.accumulator.accumulate(contribution));
+        match added {
+            Ok(()) => Ok(()),
+            Err(error @ Error::WindowLost(_)) => {
+                self.buffers.restore_step()?;
+                Err(Failure::Everything(error))
+            }
+            Err(error) => {
+                self.buffers.restore_micro_batch()?;
+                Err(Failure::MicroBatch(error))
+            }
+        }
+    }
+
+    fn contribution<'b, B, L>(
+        &self,
+        attempt: &Attempt<'_>,
+        batch: &'b B,
+        f: &mut impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
+    ) -> Result<Contribution>
+    where
+        B: Batch + ?Sized,
+        L: Into<Loss>,
+    {
+        let samples = attempt.micro.samples.clone();
+        let size = samples.len();
+        let slice = run_phase(Phase::Transfer, || batch.slice(samples))?;
+        let loss: Loss = run_phase(Phase::Forward, || f(slice, &attempt.micro))?.into();
+        // The backward pass takes more than the forward pass left, so this is the moment to stop.
+        attempt
+            .check()
+            .map_err(|error| error.in_phase(Phase::Forward))?;
+        let contribution = self.accumulator.differentiate(loss, size)?;
+        if size == 1 {
+            // A larger micro-batch that went over a soft limit is kept and the next one is smaller; here none can be.
+            attempt
+                .check()
+                .map_err(|error| error.in_phase(Phase::Backward))?;
+        }
+        Ok(contribution)
+    }
+
+    /// Applies the window's update; `None` where nothing in it weighed anything.
+    pub(super) fn commit(&mut self) -> Result<Option<Window>> {
+        let flushed = match self.accumulator.flush(&mut self.optimizer) {
+            // The window is untouched. The graph is gone and the device at rest, so once more may do.
+            Err(Error::ResourceExhausted(_)) => {
+                self.device.synchronize()?;
+                self.accumulator.flush(&mut self.optimizer)
+            }
+            flushed => flushed,
+        };
+        match &flushed {
+            Ok(Some(_)) => {
+                self.updates += 1;
+                if self.updates == 1 {
+                    self.warn_of_unreached();
+                }
+            }
+            Ok(None) => {}
+            Err(Error::UpdateInterrupted(_)) => self.is_interrupted = true,
+            Err(_) => {}
+        }
+        flushed
+    }
+
+    /// Leaves no trace of the window.
+    pub(super) fn abandon(&mut self) -> Result<()> {
+        self.accumulator.reset();
+        self.buffers.restore_step()
+    }
+
+    fn warn_of_unreached(&self) {
+        for var in self.unreached() {
+            tracing::warn!(
+                shape = ?var.shape(),
+                id = ?var.id(),
+                "a Var received no gradient in the first update: it is unused, or cut off by an operation without a backward pass"
+            );
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Who drives: gradient accumulation and training steps that survive exhaustion.
+
+mod accumulating;
+mod accumulator;
+mod adaptive;
+mod buffers;
+mod builder;
+mod core;
+mod loss;
+mod report;
+
+pub use accumulating::AccumulatingTrainer;
+pub use accumulator::{GradientAccumulator, Window};
+pub use adaptive::AdaptiveTrainer;
+pub use builder::AdaptiveTrainerBuilder;
+pub use loss::{Loss, StepLoss};
+pub use report::StepReport;
