@@ -68,3 +68,14 @@ pub use train::{
     AccumulatingTrainer, AdaptiveTrainer, AdaptiveTrainerBuilder, GradientAccumulator, Loss,
     StepLoss, StepReport, Window,
 };
+
+/// The snippets of the documents, compiled and run as tests.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../README.md")]
+    mod readme {}
+    #[doc = include_str!("../docs/guide.md")]
+    mod guide {}
+    #[doc = include_str!("../docs/from-tensorflow.md")]
+    mod from_tensorflow {}
+}

@@ -124,12 +124,16 @@ impl Counters {
         peak.max(self.in_use())
     }
 
-    /// Returns the peak and begins a new one at the present count.
+    /// Returns the peak and begins a new one at the present count, with nothing held back by the shards.
     pub(super) fn take_peak(&self) -> usize {
-        let now = self.in_use();
+        for shard in &self.shards {
+            if shard.0.load(Relaxed) != 0 {
+                self.live.0.fetch_add(shard.0.swap(0, Relaxed), Relaxed);
+            }
+        }
         let live = self.live.0.load(Relaxed);
         let peak = self.peak.0.swap(live, Relaxed);
-        peak.max(0).unsigned_abs().max(now)
+        peak.max(live).max(0).unsigned_abs()
     }
 
     /// Whether anything was ever counted; before `main` begins the runtime has allocated already.

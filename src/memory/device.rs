@@ -73,6 +73,7 @@ impl HostMemoryBuilder {
     /// [`MemoryError`]: a limit without the tracking allocator, a limit below what is in use, [`Limit::Auto`] on a machine that
     /// does not report its memory, or a limit other than the one in force. Nothing is changed then.
     pub fn open(self) -> Result<DeviceMemory, Error> {
+        refuse_uncounted(self.limit)?;
         let mut host = HOST.lock();
         if let Some(inner) = host.upgrade() {
             // A handle that turns out to be the last one takes the lock when it drops.
@@ -91,11 +92,16 @@ impl HostMemoryBuilder {
     }
 }
 
+fn refuse_uncounted(limit: Limit) -> Result<(), MemoryError> {
+    match limit != Limit::Unlimited && !COUNTERS.are_fed() {
+        true => Err(MemoryError::AllocatorNotInstalled),
+        false => Ok(()),
+    }
+}
+
 /// The limit in bytes, if it can be kept from here on.
 fn admit(limit: Limit) -> Result<Option<u64>, MemoryError> {
-    if limit != Limit::Unlimited && !COUNTERS.are_fed() {
-        return Err(MemoryError::AllocatorNotInstalled);
-    }
+    refuse_uncounted(limit)?;
     let limit = limit.resolve()?;
     let in_use = COUNTERS.in_use() as u64;
     match limit {

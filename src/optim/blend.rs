@@ -1,4 +1,10 @@
+use candle_core::utils::barrier_pool;
 use candle_core::{CpuStorage, InplaceOp1, InplaceOp2, Layout, Result, Tensor, Var, WithDType};
+use parking_lot::Mutex;
+
+/// From this many elements on a tensor is shared out among threads, and how many one takes at a time: as candle does it.
+const SHARED: usize = 64 * 1024;
+const CHUNK: usize = 16 * 1024;
 
 /// `into = keep · into + add · from`, in place; with `keep` 0 what stood there does not matter, and without `from` it is only
 /// scaled.
@@ -76,43 +82,47 @@ impl InplaceOp2 for Blend {
 
 impl Blend {
     #[inline]
-    fn run<D: WithDType, S: Copy>(
+    fn run<D: WithDType, S: Copy + Sync>(
         &self,
         into: &mut [D],
         from: &[S],
         (into_layout, from_layout): (&Layout, &Layout),
-        convert: impl Fn(S) -> D + Copy,
+        convert: impl Fn(S) -> D + Copy + Sync,
     ) -> Result<()> {
         let into = contiguous(into, into_layout)?;
-        match from_layout.contiguous_offsets() {
-            Some((start, end)) => {
-                let from = from.get(start..end).ok_or_else(out_of_bounds)?;
+        let Some((start, end)) = from_layout.contiguous_offsets() else {
+            let from = offsets(from_layout).filter_map(|offset| from.get(offset));
+            self.blend(into, from.map(|&value| convert(value)));
+            return Ok(());
+        };
+        let from = from.get(start..end).ok_or_else(out_of_bounds)?;
+        if into.len() < SHARED {
+            self.blend(into, from.iter().map(|&value| convert(value)));
+            return Ok(());
+        }
+        let units = into.chunks_mut(CHUNK).zip(from.chunks(CHUNK));
+        let units: Vec<_> = units.map(Mutex::new).collect();
+        // candle's own threads: they are awake between its operations, which a second pool's would not be.
+        barrier_pool().execute_chunked(units.len(), |range| {
+            for unit in units.get(range).unwrap_or_default() {
+                let (into, from) = &mut *unit.lock();
                 self.blend(into, from.iter().map(|&value| convert(value)));
             }
-            None => {
-                let from = offsets(from_layout).filter_map(|offset| from.get(offset));
-                self.blend(into, from.map(|&value| convert(value)));
-            }
-        }
+        });
         Ok(())
     }
 
     #[inline]
     fn blend<D: WithDType>(&self, into: &mut [D], from: impl Iterator<Item = D>) {
         let (keep, add) = (D::from_f64(self.keep), D::from_f64(self.add));
+        let pairs = into.iter_mut().zip(from);
         // Not `0 · old + …`: what a buffer holds from the window before may be infinite or not a number.
         if self.keep == 0. && self.add == 1. {
-            into.iter_mut()
-                .zip(from)
-                .for_each(|(into, from)| *into = from);
+            pairs.for_each(|(into, from)| *into = from);
         } else if self.keep == 0. {
-            into.iter_mut()
-                .zip(from)
-                .for_each(|(into, from)| *into = add * from);
+            pairs.for_each(|(into, from)| *into = add * from);
         } else {
-            into.iter_mut()
-                .zip(from)
-                .for_each(|(into, from)| *into = keep * *into + add * from);
+            pairs.for_each(|(into, from)| *into = keep * *into + add * from);
         }
     }
 }
@@ -175,6 +185,16 @@ mod tests {
             blend(&buffer, 2., 0., None).unwrap();
             assert_eq!(values(&buffer), [1., 5., 9., 13., 17., 21.]);
         }
+    }
+
+    #[test]
+    fn large_tensors_are_shared_out_without_a_seam() {
+        let len = SHARED + CHUNK + 17;
+        let buffer = Var::ones(len, DType::F64, &Device::Cpu).unwrap();
+        let added = Tensor::arange(0f64, len as f64, &Device::Cpu).unwrap();
+        blend(&buffer, 0.5, 2., Some(&added)).unwrap();
+        let expected: Vec<f64> = (0..len).map(|i| 0.5 + 2. * i as f64).collect();
+        assert_eq!(values(&buffer), expected);
     }
 
     #[test]

@@ -1,0 +1,150 @@
+//! Everything that can be cut, and everything that cannot.
+
+use std::collections::HashMap;
+
+use candle_core::{DType, Device, Tensor};
+use candle_headroom::{Batch, BatchError, Error};
+
+fn tensor(samples: usize) -> Tensor {
+    let values = Tensor::arange(0u32, 2 * samples as u32, &Device::Cpu).unwrap();
+    values.reshape((samples, 2)).unwrap()
+}
+
+fn first_column(tensor: &Tensor) -> Vec<u32> {
+    tensor
+        .narrow(1, 0, 1)
+        .unwrap()
+        .squeeze(1)
+        .unwrap()
+        .to_vec1()
+        .unwrap()
+}
+
+fn batch_error<B: Batch + ?Sized>(batch: &B) -> BatchError {
+    match batch.samples().unwrap_err() {
+        Error::Batch(error) => *error,
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn a_tensors_slice_is_a_view() {
+    let x = tensor(6);
+    let slice = x.slice(2..5).unwrap();
+    assert_eq!(first_column(&slice), [4, 6, 8]);
+    // The same storage at another offset: nothing was copied.
+    let (storage, layout) = slice.storage_and_layout();
+    assert_eq!(layout.start_offset(), 4);
+    let candle_core::Storage::Cpu(candle_core::CpuStorage::U32(values)) = &*storage else {
+        panic!("a CPU tensor")
+    };
+    assert_eq!(values.len(), 12);
+}
+
+#[test]
+fn tuples_arrays_vectors_and_maps_are_cut_alike() {
+    let (b, c) = (&tensor(4), tensor(4));
+    let one = (b,);
+    assert_eq!(first_column(&one.slice(1..2).unwrap().0), [2]);
+    let two = (b, &c);
+    assert_eq!(first_column(&two.slice(1..2).unwrap().1), [2]);
+    let three = (b, &c, b);
+    assert_eq!(first_column(&three.slice(3..4).unwrap().2), [6]);
+    let four = (b.clone(), &c, (b, b), [b, b]);
+    let (x, _, (_, y), [_, z]) = four.slice(0..2).unwrap();
+    for part in [x, y, z] {
+        assert_eq!(first_column(&part), [0, 2]);
+    }
+
+    let list = vec![tensor(4), tensor(4), tensor(4)];
+    assert_eq!(list.samples().unwrap(), 4);
+    assert_eq!(list.slice(0..1).unwrap().len(), 3);
+
+    let map = HashMap::from([("x".to_owned(), tensor(4)), ("y".to_owned(), tensor(4))]);
+    assert_eq!(map.samples().unwrap(), 4);
+    assert_eq!(first_column(&map.slice(2..4).unwrap()["y"]), [4, 6]);
+
+    let boxed: Box<Tensor> = Box::new(tensor(4));
+    assert_eq!(first_column(&boxed.slice(3..4).unwrap()), [6]);
+}
+
+#[test]
+fn lists_of_samples_are_cut_without_copies() {
+    let samples = vec![String::from("a"), String::from("b"), String::from("c")];
+    let slice: &[String] = samples.as_slice().slice(1..3).unwrap();
+    assert!(std::ptr::eq(slice, &samples[1..3]));
+    let mixed = (&samples[..], tensor(3));
+    let (words, numbers) = mixed.slice(0..2).unwrap();
+    assert_eq!((words.len(), numbers.dims()), (2, &[2, 2][..]));
+}
+
+#[test]
+fn parts_must_agree() {
+    let error = batch_error(&(tensor(4), tensor(4), tensor(3)));
+    assert!(matches!(
+        error,
+        BatchError::Lengths {
+            part: 2,
+            expected: 4,
+            found: 3
+        }
+    ));
+    assert_eq!(
+        error.to_string(),
+        "part 2 of the batch holds 3 samples but the first part holds 4: all parts need the same first dimension"
+    );
+    assert!(matches!(
+        batch_error(&vec![tensor(4), tensor(5)]),
+        BatchError::Lengths { .. }
+    ));
+    assert!(matches!(
+        batch_error(&[tensor(4), tensor(5)]),
+        BatchError::Lengths { .. }
+    ));
+    let map = HashMap::from([("x", tensor(4)), ("y", tensor(5))]);
+    assert!(matches!(batch_error(&map), BatchError::Lengths { .. }));
+}
+
+#[test]
+fn what_has_no_samples_says_so() {
+    let scalar = Tensor::zeros((), DType::F32, &Device::Cpu).unwrap();
+    assert!(matches!(batch_error(&scalar), BatchError::Scalar));
+    assert!(matches!(
+        batch_error(&(tensor(2), scalar)),
+        BatchError::Scalar
+    ));
+    assert!(matches!(
+        batch_error(&Vec::<Tensor>::new()),
+        BatchError::NoParts
+    ));
+    assert!(matches!(
+        batch_error(&[] as &[Tensor; 0]),
+        BatchError::NoParts
+    ));
+    assert!(matches!(
+        batch_error(&HashMap::<String, Tensor>::new()),
+        BatchError::NoParts
+    ));
+    // Empty is a length; whoever cuts the batch refuses it.
+    assert_eq!(tensor(0).samples().unwrap(), 0);
+}
+
+#[test]
+fn ranges_outside_are_refused() {
+    let reversed = std::ops::Range { start: 3, end: 2 };
+    for range in [3..5, 5..6, reversed, 0..usize::MAX] {
+        for error in [
+            tensor(4).slice(range.clone()).unwrap_err(),
+            [1, 2, 3, 4][..].slice(range.clone()).unwrap_err(),
+            (tensor(4), tensor(4)).slice(range.clone()).unwrap_err(),
+        ] {
+            let Error::Batch(error) = error else {
+                panic!("{error}")
+            };
+            assert!(
+                matches!(*error, BatchError::OutOfRange { samples: 4, .. }),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! A real model under a real limit on host memory: it is kept, work is kept, and the size follows the limit.
+
+mod support;
+
+use std::sync::Mutex;
+
+use bytesize::ByteSize;
+use candle_core::{DType, Device, Tensor, Var};
+use candle_headroom::{
+    AdaptiveTrainer, BatchProcessor, Cause, DeviceMemory, Event, Halving, PEAK_ERROR, Phase,
+    TrackingAllocator,
+};
+use candle_nn::{AdamW, Optimizer, SGD, VarBuilder, VarMap};
+use support::transformer::{Config, Transformer};
+use support::{Schedule, settle, snapshot, wave};
+
+#[global_allocator]
+static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
+
+/// One process has one limit.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    ALONE
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn language() -> (Transformer, Vec<Var>) {
+    let varmap = VarMap::new();
+    let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    let config = Config {
+        context: 32,
+        width: 32,
+        heads: 2,
+        layers: 1,
+    };
+    (Transformer::new(config, vb).unwrap(), settle(&varmap))
+}
+
+fn text(samples: usize, length: usize) -> (Tensor, Tensor) {
+    let text = |shift: u32| {
+        let bytes = (0..(samples * length) as u32).map(|i| (i * 31 + shift) % 256);
+        let bytes = Tensor::from_iter(bytes, &Device::Cpu).unwrap();
+        bytes.reshape((samples, length)).unwrap()
+    };
+    (text(0), text(31))
+}
+
+#[test]
+fn the_limit_is_kept_and_the_result_is_that_of_the_same_split() {
+    let _alone = alone();
+    let (model, vars) = language();
+    let batch = text(64, 32);
+    let start = DeviceMemory::host().open().unwrap().in_use().unwrap();
+    let limit = start + (24 << 20);
+    let memory = DeviceMemory::host()
+        .limit(ByteSize::b(limit))
+        .open()
+        .unwrap();
+    let optimizer = AdamW::new_lr(vars.clone(), 0.01).unwrap();
+    let mut trainer = AdaptiveTrainer::builder(vars.clone(), optimizer)
+        .memory(&memory)
+        .build()
+        .unwrap();
+    let mut splits = Vec::new();
+    for _ in 0..3 {
+        let report = trainer
+            .step(&batch, |(x, y), _| model.loss(&x, &y))
+            .unwrap();
+        let peak = report.peak.unwrap();
+        assert!(peak <= limit + PEAK_ERROR, "{peak} of {limit}");
+        assert_eq!((report.samples, report.retries), (64, 0));
+        splits.push(report.sizes);
+    }
+    assert_eq!(
+        splits[0][..3],
+        [1, 2, 4],
+        "starts small and doubles: {splits:?}"
+    );
+    let settled = splits[2][0];
+    assert!(
+        settled >= 4 && splits[2].iter().all(|&size| size == settled),
+        "{splits:?}"
+    );
+    let trained = snapshot(&vars);
+    drop(trainer);
+
+    let (model, vars) = language();
+    let optimizer = AdamW::new_lr(vars.clone(), 0.01).unwrap();
+    let mut trainer = AdaptiveTrainer::builder(vars.clone(), optimizer)
+        .policy(Schedule::new(&splits.concat()))
+        .build()
+        .unwrap();
+    for _ in 0..3 {
+        trainer
+            .step(&batch, |(x, y), _| model.loss(&x, &y))
+            .unwrap();
+    }
+    assert_eq!(trained, snapshot(&vars));
+}
+
+#[test]
+fn the_size_follows_the_limit_down_and_up() {
+    let _alone = alone();
+    let (model, vars) = language();
+    let batch = text(32, 32);
+    let memory = DeviceMemory::host().open().unwrap();
+    let start = memory.in_use().unwrap();
+    memory.set_limit(ByteSize::b(start + (30 << 20))).unwrap();
+    let optimizer = SGD::new(vars.clone(), 0.01).unwrap();
+    let mut trainer = AdaptiveTrainer::builder(vars.clone(), optimizer)
+        .memory(&memory)
+        .build()
+        .unwrap();
+    let mut step = || {
+        trainer
+            .step(&batch, |(x, y), _| model.loss(&x, &y))
+            .unwrap()
+    };
+    step();
+    let wide = step().micro_batch();
+
+    memory.set_limit(ByteSize::b(start + (12 << 20))).unwrap();
+    step();
+    let report = step();
+    let narrow = report.micro_batch();
+    assert!(narrow < wide, "{narrow} {wide}");
+    assert!(report.peak.unwrap() <= start + (12 << 20) + PEAK_ERROR);
+
+    memory.set_limit(ByteSize::b(start + (30 << 20))).unwrap();
+    step();
+    assert_eq!(step().micro_batch(), wide);
+}
+
+#[test]
+fn longer_samples_are_met_by_smaller_micro_batches_and_finished_ones_are_kept() {
+    let _alone = alone();
+    let (model, vars) = language();
+    let memory = DeviceMemory::host().open().unwrap();
+    let start = memory.in_use().unwrap();
+    memory.set_limit(ByteSize::b(start + (10 << 20))).unwrap();
+    let optimizer = SGD::new(vars.clone(), 0.01).unwrap();
+    let mut trainer = AdaptiveTrainer::builder(vars.clone(), optimizer)
+        .memory(&memory)
+        .build()
+        .unwrap();
+    let short = text(64, 8);
+    for _ in 0..2 {
+        trainer
+            .step(&short, |(x, y), _| model.loss(&x, &y))
+            .unwrap();
+    }
+    let long = text(64, 32);
+    let report = trainer.step(&long, |(x, y), _| model.loss(&x, &y)).unwrap();
+    assert_eq!(report.samples, 64);
+    assert!(report.retries + report.events.len() > 0, "{report}");
+    assert!(report.recomputed < 64, "{report}");
+    let smaller = |event: &Event| match event {
+        Event::Retried {
+            samples, to, cause, ..
+        } => *cause == Cause::Limit && *to < samples.len(),
+        Event::Shrunk { from, to } => to < from,
+        _ => false,
+    };
+    assert!(report.events.iter().any(smaller), "{:?}", report.events);
+}
+
+#[test]
+fn a_limit_that_one_sample_exceeds_is_an_error_with_the_numbers() {
+    let _alone = alone();
+    let (model, vars) = language();
+    let before = snapshot(&vars);
+    let memory = DeviceMemory::host().open().unwrap();
+    let limit = memory.in_use().unwrap() + (400 << 10);
+    memory.set_limit(ByteSize::b(limit)).unwrap();
+    let optimizer = SGD::new(vars.clone(), 0.01).unwrap();
+    let mut trainer = AdaptiveTrainer::builder(vars.clone(), optimizer)
+        .memory(&memory)
+        .build()
+        .unwrap();
+    let batch = text(8, 32);
+    let error = trainer
+        .step(&batch, |(x, y), _| model.loss(&x, &y))
+        .unwrap_err();
+    let exhausted = error.resource_exhausted().unwrap();
+    assert_eq!(
+        (exhausted.cause, exhausted.micro_batch),
+        (Cause::NeverFits, Some(1))
+    );
+    assert!(matches!(
+        exhausted.phase,
+        Some(Phase::Forward | Phase::Backward)
+    ));
+    assert_eq!(exhausted.bytes.limit, Some(limit));
+    assert!(exhausted.bytes.peak.unwrap() > limit);
+    assert!(exhausted.bytes.total.is_some());
+    assert_eq!(exhausted.bytes.requested, None);
+    assert!(error.to_string().contains("a limit of at least"), "{error}");
+    assert_eq!(snapshot(&vars), before);
+
+    memory.set_limit(ByteSize::gib(4)).unwrap();
+    trainer
+        .step(&batch, |(x, y), _| model.loss(&x, &y))
+        .unwrap();
+}
+
+#[test]
+fn inference_follows_the_limit_too() {
+    let _alone = alone();
+    let memory = DeviceMemory::host().open().unwrap();
+    let x = wave(256 * 1024, 1, DType::F32)
+        .unwrap()
+        .reshape((256, 1024))
+        .unwrap();
+    let limit = memory.in_use().unwrap() + (3 << 20);
+    memory.set_limit(ByteSize::b(limit)).unwrap();
+    let mut processor = BatchProcessor::new(Halving::from_one()).memory(&memory);
+    let scope = memory.peak_scope();
+    // Each sample makes 64 KiB of intermediate values.
+    let processed = processor.process(&x, |chunk, _| {
+        let wide = chunk
+            .unsqueeze(1)?
+            .broadcast_as((chunk.dim(0)?, 16, 1024))?
+            .contiguous()?;
+        wide.sum_all()?.to_scalar::<f32>()
+    });
+    let processed = processed.unwrap();
+    assert_eq!(processed.sizes.iter().sum::<usize>(), 256);
+    assert!(processed.sizes.contains(&16), "{:?}", processed.sizes);
+    assert!(scope.peak().unwrap() <= limit + PEAK_ERROR);
+}
+
+#[test]
+fn a_settled_step_leaves_nothing_behind() {
+    let _alone = alone();
+    let (model, vars) = language();
+    let memory = DeviceMemory::host().open().unwrap();
+    let batch = text(16, 32);
+    let optimizer = AdamW::new_lr(vars.clone(), 0.01).unwrap();
+    let mut trainer = AdaptiveTrainer::builder(vars.clone(), optimizer)
+        .memory(&memory)
+        .build()
+        .unwrap();
+    let mut step = || {
+        drop(
+            trainer
+                .step(&batch, |(x, y), _| model.loss(&x, &y))
+                .unwrap(),
+        )
+    };
+    step();
+    let settled = memory.in_use().unwrap();
+    for _ in 0..10 {
+        step();
+    }
+    assert!(memory.in_use().unwrap().abs_diff(settled) < 16 << 10);
+}

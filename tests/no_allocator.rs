@@ -1,0 +1,34 @@
+//! A program without the tracking allocator: nothing is counted, and nothing is claimed.
+
+use bytesize::ByteSize;
+use candle_headroom::{DeviceMemory, Error, Limit, MemoryError};
+
+#[test]
+fn a_limit_is_refused_with_the_two_lines_to_add() {
+    for limit in [Limit::Bytes(ByteSize::gib(1)), Limit::Auto] {
+        let error = DeviceMemory::host().limit(limit).open().unwrap_err();
+        let text = error.to_string();
+        let Error::Memory(error) = error else {
+            panic!("{error}")
+        };
+        assert!(matches!(*error, MemoryError::AllocatorNotInstalled));
+        assert!(text.contains("#[global_allocator]\n"), "{text}");
+        assert!(
+            text.contains("static ALLOCATOR: candle_headroom::TrackingAllocator"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn what_is_not_counted_is_none() {
+    let memory = DeviceMemory::host().open().unwrap();
+    let stats = memory.stats();
+    assert_eq!((stats.in_use, stats.peak, stats.limit), (None, None, None));
+    assert_eq!((stats.enforcement, stats.first_over_limit), (None, None));
+    assert_eq!(memory.in_use(), None);
+    let scope = memory.peak_scope();
+    assert_eq!((scope.start(), scope.peak()), (None, None));
+    assert!(memory.set_limit(ByteSize::gib(1)).is_err());
+    assert_eq!(memory.limit(), None);
+}

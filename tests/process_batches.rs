@@ -1,0 +1,138 @@
+//! Inference with recovery: in order, each sample once, bounded.
+
+mod support;
+
+use std::cell::{Cell, RefCell};
+
+use candle_core::{DType, Device, Tensor};
+use candle_headroom::testing::{Faults, illegal_address, out_of_memory};
+use candle_headroom::{
+    BatchProcessor, Cause, Error, Event, Fixed, Halving, Phase, PolicyError, process_batches,
+};
+use proptest::prelude::*;
+use support::{Mlp, flat};
+
+#[test]
+fn exhaustion_at_every_point_gives_the_same_results() {
+    let model = Mlp::new(DType::F32);
+    let (x, _) = Mlp::data(11, DType::F32);
+    let run = || process_batches(&x, 4, |chunk| Ok(flat(&model.forward(&chunk)?)));
+    let armed = Faults::at(usize::MAX).arm();
+    let expected = run().unwrap().concat();
+    let points = armed.points();
+    drop(armed);
+    assert_eq!(points, 6); // transfer and forward of 3 chunks
+    assert_eq!(expected, flat(&model.forward(&x).unwrap()));
+    for point in 0..points {
+        for times in 1..=2 {
+            let armed = Faults::at(point).times(times).arm();
+            assert_eq!(run().unwrap().concat(), expected, "point {point}");
+            assert!(armed.fired() >= 1);
+        }
+    }
+}
+
+#[test]
+fn other_errors_and_faults_come_back_at_once() {
+    let x = Tensor::arange(0f32, 8., &Device::Cpu).unwrap();
+    let calls = Cell::new(0);
+    let error = process_batches(&x, 4, |_| -> candle_core::Result<()> {
+        calls.set(calls.get() + 1);
+        candle_core::bail!("a bug, not out of memory")
+    });
+    assert!(matches!(error, Err(Error::Candle(_))));
+    assert_eq!(calls.get(), 1);
+    let error = process_batches(&x, 4, |_| -> candle_core::Result<()> {
+        calls.set(calls.get() + 1);
+        Err(illegal_address())
+    });
+    assert!(matches!(error, Err(Error::DeviceFault(_))));
+    assert_eq!(calls.get(), 2);
+}
+
+#[test]
+fn one_sample_that_does_not_fit_ends_it_and_says_how_far_it_came() {
+    let x = Tensor::arange(0f32, 20., &Device::Cpu).unwrap();
+    let finished = RefCell::new(Vec::new());
+    let error = process_batches(&x, 8, |chunk| {
+        let values = chunk.to_vec1::<f32>()?;
+        if values.contains(&13.) {
+            return Err(out_of_memory());
+        }
+        finished.borrow_mut().extend(values);
+        Ok(())
+    })
+    .unwrap_err();
+    let exhausted = error.resource_exhausted().unwrap();
+    assert_eq!(exhausted.samples, Some(13..14));
+    assert_eq!(exhausted.cause, Cause::NeverFits);
+    assert_eq!(exhausted.phase, Some(Phase::Forward));
+    let expected: Vec<f32> = (0..13).map(|i| i as f32).collect();
+    assert_eq!(finished.take(), expected);
+}
+
+#[test]
+fn the_size_is_remembered_and_reported() {
+    let samples: Vec<u32> = (0..64).collect();
+    let mut processor = BatchProcessor::new(Halving::from_whole_batch());
+    let mut run = |room: usize| {
+        let processed = processor.process(samples.as_slice(), |chunk, micro| {
+            assert_eq!(chunk.len(), micro.samples.len());
+            if chunk.len() > room {
+                return Err(out_of_memory());
+            }
+            Ok(chunk.iter().sum::<u32>())
+        });
+        processed.unwrap()
+    };
+    let first = run(20);
+    assert_eq!((first.sizes, first.retries), (vec![16; 4], 2));
+    assert!(matches!(first.events[0], Event::Retried { to: 32, .. }));
+    let second = run(20);
+    assert_eq!((second.sizes, second.retries), (vec![16; 4], 0));
+    assert_eq!(second.results.iter().sum::<u32>(), 63 * 32);
+}
+
+#[test]
+fn bad_input_is_named_before_anything_runs() {
+    let never = |_: Tensor| -> candle_core::Result<()> { panic!("called") };
+    let x = Tensor::arange(0f32, 4., &Device::Cpu).unwrap();
+    let error = process_batches(&x, 0, never).unwrap_err();
+    assert!(
+        matches!(&error, Error::Policy(p) if matches!(**p, PolicyError::Zero { .. })),
+        "{error}"
+    );
+    assert!(Fixed::new(0).is_err() && BatchProcessor::fixed(0).is_err());
+    let empty = x.narrow(0, 0, 0).unwrap();
+    assert!(matches!(
+        process_batches(&empty, 4, never),
+        Err(Error::Batch(_))
+    ));
+    let scalar = Tensor::zeros((), DType::F32, &Device::Cpu).unwrap();
+    assert!(matches!(
+        process_batches(&scalar, 4, never),
+        Err(Error::Batch(_))
+    ));
+}
+
+proptest! {
+    #[test]
+    fn in_order_and_each_once(
+        len in 1usize..300,
+        size in 1usize..64,
+        rooms in proptest::collection::vec(1usize..64, 1..50),
+    ) {
+        let samples: Vec<usize> = (0..len).collect();
+        let calls = Cell::new(0usize);
+        let chunks = process_batches(samples.as_slice(), size, |chunk| {
+            let room = rooms[calls.get() % rooms.len()];
+            calls.set(calls.get() + 1);
+            if chunk.len() > room {
+                return Err(out_of_memory());
+            }
+            Ok(chunk.to_vec())
+        });
+        prop_assert_eq!(chunks.unwrap().concat(), samples);
+        prop_assert!(calls.get() <= 8 * len);
+    }
+}

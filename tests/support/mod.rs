@@ -1,0 +1,199 @@
+//! Small real models, and what tests ask of them.
+#![allow(dead_code)] // each test file uses its own part
+
+#[path = "../../examples/train_text/model.rs"]
+pub mod transformer;
+
+use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_headroom::testing::probe;
+use candle_headroom::{BatchPolicy, Failed};
+use candle_nn::{
+    BatchNorm, Conv2d, Conv2dConfig, Linear, Module, ModuleT, VarBuilder, VarMap, batch_norm,
+    conv2d, linear,
+};
+
+/// All Vars of a map in the order of their names, so that two models can be compared.
+pub fn vars(varmap: &VarMap) -> Vec<Var> {
+    let data = varmap.data().lock().unwrap();
+    let mut named: Vec<_> = data.iter().collect();
+    named.sort_by_key(|(name, _)| name.as_str());
+    named.into_iter().map(|(_, var)| var.clone()).collect()
+}
+
+/// Fills Vars with values that depend on nothing but their positions.
+pub fn settle(varmap: &VarMap) -> Vec<Var> {
+    let vars = vars(varmap);
+    for (index, var) in vars.iter().enumerate() {
+        let wave = wave(var.elem_count(), index, var.dtype()).unwrap();
+        let values = (wave.reshape(var.shape()).unwrap() * 0.3).unwrap();
+        var.set(&values).unwrap();
+    }
+    vars
+}
+
+/// `sin` of positions: real numbers of all sizes, the same in each run.
+pub fn wave(len: usize, phase: usize, dtype: DType) -> Result<Tensor> {
+    let values = (0..len).map(|i| ((i * 7 + phase * 3 + 1) as f64).sin());
+    Tensor::from_iter(values, &Device::Cpu)?.to_dtype(dtype)
+}
+
+pub fn snapshot(vars: &[Var]) -> Vec<Vec<f64>> {
+    vars.iter().map(|var| flat(var)).collect()
+}
+
+pub fn flat(tensor: &Tensor) -> Vec<f64> {
+    let flat = tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap();
+    flat.to_vec1().unwrap()
+}
+
+/// The largest difference, relative to the largest value.
+pub fn distance(a: &[Vec<f64>], b: &[Vec<f64>]) -> f64 {
+    let pairs = || a.iter().flatten().zip(b.iter().flatten());
+    assert_eq!(a.iter().flatten().count(), b.iter().flatten().count());
+    let scale = pairs().fold(0f64, |max, (a, b)| max.max(a.abs()).max(b.abs()));
+    pairs().fold(0f64, |max, (a, b)| max.max((a - b).abs())) / scale
+}
+
+/// A two-layer perceptron from 6 numbers to 3.
+pub struct Mlp {
+    pub varmap: VarMap,
+    pub vars: Vec<Var>,
+    first: Linear,
+    second: Linear,
+}
+
+impl Mlp {
+    pub fn new(dtype: DType) -> Self {
+        let varmap = VarMap::new();
+        let vb = VarBuilder::from_varmap(&varmap, dtype, &Device::Cpu);
+        let first = linear(6, 8, vb.pp("first")).unwrap();
+        let second = linear(8, 3, vb.pp("second")).unwrap();
+        Self {
+            vars: settle(&varmap),
+            varmap,
+            first,
+            second,
+        }
+    }
+
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.second.forward(&self.first.forward(x)?.tanh()?)
+    }
+
+    /// Mean over samples of the squared distance.
+    pub fn loss(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
+        (self.forward(x)? - y)?.sqr()?.sum(1)?.mean_all()
+    }
+
+    /// The same with a point of failure behind each layer, forward and backward.
+    pub fn probed_loss(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
+        let hidden = probe(&self.first.forward(x)?.tanh()?)?;
+        let output = probe(&self.second.forward(&hidden)?)?;
+        probe(&(output - y)?.sqr()?.sum(1)?.mean_all()?)
+    }
+
+    pub fn data(samples: usize, dtype: DType) -> (Tensor, Tensor) {
+        let x = wave(samples * 6, 50, dtype).unwrap();
+        let y = wave(samples * 3, 60, dtype).unwrap();
+        (
+            x.reshape((samples, 6)).unwrap(),
+            y.reshape((samples, 3)).unwrap(),
+        )
+    }
+}
+
+/// Convolution, BatchNorm, ReLU, pooling, linear: 8 × 8 pictures to 4 classes.
+pub struct ConvNet {
+    pub vars: Vec<Var>,
+    pub norm: BatchNorm,
+    conv: Conv2d,
+    head: Linear,
+}
+
+impl ConvNet {
+    pub fn new() -> Self {
+        let varmap = VarMap::new();
+        let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+        let config = Conv2dConfig {
+            padding: 1,
+            ..Default::default()
+        };
+        let conv = conv2d(1, 4, 3, config, vb.pp("conv")).unwrap();
+        let norm = batch_norm(4, 1e-5, vb.pp("norm")).unwrap();
+        let head = linear(4 * 16, 4, vb.pp("head")).unwrap();
+        let vars = settle(&varmap);
+        let ones = Tensor::ones(4, DType::F32, &Device::Cpu).unwrap();
+        let variance = Var::from_tensor(norm.running_var()).unwrap();
+        variance.set(&ones).unwrap();
+        Self {
+            vars,
+            norm,
+            conv,
+            head,
+        }
+    }
+
+    /// The Vars that have gradients: not the running statistics.
+    pub fn trained(&self) -> Vec<Var> {
+        let statistics = [self.norm.running_mean().id(), self.norm.running_var().id()];
+        let trained = self
+            .vars
+            .iter()
+            .filter(|var| !statistics.contains(&var.id()));
+        trained.cloned().collect()
+    }
+
+    pub fn loss(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
+        let x = self.norm.forward_t(&self.conv.forward(x)?, true)?.relu()?;
+        let x = x.avg_pool2d(2)?.flatten_from(1)?;
+        candle_nn::loss::cross_entropy(&self.head.forward(&x)?, y)
+    }
+
+    pub fn data(samples: usize) -> (Tensor, Tensor) {
+        let x = wave(samples * 64, 9, DType::F32).unwrap();
+        let y = Tensor::from_iter((0..samples).map(|i| (i % 4) as u32), &Device::Cpu).unwrap();
+        (x.reshape((samples, 1, 8, 8)).unwrap(), y)
+    }
+}
+
+/// A size, halved by each failure; it never grows.
+#[derive(Debug)]
+pub struct Halves(pub usize);
+
+impl BatchPolicy for Halves {
+    fn size(&self, remaining: usize) -> usize {
+        self.0.min(remaining)
+    }
+
+    fn failed(&mut self, failed: &Failed<'_>) {
+        self.0 = (failed.size / 2).max(1);
+    }
+}
+
+/// Follows sizes that are given: the same split again.
+#[derive(Debug)]
+pub struct Schedule {
+    sizes: Vec<usize>,
+    next: usize,
+}
+
+impl Schedule {
+    pub fn new(sizes: &[usize]) -> Self {
+        Self {
+            sizes: sizes.to_vec(),
+            next: 0,
+        }
+    }
+}
+
+impl BatchPolicy for Schedule {
+    fn size(&self, remaining: usize) -> usize {
+        self.sizes.get(self.next).copied().unwrap_or(remaining)
+    }
+
+    fn succeeded(&mut self, _: &candle_headroom::Completed) {
+        self.next += 1;
+    }
+
+    fn failed(&mut self, _: &Failed<'_>) {}
+}
