@@ -1,0 +1,56 @@
+//! A tensor that may not fit: ask first, catch what happens, go on.
+//!
+//! `cargo run --example catch_exhaustion`
+
+use bytesize::ByteSize;
+use candle_core::{DType, Tensor};
+use candle_headroom::{DeviceMemory, Error, ErrorExt, TrackingAllocator, process_batches};
+
+#[global_allocator]
+static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
+
+/// All pairs of rows, compared: the memory grows with the square of the rows.
+fn similarities(rows: &Tensor) -> candle_core::Result<Tensor> {
+    rows.matmul(&rows.t()?)
+}
+
+fn main() -> Result<(), Error> {
+    let memory = DeviceMemory::host().limit(ByteSize::mib(64)).open()?;
+    let rows = Tensor::randn(0f32, 1., (8192, 16), memory.device())?;
+
+    // 8,192² numbers of 4 bytes: 256 MiB.
+    let needed = 8192u64.pow(2) * DType::F32.size_in_bytes() as u64;
+    println!(
+        "{} more would fit: {:?}",
+        ByteSize(needed),
+        memory.would_fit(needed)
+    );
+
+    // On a GPU the allocation itself fails. This is how that looks, and how a program goes on.
+    let result = match memory.would_fit(needed) {
+        Some(true) => similarities(&rows),
+        _ => Err(candle_core::Error::msg(
+            "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")",
+        )),
+    };
+    match result {
+        Ok(all) => println!("all at once: {:?}", all.shape()),
+        Err(error) => match error.resource_exhausted() {
+            Some(exhausted) => println!("not all at once: {exhausted}"),
+            None => return Err(error.into()),
+        },
+    }
+
+    // A part at a time: the nearest other row of each.
+    let nearest = process_batches(&rows, 256, |part| {
+        let similarity = part.matmul(&rows.t()?)?;
+        similarity.max(1)?.sum_all()?.to_scalar::<f32>()
+    })?;
+    println!(
+        "{} parts, mean of the largest similarities {:.3}",
+        nearest.len(),
+        nearest.iter().sum::<f32>() / 8192.
+    );
+    println!("{}", memory.stats());
+    Ok(())
+}

@@ -1,0 +1,42 @@
+//! Inference over a data set whose fitting batch size is not known: under a limit, in order, each sample once.
+//!
+//! `cargo run --release --example process_batches`
+
+use bytesize::ByteSize;
+use candle_core::{DType, Tensor};
+use candle_headroom::{BatchProcessor, DeviceMemory, Error, Halving, TrackingAllocator};
+use candle_nn::{Activation, Module, VarBuilder, VarMap, linear, seq};
+
+#[global_allocator]
+static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
+
+fn main() -> Result<(), Error> {
+    let memory = DeviceMemory::host().limit(ByteSize::mib(48)).open()?;
+    let varmap = VarMap::new();
+    let vb = VarBuilder::from_varmap(&varmap, DType::F32, memory.device());
+    let model = seq()
+        .add(linear(64, 4096, vb.pp("up"))?)
+        .add(Activation::Relu)
+        .add(linear(4096, 10, vb.pp("down"))?);
+
+    let inputs = Tensor::randn(0f32, 1., (10_000, 64), memory.device())?;
+    let mut processor = BatchProcessor::new(Halving::from_one()).memory(&memory);
+    let processed = processor.process(&inputs, |chunk, _| {
+        let classes = model.forward(&chunk)?.argmax(1)?;
+        classes.to_vec1::<u32>()
+    })?;
+
+    for event in &processed.events {
+        println!("{event}");
+    }
+    let classes = processed.results.concat();
+    println!(
+        "{} samples in {} chunks of up to {}, {} retries",
+        classes.len(),
+        processed.sizes.len(),
+        processed.sizes.iter().max().unwrap_or(&0),
+        processed.retries,
+    );
+    println!("{}", memory.stats());
+    Ok(())
+}

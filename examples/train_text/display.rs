@@ -1,0 +1,143 @@
+//! What the user sees while and after it trains.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use bytesize::ByteSize;
+use candle_headroom::StepReport;
+use indicatif::{ProgressBar, ProgressStyle};
+
+pub struct Display {
+    bar: ProgressBar,
+    began: Instant,
+    budget: Option<ByteSize>,
+    steps: usize,
+    totals: Totals,
+}
+
+#[derive(Default)]
+struct Totals {
+    first_loss: Option<f64>,
+    last_loss: f64,
+    peak: Option<u64>,
+    retries: usize,
+    recomputed: usize,
+    samples: usize,
+    micro_batch: usize,
+}
+
+impl Display {
+    pub fn new(steps: usize, budget: Option<ByteSize>) -> Result<Self> {
+        let style = "{bar:30} {pos}/{len}  {msg}  {elapsed}";
+        let bar = ProgressBar::new(steps as u64).with_style(ProgressStyle::with_template(style)?);
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Ok(Self {
+            bar,
+            began: Instant::now(),
+            budget,
+            steps,
+            totals: Totals::default(),
+        })
+    }
+
+    pub fn step(&mut self, report: &StepReport) -> Result<()> {
+        let loss = report.loss.read()?;
+        let totals = &mut self.totals;
+        totals.first_loss.get_or_insert(loss);
+        totals.last_loss = loss;
+        totals.peak = totals.peak.max(report.peak);
+        totals.retries += report.retries;
+        totals.recomputed += report.recomputed;
+        totals.samples += report.samples;
+        totals.micro_batch = report.micro_batch();
+
+        for event in &report.events {
+            self.bar
+                .suspend(|| println!("step {}: {event}", report.step));
+        }
+        let peak = report
+            .peak
+            .map(ByteSize)
+            .map_or("n/a".to_owned(), |peak| peak.to_string());
+        let message = format!(
+            "loss {loss:.3}  micro-batch {}  peak {peak}",
+            report.micro_batch()
+        );
+        self.bar.set_message(message);
+        self.bar.inc(1);
+        // A log file shows no bar: ten lines tell it too.
+        if !std::io::stderr().is_terminal() && report.step as usize % self.steps.div_ceil(10) == 0 {
+            println!("{report}");
+        }
+        Ok(())
+    }
+
+    /// The closing table.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+        let totals = &self.totals;
+        let size = |bytes: Option<ByteSize>| bytes.map_or("n/a".to_owned(), |b| b.to_string());
+        println!();
+        for (name, value) in [
+            (
+                "peak / budget",
+                format!(
+                    "{} / {}",
+                    size(totals.peak.map(ByteSize)),
+                    match self.budget {
+                        Some(budget) => budget.to_string(),
+                        None => "unlimited".to_owned(),
+                    }
+                ),
+            ),
+            (
+                "last micro-batch",
+                format!("{} samples", totals.micro_batch),
+            ),
+            ("retries", totals.retries.to_string()),
+            (
+                "samples recomputed",
+                format!("{} of {}", totals.recomputed, totals.samples),
+            ),
+            (
+                "loss first → last",
+                format!(
+                    "{:.3} → {:.3} nats a byte",
+                    self.first_loss(),
+                    totals.last_loss
+                ),
+            ),
+            (
+                "time",
+                format!("{:.1} s", self.began.elapsed().as_secs_f64()),
+            ),
+        ] {
+            println!("{name:<20} {value}");
+        }
+    }
+
+    /// The same numbers for programs.
+    pub fn figures(&self) {
+        let totals = &self.totals;
+        println!(
+            "figure: train_text/loss_first = {:.4} nats",
+            self.first_loss()
+        );
+        println!(
+            "figure: train_text/loss_last = {:.4} nats",
+            totals.last_loss
+        );
+        if let (Some(peak), Some(budget)) = (totals.peak, self.budget) {
+            let ratio = peak as f64 / budget.as_u64() as f64;
+            println!("figure: train_text/peak_over_budget = {ratio:.4} x");
+        }
+        println!("figure: train_text/retries = {} retries", totals.retries);
+        let seconds = self.began.elapsed().as_secs_f64();
+        println!("figure: train_text/seconds = {seconds:.1} s");
+    }
+
+    fn first_loss(&self) -> f64 {
+        self.totals.first_loss.unwrap_or(f64::NAN)
+    }
+}

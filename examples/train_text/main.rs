@@ -1,0 +1,149 @@
+//! The main job: a byte-level transformer learns real text within a memory budget that its whole batch does not fit.
+//!
+//! `cargo run --release --example train_text -- --help` lists the options. Bad input ends with one line and status 2.
+
+mod arguments;
+mod corpus;
+mod display;
+mod model;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use arguments::Arguments;
+use candle_core::{DType, Device, IndexOp, Tensor, Var};
+use candle_headroom::{AdaptiveTrainer, DeviceMemory, Limit, TrackingAllocator};
+use candle_nn::{AdamW, Optimizer, ParamsAdamW, VarBuilder, VarMap, ops};
+use clap::Parser;
+use corpus::Corpus;
+use display::Display;
+use model::{Config, Transformer};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+#[global_allocator]
+static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    arguments.check()?;
+    let files = match arguments.files.is_empty() {
+        true => Corpus::own_files()?,
+        false => arguments.files.clone(),
+    };
+    let corpus = Corpus::read(&files, arguments.context)?;
+    let budget = (!arguments.unlimited).then_some(arguments.budget);
+    let limit = budget.map_or(Limit::Unlimited, Limit::from);
+    let memory = DeviceMemory::host().limit(limit).open()?;
+
+    let mut rng = StdRng::seed_from_u64(arguments.seed);
+    let varmap = VarMap::new();
+    let config = Config {
+        context: arguments.context,
+        width: 64,
+        heads: 4,
+        layers: 2,
+    };
+    let model = Transformer::new(
+        config,
+        VarBuilder::from_varmap(&varmap, DType::F32, memory.device()),
+    )?;
+    let vars = initialise(&varmap, &mut rng)?;
+    let parameters: usize = vars.iter().map(|var| var.elem_count()).sum();
+    println!(
+        "{parameters} parameters, {} bytes of text, batches of {} × {} bytes, budget {}",
+        corpus.len(),
+        arguments.batch,
+        arguments.context,
+        budget.map_or("unlimited".to_owned(), |budget| budget.to_string()),
+    );
+
+    let params = ParamsAdamW {
+        lr: 5e-3,
+        ..ParamsAdamW::default()
+    };
+    let optimizer = AdamW::new(vars.clone(), params)?;
+    let mut trainer = AdaptiveTrainer::builder(vars, optimizer)
+        .memory(&memory)
+        .seed(arguments.seed)
+        .build()?;
+    let mut display = Display::new(arguments.steps, budget)?;
+    for _ in 0..arguments.steps {
+        let batch = corpus.batch(arguments.batch, arguments.context, &mut rng)?;
+        let report = trainer.step(&batch, |(bytes, next), _| model.loss(&bytes, &next))?;
+        display.step(&report)?;
+    }
+    display.finish();
+    println!(
+        "\n{}\n",
+        sample(&model, &corpus, arguments.context, &mut rng)?
+    );
+    display.figures();
+    Ok(())
+}
+
+/// Seeded parameters, in the order of their names: candle's CPU generator cannot be seeded.
+fn initialise(varmap: &VarMap, rng: &mut StdRng) -> Result<Vec<Var>> {
+    let mut named: Vec<(String, Var)> = match varmap.data().lock() {
+        Ok(data) => data
+            .iter()
+            .map(|(name, var)| (name.clone(), var.clone()))
+            .collect(),
+        Err(_) => anyhow::bail!("the parameters are locked"),
+    };
+    named.sort_by(|(a, _), (b, _)| a.cmp(b));
+    for (_, var) in &named {
+        // Norms and biases keep their constants.
+        if let [_, fan_in] = *var.dims() {
+            let bound = 1. / (fan_in as f32).sqrt();
+            let values = (0..var.elem_count()).map(|_| rng.random_range(-bound..bound));
+            var.set(&Tensor::from_iter(values, var.device())?.reshape(var.shape())?)?;
+        }
+    }
+    Ok(named.into_iter().map(|(_, var)| var).collect())
+}
+
+/// Some text of the model's own, begun with the corpus's first bytes.
+fn sample(
+    model: &Transformer,
+    corpus: &Corpus,
+    context: usize,
+    rng: &mut StdRng,
+) -> Result<String> {
+    const LENGTH: usize = 160;
+    const TEMPERATURE: f64 = 0.7;
+    let mut text = corpus.text(0..context.min(16)).to_vec();
+    let prompt = text.len();
+    while text.len() < prompt + LENGTH {
+        let seen = &text[text.len().saturating_sub(context)..];
+        let bytes: Vec<u32> = seen.iter().map(|&byte| u32::from(byte)).collect();
+        let bytes = Tensor::from_vec(bytes, (1, seen.len()), &Device::Cpu)?;
+        let scores = model.forward(&bytes)?.i((0, seen.len() - 1))?;
+        let chances = ops::softmax(&(scores / TEMPERATURE)?, 0)?.to_vec1::<f32>()?;
+        text.push(draw(&chances, rng.random()));
+    }
+    Ok(format!(
+        "{}▸{}",
+        String::from_utf8_lossy(&text[..prompt]),
+        String::from_utf8_lossy(&text[prompt..]),
+    ))
+}
+
+fn draw(chances: &[f32], mut point: f32) -> u8 {
+    for (byte, chance) in (0..=u8::MAX).zip(chances) {
+        point -= chance;
+        if point <= 0. {
+            return byte;
+        }
+    }
+    b' '
+}
