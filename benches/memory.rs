@@ -1,0 +1,80 @@
+//! How much memory several micro-batches take: against one, against the whole batch, and against the naive loop.
+//!
+//! `cargo bench --bench memory [-- --quick]`
+
+mod support;
+
+use candle_core::Result;
+use candle_core::backprop::GradStore;
+use candle_headroom::{DeviceMemory, GradientAccumulator, TrackingAllocator};
+use support::transformer::Config;
+use support::{Job, figure, is_quick};
+
+#[global_allocator]
+static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
+
+/// The peak of `work` above what was in use before it, in bytes.
+fn peak(
+    memory: &DeviceMemory,
+    work: impl FnOnce() -> candle_headroom::Result<()>,
+) -> candle_headroom::Result<f64> {
+    let scope = memory.peak_scope();
+    work()?;
+    let (peak, start) = (
+        scope.peak().unwrap_or_default(),
+        scope.start().unwrap_or_default(),
+    );
+    Ok((peak - start) as f64)
+}
+
+fn naive(job: &Job, count: usize, size: usize) -> Result<()> {
+    let mut store = GradStore::default();
+    for i in 0..count {
+        store.extend(job.loss(i * size, size)?.backward()?)?;
+    }
+    Ok(())
+}
+
+fn main() -> candle_headroom::Result<()> {
+    let (size, count) = if is_quick() { (4, 6) } else { (8, 16) };
+    let config = Config {
+        context: 64,
+        width: 128,
+        heads: 4,
+        layers: 2,
+    };
+    let job = Job::new(config, size * count)?;
+    let memory = DeviceMemory::host().open()?;
+    naive(&job, 1, size)?; // thread pools and their like
+
+    let one = peak(&memory, || naive(&job, 1, size).map_err(Into::into))?;
+    let whole = peak(&memory, || naive(&job, 1, size * count).map_err(Into::into))?;
+    let extended = peak(&memory, || naive(&job, count, size).map_err(Into::into))?;
+    let ours = peak(&memory, || {
+        let mut accumulator = GradientAccumulator::new(job.vars.clone())?;
+        for i in 0..count {
+            accumulator.add(job.loss(i * size, size)?, size)?;
+        }
+        Ok(())
+    })?;
+    let parameters = job.parameter_bytes() as f64;
+
+    println!("{count} micro-batches of {size} × 64 bytes, above the model itself:");
+    for (name, bytes) in [
+        ("parameters", parameters),
+        ("one micro-batch", one),
+        ("accumulated", ours),
+        ("naive, with `extend`", extended),
+        ("the whole batch", whole),
+    ] {
+        println!("  {name:<24} {:.2} MiB", bytes / (1 << 20) as f64);
+    }
+    figure("memory/accumulated_vs_naive", ours / extended, "x");
+    figure("memory/accumulated_vs_full_batch", ours / whole, "x");
+    figure(
+        "memory/micro_batches_vs_one_plus_parameters",
+        ours / (one + parameters),
+        "x",
+    );
+    Ok(())
+}
