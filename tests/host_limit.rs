@@ -249,10 +249,16 @@ fn a_settled_step_leaves_nothing_behind() {
                 .unwrap(),
         )
     };
-    step();
-    let settled = memory.in_use().unwrap();
-    for _ in 0..10 {
-        step();
-    }
-    assert!(memory.in_use().unwrap().abs_diff(settled) < 16 << 10);
+    // Pools' threads make buffers of their own whenever they first take part, so single jumps are no leak; a leak is in every step.
+    let uses: Vec<u64> = (0..30)
+        .map(|_| {
+            step();
+            memory.in_use().unwrap()
+        })
+        .collect();
+    let grown = uses
+        .windows(2)
+        .filter(|pair| pair[1] > pair[0] + 64)
+        .count();
+    assert!(grown <= 5, "{uses:?}");
 }

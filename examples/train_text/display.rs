@@ -67,7 +67,9 @@ impl Display {
         self.bar.set_message(message);
         self.bar.inc(1);
         // A log file shows no bar: ten lines tell it too.
-        if !std::io::stderr().is_terminal() && report.step as usize % self.steps.div_ceil(10) == 0 {
+        if !std::io::stderr().is_terminal()
+            && (report.step as usize).is_multiple_of(self.steps.div_ceil(10))
+        {
             println!("{report}");
         }
         Ok(())

@@ -133,10 +133,9 @@ impl<O: Optimizer> AdaptiveTrainer<O> {
     fn describe(&self, mut error: Error, scope: Option<crate::memory::PeakScope>) -> Error {
         if let (Error::ResourceExhausted(exhausted), Some(memory), Some(scope)) =
             (&mut error, &self.memory, &scope)
+            && exhausted.micro_batch.is_none()
         {
-            if exhausted.micro_batch.is_none() {
-                memory.describe(scope, exhausted);
-            }
+            memory.describe(scope, exhausted);
         }
         error
     }

@@ -65,14 +65,12 @@ impl<O: Optimizer> AdaptiveTrainerBuilder<O> {
     pub fn build(self) -> Result<AdaptiveTrainer<O>> {
         let core = Core::new(self.vars, self.optimizer, &self.buffers)?;
         let vars = core.device().location();
-        if let Some(memory) = self
+        let memory = self
             .memory
             .as_ref()
-            .map(|memory| memory.device().location())
-        {
-            if memory != vars {
-                return Err(ParameterError::Device { vars, memory }.into());
-            }
+            .map(|memory| memory.device().location());
+        if let Some(memory) = memory.filter(|memory| *memory != vars) {
+            return Err(ParameterError::Device { vars, memory }.into());
         }
         let is_soft = self
             .memory
