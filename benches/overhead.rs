@@ -6,10 +6,16 @@ mod support;
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Result, Tensor};
-use candle_headroom::{AdaptiveTrainer, Fixed, GradientAccumulator};
+use candle_headroom::{
+    AdaptiveTrainer, DeviceMemory, Fixed, GradientAccumulator, TrackingAllocator,
+};
 use candle_nn::{Optimizer, SGD};
 use support::transformer::Config;
 use support::{Contender, Job, Rounds, alternate, figure, is_quick, measures_with_steady_heap};
+
+/// As the documents advise it: with peaks and checks in every micro-batch.
+#[global_allocator]
+static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
 
 const MICRO_BATCHES: usize = 4;
 
@@ -56,7 +62,9 @@ fn steps(
 ) -> candle_headroom::Result<Rounds> {
     let job = Job::new(config, MICRO_BATCHES * size)?;
     let sgd = || SGD::new(job.vars.clone(), 1e-4);
+    let memory = DeviceMemory::host().open()?;
     let mut trainer = AdaptiveTrainer::builder(job.vars.clone(), sgd()?)
+        .memory(&memory)
         .policy(Fixed::new(size)?)
         .build()?;
     let batch = (&job.x, &job.y);

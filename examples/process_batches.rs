@@ -2,9 +2,8 @@
 //!
 //! `cargo run --release --example process_batches`
 
-use bytesize::ByteSize;
 use candle_core::{DType, Tensor};
-use candle_headroom::{BatchProcessor, DeviceMemory, Error, Halving, TrackingAllocator};
+use candle_headroom::{BatchProcessor, ByteSize, DeviceMemory, Error, Halving, TrackingAllocator};
 use candle_nn::{Activation, Module, VarBuilder, VarMap, linear, seq};
 
 #[global_allocator]

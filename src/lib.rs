@@ -34,8 +34,8 @@
 //! fault a process can only end in order.
 //!
 //! # Features
-//! None is on by default, and the default build runs on the CPU. `testing` adds [`testing`], which makes memory run out on
-//! purpose.
+//! None is on by default, and the default build runs on the CPU. `testing` adds a module of that name, which makes memory run
+//! out on purpose.
 
 #![deny(missing_docs, clippy::undocumented_unsafe_blocks)]
 #![warn(missing_debug_implementations)]
@@ -50,6 +50,8 @@ pub mod testing;
 #[cfg(not(feature = "testing"))]
 mod testing;
 mod train;
+
+pub use bytesize::ByteSize;
 
 pub use batch::{
     Batch, BatchPolicy, BatchProcessor, Completed, Event, Failed, Fixed, Halving, MicroBatch,
@@ -70,7 +72,7 @@ pub use train::{
 };
 
 /// The snippets of the documents, compiled and run as tests.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "testing"))]
 mod documents {
     #[doc = include_str!("../README.md")]
     mod readme {}

@@ -3,8 +3,11 @@
 use std::io;
 use std::process::Command;
 
-use candle_core::{Context, Device, Error as CandleError};
-use candle_headroom::{DeviceFault, Error, ErrorExt, Phase, Resource, ResourceExhausted};
+use candle_core::{Context, Device, Error as CandleError, Var};
+use candle_headroom::{
+    DeviceFault, Error, ErrorExt, GradientAccumulator, Phase, Resource, ResourceExhausted,
+};
+use candle_nn::Optimizer;
 
 #[derive(Debug, PartialEq)]
 enum Expected {
@@ -27,6 +30,37 @@ enum UserError {
     Headroom(#[from] Error),
     #[error("the file says CUDA-error: out of memory")]
     Unrelated,
+    #[error("unknown token CUDA_ERROR_OUT_OF_MEMORY")]
+    Names,
+}
+
+/// Writes itself as cudarc's errors do.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Rendered(&'static str);
+
+/// What a trainer returns when candle's optimizer runs out of memory half-way.
+fn interrupted() -> Error {
+    struct Fails(Var);
+    impl Optimizer for Fails {
+        type Config = ();
+        fn new(mut vars: Vec<Var>, (): ()) -> candle_core::Result<Self> {
+            Ok(Self(vars.remove(0)))
+        }
+        fn step(&mut self, _: &candle_core::backprop::GradStore) -> candle_core::Result<()> {
+            self.0.set(&self.0.ones_like()?)?;
+            Err(oom())
+        }
+        fn learning_rate(&self) -> f64 {
+            0.
+        }
+        fn set_learning_rate(&mut self, _: f64) {}
+    }
+    let var = Var::new(0f32, &Device::Cpu).unwrap();
+    let mut accumulator = GradientAccumulator::new(vec![var.clone()]).unwrap();
+    accumulator.add(var.sqr().unwrap(), 1).unwrap();
+    let mut optimizer = Fails::new(vec![var], ()).unwrap();
+    accumulator.flush(&mut optimizer).unwrap_err()
 }
 
 fn cuda(text: &str) -> CandleError {
@@ -87,7 +121,7 @@ fn table() -> Vec<(&'static str, CandleError, Expected)> {
         ("all of them", wrapped_context(oom().context("a").with_path("b").bt()).context("c"), DEVICE),
         ("user error", wrapped_context(UserError::from(oom())), DEVICE),
         ("user error of ours", wrapped_context(UserError::from(Error::from(oom()))), DEVICE),
-        ("fault in a user error", wrapped_context(UserError::from(cuda("CUDA_ERROR_ASSERT"))), Fault(710)),
+        ("fault in a user error", wrapped_context(UserError::from(cuda("DriverError(CUDA_ERROR_ASSERT, \"…\")"))), Fault(710)),
         ("our exhaustion", CandleError::from(Error::from(oom())), DEVICE),
         ("our fault", CandleError::from(Error::from(cuda("CUDA_ERROR_ILLEGAL_ADDRESS"))), Fault(700)),
         // Where candle keeps text alone.
@@ -116,6 +150,16 @@ fn table() -> Vec<(&'static str, CandleError, Expected)> {
         ("an unrelated user error", wrapped_context(UserError::Unrelated), Other),
         ("a tensor's name", CandleError::CannotFindTensor { path: "CUDA_ERROR_OUT_OF_MEMORY".into(), }, Other),
         ("io text", io_error(io::ErrorKind::Other, "out of memory"), Other),
+        ("a path in context", wrapped_context(CandleError::CannotFindTensor { path: "CUDA_ERROR_OUT_OF_MEMORY".into() }), Other),
+        ("nested contexts", wrapped_context(CandleError::msg("bad token").context("CUDA_ERROR_OUT_OF_MEMORY")), Other),
+        ("a user's typed error", wrapped_context(UserError::Names), Other),
+        // The types that a build without CUDA does not have write themselves like this.
+        ("rendered", wrapped_context(Rendered("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")")), DEVICE),
+        ("rendered fault", wrapped_context(Rendered("DriverError(CUDA_ERROR_ASSERT, \"…\")")), Fault(710)),
+        ("fault behind exhaustion", CandleError::msg("DriverError(CUDA_ERROR_OUT_OF_MEMORY) and then DriverError(CUDA_ERROR_ASSERT)"), Fault(710)),
+        // What must not be retried, though an exhaustion began it.
+        ("interrupted update", CandleError::from(interrupted()), Other),
+        ("interrupted update in context", wrapped_context(interrupted()), Other),
         // All other variants.
         ("matmul", CandleError::MatMulUnexpectedStriding(Box::new(striding())), Other),
         ("safetensors", candle_core::safetensors::load_buffer(b"nonsense", &Device::Cpu).unwrap_err(), Other),
@@ -179,6 +223,7 @@ fn conversion_agrees_and_changes_nothing_else() {
                 assert_eq!(exhausted.resource, resource, "{name}");
             }
             (Error::DeviceFault(fault), Fault(code)) => assert_eq!(fault.code, code, "{name}"),
+            (Error::UpdateInterrupted(_), Other) if name == "interrupted update" => {}
             (Error::Candle(error), Other) => {
                 let back = CandleError::from(Error::Candle(error));
                 assert_eq!(std::mem::discriminant(&back), kind, "{name}");
@@ -226,6 +271,8 @@ fn round_trips() {
     let carried = anyhow::Error::from(through_candle().unwrap_err()).context("outer");
     let candle = carried.downcast_ref::<CandleError>().unwrap();
     assert!(candle.resource_exhausted().is_some());
+    let any: &(dyn std::error::Error + Send + Sync) = carried.as_ref();
+    assert!(any.resource_exhausted().is_some());
 
     // Into a user's enum and back through candle.
     let UserError::Candle(candle) = through_user().unwrap_err() else {
@@ -255,7 +302,9 @@ fn round_trips() {
     // ResourceExhausted and DeviceFault on their own.
     let lone: ResourceExhausted = oom().resource_exhausted().unwrap();
     assert!(CandleError::from(lone).resource_exhausted().is_some());
-    let lone: DeviceFault = cuda("CUDA_ERROR_ASSERT").device_fault().unwrap();
+    let lone: DeviceFault = cuda("DriverError(CUDA_ERROR_ASSERT, \"…\")")
+        .device_fault()
+        .unwrap();
     assert!(CandleError::from(lone).device_fault().is_some());
 }
 

@@ -1,7 +1,6 @@
 //! A program without the tracking allocator: nothing is counted, and nothing is claimed.
 
-use bytesize::ByteSize;
-use candle_headroom::{DeviceMemory, Error, Limit, MemoryError};
+use candle_headroom::{ByteSize, DeviceMemory, Error, Limit, MemoryError};
 
 #[test]
 fn a_limit_is_refused_with_the_two_lines_to_add() {

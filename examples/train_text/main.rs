@@ -101,12 +101,14 @@ fn initialise(varmap: &VarMap, rng: &mut StdRng) -> Result<Vec<Var>> {
         Err(_) => anyhow::bail!("the parameters are locked"),
     };
     named.sort_by(|(a, _), (b, _)| a.cmp(b));
-    for (_, var) in &named {
-        // Norms and biases keep their constants.
+    for (name, var) in &named {
         if let [_, fan_in] = *var.dims() {
             let bound = 1. / (fan_in as f32).sqrt();
             let values = (0..var.elem_count()).map(|_| rng.random_range(-bound..bound));
             var.set(&Tensor::from_iter(values, var.device())?.reshape(var.shape())?)?;
+        } else if name.ends_with("bias") {
+            // candle draws a linear layer's bias at random; a norm's weight is 1 and stays so.
+            var.set(&var.zeros_like()?)?;
         }
     }
     Ok(named.into_iter().map(|(_, var)| var).collect())

@@ -1,76 +1,16 @@
 //! The one loop that cuts a batch, retries what did not fit, and counts.
 
-use std::fmt;
 use std::ops::Range;
 use std::time::Instant;
 
-use bytesize::ByteSize;
 use candle_core::Device;
 
-use super::{BatchPolicy, Completed, Failed, MicroBatch};
-use crate::error::{Cause, Error, Phase, PolicyError, Remedy, ResourceExhausted, Result};
-use crate::memory::{DeviceMemory, PeakScope};
+use super::{Attempt, BatchPolicy, Completed, Event, Failed, MicroBatch};
+use crate::error::{Cause, Error, PolicyError, ResourceExhausted, Result};
+use crate::memory::DeviceMemory;
 
 /// How often one batch is begun again because what it had accumulated was lost; each time costs a whole batch.
 const MOST_RESTARTS: usize = 3;
-
-/// Something that happened to the size of the micro-batches, or because of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Event {
-    /// The policy went to a larger size.
-    Grown {
-        /// Samples in a micro-batch before.
-        from: usize,
-        /// Samples in a micro-batch from here on.
-        to: usize,
-    },
-    /// The policy went to a smaller size after a micro-batch that was finished but went over a soft limit: its work was kept.
-    Shrunk {
-        /// Samples in a micro-batch before.
-        from: usize,
-        /// Samples in a micro-batch from here on.
-        to: usize,
-    },
-    /// A micro-batch did not fit; its samples were computed again.
-    Retried {
-        /// The samples that failed, as positions in the batch.
-        samples: Range<usize>,
-        /// The size that is tried next; the same where the cause may have passed.
-        to: usize,
-        /// In which phase it failed.
-        phase: Option<Phase>,
-        /// Why it failed.
-        cause: Cause,
-    },
-    /// The accumulated gradients were lost, so the batch was begun again.
-    Restarted {
-        /// The samples that had been finished.
-        lost: usize,
-    },
-}
-
-impl fmt::Display for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Grown { from, to } => write!(f, "micro-batch {from} → {to}: there is room"),
-            Self::Shrunk { from, to } => write!(f, "micro-batch {from} → {to}: over the limit"),
-            Self::Retried {
-                samples,
-                to,
-                phase,
-                cause,
-            } => {
-                write!(f, "micro-batch {} → {to}: ", samples.len())?;
-                match phase {
-                    Some(phase) => write!(f, "out of memory in {phase}, {cause}"),
-                    None => write!(f, "out of memory, {cause}"),
-                }
-            }
-            Self::Restarted { lost } => write!(f, "begun again: {lost} finished samples lost"),
-        }
-    }
-}
 
 /// What one micro-batch's work ended in, if it failed.
 pub(crate) enum Failure {
@@ -78,66 +18,21 @@ pub(crate) enum Failure {
     MicroBatch(Error),
     /// What was finished before was lost too.
     Everything(Error),
+    /// What the micro-batch had changed could not be undone, so nothing may be tried again, whatever the error is.
+    Final(Error),
+}
+
+impl Failure {
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            Self::MicroBatch(error) | Self::Everything(error) | Self::Final(error) => error,
+        }
+    }
 }
 
 impl<E: Into<Error>> From<E> for Failure {
     fn from(error: E) -> Self {
         Self::MicroBatch(error.into())
-    }
-}
-
-/// A micro-batch's work while it runs.
-pub(crate) struct Attempt<'a> {
-    pub(crate) micro: MicroBatch,
-    memory: Option<(&'a DeviceMemory, PeakScope)>,
-}
-
-impl Attempt<'_> {
-    /// Ends the attempt if memory went over its soft limit: called where going on would take more.
-    pub(crate) fn check(&self) -> Result<()> {
-        match &self.memory {
-            Some((memory, scope)) => Ok(memory.check(scope).map_err(Error::ResourceExhausted)?),
-            None => Ok(()),
-        }
-    }
-
-    fn completed(&self, began: Instant) -> Completed {
-        Completed {
-            size: self.micro.samples.len(),
-            before: self.memory.as_ref().and_then(|(_, scope)| scope.start()),
-            peak: self.memory.as_ref().and_then(|(_, scope)| scope.peak()),
-            limit: self.memory.as_ref().and_then(|(memory, _)| memory.limit()),
-            elapsed: began.elapsed(),
-        }
-    }
-
-    /// Adds what the error itself cannot know.
-    fn describe(&self, exhausted: &mut ResourceExhausted) {
-        let samples = self.micro.samples.clone();
-        if let Some((memory, scope)) = &self.memory {
-            memory.describe(scope, exhausted);
-        }
-        if samples.len() > 1 {
-            let half = samples.len() / 2;
-            let own = self.memory.as_ref().and_then(|(_, scope)| {
-                Some(exhausted.bytes.peak?.saturating_sub(scope.start()?) / 2)
-            });
-            let advice = format!("a micro-batch of {half}");
-            exhausted.remedies.push(Remedy::new(advice, own));
-        }
-        match (exhausted.bytes.peak, exhausted.bytes.limit) {
-            (Some(peak), Some(limit)) if peak > limit => {
-                let advice = format!("a limit of at least {}", ByteSize(peak));
-                exhausted.remedies.push(Remedy::new(advice, None));
-            }
-            _ => {}
-        }
-        exhausted.remedies.push(Remedy::new(
-            "shorter samples, fewer trained parameters or a smaller model",
-            None,
-        ));
-        exhausted.micro_batch = Some(samples.len());
-        exhausted.samples = Some(samples);
     }
 }
 
@@ -188,6 +83,7 @@ impl Drive<'_> {
         let mut again = None;
         while done < total {
             let remaining = total - done;
+            self.prepare(remaining, &mut outcome);
             let size = match again.take() {
                 Some(size) => size,
                 None => self.size(remaining)?,
@@ -205,26 +101,31 @@ impl Drive<'_> {
                 Err(Failure::MicroBatch(error)) => (error, 0),
                 Err(Failure::Everything(Error::WindowLost(lost))) => (lost.reason, done),
                 Err(Failure::Everything(error)) => (error, done),
+                Err(Failure::Final(error)) => return Err(error),
             };
             let mut exhausted = self.exhausted(error, &current)?;
             drop(current);
             self.settle()?;
 
-            let retry_same = attempt == 0 && size <= *self.proven && exhausted.may_be_transient();
+            // A batch that was begun again has had its second chance at this size.
+            let retry_same = attempt == 0
+                && restarts == 0
+                && size <= *self.proven
+                && exhausted.may_be_transient();
             let to = if retry_same {
                 again = Some(size);
                 size
             } else {
-                self.policy.failed(&Failed {
-                    size,
-                    exhausted: &exhausted,
-                });
+                self.policy.failed(&Failed::new(size, &exhausted));
                 self.size(remaining)?
             };
-            if !retry_same && to >= size || restarts >= MOST_RESTARTS {
+            if !retry_same && to >= size {
                 if size == 1 {
                     exhausted.cause = Cause::NeverFits;
                 }
+                return Err(Error::ResourceExhausted(exhausted));
+            }
+            if lost > 0 && restarts >= MOST_RESTARTS {
                 return Err(Error::ResourceExhausted(exhausted));
             }
             outcome.retries += 1;
@@ -269,11 +170,29 @@ impl Drive<'_> {
         }
     }
 
+    /// Lets the policy see what there is room for before a micro-batch begins.
+    fn prepare(&mut self, remaining: usize, outcome: &mut Outcome) {
+        if let Some(memory) = self.memory {
+            let now = memory.reading();
+            self.note_change(remaining, outcome, |policy| policy.prepare(&now));
+        }
+    }
+
     fn finish(&mut self, completed: &Completed, remaining: usize, outcome: &mut Outcome) {
         outcome.sizes.push(completed.size);
-        // Asked with what was left then, so that a batch's smaller end is no change of size.
+        self.note_change(remaining, outcome, |policy| policy.succeeded(completed));
+    }
+
+    /// Tells the policy something, and notes whether that changes its size. It is asked with the same samples left, so that a
+    /// batch's smaller end is no change.
+    fn note_change(
+        &mut self,
+        remaining: usize,
+        outcome: &mut Outcome,
+        tell: impl FnOnce(&mut dyn BatchPolicy),
+    ) {
         let from = self.policy.size(remaining);
-        self.policy.succeeded(completed);
+        tell(&mut *self.policy);
         let to = self.policy.size(remaining);
         let event = match from.cmp(&to) {
             std::cmp::Ordering::Less => Event::Grown { from, to },

@@ -1,4 +1,5 @@
 use super::policy::{BatchPolicy, Completed, Failed};
+use crate::error::MemoryReading;
 
 /// After a failure, micro-batches at the smaller size before the larger one is tried again; doubled by each failure of it.
 const PATIENCE: u32 = 32;
@@ -19,34 +20,48 @@ const MOST_PATIENCE: u32 = 1024;
 ///
 /// assert_eq!(Halving::from_whole_batch().size(100), 100);
 /// assert_eq!(Halving::from_one().size(100), 1);
+/// assert_eq!(Halving::from_size(32).at_most(64).size(100), 32);
 /// ```
 #[derive(Debug, Clone)]
 pub struct Halving {
     size: usize,
+    most: usize,
     /// The size that failed last, and the limit that was in force then.
     ceiling: Option<(usize, Option<u64>)>,
     streak: u32,
     patience: u32,
+    /// The last full micro-batch's size and what it needed of its own, in bytes.
+    need: Option<(usize, u64)>,
 }
 
 impl Halving {
     /// Starts with the whole batch: for devices that refuse an allocation that does not fit.
     pub fn from_whole_batch() -> Self {
-        Self::starting_at(usize::MAX)
+        Self::from_size(usize::MAX)
     }
 
     /// Starts with a single sample: for the host, where an allocation is never refused and must not be tried.
     pub fn from_one() -> Self {
-        Self::starting_at(1)
+        Self::from_size(1)
     }
 
-    fn starting_at(size: usize) -> Self {
+    /// Starts with `size` samples, for example those that an earlier run ended with; with 1 where `size` is 0.
+    pub fn from_size(size: usize) -> Self {
         Self {
-            size,
+            size: size.max(1),
+            most: usize::MAX,
             ceiling: None,
             streak: 0,
             patience: PATIENCE,
+            need: None,
         }
+    }
+
+    /// Never goes above `size` samples; above 1 where `size` is 0.
+    pub fn at_most(mut self, size: usize) -> Self {
+        self.most = size.max(1);
+        self.size = self.size.min(self.most);
+        self
     }
 
     fn shrink(&mut self, failed: usize, limit: Option<u64>) {
@@ -72,13 +87,15 @@ impl Halving {
 
 /// Whether twice the micro-batch would have stayed within the limit; true where that is not known.
 fn twice_fits(completed: &Completed) -> bool {
-    let (Some(before), Some(peak), Some(limit)) =
-        (completed.before, completed.peak, completed.limit)
-    else {
-        return true;
-    };
-    let own = peak.saturating_sub(before);
-    peak.saturating_add(own) <= limit
+    match (own_need(completed), completed.peak, completed.limit) {
+        (Some(own), Some(peak), Some(limit)) => peak.saturating_add(own) <= limit,
+        _ => true,
+    }
+}
+
+/// What a micro-batch took above what was in use before it, in bytes.
+fn own_need(completed: &Completed) -> Option<u64> {
+    Some(completed.peak?.saturating_sub(completed.before?))
 }
 
 fn is_raised(before: Option<u64>, now: Option<u64>) -> bool {
@@ -94,7 +111,27 @@ impl BatchPolicy for Halving {
         self.size.min(remaining)
     }
 
+    fn prepare(&mut self, now: &MemoryReading) {
+        let (Some(in_use), Some(limit), Some((measured, own))) = (now.in_use, now.limit, self.need)
+        else {
+            return;
+        };
+        let each = own.div_ceil(measured as u64);
+        let fits = |size: usize| {
+            let need = each.saturating_mul(size as u64);
+            in_use.saturating_add(need) <= limit
+        };
+        let size = self.size.min(measured);
+        if size > 1 && !fits(size) {
+            self.shrink(size, Some(limit));
+            while self.size > 1 && !fits(self.size) {
+                self.size /= 2;
+            }
+        }
+    }
+
     fn succeeded(&mut self, completed: &Completed) {
+        self.need = own_need(completed).map(|own| (completed.size, own));
         if completed.is_over_limit() {
             self.shrink(completed.size, completed.limit);
             return;
@@ -109,7 +146,7 @@ impl BatchPolicy for Halving {
         }
         self.streak = self.streak.saturating_add(1);
         if self.may_double(completed) {
-            self.size = self.size.saturating_mul(2);
+            self.size = self.size.saturating_mul(2).min(self.most);
             self.streak = 0;
         }
     }
@@ -123,34 +160,23 @@ impl BatchPolicy for Halving {
 mod tests {
     use super::*;
     use crate::error::{Cause, Resource, ResourceExhausted};
-    use std::time::Duration;
 
     fn completed(size: usize, before: u64, peak: u64, limit: u64) -> Completed {
         Completed {
-            size,
             before: Some(before),
             peak: Some(peak),
             limit: Some(limit),
-            elapsed: Duration::ZERO,
+            ..Completed::new(size)
         }
     }
 
     fn unknown(size: usize) -> Completed {
-        Completed {
-            size,
-            before: None,
-            peak: None,
-            limit: None,
-            elapsed: Duration::ZERO,
-        }
+        Completed::new(size)
     }
 
     fn fail(policy: &mut Halving, size: usize) {
         let exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::Unknown);
-        policy.failed(&Failed {
-            size,
-            exhausted: &exhausted,
-        });
+        policy.failed(&Failed::new(size, &exhausted));
     }
 
     #[test]
@@ -162,6 +188,26 @@ mod tests {
             policy.succeeded(&completed(size, 100, 100 + 10 * size as u64, 190));
             assert_eq!(policy.size(64), expected);
         }
+    }
+
+    #[test]
+    fn less_room_is_met_before_it_is_overrun() {
+        let mut policy = Halving::from_one();
+        for size in [1, 2, 4, 8] {
+            policy.succeeded(&completed(size, 100, 100 + 10 * size as u64, 1000));
+        }
+        assert_eq!(policy.size(64), 16);
+        policy.succeeded(&completed(16, 100, 260, 1000));
+        let mut now = MemoryReading::default();
+        (now.in_use, now.limit) = (Some(100), Some(1000));
+        policy.prepare(&now);
+        assert_eq!(policy.size(64), 32, "there is room for 90");
+        now.limit = Some(150);
+        policy.prepare(&now);
+        assert_eq!(policy.size(64), 4, "there is room for 5");
+        now.limit = Some(100);
+        policy.prepare(&now);
+        assert_eq!(policy.size(64), 1);
     }
 
     #[test]
@@ -195,6 +241,16 @@ mod tests {
             fail(&mut policy, 64);
         }
         assert_eq!(waits, [32, 64, 128, 256, 512, 1024, 1024, 1024]);
+    }
+
+    #[test]
+    fn never_above_its_cap() {
+        let mut policy = Halving::from_size(3).at_most(10);
+        for _ in 0..10 {
+            policy.succeeded(&unknown(policy.size(64)));
+        }
+        assert_eq!(policy.size(64), 10);
+        assert_eq!(Halving::from_whole_batch().at_most(0).size(64), 1);
     }
 
     #[test]

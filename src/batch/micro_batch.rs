@@ -4,17 +4,17 @@ use std::ops::Range;
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
-/// use candle_headroom::BatchProcessor;
+/// use candle_headroom::{BatchProcessor, Fixed};
 ///
 /// let x = Tensor::zeros((5, 2), DType::F32, &Device::Cpu)?;
-/// let seen = BatchProcessor::fixed(2)?.process(&x, |_chunk, micro| Ok(micro.samples.clone()))?;
+/// let seen = BatchProcessor::new(Fixed::new(2)?).process(&x, |_chunk, micro| Ok(micro.samples.clone()))?;
 /// assert_eq!(seen.results, [0..2, 2..4, 4..5]);
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MicroBatch {
-    /// How many batches came before this one, from 0: for an [`AdaptiveTrainer`](crate::AdaptiveTrainer) that is its updates.
+    /// How many batches were finished before this one: updates, for an [`AdaptiveTrainer`](crate::AdaptiveTrainer).
     pub step: u64,
     /// How many micro-batches of this batch are finished.
     pub index: usize,
@@ -26,8 +26,9 @@ pub struct MicroBatch {
 }
 
 impl MicroBatch {
-    /// A seed for this micro-batch's randomness: the same in each attempt that begins at the same sample of the same step, so
-    /// that a retried micro-batch draws what the failed one drew; different for every other micro-batch and step.
+    /// A seed for this micro-batch's randomness, from the trainer's seed, [`step`](Self::step) and the first sample: the same in
+    /// each attempt, so that a retried micro-batch, or a step that is repeated after an error, draws what the failed one drew.
+    /// After a resume `step` counts from 0 again: give the trainer another seed then.
     ///
     /// candle's CPU backend cannot be seeded: feed a generator of your own with it. On CUDA pass it to `Device::set_seed`.
     pub fn seed(&self) -> u64 {

@@ -1,6 +1,8 @@
 //! How work is cut into micro-batches.
 
+mod attempt;
 mod drive;
+mod event;
 mod halving;
 mod micro_batch;
 mod parts;
@@ -9,8 +11,9 @@ mod policy;
 mod process;
 mod slices;
 
-pub use drive::Event;
-pub(crate) use drive::{Attempt, Drive, Failure, Outcome};
+pub(crate) use attempt::Attempt;
+pub(crate) use drive::{Drive, Failure, Outcome};
+pub use event::Event;
 pub use halving::Halving;
 pub use micro_batch::MicroBatch;
 pub(crate) use phase::run_phase;

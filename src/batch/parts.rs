@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash};
 use std::ops::Range;
 
+use candle_core::Device;
+
 use super::Batch;
 use crate::error::{BatchError, Result};
 
@@ -38,6 +40,10 @@ macro_rules! tuple {
             fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
                 Ok(($(self.$index.slice(range.clone())?,)+))
             }
+
+            fn device(&self) -> Option<Device> {
+                [$(self.$index.device()),+].into_iter().flatten().next()
+            }
         }
     };
 }
@@ -60,6 +66,10 @@ impl<B: Batch> Batch for Vec<B> {
     fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
         self.iter().map(|part| part.slice(range.clone())).collect()
     }
+
+    fn device(&self) -> Option<Device> {
+        self.iter().find_map(B::device)
+    }
 }
 
 impl<B: Batch, const N: usize> Batch for [B; N] {
@@ -78,6 +88,10 @@ impl<B: Batch, const N: usize> Batch for [B; N] {
         // A vector of N parts always fits; the error is that of N = 0, which has no samples.
         Ok(<[_; N]>::try_from(parts).map_err(|_| BatchError::NoParts)?)
     }
+
+    fn device(&self) -> Option<Device> {
+        self.iter().find_map(B::device)
+    }
 }
 
 impl<K: Clone + Eq + Hash, B: Batch, S: BuildHasher + Default> Batch for HashMap<K, B, S> {
@@ -94,5 +108,9 @@ impl<K: Clone + Eq + Hash, B: Batch, S: BuildHasher + Default> Batch for HashMap
         self.iter()
             .map(|(key, part)| Ok((key.clone(), part.slice(range.clone())?)))
             .collect()
+    }
+
+    fn device(&self) -> Option<Device> {
+        self.values().find_map(B::device)
     }
 }

@@ -1,7 +1,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use crate::error::{PolicyError, ResourceExhausted, Result};
+use crate::error::{MemoryReading, PolicyError, ResourceExhausted, Result};
 
 /// Decides how large micro-batches are; [what happens on failure](crate::AdaptiveTrainer) is not its business.
 ///
@@ -34,8 +34,13 @@ pub trait BatchPolicy: Debug + Send {
     /// The size of the next micro-batch, in samples, with `remaining` samples (at least 1) left of the batch.
     ///
     /// It lies between 1 and `remaining`; anything else ends the step with a [`PolicyError`]. It must not change between
-    /// calls unless [`succeeded`](Self::succeeded) or [`failed`](Self::failed) was called.
+    /// calls unless one of the other methods was called.
     fn size(&self, remaining: usize) -> usize;
+
+    /// A micro-batch is about to begin: what is in use and allowed now. Only called where a memory was given.
+    fn prepare(&mut self, now: &MemoryReading) {
+        let _ = now;
+    }
 
     /// A micro-batch is finished.
     fn succeeded(&mut self, completed: &Completed) {
@@ -53,6 +58,10 @@ impl<P: BatchPolicy + ?Sized> BatchPolicy for Box<P> {
         (**self).size(remaining)
     }
 
+    fn prepare(&mut self, now: &MemoryReading) {
+        (**self).prepare(now);
+    }
+
     fn succeeded(&mut self, completed: &Completed) {
         (**self).succeeded(completed);
     }
@@ -63,6 +72,17 @@ impl<P: BatchPolicy + ?Sized> BatchPolicy for Box<P> {
 }
 
 /// What a finished micro-batch took. Bytes are `None` where nobody counts.
+///
+/// ```
+/// use candle_headroom::{BatchPolicy, Completed, Halving};
+///
+/// // What a test of a policy tells it.
+/// let mut completed = Completed::new(1);
+/// (completed.before, completed.peak, completed.limit) = (Some(100), Some(130), Some(200));
+/// let mut policy = Halving::from_one();
+/// policy.succeeded(&completed);
+/// assert_eq!(policy.size(64), 2);
+/// ```
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Completed {
@@ -79,6 +99,17 @@ pub struct Completed {
 }
 
 impl Completed {
+    /// A micro-batch of `size` samples of which nothing else is known.
+    pub fn new(size: usize) -> Self {
+        Self {
+            size,
+            before: None,
+            peak: None,
+            limit: None,
+            elapsed: Duration::ZERO,
+        }
+    }
+
     /// Whether it went over the limit. Its work is kept all the same.
     pub fn is_over_limit(&self) -> bool {
         matches!((self.peak, self.limit), (Some(peak), Some(limit)) if peak > limit)
@@ -86,6 +117,15 @@ impl Completed {
 }
 
 /// A micro-batch that did not fit.
+///
+/// ```
+/// use candle_headroom::{BatchPolicy, Cause, Failed, Halving, Resource, ResourceExhausted};
+///
+/// let exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::DeviceFull);
+/// let mut policy = Halving::from_whole_batch();
+/// policy.failed(&Failed::new(64, &exhausted));
+/// assert_eq!(policy.size(64), 32);
+/// ```
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Failed<'a> {
@@ -93,6 +133,13 @@ pub struct Failed<'a> {
     pub size: usize,
     /// What ran out, when, and why.
     pub exhausted: &'a ResourceExhausted,
+}
+
+impl<'a> Failed<'a> {
+    /// A micro-batch of `size` samples that failed with `exhausted`.
+    pub fn new(size: usize, exhausted: &'a ResourceExhausted) -> Self {
+        Self { size, exhausted }
+    }
 }
 
 /// Always the same size, and no smaller one when it does not fit.

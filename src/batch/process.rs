@@ -1,11 +1,8 @@
 use candle_core::Device;
 
 use super::slices::samples_of;
-use super::{
-    Batch, BatchPolicy, Completed, Drive, Event, Failed, Failure, Fixed, Halving, MicroBatch,
-    Outcome, run_phase,
-};
-use crate::error::{Phase, Result};
+use super::{Batch, BatchPolicy, Drive, Event, Failure, Halving, MicroBatch, Outcome, run_phase};
+use crate::error::{Phase, PolicyError, Result};
 use crate::memory::DeviceMemory;
 
 /// Runs `f` over all samples of `inputs` in order, `size` at a time or fewer where that does not fit, each sample's result
@@ -27,7 +24,7 @@ use crate::memory::DeviceMemory;
 /// # Errors
 /// A [`BatchError`](crate::BatchError) or [`PolicyError`](crate::PolicyError) before anything is run, any error of `f` at once
 /// and unchanged, and [`ResourceExhausted`](crate::ResourceExhausted) where a single sample does not fit; its `samples` say how
-/// far the work came.
+/// far the work came. With an error the results so far are dropped: let `f` put them away itself, as its last act, to keep them.
 pub fn process_batches<'b, B, T>(
     inputs: &'b B,
     size: usize,
@@ -36,34 +33,12 @@ pub fn process_batches<'b, B, T>(
 where
     B: Batch + ?Sized,
 {
-    let first = Fixed::new(size)?;
-    let policy = Capped {
-        cap: first,
-        halving: Halving::from_whole_batch(),
-    };
-    let mut processor = BatchProcessor::new(policy);
+    if size == 0 {
+        let what = "a chunk's size";
+        return Err(PolicyError::Zero { what }.into());
+    }
+    let mut processor = BatchProcessor::new(Halving::from_size(size).at_most(size));
     Ok(processor.process(inputs, |chunk, _| f(chunk))?.results)
-}
-
-/// [`Halving`], but never more than a size.
-#[derive(Debug)]
-struct Capped {
-    cap: Fixed,
-    halving: Halving,
-}
-
-impl BatchPolicy for Capped {
-    fn size(&self, remaining: usize) -> usize {
-        self.cap.size(self.halving.size(remaining))
-    }
-
-    fn succeeded(&mut self, completed: &Completed) {
-        self.halving.succeeded(completed);
-    }
-
-    fn failed(&mut self, failed: &Failed<'_>) {
-        self.halving.failed(failed);
-    }
 }
 
 /// [`process_batches`] with a policy, a memory limit and a report; it keeps the size it found for the next call.
@@ -94,6 +69,16 @@ pub struct BatchProcessor {
 }
 
 /// What [`BatchProcessor::process`] did.
+///
+/// ```
+/// use candle_headroom::{BatchProcessor, Fixed};
+///
+/// let samples = [1, 2, 3, 4, 5];
+/// let processed = BatchProcessor::new(Fixed::new(2)?).process(&samples[..], |chunk, _| Ok(chunk.to_vec()))?;
+/// assert_eq!((processed.sizes, processed.retries), (vec![2, 2, 1], 0));
+/// assert_eq!(processed.results.concat(), samples);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Processed<T> {
@@ -107,6 +92,8 @@ pub struct Processed<T> {
     pub recomputed: usize,
     /// What happened to the size.
     pub events: Vec<Event>,
+    /// The highest use of memory meanwhile, in bytes; `None` where nobody counts.
+    pub peak: Option<u64>,
 }
 
 impl BatchProcessor {
@@ -118,14 +105,6 @@ impl BatchProcessor {
             batches: 0,
             proven: 0,
         }
-    }
-
-    /// Always `size` samples at a time; where that does not fit, the error comes back.
-    ///
-    /// # Errors
-    /// [`PolicyError::Zero`](crate::PolicyError::Zero).
-    pub fn fixed(size: usize) -> Result<Self> {
-        Ok(Self::new(Fixed::new(size)?))
     }
 
     /// Follows this memory's limit and fills exhaustions with its numbers.
@@ -148,14 +127,12 @@ impl BatchProcessor {
     {
         let total = samples_of(inputs)?;
         let mut results = Vec::new();
-        let device = self
-            .memory
-            .as_ref()
-            .map_or(&Device::Cpu, |memory| memory.device());
+        let device = inputs.device().unwrap_or(Device::Cpu);
+        let scope = self.memory.as_ref().map(DeviceMemory::peak_scope);
         let mut drive = Drive {
             policy: &mut *self.policy,
             memory: self.memory.as_ref(),
-            device,
+            device: &device,
             step: self.batches,
             base_seed: 0,
             proven: &mut self.proven,
@@ -167,7 +144,9 @@ impl BatchProcessor {
             let result = run_phase(Phase::Forward, || f(chunk, &attempt.micro))?;
             if attempt.micro.samples.len() == 1 {
                 // No smaller chunk can follow, so going over the limit is final here.
-                attempt.check()?;
+                attempt
+                    .check()
+                    .map_err(|error| error.in_phase(Phase::Forward))?;
             }
             results.push(result);
             Ok::<_, Failure>(())
@@ -185,6 +164,7 @@ impl BatchProcessor {
             retries,
             recomputed,
             events,
+            peak: scope.and_then(|scope| scope.peak()),
         })
     }
 }

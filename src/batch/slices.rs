@@ -1,6 +1,6 @@
 use std::ops::Range;
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 
 use crate::error::{BatchError, Result};
 
@@ -30,6 +30,10 @@ use crate::error::{BatchError, Result};
 /// assert_eq!(sentences[..].slice(1..3)?, ["two", "three"]);
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be cut into micro-batches",
+    note = "a `Vec<T>` of samples is a batch as a slice: pass `&samples[..]` or `samples.as_slice()`"
+)]
 pub trait Batch {
     /// What a run of samples looks like.
     type Slice<'a>
@@ -47,6 +51,11 @@ pub trait Batch {
     /// # Errors
     /// [`BatchError::OutOfRange`], or those of [`samples`](Self::samples).
     fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>>;
+
+    /// The device that its samples are on, if they are tensors: it is waited for before anything is tried again.
+    fn device(&self) -> Option<Device> {
+        None
+    }
 }
 
 /// The number of samples of a batch that is going to be cut.
@@ -80,6 +89,10 @@ impl Batch for Tensor {
         }
         Ok(self.narrow(0, range.start, range.len())?)
     }
+
+    fn device(&self) -> Option<Device> {
+        Some(self.device().clone())
+    }
 }
 
 impl<T> Batch for [T] {
@@ -111,6 +124,10 @@ impl<B: Batch + ?Sized> Batch for &B {
     fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
         (**self).slice(range)
     }
+
+    fn device(&self) -> Option<Device> {
+        (**self).device()
+    }
 }
 
 impl<B: Batch + ?Sized> Batch for Box<B> {
@@ -125,5 +142,9 @@ impl<B: Batch + ?Sized> Batch for Box<B> {
 
     fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
         (**self).slice(range)
+    }
+
+    fn device(&self) -> Option<Device> {
+        (**self).device()
     }
 }

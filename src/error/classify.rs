@@ -24,7 +24,11 @@ pub(super) fn classify(error: &candle_core::Error) -> Class {
             classify(inner)
         }
         E::WrappedContext { wrapped, .. } => classify_dynamic(wrapped.as_ref()),
-        E::Cuda(inner) => classify_dynamic(inner.as_ref()),
+        E::Cuda(inner) => match classify_chain(inner.as_ref()) {
+            // The variant itself says whose error it is; see `classify_rendered` for why its text has to do.
+            Chain::Unknown => classify_text(&inner.to_string()),
+            Chain::Known(class) => class,
+        },
         E::Metal(inner) => classify_metal(&inner.to_string()),
         E::Io(inner) => classify_io(inner),
         // Only here has candle thrown the type away, so only here does text decide.
@@ -34,21 +38,51 @@ pub(super) fn classify(error: &candle_core::Error) -> Class {
     }
 }
 
-/// A boxed error: by type as far as the types are known here, along its chain of sources. cudarc's types are not known to a
-/// build without CUDA; their text is their enum name.
-fn classify_dynamic(error: &(dyn StdError + 'static)) -> Class {
-    let mut next = Some(error);
-    while let Some(current) = next {
-        match classify_known(current) {
-            Class::Other => next = current.source(),
-            class => return class,
-        }
+/// A boxed error of any type, by type along its chain of sources.
+pub(super) fn classify_dynamic(error: &(dyn StdError + 'static)) -> Class {
+    match classify_chain(error) {
+        Chain::Known(class) => class,
+        Chain::Unknown => classify_rendered(&error.to_string()),
     }
-    classify_text(&error.to_string())
 }
 
-fn classify_known(error: &(dyn StdError + 'static)) -> Class {
-    if let Some(error) = error.downcast_ref::<Error>() {
+/// Whether an error or one of its sources is of a type that is known here, and then what it means.
+enum Chain {
+    Known(Class),
+    Unknown,
+}
+
+fn classify_chain(error: &(dyn StdError + 'static)) -> Chain {
+    let mut next = Some(error);
+    while let Some(current) = next {
+        if let Some(class) = classify_known(current) {
+            return Chain::Known(class);
+        }
+        next = current.source();
+    }
+    Chain::Unknown
+}
+
+/// cudarc's types are not linked into this build, but a program that turns on candle's CUDA backend by itself can meet them: they
+/// write themselves as `DriverError(CUDA_ERROR_…, "…")`. Any other type's text is its own affair.
+fn classify_rendered(text: &str) -> Class {
+    const TYPES: [&str; 6] = [
+        "DriverError",
+        "CublasError",
+        "CurandError",
+        "NvrtcError",
+        "CompileError",
+        "CudnnError",
+    ];
+    match text.split_once('(') {
+        Some((name, _)) if TYPES.contains(&name) => classify_text(text),
+        _ => Class::Other,
+    }
+}
+
+/// `None` for a type that says nothing here.
+fn classify_known(error: &(dyn StdError + 'static)) -> Option<Class> {
+    Some(if let Some(error) = error.downcast_ref::<Error>() {
         error.class()
     } else if let Some(error) = error.downcast_ref::<candle_core::Error>() {
         classify(error)
@@ -61,8 +95,8 @@ fn classify_known(error: &(dyn StdError + 'static)) -> Class {
     } else if error.is::<TryReserveError>() {
         exhausted(Resource::HostMemory)
     } else {
-        Class::Other
-    }
+        return None;
+    })
 }
 
 fn classify_io(error: &io::Error) -> Class {
@@ -70,7 +104,7 @@ fn classify_io(error: &io::Error) -> Class {
         return exhausted(Resource::HostMemory);
     }
     match error.get_ref() {
-        Some(inner) => classify_known(inner),
+        Some(inner) => classify_known(inner).unwrap_or(Class::Other),
         None => Class::Other,
     }
 }

@@ -165,11 +165,17 @@ pub(super) const CODES: &[Code] = &[
     ),
 ];
 
-/// The first code whose name stands in `text` as a word of its own.
+/// A code whose name stands in `text` as a word of its own; of several a sticky one, since then nothing may be retried.
 ///
 /// The enum names alone count: «out of memory» in a sentence, or a file that is called after a code, is no exhaustion.
 pub(super) fn find(text: &str) -> Option<&'static Code> {
-    CODES.iter().find(|code| contains_word(text, code.name))
+    let mut named = CODES.iter().filter(|code| contains_word(text, code.name));
+    let first = named.next()?;
+    let is_sticky = |code: &&Code| matches!(code.meaning, Meaning::Sticky { .. });
+    Some(first)
+        .filter(is_sticky)
+        .or_else(|| named.find(is_sticky))
+        .or(Some(first))
 }
 
 fn contains_word(text: &str, word: &str) -> bool {
@@ -217,6 +223,17 @@ mod tests {
             "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
         ] {
             assert!(find(text).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_code_is_found_and_a_sticky_one_first() {
+        for code in CODES {
+            assert_eq!(find(code.name).unwrap().name, code.name);
+            if let Meaning::Sticky { .. } = code.meaning {
+                let text = format!("CUDA_ERROR_OUT_OF_MEMORY, then {}", code.name);
+                assert_eq!(find(&text).unwrap().name, code.name);
+            }
         }
     }
 

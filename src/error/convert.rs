@@ -1,8 +1,9 @@
 //! Into and out of [`candle_core::Error`].
 
+use std::error::Error as StdError;
 use std::sync::Arc;
 
-use super::classify::{Class, classify};
+use super::classify::{Class, classify, classify_dynamic};
 use super::{
     BatchError, DeviceFault, Error, LossError, MemoryError, ParameterError, PolicyError,
     ResourceExhausted, UpdateInterrupted, WindowLost,
@@ -45,6 +46,29 @@ impl ErrorExt for candle_core::Error {
         }
     }
 }
+
+macro_rules! any_error {
+    ($($error:ty),+) => {$(
+        /// For errors whose type is not at hand, such as those in `anyhow::Error`.
+        impl ErrorExt for $error {
+            fn resource_exhausted(&self) -> Option<ResourceExhausted> {
+                match classify_dynamic(self) {
+                    Class::Exhausted(exhausted) => Some(*exhausted),
+                    Class::Fault(_) | Class::Other => None,
+                }
+            }
+
+            fn device_fault(&self) -> Option<DeviceFault> {
+                match classify_dynamic(self) {
+                    Class::Fault(fault) => Some(*fault),
+                    Class::Exhausted(_) | Class::Other => None,
+                }
+            }
+        }
+    )+};
+}
+
+any_error!(dyn StdError + 'static, dyn StdError + Send + Sync + 'static);
 
 impl From<candle_core::Error> for Error {
     fn from(error: candle_core::Error) -> Self {

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use bytesize::ByteSize;
 use candle_core::DeviceLocation;
 
+use super::{Cause, Phase, Resource};
+
 /// Something ran out of memory, with everything that was known about it at that moment.
 ///
 /// It goes into a [`candle_core::Error`] by `?` and comes out again through [`ErrorExt`](crate::ErrorExt); see
@@ -43,6 +45,14 @@ pub struct ResourceExhausted {
 }
 
 /// The memory's state at one moment, in bytes. What is not known is `None`, never 0.
+///
+/// ```
+/// use candle_headroom::MemoryReading;
+///
+/// let mut reading = MemoryReading::default();
+/// reading.limit = Some(1 << 30);
+/// assert_eq!((reading.limit, reading.free), (Some(1 << 30), None));
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryReading {
@@ -62,57 +72,14 @@ pub struct MemoryReading {
     pub total: Option<u64>,
 }
 
-/// What ran out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Resource {
-    /// Memory of the accelerator.
-    DeviceMemory,
-    /// Memory of the process on the host.
-    HostMemory,
-    /// Page-locked host memory for transfers.
-    PinnedMemory,
-    /// Scratch memory that cuBLAS, cuDNN or cuRAND allocates for itself.
-    LibraryWorkspace,
-}
-
-/// The part of a step in which something ran out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Phase {
-    /// Cutting the micro-batch out of the batch, or moving it to the device.
-    Transfer,
-    /// The user's closure: the forward pass and the loss.
-    Forward,
-    /// The backward pass.
-    Backward,
-    /// Adding the micro-batch's gradients to the accumulated ones.
-    Accumulate,
-    /// The optimizer's update.
-    Optimizer,
-    /// Loading parameters or data.
-    Load,
-}
-
-/// Why something ran out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Cause {
-    /// The limit that the program set for itself.
-    Limit,
-    /// The device has no memory left, and this program holds it.
-    DeviceFull,
-    /// Enough is free in total, but not in one piece.
-    Fragmented,
-    /// Another process holds the memory.
-    Neighbour,
-    /// A single sample needs more than there is.
-    NeverFits,
-    /// It cannot be told.
-    Unknown,
-}
-
 /// One thing that would help.
+///
+/// ```
+/// use candle_headroom::Remedy;
+///
+/// let remedy = Remedy::new("a micro-batch of 8", Some(3 << 20));
+/// assert_eq!(remedy.to_string(), "a micro-batch of 8 (saves about 3.0 MiB)");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Remedy {
@@ -123,7 +90,8 @@ pub struct Remedy {
 }
 
 impl Remedy {
-    pub(crate) fn new(advice: impl Into<Cow<'static, str>>, saves: Option<u64>) -> Self {
+    /// A piece of advice, with the bytes it would save where that can be estimated.
+    pub fn new(advice: impl Into<Cow<'static, str>>, saves: Option<u64>) -> Self {
         Self {
             advice: advice.into(),
             saves,
@@ -132,7 +100,8 @@ impl Remedy {
 }
 
 impl ResourceExhausted {
-    pub(crate) fn new(resource: Resource, cause: Cause) -> Self {
+    /// An exhaustion of which nothing else is known.
+    pub fn new(resource: Resource, cause: Cause) -> Self {
         Self {
             device: None,
             resource,
@@ -243,42 +212,5 @@ impl fmt::Display for Remedy {
             Some(bytes) => write!(f, " (saves about {})", ByteSize(bytes)),
             None => Ok(()),
         }
-    }
-}
-
-impl fmt::Display for Resource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::DeviceMemory => "device memory",
-            Self::HostMemory => "host memory",
-            Self::PinnedMemory => "pinned host memory",
-            Self::LibraryWorkspace => "library workspace",
-        })
-    }
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Transfer => "transfer",
-            Self::Forward => "forward",
-            Self::Backward => "backward",
-            Self::Accumulate => "accumulate",
-            Self::Optimizer => "optimizer",
-            Self::Load => "load",
-        })
-    }
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Limit => "the limit is reached",
-            Self::DeviceFull => "the device is full",
-            Self::Fragmented => "the free memory is in pieces",
-            Self::Neighbour => "another process holds the memory",
-            Self::NeverFits => "a single sample does not fit",
-            Self::Unknown => "the cause is not known",
-        })
     }
 }

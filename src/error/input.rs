@@ -4,7 +4,18 @@ use bytesize::ByteSize;
 use candle_core::{DType, DeviceLocation, Shape};
 
 /// A batch cannot be cut into micro-batches.
-#[derive(Debug, thiserror::Error)]
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom::{process_batches, BatchError, Error};
+///
+/// let x = Tensor::zeros(4, DType::F32, &Device::Cpu)?;
+/// let y = Tensor::zeros(3, DType::F32, &Device::Cpu)?;
+/// let Err(Error::Batch(error)) = process_batches(&(x, y), 2, |_| Ok(())) else { unreachable!() };
+/// assert_eq!(*error, BatchError::Lengths { part: 1, expected: 4, found: 3 });
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BatchError {
     /// There is no sample in the batch.
@@ -21,7 +32,7 @@ pub enum BatchError {
         "part {part} of the batch holds {found} samples but the first part holds {expected}: all parts need the same first dimension"
     )]
     Lengths {
-        /// Which part, counted from 0.
+        /// Which part, counted from 0; in a map, in the map's own order.
         part: usize,
         /// The first part's samples.
         expected: usize,
@@ -41,7 +52,14 @@ pub enum BatchError {
 }
 
 /// A batch policy asked for an impossible micro-batch, or was given an impossible size.
-#[derive(Debug, thiserror::Error)]
+///
+/// ```
+/// use candle_headroom::{Error, Fixed, PolicyError};
+///
+/// let Err(Error::Policy(error)) = Fixed::new(0) else { unreachable!() };
+/// assert!(matches!(*error, PolicyError::Zero { .. }));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
     /// The size does not lie between one sample and what is left of the batch.
@@ -63,7 +81,18 @@ pub enum PolicyError {
 }
 
 /// A loss cannot be used.
-#[derive(Debug, thiserror::Error)]
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use candle_headroom::{Error, GradientAccumulator, LossError};
+///
+/// let w = Var::new(&[1f32, 2.], &Device::Cpu)?;
+/// let mut accumulator = GradientAccumulator::new(vec![w.clone()]).unwrap();
+/// let Err(Error::Loss(error)) = accumulator.add(w.sqr()?, 1) else { unreachable!() };
+/// assert!(matches!(*error, LossError::NotScalar { .. })); // reduce it first
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LossError {
     /// The loss is not one number.
@@ -75,7 +104,7 @@ pub enum LossError {
         shape: Shape,
     },
     /// The weight cannot weigh anything.
-    #[error("a loss weighs {weight}: a weight is finite and not negative")]
+    #[error("a loss weighs {weight:?}: a weight is 0, or lies between 1e-30 and 1e30")]
     Weight {
         /// The weight that was given.
         weight: f64,
@@ -91,7 +120,17 @@ pub enum LossError {
 }
 
 /// The parameters or buffers given to a trainer cannot be used.
-#[derive(Debug, thiserror::Error)]
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use candle_headroom::{Error, GradientAccumulator, ParameterError};
+///
+/// let w = Var::new(0f32, &Device::Cpu)?;
+/// let Err(Error::Parameter(error)) = GradientAccumulator::new(vec![w.clone(), w]) else { unreachable!() };
+/// assert_eq!(*error, ParameterError::Duplicate { first: 0, second: 1 });
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParameterError {
     /// None of them can be trained.
@@ -152,7 +191,15 @@ pub enum ParameterError {
 }
 
 /// A memory limit cannot be set.
-#[derive(Debug, thiserror::Error)]
+///
+/// ```
+/// use candle_headroom::{DeviceMemory, Error, Limit, MemoryError};
+///
+/// // This program has not installed the tracking allocator, so there is nothing to limit.
+/// let Err(Error::Memory(error)) = DeviceMemory::host().limit(Limit::Auto).open() else { unreachable!() };
+/// assert_eq!(*error, MemoryError::AllocatorNotInstalled);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
     /// Host memory is counted by the allocator, and it is not installed.

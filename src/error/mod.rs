@@ -1,5 +1,6 @@
 //! What went wrong: this crate's [`Error`], and what any [`candle_core::Error`] means.
 
+mod circumstances;
 mod classify;
 mod codes;
 mod convert;
@@ -8,8 +9,9 @@ mod fault;
 mod input;
 mod train;
 
+pub use circumstances::{Cause, Phase, Resource};
 pub use convert::ErrorExt;
-pub use exhausted::{Cause, MemoryReading, Phase, Remedy, Resource, ResourceExhausted};
+pub use exhausted::{MemoryReading, Remedy, ResourceExhausted};
 pub use fault::DeviceFault;
 pub use input::{BatchError, LossError, MemoryError, ParameterError, PolicyError};
 pub use train::{UpdateInterrupted, WindowLost};
@@ -86,24 +88,20 @@ impl std::fmt::Debug for Error {
 }
 
 impl Error {
-    /// The exhaustion that this error is, or that a lost window or an interrupted update was caused by.
+    /// The exhaustion that this error is: nothing has changed, and less work may fit.
+    ///
+    /// A lost window or an interrupted update that was caused by an exhaustion is none; ask their `reason`.
     pub fn resource_exhausted(&self) -> Option<&ResourceExhausted> {
         match self {
             Self::ResourceExhausted(exhausted) => Some(exhausted),
-            Self::WindowLost(lost) => lost.reason.resource_exhausted(),
-            Self::UpdateInterrupted(interrupted) => {
-                interrupted.reason.as_ref()?.resource_exhausted()
-            }
             _ => None,
         }
     }
 
-    /// The device fault that this error is, or that a lost window or an interrupted update was caused by.
+    /// The device fault that this error is.
     pub fn device_fault(&self) -> Option<&DeviceFault> {
         match self {
             Self::DeviceFault(fault) => Some(fault),
-            Self::WindowLost(lost) => lost.reason.device_fault(),
-            Self::UpdateInterrupted(interrupted) => interrupted.reason.as_ref()?.device_fault(),
             _ => None,
         }
     }
@@ -117,12 +115,11 @@ impl Error {
     }
 
     fn class(&self) -> Class {
-        if let Some(exhausted) = self.resource_exhausted() {
-            Class::Exhausted(Box::new(exhausted.clone()))
-        } else if let Some(fault) = self.device_fault() {
-            Class::Fault(Box::new(fault.clone()))
-        } else {
-            Class::Other
+        match self {
+            Self::ResourceExhausted(exhausted) => Class::Exhausted(exhausted.clone()),
+            Self::DeviceFault(fault) => Class::Fault(fault.clone()),
+            Self::Candle(error) => classify::classify(error),
+            _ => Class::Other,
         }
     }
 }

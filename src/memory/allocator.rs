@@ -12,7 +12,7 @@ use super::counters::COUNTERS;
 /// There is one set of counts per process, read through [`DeviceMemory::host`](super::DeviceMemory::host).
 ///
 /// ```standalone_crate
-/// use candle_headroom::{DeviceMemory, TrackingAllocator};
+/// use candle_headroom::{ByteSize, DeviceMemory, TrackingAllocator};
 ///
 /// #[global_allocator]
 /// static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();

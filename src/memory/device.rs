@@ -1,15 +1,14 @@
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use candle_core::Device;
-use parking_lot::Mutex;
 
 use super::Limit;
 use super::counters::COUNTERS;
+use super::host::HostMemory;
 use super::scope::{self, PeakScope};
 use super::stats::{Enforcement, MemoryStats, OverLimit};
 use super::system::SystemMemory;
-use crate::error::{Cause, Error, MemoryError, Resource, ResourceExhausted};
+use crate::error::{Cause, MemoryReading, Resource, ResourceExhausted, Result};
 
 /// The memory of one device: how much there is, how much is used, how much may be used.
 ///
@@ -19,9 +18,8 @@ use crate::error::{Cause, Error, MemoryError, Resource, ResourceExhausted};
 /// all handles.
 ///
 /// ```standalone_crate
-/// use bytesize::ByteSize;
 /// use candle_core::{DType, Tensor};
-/// use candle_headroom::{DeviceMemory, TrackingAllocator};
+/// use candle_headroom::{ByteSize, DeviceMemory, TrackingAllocator};
 ///
 /// #[global_allocator]
 /// static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
@@ -39,21 +37,19 @@ use crate::error::{Cause, Error, MemoryError, Resource, ResourceExhausted};
 /// ```
 #[derive(Debug, Clone)]
 pub struct DeviceMemory {
-    inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-struct Inner {
     device: Device,
-    asked: Mutex<Limit>,
-    /// `u64::MAX` without a limit.
-    limit: AtomicU64,
+    host: Arc<HostMemory>,
 }
-
-/// The host's memory while a handle to it lives.
-static HOST: Mutex<Weak<Inner>> = Mutex::new(Weak::new());
 
 /// How the host's memory is to be opened; made by [`DeviceMemory::host`].
+///
+/// ```
+/// use candle_headroom::DeviceMemory;
+///
+/// let memory = DeviceMemory::host().open()?; // without a limit, whoever counts
+/// assert_eq!(memory.limit(), None);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default)]
 #[must_use = "call `open()`"]
 pub struct HostMemoryBuilder {
@@ -70,65 +66,14 @@ impl HostMemoryBuilder {
     /// Opens the host's memory.
     ///
     /// # Errors
-    /// [`MemoryError`]: a limit without the tracking allocator, a limit below what is in use, [`Limit::Auto`] on a machine that
-    /// does not report its memory, or a limit other than the one in force. Nothing is changed then.
-    pub fn open(self) -> Result<DeviceMemory, Error> {
-        refuse_uncounted(self.limit)?;
-        let mut host = HOST.lock();
-        if let Some(inner) = host.upgrade() {
-            // A handle that turns out to be the last one takes the lock when it drops.
-            drop(host);
-            return DeviceMemory { inner }.joined_with(self.limit);
-        }
-        let limit = admit(self.limit)?;
-        let inner = Arc::new(Inner {
+    /// [`MemoryError`](crate::MemoryError): a limit without the tracking allocator, a limit below what is in use,
+    /// [`Limit::Auto`] on a machine that does not report its memory, or a limit other than the one in force. Nothing is changed
+    /// then.
+    pub fn open(self) -> Result<DeviceMemory> {
+        Ok(DeviceMemory {
             device: Device::Cpu,
-            asked: Mutex::new(self.limit),
-            limit: AtomicU64::new(u64::MAX),
-        });
-        inner.set(limit);
-        *host = Arc::downgrade(&inner);
-        Ok(DeviceMemory { inner })
-    }
-}
-
-fn refuse_uncounted(limit: Limit) -> Result<(), MemoryError> {
-    match limit != Limit::Unlimited && !COUNTERS.are_fed() {
-        true => Err(MemoryError::AllocatorNotInstalled),
-        false => Ok(()),
-    }
-}
-
-/// The limit in bytes, if it can be kept from here on.
-fn admit(limit: Limit) -> Result<Option<u64>, MemoryError> {
-    refuse_uncounted(limit)?;
-    let limit = limit.resolve()?;
-    let in_use = COUNTERS.in_use() as u64;
-    match limit {
-        Some(limit) if limit < in_use => Err(MemoryError::BelowUse { limit, in_use }),
-        limit => Ok(limit),
-    }
-}
-
-impl Inner {
-    fn set(&self, limit: Option<u64>) {
-        let bytes = limit.unwrap_or(u64::MAX);
-        self.limit.store(bytes, Relaxed);
-        COUNTERS.watch(usize::try_from(bytes).unwrap_or(usize::MAX));
-    }
-
-    fn limit(&self) -> Option<u64> {
-        Some(self.limit.load(Relaxed)).filter(|&limit| limit != u64::MAX)
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        // Somebody may have opened the host anew since the last handle let go: then the counters are theirs.
-        let host = HOST.lock();
-        if host.strong_count() == 0 {
-            COUNTERS.watch(usize::MAX);
-        }
+            host: HostMemory::open(self.limit)?,
+        })
     }
 }
 
@@ -140,37 +85,22 @@ impl DeviceMemory {
         HostMemoryBuilder::default()
     }
 
-    fn joined_with(self, asked: Limit) -> Result<Self, Error> {
-        if asked == Limit::Unlimited || asked == *self.inner.asked.lock() {
-            return Ok(self);
-        }
-        Err(Error::from(MemoryError::AlreadyOpen {
-            open: self.limit(),
-            asked: asked.resolve()?,
-        }))
-    }
-
     /// The device to create tensors on.
     pub fn device(&self) -> &Device {
-        &self.inner.device
+        &self.device
     }
 
     /// The limit in bytes, if one is set.
     pub fn limit(&self) -> Option<u64> {
-        self.inner.limit()
+        self.host.limit()
     }
 
     /// Changes the limit for every handle of this device, up or down. Trainers follow at their next micro-batch.
     ///
     /// # Errors
-    /// [`MemoryError`], as for [`open`](HostMemoryBuilder::open); the limit then stays as it was.
-    pub fn set_limit(&self, limit: impl Into<Limit>) -> Result<(), Error> {
-        let limit = limit.into();
-        let bytes = admit(limit)?;
-        let mut asked = self.inner.asked.lock();
-        *asked = limit;
-        self.inner.set(bytes);
-        Ok(())
+    /// [`MemoryError`](crate::MemoryError), as for [`open`](HostMemoryBuilder::open); the limit then stays as it was.
+    pub fn set_limit(&self, limit: impl Into<Limit>) -> Result<()> {
+        self.host.set_limit(limit.into())
     }
 
     /// Bytes in use now; `None` where nobody counts.
@@ -178,12 +108,17 @@ impl DeviceMemory {
         COUNTERS.are_fed().then(|| COUNTERS.in_use() as u64)
     }
 
-    /// Whether `bytes` more would stay within the limit, or, without a limit, within what the operating system calls
-    /// available; `None` where that is not known. A promise it is not: others allocate too.
+    /// Whether `bytes` more would stay within the limit and within what the operating system has left; `None` where neither is
+    /// known. A promise it is not: others allocate too.
     pub fn would_fit(&self, bytes: u64) -> Option<bool> {
-        match (self.in_use(), self.limit()) {
+        let in_limit = match (self.in_use(), self.limit()) {
             (Some(in_use), Some(limit)) => Some(in_use.saturating_add(bytes) <= limit),
-            _ => Some(bytes <= SystemMemory::read().usable()?),
+            _ => None,
+        };
+        let in_machine = SystemMemory::read().free().map(|free| bytes <= free);
+        match (in_limit, in_machine) {
+            (Some(in_limit), Some(in_machine)) => Some(in_limit && in_machine),
+            (known, None) | (None, known) => known,
         }
     }
 
@@ -197,7 +132,7 @@ impl DeviceMemory {
             peak: in_use.map(|_| scope::overall_peak() as u64),
             limit,
             enforcement: limit.map(|_| Enforcement::Soft),
-            free: system.usable(),
+            free: system.free(),
             total: system.capacity(),
             first_over_limit: COUNTERS.first_over().map(|(requested, in_use)| OverLimit {
                 requested: requested as u64,
@@ -209,6 +144,15 @@ impl DeviceMemory {
     /// Starts [`MemoryStats::peak`] anew from what is in use now. Open scopes keep theirs.
     pub fn reset_peak(&self) {
         scope::reset_overall_peak();
+    }
+
+    /// What is in use and allowed now, without asking the operating system.
+    pub(crate) fn reading(&self) -> MemoryReading {
+        MemoryReading {
+            in_use: self.in_use(),
+            limit: self.limit(),
+            ..MemoryReading::default()
+        }
     }
 
     /// Measures the peak from here on, for as long as the scope lives.
@@ -231,12 +175,13 @@ impl DeviceMemory {
 
     /// Fills in what is known of this memory, for an exhaustion that was met since `scope` began.
     pub(crate) fn describe(&self, scope: &PeakScope, exhausted: &mut ResourceExhausted) {
-        exhausted.device = Some(self.inner.device.location());
-        exhausted.bytes.in_use = self.in_use();
-        exhausted.bytes.peak = scope.peak();
-        exhausted.bytes.limit = self.limit();
+        exhausted.device = Some(self.device.location());
         let system = SystemMemory::read();
-        exhausted.bytes.free = system.usable();
-        exhausted.bytes.total = system.capacity();
+        exhausted.bytes = MemoryReading {
+            peak: scope.peak(),
+            free: system.free(),
+            total: system.capacity(),
+            ..self.reading()
+        };
     }
 }

@@ -3,6 +3,7 @@
 mod allocator;
 mod counters;
 mod device;
+mod host;
 mod limit;
 mod scope;
 mod stats;

@@ -46,6 +46,17 @@ pub(super) fn reset_overall_peak() {
 /// The peak of host memory from its creation to each reading; see [`DeviceMemory::peak_scope`](super::DeviceMemory::peak_scope).
 ///
 /// Scopes may nest and overlap, in one thread or several; each sees the whole process's memory.
+///
+/// ```
+/// let memory = candle_headroom::DeviceMemory::host().open()?;
+/// let scope = memory.peak_scope();
+/// // … work …
+/// match (scope.start(), scope.peak()) {
+///     (Some(start), Some(peak)) => println!("{} bytes at most", peak - start),
+///     _ => println!("nobody counts: the tracking allocator is not installed"),
+/// }
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "a scope that is dropped at once measures nothing"]
 pub struct PeakScope {

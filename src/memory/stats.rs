@@ -35,16 +35,34 @@ pub struct MemoryStats {
 }
 
 /// How a limit is enforced.
+///
+/// ```
+/// use candle_headroom::{DeviceMemory, Enforcement};
+///
+/// // On the host a limit can only be soft; here there is none.
+/// let enforcement = DeviceMemory::host().open()?.stats().enforcement;
+/// assert_ne!(enforcement, Some(Enforcement::Hard));
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Enforcement {
     /// Allocations over the limit are refused.
     Hard,
-    /// Allocations over the limit succeed; trainers look at the use after each phase and cut the work smaller.
+    /// Allocations over the limit succeed; trainers look at the use after the forward pass and after each micro-batch, and cut the
+    /// work smaller.
     Soft,
 }
 
 /// A request that took the program over its limit.
+///
+/// ```
+/// let memory = candle_headroom::DeviceMemory::host().open()?;
+/// if let Some(over) = memory.stats().first_over_limit {
+///     println!("a request of {} bytes led to {} in use", over.requested, over.in_use);
+/// }
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OverLimit {

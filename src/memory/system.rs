@@ -10,6 +10,8 @@ pub(super) struct SystemMemory {
     pub(super) available: Option<u64>,
     /// The least of the limits of the control groups that this process is in.
     pub(super) cgroup_limit: Option<u64>,
+    /// The least that one of those groups has left.
+    pub(super) cgroup_free: Option<u64>,
 }
 
 impl SystemMemory {
@@ -20,16 +22,26 @@ impl SystemMemory {
     /// Reads `/proc` and `/sys` below `root`, so that tests can lay out machines of their own.
     fn read_under(root: &Path) -> Self {
         let info = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
+        let groups = groups(root);
         Self {
             total: meminfo(&info, "MemTotal:"),
             available: meminfo(&info, "MemAvailable:"),
-            cgroup_limit: cgroup_limit(root),
+            cgroup_limit: groups.iter().map(|group| group.limit).min(),
+            cgroup_free: groups.iter().filter_map(Group::free).min(),
         }
     }
 
-    /// The least of what is known of the container's limit and the available memory.
-    pub(super) fn usable(&self) -> Option<u64> {
-        self.available.into_iter().chain(self.cgroup_limit).min()
+    /// What a process that holds `in_use` bytes already may have in all.
+    pub(super) fn usable(&self, in_use: u64) -> Option<u64> {
+        let available = self
+            .available
+            .map(|available| available.saturating_add(in_use));
+        available.into_iter().chain(self.cgroup_limit).min()
+    }
+
+    /// What this process and all others could still take.
+    pub(super) fn free(&self) -> Option<u64> {
+        self.available.into_iter().chain(self.cgroup_free).min()
     }
 
     /// The machine's memory, or the container's share of it where that is less.
@@ -45,34 +57,55 @@ fn meminfo(text: &str, key: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-fn cgroup_limit(root: &Path) -> Option<u64> {
-    let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
-    let mount = root.join("sys/fs/cgroup");
-    groups
-        .lines()
-        .filter_map(|line| {
-            let mut fields = line.splitn(3, ':').skip(1);
-            let (controllers, path) = (fields.next()?, fields.next()?);
-            if controllers.is_empty() {
-                limit_along(&mount, path, "memory.max")
-            } else if controllers.split(',').any(|name| name == "memory") {
-                limit_along(&mount.join("memory"), path, "memory.limit_in_bytes")
-            } else {
-                None
-            }
-        })
-        .min()
+/// A control group with a limit.
+struct Group {
+    limit: u64,
+    used: Option<u64>,
 }
 
-/// The least limit from the group up to the mount: a parent's limit binds its children. Inside a container the path may
-/// name groups that are not mounted there; the mount itself is then the container's own group.
-fn limit_along(mount: &Path, path: &str, file: &str) -> Option<u64> {
+impl Group {
+    fn free(&self) -> Option<u64> {
+        Some(self.limit.saturating_sub(self.used?))
+    }
+}
+
+/// The limited groups that this process is in, of either version.
+fn groups(root: &Path) -> Vec<Group> {
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    let mount = root.join("sys/fs/cgroup");
+    let mut found = Vec::new();
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        if controllers.is_empty() {
+            found.extend(groups_along(&mount, path, "memory.max", "memory.current"));
+        } else if controllers.split(',').any(|name| name == "memory") {
+            let mount = mount.join("memory");
+            let (limit, used) = ("memory.limit_in_bytes", "memory.usage_in_bytes");
+            found.extend(groups_along(&mount, path, limit, used));
+        }
+    }
+    found
+}
+
+/// The group and all above it up to the mount: a parent's limit binds its children. Inside a container the path may name
+/// groups that are not mounted there; the mount itself is then the container's own group.
+fn groups_along(mount: &Path, path: &str, limit: &str, used: &str) -> Vec<Group> {
     let group: PathBuf = mount.join(path.trim_start_matches('/'));
-    group
+    let groups = group
         .ancestors()
-        .take_while(|group| group.starts_with(mount))
-        .filter_map(|group| parse_limit(&fs::read_to_string(group.join(file)).ok()?))
-        .min()
+        .take_while(|group| group.starts_with(mount));
+    let limited = groups.filter_map(|group| {
+        Some(Group {
+            limit: parse_limit(&fs::read_to_string(group.join(limit)).ok()?)?,
+            used: fs::read_to_string(group.join(used))
+                .ok()
+                .and_then(|text| text.trim().parse().ok()),
+        })
+    });
+    limited.collect()
 }
 
 /// `max` in version 2, and in version 1 a number near `i64::MAX`, mean that there is no limit.
@@ -118,7 +151,7 @@ mod tests {
     fn a_machine_without_groups() {
         let memory = Machine::new("plain", &[("proc/meminfo", MEMINFO)]).read();
         assert_eq!(memory.total, Some(8 * GIB));
-        assert_eq!(memory.usable(), Some(4 * GIB));
+        assert_eq!(memory.usable(GIB), Some(5 * GIB));
         assert_eq!(memory.cgroup_limit, None);
     }
 
@@ -130,12 +163,18 @@ mod tests {
                 ("proc/meminfo", MEMINFO),
                 ("proc/self/cgroup", "0::/job/step\n"),
                 ("sys/fs/cgroup/job/memory.max", "2147483648\n"),
+                ("sys/fs/cgroup/job/memory.current", "1610612736\n"),
                 ("sys/fs/cgroup/job/step/memory.max", "max\n"),
             ],
         );
         assert_eq!(machine.read().cgroup_limit, Some(2 * GIB));
-        assert_eq!(machine.read().usable(), Some(2 * GIB));
+        assert_eq!(machine.read().usable(0), Some(2 * GIB));
         assert_eq!(machine.read().capacity(), Some(2 * GIB));
+        assert_eq!(
+            machine.read().free(),
+            Some(GIB / 2),
+            "not the limit, but what is left of it"
+        );
     }
 
     #[test]
@@ -176,6 +215,6 @@ mod tests {
     fn nothing_known_is_none() {
         let memory = Machine::new("empty", &[("proc/meminfo", "garbage\n")]).read();
         assert_eq!(memory, SystemMemory::default());
-        assert_eq!(memory.usable(), None);
+        assert_eq!(memory.usable(0), None);
     }
 }

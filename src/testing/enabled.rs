@@ -9,6 +9,7 @@ thread_local! {
 
 #[derive(Debug)]
 struct Plan {
+    id: u64,
     faults: Faults,
     /// Points passed in all phases, in the chosen phase, and points that failed.
     points: usize,
@@ -65,23 +66,41 @@ impl Faults {
 
     /// Lets the faults happen on this thread, until the guard is dropped. They replace any that are armed.
     pub fn arm(self) -> ArmedFaults {
-        let plan = Plan {
-            faults: self,
-            points: 0,
-            matching: 0,
-            fired: 0,
-        };
-        ARMED.with(|armed| *armed.borrow_mut() = Some(plan));
-        ArmedFaults {
-            thread_bound: PhantomData,
-        }
+        ARMED.with(|armed| {
+            let mut armed = armed.borrow_mut();
+            let id = armed.as_ref().map_or(0, |plan| plan.id + 1);
+            *armed = Some(Plan {
+                id,
+                faults: self,
+                points: 0,
+                matching: 0,
+                fired: 0,
+            });
+            ArmedFaults {
+                id,
+                thread_bound: PhantomData,
+            }
+        })
     }
 }
 
-/// Faults that can happen on this thread as long as this value lives.
+/// Faults that can happen on this thread as long as this value lives, or until others are armed.
+///
+/// ```
+/// use candle_headroom::testing::{Faults, probe};
+/// use candle_core::{Device, Tensor};
+///
+/// let x = Tensor::new(1f32, &Device::Cpu)?;
+/// let armed = Faults::at(1).arm();
+/// assert!(probe(&x).is_ok() && probe(&x).is_err() && probe(&x).is_ok());
+/// assert_eq!((armed.points(), armed.fired()), (3, 1));
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "dropping it disarms the faults"]
 pub struct ArmedFaults {
+    /// Another plan may have taken this one's place; it is not this guard's to read or to disarm.
+    id: u64,
     thread_bound: PhantomData<*const ()>,
 }
 
@@ -97,38 +116,53 @@ impl ArmedFaults {
     }
 
     fn read(&self, field: impl Fn(&Plan) -> usize) -> usize {
-        ARMED.with(|armed| armed.borrow().as_ref().map_or(0, field))
+        ARMED.with(|armed| {
+            let armed = armed.borrow();
+            armed
+                .as_ref()
+                .filter(|plan| plan.id == self.id)
+                .map_or(0, field)
+        })
     }
 }
 
 impl Drop for ArmedFaults {
     fn drop(&mut self) {
-        ARMED.with(|armed| *armed.borrow_mut() = None);
+        ARMED.with(|armed| {
+            let mut armed = armed.borrow_mut();
+            if armed.as_ref().is_some_and(|plan| plan.id == self.id) {
+                *armed = None;
+            }
+        });
     }
 }
 
 /// A point that an armed fault can choose.
 pub(crate) fn inject(phase: Phase) -> candle_core::Result<()> {
-    ARMED.with(|armed| match armed.borrow_mut().as_mut() {
-        Some(plan) => plan.pass(phase),
-        None => Ok(()),
-    })
+    // The error is made after the borrow: making it may pass a point itself.
+    let error = ARMED.with(|armed| {
+        armed
+            .borrow_mut()
+            .as_mut()
+            .and_then(|plan| plan.pass(phase))
+    });
+    error.map_or(Ok(()), |error| Err(error()))
 }
 
 impl Plan {
-    fn pass(&mut self, phase: Phase) -> candle_core::Result<()> {
+    fn pass(&mut self, phase: Phase) -> Option<fn() -> candle_core::Error> {
         self.points += 1;
         if self.faults.phase.is_some_and(|chosen| chosen != phase) {
-            return Ok(());
+            return None;
         }
         let index = self.matching;
         self.matching += 1;
         let first = self.faults.first;
         if index < first || index - first >= self.faults.times {
-            return Ok(());
+            return None;
         }
         self.fired += 1;
-        Err((self.faults.error)())
+        Some(self.faults.error)
     }
 }
 

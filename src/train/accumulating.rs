@@ -6,10 +6,12 @@ use super::loss::Loss;
 use super::report::StepReport;
 use crate::batch::{Batch, Drive, Failure, Fixed, MicroBatch, Outcome, samples_of};
 use crate::error::{Error, PolicyError, Result, WindowLost};
+use crate::memory::DeviceMemory;
 
 /// One update from every `k` batches of a data loader, in a loop of your own: gradient accumulation without counting.
 ///
-/// Each batch is run as it is; use it where a size that fits is known. Where it is not, [`AdaptiveTrainer`](super::AdaptiveTrainer)
+/// Each batch is run as it is, once more where it did not fit but one of its size has before; use it where a size that fits is
+/// known. Where it is not, [`AdaptiveTrainer`](super::AdaptiveTrainer)
 /// cuts the batches itself. The update's gradient is the weighted mean over all samples, also where batches differ in length.
 ///
 /// ```
@@ -36,8 +38,11 @@ use crate::error::{Error, PolicyError, Result, WindowLost};
 pub struct AccumulatingTrainer<O> {
     core: Core<O>,
     micro_batches: usize,
+    memory: Option<DeviceMemory>,
+    seed: u64,
     /// What the present window's batches took.
-    outcome: Outcome,
+    window: Outcome,
+    peak: Option<u64>,
     batches: u64,
     proven: usize,
 }
@@ -49,39 +54,51 @@ impl<O: Optimizer> AccumulatingTrainer<O> {
     /// [`PolicyError::Zero`], and [`ParameterError`](crate::ParameterError) as for
     /// [`AdaptiveTrainerBuilder::build`](super::AdaptiveTrainerBuilder::build).
     pub fn new(vars: Vec<Var>, optimizer: O, micro_batches: usize) -> Result<Self> {
-        Self::with_buffers(vars, optimizer, micro_batches, [])
-    }
-
-    /// The same, with variables that the forward pass changes by itself; see
-    /// [`AdaptiveTrainerBuilder::buffers`](super::AdaptiveTrainerBuilder::buffers).
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new).
-    pub fn with_buffers<'a>(
-        vars: Vec<Var>,
-        optimizer: O,
-        micro_batches: usize,
-        buffers: impl IntoIterator<Item = &'a Tensor>,
-    ) -> Result<Self> {
         if micro_batches == 0 {
             let what = "the number of micro-batches in an update";
             return Err(PolicyError::Zero { what }.into());
         }
-        let buffers: Vec<Tensor> = buffers.into_iter().cloned().collect();
         Ok(Self {
-            core: Core::new(vars, optimizer, &buffers)?,
+            core: Core::new(vars, optimizer, &[])?,
             micro_batches,
-            outcome: Outcome::default(),
+            memory: None,
+            seed: 0,
+            window: Outcome::default(),
+            peak: None,
             batches: 0,
             proven: 0,
         })
+    }
+
+    /// Fills reports and errors with this memory's numbers, and ends a batch that goes over its limit in the forward pass.
+    pub fn memory(mut self, memory: &DeviceMemory) -> Self {
+        self.memory = Some(memory.clone());
+        self
+    }
+
+    /// Variables that the forward pass changes by itself; see
+    /// [`AdaptiveTrainerBuilder::buffers`](super::AdaptiveTrainerBuilder::buffers).
+    ///
+    /// # Errors
+    /// [`ParameterError`](crate::ParameterError) for a tensor that is no variable.
+    pub fn buffers<'a>(mut self, buffers: impl IntoIterator<Item = &'a Tensor>) -> Result<Self> {
+        let buffers: Vec<Tensor> = buffers.into_iter().cloned().collect();
+        self.core.set_buffers(&buffers)?;
+        Ok(self)
+    }
+
+    /// What [`MicroBatch::seed`] is derived from; 0 without it.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
     }
 
     /// Adds one batch; with the `k`-th, applies the update and reports it.
     ///
     /// # Errors
     /// As for [`AdaptiveTrainer::step`](super::AdaptiveTrainer::step), with this batch not added and the ones before it kept: a
-    /// batch that did not fit may be given again in smaller ones. [`WindowLost`](crate::WindowLost) where they were lost too.
+    /// batch that did not fit may be given again in smaller ones. [`WindowLost`](crate::WindowLost) where this window's batches
+    /// were lost, all of them: while this one was added, or because the update could not be begun.
     pub fn step<'b, B, L>(
         &mut self,
         batch: &'b B,
@@ -93,73 +110,78 @@ impl<O: Optimizer> AccumulatingTrainer<O> {
     {
         let total = samples_of(batch)?;
         self.core.refuse_if_interrupted()?;
-        if self.outcome.sizes.is_empty() {
+        if self.window.sizes.is_empty() {
             self.core.begin()?;
+            self.peak = None;
         }
+        let scope = self.memory.as_ref().map(DeviceMemory::peak_scope);
         let Self { core, proven, .. } = self;
         let device = core.device().clone();
         let mut drive = Drive {
             policy: &mut Fixed::new(total)?,
-            memory: None,
+            memory: self.memory.as_ref(),
             device: &device,
             step: self.batches,
-            base_seed: 0,
+            base_seed: self.seed,
             proven,
         };
         let run = drive.run(total, |attempt| {
             core.micro_batch(attempt, batch, &mut f)
                 .map_err(|failure| match failure {
                     // Earlier batches are not here to be run again, so their loss is the user's to know.
-                    Failure::Everything(error) | Failure::MicroBatch(error) => {
-                        Failure::MicroBatch(error)
-                    }
+                    Failure::Everything(error) => Failure::Final(error),
+                    failure => failure,
                 })
         });
-        match run {
-            Ok(outcome) => self.outcome.extend(outcome),
-            Err(error) => {
-                if matches!(error, Error::WindowLost(_)) {
-                    self.outcome = Outcome::default();
-                }
-                return Err(error);
-            }
+        let peak = scope.and_then(|scope| scope.peak());
+        self.peak = self.peak.max(peak);
+        if self.core.samples() == 0 {
+            self.window = Outcome::default();
         }
+        self.window.extend(run?);
         self.batches += 1;
-        if self.outcome.sizes.len() < self.micro_batches {
+        if self.window.sizes.len() < self.micro_batches {
             return Ok(None);
         }
-        self.flush()
+        self.flush().map_err(|reason| self.lose_window(reason))
+    }
+
+    /// After a batch was added but its update failed: to give the batch again must not count it twice.
+    fn lose_window(&mut self, reason: Error) -> Error {
+        let samples = std::mem::take(&mut self.window).sizes.iter().sum();
+        let was_begun = self.core.samples() == 0;
+        self.core.abandon();
+        match reason {
+            reason if was_begun => reason,
+            reason => WindowLost { samples, reason }.into(),
+        }
     }
 
     /// Applies an update with the batches that are left, if there are any: after the last batch of an epoch.
     ///
     /// # Errors
-    /// [`WindowLost`](crate::WindowLost) where the update could not be begun, and
-    /// [`UpdateInterrupted`](crate::UpdateInterrupted) where the optimizer failed half-way.
+    /// Those of [`GradientAccumulator::flush`](super::GradientAccumulator::flush), with the window as it was where the update
+    /// could not be begun, and [`UpdateInterrupted`](crate::UpdateInterrupted) where the optimizer failed half-way.
     pub fn flush(&mut self) -> Result<Option<StepReport>> {
         self.core.refuse_if_interrupted()?;
-        let outcome = std::mem::take(&mut self.outcome);
-        if outcome.sizes.is_empty() {
+        if self.window.sizes.is_empty() {
             return Ok(None);
         }
-        match self.core.commit() {
-            Ok(window) => Ok(Some(StepReport::new(
-                self.core.updates,
-                window,
-                outcome,
-                None,
-            ))),
-            Err(error) => {
-                self.core.abandon()?;
-                match error {
-                    error @ Error::UpdateInterrupted(_) => Err(error),
-                    reason => {
-                        let samples = outcome.sizes.iter().sum();
-                        Err(WindowLost { samples, reason }.into())
-                    }
-                }
-            }
-        }
+        let scope = self.memory.as_ref().map(DeviceMemory::peak_scope);
+        let window = self.core.commit()?;
+        let peak = self.peak.max(scope.and_then(|scope| scope.peak()));
+        let outcome = std::mem::take(&mut self.window);
+        Ok(Some(StepReport::new(
+            self.core.updates,
+            window,
+            outcome,
+            peak,
+        )))
+    }
+
+    /// Samples added since the last update.
+    pub fn samples(&self) -> usize {
+        self.core.samples()
     }
 
     /// Updates applied so far.
@@ -181,6 +203,11 @@ impl<O: Optimizer> AccumulatingTrainer<O> {
     /// [`AdaptiveTrainer::replace_optimizer`](super::AdaptiveTrainer::replace_optimizer).
     pub fn replace_optimizer(&mut self, optimizer: O) -> O {
         self.core.replace_optimizer(optimizer)
+    }
+
+    /// Ends the training and gives the optimizer back.
+    pub fn into_optimizer(self) -> O {
+        self.core.into_optimizer()
     }
 
     /// The Vars that have never received a gradient; see [`GradientAccumulator::unreached`](crate::GradientAccumulator::unreached).

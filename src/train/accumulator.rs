@@ -2,12 +2,12 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, TensorId, Var};
 use candle_nn::Optimizer;
 
-use super::loss::{Loss, StepLoss, Weighed};
+use super::loss::{Loss, Weighted};
+use super::window::{Slot, Window};
 use crate::batch::run_phase;
 use crate::error::{
     Error, LossError, ParameterError, Phase, Result, UpdateInterrupted, WindowLost,
 };
-use crate::optim::blend;
 
 /// Accumulates the gradients of several micro-batches into one update, in a loop of your own.
 ///
@@ -45,29 +45,9 @@ pub struct GradientAccumulator {
     window: Window,
 }
 
-#[derive(Debug)]
-struct Slot {
-    var: Var,
-    buffer: Option<Var>,
-    /// Whether the buffer holds a gradient of the present window.
-    is_filled: bool,
-}
-
-/// What one update was made from.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct Window {
-    /// Samples of all its micro-batches.
-    pub samples: usize,
-    /// Its micro-batches' sizes, in order.
-    pub sizes: Vec<usize>,
-    /// The loss, on the device until it is read.
-    pub loss: StepLoss,
-}
-
 /// A micro-batch's gradients, not yet added.
 pub(super) struct Contribution {
-    loss: Weighed,
+    loss: Weighted,
     samples: usize,
     /// One for each slot.
     gradients: Vec<Option<Tensor>>,
@@ -126,6 +106,9 @@ impl GradientAccumulator {
     /// Applies one update with what was added since the last one, and empties the window. Without anything added, or where
     /// nothing added weighed anything, there is no update and `None` comes back.
     ///
+    /// The optimizer is handed gradients that share the buffers' memory, which the next window overwrites: one that keeps a
+    /// gradient beyond its `step`, as momentum may, has to copy it. candle's own do.
+    ///
     /// # Errors
     /// [`LossError::Disconnected`] where no Var received a gradient, and any error from preparing the gradients, with the window
     /// as it was; [`UpdateInterrupted`] where the optimizer failed, with the window emptied, so that the same gradients are never
@@ -141,8 +124,14 @@ impl GradientAccumulator {
         match applied {
             Ok(()) => Ok(Some(window)),
             Err(error) => {
-                let reason = Some(Error::from(error).in_phase(Phase::Optimizer));
-                Err(UpdateInterrupted { reason }.into())
+                match Error::from(error).in_phase(Phase::Optimizer) {
+                    // There is nothing to go on with.
+                    fault @ Error::DeviceFault(_) => Err(fault),
+                    reason => Err(UpdateInterrupted {
+                        reason: Some(reason),
+                    }
+                    .into()),
+                }
             }
         }
     }
@@ -193,19 +182,20 @@ impl GradientAccumulator {
 
     /// The backward pass; the graph is gone when it returns.
     pub(super) fn differentiate(&self, loss: Loss, samples: usize) -> Result<Contribution> {
-        let Weighed {
+        let Weighted {
             value,
             factor,
             weight,
-        } = loss.weighed(samples)?;
+        } = loss.weighted(samples)?;
         let gradients = if weight == 0. {
             self.slots.iter().map(|_| None).collect()
         } else {
             let mut store = run_phase(Phase::Backward, || value.backward())?;
+            // A Var's gradient may hang on to the graph that it was computed from, and keep the activations alive.
             let gradients = self.slots.iter().map(|slot| store.remove(&slot.var));
-            gradients.collect()
+            gradients.map(|gradient| Some(gradient?.detach())).collect()
         };
-        let loss = Weighed {
+        let loss = Weighted {
             value: value.detach(),
             factor,
             weight,
@@ -227,14 +217,14 @@ impl GradientAccumulator {
         run_phase(Phase::Accumulate, || self.prepare(&gradients))?;
         if loss.weight > 0. {
             self.blend(&loss, gradients)?;
-            let Weighed {
+            let Weighted {
                 value,
                 factor,
                 weight,
             } = loss;
             self.window.loss.push(&value, factor, weight);
         }
-        self.window.samples += samples;
+        self.window.samples = self.window.samples.saturating_add(samples);
         self.window.sizes.push(samples);
         Ok(())
     }
@@ -263,7 +253,7 @@ impl GradientAccumulator {
     }
 
     /// The running weighted mean: with W the weight so far and w the new one, `mean · W/(W+w) + gradient · factor/(W+w)`.
-    fn blend(&mut self, loss: &Weighed, gradients: Vec<Option<Tensor>>) -> Result<()> {
+    fn blend(&mut self, loss: &Weighted, gradients: Vec<Option<Tensor>>) -> Result<()> {
         let before = self.window.loss.weight();
         let total = before + loss.weight;
         let (keep, add) = (before / total, loss.factor / total);
@@ -278,27 +268,13 @@ impl GradientAccumulator {
                 // Nothing has been changed yet.
                 Err(reason) if index == 0 => return Err(reason),
                 Err(reason) => {
-                    let samples = self.reset().samples;
-                    return Err(WindowLost { samples, reason }.into());
+                    return match self.reset().samples {
+                        0 => Err(reason),
+                        samples => Err(WindowLost { samples, reason }.into()),
+                    };
                 }
             }
         }
-        Ok(())
-    }
-}
-
-impl Slot {
-    fn blend(&mut self, keep: f64, add: f64, gradient: Option<Tensor>) -> candle_core::Result<()> {
-        let Some(buffer) = &self.buffer else {
-            return Ok(());
-        };
-        match (&gradient, self.is_filled) {
-            (Some(gradient), true) => blend(buffer, keep, add, Some(gradient))?,
-            (Some(gradient), false) => blend(buffer, 0., add, Some(gradient))?,
-            (None, true) => blend(buffer, keep, 0., None)?,
-            (None, false) => {}
-        }
-        self.is_filled |= gradient.is_some();
         Ok(())
     }
 }

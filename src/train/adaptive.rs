@@ -5,9 +5,9 @@ use super::builder::AdaptiveTrainerBuilder;
 use super::core::Core;
 use super::loss::Loss;
 use super::report::StepReport;
-use crate::batch::{Batch, BatchPolicy, Drive, MicroBatch, samples_of};
+use crate::batch::{Batch, BatchPolicy, Drive, Event, MicroBatch, samples_of};
 use crate::error::{Error, Result};
-use crate::memory::DeviceMemory;
+use crate::memory::{DeviceMemory, PeakScope};
 
 /// Trains with the whole batch's gradient at whatever micro-batch size fits, in a loop of your own.
 ///
@@ -116,21 +116,31 @@ impl<O: Optimizer> AdaptiveTrainer<O> {
         };
         let stepped = drive
             .run(total, |attempt| core.micro_batch(attempt, batch, &mut f))
-            .and_then(|outcome| Ok((outcome, core.commit()?)));
+            .and_then(|mut outcome| {
+                let update = self
+                    .memory
+                    .as_ref()
+                    .map(|memory| (memory, memory.peak_scope()));
+                let window = core.commit()?;
+                outcome
+                    .events
+                    .extend(update.and_then(|(memory, scope)| over_limit(memory, &scope)));
+                Ok((outcome, window))
+            });
         match stepped {
             Ok((outcome, window)) => {
                 let peak = scope.and_then(|scope| scope.peak());
                 Ok(StepReport::new(core.updates, window, outcome, peak))
             }
             Err(error) => {
-                core.abandon()?;
+                core.abandon();
                 Err(self.describe(error, scope))
             }
         }
     }
 
     /// What is known of the memory, for an exhaustion outside any micro-batch.
-    fn describe(&self, mut error: Error, scope: Option<crate::memory::PeakScope>) -> Error {
+    fn describe(&self, mut error: Error, scope: Option<PeakScope>) -> Error {
         if let (Error::ResourceExhausted(exhausted), Some(memory), Some(scope)) =
             (&mut error, &self.memory, &scope)
             && exhausted.micro_batch.is_none()
@@ -166,9 +176,22 @@ impl<O: Optimizer> AdaptiveTrainer<O> {
         self.core.replace_optimizer(optimizer)
     }
 
+    /// Ends the training and gives the optimizer back.
+    pub fn into_optimizer(self) -> O {
+        self.core.into_optimizer()
+    }
+
     /// The Vars that have never received a gradient; see [`GradientAccumulator::unreached`](crate::GradientAccumulator::unreached).
     /// They are also reported to `tracing` once, after the first update.
     pub fn unreached(&self) -> Vec<Var> {
         self.core.unreached()
     }
+}
+
+/// The update's own overrun: no micro-batch size would have helped, so it is told and nothing more.
+fn over_limit(memory: &DeviceMemory, scope: &PeakScope) -> Option<Event> {
+    let (peak, limit) = (scope.peak()?, memory.limit()?);
+    let event = (peak > limit).then_some(Event::OverLimit { peak, limit })?;
+    tracing::warn!("{event}");
+    Some(event)
 }

@@ -8,6 +8,20 @@ use crate::error::{ParameterError, Result};
 use crate::memory::DeviceMemory;
 
 /// What an [`AdaptiveTrainer`] is made of; from [`AdaptiveTrainer::builder`].
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use candle_headroom::{AdaptiveTrainer, Halving};
+/// use candle_nn::{Optimizer, SGD};
+///
+/// let w = Var::new(&[1f32, 2.], &Device::Cpu)?;
+/// let trainer = AdaptiveTrainer::builder(vec![w.clone()], SGD::new(vec![w], 0.1)?)
+///     .policy(Halving::from_size(16)) // where an earlier run had settled
+///     .seed(42)
+///     .build()?;
+/// assert_eq!(trainer.micro_batch(64), 16);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "call `build()`"]
 pub struct AdaptiveTrainerBuilder<O> {
@@ -37,8 +51,8 @@ impl<O: Optimizer> AdaptiveTrainerBuilder<O> {
         self
     }
 
-    /// Cuts micro-batches by this policy; without it, [`Halving`]: from a single sample where the memory has a soft limit, so
-    /// that it is not exceeded by trial, otherwise from the whole batch.
+    /// Cuts micro-batches by this policy; without it, [`Halving`]: from a single sample where the memory has a soft limit when the
+    /// trainer is built, so that it is not exceeded by trial, otherwise from the whole batch.
     pub fn policy(mut self, policy: impl BatchPolicy + 'static) -> Self {
         self.policy = Some(Box::new(policy));
         self
@@ -57,7 +71,8 @@ impl<O: Optimizer> AdaptiveTrainerBuilder<O> {
         self
     }
 
-    /// Builds the trainer.
+    /// Builds the trainer. The optimizer is handed gradients whose memory is used again, as for
+    /// [`GradientAccumulator::flush`](crate::GradientAccumulator::flush).
     ///
     /// # Errors
     /// [`ParameterError`]: no Var to train, one listed twice, a type that cannot be accumulated, a buffer that is no variable, or

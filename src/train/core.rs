@@ -3,9 +3,10 @@
 use candle_core::{Device, Tensor, Var};
 use candle_nn::Optimizer;
 
-use super::accumulator::{Contribution, GradientAccumulator, Window};
+use super::accumulator::{Contribution, GradientAccumulator};
 use super::buffers::Buffers;
 use super::loss::Loss;
+use super::window::Window;
 use crate::batch::{Attempt, Batch, Failure, MicroBatch, run_phase};
 use crate::error::{Error, Phase, Result, UpdateInterrupted};
 
@@ -52,6 +53,20 @@ impl<O: Optimizer> Core<O> {
         std::mem::replace(&mut self.optimizer, optimizer)
     }
 
+    /// Samples in the present window.
+    pub(super) fn samples(&self) -> usize {
+        self.accumulator.samples()
+    }
+
+    pub(super) fn set_buffers(&mut self, buffers: &[Tensor]) -> Result<()> {
+        self.buffers = Buffers::new(buffers)?;
+        self.buffers.save_step()
+    }
+
+    pub(super) fn into_optimizer(self) -> O {
+        self.optimizer
+    }
+
     pub(super) fn unreached(&self) -> Vec<Var> {
         self.accumulator.unreached()
     }
@@ -82,18 +97,24 @@ impl<O: Optimizer> Core<O> {
         L: Into<Loss>,
     {
         self.buffers.save_micro_batch()?;
-        let added = self
-            .contribution(attempt, batch, f)
-            .and_then(|contribution| self.accumulator.accumulate(contribution));
-        match added {
-            Ok(()) => Ok(()),
-            Err(error @ Error::WindowLost(_)) => {
-                self.buffers.restore_step()?;
-                Err(Failure::Everything(error))
-            }
-            Err(error) => {
-                self.buffers.restore_micro_batch()?;
-                Err(Failure::MicroBatch(error))
+        // A `WindowLost` from within the closure is some other accumulator's and says nothing about this one.
+        let failure = match self.contribution(attempt, batch, f) {
+            Err(error) => Failure::MicroBatch(error),
+            Ok(contribution) => match self.accumulator.accumulate(contribution) {
+                Ok(()) => return Ok(()),
+                Err(error @ Error::WindowLost(_)) => Failure::Everything(error),
+                Err(error) => Failure::MicroBatch(error),
+            },
+        };
+        let restored = match failure {
+            Failure::Everything(_) => self.buffers.restore_step(),
+            _ => self.buffers.restore_micro_batch(),
+        };
+        match restored {
+            Ok(()) => Err(failure),
+            Err(restore) => {
+                report_unrestored(&restore);
+                Err(Failure::Final(failure.into_error()))
             }
         }
     }
@@ -144,16 +165,18 @@ impl<O: Optimizer> Core<O> {
                 }
             }
             Ok(None) => {}
-            Err(Error::UpdateInterrupted(_)) => self.is_interrupted = true,
-            Err(_) => {}
+            // The window is emptied when the optimizer has been called, and only then.
+            Err(_) => self.is_interrupted = self.accumulator.samples() == 0,
         }
         flushed
     }
 
-    /// Leaves no trace of the window.
-    pub(super) fn abandon(&mut self) -> Result<()> {
+    /// Leaves no trace of the window. That it cannot is told to `tracing`: the caller has the error that led here to return.
+    pub(super) fn abandon(&mut self) {
         self.accumulator.reset();
-        self.buffers.restore_step()
+        if let Err(restore) = self.buffers.restore_step() {
+            report_unrestored(&restore);
+        }
     }
 
     fn warn_of_unreached(&self) {
@@ -165,4 +188,8 @@ impl<O: Optimizer> Core<O> {
             );
         }
     }
+}
+
+fn report_unrestored(error: &Error) {
+    tracing::error!(%error, "named buffers could not be restored and may hold traces of a failed micro-batch");
 }

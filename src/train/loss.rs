@@ -4,6 +4,9 @@ use candle_core::{DType, Tensor};
 
 use crate::error::{LossError, Result};
 
+/// Smaller weights, and larger than its inverse, would leave the range of f32 gradients.
+const LEAST_WEIGHT: f64 = 1e-30;
+
 /// A micro-batch's loss, and how much it weighs among the others of its update.
 ///
 /// A plain tensor is a [`Mean`](Self::Mean), so closures written for candle alone return what they always did.
@@ -22,6 +25,7 @@ use crate::error::{LossError, Result};
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub enum Loss {
     /// The mean over the micro-batch's samples: one number.
     Mean(Tensor),
@@ -46,7 +50,7 @@ impl Loss {
     }
 
     /// The loss as a sum over `samples` samples: its value, the value's factor in that sum, and its weight.
-    pub(super) fn weighed(self, samples: usize) -> Result<Weighed> {
+    pub(super) fn weighted(self, samples: usize) -> Result<Weighted> {
         let (value, factor, weight) = match self {
             Self::Mean(value) => (value, samples as f64, samples as f64),
             Self::Sum { value, weight } => (value, 1., weight),
@@ -54,14 +58,14 @@ impl Loss {
         if samples == 0 {
             return Err(LossError::NoSamples.into());
         }
-        if !(weight.is_finite() && weight >= 0.) {
+        if weight != 0. && !(LEAST_WEIGHT..=1. / LEAST_WEIGHT).contains(&weight) {
             return Err(LossError::Weight { weight }.into());
         }
         if value.elem_count() != 1 {
             let shape = value.shape().clone();
             return Err(LossError::NotScalar { shape }.into());
         }
-        Ok(Weighed {
+        Ok(Weighted {
             value,
             factor,
             weight,
@@ -77,7 +81,7 @@ impl From<Tensor> for Loss {
 
 /// A loss that was checked.
 #[derive(Debug)]
-pub(super) struct Weighed {
+pub(super) struct Weighted {
     pub(super) value: Tensor,
     pub(super) factor: f64,
     pub(super) weight: f64,
@@ -110,7 +114,8 @@ impl StepLoss {
         self.weight += weight;
     }
 
-    pub(super) fn weight(&self) -> f64 {
+    /// The sum of the weights: samples, or what [`Loss::Sum`] counted. For a mean over several updates.
+    pub fn weight(&self) -> f64 {
         self.weight
     }
 

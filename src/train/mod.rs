@@ -8,10 +8,12 @@ mod builder;
 mod core;
 mod loss;
 mod report;
+mod window;
 
 pub use accumulating::AccumulatingTrainer;
-pub use accumulator::{GradientAccumulator, Window};
+pub use accumulator::GradientAccumulator;
 pub use adaptive::AdaptiveTrainer;
 pub use builder::AdaptiveTrainerBuilder;
 pub use loss::{Loss, StepLoss};
 pub use report::StepReport;
+pub use window::Window;

@@ -1,7 +1,7 @@
 use std::fmt;
 
-use super::accumulator::Window;
 use super::loss::StepLoss;
+use super::window::Window;
 use crate::batch::{Event, Outcome};
 use crate::memory::Bytes;
 
@@ -35,7 +35,8 @@ pub struct StepReport {
     pub recomputed: usize,
     /// What happened to the micro-batch size.
     pub events: Vec<Event>,
-    /// The highest use of memory during the step, in bytes, the optimizer's included; `None` where nobody counts.
+    /// The highest use of memory during the step, in bytes, the optimizer's included; `None` where the trainer was given no
+    /// memory or nobody counts.
     pub peak: Option<u64>,
     /// Whether an update was applied; not, where all losses weighed 0.
     pub updated: bool,
@@ -44,7 +45,6 @@ pub struct StepReport {
 }
 
 impl StepReport {
-    /// `outcome` where a batch was cut; otherwise the window's micro-batches are the user's own.
     pub(super) fn new(
         step: u64,
         window: Option<Window>,

@@ -1,0 +1,62 @@
+use std::time::Instant;
+
+use bytesize::ByteSize;
+
+use super::{Completed, MicroBatch};
+use crate::error::{Error, Remedy, ResourceExhausted, Result};
+use crate::memory::{DeviceMemory, PeakScope};
+
+/// A micro-batch's work while it runs.
+pub(crate) struct Attempt<'a> {
+    pub(crate) micro: MicroBatch,
+    pub(super) memory: Option<(&'a DeviceMemory, PeakScope)>,
+}
+
+impl Attempt<'_> {
+    /// Ends the attempt if memory went over its soft limit: called where going on would take more.
+    pub(crate) fn check(&self) -> Result<()> {
+        match &self.memory {
+            Some((memory, scope)) => Ok(memory.check(scope).map_err(Error::ResourceExhausted)?),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn completed(&self, began: Instant) -> Completed {
+        Completed {
+            size: self.micro.samples.len(),
+            before: self.memory.as_ref().and_then(|(_, scope)| scope.start()),
+            peak: self.memory.as_ref().and_then(|(_, scope)| scope.peak()),
+            limit: self.memory.as_ref().and_then(|(memory, _)| memory.limit()),
+            elapsed: began.elapsed(),
+        }
+    }
+
+    /// Adds what the error itself cannot know.
+    pub(super) fn describe(&self, exhausted: &mut ResourceExhausted) {
+        let samples = self.micro.samples.clone();
+        if let Some((memory, scope)) = &self.memory {
+            memory.describe(scope, exhausted);
+        }
+        if samples.len() > 1 {
+            let half = samples.len() / 2;
+            let own = self.memory.as_ref().and_then(|(_, scope)| {
+                Some(exhausted.bytes.peak?.saturating_sub(scope.start()?) / 2)
+            });
+            let advice = format!("a micro-batch of {half}");
+            exhausted.remedies.push(Remedy::new(advice, own));
+        }
+        match (exhausted.bytes.peak, exhausted.bytes.limit) {
+            (Some(peak), Some(limit)) if peak > limit => {
+                let advice = format!("a limit of at least {}", ByteSize(peak));
+                exhausted.remedies.push(Remedy::new(advice, None));
+            }
+            _ => {}
+        }
+        exhausted.remedies.push(Remedy::new(
+            "shorter samples, fewer trained parameters or a smaller model",
+            None,
+        ));
+        exhausted.micro_batch = Some(samples.len());
+        exhausted.samples = Some(samples);
+    }
+}

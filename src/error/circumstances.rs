@@ -1,0 +1,110 @@
+//! The words in which an exhaustion is told: what ran out, when, and why.
+
+use std::fmt;
+
+/// What ran out.
+///
+/// ```
+/// use candle_headroom::{Cause, Phase, Resource, ResourceExhausted};
+///
+/// let mut exhausted = ResourceExhausted::new(Resource::HostMemory, Cause::Limit);
+/// exhausted.phase = Some(Phase::Backward);
+/// assert_eq!(exhausted.to_string(), "out of host memory in backward: the limit is reached");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Resource {
+    /// Memory of the accelerator.
+    DeviceMemory,
+    /// Memory of the process on the host.
+    HostMemory,
+    /// Page-locked host memory for transfers.
+    PinnedMemory,
+    /// Scratch memory that cuBLAS, cuDNN or cuRAND allocates for itself.
+    LibraryWorkspace,
+}
+
+/// The part of a step in which something ran out.
+///
+/// ```
+/// use candle_headroom::Phase;
+///
+/// assert_eq!(Phase::Accumulate.to_string(), "accumulate");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Phase {
+    /// Cutting the micro-batch out of the batch, or moving it to the device.
+    Transfer,
+    /// The user's closure: the forward pass and the loss.
+    Forward,
+    /// The backward pass.
+    Backward,
+    /// Adding the micro-batch's gradients to the accumulated ones.
+    Accumulate,
+    /// The optimizer's update.
+    Optimizer,
+    /// Loading parameters or data.
+    Load,
+}
+
+/// Why something ran out.
+///
+/// ```
+/// use candle_headroom::Cause;
+///
+/// assert_eq!(Cause::NeverFits.to_string(), "a single sample does not fit");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The limit that the program set for itself.
+    Limit,
+    /// The device has no memory left, and this program holds it.
+    DeviceFull,
+    /// Enough is free in total, but not in one piece.
+    Fragmented,
+    /// Another process holds the memory.
+    Neighbour,
+    /// A single sample needs more than there is.
+    NeverFits,
+    /// It cannot be told.
+    Unknown,
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::DeviceMemory => "device memory",
+            Self::HostMemory => "host memory",
+            Self::PinnedMemory => "pinned host memory",
+            Self::LibraryWorkspace => "library workspace",
+        })
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Transfer => "transfer",
+            Self::Forward => "forward",
+            Self::Backward => "backward",
+            Self::Accumulate => "accumulate",
+            Self::Optimizer => "optimizer",
+            Self::Load => "load",
+        })
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Limit => "the limit is reached",
+            Self::DeviceFull => "the device is full",
+            Self::Fragmented => "the free memory is in pieces",
+            Self::Neighbour => "another process holds the memory",
+            Self::NeverFits => "a single sample does not fit",
+            Self::Unknown => "the cause is not known",
+        })
+    }
+}

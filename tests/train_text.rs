@@ -1,0 +1,88 @@
+//! The main job as a user runs it: what it reports, and how it refuses.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// The example's program, which `cargo test` builds beside the tests'.
+fn train_text(arguments: &[&str]) -> Output {
+    let test = std::env::current_exe().unwrap();
+    let program: PathBuf = test.ancestors().nth(2).unwrap().join("examples/train_text");
+    let mut command = Command::new(program.with_extension(std::env::consts::EXE_EXTENSION));
+    command.args(arguments).env("RUST_BACKTRACE", "1");
+    command
+        .output()
+        .expect("the example, built by `cargo test` or `cargo build --examples`")
+}
+
+fn figure(output: &str, name: &str) -> f64 {
+    let prefix = format!("figure: train_text/{name} = ");
+    let line = output.lines().find_map(|line| line.strip_prefix(&prefix));
+    let line = line.unwrap_or_else(|| panic!("no figure {name} in {output}"));
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+const SHORT: [&str; 6] = ["--steps", "5", "--batch", "16", "--context", "32"];
+
+#[test]
+fn it_learns_within_its_budget_and_reports_it() {
+    let arguments = [&SHORT[..], &["--budget", "16MiB"]].concat();
+    let output = train_text(&arguments);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        figure(&text, "loss_last") < figure(&text, "loss_first") - 0.5,
+        "{text}"
+    );
+    assert!(figure(&text, "peak_over_budget") <= 1.05, "{text}");
+    assert_eq!(figure(&text, "retries"), 0.);
+    assert!(text.contains("micro-batch 1 → 2: there is room"), "{text}");
+}
+
+#[test]
+fn a_seed_gives_the_same_run() {
+    let losses = |seed| {
+        let arguments = [&SHORT[..], &["--unlimited", "--seed", seed]].concat();
+        let output = train_text(&arguments);
+        figure(&String::from_utf8_lossy(&output.stdout), "loss_last")
+    };
+    assert_eq!(losses("7"), losses("7"));
+    assert_ne!(losses("7"), losses("8"));
+}
+
+/// One clear line, and status 2.
+#[test]
+fn bad_input_is_refused_in_one_line() {
+    let folder = std::env::temp_dir().join(format!("train-text-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (empty, short) = (file("empty", ""), file("short", "too short"));
+    for (arguments, words) in [
+        (vec!["--batch", "0"], "--batch 0"),
+        (vec!["--context", "0"], "--context 0"),
+        (vec!["--steps", "0"], "--steps 0"),
+        (vec!["--budget", "1KiB"], "below"),
+        (vec!["--budget", "4MiB"], "a single sample does not fit"),
+        (vec!["no-such-file"], "no-such-file"),
+        (vec![&empty], "is empty"),
+        (vec![&short], "too short"),
+    ] {
+        let output = train_text(&arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(words), "{arguments:?}: {stderr}");
+        assert_eq!(
+            stderr.trim_end().lines().count(),
+            1,
+            "{arguments:?}: {stderr}"
+        );
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
