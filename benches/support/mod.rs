@@ -19,8 +19,8 @@ pub fn is_quick() -> bool {
 /// Runs this benchmark again with glibc keeping what is freed, and tells whether this is the process that is to measure.
 ///
 /// By default glibc gives the top of its heap back at each large free and faults it in again, at moments that depend on where
-/// blocks happen to lie: in a loop that frees a whole graph per micro-batch that is worth some 4 % either way from one process
-/// to the next, more than what is measured here. Other systems' allocators do not read these variables.
+/// blocks happen to lie: in a loop that frees a whole graph per micro-batch that moves ratios by some 5 % either way from one
+/// process to the next, more than what is measured here (docs/benchmarks.md). Other systems' allocators do not read these variables.
 pub fn measures_with_steady_heap() -> bool {
     const VARIABLES: [&str; 2] = ["MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"];
     if VARIABLES

@@ -79,14 +79,14 @@ impl Drive<'_> {
     ) -> Result<Outcome> {
         let mut outcome = Outcome::default();
         let (mut done, mut attempt, mut restarts) = (0, 0, 0);
-        // The size to use once more as it is.
-        let mut again = None;
+        // The size to use once more as it is, and the one that no further attempt at this position may reach.
+        let (mut again, mut below) = (None, usize::MAX);
         while done < total {
             let remaining = total - done;
             self.prepare(remaining, &mut outcome);
             let size = match again.take() {
                 Some(size) => size,
-                None => self.size(remaining)?,
+                None => self.size(remaining)?.min(below - 1),
             };
             let current = self.attempt(done..done + size, outcome.sizes.len(), attempt);
             let began = Instant::now();
@@ -94,7 +94,7 @@ impl Drive<'_> {
                 Ok(()) => {
                     self.finish(&current.completed(began), remaining, &mut outcome);
                     done += size;
-                    attempt = 0;
+                    (attempt, below) = (0, usize::MAX);
                     *self.proven = size.max(*self.proven);
                     continue;
                 }
@@ -139,12 +139,16 @@ impl Drive<'_> {
             tracing::warn!(step = self.step, error = %exhausted, "{event}");
             outcome.events.push(event);
             attempt += 1;
+            if !retry_same {
+                below = size;
+            }
             if lost > 0 {
                 let event = Event::Restarted { lost };
                 tracing::warn!(step = self.step, "{event}");
                 outcome.events.push(event);
                 outcome.sizes.clear();
-                (done, attempt, restarts, again) = (0, 0, restarts + 1, None);
+                (done, attempt, restarts) = (0, 0, restarts + 1);
+                (again, below) = (None, usize::MAX);
             }
         }
         Ok(outcome)

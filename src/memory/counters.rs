@@ -1,17 +1,20 @@
 //! The process-wide counts of host memory that [`TrackingAllocator`](super::TrackingAllocator) keeps.
 //!
-//! Large requests are added to one shared counter at once. Small ones go to one of a few shards, each on a cache line of its
-//! own, and reach the shared counter when a shard has gathered [`BATCH`] bytes. Shards are static, not thread-local: what a
-//! thread leaves behind when it ends stays counted, and nothing here needs a destructor, which an allocator must not have.
+//! Large requests are added to one shared counter at once. Small ones go to a slot, each on a cache line of its own, and reach the
+//! shared counter when the slot has gathered [`BATCH`] bytes. The first threads own a slot each and write it without atomic
+//! read-modify-writes; later ones share a few. Slots are static, not thread-local: what a thread leaves behind when it ends stays
+//! counted, and nothing here needs a destructor, which an allocator must not have.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::Relaxed};
 
-/// Requests of this size and above are counted exactly; a shard holds back less than this, up or down.
-pub(super) const BATCH: usize = 16 * 1024;
-/// At 2 to 16 cores threads seldom share a shard; together the shards hold back less than 512 KiB.
-const SHARDS: usize = 32;
-const _: () = assert!(SHARDS * BATCH == super::PEAK_ERROR as usize);
+/// Requests of this size and above are counted exactly; a slot holds back less than this, up or down.
+pub(super) const BATCH: usize = 8 * 1024;
+/// Slots with one writer: for the first threads of the process, for good.
+const OWNED: usize = 48;
+const SHARED: usize = 16;
+const SLOTS: usize = OWNED + SHARED;
+const _: () = assert!(SLOTS * BATCH == super::PEAK_ERROR as usize);
 
 /// 128 bytes: processors fetch cache lines in pairs.
 #[repr(align(128))]
@@ -23,7 +26,7 @@ pub(super) struct Counters {
     peak: Line<AtomicIsize>,
     limit: Line<AtomicUsize>,
     first_over: Line<FirstOver>,
-    shards: [Line<AtomicIsize>; SHARDS],
+    slots: [Line<AtomicIsize>; SLOTS],
 }
 
 struct FirstOver {
@@ -39,27 +42,31 @@ pub(super) static COUNTERS: Counters = Counters {
         requested: AtomicUsize::new(0),
         live: AtomicUsize::new(0),
     }),
-    shards: [const { Line(AtomicIsize::new(0)) }; SHARDS],
+    slots: [const { Line(AtomicIsize::new(0)) }; SLOTS],
 };
 
 thread_local! {
     /// Const and without a destructor, so that reaching it neither allocates nor fails.
-    static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
+    static SLOT: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
+/// This thread's slot, below [`SLOTS`].
 #[inline]
-fn shard() -> usize {
-    SHARD.try_with(Cell::get).map_or(0, |index| match index {
-        usize::MAX => assign_shard(),
+fn slot() -> usize {
+    SLOT.try_with(Cell::get).map_or(OWNED, |index| match index {
+        usize::MAX => assign_slot(),
         index => index,
     })
 }
 
 #[cold]
-fn assign_shard() -> usize {
+fn assign_slot() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let index = NEXT.fetch_add(1, Relaxed) % SHARDS;
-    let _ = SHARD.try_with(|shard| shard.set(index));
+    let index = match NEXT.fetch_add(1, Relaxed) {
+        owned if owned < OWNED => owned,
+        later => OWNED + later % SHARED,
+    };
+    let _ = SLOT.try_with(|slot| slot.set(index));
     index
 }
 
@@ -71,10 +78,21 @@ impl Counters {
             self.add_exactly(bytes);
             return;
         }
-        let pending = &self.shards[shard() % SHARDS].0;
-        let gathered = pending.fetch_add(bytes, Relaxed) + bytes;
-        if gathered.unsigned_abs() >= BATCH {
-            self.add_exactly(pending.swap(0, Relaxed));
+        let index = slot();
+        let pending = &self.slots[index % SLOTS].0;
+        if index < OWNED {
+            let gathered = pending.load(Relaxed) + bytes;
+            if gathered.unsigned_abs() < BATCH {
+                pending.store(gathered, Relaxed);
+            } else {
+                pending.store(0, Relaxed);
+                self.add_exactly(gathered);
+            }
+        } else {
+            let gathered = pending.fetch_add(bytes, Relaxed) + bytes;
+            if gathered.unsigned_abs() >= BATCH {
+                self.add_exactly(pending.swap(0, Relaxed));
+            }
         }
     }
 
@@ -111,34 +129,34 @@ impl Counters {
         }
     }
 
+    /// What the slots hold back.
+    fn pending(&self) -> isize {
+        let slots = self.slots.iter().map(|slot| slot.0.load(Relaxed));
+        slots.fold(0, isize::saturating_add)
+    }
+
     /// Live bytes: exact while no thread allocates, otherwise a moment's view.
     pub(super) fn in_use(&self) -> usize {
-        let pending = self.shards.iter().map(|shard| shard.0.load(Relaxed));
-        let live = pending.fold(self.live.0.load(Relaxed), isize::saturating_add);
-        live.max(0).unsigned_abs()
+        bytes(self.live.0.load(Relaxed), self.pending())
     }
 
-    /// The highest count since [`take_peak`](Self::take_peak), within [`PEAK_ERROR`](super::PEAK_ERROR).
+    /// The highest count since [`take_peak`](Self::take_peak), within [`PEAK_ERROR`](super::PEAK_ERROR): the shared counter's, and
+    /// what the slots hold back now.
     pub(super) fn peak(&self) -> usize {
-        let peak = self.peak.0.load(Relaxed).max(0).unsigned_abs();
-        peak.max(self.in_use())
+        let live = self.live.0.load(Relaxed);
+        bytes(self.peak.0.load(Relaxed).max(live), self.pending())
     }
 
-    /// Returns the peak and begins a new one at the present count, with nothing held back by the shards.
+    /// Returns the peak and begins a new one at the present count.
     pub(super) fn take_peak(&self) -> usize {
-        for shard in &self.shards {
-            if shard.0.load(Relaxed) != 0 {
-                self.live.0.fetch_add(shard.0.swap(0, Relaxed), Relaxed);
-            }
-        }
         let live = self.live.0.load(Relaxed);
         let peak = self.peak.0.swap(live, Relaxed);
-        peak.max(live).max(0).unsigned_abs()
+        bytes(peak.max(live), self.pending())
     }
 
     /// Whether anything was ever counted; before `main` begins the runtime has allocated already.
     pub(super) fn are_fed(&self) -> bool {
-        self.peak.0.load(Relaxed) != 0 || self.shards.iter().any(|s| s.0.load(Relaxed) != 0)
+        self.peak.0.load(Relaxed) != 0 || self.slots.iter().any(|s| s.0.load(Relaxed) != 0)
     }
 
     /// Sets the limit that [`first_over`](Self::first_over) watches, and forgets what was noted.
@@ -153,4 +171,9 @@ impl Counters {
         let requested = self.first_over.0.requested.load(Relaxed);
         (requested > 0).then(|| (requested, self.first_over.0.live.load(Relaxed)))
     }
+}
+
+/// A count that other threads may be changing: below zero for a moment, never below zero in truth.
+fn bytes(shared: isize, pending: isize) -> usize {
+    shared.saturating_add(pending).max(0).unsigned_abs()
 }

@@ -16,5 +16,5 @@ pub use scope::PeakScope;
 pub(crate) use stats::Bytes;
 pub use stats::{Enforcement, MemoryStats, OverLimit};
 
-/// How far a peak of host memory can be from the truth, in bytes (512 KiB): 32 counters each hold back less than 16 KiB.
+/// How far a peak of host memory can be from the truth, in bytes (512 KiB): 64 counters each hold back less than 8 KiB.
 pub const PEAK_ERROR: u64 = 512 * 1024;
