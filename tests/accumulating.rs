@@ -144,3 +144,62 @@ fn exhaustion_is_reported_with_its_micro_batch() {
         (Some(8), Some(Phase::Backward))
     );
 }
+
+/// Somebody else's optimizer that fails half-way, once.
+struct Stops {
+    inner: SGD,
+    stops: bool,
+}
+
+impl Optimizer for Stops {
+    type Config = bool;
+
+    fn new(vars: Vec<Var>, stops: bool) -> candle_core::Result<Self> {
+        let inner = SGD::new(vars, 0.1)?;
+        Ok(Self { inner, stops })
+    }
+
+    fn step(&mut self, grads: &candle_core::backprop::GradStore) -> candle_core::Result<()> {
+        match self.stops {
+            true => Err(candle_headroom::testing::out_of_memory()),
+            false => self.inner.step(grads),
+        }
+    }
+
+    fn learning_rate(&self) -> f64 {
+        self.inner.learning_rate()
+    }
+
+    fn set_learning_rate(&mut self, lr: f64) {
+        self.inner.set_learning_rate(lr);
+    }
+}
+
+#[test]
+fn an_interrupted_update_leaves_nothing_in_the_next_window() {
+    let model = Mlp::new(DType::F32);
+    let batches = batches(&[4, 4]);
+    let optimizer = |stops| Stops::new(model.vars.clone(), stops).unwrap();
+    let mut trainer = AccumulatingTrainer::new(model.vars.clone(), optimizer(true), 2).unwrap();
+    let step = |trainer: &mut AccumulatingTrainer<Stops>, i: usize| {
+        trainer.step(&batches[i], |(x, y), _| model.loss(&x, &y))
+    };
+    // Through `flush`, and through the step that completes a window.
+    for completes in [false, true] {
+        trainer.replace_optimizer(optimizer(true));
+        assert!(step(&mut trainer, 0).unwrap().is_none());
+        let error = match completes {
+            true => step(&mut trainer, 1).unwrap_err(),
+            false => trainer.flush().unwrap_err(),
+        };
+        assert!(matches!(error, Error::UpdateInterrupted(_)), "{error}");
+        assert!(matches!(
+            step(&mut trainer, 0),
+            Err(Error::UpdateInterrupted(_))
+        ));
+        trainer.replace_optimizer(optimizer(false));
+        assert!(step(&mut trainer, 0).unwrap().is_none());
+        let report = step(&mut trainer, 1).unwrap().expect("two batches");
+        assert_eq!((report.samples, report.sizes), (8, vec![4, 4]));
+    }
+}

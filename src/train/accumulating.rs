@@ -148,13 +148,16 @@ impl<O: Optimizer> AccumulatingTrainer<O> {
 
     /// After a batch was added but its update failed: to give the batch again must not count it twice.
     fn lose_window(&mut self, reason: Error) -> Error {
-        let samples = std::mem::take(&mut self.window).sizes.iter().sum();
-        let was_begun = self.core.samples() == 0;
-        self.core.abandon();
-        match reason {
-            reason if was_begun => reason,
-            reason => WindowLost { samples, reason }.into(),
+        match self.drop_window() {
+            0 => reason, // the optimizer had been called, so there is nothing left to lose
+            samples => WindowLost { samples, reason }.into(),
         }
+    }
+
+    /// Leaves no trace of the present window, and returns how many samples it held.
+    fn drop_window(&mut self) -> usize {
+        self.core.abandon();
+        std::mem::take(&mut self.window).sizes.iter().sum()
     }
 
     /// Applies an update with the batches that are left, if there are any: after the last batch of an epoch.
@@ -168,7 +171,12 @@ impl<O: Optimizer> AccumulatingTrainer<O> {
             return Ok(None);
         }
         let scope = self.memory.as_ref().map(DeviceMemory::peak_scope);
-        let window = self.core.commit()?;
+        let committed = self.core.commit();
+        if committed.is_err() && self.core.samples() == 0 {
+            // Emptied because the optimizer was called: nothing of it may count in the next window.
+            self.drop_window();
+        }
+        let window = committed?;
         let peak = self.peak.max(scope.and_then(|scope| scope.peak()));
         let outcome = std::mem::take(&mut self.window);
         Ok(Some(StepReport::new(
