@@ -111,40 +111,24 @@ impl<T> Batch for [T] {
     }
 }
 
-impl<B: Batch + ?Sized> Batch for &B {
-    type Slice<'a>
-        = B::Slice<'a>
-    where
-        Self: 'a;
+macro_rules! pointer {
+    ($($pointer:ty),+) => {$(
+        impl<B: Batch + ?Sized> Batch for $pointer {
+            type Slice<'a> = B::Slice<'a> where Self: 'a;
 
-    fn samples(&self) -> Result<usize> {
-        (**self).samples()
-    }
+            fn samples(&self) -> Result<usize> {
+                (**self).samples()
+            }
 
-    fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
-        (**self).slice(range)
-    }
+            fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
+                (**self).slice(range)
+            }
 
-    fn device(&self) -> Option<Device> {
-        (**self).device()
-    }
+            fn device(&self) -> Option<Device> {
+                (**self).device()
+            }
+        }
+    )+};
 }
 
-impl<B: Batch + ?Sized> Batch for Box<B> {
-    type Slice<'a>
-        = B::Slice<'a>
-    where
-        Self: 'a;
-
-    fn samples(&self) -> Result<usize> {
-        (**self).samples()
-    }
-
-    fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
-        (**self).slice(range)
-    }
-
-    fn device(&self) -> Option<Device> {
-        (**self).device()
-    }
-}
+pointer!(&B, Box<B>);
