@@ -39,6 +39,13 @@ fn language() -> (Transformer, Vec<Var>) {
     (Transformer::new(config, vb).unwrap(), settle(&varmap))
 }
 
+/// A trainer of all Vars by plain gradient descent, under this memory.
+fn by_sgd(vars: &[Var], memory: &DeviceMemory) -> AdaptiveTrainer<SGD> {
+    let optimizer = SGD::new(vars.to_vec(), 0.01).unwrap();
+    let trainer = AdaptiveTrainer::builder(vars.to_vec(), optimizer);
+    trainer.memory(memory).build().unwrap()
+}
+
 fn text(samples: usize, length: usize) -> (Tensor, Tensor) {
     let text = |shift: u32| {
         let bytes = (0..(samples * length) as u32).map(|i| (i * 31 + shift) % 256);
@@ -109,11 +116,7 @@ fn the_size_follows_the_limit_down_and_up() {
     let memory = DeviceMemory::host().open().unwrap();
     let start = memory.in_use().unwrap();
     memory.set_limit(ByteSize::b(start + (30 << 20))).unwrap();
-    let optimizer = SGD::new(vars.clone(), 0.01).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(vars.clone(), optimizer)
-        .memory(&memory)
-        .build()
-        .unwrap();
+    let mut trainer = by_sgd(&vars, &memory);
     let mut step = || {
         trainer
             .step(&batch, |(x, y), _| model.loss(&x, &y))
@@ -142,11 +145,7 @@ fn longer_samples_are_met_by_smaller_micro_batches_and_finished_ones_are_kept() 
     let memory = DeviceMemory::host().open().unwrap();
     let start = memory.in_use().unwrap();
     memory.set_limit(ByteSize::b(start + (10 << 20))).unwrap();
-    let optimizer = SGD::new(vars.clone(), 0.01).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(vars.clone(), optimizer)
-        .memory(&memory)
-        .build()
-        .unwrap();
+    let mut trainer = by_sgd(&vars, &memory);
     let short = text(64, 8);
     for _ in 0..2 {
         trainer
@@ -176,11 +175,7 @@ fn a_limit_that_one_sample_exceeds_is_an_error_with_the_numbers() {
     let memory = DeviceMemory::host().open().unwrap();
     let limit = memory.in_use().unwrap() + (400 << 10);
     memory.set_limit(ByteSize::b(limit)).unwrap();
-    let optimizer = SGD::new(vars.clone(), 0.01).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(vars.clone(), optimizer)
-        .memory(&memory)
-        .build()
-        .unwrap();
+    let mut trainer = by_sgd(&vars, &memory);
     let batch = text(8, 32);
     let error = trainer
         .step(&batch, |(x, y), _| model.loss(&x, &y))
@@ -272,11 +267,7 @@ fn nothing_of_a_failed_micro_batch_is_left_when_it_is_tried_again() {
     let (model, vars) = language();
     let memory = DeviceMemory::host().open().unwrap();
     let batch = text(64, 32);
-    let optimizer = SGD::new(vars.clone(), 0.01).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(vars.clone(), optimizer)
-        .memory(&memory)
-        .build()
-        .unwrap();
+    let mut trainer = by_sgd(&vars, &memory);
     let uses = RefCell::new(Vec::new());
     for _ in 0..3 {
         trainer

@@ -6,7 +6,9 @@ use std::cell::{Cell, RefCell};
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::testing::{Faults, out_of_memory};
-use candle_headroom::{AdaptiveTrainer, BatchPolicy, Cause, Error, Event, Halving, Loss, Phase};
+use candle_headroom::{
+    AdaptiveTrainer, AdaptiveTrainerBuilder, BatchPolicy, Cause, Error, Event, Halving, Loss, Phase,
+};
 use candle_nn::{AdamW, Optimizer, ParamsAdamW, SGD};
 use proptest::prelude::*;
 use support::{Halves, Mlp, flat, snapshot, wave};
@@ -137,6 +139,12 @@ fn a_step_is_the_plain_candle_step() {
     }
 }
 
+/// A trainer of all of a model's Vars by plain gradient descent.
+fn by_sgd(model: &Mlp) -> AdaptiveTrainerBuilder<SGD> {
+    let optimizer = SGD::new(model.vars.clone(), 0.01).unwrap();
+    AdaptiveTrainer::builder(model.vars.clone(), optimizer)
+}
+
 /// A model with room for so many samples at once.
 fn with_room(room: &Cell<usize>, x: &Tensor) -> candle_core::Result<()> {
     match x.dim(0)? > room.get() {
@@ -149,10 +157,7 @@ fn with_room(room: &Cell<usize>, x: &Tensor) -> candle_core::Result<()> {
 fn it_shrinks_under_pressure_and_grows_back_when_that_goes() {
     let model = Mlp::new(DType::F32);
     let batch = Mlp::data(64, DType::F32);
-    let optimizer = SGD::new(model.vars.clone(), 0.01).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(model.vars.clone(), optimizer)
-        .build()
-        .unwrap();
+    let mut trainer = by_sgd(&model).build().unwrap();
     let room = Cell::new(20);
     let mut step = || {
         trainer.step(&batch, |(x, y), _| {
@@ -190,11 +195,7 @@ fn it_shrinks_under_pressure_and_grows_back_when_that_goes() {
 fn a_size_that_has_worked_is_tried_once_more_before_it_shrinks() {
     let model = Mlp::new(DType::F32);
     let batch = Mlp::data(16, DType::F32);
-    let optimizer = SGD::new(model.vars.clone(), 0.01).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(model.vars.clone(), optimizer)
-        .policy(Halves(8))
-        .build()
-        .unwrap();
+    let mut trainer = by_sgd(&model).policy(Halves(8)).build().unwrap();
     let mut step = || {
         trainer
             .step(&batch, |(x, y), _| model.loss(&x, &y))
@@ -215,10 +216,7 @@ fn a_size_that_has_worked_is_tried_once_more_before_it_shrinks() {
 fn one_sample_that_never_fits_says_so_and_costs_little() {
     let model = Mlp::new(DType::F32);
     let batch = Mlp::data(64, DType::F32);
-    let optimizer = SGD::new(model.vars.clone(), 0.01).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(model.vars.clone(), optimizer)
-        .build()
-        .unwrap();
+    let mut trainer = by_sgd(&model).build().unwrap();
     let calls = Cell::new(0);
     let room = Cell::new(0);
     let error = trainer
@@ -249,12 +247,7 @@ fn one_sample_that_never_fits_says_so_and_costs_little() {
 fn a_retried_micro_batch_draws_the_same_random_numbers() {
     let model = Mlp::new(DType::F32);
     let batch = Mlp::data(12, DType::F32);
-    let optimizer = SGD::new(model.vars.clone(), 0.01).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(model.vars.clone(), optimizer)
-        .policy(Halves(4))
-        .seed(42)
-        .build()
-        .unwrap();
+    let mut trainer = by_sgd(&model).policy(Halves(4)).seed(42).build().unwrap();
     let seen = RefCell::new(Vec::new());
     let mut step = || {
         let stepped = trainer.step(&batch, |(x, y), micro| {

@@ -72,6 +72,7 @@ impl GradientAccumulator {
             }
             match var.dtype() {
                 DType::F64 | DType::F32 | DType::F16 | DType::BF16 => slots.push(Slot {
+                    index,
                     var,
                     buffer: None,
                     is_filled: false,
@@ -230,11 +231,11 @@ impl GradientAccumulator {
     }
 
     fn prepare(&mut self, gradients: &[Option<Tensor>]) -> Result<()> {
-        for (index, (slot, gradient)) in self.slots.iter_mut().zip(gradients).enumerate() {
+        for (slot, gradient) in self.slots.iter_mut().zip(gradients) {
             let Some(gradient) = gradient else { continue };
             if gradient.shape() != slot.var.shape() {
                 return Err(ParameterError::Gradient {
-                    index,
+                    index: slot.index,
                     expected: slot.var.shape().clone(),
                     found: gradient.shape().clone(),
                 }

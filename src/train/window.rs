@@ -33,6 +33,8 @@ pub struct Window {
 /// One Var and its mean gradient.
 #[derive(Debug)]
 pub(super) struct Slot {
+    /// The Var's place in the list that the user gave.
+    pub(super) index: usize,
     pub(super) var: Var,
     pub(super) buffer: Option<Var>,
     /// Whether the buffer holds a gradient of the present window.
