@@ -19,30 +19,6 @@ static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
 
 const MICRO_BATCHES: usize = 4;
 
-/// What a careful user writes: the gradients of the trained Vars alone, added up out of place.
-fn by_hand(job: &Job, optimizer: &mut SGD, size: usize) -> Result<()> {
-    let mut sums: Vec<Option<Tensor>> = vec![None; job.vars.len()];
-    for i in 0..MICRO_BATCHES {
-        let loss = (job.loss(i * size, size)? / MICRO_BATCHES as f64)?;
-        let mut gradients = loss.backward()?;
-        for (sum, var) in sums.iter_mut().zip(&job.vars) {
-            if let Some(gradient) = gradients.remove(var) {
-                *sum = Some(match sum.take() {
-                    Some(sum) => (sum + gradient)?,
-                    None => gradient,
-                });
-            }
-        }
-    }
-    let mut store = GradStore::default();
-    for (sum, var) in sums.into_iter().zip(&job.vars) {
-        if let Some(sum) = sum {
-            store.insert(var, sum);
-        }
-    }
-    optimizer.step(&store)
-}
-
 /// What candle offers: `GradStore::extend`.
 fn naive(job: &Job, optimizer: &mut SGD, size: usize) -> Result<()> {
     let mut store = GradStore::default();
@@ -76,7 +52,8 @@ fn steps(
                 .expect("a step");
         }),
         Contender::new("by hand", || {
-            by_hand(&job, &mut hand, size).expect("an update")
+            job.step_by_hand(&mut hand, MICRO_BATCHES, size)
+                .expect("an update")
         }),
         Contender::new("naive", || {
             naive(&job, &mut plain, size).expect("an update")

@@ -63,8 +63,8 @@ pub use error::{
     UpdateInterrupted, WindowLost,
 };
 pub use memory::{
-    AUTO_FRACTION, DeviceMemory, Enforcement, HostMemoryBuilder, Limit, MemoryStats, OverLimit,
-    PEAK_ERROR, PeakScope, TrackingAllocator,
+    AUTO_FRACTION, CudaMemoryBuilder, DEVICE_AUTO_FRACTION, DeviceMemory, Enforcement, Growth,
+    HostMemoryBuilder, Limit, MemoryStats, OverLimit, PEAK_ERROR, PeakScope, TrackingAllocator,
 };
 pub use train::{
     AccumulatingTrainer, AdaptiveTrainer, AdaptiveTrainerBuilder, GradientAccumulator, Loss,

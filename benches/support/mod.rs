@@ -7,8 +7,9 @@ pub mod transformer;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_nn::{VarBuilder, VarMap};
+use candle_nn::{Optimizer, SGD, VarBuilder, VarMap};
 use transformer::{Config, Transformer};
 
 /// `--quick` asks for fewer rounds; cargo adds `--bench`.
@@ -130,12 +131,16 @@ pub struct Job {
 
 impl Job {
     pub fn new(config: Config, samples: usize) -> Result<Self> {
+        Self::on(&Device::Cpu, config, samples)
+    }
+
+    pub fn on(device: &Device, config: Config, samples: usize) -> Result<Self> {
         let varmap = VarMap::new();
-        let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+        let vb = VarBuilder::from_varmap(&varmap, DType::F32, device);
         let model = Transformer::new(config, vb)?;
         let bytes = |shift: usize| {
             let bytes = (0..samples * config.context).map(|i| ((i * 31 + shift) % 251) as u32);
-            Tensor::from_iter(bytes, &Device::Cpu)?.reshape((samples, config.context))
+            Tensor::from_iter(bytes, device)?.reshape((samples, config.context))
         };
         Ok(Self {
             model,
@@ -159,5 +164,29 @@ impl Job {
             &self.x.narrow(0, start, size)?,
             &self.y.narrow(0, start, size)?,
         )
+    }
+
+    /// What a careful user writes: the gradients of the trained Vars alone, added up out of place.
+    pub fn step_by_hand(&self, optimizer: &mut SGD, count: usize, size: usize) -> Result<()> {
+        let mut sums: Vec<Option<Tensor>> = vec![None; self.vars.len()];
+        for i in 0..count {
+            let loss = (self.loss(i * size, size)? / count as f64)?;
+            let mut gradients = loss.backward()?;
+            for (sum, var) in sums.iter_mut().zip(&self.vars) {
+                if let Some(gradient) = gradients.remove(var) {
+                    *sum = Some(match sum.take() {
+                        Some(sum) => (sum + gradient)?,
+                        None => gradient,
+                    });
+                }
+            }
+        }
+        let mut store = GradStore::default();
+        for (sum, var) in sums.into_iter().zip(&self.vars) {
+            if let Some(sum) = sum {
+                store.insert(var, sum);
+            }
+        }
+        optimizer.step(&store)
     }
 }

@@ -7,7 +7,7 @@ use candle_core::Device;
 
 use super::{Attempt, BatchPolicy, Completed, Event, Failed, MicroBatch};
 use crate::error::{Cause, Error, PolicyError, ResourceExhausted, Result};
-use crate::memory::DeviceMemory;
+use crate::memory::{DeviceMemory, recover};
 
 /// How often one batch is begun again because what it had accumulated was lost; each time costs a whole batch.
 const MOST_RESTARTS: usize = 3;
@@ -105,7 +105,8 @@ impl Drive<'_> {
             };
             let mut exhausted = self.exhausted(error, &current)?;
             drop(current);
-            self.settle()?;
+            // An asynchronous fault surfaces here, and nothing is retried on a lost device.
+            recover(self.device)?;
 
             // A batch that was begun again has had its second chance at this size.
             let retry_same = attempt == 0
@@ -216,10 +217,5 @@ impl Drive<'_> {
             }
             other => Err(other),
         }
-    }
-
-    /// Waits for the device after a failure: an asynchronous fault surfaces here, and nothing is retried on a lost device.
-    fn settle(&self) -> Result<()> {
-        Ok(self.device.synchronize()?)
     }
 }

@@ -127,7 +127,12 @@ impl BatchProcessor {
     {
         let total = samples_of(inputs)?;
         let mut results = Vec::new();
-        let device = inputs.device().unwrap_or(Device::Cpu);
+        // Inputs on the host may be moved to the memory's device by `f`.
+        let device = inputs
+            .device()
+            .filter(|device| !device.is_cpu())
+            .or_else(|| Some(self.memory.as_ref()?.device().clone()))
+            .unwrap_or(Device::Cpu);
         let scope = self.memory.as_ref().map(DeviceMemory::peak_scope);
         let mut drive = Drive {
             policy: &mut *self.policy,

@@ -5,7 +5,7 @@ use std::error::Error as StdError;
 use std::io;
 
 use super::codes::{self, Meaning};
-use super::{Cause, DeviceFault, Error, Resource, ResourceExhausted};
+use super::{Cause, DeviceFault, Error, Resource, ResourceExhausted, cuda};
 
 /// A candle error's meaning, apart from the error itself.
 #[derive(Debug)]
@@ -63,8 +63,8 @@ fn classify_chain(error: &(dyn StdError + 'static)) -> Chain {
     Chain::Unknown
 }
 
-/// cudarc's types are not linked into this build, but a program that turns on candle's CUDA backend by itself can meet them: they
-/// write themselves as `DriverError(CUDA_ERROR_…, "…")`. Any other type's text is its own affair.
+/// Without the feature `cuda` this build does not link cudarc's types, but a program that turns on candle's CUDA backend by itself
+/// can meet them: they write themselves as `DriverError(CUDA_ERROR_…, "…")`. Any other type's text is its own affair.
 fn classify_rendered(text: &str) -> Class {
     const TYPES: [&str; 6] = [
         "DriverError",
@@ -94,6 +94,8 @@ fn classify_known(error: &(dyn StdError + 'static)) -> Option<Class> {
         classify_io(error)
     } else if error.is::<TryReserveError>() {
         exhausted(Resource::HostMemory)
+    } else if let Some(status) = cuda::status(error) {
+        classify_text(&status)
     } else {
         return None;
     })

@@ -218,16 +218,71 @@ pub enum MemoryError {
     /// The machine does not say how much memory there is.
     #[error("the available memory cannot be read on this machine: give the limit in bytes")]
     Undetermined,
-    /// Memory of the same device is open with other settings.
+    /// A fraction is not above 0 and at most 1.
+    #[error("a limit of {fraction} of the memory is none: give a number above 0 and at most 1")]
+    Fraction {
+        /// The fraction asked for, as it was written.
+        fraction: String,
+    },
+    /// Memory of the same device is open with another limit.
     #[error(
-        "host memory is open already with {}; one process has one limit: share the handle, or change it with `set_limit`",
-        describe(*.open)
+        "the memory of {device:?} is open already with {}, not {}; a device has one limit in a process: share the handle, or change it with `set_limit`",
+        describe(*.open),
+        describe(*.asked)
     )]
     AlreadyOpen {
+        /// The device.
+        device: DeviceLocation,
         /// The limit in force, in bytes; `None` without one.
         open: Option<u64>,
         /// The limit asked for, in bytes.
         asked: Option<u64>,
+    },
+    /// Memory of the same device is open with another growth.
+    #[error(
+        "the memory of CUDA device {ordinal} is open already with Growth::{open}, not {asked}; drop its handles first, or share them"
+    )]
+    OtherGrowth {
+        /// The device, as CUDA numbers it.
+        ordinal: usize,
+        /// The growth in force.
+        open: &'static str,
+        /// The growth asked for.
+        asked: &'static str,
+    },
+    /// The program was built without CUDA.
+    #[error(
+        "CUDA device {ordinal} cannot be opened: candle-headroom was built without its feature `cuda` (`cargo build --features cuda`)"
+    )]
+    NotBuilt {
+        /// The device asked for.
+        ordinal: usize,
+    },
+    /// There is no such device.
+    #[error(
+        "there is no CUDA device {ordinal}: the driver shows {count} (CUDA_VISIBLE_DEVICES may hide others), numbered from 0"
+    )]
+    NoSuchDevice {
+        /// The device asked for.
+        ordinal: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// The device has no stream-ordered memory pools.
+    #[error(
+        "CUDA device {ordinal} does not support memory pools, so that nothing can be limited or counted on it: use `Device::new_cuda({ordinal})` without a `DeviceMemory`"
+    )]
+    NoPools {
+        /// The device.
+        ordinal: usize,
+    },
+    /// `Growth::Preallocate` could not take all at once.
+    #[error("{} cannot be taken at once, {} are free on the device: lower the limit, or use `Growth::OnDemand`", ByteSize(*.bytes), ByteSize(*.free))]
+    Preallocate {
+        /// What was to be taken, in bytes.
+        bytes: u64,
+        /// What the driver said was free, in bytes.
+        free: u64,
     },
 }
 

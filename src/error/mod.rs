@@ -4,6 +4,7 @@ mod circumstances;
 mod classify;
 mod codes;
 mod convert;
+mod cuda;
 mod exhausted;
 mod fault;
 mod input;

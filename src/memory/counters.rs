@@ -140,14 +140,8 @@ impl Counters {
         bytes(self.live.0.load(Relaxed), self.pending())
     }
 
-    /// The highest count since [`take_peak`](Self::take_peak), within [`PEAK_ERROR`](super::PEAK_ERROR): the shared counter's, and
-    /// what the slots hold back now.
-    pub(super) fn peak(&self) -> usize {
-        let live = self.live.0.load(Relaxed);
-        bytes(self.peak.0.load(Relaxed).max(live), self.pending())
-    }
-
-    /// Returns the peak and begins a new one at the present count.
+    /// Returns the peak, within [`PEAK_ERROR`](super::PEAK_ERROR): the shared counter's, and what the slots hold back now. A new one
+    /// begins at the present count.
     pub(super) fn take_peak(&self) -> usize {
         let live = self.live.0.load(Relaxed);
         let peak = self.peak.0.swap(live, Relaxed);

@@ -2,13 +2,13 @@ use std::sync::Arc;
 
 use candle_core::Device;
 
-use super::Limit;
-use super::counters::COUNTERS;
-use super::host::HostMemory;
-use super::scope::{self, PeakScope};
-use super::stats::{Enforcement, MemoryStats, OverLimit};
-use super::system::SystemMemory;
-use crate::error::{Cause, MemoryReading, Resource, ResourceExhausted, Result};
+use super::backing::Backing;
+use super::cuda::CudaMemoryBuilder;
+use super::host::HostMemoryBuilder;
+use super::scope::PeakScope;
+use super::stats::MemoryStats;
+use super::{Limit, cuda};
+use crate::error::{Cause, MemoryReading, ResourceExhausted, Result};
 
 /// The memory of one device: how much there is, how much is used, how much may be used.
 ///
@@ -38,51 +38,24 @@ use crate::error::{Cause, MemoryReading, Resource, ResourceExhausted, Result};
 #[derive(Debug, Clone)]
 pub struct DeviceMemory {
     device: Device,
-    host: Arc<HostMemory>,
-}
-
-/// How the host's memory is to be opened; made by [`DeviceMemory::host`].
-///
-/// ```
-/// use candle_headroom::DeviceMemory;
-///
-/// let memory = DeviceMemory::host().open()?; // without a limit, whoever counts
-/// assert_eq!(memory.limit(), None);
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
-#[derive(Debug, Clone, Copy, Default)]
-#[must_use = "call `open()`"]
-pub struct HostMemoryBuilder {
-    limit: Limit,
-}
-
-impl HostMemoryBuilder {
-    /// Lets the process use this much; without it, as much as there is.
-    pub fn limit(mut self, limit: impl Into<Limit>) -> Self {
-        self.limit = limit.into();
-        self
-    }
-
-    /// Opens the host's memory.
-    ///
-    /// # Errors
-    /// [`MemoryError`](crate::MemoryError): a limit without the tracking allocator, a limit below what is in use,
-    /// [`Limit::Auto`] on a machine that does not report its memory, or a limit other than the one in force. Nothing is changed
-    /// then.
-    pub fn open(self) -> Result<DeviceMemory> {
-        Ok(DeviceMemory {
-            device: Device::Cpu,
-            host: HostMemory::open(self.limit)?,
-        })
-    }
+    backing: Arc<dyn Backing>,
 }
 
 impl DeviceMemory {
+    pub(super) fn new(device: Device, backing: Arc<dyn Backing>) -> Self {
+        Self { device, backing }
+    }
+
     /// The memory that this process takes from the host, counted by [`TrackingAllocator`](super::TrackingAllocator).
     ///
     /// Where that is not installed, the handle still opens without a limit, and says `None` where it would count.
     pub fn host() -> HostMemoryBuilder {
         HostMemoryBuilder::default()
+    }
+
+    /// The memory of the GPU that CUDA numbers `ordinal`, served from a pool of this crate's own; see [`CudaMemoryBuilder`].
+    pub fn cuda(ordinal: usize) -> CudaMemoryBuilder {
+        CudaMemoryBuilder::new(ordinal)
     }
 
     /// The device to create tensors on.
@@ -92,72 +65,70 @@ impl DeviceMemory {
 
     /// The limit in bytes, if one is set.
     pub fn limit(&self) -> Option<u64> {
-        self.host.limit()
+        self.backing.limit()
     }
 
     /// Changes the limit for every handle of this device, up or down. Trainers follow at their next micro-batch.
     ///
+    /// On a GPU a hard limit stays hard: tensors that live stay where they are, and new ones come from a new pool that may grow
+    /// to what they leave of the limit.
+    ///
     /// # Errors
-    /// [`MemoryError`](crate::MemoryError), as for [`open`](HostMemoryBuilder::open); the limit then stays as it was.
+    /// [`MemoryError`](crate::MemoryError), as for [`HostMemoryBuilder::open`] and [`CudaMemoryBuilder::open`]; the limit then
+    /// stays as it was.
     pub fn set_limit(&self, limit: impl Into<Limit>) -> Result<()> {
-        self.host.set_limit(limit.into())
+        self.backing.set_limit(limit.into())
     }
 
     /// Bytes in use now; `None` where nobody counts.
     pub fn in_use(&self) -> Option<u64> {
-        COUNTERS.are_fed().then(|| COUNTERS.in_use() as u64)
+        self.backing.in_use()
     }
 
-    /// Whether `bytes` more would stay within the limit and within what the operating system has left; `None` where neither is
-    /// known. A promise it is not: others allocate too.
+    /// Whether `bytes` more would stay within the limit and within what the operating system or the driver has left; `None` where
+    /// neither is known. A promise it is not: others allocate too, and what is free may lie in pieces.
     pub fn would_fit(&self, bytes: u64) -> Option<bool> {
         let in_limit = match (self.in_use(), self.limit()) {
             (Some(in_use), Some(limit)) => Some(in_use.saturating_add(bytes) <= limit),
             _ => None,
         };
-        let in_machine = SystemMemory::read().free().map(|free| bytes <= free);
+        let in_machine = self.backing.free().map(|free| bytes <= free);
         match (in_limit, in_machine) {
             (Some(in_limit), Some(in_machine)) => Some(in_limit && in_machine),
             (known, None) | (None, known) => known,
         }
     }
 
-    /// Everything that is known. It reads files of the operating system: ask it between steps, not between operations.
+    /// Everything that is known. It reads files of the operating system or asks the driver: ask it between steps, not between
+    /// operations.
     pub fn stats(&self) -> MemoryStats {
-        let system = SystemMemory::read();
-        let in_use = self.in_use();
-        let limit = self.limit();
-        MemoryStats {
-            in_use,
-            peak: in_use.map(|_| scope::overall_peak() as u64),
-            limit,
-            enforcement: limit.map(|_| Enforcement::Soft),
-            free: system.free(),
-            total: system.capacity(),
-            first_over_limit: COUNTERS.first_over().map(|(requested, in_use)| OverLimit {
-                requested: requested as u64,
-                in_use: in_use as u64,
-            }),
-        }
+        self.backing.stats()
     }
 
-    /// Starts [`MemoryStats::peak`] anew from what is in use now. Open scopes keep theirs.
+    /// Starts [`MemoryStats::peak`] and [`MemoryStats::peak_reserved`] anew from what is in use now. Open scopes keep theirs.
     pub fn reset_peak(&self) {
-        scope::reset_overall_peak();
+        self.backing.reset_peak();
     }
 
-    /// What is in use and allowed now, without asking the operating system.
-    pub(crate) fn reading(&self) -> MemoryReading {
-        MemoryReading {
-            in_use: self.in_use(),
-            limit: self.limit(),
-            ..MemoryReading::default()
-        }
+    /// Gives back to the device what the pool holds and nobody uses; on the host the allocator does so by itself.
+    ///
+    /// It waits for the work that is under way, since memory whose last use is not over cannot be given back.
+    ///
+    /// # Errors
+    /// A [`DeviceFault`](crate::DeviceFault) or candle's error where the device is lost.
+    pub fn trim(&self) -> Result<()> {
+        cuda::settle(&self.device)?;
+        self.backing.trim()
     }
 
     /// Measures the peak from here on, for as long as the scope lives.
     pub fn peak_scope(&self) -> PeakScope {
-        PeakScope::new(COUNTERS.are_fed())
+        PeakScope::new(Arc::clone(&self.backing))
+    }
+
+    /// What is in use and allowed now, as far as it costs little to ask.
+    pub(crate) fn reading(&self) -> MemoryReading {
+        self.backing.reading()
     }
 
     /// The exhaustion to report if use has gone over the limit since `scope` began.
@@ -168,7 +139,7 @@ impl DeviceMemory {
         if peak <= limit {
             return Ok(());
         }
-        let mut exhausted = ResourceExhausted::new(Resource::HostMemory, Cause::Limit);
+        let mut exhausted = ResourceExhausted::new(self.backing.resource(), Cause::Limit);
         self.describe(scope, &mut exhausted);
         Err(Box::new(exhausted))
     }
@@ -176,12 +147,9 @@ impl DeviceMemory {
     /// Fills in what is known of this memory, for an exhaustion that was met since `scope` began.
     pub(crate) fn describe(&self, scope: &PeakScope, exhausted: &mut ResourceExhausted) {
         exhausted.device = Some(self.device.location());
-        let system = SystemMemory::read();
-        exhausted.bytes = MemoryReading {
-            peak: scope.peak(),
-            free: system.free(),
-            total: system.capacity(),
-            ..self.reading()
-        };
+        exhausted.bytes.peak = scope.peak();
+        let own = scope.peak().zip(scope.start());
+        let own = own.map(|(peak, start)| peak.saturating_sub(start));
+        self.backing.describe(exhausted, own);
     }
 }

@@ -3,17 +3,62 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
+use candle_core::{Device, DeviceLocation};
 use parking_lot::Mutex;
 
-use super::Limit;
+use super::backing::Backing;
 use super::counters::COUNTERS;
-use crate::error::{MemoryError, Result};
+use super::limit::Room;
+use super::scope::Scopes;
+use super::stats::{Enforcement, MemoryStats, OverLimit};
+use super::system::SystemMemory;
+use super::{AUTO_FRACTION, DeviceMemory, Limit};
+use crate::error::{MemoryError, MemoryReading, Resource, ResourceExhausted, Result};
 
 /// The limit in force while a handle lives.
 static OPEN: Mutex<Weak<HostMemory>> = Mutex::new(Weak::new());
 
+/// One for the process, as the counters are: peaks outlive the handles that ask for them.
+static SCOPES: Mutex<Scopes> = Mutex::new(Scopes::new());
+
+/// How the host's memory is to be opened; made by [`DeviceMemory::host`].
+///
+/// ```
+/// use candle_headroom::DeviceMemory;
+///
+/// let memory = DeviceMemory::host().open()?; // without a limit, whoever counts
+/// assert_eq!(memory.limit(), None);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, Default)]
+#[must_use = "call `open()`"]
+pub struct HostMemoryBuilder {
+    limit: Limit,
+}
+
+impl HostMemoryBuilder {
+    /// Lets the process use this much; without it, as much as there is.
+    pub fn limit(mut self, limit: impl Into<Limit>) -> Self {
+        self.limit = limit.into();
+        self
+    }
+
+    /// Opens the host's memory.
+    ///
+    /// # Errors
+    /// [`MemoryError`]: a limit without the tracking allocator, a limit below what is in use, a fraction that is none,
+    /// [`Limit::Auto`] on a machine that does not report its memory, or a limit other than the one in force. Nothing is changed
+    /// then.
+    pub fn open(self) -> Result<DeviceMemory> {
+        Ok(DeviceMemory::new(
+            Device::Cpu,
+            HostMemory::open(self.limit)?,
+        ))
+    }
+}
+
 #[derive(Debug)]
-pub(super) struct HostMemory {
+struct HostMemory {
     asked: Mutex<Limit>,
     /// `u64::MAX` without a limit.
     bytes: AtomicU64,
@@ -21,7 +66,7 @@ pub(super) struct HostMemory {
 
 impl HostMemory {
     /// The limit in force, if it is what is asked for; a new one where none is.
-    pub(super) fn open(asked: Limit) -> Result<Arc<Self>> {
+    fn open(asked: Limit) -> Result<Arc<Self>> {
         refuse_uncounted(asked)?;
         let mut open = OPEN.lock();
         if let Some(host) = open.upgrade() {
@@ -45,13 +90,30 @@ impl HostMemory {
             return Ok(());
         }
         Err(MemoryError::AlreadyOpen {
+            device: DeviceLocation::Cpu,
             open: self.limit(),
-            asked: asked.resolve(COUNTERS.in_use() as u64)?,
+            asked: asked.resolve(room())?,
         }
         .into())
     }
 
-    pub(super) fn set_limit(&self, limit: Limit) -> Result<()> {
+    fn watch(&self, limit: Option<u64>) {
+        let bytes = limit.unwrap_or(u64::MAX);
+        self.bytes.store(bytes, Relaxed);
+        COUNTERS.watch(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+}
+
+impl Backing for HostMemory {
+    fn resource(&self) -> Resource {
+        Resource::HostMemory
+    }
+
+    fn limit(&self) -> Option<u64> {
+        Some(self.bytes.load(Relaxed)).filter(|&bytes| bytes != u64::MAX)
+    }
+
+    fn set_limit(&self, limit: Limit) -> Result<()> {
         let bytes = admit(limit)?;
         let mut asked = self.asked.lock();
         *asked = limit;
@@ -59,14 +121,62 @@ impl HostMemory {
         Ok(())
     }
 
-    pub(super) fn limit(&self) -> Option<u64> {
-        Some(self.bytes.load(Relaxed)).filter(|&bytes| bytes != u64::MAX)
+    fn in_use(&self) -> Option<u64> {
+        COUNTERS.are_fed().then(|| COUNTERS.in_use() as u64)
     }
 
-    fn watch(&self, limit: Option<u64>) {
-        let bytes = limit.unwrap_or(u64::MAX);
-        self.bytes.store(bytes, Relaxed);
-        COUNTERS.watch(usize::try_from(bytes).unwrap_or(usize::MAX));
+    fn free(&self) -> Option<u64> {
+        SystemMemory::read().free()
+    }
+
+    fn reading(&self) -> MemoryReading {
+        MemoryReading {
+            in_use: self.in_use(),
+            limit: self.limit(),
+            ..MemoryReading::default()
+        }
+    }
+
+    fn stats(&self) -> MemoryStats {
+        let system = SystemMemory::read();
+        let in_use = self.in_use();
+        let limit = self.limit();
+        MemoryStats {
+            in_use,
+            peak: in_use.map(|_| SCOPES.lock().overall(self.take_peak())),
+            limit,
+            enforcement: limit.map(|_| Enforcement::Soft),
+            free: system.free(),
+            total: system.capacity(),
+            first_over_limit: COUNTERS.first_over().map(|(requested, in_use)| OverLimit {
+                requested: requested as u64,
+                in_use: in_use as u64,
+            }),
+            ..MemoryStats::default()
+        }
+    }
+
+    fn take_peak(&self) -> Option<u64> {
+        Some(COUNTERS.take_peak() as u64)
+    }
+
+    fn scopes(&self) -> &Mutex<Scopes> {
+        &SCOPES
+    }
+
+    /// The allocator gives back what it can by itself.
+    fn trim(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn describe(&self, exhausted: &mut ResourceExhausted, _: Option<u64>) {
+        let system = SystemMemory::read();
+        exhausted.bytes = MemoryReading {
+            peak: exhausted.bytes.peak,
+            free: system.free(),
+            total: system.capacity(),
+            ..self.reading()
+        };
     }
 }
 
@@ -77,6 +187,15 @@ impl Drop for HostMemory {
         if open.strong_count() == 0 {
             COUNTERS.watch(usize::MAX);
         }
+    }
+}
+
+fn room() -> Room {
+    let system = SystemMemory::read();
+    Room {
+        total: system.capacity(),
+        usable: system.usable(COUNTERS.in_use() as u64),
+        auto_fraction: AUTO_FRACTION,
     }
 }
 
@@ -91,7 +210,7 @@ fn refuse_uncounted(limit: Limit) -> Result<(), MemoryError> {
 fn admit(limit: Limit) -> Result<Option<u64>, MemoryError> {
     refuse_uncounted(limit)?;
     let in_use = COUNTERS.in_use() as u64;
-    match limit.resolve(in_use)? {
+    match limit.resolve(room())? {
         Some(limit) if limit < in_use => Err(MemoryError::BelowUse { limit, in_use }),
         limit => Ok(limit),
     }

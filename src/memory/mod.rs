@@ -1,7 +1,9 @@
 //! How much memory there is, who uses it, who may.
 
 mod allocator;
+mod backing;
 mod counters;
+mod cuda;
 mod device;
 mod host;
 mod limit;
@@ -10,8 +12,11 @@ mod stats;
 mod system;
 
 pub use allocator::TrackingAllocator;
-pub use device::{DeviceMemory, HostMemoryBuilder};
-pub use limit::{AUTO_FRACTION, Limit};
+pub(crate) use cuda::recover;
+pub use cuda::{CudaMemoryBuilder, Growth};
+pub use device::DeviceMemory;
+pub use host::HostMemoryBuilder;
+pub use limit::{AUTO_FRACTION, DEVICE_AUTO_FRACTION, Limit};
 pub use scope::PeakScope;
 pub(crate) use stats::Bytes;
 pub use stats::{Enforcement, MemoryStats, OverLimit};

@@ -1,51 +1,63 @@
 //! Peaks over a stretch of the program, however stretches nest or overlap.
 
-use parking_lot::Mutex;
+use std::sync::Arc;
 
-use super::counters::COUNTERS;
+use super::backing::Backing;
 
-/// The allocator keeps one running peak; every open scope collects it whenever any of them begins, reads or ends.
-static SCOPES: Mutex<Scopes> = Mutex::new(Scopes {
-    overall: 0,
-    next: 0,
-    open: Vec::new(),
-});
-
-struct Scopes {
-    overall: usize,
+/// Allocator and driver keep one running peak each; every open scope collects it whenever any of them begins, reads or ends.
+#[derive(Debug)]
+pub(super) struct Scopes {
+    overall: u64,
     next: u64,
-    open: Vec<(u64, usize)>,
+    open: Vec<(u64, u64)>,
 }
 
 impl Scopes {
-    fn collect(&mut self) {
-        let peak = COUNTERS.take_peak();
+    pub(super) const fn new() -> Self {
+        Self {
+            overall: 0,
+            next: 0,
+            open: Vec::new(),
+        }
+    }
+
+    /// Notes a peak that was just taken.
+    fn collect(&mut self, peak: Option<u64>) {
+        let peak = peak.unwrap_or(0);
         self.overall = self.overall.max(peak);
         for (_, highest) in &mut self.open {
             *highest = (*highest).max(peak);
         }
     }
 
-    fn peak(&self, id: u64) -> Option<usize> {
+    /// The highest use since the program started or since [`reset`](Self::reset).
+    pub(super) fn overall(&mut self, peak: Option<u64>) -> u64 {
+        self.collect(peak);
+        self.overall
+    }
+
+    /// Begins the overall peak anew; open scopes keep theirs.
+    pub(super) fn reset(&mut self, peak: Option<u64>) {
+        self.collect(peak);
+        self.overall = 0;
+    }
+
+    fn begin(&mut self, in_use: u64) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.open.push((id, in_use));
+        id
+    }
+
+    fn peak(&self, id: u64) -> Option<u64> {
         let scope = self.open.iter().find(|(open, _)| *open == id)?;
         Some(scope.1)
     }
 }
 
-/// The highest use since the program started or [`reset_overall_peak`] was called.
-pub(super) fn overall_peak() -> usize {
-    SCOPES.lock().overall.max(COUNTERS.peak())
-}
-
-pub(super) fn reset_overall_peak() {
-    let mut scopes = SCOPES.lock();
-    scopes.collect();
-    scopes.overall = 0;
-}
-
-/// The peak of host memory from its creation to each reading; see [`DeviceMemory::peak_scope`](super::DeviceMemory::peak_scope).
+/// The peak of a device's memory from its creation to each reading; see [`DeviceMemory::peak_scope`](super::DeviceMemory::peak_scope).
 ///
-/// Scopes may nest and overlap, in one thread or several; each sees the whole process's memory.
+/// Scopes may nest and overlap, in one thread or several; each sees the whole process's memory on that device.
 ///
 /// ```
 /// let memory = candle_headroom::DeviceMemory::host().open()?;
@@ -60,46 +72,40 @@ pub(super) fn reset_overall_peak() {
 #[derive(Debug)]
 #[must_use = "a scope that is dropped at once measures nothing"]
 pub struct PeakScope {
-    /// `None` where nobody counts.
-    id: Option<u64>,
-    start: usize,
+    memory: Arc<dyn Backing>,
+    /// With the use at the beginning; `None` where nobody counts.
+    open: Option<(u64, u64)>,
 }
 
 impl PeakScope {
-    pub(super) fn new(counted: bool) -> Self {
-        if !counted {
-            return Self { id: None, start: 0 };
-        }
-        let mut scopes = SCOPES.lock();
-        scopes.collect();
-        let (id, start) = (scopes.next, COUNTERS.in_use());
-        scopes.next += 1;
-        scopes.open.push((id, start));
-        Self {
-            id: Some(id),
-            start,
-        }
+    pub(super) fn new(memory: Arc<dyn Backing>) -> Self {
+        let open = memory.in_use().map(|start| {
+            let mut scopes = memory.scopes().lock();
+            scopes.collect(memory.take_peak());
+            (scopes.begin(start), start)
+        });
+        Self { memory, open }
     }
 
     /// Bytes in use when the scope began.
     pub fn start(&self) -> Option<u64> {
-        self.id.map(|_| self.start as u64)
+        self.open.map(|(_, start)| start)
     }
 
     /// The highest use since the scope began, in bytes; `None` where nobody counts.
     pub fn peak(&self) -> Option<u64> {
-        let id = self.id?;
-        let mut scopes = SCOPES.lock();
-        scopes.collect();
-        scopes.peak(id).map(|peak| peak as u64)
+        let (id, _) = self.open?;
+        let mut scopes = self.memory.scopes().lock();
+        scopes.collect(self.memory.take_peak());
+        scopes.peak(id)
     }
 }
 
 impl Drop for PeakScope {
     fn drop(&mut self) {
-        if let Some(id) = self.id {
-            let mut scopes = SCOPES.lock();
-            scopes.collect();
+        if let Some((id, _)) = self.open {
+            let mut scopes = self.memory.scopes().lock();
+            scopes.collect(self.memory.take_peak());
             scopes.open.retain(|(open, _)| *open != id);
         }
     }

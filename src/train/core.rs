@@ -9,6 +9,7 @@ use super::loss::Loss;
 use super::window::Window;
 use crate::batch::{Attempt, Batch, Failure, MicroBatch, run_phase};
 use crate::error::{Error, Phase, Result, UpdateInterrupted};
+use crate::memory::recover;
 
 #[derive(Debug)]
 pub(super) struct Core<O> {
@@ -152,7 +153,7 @@ impl<O: Optimizer> Core<O> {
         let flushed = match self.accumulator.flush(&mut self.optimizer) {
             // The window is untouched. The graph is gone and the device at rest, so once more may do.
             Err(Error::ResourceExhausted(_)) => {
-                self.device.synchronize()?;
+                recover(&self.device)?;
                 self.accumulator.flush(&mut self.optimizer)
             }
             flushed => flushed,

@@ -26,7 +26,7 @@ pub fn settle(varmap: &VarMap) -> Vec<Var> {
     for (index, var) in vars.iter().enumerate() {
         let wave = wave(var.elem_count(), index, var.dtype()).unwrap();
         let values = (wave.reshape(var.shape()).unwrap() * 0.3).unwrap();
-        var.set(&values).unwrap();
+        var.set(&values.to_device(var.device()).unwrap()).unwrap();
     }
     vars
 }
@@ -112,8 +112,12 @@ pub struct ConvNet {
 
 impl ConvNet {
     pub fn new() -> Self {
+        Self::on(&Device::Cpu)
+    }
+
+    pub fn on(device: &Device) -> Self {
         let varmap = VarMap::new();
-        let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+        let vb = VarBuilder::from_varmap(&varmap, DType::F32, device);
         let config = Conv2dConfig {
             padding: 1,
             ..Default::default()
@@ -122,7 +126,7 @@ impl ConvNet {
         let norm = batch_norm(4, 1e-5, vb.pp("norm")).unwrap();
         let head = linear(4 * 16, 4, vb.pp("head")).unwrap();
         let vars = settle(&varmap);
-        let ones = Tensor::ones(4, DType::F32, &Device::Cpu).unwrap();
+        let ones = Tensor::ones(4, DType::F32, device).unwrap();
         let variance = Var::from_tensor(norm.running_var()).unwrap();
         variance.set(&ones).unwrap();
         Self {

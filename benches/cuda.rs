@@ -1,0 +1,243 @@
+//! What memory costs on a GPU: steps against a hand-written loop and against CUDA's own pool, taking memory under each growth, a
+//! limit's keeping, and the time from an exhaustion to the next attempt.
+//!
+//! `cargo bench --features cuda --bench cuda [-- --quick]`. On the simulated driver it runs as well, so that it is known to, but its
+//! times say nothing about a GPU and are no figures.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use candle_core::{DType, Device, Tensor};
+use candle_headroom::{
+    AdaptiveTrainer, BatchPolicy, Completed, DeviceMemory, Failed, Fixed, Growth, Result,
+};
+use candle_nn::{Optimizer, SGD};
+use support::transformer::Config;
+use support::{Contender, Job, alternate, is_quick, median};
+
+const MIB: u64 = 1 << 20;
+const MICRO_BATCHES: usize = 4;
+
+/// The model and the sizes: small where there is no GPU to fill.
+struct Scale {
+    config: Config,
+    size: usize,
+    rounds: usize,
+    block: u64,
+}
+
+fn is_real() -> bool {
+    std::env::var("HEADROOM_CUDA").is_ok_and(|driver| driver == "real")
+}
+
+impl Scale {
+    fn new() -> Self {
+        let (config, size, block) = match is_real() {
+            true => ((256, 512, 8, 6), 16, 256 * MIB),
+            false => ((8, 16, 2, 1), 2, 16 * MIB),
+        };
+        let (context, width, heads, layers) = config;
+        let rounds = match (is_real(), is_quick()) {
+            (true, false) => 101,
+            (true, true) => 21,
+            (false, _) => 5,
+        };
+        Self {
+            config: Config {
+                context,
+                width,
+                heads,
+                layers,
+            },
+            size,
+            rounds,
+            block,
+        }
+    }
+}
+
+fn report(name: &str, number: f64, unit: &str) {
+    match is_real() {
+        true => support::figure(&format!("gpu/{name}"), number, unit),
+        false => println!("simulated driver, no figure: {name} = {number:.4} {unit}"),
+    }
+}
+
+/// Both on the same device, each with its own optimizer, and each waited for.
+fn against_a_loop_by_hand(scale: &Scale) -> Result<()> {
+    let memory = DeviceMemory::cuda(0).open()?;
+    let job = Job::on(memory.device(), scale.config, MICRO_BATCHES * scale.size)?;
+    let sgd = || SGD::new(job.vars.clone(), 1e-4);
+    let mut trainer = AdaptiveTrainer::builder(job.vars.clone(), sgd()?)
+        .memory(&memory)
+        .policy(Fixed::new(scale.size)?)
+        .build()?;
+    let mut hand = sgd()?;
+    let wait = || memory.device().synchronize().expect("a sound device");
+    let contenders = vec![
+        Contender::new("trainer", || {
+            trainer
+                .step(&(&job.x, &job.y), |(x, y), _| job.model.loss(&x, &y))
+                .expect("a step");
+            wait();
+        }),
+        Contender::new("by hand", || {
+            job.step_by_hand(&mut hand, MICRO_BATCHES, scale.size)
+                .expect("an update");
+            wait();
+        }),
+    ];
+    let rounds = alternate(contenders, scale.rounds);
+    rounds.print("a step of 4 micro-batches", 1);
+    report(
+        "step_vs_handwritten",
+        rounds.ratio("trainer", "by hand"),
+        "x",
+    );
+    Ok(())
+}
+
+/// Steps of one model, a loss read after each: on CUDA's own pool, which gives memory back at each read, and on ours.
+fn against_the_default_pool(scale: &Scale) -> Result<()> {
+    const STEPS: usize = 5;
+    let steps = |device: &Device| -> Result<Duration> {
+        let job = Job::on(device, scale.config, scale.size)?;
+        let mut optimizer = SGD::new(job.vars.clone(), 1e-4)?;
+        let mut step = || -> Result<f32> {
+            let loss = job.loss(0, scale.size)?;
+            optimizer.backward_step(&loss)?;
+            Ok(loss.to_scalar()?)
+        };
+        step()?;
+        let began = Instant::now();
+        for _ in 0..STEPS {
+            step()?;
+        }
+        Ok(began.elapsed())
+    };
+    let contenders = vec![
+        Contender::timing_itself("CUDA's pool", || {
+            let device = Device::new_cuda_with_stream(0).expect("a device");
+            steps(&device).expect("steps")
+        }),
+        Contender::timing_itself("on demand", || {
+            let memory = DeviceMemory::cuda(0).open().expect("a pool");
+            steps(memory.device()).expect("steps")
+        }),
+    ];
+    let rounds = alternate(contenders, scale.rounds.div_ceil(4));
+    rounds.print("steps that read their loss", STEPS);
+    let ratio = rounds.ratio("CUDA's pool", "on demand");
+    report("default_pool_vs_on_demand", ratio, "x");
+    Ok(())
+}
+
+/// Taking and dropping one block with a synchronization after each, as a loop that reads its loss does.
+fn taking_memory(scale: &Scale) -> Result<()> {
+    println!(
+        "a block of {} MiB, taken, dropped and waited for",
+        scale.block / MIB
+    );
+    for growth in [Growth::OnDemand, Growth::Preallocate, Growth::ReturnAtSync] {
+        let memory = DeviceMemory::cuda(0)
+            .growth(growth)
+            .limit(2 * scale.block)
+            .open()?;
+        let times = (0..scale.rounds).map(|_| {
+            let began = Instant::now();
+            // Clearing it costs the same under each growth.
+            drop(Tensor::zeros(
+                scale.block as usize,
+                DType::U8,
+                memory.device(),
+            )?);
+            memory.device().synchronize()?;
+            Ok(began.elapsed().as_secs_f64() * 1e6)
+        });
+        let times = times.collect::<Result<Vec<f64>>>()?;
+        println!("  {growth:<36} {:>12.1} µs", median(times));
+    }
+    Ok(())
+}
+
+/// Blocks until the driver refuses one, under a limit.
+fn keeping_a_limit(scale: &Scale) -> Result<()> {
+    let limit = 8 * scale.block;
+    let memory = DeviceMemory::cuda(0).limit(limit).open()?;
+    let mut held = Vec::new();
+    while let Ok(block) = Tensor::zeros((scale.block / 4) as usize, DType::U8, memory.device()) {
+        held.push(block);
+        if held.len() > 64 {
+            break;
+        }
+    }
+    let stats = memory.stats();
+    println!("{} blocks under the limit; {stats}", held.len());
+    let peak = stats.peak_reserved.unwrap_or(u64::MAX);
+    report("peak_over_limit", peak as f64 / limit as f64, "x");
+    Ok(())
+}
+
+/// Half of what failed, and the whole again after a success.
+#[derive(Debug)]
+struct Halve {
+    whole: usize,
+    now: usize,
+}
+
+impl BatchPolicy for Halve {
+    fn size(&self, remaining: usize) -> usize {
+        self.now.min(remaining)
+    }
+
+    fn succeeded(&mut self, _: &Completed) {
+        self.now = self.whole;
+    }
+
+    fn failed(&mut self, failed: &Failed<'_>) {
+        self.now = (failed.size / 2).max(1);
+    }
+}
+
+/// From the moment when an allocation is refused to the beginning of the next attempt, with a graph to drop in between.
+fn recovering(scale: &Scale) -> Result<()> {
+    let memory = DeviceMemory::cuda(0).limit(8 * scale.block).open()?;
+    let samples = 4 * scale.size;
+    let job = Job::on(memory.device(), scale.config, samples)?;
+    let sgd = SGD::new(job.vars.clone(), 1e-4)?;
+    let mut trainer = AdaptiveTrainer::builder(job.vars.clone(), sgd)
+        .memory(&memory)
+        .policy(Halve {
+            whole: samples,
+            now: samples,
+        })
+        .build()?;
+    let mut times = Vec::new();
+    for _ in 0..scale.rounds {
+        let (mut is_first, mut refused) = (true, None);
+        trainer.step(&(&job.x, &job.y), |(x, y), _| {
+            if let Some(refused) = refused.take() {
+                times.push(Instant::elapsed(&refused).as_secs_f64() * 1e3);
+            }
+            let loss = job.model.loss(&x, &y)?;
+            if std::mem::take(&mut is_first) {
+                let too_much = Tensor::zeros((9 * scale.block) as usize, DType::U8, x.device());
+                refused = too_much.is_err().then(Instant::now);
+                too_much?;
+            }
+            Ok(loss)
+        })?;
+    }
+    report("recovery_milliseconds", median(times), "ms");
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let scale = Scale::new();
+    against_a_loop_by_hand(&scale)?;
+    against_the_default_pool(&scale)?;
+    taking_memory(&scale)?;
+    keeping_a_limit(&scale)?;
+    recovering(&scale)
+}

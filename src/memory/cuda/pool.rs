@@ -1,0 +1,102 @@
+use std::sync::Arc;
+
+use candle_core::cuda_backend::cudarc::driver::result::DriverError;
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream};
+
+use super::driver::{self, Attribute, Handle};
+
+/// A stream-ordered memory pool of our own; destroyed when dropped, while what is allocated from it lives on.
+#[derive(Debug)]
+pub(super) struct Pool {
+    handle: Handle,
+    /// The pool belongs to its device, which the primary context keeps open.
+    context: Arc<CudaContext>,
+}
+
+impl Pool {
+    /// An empty pool that may reserve `max_size` bytes, rounded by the driver; `None` for as much as there is.
+    pub(super) fn new(
+        context: &Arc<CudaContext>,
+        max_size: Option<u64>,
+    ) -> Result<Self, DriverError> {
+        // 0 would mean «no greatest size».
+        let max_size = max_size.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX).max(1));
+        Ok(Self {
+            handle: driver::create_pool(context, max_size)?,
+            context: Arc::clone(context),
+        })
+    }
+
+    pub(super) fn handle(&self) -> Handle {
+        self.handle
+    }
+
+    /// Bytes that tensors hold.
+    pub(super) fn used(&self) -> Result<u64, DriverError> {
+        self.get(Attribute::Used)
+    }
+
+    /// Bytes taken from the device.
+    pub(super) fn reserved(&self) -> Result<u64, DriverError> {
+        self.get(Attribute::Reserved)
+    }
+
+    pub(super) fn reserved_high(&self) -> Result<u64, DriverError> {
+        self.get(Attribute::ReservedHigh)
+    }
+
+    pub(super) fn restart_reserved_high(&self) -> Result<(), DriverError> {
+        self.set(Attribute::ReservedHigh, 0)
+    }
+
+    /// The highest use since it was last taken.
+    pub(super) fn take_used_high(&self) -> Result<u64, DriverError> {
+        let high = self.get(Attribute::UsedHigh)?;
+        self.set(Attribute::UsedHigh, 0)?;
+        Ok(high)
+    }
+
+    /// How many reserved bytes a synchronization leaves in the pool.
+    pub(super) fn keep_at_sync(&self, bytes: u64) -> Result<(), DriverError> {
+        self.set(Attribute::ReleaseThreshold, bytes)
+    }
+
+    /// Gives all that nobody uses back to the device.
+    pub(super) fn trim(&self) -> Result<(), DriverError> {
+        // SAFETY: the pool exists as long as `self` does.
+        unsafe { driver::trim_pool(self.handle, 0) }
+    }
+
+    /// Lets the pool reserve this much at once, and waits until every stream may use it.
+    pub(super) fn fill(&self, bytes: u64, stream: &Arc<CudaStream>) -> Result<(), DriverError> {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        // SAFETY: the pool exists as long as `self` does; both belong to the device of its context.
+        unsafe { driver::take_and_free(self.handle, bytes, stream) }?;
+        stream.synchronize()
+    }
+
+    /// Serves every later allocation of the process on this device.
+    pub(super) fn make_current(&self) -> Result<(), DriverError> {
+        // SAFETY: the pool exists as long as `self` does, on the device of its context.
+        unsafe { driver::set_current_pool(&self.context, self.handle) }
+    }
+
+    fn get(&self, attribute: Attribute) -> Result<u64, DriverError> {
+        // SAFETY: the pool exists as long as `self` does.
+        unsafe { driver::attribute(self.handle, attribute) }
+    }
+
+    fn set(&self, attribute: Attribute, value: u64) -> Result<(), DriverError> {
+        // SAFETY: the pool exists as long as `self` does.
+        unsafe { driver::set_attribute(self.handle, attribute, value) }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // SAFETY: the pool is ours, and nobody can use the handle any more.
+        if let Err(error) = unsafe { driver::destroy_pool(self.handle) } {
+            tracing::warn!(%error, "a memory pool could not be destroyed");
+        }
+    }
+}

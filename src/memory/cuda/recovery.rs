@@ -1,0 +1,82 @@
+//! What makes a GPU ready for the next attempt after memory has run out on it.
+
+use candle_core::Device;
+use candle_core::cuda_backend::CudaError;
+use candle_core::cuda_backend::cudarc::driver::result::DriverError;
+use candle_core::cuda_backend::cudarc::driver::sys::CUresult;
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream};
+
+use super::driver;
+use crate::error::{Error, Result};
+
+/// Waits for the device's work, and lets an asynchronous fault surface here, typed.
+///
+/// candle's own `synchronize` has turned the error into text. Before that cudarc returns whatever a drop could not report, from
+/// any thread, so these are taken out first: otherwise an old error would pass for the answer.
+pub(crate) fn settle(device: &Device) -> Result<()> {
+    let Device::Cuda(cuda) = device else {
+        return Ok(device.synchronize()?);
+    };
+    let stream = cuda.cuda_stream();
+    drain(stream.context())?;
+    match stream.synchronize() {
+        Ok(()) => Ok(()),
+        // Another thread may have stored one in between: then the wait has not happened yet.
+        Err(error) => {
+            note_stored(error)?;
+            wait(&stream)
+        }
+    }
+}
+
+/// The rungs before a retry: wait, take out stored errors, and give the pool's unused memory back to the device, which merges
+/// what lay in pieces.
+pub(crate) fn recover(device: &Device) -> Result<()> {
+    settle(device)?;
+    let Device::Cuda(cuda) = device else {
+        return Ok(());
+    };
+    let stream = cuda.cuda_stream();
+    let context = stream.context();
+    if !context.has_async_alloc() {
+        return Ok(());
+    }
+    let pool = driver::current_pool(context).map_err(driver_error)?;
+    // SAFETY: a device's current pool exists.
+    unsafe { driver::trim_pool(pool, 0) }.map_err(driver_error)
+}
+
+pub(super) fn driver_error(error: DriverError) -> Error {
+    candle_core::Error::from(CudaError::from(error)).into()
+}
+
+fn wait(stream: &CudaStream) -> Result<()> {
+    stream.synchronize().map_err(driver_error)
+}
+
+fn drain(context: &CudaContext) -> Result<()> {
+    match context.check_err() {
+        Ok(()) => Ok(()),
+        Err(error) => note_stored(error),
+    }
+}
+
+/// An error that a drop could not return says nothing about the work since, unless the device is lost.
+fn note_stored(error: DriverError) -> Result<()> {
+    let leaked = error.0 == CUresult::CUDA_ERROR_INVALID_CONTEXT;
+    match driver_error(error) {
+        fault @ Error::DeviceFault(_) => Err(fault),
+        error if leaked => {
+            tracing::warn!(
+                %error,
+                "a tensor was dropped on a thread without the device's context, and its memory is lost: call \
+                 `context().bind_to_thread()` on the stream of candle's device there"
+            );
+            Ok(())
+        }
+        error => {
+            tracing::warn!(%error, "an error from freeing device memory earlier");
+            Ok(())
+        }
+    }
+}

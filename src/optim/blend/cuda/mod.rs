@@ -1,0 +1,11 @@
+//! The same on the device, by kernels of this crate's own.
+
+#[cfg(feature = "cuda")]
+mod enabled;
+#[cfg(feature = "cuda")]
+pub(super) use enabled::{IS_BUILT, blend, scale};
+
+#[cfg(not(feature = "cuda"))]
+mod disabled;
+#[cfg(not(feature = "cuda"))]
+pub(super) use disabled::{IS_BUILT, blend, scale};

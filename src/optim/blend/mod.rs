@@ -1,0 +1,149 @@
+mod cpu;
+mod cuda;
+
+use candle_core::{CpuStorage, CudaStorage, InplaceOp1, InplaceOp2, Layout, Result, Tensor, Var};
+
+/// `into = keep · into + add · from`, in place; with `keep` 0 what stood there does not matter, and without `from` it is only
+/// scaled.
+///
+/// `into` is contiguous, f32 or f64; `from` has its shape, any strides, and its type or, for f32, f16 or bf16. On the CPU and on
+/// CUDA this is one pass without a temporary. On other devices it is candle's own operations, with temporaries of `into`'s size.
+pub(crate) fn blend(into: &Var, keep: f64, add: f64, from: Option<&Tensor>) -> Result<()> {
+    let in_place = into.device().is_cpu() || (into.device().is_cuda() && cuda::IS_BUILT);
+    match from {
+        Some(from) if in_place => into.inplace_op2(from, &Blend { keep, add }),
+        None if in_place => into.inplace_op1(&Scale { keep }),
+        Some(from) => {
+            let added = (from.to_dtype(into.dtype())? * add)?;
+            match keep {
+                0. => into.set(&added),
+                _ => into.set(&((into.as_detached_tensor() * keep)? + added)?),
+            }
+        }
+        None => into.set(&(into.as_detached_tensor() * keep)?),
+    }
+}
+
+struct Scale {
+    keep: f64,
+}
+
+impl InplaceOp1 for Scale {
+    fn name(&self) -> &'static str {
+        "scale-in-place"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        cpu::scale(self, storage, layout)
+    }
+
+    fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> Result<()> {
+        cuda::scale(self, storage, layout)
+    }
+}
+
+struct Blend {
+    keep: f64,
+    add: f64,
+}
+
+impl InplaceOp2 for Blend {
+    fn name(&self) -> &'static str {
+        "blend-in-place"
+    }
+
+    fn cpu_fwd(
+        &self,
+        into: &mut CpuStorage,
+        into_layout: &Layout,
+        from: &CpuStorage,
+        from_layout: &Layout,
+    ) -> Result<()> {
+        cpu::blend(self, into, from, (into_layout, from_layout))
+    }
+
+    fn cuda_fwd(
+        &self,
+        into: &mut CudaStorage,
+        into_layout: &Layout,
+        from: &CudaStorage,
+        from_layout: &Layout,
+    ) -> Result<()> {
+        cuda::blend(self, into, from, (into_layout, from_layout))
+    }
+}
+
+fn out_of_bounds() -> candle_core::Error {
+    candle_core::Error::RequiresContiguous {
+        op: "blend-in-place",
+    }
+    .bt()
+}
+
+fn unsupported(dtype: candle_core::DType) -> candle_core::Error {
+    candle_core::Error::UnsupportedDTypeForOp(dtype, "blend-in-place").bt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::{DType, Device};
+
+    fn values(tensor: &Tensor) -> Vec<f64> {
+        let flat = tensor.flatten_all().unwrap().to_dtype(DType::F64).unwrap();
+        flat.to_vec1().unwrap()
+    }
+
+    #[test]
+    fn blends_each_pair_of_types() {
+        for (into, from) in [
+            (DType::F32, DType::F32),
+            (DType::F64, DType::F64),
+            (DType::F32, DType::F16),
+            (DType::F32, DType::BF16),
+        ] {
+            let buffer = Var::ones((2, 3), into, &Device::Cpu).unwrap();
+            let added = Tensor::arange(0f32, 6., &Device::Cpu).unwrap();
+            let added = added.reshape((2, 3)).unwrap().to_dtype(from).unwrap();
+            blend(&buffer, 0.5, 2., Some(&added)).unwrap();
+            assert_eq!(values(&buffer), [0.5, 2.5, 4.5, 6.5, 8.5, 10.5]);
+            blend(&buffer, 2., 0., None).unwrap();
+            assert_eq!(values(&buffer), [1., 5., 9., 13., 17., 21.]);
+        }
+    }
+
+    #[test]
+    fn large_tensors_are_shared_out_without_a_seam() {
+        let len = cpu::SHARED + cpu::CHUNK + 17;
+        let buffer = Var::ones(len, DType::F64, &Device::Cpu).unwrap();
+        let added = Tensor::arange(0f64, len as f64, &Device::Cpu).unwrap();
+        blend(&buffer, 0.5, 2., Some(&added)).unwrap();
+        let expected: Vec<f64> = (0..len).map(|i| 0.5 + 2. * i as f64).collect();
+        assert_eq!(values(&buffer), expected);
+    }
+
+    #[test]
+    fn takes_strided_and_shifted_sources() {
+        let buffer = Var::zeros((3, 2), DType::F32, &Device::Cpu).unwrap();
+        let source = Tensor::arange(0f32, 8., &Device::Cpu).unwrap();
+        let source = source.reshape((2, 4)).unwrap().narrow(1, 1, 3).unwrap();
+        blend(&buffer, 0., 1., Some(&source.t().unwrap())).unwrap();
+        assert_eq!(values(&buffer), [1., 5., 2., 6., 3., 7.]);
+    }
+
+    #[test]
+    fn what_stood_there_does_not_leak_into_a_new_window() {
+        let buffer = Var::new(&[f32::NAN, f32::INFINITY], &Device::Cpu).unwrap();
+        let source = Tensor::new(&[1f32, 2.], &Device::Cpu).unwrap();
+        blend(&buffer, 0., 0.5, Some(&source)).unwrap();
+        assert_eq!(values(&buffer), [0.5, 1.]);
+    }
+
+    #[test]
+    fn refuses_integers() {
+        let buffer = Var::zeros(2, DType::F32, &Device::Cpu).unwrap();
+        let source = Tensor::new(&[1u32, 2], &Device::Cpu).unwrap();
+        let error = blend(&buffer, 0., 1., Some(&source)).unwrap_err();
+        assert!(error.to_string().contains("U32"), "{error}");
+    }
+}
