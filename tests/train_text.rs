@@ -71,6 +71,10 @@ fn bad_input_is_refused_in_one_line() {
         (vec!["--budget", "1KiB"], "below"),
         (vec!["--budget", "4MiB"], "a single sample does not fit"),
         (vec!["no-such-file"], "no-such-file"),
+        #[cfg(not(feature = "cuda"))]
+        (vec!["--device", "cuda:0"], "without its feature `cuda`"),
+        #[cfg(feature = "cuda")]
+        (vec!["--device", "cuda:99"], "no CUDA device 99"),
         (vec![&empty], "is empty"),
         (vec![&short], "too short"),
     ] {

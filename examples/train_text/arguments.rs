@@ -1,7 +1,9 @@
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use anyhow::{Result, bail};
 use bytesize::ByteSize;
+use candle_headroom::{DeviceMemory, Limit};
 use clap::Parser;
 
 /// Trains a byte-level transformer on text within a memory budget that the whole batch does not fit.
@@ -9,7 +11,10 @@ use clap::Parser;
 pub struct Arguments {
     /// Text to train on; without any, this project's own documents and sources.
     pub files: Vec<PathBuf>,
-    /// Memory that the process may use, such as 128MiB.
+    /// Where to train: `cpu`, or `cuda:0` for the first GPU.
+    #[arg(long, default_value = "cpu")]
+    pub device: Place,
+    /// Memory that the process may use there, such as 128MiB.
     #[arg(long, default_value = "72MiB")]
     pub budget: ByteSize,
     /// Texts in a batch.
@@ -41,5 +46,34 @@ impl Arguments {
             }
         }
         Ok(())
+    }
+}
+
+/// A device, as candle names it.
+#[derive(Debug, Clone, Copy)]
+pub enum Place {
+    Cpu,
+    Cuda(usize),
+}
+
+impl Place {
+    pub fn open(self, limit: Limit) -> candle_headroom::Result<DeviceMemory> {
+        match self {
+            Self::Cpu => DeviceMemory::host().limit(limit).open(),
+            Self::Cuda(ordinal) => DeviceMemory::cuda(ordinal).limit(limit).open(),
+        }
+    }
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let ordinal = text.strip_prefix("cuda:").map(str::parse);
+        match (text, ordinal) {
+            ("cpu", _) => Ok(Self::Cpu),
+            (_, Some(Ok(ordinal))) => Ok(Self::Cuda(ordinal)),
+            _ => Err("give `cpu` or `cuda:` and a GPU's number, such as `cuda:0`".to_owned()),
+        }
     }
 }

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use arguments::Arguments;
 use candle_core::{DType, Device, IndexOp, Tensor, Var};
-use candle_headroom::{AdaptiveTrainer, DeviceMemory, Limit, TrackingAllocator};
+use candle_headroom::{AdaptiveTrainer, Limit, TrackingAllocator};
 use candle_nn::{AdamW, Optimizer, ParamsAdamW, VarBuilder, VarMap, ops};
 use clap::Parser;
 use corpus::Corpus;
@@ -43,7 +43,8 @@ fn run(arguments: &Arguments) -> Result<()> {
     let corpus = Corpus::read(&files, arguments.context)?;
     let budget = (!arguments.unlimited).then_some(arguments.budget);
     let limit = budget.map_or(Limit::Unlimited, Limit::from);
-    let memory = DeviceMemory::host().limit(limit).open()?;
+    let memory = arguments.device.open(limit)?;
+    let device = memory.device();
 
     let mut rng = StdRng::seed_from_u64(arguments.seed);
     let varmap = VarMap::new();
@@ -53,10 +54,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         heads: 4,
         layers: 2,
     };
-    let model = Transformer::new(
-        config,
-        VarBuilder::from_varmap(&varmap, DType::F32, memory.device()),
-    )?;
+    let model = Transformer::new(config, VarBuilder::from_varmap(&varmap, DType::F32, device))?;
     let vars = initialise(&varmap, &mut rng)?;
     let parameters: usize = vars.iter().map(|var| var.elem_count()).sum();
     println!(
@@ -79,13 +77,16 @@ fn run(arguments: &Arguments) -> Result<()> {
     let mut display = Display::new(arguments.steps, budget)?;
     for _ in 0..arguments.steps {
         let batch = corpus.batch(arguments.batch, arguments.context, &mut rng)?;
-        let report = trainer.step(&batch, |(bytes, next), _| model.loss(&bytes, &next))?;
+        // Only the micro-batch moves to the device.
+        let report = trainer.step(&batch, |(bytes, next), _| {
+            model.loss(&bytes.to_device(device)?, &next.to_device(device)?)
+        })?;
         display.step(&report)?;
     }
     display.finish();
     println!(
         "\n{}\n",
-        sample(&model, &corpus, arguments.context, &mut rng)?
+        sample(&model, &corpus, arguments.context, device, &mut rng)?
     );
     display.figures();
     Ok(())
@@ -119,6 +120,7 @@ fn sample(
     model: &Transformer,
     corpus: &Corpus,
     context: usize,
+    device: &Device,
     rng: &mut StdRng,
 ) -> Result<String> {
     const LENGTH: usize = 160;
@@ -128,7 +130,7 @@ fn sample(
     while text.len() < prompt + LENGTH {
         let seen = &text[text.len().saturating_sub(context)..];
         let bytes: Vec<u32> = seen.iter().map(|&byte| u32::from(byte)).collect();
-        let bytes = Tensor::from_vec(bytes, (1, seen.len()), &Device::Cpu)?;
+        let bytes = Tensor::from_vec(bytes, (1, seen.len()), device)?;
         let scores = model.forward(&bytes)?.i((0, seen.len() - 1))?;
         let chances = ops::softmax(&(scores / TEMPERATURE)?, 0)?.to_vec1::<f32>()?;
         text.push(draw(&chances, rng.random()));

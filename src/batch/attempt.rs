@@ -10,6 +10,8 @@ use crate::memory::{DeviceMemory, PeakScope};
 pub(crate) struct Attempt<'a> {
     pub(crate) micro: MicroBatch,
     pub(super) memory: Option<(&'a DeviceMemory, PeakScope)>,
+    /// What a micro-batch of this size is known to take, in bytes.
+    pub(super) need: Option<u64>,
 }
 
 impl Attempt<'_> {
@@ -35,7 +37,7 @@ impl Attempt<'_> {
     pub(super) fn describe(&self, exhausted: &mut ResourceExhausted) {
         let samples = self.micro.samples.clone();
         if let Some((memory, scope)) = &self.memory {
-            memory.describe(scope, exhausted);
+            memory.describe(scope, self.need, exhausted);
         }
         if samples.len() > 1 {
             let half = samples.len() / 2;

@@ -7,7 +7,7 @@ use candle_core::Device;
 
 use super::{Attempt, BatchPolicy, Completed, Event, Failed, MicroBatch};
 use crate::error::{Cause, Error, PolicyError, ResourceExhausted, Result};
-use crate::memory::{DeviceMemory, recover};
+use crate::memory::{DeviceMemory, recover, unmask};
 
 /// How often one batch is begun again because what it had accumulated was lost; each time costs a whole batch.
 const MOST_RESTARTS: usize = 3;
@@ -63,8 +63,30 @@ pub(crate) struct Drive<'a> {
     pub(crate) device: &'a Device,
     pub(crate) step: u64,
     pub(crate) base_seed: u64,
-    /// The largest size that has ever gone well: only up to it a failure may be a passing one.
-    pub(crate) proven: &'a mut usize,
+    pub(crate) proven: &'a mut Proven,
+}
+
+/// The largest micro-batch that has ever gone well: only up to its size a failure may be a passing one.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Proven {
+    size: usize,
+    /// What it took, in bytes, where that was measured.
+    took: Option<u64>,
+}
+
+impl Proven {
+    fn note(&mut self, completed: &Completed) {
+        if completed.size >= self.size {
+            let took = completed.peak.zip(completed.before);
+            self.size = completed.size;
+            self.took = took.map(|(peak, before)| peak.saturating_sub(before));
+        }
+    }
+
+    /// What `size` samples take, if memory grows with the samples.
+    fn need(&self, size: usize) -> Option<u64> {
+        Some((self.took? as f64 * (size as f64 / self.size as f64)) as u64)
+    }
 }
 
 impl Drive<'_> {
@@ -92,16 +114,17 @@ impl Drive<'_> {
             let began = Instant::now();
             let (error, lost) = match work(&current) {
                 Ok(()) => {
-                    self.finish(&current.completed(began), remaining, &mut outcome);
+                    let completed = current.completed(began);
+                    self.proven.note(&completed);
+                    self.finish(&completed, remaining, &mut outcome);
                     done += size;
                     (attempt, below) = (0, usize::MAX);
-                    *self.proven = size.max(*self.proven);
                     continue;
                 }
                 Err(Failure::MicroBatch(error)) => (error, 0),
                 Err(Failure::Everything(Error::WindowLost(lost))) => (lost.reason, done),
                 Err(Failure::Everything(error)) => (error, done),
-                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Final(error)) => return Err(unmask(error, self.device)),
             };
             let mut exhausted = self.exhausted(error, &current)?;
             drop(current);
@@ -111,7 +134,7 @@ impl Drive<'_> {
             // A batch that was begun again has had its second chance at this size.
             let retry_same = attempt == 0
                 && restarts == 0
-                && size <= *self.proven
+                && size <= self.proven.size
                 && exhausted.may_be_transient();
             let to = if retry_same {
                 again = Some(size);
@@ -164,6 +187,7 @@ impl Drive<'_> {
 
     fn attempt(&self, samples: Range<usize>, index: usize, attempt: usize) -> Attempt<'_> {
         Attempt {
+            need: self.proven.need(samples.len()),
             micro: MicroBatch {
                 step: self.step,
                 index,
@@ -208,14 +232,14 @@ impl Drive<'_> {
         outcome.events.push(event);
     }
 
-    /// The exhaustion with all that is known about it; any other error goes back as it is.
+    /// The exhaustion with all that is known about it; any other error goes back as it is, or as the device fault behind it.
     fn exhausted(&self, error: Error, attempt: &Attempt<'_>) -> Result<Box<ResourceExhausted>> {
         match error {
             Error::ResourceExhausted(mut exhausted) => {
                 attempt.describe(&mut exhausted);
                 Ok(exhausted)
             }
-            other => Err(other),
+            other => Err(unmask(other, self.device)),
         }
     }
 }

@@ -12,7 +12,7 @@ mod process;
 mod slices;
 
 pub(crate) use attempt::Attempt;
-pub(crate) use drive::{Drive, Failure, Outcome};
+pub(crate) use drive::{Drive, Failure, Outcome, Proven};
 pub use event::Event;
 pub use halving::Halving;
 pub use micro_batch::MicroBatch;

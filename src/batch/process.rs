@@ -1,7 +1,9 @@
 use candle_core::Device;
 
 use super::slices::samples_of;
-use super::{Batch, BatchPolicy, Drive, Event, Failure, Halving, MicroBatch, Outcome, run_phase};
+use super::{
+    Batch, BatchPolicy, Drive, Event, Failure, Halving, MicroBatch, Outcome, Proven, run_phase,
+};
 use crate::error::{Phase, PolicyError, Result};
 use crate::memory::DeviceMemory;
 
@@ -65,7 +67,7 @@ pub struct BatchProcessor {
     policy: Box<dyn BatchPolicy>,
     memory: Option<DeviceMemory>,
     batches: u64,
-    proven: usize,
+    proven: Proven,
 }
 
 /// What [`BatchProcessor::process`] did.
@@ -103,7 +105,7 @@ impl BatchProcessor {
             policy: Box::new(policy),
             memory: None,
             batches: 0,
-            proven: 0,
+            proven: Proven::default(),
         }
     }
 

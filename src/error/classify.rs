@@ -12,6 +12,8 @@ use super::{Cause, DeviceFault, Error, Resource, ResourceExhausted, cuda};
 pub(super) enum Class {
     Exhausted(Box<ResourceExhausted>),
     Fault(Box<DeviceFault>),
+    /// A library could not run something: perhaps since the device is lost.
+    Execution,
     Other,
 }
 
@@ -129,6 +131,7 @@ fn classify_text(text: &str) -> Class {
     };
     match code.meaning {
         Meaning::Exhausted(resource) => exhausted(resource),
+        Meaning::Execution => Class::Execution,
         Meaning::Sticky { cause, remedy } => Class::Fault(Box::new(DeviceFault {
             name: code.name,
             code: code.number,

@@ -11,6 +11,8 @@ use super::Resource;
 pub(super) enum Meaning {
     /// Something ran out; smaller work may fit.
     Exhausted(Resource),
+    /// A library could not run something on the device; where the context is lost, this is all that it says of it.
+    Execution,
     /// The device context is lost; nothing in this process will work again.
     Sticky {
         cause: &'static str,
@@ -31,6 +33,14 @@ const fn exhausted(name: &'static str, number: u32, resource: Resource) -> Code 
         name,
         number,
         meaning: Meaning::Exhausted(resource),
+    }
+}
+
+const fn execution(name: &'static str, number: u32) -> Code {
+    Code {
+        name,
+        number,
+        meaning: Meaning::Execution,
     }
 }
 
@@ -73,6 +83,14 @@ pub(super) const CODES: &[Code] = &[
         Resource::HostMemory,
     ),
     exhausted("NVRTC_ERROR_OUT_OF_MEMORY", 1, Resource::HostMemory),
+    execution("CUBLAS_STATUS_MAPPING_ERROR", 11),
+    execution("CUBLAS_STATUS_EXECUTION_FAILED", 13),
+    execution("CUBLAS_STATUS_INTERNAL_ERROR", 14),
+    execution("CURAND_STATUS_LAUNCH_FAILURE", 201),
+    execution("CURAND_STATUS_PREEXISTING_FAILURE", 202),
+    execution("CURAND_STATUS_INTERNAL_ERROR", 999),
+    execution("CUDNN_STATUS_INTERNAL_ERROR", 4000),
+    execution("CUDNN_STATUS_EXECUTION_FAILED", 5000),
     sticky(
         "CUDA_ERROR_DEVICE_UNAVAILABLE",
         46,

@@ -35,14 +35,14 @@ impl ErrorExt for candle_core::Error {
     fn resource_exhausted(&self) -> Option<ResourceExhausted> {
         match classify(self) {
             Class::Exhausted(exhausted) => Some(*exhausted),
-            Class::Fault(_) | Class::Other => None,
+            Class::Fault(_) | Class::Execution | Class::Other => None,
         }
     }
 
     fn device_fault(&self) -> Option<DeviceFault> {
         match classify(self) {
             Class::Fault(fault) => Some(*fault),
-            Class::Exhausted(_) | Class::Other => None,
+            Class::Exhausted(_) | Class::Execution | Class::Other => None,
         }
     }
 }
@@ -54,14 +54,14 @@ macro_rules! any_error {
             fn resource_exhausted(&self) -> Option<ResourceExhausted> {
                 match classify_dynamic(self) {
                     Class::Exhausted(exhausted) => Some(*exhausted),
-                    Class::Fault(_) | Class::Other => None,
+                    Class::Fault(_) | Class::Execution | Class::Other => None,
                 }
             }
 
             fn device_fault(&self) -> Option<DeviceFault> {
                 match classify_dynamic(self) {
                     Class::Fault(fault) => Some(*fault),
-                    Class::Exhausted(_) | Class::Other => None,
+                    Class::Exhausted(_) | Class::Execution | Class::Other => None,
                 }
             }
         }
@@ -85,7 +85,7 @@ impl From<candle_core::Error> for Error {
                 fault.source = Some(Arc::new(error));
                 Self::DeviceFault(fault)
             }
-            Class::Other => Self::Candle(Box::new(error)),
+            Class::Execution | Class::Other => Self::Candle(Box::new(error)),
         }
     }
 }

@@ -115,6 +115,18 @@ impl Error {
         self
     }
 
+    /// Whether a lost device may be behind this error without its saying so: cuBLAS and its like only say that they failed.
+    pub(crate) fn may_hide_fault(&self) -> bool {
+        match self {
+            Self::Candle(_) => matches!(self.class(), Class::Execution),
+            Self::WindowLost(lost) => lost.reason.may_hide_fault(),
+            Self::UpdateInterrupted(interrupted) => {
+                (interrupted.reason.as_ref()).is_some_and(Self::may_hide_fault)
+            }
+            _ => false,
+        }
+    }
+
     fn class(&self) -> Class {
         match self {
             Self::ResourceExhausted(exhausted) => Class::Exhausted(exhausted.clone()),

@@ -41,6 +41,6 @@ pub(super) trait Backing: fmt::Debug + Send + Sync {
     fn trim(&self) -> Result<()>;
 
     /// Fills in the memory's state, and the cause where it can be told from that.
-    /// `own` is what the failed work took at its peak.
-    fn describe(&self, exhausted: &mut ResourceExhausted, own: Option<u64>);
+    /// `need` is what work of the failed one's size is known to take.
+    fn describe(&self, exhausted: &mut ResourceExhausted, need: Option<u64>);
 }

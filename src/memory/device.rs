@@ -140,16 +140,20 @@ impl DeviceMemory {
             return Ok(());
         }
         let mut exhausted = ResourceExhausted::new(self.backing.resource(), Cause::Limit);
-        self.describe(scope, &mut exhausted);
+        self.describe(scope, None, &mut exhausted);
         Err(Box::new(exhausted))
     }
 
     /// Fills in what is known of this memory, for an exhaustion that was met since `scope` began.
-    pub(crate) fn describe(&self, scope: &PeakScope, exhausted: &mut ResourceExhausted) {
+    /// `need` is what work of the failed one's size is known to take, in bytes.
+    pub(crate) fn describe(
+        &self,
+        scope: &PeakScope,
+        need: Option<u64>,
+        exhausted: &mut ResourceExhausted,
+    ) {
         exhausted.device = Some(self.device.location());
         exhausted.bytes.peak = scope.peak();
-        let own = scope.peak().zip(scope.start());
-        let own = own.map(|(peak, start)| peak.saturating_sub(start));
-        self.backing.describe(exhausted, own);
+        self.backing.describe(exhausted, need);
     }
 }

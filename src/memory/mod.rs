@@ -12,8 +12,8 @@ mod stats;
 mod system;
 
 pub use allocator::TrackingAllocator;
-pub(crate) use cuda::recover;
 pub use cuda::{CudaMemoryBuilder, Growth};
+pub(crate) use cuda::{recover, unmask};
 pub use device::DeviceMemory;
 pub use host::HostMemoryBuilder;
 pub use limit::{AUTO_FRACTION, DEVICE_AUTO_FRACTION, Limit};

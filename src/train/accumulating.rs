@@ -4,7 +4,7 @@ use candle_nn::Optimizer;
 use super::core::Core;
 use super::loss::Loss;
 use super::report::StepReport;
-use crate::batch::{Batch, Drive, Failure, Fixed, MicroBatch, Outcome, samples_of};
+use crate::batch::{Batch, Drive, Failure, Fixed, MicroBatch, Outcome, Proven, samples_of};
 use crate::error::{Error, PolicyError, Result, WindowLost};
 use crate::memory::DeviceMemory;
 
@@ -44,7 +44,7 @@ pub struct AccumulatingTrainer<O> {
     window: Outcome,
     peak: Option<u64>,
     batches: u64,
-    proven: usize,
+    proven: Proven,
 }
 
 impl<O: Optimizer> AccumulatingTrainer<O> {
@@ -66,7 +66,7 @@ impl<O: Optimizer> AccumulatingTrainer<O> {
             window: Outcome::default(),
             peak: None,
             batches: 0,
-            proven: 0,
+            proven: Proven::default(),
         })
     }
 

@@ -5,7 +5,7 @@ use super::builder::AdaptiveTrainerBuilder;
 use super::core::Core;
 use super::loss::Loss;
 use super::report::StepReport;
-use crate::batch::{Batch, BatchPolicy, Drive, Event, MicroBatch, samples_of};
+use crate::batch::{Batch, BatchPolicy, Drive, Event, MicroBatch, Proven, samples_of};
 use crate::error::{Error, Result};
 use crate::memory::{DeviceMemory, PeakScope};
 
@@ -55,7 +55,7 @@ pub struct AdaptiveTrainer<O> {
     policy: Box<dyn BatchPolicy>,
     memory: Option<DeviceMemory>,
     seed: u64,
-    proven: usize,
+    proven: Proven,
 }
 
 impl<O: Optimizer> AdaptiveTrainer<O> {
@@ -75,7 +75,7 @@ impl<O: Optimizer> AdaptiveTrainer<O> {
             policy,
             memory,
             seed,
-            proven: 0,
+            proven: Proven::default(),
         }
     }
 
@@ -145,7 +145,7 @@ impl<O: Optimizer> AdaptiveTrainer<O> {
             (&mut error, &self.memory, &scope)
             && exhausted.micro_batch.is_none()
         {
-            memory.describe(scope, exhausted);
+            memory.describe(scope, None, exhausted);
         }
         error
     }

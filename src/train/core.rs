@@ -9,7 +9,7 @@ use super::loss::Loss;
 use super::window::Window;
 use crate::batch::{Attempt, Batch, Failure, MicroBatch, run_phase};
 use crate::error::{Error, Phase, Result, UpdateInterrupted};
-use crate::memory::recover;
+use crate::memory::{recover, unmask};
 
 #[derive(Debug)]
 pub(super) struct Core<O> {
@@ -158,6 +158,7 @@ impl<O: Optimizer> Core<O> {
             }
             flushed => flushed,
         };
+        let flushed = flushed.map_err(|error| unmask(error, &self.device));
         match &flushed {
             Ok(Some(_)) => {
                 self.updates += 1;

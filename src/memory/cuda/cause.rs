@@ -7,8 +7,8 @@ const NEIGHBOUR_FRACTION: u64 = 64;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Situation {
     pub(super) bytes: MemoryReading,
-    /// What the failed work held at its peak.
-    pub(super) own: Option<u64>,
+    /// What work of this size is known to take; `None` where none has gone well yet.
+    pub(super) need: Option<u64>,
     /// By how much the memory outside the pool has grown since the pool was made.
     pub(super) others_grew: u64,
 }
@@ -24,12 +24,11 @@ impl Situation {
         let unused = reserved.saturating_sub(used);
         let limit_leaves = self.bytes.limit.map(|limit| limit.saturating_sub(reserved));
         let growth = limit_leaves.unwrap_or(u64::MAX).min(free);
-        // More is left than all that the work took so far: if that was full, it was not for want of bytes.
-        let own = self.own.unwrap_or(u64::MAX);
-        if unused > own {
+        // Where more is left than the whole work takes, it did not fail for want of bytes.
+        if self.need.is_some_and(|need| unused >= need) {
             return Cause::Fragmented;
         }
-        if growth.saturating_add(unused) > own {
+        if (self.need).is_some_and(|need| growth.saturating_add(unused) >= need) {
             return Cause::Unknown;
         }
         if limit_leaves.is_some_and(|leaves| leaves <= free) {
@@ -58,7 +57,7 @@ mod tests {
         bytes.total = Some(16 * GIB);
         Situation {
             bytes,
-            own: Some(2 * GIB),
+            need: Some(2 * GIB),
             others_grew: 0,
         }
     }
@@ -82,6 +81,12 @@ mod tests {
     fn what_cannot_be_told_is_not_guessed() {
         let plenty = situation(GIB, GIB, None, 14 * GIB);
         assert_eq!(plenty.cause(), Cause::Unknown);
+        // Of work that has never gone well nobody knows what it takes: the nearer bound is blamed.
+        let first = Situation {
+            need: None,
+            ..plenty
+        };
+        assert_eq!(first.cause(), Cause::DeviceFull);
         let blind = Situation {
             bytes: MemoryReading::default(),
             ..plenty

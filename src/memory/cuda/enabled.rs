@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use candle_core::cuda_backend::CudaError;
 use candle_core::cuda_backend::cudarc::driver::result::DriverError;
 use candle_core::cuda_backend::cudarc::driver::sys::CUresult;
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream};
@@ -9,7 +10,7 @@ use parking_lot::Mutex;
 use super::cause::Situation;
 use super::driver::{self, Handle};
 use super::pool::Pool;
-use super::recovery::driver_error;
+use super::recovery::{driver_error, settle};
 use super::{Growth, registry};
 use crate::error::{Cause, MemoryError, MemoryReading, Resource, ResourceExhausted, Result};
 use crate::memory::backing::Backing;
@@ -214,6 +215,8 @@ impl Backing for CudaMemory {
     }
 
     fn set_limit(&self, asked: Limit) -> Result<()> {
+        // What was freed cannot leave the pool before its last use is over.
+        settle(&self.device)?;
         // A retired pool's peak is not asked for again.
         self.scopes.lock().overall(self.take_peak());
         let mut state = self.state.lock();
@@ -306,7 +309,7 @@ impl Backing for CudaMemory {
         self.state.lock().trim().map_err(driver_error)
     }
 
-    fn describe(&self, exhausted: &mut ResourceExhausted, own: Option<u64>) {
+    fn describe(&self, exhausted: &mut ResourceExhausted, need: Option<u64>) {
         let stats = self.stats();
         exhausted.bytes = MemoryReading {
             requested: None,
@@ -321,7 +324,7 @@ impl Backing for CudaMemory {
             let others = stats.unaccounted.unwrap_or(0);
             let situation = Situation {
                 bytes: exhausted.bytes,
-                own,
+                need,
                 others_grew: others.saturating_sub(self.others_at_open),
             };
             exhausted.cause = situation.cause();
@@ -351,7 +354,9 @@ fn context(ordinal: usize) -> Result<Arc<CudaContext>> {
                 count: usize::try_from(count).unwrap_or(0),
             }
             .into(),
-            _ => driver_error(error),
+            _ => candle_core::Error::from(CudaError::from(error))
+                .context(format!("CUDA device {ordinal} cannot be opened"))
+                .into(),
         }
     })
 }

@@ -15,14 +15,14 @@ mod registry;
 #[cfg(feature = "cuda")]
 use enabled::open;
 #[cfg(feature = "cuda")]
-pub(crate) use recovery::{recover, settle};
+pub(crate) use recovery::{recover, settle, unmask};
 
 #[cfg(not(feature = "cuda"))]
 mod disabled;
 #[cfg(not(feature = "cuda"))]
 use disabled::open;
 #[cfg(not(feature = "cuda"))]
-pub(crate) use disabled::{recover, settle};
+pub(crate) use disabled::{recover, settle, unmask};
 
 use std::fmt;
 

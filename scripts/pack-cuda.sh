@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Packs the test programs, the benchmarks and `train_text`, built in release with `--features cuda`, into one archive with a
+# runner: a machine with a GPU and CUDA's libraries, but without Rust, unpacks it and runs everything.
+#
+# Usage: scripts/pack-cuda.sh [ARCHIVE]      default: target/cuda-suite.tar.xz
+set -euo pipefail
+cd "$(dirname "$0")/.."
+archive=${1:-target/cuda-suite.tar.xz}
+. scripts/cuda-env.sh
+
+suite=$(mktemp -d)
+trap 'rm -rf "$suite"' EXIT
+mkdir -p "$suite/cuda-suite/programs" "$(dirname "$archive")"
+
+# One JSON line for each thing built; the last executable of a name is the one of this build.
+build() { cargo "$@" --release --locked --features cuda --message-format=json-render-diagnostics; }
+{
+    build test --no-run --test cuda
+    build bench --no-run --bench cuda
+    build build --example train_text
+} | python3 -c '
+import json, sys
+built = {}
+for line in sys.stdin:
+    message = json.loads(line)
+    if message.get("reason") == "compiler-artifact" and message.get("executable"):
+        target = message["target"]
+        if target["kind"] != ["custom-build"]:
+            kind = "bench-" if "bench" in target["kind"] else "test-" if "test" in target["kind"] else ""
+            built[kind + target["name"]] = message["executable"]
+for name, path in built.items():
+    print(name, path)
+' | while read -r name path; do
+    strip -o "$suite/cuda-suite/programs/$name" "$path"
+done
+
+cp scripts/run-cuda-suite.sh "$suite/cuda-suite/run"
+cp README.md docs/guide.md docs/semantics.md "$suite/cuda-suite/" # text to train on
+tar -C "$suite" -cf - cuda-suite | xz -T0 -6 >"$archive"
+ls -l "$archive"
+test "$(stat -c %s "$archive")" -lt $((60 << 20)) || { echo "the archive is over 60 MiB" >&2; exit 1; }

@@ -1,0 +1,91 @@
+//! Gradients are added in place on the device, for each type, and without allocating.
+
+use candle_core::{DType, Device, Tensor, Var};
+use candle_headroom::GradientAccumulator;
+
+use crate::gpu::{gpu, simulated};
+use crate::support::{flat, wave};
+
+/// The window's mean gradient after four micro-batches of unequal weight; the graph makes its gradients strided.
+fn mean_gradient(device: &Device, dtype: DType) -> (DType, Vec<f64>) {
+    let weight = wave(300, 3, dtype).unwrap().reshape((20, 15)).unwrap();
+    let var = Var::from_tensor(&weight.to_device(device).unwrap()).unwrap();
+    let mut accumulator = GradientAccumulator::new(vec![var.clone()]).unwrap();
+    for samples in [1usize, 4, 2, 3] {
+        let x = wave(samples * 20, samples, dtype).unwrap();
+        let x = x.reshape((samples, 20)).unwrap().to_device(device).unwrap();
+        let product = x.matmul(var.as_tensor()).unwrap();
+        let loss = product.sqr().unwrap().sum(1).unwrap().mean_all().unwrap();
+        accumulator.add(loss, samples).unwrap();
+    }
+    let gradients = accumulator.gradients().unwrap();
+    let gradient = gradients.get(&var).unwrap();
+    (gradient.dtype(), flat(gradient))
+}
+
+#[test]
+fn each_type_as_on_the_cpu() {
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal).unwrap();
+    for (dtype, tolerance) in [
+        (DType::F64, 1e-12),
+        (DType::F32, 1e-5),
+        // Each micro-batch's gradient is rounded to the type before it is added in f32.
+        (DType::F16, 2e-3),
+        (DType::BF16, 2e-2),
+    ] {
+        let (found, on_device) = mean_gradient(&device, dtype);
+        let (expected, on_host) = mean_gradient(&Device::Cpu, dtype);
+        assert_eq!((found, expected), (dtype, dtype));
+        let scale = on_host.iter().fold(0f64, |max, value| max.max(value.abs()));
+        for (a, b) in on_device.iter().zip(&on_host) {
+            assert!((a - b).abs() <= tolerance * scale, "{dtype:?}: {a} {b}");
+        }
+    }
+}
+
+/// `add` allocates what `backward` allocates and not one block more, once the buffers are there.
+#[test]
+fn nothing_is_allocated_for_adding() {
+    let Some((gpu, simulator)) = simulated(0) else {
+        return;
+    };
+    let device = Device::new_cuda_with_stream(gpu.ordinal).unwrap();
+    for dtype in [DType::F32, DType::BF16] {
+        let var = Var::ones((16, 16), dtype, &device).unwrap();
+        let loss = || var.sqr().unwrap().sum_all().unwrap();
+        let mut accumulator = GradientAccumulator::new(vec![var.clone()]).unwrap();
+        accumulator.add(loss(), 4).unwrap();
+
+        let (alone, added) = (loss(), loss());
+        simulator.reset_counters();
+        drop(alone.backward().unwrap());
+        let backward = simulator.counters().allocations;
+        simulator.reset_counters();
+        accumulator.add(added, 4).unwrap();
+        assert_eq!(simulator.counters().allocations, backward, "{dtype:?}");
+        assert!(backward > 0);
+    }
+}
+
+/// Strided sources through the kernel's own walk.
+#[test]
+fn a_transposed_gradient_lands_in_the_right_places() {
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal).unwrap();
+    for (device, name) in [(&device, "device"), (&Device::Cpu, "host")] {
+        let var = Var::zeros((4, 6), DType::F32, device).unwrap();
+        let factors = Tensor::arange(0f32, 24., device).unwrap();
+        let factors = factors.reshape((6, 4)).unwrap();
+        let loss = (var.t().unwrap() * &factors).unwrap().sum_all().unwrap();
+        let mut accumulator = GradientAccumulator::new(vec![var.clone()]).unwrap();
+        accumulator.add(loss, 1).unwrap();
+        let gradients = accumulator.gradients().unwrap();
+        let expected = factors.t().unwrap().contiguous().unwrap();
+        assert_eq!(
+            flat(gradients.get(&var).unwrap()),
+            flat(&expected),
+            "{name}"
+        );
+    }
+}

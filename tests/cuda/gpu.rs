@@ -1,0 +1,46 @@
+//! Which device a test runs on, and that it runs there alone.
+
+use candle_core::{DType, Tensor};
+use candle_headroom::DeviceMemory;
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::simulator::Simulator;
+
+pub const MIB: u64 = 1 << 20;
+
+/// Limits, pools and faults are the whole process's.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// A device, for one test at a time.
+pub struct Gpu {
+    pub ordinal: usize,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// The device that every test can have; the simulator's others are for those that spoil one.
+pub fn gpu() -> Gpu {
+    let real = std::env::var("HEADROOM_CUDA").is_ok_and(|driver| driver == "real");
+    assert!(
+        real || Simulator::of(0).is_some(),
+        "no simulated driver: run `. scripts/cuda-env.sh` first, or set HEADROOM_CUDA=real on a machine with a GPU"
+    );
+    Gpu {
+        ordinal: 0,
+        _alone: ALONE.lock(),
+    }
+}
+
+/// A device of the simulator; `None`, with a line that says so, on a real GPU.
+pub fn simulated(ordinal: usize) -> Option<(Gpu, Simulator)> {
+    let gpu = Gpu { ordinal, ..gpu() };
+    let simulator = Simulator::of(ordinal);
+    if simulator.is_none() {
+        eprintln!("skipped: a real GPU cannot be made to do this");
+    }
+    simulator.map(|simulator| (gpu, simulator))
+}
+
+/// A tensor of this many bytes, not one more.
+pub fn bytes(memory: &DeviceMemory, bytes: u64) -> candle_core::Result<Tensor> {
+    Tensor::zeros(bytes as usize, DType::U8, memory.device())
+}

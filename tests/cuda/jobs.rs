@@ -1,0 +1,156 @@
+//! Training steps of small real models on a device: the same from the same state, whatever goes wrong in between.
+
+use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_headroom::{AdaptiveTrainer, BatchPolicy, DeviceMemory, MicroBatch, StepReport};
+use candle_nn::{AdamW, Optimizer, ParamsAdamW, SGD, VarBuilder, VarMap};
+
+use crate::support::transformer::{Config, Transformer, VOCABULARY};
+use crate::support::{ConvNet, settle, snapshot};
+
+const CONFIG: Config = Config {
+    context: 8,
+    width: 16,
+    heads: 2,
+    layers: 1,
+};
+
+/// Samples in a batch.
+pub const SAMPLES: usize = 8;
+
+/// A model with its data on one device, and the state to begin from.
+pub struct Job {
+    pub name: &'static str,
+    pub x: Tensor,
+    pub y: Tensor,
+    trained: Vec<Var>,
+    /// What the forward pass changes by itself.
+    buffers: Vec<Tensor>,
+    /// Every variable with what it held at the beginning, on the host.
+    initial: Vec<(Var, Tensor)>,
+    loss: Box<dyn Fn(&Tensor, &Tensor) -> Result<Tensor>>,
+}
+
+impl Job {
+    pub fn all(device: &Device) -> [Self; 2] {
+        [Self::transformer(device), Self::convolution(device)]
+    }
+
+    pub fn transformer(device: &Device) -> Self {
+        let varmap = VarMap::new();
+        let vb = VarBuilder::from_varmap(&varmap, DType::F32, device);
+        let model = Transformer::new(CONFIG, vb).unwrap();
+        let vars = settle(&varmap);
+        let bytes = |shift: usize| {
+            let bytes = 0..SAMPLES * CONFIG.context;
+            let bytes = bytes.map(|i| ((i * 31 + shift) % VOCABULARY) as u32);
+            let bytes = Tensor::from_iter(bytes, device).unwrap();
+            bytes.reshape((SAMPLES, CONFIG.context)).unwrap()
+        };
+        let loss = move |x: &Tensor, y: &Tensor| model.loss(x, y);
+        Self::new(
+            "transformer",
+            (bytes(0), bytes(31)),
+            vars.clone(),
+            vars,
+            vec![],
+            loss,
+        )
+    }
+
+    pub fn convolution(device: &Device) -> Self {
+        let net = ConvNet::on(device);
+        let (x, y) = ConvNet::data(SAMPLES);
+        let data = (x.to_device(device).unwrap(), y.to_device(device).unwrap());
+        let statistics = [net.norm.running_mean(), net.norm.running_var()];
+        let statistics = statistics.map(Tensor::clone).to_vec();
+        let (trained, vars) = (net.trained(), net.vars.clone());
+        let loss = move |x: &Tensor, y: &Tensor| net.loss(x, y);
+        Self::new("convolution", data, trained, vars, statistics, loss)
+    }
+
+    fn new(
+        name: &'static str,
+        (x, y): (Tensor, Tensor),
+        trained: Vec<Var>,
+        vars: Vec<Var>,
+        buffers: Vec<Tensor>,
+        loss: impl Fn(&Tensor, &Tensor) -> Result<Tensor> + 'static,
+    ) -> Self {
+        let on_host = |var: Var| {
+            let values = var.to_device(&Device::Cpu).unwrap();
+            // Without the copy a Var on the host would be its own initial value.
+            (var, values.force_contiguous().unwrap())
+        };
+        Self {
+            name,
+            x,
+            y,
+            trained,
+            buffers,
+            initial: vars.into_iter().map(on_host).collect(),
+            loss: Box::new(loss),
+        }
+    }
+
+    /// Parameters and buffers as they were at the beginning.
+    pub fn restart(&self) {
+        for (var, initial) in &self.initial {
+            var.set(&initial.to_device(var.device()).unwrap()).unwrap();
+        }
+    }
+
+    pub fn trainer(
+        &self,
+        memory: Option<&DeviceMemory>,
+        policy: impl BatchPolicy + 'static,
+    ) -> AdaptiveTrainer<AdamW> {
+        self.trainer_with(self.optimizer(), memory, policy)
+    }
+
+    pub fn trainer_with<O: Optimizer>(
+        &self,
+        optimizer: O,
+        memory: Option<&DeviceMemory>,
+        policy: impl BatchPolicy + 'static,
+    ) -> AdaptiveTrainer<O> {
+        let builder = AdaptiveTrainer::builder(self.trained.clone(), optimizer);
+        let builder = builder.policy(policy).buffers(&self.buffers);
+        match memory {
+            Some(memory) => builder.memory(memory).build().unwrap(),
+            None => builder.build().unwrap(),
+        }
+    }
+
+    pub fn optimizer(&self) -> AdamW {
+        let params = ParamsAdamW {
+            lr: 1e-2,
+            ..ParamsAdamW::default()
+        };
+        AdamW::new(self.trained.clone(), params).unwrap()
+    }
+
+    /// Plain gradient descent, to compare devices by: AdamW makes as much of a gradient that is nothing but rounding, as that of a
+    /// bias in front of a BatchNorm, as of any other.
+    pub fn descent(&self) -> SGD {
+        SGD::new(self.trained.clone(), 0.1).unwrap()
+    }
+
+    pub fn step<O: Optimizer>(
+        &self,
+        trainer: &mut AdaptiveTrainer<O>,
+    ) -> candle_headroom::Result<StepReport> {
+        trainer.step(&(&self.x, &self.y), |(x, y), _: &MicroBatch| {
+            (self.loss)(&x, &y)
+        })
+    }
+
+    pub fn loss_of(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
+        (self.loss)(x, y)
+    }
+
+    /// Every variable's values, the buffers' too.
+    pub fn state(&self) -> Vec<Vec<f64>> {
+        let vars: Vec<Var> = self.initial.iter().map(|(var, _)| var.clone()).collect();
+        snapshot(&vars)
+    }
+}

@@ -1,0 +1,219 @@
+//! `DeviceMemory::cuda`: opening, counting, sharing, refusing.
+
+use candle_core::{DType, Device, Tensor};
+use candle_headroom::{DeviceMemory, Error, Growth, Limit, MemoryError};
+
+use crate::gpu::{MIB, bytes, gpu, simulated};
+use crate::simulator::Simulator;
+
+fn memory_error(error: Error) -> MemoryError {
+    match error {
+        Error::Memory(error) => *error,
+        other => panic!("no memory error: {other}"),
+    }
+}
+
+#[test]
+fn it_counts_what_tensors_hold() {
+    let gpu = gpu();
+    let memory = DeviceMemory::cuda(gpu.ordinal).open().unwrap();
+    let before = memory.stats();
+    let outer = memory.peak_scope();
+    let tensor = bytes(&memory, 64 * MIB).unwrap();
+    let with = memory.stats();
+    assert_eq!(with.in_use.unwrap() - before.in_use.unwrap(), 64 * MIB);
+    assert!(with.reserved >= with.in_use, "{with:?}");
+    assert!(with.fragmentation().unwrap() < 64 * MIB, "{with:?}");
+    drop(tensor);
+
+    let inner = memory.peak_scope();
+    drop(bytes(&memory, 32 * MIB).unwrap());
+    let rise = |scope: &candle_headroom::PeakScope| scope.peak().unwrap() - scope.start().unwrap();
+    assert_eq!((rise(&outer), rise(&inner)), (64 * MIB, 32 * MIB));
+
+    let after = memory.stats();
+    assert_eq!(after.in_use, before.in_use);
+    assert!(after.peak.unwrap() >= with.in_use.unwrap());
+    assert!(
+        after.fragmentation().unwrap() >= 64 * MIB,
+        "kept for reuse: {after:?}"
+    );
+    memory.reset_peak();
+    assert_eq!(memory.stats().peak, after.in_use);
+    memory.trim().unwrap();
+    let trimmed = memory.stats();
+    assert!(trimmed.reserved.unwrap() <= before.reserved.unwrap().max(32 * MIB));
+    assert_eq!(memory.stats().peak_reserved, after.reserved);
+    memory.reset_peak();
+    assert_eq!(memory.stats().peak_reserved, trimmed.reserved);
+    assert_eq!(trimmed.enforcement, None);
+    assert!(trimmed.free.unwrap() < trimmed.total.unwrap());
+}
+
+#[test]
+fn it_says_what_would_fit() {
+    let gpu = gpu();
+    let memory = DeviceMemory::cuda(gpu.ordinal)
+        .limit(256 * MIB)
+        .open()
+        .unwrap();
+    let _held = bytes(&memory, 64 * MIB).unwrap();
+    let left = 256 * MIB - memory.in_use().unwrap();
+    assert_eq!(memory.would_fit(left), Some(true));
+    assert_eq!(memory.would_fit(left + 1), Some(false));
+}
+
+#[test]
+fn a_second_opening_shares_or_is_refused() {
+    let gpu = gpu();
+    let open = || DeviceMemory::cuda(gpu.ordinal);
+    let memory = open().limit(256 * MIB).open().unwrap();
+    let tensor = bytes(&memory, 1024).unwrap();
+
+    for same in [
+        open(),
+        open().limit(256 * MIB),
+        open().growth(Growth::OnDemand),
+        open().growth(Growth::OnDemand).limit(256 * MIB),
+    ] {
+        let shared = same.open().unwrap();
+        assert_eq!(shared.limit(), Some(256 * MIB));
+        // One device, so that tensors of both go together.
+        let other = bytes(&shared, 1024).unwrap();
+        assert!(tensor.eq(&other).is_ok());
+    }
+    let error = memory_error(open().limit(128 * MIB).open().unwrap_err());
+    assert!(matches!(error, MemoryError::AlreadyOpen { .. }), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("256.0 MiB, not a limit of 128.0 MiB"),
+        "{error}"
+    );
+    let error = memory_error(open().growth(Growth::Preallocate).open().unwrap_err());
+    assert!(
+        error
+            .to_string()
+            .contains("Growth::OnDemand, not Preallocate"),
+        "{error}"
+    );
+    assert_eq!(memory.limit(), Some(256 * MIB));
+
+    // Free to be opened otherwise once nobody has it open.
+    drop(memory);
+    let memory = open().growth(Growth::ReturnAtSync).open().unwrap();
+    assert_eq!(memory.limit(), None);
+}
+
+#[test]
+fn bad_settings_are_refused_and_change_nothing() {
+    let gpu = gpu();
+    let plain = Device::new_cuda(gpu.ordinal).unwrap();
+    let pools = Simulator::of(gpu.ordinal).map(|simulator| simulator.counters().live_pools);
+    let open = || DeviceMemory::cuda(gpu.ordinal);
+    let free = open().open().unwrap().stats().free.unwrap();
+    for (builder, words) in [
+        (DeviceMemory::cuda(99), "no CUDA device 99"),
+        (
+            open().limit(Limit::Fraction(0.)),
+            "a limit of 0 of the memory",
+        ),
+        (
+            open().limit(Limit::Fraction(1.5)),
+            "a limit of 1.5 of the memory",
+        ),
+        (
+            open().limit(Limit::Fraction(f64::NAN)),
+            "a limit of NaN of the memory",
+        ),
+        (
+            open().growth(Growth::Preallocate).limit(free * 2),
+            "cannot be taken at once",
+        ),
+    ] {
+        let error = memory_error(builder.open().unwrap_err()).to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    let after = Simulator::of(gpu.ordinal).map(|simulator| simulator.counters().live_pools);
+    assert_eq!(pools, after);
+    assert!(Tensor::zeros(4, DType::F32, &plain).is_ok());
+    let memory = open().limit(256 * MIB).open().unwrap();
+    let _held = bytes(&memory, 128 * MIB).unwrap();
+    let error = memory_error(memory.set_limit(64 * MIB).unwrap_err()).to_string();
+    assert!(error.contains("is below the"), "{error}");
+    assert_eq!(memory.limit(), Some(256 * MIB));
+    assert!(bytes(&memory, 64 * MIB).is_ok());
+}
+
+#[test]
+fn a_device_without_pools_is_refused() {
+    let Some((gpu, simulator)) = simulated(3) else {
+        return;
+    };
+    simulator.set_pools_supported(false);
+    let opened = DeviceMemory::cuda(gpu.ordinal).open();
+    simulator.set_pools_supported(true);
+    let error = memory_error(opened.unwrap_err());
+    assert!(
+        matches!(error, MemoryError::NoPools { ordinal: 3 }),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_was_there_before_is_unaccounted_and_the_former_pool_comes_back() {
+    let Some((gpu, simulator)) = simulated(3) else {
+        return;
+    };
+    let plain = Device::new_cuda(gpu.ordinal).unwrap();
+    let before = Tensor::zeros(100 << 20, DType::U8, &plain).unwrap();
+    let memory = DeviceMemory::cuda(gpu.ordinal).open().unwrap();
+    let stats = memory.stats();
+    assert_eq!(stats.in_use, Some(0));
+    assert!(stats.unaccounted.unwrap() >= 100 * MIB, "{stats:?}");
+
+    // Every device of the process is served from our pool now, and it outlives its handle as long as somebody needs it.
+    let foreign = Tensor::zeros(8 << 20, DType::U8, &plain).unwrap();
+    assert_eq!(memory.in_use(), Some(8 * MIB));
+    let ours = Tensor::arange(0u32, 1000, memory.device()).unwrap();
+    drop(memory);
+    assert_eq!(simulator.counters().live_pools, 0);
+    assert_eq!(ours.to_vec1::<u32>().unwrap()[999], 999);
+    drop((before, foreign, ours));
+    let after = DeviceMemory::cuda(gpu.ordinal).open().unwrap();
+    let late = Tensor::zeros(8 << 20, DType::U8, &plain).unwrap();
+    assert_eq!(
+        after.in_use(),
+        Some(8 * MIB),
+        "the new pool serves, not the default"
+    );
+    drop((after, late));
+    let default = Tensor::zeros(8 << 20, DType::U8, &plain).unwrap();
+    drop(default);
+    plain.synchronize().unwrap();
+    assert_eq!(
+        simulator.counters().reserved_bytes,
+        0,
+        "CUDA's own pool gives back at each synchronization"
+    );
+}
+
+/// Handles that go while others come, on several threads: each time the former pool is current again in the end.
+#[test]
+fn opening_and_dropping_from_many_threads() {
+    let gpu = gpu();
+    let simulator = Simulator::of(gpu.ordinal);
+    let pools = simulator.map(|simulator| simulator.counters().live_pools);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..8 {
+                    let memory = DeviceMemory::cuda(gpu.ordinal).open().unwrap();
+                    assert!(bytes(&memory, MIB).is_ok());
+                }
+            });
+        }
+    });
+    let after = simulator.map(|simulator| simulator.counters().live_pools);
+    assert_eq!(pools, after);
+}

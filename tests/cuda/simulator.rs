@@ -1,0 +1,153 @@
+//! The controls of the simulated driver, found by symbol: the same program runs where there are none.
+
+use std::ffi::c_char;
+
+use libloading::os::unix::Library;
+
+/// What a device of the simulator has counted; laid out as in tests/simulated-cuda/src/device/counters.rs, which says what each
+/// field means.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    pub allocations: u64,
+    pub frees: u64,
+    pub failed_allocations: u64,
+    pub live_allocations: u64,
+    pub live_bytes: u64,
+    pub peak_live_bytes: u64,
+    pub launches: u64,
+    pub library_calls: u64,
+    pub copies: u64,
+    pub synchronizations: u64,
+    pub live_events: u64,
+    pub live_streams: u64,
+    pub live_modules: u64,
+    pub live_pools: u64,
+    pub live_libraries: u64,
+    pub live_host_bytes: u64,
+    pub retained_contexts: u64,
+    pub invalid_context_calls: u64,
+    pub refused_frees: u64,
+    pub device_used: u64,
+    pub device_capacity: u64,
+    pub reserved_bytes: u64,
+    pub neighbour_bytes: u64,
+    pub lost_context: u64,
+}
+
+/// One device of the simulator.
+#[derive(Clone, Copy, Debug)]
+pub struct Simulator {
+    device: i32,
+}
+
+/// Calls a control by its name; every one of them takes plain integers.
+macro_rules! control {
+    ($name:ident($($argument:expr => $type:ty),*) -> $result:ty) => {{
+        type Control = unsafe extern "C" fn($($type),*) -> $result;
+        let name = concat!(stringify!($name), "\0");
+        // SAFETY: the control has this signature (tests/simulated-cuda/src/control.rs), and the library that holds it is linked
+        // into this program.
+        unsafe {
+            let control = Library::this().get::<Control>(name.as_bytes()).expect(name);
+            control($($argument),*)
+        }
+    }};
+}
+
+impl Simulator {
+    /// `None` where the driver is a real one.
+    pub fn of(device: usize) -> Option<Self> {
+        // SAFETY: the symbol is only looked for.
+        let found = unsafe {
+            Library::this().get::<unsafe extern "C" fn() -> u32>(b"simulated_cuda_version\0")
+        };
+        found.ok().map(|_| Self {
+            device: device as i32,
+        })
+    }
+
+    pub fn counters(self) -> Counters {
+        let mut counters = Counters::default();
+        control!(simulated_cuda_counters(self.device => i32, &mut counters => *mut Counters) -> i32);
+        counters
+    }
+
+    pub fn reset_counters(self) {
+        control!(simulated_cuda_reset_counters(self.device => i32) -> i32);
+    }
+
+    /// Lets `times` allocations from the `nth` on fail, counted from 1.
+    pub fn fail_allocation(self, nth: u64, times: u64) {
+        control!(simulated_cuda_fail_allocation(self.device => i32, nth => u64, times => u64) -> i32);
+    }
+
+    /// The same for cuBLAS calls.
+    pub fn fail_library(self, nth: u64, times: u64) {
+        control!(simulated_cuda_fail_library(self.device => i32, nth => u64, times => u64) -> i32);
+    }
+
+    /// Loses the context at the `nth` launch from now on, counted from 1, with this status.
+    pub fn fault_at_launch(self, nth: u64, status: i32, at_once: bool) {
+        control!(simulated_cuda_fault_at_launch(
+            self.device => i32, nth => u64, status => i32, at_once => bool
+        ) -> i32);
+    }
+
+    pub fn clear_fault(self) {
+        control!(simulated_cuda_clear_fault(self.device => i32) -> i32);
+    }
+
+    /// Takes back every failure that has been ordered.
+    pub fn disarm(self) {
+        control!(simulated_cuda_disarm(self.device => i32) -> i32);
+    }
+
+    /// Another process holds this much of the device.
+    pub fn neighbour(self, bytes: u64) {
+        let status =
+            control!(simulated_cuda_neighbour_set(self.device => i32, bytes => u64) -> i32);
+        assert_eq!(status, 0, "the neighbour finds no room");
+    }
+
+    pub fn set_fragmentation(self, on: bool) {
+        let status =
+            control!(simulated_cuda_set_fragmentation(self.device => i32, on => bool) -> i32);
+        assert_eq!(status, 0, "the device holds memory");
+    }
+
+    pub fn set_capacity(self, bytes: u64) {
+        control!(simulated_cuda_set_capacity(self.device => i32, bytes => u64) -> i32);
+    }
+
+    pub fn set_pools_supported(self, supported: bool) {
+        control!(simulated_cuda_set_pools_supported(self.device => i32, supported => bool) -> i32);
+    }
+
+    pub fn set_honours_max_size(self, honours: bool) {
+        control!(simulated_cuda_set_honours_max_size(self.device => i32, honours => bool) -> i32);
+    }
+
+    /// The driver's version, for all devices: 12020 is 12.2.
+    pub fn set_driver_version(version: i32) {
+        control!(simulated_cuda_set_driver_version(version => i32) -> i32);
+    }
+
+    /// Begins to record what happens, or ends it.
+    #[allow(dead_code)] // to look into a failure
+    pub fn trace(self, on: bool) {
+        control!(simulated_cuda_trace(self.device => i32, on => bool) -> i32);
+    }
+
+    #[allow(dead_code)]
+    pub fn trace_text(self) -> String {
+        let text = |buffer: *mut c_char, capacity: usize| {
+            control!(simulated_cuda_trace_text(
+                self.device => i32, buffer => *mut c_char, capacity => usize
+            ) -> usize)
+        };
+        let mut bytes = vec![0u8; text(std::ptr::null_mut(), 0)];
+        text(bytes.as_mut_ptr().cast(), bytes.len());
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}

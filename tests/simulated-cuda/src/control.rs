@@ -1,0 +1,243 @@
+//! How tests steer the simulator: `extern "C"` functions, which a program finds by symbol in the loaded libcuda.
+//! Those that can fail return 0 for success and −1 otherwise; a device that does not exist is a failure, too.
+
+use std::ffi::c_char;
+use std::sync::atomic::Ordering;
+
+use crate::device::Device;
+use crate::device::counters::Counters;
+use crate::device::faults::Countdown;
+use crate::driver::device_query::store_text;
+use crate::simulator::{self, DRIVER_VERSION};
+use crate::status::{Outcome, Status, store};
+
+/// The version of this interface.
+pub const VERSION: u32 = 1;
+
+fn with(device: u32, body: impl FnOnce(&mut Device) -> Outcome) -> i32 {
+    let outcome = simulator::lock(device as usize)
+        .ok_or(Status::INVALID_DEVICE)
+        .and_then(|mut device| body(&mut device));
+    if outcome.is_ok() { 0 } else { -1 }
+}
+
+fn require(condition: bool) -> Outcome {
+    if condition {
+        Ok(())
+    } else {
+        Err(Status::INVALID_VALUE)
+    }
+}
+
+/// The version of this interface. Where the symbol exists, the simulator is loaded.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_version() -> u32 {
+    VERSION
+}
+
+/// Chooses the number of devices (2 otherwise): before anything else is called.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_set_devices(number: u32) -> i32 {
+    if simulator::choose_devices(number as usize) {
+        0
+    } else {
+        -1
+    }
+}
+
+/// Sets a device's memory in bytes, no less than is in use.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_set_capacity(device: u32, bytes: u64) -> i32 {
+    with(device, |device| {
+        let memory = &mut device.memory;
+        let addresses = memory.range.addresses();
+        require(bytes >= memory.used() && bytes <= (addresses.end - addresses.start) / 4)?;
+        require(!memory.fragmentation || memory.reserved() == 0)?;
+        memory.capacity = bytes;
+        let window = memory.fragmentation.then_some(bytes);
+        memory.range.set_window(window);
+        Ok(())
+    })
+}
+
+/// Sets what `cuDriverGetVersion` answers, such as 12020 for 12.2. A version before 12020 knows no `maxSize` of pools.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_set_driver_version(version: i32) {
+    DRIVER_VERSION.store(version, Ordering::SeqCst);
+}
+
+/// Chooses whether a device has stream-ordered pools.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_set_pools_supported(device: u32, supported: bool) -> i32 {
+    with(device, |device| {
+        device.pools_supported = supported;
+        Ok(())
+    })
+}
+
+/// Chooses whether the driver enforces the `maxSize` of pools, which it accepts in either case.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_set_honours_max_size(device: u32, honours: bool) -> i32 {
+    with(device, |device| {
+        device.memory.honours_max_size = honours;
+        Ok(())
+    })
+}
+
+/// Sets the step in bytes in which pools reserve memory: a power of two, at least 512.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_set_segment(device: u32, bytes: u64) -> i32 {
+    with(device, |device| {
+        require(bytes.is_power_of_two() && bytes >= 512)?;
+        device.memory.segment = bytes;
+        Ok(())
+    })
+}
+
+/// Chooses whether addresses are as scarce as bytes, so that free memory in pieces does not serve a large request. Only
+/// while nothing is reserved.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_set_fragmentation(device: u32, on: bool) -> i32 {
+    with(device, |device| {
+        let memory = &mut device.memory;
+        require(memory.reserved() == 0)?;
+        memory.fragmentation = on;
+        let window = on.then_some(memory.capacity);
+        memory.range.set_window(window);
+        Ok(())
+    })
+}
+
+/// Makes another process hold this many bytes of a device; fails, without effect, if they are not free.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_neighbour_set(device: u32, bytes: u64) -> i32 {
+    with(device, |device| {
+        require(bytes <= device.memory.free_bytes() + device.memory.neighbour)?;
+        device.memory.neighbour = bytes;
+        Ok(())
+    })
+}
+
+/// Fails `times` device allocations with `CUDA_ERROR_OUT_OF_MEMORY`, from the `nth` one from now (1 is the next).
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_fail_allocation(device: u32, nth: u64, times: u64) -> i32 {
+    with(device, |device| {
+        device.faults.allocation = Countdown::new(nth, times);
+        Ok(())
+    })
+}
+
+/// The same for pinned host memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_fail_host_allocation(device: u32, nth: u64, times: u64) -> i32 {
+    with(device, |device| {
+        device.faults.host_allocation = Countdown::new(nth, times);
+        Ok(())
+    })
+}
+
+/// The same for the creation of events.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_fail_events(device: u32, nth: u64, times: u64) -> i32 {
+    with(device, |device| {
+        device.faults.events = Countdown::new(nth, times);
+        Ok(())
+    })
+}
+
+/// The same for the loading of modules.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_fail_modules(device: u32, nth: u64, times: u64) -> i32 {
+    with(device, |device| {
+        device.faults.modules = Countdown::new(nth, times);
+        Ok(())
+    })
+}
+
+/// The same for cuBLAS computations, with `CUBLAS_STATUS_ALLOC_FAILED`.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_fail_library(device: u32, nth: u64, times: u64) -> i32 {
+    with(device, |device| {
+        device.faults.library = Countdown::new(nth, times);
+        Ok(())
+    })
+}
+
+/// Loses a device's context at the `nth` launch (of a kernel or by cuBLAS or cuRAND) from now, or with 0 at once. That
+/// launch's work is not done, and every later call answers with `code`; with `at_once`, that launch does already.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_fault_at_launch(
+    device: u32,
+    nth: u64,
+    code: u32,
+    at_once: bool,
+) -> i32 {
+    with(device, |device| {
+        require(code != 0)?;
+        device.faults.order_loss(nth, Status(code), at_once);
+        Ok(())
+    })
+}
+
+/// Makes a lost context sound again, which no real driver does, and carries out the frees that it refused.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_clear_fault(device: u32) -> i32 {
+    with(device, |device| {
+        device.clear_fault();
+        Ok(())
+    })
+}
+
+/// Withdraws all ordered failures of a device; a lost context stays lost.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_disarm(device: u32) -> i32 {
+    with(device, |device| {
+        device.faults.disarm();
+        Ok(())
+    })
+}
+
+/// Starts the counting of calls and the peaks of a device anew.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_reset_counters(device: u32) -> i32 {
+    with(device, |device| {
+        device.reset_counters();
+        Ok(())
+    })
+}
+
+/// The figures of a device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn simulated_cuda_counters(device: u32, to: *mut Counters) -> i32 {
+    // SAFETY: the caller passes a place for the figures.
+    with(device, |device| unsafe { store(to, device.counters()) })
+}
+
+/// Records allocations, frees, copies and launches of a device, in order, from now on; or stops. Switching it on forgets
+/// what was recorded.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_trace(device: u32, on: bool) -> i32 {
+    with(device, |device| {
+        device.trace.on = on;
+        if on {
+            device.trace.text.clear();
+        }
+        Ok(())
+    })
+}
+
+/// Copies the record, cut to the caller's room and with a final zero byte, and gives the room that all of it needs. With
+/// a null buffer, only the latter. 0 for a device that does not exist.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn simulated_cuda_trace_text(
+    device: u32,
+    to: *mut c_char,
+    room: usize,
+) -> usize {
+    let Some(device) = simulator::lock(device as usize) else {
+        return 0;
+    };
+    // SAFETY: null, or the caller says how much room there is. Declined places are no error.
+    let _ = unsafe { store_text(to, room, &device.trace.text) };
+    device.trace.text.len() + 1
+}

@@ -1,0 +1,101 @@
+//! Failures that a test orders in advance.
+
+use crate::status::{Outcome, Status};
+
+/// Lets some calls pass and then fails some.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Countdown {
+    before: u64,
+    failing: u64,
+}
+
+impl Countdown {
+    /// Fails the `nth` call from now (1 is the next one) and those after it, `times` calls in all.
+    pub fn new(nth: u64, times: u64) -> Countdown {
+        Countdown {
+            before: nth.saturating_sub(1),
+            failing: times,
+        }
+    }
+
+    /// Counts a call: whether it has to fail.
+    pub fn strikes(&mut self) -> bool {
+        if self.failing == 0 {
+            return false;
+        }
+        if self.before > 0 {
+            self.before -= 1;
+            return false;
+        }
+        self.failing -= 1;
+        true
+    }
+}
+
+/// A launch after which the context is lost.
+#[derive(Clone, Copy, Debug)]
+struct Loss {
+    launch: Countdown,
+    status: Status,
+    /// The launch itself reports the loss, instead of the call after it.
+    at_once: bool,
+}
+
+/// The ordered failures of a device, and whether its context is lost.
+#[derive(Debug, Default)]
+pub struct Faults {
+    pub allocation: Countdown,
+    pub host_allocation: Countdown,
+    pub events: Countdown,
+    pub library: Countdown,
+    pub modules: Countdown,
+    loss: Option<Loss>,
+    pub lost: Option<Status>,
+    /// Frees that the lost context refused.
+    pub refused: Vec<u64>,
+}
+
+impl Faults {
+    /// Loses the context at the `nth` launch from now; at once without a launch when `nth` is 0.
+    pub fn order_loss(&mut self, nth: u64, status: Status, at_once: bool) {
+        if nth == 0 {
+            self.lost = Some(status);
+        } else {
+            self.loss = Some(Loss {
+                launch: Countdown::new(nth, 1),
+                status,
+                at_once,
+            });
+        }
+    }
+
+    /// Counts a launch: whether its work is to be done.
+    pub fn launch(&mut self) -> Outcome<bool> {
+        self.check()?;
+        if let Some(loss) = &mut self.loss
+            && loss.launch.strikes()
+        {
+            let (status, at_once) = (loss.status, loss.at_once);
+            self.loss = None;
+            self.lost = Some(status);
+            return if at_once { Err(status) } else { Ok(false) };
+        }
+        Ok(true)
+    }
+
+    /// Fails if the context is lost.
+    pub fn check(&self) -> Outcome {
+        self.lost.map_or(Ok(()), Err)
+    }
+
+    /// Withdraws the orders; a lost context stays lost.
+    pub fn disarm(&mut self) {
+        let lost = self.lost;
+        let refused = std::mem::take(&mut self.refused);
+        *self = Faults {
+            lost,
+            refused,
+            ..Faults::default()
+        };
+    }
+}

@@ -1,0 +1,241 @@
+//! The memory of one device: who holds how much of it, and which addresses are live.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::clock::{Clocks, StreamKey};
+use super::pool::{GRANULARITY, Pool};
+use super::range::Range;
+use crate::status::{Outcome, Status};
+
+/// The pool behind `cuMemAlloc`: as with a real driver, small requests share pages.
+pub const DIRECT: u64 = 0;
+/// The device's default stream-ordered pool.
+pub const DEFAULT_POOL: u64 = 1;
+
+/// A live allocation.
+#[derive(Clone, Copy, Debug)]
+pub struct Live {
+    /// Bytes that the program asked for; it may touch no more.
+    pub bytes: u64,
+    pub pool: u64,
+}
+
+/// The bytes of a device and who has them.
+#[derive(Debug)]
+pub struct DeviceMemory {
+    pub capacity: u64,
+    /// Segments are multiples of this many bytes.
+    pub segment: u64,
+    /// Whether the driver enforces a pool's `maxSize`.
+    pub honours_max_size: bool,
+    pub fragmentation: bool,
+    pub range: Range,
+    pub pools: HashMap<u64, Pool>,
+    pub current_pool: u64,
+    next_pool: u64,
+    pub live: BTreeMap<u64, Live>,
+    /// Pinned host memory, which kernels and copies may use as well.
+    pub host: BTreeMap<u64, u64>,
+    /// Bytes that another process holds.
+    pub neighbour: u64,
+    /// Bytes that contexts and libraries hold.
+    pub overhead: u64,
+}
+
+impl DeviceMemory {
+    pub fn new(capacity: u64, segment: u64) -> DeviceMemory {
+        DeviceMemory {
+            capacity,
+            segment,
+            honours_max_size: true,
+            fragmentation: false,
+            range: Range::reserve(),
+            pools: HashMap::from([(DIRECT, Pool::new(None)), (DEFAULT_POOL, Pool::new(None))]),
+            current_pool: DEFAULT_POOL,
+            next_pool: DEFAULT_POOL + 1,
+            live: BTreeMap::new(),
+            host: BTreeMap::new(),
+            neighbour: 0,
+            overhead: 0,
+        }
+    }
+
+    /// Bytes reserved by pools, the direct allocations' one included.
+    pub fn reserved(&self) -> u64 {
+        self.pools.values().map(|pool| pool.reserved.current).sum()
+    }
+
+    /// Bytes that are not free.
+    pub fn used(&self) -> u64 {
+        self.neighbour + self.overhead + self.reserved()
+    }
+
+    pub fn free_bytes(&self) -> u64 {
+        self.capacity.saturating_sub(self.used())
+    }
+
+    /// Bytes that the program's live allocations asked for.
+    pub fn live_bytes(&self) -> u64 {
+        self.live.values().map(|live| live.bytes).sum()
+    }
+
+    /// Takes bytes for a context or a library.
+    pub fn take_overhead(&mut self, bytes: u64) -> Outcome {
+        if self.free_bytes() < bytes {
+            return Err(Status::OUT_OF_MEMORY);
+        }
+        self.overhead += bytes;
+        Ok(())
+    }
+
+    /// Makes a pool; a limit is rounded up to whole segments.
+    pub fn create_pool(&mut self, max_size: u64) -> u64 {
+        let most = max_size
+            .checked_next_multiple_of(self.segment)
+            .unwrap_or(u64::MAX);
+        let serial = self.next_pool;
+        self.next_pool += 1;
+        self.pools
+            .insert(serial, Pool::new((max_size > 0).then_some(most)));
+        serial
+    }
+
+    /// A pool that the program may still name.
+    pub fn pool(&mut self, serial: u64) -> Outcome<&mut Pool> {
+        self.pools
+            .get_mut(&serial)
+            .filter(|pool| serial != DIRECT && !pool.destroyed)
+            .ok_or(Status::INVALID_VALUE)
+    }
+
+    /// Destroys a pool; its memory stays until its last allocation is freed.
+    pub fn destroy_pool(&mut self, serial: u64) -> Outcome {
+        if serial == DEFAULT_POOL {
+            return Err(Status::INVALID_VALUE);
+        }
+        self.pool(serial)?.destroyed = true;
+        if self.current_pool == serial {
+            self.current_pool = DEFAULT_POOL;
+        }
+        self.bury(serial);
+        Ok(())
+    }
+
+    /// Removes a destroyed pool that has nothing live.
+    fn bury(&mut self, serial: u64) {
+        let over = |pool: &Pool| pool.destroyed && pool.used.current == 0;
+        if self.pools.get(&serial).is_some_and(over)
+            && let Some(mut pool) = self.pools.remove(&serial)
+        {
+            for start in pool.dissolve() {
+                self.range.remove(start);
+            }
+        }
+    }
+
+    /// Allocates from a pool, which grows by a segment if it has no fitting block. Never trims other pools to make room:
+    /// the pessimistic reading of CUDA's documentation.
+    pub fn allocate(
+        &mut self,
+        serial: u64,
+        bytes: u64,
+        stream: StreamKey,
+        clocks: &Clocks,
+    ) -> Outcome<u64> {
+        let full = Status::OUT_OF_MEMORY;
+        let rounded = bytes.checked_next_multiple_of(GRANULARITY).ok_or(full)?;
+        let growth = rounded.checked_next_multiple_of(self.segment).ok_or(full)?;
+        let free = self.free_bytes();
+        let pool = self.pools.get_mut(&serial).ok_or(Status::INVALID_VALUE)?;
+        let address = match pool.take(rounded, stream, clocks) {
+            Some(address) => address,
+            None => {
+                if growth > free || self.honours_max_size && !pool.may_grow(growth) {
+                    return Err(full);
+                }
+                pool.grow(self.range.place(growth).ok_or(full)?, growth);
+                pool.take(rounded, stream, clocks).ok_or(full)?
+            }
+        };
+        self.live.insert(
+            address,
+            Live {
+                bytes,
+                pool: serial,
+            },
+        );
+        Ok(address)
+    }
+
+    /// Frees an allocation. With a stream, others may reuse it only after the work now on that stream.
+    pub fn free(
+        &mut self,
+        address: u64,
+        stream: Option<StreamKey>,
+        clocks: &mut Clocks,
+    ) -> Outcome {
+        let live = self.live.remove(&address).ok_or(Status::INVALID_VALUE)?;
+        let mark = stream
+            .filter(|_| live.pool != DIRECT)
+            .map(|stream| clocks.mark(stream));
+        if let Some(pool) = self.pools.get_mut(&live.pool) {
+            pool.free(address, mark);
+        }
+        self.bury(live.pool);
+        if live.pool == DIRECT {
+            self.trim(DIRECT, 0, clocks)?;
+        }
+        Ok(())
+    }
+
+    /// Returns a pool's idle segments to the device while it has more than `keep` bytes reserved.
+    pub fn trim(&mut self, serial: u64, keep: u64, clocks: &Clocks) -> Outcome {
+        let pool = self.pools.get_mut(&serial).ok_or(Status::INVALID_VALUE)?;
+        for start in pool.shrink(keep, clocks) {
+            self.range.remove(start);
+        }
+        Ok(())
+    }
+
+    /// What a synchronisation does: every pool goes back to its release threshold.
+    pub fn release(&mut self, clocks: &Clocks) {
+        for pool in self.pools.values_mut() {
+            for start in pool.shrink(pool.release_threshold, clocks) {
+                self.range.remove(start);
+            }
+        }
+    }
+
+    /// The live allocation, of the device or of pinned host memory, that holds an address.
+    pub fn allocation(&self, address: u64) -> Option<std::ops::Range<u64>> {
+        let device = self
+            .live
+            .range(..=address)
+            .next_back()
+            .map(|(&start, live)| start..start + live.bytes);
+        let host = || {
+            self.host
+                .range(..=address)
+                .next_back()
+                .map(|(&start, &bytes)| start..start + bytes)
+        };
+        let holds = |range: &std::ops::Range<u64>| range.contains(&address);
+        device.filter(holds).or_else(|| host().filter(holds))
+    }
+
+    /// Whether these bytes lie within one live allocation.
+    pub fn covers(&self, address: u64, bytes: u64) -> bool {
+        bytes == 0
+            || self.allocation(address).is_some_and(|range| {
+                address
+                    .checked_add(bytes)
+                    .is_some_and(|end| end <= range.end)
+            })
+    }
+}
+
+impl crate::ptx::Memory for DeviceMemory {
+    fn allocation(&self, address: u64) -> Option<std::ops::Range<u64>> {
+        DeviceMemory::allocation(self, address)
+    }
+}

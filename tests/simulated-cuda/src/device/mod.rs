@@ -1,0 +1,176 @@
+//! One simulated device: all its state, which one lock guards.
+
+pub mod clock;
+pub mod counters;
+pub mod faults;
+pub mod memory;
+pub mod objects;
+pub mod pool;
+pub mod range;
+pub mod segment;
+
+use clock::{Clocks, StreamKey};
+use counters::{Counters, Trace};
+use faults::Faults;
+use memory::DeviceMemory;
+use objects::Objects;
+
+use crate::handle::{Handle, Kind};
+use crate::status::{Outcome, Status};
+
+/// Bytes that a retained primary context costs: a stand-in, real ones cost some hundred MiB.
+pub const CONTEXT_BYTES: u64 = 16 << 20;
+/// Bytes that a cuBLAS handle costs: a stand-in for its workspace.
+pub const BLAS_BYTES: u64 = 2 << 20;
+/// Bytes that a cuRAND generator costs: a stand-in for its states.
+pub const RANDOM_BYTES: u64 = 64 << 10;
+/// A device's memory unless a test chooses otherwise.
+pub const DEFAULT_CAPACITY: u64 = 2 << 30;
+/// Blocks up to this size are poisoned when they are handed out; larger ones would cost too much time.
+const POISONED: u64 = 16 << 20;
+/// The poison: a NaN in every floating-point type, and an index far out of bounds in every integer type.
+const POISON: u8 = 0xff;
+
+/// A device.
+#[derive(Debug)]
+pub struct Device {
+    pub ordinal: usize,
+    pub pools_supported: bool,
+    pub memory: DeviceMemory,
+    pub clocks: Clocks,
+    pub objects: Objects,
+    pub faults: Faults,
+    pub trace: Trace,
+    /// The figures that count calls; [`Device::counters`] adds the state.
+    pub counted: Counters,
+}
+
+impl Device {
+    pub fn new(ordinal: usize) -> Device {
+        Device {
+            ordinal,
+            pools_supported: true,
+            memory: DeviceMemory::new(DEFAULT_CAPACITY, range::PAGE),
+            clocks: Clocks::default(),
+            objects: Objects::default(),
+            faults: Faults::default(),
+            trace: Trace::default(),
+            counted: Counters::default(),
+        }
+    }
+
+    /// The handle of an object of this device.
+    pub fn handle(&self, kind: Kind, serial: u64) -> u64 {
+        Handle {
+            kind,
+            device: self.ordinal,
+            serial,
+        }
+        .raw()
+    }
+
+    /// Allocates on a stream, from a pool, with the ordered failures.
+    pub fn allocate(&mut self, pool: u64, bytes: u64, stream: StreamKey) -> Outcome<u64> {
+        self.faults.check()?;
+        self.counted.allocations += 1;
+        let outcome = if self.faults.allocation.strikes() {
+            Err(Status::OUT_OF_MEMORY)
+        } else {
+            self.memory.allocate(pool, bytes, stream, &self.clocks)
+        };
+        self.trace.note(|| match outcome {
+            Ok(_) => format!("allocate {bytes}"),
+            Err(Status(code)) => format!("allocate {bytes}: status {code}"),
+        });
+        match outcome {
+            Ok(address) => {
+                self.counted.live_bytes += bytes;
+                self.counted.peak_live_bytes =
+                    self.counted.peak_live_bytes.max(self.counted.live_bytes);
+                if bytes <= POISONED {
+                    // SAFETY: the block was just placed in this device's mapping and nobody has its address yet.
+                    unsafe { std::ptr::write_bytes(address as *mut u8, POISON, bytes as usize) };
+                }
+            }
+            Err(_) => self.counted.failed_allocations += 1,
+        }
+        outcome
+    }
+
+    /// Frees on a stream, or (without one) at once. A lost context refuses, and remembers the free.
+    pub fn free(&mut self, address: u64, stream: Option<StreamKey>) -> Outcome {
+        if let Err(status) = self.faults.check() {
+            self.counted.refused_frees += 1;
+            self.faults.refused.push(address);
+            return Err(status);
+        }
+        let bytes = self.memory.live.get(&address).map_or(0, |live| live.bytes);
+        self.memory.free(address, stream, &mut self.clocks)?;
+        self.counted.frees += 1;
+        self.counted.live_bytes -= bytes;
+        self.trace.note(|| format!("free {bytes}"));
+        Ok(())
+    }
+
+    /// Makes a lost context sound again and carries out the frees that it refused.
+    pub fn clear_fault(&mut self) {
+        self.faults.lost = None;
+        for address in std::mem::take(&mut self.faults.refused) {
+            // Freed twice by the program: then the second free failed before the fault was cleared, too.
+            let _ = self.free(address, None);
+        }
+    }
+
+    /// The host waits for one stream, or for all work.
+    pub fn synchronize(&mut self, stream: Option<StreamKey>) -> Outcome {
+        self.faults.check()?;
+        match stream {
+            Some(stream) => self.clocks.finish_stream(stream),
+            None => self.clocks.finish_all(),
+        }
+        self.synchronized();
+        Ok(())
+    }
+
+    /// What follows every synchronisation.
+    pub fn synchronized(&mut self) {
+        self.counted.synchronizations += 1;
+        self.memory.release(&self.clocks);
+    }
+
+    /// All figures.
+    pub fn counters(&self) -> Counters {
+        let objects = &self.objects;
+        Counters {
+            live_allocations: self.memory.live.len() as u64,
+            live_events: objects.events.len() as u64,
+            live_streams: objects.streams.len() as u64,
+            live_modules: objects.modules.len() as u64,
+            live_pools: self
+                .memory
+                .pools
+                .iter()
+                .filter(|(serial, pool)| **serial > 1 && !pool.destroyed)
+                .count() as u64,
+            live_libraries: (objects.blas.len() + objects.generators.len()) as u64,
+            live_host_bytes: self.memory.host.values().sum(),
+            retained_contexts: objects.retained,
+            device_used: self.memory.used(),
+            device_capacity: self.memory.capacity,
+            reserved_bytes: self.memory.reserved(),
+            neighbour_bytes: self.memory.neighbour,
+            lost_context: self.faults.lost.map_or(0, |status| u64::from(status.0)),
+            ..self.counted
+        }
+    }
+
+    /// Starts the counting anew; peaks start at the present state.
+    pub fn reset_counters(&mut self) {
+        let live_bytes = self.counted.live_bytes;
+        self.counted = Counters {
+            live_bytes,
+            peak_live_bytes: live_bytes,
+            ..Counters::default()
+        };
+    }
+}

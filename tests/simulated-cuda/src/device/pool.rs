@@ -1,0 +1,122 @@
+//! A memory pool: segments reserved from the device, and the accounting that its attributes report.
+
+use std::collections::BTreeMap;
+
+use super::clock::{Clocks, Mark, StreamKey};
+use super::segment::Segment;
+
+/// Blocks are multiples of this many bytes.
+pub const GRANULARITY: u64 = 512;
+
+/// A number now, and the highest since it was last reset.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Gauge {
+    pub current: u64,
+    pub high: u64,
+}
+
+impl Gauge {
+    fn add(&mut self, bytes: u64) {
+        self.current += bytes;
+        self.high = self.high.max(self.current);
+    }
+
+    fn subtract(&mut self, bytes: u64) {
+        self.current -= bytes;
+    }
+}
+
+/// A stream-ordered pool, or the pool that serves a device's synchronous allocations.
+#[derive(Debug)]
+pub struct Pool {
+    segments: BTreeMap<u64, Segment>,
+    /// Bytes that may be reserved; `None` without a limit.
+    pub max_size: Option<u64>,
+    /// Reserved bytes that a synchronisation leaves with the pool.
+    pub release_threshold: u64,
+    /// The attributes 1 to 3, of which only the first (follow event dependencies) has an effect here: the other two
+    /// let a driver reuse more, which a program cannot rely on.
+    pub reuse: [u32; 3],
+    pub reserved: Gauge,
+    pub used: Gauge,
+    /// Destroyed by the program, and kept only for its live allocations.
+    pub destroyed: bool,
+}
+
+impl Pool {
+    pub fn new(max_size: Option<u64>) -> Pool {
+        Pool {
+            segments: BTreeMap::new(),
+            max_size,
+            release_threshold: 0,
+            reuse: [1; 3],
+            reserved: Gauge::default(),
+            used: Gauge::default(),
+            destroyed: false,
+        }
+    }
+
+    /// Serves a request (a multiple of [`GRANULARITY`]) from what is reserved already.
+    pub fn take(&mut self, bytes: u64, stream: StreamKey, clocks: &Clocks) -> Option<u64> {
+        let events = self.reuse[0] != 0;
+        let fits = |(&base, segment): (&u64, &Segment)| {
+            let (start, length) = segment.best_fit(bytes, stream, clocks, events)?;
+            Some((length, start, base))
+        };
+        let (_, start, base) = self.segments.iter().filter_map(fits).min()?;
+        self.segments.get_mut(&base)?.take(start, bytes);
+        self.used.add(bytes);
+        Some(start)
+    }
+
+    /// Whether a segment of this size keeps the pool within its limit.
+    pub fn may_grow(&self, bytes: u64) -> bool {
+        self.max_size
+            .is_none_or(|most| self.reserved.current.saturating_add(bytes) <= most)
+    }
+
+    /// Adds a segment that the device has placed.
+    pub fn grow(&mut self, start: u64, bytes: u64) {
+        self.segments.insert(start, Segment::new(start, bytes));
+        self.reserved.add(bytes);
+    }
+
+    /// Frees a live block; other streams may use it once the mark is passed.
+    pub fn free(&mut self, address: u64, mark: Option<Mark>) {
+        if let Some((_, segment)) = self.segments.range_mut(..=address).next_back() {
+            let bytes = segment.free(address, mark);
+            self.used.subtract(bytes);
+        }
+    }
+
+    /// Gives up wholly free segments, highest first, while more than `keep` bytes are reserved: their addresses.
+    pub fn shrink(&mut self, keep: u64, clocks: &Clocks) -> Vec<u64> {
+        let mut given_up = Vec::new();
+        let idle: Vec<u64> = self
+            .segments
+            .iter()
+            .rev()
+            .filter(|(_, segment)| segment.is_idle(clocks))
+            .map(|(&base, _)| base)
+            .collect();
+        for base in idle {
+            if self.reserved.current <= keep {
+                break;
+            }
+            if let Some(segment) = self.segments.remove(&base) {
+                self.reserved.subtract(segment.bytes);
+                given_up.push(base);
+            }
+        }
+        for segment in self.segments.values_mut() {
+            segment.settle(clocks);
+        }
+        given_up
+    }
+
+    /// Gives up everything, at the end of a destroyed pool.
+    pub fn dissolve(&mut self) -> Vec<u64> {
+        self.reserved.current = 0;
+        std::mem::take(&mut self.segments).into_keys().collect()
+    }
+}

@@ -1,0 +1,93 @@
+//! A device's virtual addresses: host addresses, reserved once, whose pages cost memory only when they are touched.
+
+use std::collections::BTreeMap;
+
+/// Bytes of address space that a device reserves: many times any capacity that tests choose.
+const RESERVED: u64 = 256 << 30;
+
+/// Placement is in steps of this many bytes, the size of a device page.
+pub const PAGE: u64 = 2 << 20;
+
+/// The reserved addresses and what is placed in them.
+#[derive(Debug)]
+pub struct Range {
+    base: u64,
+    reserved: u64,
+    /// Bytes from `base` in which pieces may be placed.
+    window: u64,
+    /// Start and length of each piece.
+    placed: BTreeMap<u64, u64>,
+}
+
+impl Range {
+    /// Reserves addresses; less than [`RESERVED`] where the machine does not give that many.
+    pub fn reserve() -> Range {
+        let mut reserved = RESERVED;
+        loop {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing that exists.
+            let start = unsafe {
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    (reserved + PAGE) as usize,
+                    access,
+                    flags,
+                    -1,
+                    0,
+                )
+            };
+            if start != libc::MAP_FAILED {
+                let base = (start as u64).next_multiple_of(PAGE);
+                return Range {
+                    base,
+                    reserved,
+                    window: reserved,
+                    placed: BTreeMap::new(),
+                };
+            }
+            reserved /= 2;
+            assert!(reserved >= PAGE, "no address space for a simulated device");
+        }
+    }
+
+    /// Limits placement to this many bytes, or to all that is reserved.
+    pub fn set_window(&mut self, bytes: Option<u64>) {
+        self.window = bytes.unwrap_or(self.reserved).min(self.reserved);
+    }
+
+    /// All addresses of this device, in use or not.
+    pub fn addresses(&self) -> std::ops::Range<u64> {
+        self.base..self.base + self.reserved
+    }
+
+    /// Finds the first gap for a piece.
+    pub fn place(&mut self, bytes: u64) -> Option<u64> {
+        let mut gap = self.base;
+        for (&start, &length) in &self.placed {
+            if start - gap >= bytes {
+                break;
+            }
+            gap = (start + length).next_multiple_of(PAGE);
+        }
+        if gap.checked_add(bytes)? > self.base + self.window {
+            return None;
+        }
+        self.placed.insert(gap, bytes);
+        Some(gap)
+    }
+
+    /// Takes a piece away and returns its pages to the machine.
+    pub fn remove(&mut self, start: u64) {
+        if let Some(bytes) = self.placed.remove(&start) {
+            // SAFETY: the piece lies in this device's own mapping, and nothing refers to it any more.
+            unsafe {
+                libc::madvise(
+                    start as *mut libc::c_void,
+                    bytes as usize,
+                    libc::MADV_DONTNEED,
+                )
+            };
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! A piece of device memory that a pool has reserved, and the blocks it is cut into.
+
+use std::collections::BTreeMap;
+
+use super::clock::{Clocks, Mark, StreamKey};
+
+#[derive(Clone, Copy, Debug)]
+enum Use {
+    Live,
+    /// Free once the mark is passed; `None` when the host knows that it is.
+    Free(Option<Mark>),
+}
+
+/// What two neighbouring blocks are together, if they may be joined: blocks freed on different streams may not, since
+/// each becomes usable at its own time.
+fn both_free(left: Use, right: Use) -> Option<Use> {
+    match (left, right) {
+        (Use::Free(None), Use::Free(None)) => Some(left),
+        (Use::Free(Some(a)), Use::Free(Some(b))) if a.stream == b.stream => {
+            Some(if a.number >= b.number { left } else { right })
+        }
+        _ => None,
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    bytes: u64,
+    usage: Use,
+}
+
+/// Blocks by address; they cover the segment without gaps.
+#[derive(Debug)]
+pub struct Segment {
+    pub bytes: u64,
+    blocks: BTreeMap<u64, Block>,
+}
+
+impl Segment {
+    pub fn new(start: u64, bytes: u64) -> Segment {
+        let blocks = BTreeMap::from([(
+            start,
+            Block {
+                bytes,
+                usage: Use::Free(None),
+            },
+        )]);
+        Segment { bytes, blocks }
+    }
+
+    /// The smallest run of neighbouring blocks, free for this stream, that holds a request: its start and length.
+    pub fn best_fit(
+        &self,
+        bytes: u64,
+        stream: StreamKey,
+        clocks: &Clocks,
+        events: bool,
+    ) -> Option<(u64, u64)> {
+        let mut best: Option<(u64, u64)> = None;
+        let mut run: Option<(u64, u64)> = None;
+        let mut close = |run: Option<(u64, u64)>| {
+            if let Some((start, length)) = run.filter(|(_, length)| *length >= bytes)
+                && best.is_none_or(|(_, least)| length < least)
+            {
+                best = Some((start, length));
+            }
+        };
+        for (&start, block) in &self.blocks {
+            let usable = match block.usage {
+                Use::Live => false,
+                Use::Free(None) => true,
+                Use::Free(Some(mark)) => clocks.precedes(mark, stream, events),
+            };
+            if usable {
+                run = Some(run.map_or((start, block.bytes), |(first, length)| {
+                    (first, length + block.bytes)
+                }));
+            } else {
+                close(run.take());
+            }
+        }
+        close(run);
+        best
+    }
+
+    /// Makes the first `bytes` of a run live; what is left of its last block stays free under that block's own mark.
+    pub fn take(&mut self, start: u64, bytes: u64) {
+        let end = start + bytes;
+        let mut at = start;
+        while at < end {
+            let Some(block) = self.blocks.remove(&at) else {
+                break;
+            };
+            at += block.bytes;
+            if at > end {
+                self.blocks.insert(
+                    end,
+                    Block {
+                        bytes: at - end,
+                        usage: block.usage,
+                    },
+                );
+            }
+        }
+        self.blocks.insert(
+            start,
+            Block {
+                bytes,
+                usage: Use::Live,
+            },
+        );
+    }
+
+    /// Frees a live block and gives its length.
+    pub fn free(&mut self, start: u64, mark: Option<Mark>) -> u64 {
+        let Some(block) = self.blocks.get_mut(&start) else {
+            return 0;
+        };
+        block.usage = Use::Free(mark);
+        let bytes = block.bytes;
+        self.join_next(start);
+        if let Some((&before, _)) = self.blocks.range(..start).next_back() {
+            self.join_next(before);
+        }
+        bytes
+    }
+
+    /// Joins a block with its right neighbour if both are free in the same sense.
+    fn join_next(&mut self, start: u64) {
+        let Some(block) = self.blocks.get(&start).copied() else {
+            return;
+        };
+        let next = start + block.bytes;
+        let Some(neighbour) = self.blocks.get(&next).copied() else {
+            return;
+        };
+        if let Some(usage) = both_free(block.usage, neighbour.usage) {
+            self.blocks.remove(&next);
+            self.blocks.insert(
+                start,
+                Block {
+                    bytes: block.bytes + neighbour.bytes,
+                    usage,
+                },
+            );
+        }
+    }
+
+    /// Forgets marks that the host knows to be passed, and joins what became alike.
+    pub fn settle(&mut self, clocks: &Clocks) {
+        let starts: Vec<u64> = self.blocks.keys().rev().copied().collect();
+        for start in starts {
+            if let Some(block) = self.blocks.get_mut(&start)
+                && let Use::Free(Some(mark)) = block.usage
+                && clocks.passed(mark)
+            {
+                block.usage = Use::Free(None);
+            }
+            self.join_next(start);
+        }
+    }
+
+    /// Whether nothing is live and the host knows that all work on the blocks is finished.
+    pub fn is_idle(&self, clocks: &Clocks) -> bool {
+        self.blocks.values().all(|block| match block.usage {
+            Use::Live => false,
+            Use::Free(mark) => mark.is_none_or(|mark| clocks.passed(mark)),
+        })
+    }
+}

@@ -1,0 +1,218 @@
+//! Copies and memsets. Addresses of devices are checked against live allocations; addresses of the host are not.
+
+use std::sync::MutexGuard;
+
+use super::current::{self, on_stream};
+use crate::device::Device;
+use crate::simulator;
+use crate::status::{Outcome, Status, answer};
+
+/// Locks the devices that own these addresses, in the order of their ordinals, and checks that the bytes are live there.
+/// An address that no device owns has to be pinned host memory of the current device.
+fn lock_owners(
+    addresses: &[u64],
+    bytes: u64,
+    stream: Option<u64>,
+) -> Outcome<Vec<MutexGuard<'static, Device>>> {
+    let device = match stream {
+        Some(stream) => on_stream(stream)?.0,
+        None => current::device()?,
+    };
+    device.faults.check()?;
+    let here = device.ordinal;
+    drop(device);
+    let owner = |address: u64| simulator::owner(address).unwrap_or(here);
+    let mut ordinals: Vec<usize> = addresses
+        .iter()
+        .map(|&address| owner(address))
+        .chain([here])
+        .collect();
+    ordinals.sort_unstable();
+    ordinals.dedup();
+    let mut devices: Vec<_> = ordinals.into_iter().filter_map(simulator::lock).collect();
+    for &address in addresses {
+        let ordinal = owner(address);
+        let device = devices
+            .iter()
+            .find(|device| device.ordinal == ordinal)
+            .ok_or(Status::INVALID_VALUE)?;
+        if !device.memory.covers(address, bytes) {
+            return Err(Status::INVALID_VALUE);
+        }
+    }
+    if let Some(device) = devices.iter_mut().find(|device| device.ordinal == here) {
+        device.counted.copies += 1;
+        device.trace.note(|| format!("copy {bytes}"));
+    }
+    Ok(devices)
+}
+
+/// # Safety
+/// The addresses that are not in `checked` must be valid for `bytes` bytes.
+unsafe fn copy(to: u64, from: u64, bytes: usize, checked: &[u64], stream: Option<u64>) -> Outcome {
+    let _devices = lock_owners(checked, bytes as u64, stream)?;
+    if bytes > 0 {
+        // SAFETY: checked addresses lie in live allocations, which stay live while the devices are locked; the others
+        // are valid by contract. The two may overlap.
+        unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+    }
+    Ok(())
+}
+
+/// Host to device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoD_v2(to: u64, from: u64, bytes: usize) -> u32 {
+    // SAFETY: the caller passes a host address that is valid for reading.
+    answer(|| unsafe { copy(to, from, bytes, &[to], None) })
+}
+
+/// Host to device, on a stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
+    to: u64,
+    from: u64,
+    bytes: usize,
+    stream: u64,
+) -> u32 {
+    // SAFETY: the caller passes a host address that is valid for reading.
+    answer(|| unsafe { copy(to, from, bytes, &[to], Some(stream)) })
+}
+
+/// Device to host.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoH_v2(to: u64, from: u64, bytes: usize) -> u32 {
+    // SAFETY: the caller passes a host address that is valid for writing.
+    answer(|| unsafe { copy(to, from, bytes, &[from], None) })
+}
+
+/// Device to host, on a stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
+    to: u64,
+    from: u64,
+    bytes: usize,
+    stream: u64,
+) -> u32 {
+    // SAFETY: the caller passes a host address that is valid for writing.
+    answer(|| unsafe { copy(to, from, bytes, &[from], Some(stream)) })
+}
+
+/// Device to device.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) -> u32 {
+    // SAFETY: both addresses are checked.
+    answer(|| unsafe { copy(to, from, bytes, &[to, from], None) })
+}
+
+/// Device to device, on a stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: u64) -> u32 {
+    // SAFETY: both addresses are checked.
+    answer(|| unsafe { copy(to, from, bytes, &[to, from], Some(stream)) })
+}
+
+/// From one device to another; the addresses tell which.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyPeer(
+    to: u64,
+    _to_context: u64,
+    from: u64,
+    _from_context: u64,
+    bytes: usize,
+) -> u32 {
+    // SAFETY: both addresses are checked.
+    answer(|| unsafe { copy(to, from, bytes, &[to, from], None) })
+}
+
+/// From one device to another, on a stream; the addresses tell which.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyPeerAsync(
+    to: u64,
+    _to_context: u64,
+    from: u64,
+    _from_context: u64,
+    bytes: usize,
+    stream: u64,
+) -> u32 {
+    // SAFETY: both addresses are checked.
+    answer(|| unsafe { copy(to, from, bytes, &[to, from], Some(stream)) })
+}
+
+/// Between any two addresses: those of devices are checked.
+///
+/// # Safety
+/// Host addresses must be valid for `bytes` bytes.
+unsafe fn copy_any(to: u64, from: u64, bytes: usize, stream: Option<u64>) -> Outcome {
+    let checked: Vec<u64> = [to, from]
+        .into_iter()
+        .filter(|&address| simulator::owner(address).is_some())
+        .collect();
+    // SAFETY: by contract.
+    unsafe { copy(to, from, bytes, &checked, stream) }
+}
+
+/// Between any two addresses.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy(to: u64, from: u64, bytes: usize) -> u32 {
+    // SAFETY: the caller passes valid host addresses, where they are the host's.
+    answer(|| unsafe { copy_any(to, from, bytes, None) })
+}
+
+/// Between any two addresses, on a stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: u64) -> u32 {
+    // SAFETY: the caller passes valid host addresses, where they are the host's.
+    answer(|| unsafe { copy_any(to, from, bytes, Some(stream)) })
+}
+
+fn fill<T: Copy>(to: u64, value: T, count: usize, stream: Option<u64>) -> Outcome {
+    let bytes = count
+        .checked_mul(size_of::<T>())
+        .ok_or(Status::INVALID_VALUE)?;
+    if !to.is_multiple_of(align_of::<T>() as u64) {
+        return Err(Status::INVALID_VALUE);
+    }
+    let _devices = lock_owners(&[to], bytes as u64, stream)?;
+    if count > 0 {
+        // SAFETY: checked to lie in a live allocation, which stays live while its device is locked, and aligned.
+        unsafe { std::slice::from_raw_parts_mut(to as *mut std::mem::MaybeUninit<T>, count) }
+            .fill(std::mem::MaybeUninit::new(value));
+    }
+    Ok(())
+}
+
+/// Sets bytes.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemsetD8_v2(to: u64, value: u8, count: usize) -> u32 {
+    answer(|| fill(to, value, count, None))
+}
+
+/// Sets bytes, on a stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: u64) -> u32 {
+    answer(|| fill(to, value, count, Some(stream)))
+}
+
+/// Sets 16-bit words.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemsetD16_v2(to: u64, value: u16, count: usize) -> u32 {
+    answer(|| fill(to, value, count, None))
+}
+
+/// Sets 16-bit words, on a stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemsetD16Async(to: u64, value: u16, count: usize, stream: u64) -> u32 {
+    answer(|| fill(to, value, count, Some(stream)))
+}
+
+/// Sets 32-bit words.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemsetD32_v2(to: u64, value: u32, count: usize) -> u32 {
+    answer(|| fill(to, value, count, None))
+}
+
+/// Sets 32-bit words, on a stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemsetD32Async(to: u64, value: u32, count: usize, stream: u64) -> u32 {
+    answer(|| fill(to, value, count, Some(stream)))
+}

@@ -1,0 +1,179 @@
+//! Attributes and occupancy of kernels. Registers and the like are stand-ins: nothing is compiled here.
+
+use super::current;
+use crate::handle::Kind;
+use crate::simulator::of_handle;
+use crate::status::{Outcome, Status, answer, store, store_if_wanted};
+
+const MULTIPROCESSORS: i32 = 132;
+const THREADS_PER_MULTIPROCESSOR: i32 = 2048;
+const BLOCKS_PER_MULTIPROCESSOR: i32 = 32;
+const SHARED_PER_MULTIPROCESSOR: usize = 228 << 10;
+/// The most that a block may have, opted in.
+const SHARED_PER_BLOCK: usize = 227 << 10;
+/// What a block has without opting in.
+const SHARED_DEFAULT: i32 = 48 << 10;
+const THREADS_PER_BLOCK: i32 = 1024;
+
+fn check(function: u64) -> Outcome {
+    let (device, serial) = of_handle(function, Kind::Function)?;
+    device
+        .objects
+        .functions
+        .get(&serial)
+        .map(|_| ())
+        .ok_or(Status::INVALID_HANDLE)
+}
+
+/// An attribute of a kernel.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuFuncGetAttribute(to: *mut i32, attribute: u32, function: u64) -> u32 {
+    answer(|| {
+        let (device, serial) = of_handle(function, Kind::Function)?;
+        let known = device
+            .objects
+            .functions
+            .get(&serial)
+            .ok_or(Status::INVALID_HANDLE)?;
+        let default = match attribute {
+            0 => THREADS_PER_BLOCK,
+            1..=3 | 7 => 0,
+            4 => 32,
+            5 | 6 => 90,
+            8 => SHARED_DEFAULT,
+            9 => -1,
+            10..=16 => 0,
+            _ => return Err(Status::INVALID_VALUE),
+        };
+        // SAFETY: the caller passes a place for one number.
+        unsafe { store(to, *known.attributes.get(&attribute).unwrap_or(&default)) }
+    })
+}
+
+/// Sets an attribute of a kernel, which is stored and has no further effect.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuFuncSetAttribute(function: u64, attribute: u32, value: i32) -> u32 {
+    answer(|| {
+        let (mut device, serial) = of_handle(function, Kind::Function)?;
+        device.faults.check()?;
+        let known = device
+            .objects
+            .functions
+            .get_mut(&serial)
+            .ok_or(Status::INVALID_HANDLE)?;
+        if attribute == 8 && usize::try_from(value).map_or(true, |bytes| bytes > SHARED_PER_BLOCK) {
+            return Err(Status::INVALID_VALUE);
+        }
+        known.attributes.insert(attribute, value);
+        Ok(())
+    })
+}
+
+/// Sets a kernel's preferred division of cache and shared memory, without effect.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuFuncSetCacheConfig(function: u64, _config: u32) -> u32 {
+    answer(|| check(function))
+}
+
+/// Blocks that a multiprocessor holds, by their threads and shared memory.
+fn resident(block: i32, shared: usize) -> Outcome<i32> {
+    if !(1..=THREADS_PER_BLOCK).contains(&block) || shared > SHARED_PER_BLOCK {
+        return Err(Status::INVALID_VALUE);
+    }
+    let by_shared = SHARED_PER_MULTIPROCESSOR / (shared + 1024);
+    Ok((THREADS_PER_MULTIPROCESSOR / block)
+        .min(BLOCKS_PER_MULTIPROCESSOR)
+        .min(by_shared as i32))
+}
+
+/// Blocks of a kernel that a multiprocessor holds.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+    blocks: *mut i32,
+    function: u64,
+    block: i32,
+    shared: usize,
+) -> u32 {
+    answer(|| {
+        drop(current::sound_device()?);
+        check(function)?;
+        // SAFETY: the caller passes a place for one number.
+        unsafe { store(blocks, resident(block, shared)?) }
+    })
+}
+
+/// Blocks of a kernel that a multiprocessor holds.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    blocks: *mut i32,
+    function: u64,
+    block: i32,
+    shared: usize,
+    _flags: u32,
+) -> u32 {
+    // SAFETY: the same contract.
+    unsafe { cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, block, shared) }
+}
+
+/// The block size that fills a device, and the blocks that this takes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSize(
+    grid: *mut i32,
+    block: *mut i32,
+    function: u64,
+    shared_of: Option<extern "C" fn(i32) -> usize>,
+    shared: usize,
+    limit: i32,
+) -> u32 {
+    answer(|| {
+        drop(current::sound_device()?);
+        check(function)?;
+        let size = if limit > 0 {
+            limit.min(THREADS_PER_BLOCK)
+        } else {
+            THREADS_PER_BLOCK
+        };
+        let bytes = shared_of.map_or(shared, |shared_of| shared_of(size));
+        // SAFETY: null, or places for one number each.
+        unsafe {
+            store_if_wanted(grid, MULTIPROCESSORS * resident(size, bytes)?);
+            store_if_wanted(block, size);
+        }
+        Ok(())
+    })
+}
+
+/// The block size that fills a device, and the blocks that this takes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
+    grid: *mut i32,
+    block: *mut i32,
+    function: u64,
+    shared_of: Option<extern "C" fn(i32) -> usize>,
+    shared: usize,
+    limit: i32,
+    _flags: u32,
+) -> u32 {
+    // SAFETY: the same contract.
+    unsafe { cuOccupancyMaxPotentialBlockSize(grid, block, function, shared_of, shared, limit) }
+}
+
+/// Shared memory that each of some blocks on a multiprocessor may have.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuOccupancyAvailableDynamicSMemPerBlock(
+    bytes: *mut usize,
+    function: u64,
+    blocks: i32,
+    _block: i32,
+) -> u32 {
+    answer(|| {
+        check(function)?;
+        let blocks = usize::try_from(blocks)
+            .ok()
+            .filter(|&blocks| blocks > 0)
+            .ok_or(Status::INVALID_VALUE)?;
+        let share = (SHARED_PER_MULTIPROCESSOR / blocks).saturating_sub(1024);
+        // SAFETY: the caller passes a place for one number.
+        unsafe { store(bytes, share.min(SHARED_PER_BLOCK)) }
+    })
+}

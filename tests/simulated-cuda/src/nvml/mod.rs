@@ -1,0 +1,42 @@
+//! NVML: what a program may ask about devices, and about the processes on them, without a context of its own.
+
+pub mod memory;
+pub mod reading;
+pub mod system;
+
+use std::sync::MutexGuard;
+
+use crate::device::Device;
+use crate::handle::Kind;
+use crate::simulator;
+use crate::status::{SUCCESS, Status, store};
+
+pub const INVALID_ARGUMENT: u32 = 2;
+pub const NOT_SUPPORTED: u32 = 3;
+pub const NOT_FOUND: u32 = 6;
+pub const INSUFFICIENT_SIZE: u32 = 7;
+
+/// The result of an NVML function: the error is a `nvmlReturn_t`.
+pub type NvmlResult<T = ()> = Result<T, u32>;
+
+fn answer(body: impl FnOnce() -> NvmlResult) -> u32 {
+    body().err().unwrap_or(SUCCESS)
+}
+
+/// Turns a missing place or a missing device into NVML's status for it.
+fn invalid(_: Status) -> u32 {
+    INVALID_ARGUMENT
+}
+
+fn device(handle: u64) -> NvmlResult<MutexGuard<'static, Device>> {
+    simulator::of_handle(handle, Kind::Monitor)
+        .map(|(device, _)| device)
+        .map_err(invalid)
+}
+
+/// # Safety
+/// `place` is null or a place for one `T`.
+unsafe fn give<T>(place: *mut T, value: T) -> NvmlResult {
+    // SAFETY: by contract.
+    unsafe { store(place, value) }.map_err(invalid)
+}

@@ -1,0 +1,113 @@
+//! Sensors and modes of a device: constants of an H100 at work.
+
+use super::{NOT_SUPPORTED, answer, device, give};
+
+/// `nvmlUtilization_t`, in percent.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Utilization {
+    pub gpu: u32,
+    pub memory: u32,
+}
+
+/// How busy a device is.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetUtilizationRates(handle: u64, to: *mut Utilization) -> u32 {
+    answer(|| {
+        let _device = device(handle)?;
+        // SAFETY: the caller passes a place for the figures.
+        unsafe {
+            give(
+                to,
+                Utilization {
+                    gpu: 50,
+                    memory: 25,
+                },
+            )
+        }
+    })
+}
+
+/// Declares entry points that give one number.
+macro_rules! constants {
+    ($($(#[$doc:meta])* fn $name:ident($($ignored:ident: $kind:ty),*) -> $value:expr;)*) => {$(
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(handle: u64, $($ignored: $kind,)* to: *mut u32) -> u32 {
+            // SAFETY: the caller passes a place for one number.
+            answer(|| device(handle).and_then(|_| unsafe { give(to, $value) }))
+        }
+    )*};
+}
+
+constants! {
+    /// The temperature in degrees Celsius.
+    fn nvmlDeviceGetTemperature(_sensor: u32) -> 45;
+    /// The power in milliwatts.
+    fn nvmlDeviceGetPowerUsage() -> 350_000;
+    /// The enforced limit of the power in milliwatts.
+    fn nvmlDeviceGetEnforcedPowerLimit() -> 700_000;
+    /// A clock in MHz.
+    fn nvmlDeviceGetClockInfo(_clock: u32) -> 1980;
+    /// The most that a clock may have, in MHz.
+    fn nvmlDeviceGetMaxClockInfo(_clock: u32) -> 1980;
+    /// Whether the driver stays loaded: yes.
+    fn nvmlDeviceGetPersistenceMode() -> 1;
+    /// Whether several processes may use the device: yes.
+    fn nvmlDeviceGetComputeMode() -> 0;
+    /// Lanes of the link to the host.
+    fn nvmlDeviceGetCurrPcieLinkWidth() -> 16;
+    /// Generation of the link to the host.
+    fn nvmlDeviceGetCurrPcieLinkGeneration() -> 5;
+    /// Traffic on the link to the host, in KB per second.
+    fn nvmlDeviceGetPcieThroughput(_counter: u32) -> 0;
+}
+
+/// Why the clocks are lower than they could be: bit mask, none set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetCurrentClocksEventReasons(handle: u64, to: *mut u64) -> u32 {
+    // SAFETY: the caller passes a place for one number.
+    answer(|| device(handle).and_then(|_| unsafe { give(to, 0) }))
+}
+
+/// The older name of [`nvmlDeviceGetCurrentClocksEventReasons`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetCurrentClocksThrottleReasons(
+    handle: u64,
+    to: *mut u64,
+) -> u32 {
+    // SAFETY: the same contract.
+    unsafe { nvmlDeviceGetCurrentClocksEventReasons(handle, to) }
+}
+
+/// Whether memory errors are corrected: now, and after the next start.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetEccMode(
+    handle: u64,
+    current: *mut u32,
+    pending: *mut u32,
+) -> u32 {
+    answer(|| {
+        let _device = device(handle)?;
+        // SAFETY: the caller passes places for two numbers.
+        unsafe { give(current, 1).and_then(|()| give(pending, 1)) }
+    })
+}
+
+/// Memory errors: none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetTotalEccErrors(
+    handle: u64,
+    _kind: u32,
+    _counter: u32,
+    to: *mut u64,
+) -> u32 {
+    // SAFETY: the caller passes a place for one number.
+    answer(|| device(handle).and_then(|_| unsafe { give(to, 0) }))
+}
+
+/// Whether the device is divided: it cannot be.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetMigMode(handle: u64, _current: u64, _pending: u64) -> u32 {
+    answer(|| device(handle).map(drop).and(Err(NOT_SUPPORTED)))
+}

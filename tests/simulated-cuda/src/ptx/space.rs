@@ -1,0 +1,144 @@
+//! The address spaces that a warp sees, and the check of every access.
+
+use super::globals::Globals;
+use super::kernel::{Fault, Memory};
+use super::registers::LANES;
+use std::ops::Range;
+
+/// Where an instruction's addresses point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Region {
+    /// Global memory, or whatever a tagged address names.
+    Generic,
+    /// Offsets into the block's shared memory.
+    Shared,
+    /// Offsets into the thread's own memory.
+    Local,
+    /// Offsets into the kernel's arguments, which are only read.
+    Argument,
+}
+
+/// Marks a generic address that is an offset into shared memory. Host addresses are below 2⁴⁷.
+pub const SHARED_TAG: u64 = 1 << 60;
+/// Marks a generic address that is an offset into local memory.
+pub const LOCAL_TAG: u64 = 1 << 61;
+
+/// How many recent allocations are remembered, by the instruction that found them.
+pub const SITES: usize = 64;
+
+/// The memory that a warp sees.
+pub struct Space<'a> {
+    pub memory: &'a dyn Memory,
+    /// The module's own variables.
+    pub globals: &'a Globals,
+    pub arguments: &'a [u8],
+    pub shared: &'a mut [u8],
+    /// The local memory of the warp's lanes, one after the other.
+    pub local: &'a mut [u8],
+    /// The allocation that an instruction touched last.
+    pub recent: &'a mut [Range<u64>; SITES],
+}
+
+impl Space<'_> {
+    /// The text at the address of a module's variable.
+    pub fn text(&self, address: u64) -> String {
+        self.globals.text(address)
+    }
+
+    /// Whether the bytes lie in one allocation; `site` says which instruction asks.
+    #[inline(always)]
+    fn holds(&mut self, address: u64, size: u64, site: usize) -> bool {
+        let recent = &self.recent[site % SITES];
+        address >= recent.start && address.wrapping_add(size) <= recent.end
+            || self.find(address, size, site)
+    }
+
+    #[cold]
+    fn find(&mut self, address: u64, size: u64, site: usize) -> bool {
+        let Some(end) = address.checked_add(size) else {
+            return false;
+        };
+        let globals = Some(self.globals.range()).filter(|range| range.contains(&address));
+        match globals.or_else(|| self.memory.allocation(address)) {
+            Some(range) if range.contains(&address) && end <= range.end => {
+                self.recent[site % SITES] = range;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The host's pointer for one lane's access of `size` bytes.
+    #[inline(always)]
+    pub fn resolve(
+        &mut self,
+        region: Region,
+        address: u64,
+        size: usize,
+        lane: usize,
+        site: usize,
+    ) -> Result<*mut u8, Fault> {
+        if address & (size as u64 - 1) != 0 {
+            return Err(Fault::MisalignedAddress(address));
+        }
+        if region == Region::Generic && address < SHARED_TAG {
+            return match self.holds(address, size as u64, site) {
+                true => Ok(address as *mut u8),
+                false => Err(Fault::IllegalAddress(address)),
+            };
+        }
+        if region == Region::Argument {
+            let start = address as usize;
+            let place = start.checked_add(size);
+            return place
+                .and_then(|end| self.arguments.get(start..end))
+                .map(|place| place.as_ptr().cast_mut())
+                .ok_or(Fault::IllegalAddress(address));
+        }
+        let offset = (address & !(SHARED_TAG | LOCAL_TAG)) as usize;
+        let place = if region == Region::Shared
+            || (region == Region::Generic && address & SHARED_TAG != 0)
+        {
+            offset
+                .checked_add(size)
+                .and_then(|end| self.shared.get_mut(offset..end))
+        } else {
+            let share = self.local.len() / LANES;
+            let mine = &mut self.local[lane * share..(lane + 1) * share];
+            offset
+                .checked_add(size)
+                .and_then(|end| mine.get_mut(offset..end))
+        };
+        place
+            .map(<[u8]>::as_mut_ptr)
+            .ok_or(Fault::IllegalAddress(address))
+    }
+
+    /// The host's pointer to `bytes` consecutive bytes of global or shared memory that start at a multiple of `align`, if
+    /// they lie in one allocation; `None` sends the caller to the lane-by-lane path, which finds the fault.
+    #[inline(always)]
+    pub fn resolve_run(
+        &mut self,
+        region: Region,
+        address: u64,
+        bytes: usize,
+        align: usize,
+        site: usize,
+    ) -> Option<*mut u8> {
+        if address & (align as u64 - 1) != 0 {
+            return None;
+        }
+        match region {
+            Region::Generic if address < SHARED_TAG => self
+                .holds(address, bytes as u64, site)
+                .then_some(address as *mut u8),
+            Region::Shared => {
+                let start = usize::try_from(address).ok()?;
+                self.shared
+                    .get_mut(start..start.checked_add(bytes)?)
+                    .map(<[u8]>::as_mut_ptr)
+            }
+            _ => None,
+        }
+    }
+}

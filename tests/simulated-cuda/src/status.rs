@@ -1,0 +1,66 @@
+//! The driver's status codes, and how an entry point answers with one.
+
+/// A `CUresult` other than success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status(pub u32);
+
+/// What the simulator's own functions return; only the entry points turn it into a number.
+pub type Outcome<T = ()> = Result<T, Status>;
+
+/// The number for success, in every library that is modelled.
+pub const SUCCESS: u32 = 0;
+
+impl Status {
+    pub const INVALID_VALUE: Status = Status(1);
+    pub const OUT_OF_MEMORY: Status = Status(2);
+    pub const NOT_INITIALIZED: Status = Status(3);
+    pub const INVALID_DEVICE: Status = Status(101);
+    pub const INVALID_IMAGE: Status = Status(200);
+    pub const INVALID_CONTEXT: Status = Status(201);
+    pub const UNSUPPORTED_LIMIT: Status = Status(215);
+    pub const INVALID_PTX: Status = Status(218);
+    pub const FILE_NOT_FOUND: Status = Status(301);
+    pub const INVALID_HANDLE: Status = Status(400);
+    pub const NOT_FOUND: Status = Status(500);
+    pub const ILLEGAL_ADDRESS: Status = Status(700);
+    pub const CONTEXT_IS_DESTROYED: Status = Status(709);
+    pub const ASSERT: Status = Status(710);
+    pub const MISALIGNED_ADDRESS: Status = Status(716);
+    pub const NOT_SUPPORTED: Status = Status(801);
+}
+
+/// Runs an entry point and gives its `CUresult`.
+pub fn answer(body: impl FnOnce() -> Outcome) -> u32 {
+    match body() {
+        Ok(()) => SUCCESS,
+        Err(Status(code)) => code,
+    }
+}
+
+/// Writes a result to the caller's place, which CUDA rejects when it is null.
+///
+/// # Safety
+/// `place` is null or points to memory for one `T`.
+pub unsafe fn store<T>(place: *mut T, value: T) -> Outcome {
+    if place.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    // SAFETY: not null, and by contract writable; callers may pass unaligned places.
+    unsafe { place.write_unaligned(value) };
+    Ok(())
+}
+
+/// Writes a result that the caller may decline with a null pointer.
+///
+/// # Safety
+/// As for [`store`].
+pub unsafe fn store_if_wanted<T>(place: *mut T, value: T) {
+    // SAFETY: as for `store`; a null place is simply not written.
+    let _ = unsafe { store(place, value) };
+}
+
+/// Ends the process loudly: the program asked for something that is not simulated, and any answer would be made up.
+pub fn not_modelled(what: &str) -> ! {
+    eprintln!("simulated CUDA: {what} is not modelled");
+    std::process::abort()
+}

@@ -1,0 +1,183 @@
+//! Errors, lost contexts, modules and what devices say about themselves.
+
+mod support;
+
+use std::ffi::CStr;
+
+use simulated_cuda::control::*;
+use simulated_cuda::driver::allocation::*;
+use simulated_cuda::driver::context_stack::*;
+use simulated_cuda::driver::device_query::*;
+use simulated_cuda::driver::error_text::*;
+use simulated_cuda::driver::launch::*;
+use simulated_cuda::driver::module::*;
+use simulated_cuda::driver::stream::*;
+use simulated_cuda::nvml;
+use support::*;
+
+/// Writes its argument's double to where each thread stands.
+const DOUBLE: &CStr = c"
+.version 9.0
+.target sm_90
+.address_size 64
+
+.visible .entry twice(
+    .param .u64 twice_param_0,
+    .param .u32 twice_param_1
+)
+{
+    .reg .b32 %r<5>;
+    .reg .b64 %rd<5>;
+    ld.param.u64 %rd1, [twice_param_0];
+    ld.param.u32 %r1, [twice_param_1];
+    cvta.to.global.u64 %rd2, %rd1;
+    mov.u32 %r2, %tid.x;
+    add.s32 %r3, %r1, %r1;
+    mul.wide.u32 %rd3, %r2, 4;
+    add.s64 %rd4, %rd2, %rd3;
+    st.global.u32 [%rd4], %r3;
+    ret;
+}
+";
+
+fn launch(function: u64, threads: u32, address: u64, number: u32) -> u32 {
+    let arguments = [
+        (&raw const address).cast::<u8>(),
+        (&raw const number).cast(),
+    ];
+    unsafe {
+        cuLaunchKernel(
+            function,
+            1,
+            1,
+            1,
+            threads,
+            1,
+            1,
+            0,
+            0,
+            arguments.as_ptr(),
+            0,
+        )
+    }
+}
+
+#[test]
+fn names_and_texts_of_errors() {
+    let text = |code| {
+        let (mut name, mut text) = (std::ptr::null(), std::ptr::null());
+        let statuses = unsafe {
+            (
+                cuGetErrorName(code, &mut name),
+                cuGetErrorString(code, &mut text),
+            )
+        };
+        (statuses == (0, 0)).then(|| unsafe { (CStr::from_ptr(name), CStr::from_ptr(text)) })
+    };
+    assert_eq!(
+        text(2),
+        Some((c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"))
+    );
+    assert_eq!(
+        text(700).map(|(name, _)| name),
+        Some(c"CUDA_ERROR_ILLEGAL_ADDRESS")
+    );
+    assert_eq!(text(4711), None);
+}
+
+#[test]
+fn a_kernel_runs_and_one_that_leaves_its_memory_loses_the_context() {
+    let _bench = Bench::new();
+    let module = out(|place| unsafe { cuModuleLoadData(place, DOUBLE.as_ptr()) });
+    let mut function = 0;
+    assert_eq!(
+        unsafe { cuModuleGetFunction(&mut function, module, c"thrice".as_ptr()) },
+        500
+    );
+    assert_eq!(
+        unsafe { cuModuleGetFunction(&mut function, module, c"twice".as_ptr()) },
+        0
+    );
+    let block = allocate(default_pool(), 16, 0);
+    assert_eq!(launch(function, 4, block, 21), 0);
+    assert_eq!(download::<u32>(block, 4), [42; 4]);
+    assert_eq!(launch(function, 2000, block, 1), INVALID_VALUE);
+
+    assert_eq!(launch(function, 5, block, 1), 0, "the fault comes later");
+    assert_eq!(cuCtxSynchronize(), 700);
+    assert_eq!(cuMemFreeAsync(block, 0), 700);
+    assert_eq!(counters().refused_frees, 1);
+    simulated_cuda_clear_fault(0);
+    assert_eq!(counters().live_allocations, 0);
+    assert_eq!(counters().launches, 2);
+    assert_eq!(cuModuleUnload(module), 0);
+    assert_eq!(counters().live_modules, 0);
+}
+
+#[test]
+fn a_context_is_lost_at_the_ordered_launch() {
+    let _bench = Bench::new();
+    let module = out(|place| unsafe { cuModuleLoadData(place, DOUBLE.as_ptr()) });
+    let function = out(|place| unsafe { cuModuleGetFunction(place, module, c"twice".as_ptr()) });
+    let block = upload(&[1u32]);
+    simulated_cuda_fault_at_launch(0, 2, 719, false);
+    assert_eq!(launch(function, 1, block, 5), 0);
+    assert_eq!(cuStreamSynchronize(0), 0);
+    assert_eq!(launch(function, 1, block, 6), 0);
+    assert_eq!(try_allocate(default_pool(), 1, 0), Err(719));
+    assert_eq!(launch(function, 1, block, 7), 719);
+    simulated_cuda_clear_fault(0);
+    assert_eq!(
+        download::<u32>(block, 1),
+        [10],
+        "the lost launch did nothing"
+    );
+    simulated_cuda_fault_at_launch(0, 1, 700, true);
+    assert_eq!(launch(function, 1, block, 8), 700);
+    simulated_cuda_clear_fault(0);
+    assert_eq!(cuMemFree_v2(block), 0);
+    assert_eq!(cuModuleUnload(module), 0);
+}
+
+#[test]
+fn devices_describe_themselves() {
+    let _bench = Bench::new();
+    let mut missing = 0;
+    assert_eq!(unsafe { cuDeviceGet(&mut missing, 99) }, 101);
+    assert_eq!(
+        out(|place| unsafe { cuDeviceGetAttribute(place, 75, 0) }),
+        9
+    );
+    assert_eq!(
+        out(|place| unsafe { cuDeviceGetAttribute(place, 115, 0) }),
+        1
+    );
+    simulated_cuda_set_pools_supported(0, false);
+    assert_eq!(
+        out(|place| unsafe { cuDeviceGetAttribute(place, 115, 0) }),
+        0
+    );
+    let mut address = 0;
+    assert_eq!(unsafe { cuMemAllocAsync(&mut address, 1, 0) }, 801);
+    simulated_cuda_set_pools_supported(0, true);
+
+    let device = out(|place| unsafe { nvml::system::nvmlDeviceGetHandleByIndex_v2(0, place) });
+    let memory = out(|place| unsafe { nvml::memory::nvmlDeviceGetMemoryInfo(device, place) });
+    assert_eq!(
+        (memory.total, memory.used),
+        (256 * MIB, counters().device_used)
+    );
+}
+
+#[test]
+fn a_trace_lists_what_happened() {
+    let _bench = Bench::new();
+    simulated_cuda_trace(0, true);
+    free(allocate(default_pool(), 100, 0), 0);
+    simulated_cuda_trace(0, false);
+    let needed = unsafe { simulated_cuda_trace_text(0, std::ptr::null_mut(), 0) };
+    let mut text = vec![0; needed];
+    unsafe { simulated_cuda_trace_text(0, text.as_mut_ptr(), needed) };
+    let text = unsafe { CStr::from_ptr(text.as_ptr()) };
+    assert_eq!(text, c"allocate 100\nfree 100\n");
+}
