@@ -233,8 +233,69 @@ fn recovering(scale: &Scale) -> Result<()> {
     Ok(())
 }
 
+/// What CUDA's documentation leaves open, as this driver answers it (docs/cuda.md).
+fn open_questions(scale: &Scale) -> Result<()> {
+    println!("what the documentation leaves open, as this driver answers it");
+    let limit = 3 * scale.block + 1;
+    let memory = DeviceMemory::cuda(0).limit(limit).open()?;
+    let block = |bytes: u64| Tensor::zeros(bytes as usize, DType::U8, memory.device());
+    let enforcement = memory.stats().enforcement;
+    println!("  a pool's greatest size: {enforcement:?} (hard: kept)");
+
+    let mut held = Vec::new();
+    while held.len() < 4096 {
+        match block(MIB) {
+            Ok(block) => held.push(block),
+            Err(_) => break,
+        }
+    }
+    let reserved = memory.stats().reserved.unwrap_or(0);
+    println!("  of {limit} bytes it lets blocks of 1 MiB take {reserved}");
+
+    // A pool full of small free pieces, of which the last uses are not known to be over.
+    held.clear();
+    println!(
+        "  the pool makes one block of its freed pieces by itself: {}",
+        block(2 * scale.block).is_ok()
+    );
+    memory.device().synchronize()?;
+    println!(
+        "  … after a synchronization: {}",
+        block(2 * scale.block).is_ok()
+    );
+    memory.trim()?;
+    println!("  … after a trim: {}", block(2 * scale.block).is_ok());
+
+    let factor = Tensor::ones((256, 256), DType::F32, memory.device())?;
+    memory.device().synchronize()?;
+    let before = memory.stats();
+    let product = factor.matmul(&factor)?;
+    memory.device().synchronize()?;
+    let after = memory.stats();
+    let product = product.elem_count() as u64 * 4;
+    let in_pool = after
+        .in_use
+        .zip(before.in_use)
+        .map(|(after, before)| after - before - product);
+    let outside = after.unaccounted.zip(before.unaccounted);
+    let outside = outside.map(|(after, before)| after.saturating_sub(before));
+    println!(
+        "  cuBLAS's workspace for a first product: {in_pool:?} bytes in the pool, {outside:?} outside"
+    );
+
+    drop(factor);
+    memory.reset_peak();
+    let stats = memory.stats();
+    println!(
+        "  a peak begins anew at the present use: {}",
+        stats.peak == stats.in_use
+    );
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let scale = Scale::new();
+    open_questions(&scale)?;
     against_a_loop_by_hand(&scale)?;
     against_the_default_pool(&scale)?;
     taking_memory(&scale)?;

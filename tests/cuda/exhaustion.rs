@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::{AdaptiveTrainer, DeviceMemory, Error};
-use candle_nn::{AdamW, Optimizer, SGD};
+use candle_nn::{Optimizer, SGD};
 
 use crate::gpu::{MIB, gpu, simulated};
 use crate::jobs::{Job, SAMPLES};
 use crate::simulator::Simulator;
-use crate::support::{Halves, Schedule};
+use crate::support::{Halves, Returns, Schedule};
 
 /// What came of a step into which failures were sent.
 enum Outcome {
@@ -19,66 +19,74 @@ enum Outcome {
     Interrupted,
 }
 
-struct Trial<'a> {
+/// How a step is set up, before failures are sent into it.
+struct Setting<O> {
+    optimizer: fn(&Job) -> O,
+    /// One trainer for all trials: it has its buffers, and a size that has gone well. Its optimizer has no state.
+    is_warm: bool,
+    /// Failing allocations in a row.
+    times: u64,
+}
+
+struct Trials<'a, O: Optimizer> {
     job: &'a Job,
     memory: &'a DeviceMemory,
     simulator: Simulator,
-    /// Whether a clean step comes before: then there are buffers, and a size that has gone well.
-    is_warm: bool,
+    setting: Setting<O>,
+    trainer: Option<AdaptiveTrainer<O>>,
 }
 
-impl Trial<'_> {
-    /// One step, from the initial parameters and fresh moments, in which `times` allocations from the `nth` on fail.
-    fn step(&self, nth: u64, times: u64) -> Outcome {
+const HALVES: [usize; 2] = [SAMPLES / 2; 2];
+
+impl<O: Optimizer> Trials<'_, O> {
+    fn trainer(&mut self) -> AdaptiveTrainer<O> {
+        let optimizer = self.setting.optimizer;
+        self.trainer.take().unwrap_or_else(|| {
+            let policy = Returns::to(SAMPLES / 2);
+            self.job
+                .trainer_with(optimizer(self.job), Some(self.memory), policy)
+        })
+    }
+
+    /// One step from the initial parameters, in which allocations from the `nth` on fail; none for 0.
+    fn step(&mut self, nth: u64) -> Outcome {
+        let mut trainer = self.trainer();
         self.job.restart();
-        let mut trainer = self.job.trainer(Some(self.memory), Halves(SAMPLES / 2));
-        if self.is_warm {
-            self.job.step(&mut trainer).unwrap();
-        }
         self.simulator.reset_counters();
-        self.simulator.fail_allocation(nth, times);
+        self.simulator
+            .fail_allocation(nth, self.setting.times.min(nth));
         let stepped = self.job.step(&mut trainer);
         self.simulator.disarm();
-        match stepped {
+        let outcome = match stepped {
             Ok(report) => {
-                if nth > 0 {
-                    assert!(report.retries > 0, "{} at {nth}", self.job.name);
-                }
+                assert_eq!(report.retries > 0, nth > 0, "{} at {nth}", self.job.name);
                 Outcome::Applied(report.sizes)
             }
             Err(Error::UpdateInterrupted(interrupted)) => {
                 let reason = interrupted.reason.expect("the reason of the first failure");
                 assert!(reason.resource_exhausted().is_some(), "{reason}");
-                // Nothing goes on from a mixture of old and new parameters.
+                // Nothing goes on from a mixture of old and new parameters, until both are restored.
                 let again = self.job.step(&mut trainer).unwrap_err();
                 assert!(matches!(again, Error::UpdateInterrupted(_)), "{again}");
-                self.redo(trainer);
+                trainer.replace_optimizer((self.setting.optimizer)(self.job));
+                self.job.restart();
+                assert_eq!(self.job.step(&mut trainer).unwrap().sizes, HALVES);
                 Outcome::Interrupted
             }
             Err(other) => panic!("{} at {nth}: {other:?}", self.job.name),
-        }
-    }
-
-    /// From a saved state with a new optimizer the same trainer does the step as if nothing had been.
-    fn redo(&self, mut trainer: AdaptiveTrainer<AdamW>) {
-        self.job.restart();
-        trainer.replace_optimizer(self.job.optimizer());
-        if self.is_warm {
-            self.job.step(&mut trainer).unwrap();
-        }
-        self.job.step(&mut trainer).unwrap();
+        };
+        self.trainer = Some(trainer).filter(|_| self.setting.is_warm);
+        outcome
     }
 
     /// The parameters after a step in these micro-batches in which nothing fails.
     fn undisturbed(&self, sizes: &[usize]) -> Vec<Vec<f64>> {
         self.job.restart();
-        let halves = [SAMPLES / 2; 2];
-        let first: &[usize] = if self.is_warm { &halves } else { &[] };
-        let schedule = Schedule::new(&[first, sizes].concat());
-        let mut trainer = self.job.trainer(Some(self.memory), schedule);
-        if self.is_warm {
-            assert_eq!(self.job.step(&mut trainer).unwrap().sizes, halves);
-        }
+        let optimizer = (self.setting.optimizer)(self.job);
+        let schedule = Schedule::new(sizes);
+        let mut trainer = self
+            .job
+            .trainer_with(optimizer, Some(self.memory), schedule);
         assert_eq!(self.job.step(&mut trainer).unwrap().sizes, sizes);
         self.job.state()
     }
@@ -94,47 +102,64 @@ struct Tally {
 
 impl Tally {
     /// Lets every allocation of a step fail, one in each trial.
-    fn run(&mut self, trial: &Trial<'_>, times: u64) {
-        trial.step(0, 0);
-        let allocations = trial.simulator.counters().allocations;
+    fn run<O: Optimizer>(&mut self, mut trials: Trials<'_, O>) {
+        for _ in 0..2 {
+            trials.step(0);
+        }
+        let allocations = trials.simulator.counters().allocations;
         assert!(allocations > 200, "{allocations}");
-        let live = trial.simulator.counters().live_bytes;
+        let live = trials.simulator.counters().live_bytes;
         let mut references: HashMap<Vec<usize>, Vec<Vec<f64>>> = HashMap::new();
         for nth in 1..=allocations {
-            let outcome = trial.step(nth, times);
-            self.points += 1;
-            self.leaked += trial.simulator.counters().live_bytes.abs_diff(live);
-            let sizes = match outcome {
+            let sizes = match trials.step(nth) {
                 Outcome::Applied(sizes) => sizes,
                 Outcome::Interrupted => {
                     self.interrupted += 1;
-                    vec![SAMPLES / 2; 2]
+                    HALVES.to_vec()
                 }
             };
-            let found = trial.job.state();
+            self.points += 1;
+            self.leaked += trials.simulator.counters().live_bytes.abs_diff(live);
+            let found = trials.job.state();
             let expected = references
                 .entry(sizes)
-                .or_insert_with_key(|sizes| trial.undisturbed(sizes));
+                .or_insert_with_key(|sizes| trials.undisturbed(sizes));
             let pairs = found.iter().flatten().zip(expected.iter().flatten());
             self.differing += pairs.filter(|(a, b)| a.to_bits() != b.to_bits()).count();
         }
     }
 }
 
-/// A first step, in which buffers are allocated and no size has gone well; a later one, in which the same size is tried once
-/// more; and one in which that fails as well.
 fn every_allocation(ordinal: usize, job: fn(&Device) -> Job) -> Tally {
     let memory = DeviceMemory::cuda(ordinal).open().unwrap();
     let job = job(memory.device());
+    let simulator = Simulator::of(ordinal).unwrap();
     let mut tally = Tally::default();
-    for (is_warm, times) in [(false, 1), (true, 1), (true, 2)] {
-        let trial = Trial {
+    // A first step, in which buffers are allocated and no size has gone well yet.
+    tally.run(Trials {
+        job: &job,
+        memory: &memory,
+        simulator,
+        setting: Setting {
+            optimizer: Job::optimizer,
+            is_warm: false,
+            times: 1,
+        },
+        trainer: None,
+    });
+    // A later one, in which the same size is tried once more, and that may fail as well.
+    for times in [1, 2] {
+        tally.run(Trials {
             job: &job,
             memory: &memory,
-            simulator: Simulator::of(ordinal).unwrap(),
-            is_warm,
-        };
-        tally.run(&trial, times);
+            simulator,
+            setting: Setting {
+                optimizer: Job::descent,
+                is_warm: true,
+                times,
+            },
+            trainer: None,
+        });
     }
     tally
 }
@@ -159,7 +184,7 @@ fn at_every_allocation_of_a_step() {
     let leaked: u64 = tallies.iter().map(|tally| tally.leaked).sum();
     let differing: usize = tallies.iter().map(|tally| tally.differing).sum();
     println!(
-        "{interrupted} of these points lie in candle's AdamW, which cannot be undone: reported, and redone"
+        "{interrupted} of these points lie in candle's optimizers, which cannot be undone: reported, and redone"
     );
     println!("figure: cuda/exhaustion_points_tested = {points} points");
     println!("figure: cuda/leaked_bytes = {leaked} bytes");

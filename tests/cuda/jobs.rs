@@ -8,8 +8,8 @@ use crate::support::transformer::{Config, Transformer, VOCABULARY};
 use crate::support::{ConvNet, settle, snapshot};
 
 const CONFIG: Config = Config {
-    context: 8,
-    width: 16,
+    context: 4,
+    width: 8,
     heads: 2,
     layers: 1,
 };

@@ -174,6 +174,33 @@ impl BatchPolicy for Halves {
     }
 }
 
+/// Half of what failed, and the whole again after a success.
+#[derive(Debug)]
+pub struct Returns {
+    whole: usize,
+    now: usize,
+}
+
+impl Returns {
+    pub fn to(whole: usize) -> Self {
+        Self { whole, now: whole }
+    }
+}
+
+impl BatchPolicy for Returns {
+    fn size(&self, remaining: usize) -> usize {
+        self.now.min(remaining)
+    }
+
+    fn succeeded(&mut self, _: &candle_headroom::Completed) {
+        self.now = self.whole;
+    }
+
+    fn failed(&mut self, failed: &Failed<'_>) {
+        self.now = (failed.size / 2).max(1);
+    }
+}
+
 /// Follows sizes that are given: the same split again.
 #[derive(Debug)]
 pub struct Schedule {

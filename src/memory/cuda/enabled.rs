@@ -19,6 +19,9 @@ use crate::memory::scope::Scopes;
 use crate::memory::stats::{Enforcement, MemoryStats};
 use crate::memory::{DEVICE_AUTO_FRACTION, DeviceMemory, Limit};
 
+/// The step in which GPUs map memory. A driver rounds a pool's greatest size up; in whole steps it stays within the limit.
+const STEP: u64 = 2 << 20;
+
 /// A pool of this size, and twice that from it, tells whether the driver keeps a pool's greatest size.
 const TRIAL: u64 = 32 << 20;
 
@@ -374,7 +377,7 @@ fn new_pool(
     growth: Growth,
     max_size: Option<u64>,
 ) -> Result<Pool, DriverError> {
-    let pool = Pool::new(context, max_size)?;
+    let pool = Pool::new(context, max_size.map(whole_steps))?;
     pool.keep_at_sync(match growth {
         Growth::OnDemand | Growth::Preallocate => u64::MAX,
         Growth::ReturnAtSync => 0,
@@ -383,12 +386,16 @@ fn new_pool(
 }
 
 fn fill(pool: &Pool, bytes: u64, stream: &Arc<CudaStream>, free: u64) -> Result<()> {
-    pool.fill(bytes, stream).map_err(
-        |error| match error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+    pool.fill(whole_steps(bytes), stream).map_err(|error| {
+        match error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
             true => MemoryError::Preallocate { bytes, free }.into(),
             false => driver_error(error),
-        },
-    )
+        }
+    })
+}
+
+fn whole_steps(bytes: u64) -> u64 {
+    bytes - bytes % STEP
 }
 
 /// Whether the driver refuses what goes over a pool's greatest size. Its documentation does not say whether it always does, and

@@ -63,7 +63,7 @@ impl Growth {
 
 impl fmt::Display for Growth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        f.pad(match self {
             Self::OnDemand => "on demand",
             Self::Preallocate => "preallocated",
             Self::ReturnAtSync => "returned at each synchronization",
