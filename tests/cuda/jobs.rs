@@ -17,6 +17,8 @@ const CONFIG: Config = Config {
 /// Samples in a batch.
 pub const SAMPLES: usize = 8;
 
+type Loss = dyn Fn(&Tensor, &Tensor) -> Result<Tensor>;
+
 /// A model with its data on one device, and the state to begin from.
 pub struct Job {
     pub name: &'static str,
@@ -27,7 +29,7 @@ pub struct Job {
     buffers: Vec<Tensor>,
     /// Every variable with what it held at the beginning, on the host.
     initial: Vec<(Var, Tensor)>,
-    loss: Box<dyn Fn(&Tensor, &Tensor) -> Result<Tensor>>,
+    loss: Box<Loss>,
 }
 
 impl Job {

@@ -130,7 +130,7 @@ impl Simulator {
 
     /// The driver's version, for all devices: 12020 is 12.2.
     pub fn set_driver_version(version: i32) {
-        control!(simulated_cuda_set_driver_version(version => i32) -> i32);
+        control!(simulated_cuda_set_driver_version(version => i32) -> ());
     }
 
     /// Begins to record what happens, or ends it.

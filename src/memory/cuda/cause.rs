@@ -49,14 +49,15 @@ mod tests {
 
     /// A device of 16 GiB on which the pool holds `reserved`, of which `used` were used at the peak.
     fn situation(used: u64, reserved: u64, limit: Option<u64>, free: u64) -> Situation {
-        let mut bytes = MemoryReading::default();
-        bytes.peak = Some(used);
-        bytes.reserved = Some(reserved);
-        bytes.limit = limit;
-        bytes.free = Some(free);
-        bytes.total = Some(16 * GIB);
         Situation {
-            bytes,
+            bytes: MemoryReading {
+                peak: Some(used),
+                reserved: Some(reserved),
+                limit,
+                free: Some(free),
+                total: Some(16 * GIB),
+                ..MemoryReading::default()
+            },
             need: Some(2 * GIB),
             others_grew: 0,
         }

@@ -1,7 +1,7 @@
 use candle_core::Device;
 
 use super::Growth;
-use crate::error::{Error, MemoryError, Result};
+use crate::error::{MemoryError, Result};
 use crate::memory::{DeviceMemory, Limit};
 
 pub(super) fn open(ordinal: usize, _: Option<Growth>, _: Limit) -> Result<DeviceMemory> {
@@ -14,9 +14,4 @@ pub(crate) fn settle(device: &Device) -> Result<()> {
 
 pub(crate) fn recover(device: &Device) -> Result<()> {
     settle(device)
-}
-
-/// No driver can be asked.
-pub(crate) fn unmask(error: Error, _: &Device) -> Error {
-    error
 }

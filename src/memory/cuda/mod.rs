@@ -15,19 +15,33 @@ mod registry;
 #[cfg(feature = "cuda")]
 use enabled::open;
 #[cfg(feature = "cuda")]
-pub(crate) use recovery::{recover, settle, unmask};
+pub(crate) use recovery::{recover, settle};
 
 #[cfg(not(feature = "cuda"))]
 mod disabled;
 #[cfg(not(feature = "cuda"))]
 use disabled::open;
 #[cfg(not(feature = "cuda"))]
-pub(crate) use disabled::{recover, settle, unmask};
+pub(crate) use disabled::{recover, settle};
 
 use std::fmt;
 
+use candle_core::Device;
+
 use super::{DeviceMemory, Limit};
-use crate::error::Result;
+use crate::error::{Error, Result};
+
+/// What an error really is, where a lost device is behind it: a library that meets one says only that it failed. The driver
+/// knows.
+pub(crate) fn unmask(error: Error, device: &Device) -> Error {
+    if !error.may_hide_fault() {
+        return error;
+    }
+    match settle(device) {
+        Err(fault @ Error::DeviceFault(_)) => fault,
+        _ => error,
+    }
+}
 
 /// How the pool of a GPU's memory takes memory from the driver, and when it gives it back.
 ///

@@ -46,18 +46,6 @@ pub(crate) fn recover(device: &Device) -> Result<()> {
     unsafe { driver::trim_pool(pool, 0) }.map_err(driver_error)
 }
 
-/// What an error really is, where a lost device is behind it: a library that meets one says only that it failed. The driver
-/// knows.
-pub(crate) fn unmask(error: Error, device: &Device) -> Error {
-    if !error.may_hide_fault() {
-        return error;
-    }
-    match settle(device) {
-        Err(fault @ Error::DeviceFault(_)) => fault,
-        _ => error,
-    }
-}
-
 pub(super) fn driver_error(error: DriverError) -> Error {
     candle_core::Error::from(CudaError::from(error)).into()
 }

@@ -8,7 +8,7 @@ use crate::device::Device;
 use crate::device::counters::Counters;
 use crate::device::faults::Countdown;
 use crate::driver::device_query::store_text;
-use crate::simulator::{self, DRIVER_VERSION};
+use crate::simulator::{self, CHECKS_PTX, DRIVER_VERSION};
 use crate::status::{Outcome, Status, store};
 
 /// The version of this interface.
@@ -35,7 +35,7 @@ pub extern "C" fn simulated_cuda_version() -> u32 {
     VERSION
 }
 
-/// Chooses the number of devices (2 otherwise): before anything else is called.
+/// Chooses the number of devices (8 otherwise): before anything else is called.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_set_devices(number: u32) -> i32 {
     if simulator::choose_devices(number as usize) {
@@ -64,6 +64,14 @@ pub extern "C" fn simulated_cuda_set_capacity(device: u32, bytes: u64) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_set_driver_version(version: i32) {
     DRIVER_VERSION.store(version, Ordering::SeqCst);
+}
+
+/// Chooses whether modules of PTX that is newer than the driver's version fail to load, with
+/// `CUDA_ERROR_UNSUPPORTED_PTX_VERSION`. Not at first, so that a test of an older driver can use any kernels.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_set_checks_ptx(checks: bool) -> i32 {
+    CHECKS_PTX.store(checks, Ordering::SeqCst);
+    0
 }
 
 /// Chooses whether a device has stream-ordered pools.

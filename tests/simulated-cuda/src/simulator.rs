@@ -26,6 +26,8 @@ static INITIALIZED: AtomicBool = AtomicBool::new(false);
 
 /// What `cuDriverGetVersion` answers.
 pub static DRIVER_VERSION: AtomicI32 = AtomicI32::new(13000);
+/// Whether PTX that is newer than that version is refused.
+pub static CHECKS_PTX: AtomicBool = AtomicBool::new(false);
 
 /// Chooses the number of devices: false once they exist.
 pub fn choose_devices(number: usize) -> bool {

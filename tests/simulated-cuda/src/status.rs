@@ -19,6 +19,7 @@ impl Status {
     pub const INVALID_CONTEXT: Status = Status(201);
     pub const UNSUPPORTED_LIMIT: Status = Status(215);
     pub const INVALID_PTX: Status = Status(218);
+    pub const UNSUPPORTED_PTX_VERSION: Status = Status(222);
     pub const FILE_NOT_FOUND: Status = Status(301);
     pub const INVALID_HANDLE: Status = Status(400);
     pub const NOT_FOUND: Status = Status(500);

@@ -115,6 +115,45 @@ fn a_kernel_runs_and_one_that_leaves_its_memory_loses_the_context() {
 }
 
 #[test]
+fn ptx_newer_than_the_driver_is_refused_when_that_is_checked() {
+    let _bench = Bench::new();
+    let load = |version: String| {
+        let text = format!("// .version 1.0\n.version {version}\n.target sm_90\n\0");
+        let mut module = 0;
+        let status = unsafe { cuModuleLoadData(&mut module, text.as_ptr().cast()) };
+        assert!(status != 0 || cuModuleUnload(module) == 0);
+        status
+    };
+    simulated_cuda_set_driver_version(12040);
+    assert_eq!(load("9.0".to_owned()), 0);
+    assert_eq!(simulated_cuda_set_checks_ptx(true), 0);
+    for (driver, major, minor) in [
+        (11080, 7, 8),
+        (12000, 8, 0),
+        (12040, 8, 4),
+        (12050, 8, 5),
+        (12060, 8, 5),
+        (12080, 8, 7),
+        (12090, 8, 8),
+        (13000, 9, 0),
+        (13010, 9, 1),
+    ] {
+        simulated_cuda_set_driver_version(driver);
+        let statuses = [
+            load(format!("{}.9", major - 1)),
+            load(format!("{major}.{minor}")),
+            load(format!("{major}.{}", minor + 1)),
+            load(format!("{}.0", major + 1)),
+        ];
+        assert_eq!(statuses, [0, 0, 222, 222], "driver {driver}");
+    }
+    assert_eq!(load("unknown".to_owned()), 218);
+    simulated_cuda_set_checks_ptx(false);
+    simulated_cuda_set_driver_version(13000);
+    assert_eq!(load("9.9".to_owned()), 0);
+}
+
+#[test]
 fn a_context_is_lost_at_the_ordered_launch() {
     let _bench = Bench::new();
     let module = out(|place| unsafe { cuModuleLoadData(place, DOUBLE.as_ptr()) });

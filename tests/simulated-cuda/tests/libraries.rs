@@ -16,7 +16,6 @@ fn numbers(count: usize, seed: usize) -> Vec<f64> {
 }
 
 /// Multiplies in the plain way; `a` and `b` are column-major with leading sizes `lda` and `ldb`.
-#[allow(clippy::too_many_arguments)]
 fn reference(
     ops: (u32, u32),
     (m, n, k): (usize, usize, usize),

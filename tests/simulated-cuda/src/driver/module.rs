@@ -2,13 +2,34 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char};
+use std::sync::atomic::Ordering;
 
 use super::current;
 use crate::device::objects::{Function, Module};
 use crate::handle::Kind;
 use crate::ptx;
-use crate::simulator::of_handle;
+use crate::simulator::{CHECKS_PTX, DRIVER_VERSION, of_handle};
 use crate::status::{Outcome, Status, answer, not_modelled, store};
+
+/// The newest version of PTX that a driver understands. Older drivers than 11 do not know the simulated device.
+fn newest_ptx(driver: i32) -> (i32, i32) {
+    let (major, minor) = (driver / 1000, driver % 1000 / 10);
+    match (major, minor) {
+        (13.., _) => (major - 4, minor),
+        // 12.6 brought no new one.
+        (12, 6..) => (8, minor - 1),
+        (12, _) => (8, minor),
+        _ => (7, minor),
+    }
+}
+
+/// The version of PTX that a text is written in.
+fn ptx_version(text: &str) -> Option<(i32, i32)> {
+    let mut lines = text.lines().map(str::trim_start);
+    let rest = lines.find_map(|line| line.strip_prefix(".version"))?;
+    let (major, minor) = rest.split_whitespace().next()?.split_once('.')?;
+    major.parse().ok().zip(minor.parse().ok())
+}
 
 fn load(module: *mut u64, text: &str) -> Outcome {
     let mut device = current::sound_device()?;
@@ -17,6 +38,12 @@ fn load(module: *mut u64, text: &str) -> Outcome {
     }
     if !text.contains(".version") {
         return Err(Status::INVALID_IMAGE);
+    }
+    if CHECKS_PTX.load(Ordering::SeqCst) {
+        let version = ptx_version(text).ok_or(Status::INVALID_PTX)?;
+        if version > newest_ptx(DRIVER_VERSION.load(Ordering::SeqCst)) {
+            return Err(Status::UNSUPPORTED_PTX_VERSION);
+        }
     }
     let code = ptx::Module::parse(text).map_err(|message| {
         eprintln!("simulated CUDA: {message}");

@@ -151,7 +151,7 @@ pub fn address<'m>(
     })
 }
 
-/// Whether the address of a parameter is in a register, as that of an array's element is.
+/// Whether the address is in a register, as that of an element is whose index is known only when the kernel runs.
 fn computed(decoder: &mut Decoder, place: &Operand) -> bool {
     match place {
         Operand::Address { base, .. } => {
@@ -161,7 +161,8 @@ fn computed(decoder: &mut Decoder, place: &Operand) -> bool {
     }
 }
 
-/// Parameters are registers: a kernel's are filled before the launch, a function's are copied by the call.
+/// Accesses by a parameter's name. What they reach is in registers: a kernel's are filled before the launch, a function's
+/// are copied by the call.
 fn param<'m>(
     decoder: &mut Decoder<'m>,
     place: &Operand<'m>,
@@ -176,11 +177,13 @@ fn param<'m>(
     for (index, slot) in slots.iter().enumerate() {
         let offset = offset + (index * bytes) as i64;
         let held = match decoder.symbol(base) {
-            Some(Symbol::Argument(start, size)) if loads => {
-                if offset < 0 || offset as usize + bytes > size {
+            Some(Symbol::Argument(_, param)) if loads => {
+                if offset < 0 || offset as usize + bytes > param.size {
                     return Err(format!("beyond parameter {base}"));
                 }
-                decoder.layout.argument(start + offset as usize, bytes)
+                decoder
+                    .layout
+                    .argument(param.offset + offset as usize, bytes)
             }
             Some(Symbol::Param(id)) => decoder.place(id, offset, bytes)?,
             _ => return Err(format!("{base} is no parameter that can be accessed so")),

@@ -217,6 +217,7 @@ impl<'a> Grid<'a> {
                 let mut space = Space {
                     memory: self.memory,
                     globals: &self.kernel.globals,
+                    params: &self.kernel.params,
                     arguments: self.arguments,
                     shared: bytes_of(shared),
                     local: &mut bytes_of(local)[file * self.local..(file + 1) * self.local],

@@ -24,7 +24,7 @@ pub struct Module {
     functions: HashMap<String, Function>,
     order: Vec<String>,
     globals: Arc<Globals>,
-    /// Whether there is an unsized shared array; all of them name the dynamic shared memory.
+    /// The unsized shared arrays, which all name the dynamic shared memory, and their alignments.
     dynamic: Vec<(String, usize)>,
     kernels: Mutex<HashMap<String, Arc<Kernel>>>,
 }

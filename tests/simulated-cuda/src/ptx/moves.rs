@@ -5,6 +5,7 @@ use super::float::Float;
 use super::opcode::Opcode;
 use super::operand::Operand;
 use super::registers::{Frame, LANES};
+use super::space::{LOCAL_TAG, SHARED_TAG};
 use super::steps::{binary, copy, masks, select, test, unary};
 use super::types::Type;
 
@@ -71,11 +72,11 @@ fn address<'m>(
 ) -> Result<(), String> {
     op.allow(&["to", "global", "shared", "shared::cta", "local", "const"])?;
     let space = op.modifiers.last().copied().unwrap_or_default();
-    let tag = Decoder::tag(if space == "shared::cta" {
-        "shared"
-    } else {
-        space
-    });
+    let tag = match space {
+        "shared" | "shared::cta" => SHARED_TAG,
+        "local" => LOCAL_TAG,
+        _ => 0,
+    };
     if kind.bytes() != 8 {
         return Err("32-bit addresses".to_owned());
     }

@@ -1,5 +1,6 @@
 //! The names that a function's text declares.
 
+use super::kernel::Param;
 use super::registers::Slot;
 use super::types::Type;
 use std::collections::HashMap;
@@ -14,8 +15,8 @@ pub enum Symbol {
     Local(u64),
     /// A function's parameter or result, or a caller's copy of one, by its number.
     Param(usize),
-    /// An argument of the kernel: its offset and bytes.
-    Argument(usize, usize),
+    /// A parameter of the kernel: its number and place.
+    Argument(usize, Param),
 }
 
 /// The names between one pair of braces.

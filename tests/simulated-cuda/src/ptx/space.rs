@@ -1,7 +1,7 @@
 //! The address spaces that a warp sees, and the check of every access.
 
 use super::globals::Globals;
-use super::kernel::{Fault, Memory};
+use super::kernel::{Fault, Memory, Param};
 use super::registers::LANES;
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ pub enum Region {
     Shared,
     /// Offsets into the thread's own memory.
     Local,
-    /// Offsets into the kernel's arguments, which are only read.
+    /// What [`argument_address`] gives, in the kernel's arguments, which are only loaded from.
     Argument,
 }
 
@@ -22,6 +22,15 @@ pub enum Region {
 pub const SHARED_TAG: u64 = 1 << 60;
 /// Marks a generic address that is an offset into local memory.
 pub const LOCAL_TAG: u64 = 1 << 61;
+
+/// The addresses of two parameters are this far apart, more than all of a kernel's parameters have together, so that what
+/// leaves one does not reach another.
+const ARGUMENT_STEP: u64 = 1 << 16;
+
+/// The address of a kernel's parameter. It fits in 32 bits, and is as aligned as the parameter.
+pub fn argument_address(number: usize, param: Param) -> u64 {
+    number as u64 * ARGUMENT_STEP + param.offset as u64
+}
 
 /// How many recent allocations are remembered, by the instruction that found them.
 pub const SITES: usize = 64;
@@ -31,6 +40,7 @@ pub struct Space<'a> {
     pub memory: &'a dyn Memory,
     /// The module's own variables.
     pub globals: &'a Globals,
+    pub params: &'a [Param],
     pub arguments: &'a [u8],
     pub shared: &'a mut [u8],
     /// The local memory of the warp's lanes, one after the other.
@@ -68,6 +78,15 @@ impl Space<'_> {
         }
     }
 
+    /// The host's pointer to so many bytes of one parameter; never written through, since no store decodes to this region.
+    fn argument(&self, address: u64, size: usize) -> Option<*mut u8> {
+        let param = self.params.get((address / ARGUMENT_STEP) as usize)?;
+        let start = (address % ARGUMENT_STEP) as usize;
+        let inside = param.offset <= start && start + size <= param.offset + param.size;
+        let place = self.arguments.get(start..start + size)?;
+        inside.then(|| place.as_ptr().cast_mut())
+    }
+
     /// The host's pointer for one lane's access of `size` bytes.
     #[inline(always)]
     pub fn resolve(
@@ -88,12 +107,8 @@ impl Space<'_> {
             };
         }
         if region == Region::Argument {
-            let start = address as usize;
-            let place = start.checked_add(size);
-            return place
-                .and_then(|end| self.arguments.get(start..end))
-                .map(|place| place.as_ptr().cast_mut())
-                .ok_or(Fault::IllegalAddress(address));
+            let place = self.argument(address, size);
+            return place.ok_or(Fault::IllegalAddress(address));
         }
         let offset = (address & !(SHARED_TAG | LOCAL_TAG)) as usize;
         let place = if region == Region::Shared

@@ -213,3 +213,35 @@ fn functions_and_module_variables() {
         .unwrap();
     assert_eq!(out, [10, 6, 14]);
 }
+
+#[test]
+fn an_element_of_a_parameter_is_chosen_when_the_kernel_runs() {
+    let text = ".visible .entry k(.param .u64 k_param_0, .param .align 8 .b8 k_param_1[32], .param .u32 k_param_2) {
+          .reg .b32 %r<9>; .reg .b64 %d<9>;
+          mov.u32 %r1, %tid.x; ld.param.u32 %r2, [k_param_2]; add.s32 %r3, %r1, %r2; mul.wide.s32 %d1, %r3, 8;
+          mov.b64 %d2, k_param_1; add.s64 %d3, %d2, %d1; ld.param.u64 %d4, [%d3+8];
+          ld.param.u64 %d5, [k_param_0]; mul.wide.u32 %d6, %r1, 8; add.s64 %d7, %d5, %d6; st.global.u64 [%d7], %d4; }";
+    let kernel = Module::parse(text).unwrap().kernel("k").unwrap().unwrap();
+    // Threads read from the element behind `first` on, of a structure between two other parameters.
+    let run = |first: i32| {
+        let mut out = [0u64; 2];
+        let mut arguments = Arguments::default().buffer(&mut out);
+        for element in 10u64..14 {
+            arguments = arguments.value(element);
+        }
+        arguments.value(first).launch(&kernel, 1, 2).map(|()| out)
+    };
+    assert_eq!(run(-1), Ok([10, 11]));
+    assert_eq!(run(1), Ok([12, 13]));
+    for outside in [2, -2, 1000, -1000, i32::MAX] {
+        let result = run(outside);
+        assert!(
+            matches!(result, Err(Fault::IllegalAddress(_))),
+            "{outside}: {result:?}"
+        );
+    }
+
+    let stores = text.replace("ld.param.u64 %d4, [%d3+8]", "st.param.u64 [%d3+8], %d4");
+    let error = Module::parse(&stores).unwrap().kernel("k").unwrap_err();
+    assert!(error.contains("%d3 is no parameter"), "{error}");
+}

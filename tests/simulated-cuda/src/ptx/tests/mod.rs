@@ -1,6 +1,7 @@
 //! Tests: small kernels written here, and candle's own.
 
 mod candle;
+mod candle_decoding;
 mod candle_neural;
 mod control;
 mod conversions;
