@@ -29,13 +29,13 @@
 //! | who drives? | [`GradientAccumulator`], [`AccumulatingTrainer`], [`AdaptiveTrainer`] |
 //!
 //! # What it is not
-//! No training framework: no data loaders, no metrics, no checkpoints of your model. No memory manager for the host: a limit
-//! there is soft, because candle's CPU backend cannot have an allocation refused. No repair of a lost device: after a sticky
+//! No training framework: no data loaders, no metrics, no checkpoints of your model. No memory manager: on a GPU the driver's own pool
+//! serves candle, and on the host a limit is soft, because candle's CPU backend cannot have an allocation refused. No repair of a lost device: after a sticky
 //! fault a process can only end in order.
 //!
 //! # Features
-//! None is on by default, and the default build runs on the CPU. `testing` adds a module of that name, which makes memory run
-//! out on purpose.
+//! None is on by default, and the default build runs on the CPU. `cuda` turns on candle's CUDA backend and
+//! [`DeviceMemory::cuda`]. `testing` adds a module of that name, which makes memory run out on purpose.
 
 #![deny(missing_docs, clippy::undocumented_unsafe_blocks)]
 #![warn(missing_debug_implementations)]
@@ -80,4 +80,6 @@ mod documents {
     mod guide {}
     #[doc = include_str!("../docs/from-tensorflow.md")]
     mod from_tensorflow {}
+    #[doc = include_str!("../docs/cuda.md")]
+    mod cuda {}
 }
