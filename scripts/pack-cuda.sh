@@ -13,11 +13,11 @@ trap 'rm -rf "$suite"' EXIT
 mkdir -p "$suite/cuda-suite/programs" "$(dirname "$archive")"
 
 # One JSON line for each thing built; the last executable of a name is the one of this build.
-build() { cargo "$@" --release --locked --features cuda --message-format=json-render-diagnostics; }
+build() { cargo "$@" --locked --features cuda --message-format=json-render-diagnostics; }
 {
-    build test --no-run --test cuda
+    build test --release --no-run --test cuda
     build bench --no-run --bench cuda
-    build build --example train_text
+    build build --release --example train_text
 } | python3 -c '
 import json, sys
 built = {}

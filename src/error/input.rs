@@ -245,10 +245,10 @@ pub enum MemoryError {
     OtherGrowth {
         /// The device, as CUDA numbers it.
         ordinal: usize,
-        /// The growth in force.
-        open: &'static str,
+        /// The growth in force, as it is written.
+        open: String,
         /// The growth asked for.
-        asked: &'static str,
+        asked: String,
     },
     /// The program was built without CUDA.
     #[error(

@@ -268,11 +268,6 @@ impl GradientAccumulator {
                 Ok(()) => {}
                 // Nothing has been changed yet.
                 Err(reason) if index == 0 => return Err(reason),
-                // There is nothing to go on with.
-                Err(fault @ Error::DeviceFault(_)) => {
-                    self.reset();
-                    return Err(fault);
-                }
                 Err(reason) => {
                     return match self.reset().samples {
                         0 => Err(reason),

@@ -1,21 +1,11 @@
 //! A GPU's memory: candle on a stream-ordered pool of this crate's own.
 
 #[cfg(feature = "cuda")]
-mod cause;
-#[cfg(feature = "cuda")]
-mod driver;
-#[cfg(feature = "cuda")]
 mod enabled;
-#[cfg(feature = "cuda")]
-mod pool;
-#[cfg(feature = "cuda")]
-mod recovery;
-#[cfg(feature = "cuda")]
-mod registry;
 #[cfg(feature = "cuda")]
 use enabled::open;
 #[cfg(feature = "cuda")]
-pub(crate) use recovery::{recover, settle};
+pub(crate) use enabled::{recover, settle};
 
 #[cfg(not(feature = "cuda"))]
 mod disabled;
@@ -34,6 +24,10 @@ use crate::error::{Error, Result};
 /// What an error really is, where a lost device is behind it: a library that meets one says only that it failed. The driver
 /// knows.
 pub(crate) fn unmask(error: Error, device: &Device) -> Error {
+    let error = match error {
+        Error::WindowLost(lost) if matches!(lost.reason, Error::DeviceFault(_)) => lost.reason,
+        other => other,
+    };
     if !error.may_hide_fault() {
         return error;
     }
@@ -62,17 +56,6 @@ pub enum Growth {
     /// Gives what is not in use back at every synchronization: what CUDA itself does by default. Other processes get the memory
     /// soon, and a loop that synchronizes, as reading a loss does, pays for taking it anew each time.
     ReturnAtSync,
-}
-
-impl Growth {
-    #[cfg(feature = "cuda")]
-    fn name(self) -> &'static str {
-        match self {
-            Self::OnDemand => "OnDemand",
-            Self::Preallocate => "Preallocate",
-            Self::ReturnAtSync => "ReturnAtSync",
-        }
-    }
 }
 
 impl fmt::Display for Growth {

@@ -1,0 +1,108 @@
+//! Opening a device: what is tried, in which order, and what is put back where it fails.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use candle_core::Device;
+use candle_core::cuda_backend::CudaError;
+use candle_core::cuda_backend::cudarc::driver::CudaContext;
+use candle_core::cuda_backend::cudarc::driver::result::DriverError;
+use candle_core::cuda_backend::cudarc::driver::sys::CUresult;
+use parking_lot::Mutex;
+
+use super::driver;
+use super::memory::{CudaMemory, room};
+use super::pool::Pool;
+use super::pools::Pools;
+use super::recovery::driver_error;
+use crate::error::{MemoryError, Result};
+use crate::memory::{DeviceMemory, Growth, Limit};
+
+/// The devices whose memory is open in this process.
+static OPEN: Mutex<BTreeMap<usize, Weak<CudaMemory>>> = Mutex::new(BTreeMap::new());
+
+/// A pool of this size, and twice that from it, tells whether the driver keeps a pool's greatest size.
+const TRIAL: u64 = 32 << 20;
+
+pub(in crate::memory::cuda) fn open(
+    ordinal: usize,
+    growth: Option<Growth>,
+    limit: Limit,
+) -> Result<DeviceMemory> {
+    let mut open = OPEN.lock();
+    let memory = match open.get(&ordinal).and_then(Weak::upgrade) {
+        Some(memory) => {
+            memory.agree(growth, limit)?;
+            memory
+        }
+        None => {
+            let memory = Arc::new(open_anew(ordinal, growth.unwrap_or_default(), limit)?);
+            open.insert(ordinal, Arc::downgrade(&memory));
+            memory
+        }
+    };
+    Ok(DeviceMemory::new(memory.device().clone(), memory))
+}
+
+fn open_anew(ordinal: usize, growth: Growth, asked: Limit) -> Result<CudaMemory> {
+    let context = context(ordinal)?;
+    if !context.has_async_alloc() {
+        return Err(MemoryError::NoPools { ordinal }.into());
+    }
+    let (free, total) = driver::free_and_total(&context).map_err(driver_error)?;
+    let room = room(free, total, 0);
+    let limit = asked.resolve(room)?;
+    let fill = match (growth, limit) {
+        (Growth::Preallocate, None) => Limit::Auto.resolve(room)?,
+        (Growth::Preallocate, limit) => limit,
+        _ => None,
+    };
+    let is_hard = keeps_max_size(&context, free).map_err(driver_error)?;
+    let pools = Pools::new(&context, growth, limit.filter(|_| is_hard), fill)?;
+    // Before candle's device, whose own allocations come from the pool as well.
+    pools.take_seat()?;
+    match Device::new_cuda_with_stream(ordinal) {
+        Ok(device) => Ok(CudaMemory::new(
+            (context, device),
+            (growth, is_hard),
+            (asked, limit),
+            pools,
+        )),
+        Err(error) => {
+            pools.leave_seat();
+            Err(error.into())
+        }
+    }
+}
+
+/// The device's primary context, or why there is none.
+fn context(ordinal: usize) -> Result<Arc<CudaContext>> {
+    CudaContext::new(ordinal).map_err(|error| {
+        let unknown = error.0 == CUresult::CUDA_ERROR_INVALID_DEVICE;
+        match CudaContext::device_count() {
+            Ok(count) if unknown => MemoryError::NoSuchDevice {
+                ordinal,
+                count: usize::try_from(count).unwrap_or(0),
+            }
+            .into(),
+            _ => candle_core::Error::from(CudaError::from(error))
+                .context(format!("CUDA device {ordinal} cannot be opened"))
+                .into(),
+        }
+    })
+}
+
+/// Whether the driver refuses what goes over a pool's greatest size. Its documentation does not say whether it always does, and
+/// older ones cannot.
+fn keeps_max_size(context: &Arc<CudaContext>, free: u64) -> Result<bool, DriverError> {
+    // On a device that is as full as that, a refusal would prove nothing.
+    if driver::version()? < driver::FIRST_WITH_MAX_SIZE || free < 2 * TRIAL {
+        return Ok(false);
+    }
+    let trial = Pool::new(context, Some(TRIAL))?;
+    match trial.fill(2 * TRIAL, &context.default_stream()) {
+        Ok(()) => Ok(false),
+        Err(error) if error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY => Ok(true),
+        Err(error) => Err(error),
+    }
+}
