@@ -9,20 +9,22 @@
 
 # Sourced, so without `set -e`: a function keeps what fails from ending the caller's shell.
 _headroom_cuda_env() {
-    local here cache toolkit libraries
+    local here cache toolkit part libraries
     here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd) || return
     cache="${XDG_CACHE_HOME:-$HOME/.cache}/candle-headroom"
 
-    if ! command -v nvcc >/dev/null; then
+    # The simulated libraries are those of CUDA 13: with another toolkit programs would ask for others.
+    if ! command -v nvcc >/dev/null ||
+        { [ "${HEADROOM_CUDA:-simulated}" != real ] && ! nvcc --version | grep -q 'release 13'; }; then
         toolkit="$cache/cuda-13.0"
         if [ ! -x "$toolkit/nvidia/cu13/bin/nvcc" ]; then
             echo "cuda-env: fetching NVIDIA's compiler from PyPI into $toolkit" >&2
-            rm -rf "$toolkit.part"
-            python3 -m pip install --quiet --no-deps --disable-pip-version-check --target "$toolkit.part" \
+            mkdir -p "$cache" && part=$(mktemp -d "$toolkit.XXXXXX") || return
+            python3 -m pip install --quiet --no-deps --disable-pip-version-check --target "$part" \
                 nvidia-cuda-nvcc==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85 \
                 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-nvrtc==13.0.88 || return
             # Whole or not at all: a run that was cut off must not pass for an installed compiler.
-            rm -rf "$toolkit" && mv "$toolkit.part" "$toolkit" || return
+            rm -rf "$toolkit" && mv "$part" "$toolkit" || return
         fi
         export CUDA_HOME="$toolkit/nvidia/cu13"
         export CUDA_PATH="$CUDA_HOME" CUDA_ROOT="$CUDA_HOME"
@@ -32,11 +34,9 @@ _headroom_cuda_env() {
     command -v nvidia-smi >/dev/null || export CUDA_COMPUTE_CAP="${CUDA_COMPUTE_CAP:-90}"
 
     if [ "${HEADROOM_CUDA:-simulated}" != real ]; then
-        libraries="$cache/simulated-cuda"
-        (
-            export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$here/target}/simulated-cuda"
-            bash "$here/tests/simulated-cuda/build.sh" "$libraries"
-        ) || return
+        libraries="${CARGO_TARGET_DIR:-$here/target}/simulated-cuda"
+        CARGO_TARGET_DIR="$libraries" bash "$here/tests/simulated-cuda/build.sh" "$libraries/lib" || return
+        libraries=$(cd "$libraries/lib" && pwd)
         # By variables and not by rustflags: those would have candle's kernels built anew.
         export LIBRARY_PATH="$libraries${LIBRARY_PATH:+:$LIBRARY_PATH}"
         export LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"

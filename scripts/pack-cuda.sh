@@ -3,6 +3,9 @@
 # runner: a machine with a GPU and CUDA's libraries, but without Rust, unpacks it and runs everything.
 #
 # Usage: scripts/pack-cuda.sh [ARCHIVE]      default: target/cuda-suite.tar.xz
+#
+# Kernels are compiled for Hopper (compute capability 9.0) and run on no other GPU. For another one give its own, which compiles
+# candle's kernels anew: CUDA_COMPUTE_CAP=80 scripts/pack-cuda.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 archive=${1:-target/cuda-suite.tar.xz}
@@ -35,6 +38,7 @@ for name, path in built.items():
 done
 
 cp scripts/run-cuda-suite.sh "$suite/cuda-suite/run"
+echo "${CUDA_COMPUTE_CAP:-that of the GPU where this was packed}" >"$suite/cuda-suite/compute-capability"
 cp README.md docs/guide.md docs/semantics.md "$suite/cuda-suite/" # text to train on
 tar -C "$suite" -cf - cuda-suite | xz -T0 -6 >"$archive"
 ls -l "$archive"

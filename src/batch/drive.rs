@@ -132,10 +132,7 @@ impl Drive<'_> {
             recover(self.device)?;
 
             // A batch that was begun again has had its second chance at this size.
-            let retry_same = attempt == 0
-                && restarts == 0
-                && size <= self.proven.size
-                && exhausted.may_be_transient();
+            let retry_same = attempt == 0 && restarts == 0 && self.may_pass(size, exhausted.cause);
             let to = if retry_same {
                 again = Some(size);
                 size
@@ -176,6 +173,17 @@ impl Drive<'_> {
             }
         }
         Ok(outcome)
+    }
+
+    /// Whether a size that did not fit may fit when it is tried again as it is: a size that has gone well where a neighbour may have
+    /// left or nothing speaks against it, and any size of which there is known to be room, if only it lay in one piece.
+    fn may_pass(&self, size: usize, cause: Cause) -> bool {
+        let is_proven = size <= self.proven.size;
+        match cause {
+            Cause::Fragmented => is_proven || self.proven.took.is_some(),
+            Cause::Neighbour | Cause::Unknown => is_proven,
+            _ => false,
+        }
     }
 
     fn size(&self, remaining: usize) -> Result<usize> {

@@ -114,15 +114,6 @@ impl ResourceExhausted {
             source: None,
         }
     }
-
-    /// Whether the same work may fit when it is tried again as it is: the pool's free pieces have been merged, or a
-    /// neighbour has left.
-    pub(crate) fn may_be_transient(&self) -> bool {
-        matches!(
-            self.cause,
-            Cause::Fragmented | Cause::Neighbour | Cause::Unknown
-        )
-    }
 }
 
 impl fmt::Display for ResourceExhausted {

@@ -218,6 +218,14 @@ pub enum MemoryError {
     /// The machine does not say how much memory there is.
     #[error("the available memory cannot be read on this machine: give the limit in bytes")]
     Undetermined,
+    /// The limit leaves a GPU's pool no room at all.
+    #[error("a limit of {} is too small: with what the pool holds and cannot give back, and the 2 MiB that a GPU maps at once, it is at least {}", ByteSize(*.limit), ByteSize(*.least))]
+    TooSmall {
+        /// The limit asked for, in bytes.
+        limit: u64,
+        /// The smallest that could be set now, in bytes.
+        least: u64,
+    },
     /// A fraction is not above 0 and at most 1.
     #[error("a limit of {fraction} of the memory is none: give a number above 0 and at most 1")]
     Fraction {

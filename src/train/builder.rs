@@ -5,7 +5,7 @@ use super::AdaptiveTrainer;
 use super::core::Core;
 use crate::batch::{BatchPolicy, Halving};
 use crate::error::{ParameterError, Result};
-use crate::memory::DeviceMemory;
+use crate::memory::{DeviceMemory, Enforcement};
 
 /// What an [`AdaptiveTrainer`] is made of; from [`AdaptiveTrainer::builder`].
 ///
@@ -90,7 +90,7 @@ impl<O: Optimizer> AdaptiveTrainerBuilder<O> {
         let is_soft = self
             .memory
             .as_ref()
-            .is_some_and(|memory| memory.limit().is_some());
+            .is_some_and(|memory| memory.stats().enforcement == Some(Enforcement::Soft));
         let policy = self.policy.unwrap_or_else(|| {
             Box::new(match is_soft {
                 true => Halving::from_one(),

@@ -89,3 +89,29 @@ fn a_transposed_gradient_lands_in_the_right_places() {
         );
     }
 }
+
+/// From a graph that turns and cuts.
+#[test]
+fn odd_gradients_as_on_the_cpu() {
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal).unwrap();
+    let gradients = |device: &Device, axes: usize| {
+        let dims = vec![2; axes];
+        let var = Var::zeros(dims.clone(), DType::F32, device).unwrap();
+        let wave = wave(1 << axes, 1, DType::F32).unwrap();
+        let factors = wave.reshape(dims).unwrap().to_device(device).unwrap();
+        let mut accumulator = GradientAccumulator::new(vec![var.clone()]).unwrap();
+        for _ in 0..2 {
+            let turned = var.transpose(0, axes - 1).unwrap();
+            let cut = (turned * &factors).unwrap().narrow(0, 1, 1).unwrap();
+            accumulator.add(cut.sum_all().unwrap(), 1).unwrap();
+        }
+        let gradients = accumulator.gradients().unwrap();
+        flat(gradients.get(&var).unwrap())
+    };
+    for axes in [2, 6] {
+        let (on_device, on_host) = (gradients(&device, axes), gradients(&Device::Cpu, axes));
+        assert_eq!(on_device, on_host, "{axes} axes");
+        assert!(on_host.iter().any(|&value| value != 0.));
+    }
+}

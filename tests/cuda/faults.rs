@@ -39,6 +39,8 @@ fn every_launch(ordinal: usize, job: fn(&Device) -> Job) -> u64 {
     let counters = simulator.counters();
     let launches = counters.launches + counters.library_calls;
     assert!(launches > 200, "{launches}");
+    drop(trainer);
+    let live = simulator.counters().live_bytes;
     for nth in 1..=launches {
         // The launch itself may say so, or, as the GPU works behind the host, a later call.
         let at_once = nth % 2 == 0;
@@ -60,8 +62,10 @@ fn every_launch(ordinal: usize, job: fn(&Device) -> Job) -> u64 {
         simulator.clear_fault();
         // What the drops met while the device was lost is still to be told.
         memory.trim().ok();
+        let left = simulator.counters().live_bytes;
+        assert_eq!(left, live, "{} at {nth}", job.name);
     }
-    // The simulator's device is sound again, and what the failed steps held has been freed.
+    // The simulator's device is sound again.
     job.restart();
     let mut trainer = job.trainer(Some(&memory), Halves(SAMPLES / 2));
     assert!(job.step(&mut trainer).is_ok());

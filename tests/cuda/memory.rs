@@ -114,6 +114,8 @@ fn bad_settings_are_refused_and_change_nothing() {
     let free = open().open().unwrap().stats().free.unwrap();
     for (builder, words) in [
         (DeviceMemory::cuda(99), "no CUDA device 99"),
+        (DeviceMemory::cuda(1 << 32), "no CUDA device 4294967296"),
+        (open().limit(MIB), "a limit of 1.0 MiB is too small"),
         (
             open().limit(Limit::Fraction(0.)),
             "a limit of 0 of the memory",

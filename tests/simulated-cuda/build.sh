@@ -7,7 +7,7 @@ crate=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 
-cargo build --quiet --release --manifest-path "$crate/Cargo.toml"
+cargo build --quiet --release --locked --manifest-path "$crate/Cargo.toml"
 built=${CARGO_TARGET_DIR:-$crate/target}/release/libsimulated_cuda.so
 if ! cmp -s "$built" "$out/libcuda.so.1"; then
     # Not in place: a running program may have the old one mapped.

@@ -51,10 +51,11 @@ pub enum Growth {
     #[default]
     OnDemand,
     /// Takes all of the limit when the memory is opened, so that nobody else can: TensorFlow's own default. Without a limit it is
-    /// what [`Limit::Auto`] would be.
+    /// what [`Limit::Auto`] would be. Only [`DeviceMemory::trim`] gives it back. A limit can be lowered only to what the pool can give
+    /// up: what was taken in one piece may stay as long as one tensor lies in it.
     Preallocate,
     /// Gives what is not in use back at every synchronization: what CUDA itself does by default. Other processes get the memory
-    /// soon, and a loop that synchronizes, as reading a loss does, pays for taking it anew each time.
+    /// soon, and a loop that synchronizes pays for taking it anew each time.
     ReturnAtSync,
 }
 
@@ -74,7 +75,8 @@ impl fmt::Display for Growth {
 /// stream of its own: every tensor that the process allocates there from then on is served from the pool, also through devices
 /// that it makes itself. What was allocated before stays where it is and is counted as
 /// [unaccounted](crate::MemoryStats::unaccounted). When the last handle is dropped, the pool that was current before is current
-/// again; tensors that still live keep their memory.
+/// again; tensors that still live keep their memory. A program that has made a pool of its own current must not destroy it
+/// meanwhile.
 ///
 /// Growth and limit can be had together, which TensorFlow refuses.
 ///

@@ -11,6 +11,9 @@ use candle_core::{CpuStorage, CudaStorage, InplaceOp1, InplaceOp2, Layout, Resul
 pub(crate) fn blend(into: &Var, keep: f64, add: f64, from: Option<&Tensor>) -> Result<()> {
     let in_place = into.device().is_cpu() || (into.device().is_cuda() && cuda::IS_BUILT);
     match from {
+        Some(from) if in_place && !into.device().is_cpu() && from.rank() > cuda::MAX_RANK => {
+            into.inplace_op2(&from.contiguous()?, &Blend { keep, add })
+        }
         Some(from) if in_place => into.inplace_op2(from, &Blend { keep, add }),
         None if in_place => into.inplace_op1(&Scale { keep }),
         Some(from) => {

@@ -25,11 +25,13 @@ impl Situation {
         let limit_leaves = self.bytes.limit.map(|limit| limit.saturating_sub(reserved));
         let growth = limit_leaves.unwrap_or(u64::MAX).min(free);
         // Where more is left than the whole work takes, it did not fail for want of bytes.
-        if self.need.is_some_and(|need| unused >= need) {
-            return Cause::Fragmented;
-        }
-        if (self.need).is_some_and(|need| growth.saturating_add(unused) >= need) {
-            return Cause::Unknown;
+        if let Some(need) = self.need {
+            if growth >= need {
+                return Cause::Unknown;
+            }
+            if growth.saturating_add(unused) >= need {
+                return Cause::Fragmented;
+            }
         }
         if limit_leaves.is_some_and(|leaves| leaves <= free) {
             return Cause::Limit;
@@ -76,6 +78,8 @@ mod tests {
         assert_eq!(crowded.cause(), Cause::Neighbour);
         let pieces = situation(4 * GIB, 7 * GIB, Some(7 * GIB), 8 * GIB);
         assert_eq!(pieces.cause(), Cause::Fragmented);
+        let with_pieces = situation(4 * GIB, 5 * GIB, Some(6 * GIB), 8 * GIB);
+        assert_eq!(with_pieces.cause(), Cause::Fragmented);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use super::cause::Situation;
 use super::driver;
-use super::pools::Pools;
+use super::pools::{Pools, STEP};
 use super::recovery::{driver_error, settle};
 use crate::error::{Cause, MemoryError, MemoryReading, Resource, ResourceExhausted, Result};
 use crate::memory::backing::Backing;
@@ -125,8 +125,13 @@ impl Backing for CudaMemory {
         if let Some(limit) = limit.filter(|&limit| limit < in_use) {
             return Err(MemoryError::BelowUse { limit, in_use }.into());
         }
+        if let Some(limit) = limit.filter(|&limit| limit < STEP) {
+            return Err(MemoryError::TooSmall { limit, least: STEP }.into());
+        }
         if self.is_hard && limit != state.limit {
             state.pools.replace(limit)?;
+        } else {
+            state.pools.hand_on()?;
         }
         state.asked = asked;
         state.limit = limit;
@@ -145,7 +150,9 @@ impl Backing for CudaMemory {
     }
 
     fn reading(&self) -> MemoryReading {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        // Before work begins is when a pool can be replaced at least cost. What fails here only leaves the pool as small as it was.
+        let _ = state.pools.hand_on();
         MemoryReading {
             in_use: state.pools.used().ok(),
             reserved: state.pools.reserved().ok(),

@@ -5,15 +5,15 @@ use std::sync::{Arc, Weak};
 
 use candle_core::Device;
 use candle_core::cuda_backend::CudaError;
-use candle_core::cuda_backend::cudarc::driver::CudaContext;
 use candle_core::cuda_backend::cudarc::driver::result::DriverError;
 use candle_core::cuda_backend::cudarc::driver::sys::CUresult;
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream};
 use parking_lot::Mutex;
 
 use super::driver;
 use super::memory::{CudaMemory, room};
 use super::pool::Pool;
-use super::pools::Pools;
+use super::pools::{Pools, STEP};
 use super::recovery::driver_error;
 use crate::error::{MemoryError, Result};
 use crate::memory::{DeviceMemory, Growth, Limit};
@@ -52,6 +52,9 @@ fn open_anew(ordinal: usize, growth: Growth, asked: Limit) -> Result<CudaMemory>
     let (free, total) = driver::free_and_total(&context).map_err(driver_error)?;
     let room = room(free, total, 0);
     let limit = asked.resolve(room)?;
+    if let Some(limit) = limit.filter(|&limit| limit < STEP) {
+        return Err(MemoryError::TooSmall { limit, least: STEP }.into());
+    }
     let fill = match (growth, limit) {
         (Growth::Preallocate, None) => Limit::Auto.resolve(room)?,
         (Growth::Preallocate, limit) => limit,
@@ -77,7 +80,11 @@ fn open_anew(ordinal: usize, growth: Growth, asked: Limit) -> Result<CudaMemory>
 
 /// The device's primary context, or why there is none.
 fn context(ordinal: usize) -> Result<Arc<CudaContext>> {
-    CudaContext::new(ordinal).map_err(|error| {
+    // cudarc takes a larger number modulo 2³².
+    let known =
+        i32::try_from(ordinal).map_err(|_| DriverError(CUresult::CUDA_ERROR_INVALID_DEVICE));
+    let opened = known.and_then(|_| CudaContext::new(ordinal));
+    opened.map_err(|error| {
         let unknown = error.0 == CUresult::CUDA_ERROR_INVALID_DEVICE;
         match CudaContext::device_count() {
             Ok(count) if unknown => MemoryError::NoSuchDevice {
@@ -99,10 +106,15 @@ fn keeps_max_size(context: &Arc<CudaContext>, free: u64) -> Result<bool, DriverE
     if driver::version()? < driver::FIRST_WITH_MAX_SIZE || free < 2 * TRIAL {
         return Ok(false);
     }
-    let trial = Pool::new(context, Some(TRIAL))?;
-    match trial.fill(2 * TRIAL, &context.default_stream()) {
-        Ok(()) => Ok(false),
-        Err(error) if error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY => Ok(true),
+    let (trial, stream) = (Pool::new(context, Some(TRIAL))?, context.default_stream());
+    // Where this much cannot be had, a refusal of more is none of the pool's.
+    Ok(can_take(&trial, TRIAL, &stream)? && !can_take(&trial, 2 * TRIAL, &stream)?)
+}
+
+fn can_take(pool: &Pool, bytes: u64, stream: &Arc<CudaStream>) -> Result<bool, DriverError> {
+    match pool.fill(bytes, stream) {
+        Ok(()) => Ok(true),
+        Err(error) if error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY => Ok(false),
         Err(error) => Err(error),
     }
 }

@@ -53,7 +53,8 @@ impl Pool {
     pub(super) fn take_used_high(&self) -> Result<u64, DriverError> {
         let high = self.get(Attribute::UsedHigh)?;
         self.set(Attribute::UsedHigh, 0)?;
-        Ok(high)
+        // Whether a peak begins anew at the present use or at 0 is not documented.
+        Ok(high.max(self.used()?))
     }
 
     /// How many reserved bytes a synchronization leaves in the pool.
@@ -69,6 +70,9 @@ impl Pool {
 
     /// Lets the pool reserve this much at once, and waits until every stream may use it.
     pub(super) fn fill(&self, bytes: u64, stream: &Arc<CudaStream>) -> Result<(), DriverError> {
+        if bytes == 0 {
+            return Ok(());
+        }
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         // SAFETY: the pool exists as long as `self` does; both belong to the device of its context.
         unsafe { driver::take_and_free(self.handle, bytes, stream) }?;

@@ -6,7 +6,7 @@ use candle_core::cuda_backend::cudarc::driver::result::DriverError;
 use candle_core::cuda_backend::cudarc::driver::sys::CUresult;
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream};
 
-use super::driver;
+use super::seat;
 use crate::error::{Error, Result};
 
 /// Waits for the device's work, and lets an asynchronous fault surface here, typed.
@@ -41,9 +41,7 @@ pub(crate) fn recover(device: &Device) -> Result<()> {
     if !context.has_async_alloc() {
         return Ok(());
     }
-    let pool = driver::current_pool(context).map_err(driver_error)?;
-    // SAFETY: a device's current pool exists.
-    unsafe { driver::trim_pool(pool, 0) }.map_err(driver_error)
+    seat::trim(context).map_err(driver_error)
 }
 
 pub(super) fn driver_error(error: DriverError) -> Error {

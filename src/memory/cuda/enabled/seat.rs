@@ -1,12 +1,13 @@
 //! Which pool serves a device: one of ours takes the seat, and gives it back in the end.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use candle_core::cuda_backend::cudarc::driver::CudaContext;
 use candle_core::cuda_backend::cudarc::driver::result::DriverError;
 use parking_lot::Mutex;
 
-use super::driver::{self, Handle};
+use super::driver::{self, Attribute, Handle};
 use super::pool::Pool;
 
 static SEATS: Mutex<BTreeMap<usize, Seat>> = Mutex::new(BTreeMap::new());
@@ -15,10 +16,12 @@ struct Seat {
     /// The pool that served before any of ours did; whoever made it keeps it alive, as CUDA does its default pool.
     before: Handle,
     ours: Handle,
+    /// Ours has taken all that it may, and is to keep it.
+    is_filled: bool,
 }
 
 /// Lets a pool serve every later allocation of the process on this device.
-pub(super) fn take(context: &CudaContext, pool: &Pool) -> Result<(), DriverError> {
+pub(super) fn take(context: &CudaContext, pool: &Pool, is_filled: bool) -> Result<(), DriverError> {
     let mut seats = SEATS.lock();
     let current = driver::current_pool(context)?;
     pool.make_current()?;
@@ -27,8 +30,35 @@ pub(super) fn take(context: &CudaContext, pool: &Pool) -> Result<(), DriverError
         Some(seat) if seat.ours == current => seat.before,
         _ => current,
     };
-    let ours = pool.handle();
-    seats.insert(context.ordinal(), Seat { before, ours });
+    let seat = Seat {
+        before,
+        ours: pool.handle(),
+        is_filled,
+    };
+    seats.insert(context.ordinal(), seat);
+    Ok(())
+}
+
+/// Gives what the pool that serves the device holds and nobody uses back to the device, where free pieces become one. A pool that
+/// is to keep what it has taken takes it again, as far as nobody was quicker.
+pub(super) fn trim(context: &Arc<CudaContext>) -> Result<(), DriverError> {
+    // While the seats are held no pool of ours leaves its own, and so none is destroyed.
+    let seats = SEATS.lock();
+    let current = driver::current_pool(context)?;
+    let seat = seats.get(&context.ordinal());
+    let refill = seat.is_some_and(|seat| seat.ours == current && seat.is_filled);
+    // SAFETY: a device's current pool exists: one of ours leaves its seat before it is destroyed, and the others' owners keep theirs.
+    unsafe {
+        let before = driver::attribute(current, Attribute::Reserved)?;
+        driver::trim_pool(current, 0)?;
+        if refill {
+            let taken = before.saturating_sub(driver::attribute(current, Attribute::Reserved)?);
+            let bytes = usize::try_from(taken).unwrap_or(usize::MAX);
+            if bytes > 0 {
+                let _ = driver::take_and_free(current, bytes, &context.default_stream());
+            }
+        }
+    }
     Ok(())
 }
 

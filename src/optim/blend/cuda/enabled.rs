@@ -7,6 +7,7 @@ use candle_core::cuda_backend::cudarc::driver::{
 use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
 use candle_core::{CudaDevice, CudaStorage, Layout, Result};
 
+use super::MAX_RANK;
 use crate::optim::blend::{Blend, Scale, out_of_bounds, unsupported};
 
 pub(in crate::optim::blend) const IS_BUILT: bool = true;
@@ -17,8 +18,6 @@ const MODULE: &str = "candle-headroom-blend";
 const THREADS: u32 = 256;
 /// Each thread goes on by the whole grid's size, so a grid need not cover a tensor; this many blocks fill any GPU.
 const MOST_BLOCKS: usize = 1 << 16;
-
-const MAX_RANK: usize = 8;
 
 /// How a tensor lies in memory, in elements; rank 0 for a contiguous one.
 #[repr(C)]
