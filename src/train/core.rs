@@ -115,7 +115,13 @@ impl<O: Optimizer> Core<O> {
             Ok(()) => Err(failure),
             Err(restore) => {
                 report_unrestored(&restore);
-                Err(Failure::Final(failure.into_error()))
+                Err(Failure::Final(match failure.into_error() {
+                    // With the device lost, what the window held is the least that is.
+                    Error::WindowLost(lost) if matches!(lost.reason, Error::DeviceFault(_)) => {
+                        lost.reason
+                    }
+                    error => error,
+                }))
             }
         }
     }

@@ -24,10 +24,6 @@ use crate::error::{Error, Result};
 /// What an error really is, where a lost device is behind it: a library that meets one says only that it failed. The driver
 /// knows.
 pub(crate) fn unmask(error: Error, device: &Device) -> Error {
-    let error = match error {
-        Error::WindowLost(lost) if matches!(lost.reason, Error::DeviceFault(_)) => lost.reason,
-        other => other,
-    };
     if !error.may_hide_fault() {
         return error;
     }
