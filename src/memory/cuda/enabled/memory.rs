@@ -120,7 +120,8 @@ impl Backing for CudaMemory {
         // A retired pool's peak is not asked for again.
         self.scopes.lock().overall(self.take_peak());
         let mut state = self.state.lock();
-        let limit = asked.resolve(self.room(&state)?)?;
+        let room = self.room(&state)?;
+        let limit = asked.resolve(room)?;
         let in_use = state.pools.used().map_err(driver_error)?;
         if let Some(limit) = limit.filter(|&limit| limit < in_use) {
             return Err(MemoryError::BelowUse { limit, in_use }.into());
@@ -129,7 +130,8 @@ impl Backing for CudaMemory {
             return Err(MemoryError::TooSmall { limit, least: STEP }.into());
         }
         if self.is_hard && limit != state.limit {
-            state.pools.replace(limit)?;
+            let total = room.total.unwrap_or(u64::MAX);
+            state.pools.replace(limit.map(|limit| limit.min(total)))?;
         } else {
             state.pools.hand_on()?;
         }

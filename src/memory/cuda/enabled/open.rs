@@ -61,7 +61,9 @@ fn open_anew(ordinal: usize, growth: Growth, asked: Limit) -> Result<CudaMemory>
         _ => None,
     };
     let is_hard = keeps_max_size(&context, free).map_err(driver_error)?;
-    let pools = Pools::new(&context, growth, limit.filter(|_| is_hard), fill)?;
+    // More than the device has is no greatest size that every driver takes.
+    let max_size = limit.filter(|_| is_hard).map(|limit| limit.min(total));
+    let pools = Pools::new(&context, growth, max_size, fill)?;
     // Before candle's device, whose own allocations come from the pool as well.
     pools.take_seat()?;
     match Device::new_cuda_with_stream(ordinal) {
