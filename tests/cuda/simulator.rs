@@ -4,36 +4,9 @@ use std::ffi::c_char;
 
 use libloading::os::unix::Library;
 
-/// What a device of the simulator has counted; laid out as in tests/simulated-cuda/src/device/counters.rs, which says what each
-/// field means.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    pub allocations: u64,
-    pub frees: u64,
-    pub failed_allocations: u64,
-    pub live_allocations: u64,
-    pub live_bytes: u64,
-    pub peak_live_bytes: u64,
-    pub launches: u64,
-    pub library_calls: u64,
-    pub copies: u64,
-    pub synchronizations: u64,
-    pub live_events: u64,
-    pub live_streams: u64,
-    pub live_modules: u64,
-    pub live_pools: u64,
-    pub live_libraries: u64,
-    pub live_host_bytes: u64,
-    pub retained_contexts: u64,
-    pub invalid_context_calls: u64,
-    pub refused_frees: u64,
-    pub device_used: u64,
-    pub device_capacity: u64,
-    pub reserved_bytes: u64,
-    pub neighbour_bytes: u64,
-    pub lost_context: u64,
-}
+#[path = "../simulated-cuda/src/device/counters.rs"]
+mod counters;
+pub use counters::Counters;
 
 /// One device of the simulator.
 #[derive(Clone, Copy, Debug)]
@@ -139,7 +112,7 @@ impl Simulator {
         control!(simulated_cuda_trace(self.device => i32, on => bool) -> i32);
     }
 
-    #[allow(dead_code)]
+    #[allow(dead_code)] // likewise
     pub fn trace_text(self) -> String {
         let text = |buffer: *mut c_char, capacity: usize| {
             control!(simulated_cuda_trace_text(

@@ -1,6 +1,6 @@
 //! What a device has counted, for tests to read.
 
-/// The figures of one device, as [`simulated_cuda_counters`](crate::control::simulated_cuda_counters) gives them.
+/// The figures of one device, as `simulated_cuda_counters` gives them.
 /// Those marked «calls» count since the last reset; the others are the state at the moment of the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,21 +48,4 @@ pub struct Counters {
     pub neighbour_bytes: u64,
     /// The status that the lost context answers with; 0 while it is sound.
     pub lost_context: u64,
-}
-
-/// A record of what happened, while it is switched on.
-#[derive(Debug, Default)]
-pub struct Trace {
-    pub on: bool,
-    pub text: String,
-}
-
-impl Trace {
-    /// Adds a line, which is made only if it is wanted.
-    pub fn note(&mut self, line: impl FnOnce() -> String) {
-        if self.on {
-            self.text.push_str(&line());
-            self.text.push('\n');
-        }
-    }
 }

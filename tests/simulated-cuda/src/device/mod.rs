@@ -8,12 +8,14 @@ pub mod objects;
 pub mod pool;
 pub mod range;
 pub mod segment;
+pub mod trace;
 
 use clock::{Clocks, StreamKey};
-use counters::{Counters, Trace};
+use counters::Counters;
 use faults::Faults;
 use memory::DeviceMemory;
 use objects::Objects;
+use trace::Trace;
 
 use crate::handle::{Handle, Kind};
 use crate::status::{Outcome, Status};

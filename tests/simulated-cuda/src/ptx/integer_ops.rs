@@ -57,12 +57,12 @@ macro_rules! integers {
         fn rem(self, other: Self) -> Self { if other == 0 { self } else { self.wrapping_rem(other) } }
         #[inline(always)]
         fn neg(self) -> Self { self.wrapping_neg() }
-        #[allow(unused_comparisons)]
+        #[allow(unused_comparisons, reason = "the macro serves unsigned types as well")]
         #[inline(always)]
         fn abs(self) -> Self { if self < 0 { self.wrapping_neg() } else { self } }
         #[inline(always)]
         fn shift_left(self, by: u32) -> Self { if by < $t::BITS { self << by } else { 0 } }
-        #[allow(unused_comparisons)]
+        #[allow(unused_comparisons, reason = "the macro serves unsigned types as well")]
         #[inline(always)]
         fn shift_right(self, by: u32) -> Self {
             if by < $t::BITS { self >> by } else if self < 0 { !0 } else { 0 }

@@ -1,0 +1,18 @@
+//! What happened on a device, in order.
+
+/// A record of what happened, while it is switched on.
+#[derive(Debug, Default)]
+pub struct Trace {
+    pub on: bool,
+    pub text: String,
+}
+
+impl Trace {
+    /// Adds a line, which is made only if it is wanted.
+    pub fn note(&mut self, line: impl FnOnce() -> String) {
+        if self.on {
+            self.text.push_str(&line());
+            self.text.push('\n');
+        }
+    }
+}
