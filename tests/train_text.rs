@@ -4,10 +4,14 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 /// The example's program, which `cargo test` builds beside the tests'.
-fn train_text(arguments: &[&str]) -> Output {
+fn program() -> PathBuf {
     let test = std::env::current_exe().unwrap();
-    let program: PathBuf = test.ancestors().nth(2).unwrap().join("examples/train_text");
-    let mut command = Command::new(program.with_extension(std::env::consts::EXE_EXTENSION));
+    let program = test.ancestors().nth(2).unwrap().join("examples/train_text");
+    program.with_extension(std::env::consts::EXE_EXTENSION)
+}
+
+fn train_text(arguments: &[&str]) -> Output {
+    let mut command = Command::new(program());
     command.args(arguments).env("RUST_BACKTRACE", "1");
     command
         .output()
@@ -89,4 +93,18 @@ fn bad_input_is_refused_in_one_line() {
         );
     }
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A machine without a GPU says so in one line; the simulated driver can be one.
+#[cfg(feature = "cuda")]
+#[test]
+fn a_machine_without_a_gpu_refuses_in_one_line() {
+    let mut command = Command::new(program());
+    command.args(["--device", "cuda:0"]);
+    command.env("SIMULATED_CUDA_DEVICES", "0");
+    let output = command.env("RUST_BACKTRACE", "1").output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("answers CUDA_ERROR_NO_DEVICE"), "{stderr}");
+    assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr}");
 }

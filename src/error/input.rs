@@ -276,6 +276,16 @@ pub enum MemoryError {
         /// How many there are.
         count: usize,
     },
+    /// The driver does not let this program have the device, or shows none at all.
+    #[error(
+        "CUDA device {ordinal} cannot be opened, the driver answers {status}: see whether `nvidia-smi` lists it, and whether CUDA_VISIBLE_DEVICES hides it"
+    )]
+    Unavailable {
+        /// The device asked for.
+        ordinal: usize,
+        /// The driver's status code, by its name.
+        status: String,
+    },
     /// The device has no stream-ordered memory pools.
     #[error(
         "CUDA device {ordinal} does not support memory pools, so that nothing can be limited or counted on it: use `Device::new_cuda({ordinal})` without a `DeviceMemory`"

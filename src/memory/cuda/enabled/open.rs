@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use candle_core::Device;
-use candle_core::cuda_backend::CudaError;
 use candle_core::cuda_backend::cudarc::driver::result::DriverError;
 use candle_core::cuda_backend::cudarc::driver::sys::CUresult;
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream};
@@ -15,7 +14,7 @@ use super::memory::{CudaMemory, room};
 use super::pool::Pool;
 use super::pools::{Pools, STEP};
 use super::recovery::driver_error;
-use crate::error::{MemoryError, Result};
+use crate::error::{Error, MemoryError, Result};
 use crate::memory::{DeviceMemory, Growth, Limit};
 
 /// The devices whose memory is open in this process.
@@ -88,15 +87,19 @@ fn context(ordinal: usize) -> Result<Arc<CudaContext>> {
     let opened = known.and_then(|_| CudaContext::new(ordinal));
     opened.map_err(|error| {
         let unknown = error.0 == CUresult::CUDA_ERROR_INVALID_DEVICE;
-        match CudaContext::device_count() {
-            Ok(count) if unknown => MemoryError::NoSuchDevice {
+        match (driver_error(error), CudaContext::device_count()) {
+            (_, Ok(count)) if unknown => MemoryError::NoSuchDevice {
                 ordinal,
                 count: usize::try_from(count).unwrap_or(0),
             }
             .into(),
-            _ => candle_core::Error::from(CudaError::from(error))
-                .context(format!("CUDA device {ordinal} cannot be opened"))
-                .into(),
+            (Error::Candle(_), _) => MemoryError::Unavailable {
+                ordinal,
+                status: format!("{:?}", error.0),
+            }
+            .into(),
+            // Memory has run out, or the device is lost: that has a type of its own.
+            (error, _) => error,
         }
     })
 }
