@@ -59,12 +59,16 @@ pub use batch::{
 };
 pub use error::{
     BatchError, Cause, DeviceFault, Error, ErrorExt, LossError, MemoryError, MemoryReading,
-    ParameterError, Phase, PolicyError, Remedy, Resource, ResourceExhausted, Result,
-    UpdateInterrupted, WindowLost,
+    OptimizerError, ParameterError, Phase, PolicyError, Remedy, Resource, ResourceExhausted, Result,
+    StateError, UpdateInterrupted, WindowLost,
 };
 pub use memory::{
     AUTO_FRACTION, CudaMemoryBuilder, DEVICE_AUTO_FRACTION, DeviceMemory, Enforcement, Growth,
     HostMemoryBuilder, Limit, MemoryStats, OverLimit, PEAK_ERROR, PeakScope, TrackingAllocator,
+};
+pub use optim::{
+    Adafactor, Adam, AdamW, Algorithm, Commit, Foreign, Fused, FusedBuilder, Group, GroupOptions,
+    Lion, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd, Progress, Sgd,
 };
 pub use train::{
     AccumulatingTrainer, AdaptiveTrainer, AdaptiveTrainerBuilder, GradientAccumulator, Loss,

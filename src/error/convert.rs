@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::classify::{Class, classify, classify_dynamic};
 use super::{
-    BatchError, DeviceFault, Error, LossError, MemoryError, ParameterError, PolicyError,
-    ResourceExhausted, UpdateInterrupted, WindowLost,
+    BatchError, DeviceFault, Error, LossError, MemoryError, OptimizerError, ParameterError, PolicyError,
+    ResourceExhausted, StateError, UpdateInterrupted, WindowLost,
 };
 
 /// The questions that a program asks of any [`candle_core::Error`].
@@ -142,6 +142,8 @@ boxed! {
     Policy(PolicyError),
     Loss(LossError),
     Parameter(ParameterError),
+    Optimizer(OptimizerError),
+    State(StateError),
     Memory(MemoryError),
     WindowLost(WindowLost),
     UpdateInterrupted(UpdateInterrupted),

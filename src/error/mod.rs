@@ -8,6 +8,7 @@ mod cuda;
 mod exhausted;
 mod fault;
 mod input;
+mod optimizer;
 mod train;
 
 pub use circumstances::{Cause, Phase, Resource};
@@ -15,6 +16,7 @@ pub use convert::ErrorExt;
 pub use exhausted::{MemoryReading, Remedy, ResourceExhausted};
 pub use fault::DeviceFault;
 pub use input::{BatchError, LossError, MemoryError, ParameterError, PolicyError};
+pub use optimizer::{OptimizerError, StateError};
 pub use train::{UpdateInterrupted, WindowLost};
 
 use classify::Class;
@@ -63,6 +65,12 @@ pub enum Error {
     /// The parameters or buffers given to a trainer cannot be used.
     #[error(transparent)]
     Parameter(Box<ParameterError>),
+    /// An optimizer cannot work with what it was given.
+    #[error(transparent)]
+    Optimizer(Box<OptimizerError>),
+    /// Saved state does not fit the optimizer.
+    #[error(transparent)]
+    State(Box<StateError>),
     /// A memory limit cannot be set.
     #[error(transparent)]
     Memory(Box<MemoryError>),

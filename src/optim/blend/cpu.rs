@@ -1,13 +1,8 @@
 use candle_core::backend::BackendStorage;
-use candle_core::utils::barrier_pool;
 use candle_core::{CpuStorage, Layout, Result, WithDType};
-use parking_lot::Mutex;
 
 use super::{Blend, Scale, out_of_bounds, unsupported};
-
-/// From this many elements on a tensor is shared out among threads, and how many one takes at a time: as candle does it.
-pub(super) const SHARED: usize = 64 * 1024;
-pub(super) const CHUNK: usize = 16 * 1024;
+use crate::optim::cpu::{CHUNK, in_stretches, is_shared, offsets};
 
 pub(super) fn scale(op: &Scale, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
     fn scale<T: WithDType>(values: &mut [T], layout: &Layout, keep: f64) -> Result<()> {
@@ -51,23 +46,18 @@ impl Blend {
     ) -> Result<()> {
         let into = contiguous(into, into_layout)?;
         let Some((start, end)) = from_layout.contiguous_offsets() else {
-            let from = offsets(from_layout).filter_map(|offset| from.get(offset));
+            let from = offsets(from_layout, 0).filter_map(|offset| from.get(offset));
             self.blend(into, from.map(|&value| convert(value)));
             return Ok(());
         };
         let from = from.get(start..end).ok_or_else(out_of_bounds)?;
-        if into.len() < SHARED {
+        if !is_shared(into.len()) {
             self.blend(into, from.iter().map(|&value| convert(value)));
             return Ok(());
         }
-        let units = into.chunks_mut(CHUNK).zip(from.chunks(CHUNK));
-        let units: Vec<_> = units.map(Mutex::new).collect();
-        // candle's own threads: they are awake between its operations, which a second pool's would not be.
-        barrier_pool().execute_chunked(units.len(), |range| {
-            for unit in units.get(range).unwrap_or_default() {
-                let (into, from) = &mut *unit.lock();
-                self.blend(into, from.iter().map(|&value| convert(value)));
-            }
+        in_stretches(into, CHUNK, true, |start, into| {
+            let from = from.get(start..).unwrap_or_default();
+            self.blend(into, from.iter().map(|&value| convert(value)));
         });
         Ok(())
     }
@@ -85,20 +75,6 @@ impl Blend {
             pairs.for_each(|(into, from)| *into = keep * *into + add * from);
         }
     }
-}
-
-/// Where a strided tensor's elements lie, in the order of its indices. candle's own walk is private to it, and its gradients
-/// are almost always contiguous: `backward` adds each to a tensor of zeros.
-fn offsets(layout: &Layout) -> impl Iterator<Item = usize> + '_ {
-    let axes = layout.dims().iter().zip(layout.stride()).rev();
-    (0..layout.shape().elem_count()).map(move |mut index| {
-        axes.clone()
-            .fold(layout.start_offset(), |offset, (&size, &stride)| {
-                let along = index % size;
-                index /= size;
-                offset + along * stride
-            })
-    })
 }
 
 fn contiguous<'a, T>(values: &'a mut [T], layout: &Layout) -> Result<&'a mut [T]> {

@@ -90,6 +90,7 @@ fn unsupported(dtype: candle_core::DType) -> candle_core::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::optim::cpu::{CHUNK, SHARED};
     use candle_core::{DType, Device};
 
     fn values(tensor: &Tensor) -> Vec<f64> {
@@ -117,7 +118,7 @@ mod tests {
 
     #[test]
     fn large_tensors_are_shared_out_without_a_seam() {
-        let len = cpu::SHARED + cpu::CHUNK + 17;
+        let len = SHARED + CHUNK + 17;
         let buffer = Var::ones(len, DType::F64, &Device::Cpu).unwrap();
         let added = Tensor::arange(0f64, len as f64, &Device::Cpu).unwrap();
         blend(&buffer, 0.5, 2., Some(&added)).unwrap();

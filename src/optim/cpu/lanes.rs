@@ -1,0 +1,149 @@
+use half::bf16;
+
+use super::gradient::Gradient;
+use super::real::Real;
+use super::values::ValuesMut;
+use crate::optim::rule::Elementwise;
+
+/// What one pass over a parameter reads and writes: a stretch of the parameter with what belongs to it.
+#[derive(Debug)]
+pub struct Lanes<'a> {
+    /// Where in the parameter the stretch begins.
+    pub start: usize,
+    pub parameter: ValuesMut<'a>,
+    /// The parameter itself in f32, where the optimizer keeps it; then `parameter` is its rounded copy.
+    pub master: Option<ValuesMut<'a>>,
+    /// Of the whole parameter.
+    pub gradient: Gradient<'a>,
+    pub state: [Option<ValuesMut<'a>>; 2],
+}
+
+/// Numbers that are converted at a time: they fit into the first cache with all that goes with them.
+pub const BLOCK: usize = 256;
+
+impl<'a> Lanes<'a> {
+    pub fn len(&self) -> usize {
+        self.parameter.len()
+    }
+
+    /// Cuts off the first `count` elements, or all there are; `None` at the end.
+    pub fn take(&mut self, count: usize) -> Option<Self> {
+        if self.len() == 0 {
+            return None;
+        }
+        let start = self.start;
+        let parameter = self.parameter.take(count);
+        self.start += parameter.len();
+        let [first, second] = &mut self.state;
+        Some(Self {
+            start,
+            parameter,
+            master: self.master.as_mut().map(|values| values.take(count)),
+            gradient: self.gradient,
+            state: [first, second].map(|state| state.as_mut().map(|values| values.take(count))),
+        })
+    }
+
+    /// Moves the stretch by an elementwise rule; `seed` is for moments that are rounded at random.
+    pub fn update<R: Elementwise>(self, step: &R::Step, seed: u32) {
+        match self.parameter.is_f64() {
+            true => self.update_in::<R, f64>(step, seed),
+            false => self.update_in::<R, f32>(step, seed),
+        }
+    }
+
+    fn update_in<R: Elementwise, C: Real>(mut self, step: &R::Step, seed: u32) {
+        let adjust = self.gradient.adjust::<C>();
+        let gradient = self.gradient.slice::<C>(self.start);
+        if let (Some(gradient), true) = (gradient, self.is_all::<C>()) {
+            let [first, second] = self.state.map(own);
+            let parameter = C::of_mut(self.parameter).unwrap_or_default();
+            R::update(step, adjust, parameter, gradient, [first, second]);
+            return;
+        }
+        let (mut parameter, mut gradient) = ([C::default(); BLOCK], [C::default(); BLOCK]);
+        let (mut first, mut second) = ([C::default(); BLOCK], [C::default(); BLOCK]);
+        while let Some(mut block) = self.take(BLOCK) {
+            let len = block.len();
+            let parameter = parameter.get_mut(..len).unwrap_or_default();
+            let gradient = gradient.get_mut(..len).unwrap_or_default();
+            let mut state = [&mut first, &mut second].map(|s| s.get_mut(..len).unwrap_or_default());
+            block.load_parameter(parameter);
+            block.gradient.load(block.start, gradient);
+            for (from, into) in block.state.iter().zip(&mut state) {
+                match from {
+                    Some(from) => C::load(from.as_ref(), into),
+                    None => *into = &mut [],
+                }
+            }
+            R::update(
+                step,
+                adjust,
+                parameter,
+                gradient,
+                state.each_mut().map(|s| &mut **s),
+            );
+            for (which, (from, into)) in state.iter().zip(&mut block.state).enumerate() {
+                if let Some(into) = into {
+                    store_moment(from, into.as_mut(), block.start, noise(seed, which as u32));
+                }
+            }
+            block.store_parameter(parameter);
+        }
+    }
+
+    /// The parameter in full precision.
+    pub fn load_parameter<C: Real>(&self, into: &mut [C]) {
+        self.load_parameter_at(0, into);
+    }
+
+    /// The same from an element of this stretch on.
+    pub fn load_parameter_at<C: Real>(&self, start: usize, into: &mut [C]) {
+        let values = self.master.as_ref().unwrap_or(&self.parameter);
+        C::load(values.as_ref().from(start), into);
+    }
+
+    pub fn store_parameter<C: Real>(&mut self, from: &[C]) {
+        if let Some(master) = &mut self.master {
+            C::store(from, master.as_mut());
+        }
+        C::store(from, self.parameter.as_mut());
+    }
+
+    fn is_all<C: Real>(&self) -> bool {
+        let is_own = |values: &ValuesMut<'_>| C::of(values.as_ref()).is_some();
+        self.master.is_none()
+            && is_own(&self.parameter)
+            && self.state.iter().flatten().all(is_own)
+    }
+}
+
+fn own<C: Real>(values: Option<ValuesMut<'_>>) -> &mut [C] {
+    values.and_then(C::of_mut).unwrap_or_default()
+}
+
+/// Rounds bf16 moments up or down at random, in proportion: a second moment moves by a thousandth of itself in a step, less than
+/// bf16 can tell apart, so rounded to the nearest it would stand still. The noise depends on step and place alone.
+fn store_moment<C: Real>(from: &[C], into: ValuesMut<'_>, start: usize, seed: u32) {
+    let ValuesMut::BF16(into) = into else {
+        return C::store(from, into);
+    };
+    for (place, (from, into)) in (start..).zip(from.iter().zip(into)) {
+        let value = from.to_f64() as f32;
+        *into = match value.is_finite() {
+            true => {
+                let chance = noise(place as u32, seed) & 0xffff;
+                bf16::from_bits((value.to_bits().wrapping_add(chance) >> 16) as u16)
+            }
+            false => bf16::from_f32(value),
+        };
+    }
+}
+
+/// A good mix of 32 bits: the multipliers and shifts of Wellons' `lowbias32` (2018).
+pub fn noise(index: u32, seed: u32) -> u32 {
+    let mut x = index.wrapping_mul(0x9e37_79b9) ^ seed;
+    x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
+    x = (x ^ (x >> 15)).wrapping_mul(0x846c_a68b);
+    x ^ (x >> 16)
+}

@@ -1,0 +1,18 @@
+//! One pass over each parameter on the CPU, by candle's own threads, without a temporary and without an allocation.
+
+mod engine;
+mod gradient;
+mod lanes;
+mod real;
+mod share;
+mod target;
+mod values;
+mod visit;
+
+pub use engine::Engine;
+pub use gradient::{Gradient, offsets};
+pub use lanes::{BLOCK, Lanes};
+pub use real::Real;
+pub use share::{CHUNK, SHARED, in_blocks, in_stretches, share, sum, sum_of_squares};
+pub use target::{Target, is_shared};
+pub use values::{ValuesMut, take};

@@ -1,0 +1,109 @@
+use std::ops::{Add, Div, Mul, Neg, Sub};
+
+use super::values::{Values, ValuesMut};
+
+/// The types that are computed in: f64 for f64 parameters, f32 for all others.
+pub trait Real:
+    Copy
+    + Default
+    + PartialOrd
+    + Send
+    + Sync
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+    + 'static
+{
+    fn from_f64(value: f64) -> Self;
+    fn to_f64(self) -> f64;
+    fn sqrt(self) -> Self;
+    /// 1 with this sign, 0 for 0, and not a number for what is none.
+    fn sign(self) -> Self;
+
+    /// These values themselves, where they are of this type.
+    fn of(values: Values<'_>) -> Option<&[Self]>;
+    fn of_mut(values: ValuesMut<'_>) -> Option<&mut [Self]>;
+    /// As many of the first values as `into` holds, converted.
+    fn load(from: Values<'_>, into: &mut [Self]);
+    /// Into the first values, rounded to the nearest.
+    fn store(from: &[Self], into: ValuesMut<'_>);
+}
+
+macro_rules! real {
+    ($type:ty, $own:ident, $other:ident, $from_half:ident, $to_half:ident) => {
+        impl Real for $type {
+            #[inline]
+            fn from_f64(value: f64) -> Self {
+                value as Self
+            }
+
+            #[inline]
+            fn to_f64(self) -> f64 {
+                self.into()
+            }
+
+            #[inline]
+            fn sqrt(self) -> Self {
+                self.sqrt()
+            }
+
+            #[inline]
+            fn sign(self) -> Self {
+                if self == 0. { 0. } else { self.signum() }
+            }
+
+            fn of(values: Values<'_>) -> Option<&[Self]> {
+                match values {
+                    Values::$own(values) => Some(values),
+                    _ => None,
+                }
+            }
+
+            fn of_mut(values: ValuesMut<'_>) -> Option<&mut [Self]> {
+                match values {
+                    ValuesMut::$own(values) => Some(values),
+                    _ => None,
+                }
+            }
+
+            fn load(from: Values<'_>, into: &mut [Self]) {
+                use half::slice::HalfFloatSliceExt;
+                let len = into.len().min(from.len());
+                let Some(into) = into.get_mut(..len) else {
+                    return;
+                };
+                match from {
+                    Values::$own(from) => (into.iter_mut().zip(from)).for_each(|(i, f)| *i = *f),
+                    Values::$other(from) => {
+                        (into.iter_mut().zip(from)).for_each(|(i, f)| *i = *f as Self)
+                    }
+                    Values::F16(from) => from.get(..len).unwrap_or_default().$from_half(into),
+                    Values::BF16(from) => from.get(..len).unwrap_or_default().$from_half(into),
+                }
+            }
+
+            fn store(from: &[Self], into: ValuesMut<'_>) {
+                use half::slice::HalfFloatSliceExt;
+                let len = from.len().min(into.len());
+                let from = from.get(..len).unwrap_or_default();
+                match into {
+                    ValuesMut::$own(into) => (into.iter_mut().zip(from)).for_each(|(i, f)| *i = *f),
+                    ValuesMut::$other(into) => {
+                        (into.iter_mut().zip(from)).for_each(|(i, f)| *i = *f as _)
+                    }
+                    ValuesMut::F16(into) => {
+                        into.get_mut(..len).unwrap_or_default().$to_half(from)
+                    }
+                    ValuesMut::BF16(into) => {
+                        into.get_mut(..len).unwrap_or_default().$to_half(from)
+                    }
+                }
+            }
+        }
+    };
+}
+
+real!(f32, F32, F64, convert_to_f32_slice, convert_from_f32_slice);
+real!(f64, F64, F32, convert_to_f64_slice, convert_from_f64_slice);

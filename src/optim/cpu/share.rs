@@ -1,0 +1,107 @@
+use std::ops::Range;
+
+use candle_core::utils::barrier_pool;
+use parking_lot::Mutex;
+
+use super::lanes::BLOCK;
+use super::real::Real;
+use super::values::take;
+
+/// From this many elements on a tensor is shared out among threads, and how many one takes at a time: as candle does it.
+pub const SHARED: usize = 64 * 1024;
+pub const CHUNK: usize = 16 * 1024;
+
+/// Shares `units` units of work out among candle's own threads: they are awake between its operations, which a second pool's
+/// would not be. `next` cuts the next one off the rest, so that nothing is collected beforehand and nothing allocated.
+pub fn share<R: Send, U>(
+    units: usize,
+    rest: R,
+    next: impl Fn(&mut R) -> Option<U> + Sync,
+    work: impl Fn(U) + Sync,
+) {
+    let rest = Mutex::new(rest);
+    let run = |count: usize| {
+        for _ in 0..count {
+            let unit = next(&mut rest.lock());
+            if let Some(unit) = unit {
+                work(unit);
+            }
+        }
+    };
+    match units {
+        0 | 1 => run(units),
+        _ => barrier_pool().execute_chunked(units, |range| run(range.len())),
+    }
+}
+
+/// The same over stretches of a slice, with where each begins.
+pub fn in_stretches<T: Send>(
+    slice: &mut [T],
+    stretch: usize,
+    is_shared: bool,
+    work: impl Fn(usize, &mut [T]) + Sync,
+) {
+    if !is_shared {
+        return work(0, slice);
+    }
+    let units = slice.len().div_ceil(stretch);
+    share(
+        units,
+        (0, slice),
+        |rest| Some(next_stretch(rest, stretch)),
+        |(start, slice)| work(start, slice),
+    );
+}
+
+fn next_stretch<'a, T>(
+    (start, rest): &mut (usize, &'a mut [T]),
+    stretch: usize,
+) -> (usize, &'a mut [T]) {
+    let (at, head) = (*start, take(rest, stretch));
+    *start += head.len();
+    (at, head)
+}
+
+/// The sum of what `part` returns for each stretch of `0..len`, always added up in the same order.
+pub fn sum(
+    partials: &mut [f64],
+    len: usize,
+    is_shared: bool,
+    part: impl Fn(Range<usize>) -> f64 + Sync,
+) -> f64 {
+    let partials = partials.get_mut(..len.div_ceil(CHUNK)).unwrap_or_default();
+    in_stretches(partials, 1, is_shared, |first, partials| {
+        for (index, partial) in (first..).zip(partials) {
+            let start = index * CHUNK;
+            *partial = part(start..len.min(start + CHUNK));
+        }
+    });
+    partials.iter().sum()
+}
+
+/// A range in blocks that fit on the stack, each with where it begins.
+pub fn in_blocks<C: Real>(range: Range<usize>, mut work: impl FnMut(usize, &mut [C])) {
+    let mut block = [C::default(); BLOCK];
+    let mut start = range.start;
+    while let Some(block) = block.get_mut(..range.end.saturating_sub(start).min(BLOCK)) {
+        if block.is_empty() {
+            return;
+        }
+        work(start, block);
+        start += block.len();
+    }
+}
+
+/// In f64, along eight lanes, so that it can be vectorised.
+pub fn sum_of_squares<C: Real>(values: &[C]) -> f64 {
+    let mut lanes = [0.; 8];
+    let chunks = values.chunks_exact(lanes.len());
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for (lane, value) in lanes.iter_mut().zip(chunk) {
+            *lane += value.to_f64() * value.to_f64();
+        }
+    }
+    let rest = rest.iter().map(|value| value.to_f64() * value.to_f64());
+    lanes.iter().sum::<f64>() + rest.sum::<f64>()
+}

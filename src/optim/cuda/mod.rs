@@ -1,0 +1,11 @@
+//! The same passes on CUDA, by kernels of this crate's own.
+
+#[cfg(feature = "cuda")]
+mod enabled;
+#[cfg(feature = "cuda")]
+pub use enabled::{Engine, IS_BUILT};
+
+#[cfg(not(feature = "cuda"))]
+mod disabled;
+#[cfg(not(feature = "cuda"))]
+pub use disabled::{Engine, IS_BUILT};

@@ -1,0 +1,178 @@
+use candle_nn::ParamsAdamW;
+
+use super::{Elementwise, HyperParameter, Kept, Range, Rates, Rule, moment, power};
+use crate::optim::cpu::{Real, Target};
+
+/// Hyper-parameters of [`Adam`](crate::Adam), with PyTorch's defaults.
+///
+/// ```
+/// use candle_headroom::ParamsAdam;
+///
+/// assert_eq!(ParamsAdam::default().weight_decay, 0.);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ParamsAdam {
+    /// Learning rate.
+    pub lr: f64,
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub eps: f64,
+    /// L2 penalty, added to the gradient.
+    pub weight_decay: f64,
+}
+
+impl Default for ParamsAdam {
+    fn default() -> Self {
+        Self {
+            lr: 1e-3,
+            beta1: 0.9,
+            beta2: 0.999,
+            eps: 1e-8,
+            weight_decay: 0.,
+        }
+    }
+}
+
+/// One step of Adam or AdamW.
+#[derive(Debug, Clone, Copy)]
+pub struct AdamStep {
+    beta1: f64,
+    beta2: f64,
+    eps: f64,
+    /// Learning rate over the first moment's bias.
+    size: f64,
+    /// One over the root of the second moment's bias.
+    unbias: f64,
+    /// What is left of the parameter: decoupled weight decay.
+    keep: f64,
+    /// What of the parameter is added to the gradient: coupled weight decay.
+    penalty: f64,
+}
+
+fn step(params: &ParamsAdam, rates: Rates, step: u64, is_decoupled: bool) -> AdamStep {
+    let Rates {
+        learning_rate,
+        weight_decay,
+    } = rates;
+    AdamStep {
+        beta1: params.beta1,
+        beta2: params.beta2,
+        eps: params.eps,
+        size: learning_rate / (1. - power(params.beta1, step)),
+        unbias: 1. / (1. - power(params.beta2, step)).sqrt(),
+        keep: match is_decoupled {
+            true => 1. - learning_rate * weight_decay,
+            false => 1.,
+        },
+        penalty: match is_decoupled {
+            true => 0.,
+            false => weight_decay,
+        },
+    }
+}
+
+fn update<C: Real>(
+    step: &AdamStep,
+    adjust: impl Fn(C) -> C,
+    parameter: &mut [C],
+    gradient: &[C],
+    [first, second]: [&mut [C]; 2],
+) {
+    let [beta1, beta2, eps, size] = [step.beta1, step.beta2, step.eps, step.size].map(C::from_f64);
+    let [unbias, keep, penalty] = [step.unbias, step.keep, step.penalty].map(C::from_f64);
+    // Taken in f64: in f32, 1 - 0.999 is off by 5 in 100,000.
+    let [add1, add2] = [1. - step.beta1, 1. - step.beta2].map(C::from_f64);
+    let moments = first.iter_mut().zip(second);
+    for ((p, g), (m, v)) in parameter.iter_mut().zip(gradient).zip(moments) {
+        let g = adjust(*g) + penalty * *p;
+        *m = beta1 * *m + add1 * g;
+        *v = beta2 * *v + add2 * g * g;
+        *p = keep * *p - size * *m / (v.sqrt() * unbias + eps);
+    }
+}
+
+fn hyper_parameters(params: &ParamsAdam) -> Vec<HyperParameter> {
+    vec![
+        HyperParameter::new("lr", params.lr, Range::NotNegative),
+        HyperParameter::new("weight_decay", params.weight_decay, Range::NotNegative),
+        HyperParameter::new("beta1", params.beta1, Range::Fraction),
+        HyperParameter::new("beta2", params.beta2, Range::Fraction),
+        HyperParameter::new("eps", params.eps, Range::NotNegative),
+    ]
+}
+
+macro_rules! adam {
+    ($params:ty, $name:literal, $kernel:literal, $is_decoupled:literal, $common:expr) => {
+        impl Rule for $params {
+            const NAME: &'static str = $name;
+            const KERNEL: &'static str = $kernel;
+
+            fn hyper_parameters(&self) -> Vec<HyperParameter> {
+                hyper_parameters(&$common(self))
+            }
+
+            fn set_hyper_parameter(&mut self, name: &str, value: f64) {
+                match name {
+                    "lr" => self.lr = value,
+                    "weight_decay" => self.weight_decay = value,
+                    "beta1" => self.beta1 = value,
+                    "beta2" => self.beta2 = value,
+                    "eps" => self.eps = value,
+                    _ => {}
+                }
+            }
+
+            fn learning_rate(&self) -> f64 {
+                self.lr
+            }
+
+            fn set_learning_rate(&mut self, learning_rate: f64) {
+                self.lr = learning_rate;
+            }
+
+            fn weight_decay(&self) -> f64 {
+                self.weight_decay
+            }
+
+            fn state(&self, dims: &[usize]) -> Vec<Kept> {
+                vec![moment("exp_avg", dims), moment("exp_avg_sq", dims)]
+            }
+
+            fn apply(&self, rates: Rates, step: u64, target: Target<'_>) {
+                target.elementwise::<Self>(&self.at(rates, step), step);
+            }
+        }
+
+        impl Elementwise for $params {
+            type Step = AdamStep;
+
+            fn at(&self, rates: Rates, number: u64) -> AdamStep {
+                step(&$common(self), rates, number, $is_decoupled)
+            }
+
+            fn update<C: Real>(
+                step: &AdamStep,
+                adjust: impl Fn(C) -> C,
+                parameter: &mut [C],
+                gradient: &[C],
+                state: [&mut [C]; 2],
+            ) {
+                update(step, adjust, parameter, gradient, state);
+            }
+        }
+    };
+}
+
+adam!(ParamsAdam, "Adam", "adam", false, |params: &ParamsAdam| *params);
+adam!(ParamsAdamW, "AdamW", "adamw", true, |params: &ParamsAdamW| {
+    ParamsAdam {
+        lr: params.lr,
+        beta1: params.beta1,
+        beta2: params.beta2,
+        eps: params.eps,
+        weight_decay: params.weight_decay,
+    }
+});

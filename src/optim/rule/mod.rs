@@ -1,0 +1,144 @@
+//! The rules by which optimizers move their parameters.
+
+mod adafactor;
+mod adam;
+mod lion;
+mod sgd;
+
+pub use adafactor::ParamsAdafactor;
+pub use adam::ParamsAdam;
+pub use lion::ParamsLion;
+pub use sgd::ParamsSgd;
+
+use std::fmt::Debug;
+
+use super::cpu::{Real, Target};
+
+/// A rule, and its hyper-parameters.
+pub trait Rule: Clone + Debug + Default + Send + Sync + 'static {
+    /// The optimizer's name.
+    const NAME: &'static str;
+    /// What its kernel on the GPU is called; the hyper-parameters go there in the order of [`hyper_parameters`](Self::hyper_parameters).
+    const KERNEL: &'static str;
+
+    fn hyper_parameters(&self) -> Vec<HyperParameter>;
+    fn set_hyper_parameter(&mut self, name: &str, value: f64);
+    fn learning_rate(&self) -> f64;
+    fn set_learning_rate(&mut self, learning_rate: f64);
+    fn weight_decay(&self) -> f64;
+
+    /// What it keeps for a parameter of these dimensions.
+    fn state(&self, dims: &[usize]) -> Vec<Kept>;
+
+    /// How many f64 it needs for a parameter while it computes.
+    fn scratch(&self, _: &[usize]) -> usize {
+        0
+    }
+
+    /// Moves a parameter for the `step`-th time, counted from 1.
+    fn apply(&self, rates: Rates, step: u64, target: Target<'_>);
+}
+
+/// A rule that looks at each element by itself.
+pub trait Elementwise: Rule {
+    /// What is the same for all elements in one step.
+    type Step: Copy + Sync;
+
+    fn at(&self, rates: Rates, step: u64) -> Self::Step;
+
+    /// All slices are equally long; a state that the rule does not keep is empty.
+    fn update<C: Real>(
+        step: &Self::Step,
+        adjust: impl Fn(C) -> C,
+        parameter: &mut [C],
+        gradient: &[C],
+        state: [&mut [C]; 2],
+    );
+}
+
+/// What differs between groups of parameters.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rates {
+    pub learning_rate: f64,
+    pub weight_decay: f64,
+}
+
+/// A tensor of state.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Kept {
+    /// As PyTorch names it.
+    pub name: &'static str,
+    pub dims: Vec<usize>,
+    /// Whether it may be kept in bf16.
+    pub is_moment: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct HyperParameter {
+    pub name: &'static str,
+    pub value: f64,
+    pub range: Range,
+}
+
+/// What a hyper-parameter may be.
+#[derive(Debug, Clone, Copy)]
+pub enum Range {
+    NotNegative,
+    Positive,
+    /// From 0 to below 1.
+    Fraction,
+    NotPositive,
+    /// 0 or 1.
+    Flag,
+}
+
+impl HyperParameter {
+    fn new(name: &'static str, value: f64, range: Range) -> Self {
+        Self { name, value, range }
+    }
+}
+
+impl Range {
+    pub fn holds(self, value: f64) -> bool {
+        value.is_finite()
+            && match self {
+                Self::NotNegative => value >= 0.,
+                Self::Positive => value > 0.,
+                Self::Fraction => (0. ..1.).contains(&value),
+                Self::NotPositive => value <= 0.,
+                Self::Flag => value == 0. || value == 1.,
+            }
+    }
+
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::NotNegative => "a finite number from 0 on",
+            Self::Positive => "a finite number above 0",
+            Self::Fraction => "at least 0 and below 1",
+            Self::NotPositive => "a finite number, 0 or below",
+            Self::Flag => "0 or 1",
+        }
+    }
+}
+
+/// State of the parameter's own shape.
+fn moment(name: &'static str, dims: &[usize]) -> Kept {
+    Kept {
+        name,
+        dims: dims.to_vec(),
+        is_moment: true,
+    }
+}
+
+/// `base` to a whole power, by squaring: the kernels do the same, so that both give the same bits.
+fn power(base: f64, mut exponent: u64) -> f64 {
+    let (mut result, mut square) = (1., base);
+    while exponent > 0 {
+        if exponent % 2 == 1 {
+            result *= square;
+        }
+        square *= square;
+        exponent /= 2;
+    }
+    result
+}

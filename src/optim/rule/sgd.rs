@@ -1,0 +1,133 @@
+use super::{Elementwise, HyperParameter, Kept, Range, Rates, Rule, moment};
+use crate::optim::cpu::{Real, Target};
+
+/// Hyper-parameters of [`Sgd`](crate::Sgd), as PyTorch's: with momentum 0 nothing is kept for a parameter.
+///
+/// ```
+/// use candle_headroom::ParamsSgd;
+///
+/// let params = ParamsSgd { lr: 0.1, momentum: 0.9, nesterov: true, ..Default::default() };
+/// assert_eq!(params.dampening, 0.);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ParamsSgd {
+    /// Learning rate.
+    pub lr: f64,
+    /// What is kept of the momentum in each step.
+    pub momentum: f64,
+    /// What is held back of each gradient but a parameter's first.
+    pub dampening: f64,
+    /// L2 penalty, added to the gradient.
+    pub weight_decay: f64,
+    /// Nesterov's momentum.
+    pub nesterov: bool,
+}
+
+impl Default for ParamsSgd {
+    fn default() -> Self {
+        Self {
+            lr: 1e-3,
+            momentum: 0.,
+            dampening: 0.,
+            weight_decay: 0.,
+            nesterov: false,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct SgdStep {
+    learning_rate: f64,
+    penalty: f64,
+    momentum: f64,
+    /// How much of the gradient goes into the momentum.
+    add: f64,
+    nesterov: bool,
+}
+
+impl Rule for ParamsSgd {
+    const NAME: &'static str = "Sgd";
+    const KERNEL: &'static str = "sgd";
+
+    fn hyper_parameters(&self) -> Vec<HyperParameter> {
+        vec![
+            HyperParameter::new("lr", self.lr, Range::NotNegative),
+            HyperParameter::new("weight_decay", self.weight_decay, Range::NotNegative),
+            HyperParameter::new("momentum", self.momentum, Range::NotNegative),
+            HyperParameter::new("dampening", self.dampening, Range::NotNegative),
+            HyperParameter::new("nesterov", self.nesterov.into(), Range::Flag),
+        ]
+    }
+
+    fn set_hyper_parameter(&mut self, name: &str, value: f64) {
+        match name {
+            "lr" => self.lr = value,
+            "weight_decay" => self.weight_decay = value,
+            "momentum" => self.momentum = value,
+            "dampening" => self.dampening = value,
+            "nesterov" => self.nesterov = value != 0.,
+            _ => {}
+        }
+    }
+
+    fn learning_rate(&self) -> f64 {
+        self.lr
+    }
+
+    fn set_learning_rate(&mut self, learning_rate: f64) {
+        self.lr = learning_rate;
+    }
+
+    fn weight_decay(&self) -> f64 {
+        self.weight_decay
+    }
+
+    fn state(&self, dims: &[usize]) -> Vec<Kept> {
+        match self.momentum {
+            0. => vec![],
+            _ => vec![moment("momentum_buffer", dims)],
+        }
+    }
+
+    fn apply(&self, rates: Rates, step: u64, target: Target<'_>) {
+        target.elementwise::<Self>(&self.at(rates, step), step);
+    }
+}
+
+impl Elementwise for ParamsSgd {
+    type Step = SgdStep;
+
+    fn at(&self, rates: Rates, step: u64) -> SgdStep {
+        SgdStep {
+            learning_rate: rates.learning_rate,
+            penalty: rates.weight_decay,
+            momentum: self.momentum,
+            add: if step == 1 { 1. } else { 1. - self.dampening },
+            nesterov: self.nesterov,
+        }
+    }
+
+    fn update<C: Real>(
+        step: &SgdStep,
+        adjust: impl Fn(C) -> C,
+        parameter: &mut [C],
+        gradient: &[C],
+        [buffer, _]: [&mut [C]; 2],
+    ) {
+        let [lr, penalty] = [step.learning_rate, step.penalty].map(C::from_f64);
+        let [momentum, add] = [step.momentum, step.add].map(C::from_f64);
+        let pairs = parameter.iter_mut().zip(gradient);
+        if step.momentum == 0. {
+            for (p, g) in pairs {
+                *p = *p - lr * (adjust(*g) + penalty * *p);
+            }
+            return;
+        }
+        for ((p, g), b) in pairs.zip(buffer) {
+            let g = adjust(*g) + penalty * *p;
+            *b = momentum * *b + add * g;
+            let direction = if step.nesterov { g + momentum * *b } else { *b };
+            *p = *p - lr * direction;
+        }
+    }
+}
