@@ -59,8 +59,8 @@ pub use batch::{
 };
 pub use error::{
     BatchError, Cause, DeviceFault, Error, ErrorExt, LossError, MemoryError, MemoryReading,
-    OptimizerError, ParameterError, Phase, PolicyError, Remedy, Resource, ResourceExhausted, Result,
-    StateError, UpdateInterrupted, WindowLost,
+    OptimizerError, ParameterError, Phase, PolicyError, Remedy, Resource, ResourceExhausted,
+    Result, StateError, UpdateInterrupted, WindowLost,
 };
 pub use memory::{
     AUTO_FRACTION, CudaMemoryBuilder, DEVICE_AUTO_FRACTION, DeviceMemory, Enforcement, Growth,
@@ -68,7 +68,8 @@ pub use memory::{
 };
 pub use optim::{
     Adafactor, Adam, AdamW, Algorithm, Commit, Foreign, Fused, FusedBuilder, Group, GroupOptions,
-    Lion, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd, Progress, Sgd,
+    LearningRate, Lion, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd,
+    Progress, Sgd, StateDict,
 };
 pub use train::{
     AccumulatingTrainer, AdaptiveTrainer, AdaptiveTrainerBuilder, GradientAccumulator, Loss,

@@ -4,7 +4,9 @@ mod support;
 
 use candle_core::{DType, Tensor, Var};
 use candle_headroom::testing::{Faults, illegal_address};
-use candle_headroom::{AccumulatingTrainer, Error, GradientAccumulator, Phase, PolicyError};
+use candle_headroom::{
+    AccumulatingTrainer, Error, Foreign, GradientAccumulator, Phase, PolicyError,
+};
 use candle_nn::{AdamW, Optimizer, SGD};
 use support::{ConvNet, Mlp, snapshot};
 
@@ -179,9 +181,9 @@ impl Optimizer for Stops {
 fn an_interrupted_update_leaves_nothing_in_the_next_window() {
     let model = Mlp::new(DType::F32);
     let batches = batches(&[4, 4]);
-    let optimizer = |stops| Stops::new(model.vars.clone(), stops).unwrap();
+    let optimizer = |stops| Foreign(Stops::new(model.vars.clone(), stops).unwrap());
     let mut trainer = AccumulatingTrainer::new(model.vars.clone(), optimizer(true), 2).unwrap();
-    let step = |trainer: &mut AccumulatingTrainer<Stops>, i: usize| {
+    let step = |trainer: &mut AccumulatingTrainer<Foreign<Stops>>, i: usize| {
         trainer.step(&batches[i], |(x, y), _| model.loss(&x, &y))
     };
     // Through `flush`, and through the step that completes a window.

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use candle_core::{Context, Device, Error as CandleError, Var};
 use candle_headroom::{
-    DeviceFault, Error, ErrorExt, GradientAccumulator, Phase, Resource, ResourceExhausted,
+    DeviceFault, Error, ErrorExt, Foreign, GradientAccumulator, Phase, Resource, ResourceExhausted,
 };
 use candle_nn::Optimizer;
 
@@ -59,7 +59,7 @@ fn interrupted() -> Error {
     let var = Var::new(0f32, &Device::Cpu).unwrap();
     let mut accumulator = GradientAccumulator::new(vec![var.clone()]).unwrap();
     accumulator.add(var.sqr().unwrap(), 1).unwrap();
-    let mut optimizer = Fails::new(vec![var], ()).unwrap();
+    let mut optimizer = Foreign(Fails::new(vec![var], ()).unwrap());
     accumulator.flush(&mut optimizer).unwrap_err()
 }
 

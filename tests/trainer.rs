@@ -7,7 +7,8 @@ use std::cell::{Cell, RefCell};
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::testing::{Faults, out_of_memory};
 use candle_headroom::{
-    AdaptiveTrainer, AdaptiveTrainerBuilder, BatchPolicy, Cause, Error, Event, Halving, Loss, Phase,
+    AdaptiveTrainer, AdaptiveTrainerBuilder, BatchPolicy, Cause, Error, Event, Foreign, Halving,
+    Loss, Phase,
 };
 use candle_nn::{AdamW, Optimizer, ParamsAdamW, SGD};
 use proptest::prelude::*;
@@ -55,12 +56,12 @@ fn an_optimizer_interrupted_half_way_never_updates_twice() {
     let model = Mlp::new(DType::F32);
     let batch = Mlp::data(8, DType::F32);
     let before = snapshot(&model.vars);
-    let optimizer = HalfWay::new(model.vars.clone(), true).unwrap();
+    let optimizer = Foreign(HalfWay::new(model.vars.clone(), true).unwrap());
     let mut trainer = AdaptiveTrainer::builder(model.vars.clone(), optimizer)
         .build()
         .unwrap();
     let calls = Cell::new(0);
-    let step = |trainer: &mut AdaptiveTrainer<HalfWay>| {
+    let step = |trainer: &mut AdaptiveTrainer<Foreign<HalfWay>>| {
         trainer.step(&batch, |(x, y), _| {
             calls.set(calls.get() + 1);
             model.loss(&x, &y)
@@ -97,10 +98,10 @@ fn an_optimizer_interrupted_half_way_never_updates_twice() {
         let values = Tensor::from_slice(values, var.shape(), &Device::Cpu).unwrap();
         var.set(&values.to_dtype(DType::F32).unwrap()).unwrap();
     }
-    trainer.replace_optimizer(HalfWay::new(model.vars.clone(), false).unwrap());
+    trainer.replace_optimizer(Foreign(HalfWay::new(model.vars.clone(), false).unwrap()));
     step(&mut trainer).unwrap();
     let other = Mlp::new(DType::F32);
-    let optimizer = HalfWay::new(other.vars.clone(), false).unwrap();
+    let optimizer = Foreign(HalfWay::new(other.vars.clone(), false).unwrap());
     let mut trainer = AdaptiveTrainer::builder(other.vars.clone(), optimizer)
         .build()
         .unwrap();

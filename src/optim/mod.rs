@@ -6,11 +6,13 @@ mod cpu;
 mod cuda;
 mod fused;
 mod rule;
+mod schedule;
 
 pub(crate) use blend::blend;
 pub use commit::{Commit, Foreign};
-pub use fused::{Fused, FusedBuilder, Group, GroupOptions, LossScale, Progress};
+pub use fused::{Fused, FusedBuilder, Group, GroupOptions, LossScale, Progress, StateDict};
 pub use rule::{ParamsAdafactor, ParamsAdam, ParamsLion, ParamsSgd};
+pub use schedule::LearningRate;
 
 pub use candle_nn::ParamsAdamW;
 

@@ -1,5 +1,4 @@
 use candle_core::{Tensor, Var};
-use candle_nn::Optimizer;
 
 use super::core::Core;
 use super::loss::Loss;
@@ -7,6 +6,7 @@ use super::report::StepReport;
 use crate::batch::{Batch, Drive, Failure, Fixed, MicroBatch, Outcome, Proven, samples_of};
 use crate::error::{Error, PolicyError, Result, WindowLost};
 use crate::memory::DeviceMemory;
+use crate::optim::Commit;
 
 /// One update from every `k` batches of a data loader, in a loop of your own: gradient accumulation without counting.
 ///
@@ -47,7 +47,7 @@ pub struct AccumulatingTrainer<O> {
     proven: Proven,
 }
 
-impl<O: Optimizer> AccumulatingTrainer<O> {
+impl<O: Commit> AccumulatingTrainer<O> {
     /// A trainer of `vars` by `optimizer`, with an update after every `micro_batches` batches.
     ///
     /// # Errors

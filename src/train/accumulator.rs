@@ -1,13 +1,11 @@
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, TensorId, Var};
-use candle_nn::Optimizer;
 
 use super::loss::{Loss, Weighted};
 use super::window::{Slot, Window};
 use crate::batch::run_phase;
-use crate::error::{
-    Error, LossError, ParameterError, Phase, Result, UpdateInterrupted, WindowLost,
-};
+use crate::error::{Error, LossError, ParameterError, Phase, Result, WindowLost};
+use crate::optim::Commit;
 
 /// Accumulates the gradients of several micro-batches into one update, in a loop of your own.
 ///
@@ -43,6 +41,14 @@ use crate::error::{
 pub struct GradientAccumulator {
     slots: Vec<Slot>,
     window: Window,
+}
+
+/// In which types gradients are handed over.
+enum Precision {
+    /// As the Vars are.
+    Vars,
+    /// As they were added up: f32 for f16 and bf16.
+    Sums,
 }
 
 /// A micro-batch's gradients, not yet added.
@@ -100,7 +106,7 @@ impl GradientAccumulator {
     /// [`LossError`] and any error of the backward pass, with the window as it was; [`WindowLost`] where adding failed half-way
     /// and the window had to be emptied.
     pub fn add(&mut self, loss: impl Into<Loss>, samples: usize) -> Result<()> {
-        let contribution = self.differentiate(loss.into(), samples)?;
+        let contribution = self.differentiate(loss.into(), samples, |loss| Ok(loss.clone()))?;
         self.accumulate(contribution)
     }
 
@@ -108,32 +114,31 @@ impl GradientAccumulator {
     /// nothing added weighed anything, there is no update and `None` comes back.
     ///
     /// The optimizer is handed gradients that share the buffers' memory, which the next window overwrites: one that keeps a
-    /// gradient beyond its `step`, as momentum may, has to copy it. candle's own do.
+    /// gradient beyond its `commit`, as momentum may, has to copy it. This crate's and candle's own do.
     ///
     /// # Errors
-    /// [`LossError::Disconnected`] where no Var received a gradient, and any error from preparing the gradients, with the window
-    /// as it was; [`UpdateInterrupted`] where the optimizer failed, with the window emptied, so that the same gradients are never
-    /// applied twice.
-    pub fn flush(&mut self, optimizer: &mut impl Optimizer) -> Result<Option<Window>> {
+    /// [`LossError::Disconnected`] where no Var received a gradient, and any error from preparing the gradients or of the optimizer's,
+    /// with the window, the parameters and the optimizer as they were: it can be called again.
+    /// [`UpdateInterrupted`](crate::UpdateInterrupted) from an optimizer that is not atomic, with the window emptied, so that the same
+    /// gradients are never applied twice.
+    pub fn flush(&mut self, optimizer: &mut impl Commit) -> Result<Option<Window>> {
         if self.window.loss.weight() == 0. {
             self.reset();
             return Ok(None);
         }
-        let gradients = run_phase(Phase::Optimizer, || self.gradients())?;
-        let applied = optimizer.step(&gradients);
-        let window = self.reset();
-        match applied {
-            Ok(()) => Ok(Some(window)),
-            Err(error) => {
-                match Error::from(error).in_phase(Phase::Optimizer) {
-                    // There is nothing to go on with.
-                    fault @ Error::DeviceFault(_) => Err(fault),
-                    reason => Err(UpdateInterrupted {
-                        reason: Some(reason),
-                    }
-                    .into()),
-                }
+        let gradients = run_phase(Phase::Optimizer, || {
+            self.gradients_in(match optimizer.takes_f32() {
+                true => Precision::Sums,
+                false => Precision::Vars,
+            })
+        })?;
+        match optimizer.commit(&gradients) {
+            Ok(()) => Ok(Some(self.reset())),
+            Err(error @ (Error::UpdateInterrupted(_) | Error::DeviceFault(_))) => {
+                self.reset();
+                Err(error)
             }
+            Err(error) => Err(error.in_phase(Phase::Optimizer)),
         }
     }
 
@@ -156,10 +161,18 @@ impl GradientAccumulator {
     /// # Errors
     /// [`LossError::Disconnected`] where no Var has a gradient, or candle's from converting.
     pub fn gradients(&self) -> Result<GradStore> {
+        self.gradients_in(Precision::Vars)
+    }
+
+    fn gradients_in(&self, precision: Precision) -> Result<GradStore> {
         let mut store = GradStore::default();
         let filled = self.slots.iter().filter(|slot| slot.is_filled);
         for (var, buffer) in filled.filter_map(|slot| Some((&slot.var, slot.buffer.as_ref()?))) {
-            let gradient = buffer.as_detached_tensor().to_dtype(var.dtype())?;
+            let gradient = buffer.as_detached_tensor();
+            let gradient = match precision {
+                Precision::Vars => gradient.to_dtype(var.dtype())?,
+                Precision::Sums => gradient,
+            };
             store.insert(var, gradient);
         }
         if store.get_ids().next().is_none() {
@@ -181,8 +194,13 @@ impl GradientAccumulator {
         self.slots.first().map(|slot| &slot.var)
     }
 
-    /// The backward pass; the graph is gone when it returns.
-    pub(super) fn differentiate(&self, loss: Loss, samples: usize) -> Result<Contribution> {
+    /// The backward pass, of the loss as `scale` makes it; the graph is gone when it returns.
+    pub(super) fn differentiate(
+        &self,
+        loss: Loss,
+        samples: usize,
+        scale: impl FnOnce(&Tensor) -> Result<Tensor>,
+    ) -> Result<Contribution> {
         let Weighted {
             value,
             factor,
@@ -191,7 +209,9 @@ impl GradientAccumulator {
         let gradients = if weight == 0. {
             self.slots.iter().map(|_| None).collect()
         } else {
-            let mut store = run_phase(Phase::Backward, || value.backward())?;
+            let mut store = run_phase(Phase::Backward, || {
+                Ok::<_, Error>(scale(&value)?.backward()?)
+            })?;
             // A Var's gradient may hang on to the graph that it was computed from, and keep the activations alive.
             let gradients = self.slots.iter().map(|slot| store.remove(&slot.var));
             gradients.map(|gradient| Some(gradient?.detach())).collect()

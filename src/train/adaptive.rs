@@ -1,5 +1,4 @@
 use candle_core::Var;
-use candle_nn::Optimizer;
 
 use super::builder::AdaptiveTrainerBuilder;
 use super::core::Core;
@@ -8,6 +7,7 @@ use super::report::StepReport;
 use crate::batch::{Batch, BatchPolicy, Drive, Event, MicroBatch, Proven, samples_of};
 use crate::error::{Error, Result};
 use crate::memory::{DeviceMemory, PeakScope};
+use crate::optim::Commit;
 
 /// Trains with the whole batch's gradient at whatever micro-batch size fits, in a loop of your own.
 ///
@@ -58,7 +58,7 @@ pub struct AdaptiveTrainer<O> {
     proven: Proven,
 }
 
-impl<O: Optimizer> AdaptiveTrainer<O> {
+impl<O: Commit> AdaptiveTrainer<O> {
     /// A trainer of `vars` (as a rule `varmap.all_vars()`) by `optimizer`, which was made for the same Vars.
     pub fn builder(vars: Vec<Var>, optimizer: O) -> AdaptiveTrainerBuilder<O> {
         AdaptiveTrainerBuilder::new(vars, optimizer)

@@ -1,11 +1,11 @@
 use candle_core::{Tensor, Var};
-use candle_nn::Optimizer;
 
 use super::AdaptiveTrainer;
 use super::core::Core;
 use crate::batch::{BatchPolicy, Halving};
 use crate::error::{ParameterError, Result};
 use crate::memory::{DeviceMemory, Enforcement};
+use crate::optim::Commit;
 
 /// What an [`AdaptiveTrainer`] is made of; from [`AdaptiveTrainer::builder`].
 ///
@@ -33,7 +33,7 @@ pub struct AdaptiveTrainerBuilder<O> {
     seed: u64,
 }
 
-impl<O: Optimizer> AdaptiveTrainerBuilder<O> {
+impl<O: Commit> AdaptiveTrainerBuilder<O> {
     pub(super) fn new(vars: Vec<Var>, optimizer: O) -> Self {
         Self {
             vars,

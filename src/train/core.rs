@@ -1,7 +1,6 @@
 //! What both trainers share: one micro-batch, one update, and what is undone when either fails.
 
 use candle_core::{Device, Tensor, Var};
-use candle_nn::Optimizer;
 
 use super::accumulator::{Contribution, GradientAccumulator};
 use super::buffers::Buffers;
@@ -10,6 +9,7 @@ use super::window::Window;
 use crate::batch::{Attempt, Batch, Failure, MicroBatch, run_phase};
 use crate::error::{Error, Phase, Result, UpdateInterrupted};
 use crate::memory::{recover, unmask};
+use crate::optim::Commit;
 
 #[derive(Debug)]
 pub(super) struct Core<O> {
@@ -23,7 +23,7 @@ pub(super) struct Core<O> {
     pub(super) updates: u64,
 }
 
-impl<O: Optimizer> Core<O> {
+impl<O: Commit> Core<O> {
     pub(super) fn new(vars: Vec<Var>, optimizer: O, buffers: &[Tensor]) -> Result<Self> {
         let accumulator = GradientAccumulator::new(vars)?;
         let device = accumulator.first_var().map(|var| var.device().clone());
@@ -144,7 +144,8 @@ impl<O: Optimizer> Core<O> {
         attempt
             .check()
             .map_err(|error| error.in_phase(Phase::Forward))?;
-        let contribution = self.accumulator.differentiate(loss, size)?;
+        let scale = |loss: &Tensor| self.optimizer.scale_loss(loss);
+        let contribution = self.accumulator.differentiate(loss, size, scale)?;
         if size == 1 {
             // A larger micro-batch that went over a soft limit is kept and the next one is smaller; here none can be.
             attempt
@@ -173,7 +174,7 @@ impl<O: Optimizer> Core<O> {
                 }
             }
             Ok(None) => {}
-            // The window is emptied when the optimizer has been called, and only then.
+            // The window is emptied when the optimizer may have moved something, and only then.
             Err(_) => self.is_interrupted = self.accumulator.samples() == 0,
         }
         flushed

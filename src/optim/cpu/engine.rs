@@ -1,6 +1,6 @@
 use candle_core::backend::BackendDevice;
-use candle_core::op::BackpropOp;
 use candle_core::cpu_backend::CpuDevice;
+use candle_core::op::BackpropOp;
 use candle_core::{
     CpuStorage, DType, Error as CandleError, Result as CandleResult, Storage, Tensor,
 };
@@ -49,7 +49,11 @@ impl Engine {
                 CpuDevice.zeros_impl(&kept.dims.clone().into(), *dtype)
             };
             Ok(State {
-                tensors: parameter.kept.iter().map(zeros).collect::<CandleResult<_>>()?,
+                tensors: parameter
+                    .kept
+                    .iter()
+                    .map(zeros)
+                    .collect::<CandleResult<_>>()?,
                 master: master(parameter)?,
                 step: 0,
                 partials: vec![0.; parameter.len.div_ceil(CHUNK)],
@@ -138,7 +142,9 @@ impl Engine {
         let kept = state.tensors.iter().zip(&parameter.kept);
         Some(Snapshot {
             step: state.step,
-            tensors: kept.map(|(storage, (kept, _))| tensor(storage, &kept.dims)).collect(),
+            tensors: kept
+                .map(|(storage, (kept, _))| tensor(storage, &kept.dims))
+                .collect(),
             master: (state.master.as_ref()).map(|storage| tensor(storage, parameter.var.dims())),
         })
     }
@@ -175,7 +181,9 @@ impl State {
             let (mut total, mut is_finite) = (0., true);
             in_blocks(range, |start, block: &mut [f64]| {
                 gradient.load(start, block);
-                is_finite &= block.iter().fold(true, |all, value| all & value.is_finite());
+                is_finite &= block
+                    .iter()
+                    .fold(true, |all, value| all & value.is_finite());
                 total += sum_of_squares(block);
             });
             if is_finite { total } else { f64::NAN }
@@ -204,7 +212,10 @@ fn move_parameter<R: Rule>(
             parameter: values.take(parameter.len),
             gradient: Gradient::new(gradient, layout, scale, bound).ok_or_else(misplaced)?,
             state: [next()?, next()?],
-            master: (state.master.as_mut()).map(ValuesMut::of).transpose().map_err(unknown)?,
+            master: (state.master.as_mut())
+                .map(ValuesMut::of)
+                .transpose()
+                .map_err(unknown)?,
         };
         state.step += 1;
         let target = Target {

@@ -16,7 +16,12 @@ pub struct Gradient<'a> {
 
 impl<'a> Gradient<'a> {
     /// `None` for a type that no gradient has; parameters are checked before.
-    pub fn new(storage: &'a CpuStorage, layout: &'a Layout, scale: f64, bound: f64) -> Option<Self> {
+    pub fn new(
+        storage: &'a CpuStorage,
+        layout: &'a Layout,
+        scale: f64,
+        bound: f64,
+    ) -> Option<Self> {
         let values = Values::of(storage).ok()?;
         let (values, layout) = match layout.contiguous_offsets() {
             Some((start, _)) => (values.from(start), None),

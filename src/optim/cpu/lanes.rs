@@ -112,9 +112,7 @@ impl<'a> Lanes<'a> {
 
     fn is_all<C: Real>(&self) -> bool {
         let is_own = |values: &ValuesMut<'_>| C::of(values.as_ref()).is_some();
-        self.master.is_none()
-            && is_own(&self.parameter)
-            && self.state.iter().flatten().all(is_own)
+        self.master.is_none() && is_own(&self.parameter) && self.state.iter().flatten().all(is_own)
     }
 }
 

@@ -13,6 +13,8 @@ pub use engine::Engine;
 pub use gradient::{Gradient, offsets};
 pub use lanes::{BLOCK, Lanes};
 pub use real::Real;
-pub use share::{CHUNK, SHARED, in_blocks, in_stretches, share, sum, sum_of_squares};
+#[cfg(test)]
+pub use share::SHARED;
+pub use share::{CHUNK, in_blocks, in_stretches, share, sum, sum_of_squares};
 pub use target::{Target, is_shared};
 pub use values::{ValuesMut, take};

@@ -93,12 +93,8 @@ macro_rules! real {
                     ValuesMut::$other(into) => {
                         (into.iter_mut().zip(from)).for_each(|(i, f)| *i = *f as _)
                     }
-                    ValuesMut::F16(into) => {
-                        into.get_mut(..len).unwrap_or_default().$to_half(from)
-                    }
-                    ValuesMut::BF16(into) => {
-                        into.get_mut(..len).unwrap_or_default().$to_half(from)
-                    }
+                    ValuesMut::F16(into) => into.get_mut(..len).unwrap_or_default().$to_half(from),
+                    ValuesMut::BF16(into) => into.get_mut(..len).unwrap_or_default().$to_half(from),
                 }
             }
         }

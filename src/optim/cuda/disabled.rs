@@ -14,12 +14,7 @@ pub const IS_BUILT: bool = false;
 pub struct Engine(Infallible);
 
 impl Engine {
-    pub fn new<R: Rule>(
-        _: &CudaDevice,
-        _: &R,
-        _: &[Parameter],
-        _: &Adjustment,
-    ) -> Result<Self> {
+    pub fn new<R: Rule>(_: &CudaDevice, _: &R, _: &[Parameter], _: &Adjustment) -> Result<Self> {
         Err(Error::NotCompiledWithCudaSupport.into())
     }
 

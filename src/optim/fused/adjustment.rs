@@ -71,12 +71,16 @@ pub struct Adjustment {
 
 impl Adjustment {
     pub fn check(&self, optimizer: &'static str) -> Result<()> {
-        for (name, value) in [("clip_norm", self.clip_norm), ("clip_value", self.clip_value)] {
+        for (name, value) in [
+            ("clip_norm", self.clip_norm),
+            ("clip_value", self.clip_value),
+        ] {
             if let Some(value) = value {
                 hyper_parameter(optimizer, name, value, Range::Positive)?;
             }
         }
-        self.loss_scale.map_or(Ok(()), |scale| scale.check(optimizer))
+        self.loss_scale
+            .map_or(Ok(()), |scale| scale.check(optimizer))
     }
 
     /// Whether all gradients have to be looked at before the first parameter moves.

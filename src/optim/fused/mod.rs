@@ -4,12 +4,16 @@ mod check;
 mod engine;
 mod group;
 mod parameter;
+mod state;
+mod state_dict;
 
 pub use adjustment::{Adjustment, Counters, LossScale, Progress};
 pub use builder::FusedBuilder;
+pub use check::hyper_parameter;
 pub use engine::Snapshot;
 pub use group::{Group, GroupOptions};
 pub use parameter::{Parameter, Update};
+pub use state_dict::StateDict;
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor};
@@ -175,11 +179,13 @@ impl<A: Algorithm> Fused<A> {
     pub fn group(&self, index: usize) -> Result<GroupOptions> {
         let groups = self.groups.len();
         let options = self.groups.get(index).copied();
-        options.ok_or_else(|| OptimizerError::Group {
-            group: index,
-            groups,
-        }
-        .into())
+        options.ok_or_else(|| {
+            OptimizerError::Group {
+                group: index,
+                groups,
+            }
+            .into()
+        })
     }
 
     /// Treats a group in another way from now on, for example thaws it.

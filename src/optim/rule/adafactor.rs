@@ -268,16 +268,24 @@ fn take_in_rows<C: Real>(
     add: f64,
     is_shared: bool,
 ) {
-    in_stretches(kept, (CHUNK / columns.max(1)).max(1), is_shared, |start, kept| {
-        for (row, kept) in (start..).zip(kept) {
-            let mut total = 0.;
-            in_blocks(row * columns..(row + 1) * columns, |start, block: &mut [C]| {
-                gradient.load_adjusted(start, block);
-                total += sum_of_squares(block);
-            });
-            *kept = blend(*kept, total / columns as f64, add);
-        }
-    });
+    in_stretches(
+        kept,
+        (CHUNK / columns.max(1)).max(1),
+        is_shared,
+        |start, kept| {
+            for (row, kept) in (start..).zip(kept) {
+                let mut total = 0.;
+                in_blocks(
+                    row * columns..(row + 1) * columns,
+                    |start, block: &mut [C]| {
+                        gradient.load_adjusted(start, block);
+                        total += sum_of_squares(block);
+                    },
+                );
+                *kept = blend(*kept, total / columns as f64, add);
+            }
+        },
+    );
 }
 
 /// Takes the mean square of each column in.

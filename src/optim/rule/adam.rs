@@ -166,13 +166,21 @@ macro_rules! adam {
     };
 }
 
-adam!(ParamsAdam, "Adam", "adam", false, |params: &ParamsAdam| *params);
-adam!(ParamsAdamW, "AdamW", "adamw", true, |params: &ParamsAdamW| {
-    ParamsAdam {
-        lr: params.lr,
-        beta1: params.beta1,
-        beta2: params.beta2,
-        eps: params.eps,
-        weight_decay: params.weight_decay,
-    }
+adam!(ParamsAdam, "Adam", "adam", false, |params: &ParamsAdam| {
+    *params
 });
+adam!(
+    ParamsAdamW,
+    "AdamW",
+    "adamw",
+    true,
+    |params: &ParamsAdamW| {
+        ParamsAdam {
+            lr: params.lr,
+            beta1: params.beta1,
+            beta2: params.beta2,
+            eps: params.eps,
+            weight_decay: params.weight_decay,
+        }
+    }
+);
