@@ -58,8 +58,7 @@ impl<'a> Lanes<'a> {
         if let (Some(gradient), true) = (gradient, self.is_all::<C>()) {
             let [first, second] = self.state.map(own);
             let parameter = C::of_mut(self.parameter).unwrap_or_default();
-            R::update(step, adjust, parameter, gradient, [first, second]);
-            return;
+            return wide(|| R::update(step, adjust, parameter, gradient, [first, second]));
         }
         let (mut parameter, mut gradient) = ([C::default(); BLOCK], [C::default(); BLOCK]);
         let (mut first, mut second) = ([C::default(); BLOCK], [C::default(); BLOCK]);
@@ -76,13 +75,8 @@ impl<'a> Lanes<'a> {
                     None => *into = &mut [],
                 }
             }
-            R::update(
-                step,
-                adjust,
-                parameter,
-                gradient,
-                state.each_mut().map(|s| &mut **s),
-            );
+            let slices = state.each_mut().map(|s| &mut **s);
+            wide(|| R::update(step, adjust, parameter, gradient, slices));
             for (which, (from, into)) in state.iter().zip(&mut block.state).enumerate() {
                 if let Some(into) = into {
                     store_moment(from, into.as_mut(), block.start, noise(seed, which as u32));
@@ -114,6 +108,24 @@ impl<'a> Lanes<'a> {
         let is_own = |values: &ValuesMut<'_>| C::of(values.as_ref()).is_some();
         self.master.is_none() && is_own(&self.parameter) && self.state.iter().flatten().all(is_own)
     }
+}
+
+/// Compiles the loop in `work` a second time for registers of 256 bits, and runs that where the machine has them. Without fused
+/// multiplication and addition, so that the results are the same to the bit.
+#[inline(always)]
+fn wide(work: impl FnOnce()) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx2")]
+        fn wide(work: impl FnOnce()) {
+            work();
+        }
+        if std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: the machine has AVX2, which is all that the function asks for beyond the target's own features.
+            return unsafe { wide(work) };
+        }
+    }
+    work();
 }
 
 fn own<C: Real>(values: Option<ValuesMut<'_>>) -> &mut [C] {

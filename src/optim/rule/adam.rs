@@ -74,6 +74,7 @@ fn step(params: &ParamsAdam, rates: Rates, step: u64, is_decoupled: bool) -> Ada
     }
 }
 
+#[inline(always)]
 fn update<C: Real>(
     step: &AdamStep,
     adjust: impl Fn(C) -> C,
@@ -153,6 +154,7 @@ macro_rules! adam {
                 step(&$common(self), rates, number, $is_decoupled)
             }
 
+            #[inline(always)]
             fn update<C: Real>(
                 step: &AdamStep,
                 adjust: impl Fn(C) -> C,

@@ -95,6 +95,7 @@ impl Elementwise for ParamsLion {
         }
     }
 
+    #[inline(always)]
     fn update<C: Real>(
         step: &LionStep,
         adjust: impl Fn(C) -> C,

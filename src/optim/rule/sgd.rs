@@ -107,6 +107,7 @@ impl Elementwise for ParamsSgd {
         }
     }
 
+    #[inline(always)]
     fn update<C: Real>(
         step: &SgdStep,
         adjust: impl Fn(C) -> C,

@@ -1,0 +1,196 @@
+//! One AdamW step: candle's, this crate's, and a bare sweep over the same memory.
+//!
+//! `cargo bench --bench optimizer [-- --quick]`
+
+mod support;
+
+use std::alloc::System;
+
+use candle_core::backprop::GradStore;
+use candle_core::utils::barrier_pool;
+use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_headroom::{AdamW, ParamsAdamW};
+use candle_nn::Optimizer;
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use support::{Contender, Rounds, alternate, figure, is_quick};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// A model's parameters with gradients, twice: each optimizer moves its own.
+struct Parameters {
+    vars: [Vec<Var>; 2],
+    gradients: [GradStore; 2],
+    elements: usize,
+}
+
+impl Parameters {
+    fn new(shapes: &[Vec<usize>]) -> Result<Self> {
+        let mut parameters = Self {
+            vars: [Vec::new(), Vec::new()],
+            gradients: [GradStore::default(), GradStore::default()],
+            elements: 0,
+        };
+        for shape in shapes {
+            let value = Tensor::randn(0f32, 0.1, shape.as_slice(), &Device::Cpu)?;
+            let gradient = Tensor::randn(0f32, 0.01, shape.as_slice(), &Device::Cpu)?;
+            for (vars, gradients) in parameters.vars.iter_mut().zip(&mut parameters.gradients) {
+                let var = Var::from_tensor(&value.copy()?)?;
+                gradients.insert(&var, gradient.copy()?);
+                vars.push(var);
+            }
+            parameters.elements += value.elem_count();
+        }
+        Ok(parameters)
+    }
+}
+
+/// Reads four numbers and writes three for each parameter, as AdamW has to: 28 bytes. By candle's threads, in stretches of the
+/// same length, with one addition for each number that is written.
+struct Sweep([Vec<f32>; 4]);
+
+impl Sweep {
+    const STRETCH: usize = 16 * 1024;
+
+    fn new(elements: usize) -> Self {
+        Self(std::array::from_fn(|i| vec![i as f32 * 1e-3; elements]))
+    }
+
+    fn run(&mut self) {
+        let [p, g, m, v] = &mut self.0;
+        let [p, m, v] = [p, m, v].map(|values| values.chunks_mut(Self::STRETCH));
+        let stretches = p.zip(g.chunks(Self::STRETCH)).zip(m.zip(v));
+        let stretches: Vec<_> = stretches.map(parking_lot::Mutex::new).collect();
+        barrier_pool().execute_chunked(stretches.len(), |range| {
+            for stretch in &stretches[range] {
+                let ((p, g), (m, v)) = &mut *stretch.lock();
+                for ((p, g), (m, v)) in p.iter_mut().zip(*g).zip(m.iter_mut().zip(v.iter_mut())) {
+                    *m += *g;
+                    *v += *g;
+                    *p += *m;
+                }
+            }
+        });
+    }
+}
+
+struct Measured {
+    rounds: Rounds,
+    allocations: usize,
+}
+
+fn measure(title: &str, shapes: &[Vec<usize>], rounds: usize) -> candle_headroom::Result<Measured> {
+    let parameters = Parameters::new(shapes)?;
+    let [ours, candles] = &parameters.vars;
+    let mut fused = AdamW::new(ours.clone(), ParamsAdamW::default())?;
+    let mut candle = candle_nn::AdamW::new(candles.clone(), ParamsAdamW::default())?;
+    let mut sweep = Sweep::new(parameters.elements);
+    let [for_fused, for_candle] = &parameters.gradients;
+    fused.commit(for_fused)?;
+
+    let region = Region::new(ALLOCATOR);
+    for _ in 0..3 {
+        fused.commit(for_fused)?;
+    }
+    let change = region.change();
+    let allocations = change.allocations + change.reallocations + change.deallocations;
+
+    let contenders = vec![
+        Contender::new("candle_nn", || candle.step(for_candle).expect("a step")),
+        Contender::new("fused", || fused.commit(for_fused).expect("a step")),
+        Contender::new("sweep", || sweep.run()),
+    ];
+    let rounds = alternate(contenders, rounds);
+    let millions = parameters.elements as f64 / 1e6;
+    rounds.print(
+        &format!(
+            "{title}: {millions:.1} million parameters in {}",
+            shapes.len()
+        ),
+        1,
+    );
+    assert!(
+        (ours.iter().zip(candles))
+            .all(|(a, b)| a.to_dtype(DType::F64).is_ok() && a.dims() == b.dims())
+    );
+    Ok(Measured {
+        rounds,
+        allocations,
+    })
+}
+
+/// The parameters of a GPT-2 of this width: embeddings, and in each layer two norms, attention and a perceptron, with biases.
+fn transformer(vocabulary: usize, context: usize, width: usize, layers: usize) -> Vec<Vec<usize>> {
+    let mut shapes = vec![vec![vocabulary, width], vec![context, width]];
+    for _ in 0..layers {
+        for (out, into) in [
+            (3 * width, width),
+            (width, width),
+            (4 * width, width),
+            (width, 4 * width),
+        ] {
+            shapes.push(vec![out, into]);
+            shapes.push(vec![out]);
+        }
+        shapes.extend(vec![vec![width]; 4]);
+    }
+    shapes.extend(vec![vec![width]; 2]);
+    shapes
+}
+
+/// Whether glibc was told to keep what is freed: then candle's temporaries are not faulted in anew in each step.
+fn has_steady_heap() -> bool {
+    std::env::var_os("MALLOC_MMAP_THRESHOLD_").is_some()
+}
+
+fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let quick = is_quick();
+    let rounds = if quick { 5 } else { 15 };
+    let one = vec![vec![16 * 1024 * 1024]];
+    if has_steady_heap() {
+        let large = measure("one large, heap kept", &one, rounds)?;
+        let ratio = large.rounds.ratio("candle_nn", "fused");
+        figure("optimizer/adamw_speedup_one_large_steady_heap", ratio, "x");
+        return Ok(());
+    }
+    let many = vec![vec![4096]; 1000];
+    let layers = if quick { 2 } else { 6 };
+    let transformer = transformer(8192, 256, 512, layers);
+    let measured = [
+        ("one_large", measure("one large", &one, rounds)?),
+        ("many_small", measure("many small", &many, 3 * rounds)?),
+        ("transformer", measure("transformer", &transformer, rounds)?),
+    ];
+    // The same with the only setting of glibc's that makes candle faster.
+    let again = std::process::Command::new(std::env::current_exe()?)
+        .args(std::env::args_os().skip(1))
+        .env("MALLOC_TRIM_THRESHOLD_", "8589934592")
+        .env("MALLOC_MMAP_THRESHOLD_", "8589934592")
+        .status()?;
+    assert!(again.success(), "{again}");
+
+    for (name, measured) in &measured {
+        let ratio = measured.rounds.ratio("sweep", "fused");
+        figure(
+            &format!("optimizer/adamw_vs_memory_sweep_{name}"),
+            ratio,
+            "x",
+        );
+    }
+    for (name, measured) in &measured {
+        let ratio = measured.rounds.ratio("candle_nn", "fused");
+        figure(&format!("optimizer/adamw_speedup_{name}"), ratio, "x");
+    }
+    let large = &measured[0].1.rounds;
+    figure(
+        "optimizer/adamw_vs_memory_sweep",
+        large.ratio("sweep", "fused"),
+        "x",
+    );
+    let allocations: usize = measured
+        .iter()
+        .map(|(_, measured)| measured.allocations)
+        .sum();
+    figure("optimizer/commit_allocations", allocations as f64, "");
+    Ok(())
+}
