@@ -2,12 +2,12 @@
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
-//! use candle_headroom::AdaptiveTrainer;
-//! use candle_nn::{linear, loss, AdamW, Module, Optimizer, VarBuilder, VarMap};
+//! use candle_headroom::{AdamW, AdaptiveTrainer};
+//! use candle_nn::{linear, loss, Module, VarBuilder, VarMap};
 //!
 //! let varmap = VarMap::new();
 //! let model = linear(16, 4, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
-//! let optimizer = AdamW::new_lr(varmap.all_vars(), 1e-3)?;
+//! let optimizer = AdamW::new_lr(&varmap, 1e-3)?;
 //! let mut trainer = AdaptiveTrainer::builder(varmap.all_vars(), optimizer).build()?;
 //!
 //! for _ in 0..3 {

@@ -12,8 +12,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use arguments::Arguments;
 use candle_core::{DType, Device, IndexOp, Tensor, Var};
-use candle_headroom::{AdaptiveTrainer, Limit, TrackingAllocator};
-use candle_nn::{AdamW, Optimizer, ParamsAdamW, VarBuilder, VarMap, ops};
+use candle_headroom::{AdamW, AdaptiveTrainer, Limit, ParamsAdamW, TrackingAllocator};
+use candle_nn::{VarBuilder, VarMap, ops};
 use clap::Parser;
 use corpus::Corpus;
 use display::Display;
@@ -69,7 +69,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         lr: 5e-3,
         ..ParamsAdamW::default()
     };
-    let optimizer = AdamW::new(vars.clone(), params)?;
+    let optimizer = AdamW::new(&varmap, params)?;
     let mut trainer = AdaptiveTrainer::builder(vars, optimizer)
         .memory(&memory)
         .seed(arguments.seed)

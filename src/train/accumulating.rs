@@ -16,12 +16,12 @@ use crate::optim::Commit;
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
-/// use candle_headroom::AccumulatingTrainer;
-/// use candle_nn::{linear, loss, AdamW, Module, Optimizer, VarBuilder, VarMap};
+/// use candle_headroom::{AccumulatingTrainer, AdamW};
+/// use candle_nn::{linear, loss, Module, VarBuilder, VarMap};
 ///
 /// let varmap = VarMap::new();
 /// let model = linear(4, 1, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
-/// let optimizer = AdamW::new_lr(varmap.all_vars(), 1e-2)?;
+/// let optimizer = AdamW::new_lr(&varmap, 1e-2)?;
 /// let mut trainer = AccumulatingTrainer::new(varmap.all_vars(), optimizer, 4)?;
 ///
 /// let mut updates = 0;

@@ -16,12 +16,12 @@ use crate::optim::Commit;
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
-/// use candle_headroom::GradientAccumulator;
-/// use candle_nn::{linear, loss, AdamW, Module, Optimizer, VarBuilder, VarMap};
+/// use candle_headroom::{AdamW, GradientAccumulator};
+/// use candle_nn::{linear, loss, Module, VarBuilder, VarMap};
 ///
 /// let varmap = VarMap::new();
 /// let model = linear(4, 2, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
-/// let mut optimizer = AdamW::new_lr(varmap.all_vars(), 1e-3)?;
+/// let mut optimizer = AdamW::new_lr(&varmap, 1e-3)?;
 /// let mut accumulator = GradientAccumulator::new(varmap.all_vars())?;
 ///
 /// for i in 0..10 {

@@ -17,12 +17,12 @@ use crate::optim::Commit;
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
-/// use candle_headroom::AdaptiveTrainer;
-/// use candle_nn::{linear, loss, AdamW, Module, Optimizer, VarBuilder, VarMap};
+/// use candle_headroom::{AdamW, AdaptiveTrainer};
+/// use candle_nn::{linear, loss, Module, VarBuilder, VarMap};
 ///
 /// let varmap = VarMap::new();
 /// let model = linear(4, 2, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
-/// let optimizer = AdamW::new_lr(varmap.all_vars(), 0.05)?;
+/// let optimizer = AdamW::new_lr(&varmap, 0.05)?;
 /// let mut trainer = AdaptiveTrainer::builder(varmap.all_vars(), optimizer).build()?;
 ///
 /// let x = Tensor::randn(0f32, 1., (64, 4), &Device::Cpu)?;
@@ -46,8 +46,10 @@ use crate::optim::Commit;
 /// ```
 ///
 /// # The optimizer
-/// Any [`candle_nn::Optimizer`] over the same Vars. candle's own advance Var by Var and cannot undo it: where one fails
-/// half-way, the step returns [`UpdateInterrupted`](crate::UpdateInterrupted), and so does every further one until
+/// One over the same Vars. This crate's ([`AdamW`](crate::AdamW) and its like) update all parameters or none and allocate
+/// nothing, so an update cannot run out of memory. candle's work as they are, and any other
+/// [`candle_nn::Optimizer`] wrapped in [`Foreign`](crate::Foreign); those advance Var by Var and cannot undo it: where one fails half-way,
+/// the step returns [`UpdateInterrupted`](crate::UpdateInterrupted), and so does every further one until
 /// [`replace_optimizer`](Self::replace_optimizer) is called, so that no parameter is silently updated twice.
 #[derive(Debug)]
 pub struct AdaptiveTrainer<O> {

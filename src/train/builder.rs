@@ -11,11 +11,10 @@ use crate::optim::Commit;
 ///
 /// ```
 /// use candle_core::{Device, Var};
-/// use candle_headroom::{AdaptiveTrainer, Halving};
-/// use candle_nn::{Optimizer, SGD};
+/// use candle_headroom::{AdaptiveTrainer, Halving, Sgd};
 ///
 /// let w = Var::new(&[1f32, 2.], &Device::Cpu)?;
-/// let trainer = AdaptiveTrainer::builder(vec![w.clone()], SGD::new(vec![w], 0.1)?)
+/// let trainer = AdaptiveTrainer::builder(vec![w.clone()], Sgd::new_lr(vec![w], 0.1)?)
 ///     .policy(Halving::from_size(16)) // where an earlier run had settled
 ///     .seed(42)
 ///     .build()?;

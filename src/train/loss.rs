@@ -91,11 +91,10 @@ pub(super) struct Weighted {
 ///
 /// ```
 /// # use candle_core::{DType, Device, Tensor, Var};
-/// # use candle_headroom::GradientAccumulator;
-/// # use candle_nn::{Optimizer, SGD};
+/// # use candle_headroom::{GradientAccumulator, Sgd};
 /// # let x = Var::new(3f32, &Device::Cpu)?;
 /// # let mut accumulator = GradientAccumulator::new(vec![x.clone()])?;
-/// # let mut optimizer = SGD::new(vec![x.clone()], 0.1)?;
+/// # let mut optimizer = Sgd::new_lr(vec![x.clone()], 0.1)?;
 /// accumulator.add(x.sqr()?, 1)?;
 /// let window = accumulator.flush(&mut optimizer)?.expect("one loss was added");
 /// assert_eq!(window.loss.read()?, 9.);

@@ -9,10 +9,9 @@ use crate::memory::Bytes;
 ///
 /// ```
 /// # use candle_core::{Device, Tensor, Var};
-/// # use candle_headroom::AdaptiveTrainer;
-/// # use candle_nn::{Optimizer, SGD};
+/// # use candle_headroom::{AdaptiveTrainer, Sgd};
 /// # let w = Var::new(&[0f32], &Device::Cpu)?;
-/// # let optimizer = SGD::new(vec![w.clone()], 0.1)?;
+/// # let optimizer = Sgd::new_lr(vec![w.clone()], 0.1)?;
 /// # let mut trainer = AdaptiveTrainer::builder(vec![w.clone()], optimizer).build()?;
 /// # let x = Tensor::new(&[1f32, 2., 3.], &Device::Cpu)?;
 /// let report = trainer.step(&x, |x, _| x.broadcast_sub(&w)?.sqr()?.mean_all())?;

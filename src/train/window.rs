@@ -7,11 +7,10 @@ use crate::optim::blend;
 ///
 /// ```
 /// use candle_core::{Device, Var};
-/// use candle_headroom::GradientAccumulator;
-/// use candle_nn::{Optimizer, SGD};
+/// use candle_headroom::{GradientAccumulator, Sgd};
 ///
 /// let w = Var::new(3f32, &Device::Cpu)?;
-/// let mut optimizer = SGD::new(vec![w.clone()], 0.1)?;
+/// let mut optimizer = Sgd::new_lr(vec![w.clone()], 0.1)?;
 /// let mut accumulator = GradientAccumulator::new(vec![w.clone()])?;
 /// accumulator.add(w.sqr()?, 8)?;
 /// accumulator.add(w.sqr()?, 4)?;
