@@ -26,6 +26,7 @@
 //! | what went wrong? | [`Error`], [`ResourceExhausted`], [`DeviceFault`], and [`ErrorExt`] for any candle error |
 //! | how much memory is there, who may use it? | [`DeviceMemory`], [`TrackingAllocator`] |
 //! | how is the work cut? | [`Batch`], [`BatchPolicy`], [`process_batches`] |
+//! | how do parameters move? | [`AdamW`], [`Adam`], [`Sgd`], [`Lion`], [`Adafactor`], [`LearningRate`], [`Commit`] for any other |
 //! | who drives? | [`GradientAccumulator`], [`AccumulatingTrainer`], [`AdaptiveTrainer`] |
 //!
 //! # What it is not
@@ -87,4 +88,6 @@ mod documents {
     mod from_tensorflow {}
     #[doc = include_str!("../docs/cuda.md")]
     mod cuda {}
+    #[doc = include_str!("../docs/optimizers.md")]
+    mod optimizers {}
 }
