@@ -6,44 +6,16 @@ mod support;
 
 use std::alloc::System;
 
-use candle_core::backprop::GradStore;
+use candle_core::Device;
 use candle_core::utils::barrier_pool;
-use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::{AdamW, ParamsAdamW};
 use candle_nn::Optimizer;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use support::parameters::{Parameters, transformer};
 use support::{Contender, Rounds, alternate, figure, is_quick};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
-
-/// A model's parameters with gradients, twice: each optimizer moves its own.
-struct Parameters {
-    vars: [Vec<Var>; 2],
-    gradients: [GradStore; 2],
-    elements: usize,
-}
-
-impl Parameters {
-    fn new(shapes: &[Vec<usize>]) -> Result<Self> {
-        let mut parameters = Self {
-            vars: [Vec::new(), Vec::new()],
-            gradients: [GradStore::default(), GradStore::default()],
-            elements: 0,
-        };
-        for shape in shapes {
-            let value = Tensor::randn(0f32, 0.1, shape.as_slice(), &Device::Cpu)?;
-            let gradient = Tensor::randn(0f32, 0.01, shape.as_slice(), &Device::Cpu)?;
-            for (vars, gradients) in parameters.vars.iter_mut().zip(&mut parameters.gradients) {
-                let var = Var::from_tensor(&value.copy()?)?;
-                gradients.insert(&var, gradient.copy()?);
-                vars.push(var);
-            }
-            parameters.elements += value.elem_count();
-        }
-        Ok(parameters)
-    }
-}
 
 /// Reads four numbers and writes three for each parameter, as AdamW has to: 28 bytes. By candle's threads, in stretches of the
 /// same length, with one addition for each number that is written.
@@ -80,28 +52,29 @@ struct Measured {
 }
 
 fn measure(title: &str, shapes: &[Vec<usize>], rounds: usize) -> candle_headroom::Result<Measured> {
-    let parameters = Parameters::new(shapes)?;
-    let [ours, candles] = &parameters.vars;
-    let mut fused = AdamW::new(ours.clone(), ParamsAdamW::default())?;
-    let mut candle = candle_nn::AdamW::new(candles.clone(), ParamsAdamW::default())?;
-    let mut sweep = Sweep::new(parameters.elements);
-    let [for_fused, for_candle] = &parameters.gradients;
-    fused.commit(for_fused)?;
+    let ours = Parameters::on(&Device::Cpu, shapes)?;
+    let candles = Parameters::on(&Device::Cpu, shapes)?;
+    let mut fused = AdamW::new(ours.vars, ParamsAdamW::default())?;
+    let mut candle = candle_nn::AdamW::new(candles.vars, ParamsAdamW::default())?;
+    let mut sweep = Sweep::new(ours.elements);
+    fused.commit(&ours.gradients)?;
 
     let region = Region::new(ALLOCATOR);
     for _ in 0..3 {
-        fused.commit(for_fused)?;
+        fused.commit(&ours.gradients)?;
     }
     let change = region.change();
     let allocations = change.allocations + change.reallocations + change.deallocations;
 
     let contenders = vec![
-        Contender::new("candle_nn", || candle.step(for_candle).expect("a step")),
-        Contender::new("fused", || fused.commit(for_fused).expect("a step")),
+        Contender::new("candle_nn", || {
+            candle.step(&candles.gradients).expect("a step")
+        }),
+        Contender::new("fused", || fused.commit(&ours.gradients).expect("a step")),
         Contender::new("sweep", || sweep.run()),
     ];
     let rounds = alternate(contenders, rounds);
-    let millions = parameters.elements as f64 / 1e6;
+    let millions = ours.elements as f64 / 1e6;
     rounds.print(
         &format!(
             "{title}: {millions:.1} million parameters in {}",
@@ -109,33 +82,10 @@ fn measure(title: &str, shapes: &[Vec<usize>], rounds: usize) -> candle_headroom
         ),
         1,
     );
-    assert!(
-        (ours.iter().zip(candles))
-            .all(|(a, b)| a.to_dtype(DType::F64).is_ok() && a.dims() == b.dims())
-    );
     Ok(Measured {
         rounds,
         allocations,
     })
-}
-
-/// The parameters of a GPT-2 of this width: embeddings, and in each layer two norms, attention and a perceptron, with biases.
-fn transformer(vocabulary: usize, context: usize, width: usize, layers: usize) -> Vec<Vec<usize>> {
-    let mut shapes = vec![vec![vocabulary, width], vec![context, width]];
-    for _ in 0..layers {
-        for (out, into) in [
-            (3 * width, width),
-            (width, width),
-            (4 * width, width),
-            (width, 4 * width),
-        ] {
-            shapes.push(vec![out, into]);
-            shapes.push(vec![out]);
-        }
-        shapes.extend(vec![vec![width]; 4]);
-    }
-    shapes.extend(vec![vec![width]; 2]);
-    shapes
 }
 
 /// Whether glibc was told to keep what is freed: then candle's temporaries are not faulted in anew in each step.
@@ -143,7 +93,7 @@ fn has_steady_heap() -> bool {
     std::env::var_os("MALLOC_MMAP_THRESHOLD_").is_some()
 }
 
-fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let quick = is_quick();
     let rounds = if quick { 5 } else { 15 };
     let one = vec![vec![16 * 1024 * 1024]];
@@ -155,11 +105,11 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     }
     let many = vec![vec![4096]; 1000];
     let layers = if quick { 2 } else { 6 };
-    let transformer = transformer(8192, 256, 512, layers);
+    let layers = transformer(8192, 256, 512, layers);
     let measured = [
         ("one_large", measure("one large", &one, rounds)?),
         ("many_small", measure("many small", &many, 3 * rounds)?),
-        ("transformer", measure("transformer", &transformer, rounds)?),
+        ("transformer", measure("transformer", &layers, rounds)?),
     ];
     // The same with the only setting of glibc's that makes candle faster.
     let again = std::process::Command::new(std::env::current_exe()?)

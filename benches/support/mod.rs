@@ -1,6 +1,7 @@
 //! Side by side in one run: alternated rounds, medians, figure lines.
 #![allow(dead_code)] // each benchmark uses its own part
 
+pub mod parameters;
 #[path = "../../examples/train_text/model.rs"]
 pub mod transformer;
 

@@ -128,8 +128,8 @@ pub enum OptimizerError {
         /// Where the gradient is.
         found: DeviceLocation,
     },
-    /// A gradient that is the parameter's own memory.
-    #[error("the gradient of parameter «{parameter}» shares its memory: give a copy")]
+    /// A gradient that is the memory of its own or of another parameter.
+    #[error("the gradient of parameter «{parameter}» is a parameter's own memory: give a copy")]
     GradientShared {
         /// Whose.
         parameter: String,

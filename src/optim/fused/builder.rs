@@ -108,11 +108,19 @@ impl<A: Algorithm> FusedBuilder<A> {
         self.adjustment.check(A::NAME)?;
         let mut parameters = Vec::new();
         let mut groups = Vec::new();
+        let mut seen = HashMap::new();
         let mut index = 0;
         for (group, given) in self.groups.into_iter().enumerate() {
             check::group::<A>(&given.options)?;
             groups.push(given.options);
             for (name, var) in given.parameters {
+                if let Some(first) = seen.insert(var.id(), index) {
+                    return Err(ParameterError::Duplicate {
+                        first,
+                        second: index,
+                    }
+                    .into());
+                }
                 // Integer Vars are passed over, as candle's optimizers do.
                 if var.dtype().is_float() {
                     let name = name.unwrap_or_else(|| index.to_string());
@@ -127,10 +135,15 @@ impl<A: Algorithm> FusedBuilder<A> {
         // Large ones first: they are worked on one after the other, the small ones side by side.
         parameters.sort_by_key(|parameter| !is_shared(parameter.len));
         let engine = Engine::new(&device, &self.algorithm, &parameters, &self.adjustment)?;
+        let mut memory: Vec<_> = (parameters.iter())
+            .map(|parameter| check::memory(&parameter.var))
+            .collect();
+        memory.sort_unstable();
         Ok(Fused {
             algorithm: self.algorithm,
             groups,
             parameters,
+            memory,
             adjustment: self.adjustment,
             engine,
         })
@@ -189,21 +202,13 @@ fn kept_types(
     Ok(kept.collect())
 }
 
-/// The device of all parameters, each of which is there once.
+/// The device of all parameters, each of which has its own name.
 fn one_device(parameters: &[Parameter]) -> Result<Device> {
     let Some(first) = parameters.first() else {
         return Err(ParameterError::None.into());
     };
-    let mut seen = HashMap::new();
     let mut names = HashSet::new();
-    for (index, parameter) in parameters.iter().enumerate() {
-        if let Some(first) = seen.insert(parameter.var.id(), index) {
-            return Err(ParameterError::Duplicate {
-                first,
-                second: index,
-            }
-            .into());
-        }
+    for parameter in parameters {
         if !names.insert(&parameter.name) {
             return Err(OptimizerError::Name {
                 name: parameter.name.clone(),

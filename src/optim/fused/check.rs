@@ -1,7 +1,5 @@
 use candle_core::backprop::GradStore;
-use candle_core::{
-    CpuStorage, CudaStorage, DType, InplaceOp2, Layout, MetalStorage, Result as CandleResult,
-};
+use candle_core::{DType, Storage, Tensor};
 
 use super::group::GroupOptions;
 use super::parameter::{Parameter, gradient};
@@ -32,6 +30,12 @@ pub fn rule<R: Rule>(rule: &R) -> Result<()> {
         .try_for_each(|hyper| hyper_parameter(R::NAME, hyper.name, hyper.value, hyper.range))
 }
 
+/// candle's way of setting it has no error to return, so it is looked at before each update; without the list of
+/// [`rule`], which would be allocated.
+pub fn learning_rate<R: Rule>(rule: &R) -> Result<()> {
+    hyper_parameter(R::NAME, "lr", rule.learning_rate(), Range::NotNegative)
+}
+
 pub fn group<R: Rule>(options: &GroupOptions) -> Result<()> {
     let factor = options.learning_rate_factor;
     hyper_parameter(R::NAME, "learning_rate_factor", factor, Range::NotNegative)?;
@@ -43,6 +47,7 @@ pub fn group<R: Rule>(options: &GroupOptions) -> Result<()> {
 /// Finds out all that could keep an update from being applied, before anything is.
 pub fn gradients(
     parameters: &[Parameter],
+    occupied: &[usize],
     groups: &[GroupOptions],
     gradients: &GradStore,
 ) -> Result<()> {
@@ -78,49 +83,16 @@ pub fn gradients(
             }
             .into());
         }
-        // The last thing that candle can have against it is that both lie in the same memory.
-        if parameter.handle.inplace_op2(gradient, &Look).is_err() {
+        // candle would refuse its own parameter's; another's could be read before or after that one has moved.
+        if occupied.binary_search(&memory(gradient)).is_ok() {
             return Err(OptimizerError::GradientShared { parameter: name() }.into());
         }
     }
     Ok(())
 }
 
-/// An operation that changes nothing: candle locks and compares what a real one would be given.
-struct Look;
-
-impl InplaceOp2 for Look {
-    fn name(&self) -> &'static str {
-        "look"
-    }
-
-    fn cpu_fwd(
-        &self,
-        _: &mut CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> CandleResult<()> {
-        Ok(())
-    }
-
-    fn cuda_fwd(
-        &self,
-        _: &mut CudaStorage,
-        _: &Layout,
-        _: &CudaStorage,
-        _: &Layout,
-    ) -> CandleResult<()> {
-        Ok(())
-    }
-
-    fn metal_fwd(
-        &self,
-        _: &mut MetalStorage,
-        _: &Layout,
-        _: &MetalStorage,
-        _: &Layout,
-    ) -> CandleResult<()> {
-        Ok(())
-    }
+/// Which memory a tensor lies in: the same for all views of it, and as long as it lives.
+pub fn memory(tensor: &Tensor) -> usize {
+    let (storage, _) = tensor.storage_and_layout();
+    std::ptr::from_ref::<Storage>(&storage).addr()
 }

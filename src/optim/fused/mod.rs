@@ -54,6 +54,8 @@ pub struct Fused<A> {
     algorithm: A,
     groups: Vec<GroupOptions>,
     parameters: Vec<Parameter>,
+    /// Where the parameters lie, in order.
+    memory: Vec<usize>,
     adjustment: Adjustment,
     engine: Engine,
 }
@@ -89,11 +91,13 @@ impl<A: Algorithm> Fused<A> {
     /// known when [`progress`](Self::progress) is asked.
     ///
     /// # Errors
-    /// [`OptimizerError`] where a gradient does not fit its parameter; on a device any error of launching. Only
+    /// [`OptimizerError`] where a gradient does not fit its parameter, or candle's
+    /// [`set_learning_rate`](Optimizer::set_learning_rate) was given one that cannot be; on a device any error of launching. Only
     /// [`UpdateInterrupted`](crate::UpdateInterrupted) would mean that parameters have moved; it stands for what should be
     /// impossible.
     pub fn commit(&mut self, gradients: &GradStore) -> Result<()> {
-        check::gradients(&self.parameters, &self.groups, gradients)?;
+        check::learning_rate(&self.algorithm)?;
+        check::gradients(&self.parameters, &self.memory, &self.groups, gradients)?;
         self.engine.commit(&Update {
             rule: &self.algorithm,
             groups: &self.groups,

@@ -1,9 +1,11 @@
 //! What memory costs on a GPU: steps against a hand-written loop and against CUDA's own pool, taking memory under each growth, a
-//! limit's keeping, and the time from an exhaustion to the next attempt.
+//! limit's keeping, and the time from an exhaustion to the next attempt; and what an optimizer's step does.
 //!
 //! `cargo bench --features cuda --bench cuda [-- --quick]`. On the simulated driver it runs as well, so that it is known to, but its
 //! times say nothing about a GPU and are no figures.
 
+mod optimizers;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::time::{Duration, Instant};

@@ -1,0 +1,134 @@
+//! An update allocates nothing. One test alone in its program: the allocator counts every thread's.
+
+mod support;
+
+use std::time::Duration;
+
+use candle_core::backprop::GradStore;
+use candle_core::utils::barrier_pool;
+use candle_core::{DType, Tensor, Var};
+use candle_headroom::{
+    Algorithm, Fused, FusedBuilder, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW,
+    ParamsLion, ParamsSgd,
+};
+use candle_nn::Optimizer;
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use support::wave;
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
+
+fn tensor(shape: &[usize], phase: usize, dtype: DType) -> Tensor {
+    let wave = wave(shape.iter().product(), phase, dtype).unwrap();
+    wave.reshape(shape).unwrap()
+}
+
+/// Small ones for several threads, some that are shared out among them, and some without elements or dimensions.
+fn shapes() -> Vec<Vec<usize>> {
+    let mut shapes = vec![vec![5, 7]; 40];
+    shapes.extend([vec![], vec![0], vec![81_937], vec![300, 300], vec![2, 3, 4]]);
+    shapes
+}
+
+fn strided(gradient: Tensor) -> Tensor {
+    match gradient.rank() {
+        0 | 1 => gradient,
+        _ => gradient.t().unwrap().contiguous().unwrap().t().unwrap(),
+    }
+}
+
+/// What is allocated, moved and freed in updates with these gradients, after a first.
+fn allocations<A: Algorithm>(
+    params: &A,
+    dtype: DType,
+    gradient_dtype: DType,
+    layout: fn(Tensor) -> Tensor,
+    with: fn(FusedBuilder<A>) -> FusedBuilder<A>,
+) -> (usize, usize, usize) {
+    let shapes = shapes();
+    let vars = shapes.iter().enumerate();
+    let vars = vars.map(|(i, shape)| Var::from_tensor(&tensor(shape, i, dtype)).unwrap());
+    let vars: Vec<_> = vars.collect();
+    let builder = Fused::builder(params.clone()).group(vars.clone());
+    let mut optimizer = with(builder).build().unwrap();
+    let mut stores = [GradStore::default(), GradStore::default()];
+    for (i, var) in vars.iter().enumerate() {
+        let gradient = layout(tensor(var.dims(), 100 + i, gradient_dtype));
+        // A step that is skipped, where anybody looks.
+        stores[1].insert(var, (&gradient / 0.).unwrap());
+        stores[0].insert(var, gradient);
+    }
+    optimizer.commit(&stores[0]).unwrap();
+    let region = Region::new(ALLOCATOR);
+    for store in [&stores[0], &stores[1], &stores[0]] {
+        optimizer.commit(store).unwrap();
+    }
+    let change = region.change();
+    (
+        change.allocations,
+        change.reallocations,
+        change.deallocations,
+    )
+}
+
+fn check<A: Algorithm>(params: A) {
+    let all = |builder: FusedBuilder<A>| {
+        let builder = builder.clip_norm(0.5).clip_value(0.1).skip_non_finite();
+        builder.loss_scale(LossScale::dynamic())
+    };
+    let plain = |gradient| gradient;
+    let count = |dtype, gradient_dtype, layout, with| {
+        let found = allocations(&params, dtype, gradient_dtype, layout, with);
+        assert_eq!(found, (0, 0, 0), "{params:?} {dtype:?}");
+    };
+    for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
+        count(dtype, dtype, plain, |builder| builder);
+        count(dtype, dtype, strided, all);
+    }
+    for dtype in [DType::F16, DType::BF16] {
+        count(dtype, DType::F32, plain, |builder| builder.master_weights());
+        count(dtype, DType::F32, strided, |builder| {
+            let builder = builder.clip_norm(0.5).master_weights();
+            builder.moments(DType::BF16)
+        });
+    }
+}
+
+/// candle's threads exist after their first work. A lock that two of them want at once is waited for in parking_lot's table, which
+/// has a place for each thread from its first wait on: now and then an update would be charged with that.
+fn warm_up() {
+    let lock = parking_lot::Mutex::new(());
+    for _ in 0..3 {
+        barrier_pool().execute(|_| {
+            let _held = lock.lock();
+            std::thread::sleep(Duration::from_millis(20));
+        });
+    }
+}
+
+/// The count counts: candle's own optimizer allocates in each update.
+fn check_count() {
+    let var = Var::from_tensor(&tensor(&[8], 0, DType::F32)).unwrap();
+    let mut optimizer = candle_nn::AdamW::new_lr(vec![var.clone()], 0.1).unwrap();
+    let mut store = GradStore::default();
+    store.insert(&var, tensor(&[8], 1, DType::F32));
+    let region = Region::new(ALLOCATOR);
+    optimizer.step(&store).unwrap();
+    assert!(region.change().allocations > 5);
+}
+
+#[test]
+fn an_update_allocates_nothing() {
+    warm_up();
+    check_count();
+    check(ParamsAdamW::default());
+    check(ParamsAdam::default());
+    check(ParamsSgd::default());
+    check(ParamsSgd {
+        momentum: 0.9,
+        nesterov: true,
+        ..Default::default()
+    });
+    check(ParamsLion::default());
+    check(ParamsAdafactor::default());
+}
