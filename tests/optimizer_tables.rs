@@ -99,12 +99,12 @@ impl<'a> Case<'a> {
     }
 
     /// How far results may be off, relative to a tensor's largest value.
-    fn tolerance(&self) -> f64 {
-        match self.words["dtype"] {
+    fn tolerance(dtype: DType) -> f64 {
+        match dtype {
             // Sums of a few products are associated in another way here; 6 steps leave some units of 2^-53.
-            "f64" => 1e-14,
+            DType::F64 => 1e-14,
             // 2^29 times coarser; and PyTorch takes some factors in f32 that are taken in f64 here, the clipping's among them.
-            "f32" => 2e-6,
+            DType::F32 => 2e-6,
             // The tables were made of numbers that round clearly: f32 arithmetic within 4 units gives the very same halves.
             _ => 0.,
         }
@@ -115,6 +115,7 @@ impl<'a> Case<'a> {
         let expected = self.tensor(path);
         assert_eq!(found.dims(), expected.dims(), "{} {path}", self.name);
         assert_eq!(found.dtype(), expected.dtype(), "{} {path}", self.name);
+        let found_dtype = found.dtype();
         let (expected, found) = (flat(expected), flat(found));
         let largest = expected
             .iter()
@@ -127,7 +128,7 @@ impl<'a> Case<'a> {
         });
         let error = if error == 0. { 0. } else { error / largest };
         assert!(
-            error <= self.tolerance(),
+            error <= Self::tolerance(found_dtype),
             "{} {path}: off by {error:e}",
             self.name
         );
@@ -205,13 +206,57 @@ impl<'a> Case<'a> {
             if let Some(norm) = norm {
                 let found = progress.gradient_norm.unwrap();
                 let error = (found - norm).abs() / norm;
-                assert!(error <= self.tolerance(), "{} norm {error:e}", self.name);
+                assert!(
+                    error <= Self::tolerance(vars[0].dtype()),
+                    "{} norm {error:e}",
+                    self.name
+                );
             }
             assert_eq!(progress.loss_scale, self.scalar(&format!("scale/{step}")));
             let skipped = self.scalar(&format!("skipped/{step}")).unwrap_or(0.) as u64;
             assert_eq!(progress.skipped - before.skipped, skipped, "{}", self.name);
             assert_eq!(progress.steps - before.steps, 1 - skipped, "{}", self.name);
+            for (i, _) in vars
+                .iter()
+                .enumerate()
+                .filter(|_| self.name.contains(".master."))
+            {
+                let masters = optimizer.state_dict().unwrap().tensors;
+                let master = &masters[&format!("{i}.master")];
+                worst = worst.max(self.expect(&format!("master/{step}/{i}"), master));
+            }
         }
+        worst.max(self.compare_state(&optimizer))
+    }
+
+    /// What is kept after the last step. PyTorch has nothing for a parameter that never had a gradient, and counts no steps for Sgd.
+    fn compare_state<A: Algorithm>(&self, optimizer: &Fused<A>) -> f64 {
+        let mut worst = 0f64;
+        let mut compared = 0;
+        for (name, tensor) in optimizer.state_dict().unwrap().tensors {
+            let (parameter, kept) = name.split_once('.').unwrap();
+            let path = format!("state/{kept}/{parameter}");
+            match self.maybe_tensor(&path) {
+                None => assert!(
+                    kept == "step" || kept == "master" || flat(&tensor).iter().all(|v| *v == 0.)
+                ),
+                Some(table) if kept == "step" => {
+                    compared += 1;
+                    assert_eq!(flat(&tensor), flat(table), "{} {path}", self.name);
+                }
+                Some(_) => {
+                    compared += 1;
+                    worst = worst.max(self.expect(&path, &tensor));
+                }
+            }
+        }
+        let prefix = format!("{}/state/", self.name);
+        let in_table = self
+            .tensors
+            .keys()
+            .filter(|name| name.starts_with(&prefix))
+            .count();
+        assert_eq!(compared, in_table, "{}", self.name);
         worst
     }
 

@@ -1,10 +1,11 @@
+use std::sync::{Mutex, PoisonError};
+
 use candle_core::backend::BackendDevice;
 use candle_core::cpu_backend::CpuDevice;
 use candle_core::op::BackpropOp;
 use candle_core::{
     CpuStorage, DType, Error as CandleError, Result as CandleResult, Storage, Tensor,
 };
-use parking_lot::Mutex;
 
 use super::gradient::Gradient;
 use super::lanes::Lanes;
@@ -122,11 +123,13 @@ impl Engine {
             },
             |(parameters, states)| {
                 if let Err(error) = all(parameters, states) {
-                    failed.lock().get_or_insert(error);
+                    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                    failed.get_or_insert(error);
                 }
             },
         );
-        failed.into_inner().map_or(Ok(()), Err)
+        let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        failed.map_or(Ok(()), Err)
     }
 
     pub fn counters(&self) -> Counters {

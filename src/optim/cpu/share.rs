@@ -1,7 +1,7 @@
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 use candle_core::utils::barrier_pool;
-use parking_lot::Mutex;
 
 use super::lanes::BLOCK;
 use super::real::Real;
@@ -19,10 +19,11 @@ pub fn share<R: Send, U>(
     next: impl Fn(&mut R) -> Option<U> + Sync,
     work: impl Fn(U) + Sync,
 ) {
+    // The standard library's: parking_lot's allocates when a thread waits for the first time.
     let rest = Mutex::new(rest);
     let run = |count: usize| {
         for _ in 0..count {
-            let unit = next(&mut rest.lock());
+            let unit = next(&mut rest.lock().unwrap_or_else(PoisonError::into_inner));
             if let Some(unit) = unit {
                 work(unit);
             }

@@ -48,13 +48,14 @@ impl LossScale {
     }
 
     fn check(&self, optimizer: &'static str) -> Result<()> {
-        for (name, value) in [
-            ("the loss scale", self.initial),
-            ("the loss scale's growth", self.growth),
-            ("the loss scale's backoff", self.backoff),
-            ("the loss scale's interval", self.interval as f64),
+        let interval = self.interval as f64;
+        for (name, value, range) in [
+            ("the loss scale", self.initial, Range::Scale),
+            ("the loss scale's growth", self.growth, Range::Multiple),
+            ("the loss scale's backoff", self.backoff, Range::Part),
+            ("the loss scale's interval", interval, Range::Positive),
         ] {
-            hyper_parameter(optimizer, name, value, Range::Positive)?;
+            hyper_parameter(optimizer, name, value, range)?;
         }
         Ok(())
     }

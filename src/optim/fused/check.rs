@@ -32,8 +32,18 @@ pub fn rule<R: Rule>(rule: &R) -> Result<()> {
 
 /// candle's way of setting it has no error to return, so it is looked at before each update; without the list of
 /// [`rule`], which would be allocated.
-pub fn learning_rate<R: Rule>(rule: &R) -> Result<()> {
-    hyper_parameter(R::NAME, "lr", rule.learning_rate(), Range::NotNegative)
+pub fn learning_rate<R: Rule>(rule: &R, groups: &[GroupOptions]) -> Result<()> {
+    let rate = rule.learning_rate();
+    hyper_parameter(R::NAME, "lr", rate, Range::NotNegative)?;
+    groups.iter().try_for_each(|group| {
+        let rate = rate * group.learning_rate_factor;
+        hyper_parameter(
+            R::NAME,
+            "lr · learning_rate_factor",
+            rate,
+            Range::NotNegative,
+        )
+    })
 }
 
 pub fn group<R: Rule>(options: &GroupOptions) -> Result<()> {

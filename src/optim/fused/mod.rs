@@ -96,7 +96,7 @@ impl<A: Algorithm> Fused<A> {
     /// [`UpdateInterrupted`](crate::UpdateInterrupted) would mean that parameters have moved; it stands for what should be
     /// impossible.
     pub fn commit(&mut self, gradients: &GradStore) -> Result<()> {
-        check::learning_rate(&self.algorithm)?;
+        check::learning_rate(&self.algorithm, &self.groups)?;
         check::gradients(&self.parameters, &self.memory, &self.groups, gradients)?;
         self.engine.commit(&Update {
             rule: &self.algorithm,

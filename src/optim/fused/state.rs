@@ -10,6 +10,7 @@ use super::state_dict::StateDict;
 use super::{Fused, check};
 use crate::error::{Result, StateError};
 use crate::optim::Algorithm;
+use crate::optim::rule::Range;
 
 impl<A: Algorithm> Fused<A> {
     /// A copy of all that is kept for the parameters, in host memory, with the hyper-parameters, the groups' options, the counters
@@ -83,7 +84,7 @@ impl<A: Algorithm> Fused<A> {
         if self.adjustment.loss_scale.is_some() {
             counters.streak = reader.count("loss_scale_streak");
             counters.scale = reader.number("loss_scale", counters.scale);
-            if !(counters.scale > 0. && counters.scale.is_finite()) {
+            if !Range::Scale.holds(counters.scale) {
                 reader.unfit("loss_scale", "is no scale");
             }
         }

@@ -88,6 +88,12 @@ pub enum Range {
     /// From 0 to below 1.
     Fraction,
     NotPositive,
+    /// Above 0 and at most 1.
+    Part,
+    /// From 1 on.
+    Multiple,
+    /// Above 0, and such that f32 can hold it.
+    Scale,
     /// 0 or 1.
     Flag,
 }
@@ -106,6 +112,9 @@ impl Range {
                 Self::Positive => value > 0.,
                 Self::Fraction => (0. ..1.).contains(&value),
                 Self::NotPositive => value <= 0.,
+                Self::Part => value > 0. && value <= 1.,
+                Self::Multiple => value >= 1.,
+                Self::Scale => value > 0. && (value as f32).is_normal(),
                 Self::Flag => value == 0. || value == 1.,
             }
     }
@@ -116,6 +125,9 @@ impl Range {
             Self::Positive => "a finite number above 0",
             Self::Fraction => "at least 0 and below 1",
             Self::NotPositive => "a finite number, 0 or below",
+            Self::Part => "above 0 and at most 1",
+            Self::Multiple => "a finite number from 1 on",
+            Self::Scale => "a number above 0 that f32 can hold",
             Self::Flag => "0 or 1",
         }
     }

@@ -1,0 +1,348 @@
+//! What cannot be worked with.
+
+use super::*;
+
+fn refused_at_first<A: Algorithm>(optimizer: Result<Fused<A>, Error>) -> OptimizerError {
+    optimizer_error(optimizer.unwrap_err())
+}
+
+fn is_hyper_parameter(error: OptimizerError, expected: &str) -> bool {
+    matches!(error, OptimizerError::HyperParameter { name, .. } if name == expected)
+}
+
+#[test]
+fn hyper_parameters_out_of_range_are_refused_and_named() {
+    /// Built with it, and set to it later: the second leaves the first in force.
+    fn check<A: Algorithm>(good: &A, name: &str, bad: A) {
+        let vars = make_vars(&[&[3]], DType::F64);
+        let twins = copies(&vars);
+        let error = refused_at_first(Fused::new(vars.clone(), bad.clone()));
+        assert!(is_hyper_parameter(error, name), "{bad:?}");
+        let mut optimizer = Fused::new(vars.clone(), good.clone()).unwrap();
+        let error = optimizer_error(optimizer.set_params(bad.clone()).unwrap_err());
+        assert!(is_hyper_parameter(error, name), "{bad:?}");
+        let mut twin = Fused::new(twins.clone(), good.clone()).unwrap();
+        optimizer.commit(&gradients(&vars, 0)).unwrap();
+        twin.commit(&gradients(&twins, 0)).unwrap();
+        assert_eq!(bits(&vars), bits(&twins));
+    }
+    macro_rules! refuse {
+        ($good:expr; $($field:ident: $($value:expr),+;)+) => {$($({
+            let (good, mut bad) = ($good, $good);
+            bad.$field = $value.into();
+            check(&good, stringify!($field), bad);
+        })+)+};
+    }
+    let (nan, inf) = (f64::NAN, f64::INFINITY);
+    refuse!(adamw(); lr: -0.1, nan, inf; beta1: 1., -0.1, nan; beta2: 1., 2., nan;
+        eps: -1e-8, nan, inf; weight_decay: -0.1, nan, inf;);
+    refuse!(adam(); lr: -0.1, nan, inf; beta1: 1., -0.1, nan; beta2: 1., 2., nan;
+        eps: -1e-8, nan, inf; weight_decay: -0.1, nan, inf;);
+    refuse!(sgd(0.9); lr: -0.1, nan, inf; momentum: -0.1, nan, inf; dampening: -0.1, nan, inf;
+        weight_decay: -0.1, nan, inf;);
+    refuse!(lion(); lr: -0.1, nan, inf; beta1: 1., -0.1, nan; beta2: 1., 2., nan;
+        weight_decay: -0.1, nan, inf;);
+    refuse!(adafactor(); lr: -0.1, nan, inf; beta2_decay: 0.1, nan, -inf; eps1: -1., nan, inf;
+        eps2: -1., nan, inf; clip_threshold: 0., -1., nan, inf; weight_decay: -0.1, nan, inf;);
+}
+
+#[test]
+fn a_learning_rate_set_by_candles_interface_is_refused_at_the_next_step() {
+    fn check<A: Algorithm>(params: A) {
+        let vars = make_vars(&[&[3], &[4, 5]], DType::F32);
+        let twins = copies(&vars);
+        let mut optimizer = Fused::new(vars.clone(), params.clone()).unwrap();
+        let mut twin = Fused::new(twins.clone(), params).unwrap();
+        let good = optimizer.learning_rate();
+        for bad in [-0.1, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            optimizer.set_learning_rate(bad);
+            let before = (bits(&vars), counted(optimizer.progress().unwrap()));
+            let error = optimizer.step(&gradients(&vars, 0)).unwrap_err();
+            let error = optimizer_error(Error::from(error));
+            assert!(is_hyper_parameter(error, "lr"));
+            let after = (bits(&vars), counted(optimizer.progress().unwrap()));
+            assert_eq!(before, after);
+        }
+        optimizer.set_learning_rate(good);
+        optimizer.step(&gradients(&vars, 0)).unwrap();
+        twin.step(&gradients(&twins, 0)).unwrap();
+        assert_eq!(bits(&vars), bits(&twins));
+    }
+    for_each_algorithm!(|params| check(params));
+}
+
+#[test]
+fn adjustments_out_of_range_are_refused_and_named() {
+    let builder = || Sgd::builder(sgd(0.)).group(make_vars(&[&[3]], DType::F32));
+    for bad in [0., -1., f64::NAN, f64::INFINITY] {
+        let error = refused_at_first(builder().clip_norm(bad).build());
+        assert!(is_hyper_parameter(error, "clip_norm"));
+        let error = refused_at_first(builder().clip_value(bad).build());
+        assert!(is_hyper_parameter(error, "clip_value"));
+        let scale = |scale| refused_at_first(builder().loss_scale(scale).build());
+        let good = LossScale::dynamic();
+        assert!(is_hyper_parameter(
+            scale(LossScale::fixed(bad)),
+            "the loss scale"
+        ));
+        let growth = scale(LossScale {
+            growth: bad,
+            ..good
+        });
+        assert!(is_hyper_parameter(growth, "the loss scale's growth"));
+        let backoff = scale(LossScale {
+            backoff: bad,
+            ..good
+        });
+        assert!(is_hyper_parameter(backoff, "the loss scale's backoff"));
+    }
+    let interval = LossScale {
+        interval: 0,
+        ..LossScale::dynamic()
+    };
+    let error = refused_at_first(builder().loss_scale(interval).build());
+    assert!(is_hyper_parameter(error, "the loss scale's interval"));
+}
+
+#[test]
+fn group_options_out_of_range_are_refused_and_named() {
+    let group = || Group::from(make_vars(&[&[3]], DType::F32));
+    for bad in [-1., f64::NAN, f64::INFINITY] {
+        let error = refused_at_first(Sgd::new(group().learning_rate_factor(bad), sgd(0.)));
+        assert!(is_hyper_parameter(error, "learning_rate_factor"));
+        let error = refused_at_first(Sgd::new(group().weight_decay(bad), sgd(0.)));
+        assert!(is_hyper_parameter(error, "weight_decay"));
+
+        let mut optimizer = Sgd::new(group(), sgd(0.)).unwrap();
+        let options = GroupOptions {
+            learning_rate_factor: bad,
+            ..Default::default()
+        };
+        let error = optimizer_error(optimizer.set_group(0, options).unwrap_err());
+        assert!(is_hyper_parameter(error, "learning_rate_factor"));
+        assert_eq!(optimizer.group(0).unwrap(), GroupOptions::default());
+    }
+    let mut optimizer = Sgd::new(group(), sgd(0.)).unwrap();
+    let expected = OptimizerError::Group {
+        group: 1,
+        groups: 1,
+    };
+    assert_eq!(optimizer_error(optimizer.group(1).unwrap_err()), expected);
+    let error = optimizer.set_group(1, GroupOptions::default()).unwrap_err();
+    assert_eq!(optimizer_error(error), expected);
+}
+
+#[test]
+fn lists_that_cannot_be_trained_are_refused() {
+    let parameter_error = |group: Vec<Group>| {
+        let builder = group
+            .into_iter()
+            .fold(Sgd::builder(sgd(0.9)), |b, group| b.group(group));
+        match builder.build().unwrap_err() {
+            Error::Parameter(error) => *error,
+            other => panic!("{other:?}"),
+        }
+    };
+    let integer = || Var::zeros(3, DType::U32, &Device::Cpu).unwrap();
+    let [a, b] = [0, 1].map(|i| make_vars(&[&[3], &[4]], DType::F32).swap_remove(i));
+    assert_eq!(parameter_error(vec![]), ParameterError::None);
+    assert_eq!(
+        parameter_error(vec![Group::default()]),
+        ParameterError::None
+    );
+    let integers = vec![integer(), integer()];
+    assert_eq!(parameter_error(vec![integers.into()]), ParameterError::None);
+
+    // Counted as they were listed, over all groups, whatever is passed over or worked on first.
+    let large = make_vars(&[&[LARGE]], DType::F32).remove(0);
+    let twice = vec![integer(), a.clone(), large.clone(), a.clone()];
+    let duplicate = |first, second| ParameterError::Duplicate { first, second };
+    assert_eq!(parameter_error(vec![twice.into()]), duplicate(1, 3));
+    let groups = vec![
+        vec![b.clone(), a.clone()].into(),
+        vec![large, b.clone()].into(),
+    ];
+    assert_eq!(parameter_error(groups), duplicate(0, 3));
+
+    let names = vec![("w", a.clone()), ("w", b.clone())];
+    let expected = OptimizerError::Name {
+        name: "w".to_owned(),
+    };
+    assert_eq!(refused_at_first(Sgd::new(names, sgd(0.))), expected);
+    let builder = Sgd::builder(sgd(0.)).group(vec![("w", a)]);
+    assert_eq!(
+        refused_at_first(builder.group(vec![("w", b)]).build()),
+        expected
+    );
+}
+
+#[test]
+fn integer_vars_are_passed_over() {
+    let vars = make_vars(&[&[3]], DType::F32);
+    let integer = Var::zeros(3, DType::I64, &Device::Cpu).unwrap();
+    let mut optimizer = AdamW::new(vec![integer.clone(), vars[0].clone()], adamw()).unwrap();
+    let before = bits(&vars);
+    let mut store = gradients(&vars, 0);
+    store.insert(&integer, integer.as_detached_tensor());
+    optimizer.commit(&store).unwrap();
+    assert_ne!(bits(&vars), before);
+    assert_eq!(integer.to_vec1::<i64>().unwrap(), [0; 3]);
+}
+
+#[test]
+fn state_that_is_not_there_is_refused() {
+    let vars = make_vars(&[&[3]], DType::F64);
+    let mut optimizer = Sgd::new(vars.clone(), sgd(0.)).unwrap();
+    let kept = |kept: &str| OptimizerError::Kept {
+        optimizer: "Sgd",
+        kept: kept.to_owned(),
+    };
+    let error = optimizer.set_params(sgd(0.9)).unwrap_err();
+    assert_eq!(optimizer_error(error), kept("nothing"));
+    assert_eq!(*optimizer.params(), sgd(0.));
+    optimizer.commit(&gradients(&vars, 0)).unwrap();
+
+    let mut optimizer = Sgd::new(vars, sgd(0.9)).unwrap();
+    let error = optimizer.set_params(sgd(0.)).unwrap_err();
+    assert_eq!(optimizer_error(error), kept("momentum_buffer"));
+    optimizer.set_params(sgd(0.5)).unwrap();
+    assert_eq!(optimizer.params().momentum, 0.5);
+}
+
+#[test]
+fn moments_that_are_not_kept_are_refused() {
+    for (parameter, moments) in [
+        (DType::F32, DType::F16),
+        (DType::BF16, DType::F16),
+        (DType::F32, DType::U32),
+        (DType::F32, DType::F64),
+        (DType::F64, DType::BF16),
+        (DType::F64, DType::F32),
+    ] {
+        let builder = AdamW::builder(adamw()).group(make_vars(&[&[3]], parameter));
+        let expected = OptimizerError::Moments {
+            parameter: "0".to_owned(),
+            parameter_dtype: parameter,
+            dtype: moments,
+        };
+        assert_eq!(refused_at_first(builder.moments(moments).build()), expected);
+    }
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let builder = AdamW::builder(adamw()).group(make_vars(&[&[3]], dtype));
+        builder.moments(DType::F32).build().unwrap();
+    }
+}
+
+#[test]
+fn gradients_that_do_not_fit_are_refused_before_anything_moves() {
+    fn check<A: Algorithm>(params: A, dtype: DType, bad: &dyn Fn(&Var) -> Vec<(Tensor, bool)>) {
+        let vars = make_vars(&[&[LARGE], &[4, 5], &[3], &[4, 3]], dtype);
+        let twins = copies(&vars);
+        let named = ["large", "first", "second", "third"]
+            .into_iter()
+            .zip(vars.clone());
+        let builder = Fused::builder(params.clone()).group(named.collect::<Group>());
+        let mut optimizer = builder.clip_norm(1.).build().unwrap();
+        let mut twin = Fused::builder(params)
+            .group(twins.clone())
+            .clip_norm(1.)
+            .build()
+            .unwrap();
+        optimizer.commit(&gradients(&vars, 0)).unwrap();
+        twin.commit(&gradients(&twins, 0)).unwrap();
+        let before = (bits(&vars), counted(optimizer.progress().unwrap()));
+        for (bad, is_shared) in bad(&vars[3]) {
+            let mut store = gradients(&vars, 1);
+            store.insert(&vars[3], bad.clone());
+            let error = optimizer_error(optimizer.commit(&store).unwrap_err());
+            let parameter = "third".to_owned();
+            let expected = match bad.dims() != vars[3].dims() {
+                _ if is_shared => OptimizerError::GradientShared { parameter },
+                true => OptimizerError::GradientShape {
+                    parameter,
+                    expected: vars[3].shape().clone(),
+                    found: bad.shape().clone(),
+                },
+                false => OptimizerError::GradientDType {
+                    parameter,
+                    expected: dtype,
+                    found: bad.dtype(),
+                },
+            };
+            assert_eq!(error, expected);
+            let after = (bits(&vars), counted(optimizer.progress().unwrap()));
+            assert_eq!(before, after);
+        }
+        optimizer.commit(&gradients(&vars, 1)).unwrap();
+        twin.commit(&gradients(&twins, 1)).unwrap();
+        assert_eq!(bits(&vars), bits(&twins));
+    }
+    fn bad(var: &Var) -> Vec<(Tensor, bool)> {
+        let of = |shape: &[usize], dtype| Tensor::zeros(shape, dtype, &Device::Cpu).unwrap();
+        let other = |dtype| match dtype {
+            DType::F64 => vec![DType::F32, DType::F16, DType::BF16, DType::U32, DType::I64],
+            DType::F32 => vec![DType::F64, DType::F16, DType::BF16, DType::U32, DType::I64],
+            DType::F16 => vec![DType::F64, DType::BF16, DType::U32],
+            _ => vec![DType::F64, DType::F16, DType::U32],
+        };
+        let mut bad = vec![
+            (of(&[3, 4], var.dtype()), false),
+            (of(&[12], var.dtype()), false),
+            (of(&[], var.dtype()), false),
+            (of(&[4, 3, 1], var.dtype()), false),
+            // Its own memory, in all the ways to come by it.
+            (var.as_tensor().clone(), true),
+            (var.as_detached_tensor(), true),
+            (
+                var.narrow(0, 1, 1).unwrap().broadcast_as((4, 3)).unwrap(),
+                true,
+            ),
+        ];
+        bad.extend(
+            other(var.dtype())
+                .into_iter()
+                .map(|dtype| (of(&[4, 3], dtype), false)),
+        );
+        bad
+    }
+    for_each_algorithm!(|params| check(params, DType::F32, &bad));
+    for dtype in [DType::F64, DType::F16, DType::BF16] {
+        check(adamw(), dtype, &bad);
+    }
+}
+
+/// Whichever moves first, the other would see it: from one run to the next, by the threads.
+#[test]
+fn a_gradient_that_is_another_parameters_memory_is_refused() {
+    let vars = make_vars(&[&[3], &[3]], DType::F32);
+    let mut optimizer = AdamW::new(vars.clone(), adamw()).unwrap();
+    let before = bits(&vars);
+    let swapped = store([
+        (vars[0].clone(), vars[1].as_detached_tensor()),
+        (vars[1].clone(), vars[0].as_detached_tensor()),
+    ]);
+    let error = optimizer_error(optimizer.commit(&swapped).unwrap_err());
+    assert!(matches!(error, OptimizerError::GradientShared { .. }));
+    assert_eq!(bits(&vars), before);
+}
+
+/// One tensor may be the gradient of several parameters.
+#[test]
+fn gradients_may_share_memory_with_each_other() {
+    fn check<A: Algorithm>(params: A) {
+        let vars = make_vars(&[&[3, 4], &[3, 4], &[4, 3]], DType::F32);
+        let twins = copies(&vars);
+        let gradient = tensor(&[3, 4], 8, DType::F32);
+        let shared = [gradient.clone(), gradient.clone(), gradient.t().unwrap()];
+        let owned = shared.clone().map(|gradient| gradient.copy().unwrap());
+        let mut optimizer = Fused::new(vars.clone(), params.clone()).unwrap();
+        let mut twin = Fused::new(twins.clone(), params).unwrap();
+        optimizer
+            .commit(&store(vars.iter().cloned().zip(shared.clone())))
+            .unwrap();
+        twin.commit(&store(twins.iter().cloned().zip(owned.clone())))
+            .unwrap();
+        assert_eq!(bits(&vars), bits(&twins));
+    }
+    for_each_algorithm!(|params| check(params));
+}

@@ -1,0 +1,212 @@
+//! Against naive loops, at the edges of sizes.
+
+use super::*;
+
+/// Element by element in f64, as the paper writes it.
+fn naive_adamw(params: &ParamsAdamW, parameter: &mut [f64], gradients: &[Vec<f64>]) {
+    for (i, p) in parameter.iter_mut().enumerate() {
+        let (mut m, mut v) = (0., 0.);
+        for (t, gradient) in (1..).zip(gradients) {
+            let g = gradient[i];
+            m = params.beta1 * m + (1. - params.beta1) * g;
+            v = params.beta2 * v + (1. - params.beta2) * g * g;
+            let m_hat = m / (1. - params.beta1.powi(t));
+            let v_hat = v / (1. - params.beta2.powi(t));
+            *p -= params.lr * params.weight_decay * *p;
+            *p -= params.lr * m_hat / (v_hat.sqrt() + params.eps);
+        }
+    }
+}
+
+/// Adafactor of a stack of matrices, or of anything else with a full second moment, as PyTorch's documentation writes it.
+fn naive_adafactor(
+    params: &ParamsAdafactor,
+    dims: &[usize],
+    parameter: &mut [f64],
+    gradients: &[Vec<f64>],
+) {
+    let rms = |values: &[f64]| {
+        let squares: f64 = values.iter().map(|value| value * value).sum();
+        (squares / values.len() as f64).sqrt()
+    };
+    let eps1 = params.eps1.unwrap_or(f64::EPSILON);
+    let (mut rows, mut columns, mut full) = (vec![], vec![], vec![]);
+    for (t, gradient) in (1..).zip(gradients) {
+        let t = f64::from(t);
+        let keep = 1. - t.powf(params.beta2_decay);
+        let rho = params.lr.min(1. / t.sqrt());
+        let alpha = rms(parameter).max(params.eps2) * rho;
+        let len = parameter.len();
+        let blend = |old: &mut f64, new: f64| *old = keep * *old + (1. - keep) * new;
+        let estimate: Vec<f64> = match *dims {
+            [.., height, width] => {
+                rows.resize(len / width, 0.);
+                columns.resize(len / height, 0.);
+                for (row, old) in rows.iter_mut().enumerate() {
+                    let of_row = (0..width).map(|x| gradient[row * width + x].powi(2));
+                    blend(old, of_row.sum::<f64>() / width as f64);
+                }
+                for (column, old) in columns.iter_mut().enumerate() {
+                    let (matrix, x) = (column / width, column % width);
+                    let at = |y| (matrix * height + y) * width + x;
+                    let of_column = (0..height).map(|y| gradient[at(y)].powi(2));
+                    blend(old, of_column.sum::<f64>() / height as f64);
+                }
+                let means: Vec<f64> = (rows.chunks(height))
+                    .map(|rows| (rows.iter().sum::<f64>() / height as f64).max(eps1))
+                    .collect();
+                let estimate = (0..len).map(|i| {
+                    let (row, x) = (i / width, i % width);
+                    let matrix = row / height;
+                    rows[row] * columns[matrix * width + x] / means[matrix]
+                });
+                estimate.collect()
+            }
+            _ => {
+                full.resize(len, 0.);
+                for (old, g) in full.iter_mut().zip(gradient) {
+                    blend(old, g * g);
+                }
+                full.clone()
+            }
+        };
+        let step = gradient.iter().zip(estimate);
+        let step = step.map(|(g, square)| g / square.max(eps1 * eps1).sqrt());
+        let step: Vec<f64> = step.collect();
+        let size = alpha / (rms(&step) / params.clip_threshold).max(1.);
+        for (p, u) in parameter.iter_mut().zip(step) {
+            *p -= params.lr * params.weight_decay * *p;
+            *p -= size * u;
+        }
+    }
+}
+
+/// Very large, empty, of no dimension, wider and taller than what a thread takes at a time, and a thousand small ones.
+fn edges() -> Vec<Vec<usize>> {
+    let mut shapes = vec![
+        vec![5],
+        vec![LARGE],
+        vec![],
+        vec![1],
+        vec![0],
+        vec![0, 3],
+        vec![1, 1],
+        vec![300, 311],
+        vec![3, 30_000],
+        vec![30_000, 3],
+        vec![2, 3, 5],
+        vec![7, 129, 101],
+        vec![64 * 1024],
+        vec![64 * 1024 - 1],
+    ];
+    shapes.extend((0..1000).map(|i| vec![1 + i % 13]));
+    shapes
+}
+
+fn edge_run<A: Algorithm>(
+    params: A,
+    dtype: DType,
+    naive: impl Fn(&[usize], &mut [f64], &[Vec<f64>]),
+) -> f64 {
+    let shapes = edges();
+    let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
+    let vars = make_vars(&shapes, dtype);
+    let mut expected = snapshot(&vars);
+    let mut optimizer = Fused::new(vars.clone(), params).unwrap();
+    let steps: Vec<_> = (0..3).map(|step| gradients(&vars, step)).collect();
+    for (var, values) in vars.iter().zip(&mut expected) {
+        let gradients: Vec<_> = steps
+            .iter()
+            .map(|store| flat(store.get(var).unwrap()))
+            .collect();
+        if !values.is_empty() {
+            naive(var.dims(), values, &gradients);
+        }
+    }
+    for step in &steps {
+        optimizer.commit(step).unwrap();
+    }
+    distance(&snapshot(&vars), &expected)
+}
+
+#[test]
+fn every_size_moves_as_in_a_naive_loop() {
+    // A few products' rounding; f32's is 2^29 times coarser.
+    for (dtype, tolerance) in [(DType::F64, 1e-15), (DType::F32, 5e-7)] {
+        let params = adamw();
+        let error = edge_run(adamw(), dtype, |_, p, g| naive_adamw(&params, p, g));
+        println!("AdamW against a naive loop, {dtype:?}: {error:e}");
+        assert!(error <= tolerance, "{dtype:?}: {error:e}");
+
+        let params = ParamsAdafactor {
+            eps1: Some(f32::EPSILON.into()),
+            ..adafactor()
+        };
+        let error = edge_run(params, dtype, |dims, p, g| {
+            naive_adafactor(&params, dims, p, g)
+        });
+        println!("Adafactor against a naive loop, {dtype:?}: {error:e}");
+        assert!(error <= tolerance, "{dtype:?}: {error:e}");
+    }
+}
+
+#[test]
+fn a_parameter_moves_the_same_whatever_lies_beside_it() {
+    fn moves<A: Algorithm>(params: A, shapes: &[&[usize]], beside: usize) -> Vec<Vec<u64>> {
+        let vars = make_vars(shapes, DType::F32);
+        let others = vec![&[3usize][..]; beside];
+        let others = make_vars(&others, DType::F32);
+        // Between the others, so that another thread comes to them.
+        let (before, after) = others.split_at(beside / 3);
+        let all = [before, &vars, after].concat();
+        let mut optimizer = Fused::new(all, params).unwrap();
+        for step in 0..3 {
+            let mut store = gradients(&vars, step);
+            store.extend(gradients(&others, step)).unwrap();
+            optimizer.commit(&store).unwrap();
+        }
+        bits(&vars)
+    }
+    fn check<A: Algorithm>(params: A) {
+        let shapes: [&[usize]; 4] = [&[7, 9], &[LARGE], &[], &[300, 300]];
+        let alone = moves(params.clone(), &shapes, 0);
+        assert_eq!(moves(params.clone(), &shapes, 40), alone);
+        let one_by_one = shapes.map(|shape| {
+            let phase = shapes.iter().position(|other| *other == shape).unwrap();
+            let var = Var::from_tensor(&tensor(shape, phase, DType::F32)).unwrap();
+            let mut optimizer = Fused::new(vec![var.clone()], params.clone()).unwrap();
+            for step in 0..3 {
+                let gradient = tensor(shape, 100 + 31 * step + phase, DType::F32);
+                optimizer.commit(&store([(var.clone(), gradient)])).unwrap();
+            }
+            bits(&[var]).remove(0)
+        });
+        assert_eq!(one_by_one.to_vec(), alone);
+    }
+    for_each_algorithm!(|params| check(params));
+}
+
+#[test]
+fn a_parameter_without_a_gradient_waits() {
+    fn check<A: Algorithm>(params: A) {
+        let vars = make_vars(&[&[5], &[4, 3]], DType::F64);
+        let twin = copies(&vars[1..]);
+        let mut optimizer = Fused::new(vars.clone(), params.clone()).unwrap();
+        let mut alone = Fused::new(twin.clone(), params).unwrap();
+        let second = |vars: &[Var], step| {
+            let gradient = tensor(&[4, 3], step, DType::F64);
+            store([(vars[vars.len() - 1].clone(), gradient)])
+        };
+        let first = bits(&vars[..1]);
+        for step in 0..3 {
+            // Its own steps are counted: the first one here is the first for bias correction and dampening.
+            optimizer.commit(&GradStore::default()).unwrap();
+            optimizer.commit(&second(&vars, step)).unwrap();
+            alone.commit(&second(&twin, step)).unwrap();
+        }
+        assert_eq!(bits(&vars[..1]), first);
+        assert_eq!(bits(&vars[1..]), bits(&twin));
+        assert_eq!(optimizer.progress().unwrap().steps, 6);
+    }
+    for_each_algorithm!(|params| check(params));
+}
