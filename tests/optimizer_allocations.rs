@@ -2,8 +2,6 @@
 
 mod support;
 
-use std::time::Duration;
-
 use candle_core::backprop::GradStore;
 use candle_core::utils::barrier_pool;
 use candle_core::{DType, Tensor, Var};
@@ -94,16 +92,9 @@ fn check<A: Algorithm>(params: A) {
     }
 }
 
-/// candle's threads exist after their first work. A lock that two of them want at once is waited for in parking_lot's table, which
-/// has a place for each thread from its first wait on: now and then an update would be charged with that.
+/// candle's threads exist after their first work.
 fn warm_up() {
-    let lock = parking_lot::Mutex::new(());
-    for _ in 0..3 {
-        barrier_pool().execute(|_| {
-            let _held = lock.lock();
-            std::thread::sleep(Duration::from_millis(20));
-        });
-    }
+    barrier_pool().execute(|_| {});
 }
 
 /// The count counts: candle's own optimizer allocates in each update.
