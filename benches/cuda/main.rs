@@ -303,5 +303,6 @@ fn main() -> Result<()> {
     against_the_default_pool(&scale)?;
     taking_memory(&scale)?;
     keeping_a_limit(&scale)?;
-    recovering(&scale)
+    recovering(&scale)?;
+    optimizers::against_others(&scale)
 }

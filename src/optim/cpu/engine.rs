@@ -13,7 +13,7 @@ use super::share::{CHUNK, in_blocks, share, sum, sum_of_squares};
 use super::target::{Target, is_shared};
 use super::values::ValuesMut;
 use super::visit::visit;
-use crate::error::Result;
+use crate::error::{Result, UpdateInterrupted};
 use crate::optim::fused::{Adjustment, Counters, Parameter, Snapshot, Update};
 use crate::optim::rule::Rule;
 
@@ -76,10 +76,15 @@ impl Engine {
         let Some(scale) = self.counters.count(squares, update.adjustment) else {
             return Ok(());
         };
-        Ok(self.each(update, &|state, parameter, gradient| {
+        let moved = self.each(update, &|state, parameter, gradient| {
             let rates = update.rates(parameter.group);
             move_parameter(update, parameter, state, gradient, scale, rates)
-        })?)
+        });
+        // The checks before an update leave nothing that could fail here. If something does, parameters have moved.
+        moved.map_err(|error| {
+            let reason = Some(error.into());
+            UpdateInterrupted { reason }.into()
+        })
     }
 
     /// The sum of all gradients' squares as they are; not a number where one of them is not finite.
