@@ -26,7 +26,7 @@ pub fn hyper_parameter(
 }
 
 pub fn rule<R: Rule>(rule: &R) -> Result<()> {
-    (rule.hyper_parameters().into_iter())
+    (rule.hyper_parameters())
         .try_for_each(|hyper| hyper_parameter(R::NAME, hyper.name, hyper.value, hyper.range))
 }
 

@@ -1,4 +1,4 @@
-use super::{HyperParameter, Kept, Range, Rates, Rule};
+use super::{Kept, Rates, Rule};
 use crate::optim::cpu::{
     BLOCK, CHUNK, Gradient, Lanes, Real, Target, ValuesMut, in_blocks, in_stretches, share, sum,
     sum_of_squares, take,
@@ -46,39 +46,13 @@ impl Rule for ParamsAdafactor {
     const NAME: &'static str = "Adafactor";
     const KERNEL: &'static str = "adafactor";
 
-    fn hyper_parameters(&self) -> Vec<HyperParameter> {
-        vec![
-            HyperParameter::new("lr", self.lr, Range::NotNegative),
-            HyperParameter::new("weight_decay", self.weight_decay, Range::NotNegative),
-            HyperParameter::new("beta2_decay", self.beta2_decay, Range::NotPositive),
-            HyperParameter::new("eps1", self.eps1.unwrap_or(0.), Range::NotNegative),
-            HyperParameter::new("eps2", self.eps2, Range::NotNegative),
-            HyperParameter::new("clip_threshold", self.clip_threshold, Range::Positive),
-        ]
-    }
-
-    fn set_hyper_parameter(&mut self, name: &str, value: f64) {
-        match name {
-            "lr" => self.lr = value,
-            "weight_decay" => self.weight_decay = value,
-            "beta2_decay" => self.beta2_decay = value,
-            "eps1" => self.eps1 = (value > 0.).then_some(value),
-            "eps2" => self.eps2 = value,
-            "clip_threshold" => self.clip_threshold = value,
-            _ => {}
-        }
-    }
-
-    fn learning_rate(&self) -> f64 {
-        self.lr
-    }
-
-    fn set_learning_rate(&mut self, learning_rate: f64) {
-        self.lr = learning_rate;
-    }
-
-    fn weight_decay(&self) -> f64 {
-        self.weight_decay
+    hyper_parameters! {
+        lr: NotNegative,
+        weight_decay: NotNegative,
+        beta2_decay: NotPositive,
+        eps1: NotNegative,
+        eps2: NotNegative,
+        clip_threshold: Positive,
     }
 
     fn state(&self, dims: &[usize]) -> Vec<Kept> {

@@ -1,6 +1,6 @@
 use candle_nn::ParamsAdamW;
 
-use super::{Elementwise, HyperParameter, Kept, Range, Rates, Rule, moment, power};
+use super::{Elementwise, Kept, Rates, Rule, moment, power};
 use crate::optim::cpu::{Real, Target};
 
 /// Hyper-parameters of [`Adam`](crate::Adam), with PyTorch's defaults.
@@ -95,47 +95,18 @@ fn update<C: Real>(
     }
 }
 
-fn hyper_parameters(params: &ParamsAdam) -> Vec<HyperParameter> {
-    vec![
-        HyperParameter::new("lr", params.lr, Range::NotNegative),
-        HyperParameter::new("weight_decay", params.weight_decay, Range::NotNegative),
-        HyperParameter::new("beta1", params.beta1, Range::Fraction),
-        HyperParameter::new("beta2", params.beta2, Range::Fraction),
-        HyperParameter::new("eps", params.eps, Range::NotNegative),
-    ]
-}
-
 macro_rules! adam {
     ($params:ty, $name:literal, $kernel:literal, $is_decoupled:literal, $common:expr) => {
         impl Rule for $params {
             const NAME: &'static str = $name;
             const KERNEL: &'static str = $kernel;
 
-            fn hyper_parameters(&self) -> Vec<HyperParameter> {
-                hyper_parameters(&$common(self))
-            }
-
-            fn set_hyper_parameter(&mut self, name: &str, value: f64) {
-                match name {
-                    "lr" => self.lr = value,
-                    "weight_decay" => self.weight_decay = value,
-                    "beta1" => self.beta1 = value,
-                    "beta2" => self.beta2 = value,
-                    "eps" => self.eps = value,
-                    _ => {}
-                }
-            }
-
-            fn learning_rate(&self) -> f64 {
-                self.lr
-            }
-
-            fn set_learning_rate(&mut self, learning_rate: f64) {
-                self.lr = learning_rate;
-            }
-
-            fn weight_decay(&self) -> f64 {
-                self.weight_decay
+            hyper_parameters! {
+                lr: NotNegative,
+                weight_decay: NotNegative,
+                beta1: Fraction,
+                beta2: Fraction,
+                eps: NotNegative,
             }
 
             fn state(&self, dims: &[usize]) -> Vec<Kept> {

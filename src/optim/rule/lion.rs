@@ -1,4 +1,4 @@
-use super::{Elementwise, HyperParameter, Kept, Range, Rates, Rule, moment};
+use super::{Elementwise, Kept, Rates, Rule, moment};
 use crate::optim::cpu::{Real, Target};
 
 /// Hyper-parameters of [`Lion`](crate::Lion): Algorithm 2 of Chen et al. 2023 (arXiv 2302.06675), with its defaults.
@@ -43,35 +43,11 @@ impl Rule for ParamsLion {
     const NAME: &'static str = "Lion";
     const KERNEL: &'static str = "lion";
 
-    fn hyper_parameters(&self) -> Vec<HyperParameter> {
-        vec![
-            HyperParameter::new("lr", self.lr, Range::NotNegative),
-            HyperParameter::new("weight_decay", self.weight_decay, Range::NotNegative),
-            HyperParameter::new("beta1", self.beta1, Range::Fraction),
-            HyperParameter::new("beta2", self.beta2, Range::Fraction),
-        ]
-    }
-
-    fn set_hyper_parameter(&mut self, name: &str, value: f64) {
-        match name {
-            "lr" => self.lr = value,
-            "weight_decay" => self.weight_decay = value,
-            "beta1" => self.beta1 = value,
-            "beta2" => self.beta2 = value,
-            _ => {}
-        }
-    }
-
-    fn learning_rate(&self) -> f64 {
-        self.lr
-    }
-
-    fn set_learning_rate(&mut self, learning_rate: f64) {
-        self.lr = learning_rate;
-    }
-
-    fn weight_decay(&self) -> f64 {
-        self.weight_decay
+    hyper_parameters! {
+        lr: NotNegative,
+        weight_decay: NotNegative,
+        beta1: Fraction,
+        beta2: Fraction,
     }
 
     fn state(&self, dims: &[usize]) -> Vec<Kept> {

@@ -1,5 +1,8 @@
 //! The rules by which optimizers move their parameters.
 
+#[macro_use]
+mod hyper_parameters;
+
 mod adafactor;
 mod adam;
 mod lion;
@@ -7,6 +10,7 @@ mod sgd;
 
 pub use adafactor::ParamsAdafactor;
 pub use adam::ParamsAdam;
+pub use hyper_parameters::{HyperParameter, Range};
 pub use lion::ParamsLion;
 pub use sgd::ParamsSgd;
 
@@ -21,7 +25,8 @@ pub trait Rule: Clone + Debug + Default + Send + Sync + 'static {
     /// What its kernel on the GPU is called; the hyper-parameters go there in the order of [`hyper_parameters`](Self::hyper_parameters).
     const KERNEL: &'static str;
 
-    fn hyper_parameters(&self) -> Vec<HyperParameter>;
+    /// An iterator, since a step on the GPU asks for them and allocates nothing.
+    fn hyper_parameters(&self) -> impl Iterator<Item = HyperParameter>;
     fn set_hyper_parameter(&mut self, name: &str, value: f64);
     fn learning_rate(&self) -> f64;
     fn set_learning_rate(&mut self, learning_rate: f64);
@@ -71,66 +76,6 @@ pub struct Kept {
     pub dims: Vec<usize>,
     /// Whether it may be kept in bf16.
     pub is_moment: bool,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub struct HyperParameter {
-    pub name: &'static str,
-    pub value: f64,
-    pub range: Range,
-}
-
-/// What a hyper-parameter may be.
-#[derive(Debug, Clone, Copy)]
-pub enum Range {
-    NotNegative,
-    Positive,
-    /// From 0 to below 1.
-    Fraction,
-    NotPositive,
-    /// Above 0 and at most 1.
-    Part,
-    /// From 1 on.
-    Multiple,
-    /// Above 0, and such that f32 can hold it.
-    Scale,
-    /// 0 or 1.
-    Flag,
-}
-
-impl HyperParameter {
-    fn new(name: &'static str, value: f64, range: Range) -> Self {
-        Self { name, value, range }
-    }
-}
-
-impl Range {
-    pub fn holds(self, value: f64) -> bool {
-        value.is_finite()
-            && match self {
-                Self::NotNegative => value >= 0.,
-                Self::Positive => value > 0.,
-                Self::Fraction => (0. ..1.).contains(&value),
-                Self::NotPositive => value <= 0.,
-                Self::Part => value > 0. && value <= 1.,
-                Self::Multiple => value >= 1.,
-                Self::Scale => value > 0. && (value as f32).is_normal(),
-                Self::Flag => value == 0. || value == 1.,
-            }
-    }
-
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::NotNegative => "a finite number from 0 on",
-            Self::Positive => "a finite number above 0",
-            Self::Fraction => "at least 0 and below 1",
-            Self::NotPositive => "a finite number, 0 or below",
-            Self::Part => "above 0 and at most 1",
-            Self::Multiple => "a finite number from 1 on",
-            Self::Scale => "a number above 0 that f32 can hold",
-            Self::Flag => "0 or 1",
-        }
-    }
 }
 
 /// State of the parameter's own shape.

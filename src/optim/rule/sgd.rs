@@ -1,4 +1,4 @@
-use super::{Elementwise, HyperParameter, Kept, Range, Rates, Rule, moment};
+use super::{Elementwise, Kept, Rates, Rule, moment};
 use crate::optim::cpu::{Real, Target};
 
 /// Hyper-parameters of [`Sgd`](crate::Sgd), as PyTorch's: with momentum 0 nothing is kept for a parameter.
@@ -49,37 +49,12 @@ impl Rule for ParamsSgd {
     const NAME: &'static str = "Sgd";
     const KERNEL: &'static str = "sgd";
 
-    fn hyper_parameters(&self) -> Vec<HyperParameter> {
-        vec![
-            HyperParameter::new("lr", self.lr, Range::NotNegative),
-            HyperParameter::new("weight_decay", self.weight_decay, Range::NotNegative),
-            HyperParameter::new("momentum", self.momentum, Range::NotNegative),
-            HyperParameter::new("dampening", self.dampening, Range::NotNegative),
-            HyperParameter::new("nesterov", self.nesterov.into(), Range::Flag),
-        ]
-    }
-
-    fn set_hyper_parameter(&mut self, name: &str, value: f64) {
-        match name {
-            "lr" => self.lr = value,
-            "weight_decay" => self.weight_decay = value,
-            "momentum" => self.momentum = value,
-            "dampening" => self.dampening = value,
-            "nesterov" => self.nesterov = value != 0.,
-            _ => {}
-        }
-    }
-
-    fn learning_rate(&self) -> f64 {
-        self.lr
-    }
-
-    fn set_learning_rate(&mut self, learning_rate: f64) {
-        self.lr = learning_rate;
-    }
-
-    fn weight_decay(&self) -> f64 {
-        self.weight_decay
+    hyper_parameters! {
+        lr: NotNegative,
+        weight_decay: NotNegative,
+        momentum: NotNegative,
+        dampening: NotNegative,
+        nesterov: Flag,
     }
 
     fn state(&self, dims: &[usize]) -> Vec<Kept> {
