@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::{AdaptiveTrainer, DeviceMemory, Error};
+use candle_headroom::{AdaptiveTrainer, Commit, DeviceMemory, Error};
 use candle_nn::{Optimizer, SGD};
 
 use crate::gpu::{MIB, gpu, simulated};
@@ -22,13 +22,15 @@ enum Outcome {
 /// How a step is set up, before failures are sent into it.
 struct Setting<O> {
     optimizer: fn(&Job) -> O,
+    /// Whether an error can cut it off half-way.
+    is_foreign: bool,
     /// One trainer for all trials: it has its buffers, and a size that has gone well. Its optimizer has no state.
     is_warm: bool,
     /// Failing allocations in a row.
     times: u64,
 }
 
-struct Trials<'a, O: Optimizer> {
+struct Trials<'a, O: Commit> {
     job: &'a Job,
     memory: &'a DeviceMemory,
     simulator: Simulator,
@@ -38,7 +40,7 @@ struct Trials<'a, O: Optimizer> {
 
 const HALVES: [usize; 2] = [SAMPLES / 2; 2];
 
-impl<O: Optimizer> Trials<'_, O> {
+impl<O: Commit> Trials<'_, O> {
     fn trainer(&mut self) -> AdaptiveTrainer<O> {
         let optimizer = self.setting.optimizer;
         self.trainer.take().unwrap_or_else(|| {
@@ -62,7 +64,7 @@ impl<O: Optimizer> Trials<'_, O> {
                 assert_eq!(report.retries > 0, nth > 0, "{} at {nth}", self.job.name);
                 Outcome::Applied(report.sizes)
             }
-            Err(Error::UpdateInterrupted(interrupted)) => {
+            Err(Error::UpdateInterrupted(interrupted)) if self.setting.is_foreign => {
                 let reason = interrupted.reason.expect("the reason of the first failure");
                 assert!(reason.resource_exhausted().is_some(), "{reason}");
                 // Nothing goes on from a mixture of old and new parameters, until both are restored.
@@ -102,7 +104,18 @@ struct Tally {
 
 impl Tally {
     /// Lets every allocation of a step fail, one in each trial.
-    fn run<O: Optimizer>(&mut self, mut trials: Trials<'_, O>) {
+    fn run<O: Commit>(
+        &mut self,
+        (job, memory, simulator): (&Job, &DeviceMemory, Simulator),
+        setting: Setting<O>,
+    ) {
+        let mut trials = Trials {
+            job,
+            memory,
+            simulator,
+            setting,
+            trainer: None,
+        };
         for _ in 0..2 {
             trials.step(0);
         }
@@ -133,33 +146,38 @@ impl Tally {
 fn every_allocation(ordinal: usize, job: fn(&Device) -> Job) -> Tally {
     let memory = DeviceMemory::cuda(ordinal).open().unwrap();
     let job = job(memory.device());
-    let simulator = Simulator::of(ordinal).unwrap();
+    let on = (&job, &memory, Simulator::of(ordinal).unwrap());
     let mut tally = Tally::default();
     // A first step, in which buffers are allocated and no size has gone well yet.
-    tally.run(Trials {
-        job: &job,
-        memory: &memory,
-        simulator,
-        setting: Setting {
-            optimizer: Job::optimizer,
+    tally.run(
+        on,
+        Setting {
+            optimizer: Job::foreign,
+            is_foreign: true,
             is_warm: false,
             times: 1,
         },
-        trainer: None,
-    });
+    );
+    tally.run(
+        on,
+        Setting {
+            optimizer: Job::adjusting,
+            is_foreign: false,
+            is_warm: false,
+            times: 1,
+        },
+    );
     // A later one, in which the same size is tried once more, and that may fail as well.
     for times in [1, 2] {
-        tally.run(Trials {
-            job: &job,
-            memory: &memory,
-            simulator,
-            setting: Setting {
-                optimizer: Job::descent,
+        tally.run(
+            on,
+            Setting {
+                optimizer: Job::plain,
+                is_foreign: false,
                 is_warm: true,
                 times,
             },
-            trainer: None,
-        });
+        );
     }
     tally
 }

@@ -1,8 +1,11 @@
 //! Training steps of small real models on a device: the same from the same state, whatever goes wrong in between.
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_headroom::{AdaptiveTrainer, BatchPolicy, DeviceMemory, MicroBatch, StepReport};
-use candle_nn::{AdamW, Optimizer, ParamsAdamW, SGD, VarBuilder, VarMap};
+use candle_headroom::{
+    AdamW, AdaptiveTrainer, BatchPolicy, Commit, DeviceMemory, LossScale, MicroBatch, ParamsAdamW,
+    ParamsSgd, Sgd, StepReport,
+};
+use candle_nn::{Optimizer, SGD, VarBuilder, VarMap};
 
 use crate::support::transformer::{Config, Transformer, VOCABULARY};
 use crate::support::{ConvNet, settle, snapshot};
@@ -109,7 +112,7 @@ impl Job {
         self.trainer_with(self.optimizer(), memory, policy)
     }
 
-    pub fn trainer_with<O: Optimizer>(
+    pub fn trainer_with<O: Commit>(
         &self,
         optimizer: O,
         memory: Option<&DeviceMemory>,
@@ -123,12 +126,36 @@ impl Job {
         }
     }
 
-    pub fn optimizer(&self) -> AdamW {
-        let params = ParamsAdamW {
+    fn params() -> ParamsAdamW {
+        ParamsAdamW {
             lr: 1e-2,
             ..ParamsAdamW::default()
+        }
+    }
+
+    pub fn optimizer(&self) -> AdamW {
+        AdamW::new(self.trained.clone(), Self::params()).unwrap()
+    }
+
+    /// With all that an update can have to do besides.
+    pub fn adjusting(&self) -> AdamW {
+        let builder = AdamW::builder(Self::params()).group(self.trained.clone());
+        let builder = builder.clip_norm(1.).loss_scale(LossScale::dynamic());
+        builder.moments(DType::BF16).build().unwrap()
+    }
+
+    /// Without state.
+    pub fn plain(&self) -> Sgd {
+        let params = ParamsSgd {
+            lr: 0.1,
+            ..ParamsSgd::default()
         };
-        AdamW::new(self.trained.clone(), params).unwrap()
+        Sgd::new(self.trained.clone(), params).unwrap()
+    }
+
+    /// candle's, which an error leaves half-way.
+    pub fn foreign(&self) -> candle_nn::AdamW {
+        candle_nn::AdamW::new(self.trained.clone(), Self::params()).unwrap()
     }
 
     /// Plain gradient descent, to compare devices by: AdamW makes as much of a gradient that is nothing but rounding, as that of a
@@ -137,7 +164,7 @@ impl Job {
         SGD::new(self.trained.clone(), 0.1).unwrap()
     }
 
-    pub fn step<O: Optimizer>(
+    pub fn step<O: Commit>(
         &self,
         trainer: &mut AdaptiveTrainer<O>,
     ) -> candle_headroom::Result<StepReport> {

@@ -12,5 +12,6 @@ mod gpu;
 mod jobs;
 mod limits;
 mod memory;
+mod optimizers;
 mod recovery;
 mod simulator;

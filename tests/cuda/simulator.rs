@@ -60,6 +60,13 @@ impl Simulator {
         control!(simulated_cuda_fail_library(self.device => i32, nth => u64, times => u64) -> i32);
     }
 
+    /// The same for copies, memsets and kernel launches, with this status.
+    pub fn fail_work(self, nth: u64, times: u64, status: u32) {
+        control!(simulated_cuda_fail_work(
+            self.device => i32, nth => u64, times => u64, status => u32
+        ) -> i32);
+    }
+
     /// Loses the context at the `nth` launch from now on, counted from 1, with this status.
     pub fn fault_at_launch(self, nth: u64, status: i32, at_once: bool) {
         control!(simulated_cuda_fault_at_launch(

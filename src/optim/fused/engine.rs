@@ -10,7 +10,7 @@ use crate::optim::{cpu, cuda};
 #[derive(Debug)]
 pub enum Engine {
     Cpu(cpu::Engine),
-    Cuda(cuda::Engine),
+    Cuda(Box<cuda::Engine>),
 }
 
 /// What is kept for one parameter, at some moment.
@@ -32,7 +32,7 @@ impl Engine {
             Device::Cpu => Ok(Self::Cpu(cpu::Engine::new(rule, parameters, adjustment)?)),
             Device::Cuda(device) if cuda::IS_BUILT => {
                 let engine = cuda::Engine::new(device, rule, parameters, adjustment)?;
-                Ok(Self::Cuda(engine))
+                Ok(Self::Cuda(Box::new(engine)))
             }
             _ => Err(OptimizerError::Device {
                 device: device.location(),

@@ -171,6 +171,17 @@ pub extern "C" fn simulated_cuda_fail_library(device: u32, nth: u64, times: u64)
     })
 }
 
+/// Fails `times` copies, memsets and kernel launches with `code`, from the `nth` one from now; the context stays sound.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_fail_work(device: u32, nth: u64, times: u64, code: u32) -> i32 {
+    with(device, |device| {
+        require(code != 0)?;
+        device.faults.work = Countdown::new(nth, times);
+        device.faults.work_status = Status(code);
+        Ok(())
+    })
+}
+
 /// Loses a device's context at the `nth` launch (of a kernel or by cuBLAS or cuRAND) from now, or with 0 at once. That
 /// launch's work is not done, and every later call answers with `code`; with `at_once`, that launch does already.
 #[unsafe(no_mangle)]

@@ -1,7 +1,7 @@
 //! The driver's status codes, and how an entry point answers with one.
 
 /// A `CUresult` other than success.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status(pub u32);
 
 /// What the simulator's own functions return; only the entry points turn it into a number.

@@ -49,6 +49,9 @@ pub struct Faults {
     pub events: Countdown,
     pub library: Countdown,
     pub modules: Countdown,
+    /// Copies, memsets and kernel launches, with what they answer.
+    pub work: Countdown,
+    pub work_status: Status,
     loss: Option<Loss>,
     pub lost: Option<Status>,
     /// Frees that the lost context refused.
@@ -81,6 +84,14 @@ impl Faults {
             return if at_once { Err(status) } else { Ok(false) };
         }
         Ok(true)
+    }
+
+    /// Counts a copy, a memset or a kernel launch: it is not done where it has to fail, and the context stays sound.
+    pub fn work(&mut self) -> Outcome {
+        match self.work.strikes() {
+            true => Err(self.work_status),
+            false => Ok(()),
+        }
     }
 
     /// Fails if the context is lost.

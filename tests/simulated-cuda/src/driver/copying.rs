@@ -41,6 +41,7 @@ fn lock_owners(
         }
     }
     if let Some(device) = devices.iter_mut().find(|device| device.ordinal == here) {
+        device.faults.work()?;
         device.counted.copies += 1;
         device.trace.note(|| format!("copy {bytes}"));
     }

@@ -56,6 +56,7 @@ unsafe fn run(function: u64, launch: Launch, stream: u64, arguments: *const *con
     }
     // SAFETY: by contract.
     let arguments = unsafe { pack(&kernel, arguments) }?;
+    device.faults.work()?;
     device.counted.launches += 1;
     device.trace.note(|| format!("launch {}", kernel.name()));
     if !device.faults.launch()? {

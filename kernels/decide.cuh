@@ -1,0 +1,121 @@
+// Whether a step is made, and what all parameters' rules need to know of it: from what is current to what is next. One block of
+// `THREADS`; nothing that is kept is changed.
+
+#pragma once
+
+#include "sums.cuh"
+
+// By squaring, as on the host.
+static __device__ double power(double base, uint64_t exponent) {
+    double result = 1;
+    double square = base;
+    for (; exponent > 0; exponent /= 2) {
+        if (exponent % 2 == 1) {
+            result *= square;
+        }
+        square *= square;
+    }
+    return result;
+}
+
+// Whether an f32 takes it, and not as zero or with fewer digits: beyond, it could not be multiplied with a loss.
+static __device__ bool fits(double scale) {
+    const uint32_t exponent = __float_as_uint((float)scale) >> 23 & 0xff;
+    return exponent != 0 && exponent != 0xff;
+}
+
+// Counts a step; the rule is that of `Counters::count` on the host.
+static __device__ void count(const Header &header, double squares, const Control &old, Control &next) {
+    Control now = old;
+    const double unscale = 1 / old.scale;
+    now.factor = unscale;
+    now.is_skipped = 0;
+    if (!(header.flags & SURVEYS)) {
+        now.steps += 1;
+        next = now;
+        return;
+    }
+    const bool is_finite = !isnan(squares);
+    if (header.flags & HAS_LOSS_SCALE) {
+        now.streak = is_finite ? old.streak + 1 : 0;
+        const bool grows = is_finite && now.streak >= header.interval;
+        if (grows) {
+            now.streak = 0;
+        }
+        const double scale = old.scale * (!is_finite ? header.backoff : grows ? header.growth : 1.);
+        if (fits(scale)) {
+            now.scale = scale;
+        }
+    }
+    const double norm = sqrt(squares) * unscale;
+    now.norm = norm;
+    now.has_norm = 1;
+    if (is_finite) {
+        now.steps += 1;
+        // As PyTorch's `clip_grad_norm_`, down to the millionth that guards against a norm of 0.
+        const double clip = header.flags & CLIPS_NORM ? header.clip_norm / (norm + 1e-6) : 1.;
+        now.factor = unscale * fmin(clip, 1.);
+    } else {
+        now.skipped += 1;
+        now.is_skipped = 1;
+    }
+    next = now;
+}
+
+// The sum over all parameters, in their order; in the first thread.
+static __device__ double survey_total(const Arguments &all) {
+    __shared__ double sums[THREADS];
+    double total = 0;
+    for (uint64_t start = 0; start < all.parameters; start += THREADS) {
+        const uint64_t mine = start + threadIdx.x;
+        double sum = 0;
+        if (mine < all.parameters && all.entry(mine).gradient) {
+            sum = total_of(all.slots[mine], all.partials);
+        }
+        sums[threadIdx.x] = sum;
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            const uint64_t here = min(all.parameters - start, (uint64_t)THREADS);
+            for (uint64_t i = 0; i < here; i++) {
+                total += sums[i];
+            }
+        }
+        __syncthreads();
+    }
+    return total;
+}
+
+// `Rule::coefficients` says what a rule needs to know.
+template <typename Rule> static __device__ void decide(const Arguments &all) {
+    const Header &header = all.header();
+    const double squares = header.flags & SURVEYS ? survey_total(all) : 0;
+    __shared__ uint32_t is_skipped;
+    if (threadIdx.x == 0) {
+        count(header, squares, *all.current, *all.next);
+        is_skipped = all.next->is_skipped != 0;
+    }
+    __syncthreads();
+    for (uint64_t i = threadIdx.x; i < all.parameters; i += THREADS) {
+        const Entry &entry = all.entry(i);
+        const bool moves = entry.gradient && !is_skipped;
+        const uint64_t step = all.counts[i] + (moves ? 1 : 0);
+        all.next_counts[i] = step;
+        Coefficients &coefficients = all.coefficients[i];
+        coefficients.step = (uint32_t)step;
+        coefficients.moves = moves;
+        if (moves) {
+            Rule::coefficients(header.hyper, entry, step, coefficients.values);
+        }
+    }
+}
+
+// What is next becomes current: by one block of the launch that moves the parameters, none of which reads what is current.
+static __device__ void advance(const Arguments &all) {
+    if (threadIdx.x == 0) {
+        *all.current = *all.next;
+        *all.scale = all.next->scale;
+    }
+    for (uint64_t i = threadIdx.x; i < all.parameters; i += THREADS) {
+        all.counts[i] = all.next_counts[i];
+    }
+}

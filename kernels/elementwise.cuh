@@ -1,0 +1,157 @@
+// The one pass of a rule that looks at each element by itself.
+
+#pragma once
+
+#include "decide.cuh"
+
+// Blocks that share a chunk, so that small models fill a GPU, too.
+#define PARTS 4
+#define AT_ONCE 4
+
+// A good mix of 32 bits: the multipliers and shifts of Wellons' `lowbias32` (2018).
+static __device__ __forceinline__ uint32_t noise(uint32_t index, uint32_t seed) {
+    uint32_t x = index * 0x9e3779b9u ^ seed;
+    x = (x ^ x >> 16) * 0x7feb352du;
+    x = (x ^ x >> 15) * 0x846ca68bu;
+    return x ^ x >> 16;
+}
+
+// bf16, up or down at random in proportion; the noise depends on step and place alone.
+static __device__ __forceinline__ __nv_bfloat16 round_at_random(float value, uint32_t place, uint32_t seed) {
+    if (!isfinite(value)) {
+        return __float2bfloat16_rn(value);
+    }
+    const uint32_t bits = __float_as_uint(value) + (noise(place, seed) & 0xffff);
+    return __ushort_as_bfloat16((unsigned short)(bits >> 16));
+}
+
+struct alignas(8) Halves {
+    uint16_t bits[AT_ONCE];
+};
+
+// `COUNT` elements: 1, or `AT_ONCE` by one access, where they are aligned.
+template <typename C, uint32_t COUNT>
+static __device__ __forceinline__ void load_some(const void *from, uint32_t type, uint64_t at, C (&into)[COUNT]) {
+    if constexpr (COUNT == 1) {
+        into[0] = load<C>(from, type, at);
+    } else if (type == F64) {
+        const double2 *const pairs = (const double2 *)((const double *)from + at);
+        const double2 low = pairs[0], high = pairs[1];
+        into[0] = (C)low.x, into[1] = (C)low.y, into[2] = (C)high.x, into[3] = (C)high.y;
+    } else if (type == F32) {
+        const float4 values = *(const float4 *)((const float *)from + at);
+        into[0] = (C)values.x, into[1] = (C)values.y, into[2] = (C)values.z, into[3] = (C)values.w;
+    } else {
+        const Halves values = *(const Halves *)((const uint16_t *)from + at);
+        for (uint32_t i = 0; i < COUNT; i++) {
+            into[i] = (C)(type == F16 ? __half2float(__ushort_as_half(values.bits[i]))
+                                      : __bfloat162float(__ushort_as_bfloat16(values.bits[i])));
+        }
+    }
+}
+
+template <typename C, uint32_t COUNT>
+static __device__ __forceinline__ void store_some(void *into, uint32_t type, uint64_t at, const C (&from)[COUNT]) {
+    if constexpr (COUNT == 1) {
+        store(into, type, at, from[0]);
+    } else if (type == F64) {
+        double2 *const pairs = (double2 *)((double *)into + at);
+        pairs[0] = make_double2(from[0], from[1]);
+        pairs[1] = make_double2(from[2], from[3]);
+    } else if (type == F32) {
+        *(float4 *)((float *)into + at) = make_float4((float)from[0], (float)from[1], (float)from[2], (float)from[3]);
+    } else {
+        Halves values;
+        for (uint32_t i = 0; i < COUNT; i++) {
+            values.bits[i] = type == F16 ? __half_as_ushort(__float2half_rn((float)from[i]))
+                                         : __bfloat16_as_ushort(__float2bfloat16_rn((float)from[i]));
+        }
+        *(Halves *)((uint16_t *)into + at) = values;
+    }
+}
+
+template <typename C, uint32_t COUNT>
+static __device__ __forceinline__ void store_moment(void *into, uint32_t type, uint64_t at, uint32_t seed,
+                                                    const C (&from)[COUNT]) {
+    if (type != BF16) {
+        store_some(into, type, at, from);
+        return;
+    }
+    Halves values;
+    for (uint32_t i = 0; i < COUNT; i++) {
+        values.bits[i] = __bfloat16_as_ushort(round_at_random((float)from[i], (uint32_t)(at + i), seed));
+    }
+    if constexpr (COUNT == 1) {
+        ((uint16_t *)into)[at] = values.bits[0];
+    } else {
+        *(Halves *)((uint16_t *)into + at) = values;
+    }
+}
+
+template <typename C, uint32_t COUNT, typename Rule>
+static __device__ __forceinline__ void move_range(const Rule &rule, const Gradient<C> &gradient, const Values &values,
+                                                  const Slot &slot, uint32_t seed, uint64_t start, uint64_t end) {
+    for (uint64_t at = start + threadIdx.x * COUNT; at < end; at += THREADS * COUNT) {
+        C p[COUNT], g[COUNT], first[COUNT] = {}, second[COUNT] = {};
+        if constexpr (COUNT == 1) {
+            g[0] = gradient.at(at);
+        } else {
+            load_some(gradient.values, gradient.type, at, g);
+        }
+        load_some(values.master ? values.master : values.parameter, values.master ? F32 : values.type, at, p);
+        if (slot.state[0]) {
+            load_some(slot.state[0], slot.state_type, at, first);
+        }
+        if (slot.state[1]) {
+            load_some(slot.state[1], slot.state_type, at, second);
+        }
+        for (uint32_t i = 0; i < COUNT; i++) {
+            rule.update(p[i], gradient.adjust(g[i]), first[i], second[i]);
+        }
+        if (slot.state[0]) {
+            store_moment(slot.state[0], slot.state_type, at, noise(seed, 0), first);
+        }
+        if (slot.state[1]) {
+            store_moment(slot.state[1], slot.state_type, at, noise(seed, 1), second);
+        }
+        if (values.master) {
+            store_some(values.master, F32, at, p);
+        }
+        store_some(values.parameter, values.type, at, p);
+    }
+}
+
+template <template <typename> class Rule, typename C>
+static __device__ __forceinline__ void move_part(const Arguments &all, uint32_t index, uint64_t start, uint64_t end) {
+    const Slot slot = all.slots[index];
+    const Entry &entry = all.entry(index);
+    const Values values(slot, entry);
+    const Gradient<C> gradient(all, entry, all.next->factor);
+    const Coefficients &coefficients = all.coefficients[index];
+    const Rule<C> rule(all.header().hyper, coefficients.values);
+    const uint32_t seed = coefficients.step * 0x9e3779b9u;
+    const uint64_t places = (uint64_t)values.parameter | (uint64_t)values.master | (uint64_t)gradient.values |
+                            (uint64_t)slot.state[0] | (uint64_t)slot.state[1];
+    const bool is_aligned = places % 16 == 0 && gradient.rank == 0;
+    const uint64_t whole = is_aligned && start < end ? end - (end - start) % AT_ONCE : start;
+    move_range<C, AT_ONCE>(rule, gradient, values, slot, seed, start, whole);
+    move_range<C, 1>(rule, gradient, values, slot, seed, whole, end);
+}
+
+// Moves all parameters; the last launch of a step.
+template <template <typename> class Rule> static __device__ void move_all(const Arguments &all) {
+    if (blockIdx.x == 0 && blockIdx.y == 0) {
+        advance(all);
+    }
+    const Chunk chunk = all.chunks[blockIdx.x];
+    if (!all.coefficients[chunk.parameter].moves) {
+        return;
+    }
+    const uint64_t start = (uint64_t)chunk.index * CHUNK + blockIdx.y * (CHUNK / PARTS);
+    const uint64_t end = min(start + CHUNK / PARTS, all.slots[chunk.parameter].len);
+    if (all.slots[chunk.parameter].type == F64) {
+        move_part<Rule, double>(all, chunk.parameter, start, end);
+    } else {
+        move_part<Rule, float>(all, chunk.parameter, start, end);
+    }
+}

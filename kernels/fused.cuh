@@ -1,0 +1,195 @@
+// What the kernels of the fused optimizers share: the tables that the host makes (src/optim/cuda/enabled), and how numbers are
+// read and written. The order of operations is that of the CPU's passes, so that both give the same bits.
+
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MAX_RANK 8
+#define HYPER_PARAMETERS 8
+#define THREADS 256
+// How many elements one partial sum is of: as on the CPU, so that sums have the same order.
+#define CHUNK (16 * 1024)
+
+enum Type : uint32_t { F32 = 0, F64 = 1, F16 = 2, BF16 = 3 };
+
+enum Flag : uint64_t { SURVEYS = 1, CLIPS_NORM = 2, HAS_LOSS_SCALE = 4 };
+
+// What is the same for all parameters in one step.
+struct Header {
+    // In the order of the rule's `hyper_parameters`.
+    double hyper[HYPER_PARAMETERS];
+    double clip_norm;
+    // Of each gradient's elements; infinite without one.
+    double bound;
+    double growth;
+    double backoff;
+    uint64_t interval;
+    uint64_t flags;
+};
+
+// One parameter in one step.
+struct Entry {
+    void *parameter;
+    // Null where the parameter stays as it is.
+    const void *gradient;
+    uint32_t gradient_type;
+    // Of the gradient; 0 where its elements lie in order.
+    uint32_t rank;
+    double learning_rate;
+    double weight_decay;
+    // Where in the frame, in words, the sizes and then the strides of its axes lie.
+    uint64_t axes;
+};
+
+// One parameter in all steps.
+struct Slot {
+    uint64_t len;
+    void *state[2];
+    void *master;
+    uint32_t type;
+    uint32_t state_type;
+    uint64_t first_chunk;
+    // For Adafactor: the matrices, or no rows; and what its state will be.
+    uint64_t matrices;
+    uint64_t rows;
+    uint64_t columns;
+    void *next[2];
+    double *means;
+};
+
+struct Chunk {
+    uint32_t parameter;
+    uint32_t index;
+};
+
+// What is counted from step to step; see `Counters` on the host.
+struct Control {
+    uint64_t steps;
+    uint64_t skipped;
+    uint64_t streak;
+    uint64_t has_norm;
+    double scale;
+    double norm;
+    // By what gradients are multiplied.
+    double factor;
+    uint64_t is_skipped;
+};
+
+#define COEFFICIENTS 6
+
+// What a rule needs to know of one parameter in one step.
+struct Coefficients {
+    double values[COEFFICIENTS];
+    uint32_t step;
+    uint32_t moves;
+};
+
+// Where everything lies. Only the last kernel of a step writes parameters, state, masters and what is called current.
+struct Arguments {
+    const uint64_t *frame;
+    const Slot *slots;
+    const Chunk *chunks;
+    Control *current;
+    Control *next;
+    // How often each parameter was moved.
+    uint64_t *counts;
+    uint64_t *next_counts;
+    Coefficients *coefficients;
+    // For each chunk.
+    double *partials;
+    // By what a loss is multiplied.
+    double *scale;
+    uint64_t parameters;
+
+    __device__ const Header &header() const { return *(const Header *)frame; }
+    __device__ const Entry &entry(uint64_t parameter) const {
+        return ((const Entry *)(frame + sizeof(Header) / sizeof(uint64_t)))[parameter];
+    }
+};
+
+template <typename T> struct Of;
+template <> struct Of<float> { static constexpr Type type = F32; };
+template <> struct Of<double> { static constexpr Type type = F64; };
+
+static __device__ __forceinline__ float root(float value) { return sqrtf(value); }
+static __device__ __forceinline__ double root(double value) { return sqrt(value); }
+
+template <typename C> static __device__ __forceinline__ C load(const void *from, uint32_t type, uint64_t at) {
+    switch (type) {
+    case F64: return (C)((const double *)from)[at];
+    case F16: return (C)__half2float(((const __half *)from)[at]);
+    case BF16: return (C)__bfloat162float(((const __nv_bfloat16 *)from)[at]);
+    default: return (C)((const float *)from)[at];
+    }
+}
+
+template <typename C> static __device__ __forceinline__ void store(void *into, uint32_t type, uint64_t at, C value) {
+    switch (type) {
+    case F64: ((double *)into)[at] = (double)value; break;
+    case F16: ((__half *)into)[at] = __float2half_rn((float)value); break;
+    case BF16: ((__nv_bfloat16 *)into)[at] = __float2bfloat16_rn((float)value); break;
+    default: ((float *)into)[at] = (float)value;
+    }
+}
+
+// A gradient as it lies in memory, with what is done to each element on the way.
+template <typename C> struct Gradient {
+    const void *values;
+    uint32_t type;
+    uint32_t rank;
+    const uint64_t *axes;
+    C factor;
+    C bound;
+
+    __device__ Gradient(const Arguments &all, const Entry &entry, double factor)
+        : values(entry.gradient), type(entry.gradient_type), rank(entry.rank), axes(all.frame + entry.axes), factor((C)factor),
+          bound((C)all.header().bound) {}
+
+    __device__ uint64_t place(uint64_t index) const {
+        if (rank == 0) {
+            return index;
+        }
+        uint64_t offset = 0;
+        for (uint32_t axis = rank; axis-- > 0;) {
+            const uint64_t size = axes[axis];
+            offset += index % size * axes[MAX_RANK + axis];
+            index /= size;
+        }
+        return offset;
+    }
+
+    __device__ C at(uint64_t index) const { return load<C>(values, type, place(index)); }
+
+    // Scaled (the loss scale taken out, the norm clipped), then clamped. What is not a number goes through.
+    __device__ C adjust(C value) const {
+        value = value * factor;
+        return value > bound ? bound : value < -bound ? -bound : value;
+    }
+
+    __device__ C adjusted(uint64_t index) const { return adjust(at(index)); }
+};
+
+// A parameter in full precision.
+struct Values {
+    void *parameter;
+    void *master;
+    uint32_t type;
+
+    __device__ Values(const Slot &slot, const Entry &entry)
+        : parameter(entry.parameter), master(slot.master), type(slot.type) {}
+
+    template <typename C> __device__ C at(uint64_t index) const {
+        return master ? load<C>(master, F32, index) : load<C>(parameter, type, index);
+    }
+
+    template <typename C> __device__ void put(uint64_t index, C value) const {
+        if (master) {
+            store(master, F32, index, value);
+        }
+        store(parameter, type, index, value);
+    }
+};

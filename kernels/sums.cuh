@@ -1,0 +1,95 @@
+// Sums of squares in the CPU's order: in f64, along eight lanes of blocks of 256 elements.
+
+#pragma once
+
+#include "fused.cuh"
+
+#define BLOCK 256
+#define LANES 8
+// A warp sums this many blocks side by side.
+#define BLOCKS_PER_WARP (32 / LANES)
+#define ALL 0xffffffffu
+
+static __device__ __forceinline__ double not_a_number() { return __longlong_as_double(0x7ff8000000000000ll); }
+
+// Of `len` elements from `start` on, at most a block, by eight neighbouring threads; all threads of a warp take part. Where it
+// `IS_WATCHFUL`, not a number if an element is not finite.
+template <bool IS_WATCHFUL, typename F>
+static __device__ double block_squares(uint64_t start, uint64_t len, F at) {
+    const uint32_t lane = threadIdx.x % LANES;
+    const uint32_t first = threadIdx.x % 32 - lane;
+    const uint64_t whole = len - len % LANES;
+    double sum = 0;
+    bool is_finite = true;
+    for (uint64_t i = lane; i < whole; i += LANES) {
+        const double value = at(start + i);
+        is_finite = is_finite && isfinite(value);
+        sum += value * value;
+    }
+    double total = 0;
+    for (uint32_t other = 0; other < LANES; other++) {
+        total += __shfl_sync(ALL, sum, first + other);
+    }
+    double rest = 0;
+    for (uint64_t i = whole; i < len; i++) {
+        const double value = at(start + i);
+        is_finite = is_finite && isfinite(value);
+        rest += value * value;
+    }
+    if (IS_WATCHFUL) {
+        const uint32_t finite = __ballot_sync(ALL, is_finite);
+        if ((finite >> first & 0xff) != 0xff) {
+            return not_a_number();
+        }
+    }
+    return total + rest;
+}
+
+// Of any range, by a warp; the same in all its threads.
+template <typename F> static __device__ double warp_squares(uint64_t start, uint64_t end, F at) {
+    const uint32_t mine = threadIdx.x % 32 / LANES;
+    double total = 0;
+    for (; start < end; start += BLOCK * BLOCKS_PER_WARP) {
+        const uint64_t from = min(start + mine * BLOCK, end);
+        const double sum = block_squares<false>(from, min(end - from, (uint64_t)BLOCK), at);
+        for (uint32_t block = 0; block < BLOCKS_PER_WARP; block++) {
+            total += __shfl_sync(ALL, sum, block * LANES);
+        }
+    }
+    return total;
+}
+
+// Of a chunk or less, by all threads of a block of `THREADS`; in the first thread.
+template <bool IS_WATCHFUL, typename F>
+static __device__ double chunk_squares(uint64_t start, uint64_t end, F at) {
+    __shared__ double sums[CHUNK / BLOCK];
+    const uint32_t mine = threadIdx.x / LANES;
+    const uint32_t at_a_time = THREADS / LANES;
+    const uint64_t blocks = (end - start + BLOCK - 1) / BLOCK;
+    for (uint64_t block = 0; block < blocks; block += at_a_time) {
+        const uint64_t from = min(start + (block + mine) * BLOCK, end);
+        const double sum = block_squares<IS_WATCHFUL>(from, min(end - from, (uint64_t)BLOCK), at);
+        if (threadIdx.x % LANES == 0 && block + mine < blocks) {
+            sums[block + mine] = sum;
+        }
+    }
+    __syncthreads();
+    double total = 0;
+    if (threadIdx.x == 0) {
+        for (uint64_t block = 0; block < blocks; block++) {
+            total += sums[block];
+        }
+    }
+    return total;
+}
+
+// The partial sums of one parameter, added up.
+static __device__ double total_of(const Slot &slot, const double *partials) {
+    const uint64_t chunks = (slot.len + CHUNK - 1) / CHUNK;
+    double total = 0;
+#pragma unroll 8
+    for (uint64_t chunk = 0; chunk < chunks; chunk++) {
+        total += partials[slot.first_chunk + chunk];
+    }
+    return total;
+}

@@ -1,0 +1,19 @@
+// Looks at all gradients before the first parameter moves: the sum of squares of each chunk, not a number where an element is
+// not finite.
+
+#include "sums.cuh"
+
+extern "C" __global__ void survey(const Arguments all) {
+    const Chunk chunk = all.chunks[blockIdx.x];
+    const Entry &entry = all.entry(chunk.parameter);
+    if (!entry.gradient) {
+        return;
+    }
+    const Gradient<double> gradient(all, entry, 1);
+    const uint64_t start = (uint64_t)chunk.index * CHUNK;
+    const uint64_t end = min(start + CHUNK, all.slots[chunk.parameter].len);
+    const double total = chunk_squares<true>(start, end, [&](uint64_t i) { return gradient.at(i); });
+    if (threadIdx.x == 0) {
+        all.partials[blockIdx.x] = total;
+    }
+}

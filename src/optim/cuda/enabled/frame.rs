@@ -1,0 +1,119 @@
+use candle_core::cuda_backend::cudarc::driver::CudaSlice;
+use candle_core::{CudaDevice, Tensor};
+
+use super::gradient::{Axes, MAX_RANK, locate};
+use super::layout::code;
+use crate::error::{OptimizerError, Result};
+use crate::optim::fused::{Parameter, Update};
+use crate::optim::rule::Rule;
+
+/// How many hyper-parameters a rule can have.
+const HYPER_PARAMETERS: usize = 8;
+/// Words of `Header` and `Entry` in kernels/fused.cuh, and of a strided gradient's axes.
+const HEADER: usize = HYPER_PARAMETERS + 6;
+const ENTRY: usize = 6;
+const AXES: usize = 2 * MAX_RANK;
+
+const SURVEYS: u64 = 1;
+const CLIPS_NORM: u64 = 2;
+const HAS_LOSS_SCALE: u64 = 4;
+
+/// What the device has to be told of one step, in words of 64 bits: a header, an entry for each parameter, and then the axes of
+/// strided gradients. It is written into memory that is used again, and sent only where it differs from what was sent last.
+#[derive(Debug)]
+pub struct Frame {
+    words: Vec<u64>,
+    axes: Vec<u64>,
+    sent: Vec<u64>,
+    pub device: CudaSlice<u64>,
+}
+
+impl Frame {
+    pub fn new(device: &CudaDevice, parameters: usize) -> Result<Self> {
+        let most = HEADER + parameters * (ENTRY + AXES);
+        Ok(Self {
+            words: Vec::with_capacity(most),
+            axes: Vec::with_capacity(parameters * AXES),
+            sent: Vec::with_capacity(most),
+            device: device.alloc_zeros(most)?,
+        })
+    }
+
+    /// Writes down an update, on the host; all that could be wrong with it is found here.
+    pub fn fill<R: Rule>(&mut self, update: &Update<'_, R>) -> Result<()> {
+        self.words.clear();
+        self.axes.clear();
+        self.header(update);
+        let start = HEADER + update.parameters.len() * ENTRY;
+        for parameter in update.parameters {
+            let entry = match update.gradient(parameter) {
+                Some(gradient) => self.entry(update, parameter, gradient, start)?,
+                None => [0; ENTRY],
+            };
+            self.words.extend(entry);
+        }
+        self.words.extend_from_slice(&self.axes);
+        Ok(())
+    }
+
+    fn header<R: Rule>(&mut self, update: &Update<'_, R>) {
+        let adjustment = update.adjustment;
+        let hyper = update.rule.hyper_parameters().map(|hyper| hyper.value);
+        let hyper = hyper.chain(std::iter::repeat(0.)).take(HYPER_PARAMETERS);
+        self.words.extend(hyper.map(f64::to_bits));
+        let scale = adjustment.loss_scale;
+        let numbers = [
+            adjustment.clip_norm.unwrap_or(0.),
+            adjustment.bound(),
+            scale.map_or(1., |scale| scale.growth),
+            scale.map_or(1., |scale| scale.backoff),
+        ];
+        self.words.extend(numbers.map(f64::to_bits));
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        let flags = flag(adjustment.needs_survey(), SURVEYS)
+            | flag(adjustment.clip_norm.is_some(), CLIPS_NORM)
+            | flag(scale.is_some(), HAS_LOSS_SCALE);
+        self.words
+            .extend([scale.map_or(1, |scale| scale.interval), flags]);
+    }
+
+    fn entry<R: Rule>(
+        &mut self,
+        update: &Update<'_, R>,
+        parameter: &Parameter,
+        gradient: &Tensor,
+        start: usize,
+    ) -> Result<[u64; ENTRY]> {
+        let layout = Axes::of(gradient.layout());
+        let layout = layout.map_err(|rank| OptimizerError::GradientStrides {
+            parameter: parameter.name.clone(),
+            rank,
+        })?;
+        let (moved, read) = locate(parameter, gradient)?;
+        let place = start + self.axes.len();
+        if layout.rank > 0 {
+            let numbers = layout.sizes.iter().chain(&layout.strides);
+            self.axes.extend(numbers.map(|&number| number as u64));
+        }
+        let rates = update.rates(parameter.group);
+        Ok([
+            moved,
+            read,
+            u64::from(code(gradient.dtype())?) | (layout.rank as u64) << 32,
+            rates.learning_rate.to_bits(),
+            rates.weight_decay.to_bits(),
+            place as u64,
+        ])
+    }
+
+    pub fn send(&mut self, device: &CudaDevice) -> Result<()> {
+        if self.words == self.sent {
+            return Ok(());
+        }
+        // Until it has arrived, what the device has is unknown.
+        self.sent.clear();
+        device.memcpy_htod(&self.words, &mut self.device)?;
+        std::mem::swap(&mut self.words, &mut self.sent);
+        Ok(())
+    }
+}

@@ -1,0 +1,99 @@
+use std::ffi::c_void;
+use std::ptr::from_ref;
+
+use candle_core::cuda_backend::WrapErr;
+use candle_core::cuda_backend::cudarc::driver::result::launch_kernel;
+use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaStream};
+use candle_core::{CudaDevice, Result};
+
+use super::layout::{Arguments, THREADS};
+
+/// A kernel's source, by the name that its module has.
+#[derive(Debug, Clone, Copy)]
+pub struct Module {
+    pub name: &'static str,
+    ptx: &'static str,
+}
+
+macro_rules! module {
+    ($name:literal) => {
+        Module {
+            name: $name,
+            ptx: include_str!(concat!(env!("OUT_DIR"), "/", $name, ".ptx")),
+        }
+    };
+}
+
+pub const SURVEY: Module = module!("survey");
+const ADAFACTOR: Module = module!("adafactor");
+const ADAM: Module = module!("adam");
+const LION: Module = module!("lion");
+const SGD: Module = module!("sgd");
+
+impl Module {
+    /// The module of a rule's kernels, by [`Rule::KERNEL`](crate::optim::rule::Rule::KERNEL).
+    pub fn of(kernel: &str) -> Self {
+        match kernel {
+            "adafactor" => ADAFACTOR,
+            "lion" => LION,
+            "sgd" => SGD,
+            _ => ADAM,
+        }
+    }
+}
+
+/// A kernel with the blocks that it is launched with.
+#[derive(Debug)]
+pub struct Launch {
+    function: CudaFunction,
+    blocks: (u32, u32),
+    /// Where the tasks of its blocks lie, for kernels that have a second argument.
+    tasks: u64,
+}
+
+impl Launch {
+    pub fn new(
+        device: &CudaDevice,
+        module: Module,
+        kernel: &str,
+        blocks: usize,
+        parts: u32,
+    ) -> Result<Self> {
+        let name = format!("candle-headroom-{}", module.name);
+        let function = device.get_or_load_custom_func(kernel, &name, module.ptx)?;
+        Ok(Self {
+            function: function.into_cuda_function(),
+            blocks: (blocks.max(1) as u32, parts),
+            tasks: 0,
+        })
+    }
+
+    pub fn with_tasks(self, tasks: u64) -> Self {
+        Self { tasks, ..self }
+    }
+
+    /// Not by cudarc's builder: that allocates, and for memory that it is given as such it records events after the launch, which
+    /// can fail when parameters have moved already.
+    ///
+    /// # Safety
+    /// All that `arguments` points to lives until the stream has come past this launch.
+    pub unsafe fn run(&self, stream: &CudaStream, arguments: &Arguments) -> Result<()> {
+        let mut both: [*mut c_void; 2] = [
+            from_ref(arguments).cast_mut().cast(),
+            from_ref(&self.tasks).cast_mut().cast(),
+        ];
+        // SAFETY: the kernels take `Arguments`, and some of them a pointer after it; both are copied before this returns. The grid
+        // is that of the tables that the kernel reads; the rest is the caller's promise.
+        unsafe {
+            launch_kernel(
+                self.function.cu_function(),
+                (self.blocks.0, self.blocks.1, 1),
+                (THREADS as u32, 1, 1),
+                0,
+                stream.cu_stream(),
+                &mut both,
+            )
+        }
+        .w()
+    }
+}
