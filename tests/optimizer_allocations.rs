@@ -1,10 +1,10 @@
-//! An update allocates nothing. One test alone in its program: the allocator counts every thread's.
+//! An update allocates nothing on the host, wherever the parameters are. One test alone in its program: the allocator counts every thread's.
 
 mod support;
 
 use candle_core::backprop::GradStore;
 use candle_core::utils::barrier_pool;
-use candle_core::{DType, Tensor, Var};
+use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::{
     Algorithm, Fused, FusedBuilder, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW,
     ParamsLion, ParamsSgd,
@@ -22,9 +22,13 @@ fn tensor(shape: &[usize], phase: usize, dtype: DType) -> Tensor {
 }
 
 /// Small ones for several threads, some that are shared out among them, and some without elements or dimensions.
-fn shapes() -> Vec<Vec<usize>> {
+fn shapes(device: &Device) -> Vec<Vec<usize>> {
     let mut shapes = vec![vec![5, 7]; 40];
-    shapes.extend([vec![], vec![0], vec![81_937], vec![300, 300], vec![2, 3, 4]]);
+    shapes.extend([vec![], vec![81_937], vec![300, 300], vec![2, 3, 4]]);
+    if device.is_cpu() {
+        // On a GPU candle has no tensors without elements.
+        shapes.push(vec![0]);
+    }
     shapes
 }
 
@@ -37,21 +41,24 @@ fn strided(gradient: Tensor) -> Tensor {
 
 /// What is allocated, moved and freed in updates with these gradients, after a first.
 fn allocations<A: Algorithm>(
+    device: &Device,
     params: &A,
     dtype: DType,
     gradient_dtype: DType,
     layout: fn(Tensor) -> Tensor,
     with: fn(FusedBuilder<A>) -> FusedBuilder<A>,
 ) -> (usize, usize, usize) {
-    let shapes = shapes();
+    let shapes = shapes(device);
     let vars = shapes.iter().enumerate();
-    let vars = vars.map(|(i, shape)| Var::from_tensor(&tensor(shape, i, dtype)).unwrap());
+    let on_device = |tensor: Tensor| tensor.to_device(device).unwrap();
+    let vars =
+        vars.map(|(i, shape)| Var::from_tensor(&on_device(tensor(shape, i, dtype))).unwrap());
     let vars: Vec<_> = vars.collect();
     let builder = Fused::builder(params.clone()).group(vars.clone());
     let mut optimizer = with(builder).build().unwrap();
     let mut stores = [GradStore::default(), GradStore::default()];
     for (i, var) in vars.iter().enumerate() {
-        let gradient = layout(tensor(var.dims(), 100 + i, gradient_dtype));
+        let gradient = layout(on_device(tensor(var.dims(), 100 + i, gradient_dtype)));
         // A step that is skipped, where anybody looks.
         stores[1].insert(var, (&gradient / 0.).unwrap());
         stores[0].insert(var, gradient);
@@ -69,15 +76,15 @@ fn allocations<A: Algorithm>(
     )
 }
 
-fn check<A: Algorithm>(params: A) {
+fn check<A: Algorithm>(device: &Device, params: A) {
     let all = |builder: FusedBuilder<A>| {
         let builder = builder.clip_norm(0.5).clip_value(0.1).skip_non_finite();
         builder.loss_scale(LossScale::dynamic())
     };
     let plain = |gradient| gradient;
     let count = |dtype, gradient_dtype, layout, with| {
-        let found = allocations(&params, dtype, gradient_dtype, layout, with);
-        assert_eq!(found, (0, 0, 0), "{params:?} {dtype:?}");
+        let found = allocations(device, &params, dtype, gradient_dtype, layout, with);
+        assert_eq!(found, (0, 0, 0), "{device:?} {params:?} {dtype:?}");
     };
     for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
         count(dtype, dtype, plain, |builder| builder);
@@ -108,18 +115,26 @@ fn check_count() {
     assert!(region.change().allocations > 5);
 }
 
+fn check_all(device: &Device) {
+    check(device, ParamsAdamW::default());
+    check(device, ParamsAdam::default());
+    check(device, ParamsSgd::default());
+    let params = ParamsSgd {
+        momentum: 0.9,
+        nesterov: true,
+        ..Default::default()
+    };
+    check(device, params);
+    check(device, ParamsLion::default());
+    check(device, ParamsAdafactor::default());
+}
+
 #[test]
 fn an_update_allocates_nothing() {
     warm_up();
     check_count();
-    check(ParamsAdamW::default());
-    check(ParamsAdam::default());
-    check(ParamsSgd::default());
-    check(ParamsSgd {
-        momentum: 0.9,
-        nesterov: true,
-        ..Default::default()
-    });
-    check(ParamsLion::default());
-    check(ParamsAdafactor::default());
+    check_all(&Device::Cpu);
+    if cfg!(feature = "cuda") {
+        check_all(&Device::new_cuda_with_stream(0).unwrap());
+    }
 }

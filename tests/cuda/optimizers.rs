@@ -8,6 +8,7 @@ use candle_headroom::{
     Adafactor, Adam, AdamW, Algorithm, Error, Fused, FusedBuilder, Group, Lion, LossScale,
     ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd, Sgd,
 };
+use candle_nn::Optimizer;
 
 use crate::gpu::{gpu, simulated};
 use crate::support::{flat, wave};
@@ -384,10 +385,14 @@ fn every_failure<A: Algorithm + Debug>(
     // A step before, so that there are moments; one after shows that they are what they should be.
     calm.commit(&calm_job.gradients(0)).unwrap();
     optimizer.commit(&job.gradients(0)).unwrap();
-    let mut failures = 0;
+    let (mut failures, mut step) = (0, 0);
     for status in [OUT_OF_MEMORY, NOT_READY] {
         for nth in 1.. {
-            let step = 1 + failures;
+            step += 1;
+            // Another one each time, so that there is something new to send.
+            for optimizer in [&mut calm, &mut optimizer] {
+                optimizer.set_learning_rate(1e-3 * step as f64);
+            }
             let (expected, gradients) = (calm_job.gradients(step), job.gradients(step));
             let (before, told) = (job.values(), optimizer.progress().unwrap());
             simulator.fail_work(nth, 1, status);

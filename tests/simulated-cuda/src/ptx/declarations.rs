@@ -23,11 +23,7 @@ impl<'m> Decoder<'m> {
                 self.params += 1;
                 Symbol::Param(self.params)
             }
-            ".shared" => {
-                let offset = self.shared.next_multiple_of(found.align);
-                self.shared = offset + size;
-                Symbol::Shared(offset as u64)
-            }
+            ".shared" => Symbol::Shared(self.reserve_shared(found.align, size)),
             _ => {
                 let offset = self.local.next_multiple_of(found.align);
                 self.local = offset + size;

@@ -70,6 +70,8 @@ pub struct Decoder<'m> {
     pub shared: usize,
     pub local: usize,
     pub barriers: bool,
+    /// Offsets of the module's shared arrays that the kernel names.
+    pub arrays: HashMap<&'m str, u64>,
     /// Names of the dynamic shared memory, and the registers that hold its offset.
     pub dynamic: Vec<&'m str>,
     dynamic_align: usize,
@@ -102,6 +104,7 @@ impl<'m> Decoder<'m> {
             shared: 0,
             local: 0,
             barriers: false,
+            arrays: HashMap::new(),
             dynamic: Vec::new(),
             dynamic_align: 1,
             dynamic_slots: Vec::new(),
@@ -223,6 +226,13 @@ impl<'m> Decoder<'m> {
             }
             _ => integers::decode(self, op, operands),
         }
+    }
+
+    /// Bytes of a block's shared memory that are declared; returns their offset.
+    pub fn reserve_shared(&mut self, align: usize, bytes: usize) -> u64 {
+        let offset = self.shared.next_multiple_of(align);
+        self.shared = offset + bytes;
+        offset as u64
     }
 
     /// Gives the dynamic shared memory its offset; returns the bytes before it.

@@ -26,6 +26,8 @@ pub struct Module {
     globals: Arc<Globals>,
     /// The unsized shared arrays, which all name the dynamic shared memory, and their alignments.
     dynamic: Vec<(String, usize)>,
+    /// The other shared arrays outside kernels, which several of them name: alignments and bytes. Each block has its own.
+    arrays: HashMap<String, (usize, usize)>,
     kernels: Mutex<HashMap<String, Arc<Kernel>>>,
 }
 
@@ -43,6 +45,7 @@ impl Module {
         let text = text.trim_end_matches('\0');
         let (mut functions, mut order) = (HashMap::new(), Vec::new());
         let (mut variables, mut dynamic) = (Vec::new(), Vec::new());
+        let mut arrays = HashMap::new();
         let mut at = 0;
         while let Some(item) = next_item(text, &mut at)? {
             let header = token::tokens(&text[item.header.clone()]);
@@ -68,10 +71,13 @@ impl Module {
                 );
             } else if is(".shared") {
                 let (found, _) = variable(&header)?;
-                if found.count.is_some() {
-                    return Err(format!("shared array {} outside a kernel", found.name));
+                let name = found.name.to_owned();
+                match found.count {
+                    Some(count) => {
+                        arrays.insert(name, (found.align, found.kind.bytes() * count));
+                    }
+                    None => dynamic.push((name, found.align)),
                 }
-                dynamic.push((found.name.to_owned(), found.align));
             } else if is(".global") || is(".const") {
                 variables.push(&text[item.header.start..item.end]);
             }
@@ -84,6 +90,7 @@ impl Module {
             order,
             globals,
             dynamic,
+            arrays,
             kernels: Mutex::default(),
         })
     }
@@ -124,6 +131,11 @@ impl Module {
 
     pub(super) fn dynamic(&self) -> &[(String, usize)] {
         &self.dynamic
+    }
+
+    /// The alignment and the bytes of a shared array outside kernels.
+    pub(super) fn array(&self, name: &str) -> Option<(usize, usize)> {
+        self.arrays.get(name).copied()
     }
 
     pub(super) fn has_function(&self, name: &str) -> bool {

@@ -75,11 +75,19 @@ impl<'m> Decoder<'m> {
     }
 
     /// The address of a module's variable.
-    fn read_global(&mut self, name: &str, kind: Type) -> Result<Slot, String> {
+    fn read_global(&mut self, name: &'m str, kind: Type) -> Result<Slot, String> {
         if self.dynamic.contains(&name) {
             let slot = self.layout.register(kind);
             self.dynamic_slots.push((slot, kind.bytes()));
             return Ok(slot);
+        }
+        if let Some((align, bytes)) = self.module.array(name) {
+            let offset = match self.arrays.get(name) {
+                Some(offset) => *offset,
+                None => self.reserve_shared(align, bytes),
+            };
+            self.arrays.insert(name, offset);
+            return Ok(self.layout.constant(offset, kind.bytes()));
         }
         match self.module.global(name) {
             Some((address, _)) => Ok(self.layout.constant(address, kind.bytes())),

@@ -51,6 +51,32 @@ fn a_barrier_orders_shared_memory() {
     assert!(out.iter().all(|sum| *sum == 255 * 256 / 2));
 }
 
+/// Two kernels that name the same array outside: each block has one of its own.
+#[test]
+fn a_shared_array_outside_kernels() {
+    let kernel = |name: &str, add: u32| {
+        format!(
+            ".visible .entry {name}(.param .u64 p0) {{ .reg .b32 %r<19>; .reg .b64 %d<9>;
+             .shared .align 4 .b8 own[4]; {INDEX} mov.u32 %r4, %ctaid.x; add.u32 %r4, %r4, {add};
+             mov.u32 %r5, outer; shl.b32 %r6, %r1, 2; add.s32 %r7, %r5, %r6; mov.u32 %r8, 9; st.shared.u32 [own], %r8;
+             st.shared.u32 [%r7], %r4; bar.sync 0; ld.shared.u32 %r9, [outer+4]; st.global.u32 [%d3], %r9; ret; }}"
+        )
+    };
+    let text = [
+        ".version 9.0\n.target sm_90\n.shared .align 8 .b8 outer[16];".to_owned(),
+        kernel("a", 100),
+        kernel("b", 200),
+    ];
+    let module = Module::parse(&text.concat()).unwrap();
+    for (name, value) in [("a", 100), ("b", 200)] {
+        let mut out = [0u32; 4];
+        let kernel = module.kernel(name).unwrap().unwrap();
+        let arguments = Arguments::default().buffer(&mut out);
+        arguments.launch(&kernel, 1, 4).unwrap();
+        assert_eq!(out, [value; 4], "{name}");
+    }
+}
+
 #[test]
 fn barriers_that_do_not_match_hang() {
     let fault = run(
