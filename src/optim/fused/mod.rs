@@ -6,6 +6,7 @@ mod group;
 mod parameter;
 mod state;
 mod state_dict;
+mod state_reader;
 
 pub use adjustment::{Adjustment, Counters, LossScale, Progress};
 pub use builder::FusedBuilder;

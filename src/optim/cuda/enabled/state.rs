@@ -36,7 +36,7 @@ impl State {
         })
     }
 
-    /// The same with other numbers. They come into new memory, even where the snapshot is on the device.
+    /// The same with other numbers, which lie on the host.
     fn restored(&self, snapshot: &Snapshot, device: &Device) -> Result<Self> {
         let own = |tensor: &Tensor| tensor.force_contiguous()?.to_device(device);
         let tensors = snapshot.tensors.iter().map(own);

@@ -1,0 +1,234 @@
+//! What a step does not do: change anything when it fails, allocate, wait, or take what does not fit.
+
+use std::fmt::Debug;
+
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Device, Tensor, Var};
+use candle_headroom::{
+    Adafactor, Adam, AdamW, Algorithm, Error, Fused, FusedBuilder, Group, Lion, LossScale,
+    OptimizerError, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd, Sgd,
+};
+use candle_nn::Optimizer;
+
+use super::{Job, bits, device};
+use crate::gpu::simulated;
+use crate::support::flat;
+
+const OUT_OF_MEMORY: u32 = 2;
+const NOT_READY: u32 = 600;
+
+/// An error at any copy or launch has changed nothing, and the same call again makes the whole step.
+fn every_failure<A: Algorithm + Debug>(
+    params: A,
+    options: impl Fn(FusedBuilder<A>) -> FusedBuilder<A>,
+) {
+    let Some((gpu, simulator)) = simulated(0) else {
+        return;
+    };
+    let device = Device::new_cuda_with_stream(gpu.ordinal).unwrap();
+    let build = || {
+        let job = Job::new(&device, DType::F32);
+        let optimizer = options(job.groups(Fused::builder(params.clone())))
+            .build()
+            .unwrap();
+        (job, optimizer)
+    };
+    let (calm_job, mut calm) = build();
+    let (job, mut optimizer) = build();
+    // A step before, so that there are moments; one after shows that they are what they should be.
+    calm.commit(&calm_job.gradients(0)).unwrap();
+    optimizer.commit(&job.gradients(0)).unwrap();
+    let (mut failures, mut step) = (0, 0);
+    for status in [OUT_OF_MEMORY, NOT_READY] {
+        for nth in 1.. {
+            step += 1;
+            // Another one each time, so that there is something new to send.
+            for optimizer in [&mut calm, &mut optimizer] {
+                optimizer.set_learning_rate(1e-3 * step as f64);
+            }
+            let (expected, gradients) = (calm_job.gradients(step), job.gradients(step));
+            let (before, told) = (job.values(), optimizer.progress().unwrap());
+            simulator.fail_work(nth, 1, status);
+            let outcome = optimizer.commit(&gradients);
+            simulator.disarm();
+            calm.commit(&expected).unwrap();
+            let is_through = outcome.is_ok();
+            if let Err(error) = outcome {
+                let is_exhausted = matches!(error, Error::ResourceExhausted(_));
+                assert_eq!(is_exhausted, status == OUT_OF_MEMORY, "{error}");
+                assert_eq!(job.values(), before, "{params:?} at {nth}");
+                assert_eq!(optimizer.progress().unwrap(), told);
+                failures += 1;
+                optimizer.commit(&gradients).unwrap();
+            }
+            assert_eq!(
+                bits(&job.values()),
+                bits(&calm_job.values()),
+                "{params:?} at {nth}"
+            );
+            assert_eq!(optimizer.progress().unwrap(), calm.progress().unwrap());
+            if is_through {
+                break;
+            }
+        }
+    }
+    assert!(failures >= 6, "{failures}");
+    // All moments, in another step.
+    calm.commit(&calm_job.gradients(99)).unwrap();
+    optimizer.commit(&job.gradients(99)).unwrap();
+    assert_eq!(bits(&job.values()), bits(&calm_job.values()));
+}
+
+#[test]
+fn an_error_at_any_call_changes_nothing() {
+    every_failure(ParamsAdamW::default(), |builder| builder);
+    every_failure(ParamsAdamW::default(), |builder| {
+        builder
+            .clip_norm(1.)
+            .moments(DType::BF16)
+            .loss_scale(LossScale::dynamic())
+    });
+    every_failure(ParamsLion::default(), |builder| builder);
+    let params = ParamsSgd {
+        momentum: 0.9,
+        ..Default::default()
+    };
+    every_failure(params, |builder| builder);
+    every_failure(ParamsAdafactor::default(), |builder| builder.clip_norm(1.));
+}
+
+/// Nothing is allocated or waited for, and the launches are as many for one parameter as for a hundred.
+#[test]
+fn a_step_allocates_nothing_and_waits_for_nothing() {
+    let Some((gpu, simulator)) = simulated(0) else {
+        return;
+    };
+    let device = Device::new_cuda_with_stream(gpu.ordinal).unwrap();
+    let step = |parameters: usize| {
+        let vars = (0..parameters).map(|_| Var::ones((3, 2), DType::F32, &device).unwrap());
+        let vars: Vec<_> = vars.collect();
+        let mut gradients = GradStore::default();
+        for var in &vars {
+            gradients.insert(var, Tensor::ones((3, 2), DType::F32, &device).unwrap());
+        }
+        let group = || Group::from(vars.clone());
+        let mut adamw = AdamW::new(group(), ParamsAdamW::default()).unwrap();
+        let clipped = AdamW::builder(ParamsAdamW::default()).group(group());
+        let mut clipped = clipped.clip_norm(1.).build().unwrap();
+        let mut adam = Adam::new(group(), ParamsAdam::default()).unwrap();
+        let mut lion = Lion::new(group(), ParamsLion::default()).unwrap();
+        let mut sgd = Sgd::new(group(), ParamsSgd::default()).unwrap();
+        let mut adafactor = Adafactor::new(group(), ParamsAdafactor::default()).unwrap();
+        let mut commits: Vec<Box<dyn FnMut()>> = vec![
+            Box::new(|| adamw.commit(&gradients).unwrap()),
+            Box::new(|| clipped.commit(&gradients).unwrap()),
+            Box::new(|| adam.commit(&gradients).unwrap()),
+            Box::new(|| lion.commit(&gradients).unwrap()),
+            Box::new(|| sgd.commit(&gradients).unwrap()),
+            Box::new(|| adafactor.commit(&gradients).unwrap()),
+        ];
+        let mut launches = Vec::new();
+        for commit in &mut commits {
+            // What a step is told is sent once, as long as it stays the same.
+            for copies in [1, 0] {
+                simulator.reset_counters();
+                commit();
+                let counters = simulator.counters();
+                let waits = counters.synchronizations;
+                assert_eq!(
+                    (counters.allocations, waits, counters.copies),
+                    (0, 0, copies)
+                );
+                launches.push(counters.launches);
+            }
+        }
+        launches
+    };
+    let launches = step(1);
+    assert_eq!(launches, [2, 2, 3, 3, 2, 2, 2, 2, 2, 2, 7, 7]);
+    assert_eq!(step(100), launches);
+}
+
+#[test]
+fn a_gradient_of_too_many_axes_is_refused_beforehand() {
+    let (_gpu, device) = device();
+    let first = Var::ones(3, DType::F32, &device).unwrap();
+    let var = Var::zeros(vec![2; 10], DType::F32, &device).unwrap();
+    let mut optimizer = Sgd::new(vec![first.clone(), var.clone()], ParamsSgd::default()).unwrap();
+    let mut gradients = GradStore::default();
+    gradients.insert(&first, Tensor::ones(3, DType::F32, &device).unwrap());
+    let turned = Tensor::ones(vec![2; 10], DType::F32, &device).unwrap();
+    let turned = turned.permute(vec![9, 8, 7, 6, 5, 4, 3, 2, 1, 0]).unwrap();
+    gradients.insert(&var, turned);
+    let error = optimizer.commit(&gradients).unwrap_err();
+    assert!(error.to_string().contains("10 axes"), "{error}");
+    assert_eq!(flat(&first), [1.; 3]);
+}
+
+#[test]
+fn a_gradient_on_another_device_is_refused_beforehand() {
+    let (_gpu, device) = device();
+    let vars = [(); 2].map(|()| Var::ones(3, DType::F32, &device).unwrap());
+    let mut optimizer = Sgd::new(vars.to_vec(), ParamsSgd::default()).unwrap();
+    let mut gradients = GradStore::default();
+    gradients.insert(&vars[0], Tensor::ones(3, DType::F32, &device).unwrap());
+    // candle's devices are the same only if one was made from the other.
+    let others = [Device::Cpu, Device::new_cuda_with_stream(0).unwrap()];
+    for other in &others {
+        gradients.insert(&vars[1], Tensor::ones(3, DType::F32, other).unwrap());
+        let error = optimizer.commit(&gradients).unwrap_err();
+        assert!(
+            matches!(kind(&error), OptimizerError::GradientDevice { .. }),
+            "{other:?}: {error}"
+        );
+        assert_eq!(flat(&vars[0]), [1.; 3]);
+    }
+    let mixed = [
+        vars[0].clone(),
+        Var::ones(3, DType::F32, &Device::Cpu).unwrap(),
+    ];
+    let error = Sgd::new(mixed.to_vec(), ParamsSgd::default()).unwrap_err();
+    assert!(
+        matches!(kind(&error), OptimizerError::Devices { .. }),
+        "{error}"
+    );
+}
+
+fn kind(error: &Error) -> &OptimizerError {
+    match error {
+        Error::Optimizer(error) => error,
+        other => panic!("{other}"),
+    }
+}
+
+/// Memory that runs out at any allocation of building one: a typed error, and nothing is left behind.
+#[test]
+fn a_failed_construction_leaves_nothing_behind() {
+    let Some((gpu, simulator)) = simulated(0) else {
+        return;
+    };
+    let device = Device::new_cuda_with_stream(gpu.ordinal).unwrap();
+    let job = Job::new(&device, DType::BF16);
+    let build = || {
+        let builder = Fused::builder(ParamsAdafactor::default());
+        job.groups(builder)
+            .clip_norm(1.)
+            .loss_scale(LossScale::dynamic())
+            .master_weights()
+            .build()
+    };
+    // Modules stay loaded.
+    drop(build().unwrap());
+    let live = simulator.counters().live_bytes;
+    simulator.reset_counters();
+    drop(build().unwrap());
+    let allocations = simulator.counters().allocations;
+    assert!(allocations > 10, "{allocations}");
+    for nth in 1..=allocations {
+        simulator.fail_allocation(nth, 1);
+        let error = build().unwrap_err();
+        assert!(error.resource_exhausted().is_some(), "{error}");
+        simulator.disarm();
+        assert_eq!(simulator.counters().live_bytes, live, "at {nth}");
+    }
+}
