@@ -14,6 +14,7 @@ struct Task {
     uint32_t kind;
     uint64_t start;
 };
+static_assert(sizeof(Task) == 16, "as in src/optim/cuda/enabled/layout.rs");
 enum Kind : uint32_t { SQUARES = 0, ROWS = 1, COLUMNS = 2 };
 #define ROWS_PER_TASK 64
 #define WARPS (THREADS / 32)
@@ -27,8 +28,15 @@ struct Step {
 };
 
 template <typename C> struct Epsilon;
-template <> struct Epsilon<float> { static constexpr double value = 1.1920928955078125e-7; };
-template <> struct Epsilon<double> { static constexpr double value = 2.220446049250313e-16; };
+template <> struct Epsilon<float> {
+    static constexpr double value = 1.1920928955078125e-7;
+    // The smallest that has all its digits.
+    static constexpr double smallest = 1.1754943508222875e-38;
+};
+template <> struct Epsilon<double> {
+    static constexpr double value = 2.220446049250313e-16;
+    static constexpr double smallest = 2.2250738585072014e-308;
+};
 
 // The smallest root of the second moment.
 template <typename C> static __device__ double smallest_root(const double *hyper) {
@@ -49,7 +57,7 @@ template <typename C> struct Factors {
     __device__ Factors(const Arguments &all, uint32_t index)
         : slot(all.slots[index]), coefficients(all.coefficients[index]), gradient(all, all.entry(index), all.next->factor) {
         const double eps1 = smallest_root<C>(all.header().hyper);
-        floor = (C)(eps1 * eps1);
+        floor = (C)fmax(eps1 * eps1, Epsilon<C>::smallest);
     }
 
     // The second moment of an element of a parameter that is no matrix, with its gradient in it.

@@ -98,7 +98,14 @@ static __device__ __forceinline__ void move_range(const Rule &rule, const Gradie
         } else {
             load_some(gradient.values, gradient.type, at, g);
         }
-        load_some(values.master ? values.master : values.parameter, values.master ? F32 : values.type, at, p);
+        load_some(values.parameter, values.type, at, p);
+        if (values.master) {
+            C master[COUNT];
+            load_some(values.master, F32, at, master);
+            for (uint32_t i = 0; i < COUNT; i++) {
+                p[i] = refined(master[i], p[i], values.type);
+            }
+        }
         if (slot.state[0]) {
             load_some(slot.state[0], slot.state_type, at, first);
         }

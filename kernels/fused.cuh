@@ -111,6 +111,11 @@ struct Arguments {
     }
 };
 
+// As src/optim/cuda/enabled/layout.rs and frame.rs have them.
+static_assert(sizeof(Header) == 14 * 8 && sizeof(Entry) == 6 * 8, "the frame");
+static_assert(sizeof(Slot) == 96 && sizeof(Chunk) == 8 && sizeof(Control) == 64, "the tables");
+static_assert(sizeof(Coefficients) == 56 && sizeof(Arguments) == 88, "the tables");
+
 template <typename T> struct Of;
 template <> struct Of<float> { static constexpr Type type = F32; };
 template <> struct Of<double> { static constexpr Type type = F64; };
@@ -173,6 +178,13 @@ template <typename C> struct Gradient {
     __device__ C adjusted(uint64_t index) const { return adjust(at(index)); }
 };
 
+// A master holds as long as it rounds to what is stored. Otherwise somebody else has written to the parameter, and that holds.
+template <typename C> static __device__ __forceinline__ C refined(C master, C stored, uint32_t type) {
+    const float value = (float)master;
+    const float rounded = type == F16 ? __half2float(__float2half_rn(value)) : __bfloat162float(__float2bfloat16_rn(value));
+    return (C)rounded == stored ? master : stored;
+}
+
 // A parameter in full precision.
 struct Values {
     void *parameter;
@@ -183,7 +195,8 @@ struct Values {
         : parameter(entry.parameter), master(slot.master), type(slot.type) {}
 
     template <typename C> __device__ C at(uint64_t index) const {
-        return master ? load<C>(master, F32, index) : load<C>(parameter, type, index);
+        const C stored = load<C>(parameter, type, index);
+        return master ? refined(load<C>(master, F32, index), stored, type) : stored;
     }
 
     template <typename C> __device__ void put(uint64_t index, C value) const {

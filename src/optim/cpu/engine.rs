@@ -9,8 +9,9 @@ use candle_core::{
 
 use super::gradient::Gradient;
 use super::lanes::Lanes;
-use super::share::{CHUNK, in_blocks, share, sum, sum_of_squares};
+use super::share::{By, CHUNK, SHARED, in_blocks, share, sum, sum_of_squares};
 use super::target::{Target, is_shared};
+use super::team;
 use super::values::ValuesMut;
 use super::visit::visit;
 use crate::error::{Result, UpdateInterrupted};
@@ -22,6 +23,8 @@ use crate::optim::rule::Rule;
 pub struct Engine {
     states: Vec<State>,
     counters: Counters,
+    /// Who moves the small parameters.
+    small_by: By,
 }
 
 /// What is kept for one parameter.
@@ -62,9 +65,20 @@ impl Engine {
                 squares: 0.,
             })
         });
+        let small = parameters.iter().map(|parameter| parameter.len);
+        let small: usize = small.filter(|len| !is_shared(*len)).sum();
+        // Together they have to be worth waking somebody up.
+        let small_by = match small >= SHARED {
+            true => By::Team,
+            false => By::Caller,
+        };
+        if small_by == By::Team {
+            team::prepare();
+        }
         Ok(Self {
             states: states.collect::<Result<_>>()?,
             counters: Counters::new(adjustment),
+            small_by,
         })
     }
 
@@ -94,11 +108,12 @@ impl Engine {
         })?;
         let surveyed = self.states.iter().zip(update.parameters);
         let surveyed = surveyed.filter(|(_, parameter)| update.gradient(parameter).is_some());
-        Ok(surveyed.map(|(state, _)| state.squares).sum())
+        // Not `sum`, which begins at -0.
+        Ok(surveyed.fold(0., |total, (state, _)| total + state.squares))
     }
 
-    /// Does the same to each parameter that has a gradient: to large ones in turn, each by all threads, to small ones by several
-    /// per thread.
+    /// Does the same to each parameter that has a gradient: to large ones in turn, each by all of candle's threads, to small ones by
+    /// several per thread of the team's, since that takes their locks.
     fn each<R: Rule>(
         &mut self,
         update: &Update<'_, R>,
@@ -117,7 +132,8 @@ impl Engine {
         all(large_parameters, large_states)?;
 
         let failed: Mutex<Option<CandleError>> = Mutex::new(None);
-        share(
+        let is_whole = share(
+            self.small_by,
             parameters.len().div_ceil(SMALL_AT_A_TIME),
             (parameters, states),
             |(parameters, states)| {
@@ -134,7 +150,11 @@ impl Engine {
             },
         );
         let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-        failed.map_or(Ok(()), Err)
+        match failed {
+            Some(error) => Err(error),
+            None if is_whole => Ok(()),
+            None => Err(CandleError::Msg("a thread of the update panicked".to_owned()).bt()),
+        }
     }
 
     pub fn counters(&self) -> Counters {
@@ -225,7 +245,7 @@ fn move_parameter<R: Rule>(
                 .transpose()
                 .map_err(unknown)?,
         };
-        state.step += 1;
+        state.step = state.step.saturating_add(1);
         let target = Target {
             lanes,
             dims: parameter.var.dims(),

@@ -1,8 +1,8 @@
-use half::bf16;
+use half::{bf16, f16};
 
 use super::gradient::Gradient;
 use super::real::Real;
-use super::values::ValuesMut;
+use super::values::{Values, ValuesMut};
 use crate::optim::rule::Elementwise;
 
 /// What one pass over a parameter reads and writes: a stretch of the parameter with what belongs to it.
@@ -93,8 +93,16 @@ impl<'a> Lanes<'a> {
 
     /// The same from an element of this stretch on.
     pub fn load_parameter_at<C: Real>(&self, start: usize, into: &mut [C]) {
-        let values = self.master.as_ref().unwrap_or(&self.parameter);
-        C::load(values.as_ref().from(start), into);
+        let stored = self.parameter.as_ref().from(start);
+        let Some(master) = &self.master else {
+            return C::load(stored, into);
+        };
+        C::load(master.as_ref().from(start), into);
+        match stored {
+            Values::F16(stored) => keep_written(stored, into, f16::from_f32),
+            Values::BF16(stored) => keep_written(stored, into, bf16::from_f32),
+            Values::F32(_) | Values::F64(_) => {}
+        }
     }
 
     pub fn store_parameter<C: Real>(&mut self, from: &[C]) {
@@ -126,6 +134,19 @@ fn wide(work: impl FnOnce()) {
         }
     }
     work();
+}
+
+/// A master holds as long as it rounds to what is stored. Otherwise somebody else has written to the parameter, and that holds.
+fn keep_written<C: Real, H: Copy + PartialEq + Into<f64>>(
+    stored: &[H],
+    masters: &mut [C],
+    round: impl Fn(f32) -> H,
+) {
+    for (master, stored) in masters.iter_mut().zip(stored) {
+        if round(master.to_f64() as f32) != *stored {
+            *master = C::from_f64((*stored).into());
+        }
+    }
 }
 
 fn own<C: Real>(values: Option<ValuesMut<'_>>) -> &mut [C] {

@@ -1,4 +1,5 @@
-//! One pass over each parameter on the CPU, by candle's own threads, without a temporary and without an allocation.
+//! One pass over each parameter on the CPU, without a temporary and without an allocation: large ones shared out among candle's own
+//! threads, small ones among a team of this crate's.
 
 mod engine;
 mod gradient;
@@ -6,6 +7,7 @@ mod lanes;
 mod real;
 mod share;
 mod target;
+mod team;
 mod values;
 mod visit;
 
@@ -15,6 +17,6 @@ pub use lanes::{BLOCK, Lanes};
 pub use real::Real;
 #[cfg(test)]
 pub use share::SHARED;
-pub use share::{CHUNK, in_blocks, in_stretches, share, sum, sum_of_squares};
+pub use share::{By, CHUNK, in_blocks, in_stretches, share, sum, sum_of_squares};
 pub use target::{Target, is_shared};
 pub use values::{ValuesMut, take};

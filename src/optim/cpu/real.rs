@@ -16,6 +16,9 @@ pub trait Real:
     + Neg<Output = Self>
     + 'static
 {
+    /// The smallest that has all its digits.
+    const SMALLEST: f64;
+
     fn from_f64(value: f64) -> Self;
     fn to_f64(self) -> f64;
     fn sqrt(self) -> Self;
@@ -34,6 +37,8 @@ pub trait Real:
 macro_rules! real {
     ($type:ty, $own:ident, $other:ident, $from_half:ident, $to_half:ident) => {
         impl Real for $type {
+            const SMALLEST: f64 = <$type>::MIN_POSITIVE as f64;
+
             #[inline]
             fn from_f64(value: f64) -> Self {
                 value as Self

@@ -5,34 +5,50 @@ use candle_core::utils::barrier_pool;
 
 use super::lanes::BLOCK;
 use super::real::Real;
+use super::team;
 use super::values::take;
 
 /// From this many elements on a tensor is shared out among threads, and how many one takes at a time: as candle does it.
 pub const SHARED: usize = 64 * 1024;
 pub const CHUNK: usize = 16 * 1024;
 
-/// Shares `units` units of work out among candle's own threads: they are awake between its operations, which a second pool's
-/// would not be. `next` cuts the next one off the rest, so that nothing is collected beforehand and nothing allocated.
+/// Who does the work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    Caller,
+    /// candle's own threads: they are awake between its operations, which others would not be. The work takes no locks of candle's.
+    Candle,
+    Team,
+}
+
+/// Shares `units` units of work out. `next` cuts the next one off the rest, so that nothing is collected beforehand and nothing
+/// allocated. Whether no thread of the team has panicked: candle's hand it on.
 pub fn share<R: Send, U>(
+    by: By,
     units: usize,
     rest: R,
     next: impl Fn(&mut R) -> Option<U> + Sync,
     work: impl Fn(U) + Sync,
-) {
+) -> bool {
     // The standard library's: parking_lot's allocates when a thread waits for the first time.
     let rest = Mutex::new(rest);
     let run = |count: usize| {
         for _ in 0..count {
             let unit = next(&mut rest.lock().unwrap_or_else(PoisonError::into_inner));
-            if let Some(unit) = unit {
-                work(unit);
-            }
+            let Some(unit) = unit else {
+                return;
+            };
+            work(unit);
         }
     };
-    match units {
-        0 | 1 => run(units),
-        _ => barrier_pool().execute_chunked(units, |range| run(range.len())),
+    match by {
+        By::Team if units > 1 => return team::together(&|| run(units)),
+        By::Candle if units > 1 => {
+            barrier_pool().execute_chunked(units, |range| run(range.len()));
+        }
+        _ => run(units),
     }
+    true
 }
 
 /// The same over stretches of a slice, with where each begins.
@@ -47,6 +63,7 @@ pub fn in_stretches<T: Send>(
     }
     let units = slice.len().div_ceil(stretch);
     share(
+        By::Candle,
         units,
         (0, slice),
         |rest| Some(next_stretch(rest, stretch)),

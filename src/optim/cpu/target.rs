@@ -1,5 +1,5 @@
 use super::lanes::Lanes;
-use super::share::{CHUNK, SHARED, share};
+use super::share::{By, CHUNK, SHARED, share};
 use crate::optim::rule::Elementwise;
 
 /// A parameter that is about to move, with all that a rule needs for it.
@@ -29,12 +29,15 @@ impl Target<'_> {
         } = self;
         match is_shared {
             false => lanes.update::<R>(step, seed),
-            true => share(
-                lanes.len().div_ceil(CHUNK),
-                lanes,
-                |rest: &mut Lanes<'_>| rest.take(CHUNK),
-                |unit| unit.update::<R>(step, seed),
-            ),
+            true => {
+                share(
+                    By::Candle,
+                    lanes.len().div_ceil(CHUNK),
+                    lanes,
+                    |rest: &mut Lanes<'_>| rest.take(CHUNK),
+                    |unit| unit.update::<R>(step, seed),
+                );
+            }
         }
     }
 }

@@ -121,12 +121,16 @@ impl Counters {
     pub fn count(&mut self, squares: Option<f64>, adjustment: &Adjustment) -> Option<f64> {
         let unscale = 1. / self.scale;
         let Some(squares) = squares else {
-            self.steps += 1;
+            self.steps = self.steps.saturating_add(1);
             return Some(unscale);
         };
         let is_finite = !squares.is_nan();
         if let Some(scale) = adjustment.loss_scale {
-            self.streak = if is_finite { self.streak + 1 } else { 0 };
+            self.streak = if is_finite {
+                self.streak.saturating_add(1)
+            } else {
+                0
+            };
             let grows = is_finite && self.streak >= scale.interval;
             let factor = match (is_finite, grows) {
                 (false, _) => scale.backoff,
@@ -145,10 +149,10 @@ impl Counters {
         let norm = squares.sqrt() * unscale;
         self.norm = Some(norm);
         if !is_finite {
-            self.skipped += 1;
+            self.skipped = self.skipped.saturating_add(1);
             return None;
         }
-        self.steps += 1;
+        self.steps = self.steps.saturating_add(1);
         // As PyTorch's `clip_grad_norm_`, down to the millionth that guards against a norm of 0.
         let clip = adjustment.clip_norm.map(|most| most / (norm + 1e-6));
         Some(unscale * clip.unwrap_or(1.).min(1.))
@@ -172,7 +176,7 @@ impl Counters {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// Steps that moved parameters.
+    /// Steps that were made, also those for which no parameter had a gradient.
     pub steps: u64,
     /// Steps that were skipped, because a gradient was not finite.
     pub skipped: u64,

@@ -84,7 +84,8 @@ impl<A: Algorithm> FusedBuilder<A> {
         self
     }
 
-    /// Keeps f16 and bf16 parameters in f32 as well (4 bytes per element), and moves those: steps too small for the type add up.
+    /// Keeps f16 and bf16 parameters in f32 as well (4 bytes per element), and moves those: steps too small for the type add up. A
+    /// parameter that something else writes to, such as a checkpoint that is loaded, goes on from what was written.
     pub fn master_weights(mut self) -> Self {
         self.has_masters = true;
         self

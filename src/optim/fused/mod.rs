@@ -88,7 +88,7 @@ impl<A: Algorithm> Fused<A> {
     /// Applies one update with these gradients, wholly or, with an error, not at all; after an error it can be called again.
     /// Parameters without a gradient stay as they are, and their step is not counted.
     ///
-    /// Nothing is allocated, on the host or on the device, and nothing is waited for: on CUDA whether the step was skipped is
+    /// Nothing is allocated, on the host or on the device, and this crate waits for nothing: on CUDA whether the step was skipped is
     /// known when [`progress`](Self::progress) is asked.
     ///
     /// # Errors
@@ -150,11 +150,7 @@ impl<A: Algorithm> Fused<A> {
     /// [`OptimizerError`] where one is out of its range, or they would need other state than there is (momentum where there was none).
     pub fn set_params(&mut self, params: A) -> Result<()> {
         check::rule(&params)?;
-        let keeps_the_same = (self.parameters.iter()).all(|parameter| {
-            let kept = parameter.kept.iter().map(|(kept, _)| kept);
-            kept.eq(&params.state(parameter.var.dims()))
-        });
-        if !keeps_the_same {
+        if !self.keeps_state_of(&params) {
             let kept = self.parameters.iter().flat_map(|parameter| &parameter.kept);
             let mut names: Vec<_> = kept.map(|(kept, _)| kept.name).collect();
             names.sort_unstable();
@@ -170,6 +166,13 @@ impl<A: Algorithm> Fused<A> {
         }
         self.algorithm = params;
         Ok(())
+    }
+
+    fn keeps_state_of(&self, params: &A) -> bool {
+        (self.parameters.iter()).all(|parameter| {
+            let kept = parameter.kept.iter().map(|(kept, _)| kept);
+            kept.eq(&params.state(parameter.var.dims()))
+        })
     }
 
     /// How the groups are treated, in the order in which they were given.

@@ -58,7 +58,7 @@ impl<A: Algorithm> Fused<A> {
 
     /// Goes on from saved state. Hyper-parameters, groups' options and the loss scale that it holds replace those that the optimizer
     /// was built with, as in PyTorch; state without any, such as PyTorch's by its names, leaves them as they are. Tensors are
-    /// converted to the types that are kept here.
+    /// converted to the types that are kept here. Words that it does not know are passed over.
     ///
     /// On a device the new state lies beside the old one for a moment.
     ///
@@ -70,6 +70,12 @@ impl<A: Algorithm> Fused<A> {
             .map(|parameter| reader.snapshot(parameter))
             .collect();
         let algorithm = reader.algorithm(&self.algorithm);
+        if !self.keeps_state_of(&algorithm) {
+            reader.unfit(
+                "optimizer",
+                "has hyper-parameters that need other state than this one's",
+            );
+        }
         let groups = reader.groups::<A>(&self.groups);
         let counters = reader.counters(&self.adjustment);
         reader.finish()?;

@@ -1,5 +1,7 @@
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::{Device, Error, Tensor};
 use safetensors::SafeTensors;
@@ -47,7 +49,8 @@ impl StateDict {
         let written = safetensors::serialize_to_file(&self.tensors, Some(metadata), &part)
             .map_err(Error::from)
             .and_then(|()| {
-                std::fs::File::open(&part)?.sync_all()?;
+                // For writing: Windows flushes no other.
+                File::options().write(true).open(&part)?.sync_all()?;
                 Ok(std::fs::rename(&part, path)?)
             });
         written.map_err(|error| {
@@ -77,9 +80,11 @@ impl StateDict {
     }
 }
 
-/// A name in the same folder, so that renaming is a single act of the file system.
+/// A name in the same folder, so that renaming is a single act of the file system; another one for each call.
 fn beside(path: &Path) -> PathBuf {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.part", std::process::id()));
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    name.push(format!(".{}-{count}.part", std::process::id()));
     path.with_file_name(name)
 }

@@ -15,6 +15,9 @@ use crate::optim::rule::Range;
 pub const STEP: &str = "step";
 pub const MASTER: &str = "master";
 
+/// More than any run has, and few enough that f64 holds each.
+const MOST_STEPS: u64 = 1 << 53;
+
 /// What something that is kept for a parameter is called in a file.
 pub fn entry(parameter: &Parameter, name: &str) -> String {
     format!("{}.{name}", parameter.name)
@@ -81,7 +84,7 @@ impl<'a> Reader<'a> {
         };
         self.known.insert(name.clone());
         match tensor {
-            Some(step) if step >= 0. && step.fract() == 0. && step <= u64::MAX as f64 => {
+            Some(step) if (0. ..=MOST_STEPS as f64).contains(&step) && step.fract() == 0. => {
                 step as u64
             }
             _ => {
@@ -139,7 +142,7 @@ impl<'a> Reader<'a> {
             let options = GroupOptions {
                 learning_rate_factor: self.number(&factor(index), 1.),
                 weight_decay: has_decay.then(|| self.number(&decay, 0.)),
-                is_frozen: self.number(&format!("group.{index}.is_frozen"), 0.) != 0.,
+                is_frozen: self.flag(&format!("group.{index}.is_frozen")),
             };
             if let Err(error) = check::group::<A>(&options) {
                 self.unfit(&format!("group.{index}"), &error.to_string());
@@ -167,7 +170,8 @@ impl<'a> Reader<'a> {
         let Some(word) = self.dict.metadata.get(name) else {
             return 0;
         };
-        word.parse().unwrap_or_else(|_| {
+        let count = word.parse().ok().filter(|count| *count <= MOST_STEPS);
+        count.unwrap_or_else(|| {
             self.unfit(name, &format!("is «{word}», no count"));
             0
         })
@@ -183,7 +187,15 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn unfit(&mut self, name: &str, what: &str) {
+    fn flag(&mut self, name: &str) -> bool {
+        let number = self.number(name, 0.);
+        if !Range::Flag.holds(number) {
+            self.unfit(name, &format!("is {number}, not {}", Range::Flag.words()));
+        }
+        number == 1.
+    }
+
+    pub fn unfit(&mut self, name: &str, what: &str) {
         self.error.unfit.push(format!("{name} {what}"));
     }
 

@@ -1,7 +1,7 @@
-use super::{Kept, Rates, Rule};
+use super::{Kept, Kernel, Rates, Rule};
 use crate::optim::cpu::{
-    BLOCK, CHUNK, Gradient, Lanes, Real, Target, ValuesMut, in_blocks, in_stretches, share, sum,
-    sum_of_squares, take,
+    BLOCK, By, CHUNK, Gradient, Lanes, Real, Target, ValuesMut, in_blocks, in_stretches, share,
+    sum, sum_of_squares, take,
 };
 
 /// Hyper-parameters of [`Adafactor`](crate::Adafactor), as PyTorch's (2.5 and later), after Shazeer & Stern 2018
@@ -18,8 +18,8 @@ pub struct ParamsAdafactor {
     pub lr: f64,
     /// The second moment takes in the new gradient by the step to this power.
     pub beta2_decay: f64,
-    /// The smallest root of the second moment; `None` for the smallest step of the type that is computed in (f32, or f64 for f64
-    /// parameters).
+    /// The smallest root of the second moment, but never less than its type can hold; `None` or 0 for the smallest step of the type
+    /// that is computed in (f32, or f64 for f64 parameters).
     pub eps1: Option<f64>,
     /// The smallest root mean square of a parameter that steps are relative to.
     pub eps2: f64,
@@ -44,7 +44,7 @@ impl Default for ParamsAdafactor {
 
 impl Rule for ParamsAdafactor {
     const NAME: &'static str = "Adafactor";
-    const KERNEL: &'static str = "adafactor";
+    const KERNEL: Kernel = Kernel::Adafactor;
 
     hyper_parameters! {
         lr: NotNegative,
@@ -96,7 +96,7 @@ impl ParamsAdafactor {
         } = target;
         let len = lanes.len();
         let gradient = lanes.gradient;
-        let eps1 = self.eps1.unwrap_or(epsilon);
+        let eps1 = self.eps1.filter(|eps1| *eps1 > 0.).unwrap_or(epsilon);
         let add = (step as f64).powf(self.beta2_decay);
 
         let squares = sum(partials, len, is_shared, |range| {
@@ -135,7 +135,7 @@ impl ParamsAdafactor {
                 Estimate::Full(first)
             }
         };
-        let floor = eps1 * eps1;
+        let floor = (eps1 * eps1).max(C::SMALLEST);
 
         let squares = sum(partials, len, is_shared, |range| {
             let mut total = 0.;
@@ -166,7 +166,7 @@ impl ParamsAdafactor {
                 block.store_parameter(parameter);
             }
         };
-        share(units, lanes, |rest| rest.take(unit), work);
+        share(By::Candle, units, lanes, |rest| rest.take(unit), work);
     }
 }
 

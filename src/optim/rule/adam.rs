@@ -1,6 +1,6 @@
 use candle_nn::ParamsAdamW;
 
-use super::{Elementwise, Kept, Rates, Rule, moment, power};
+use super::{Elementwise, Kept, Kernel, Rates, Rule, moment, power};
 use crate::optim::cpu::{Real, Target};
 
 /// Hyper-parameters of [`Adam`](crate::Adam), with PyTorch's defaults.
@@ -96,10 +96,10 @@ fn update<C: Real>(
 }
 
 macro_rules! adam {
-    ($params:ty, $name:literal, $kernel:literal, $is_decoupled:literal, $common:expr) => {
+    ($params:ty, $name:literal, $kernel:ident, $is_decoupled:literal, $common:expr) => {
         impl Rule for $params {
             const NAME: &'static str = $name;
-            const KERNEL: &'static str = $kernel;
+            const KERNEL: Kernel = Kernel::$kernel;
 
             hyper_parameters! {
                 lr: NotNegative,
@@ -139,21 +139,15 @@ macro_rules! adam {
     };
 }
 
-adam!(ParamsAdam, "Adam", "adam", false, |params: &ParamsAdam| {
+adam!(ParamsAdam, "Adam", Adam, false, |params: &ParamsAdam| {
     *params
 });
-adam!(
-    ParamsAdamW,
-    "AdamW",
-    "adamw",
-    true,
-    |params: &ParamsAdamW| {
-        ParamsAdam {
-            lr: params.lr,
-            beta1: params.beta1,
-            beta2: params.beta2,
-            eps: params.eps,
-            weight_decay: params.weight_decay,
-        }
+adam!(ParamsAdamW, "AdamW", AdamW, true, |params: &ParamsAdamW| {
+    ParamsAdam {
+        lr: params.lr,
+        beta1: params.beta1,
+        beta2: params.beta2,
+        eps: params.eps,
+        weight_decay: params.weight_decay,
     }
-);
+});

@@ -1,4 +1,4 @@
-use super::{Elementwise, Kept, Rates, Rule, moment};
+use super::{Elementwise, Kept, Kernel, Rates, Rule, moment};
 use crate::optim::cpu::{Real, Target};
 
 /// Hyper-parameters of [`Lion`](crate::Lion): Algorithm 2 of Chen et al. 2023 (arXiv 2302.06675), with its defaults.
@@ -41,7 +41,7 @@ pub struct LionStep {
 
 impl Rule for ParamsLion {
     const NAME: &'static str = "Lion";
-    const KERNEL: &'static str = "lion";
+    const KERNEL: Kernel = Kernel::Lion;
 
     hyper_parameters! {
         lr: NotNegative,

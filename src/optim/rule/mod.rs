@@ -22,8 +22,8 @@ use super::cpu::{Real, Target};
 pub trait Rule: Clone + Debug + Default + Send + Sync + 'static {
     /// The optimizer's name.
     const NAME: &'static str;
-    /// What its kernel on the GPU is called; the hyper-parameters go there in the order of [`hyper_parameters`](Self::hyper_parameters).
-    const KERNEL: &'static str;
+    /// What moves parameters on the GPU; the hyper-parameters go there in the order of [`hyper_parameters`](Self::hyper_parameters).
+    const KERNEL: Kernel;
 
     /// An iterator, since a step on the GPU asks for them and allocates nothing.
     fn hyper_parameters(&self) -> impl Iterator<Item = HyperParameter>;
@@ -42,6 +42,16 @@ pub trait Rule: Clone + Debug + Default + Send + Sync + 'static {
 
     /// Moves a parameter for the `step`-th time, counted from 1.
     fn apply(&self, rates: Rates, step: u64, target: Target<'_>);
+}
+
+/// The rules that there are kernels for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kernel {
+    Adafactor,
+    Adam,
+    AdamW,
+    Lion,
+    Sgd,
 }
 
 /// A rule that looks at each element by itself.

@@ -1,4 +1,4 @@
-use super::{Elementwise, Kept, Rates, Rule, moment};
+use super::{Elementwise, Kept, Kernel, Rates, Rule, moment};
 use crate::optim::cpu::{Real, Target};
 
 /// Hyper-parameters of [`Sgd`](crate::Sgd), as PyTorch's: with momentum 0 nothing is kept for a parameter.
@@ -47,7 +47,7 @@ pub struct SgdStep {
 
 impl Rule for ParamsSgd {
     const NAME: &'static str = "Sgd";
-    const KERNEL: &'static str = "sgd";
+    const KERNEL: Kernel = Kernel::Sgd;
 
     hyper_parameters! {
         lr: NotNegative,

@@ -5,13 +5,14 @@ use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaStream};
 use candle_core::{CudaDevice, DType, Device, Tensor};
 
 use super::frame::Frame;
+use super::gradient::locate;
 use super::launch::{Launch, Module, SURVEY};
 use super::layout::{Arguments, Chunk, Coefficients, Control, misplaced};
 use super::state::{Kept, Place, State, start};
 use super::tasks::Tasks;
 use crate::error::Result;
 use crate::optim::fused::{Adjustment, Counters, Parameter, Snapshot, Update};
-use crate::optim::rule::Rule;
+use crate::optim::rule::{Kernel, Rule};
 
 /// Blocks that share a chunk in a rule's one pass; as in kernels/elementwise.cuh.
 const PARTS: u32 = 4;
@@ -50,7 +51,7 @@ impl Engine {
         parameters: &[Parameter],
         adjustment: &Adjustment,
     ) -> Result<Self> {
-        let is_factored = R::KERNEL == "adafactor";
+        let is_factored = R::KERNEL == Kernel::Adafactor;
         let on = Device::Cuda(device.clone());
         let stream = device.cuda_stream();
         let places = Place::all(parameters);
@@ -70,7 +71,7 @@ impl Engine {
         if adjustment.needs_survey() {
             launches.push(launch(SURVEY, "survey", chunks.len(), 1)?);
         }
-        launches.push(launch(module, &format!("decide_{}", R::KERNEL), 1, 1)?);
+        launches.push(launch(module, &Module::decision(R::KERNEL), 1, 1)?);
         let mut tasks = None;
         let mut parts = PARTS;
         if is_factored {
@@ -115,9 +116,16 @@ impl Engine {
         self.stream.context().bind_to_thread().w()?;
         for launch in &self.launches {
             // SAFETY: parameters, gradients and the engine's own memory lie on this device, all of whose work and frees are ordered
-            // by this stream; a free that the host asks for from here on comes after the launch. Parameters and gradients have
-            // been found under candle's locks, and the engine is borrowed mutably.
+            // by this stream; a free that the host asks for from here on comes after the launch. What other streams had to do with
+            // them is waited for by this one since they were found. The engine is borrowed mutably.
             unsafe { launch.run(&self.stream, &self.arguments) }?;
+        }
+        // cudarc keeps for each tensor what other streams have to wait for, which is now the last launch. The update is made: an error
+        // here is not its, and comes up at the next call.
+        for parameter in update.parameters {
+            if let Some(gradient) = update.gradient(parameter) {
+                let _ = locate(parameter, gradient);
+            }
         }
         Ok(())
     }

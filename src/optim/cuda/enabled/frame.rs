@@ -117,3 +117,28 @@ impl Frame {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::optim::{ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd};
+
+    fn count<R: Rule>() -> usize {
+        R::default().hyper_parameters().count()
+    }
+
+    #[test]
+    fn the_header_holds_each_rules_hyper_parameters() {
+        let counts = [
+            count::<ParamsAdafactor>(),
+            count::<ParamsAdam>(),
+            count::<ParamsAdamW>(),
+            count::<ParamsLion>(),
+            count::<ParamsSgd>(),
+        ];
+        assert!(
+            counts.iter().all(|count| *count <= HYPER_PARAMETERS),
+            "{counts:?}"
+        );
+    }
+}

@@ -6,7 +6,8 @@ use candle_core::cuda_backend::cudarc::driver::result::launch_kernel;
 use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaStream};
 use candle_core::{CudaDevice, Result};
 
-use super::layout::{Arguments, THREADS};
+use super::layout::{Arguments, THREADS, misplaced};
+use crate::optim::rule::Kernel;
 
 /// A kernel's source, by the name that its module has.
 #[derive(Debug, Clone, Copy)]
@@ -31,13 +32,21 @@ const LION: Module = module!("lion");
 const SGD: Module = module!("sgd");
 
 impl Module {
-    /// The module of a rule's kernels, by [`Rule::KERNEL`](crate::optim::rule::Rule::KERNEL).
-    pub fn of(kernel: &str) -> Self {
+    /// Where a rule's kernels are.
+    pub fn of(kernel: Kernel) -> Self {
         match kernel {
-            "adafactor" => ADAFACTOR,
-            "lion" => LION,
-            "sgd" => SGD,
-            _ => ADAM,
+            Kernel::Adafactor => ADAFACTOR,
+            Kernel::Adam | Kernel::AdamW => ADAM,
+            Kernel::Lion => LION,
+            Kernel::Sgd => SGD,
+        }
+    }
+
+    /// The kernel by which a rule's step is decided; adam.cu has two.
+    pub fn decision(kernel: Kernel) -> String {
+        match kernel {
+            Kernel::AdamW => "decide_adamw".to_owned(),
+            _ => format!("decide_{}", Self::of(kernel).name),
         }
     }
 }
@@ -63,7 +72,10 @@ impl Launch {
         let function = device.get_or_load_custom_func(kernel, &name, module.ptx)?;
         Ok(Self {
             function: function.into_cuda_function(),
-            blocks: (blocks.max(1) as u32, parts),
+            blocks: (
+                u32::try_from(blocks.max(1)).map_err(|_| misplaced())?,
+                parts,
+            ),
             tasks: 0,
         })
     }

@@ -1,4 +1,5 @@
-//! What lies in the device's memory: each of these has its counterpart in kernels/fused.cuh.
+//! What lies in the device's memory. Each of these has its counterpart in kernels/fused.cuh, `Task` in kernels/adafactor.cu, where the
+//! same sizes are asserted.
 
 use candle_core::cuda_backend::cudarc::driver::{DevicePtr, DevicePtrMut, DeviceRepr};
 use candle_core::cuda_backend::{CudaStorageSlice, cudarc::driver::CudaStream};
@@ -81,6 +82,13 @@ pub struct Arguments {
     pub scale: u64,
     pub parameters: u64,
 }
+
+const _: () = assert!(size_of::<Slot>() == 96);
+const _: () = assert!(size_of::<Chunk>() == 8);
+const _: () = assert!(size_of::<Task>() == 16);
+const _: () = assert!(size_of::<Control>() == 64);
+const _: () = assert!(size_of::<Coefficients>() == 56);
+const _: () = assert!(size_of::<Arguments>() == 88);
 
 // SAFETY: plain numbers, laid out as `Slot` in kernels/fused.cuh.
 unsafe impl DeviceRepr for Slot {}
