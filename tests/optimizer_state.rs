@@ -317,6 +317,54 @@ fn a_file_is_replaced_as_a_whole() {
 }
 
 #[test]
+fn a_file_can_be_saved_by_several_threads() {
+    let file = File::new("contended");
+    let parameters = named(DType::F32, &[0, 1, 2, 3]);
+    let optimizer = AdamW::new(parameters, ParamsAdamW::default()).unwrap();
+    let dict = optimizer.state_dict().unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..25 {
+                    dict.save(&file).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(
+        StateDict::load(&file).unwrap().tensors.len(),
+        dict.tensors.len()
+    );
+}
+
+/// Metadata that a file should not have: refused, and nothing changes.
+#[test]
+fn words_are_checked_as_in_code() {
+    let parameters = named(DType::F32, &[0]);
+    let mut optimizer = Sgd::new(parameters.clone(), ParamsSgd::default()).unwrap();
+    let dict = optimizer.state_dict().unwrap();
+    for (name, word) in [
+        ("momentum", "0.9"), // for which nothing is kept
+        ("lr", "-1"),
+        ("lr", "fast"),
+        ("steps", "18446744073709551615"),
+        ("group.0.is_frozen", "7"),
+    ] {
+        let mut dict = dict.clone();
+        dict.metadata.insert(name.to_owned(), word.to_owned());
+        let error = optimizer.load_state_dict(&dict).unwrap_err();
+        assert!(matches!(error, Error::State(_)), "{name} {word}: {error}");
+        assert_eq!(*optimizer.params(), ParamsSgd::default());
+    }
+    let mut adamw = AdamW::new(parameters, ParamsAdamW::default()).unwrap();
+    let mut dict = adamw.state_dict().unwrap();
+    let step = Tensor::new(2f32.powi(64), &Device::Cpu).unwrap();
+    dict.tensors.insert("layer.0.step".to_owned(), step);
+    let error = adamw.load_state_dict(&dict).unwrap_err();
+    assert!(error.to_string().contains("layer.0.step"), "{error}");
+}
+
+#[test]
 fn masters_and_small_moments_are_part_of_the_state() {
     let parameters = named(DType::BF16, &[0, 1]);
     let builder = AdamW::builder(ParamsAdamW::default()).group(parameters.clone());

@@ -6,6 +6,7 @@ mod candle;
 mod gradients;
 mod layouts;
 mod refused;
+mod shared;
 mod sizes;
 #[path = "../support/mod.rs"]
 mod support;

@@ -210,3 +210,31 @@ fn a_parameter_without_a_gradient_waits() {
     }
     for_each_algorithm!(|params| check(params));
 }
+
+/// A row of zeros (a word that no text has) stays where it is, even where the square of the smallest root is nothing in f32.
+#[test]
+fn adafactor_takes_rows_of_zeros() {
+    for eps1 in [None, Some(0.), Some(1e-30)] {
+        let vars = make_vars(&[&[3, 4], &[3]], DType::F32);
+        let before = bits(&vars);
+        let params = ParamsAdafactor {
+            eps1,
+            ..ParamsAdafactor::default()
+        };
+        let mut optimizer = Fused::new(vars.clone(), params).unwrap();
+        let matrix = Tensor::new(&[[1f32, 2., 3., 4.], [0.; 4], [1.; 4]], &Device::Cpu).unwrap();
+        let vector = Tensor::new(&[1f32, 0., 1.], &Device::Cpu).unwrap();
+        let pairs = [(vars[0].clone(), matrix), (vars[1].clone(), vector)];
+        optimizer.commit(&store(pairs)).unwrap();
+        let after = bits(&vars);
+        assert_eq!(after[0][4..8], before[0][4..8], "{eps1:?}");
+        assert_eq!(after[1][1], before[1][1], "{eps1:?}");
+        assert!(after[0][..4].iter().zip(&before[0]).all(|(a, b)| a != b));
+        assert!(
+            snapshot(&vars)
+                .iter()
+                .flatten()
+                .all(|value| value.is_finite())
+        );
+    }
+}

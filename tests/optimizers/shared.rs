@@ -1,0 +1,80 @@
+//! Parameters that others read and write, too.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use super::*;
+
+/// candle's operations hold the locks of what they read while they wait for candle's threads; an update that waited for such a lock
+/// on those threads would wait for ever.
+#[test]
+fn updates_and_forward_passes_do_not_wait_for_each_other() {
+    let vars = make_vars(&[&[512][..]; 200], DType::F32);
+    let (ended, end) = mpsc::channel();
+    let (told, is_over) = (ended.clone(), Arc::new(AtomicBool::new(false)));
+    let (over, committed) = (is_over.clone(), vars.clone());
+    std::thread::spawn(move || {
+        let params = ParamsAdamW {
+            lr: 1e-6,
+            ..adamw()
+        };
+        let mut optimizer = AdamW::new(committed.clone(), params).unwrap();
+        let gradients = gradients(&committed, 0);
+        for _ in 0..500 {
+            optimizer.commit(&gradients).unwrap();
+        }
+        over.store(true, Ordering::Relaxed);
+        told.send("updates").unwrap();
+    });
+    std::thread::spawn(move || {
+        // Large enough for candle's threads.
+        let x = Tensor::ones((256, 512), DType::F32, &Device::Cpu).unwrap();
+        while !is_over.load(Ordering::Relaxed) {
+            let y = x.broadcast_add(&vars[0]).unwrap();
+            y.broadcast_mul(&vars[1]).unwrap();
+        }
+        ended.send("forward passes").unwrap();
+    });
+    for _ in 0..2 {
+        end.recv_timeout(Duration::from_secs(120))
+            .expect("both come to an end");
+    }
+}
+
+/// What is written to a parameter holds, and not the master from before.
+#[test]
+fn a_parameter_that_is_written_to_goes_on_from_there() {
+    for dtype in [DType::BF16, DType::F16] {
+        let var = Var::ones(5, dtype, &Device::Cpu).unwrap();
+        let params = ParamsSgd {
+            lr: 0.001,
+            ..ParamsSgd::default()
+        };
+        let builder = Sgd::builder(params).group(vec![var.clone()]);
+        let mut optimizer = builder.master_weights().build().unwrap();
+        let gradient = Tensor::ones(5, dtype, &Device::Cpu).unwrap();
+        let gradients = store([(var.clone(), gradient)]);
+        // Less than the type can tell apart, but it adds up in the master.
+        optimizer.commit(&gradients).unwrap();
+        let written = Tensor::new(&[100f32, 1., 7., 0., -2.], &Device::Cpu).unwrap();
+        let old = flat(&var)[1];
+        var.set(&written.to_dtype(dtype).unwrap()).unwrap();
+        let is_same = flat(&var)[1] == old;
+        for _ in 0..4 {
+            optimizer.commit(&gradients).unwrap();
+        }
+        let moved = flat(&var);
+        let steps = if is_same { 5. } else { 4. };
+        for (value, expected) in [
+            (moved[0], 99.996),
+            (moved[1], 1. - 0.001 * steps),
+            (moved[2], 6.996),
+            (moved[3], -0.004),
+            (moved[4], -2.004),
+        ] {
+            let rounding = half::bf16::EPSILON.to_f64() * f64::abs(expected);
+            assert!((value - expected).abs() <= rounding, "{value} {expected}");
+        }
+    }
+}
