@@ -8,7 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MAX_RANK 8
+#include "axes.cuh"
+
 #define HYPER_PARAMETERS 8
 #define THREADS 256
 // How many elements one partial sum is of: as on the CPU, so that sums have the same order.
@@ -154,20 +155,7 @@ template <typename C> struct Gradient {
         : values(entry.gradient), type(entry.gradient_type), rank(entry.rank), axes(all.frame + entry.axes), factor((C)factor),
           bound((C)all.header().bound) {}
 
-    __device__ uint64_t place(uint64_t index) const {
-        if (rank == 0) {
-            return index;
-        }
-        uint64_t offset = 0;
-        for (uint32_t axis = rank; axis-- > 0;) {
-            const uint64_t size = axes[axis];
-            offset += index % size * axes[MAX_RANK + axis];
-            index /= size;
-        }
-        return offset;
-    }
-
-    __device__ C at(uint64_t index) const { return load<C>(values, type, place(index)); }
+    __device__ C at(uint64_t index) const { return load<C>(values, type, place(index, rank, axes, axes + MAX_RANK)); }
 
     // Scaled (the loss scale taken out, the norm clipped), then clamped. What is not a number goes through.
     __device__ C adjust(C value) const {

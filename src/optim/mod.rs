@@ -1,5 +1,7 @@
 //! How gradients and parameters move: in place, without temporaries, as a whole or not at all.
 
+#[cfg(feature = "cuda")]
+mod axes;
 mod blend;
 mod commit;
 mod cpu;

@@ -11,7 +11,7 @@ use candle_core::{CpuStorage, CudaStorage, InplaceOp1, InplaceOp2, Layout, Resul
 pub(crate) fn blend(into: &Var, keep: f64, add: f64, from: Option<&Tensor>) -> Result<()> {
     let in_place = into.device().is_cpu() || (into.device().is_cuda() && cuda::IS_BUILT);
     match from {
-        Some(from) if in_place && !into.device().is_cpu() && from.rank() > cuda::MAX_RANK => {
+        Some(from) if in_place && into.device().is_cuda() && !cuda::takes(from.layout()) => {
             into.inplace_op2(&from.contiguous()?, &Blend { keep, add })
         }
         Some(from) if in_place => into.inplace_op2(from, &Blend { keep, add }),

@@ -7,7 +7,7 @@ use candle_core::cuda_backend::cudarc::driver::{
 use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
 use candle_core::{CudaDevice, CudaStorage, Layout, Result};
 
-use super::MAX_RANK;
+use crate::optim::axes::Axes;
 use crate::optim::blend::{Blend, Scale, out_of_bounds, unsupported};
 
 pub(in crate::optim::blend) const IS_BUILT: bool = true;
@@ -19,40 +19,12 @@ const THREADS: u32 = 256;
 /// Each thread goes on by the whole grid's size, so a grid need not cover a tensor; this many blocks fill any GPU.
 const MOST_BLOCKS: usize = 1 << 16;
 
-/// How a tensor lies in memory, in elements; rank 0 for a contiguous one.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Strides {
-    rank: usize,
-    dims: [usize; MAX_RANK],
-    strides: [usize; MAX_RANK],
-}
+// SAFETY: it is plain integers, laid out as `Axes` in kernels/axes.cuh.
+unsafe impl DeviceRepr for Axes {}
 
-// SAFETY: it is plain integers, laid out as `Strides` in the kernel's source.
-unsafe impl DeviceRepr for Strides {}
-
-impl Strides {
-    fn of(layout: &Layout) -> Result<Self> {
-        let mut strides = Self {
-            rank: 0,
-            dims: [1; MAX_RANK],
-            strides: [0; MAX_RANK],
-        };
-        if layout.is_contiguous() {
-            return Ok(strides);
-        }
-        let axes = layout.dims().iter().zip(layout.stride());
-        for ((&size, &step), (dim, stride)) in
-            axes.zip(strides.dims.iter_mut().zip(&mut strides.strides))
-        {
-            (*dim, *stride) = (size, step);
-        }
-        strides.rank = layout.dims().len();
-        match strides.rank <= MAX_RANK {
-            true => Ok(strides),
-            false => Err(out_of_bounds()),
-        }
-    }
+/// Whether a source can be read as it lies.
+pub(in crate::optim::blend) fn takes(layout: &Layout) -> bool {
+    Axes::of(layout).is_ok()
 }
 
 pub(in crate::optim::blend) fn scale(
@@ -127,7 +99,7 @@ fn launch_blend<T: DeviceRepr, S: DeviceRepr>(
     }
     let range = contiguous(into_layout)?;
     let len = range.len();
-    let strides = Strides::of(from_layout)?;
+    let axes = Axes::of(from_layout).map_err(|_| out_of_bounds())?;
     let mut into = into.try_slice_mut(range).ok_or_else(out_of_bounds)?;
     // candle's layouts lie within their storage, so the elements behind the offset are all there.
     let from = from.try_slice(from_layout.start_offset()..);
@@ -135,9 +107,9 @@ fn launch_blend<T: DeviceRepr, S: DeviceRepr>(
     let function = device.get_or_load_custom_func(kernel, MODULE, KERNELS)?;
     let mut launch = function.builder();
     launch.arg(&len).arg(&mut into).arg(&from);
-    launch.arg(&keep).arg(&add).arg(&strides);
+    launch.arg(&keep).arg(&add).arg(&axes);
     // SAFETY: the arguments are those of `blend` in kernels/blend.cu for these types; `into` holds `len` elements, and `from`, of
-    // the same shape, as many at the places that `strides` names.
+    // the same shape, as many at the places that `axes` names.
     unsafe { launch.launch(config(len)) }.w()?;
     Ok(())
 }

@@ -1,9 +1,10 @@
 use candle_core::cuda_backend::cudarc::driver::CudaSlice;
 use candle_core::{CudaDevice, Tensor};
 
-use super::gradient::{Axes, MAX_RANK, locate};
+use super::gradient::locate;
 use super::layout::code;
 use crate::error::{OptimizerError, Result};
+use crate::optim::axes::{Axes, MAX_RANK};
 use crate::optim::fused::{Parameter, Update};
 use crate::optim::rule::Rule;
 

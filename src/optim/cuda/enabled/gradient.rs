@@ -6,9 +6,6 @@ use candle_core::{CpuStorage, CudaStorage, DType, InplaceOp2, Layout, Result, Te
 use super::layout::{address, address_mut, misplaced};
 use crate::optim::fused::Parameter;
 
-/// A gradient of more axes than this, after merging, has to be made contiguous first.
-pub const MAX_RANK: usize = 8;
-
 /// Where a parameter and its gradient lie, under candle's own locks and checks.
 pub fn locate(parameter: &Parameter, gradient: &Tensor) -> Result<(u64, u64)> {
     let locate = Locate(Cell::new(None));
@@ -49,84 +46,5 @@ impl InplaceOp2 for Locate {
             place(address(gradient, read, &stream)?, gradient_layout, read),
         )));
         Ok(())
-    }
-}
-
-/// How a strided gradient lies in memory: its axes, without those of one element, and neighbours that are as one merged.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Axes {
-    pub rank: usize,
-    pub sizes: [usize; MAX_RANK],
-    pub strides: [usize; MAX_RANK],
-}
-
-impl Axes {
-    /// `Err` with their number where there are too many.
-    pub fn of(layout: &Layout) -> std::result::Result<Self, usize> {
-        let mut axes = Self {
-            rank: 0,
-            sizes: [1; MAX_RANK],
-            strides: [0; MAX_RANK],
-        };
-        // The one that is being merged into.
-        let mut last: Option<(usize, usize)> = None;
-        let real = layout.dims().iter().zip(layout.stride());
-        for (&size, &stride) in real.filter(|(size, _)| **size != 1) {
-            last = match last {
-                Some((outer, outer_stride)) if outer_stride == size * stride => {
-                    Some((outer * size, stride))
-                }
-                _ => {
-                    axes.rank += last.is_some() as usize;
-                    Some((size, stride))
-                }
-            };
-            if let (Some((size, stride)), Some(into), Some(stride_into)) = (
-                last,
-                axes.sizes.get_mut(axes.rank),
-                axes.strides.get_mut(axes.rank),
-            ) {
-                (*into, *stride_into) = (size, stride);
-            }
-        }
-        axes.rank += last.is_some() as usize;
-        if axes.rank == 1 && axes.strides.first() == Some(&1) {
-            axes.rank = 0;
-        }
-        match axes.rank <= MAX_RANK {
-            true => Ok(axes),
-            false => Err(axes.rank),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use candle_core::Device;
-
-    fn axes(tensor: &Tensor) -> Vec<(usize, usize)> {
-        let axes = Axes::of(tensor.layout()).unwrap();
-        let pairs = axes.sizes.into_iter().zip(axes.strides);
-        pairs.take(axes.rank).collect()
-    }
-
-    #[test]
-    fn neighbours_are_merged() {
-        let tensor = Tensor::zeros((2, 3, 4, 5), DType::F32, &Device::Cpu).unwrap();
-        assert_eq!(axes(&tensor), []);
-        assert_eq!(axes(&tensor.narrow(0, 1, 1).unwrap()), []);
-        assert_eq!(axes(&tensor.t().unwrap()), [(6, 20), (5, 1), (4, 5)]);
-        assert_eq!(axes(&tensor.narrow(3, 1, 2).unwrap()), [(24, 5), (2, 1)]);
-        let one = Tensor::zeros(1, DType::F32, &Device::Cpu).unwrap();
-        assert_eq!(axes(&one.broadcast_as((2, 3)).unwrap()), [(6, 0)]);
-        assert_eq!(axes(&one.reshape(()).unwrap()), []);
-    }
-
-    #[test]
-    fn too_many_are_counted() {
-        let tensor = Tensor::zeros(vec![2; 10], DType::F32, &Device::Cpu).unwrap();
-        let turned = tensor.permute(vec![9, 8, 7, 6, 5, 4, 3, 2, 1, 0]).unwrap();
-        assert_eq!(Axes::of(turned.layout()), Err(10));
     }
 }

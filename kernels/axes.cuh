@@ -1,0 +1,27 @@
+// How a strided tensor lies in memory, in elements, as src/optim/axes.rs works it out.
+
+#pragma once
+
+#include <stdint.h>
+
+#define MAX_RANK 8
+
+// Passed by value, so that a launch allocates nothing; rank 0 where the elements lie in order.
+struct Axes {
+    uint64_t rank;
+    uint64_t sizes[MAX_RANK];
+    uint64_t strides[MAX_RANK];
+};
+
+static __device__ __forceinline__ uint64_t place(uint64_t index, uint32_t rank, const uint64_t *sizes, const uint64_t *strides) {
+    if (rank == 0) {
+        return index;
+    }
+    uint64_t offset = 0;
+    for (uint32_t axis = rank; axis-- > 0;) {
+        const uint64_t size = sizes[axis];
+        offset += index % size * strides[axis];
+        index /= size;
+    }
+    return offset;
+}
