@@ -44,6 +44,7 @@
 
 mod batch;
 mod error;
+mod facts;
 mod memory;
 mod optim;
 #[cfg(feature = "testing")]

@@ -6,6 +6,7 @@ use std::io;
 
 use super::codes::{self, Meaning};
 use super::{Cause, DeviceFault, Error, Resource, ResourceExhausted, cuda};
+use crate::facts::Status;
 
 /// A candle error's meaning, apart from the error itself.
 #[derive(Debug)]
@@ -14,7 +15,20 @@ pub(super) enum Class {
     Fault(Box<DeviceFault>),
     /// A library could not run something: perhaps since the device is lost.
     Execution,
+    /// A status that a program cannot act on, but its user can.
+    Setup(&'static Status),
     Other,
+}
+
+impl Class {
+    /// What the facts advise.
+    pub(super) fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Fault(fault) => Some(fault.remedy),
+            Self::Setup(status) => Some(status.remedy),
+            Self::Exhausted(_) | Self::Execution | Self::Other => None,
+        }
+    }
 }
 
 /// Looks through the wrappers by matching candle's variants: walking `source()` finds nothing, because candle's wrapping
@@ -129,16 +143,18 @@ fn classify_text(text: &str) -> Class {
     let Some(code) = codes::find(text) else {
         return Class::Other;
     };
-    match code.meaning {
-        Meaning::Exhausted(resource) => exhausted(resource),
-        Meaning::Execution => Class::Execution,
-        Meaning::Sticky { cause, remedy } => Class::Fault(Box::new(DeviceFault {
-            name: code.name,
-            code: code.number,
-            cause,
-            remedy,
+    match (code.meaning, code.status) {
+        (Meaning::Exhausted(resource), _) => exhausted(resource),
+        (Meaning::Execution, _) => Class::Execution,
+        (Meaning::Sticky, Some(status)) => Class::Fault(Box::new(DeviceFault {
+            name: status.name,
+            code: status.number,
+            cause: status.cause,
+            remedy: status.remedy,
             source: None,
         })),
+        (Meaning::Setup, Some(status)) => Class::Setup(status),
+        (Meaning::Sticky | Meaning::Setup, None) => Class::Other,
     }
 }
 

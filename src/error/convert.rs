@@ -29,21 +29,38 @@ pub trait ErrorExt {
 
     /// The device fault that this error is or carries, however it is wrapped.
     fn device_fault(&self) -> Option<DeviceFault>;
+
+    /// What to do about the status of the CUDA driver that this error is or carries, such as a driver older than the kernels; from the
+    /// same table as the findings of [`Environment::check`](crate::Environment::check).
+    ///
+    /// `None` where no status is known, and for exhaustions, which have remedies of their own.
+    ///
+    /// ```
+    /// use candle_headroom::ErrorExt;
+    ///
+    /// let error = candle_core::Error::msg("DriverError(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, \"…\")");
+    /// assert!(error.remedy().is_some_and(|remedy| remedy.contains("update the driver")));
+    /// ```
+    fn remedy(&self) -> Option<&'static str>;
 }
 
 impl ErrorExt for candle_core::Error {
     fn resource_exhausted(&self) -> Option<ResourceExhausted> {
         match classify(self) {
             Class::Exhausted(exhausted) => Some(*exhausted),
-            Class::Fault(_) | Class::Execution | Class::Other => None,
+            Class::Fault(_) | Class::Execution | Class::Setup(_) | Class::Other => None,
         }
     }
 
     fn device_fault(&self) -> Option<DeviceFault> {
         match classify(self) {
             Class::Fault(fault) => Some(*fault),
-            Class::Exhausted(_) | Class::Execution | Class::Other => None,
+            Class::Exhausted(_) | Class::Execution | Class::Setup(_) | Class::Other => None,
         }
+    }
+
+    fn remedy(&self) -> Option<&'static str> {
+        classify(self).remedy()
     }
 }
 
@@ -54,15 +71,19 @@ macro_rules! any_error {
             fn resource_exhausted(&self) -> Option<ResourceExhausted> {
                 match classify_dynamic(self) {
                     Class::Exhausted(exhausted) => Some(*exhausted),
-                    Class::Fault(_) | Class::Execution | Class::Other => None,
+                    Class::Fault(_) | Class::Execution | Class::Setup(_) | Class::Other => None,
                 }
             }
 
             fn device_fault(&self) -> Option<DeviceFault> {
                 match classify_dynamic(self) {
                     Class::Fault(fault) => Some(*fault),
-                    Class::Exhausted(_) | Class::Execution | Class::Other => None,
+                    Class::Exhausted(_) | Class::Execution | Class::Setup(_) | Class::Other => None,
                 }
+            }
+
+            fn remedy(&self) -> Option<&'static str> {
+                classify_dynamic(self).remedy()
             }
         }
     )+};
@@ -85,7 +106,7 @@ impl From<candle_core::Error> for Error {
                 fault.source = Some(Arc::new(error));
                 Self::DeviceFault(fault)
             }
-            Class::Execution | Class::Other => Self::Candle(Box::new(error)),
+            Class::Execution | Class::Setup(_) | Class::Other => Self::Candle(Box::new(error)),
         }
     }
 }

@@ -115,6 +115,11 @@ impl Error {
         }
     }
 
+    /// What to do about the status of the CUDA driver that this error carries, as [`ErrorExt::remedy`] tells it.
+    pub fn remedy(&self) -> Option<&'static str> {
+        self.class().remedy()
+    }
+
     /// Notes in which phase an exhaustion was met, unless that is known already.
     pub(crate) fn in_phase(mut self, phase: Phase) -> Self {
         if let Self::ResourceExhausted(exhausted) = &mut self {

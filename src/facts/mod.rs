@@ -1,0 +1,249 @@
+//! What NVIDIA's numbers mean and what to do about them: one table of facts for [errors](crate::Error) and for the
+//! [environment checker](crate::Environment).
+//!
+//! [`tables`] holds the data with their sources; this file looks them up. A number that is not listed is no error: its lookup is
+//! `None`, and whoever asks shows the number itself.
+
+mod tables;
+mod version;
+
+pub(crate) use tables::{
+    CUDA, CUDNN_FLOORS, DEBUGGING_VARIABLES, DRIVERS, MINOR_VERSION_FLOORS, PTX_ISA,
+};
+pub(crate) use version::Version;
+
+use tables::{CLOCK_REASONS, NVML, XID, XID_BY_TEXT};
+
+/// A status code of a library: what is behind it, and what to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Status {
+    pub(crate) number: u32,
+    /// As the library's own header spells it.
+    pub(crate) name: &'static str,
+    pub(crate) cause: &'static str,
+    pub(crate) remedy: &'static str,
+}
+
+/// What the kernel module's message calls for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum XidAction {
+    RestartApplication,
+    Ignore,
+    FollowOther,
+    ResetGpu,
+    CheckPower,
+    CheckNvlink,
+    UpdateSoftware,
+    Reboot,
+    /// The message's own text names the action.
+    SaidInText,
+}
+
+/// How much a reason for lower clocks matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Weight {
+    Benign,
+    Note,
+    Warning,
+    Failure,
+}
+
+/// A bit of NVML's clock event reasons.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ClockReason {
+    pub(crate) bit: u64,
+    pub(crate) text: &'static str,
+    pub(crate) weight: Weight,
+}
+
+/// A release of the CUDA toolkit, and the driver that was packaged with it.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    pub(crate) cuda: Version,
+    pub(crate) linux: Version,
+}
+
+/// A status of the CUDA driver.
+pub(crate) const fn cuda(number: u32) -> Option<&'static Status> {
+    find(CUDA, number)
+}
+
+/// A return code of NVML.
+pub(crate) const fn nvml(number: u32) -> Option<&'static Status> {
+    find(NVML, number)
+}
+
+/// `const`, so that other tables can take their texts from this one while they are compiled.
+const fn find(table: &'static [Status], number: u32) -> Option<&'static Status> {
+    let mut index = 0;
+    while index < table.len() {
+        if table[index].number == number {
+            return Some(&table[index]);
+        }
+        index += 1;
+    }
+    None
+}
+
+/// What an Xid calls for; where its text names the action, that decides.
+pub(crate) fn xid(number: u32, text: &str) -> Option<XidAction> {
+    let listed = XID.iter().find(|(numbers, _)| numbers.contains(&number));
+    match listed.map(|(_, action)| *action) {
+        Some(XidAction::SaidInText) => XID_BY_TEXT
+            .iter()
+            .find(|(phrase, _)| text.contains(phrase))
+            .map(|(_, action)| *action)
+            .or(Some(XidAction::SaidInText)),
+        action => action,
+    }
+}
+
+/// The listed reasons among `bits`, and the bits that are not listed.
+pub(crate) fn clock_reasons(bits: u64) -> (Vec<&'static ClockReason>, u64) {
+    let known: Vec<_> = CLOCK_REASONS
+        .iter()
+        .filter(|reason| bits & reason.bit != 0)
+        .collect();
+    let unknown = known.iter().fold(bits, |left, reason| left & !reason.bit);
+    (known, unknown)
+}
+
+/// The first release of CUDA whose driver loads PTX of this version.
+pub(crate) fn cuda_of_ptx(ptx: Version) -> Option<Version> {
+    PTX_ISA
+        .iter()
+        .find(|(isa, _)| *isa == ptx)
+        .map(|(_, cuda)| *cuda)
+}
+
+/// The driver packaged with a release of CUDA: one that is older does not load PTX made by that release's compiler.
+pub(crate) fn driver_of_cuda(cuda: Version) -> Option<Version> {
+    let releases = DRIVERS.iter().filter(|driver| driver.cuda == cuda);
+    releases.map(|driver| driver.linux).min()
+}
+
+/// The oldest driver on which libraries of this major version of CUDA start at all.
+pub(crate) fn floor_of_major(major: u32) -> Option<Version> {
+    MINOR_VERSION_FLOORS
+        .iter()
+        .find(|(listed, _)| *listed == major)
+        .map(|(_, floor)| *floor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn no_number_twice(table: &'static [Status]) {
+        for status in table {
+            assert_eq!(find(table, status.number), Some(status), "listed twice");
+            assert!(!status.cause.is_empty() && !status.remedy.is_empty());
+            assert!(!status.cause.ends_with('.') && !status.remedy.ends_with('.'));
+        }
+    }
+
+    #[test]
+    fn every_status_is_found_by_its_number() {
+        no_number_twice(CUDA);
+        no_number_twice(NVML);
+        assert_eq!(
+            cuda(222).unwrap().name,
+            "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
+        );
+        assert_eq!(nvml(18).unwrap().name, "NVML_ERROR_LIB_RM_VERSION_MISMATCH");
+        for unknown in [0, 4242, u32::MAX] {
+            assert_eq!((cuda(unknown), nvml(unknown)), (None, None));
+        }
+    }
+
+    #[test]
+    fn every_xid_has_one_action() {
+        let mut numbers: Vec<_> = XID.iter().flat_map(|(numbers, _)| *numbers).collect();
+        numbers.sort_unstable();
+        assert!(numbers.windows(2).all(|pair| pair[0] != pair[1]));
+        for (listed, action) in XID {
+            for number in *listed {
+                assert_eq!(xid(*number, ""), Some(*action), "{number}");
+            }
+        }
+        assert_eq!(xid(9_999, "Reset"), None);
+    }
+
+    #[test]
+    fn xid_154_says_its_action_itself() {
+        for (text, action) in [
+            (
+                "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
+                XidAction::ResetGpu,
+            ),
+            ("… to 0x2 (Node Reboot Required)", XidAction::Reboot),
+            ("… to 0x4 (Drain and Reset)", XidAction::ResetGpu),
+            ("… to 0x3 (Drain P2P)", XidAction::CheckNvlink),
+            ("… to 0x0 (None)", XidAction::Ignore),
+            ("something new", XidAction::SaidInText),
+        ] {
+            assert_eq!(xid(154, text), Some(action), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_clock_bit_is_known_and_others_are_kept() {
+        for reason in CLOCK_REASONS {
+            let (known, unknown) = clock_reasons(reason.bit);
+            assert_eq!((known, unknown), (vec![reason], 0));
+            assert_eq!(reason.bit.count_ones(), 1);
+        }
+        let all = CLOCK_REASONS.iter().map(|reason| reason.bit).sum::<u64>();
+        let (known, unknown) = clock_reasons(u64::MAX);
+        assert_eq!((known.len(), unknown), (CLOCK_REASONS.len(), !all));
+        assert_eq!(clock_reasons(0), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn tables_of_versions_go_one_way() {
+        assert!(
+            PTX_ISA
+                .windows(2)
+                .all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1)
+        );
+        assert!(
+            DRIVERS
+                .windows(2)
+                .all(|pair| pair[0].cuda >= pair[1].cuda && pair[0].linux > pair[1].linux)
+        );
+        for (isa, cuda) in PTX_ISA {
+            assert_eq!(cuda_of_ptx(*isa), Some(*cuda));
+        }
+        for driver in DRIVERS {
+            assert!(driver_of_cuda(driver.cuda).is_some_and(|least| least <= driver.linux));
+            let floor = floor_of_major(driver.cuda.major()).unwrap();
+            assert!(
+                driver.linux.major() >= floor.major(),
+                "{} is below its floor",
+                driver.linux
+            );
+        }
+        assert_eq!(
+            cuda_of_ptx(Version::new([8, 7, 0])),
+            Some(Version::new([12, 8, 0]))
+        );
+        assert_eq!(cuda_of_ptx(Version::new([99, 0, 0])), None);
+        assert_eq!(
+            driver_of_cuda(Version::new([12, 2, 0])),
+            Some(Version::new([535, 54, 3]))
+        );
+        assert_eq!(driver_of_cuda(Version::new([1, 0, 0])), None);
+        assert_eq!(floor_of_major(10), None);
+    }
+
+    #[test]
+    fn cudnn_s_floors_are_those_of_its_cuda() {
+        for (_, cuda, floor) in CUDNN_FLOORS {
+            assert_eq!(floor_of_major(*cuda), Some(*floor));
+        }
+        assert!(DEBUGGING_VARIABLES.iter().all(|(name, _)| {
+            name.chars()
+                .all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
+        }));
+    }
+}
