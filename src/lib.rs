@@ -27,6 +27,7 @@
 //! | how much memory is there, who may use it? | [`DeviceMemory`], [`TrackingAllocator`] |
 //! | how is the work cut? | [`Batch`], [`BatchPolicy`], [`process_batches`] |
 //! | how do parameters move? | [`AdamW`], [`Adam`], [`Sgd`], [`Lion`], [`Adafactor`], [`LearningRate`], [`Commit`] for any other |
+//! | is this machine fit, and if not, what to do? | [`Environment`], [`Report`], [`Finding`] |
 //! | who drives? | [`GradientAccumulator`], [`AccumulatingTrainer`], [`AdaptiveTrainer`] |
 //!
 //! # What it is not
@@ -36,13 +37,14 @@
 //!
 //! # Features
 //! None is on by default, and the default build runs on the CPU. `cuda` turns on candle's CUDA backend and
-//! [`DeviceMemory::cuda`]. `testing` adds a module of that name, which makes memory run out on purpose.
+//! [`DeviceMemory::cuda`]. `serde` lets a [`Report`] be written as JSON. `testing` adds a module of that name, which makes memory run out on purpose.
 
 #![deny(missing_docs, clippy::undocumented_unsafe_blocks)]
 #![warn(missing_debug_implementations)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod batch;
+mod environment;
 mod error;
 mod facts;
 mod memory;
@@ -58,6 +60,10 @@ pub use bytesize::ByteSize;
 pub use batch::{
     Batch, BatchPolicy, BatchProcessor, Completed, Event, Failed, Fixed, Halving, MicroBatch,
     Processed, process_batches,
+};
+pub use environment::{
+    Coloured, Environment, Finding, FindingCode, Gpu, Report, Requirement, Severity,
+    UnknownRequirement,
 };
 pub use error::{
     BatchError, Cause, DeviceFault, Error, ErrorExt, LossError, MemoryError, MemoryReading,

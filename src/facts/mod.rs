@@ -10,7 +10,7 @@ mod version;
 pub(crate) use tables::{
     CUDA, CUDNN_FLOORS, DEBUGGING_VARIABLES, DRIVERS, MINOR_VERSION_FLOORS, PTX_ISA,
 };
-pub(crate) use version::Version;
+pub(crate) use version::{Release, Version};
 
 use tables::{CLOCK_REASONS, NVML, XID, XID_BY_TEXT};
 

@@ -20,6 +20,7 @@ pub use limit::{AUTO_FRACTION, DEVICE_AUTO_FRACTION, Limit};
 pub use scope::PeakScope;
 pub(crate) use stats::Bytes;
 pub use stats::{Enforcement, MemoryStats, OverLimit};
+pub(crate) use system::SystemMemory;
 
 /// How far a peak of host memory can be from the truth, in bytes (512 KiB): 64 counters each hold back less than 8 KiB.
 pub const PEAK_ERROR: u64 = 512 * 1024;

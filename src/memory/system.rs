@@ -5,34 +5,34 @@ use std::path::{Path, PathBuf};
 
 /// Bytes, as the operating system reports them at one moment; `None` where it does not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct SystemMemory {
-    pub(super) total: Option<u64>,
-    pub(super) available: Option<u64>,
+pub(crate) struct SystemMemory {
+    pub(crate) total: Option<u64>,
+    pub(crate) available: Option<u64>,
     /// The least of the limits of the control groups that this process is in.
-    pub(super) cgroup_limit: Option<u64>,
+    pub(crate) cgroup_limit: Option<u64>,
     /// The least that one of those groups has left.
-    pub(super) cgroup_free: Option<u64>,
+    pub(crate) cgroup_free: Option<u64>,
 }
 
 impl SystemMemory {
-    pub(super) fn read() -> Self {
+    pub(crate) fn read() -> Self {
         Self::read_under(Path::new("/"))
     }
 
     /// Reads `/proc` and `/sys` below `root`, so that tests can lay out machines of their own.
-    fn read_under(root: &Path) -> Self {
+    pub(crate) fn read_under(root: &Path) -> Self {
         let info = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
         let groups = groups(root);
         Self {
-            total: meminfo(&info, "MemTotal:"),
-            available: meminfo(&info, "MemAvailable:"),
+            total: Self::meminfo(&info, "MemTotal:"),
+            available: Self::meminfo(&info, "MemAvailable:"),
             cgroup_limit: groups.iter().map(|group| group.limit).min(),
             cgroup_free: groups.iter().filter_map(Group::free).min(),
         }
     }
 
     /// What a process that holds `in_use` bytes already may have in all.
-    pub(super) fn usable(&self, in_use: u64) -> Option<u64> {
+    pub(crate) fn usable(&self, in_use: u64) -> Option<u64> {
         let available = self
             .available
             .map(|available| available.saturating_add(in_use));
@@ -40,21 +40,21 @@ impl SystemMemory {
     }
 
     /// What this process and all others could still take.
-    pub(super) fn free(&self) -> Option<u64> {
+    pub(crate) fn free(&self) -> Option<u64> {
         self.available.into_iter().chain(self.cgroup_free).min()
     }
 
+    /// The bytes of a line of `/proc/meminfo`, such as `MemAvailable:   12345 kB`.
+    pub(crate) fn meminfo(text: &str, key: &str) -> Option<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        kib.checked_mul(1024)
+    }
+
     /// The machine's memory, or the container's share of it where that is less.
-    pub(super) fn capacity(&self) -> Option<u64> {
+    pub(crate) fn capacity(&self) -> Option<u64> {
         self.total.into_iter().chain(self.cgroup_limit).min()
     }
-}
-
-/// A line such as `MemAvailable:   12345 kB`.
-fn meminfo(text: &str, key: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 /// A control group with a limit.

@@ -1,0 +1,12 @@
+use candle_core::cuda_backend::kernels::AFFINE;
+
+use crate::environment::probe::ptx::Kernels;
+
+/// One of candle's and one of this crate's: all files of a crate are compiled alike, but the two crates may have been compiled apart.
+pub(in crate::environment) fn kernels() -> Vec<Kernels> {
+    const SURVEY: &str = include_str!(concat!(env!("OUT_DIR"), "/survey.ptx"));
+    vec![
+        Kernels::read("candle's kernels", AFFINE.ptx(), true),
+        Kernels::read("this crate's kernels", SURVEY, false),
+    ]
+}

@@ -1,0 +1,119 @@
+use std::time::Instant;
+
+use super::finding::Finding;
+use super::probe::driver::Cuda;
+use super::probe::host::Host;
+use super::probe::kernel::Kernel;
+use super::probe::libraries::Libraries;
+use super::probe::log::Log;
+use super::probe::nvml::{GpuReading, Readings};
+use super::probe::toolkit::Toolkit;
+use super::probe::{driver, nvml};
+use super::source::Source;
+use super::timed::Probe;
+use super::visible::Visible;
+use crate::facts::Version;
+
+/// All that the probes saw. What is `None` belongs to a probe that did not end, which has a finding of its own.
+#[derive(Debug)]
+pub(super) struct Facts {
+    pub(super) source: std::sync::Arc<Source>,
+    pub(super) kernel: Option<Kernel>,
+    pub(super) host: Option<Host>,
+    pub(super) log: Option<Log>,
+    pub(super) libraries: Option<Libraries>,
+    pub(super) toolkit: Option<Toolkit>,
+    /// Or why NVML cannot be loaded.
+    pub(super) nvml: Option<Result<Readings, String>>,
+    /// What `cuDriverGetVersion` answers, or why libcuda cannot be loaded.
+    pub(super) cuda_version: Option<Result<Result<i32, u32>, String>>,
+    pub(super) cuda: Option<Result<Cuda, String>>,
+}
+
+impl Facts {
+    /// Sends all probes off at once and waits for each until the deadline.
+    pub(super) fn gather(
+        source: std::sync::Arc<Source>,
+        deadline: Instant,
+        findings: &mut Vec<Finding>,
+    ) -> Self {
+        let kernel = Probe::start("the kernel's files and device nodes", &source, Kernel::look);
+        let host = Probe::start("host memory", &source, Host::look);
+        let log = Probe::start("the kernel log", &source, Log::look);
+        let libraries = Probe::start("shared libraries", &source, Libraries::look);
+        let toolkit = Probe::start("the CUDA toolkit", &source, Toolkit::look);
+        let nvml = Probe::start("NVML", &source, nvml::look);
+        let cuda_version = Probe::start("cuDriverGetVersion", &source, driver::version);
+        let cuda = Probe::start("cuInit", &source, driver::look);
+        Self {
+            kernel: kernel.finish(deadline, findings),
+            host: host.finish(deadline, findings),
+            log: log.finish(deadline, findings),
+            libraries: libraries.finish(deadline, findings),
+            toolkit: toolkit.finish(deadline, findings),
+            nvml: nvml.finish(deadline, findings),
+            cuda_version: cuda_version.finish(deadline, findings),
+            cuda: cuda.finish(deadline, findings),
+            source,
+        }
+    }
+
+    pub(super) fn gpus(&self) -> &[GpuReading] {
+        match &self.nvml {
+            Some(Ok(Readings { gpus: Ok(gpus), .. })) => gpus,
+            _ => &[],
+        }
+    }
+
+    pub(super) fn is_container(&self) -> bool {
+        self.kernel
+            .as_ref()
+            .is_some_and(|kernel| kernel.container.is_some())
+    }
+
+    pub(super) fn is_wsl(&self) -> bool {
+        self.kernel.as_ref().is_some_and(|kernel| kernel.wsl)
+    }
+
+    /// Whether anything shows a GPU of NVIDIA's: the system, NVML or CUDA.
+    pub(super) fn shows_gpu(&self) -> bool {
+        let by_cuda = matches!(&self.cuda, Some(Ok(Cuda { devices: Ok(devices), .. })) if !devices.is_empty());
+        by_cuda || !self.gpus().is_empty() || self.kernel.as_ref().is_some_and(Kernel::shows_gpu)
+    }
+
+    /// The driver's version, from NVML or the kernel module.
+    pub(super) fn driver(&self) -> Option<Version> {
+        let told = match &self.nvml {
+            Some(Ok(Readings {
+                driver: Ok(driver), ..
+            })) => driver.parse().ok(),
+            _ => None,
+        };
+        told.or_else(|| self.kernel.as_ref()?.module.as_deref()?.parse().ok())
+    }
+
+    /// The newest CUDA that the driver supports.
+    pub(super) fn cuda_of_driver(&self) -> Option<Version> {
+        let told = match (&self.cuda_version, &self.nvml) {
+            (Some(Ok(Ok(number))), _) => *number,
+            (
+                _,
+                Some(Ok(Readings {
+                    cuda: Ok(number), ..
+                })),
+            ) => *number,
+            _ => return None,
+        };
+        Version::of_cuda(told)
+    }
+
+    /// What CUDA_VISIBLE_DEVICES leaves of the GPUs that NVML lists.
+    pub(super) fn visible(&self) -> Visible {
+        let uuids: Vec<_> = self
+            .gpus()
+            .iter()
+            .map(|gpu| gpu.uuid.as_deref().unwrap_or_default())
+            .collect();
+        Visible::parse(self.source.variable("CUDA_VISIBLE_DEVICES"), &uuids)
+    }
+}

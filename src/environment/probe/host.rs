@@ -1,0 +1,48 @@
+use crate::environment::source::Source;
+use crate::memory::SystemMemory;
+
+/// The machine's memory and processors.
+#[derive(Debug, Clone, Default)]
+pub(in crate::environment) struct Host {
+    pub(in crate::environment) system: Option<String>,
+    pub(in crate::environment) processors: usize,
+    pub(in crate::environment) memory: SystemMemory,
+    pub(in crate::environment) swap_total: Option<u64>,
+    pub(in crate::environment) swap_free: Option<u64>,
+    /// Bytes that `/dev/shm` may hold, where it is mounted with a size.
+    pub(in crate::environment) shm: Option<u64>,
+}
+
+impl Host {
+    pub(in crate::environment) fn look(source: &Source) -> Self {
+        let info = source.text("/proc/meminfo").unwrap_or_default();
+        let processors = source.text("/proc/cpuinfo").unwrap_or_default();
+        let is_processor = |line: &&str| line.starts_with("processor");
+        Self {
+            system: source
+                .line("/proc/sys/kernel/osrelease")
+                .map(|release| format!("Linux {release}")),
+            processors: processors.lines().filter(is_processor).count(),
+            memory: SystemMemory::read_under(&source.root),
+            swap_total: SystemMemory::meminfo(&info, "SwapTotal:"),
+            swap_free: SystemMemory::meminfo(&info, "SwapFree:"),
+            shm: shm(&source.text("/proc/mounts").unwrap_or_default()),
+        }
+    }
+}
+
+/// The size among the options of the mount, as in «shm /dev/shm tmpfs rw,nosuid,size=65536k 0 0».
+fn shm(mounts: &str) -> Option<u64> {
+    let mut mounts = mounts.lines().map(|line| line.split_whitespace());
+    let options = mounts.find_map(|mut fields| {
+        let is_shm = fields.nth(1) == Some("/dev/shm");
+        is_shm.then(|| fields.nth(1)).flatten()
+    })?;
+    let size = options
+        .split(',')
+        .find_map(|option| option.strip_prefix("size="))?;
+    match size.strip_suffix('k') {
+        Some(kib) => kib.parse::<u64>().ok()?.checked_mul(1024),
+        None => size.parse().ok(),
+    }
+}

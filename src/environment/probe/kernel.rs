@@ -1,0 +1,125 @@
+use crate::environment::source::Source;
+use crate::facts::Version;
+
+/// What the operating system says of NVIDIA's driver, and of what this process runs in.
+#[derive(Debug, Clone, Default)]
+pub(in crate::environment) struct Kernel {
+    pub(in crate::environment) module_loaded: bool,
+    /// As it is written.
+    pub(in crate::environment) module: Option<String>,
+    pub(in crate::environment) bus: Vec<OnBus>,
+    pub(in crate::environment) nodes: Vec<Node>,
+    /// The device that stands for a GPU in WSL.
+    pub(in crate::environment) dxg: bool,
+    pub(in crate::environment) wsl: bool,
+    /// How it shows that this is a container.
+    pub(in crate::environment) container: Option<String>,
+}
+
+/// An NVIDIA GPU on the PCI bus.
+#[derive(Debug, Clone)]
+pub(in crate::environment) struct OnBus {
+    pub(in crate::environment) address: String,
+    pub(in crate::environment) driver: Option<String>,
+}
+
+/// A device node of NVIDIA's driver.
+#[derive(Debug, Clone)]
+pub(in crate::environment) struct Node {
+    pub(in crate::environment) name: String,
+    /// What kept it from being opened.
+    pub(in crate::environment) denied: Option<String>,
+}
+
+impl Kernel {
+    pub(in crate::environment) fn look(source: &Source) -> Self {
+        let version = source.line("/sys/module/nvidia/version");
+        let proc = source.line("/proc/driver/nvidia/version");
+        let release = source.line("/proc/sys/kernel/osrelease");
+        Self {
+            module_loaded: version.is_some()
+                || proc.is_some()
+                || source.exists("/sys/module/nvidia"),
+            module: version.or_else(|| proc.as_deref().and_then(version_in)),
+            bus: bus(source),
+            nodes: nodes(source),
+            dxg: source.exists("/dev/dxg"),
+            wsl: release.is_some_and(|release| release.to_lowercase().contains("microsoft")),
+            container: container(source),
+        }
+    }
+
+    pub(in crate::environment) fn has_node(&self, name: &str) -> bool {
+        self.nodes.iter().any(|node| node.name == name)
+    }
+
+    /// Whether there is a GPU of NVIDIA's, by anything that the operating system shows of one.
+    pub(in crate::environment) fn shows_gpu(&self) -> bool {
+        self.module_loaded || !self.bus.is_empty() || !self.nodes.is_empty() || self.dxg
+    }
+}
+
+/// The first word that looks like a driver's version, as in «NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat …».
+fn version_in(text: &str) -> Option<String> {
+    let first = text.lines().next()?;
+    let words = first.split_whitespace();
+    words
+        .filter(|word| word.contains('.'))
+        .find(|word| word.parse::<Version>().is_ok())
+        .map(str::to_owned)
+}
+
+/// Display controllers (class 03) of NVIDIA's vendor number, and who drives them.
+fn bus(source: &Source) -> Vec<OnBus> {
+    let folder = "/sys/bus/pci/devices";
+    let is_gpu = |address: &String| {
+        let read = |file: &str| source.line(format!("{folder}/{address}/{file}"));
+        read("vendor").is_some_and(|vendor| vendor.eq_ignore_ascii_case("0x10de"))
+            && read("class").is_some_and(|class| class.starts_with("0x03"))
+    };
+    let addresses = source.names(folder).into_iter().filter(is_gpu);
+    addresses
+        .map(|address| OnBus {
+            driver: source.link_name(format!("{folder}/{address}/driver")),
+            address,
+        })
+        .collect()
+}
+
+fn nodes(source: &Source) -> Vec<Node> {
+    let is_node = |name: &String| {
+        let rest = name.strip_prefix("nvidia");
+        rest.is_some_and(|rest| {
+            matches!(rest, "ctl" | "-uvm")
+                || !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit())
+        })
+    };
+    let names = source.names("/dev").into_iter().filter(is_node);
+    names
+        .map(|name| Node {
+            denied: source
+                .opens(format!("/dev/{name}"))
+                .err()
+                .map(|error| error.to_string()),
+            name,
+        })
+        .collect()
+}
+
+fn container(source: &Source) -> Option<String> {
+    for file in ["/.dockerenv", "/run/.containerenv"] {
+        if source.exists(file) {
+            return Some(format!("{file} exists"));
+        }
+    }
+    if let Some(kind) = source.variable("container") {
+        return Some(format!("the variable container is «{kind}»"));
+    }
+    if source.variable("KUBERNETES_SERVICE_HOST").is_some() {
+        return Some("KUBERNETES_SERVICE_HOST is set".to_owned());
+    }
+    let groups = source.line("/proc/1/cgroup")?;
+    let kinds = ["docker", "kubepods", "containerd", "lxc", "podman"];
+    let kind = kinds.into_iter().find(|kind| groups.contains(kind))?;
+    Some(format!("/proc/1/cgroup names {kind}"))
+}

@@ -1,0 +1,167 @@
+use std::path::{Path, PathBuf};
+
+use crate::environment::source::Source;
+use crate::facts::Version;
+
+/// Which of NVIDIA's libraries the loader would find, and where. Nothing is loaded: names and links tell the versions.
+#[derive(Debug, Clone, Default)]
+pub(in crate::environment) struct Libraries {
+    /// The folders of LD_LIBRARY_PATH.
+    pub(in crate::environment) variable: Vec<String>,
+    /// What lies in the folders that the loader looks through, in its order.
+    pub(in crate::environment) on_path: Vec<Library>,
+    /// What lies where toolkits are installed, but not on the path.
+    pub(in crate::environment) elsewhere: Vec<Library>,
+}
+
+/// A library by the name that programs ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::environment) struct Library {
+    /// Such as `cublas`.
+    pub(in crate::environment) name: &'static str,
+    /// Such as `libcublas.so.12`.
+    pub(in crate::environment) soname: String,
+    pub(in crate::environment) folder: String,
+    /// That of the file at the end of the links.
+    pub(in crate::environment) version: Option<Version>,
+}
+
+/// What candle's feature `cuda` links against.
+pub(in crate::environment) const NEEDED: [&str; 5] =
+    ["cudart", "cublas", "cublasLt", "curand", "nvrtc"];
+/// What its features `cudnn` and `nccl` do.
+pub(in crate::environment) const OPTIONAL: [&str; 2] = ["cudnn", "nccl"];
+const DRIVER: [&str; 3] = ["cuda", "nvidia-ml", "nvidia-ptxjitcompiler"];
+
+impl Libraries {
+    pub(in crate::environment) fn look(source: &Source) -> Self {
+        let variable = folders_of(source.variable("LD_LIBRARY_PATH"));
+        let mut folders = variable.clone();
+        folders.extend(configured(source));
+        folders.extend(SYSTEM.map(str::to_owned));
+        let mut seen = Vec::new();
+        let on_path = search(source, &folders, &mut seen);
+        let elsewhere = search(source, &toolkits(source), &mut seen);
+        Self {
+            variable,
+            on_path,
+            elsewhere,
+        }
+    }
+
+    /// The first of a name on the path.
+    pub(in crate::environment) fn find(&self, name: &str) -> Option<&Library> {
+        self.on_path.iter().find(|library| library.name == name)
+    }
+}
+
+/// Where the file lies that a program would load by this name.
+pub(in crate::environment) fn locate(source: &Source, soname: &str) -> Option<PathBuf> {
+    let libraries = Libraries::look(source);
+    let library = libraries
+        .on_path
+        .iter()
+        .find(|library| library.soname == soname)?;
+    Some(source.below(Path::new(&library.folder).join(soname)))
+}
+
+/// The loader's own folders, and where WSL has the driver.
+const SYSTEM: [&str; 9] = [
+    "/usr/lib/wsl/lib",
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+    "/lib",
+    "/usr/lib",
+];
+
+fn folders_of(variable: Option<&str>) -> Vec<String> {
+    let folders = variable.unwrap_or_default().split([':', ';']);
+    let absolute = folders.filter(|folder| folder.starts_with('/'));
+    absolute.map(str::to_owned).take(256).collect()
+}
+
+/// The folders of `/etc/ld.so.conf` and of the files that it includes.
+fn configured(source: &Source) -> Vec<String> {
+    let mut text = source.text("/etc/ld.so.conf").unwrap_or_default();
+    let folder = "/etc/ld.so.conf.d";
+    for name in source
+        .names(folder)
+        .iter()
+        .filter(|name| name.ends_with(".conf"))
+    {
+        text.push('\n');
+        text.push_str(&source.text(format!("{folder}/{name}")).unwrap_or_default());
+    }
+    let lines = text.lines().map(str::trim);
+    let folders = lines.filter(|line| line.starts_with('/'));
+    folders.map(str::to_owned).take(1024).collect()
+}
+
+/// Where toolkits put their libraries.
+fn toolkits(source: &Source) -> Vec<String> {
+    let named = ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"];
+    let mut roots: Vec<_> = named
+        .iter()
+        .filter_map(|name| source.variable(name).map(str::to_owned))
+        .collect();
+    let local = source.names("/usr/local").into_iter();
+    roots.extend(
+        local
+            .filter(|name| name.starts_with("cuda"))
+            .map(|name| format!("/usr/local/{name}")),
+    );
+    roots.push("/opt/cuda".to_owned());
+    let mut folders: Vec<_> = roots.iter().map(|root| format!("{root}/lib64")).collect();
+    folders.extend(
+        source
+            .variable("CONDA_PREFIX")
+            .map(|root| format!("{root}/lib")),
+    );
+    folders
+}
+
+/// The libraries in folders; one that was `seen` already, also by another name, is passed over.
+fn search(source: &Source, folders: &[String], seen: &mut Vec<PathBuf>) -> Vec<Library> {
+    let mut found = Vec::new();
+    for folder in folders {
+        let resolved = source.resolved(folder);
+        if seen.contains(&resolved) {
+            continue;
+        }
+        seen.push(resolved);
+        for soname in source.names(folder) {
+            let Some(name) = name_of(&soname) else {
+                continue;
+            };
+            let path = Path::new(folder).join(&soname);
+            found.push(Library {
+                name,
+                version: version_of(&source.resolved(&path)),
+                folder: folder.clone(),
+                soname,
+            });
+        }
+    }
+    found
+}
+
+/// `cublas` for `libcublas.so.12`; the names of files with full versions, which programs do not ask for, have more dots.
+fn name_of(soname: &str) -> Option<&'static str> {
+    let (name, version) = soname.strip_prefix("lib")?.split_once(".so.")?;
+    let is_short = version.split('.').count() <= 2;
+    let is_number = version
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let names = NEEDED.iter().chain(&OPTIONAL).chain(&DRIVER);
+    let mut names = names.filter(|known| is_short && is_number && **known == name);
+    names.next().copied()
+}
+
+fn version_of(path: &Path) -> Option<Version> {
+    let file = path.file_name()?.to_str()?;
+    file.split_once(".so.")?.1.parse().ok()
+}

@@ -1,0 +1,64 @@
+use std::fmt;
+use std::str::FromStr;
+
+use bytesize::ByteSize;
+
+/// What a machine is wanted for.
+///
+/// ```
+/// use candle_headroom::{ByteSize, Requirement};
+///
+/// assert_eq!("cuda".parse(), Ok(Requirement::CudaInference));
+/// let training = Requirement::CudaTraining { bytes: ByteSize::gib(8).as_u64() };
+/// assert_eq!("cuda,mem=8GiB".parse(), Ok(training));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Requirement {
+    /// Anything on the CPU: `cpu`.
+    Cpu,
+    /// Anything on a GPU, whatever memory it has free: `cuda`.
+    CudaInference,
+    /// Work on a GPU that needs memory: `cuda,mem=8GiB`.
+    CudaTraining {
+        /// How many bytes have to be free on one GPU.
+        bytes: u64,
+    },
+}
+
+/// Text that names no requirement.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("«{0}» is no requirement: give `cpu`, `cuda`, or `cuda,mem=8GiB`")]
+pub struct UnknownRequirement(String);
+
+impl FromStr for Requirement {
+    type Err = UnknownRequirement;
+
+    fn from_str(text: &str) -> Result<Self, UnknownRequirement> {
+        let unknown = || UnknownRequirement(text.to_owned());
+        match text.split_once(',') {
+            None if text == "cpu" => Ok(Self::Cpu),
+            None if text == "cuda" => Ok(Self::CudaInference),
+            Some(("cuda", memory)) => {
+                let size = memory.strip_prefix("mem=").ok_or_else(unknown)?;
+                let size: ByteSize = size.parse().map_err(|_| unknown())?;
+                Ok(Self::CudaTraining {
+                    bytes: size.as_u64(),
+                })
+            }
+            _ => Err(unknown()),
+        }
+    }
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("work on the CPU"),
+            Self::CudaInference => f.write_str("work on a GPU"),
+            Self::CudaTraining { bytes } => {
+                write!(f, "work on a GPU that takes {}", ByteSize(*bytes))
+            }
+        }
+    }
+}
