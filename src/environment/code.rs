@@ -158,6 +158,18 @@ codes! {
         "earlier trouble of the GPU (Xid messages) is not known"
         "read it as root" "sudo dmesg | grep -i xid";
     LOG_CLEAN = "HR-114" Ok runs "the kernel log has no message about a GPU" "" "" "";
+    CONTAINER_WITHOUT_RUNTIME = "HR-115" Failure no_cuda
+        "this container was started without NVIDIA's runtime"
+        "the host has a GPU, but neither its nodes nor the driver's libraries are in here: CUDA finds no device (100)"
+        "install nvidia-container-toolkit on the host, and start the container with its GPUs" "docker run --gpus all …";
+    CONTAINER = "HR-116" Note runs
+        "this is a container"
+        "NVML shows processes by the host's numbers, so they are not matched with those in here" "" "";
+    CONTAINER_LOST_DEVICES = "HR-117" Failure no_cuda
+        "the driver answers «unknown error» inside a container"
+        "a reload of systemd on the host takes the GPU away from running containers: NVML and CUDA fail (999)"
+        "create the container anew; to keep it from coming back pass the nodes in by `--device`, or have docker use cgroupfs"
+        "docker run --gpus all --device /dev/nvidiactl --device /dev/nvidia-uvm --device /dev/nvidia0 …";
 
     GPU_HEALTHY = "HR-200" Ok runs "a GPU in order" "" "" "";
     NVML_MISSING = "HR-201" Warning runs
@@ -171,87 +183,95 @@ codes! {
         "the GPU is lost to the system, or needs a reset"
         "every call on it fails"
         "reset it, or reboot; if it comes back, check power, cooling and seating" "sudo nvidia-smi --gpu-reset -i N";
-    CONTAINER_LOST_DEVICES = "HR-204" Failure no_cuda
-        "the driver answers «unknown error» inside a container"
-        "a reload of systemd on the host takes the GPU away from running containers: NVML and CUDA fail (999)"
-        "create the container anew; to keep it from coming back pass the nodes in by `--device`, or have docker use cgroupfs"
-        "docker run --gpus all --device /dev/nvidiactl --device /dev/nvidia-uvm --device /dev/nvidia0 …";
-    MIG = "HR-205" Note runs
+    MIG = "HR-204" Note runs
         "the GPU is divided (MIG)"
         "a program sees one instance and its memory; memory by process may be unknown"
         "name the instance that is meant in CUDA_VISIBLE_DEVICES" "nvidia-smi -L";
-    PERSISTENCE_OFF = "HR-206" Warning runs
+    PERSISTENCE_OFF = "HR-205" Warning runs
         "persistence mode is off"
         "the driver unloads between programs: each start takes seconds longer, and settings are lost"
         "switch it on" "sudo nvidia-smi -pm 1";
-    COMPUTE_EXCLUSIVE = "HR-207" Note runs
+    COMPUTE_EXCLUSIVE = "HR-206" Note runs
         "the compute mode lets one process alone use the GPU"
         "a second program fails at its start (46)"
         "leave it, or let several in" "sudo nvidia-smi -c DEFAULT";
-    COMPUTE_PROHIBITED = "HR-208" Failure no_cuda
+    COMPUTE_PROHIBITED = "HR-207" Failure no_cuda
         "the compute mode forbids computing"
         "CUDA passes this GPU over (100 or 46)"
         "allow it" "sudo nvidia-smi -c DEFAULT";
-    ECC_ERRORS = "HR-209" Failure no_cuda
-        "the GPU's memory has had errors that could not be corrected since the driver was loaded"
+    ECC_ERRORS = "HR-208" Failure no_cuda
+        "the GPU has had uncorrectable memory errors since the driver was loaded"
         "results may be wrong, and programs end with 214"
         "end all programs on it and reset it; if it comes back, have it replaced" "sudo nvidia-smi --gpu-reset -i N";
-    ECC_HISTORY = "HR-210" Note runs
-        "the GPU's memory has had errors in its life that could not be corrected"
+    ECC_HISTORY = "HR-209" Note runs
+        "the GPU has had uncorrectable memory errors in its life"
         "" "watch it" "nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT";
-    REPAIR_PENDING = "HR-211" Warning runs
-        "bad memory is to be taken out of use at the next reset (page retirement or row remapping)"
+    REPAIR_PENDING = "HR-210" Warning runs
+        "bad memory waits to be taken out of use at the next reset"
         "errors there come back until then"
         "reset the GPU when it is free" "sudo nvidia-smi --gpu-reset -i N";
-    REMAP_FAILED = "HR-212" Failure no_cuda
+    REMAP_FAILED = "HR-211" Failure no_cuda
         "bad memory could not be taken out of use: the spare rows are used up"
         "errors come back, and results may be wrong"
         "have the GPU replaced" "nvidia-smi -q -d ROW_REMAPPER";
-    ECC_OFF = "HR-213" Note runs
+    ECC_OFF = "HR-212" Note runs
         "memory errors are not corrected (ECC is off), or that changes at the next reset"
         "a flipped bit changes results in silence"
         "switch ECC on where results matter; it takes some memory on GPUs without HBM" "sudo nvidia-smi -e 1";
-    HOT = "HR-214" Warning runs
+    HOT = "HR-213" Warning runs
         "the GPU is hot"
         "its clocks go down, and with them the speed"
         "check fans, airflow and dust" "nvidia-smi -q -d TEMPERATURE";
-    CLOCKS_HARDWARE = "HR-215" Failure runs
+    CLOCKS_HARDWARE = "HR-214" Failure runs
         "the hardware holds the GPU's clocks down"
         "it runs at a fraction of its speed"
         "check power supply, its cables and cooling" "nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE";
-    CLOCKS_SOFTWARE = "HR-216" Warning runs
+    CLOCKS_SOFTWARE = "HR-215" Warning runs
         "the driver holds the GPU's clocks down because of its temperature"
         "it runs below its speed"
         "check fans, airflow and dust" "nvidia-smi -q -d PERFORMANCE,TEMPERATURE";
-    CLOCKS_OTHER = "HR-217" Note runs
+    CLOCKS_OTHER = "HR-216" Note runs
         "the GPU's clocks are below their maximum"
         "under load a power limit is usual" "" "nvidia-smi -q -d PERFORMANCE";
-    PCIE_NARROW = "HR-218" Note runs
+    PCIE_NARROW = "HR-217" Note runs
         "the GPU's link to the host is narrower or slower than it could be"
         "copies to and from the GPU take longer; an idle GPU lowers its link by itself"
         "look again under load; if it stays, check the slot and the riser" "nvidia-smi -q -d PCIE";
-    NEIGHBOUR = "HR-219" Warning runs
+    NEIGHBOUR = "HR-218" Warning runs
         "most of the GPU's memory is in use by others"
         "programs run out of memory (2) sooner than they would"
         "end what is not needed, or set a limit (`DeviceMemory::cuda(0).limit(…)`)"
         "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv";
-    MEMORY_UNKNOWN = "HR-220" Note runs
+    MEMORY_UNKNOWN = "HR-219" Note runs
         "NVML does not tell the GPU's memory"
         "on GPUs that share the host's memory, that is what counts; elsewhere it is not known what is free" "" "";
-    FIELDS_UNKNOWN = "HR-221" Note runs
+    FIELDS_UNKNOWN = "HR-220" Note runs
         "NVML does not tell everything about the GPU"
         "what it does not tell was not judged" "" "";
-    PROCESSES_WRONG = "HR-222" Note runs
+    PROCESSES_WRONG = "HR-221" Note runs
         "this driver reports memory by process wrongly"
         "who holds memory on the GPU cannot be told"
         "update the driver: 535.43 to 535.85 are affected" "";
-    INFOROM = "HR-223" Warning runs
+    INFOROM = "HR-222" Warning runs
         "the GPU's infoROM is corrupt"
         "its records of errors and its settings cannot be trusted"
         "update or re-flash the firmware with the vendor's help" "nvidia-smi -q";
-    POWER_CABLES = "HR-224" Failure no_cuda
+    POWER_CABLES = "HR-223" Failure no_cuda
         "the GPU lacks power" "it does not start, or runs at its slowest"
         "attach its auxiliary power" "";
+
+    GRAPHICS = "HR-224" Note runs
+        "the GPU serves a display or other graphics"
+        "that takes some of its memory and time; a kernel that runs for seconds may be ended (702)"
+        "compute on another GPU where there is one" "nvidia-smi";
+    PCIE_REPLAYS = "HR-225" Note runs
+        "the GPU's link to the host has had to repeat transfers"
+        "a few are harmless; many mean a bad contact, and slow copies"
+        "look again later: if it grows, check the slot and the riser" "nvidia-smi -q -d PCIE";
+    MANY_RETIRED = "HR-226" Warning runs
+        "so many pages of the GPU's memory are retired that it counts as worn out"
+        "errors become more likely"
+        "have the GPU replaced" "nvidia-smi -q -d PAGE_RETIREMENT";
 
     CUDA_STARTS = "HR-300" Ok runs "CUDA starts" "" "" "";
     LIBCUDA_MISSING = "HR-301" Failure no_cuda
@@ -309,6 +329,11 @@ codes! {
         "limits on a GPU's memory are soft: pools have no greatest size"
         "update the driver, should limits matter" "";
 
+    OLD_GPU = "HR-315" Note runs
+        "a GPU of a compute capability below 8.0"
+        "candle's kernels leave bf16 out there"
+        "use f16 or f32" "";
+
     LIBRARIES_FOUND = "HR-400" Ok runs "CUDA's libraries are found" "" "" "";
     LIBRARIES_MISSING = "HR-401" Failure no_cuda
         "libraries that candle's feature `cuda` links against are not on the library path"
@@ -343,6 +368,11 @@ codes! {
         "the driver is older than this cuDNN needs"
         "programs built with candle's feature `cudnn` may fail"
         "update the driver" "nvidia-smi";
+
+    PATH_NOWHERE = "HR-410" Note runs
+        "LD_LIBRARY_PATH names a folder that does not exist"
+        "libraries that are meant to be there are looked for elsewhere"
+        "correct it" "echo $LD_LIBRARY_PATH";
 
     TOOLKIT = "HR-500" Ok runs "the CUDA toolkit is found" "" "" "";
     NO_TOOLKIT = "HR-501" Note runs
@@ -417,32 +447,25 @@ codes! {
         "unset them, if that is not meant" "env | grep CUDA_MPS";
 
     HOST = "HR-700" Ok runs "the host" "" "" "";
-    CONTAINER_WITHOUT_RUNTIME = "HR-701" Failure no_cuda
-        "this container was started without NVIDIA's runtime"
-        "the host has a GPU, but neither its nodes nor the driver's libraries are in here: CUDA finds no device (100)"
-        "install nvidia-container-toolkit on the host, and start the container with its GPUs" "docker run --gpus all …";
-    CGROUP_LIMIT = "HR-702" Note runs
+    CGROUP_LIMIT = "HR-701" Note runs
         "a control group limits this process's memory"
         "above it the process is killed, whatever the machine has left"
         "set a limit below it: `DeviceMemory::host().limit(Limit::Auto)` does" "";
-    LOW_MEMORY = "HR-703" Warning runs
+    LOW_MEMORY = "HR-702" Warning runs
         "little host memory is left"
         "loading and training may be killed"
         "end what is not needed" "free -h";
-    SWAPPING = "HR-704" Warning runs
+    SWAPPING = "HR-703" Warning runs
         "much of the swap is in use"
         "what is swapped out comes back slowly: steps on the CPU take many times longer"
         "end what is not needed" "free -h";
-    SHM_SMALL = "HR-705" Note runs
+    SHM_SMALL = "HR-704" Note runs
         "/dev/shm is small"
         "candle alone does not use it; NCCL and programs that share tensors between processes fail when it is full"
         "start the container with more" "docker run --shm-size=8g …";
-    HOST_UNKNOWN = "HR-706" Note runs
+    HOST_UNKNOWN = "HR-705" Note runs
         "the host's memory cannot be read"
         "whether there is enough is not known" "" "";
-    CONTAINER = "HR-707" Note runs
-        "this is a container"
-        "NVML shows processes by the host's numbers, so they are not matched with those in here" "" "";
 
     BUILT = "HR-800" Ok runs "this build" "" "" "";
 

@@ -71,6 +71,15 @@ impl Facts {
             .is_some_and(|kernel| kernel.container.is_some())
     }
 
+    /// A container that shows the host's GPU in `/sys`, and nothing of it in `/dev`.
+    pub(super) fn lacks_container_runtime(&self) -> bool {
+        let is_bare = |kernel: &Kernel| {
+            let host_has_gpu = kernel.module_loaded || !kernel.bus.is_empty();
+            kernel.container.is_some() && host_has_gpu && kernel.nodes.is_empty() && !kernel.dxg
+        };
+        self.kernel.as_ref().is_some_and(is_bare) && self.gpus().is_empty()
+    }
+
     pub(super) fn is_wsl(&self) -> bool {
         self.kernel.as_ref().is_some_and(|kernel| kernel.wsl)
     }

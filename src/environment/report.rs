@@ -151,7 +151,11 @@ impl Report {
 
     fn summarize(&self) -> String {
         let obstacles = self.obstacles(Requirement::CudaInference);
-        let worst = obstacles.iter().max_by_key(|finding| finding.severity());
+        // Of several the first: what the others come from has the lower code.
+        let worst = obstacles
+            .iter()
+            .rev()
+            .max_by_key(|finding| finding.severity());
         match worst {
             None if cfg!(feature = "cuda") => "fit for CUDA".to_owned(),
             None => {

@@ -6,17 +6,17 @@ use crate::environment::probe::nvml::Readings;
 const UNKNOWN: u32 = 999;
 
 pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
-    let Some((kernel, sign)) = facts
-        .kernel
-        .as_ref()
-        .and_then(|kernel| Some((kernel, kernel.container.as_ref()?)))
-    else {
+    let kernel = facts.kernel.as_ref();
+    let Some(sign) = kernel.and_then(|kernel| kernel.container.as_ref()) else {
         return Vec::new();
     };
     let mut findings = Vec::new();
-    let host_has_gpu = kernel.module_loaded || !kernel.bus.is_empty();
-    if host_has_gpu && kernel.nodes.is_empty() && facts.gpus().is_empty() {
-        let seen = format!("{sign}; the host's driver is loaded, but there is no /dev/nvidia*");
+    if facts.lacks_container_runtime() {
+        let libcuda = match &facts.cuda {
+            Some(Err(_)) => ", and no libcuda",
+            _ => "",
+        };
+        let seen = format!("{sign}; the host has a GPU, in here there is no /dev/nvidia*{libcuda}");
         findings.push(Finding::new(&CONTAINER_WITHOUT_RUNTIME, seen));
     }
     let by_nvml = matches!(

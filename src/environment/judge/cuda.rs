@@ -13,6 +13,8 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
     let cuda = match &facts.cuda {
         None => return Vec::new(),
         Some(Err(_)) if !facts.shows_gpu() => return Vec::new(),
+        // What it comes from is a finding already.
+        Some(Err(_)) if facts.lacks_container_runtime() => return Vec::new(),
         Some(Err(reason)) => return vec![Finding::new(&LIBCUDA_MISSING, reason.clone())],
         Some(Ok(cuda)) => cuda,
     };

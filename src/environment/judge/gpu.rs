@@ -3,9 +3,9 @@ use bytesize::ByteSize;
 use crate::environment::code::Severity;
 use crate::environment::code::{
     CLOCKS_HARDWARE, CLOCKS_OTHER, CLOCKS_SOFTWARE, COMPUTE_EXCLUSIVE, COMPUTE_PROHIBITED,
-    ECC_ERRORS, ECC_HISTORY, ECC_OFF, FIELDS_UNKNOWN, GPU_HEALTHY, GPU_LOST, HOT, INFOROM,
-    MEMORY_UNKNOWN, MIG, NEIGHBOUR, NVML_FAILS, PCIE_NARROW, PERSISTENCE_OFF, POWER_CABLES,
-    PROCESSES_WRONG, REMAP_FAILED, REPAIR_PENDING,
+    ECC_ERRORS, ECC_HISTORY, ECC_OFF, FIELDS_UNKNOWN, GPU_HEALTHY, GPU_LOST, GRAPHICS, HOT,
+    INFOROM, MANY_RETIRED, MEMORY_UNKNOWN, MIG, NEIGHBOUR, NVML_FAILS, OLD_GPU, PCIE_NARROW,
+    PCIE_REPLAYS, PERSISTENCE_OFF, POWER_CABLES, PROCESSES_WRONG, REMAP_FAILED, REPAIR_PENDING,
 };
 use crate::environment::facts::Facts;
 use crate::environment::finding::{Finding, told};
@@ -16,6 +16,10 @@ use crate::facts::{self, Version, Weight};
 const FILLED: f64 = 0.5;
 /// A GPU that works more than this, in percent, is under load.
 const UNDER_LOAD: u32 = 50;
+/// So many retired pages are DCGM's limit.
+const MOST_RETIRED: u32 = 60;
+/// candle compiles its bf16 kernels from this compute capability on.
+const WITH_BF16: (u32, u32) = (8, 0);
 /// So many degrees below the slowdown a GPU counts as hot.
 const NEAR: u32 = 5;
 /// Drivers that report memory by process wrongly: from the first to before the second.
@@ -82,6 +86,22 @@ fn modes(facts: &Facts, gpu: &GpuReading) -> Vec<Finding> {
         }
         _ => {}
     }
+    if let Some(count) = gpu.graphics.ok().filter(|count| *count > 0) {
+        found.push(Finding::new(
+            &GRAPHICS,
+            format!("processes that draw: {count}"),
+        ));
+    }
+    if gpu
+        .capability
+        .is_ok_and(|capability| capability < WITH_BF16)
+    {
+        let (major, minor) = gpu.capability.unwrap_or_default();
+        found.push(Finding::new(
+            &OLD_GPU,
+            format!("compute capability {major}.{minor}"),
+        ));
+    }
     if gpu.mig == Ok(true) {
         found.push(Finding::new(&MIG, "MIG mode 1"));
     }
@@ -115,6 +135,13 @@ fn errors(gpu: &GpuReading) -> Vec<Finding> {
         };
         found.push(Finding::new(&REPAIR_PENDING, format!("{what} is pending")));
     }
+    let retired = retired(gpu);
+    if retired >= MOST_RETIRED {
+        found.push(Finding::new(
+            &MANY_RETIRED,
+            format!("retired pages: {retired}"),
+        ));
+    }
     match gpu.ecc {
         Ok((true, true)) | Err(_) => {}
         Ok((now, next)) => {
@@ -132,7 +159,7 @@ fn speed(gpu: &GpuReading) -> Vec<Finding> {
         && slowdown > 0
         && now.saturating_add(NEAR) >= slowdown
     {
-        let seen = format!("{now} °C, and clocks go down at {slowdown} °C");
+        let seen = format!("{now}°C, and clocks go down at {slowdown}°C");
         found.push(Finding::new(&HOT, seen));
     }
     let (reasons, unknown) = facts::clock_reasons(gpu.clock_reasons.unwrap_or(0));
@@ -151,6 +178,12 @@ fn speed(gpu: &GpuReading) -> Vec<Finding> {
         if !texts.is_empty() {
             found.push(Finding::new(code, texts.join(", ")));
         }
+    }
+    if let Some(count) = gpu.pcie_replays.ok().filter(|count| *count > 0) {
+        found.push(Finding::new(
+            &PCIE_REPLAYS,
+            format!("repeated transfers: {count}"),
+        ));
     }
     let is_working = gpu.utilization.is_ok_and(|percent| percent > UNDER_LOAD);
     let narrow = gpu.pcie_width.ok().filter(|(now, most)| now < most);
@@ -173,20 +206,16 @@ fn memory(facts: &Facts, gpu: &GpuReading) -> Vec<Finding> {
     let mut found = Vec::new();
     match gpu.memory {
         Ok(memory) if memory.total > 0 => {
-            let others = others(facts, gpu);
-            let by_others = match &others {
-                Some((_, Some(bytes))) => *bytes,
-                _ => memory.used,
-            };
-            if by_others as f64 >= FILLED * memory.total as f64 {
-                let free = ByteSize(memory.free);
+            let (own, others) = processes(facts, gpu);
+            if memory.used.saturating_sub(own) as f64 >= FILLED * memory.total as f64 {
                 let mut seen = format!(
-                    "{} of {} in use, {free} free",
+                    "{} of {} in use, {} free",
                     ByteSize(memory.used),
-                    ByteSize(memory.total)
+                    ByteSize(memory.total),
+                    ByteSize(memory.free)
                 );
-                if let Some((text, _)) = others {
-                    seen.push_str(&format!("; {text}"));
+                if let Some(others) = others {
+                    seen.push_str(&format!("; {others}"));
                 }
                 found.push(Finding::new(&NEIGHBOUR, seen));
             }
@@ -205,17 +234,15 @@ fn memory(facts: &Facts, gpu: &GpuReading) -> Vec<Finding> {
     found
 }
 
-/// Who else is on the GPU, and with how many bytes in all, where that is told. In a container the numbers of processes are the
-/// host's, so this process cannot be told from others.
-fn others(facts: &Facts, gpu: &GpuReading) -> Option<(String, Option<u64>)> {
-    let processes = gpu.processes.as_ref().ok()?;
+/// What this process holds of the GPU's memory, and who else is there, where that is told. In a container the numbers of processes
+/// are the host's, so this process cannot be told from others.
+fn processes(facts: &Facts, gpu: &GpuReading) -> (u64, Option<String>) {
+    let Ok(processes) = &gpu.processes else {
+        return (0, None);
+    };
     let own = (!facts.is_container()).then(std::process::id);
-    let others: Vec<_> = processes
-        .iter()
-        .filter(|(pid, _)| Some(*pid) != own)
-        .collect();
-    let bytes = others.iter().map(|(_, bytes)| *bytes).sum::<Option<u64>>();
-    let mut shown: Vec<_> = others
+    let (own, others): (Vec<_>, Vec<_>) = processes.iter().partition(|(pid, _)| Some(*pid) == own);
+    let mut told: Vec<_> = others
         .iter()
         .take(8)
         .map(|(pid, bytes)| match bytes {
@@ -223,13 +250,13 @@ fn others(facts: &Facts, gpu: &GpuReading) -> Option<(String, Option<u64>)> {
             None => format!("process {pid} holds an unknown part"),
         })
         .collect();
-    if shown.is_empty() {
-        return Some(("NVML shows no process".to_owned(), None));
+    if told.is_empty() {
+        told.push("NVML shows no other process".to_owned());
+    } else if facts.is_container() {
+        told.push("numbers are the host's".to_owned());
     }
-    if own.is_none() {
-        shown.push("numbers are the host's".to_owned());
-    }
-    Some((shown.join(", "), bytes))
+    let own = own.iter().filter_map(|(_, bytes)| *bytes);
+    (own.fold(0, u64::saturating_add), Some(told.join(", ")))
 }
 
 /// What NVML did not tell: usual gaps as one note, and return codes that mean trouble as findings.
@@ -265,6 +292,11 @@ fn untold(gpu: &GpuReading) -> Vec<Finding> {
     found
 }
 
+fn retired(gpu: &GpuReading) -> u32 {
+    let pages = gpu.retired.unwrap_or_default();
+    pages.0.saturating_add(pages.1)
+}
+
 fn summary(gpu: &GpuReading) -> String {
     let mut parts = vec![
         gpu.name
@@ -282,16 +314,14 @@ fn summary(gpu: &GpuReading) -> String {
         ));
     }
     if let Ok(degrees) = gpu.temperature {
-        parts.push(format!("{degrees} °C"));
+        parts.push(format!("{degrees}°C"));
     }
     match (gpu.power, gpu.power_limit) {
         (Ok(now), Ok(limit)) => parts.push(format!("{} of {} W", now / 1000, limit / 1000)),
         (Ok(now), Err(_)) => parts.push(format!("{} W", now / 1000)),
         _ => {}
     }
-    let retired = gpu
-        .retired
-        .map_or(0, |(by_two, by_one)| by_two.saturating_add(by_one));
+    let retired = retired(gpu);
     if retired > 0 {
         parts.push(format!("retired pages: {retired}"));
     }

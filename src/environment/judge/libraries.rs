@@ -1,6 +1,7 @@
 use crate::environment::code::{
     COMPAT_ON_PATH, CUDNN_TOO_NEW, DRIVER_TOO_OLD, JIT_MISSING, LIBRARIES_FOUND, LIBRARIES_MISSING,
-    LIBRARIES_MIXED, LIBRARIES_NOT_NEEDED, LIBRARY_TWICE, OPTIONAL_MISSING, STUBS_ON_PATH,
+    LIBRARIES_MIXED, LIBRARIES_NOT_NEEDED, LIBRARY_TWICE, OPTIONAL_MISSING, PATH_NOWHERE,
+    STUBS_ON_PATH,
 };
 use crate::environment::facts::Facts;
 use crate::environment::finding::Finding;
@@ -59,9 +60,7 @@ fn missing(libraries: &Libraries, names: &[&str]) -> Vec<String> {
 fn needed(libraries: &Libraries) -> Finding {
     let absent = missing(libraries, &NEEDED);
     if absent.is_empty() {
-        let told = |library: &Library| format!("{}/{}", library.folder, library.soname);
-        let all: Vec<_> = found(libraries, &NEEDED).into_iter().map(told).collect();
-        return Finding::new(&LIBRARIES_FOUND, all.join(", "));
+        return Finding::new(&LIBRARIES_FOUND, by_folder(&found(libraries, &NEEDED)));
     }
     let seen = format!("no {}", absent.join(", no "));
     let is_absent = |library: &&Library| {
@@ -82,6 +81,28 @@ fn needed(libraries: &Libraries) -> Finding {
         }
         None => Finding::new(&LIBRARIES_MISSING, seen),
     }
+}
+
+/// Each folder with what lies in it, and the versions.
+fn by_folder(libraries: &[&Library]) -> String {
+    let mut folders: Vec<(&str, Vec<String>)> = Vec::new();
+    for library in libraries {
+        let told = match library.version {
+            Some(version) => format!("{} ({version})", library.soname),
+            None => library.soname.clone(),
+        };
+        match folders
+            .iter_mut()
+            .find(|(folder, _)| *folder == library.folder)
+        {
+            Some((_, in_folder)) => in_folder.push(told),
+            None => folders.push((&library.folder, vec![told])),
+        }
+    }
+    let told = folders
+        .iter()
+        .map(|(folder, libraries)| format!("{folder}: {}", libraries.join(", ")));
+    told.collect::<Vec<_>>().join("; ")
 }
 
 /// Two files for one name: the loader takes the first.
@@ -154,30 +175,40 @@ fn mixed(libraries: &Libraries) -> Option<Finding> {
 }
 
 fn against_driver(facts: &Facts, libraries: &Libraries) -> Vec<Finding> {
-    let Some(driver) = facts.driver().filter(|_| !facts.is_wsl()) else {
-        return Vec::new();
-    };
     let mut findings = Vec::new();
     let majors = majors(libraries);
+    let supported = facts.cuda_of_driver().map(Version::major);
     // Where libraries of an older major version are there as well, a program may be linked with those.
-    if let Some((library, least)) = majors.iter().min_by_key(|(_, number)| *number)
-        && let Some(floor) = facts::floor_of_major(*least).filter(|floor| driver < *floor)
+    let oldest = majors.iter().min_by_key(|(_, number)| *number);
+    if let (Some((library, major)), Some(supported)) = (oldest, supported)
+        && *major > supported
     {
-        let seen = format!("{} needs driver {floor}, this is {driver}", library.soname);
+        let floor = facts::floor_of_major(*major);
+        let floor = floor.map_or_else(String::new, |floor| {
+            format!(", which driver {floor} brings")
+        });
+        let seen = format!(
+            "{} needs CUDA {major}{floor}; the driver supports CUDA {supported}",
+            library.soname
+        );
         findings.push(Finding::new(&DRIVER_TOO_OLD, seen));
     }
-    if let Some(cudnn) = libraries.find("cudnn") {
+    if let (Some(cudnn), Some(driver)) = (libraries.find("cudnn"), facts.driver()) {
         let cuda = majors.iter().map(|(_, number)| *number).max();
-        let floors = facts::CUDNN_FLOORS.iter();
-        let mut floors =
-            floors.filter(|(of, with, _)| Some(*of) == major(cudnn) && Some(*with) == cuda);
-        if let Some((_, with, floor)) = floors.find(|(_, _, floor)| driver < *floor) {
-            let seen = format!(
-                "{} for CUDA {with} needs driver {floor}, this is {driver}",
-                cudnn.soname
-            );
-            findings.push(Finding::new(&CUDNN_TOO_NEW, seen));
-        }
+        let of_it =
+            |floor: &&(u32, u32, Version)| Some(floor.0) == major(cudnn) && Some(floor.1) == cuda;
+        let floors = facts::CUDNN_FLOORS.iter().filter(of_it);
+        findings.extend(
+            floors
+                .filter(|(_, _, floor)| driver < *floor)
+                .map(|(_, cuda, floor)| {
+                    let seen = format!(
+                        "{} for CUDA {cuda} needs driver {floor}, this is {driver}",
+                        cudnn.soname
+                    );
+                    Finding::new(&CUDNN_TOO_NEW, seen)
+                }),
+        );
     }
     findings
 }
@@ -197,6 +228,9 @@ fn wrong_folders(libraries: &Libraries) -> Vec<Finding> {
     findings.extend(
         stubs.map(|folder| Finding::new(&STUBS_ON_PATH, format!("LD_LIBRARY_PATH has {folder}"))),
     );
+    if !libraries.absent.is_empty() {
+        findings.push(Finding::new(&PATH_NOWHERE, libraries.absent.join(", ")));
+    }
     findings.extend(compat.map(|library| {
         Finding::new(
             &COMPAT_ON_PATH,

@@ -7,7 +7,7 @@ use crate::facts;
 pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
     let failure = match &facts.nvml {
         None => return Vec::new(),
-        // A container without NVIDIA's runtime, or a machine without a GPU, has no NVML, and needs none.
+        // Without the driver there is no NVML either, and that is a finding already.
         Some(Err(_)) if !has_driver(facts) => return Vec::new(),
         Some(Err(reason)) => return vec![Finding::new(&NVML_MISSING, reason.clone())],
         Some(Ok(Readings {
@@ -20,8 +20,8 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
     };
     match failure {
         // Findings of their own: no module, a mismatch, a container that lost its devices.
-        (_, 9 | 18) => Vec::new(),
-        (_, 999) if facts.is_container() => Vec::new(),
+        ("nvmlInit", 9 | 18) => Vec::new(),
+        ("nvmlInit", 999) if facts.is_container() => Vec::new(),
         (_, 12) => vec![Finding::new(
             &NVML_MISSING,
             told("nvmlInit answers", 12, facts::nvml(12)),

@@ -8,6 +8,8 @@ use crate::facts::Version;
 pub(in crate::environment) struct Libraries {
     /// The folders of LD_LIBRARY_PATH.
     pub(in crate::environment) variable: Vec<String>,
+    /// Those of them that do not exist.
+    pub(in crate::environment) absent: Vec<String>,
     /// What lies in the folders that the loader looks through, in its order.
     pub(in crate::environment) on_path: Vec<Library>,
     /// What lies where toolkits are installed, but not on the path.
@@ -42,7 +44,9 @@ impl Libraries {
         let mut seen = Vec::new();
         let on_path = search(source, &folders, &mut seen);
         let elsewhere = search(source, &toolkits(source), &mut seen);
+        let absent = variable.iter().filter(|folder| !source.exists(folder));
         Self {
+            absent: absent.cloned().collect(),
             variable,
             on_path,
             elsewhere,

@@ -21,6 +21,13 @@ const NOT_AVAILABLE: u64 = u64::MAX;
 /// More processes than a GPU can have, whatever a broken library says.
 const MOST_PROCESSES: usize = 4096;
 
+const NO_PROCESS: nvmlProcessInfo_v2_t = nvmlProcessInfo_v2_t {
+    pid: 0,
+    usedGpuMemory: 0,
+    gpuInstanceId: 0,
+    computeInstanceId: 0,
+};
+
 const UNCORRECTED: u32 = 1;
 const VOLATILE: u32 = 0;
 const AGGREGATE: u32 = 1;
@@ -152,6 +159,7 @@ impl Nvml {
                 .map(|(major, minor)| (major.max(0) as u32, minor.max(0) as u32)),
             memory: self.memory(device),
             processes: self.processes(device),
+            graphics: self.graphics(device),
             ecc: pair!(self, device, nvmlDeviceGetEccMode; 0)
                 .map(|(now, next)| (is_on(now), is_on(next))),
             uncorrected: self.uncorrected(device),
@@ -180,6 +188,7 @@ impl Nvml {
                 value!(self, device, nvmlDeviceGetCurrPcieLinkGeneration; 0),
                 value!(self, device, nvmlDeviceGetMaxPcieLinkGeneration; 0),
             ),
+            pcie_replays: value!(self, device, nvmlDeviceGetPcieReplayCounter; 0),
             persistence: value!(self, device, nvmlDeviceGetPersistenceMode; 0).map(is_on),
             mig: pair!(self, device, nvmlDeviceGetMigMode; 0).map(|(now, _)| is_on(now)),
             compute_mode: value!(self, device, nvmlDeviceGetComputeMode; 0),
@@ -237,17 +246,11 @@ impl Nvml {
     /// By the newest call that the library has; the oldest has a shorter layout.
     fn processes(&self, device: nvmlDevice_t) -> Field<Vec<(u32, Option<u64>)>> {
         let used = |bytes: u64| (bytes != NOT_AVAILABLE).then_some(bytes);
-        let empty = nvmlProcessInfo_v2_t {
-            pid: 0,
-            usedGpuMemory: 0,
-            gpuInstanceId: 0,
-            computeInstanceId: 0,
-        };
         let newest = &self.0.nvmlDeviceGetComputeRunningProcesses_v3;
         let newer = &self.0.nvmlDeviceGetComputeRunningProcesses_v2;
         for function in [newest, newer] {
             // SAFETY: `list` gives a place for the count and room for as many elements as it says.
-            let listed = list(function, empty, |call, count, room| unsafe {
+            let listed = list(function, NO_PROCESS, |call, count, room| unsafe {
                 call(device, count, room)
             });
             if listed.as_ref().err() != Some(&FUNCTION_NOT_FOUND) {
@@ -268,6 +271,16 @@ impl Nvml {
         );
         let told = |process: nvmlProcessInfo_v1_t| (process.pid, used(process.usedGpuMemory));
         listed.map(|list| list.into_iter().map(told).collect())
+    }
+
+    /// The oldest call, which has another layout, is left out: that displays take memory is worth no more.
+    fn graphics(&self, device: nvmlDevice_t) -> Field<usize> {
+        let function = &self.0.nvmlDeviceGetGraphicsRunningProcesses_v3;
+        // SAFETY: `list` gives a place for the count and room for as many elements as it says.
+        let listed = list(function, NO_PROCESS, |call, count, room| unsafe {
+            call(device, count, room)
+        });
+        listed.map(|processes| processes.len())
     }
 
     fn uncorrected(&self, device: nvmlDevice_t) -> Field<(u64, u64)> {

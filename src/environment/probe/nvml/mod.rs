@@ -41,6 +41,8 @@ pub(in crate::environment) struct GpuReading {
     pub(in crate::environment) memory: Field<MemoryReadout>,
     /// Processes that compute, with their bytes where those are told.
     pub(in crate::environment) processes: Field<Vec<(u32, Option<u64>)>>,
+    /// How many processes draw.
+    pub(in crate::environment) graphics: Field<usize>,
     /// Now, and after the next reset.
     pub(in crate::environment) ecc: Field<(bool, bool)>,
     /// Errors that could not be corrected: since the driver was loaded, and in the GPU's life.
@@ -62,6 +64,8 @@ pub(in crate::environment) struct GpuReading {
     /// Lanes: now, and at most.
     pub(in crate::environment) pcie_width: Field<(u32, u32)>,
     pub(in crate::environment) pcie_generation: Field<(u32, u32)>,
+    /// Transfers over the link to the host that had to be repeated.
+    pub(in crate::environment) pcie_replays: Field<u32>,
     pub(in crate::environment) persistence: Field<bool>,
     pub(in crate::environment) mig: Field<bool>,
     pub(in crate::environment) compute_mode: Field<u32>,
@@ -115,6 +119,7 @@ impl GpuReading {
             capability: Err(code),
             memory: Err(code),
             processes: Err(code),
+            graphics: Err(code),
             ecc: Err(code),
             uncorrected: Err(code),
             retired: Err(code),
@@ -129,6 +134,7 @@ impl GpuReading {
             utilization: Err(code),
             pcie_width: Err(code),
             pcie_generation: Err(code),
+            pcie_replays: Err(code),
             persistence: Err(code),
             mig: Err(code),
             compute_mode: Err(code),
@@ -145,6 +151,7 @@ impl GpuReading {
             ("compute capability", self.capability.as_ref().err()),
             ("memory", self.memory.as_ref().err()),
             ("processes", self.processes.as_ref().err()),
+            ("graphics processes", self.graphics.as_ref().err()),
             ("ECC mode", self.ecc.as_ref().err()),
             ("ECC errors", self.uncorrected.as_ref().err()),
             ("retired pages", self.retired.as_ref().err()),
@@ -162,6 +169,7 @@ impl GpuReading {
             ("utilisation", self.utilization.as_ref().err()),
             ("PCIe width", self.pcie_width.as_ref().err()),
             ("PCIe generation", self.pcie_generation.as_ref().err()),
+            ("PCIe replays", self.pcie_replays.as_ref().err()),
             ("persistence mode", self.persistence.as_ref().err()),
             ("MIG mode", self.mig.as_ref().err()),
             ("compute mode", self.compute_mode.as_ref().err()),

@@ -1,0 +1,184 @@
+//! NVML and libcuda that fail, lack functions, or never return.
+
+use std::time::{Duration, Instant};
+
+use candle_headroom::{Requirement, Severity};
+
+use crate::machine::{Machine, codes};
+
+/// Every function of NVML that is called.
+const FUNCTIONS: [&str; 34] = [
+    "nvmlInit_v2",
+    "nvmlShutdown",
+    "nvmlSystemGetDriverVersion",
+    "nvmlSystemGetCudaDriverVersion_v2",
+    "nvmlDeviceGetCount_v2",
+    "nvmlDeviceGetHandleByIndex_v2",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetSerial",
+    "nvmlDeviceGetPciInfo_v3",
+    "nvmlDeviceGetCudaComputeCapability",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetEccMode",
+    "nvmlDeviceGetTotalEccErrors",
+    "nvmlDeviceGetRetiredPages",
+    "nvmlDeviceGetRetiredPagesPendingStatus",
+    "nvmlDeviceGetRemappedRows",
+    "nvmlDeviceValidateInforom",
+    "nvmlDeviceGetTemperature",
+    "nvmlDeviceGetTemperatureThreshold",
+    "nvmlDeviceGetPowerUsage",
+    "nvmlDeviceGetEnforcedPowerLimit",
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetUtilizationRates",
+    "nvmlDeviceGetCurrPcieLinkWidth",
+    "nvmlDeviceGetMaxPcieLinkWidth",
+    "nvmlDeviceGetCurrPcieLinkGeneration",
+    "nvmlDeviceGetPcieReplayCounter",
+    "nvmlDeviceGetPersistenceMode",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetComputeMode",
+];
+
+/// What a failing function may leave unsaid: it has another one to fall back on, or nothing depends on it.
+const WITHOUT_A_WORD: [&str; 6] = [
+    "nvmlShutdown",
+    "nvmlSystemGetDriverVersion",
+    "nvmlSystemGetCudaDriverVersion_v2",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetCurrentClocksEventReasons",
+];
+
+#[test]
+fn every_error_from_every_function_is_told_or_survived() {
+    let known = (1..=30).chain([999, 4242]);
+    let healthy = codes(&Machine::healthy().check());
+    let machine = Machine::healthy();
+    for code in known {
+        for function in FUNCTIONS {
+            let machine = machine_with(&machine, &format!("status.{function}={code}"));
+            let report = machine.check();
+            machine_with(machine, &format!("status.{function}=0"));
+            let is_told = codes(&report) != healthy;
+            // A list that does not fit is how its length is asked for, and an older call stands in for one that is missing.
+            let goes_on = match function {
+                "nvmlDeviceGetComputeRunningProcesses_v3"
+                | "nvmlDeviceGetGraphicsRunningProcesses_v3" => matches!(code, 7 | 13),
+                "nvmlDeviceGetRetiredPages" => code == 7,
+                _ => WITHOUT_A_WORD.contains(&function),
+            };
+            assert!(is_told || goes_on, "{function} {code}\n{report}");
+            // The number itself is in the report, also one that nobody knows, unless a finding of its own says what it means.
+            let has_own = matches!((function, code), ("nvmlInit_v2", 9 | 18));
+            if is_told && !has_own {
+                assert!(
+                    report.to_string().contains(&code.to_string()),
+                    "{function} {code}\n{report}"
+                );
+            }
+        }
+    }
+}
+
+/// The same machine: only what its libraries answer changes.
+fn machine_with<'a>(machine: &'a Machine, lines: &str) -> &'a Machine {
+    machine.set(lines);
+    machine
+}
+
+#[test]
+fn all_functions_may_fail_at_once() {
+    for code in (1..=30).chain([999, 4242]) {
+        let report = Machine::healthy().answers(&format!("status={code}\nstatus.nvmlInit_v2=0\nstatus.nvmlDeviceGetCount_v2=0\nstatus.nvmlDeviceGetHandleByIndex_v2=0")).check();
+        assert!(
+            codes(&report).iter().any(|code| code.starts_with("HR-2")),
+            "{report}"
+        );
+    }
+}
+
+#[test]
+fn an_old_library_is_asked_by_older_calls() {
+    let machine = Machine::healthy()
+        .with_old_driver_libraries("580.95.05")
+        .answers("processes=4711:139000000000\nmemory.used=140000000000\nclocks=4");
+    let report = machine.check();
+    let codes = codes(&report);
+    assert!(
+        codes.contains(&"HR-218") && codes.contains(&"HR-216"),
+        "{report}"
+    );
+    assert!(
+        report.to_string().contains("process 4711 holds 129.5 GiB"),
+        "{report}"
+    );
+    assert_eq!(report.gpus()[0].memory_total, Some(141 << 30));
+}
+
+#[test]
+fn processes_without_sizes_and_counts_that_lie() {
+    let report = Machine::healthy()
+        .answers("memory.used=140000000000\nprocesses=1:,2:5")
+        .check();
+    assert!(
+        report
+            .to_string()
+            .contains("process 1 holds an unknown part"),
+        "{report}"
+    );
+    for lie in ["0", "4000000000"] {
+        let lines = format!("memory.used=140000000000\nprocesses=1:5\nprocesses.count={lie}");
+        assert!(codes(&Machine::healthy().answers(&lines).check()).contains(&"HR-218"));
+    }
+    let report = Machine::healthy()
+        .answers("gpus=4294967295\ndevices=-1")
+        .check();
+    assert_eq!(report.gpus().len(), 1024);
+}
+
+#[test]
+fn a_library_that_hangs_is_left_behind() {
+    for function in [
+        "nvmlInit_v2",
+        "nvmlDeviceGetTemperature",
+        "cuInit",
+        "cuDriverGetVersion",
+    ] {
+        let machine = Machine::healthy().answers(&format!("hang.{function}=1"));
+        let started = Instant::now();
+        let report = machine
+            .environment()
+            .time_limit(Duration::from_millis(500))
+            .check();
+        assert!(started.elapsed() < Duration::from_secs(5), "{function}");
+        assert!(codes(&report).contains(&"HR-001"), "{function}\n{report}");
+        assert!(report.worst() >= Severity::Warning);
+        // What other probes saw is told all the same.
+        assert!(codes(&report).contains(&"HR-700"), "{report}");
+        if function == "cuInit" {
+            assert!(
+                !report.is_fit_for(Requirement::CudaInference),
+                "that CUDA starts was not seen"
+            );
+        }
+    }
+}
+
+#[test]
+fn files_that_are_no_libraries() {
+    let folder = crate::machine::LIBRARIES;
+    for text in [&b""[..], b"\x7fELF\x02\x01\x01", &[0xff; 4096]] {
+        let machine = Machine::healthy()
+            .without(&format!("{folder}/libcuda.so.1"))
+            .without(&format!("{folder}/libnvidia-ml.so.1"))
+            .file(&format!("{folder}/libcuda.so.1"), text)
+            .file(&format!("{folder}/libnvidia-ml.so.1"), text);
+        let codes = codes(&machine.check());
+        assert!(codes.contains(&"HR-201") && codes.contains(&"HR-301"));
+    }
+}

@@ -1,0 +1,269 @@
+//! Machines in temporary folders: files for /proc, /sys, /dev and the libraries' places, and variables.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use candle_headroom::{Environment, Report};
+use libloading::Library;
+
+/// The folder of this program's machines, and the stand-ins for NVIDIA's libraries, new and old.
+struct Workshop {
+    folder: PathBuf,
+    libraries: [PathBuf; 2],
+}
+
+static WORKSHOP: OnceLock<Workshop> = OnceLock::new();
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+fn workshop() -> &'static Workshop {
+    WORKSHOP.get_or_init(|| {
+        let folder =
+            std::env::temp_dir().join(format!("candle-headroom-machines-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let libraries = [("new", &[][..]), ("old", &["--cfg", "old"])].map(|(name, options)| {
+            let library = folder.join(format!("{name}.so"));
+            let source =
+                Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/environment/stand_in.rs");
+            // The compiler that builds this test, where cargo says which; cargo passes itself on to what it runs.
+            let cargo = std::env::var_os("CARGO").map(PathBuf::from);
+            let beside = cargo
+                .map(|cargo| cargo.with_file_name("rustc"))
+                .filter(|path| path.exists());
+            let mut rustc = Command::new(beside.unwrap_or_else(|| "rustc".into()));
+            rustc.args([
+                "--edition=2024",
+                "--crate-type=cdylib",
+                "--check-cfg=cfg(old)",
+                "-Cpanic=abort",
+            ]);
+            rustc.args(options).arg("-o").arg(&library).arg(source);
+            assert!(rustc.status().expect("rustc").success());
+            library
+        });
+        Workshop { folder, libraries }
+    })
+}
+
+/// A machine of its own, which goes away with the value.
+pub struct Machine {
+    root: PathBuf,
+    variables: Vec<(String, String)>,
+    kernels: Vec<(&'static str, String)>,
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+pub const DRIVER: &str = "580.95.05";
+pub const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
+const TOOLKIT: &str = "/usr/local/cuda-13.0";
+
+impl Machine {
+    /// Linux with nothing in it.
+    pub fn empty() -> Self {
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let root = workshop().folder.join(number.to_string());
+        fs::create_dir_all(&root).unwrap();
+        Self {
+            root,
+            variables: Vec::new(),
+            kernels: Vec::new(),
+        }
+    }
+
+    /// A machine without a GPU.
+    pub fn plain() -> Self {
+        let meminfo = "MemTotal: 16777216 kB\nMemAvailable: 12582912 kB\nSwapTotal: 2097152 kB\nSwapFree: 2097152 kB\n";
+        Self::empty()
+            .file("/proc/meminfo", meminfo)
+            .file("/proc/cpuinfo", "processor : 0\nprocessor : 1\n")
+            .file("/proc/sys/kernel/osrelease", "6.8.0-48-generic\n")
+            .file("/proc/mounts", "tmpfs /dev/shm tmpfs rw,nosuid,nodev 0 0\n")
+            .file("/dev/kmsg", "5,1,2,-;Linux version 6.8.0-48-generic\n")
+            .file("/usr/bin/c++", "")
+            .variable("PATH", "/usr/local/cuda/bin:/usr/bin")
+    }
+
+    /// A GPU on the bus, and nothing for it.
+    pub fn with_gpu(self) -> Self {
+        self.file("/sys/bus/pci/devices/0000:18:00.0/vendor", "0x10de\n")
+            .file("/sys/bus/pci/devices/0000:18:00.0/class", "0x030200\n")
+            .file("/sys/bus/pci/devices/0000:00:1f.0/vendor", "0x8086\n")
+            .file("/sys/bus/pci/devices/0000:00:1f.0/class", "0x060100\n")
+    }
+
+    pub fn with_module(self, version: &str) -> Self {
+        self.file("/sys/module/nvidia/version", version)
+    }
+
+    pub fn with_nodes(self) -> Self {
+        self.file("/dev/nvidia0", "")
+            .file("/dev/nvidiactl", "")
+            .file("/dev/nvidia-uvm", "")
+    }
+
+    /// The driver's user libraries: the stand-in, under both of their names.
+    pub fn with_driver_libraries(self, version: &str) -> Self {
+        self.stand_ins(version, 0)
+            .library("libnvidia-ptxjitcompiler.so.1", version)
+    }
+
+    fn stand_ins(self, version: &str, which: usize) -> Self {
+        for name in ["libcuda.so", "libnvidia-ml.so"] {
+            let path = self.path(&format!("{LIBRARIES}/{name}.{version}"));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::copy(&workshop().libraries[which], &path).unwrap();
+            let link = path.with_file_name(format!("{name}.1"));
+            let _ = fs::remove_file(&link);
+            symlink(path.file_name().unwrap(), link).unwrap();
+        }
+        self
+    }
+
+    /// The same, without the functions that old drivers lack.
+    pub fn with_old_driver_libraries(self, version: &str) -> Self {
+        self.stand_ins(version, 1)
+            .library("libnvidia-ptxjitcompiler.so.1", version)
+    }
+
+    /// A library that is only looked for, never loaded.
+    pub fn library(self, soname: &str, version: &str) -> Self {
+        self.library_in(LIBRARIES, soname, version)
+    }
+
+    pub fn library_in(self, folder: &str, soname: &str, version: &str) -> Self {
+        let name = soname.split_once(".so.").unwrap().0;
+        let file = format!("{name}.so.{version}");
+        self.file(&format!("{folder}/{file}"), "")
+            .link(&format!("{folder}/{soname}"), &file)
+    }
+
+    pub fn with_cuda_libraries(self) -> Self {
+        self.library("libcudart.so.13", "13.0.96")
+            .library("libcublas.so.13", "13.1.0.3")
+            .library("libcublasLt.so.13", "13.1.0.3")
+            .library("libcurand.so.10", "10.4.0.35")
+            .library("libnvrtc.so.13", "13.0.88")
+            .library("libcudnn.so.9", "9.13.0")
+            .library("libnccl.so.2", "2.28.3")
+    }
+
+    pub fn with_toolkit(self) -> Self {
+        self.file(&format!("{TOOLKIT}/bin/nvcc"), "")
+            .file(
+                &format!("{TOOLKIT}/version.json"),
+                r#"{"cuda": {"name": "CUDA SDK", "version": "13.0.2"}}"#,
+            )
+            .link("/usr/local/cuda", "cuda-13.0")
+    }
+
+    /// A machine with an H200 and all that belongs to it.
+    pub fn healthy() -> Self {
+        Self::plain()
+            .with_gpu()
+            .with_module(&format!("{DRIVER}\n"))
+            .with_nodes()
+            .with_driver_libraries(DRIVER)
+            .with_cuda_libraries()
+            .with_toolkit()
+    }
+
+    /// A docker container on a machine with a GPU, as it is without NVIDIA's runtime.
+    pub fn container() -> Self {
+        Self::plain()
+            .with_gpu()
+            .with_module(DRIVER)
+            .file("/.dockerenv", "")
+    }
+
+    pub fn file(self, path: &str, text: impl AsRef<[u8]>) -> Self {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+        self
+    }
+
+    pub fn link(self, path: &str, target: &str) -> Self {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let _ = fs::remove_file(&path);
+        symlink(target, path).unwrap();
+        self
+    }
+
+    pub fn without(self, path: &str) -> Self {
+        let path = self.path(path);
+        fs::remove_file(&path)
+            .or_else(|_| fs::remove_dir_all(&path))
+            .unwrap();
+        self
+    }
+
+    pub fn variable(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub fn kernels(mut self, name: &'static str, ptx: &str) -> Self {
+        self.kernels.push((name, ptx.to_owned()));
+        self
+    }
+
+    /// What NVML and libcuda answer: see `stand_in.rs`.
+    pub fn answers(self, lines: &str) -> Self {
+        self.set(lines);
+        self
+    }
+
+    pub fn set(&self, lines: &str) {
+        for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
+            let path = self.path(&format!("{LIBRARIES}/{name}"));
+            // SAFETY: the stand-in's function takes a text's bytes and their number.
+            unsafe {
+                let library = Library::new(path.canonicalize().unwrap()).unwrap();
+                let set = library
+                    .get::<unsafe extern "C" fn(*const u8, usize)>(b"stand_in\0")
+                    .unwrap();
+                set(lines.as_ptr(), lines.len());
+                // It has to stay, for the values to stay.
+                std::mem::forget(library);
+            }
+        }
+    }
+
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    pub fn environment(&self) -> Environment {
+        let environment = Environment::new()
+            .root(&self.root)
+            .variables(self.variables.clone())
+            .time_limit(Duration::from_secs(60));
+        let kernels = self.kernels.iter();
+        kernels.fold(environment, |environment, (name, ptx)| {
+            environment.kernels(name, ptx)
+        })
+    }
+
+    pub fn check(&self) -> Report {
+        self.environment().check()
+    }
+}
+
+/// The codes of a report, in its order.
+pub fn codes(report: &Report) -> Vec<&'static str> {
+    report
+        .findings()
+        .iter()
+        .map(|finding| finding.code.id)
+        .collect()
+}

@@ -1,0 +1,11 @@
+//! The environment checker on machines that tests lay out, with stand-ins for NVML and libcuda.
+#![cfg(target_os = "linux")]
+
+mod documents;
+mod fitness;
+mod golden;
+mod hostile;
+mod library;
+mod machine;
+mod recognised;
+mod symptoms;
