@@ -86,8 +86,20 @@ impl Facts {
 
     /// Whether anything shows a GPU of NVIDIA's: the system, NVML or CUDA.
     pub(super) fn shows_gpu(&self) -> bool {
-        let by_cuda = matches!(&self.cuda, Some(Ok(Cuda { devices: Ok(devices), .. })) if !devices.is_empty());
-        by_cuda || !self.gpus().is_empty() || self.kernel.as_ref().is_some_and(Kernel::shows_gpu)
+        self.cuda_finds_devices()
+            || !self.gpus().is_empty()
+            || self.kernel.as_ref().is_some_and(Kernel::shows_gpu)
+    }
+
+    pub(super) fn cuda_finds_devices(&self) -> bool {
+        let devices = match &self.cuda {
+            Some(Ok(Cuda {
+                devices: Ok(devices),
+                ..
+            })) => devices.len(),
+            _ => 0,
+        };
+        devices > 0
     }
 
     /// The driver's version, from NVML or the kernel module.

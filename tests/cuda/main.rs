@@ -5,6 +5,7 @@
 mod support;
 
 mod accumulation;
+mod environment;
 mod equality;
 mod exhaustion;
 mod faults;

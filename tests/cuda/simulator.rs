@@ -113,6 +113,11 @@ impl Simulator {
         control!(simulated_cuda_set_driver_version(version => i32) -> ());
     }
 
+    /// Whether kernels whose PTX is newer than that fail to load.
+    pub fn set_checks_ptx(checks: bool) {
+        control!(simulated_cuda_set_checks_ptx(checks => bool) -> i32);
+    }
+
     /// Begins to record what happens, or ends it.
     #[allow(dead_code)] // to look into a failure
     pub fn trace(self, on: bool) {

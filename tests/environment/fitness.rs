@@ -71,6 +71,16 @@ fn kernels_that_fit_are_told() {
     assert!(codes(&report).contains(&"HR-312"), "{report}");
 }
 
+/// A build with `cuda` judges its own kernels, whatever they were compiled for: a later GPU runs none of those that are bound to one
+/// kind, and an earlier one none at all.
+#[cfg(feature = "cuda")]
+#[test]
+fn kernels_of_this_build_do_not_run_on_an_old_gpu() {
+    let report = Machine::healthy().answers("major=3\nminor=0").check();
+    assert!(codes(&report).contains(&"HR-309"), "{report}");
+    assert!(!report.is_fit_for(CUDA));
+}
+
 #[test]
 fn the_smoke_test_works_on_the_cpu_and_fails_in_words() {
     let finding = Environment::new().smoke_test(DeviceLocation::Cpu);

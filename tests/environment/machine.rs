@@ -1,4 +1,5 @@
 //! Machines in temporary folders: files for /proc, /sys, /dev and the libraries' places, and variables.
+#![allow(dead_code)] // the benchmark uses a part
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -84,7 +85,10 @@ impl Machine {
         let meminfo = "MemTotal: 16777216 kB\nMemAvailable: 12582912 kB\nSwapTotal: 2097152 kB\nSwapFree: 2097152 kB\n";
         Self::empty()
             .file("/proc/meminfo", meminfo)
-            .file("/proc/cpuinfo", "processor : 0\nprocessor : 1\n")
+            .file(
+                "/proc/cpuinfo",
+                "processor : 0\nmodel name : Intel(R) Xeon(R) Platinum 8480+\nprocessor : 1\n",
+            )
             .file("/proc/sys/kernel/osrelease", "6.8.0-48-generic\n")
             .file("/proc/mounts", "tmpfs /dev/shm tmpfs rw,nosuid,nodev 0 0\n")
             .file("/dev/kmsg", "5,1,2,-;Linux version 6.8.0-48-generic\n")

@@ -1,6 +1,7 @@
 //! The environment checker on machines that tests lay out, with stand-ins for NVML and libcuda.
 #![cfg(target_os = "linux")]
 
+mod conditions;
 mod documents;
 mod fitness;
 mod golden;

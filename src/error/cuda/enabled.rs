@@ -161,15 +161,18 @@ mod tests {
             CUDA_ERROR_MPS_MAX_CLIENTS_REACHED,
             CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED,
             CUDA_ERROR_MPS_CLIENT_TERMINATED,
-            CUDA_ERROR_FABRIC_NOT_READY,
             CUDA_ERROR_UNKNOWN,
         ];
-        for (code, status) in driver.into_iter().zip(crate::facts::CUDA) {
+        // Newer than CUDA 13.0, whose bindings a build with its toolkit has.
+        const NEWER: u32 = 919;
+        let listed = crate::facts::CUDA.iter();
+        let listed: Vec<_> = listed.filter(|status| status.number != NEWER).collect();
+        assert_eq!(driver.len(), listed.len());
+        for (code, status) in driver.into_iter().zip(listed) {
             assert_eq!(
                 (name(&code).as_str(), code as u32),
                 (status.name, status.number)
             );
         }
-        assert_eq!(driver.len(), crate::facts::CUDA.len());
     }
 }
