@@ -1,7 +1,7 @@
 use std::time::Instant;
 
 use super::finding::Finding;
-use super::probe::driver::Cuda;
+use super::probe::driver::{Cuda, CudaDevice};
 use super::probe::host::Host;
 use super::probe::kernel::Kernel;
 use super::probe::libraries::Libraries;
@@ -9,6 +9,7 @@ use super::probe::log::Log;
 use super::probe::nvml::{GpuReading, Readings};
 use super::probe::toolkit::Toolkit;
 use super::probe::{driver, nvml};
+use super::report::Gpu;
 use super::source::Source;
 use super::timed::Probe;
 use super::visible::Visible;
@@ -92,14 +93,7 @@ impl Facts {
     }
 
     pub(super) fn cuda_finds_devices(&self) -> bool {
-        let devices = match &self.cuda {
-            Some(Ok(Cuda {
-                devices: Ok(devices),
-                ..
-            })) => devices.len(),
-            _ => 0,
-        };
-        devices > 0
+        !self.cuda_devices().is_empty()
     }
 
     /// The driver's version, from NVML or the kernel module.
@@ -126,6 +120,73 @@ impl Facts {
             _ => return None,
         };
         Version::of_cuda(told)
+    }
+
+    /// CUDA's devices; none where it has not started.
+    fn cuda_devices(&self) -> &[CudaDevice] {
+        match &self.cuda {
+            Some(Ok(Cuda {
+                devices: Ok(devices),
+                ..
+            })) => devices,
+            _ => &[],
+        }
+    }
+
+    /// CUDA's device that is this GPU, by the UUID, since the two count in different orders.
+    fn cuda_device(&self, gpu: &GpuReading) -> Option<&CudaDevice> {
+        let uuid = gpu.uuid.as_ref().ok()?;
+        let mut devices = self.cuda_devices().iter();
+        devices.find(|device| device.uuid.as_ref() == Some(uuid))
+    }
+
+    /// From NVML, or from CUDA where NVML does not tell it.
+    pub(super) fn capability(&self, gpu: &GpuReading) -> Option<(u32, u32)> {
+        let told = gpu.capability.ok();
+        told.or_else(|| self.cuda_device(gpu)?.capability)
+    }
+
+    /// All GPUs with what is known of them: NVML's list, and CUDA's where there is no NVML.
+    pub(super) fn all_gpus(&self) -> Vec<Gpu> {
+        let visible = self.visible();
+        // What CUDA lists is what it sees, whatever the variable says; instances of a divided GPU have other UUIDs.
+        let is_listed = self
+            .gpus()
+            .iter()
+            .any(|gpu| self.cuda_device(gpu).is_some());
+        let by_nvml = self.gpus().iter().enumerate().map(|(place, gpu)| {
+            let memory = gpu.memory.ok().filter(|memory| memory.total > 0);
+            Gpu {
+                index: gpu.index,
+                name: gpu.name.clone().ok(),
+                uuid: gpu.uuid.clone().ok(),
+                serial: gpu.serial.clone().ok(),
+                pci: gpu.pci.clone().ok(),
+                compute_capability: self.capability(gpu),
+                memory_total: memory.map(|memory| memory.total),
+                memory_free: memory.map(|memory| memory.free),
+                visible: match is_listed {
+                    true => self.cuda_device(gpu).is_some(),
+                    false => visible.names_instances || visible.gpus.contains(&place),
+                },
+            }
+        });
+        let by_cuda = self
+            .cuda_devices()
+            .iter()
+            .zip(0..)
+            .map(|(device, index)| Gpu {
+                index,
+                name: device.name.clone(),
+                uuid: device.uuid.clone(),
+                compute_capability: device.capability,
+                visible: true,
+                ..Gpu::default()
+            });
+        match self.gpus().is_empty() {
+            true => by_cuda.collect(),
+            false => by_nvml.collect(),
+        }
     }
 
     /// What CUDA_VISIBLE_DEVICES leaves of the GPUs that NVML lists.

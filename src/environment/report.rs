@@ -5,7 +5,6 @@ use super::code::{
 };
 use super::facts::Facts;
 use super::finding::Finding;
-use super::probe::driver::Cuda;
 use super::redact::{self, Words};
 use super::requirement::Requirement;
 
@@ -58,8 +57,8 @@ pub struct Gpu {
     pub memory_total: Option<u64>,
     /// Bytes that are free at the moment of the check.
     pub memory_free: Option<u64>,
-    /// Whether CUDA_VISIBLE_DEVICES leaves it to this process. Its numbers count in CUDA's order, which on machines with different GPUs
-    /// need not be NVML's.
+    /// Whether this process sees it: by CUDA's own list, or by CUDA_VISIBLE_DEVICES where there is none. The variable's numbers count in
+    /// CUDA's order, which on machines with different GPUs need not be NVML's.
     pub visible: bool,
 }
 
@@ -69,7 +68,7 @@ impl Report {
             schema: 1,
             version: env!("CARGO_PKG_VERSION"),
             summary: String::new(),
-            gpus: gpus(facts),
+            gpus: facts.all_gpus(),
             findings,
             words,
         };
@@ -228,42 +227,4 @@ impl Extend<Finding> for Report {
         self.findings.extend(findings);
         self.settle();
     }
-}
-
-/// NVML's list; CUDA's where NVML has none.
-fn gpus(facts: &Facts) -> Vec<Gpu> {
-    let visible = facts.visible();
-    let by_nvml = facts.gpus().iter().enumerate().map(|(place, gpu)| {
-        let memory = gpu.memory.ok().filter(|memory| memory.total > 0);
-        Gpu {
-            index: gpu.index,
-            name: gpu.name.clone().ok(),
-            uuid: gpu.uuid.clone().ok(),
-            serial: gpu.serial.clone().ok(),
-            pci: gpu.pci.clone().ok(),
-            compute_capability: gpu.capability.ok(),
-            memory_total: memory.map(|memory| memory.total),
-            memory_free: memory.map(|memory| memory.free),
-            visible: visible.names_instances || visible.gpus.contains(&place),
-        }
-    });
-    let mut gpus: Vec<_> = by_nvml.collect();
-    if let (
-        true,
-        Some(Ok(Cuda {
-            devices: Ok(devices),
-            ..
-        })),
-    ) = (gpus.is_empty(), &facts.cuda)
-    {
-        gpus.extend(devices.iter().zip(0..).map(|(device, index)| Gpu {
-            index,
-            name: device.name.clone(),
-            uuid: device.uuid.clone(),
-            compute_capability: device.capability,
-            visible: true,
-            ..Gpu::default()
-        }));
-    }
-    gpus
 }

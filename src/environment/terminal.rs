@@ -54,8 +54,8 @@ impl Report {
             count(Severity::Note),
             count(Severity::Ok)
         )?;
-        for finding in self.findings() {
-            write_finding(f, finding, colours)?;
+        for (finding, gpus) in together(self.findings()) {
+            write_finding(f, finding, &gpus, colours)?;
         }
         Ok(())
     }
@@ -73,7 +73,41 @@ impl fmt::Display for Coloured<'_> {
     }
 }
 
-fn write_finding(f: &mut fmt::Formatter<'_>, finding: &Finding, colours: bool) -> fmt::Result {
+/// Findings that differ in their GPU alone as one, with the numbers of all: large machines have many of a kind.
+fn together(findings: &[Finding]) -> Vec<(&Finding, Vec<u32>)> {
+    let mut together: Vec<(&Finding, Vec<u32>)> = Vec::new();
+    for finding in findings {
+        let is_alike = |(other, gpus): &&mut (&Finding, Vec<u32>)| {
+            !gpus.is_empty()
+                && finding.gpu.is_some()
+                && other.code == finding.code
+                && other.seen == finding.seen
+        };
+        match together.iter_mut().find(is_alike) {
+            Some((_, gpus)) => gpus.extend(finding.gpu),
+            None => together.push((finding, finding.gpu.into_iter().collect())),
+        }
+    }
+    together
+}
+
+fn about(gpus: &[u32]) -> String {
+    match gpus {
+        [] => String::new(),
+        [gpu] => format!("GPU {gpu}: "),
+        gpus => {
+            let numbers: Vec<_> = gpus.iter().map(u32::to_string).collect();
+            format!("GPUs {}: ", numbers.join(", "))
+        }
+    }
+}
+
+fn write_finding(
+    f: &mut fmt::Formatter<'_>,
+    finding: &Finding,
+    gpus: &[u32],
+    colours: bool,
+) -> fmt::Result {
     let colour = match finding.severity() {
         Severity::Ok => "\x1b[32m",
         Severity::Note => "\x1b[36m",
@@ -90,9 +124,7 @@ fn write_finding(f: &mut fmt::Formatter<'_>, finding: &Finding, colours: bool) -
         finding.severity(),
         finding.code.id
     )?;
-    let gpu = finding
-        .gpu
-        .map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
+    let gpu = about(gpus);
     if finding.severity() == Severity::Ok {
         let line = format!("{gpu}{}: {}", finding.code.title, printable(&finding.seen));
         return write_wrapped(f, &line, INDENT);

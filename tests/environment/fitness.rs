@@ -179,6 +179,19 @@ fn a_redacted_report_names_nobody() {
 }
 
 #[test]
+fn what_differs_in_the_gpu_alone_is_one_line_for_a_terminal_and_many_findings() {
+    let report = Machine::healthy().answers("gpus=3\npersistence=0").check();
+    assert!(
+        report
+            .to_string()
+            .contains("GPUs 0, 1, 2: persistence mode is off"),
+        "{report}"
+    );
+    let found = codes(&report);
+    assert_eq!(found.iter().filter(|code| **code == "HR-205").count(), 3);
+}
+
+#[test]
 fn colours_are_added_on_request_alone() {
     let report = Machine::container().check();
     assert!(!report.to_string().contains('\u{1b}'));

@@ -37,10 +37,11 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
             let version = version.map_or("of an unknown version".to_owned(), |version| {
                 Release(version).to_string()
             });
-            let names: Vec<_> = devices
+            let mut names: Vec<_> = devices
                 .iter()
                 .filter_map(|device| device.name.as_deref())
                 .collect();
+            names.dedup();
             let seen = format!(
                 "CUDA {version}, devices: {} ({})",
                 devices.len(),

@@ -44,7 +44,7 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
                         .iter()
                         .all(|finding| finding.severity() < Severity::Warning)
                     {
-                        found.push(Finding::new(&GPU_HEALTHY, summary(gpu)));
+                        found.push(Finding::new(&GPU_HEALTHY, summary(facts, gpu)));
                     }
                 }
             }
@@ -92,11 +92,7 @@ fn modes(facts: &Facts, gpu: &GpuReading) -> Vec<Finding> {
             format!("processes that draw: {count}"),
         ));
     }
-    if gpu
-        .capability
-        .is_ok_and(|capability| capability < WITH_BF16)
-    {
-        let (major, minor) = gpu.capability.unwrap_or_default();
+    if let Some((major, minor)) = facts.capability(gpu).filter(|gpu| *gpu < WITH_BF16) {
         found.push(Finding::new(
             &OLD_GPU,
             format!("compute capability {major}.{minor}"),
@@ -297,13 +293,13 @@ fn retired(gpu: &GpuReading) -> u32 {
     pages.0.saturating_add(pages.1)
 }
 
-fn summary(gpu: &GpuReading) -> String {
+fn summary(facts: &Facts, gpu: &GpuReading) -> String {
     let mut parts = vec![
         gpu.name
             .clone()
             .unwrap_or_else(|_| "its name is not told".to_owned()),
     ];
-    if let Ok((major, minor)) = gpu.capability {
+    if let Some((major, minor)) = facts.capability(gpu) {
         parts.push(format!("compute capability {major}.{minor}"));
     }
     if let Ok(memory) = gpu.memory {

@@ -3,7 +3,6 @@ use crate::environment::code::{
 };
 use crate::environment::facts::Facts;
 use crate::environment::finding::Finding;
-use crate::environment::probe::driver::Cuda;
 use crate::environment::probe::ptx::{Kernels, Target};
 use crate::facts::{self, Release};
 
@@ -111,32 +110,13 @@ fn against_gpu(kernels: &Kernels, target: Target, gpu: (u32, u32)) -> Option<Fin
     Some(Finding::new(code, seen).by(command))
 }
 
-/// NVML's numbers and compute capabilities of the GPUs that CUDA shows; CUDA's own list where NVML has none.
+/// Numbers and compute capabilities of the GPUs that this process sees, or of all where it sees none.
 fn gpus(facts: &Facts) -> Vec<(u32, (u32, u32))> {
-    let visible = facts.visible();
-    let by_nvml: Vec<_> = facts
-        .gpus()
-        .iter()
-        .enumerate()
-        .filter(|(place, _)| {
-            visible.hides_all() || visible.names_instances || visible.gpus.contains(place)
-        })
-        .filter_map(|(_, gpu)| Some((gpu.index, gpu.capability.ok()?)))
-        .collect();
-    match (&facts.cuda, by_nvml.is_empty()) {
-        (
-            Some(Ok(Cuda {
-                devices: Ok(devices),
-                ..
-            })),
-            true,
-        ) => devices
-            .iter()
-            .zip(0..)
-            .filter_map(|(device, ordinal)| Some((ordinal, device.capability?)))
-            .collect(),
-        _ => by_nvml,
-    }
+    let gpus = facts.all_gpus();
+    let sees_any = gpus.iter().any(|gpu| gpu.visible);
+    let seen = gpus.iter().filter(|gpu| gpu.visible || !sees_any);
+    seen.filter_map(|gpu| Some((gpu.index, gpu.compute_capability?)))
+        .collect()
 }
 
 #[cfg(test)]

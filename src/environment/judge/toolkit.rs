@@ -77,17 +77,15 @@ fn too_new(facts: &Facts, toolkit: &Toolkit) -> Option<Finding> {
 
 fn compute_cap(facts: &Facts) -> Option<Finding> {
     let value = facts.source.variable("CUDA_COMPUTE_CAP")?;
-    let gpus = facts
-        .gpus()
-        .iter()
-        .filter_map(|gpu| Some((gpu.index, gpu.capability.ok()?)));
+    let gpus = facts.gpus().iter();
+    let mut gpus = gpus.filter_map(|gpu| Some((gpu.index, facts.capability(gpu)?)));
     let Some(target) = Target::parse(value) else {
         return Some(Finding::new(
             &COMPUTE_CAP,
             format!("CUDA_COMPUTE_CAP={value} is no number such as 90"),
         ));
     };
-    let (index, (major, minor)) = gpus.into_iter().find(|(_, gpu)| !target.runs_on(*gpu))?;
+    let (index, (major, minor)) = gpus.find(|(_, gpu)| !target.runs_on(*gpu))?;
     let seen = format!("CUDA_COMPUTE_CAP={value}, GPU {index} is {major}.{minor}");
     Some(Finding::new(&COMPUTE_CAP, seen).on(index))
 }
