@@ -63,7 +63,7 @@ impl<A: Algorithm> Fused<A> {
     /// On a device the new state lies beside the old one for a moment.
     ///
     /// # Errors
-    /// [`StateError`], with every entry that is missing, unexpected or unfit; candle's from copying. Nothing has changed then.
+    /// [`StateError`](crate::StateError), with every entry that is missing, unexpected or unfit; candle's from copying. Nothing has changed then.
     pub fn load_state_dict(&mut self, dict: &StateDict) -> Result<()> {
         let mut reader = Reader::new(dict);
         let snapshots: Vec<_> = (self.parameters.iter())
