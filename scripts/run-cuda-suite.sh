@@ -35,6 +35,7 @@ run() {
         status=1
     fi
 }
+run doctor programs/doctor --redact
 run test-cuda programs/test-cuda --nocapture
 run bench-cuda programs/bench-cuda
 # The simulated driver takes seconds for a step.

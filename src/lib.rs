@@ -97,4 +97,6 @@ mod documents {
     mod cuda {}
     #[doc = include_str!("../docs/optimizers.md")]
     mod optimizers {}
+    #[doc = include_str!("../docs/environment.md")]
+    mod environment {}
 }

@@ -8,6 +8,8 @@ mod check;
 mod code;
 mod facts;
 mod finding;
+#[cfg(feature = "serde")]
+mod json;
 mod judge;
 mod probe;
 mod redact;

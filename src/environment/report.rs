@@ -25,14 +25,10 @@ use super::requirement::Requirement;
 /// }
 /// ```
 #[derive(Debug, Clone)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Report {
-    schema: u32,
-    version: &'static str,
     summary: String,
     gpus: Vec<Gpu>,
     findings: Vec<Finding>,
-    #[cfg_attr(feature = "serde", serde(skip))]
     words: Words,
 }
 
@@ -65,8 +61,6 @@ pub struct Gpu {
 impl Report {
     pub(super) fn new(findings: Vec<Finding>, facts: &Facts, words: Words) -> Self {
         let mut report = Self {
-            schema: 1,
-            version: env!("CARGO_PKG_VERSION"),
             summary: String::new(),
             gpus: facts.all_gpus(),
             findings,
