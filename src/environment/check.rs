@@ -94,7 +94,8 @@ impl Environment {
 
     /// Looks at everything. What could not be looked at is a finding too, and nothing is passed over without one.
     ///
-    /// libcuda is initialised on the way, as creating a candle device would; nothing is allocated on a GPU.
+    /// libcuda is initialised on the way, as creating a candle device would: from then on a change of CUDA_VISIBLE_DEVICES has no effect
+    /// on this process, and a process that forks must not use CUDA in the child. Nothing is allocated on a GPU.
     pub fn check(&self) -> Report {
         let source = Arc::new(self.source.clone());
         let mut findings = Vec::new();

@@ -69,7 +69,10 @@ fn every_error_from_every_function_is_told_or_survived() {
             let goes_on = match function {
                 "nvmlDeviceGetComputeRunningProcesses_v3"
                 | "nvmlDeviceGetGraphicsRunningProcesses_v3" => matches!(code, 7 | 13),
-                "nvmlDeviceGetRetiredPages" => code == 7,
+                // What a GPU repairs its memory by is told by the other of the two.
+                "nvmlDeviceGetRetiredPages"
+                | "nvmlDeviceGetRetiredPagesPendingStatus"
+                | "nvmlDeviceGetRemappedRows" => [3, 4, 6, 7, 13, 21, 25, 26, 29].contains(&code),
                 _ => WITHOUT_A_WORD.contains(&function),
             };
             assert!(is_told || goes_on, "{function} {code}\n{report}");
@@ -118,6 +121,17 @@ fn an_old_library_is_asked_by_older_calls() {
         "{report}"
     );
     assert_eq!(report.gpus()[0].memory_total, Some(141 << 30));
+}
+
+#[test]
+fn a_gpu_that_remaps_rows_need_not_retire_pages() {
+    let no_pages =
+        "status.nvmlDeviceGetRetiredPages=3\nstatus.nvmlDeviceGetRetiredPagesPendingStatus=3";
+    let machine = Machine::healthy().answers(no_pages);
+    assert!(!codes(&machine.check()).contains(&"HR-220"));
+    machine.set("status.nvmlDeviceGetRemappedRows=3");
+    let report = machine.check();
+    assert!(report.to_string().contains("remapped rows (3)"), "{report}");
 }
 
 #[test]

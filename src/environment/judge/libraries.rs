@@ -24,7 +24,7 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
         findings.push(Finding::new(&LIBRARIES_NOT_NEEDED, seen));
         return findings;
     }
-    findings.push(needed(libraries));
+    findings.push(needed(facts, libraries));
     findings.extend(mixed(libraries));
     findings.extend(against_driver(facts, libraries));
     let absent = missing(libraries, &OPTIONAL);
@@ -57,12 +57,18 @@ fn missing(libraries: &Libraries, names: &[&str]) -> Vec<String> {
     absent.map(|name| format!("lib{name}")).collect()
 }
 
-fn needed(libraries: &Libraries) -> Finding {
+fn needed(facts: &Facts, libraries: &Libraries) -> Finding {
     let absent = missing(libraries, &NEEDED);
     if absent.is_empty() {
         return Finding::new(&LIBRARIES_FOUND, by_folder(&found(libraries, &NEEDED)));
     }
     let seen = format!("no {}", absent.join(", no "));
+    // A program that is linked with them and runs has found them, on paths of its own.
+    if cfg!(feature = "cuda") && facts.source.is_this_machine() {
+        let seen =
+            format!("{seen} on the library path, but this program is linked with them and runs");
+        return Finding::new(&LIBRARIES_FOUND, seen);
+    }
     let is_absent = |library: &&Library| {
         NEEDED.contains(&library.name) && libraries.find(library.name).is_none()
     };

@@ -54,7 +54,10 @@ struct Libcuda(ManuallyDrop<Library>);
 
 impl Libcuda {
     fn load(source: &Source) -> Result<Self, String> {
-        const NAME: &str = "libcuda.so.1";
+        const NAME: &str = match cfg!(windows) {
+            true => "nvcuda.dll",
+            false => "libcuda.so.1",
+        };
         let path = match source.is_this_machine() {
             true => NAME.into(),
             false => locate(source, NAME).ok_or_else(|| format!("{NAME}: not found"))?,

@@ -3,44 +3,26 @@
 //! know, and of memory it asks by a call that old drivers lack.
 
 use std::ffi::{c_char, c_uint};
-use std::mem::{ManuallyDrop, size_of};
+use std::mem::ManuallyDrop;
 use std::ptr::null_mut;
 
-use nvml_wrapper_sys::bindings::{
-    NvmlLib, nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t, nvmlProcessInfo_v1_t,
-    nvmlProcessInfo_v2_t, nvmlUtilization_t,
-};
+use nvml_wrapper_sys::bindings::NvmlLib;
 
-use super::{FUNCTION_NOT_FOUND, Field, GpuReading, MemoryReadout, Remapped, text};
+use super::{FUNCTION_NOT_FOUND, Field, text};
 use crate::environment::probe::libraries::locate;
 use crate::environment::source::Source;
 
-const INSUFFICIENT_SIZE: u32 = 7;
-/// NVML's mark for a size that it does not know.
-const NOT_AVAILABLE: u64 = u64::MAX;
+pub(super) const INSUFFICIENT_SIZE: u32 = 7;
 /// More processes than a GPU can have, whatever a broken library says.
 const MOST_PROCESSES: usize = 4096;
 
-const NO_PROCESS: nvmlProcessInfo_v2_t = nvmlProcessInfo_v2_t {
-    pid: 0,
-    usedGpuMemory: 0,
-    gpuInstanceId: 0,
-    computeInstanceId: 0,
-};
-
-const UNCORRECTED: u32 = 1;
-const VOLATILE: u32 = 0;
-const AGGREGATE: u32 = 1;
-const BY_SINGLE_BIT_ERRORS: u32 = 0;
-const BY_DOUBLE_BIT_ERRORS: u32 = 1;
-const GPU_SENSOR: u32 = 0;
-const SLOWDOWN: u32 = 1;
-
 /// Never unloaded, since other parts of the process may use it too.
-pub(super) struct Nvml(ManuallyDrop<NvmlLib>);
+pub(super) struct Nvml {
+    pub(super) library: ManuallyDrop<NvmlLib>,
+}
 
 /// Calls a function that writes one value.
-fn read<F: Copy, T>(
+pub(super) fn read<F: Copy, T>(
     function: &Result<F, libloading::Error>,
     mut place: T,
     call: impl FnOnce(F, &mut T) -> u32,
@@ -52,40 +34,12 @@ fn read<F: Copy, T>(
     }
 }
 
-/// A getter of one value of a device.
-macro_rules! value {
-    ($self:ident, $device:expr, $function:ident $(, $argument:expr)*; $initial:expr) => {
-        // SAFETY: the device is a handle of this library, and the place for the value outlives the call.
-        read(&$self.0.$function, $initial, |call, place| unsafe {
-            call($device $(, $argument)*, place)
-        })
-    };
-}
-
-/// A getter of two values of a device.
-macro_rules! pair {
-    ($self:ident, $device:expr, $function:ident; $initial:expr) => {
-        // SAFETY: the device is a handle of this library, and the places for both values outlive the call.
-        read(&$self.0.$function, ($initial, $initial), |call, (one, two)| unsafe {
-            call($device, one, two)
-        })
-    };
-}
-
-/// A getter of a text of a device.
-macro_rules! text_of {
-    ($self:ident, $device:expr, $function:ident) => {
-        // SAFETY: the device is a handle of this library; no more is written than the length that it is told.
-        read(&$self.0.$function, [0 as c_char; 96], |call, room| unsafe {
-            call($device, room.as_mut_ptr(), room.len() as c_uint)
-        })
-        .map(|room| text(&room))
-    };
-}
-
 impl Nvml {
     pub(super) fn load(source: &Source) -> Result<Self, String> {
-        const NAMES: [&str; 2] = ["libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1"];
+        const NAMES: [&str; 2] = match cfg!(windows) {
+            true => ["nvml.dll", "C:\\Windows\\System32\\nvml.dll"],
+            false => ["libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1"],
+        };
         let mut reason = format!("{}: not found", NAMES[0]);
         let paths = match source.is_this_machine() {
             true => NAMES.map(Into::into).to_vec(),
@@ -95,7 +49,11 @@ impl Nvml {
             // SAFETY: loading runs the library's initialisers; NVML is made to be loaded at any time. Its functions have the signatures
             // of the bindings, since NVML never changes those of a name.
             match unsafe { NvmlLib::new(path) } {
-                Ok(library) => return Ok(Self(ManuallyDrop::new(library))),
+                Ok(library) => {
+                    return Ok(Self {
+                        library: ManuallyDrop::new(library),
+                    });
+                }
                 Err(error) if attempt == 0 => reason = error.to_string(),
                 Err(_) => {}
             }
@@ -105,16 +63,16 @@ impl Nvml {
 
     pub(super) fn init(&self) -> Field<()> {
         // SAFETY: it has no arguments, and may be called any number of times.
-        read(&self.0.nvmlInit_v2, (), |call, ()| unsafe { call() })
+        read(&self.library.nvmlInit_v2, (), |call, ()| unsafe { call() })
     }
 
     pub(super) fn shutdown(&self) {
         // SAFETY: it has no arguments, and ends what one call of `init` began. There is nothing to do where it fails.
-        let _ = read(&self.0.nvmlShutdown, (), |call, ()| unsafe { call() });
+        let _ = read(&self.library.nvmlShutdown, (), |call, ()| unsafe { call() });
     }
 
     pub(super) fn driver_version(&self) -> Field<String> {
-        let function = &self.0.nvmlSystemGetDriverVersion;
+        let function = &self.library.nvmlSystemGetDriverVersion;
         // SAFETY: no more is written than the length that it is told.
         read(function, [0 as c_char; 96], |call, room| unsafe {
             call(room.as_mut_ptr(), room.len() as c_uint)
@@ -123,210 +81,23 @@ impl Nvml {
     }
 
     pub(super) fn cuda_version(&self) -> Field<i32> {
-        let function = &self.0.nvmlSystemGetCudaDriverVersion_v2;
+        let function = &self.library.nvmlSystemGetCudaDriverVersion_v2;
         // SAFETY: the place for the number outlives the call.
         read(function, 0, |call, place| unsafe { call(place) })
     }
 
     pub(super) fn count(&self) -> Field<u32> {
         // SAFETY: the place for the number outlives the call.
-        read(&self.0.nvmlDeviceGetCount_v2, 0, |call, place| unsafe {
-            call(place)
-        })
-    }
-
-    pub(super) fn gpu(&self, index: u32) -> GpuReading {
-        let function = &self.0.nvmlDeviceGetHandleByIndex_v2;
-        let null: nvmlDevice_t = null_mut();
-        // SAFETY: the place for the handle outlives the call.
-        let handle = read(function, null, |call, place| unsafe { call(index, place) });
-        match handle {
-            Ok(device) => self.readings(index, device),
-            Err(code) => GpuReading::unreachable(index, code),
-        }
-    }
-
-    fn readings(&self, index: u32, device: nvmlDevice_t) -> GpuReading {
-        let is_on = |value: u32| value != 0;
-        GpuReading {
-            index,
-            handle: Ok(()),
-            name: text_of!(self, device, nvmlDeviceGetName),
-            uuid: text_of!(self, device, nvmlDeviceGetUUID),
-            serial: text_of!(self, device, nvmlDeviceGetSerial),
-            pci: self.pci(device),
-            capability: pair!(self, device, nvmlDeviceGetCudaComputeCapability; 0)
-                .map(|(major, minor)| (major.max(0) as u32, minor.max(0) as u32)),
-            memory: self.memory(device),
-            processes: self.processes(device),
-            graphics: self.graphics(device),
-            ecc: pair!(self, device, nvmlDeviceGetEccMode; 0)
-                .map(|(now, next)| (is_on(now), is_on(next))),
-            uncorrected: self.uncorrected(device),
-            retired: self.retired(device),
-            retirement_pending: value!(self, device, nvmlDeviceGetRetiredPagesPendingStatus; 0)
-                .map(is_on),
-            remapped: self.remapped(device),
-            // SAFETY: the device is a handle of this library.
-            inforom: read(&self.0.nvmlDeviceValidateInforom, (), |call, ()| unsafe {
-                call(device)
-            }),
-            temperature: value!(self, device, nvmlDeviceGetTemperature, GPU_SENSOR; 0),
-            slowdown: value!(self, device, nvmlDeviceGetTemperatureThreshold, SLOWDOWN; 0),
-            power: value!(self, device, nvmlDeviceGetPowerUsage; 0),
-            power_limit: value!(self, device, nvmlDeviceGetEnforcedPowerLimit; 0),
-            clock_reasons: value!(self, device, nvmlDeviceGetCurrentClocksEventReasons; 0)
-                .or_else(|_| value!(self, device, nvmlDeviceGetCurrentClocksThrottleReasons; 0)),
-            utilization: value!(self, device, nvmlDeviceGetUtilizationRates;
-                nvmlUtilization_t { gpu: 0, memory: 0 })
-            .map(|rates| rates.gpu),
-            pcie_width: self.both(
-                value!(self, device, nvmlDeviceGetCurrPcieLinkWidth; 0),
-                value!(self, device, nvmlDeviceGetMaxPcieLinkWidth; 0),
-            ),
-            pcie_generation: self.both(
-                value!(self, device, nvmlDeviceGetCurrPcieLinkGeneration; 0),
-                value!(self, device, nvmlDeviceGetMaxPcieLinkGeneration; 0),
-            ),
-            pcie_replays: value!(self, device, nvmlDeviceGetPcieReplayCounter; 0),
-            persistence: value!(self, device, nvmlDeviceGetPersistenceMode; 0).map(is_on),
-            mig: pair!(self, device, nvmlDeviceGetMigMode; 0).map(|(now, _)| is_on(now)),
-            compute_mode: value!(self, device, nvmlDeviceGetComputeMode; 0),
-        }
-    }
-
-    fn both<T>(&self, one: Field<T>, two: Field<T>) -> Field<(T, T)> {
-        Ok((one?, two?))
-    }
-
-    fn pci(&self, device: nvmlDevice_t) -> Field<String> {
-        let empty = nvmlPciInfo_t {
-            busIdLegacy: [0; 16],
-            domain: 0,
-            bus: 0,
-            device: 0,
-            pciDeviceId: 0,
-            pciSubSystemId: 0,
-            busId: [0; 32],
-        };
-        let info = value!(self, device, nvmlDeviceGetPciInfo_v3; empty)?;
-        Ok(text(&info.busId))
-    }
-
-    /// By the newer call, which counts what the driver keeps apart, and by the older one on drivers without it.
-    fn memory(&self, device: nvmlDevice_t) -> Field<MemoryReadout> {
-        let newer = nvmlMemory_v2_t {
-            version: size_of::<nvmlMemory_v2_t>() as c_uint | 2 << 24,
-            total: 0,
-            reserved: 0,
-            free: 0,
-            used: 0,
-        };
-        let newer = value!(self, device, nvmlDeviceGetMemoryInfo_v2; newer);
-        if let Ok(memory) = newer {
-            return Ok(MemoryReadout {
-                total: memory.total,
-                used: memory.used,
-                free: memory.free,
-            });
-        }
-        let older = nvmlMemory_t {
-            total: 0,
-            free: 0,
-            used: 0,
-        };
-        let memory = value!(self, device, nvmlDeviceGetMemoryInfo; older)?;
-        Ok(MemoryReadout {
-            total: memory.total,
-            used: memory.used,
-            free: memory.free,
-        })
-    }
-
-    /// By the newest call that the library has; the oldest has a shorter layout.
-    fn processes(&self, device: nvmlDevice_t) -> Field<Vec<(u32, Option<u64>)>> {
-        let used = |bytes: u64| (bytes != NOT_AVAILABLE).then_some(bytes);
-        let newest = &self.0.nvmlDeviceGetComputeRunningProcesses_v3;
-        let newer = &self.0.nvmlDeviceGetComputeRunningProcesses_v2;
-        for function in [newest, newer] {
-            // SAFETY: `list` gives a place for the count and room for as many elements as it says.
-            let listed = list(function, NO_PROCESS, |call, count, room| unsafe {
-                call(device, count, room)
-            });
-            if listed.as_ref().err() != Some(&FUNCTION_NOT_FOUND) {
-                let told =
-                    |process: nvmlProcessInfo_v2_t| (process.pid, used(process.usedGpuMemory));
-                return listed.map(|list| list.into_iter().map(told).collect());
-            }
-        }
-        let empty = nvmlProcessInfo_v1_t {
-            pid: 0,
-            usedGpuMemory: 0,
-        };
-        // SAFETY: as above, with the layout of this call.
-        let listed = list(
-            &self.0.nvmlDeviceGetComputeRunningProcesses,
-            empty,
-            |call, count, room| unsafe { call(device, count, room) },
-        );
-        let told = |process: nvmlProcessInfo_v1_t| (process.pid, used(process.usedGpuMemory));
-        listed.map(|list| list.into_iter().map(told).collect())
-    }
-
-    /// The oldest call, which has another layout, is left out: that displays take memory is worth no more.
-    fn graphics(&self, device: nvmlDevice_t) -> Field<usize> {
-        let function = &self.0.nvmlDeviceGetGraphicsRunningProcesses_v3;
-        // SAFETY: `list` gives a place for the count and room for as many elements as it says.
-        let listed = list(function, NO_PROCESS, |call, count, room| unsafe {
-            call(device, count, room)
-        });
-        listed.map(|processes| processes.len())
-    }
-
-    fn uncorrected(&self, device: nvmlDevice_t) -> Field<(u64, u64)> {
-        self.both(
-            value!(self, device, nvmlDeviceGetTotalEccErrors, UNCORRECTED, VOLATILE; 0),
-            value!(self, device, nvmlDeviceGetTotalEccErrors, UNCORRECTED, AGGREGATE; 0),
+        read(
+            &self.library.nvmlDeviceGetCount_v2,
+            0,
+            |call, place| unsafe { call(place) },
         )
-    }
-
-    /// Counts alone: without room for addresses the call says how many there are.
-    fn retired(&self, device: nvmlDevice_t) -> Field<(u32, u32)> {
-        let count = |cause| {
-            let function = &self.0.nvmlDeviceGetRetiredPages;
-            let mut counted = 0;
-            // SAFETY: the place for the count outlives the call, and a count of 0 says that there is no room for addresses.
-            let outcome = read(function, (), |call, ()| unsafe {
-                call(device, cause, &mut counted, null_mut())
-            });
-            match outcome {
-                Ok(()) | Err(INSUFFICIENT_SIZE) => Ok(counted),
-                Err(code) => Err(code),
-            }
-        };
-        self.both(count(BY_DOUBLE_BIT_ERRORS), count(BY_SINGLE_BIT_ERRORS))
-    }
-
-    fn remapped(&self, device: nvmlDevice_t) -> Field<Remapped> {
-        let function = &self.0.nvmlDeviceGetRemappedRows;
-        // SAFETY: the device is a handle of this library, and the places for all four values outlive the call.
-        let rows = read(
-            function,
-            [0; 4],
-            |call, [corrected, uncorrected, pending, failed]| unsafe {
-                call(device, corrected, uncorrected, pending, failed)
-            },
-        );
-        rows.map(|[_, uncorrectable, pending, failed]| Remapped {
-            uncorrectable,
-            pending: pending != 0,
-            failed: failed != 0,
-        })
     }
 }
 
 /// Calls a function that fills a list: first for the number of elements, then for them, with some room for new ones.
-fn list<F: Copy, T: Copy>(
+pub(super) fn list<F: Copy, T: Copy>(
     function: &Result<F, libloading::Error>,
     empty: T,
     call: impl Fn(F, *mut c_uint, *mut T) -> u32,

@@ -1,5 +1,6 @@
 //! What NVML tells of the GPUs. A value that it does not give stays a number: its return code.
 
+mod device;
 mod library;
 
 use std::ffi::c_char;
