@@ -374,3 +374,28 @@ fn texts_say_what_is_known_and_nothing_else() {
     assert!(!long.contains("free"), "{long}");
     assert_eq!(format!("{exhausted:?}"), long);
 }
+
+#[test]
+fn a_status_brings_its_remedy_through_every_wrapper() {
+    let too_new = || cuda("DriverError(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, \"…\")");
+    let expected = "update the driver, or build with a toolkit no newer than it";
+    assert_eq!(too_new().remedy(), Some(expected));
+    assert_eq!(too_new().context("a user's").remedy(), Some(expected));
+    assert_eq!(Error::from(too_new()).remedy(), Some(expected));
+    let any = anyhow::Error::from(too_new());
+    let dynamic: &(dyn std::error::Error + Send + Sync + 'static) = any.as_ref();
+    assert_eq!(dynamic.remedy(), Some(expected));
+    // It is none of the errors that a program can act on.
+    assert!(too_new().resource_exhausted().is_none() && too_new().device_fault().is_none());
+    let fault = cuda("DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, \"…\")");
+    assert_eq!(
+        fault.remedy(),
+        fault.device_fault().map(|fault| fault.remedy)
+    );
+    assert_eq!(
+        oom().remedy(),
+        None,
+        "an exhaustion has remedies of its own"
+    );
+    assert_eq!(CandleError::Msg("no code".to_owned()).remedy(), None);
+}

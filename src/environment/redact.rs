@@ -1,13 +1,21 @@
 //! Taking out what identifies a machine or a person.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use super::finding::Finding;
 use super::report::Gpu;
 use super::source::Source;
 
-/// Words to be taken out, each with what is put in its place.
-pub(super) type Words = Vec<(String, &'static str)>;
+/// Words to be taken out, each with what is put in its place. They are what must not be shown, so `Debug` does not show them either.
+#[derive(Clone)]
+pub(super) struct Words(Vec<(String, &'static str)>);
+
+impl fmt::Debug for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Words({})", self.0.len())
+    }
+}
 
 /// The names of user and host, as the variables have them. Names that are everybody's, and short ones, which are parts of other words,
 /// stay.
@@ -19,17 +27,17 @@ pub(super) fn private_words(source: &Source) -> Words {
         ("USERNAME", "<user>"),
         ("HOSTNAME", "<host>"),
     ];
-    named
+    let words = named
         .into_iter()
         .filter_map(|(name, instead)| Some((source.variable(name)?.to_owned(), instead)))
         .filter(|(word, _)| {
             word.len() > 2 && !matches!(word.as_str(), "root" | "user" | "localhost")
-        })
-        .collect()
+        });
+    Words(words.collect())
 }
 
 pub(super) fn apply(gpus: &mut [Gpu], findings: &mut [Finding], words: &Words) {
-    let mut words = words.clone();
+    let Words(mut words) = words.clone();
     for gpu in gpus {
         if let Some(serial) = gpu.serial.replace("<serial>".to_owned()) {
             words.push((serial, "<serial>"));
@@ -53,7 +61,7 @@ pub(super) fn apply(gpus: &mut [Gpu], findings: &mut [Finding], words: &Words) {
     }
 }
 
-fn text(text: &str, words: &Words) -> String {
+fn text(text: &str, words: &[(String, &'static str)]) -> String {
     let mut text = program_names(&paths(&uuids(text)));
     for (word, instead) in words.iter().filter(|(word, _)| !word.is_empty()) {
         text = whole_words(&text, word, instead);

@@ -55,3 +55,34 @@ impl<T: Send + 'static> Probe<T> {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_probe_that_stops_or_hangs_is_a_finding_and_others_go_on() {
+        let source = Arc::new(Source::of_this_process());
+        let stops = Probe::start("stops", &source, |_| -> u8 {
+            panic!("a probe's fault, on purpose")
+        });
+        let hangs = Probe::start("hangs", &source, |_| -> u8 {
+            loop {
+                thread::park();
+            }
+        });
+        let ends = Probe::start("ends", &source, |_| 7);
+        let mut findings = Vec::new();
+        let deadline = Instant::now() + Duration::from_millis(200);
+        assert_eq!(ends.finish(deadline, &mut findings), Some(7));
+        assert_eq!(stops.finish(deadline, &mut findings), None);
+        assert_eq!(hangs.finish(deadline, &mut findings), None);
+        let told: Vec<_> = findings
+            .iter()
+            .map(|finding| (finding.code.id, finding.seen.as_str()))
+            .collect();
+        assert_eq!(told, [("HR-002", "stops"), ("HR-001", "hangs")]);
+    }
+}

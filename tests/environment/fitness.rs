@@ -161,6 +161,7 @@ fn a_redacted_report_names_nobody() {
     for text in [
         serde_json::to_string(&redacted).unwrap(),
         redacted.to_string(),
+        format!("{redacted:?}"),
     ] {
         for private in [
             "alice",

@@ -47,7 +47,7 @@ fn a_healthy_machine_shows_none_of_them() {
 /// Codes that no machine in a folder can show: each is produced elsewhere, as named.
 const ELSEWHERE: [&str; 20] = [
     "HR-001", // library.rs: a library that hangs
-    "HR-002", // a probe that panics: none is known to
+    "HR-002", // timed.rs: a probe that panics
     "HR-100", "HR-114", "HR-200", "HR-300", "HR-400", "HR-500", "HR-600", "HR-700",
     "HR-800", // a healthy machine
     "HR-311", // judge/kernels.rs, a test of its own: only candle's kernels come with machine code

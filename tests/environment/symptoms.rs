@@ -350,6 +350,16 @@ pub const SYMPTOMS: &[Symptom] = &[
     ),
     symptom("CUDA 214, ECC", "HR-307", answering!("status.cuInit=214")),
     symptom(
+        "CUDA 700, a kernel's invalid address",
+        "HR-307",
+        answering!("status.cuInit=700"),
+    ),
+    symptom(
+        "CUDA 719, a kernel failed",
+        "HR-307",
+        answering!("status.cuInit=719"),
+    ),
+    symptom(
         "an unknown CUDA code",
         "HR-307",
         answering!("status.cuInit=4242"),
