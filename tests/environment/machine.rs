@@ -23,11 +23,12 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 
 fn workshop() -> &'static Workshop {
     WORKSHOP.get_or_init(|| {
-        let folder =
-            std::env::temp_dir().join(format!("candle-headroom-machines-{}", std::process::id()));
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("machines");
         fs::create_dir_all(&folder).unwrap();
         let libraries = [("new", &[][..]), ("old", &["--cfg", "old"])].map(|(name, options)| {
             let library = folder.join(format!("{name}.so"));
+            // Another program of these tests may be using it.
+            let part = folder.join(format!("{name}-{}.so", std::process::id()));
             let source =
                 Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/environment/stand_in.rs");
             // The compiler that builds this test, where cargo says which; cargo passes itself on to what it runs.
@@ -42,8 +43,9 @@ fn workshop() -> &'static Workshop {
                 "--check-cfg=cfg(old)",
                 "-Cpanic=abort",
             ]);
-            rustc.args(options).arg("-o").arg(&library).arg(source);
+            rustc.args(options).arg("-o").arg(&part).arg(source);
             assert!(rustc.status().expect("rustc").success());
+            fs::rename(part, &library).unwrap();
             library
         });
         Workshop { folder, libraries }
@@ -71,7 +73,8 @@ impl Machine {
     /// Linux with nothing in it.
     pub fn empty() -> Self {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let root = workshop().folder.join(number.to_string());
+        let root = format!("{}-{number}", std::process::id());
+        let root = workshop().folder.join(root);
         fs::create_dir_all(&root).unwrap();
         Self {
             root,
