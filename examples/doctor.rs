@@ -2,10 +2,10 @@
 //!
 //! `cargo run --example doctor -- [--json] [--redact] [--strict] [--require cuda,mem=8GiB]`
 //!
-//! It ends with 0 where the machine is fit, with 1 where there are warnings and `--strict` is given, and with 2 where it is not fit.
+//! It ends with 0 where the machine is fit, with 1 where there are warnings and `--strict` is given, with 2 where it is not fit, and with
+//! 3 where it was asked what it does not know, or where the report cannot be written.
 
-use std::io::{IsTerminal, stdout};
-use std::process::ExitCode;
+use std::io::{ErrorKind, IsTerminal, Write, stdout};
 
 use candle_core::DeviceLocation;
 use candle_headroom::{Environment, Report, Requirement, Severity};
@@ -28,8 +28,27 @@ struct Arguments {
     require: Option<Requirement>,
 }
 
-fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+/// It was asked what it does not know, or could not answer.
+const NO_ANSWER: i32 = 3;
+
+fn main() -> ! {
+    let code = match Arguments::try_parse() {
+        Ok(arguments) => check(&arguments),
+        Err(error) => {
+            let is_help = !error.use_stderr();
+            match error.print() {
+                Ok(()) if is_help => 0,
+                _ => NO_ANSWER,
+            }
+        }
+    };
+    // SAFETY: it ends the process, and nothing here is left to be dropped; what was printed is flushed. An ordinary end would run the
+    // destructors of the driver's libraries, which can wait for ever for a call that a probe had to leave behind.
+    unsafe { libc::_exit(code) }
+}
+
+/// Prints the report, and says how the program ends.
+fn check(arguments: &Arguments) -> i32 {
     let environment = Environment::new();
     let mut report = environment.check();
     // Real work, where this build can do any on a GPU.
@@ -47,28 +66,38 @@ fn main() -> ExitCode {
     if arguments.redact {
         report = report.redacted();
     }
-    if let Err(error) = print(&report, arguments.json) {
-        eprintln!("the report cannot be written: {error}");
-        return ExitCode::from(2);
+    match print(&report, arguments.json) {
+        // Whoever reads has read enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        Err(error) => {
+            // There may be no place left to say so.
+            let _ = writeln!(std::io::stderr(), "the report cannot be written: {error}");
+            return NO_ANSWER;
+        }
+        Ok(()) => {}
     }
     let is_fit = match &obstacles {
         Some(obstacles) => obstacles.is_empty(),
         None => report.worst() < Severity::Failure,
     };
     match (is_fit, report.worst()) {
-        (false, _) => ExitCode::from(2),
-        (true, Severity::Warning | Severity::Failure) if arguments.strict => ExitCode::from(1),
-        (true, _) => ExitCode::SUCCESS,
+        (false, _) => 2,
+        (true, Severity::Warning | Severity::Failure) if arguments.strict => 1,
+        (true, _) => 0,
     }
 }
 
-fn print(report: &Report, json: bool) -> anyhow::Result<()> {
-    match json {
-        true => println!("{}", serde_json::to_string_pretty(report)?),
-        false if stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() => {
-            println!("{}", report.coloured());
-        }
-        false => println!("{report}"),
+fn print(report: &Report, json: bool) -> std::io::Result<()> {
+    // The variable counts where it is set to something: no-color.org.
+    let no_colours = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let mut out = stdout().lock();
+    if json {
+        serde_json::to_writer_pretty(&mut out, report)?;
+        writeln!(out)?;
+    } else if out.is_terminal() && !no_colours {
+        writeln!(out, "{}", report.coloured())?;
+    } else {
+        writeln!(out, "{report}")?;
     }
-    Ok(())
+    out.flush()
 }

@@ -47,6 +47,7 @@ mod batch;
 mod environment;
 mod error;
 mod facts;
+mod files;
 mod memory;
 mod optim;
 #[cfg(feature = "testing")]

@@ -6,13 +6,22 @@ use std::time::{Duration, Instant};
 
 /// The example's program, which `cargo test` builds beside the tests'.
 fn doctor(arguments: &[&str]) -> Output {
-    let test = std::env::current_exe().unwrap();
-    let program: PathBuf = test.ancestors().nth(2).unwrap().join("examples/doctor");
-    let mut command = Command::new(program.with_extension(std::env::consts::EXE_EXTENSION));
+    let mut command = program();
     command
         .args(arguments)
         .output()
-        .expect("the example, built by `cargo test` or `cargo build --examples`")
+        .expect("the example's output")
+}
+
+fn program() -> Command {
+    let test = std::env::current_exe().unwrap();
+    let program: PathBuf = test.ancestors().nth(2).unwrap().join("examples/doctor");
+    let program = program.with_extension(std::env::consts::EXE_EXTENSION);
+    assert!(
+        program.exists(),
+        "`cargo test` or `cargo build --examples` builds it"
+    );
+    Command::new(program)
 }
 
 fn json(arguments: &[&str]) -> serde_json::Value {
@@ -79,10 +88,82 @@ fn a_requirement_that_nothing_meets_is_in_the_report() {
 #[test]
 fn a_requirement_that_is_none_is_refused() {
     let output = doctor(&["--require", "gpu"]);
-    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(
+        output.status.code(),
+        Some(3),
+        "not what an unfit machine gives"
+    );
+    assert_eq!(doctor(&["--help"]).status.code(), Some(0));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(
         text.contains("give `cpu`, `cuda`, or `cuda,mem=8GiB`"),
         "{text}"
     );
+}
+
+/// The driver's libraries may have destructors that wait for a call which a probe had to leave behind.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_library_that_hangs_at_the_end_does_not_hold_the_doctor() {
+    const LIBRARY: &str = r#"
+        #[unsafe(no_mangle)]
+        pub extern "C" fn cuInit(_flags: u32) -> u32 { 999 }
+        extern "C" fn at_end() { loop { std::thread::park(); } }
+        #[used]
+        #[unsafe(link_section = ".fini_array")]
+        static AT_END: extern "C" fn() = at_end;
+    "#;
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("hangs-at-end");
+    std::fs::create_dir_all(&folder).unwrap();
+    let source = folder.join("library.rs");
+    std::fs::write(&source, LIBRARY).unwrap();
+    let mut rustc = Command::new("rustc");
+    rustc.args(["--edition=2024", "--crate-type=cdylib", "-o"]);
+    rustc.arg(folder.join("libcuda.so.1")).arg(&source);
+    assert!(rustc.status().expect("rustc").success());
+
+    let mut path = std::ffi::OsString::from(&folder);
+    if let Some(more) = std::env::var_os("LD_LIBRARY_PATH") {
+        path.push(":");
+        path.push(more);
+    }
+    let mut doctor = program();
+    doctor.env("LD_LIBRARY_PATH", path);
+    let mut child = doctor.stdout(std::process::Stdio::null()).spawn().unwrap();
+    let started = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if started.elapsed() > Duration::from_secs(20) {
+            child.kill().unwrap();
+            panic!("it waits for the library");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn output_that_is_closed_or_full_is_no_crash() {
+    let full = std::fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let output = program().stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.starts_with("the report cannot be written"), "{text}");
+
+    let mut child = program()
+        .args(["--require", "cpu"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "what the machine is, whoever reads"
+    );
+    assert!(output.stderr.is_empty());
 }

@@ -18,7 +18,8 @@ use super::{redact, smoke};
 ///
 /// Every library is loaded when it is asked for, so a build without the feature `cuda` checks as much as one with it, on machines on
 /// which a program that links CUDA would not even start. Calls that can hang run in threads of their own; one that does not end in
-/// time is left behind there.
+/// time is left behind there, and the report comes without it. At the process's end destructors of the driver's libraries may wait
+/// for such a call: a program that has to end then is best ended by `_exit`, as the example `doctor` is.
 ///
 /// ```
 /// use candle_headroom::{Environment, Requirement};
@@ -49,7 +50,9 @@ impl Environment {
 
     /// Reads `/proc`, `/sys`, `/dev`, `/etc` and all libraries below this folder, as a test or the check of an image does.
     ///
-    /// NVML and libcuda are then loaded from there and from nowhere else.
+    /// NVML and libcuda are then loaded from there and from nowhere else, **which runs the code in them in this process**: name only
+    /// folders that you would run a program from, and check an image of unknown origin where it can do no harm. Links in it are followed
+    /// as the machine would follow them, and never lead out of the folder.
     #[must_use]
     pub fn root(mut self, root: impl Into<PathBuf>) -> Self {
         self.source.root = root.into();
@@ -99,7 +102,7 @@ impl Environment {
     pub fn check(&self) -> Report {
         let source = Arc::new(self.source.clone());
         let mut findings = Vec::new();
-        let facts = Facts::gather(source, Instant::now() + self.time_limit, &mut findings);
+        let facts = Facts::gather(source, self.deadline(), &mut findings);
         findings.extend(judge(&facts));
         Report::new(findings, &facts, redact::private_words(&self.source))
     }
@@ -119,11 +122,15 @@ impl Environment {
     pub fn smoke_test(&self, device: DeviceLocation) -> Finding {
         let source = Arc::new(self.source.clone());
         let probe = Probe::start("the smoke test", &source, move |_| smoke::test(device));
-        let mut findings = Vec::new();
-        let finding = probe.finish(Instant::now() + self.time_limit, &mut findings);
-        finding
-            .or_else(|| findings.pop())
-            .unwrap_or_else(smoke::unknown)
+        smoke::finish(probe, device, self.deadline())
+    }
+
+    /// A limit beyond what the clock can count is none.
+    fn deadline(&self) -> Instant {
+        const FAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+        let now = Instant::now();
+        now.checked_add(self.time_limit)
+            .unwrap_or_else(|| now + FAR)
     }
 }
 

@@ -170,8 +170,12 @@ codes! {
         "a reload of systemd on the host takes the GPU away from running containers: NVML and CUDA fail (999)"
         "create the container anew; to keep it from coming back pass the nodes in by `--device`, or have docker use cgroupfs"
         "docker run --gpus all --device /dev/nvidiactl --device /dev/nvidia-uvm --device /dev/nvidia0 …";
+    PASSED_THROUGH = "HR-118" Note no_cuda
+        "the GPU is set aside for virtual machines"
+        "programs on the host cannot use it: training and inference run on the CPU"
+        "nothing, unless the host should use it: then take it off vfio-pci, and load the driver" "lspci -k -d 10de:";
 
-    GPU_HEALTHY = "HR-200" Ok runs "a GPU in order" "" "" "";
+    GPU = "HR-200" Ok runs "model and state" "" "" "";
     NVML_MISSING = "HR-201" Warning runs
         "NVML cannot be loaded"
         "the GPU's memory, health and neighbours are not known"
@@ -187,7 +191,7 @@ codes! {
         "the GPU is divided (MIG)"
         "a program sees one instance and its memory; memory by process may be unknown"
         "name the instance that is meant in CUDA_VISIBLE_DEVICES" "nvidia-smi -L";
-    PERSISTENCE_OFF = "HR-205" Warning runs
+    PERSISTENCE_OFF = "HR-205" Note runs
         "persistence mode is off"
         "the driver unloads between programs: each start takes seconds longer, and settings are lost"
         "switch it on" "sudo nvidia-smi -pm 1";
@@ -222,7 +226,7 @@ codes! {
         "the GPU is hot"
         "its clocks go down, and with them the speed"
         "check fans, airflow and dust" "nvidia-smi -q -d TEMPERATURE";
-    CLOCKS_HARDWARE = "HR-214" Failure runs
+    CLOCKS_HARDWARE = "HR-214" Warning runs
         "the hardware holds the GPU's clocks down"
         "it runs at a fraction of its speed"
         "check power supply, its cables and cooling" "nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE";
@@ -238,7 +242,7 @@ codes! {
         "copies to and from the GPU take longer; an idle GPU lowers its link by itself"
         "look again under load; if it stays, check the slot and the riser" "nvidia-smi -q -d PCIE";
     NEIGHBOUR = "HR-218" Warning runs
-        "most of the GPU's memory is in use by others"
+        "most of the GPU's memory is in use"
         "programs run out of memory (2) sooner than they would"
         "end what is not needed, or set a limit (`DeviceMemory::cuda(0).limit(…)`)"
         "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv";
@@ -251,7 +255,7 @@ codes! {
     PROCESSES_WRONG = "HR-221" Note runs
         "this driver reports memory by process wrongly"
         "who holds memory on the GPU cannot be told"
-        "update the driver: 535.43 to 535.85 are affected" "";
+        "update the driver: 535.43 to 535.97 are affected" "";
     INFOROM = "HR-222" Warning runs
         "the GPU's infoROM is corrupt"
         "its records of errors and its settings cannot be trusted"
@@ -335,7 +339,7 @@ codes! {
         "use f16 or f32" "";
 
     LIBRARIES_FOUND = "HR-400" Ok runs "CUDA's libraries are found" "" "" "";
-    LIBRARIES_MISSING = "HR-401" Failure no_cuda
+    LIBRARIES_MISSING = "HR-401" Note no_cuda
         "libraries that candle's feature `cuda` links against are not on the library path"
         "a program built with it does not start: the loader ends it before `main` (127)"
         "install the CUDA runtime, or put its folder on LD_LIBRARY_PATH" "ldconfig -p | grep -E 'cudart|cublas|curand|nvrtc'";

@@ -107,8 +107,11 @@ impl Facts {
         told.or_else(|| self.kernel.as_ref()?.module.as_deref()?.parse().ok())
     }
 
-    /// The newest CUDA that the driver supports.
+    /// The newest CUDA that the driver supports; none where there is no GPU, since a stub of libcuda has an answer too.
     pub(super) fn cuda_of_driver(&self) -> Option<Version> {
+        if !self.shows_gpu() {
+            return None;
+        }
         let told = match (&self.cuda_version, &self.nvml) {
             (Some(Ok(Ok(number))), _) => *number,
             (
@@ -133,17 +136,39 @@ impl Facts {
         }
     }
 
-    /// CUDA's device that is this GPU, by the UUID, since the two count in different orders.
-    fn cuda_device(&self, gpu: &GpuReading) -> Option<&CudaDevice> {
+    /// CUDA's device that is this GPU, and its number there, by the UUID, since the two count in different orders.
+    fn cuda_device(&self, gpu: &GpuReading) -> Option<(u32, &CudaDevice)> {
         let uuid = gpu.uuid.as_ref().ok()?;
-        let mut devices = self.cuda_devices().iter();
-        devices.find(|device| device.uuid.as_ref() == Some(uuid))
+        let mut devices = (0..).zip(self.cuda_devices());
+        devices.find(|(_, device)| device.uuid.as_ref() == Some(uuid))
+    }
+
+    /// Bytes in all and free, by NVML; of a GPU that shares the host's memory, the host's. What is free on a divided GPU belongs to
+    /// its instances, and which of them is seen is not known.
+    fn memory(
+        &self,
+        gpu: Option<&GpuReading>,
+        device: Option<&CudaDevice>,
+    ) -> (Option<u64>, Option<u64>) {
+        let told = gpu
+            .and_then(|gpu| gpu.memory.ok())
+            .filter(|memory| memory.total > 0);
+        match (told, &self.host) {
+            (Some(memory), _) => {
+                let is_divided = gpu.is_some_and(|gpu| gpu.mig == Ok(true));
+                (Some(memory.total), (!is_divided).then_some(memory.free))
+            }
+            (None, Some(host)) if device.is_some_and(|device| device.integrated) => {
+                (host.memory.capacity(), host.memory.free())
+            }
+            (None, _) => (None, None),
+        }
     }
 
     /// From NVML, or from CUDA where NVML does not tell it.
     pub(super) fn capability(&self, gpu: &GpuReading) -> Option<(u32, u32)> {
         let told = gpu.capability.ok();
-        told.or_else(|| self.cuda_device(gpu)?.capability)
+        told.or_else(|| self.cuda_device(gpu)?.1.capability)
     }
 
     /// All GPUs with what is known of them: NVML's list, and CUDA's where there is no NVML.
@@ -155,47 +180,57 @@ impl Facts {
             .iter()
             .any(|gpu| self.cuda_device(gpu).is_some());
         let by_nvml = self.gpus().iter().enumerate().map(|(place, gpu)| {
-            let memory = gpu.memory.ok().filter(|memory| memory.total > 0);
+            let device = self.cuda_device(gpu);
+            let (memory_total, memory_free) =
+                self.memory(Some(gpu), device.map(|(_, device)| device));
             Gpu {
                 index: gpu.index,
+                ordinal: device.map(|(ordinal, _)| ordinal),
                 name: gpu.name.clone().ok(),
                 uuid: gpu.uuid.clone().ok(),
                 serial: gpu.serial.clone().ok(),
                 pci: gpu.pci.clone().ok(),
                 compute_capability: self.capability(gpu),
-                memory_total: memory.map(|memory| memory.total),
-                memory_free: memory.map(|memory| memory.free),
+                memory_total,
+                memory_free,
                 visible: match is_listed {
-                    true => self.cuda_device(gpu).is_some(),
+                    true => device.is_some(),
                     false => visible.names_instances || visible.gpus.contains(&place),
                 },
             }
         });
-        let by_cuda = self
-            .cuda_devices()
-            .iter()
-            .zip(0..)
-            .map(|(device, index)| Gpu {
+        let by_cuda = self.cuda_devices().iter().zip(0..).map(|(device, index)| {
+            let (memory_total, memory_free) = self.memory(None, Some(device));
+            Gpu {
                 index,
+                ordinal: Some(index),
                 name: device.name.clone(),
                 uuid: device.uuid.clone(),
                 compute_capability: device.capability,
+                memory_total,
+                memory_free,
                 visible: true,
                 ..Gpu::default()
-            });
+            }
+        });
         match self.gpus().is_empty() {
             true => by_cuda.collect(),
             false => by_nvml.collect(),
         }
     }
 
-    /// What CUDA_VISIBLE_DEVICES leaves of the GPUs that NVML lists.
+    /// What CUDA_VISIBLE_DEVICES leaves of the GPUs that NVML lists. Where it seems to leave none and CUDA lists devices all the same,
+    /// CUDA is right.
     pub(super) fn visible(&self) -> Visible {
         let uuids: Vec<_> = self
             .gpus()
             .iter()
             .map(|gpu| gpu.uuid.as_deref().unwrap_or_default())
             .collect();
-        Visible::parse(self.source.variable("CUDA_VISIBLE_DEVICES"), &uuids)
+        let visible = Visible::parse(self.source.variable("CUDA_VISIBLE_DEVICES"), &uuids);
+        match visible.hides_all() && self.cuda_finds_devices() {
+            true => Visible::parse(None, &uuids),
+            false => visible,
+        }
     }
 }

@@ -1,5 +1,7 @@
 use std::borrow::Cow;
 
+use candle_core::DeviceLocation;
+
 use super::code::{FindingCode, Severity};
 use crate::facts::Status;
 
@@ -21,6 +23,9 @@ pub struct Finding {
     pub code: &'static FindingCode,
     /// Which GPU it is about, by NVML's number; `None` for the machine.
     pub gpu: Option<u32>,
+    /// Which of candle's devices it is about, where work was tried on one.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "device"))]
+    pub device: Option<DeviceLocation>,
     /// The evidence.
     pub seen: String,
     /// What it leads to here.
@@ -43,11 +48,26 @@ fn general<S: serde::Serializer>(code: &FindingCode, serializer: S) -> Result<S:
     map.end()
 }
 
+/// As in `cuda:0`.
+#[cfg(feature = "serde")]
+fn device<S: serde::Serializer>(
+    device: &Option<DeviceLocation>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let name = device.map(|device| match device {
+        DeviceLocation::Cpu => "cpu".to_owned(),
+        DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
+        DeviceLocation::Metal { gpu_id } => format!("metal:{gpu_id}"),
+    });
+    serde::Serialize::serialize(&name, serializer)
+}
+
 impl Finding {
     pub(super) fn new(code: &'static FindingCode, seen: impl Into<String>) -> Self {
         Self {
             code,
             gpu: None,
+            device: None,
             seen: seen.into(),
             leads_to: Cow::Borrowed(code.leads_to),
             next_step: Cow::Borrowed(code.next_step),
@@ -66,6 +86,12 @@ impl Finding {
         if self.command.contains(" -i N") {
             self.command = Cow::Owned(self.command.replace(" -i N", &format!(" -i {gpu}")));
         }
+        self
+    }
+
+    /// About one of candle's devices.
+    pub(super) fn of(mut self, device: DeviceLocation) -> Self {
+        self.device = Some(device);
         self
     }
 

@@ -1,4 +1,5 @@
 use bytesize::ByteSize;
+use candle_core::DeviceLocation;
 
 use super::code::{
     CUDA_STARTS, FindingCode, MEMORY_NOT_TOLD, NO_GPU, NO_USABLE_GPU, NOT_ENOUGH_MEMORY, Severity,
@@ -39,6 +40,8 @@ pub struct Report {
 pub struct Gpu {
     /// NVML's number, by PCI address; CUDA's where there is no NVML.
     pub index: u32,
+    /// CUDA's number, where it is known which of CUDA's devices this is.
+    pub ordinal: Option<u32>,
     /// Such as `NVIDIA H200`.
     pub name: Option<String>,
     /// `GPU-…`.
@@ -49,9 +52,9 @@ pub struct Gpu {
     pub pci: Option<String>,
     /// Major and minor.
     pub compute_capability: Option<(u32, u32)>,
-    /// Bytes.
+    /// Bytes; the host's where the GPU shares them.
     pub memory_total: Option<u64>,
-    /// Bytes that are free at the moment of the check.
+    /// Bytes that are free at the moment of the check; `None` for a GPU that is divided (MIG), whose instances have parts of it.
     pub memory_free: Option<u64>,
     /// Whether this process sees it: by CUDA's own list, or by CUDA_VISIBLE_DEVICES where there is none. The variable's numbers count in
     /// CUDA's order, which on machines with different GPUs need not be NVML's.
@@ -96,16 +99,16 @@ impl Report {
         self.obstacles(requirement).is_empty()
     }
 
-    /// What stands in the way; empty where nothing does. What concerns one GPU stands in the way where no other is left.
+    /// What stands in the way; empty where nothing does. What concerns one GPU stands in the way where no other is left, and in the
+    /// CPU's way stands failed work on it alone (see [`smoke_test`](crate::Environment::smoke_test)).
     pub fn obstacles(&self, requirement: Requirement) -> Vec<Finding> {
         match requirement {
             Requirement::Cpu => {
-                let of_host = |finding: &&Finding| {
+                let of_cpu = |finding: &&Finding| {
                     finding.severity() == Severity::Failure
-                        && !finding.code.prevents_cuda
-                        && finding.gpu.is_none()
+                        && finding.device == Some(DeviceLocation::Cpu)
                 };
-                self.findings.iter().filter(of_host).cloned().collect()
+                self.findings.iter().filter(of_cpu).cloned().collect()
             }
             Requirement::CudaInference => self.obstacles_to_cuda(),
             Requirement::CudaTraining { bytes } => {
@@ -164,23 +167,45 @@ impl Report {
         }
     }
 
+    /// The GPU that a finding is about; `None` for the machine, and for a device of CUDA's that is not known to be one of the GPUs.
+    fn about(&self, finding: &Finding) -> Option<u32> {
+        let by_ordinal = || match finding.device {
+            Some(DeviceLocation::Cuda { gpu_id }) => {
+                let ordinal = u32::try_from(gpu_id).ok();
+                let mut gpus = self.gpus.iter();
+                Some(
+                    gpus.find(|gpu| gpu.ordinal.is_some() && gpu.ordinal == ordinal)?
+                        .index,
+                )
+            }
+            _ => None,
+        };
+        finding.gpu.or_else(by_ordinal)
+    }
+
+    /// What keeps programs off one GPU or off all. Work that failed on another kind of device says nothing about them.
+    fn against_cuda(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|finding| {
+            let elsewhere = matches!(
+                finding.device,
+                Some(DeviceLocation::Cpu | DeviceLocation::Metal { .. })
+            );
+            finding.code.prevents_cuda && !elsewhere
+        })
+    }
+
     /// GPUs that are visible and in order.
     fn usable(&self) -> impl Iterator<Item = &Gpu> {
         self.gpus.iter().filter(|gpu| {
-            let mut about = self
-                .findings
-                .iter()
-                .filter(|finding| finding.gpu == Some(gpu.index));
-            gpu.visible && !about.any(|finding| finding.code.prevents_cuda)
+            let mut against = self.against_cuda();
+            gpu.visible && !against.any(|finding| self.about(finding) == Some(gpu.index))
         })
     }
 
     fn obstacles_to_cuda(&self) -> Vec<Finding> {
         let has_usable = self.usable().next().is_some();
-        let in_the_way = |finding: &&Finding| {
-            finding.code.prevents_cuda && (finding.gpu.is_none() || !has_usable)
-        };
-        let mut obstacles: Vec<_> = self.findings.iter().filter(in_the_way).cloned().collect();
+        let in_the_way = |finding: &&Finding| self.about(finding).is_none() || !has_usable;
+        let mut obstacles: Vec<_> = self.against_cuda().filter(in_the_way).cloned().collect();
         // Nothing that speaks against it is not enough: a probe may not have ended.
         if obstacles.is_empty() && (!has_usable || !self.has(&CUDA_STARTS)) {
             let seen = match self.gpus.len() {

@@ -1,8 +1,11 @@
+use std::time::Instant;
+
 use candle_core::{D, Device, DeviceLocation, Result, Tensor, Var};
 use candle_nn::Optimizer;
 
 use super::code::{SMOKE_FAILED, SMOKE_PASSED, SMOKE_WRONG};
 use super::finding::Finding;
+use super::timed::Probe;
 use crate::{AdamW, Error, ParamsAdamW};
 
 /// How far a result may be from what it must be, relative to its size: TF32 and other orders of summing stay far below it.
@@ -16,12 +19,12 @@ enum Trouble {
 
 /// Opens the device and works on it.
 pub(super) fn test(location: DeviceLocation) -> Finding {
-    let place = match location {
-        DeviceLocation::Cpu => "CPU".to_owned(),
-        DeviceLocation::Cuda { gpu_id } => format!("CUDA device {gpu_id}"),
-        DeviceLocation::Metal { gpu_id } => format!("Metal device {gpu_id}"),
-    };
-    match run(location) {
+    told(location, run(location))
+}
+
+fn told(location: DeviceLocation, outcome: std::result::Result<(), Trouble>) -> Finding {
+    let place = name(location);
+    let finding = match outcome {
         Ok(()) => {
             let seen =
                 format!("{place}: allocated, launched, multiplied, read back, one step of AdamW");
@@ -37,12 +40,34 @@ pub(super) fn test(location: DeviceLocation) -> Finding {
         Err(Trouble::Wrong(step, what)) => {
             Finding::new(&SMOKE_WRONG, format!("{place}, {step}: {what}"))
         }
-    }
+    };
+    finding.of(location)
 }
 
-/// What is left to say where not even a thread could tell how it went.
-pub(super) fn unknown() -> Finding {
-    Finding::new(&SMOKE_FAILED, "it has not ended")
+/// Waits for the test. Work that hangs or stops is work that failed.
+pub(super) fn finish(
+    probe: Probe<Finding>,
+    location: DeviceLocation,
+    deadline: Instant,
+) -> Finding {
+    let mut troubles = Vec::new();
+    probe.finish(deadline, &mut troubles).unwrap_or_else(|| {
+        let troubles = troubles.iter().map(|trouble| trouble.code.title);
+        let troubles: Vec<_> = troubles.collect();
+        let seen = format!("{}: {}", name(location), troubles.join(", "));
+        Finding::new(&SMOKE_FAILED, seen)
+            .next("look into the kernel log for Xid messages and hung tasks")
+            .by("sudo dmesg | grep -iE 'xid|hung|nvrm'")
+            .of(location)
+    })
+}
+
+fn name(location: DeviceLocation) -> String {
+    match location {
+        DeviceLocation::Cpu => "CPU".to_owned(),
+        DeviceLocation::Cuda { gpu_id } => format!("CUDA device {gpu_id}"),
+        DeviceLocation::Metal { gpu_id } => format!("Metal device {gpu_id}"),
+    }
 }
 
 fn run(location: DeviceLocation) -> std::result::Result<(), Trouble> {
@@ -121,4 +146,55 @@ fn compare(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::environment::source::Source;
+
+    #[test]
+    fn work_that_hangs_or_stops_has_failed() {
+        let source = Arc::new(Source::of_this_process());
+        let hangs = Probe::start("the smoke test", &source, |_| -> Finding {
+            loop {
+                thread::park();
+            }
+        });
+        let stops = Probe::start("the smoke test", &source, |_| -> Finding {
+            panic!("a driver's fault, on purpose")
+        });
+        for (probe, says) in [
+            (hangs, "did not end in time"),
+            (stops, "stopped before its end"),
+        ] {
+            let deadline = Instant::now() + Duration::from_millis(100);
+            let finding = finish(probe, DeviceLocation::Cuda { gpu_id: 1 }, deadline);
+            assert_eq!(finding.code.id, "HR-901");
+            assert!(finding.seen.contains("CUDA device 1") && finding.seen.contains(says));
+        }
+    }
+
+    #[test]
+    fn wrong_results_are_found() {
+        let wrong = |value| {
+            let outcome = compare("multiplying", &[vec![1., value]], |_, column| {
+                1. + column as f32
+            });
+            matches!(outcome, Err(Trouble::Wrong(..)))
+        };
+        assert!(!wrong(2.) && wrong(2.1) && wrong(f32::NAN));
+        let finding = told(
+            DeviceLocation::Cpu,
+            Err(Trouble::Wrong("a step", "1 instead of 2".to_owned())),
+        );
+        assert_eq!(
+            (finding.code.id, finding.device),
+            ("HR-902", Some(DeviceLocation::Cpu))
+        );
+    }
 }

@@ -1,10 +1,11 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use super::probe::ptx::Kernels;
+use crate::files;
 
 /// Where the probes look: the files below a root folder, and a set of variables. Nothing here fails other than by a result, whatever
 /// the files hold.
@@ -15,10 +16,12 @@ pub(super) struct Source {
     pub(super) kernels: Vec<Kernels>,
 }
 
-/// The most that is read of a file, in bytes; what `/proc` and `/sys` hold is far below it.
-const MOST: u64 = 1 << 20;
-/// The most of a log.
-const MOST_OF_LOG: u64 = 4 << 20;
+/// The most that is kept of a log, from its end, in bytes.
+const MOST_OF_LOG: usize = 4 << 20;
+/// The most that is read of a log to come to its end: the kernel's own gives its records from the oldest on.
+const LONGEST_LOG: usize = 64 << 20;
+/// So many links in a path are followed, as many as Linux follows.
+const MOST_LINKS: usize = 40;
 /// The most entries of a folder.
 const MOST_ENTRIES: usize = 20_000;
 
@@ -37,10 +40,40 @@ impl Source {
         self.root == Path::new("/")
     }
 
-    /// A path of the machine's, as it lies below the root.
-    pub(super) fn below(&self, path: impl AsRef<Path>) -> PathBuf {
+    /// Where a path of the machine's lies below the root. Links are followed as the machine would follow them: an absolute one stays
+    /// below the root, and so does one with too many `..`.
+    pub(super) fn below(&self, path: impl AsRef<Path>) -> io::Result<PathBuf> {
         let path = path.as_ref();
-        self.root.join(path.strip_prefix("/").unwrap_or(path))
+        if self.is_this_machine() {
+            return Ok(Path::new("/").join(path));
+        }
+        let mut links = 0;
+        let mut inside = PathBuf::new();
+        let mut ahead: Vec<_> = steps(path);
+        while let Some(step) = ahead.pop() {
+            match Path::new(&step).components().next() {
+                Some(Component::Normal(name)) => inside.push(name),
+                Some(Component::ParentDir) => {
+                    inside.pop();
+                    continue;
+                }
+                Some(Component::RootDir) => {
+                    inside.clear();
+                    continue;
+                }
+                _ => continue,
+            }
+            let Ok(target) = fs::read_link(self.root.join(&inside)) else {
+                continue;
+            };
+            links += 1;
+            if links > MOST_LINKS {
+                return Err(io::Error::other("too many links"));
+            }
+            inside.pop();
+            ahead.extend(steps(&target));
+        }
+        Ok(self.root.join(inside))
     }
 
     pub(super) fn variable(&self, name: &str) -> Option<&str> {
@@ -54,7 +87,7 @@ impl Source {
     }
 
     pub(super) fn exists(&self, path: impl AsRef<Path>) -> bool {
-        self.below(path).exists()
+        self.below(path).is_ok_and(|path| path.exists())
     }
 
     /// A short file's text without the white space around it; `None` where it cannot be read.
@@ -65,40 +98,38 @@ impl Source {
 
     /// The beginning of a file; what is no UTF-8 is replaced.
     pub(super) fn text(&self, path: impl AsRef<Path>) -> io::Result<String> {
-        let mut bytes = Vec::new();
-        open(&self.below(path))?
-            .take(MOST)
-            .read_to_end(&mut bytes)?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        files::text(&self.below(path)?)
+    }
+
+    /// Whether a file says that it is a program or library for processors of another word size, which the loader passes over.
+    pub(super) fn is_of_other_class(&self, path: impl AsRef<Path>) -> bool {
+        const CLASS: u8 = match cfg!(target_pointer_width = "64") {
+            true => 2,
+            false => 1,
+        };
+        let mut head = [0; 5];
+        let read = self
+            .below(path)
+            .and_then(|path| files::open(&path)?.read_exact(&mut head));
+        read.is_ok() && head.starts_with(b"\x7fELF") && head[4] != CLASS
     }
 
     /// The end of a log. The kernel's own gives one record at a time, and then says that it would have to wait.
     pub(super) fn log(&self, path: impl AsRef<Path>) -> io::Result<String> {
-        let mut file = open(&self.below(path))?;
+        let mut file = files::open(&self.below(path)?)?;
         let length = file.metadata()?.len();
-        if length > MOST_OF_LOG {
+        if length > MOST_OF_LOG as u64 {
             file.seek(SeekFrom::End(-(MOST_OF_LOG as i64)))?;
         }
-        let (mut log, mut record) = (Vec::new(), [0; 16 << 10]);
-        while (log.len() as u64) < MOST_OF_LOG {
-            match file.read(&mut record) {
-                Ok(0) => break,
-                Ok(read) => log.extend_from_slice(&record[..read]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // The kernel's log: a record was overwritten while it was read; the next read goes on behind it.
-                Err(error) if error.kind() == ErrorKind::BrokenPipe => continue,
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(_) if !log.is_empty() => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(String::from_utf8_lossy(&log).into_owned())
+        end_of(file)
     }
 
     /// The names in a folder, in order; none where it cannot be read.
     pub(super) fn names(&self, folder: impl AsRef<Path>) -> Vec<String> {
-        let entries = fs::read_dir(self.below(folder)).into_iter().flatten();
+        let entries = self.below(folder).and_then(fs::read_dir);
         let mut names: Vec<_> = entries
+            .into_iter()
+            .flatten()
             .take(MOST_ENTRIES)
             .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
             .collect();
@@ -108,7 +139,9 @@ impl Source {
 
     /// The last part of what a link points to.
     pub(super) fn link_name(&self, path: impl AsRef<Path>) -> Option<String> {
-        let target = fs::read_link(self.below(path)).ok()?;
+        let path = path.as_ref();
+        let folder = self.below(path.parent()?).ok()?;
+        let target = fs::read_link(folder.join(path.file_name()?)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
     }
 
@@ -118,7 +151,7 @@ impl Source {
             .root
             .canonicalize()
             .unwrap_or_else(|_| self.root.clone());
-        match self.below(&path).canonicalize() {
+        match self.below(&path).and_then(|path| path.canonicalize()) {
             Ok(full) => Path::new("/").join(full.strip_prefix(&root).unwrap_or(&full)),
             Err(_) => path.as_ref().to_owned(),
         }
@@ -128,8 +161,8 @@ impl Source {
     pub(super) fn opens(&self, path: impl AsRef<Path>) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.read(true).write(true);
-        without_waiting(&mut options)
-            .open(self.below(path))
+        files::without_waiting(&mut options)
+            .open(self.below(path)?)
             .map(drop)
     }
 }
@@ -145,22 +178,49 @@ pub(super) fn strings(
         .collect()
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true);
-    without_waiting(&mut options).open(path)
+/// The parts of a path, the first one last; an absolute path's root is one of them.
+fn steps(path: &Path) -> Vec<OsString> {
+    let parts = path.components().rev();
+    parts.map(|part| part.as_os_str().to_owned()).collect()
 }
 
-/// A pipe without a writer, or the kernel's log at its end, would wait for ever.
-#[cfg(target_os = "linux")]
-fn without_waiting(options: &mut OpenOptions) -> &mut OpenOptions {
-    use std::os::unix::fs::OpenOptionsExt;
-    /// The same number on every architecture that CUDA exists for.
-    const O_NONBLOCK: i32 = 0o4000;
-    options.custom_flags(O_NONBLOCK)
+/// The last part of what is left to read.
+fn end_of(mut log: impl Read) -> io::Result<String> {
+    let (mut kept, mut record, mut total) = (Vec::new(), [0; 16 << 10], 0);
+    while total < LONGEST_LOG {
+        match log.read(&mut record) {
+            Ok(0) => break,
+            Ok(read) => {
+                total += read;
+                kept.extend_from_slice(&record[..read]);
+                // Not at every record, which would move all bytes for each.
+                if kept.len() > 2 * MOST_OF_LOG {
+                    kept.drain(..kept.len() - MOST_OF_LOG);
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            // The kernel's log: a record was overwritten while it was read; the next read goes on behind it.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => continue,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(_) if !kept.is_empty() => break,
+            Err(error) => return Err(error),
+        }
+    }
+    kept.drain(..kept.len().saturating_sub(MOST_OF_LOG));
+    Ok(String::from_utf8_lossy(&kept).into_owned())
 }
 
-#[cfg(not(target_os = "linux"))]
-fn without_waiting(options: &mut OpenOptions) -> &mut OpenOptions {
-    options
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_log_is_kept_not_its_beginning() {
+        let old = io::repeat(b'x').take(20 << 20);
+        let log = end_of(old.chain(&b"the newest"[..])).unwrap();
+        assert!(log.ends_with("the newest"));
+        assert_eq!(log.len(), MOST_OF_LOG);
+        let endless = end_of(io::repeat(b'x')).unwrap();
+        assert_eq!(endless.len(), MOST_OF_LOG);
+    }
 }

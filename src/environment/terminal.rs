@@ -17,14 +17,15 @@ const LABEL: usize = 6;
 
 impl Report {
     /// The same text with colours by severity, as ANSI escape sequences. Whether they are wanted is for the caller to say: usually where
-    /// the output is a terminal and the variable NO_COLOR is not set.
+    /// the output is a terminal and the variable NO_COLOR is not set, or set to nothing.
     ///
     /// ```
     /// use std::io::{IsTerminal, stdout};
     /// use candle_headroom::Environment;
     ///
     /// let report = Environment::new().check();
-    /// match stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
+    /// let no_colours = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    /// match stdout().is_terminal() && !no_colours {
     ///     true => println!("{}", report.coloured()),
     ///     false => println!("{report}"),
     /// }
@@ -77,11 +78,12 @@ impl fmt::Display for Coloured<'_> {
 fn together(findings: &[Finding]) -> Vec<(&Finding, Vec<u32>)> {
     let mut together: Vec<(&Finding, Vec<u32>)> = Vec::new();
     for finding in findings {
+        if finding.gpu.is_none() {
+            together.push((finding, Vec::new()));
+            continue;
+        }
         let is_alike = |(other, gpus): &&mut (&Finding, Vec<u32>)| {
-            !gpus.is_empty()
-                && finding.gpu.is_some()
-                && other.code == finding.code
-                && other.seen == finding.seen
+            !gpus.is_empty() && other.code == finding.code && other.seen == finding.seen
         };
         match together.iter_mut().find(is_alike) {
             Some((_, gpus)) => gpus.extend(finding.gpu),

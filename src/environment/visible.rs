@@ -1,7 +1,10 @@
 /// What CUDA_VISIBLE_DEVICES leaves of a machine's GPUs, by the driver's rules: a list of numbers or of beginnings of UUIDs, which
 /// ends at the first that names none; a GPU named twice leaves none at all.
 ///
-/// Source: CUDA Programming Guide, environment variables; what two mentions do is the driver's behaviour.
+/// The first entry decides whether numbers or UUIDs count: the list ends at one of the other kind. Of a number only the digits that it
+/// begins with are read.
+///
+/// Source: CUDA Programming Guide, environment variables; the rest is the driver's behaviour.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Visible {
     /// By their places among the machine's GPUs; numbers count as CUDA orders them, which need not be NVML's order.
@@ -23,8 +26,14 @@ impl Visible {
             };
         };
         let mut visible = Self::default();
+        let is_number = |entry: &str| entry.trim().starts_with(|c: char| c.is_ascii_digit());
+        let by_number = is_number(variable);
         for entry in variable.split(',') {
             let entry = entry.trim();
+            if is_number(entry) != by_number {
+                visible.invalid = Some(entry.to_owned());
+                break;
+            }
             if entry.starts_with("MIG-") {
                 visible.names_instances = true;
                 continue;
@@ -62,7 +71,13 @@ fn place(entry: &str, uuids: &[&str]) -> Option<usize> {
             _ => None,
         };
     }
-    entry.parse().ok().filter(|place| *place < uuids.len())
+    let digits = entry
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(entry.len());
+    entry[..digits]
+        .parse()
+        .ok()
+        .filter(|place| *place < uuids.len())
 }
 
 #[cfg(test)]
@@ -82,7 +97,10 @@ mod tests {
         assert!(gpus("GPU-1").is_empty(), "two begin so");
         assert!(gpus("").is_empty() && gpus("-1").is_empty() && gpus("NoDevFiles").is_empty());
         assert!(gpus("0,1,0").is_empty(), "twice");
-        assert!(gpus("0,GPU-11").is_empty(), "twice, by number and by UUID");
+        assert!(gpus("GPU-12,GPU-12-b").is_empty(), "twice");
+        assert_eq!(gpus("1,GPU-11,0"), [1], "numbers, and then a UUID");
+        assert_eq!(gpus("GPU-12,0"), [1], "UUIDs, and then a number");
+        assert_eq!(gpus("1x, 2 of them"), [1, 2], "digits alone count");
         let instance = Visible::parse(Some("MIG-5f9c"), &UUIDS);
         assert!(instance.names_instances && !instance.hides_all());
     }

@@ -12,7 +12,7 @@ pub(crate) use tables::{
 };
 pub(crate) use version::{Release, Version};
 
-use tables::{CLOCK_REASONS, NVML, XID, XID_BY_TEXT};
+use tables::{CLOCK_REASONS, NVML, WRONG_PROCESSES, XID, XID_BY_TEXT};
 
 /// A status code of a library: what is behind it, and what to do.
 #[derive(Debug, PartialEq, Eq)]
@@ -128,6 +128,11 @@ pub(crate) fn floor_of_major(major: u32) -> Option<Version> {
         .iter()
         .find(|(listed, _)| *listed == major)
         .map(|(_, floor)| *floor)
+}
+
+/// Whether this driver's newest calls for a GPU's processes cannot be relied on.
+pub(crate) fn reports_processes_wrongly(driver: Version) -> bool {
+    driver >= WRONG_PROCESSES.0 && driver < WRONG_PROCESSES.1
 }
 
 #[cfg(test)]

@@ -662,3 +662,9 @@ pub(crate) const DEBUGGING_VARIABLES: &[(&str, &str)] = &[
     ("COMPUTE_PROFILE", "the profiler is on"),
     ("OPENCL_PROFILE", "the profiler is on"),
 ];
+
+/// Drivers whose newest calls for a GPU's processes write longer elements than their header says, from the first to before the second:
+/// what they tell is wrong, and room by the header is too small.
+/// XuehaiPan/nvitop, pull request 79 (elements of 32 bytes instead of 24, in R535). Where it ends is told differently, 535.86 or 535.98: the
+/// later one is on the safe side; not checked on these drivers. 2026-11.
+pub(crate) const WRONG_PROCESSES: (Version, Version) = (v(535, 43, 0), v(535, 98, 0));

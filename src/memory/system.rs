@@ -1,7 +1,8 @@
 //! How much memory this machine and this container let a process have.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+
+use crate::files;
 
 /// Bytes, as the operating system reports them at one moment; `None` where it does not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -16,13 +17,13 @@ pub(crate) struct SystemMemory {
 
 impl SystemMemory {
     pub(crate) fn read() -> Self {
-        Self::read_under(Path::new("/"))
+        Self::read_by(|path| files::text(path).ok())
     }
 
-    /// Reads `/proc` and `/sys` below `root`, so that tests can lay out machines of their own.
-    pub(crate) fn read_under(root: &Path) -> Self {
-        let info = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
-        let groups = groups(root);
+    /// Reads the files of `/proc` and `/sys` by `text`, so that machines can be laid out in folders.
+    pub(crate) fn read_by(text: impl Fn(&Path) -> Option<String>) -> Self {
+        let info = text(Path::new("/proc/meminfo")).unwrap_or_default();
+        let groups = groups(&text);
         Self {
             total: Self::meminfo(&info, "MemTotal:"),
             available: Self::meminfo(&info, "MemAvailable:"),
@@ -60,8 +61,28 @@ impl SystemMemory {
 /// A control group with a limit.
 struct Group {
     limit: u64,
+    /// Without the part of the page cache that the kernel drops before it kills: reading a data set fills a group with that.
     used: Option<u64>,
 }
+
+/// What the files of a group are called.
+struct Names {
+    limit: &'static str,
+    used: &'static str,
+    /// The line of `memory.stat` with the page cache that is dropped first.
+    cache: &'static str,
+}
+
+const VERSION_2: Names = Names {
+    limit: "memory.max",
+    used: "memory.current",
+    cache: "inactive_file ",
+};
+const VERSION_1: Names = Names {
+    limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+    cache: "total_inactive_file ",
+};
 
 impl Group {
     fn free(&self) -> Option<u64> {
@@ -70,9 +91,9 @@ impl Group {
 }
 
 /// The limited groups that this process is in, of either version.
-fn groups(root: &Path) -> Vec<Group> {
-    let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let mount = root.join("sys/fs/cgroup");
+fn groups(text: &impl Fn(&Path) -> Option<String>) -> Vec<Group> {
+    let groups = text(Path::new("/proc/self/cgroup")).unwrap_or_default();
+    let mount = Path::new("/sys/fs/cgroup");
     let mut found = Vec::new();
     for line in groups.lines() {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -80,11 +101,9 @@ fn groups(root: &Path) -> Vec<Group> {
             continue;
         };
         if controllers.is_empty() {
-            found.extend(groups_along(&mount, path, "memory.max", "memory.current"));
+            found.extend(groups_along(text, mount, path, &VERSION_2));
         } else if controllers.split(',').any(|name| name == "memory") {
-            let mount = mount.join("memory");
-            let (limit, used) = ("memory.limit_in_bytes", "memory.usage_in_bytes");
-            found.extend(groups_along(&mount, path, limit, used));
+            found.extend(groups_along(text, &mount.join("memory"), path, &VERSION_1));
         }
     }
     found
@@ -92,17 +111,26 @@ fn groups(root: &Path) -> Vec<Group> {
 
 /// The group and all above it up to the mount: a parent's limit binds its children. Inside a container the path may name
 /// groups that are not mounted there; the mount itself is then the container's own group.
-fn groups_along(mount: &Path, path: &str, limit: &str, used: &str) -> Vec<Group> {
+fn groups_along(
+    text: &impl Fn(&Path) -> Option<String>,
+    mount: &Path,
+    path: &str,
+    names: &Names,
+) -> Vec<Group> {
     let group: PathBuf = mount.join(path.trim_start_matches('/'));
     let groups = group
         .ancestors()
         .take_while(|group| group.starts_with(mount));
     let limited = groups.filter_map(|group| {
+        let limit = parse_limit(&text(&group.join(names.limit))?)?;
+        let used: Option<u64> =
+            text(&group.join(names.used)).and_then(|text| text.trim().parse().ok());
+        let statistics = text(&group.join("memory.stat")).unwrap_or_default();
+        let mut lines = statistics.lines();
+        let cache = lines.find_map(|line| line.strip_prefix(names.cache)?.trim().parse().ok());
         Some(Group {
-            limit: parse_limit(&fs::read_to_string(group.join(limit)).ok()?)?,
-            used: fs::read_to_string(group.join(used))
-                .ok()
-                .and_then(|text| text.trim().parse().ok()),
+            limit,
+            used: used.map(|used| used.saturating_sub(cache.unwrap_or(0))),
         })
     });
     limited.collect()
@@ -116,6 +144,8 @@ fn parse_limit(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     /// A machine of its own in a temporary folder, which goes away with the value.
@@ -134,7 +164,9 @@ mod tests {
         }
 
         fn read(&self) -> SystemMemory {
-            SystemMemory::read_under(&self.0)
+            SystemMemory::read_by(|path| {
+                files::text(&self.0.join(path.strip_prefix("/").ok()?)).ok()
+            })
         }
     }
 
@@ -175,6 +207,44 @@ mod tests {
             Some(GIB / 2),
             "not the limit, but what is left of it"
         );
+    }
+
+    #[test]
+    fn page_cache_that_is_dropped_first_counts_as_free() {
+        let version_2 = Machine::new(
+            "cache2",
+            &[
+                ("proc/meminfo", MEMINFO),
+                ("proc/self/cgroup", "0::/job\n"),
+                ("sys/fs/cgroup/job/memory.max", "2147483648\n"),
+                ("sys/fs/cgroup/job/memory.current", "2147483648\n"),
+                (
+                    "sys/fs/cgroup/job/memory.stat",
+                    "anon 1\nfile 9\ninactive_file 1073741824\n",
+                ),
+            ],
+        );
+        assert_eq!(version_2.read().free(), Some(GIB));
+        let version_1 = Machine::new(
+            "cache1",
+            &[
+                ("proc/meminfo", MEMINFO),
+                ("proc/self/cgroup", "4:memory:/job\n"),
+                (
+                    "sys/fs/cgroup/memory/job/memory.limit_in_bytes",
+                    "2147483648\n",
+                ),
+                (
+                    "sys/fs/cgroup/memory/job/memory.usage_in_bytes",
+                    "2147483648\n",
+                ),
+                (
+                    "sys/fs/cgroup/memory/job/memory.stat",
+                    "inactive_file 1\ntotal_inactive_file 1073741824\n",
+                ),
+            ],
+        );
+        assert_eq!(version_1.read().free(), Some(GIB));
     }
 
     #[test]

@@ -155,6 +155,40 @@ fn processes_without_sizes_and_counts_that_lie() {
     assert_eq!(report.gpus().len(), 1024);
 }
 
+/// Drivers 535.43 to 535.97 write elements of 32 bytes where their header says 24.
+#[test]
+fn elements_longer_than_their_header_says() {
+    let processes: Vec<_> = (1..=300).map(|pid| format!("{pid}:450000000")).collect();
+    let lines = format!(
+        "memory.used=140000000000\nelement.words=4\ngraphics=1:5\nprocesses={}",
+        processes.join(",")
+    );
+    let report = Machine::healthy()
+        .answers(&format!("{lines}\ndriver=535.86.10"))
+        .check();
+    let text = report.to_string();
+    assert!(codes(&report).contains(&"HR-221"), "{text}");
+    let mut findings = report.findings().iter();
+    let neighbour = findings
+        .find(|finding| finding.code.id == "HR-218")
+        .unwrap();
+    assert!(
+        neighbour.seen.contains("process 8 holds 429.2 MiB"),
+        "by the call before the newest: {text}"
+    );
+    // A driver that does the same unannounced finds room for what it writes.
+    assert!(codes(&Machine::healthy().answers(&lines).check()).contains(&"HR-218"));
+}
+
+#[test]
+fn a_time_limit_beyond_the_clock_is_none() {
+    let report = Machine::plain()
+        .environment()
+        .time_limit(Duration::MAX)
+        .check();
+    assert!(codes(&report).contains(&"HR-101"), "{report}");
+}
+
 #[test]
 fn a_library_that_hangs_is_left_behind() {
     for function in [

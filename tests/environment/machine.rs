@@ -135,6 +135,16 @@ impl Machine {
         self
     }
 
+    /// The stand-in under both names in another folder, as files without versions.
+    pub fn with_stand_ins_in(self, folder: &str) -> Self {
+        for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
+            let path = self.path(&format!("{folder}/{name}"));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::copy(&workshop().libraries[0], path).unwrap();
+        }
+        self
+    }
+
     /// The same, without the functions that old drivers lack.
     pub fn with_old_driver_libraries(self, version: &str) -> Self {
         self.stand_ins(version, 1)

@@ -1,12 +1,15 @@
 //! The environment checker on machines that tests lay out, with stand-ins for NVML and libcuda.
 #![cfg(target_os = "linux")]
 
+mod advice;
 mod conditions;
 mod documents;
 mod fitness;
 mod golden;
+mod healthy;
 mod hostile;
 mod library;
 mod machine;
 mod recognised;
+mod report;
 mod symptoms;

@@ -232,16 +232,22 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses(handle: usize, cou
     unsafe { write_processes(handle, "nvmlDeviceGetComputeRunningProcesses", count, to, 2) }
 }
 
-#[cfg(not(old))]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(handle: usize, count: *mut c_uint, to: *mut u64) -> c_uint {
-    unsafe { write_processes(handle, "nvmlDeviceGetComputeRunningProcesses_v3", count, to, 3) }
+/// The newest calls, whose elements `element.words` make longer, as drivers 535.43 to 535.97 do, and those before them.
+macro_rules! processes {
+    ($($function:ident = $words:expr;)*) => {$(
+        #[cfg(not(old))]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $function(handle: usize, count: *mut c_uint, to: *mut u64) -> c_uint {
+            unsafe { write_processes(handle, stringify!($function), count, to, $words) }
+        }
+    )*};
 }
 
-#[cfg(not(old))]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetGraphicsRunningProcesses_v3(handle: usize, count: *mut c_uint, to: *mut u64) -> c_uint {
-    unsafe { write_processes(handle, "nvmlDeviceGetGraphicsRunningProcesses_v3", count, to, 3) }
+processes! {
+    nvmlDeviceGetComputeRunningProcesses_v3 = number(0, "element.words", 3) as usize;
+    nvmlDeviceGetGraphicsRunningProcesses_v3 = number(0, "element.words", 3) as usize;
+    nvmlDeviceGetComputeRunningProcesses_v2 = 3;
+    nvmlDeviceGetGraphicsRunningProcesses_v2 = 3;
 }
 
 #[unsafe(no_mangle)]
@@ -302,7 +308,11 @@ pub unsafe extern "C" fn cuDeviceGetName(to: *mut c_char, room: c_int, device: c
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetAttribute(to: *mut c_int, attribute: c_int, device: c_int) -> c_uint {
-    let (name, otherwise) = if attribute == 75 { ("major", 9) } else { ("minor", 0) };
+    let (name, otherwise) = match attribute {
+        18 => ("integrated", 0),
+        75 => ("major", 9),
+        _ => ("minor", 0),
+    };
     let number = number(device as usize, name, otherwise);
     answer(device as usize, "cuDeviceGetAttribute", || unsafe { *to = number as c_int })
 }

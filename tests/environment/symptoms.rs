@@ -41,6 +41,13 @@ fn container_with_gpu() -> Machine {
     Machine::healthy().file("/.dockerenv", "")
 }
 
+/// A healthy machine whose GPUs this value hides.
+fn hiding(value: &str) -> Machine {
+    Machine::healthy()
+        .variable("CUDA_VISIBLE_DEVICES", value)
+        .answers("status.cuInit=100")
+}
+
 fn wsl() -> Machine {
     Machine::plain()
         .file(
@@ -48,6 +55,7 @@ fn wsl() -> Machine {
             "5.15.153.1-microsoft-standard-WSL2\n",
         )
         .file("/dev/dxg", "")
+        .with_stand_ins_in("/usr/lib/wsl/lib")
 }
 
 pub const SYMPTOMS: &[Symptom] = &[
@@ -59,7 +67,7 @@ pub const SYMPTOMS: &[Symptom] = &[
     symptom("NVML 9, driver not loaded", "HR-102", || {
         Machine::healthy()
             .without("/sys/module/nvidia")
-            .answers("status.nvmlInit_v2=9")
+            .answers("status.nvmlInit_v2=9\nstatus.cuInit=100")
     }),
     symptom("nouveau holds the GPU", "HR-103", || {
         Machine::plain().with_gpu().link(
@@ -68,7 +76,9 @@ pub const SYMPTOMS: &[Symptom] = &[
         )
     }),
     symptom("kernel module and library files differ", "HR-104", || {
-        Machine::healthy().with_module("570.124.06\n")
+        Machine::healthy()
+            .with_module("570.124.06\n")
+            .answers("status.nvmlInit_v2=999\nstatus.cuInit=999")
     }),
     symptom("NVML 18", "HR-104", answering!("status.nvmlInit_v2=18")),
     symptom("CUDA 803", "HR-104", answering!("status.cuInit=803")),
@@ -94,9 +104,18 @@ pub const SYMPTOMS: &[Symptom] = &[
             .file("/dev/nvidia0/x", "")
             .answers("status.cuInit=100")
     }),
+    symptom("a GPU set aside for virtual machines", "HR-118", || {
+        Machine::plain().with_gpu().link(
+            "/sys/bus/pci/devices/0000:18:00.0/driver",
+            "../../../bus/pci/drivers/vfio-pci",
+        )
+    }),
     symptom("WSL", "HR-108", wsl),
     symptom("a Linux driver inside WSL", "HR-109", || {
-        wsl().with_driver_libraries(DRIVER)
+        wsl()
+            .with_driver_libraries(DRIVER)
+            .without("/usr/lib/wsl/lib/libcuda.so.1")
+            .answers("status.cuInit=100")
     }),
     symptom(
         "Xid 48, ECC",
@@ -480,26 +499,14 @@ pub const SYMPTOMS: &[Symptom] = &[
         Machine::healthy().without("/usr/bin/c++")
     }),
     // Variables
-    symptom(
-        "all GPUs hidden",
-        "HR-601",
-        with_variable!("CUDA_VISIBLE_DEVICES", ""),
-    ),
-    symptom(
-        "all GPUs hidden by a number",
-        "HR-601",
-        with_variable!("CUDA_VISIBLE_DEVICES", "7"),
-    ),
+    symptom("all GPUs hidden", "HR-601", || hiding("")),
+    symptom("all GPUs hidden by a number", "HR-601", || hiding("7")),
     symptom("GPUs hidden behind a wrong entry", "HR-602", || {
         Machine::healthy()
             .answers("gpus=3")
             .variable("CUDA_VISIBLE_DEVICES", "0,9,1")
     }),
-    symptom(
-        "a GPU named twice",
-        "HR-603",
-        with_variable!("CUDA_VISIBLE_DEVICES", "0,0"),
-    ),
+    symptom("a GPU named twice", "HR-603", || hiding("0,0")),
     symptom(
         "launches are waited for",
         "HR-604",
@@ -521,10 +528,15 @@ pub const SYMPTOMS: &[Symptom] = &[
         with_variable!("CUDA_CACHE_DISABLE", "1"),
     ),
     symptom("a container that hides GPUs", "HR-608", || {
-        container_with_gpu().variable("NVIDIA_VISIBLE_DEVICES", "void")
+        container_with_gpu()
+            .without("/dev/nvidia0")
+            .variable("NVIDIA_VISIBLE_DEVICES", "void")
+            .answers("status.cuInit=100")
     }),
     symptom("a container without compute", "HR-609", || {
-        container_with_gpu().variable("NVIDIA_DRIVER_CAPABILITIES", "graphics,utility")
+        container_with_gpu()
+            .without(&format!("{LIBRARIES}/libcuda.so.1"))
+            .variable("NVIDIA_DRIVER_CAPABILITIES", "graphics,utility")
     }),
     symptom(
         "GPUs in two orders",
@@ -555,7 +567,7 @@ pub const SYMPTOMS: &[Symptom] = &[
         )
     }),
     symptom("a full swap", "HR-703", || {
-        Machine::plain().file("/proc/meminfo", "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\nSwapTotal: 1048576 kB\nSwapFree: 1024 kB\n")
+        Machine::plain().file("/proc/meminfo", "MemTotal: 16777216 kB\nMemAvailable: 2097152 kB\nSwapTotal: 1048576 kB\nSwapFree: 1024 kB\n")
     }),
     symptom("a small /dev/shm", "HR-704", || {
         Machine::healthy().file(

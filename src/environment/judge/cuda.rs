@@ -15,12 +15,22 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
         Some(Err(_)) if !facts.shows_gpu() => return Vec::new(),
         // What it comes from is a finding already.
         Some(Err(_)) if facts.lacks_container_runtime() => return Vec::new(),
-        Some(Err(reason)) => return vec![Finding::new(&LIBCUDA_MISSING, reason.clone())],
+        Some(Err(reason)) => {
+            let finding = Finding::new(&LIBCUDA_MISSING, reason.clone());
+            let is_apptainer = facts.kernel.as_ref().is_some_and(|kernel| kernel.apptainer);
+            return vec![match is_apptainer {
+                true => finding
+                    .next("start the container with `--nv`")
+                    .by("apptainer exec --nv …"),
+                false => finding,
+            }];
+        }
         Some(Ok(cuda)) => cuda,
     };
     let (code, call) = match (&cuda.init, &cuda.devices) {
         (Err(code), _) => (*code, "cuInit answers"),
         (_, Err(code)) => (*code, "cuDeviceGetCount answers"),
+        (Ok(()), Ok(devices)) if devices.is_empty() && !facts.shows_gpu() => return Vec::new(),
         (Ok(()), Ok(devices)) if devices.is_empty() => {
             return vec![Finding::new(
                 &NO_DEVICE,
@@ -69,9 +79,9 @@ enum Of {
 
 fn own_finding(code: u32, facts: &Facts) -> Of {
     match code {
+        // A machine without a GPU may have libcuda all the same, or a stub of it.
+        _ if !facts.shows_gpu() => Of::Another,
         34 => Of::Code(&STUB),
-        // A machine without a GPU may have libcuda all the same.
-        100 | 101 if !facts.shows_gpu() => Of::Another,
         100 | 101 => Of::Code(&NO_DEVICE),
         802 | 919 => Of::Code(&FABRIC),
         803 => Of::Another,

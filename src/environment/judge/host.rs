@@ -6,6 +6,8 @@ use crate::environment::finding::Finding;
 
 /// Below this share of the memory little is left.
 const LITTLE: f64 = 0.05;
+/// Above it swap in use is what was put aside for good, and does no harm.
+const PLENTY: f64 = 0.2;
 /// Docker's default for `/dev/shm` is 64 MiB.
 const SMALL_SHM: u64 = 1 << 30;
 
@@ -41,10 +43,10 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
         let seen = format!("{} of {} are free", ByteSize(free), ByteSize(total));
         findings.push(Finding::new(&LOW_MEMORY, seen));
     }
-    if let (Some(total), Some(free)) = (host.swap_total, host.swap_free) {
-        let used = total.saturating_sub(free);
-        if total > 0 && used > total / 2 {
-            let seen = format!("{} of {} swap in use", ByteSize(used), ByteSize(total));
+    if let (Some(swap), Some(left)) = (host.swap_total, host.swap_free) {
+        let used = swap.saturating_sub(left);
+        if used > swap / 2 && (free as f64) < PLENTY * total as f64 {
+            let seen = format!("{} of {} swap in use", ByteSize(used), ByteSize(swap));
             findings.push(Finding::new(&SWAPPING, seen));
         }
     }

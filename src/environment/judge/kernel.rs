@@ -1,6 +1,6 @@
 use crate::environment::code::{
     DRIVER_LOADED, MODULE_MISMATCH, MODULE_NOT_LOADED, NO_GPU, NODES_DENIED, NODES_MISSING,
-    NOUVEAU, UVM_MISSING, WSL, WSL_BROKEN,
+    NOUVEAU, PASSED_THROUGH, UVM_MISSING, WSL, WSL_BROKEN,
 };
 use crate::environment::facts::Facts;
 use crate::environment::finding::Finding;
@@ -13,8 +13,19 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
     let Some(kernel) = &facts.kernel else {
         return Vec::new();
     };
-    if !facts.shows_gpu() && !kernel.wsl {
-        let mut seen = vec!["none on the PCI bus, no kernel module, no /dev/nvidia*".to_owned()];
+    if !facts.shows_gpu() && !kernel.set_aside.is_empty() {
+        let seen = format!("vfio-pci drives {}", kernel.set_aside.join(", "));
+        return vec![Finding::new(&PASSED_THROUGH, seen)];
+    }
+    if !facts.shows_gpu() {
+        let by_system = match (kernel.wsl, kernel.dxg) {
+            (false, _) => "none on the PCI bus, no kernel module, no /dev/nvidia*",
+            (true, true) => {
+                "WSL: Windows passes no NVIDIA GPU in (/dev/dxg, no driver in /usr/lib/wsl/lib)"
+            }
+            (true, false) => "WSL: Windows passes no GPU in (no /dev/dxg)",
+        };
+        let mut seen = vec![by_system.to_owned()];
         seen.extend(nvml_and_cuda(facts));
         return vec![Finding::new(&NO_GPU, seen.join(", "))];
     }
@@ -33,14 +44,12 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
     }
     if is_absent(facts, kernel) {
         let addresses: Vec<_> = kernel.bus.iter().map(|gpu| gpu.address.as_str()).collect();
-        let seen = match addresses.as_slice() {
-            [] => "NVML finds no driver (9), and there is no /sys/module/nvidia".to_owned(),
-            addresses => format!(
-                "{} on the PCI bus, no /sys/module/nvidia",
-                addresses.join(", ")
-            ),
-        };
-        return vec![Finding::new(&MODULE_NOT_LOADED, seen)];
+        let mut seen = vec!["no /sys/module/nvidia".to_owned()];
+        if !addresses.is_empty() {
+            seen.insert(0, format!("{} on the PCI bus", addresses.join(", ")));
+        }
+        seen.extend(nvml_and_cuda(facts));
+        return vec![Finding::new(&MODULE_NOT_LOADED, seen.join(", "))];
     }
     let mut findings = Vec::new();
     findings.extend(mismatch(facts, kernel));
@@ -59,7 +68,7 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// What NVML and libcuda say where there is no GPU, since that is a finding nowhere else.
+/// What NVML and libcuda say where there is no GPU or no driver, since that is a finding nowhere else.
 fn nvml_and_cuda(facts: &Facts) -> Vec<String> {
     let mut told = Vec::new();
     match &facts.nvml {
@@ -81,13 +90,14 @@ fn nvml_and_cuda(facts: &Facts) -> Vec<String> {
     told
 }
 
-/// Neither the system nor NVML knows of the module. NVML alone may know of it, where `/sys` is hidden.
+/// Neither the system nor NVML nor CUDA knows of a driver. Where `/sys` is hidden NVML alone may know of it, and on integrated GPUs,
+/// whose module has another name and which may come without NVML, CUDA does.
 fn is_absent(facts: &Facts, kernel: &Kernel) -> bool {
     let answers = match &facts.nvml {
         Some(Ok(Readings { init, .. })) => *init != Err(9),
         _ => false,
     };
-    !kernel.module_loaded && !answers
+    !kernel.module_loaded && !answers && !facts.cuda_finds_devices()
 }
 
 fn wsl(facts: &Facts, kernel: &Kernel) -> Vec<Finding> {
@@ -99,28 +109,23 @@ fn wsl(facts: &Facts, kernel: &Kernel) -> Vec<Finding> {
         drivers.find(|library| library.version.is_some_and(|version| version.major() > 1))
     });
     match (kernel.dxg, inside) {
-        (true, None) => vec![Finding::new(&WSL, "/dev/dxg, and a kernel of Microsoft's")],
-        (true, Some(library)) => {
+        (true, Some(library)) if !facts.cuda_finds_devices() => {
             let seen = format!(
                 "a Linux driver inside WSL: {}/{}",
                 library.folder, library.soname
             );
             vec![Finding::new(&WSL_BROKEN, seen)]
         }
-        (false, _) if facts.shows_gpu() => {
-            vec![Finding::new(
-                &WSL_BROKEN,
-                "no /dev/dxg, which stands for the GPU",
-            )]
-        }
+        (true, _) => vec![Finding::new(&WSL, "/dev/dxg, and a kernel of Microsoft's")],
         (false, _) => vec![Finding::new(
-            &NO_GPU,
-            "WSL without /dev/dxg: Windows passes no GPU in",
+            &WSL_BROKEN,
+            "no /dev/dxg, which stands for the GPU",
         )],
     }
 }
 
-/// By the versions of module and library files, or by what NVML and CUDA say themselves.
+/// By what NVML and CUDA say themselves, or by the versions of module and library files where neither of them works: a library of
+/// another version may lie about unused.
 fn mismatch(facts: &Facts, kernel: &Kernel) -> Option<Finding> {
     let module = kernel.module.as_deref();
     let library = facts.libraries.as_ref().and_then(|libraries| {
@@ -142,7 +147,9 @@ fn mismatch(facts: &Facts, kernel: &Kernel) -> Option<Finding> {
         (Some(module), Some((_, library))) => module != *library,
         _ => false,
     };
-    if !by_nvml && !by_cuda && !by_files {
+    let works = matches!(&facts.nvml, Some(Ok(Readings { init: Ok(()), .. })))
+        || matches!(&facts.cuda, Some(Ok(Cuda { init: Ok(()), .. })));
+    if !by_nvml && !by_cuda && (works || !by_files) {
         return None;
     }
     let mut seen = vec![format!(
@@ -160,15 +167,7 @@ fn mismatch(facts: &Facts, kernel: &Kernel) -> Option<Finding> {
 
 fn nodes(facts: &Facts, kernel: &Kernel) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let is_gpu = |name: &str| {
-        name.strip_prefix("nvidia")
-            .is_some_and(|rest| rest.parse::<u32>().is_ok())
-    };
-    let gpus = kernel
-        .nodes
-        .iter()
-        .filter(|node| is_gpu(&node.name))
-        .count();
+    let gpus = kernel.gpu_nodes();
     let mut missing = Vec::new();
     if !kernel.has_node("nvidiactl") {
         missing.push("no /dev/nvidiactl".to_owned());

@@ -1,29 +1,29 @@
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::versions::{against_driver, mixed};
 use crate::environment::code::{
-    COMPAT_ON_PATH, CUDNN_TOO_NEW, DRIVER_TOO_OLD, JIT_MISSING, LIBRARIES_FOUND, LIBRARIES_MISSING,
-    LIBRARIES_MIXED, LIBRARIES_NOT_NEEDED, LIBRARY_TWICE, OPTIONAL_MISSING, PATH_NOWHERE,
-    STUBS_ON_PATH,
+    COMPAT_ON_PATH, JIT_MISSING, LIBRARIES_FOUND, LIBRARIES_MISSING, LIBRARIES_NOT_NEEDED,
+    LIBRARY_TWICE, OPTIONAL_MISSING, PATH_NOWHERE, STUBS_ON_PATH,
 };
 use crate::environment::facts::Facts;
 use crate::environment::finding::Finding;
 use crate::environment::probe::libraries::{Libraries, Library, NEEDED, OPTIONAL};
-use crate::facts::{self, Version};
 
 pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
     let Some(libraries) = &facts.libraries else {
         return Vec::new();
     };
-    let mut findings = Vec::new();
-    findings.extend(wrong_folders(libraries));
-    findings.extend(twice(libraries));
     if !facts.shows_gpu() {
         let seen = format!(
             "{} of {} found",
             found(libraries, &NEEDED).len(),
             NEEDED.len()
         );
-        findings.push(Finding::new(&LIBRARIES_NOT_NEEDED, seen));
-        return findings;
+        return vec![Finding::new(&LIBRARIES_NOT_NEEDED, seen)];
     }
+    let mut findings = wrong_folders(libraries);
+    findings.extend(twice(libraries));
     findings.push(needed(facts, libraries));
     findings.extend(mixed(libraries));
     findings.extend(against_driver(facts, libraries));
@@ -72,21 +72,28 @@ fn needed(facts: &Facts, libraries: &Libraries) -> Finding {
     let is_absent = |library: &&Library| {
         NEEDED.contains(&library.name) && libraries.find(library.name).is_none()
     };
-    match libraries.elsewhere.iter().find(is_absent) {
-        Some(library) => {
-            let folder = &library.folder;
-            Finding::new(
-                &LIBRARIES_MISSING,
-                format!(
-                    "{seen} on the library path; {folder} has {}",
-                    library.soname
-                ),
-            )
-            .next("put that folder on the library path")
-            .by(format!("export LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH"))
+    // One of each: pip puts every library into a folder of its own.
+    let mut elsewhere: Vec<&Library> = Vec::new();
+    for library in libraries.elsewhere.iter().filter(is_absent) {
+        if elsewhere.iter().all(|other| other.name != library.name) {
+            elsewhere.push(library);
         }
-        None => Finding::new(&LIBRARIES_MISSING, seen),
     }
+    if elsewhere.is_empty() {
+        return Finding::new(&LIBRARIES_MISSING, seen);
+    }
+    let mut folders: Vec<_> = elsewhere
+        .iter()
+        .map(|library| library.folder.as_str())
+        .collect();
+    folders.dedup();
+    let seen = format!("{seen} on the library path; {}", by_folder(&elsewhere));
+    Finding::new(&LIBRARIES_MISSING, seen)
+        .next("put what lies there on the library path")
+        .by(format!(
+            "export LD_LIBRARY_PATH={}:$LD_LIBRARY_PATH",
+            folders.join(":")
+        ))
 }
 
 /// Each folder with what lies in it, and the versions.
@@ -113,110 +120,43 @@ fn by_folder(libraries: &[&Library]) -> String {
 
 /// Two files for one name: the loader takes the first.
 fn twice(libraries: &Libraries) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for (place, library) in libraries.on_path.iter().enumerate() {
-        let same =
-            |other: &&Library| other.soname == library.soname && other.version != library.version;
-        let is_first = !libraries.on_path[..place]
-            .iter()
-            .any(|other| other.soname == library.soname);
-        let later = libraries.on_path[place..].iter().find(same);
-        let (true, Some(later)) = (is_first, later) else {
-            continue;
-        };
-        let version = |library: &Library| {
-            library
-                .version
-                .map_or("?".to_owned(), |version| version.to_string())
-        };
-        let seen = format!(
+    let mut pairs = BTreeMap::<&str, (&Library, Option<&Library>)>::new();
+    for library in libraries
+        .on_path
+        .iter()
+        .filter(|library| !is_compat(library))
+    {
+        let (first, later) = pairs.entry(&library.soname).or_insert((library, None));
+        if first.version != library.version {
+            later.get_or_insert(library);
+        }
+    }
+    let version = |library: &Library| {
+        library
+            .version
+            .map_or("?".to_owned(), |version| version.to_string())
+    };
+    let pairs = pairs.into_values();
+    let told = pairs.filter_map(|(first, later)| {
+        let later = later?;
+        Some(format!(
             "{} is {} in {} and {} in {}; the first is used",
-            library.soname,
-            version(library),
-            library.folder,
+            first.soname,
+            version(first),
+            first.folder,
             version(later),
             later.folder
-        );
-        findings.push(Finding::new(&LIBRARY_TWICE, seen));
-    }
-    findings
-}
-
-/// CUDA's major version by the names that follow it; cuRAND counts by itself.
-fn majors(libraries: &Libraries) -> Vec<(&Library, u32)> {
-    let of_cuda =
-        |library: &&Library| matches!(library.name, "cudart" | "cublas" | "cublasLt" | "nvrtc");
-    let numbered = libraries.on_path.iter().filter(of_cuda);
-    numbered
-        .filter_map(|library| Some((library, major(library)?)))
+        ))
+    });
+    told.map(|seen| Finding::new(&LIBRARY_TWICE, seen))
         .collect()
 }
 
-fn major(library: &Library) -> Option<u32> {
-    let number = library.soname.rsplit_once(".so.")?.1;
-    number.parse::<Version>().ok().map(Version::major)
-}
-
-/// No major version of which all libraries are there.
-fn mixed(libraries: &Libraries) -> Option<Finding> {
-    let majors = majors(libraries);
-    let names = ["cudart", "cublas", "cublasLt", "nvrtc"];
-    let has = |name: &str, number: u32| {
-        majors
-            .iter()
-            .any(|(library, major)| library.name == name && *major == number)
-    };
-    let is_whole = |number: u32| names.iter().all(|name| has(name, number));
-    let all_there = names
+/// Whether it belongs to cuda-compat, whose libraries are meant to stand before the driver's.
+fn is_compat(library: &Library) -> bool {
+    Path::new(&library.folder)
         .iter()
-        .all(|name| majors.iter().any(|(library, _)| library.name == *name));
-    if !all_there || majors.iter().any(|(_, number)| is_whole(*number)) {
-        return None;
-    }
-    let told: Vec<_> = majors
-        .iter()
-        .map(|(library, _)| library.soname.as_str())
-        .collect();
-    Some(Finding::new(&LIBRARIES_MIXED, told.join(", ")))
-}
-
-fn against_driver(facts: &Facts, libraries: &Libraries) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let majors = majors(libraries);
-    let supported = facts.cuda_of_driver().map(Version::major);
-    // Where libraries of an older major version are there as well, a program may be linked with those.
-    let oldest = majors.iter().min_by_key(|(_, number)| *number);
-    if let (Some((library, major)), Some(supported)) = (oldest, supported)
-        && *major > supported
-    {
-        let floor = facts::floor_of_major(*major);
-        let floor = floor.map_or_else(String::new, |floor| {
-            format!(", which driver {floor} brings")
-        });
-        let seen = format!(
-            "{} needs CUDA {major}{floor}; the driver supports CUDA {supported}",
-            library.soname
-        );
-        findings.push(Finding::new(&DRIVER_TOO_OLD, seen));
-    }
-    if let (Some(cudnn), Some(driver)) = (libraries.find("cudnn"), facts.driver()) {
-        let cuda = majors.iter().map(|(_, number)| *number).max();
-        let of_it =
-            |floor: &&(u32, u32, Version)| Some(floor.0) == major(cudnn) && Some(floor.1) == cuda;
-        let floors = facts::CUDNN_FLOORS.iter().filter(of_it);
-        findings.extend(
-            floors
-                .filter(|(_, _, floor)| driver < *floor)
-                .map(|(_, cuda, floor)| {
-                    let seen = format!(
-                        "{} for CUDA {cuda} needs driver {floor}, this is {driver}",
-                        cudnn.soname
-                    );
-                    Finding::new(&CUDNN_TOO_NEW, seen)
-                }),
-        );
-    }
-    findings
+        .any(|part| part == "compat")
 }
 
 fn wrong_folders(libraries: &Libraries) -> Vec<Finding> {
@@ -229,7 +169,7 @@ fn wrong_folders(libraries: &Libraries) -> Vec<Finding> {
     let compat = libraries
         .on_path
         .iter()
-        .find(|library| library.name == "cuda" && ends_in(&library.folder, "compat"));
+        .find(|library| library.name == "cuda" && is_compat(library));
     let mut findings = Vec::new();
     findings.extend(
         stubs.map(|folder| Finding::new(&STUBS_ON_PATH, format!("LD_LIBRARY_PATH has {folder}"))),

@@ -13,7 +13,17 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
     match &log.read {
         Err(reasons) => vec![Finding::new(&LOG_UNREADABLE, reasons.clone())],
         Ok(path) if log.messages.is_empty() => vec![Finding::new(&LOG_CLEAN, *path)],
-        Ok(path) => log.messages.iter().map(|xid| message(xid, path)).collect(),
+        Ok(path) => {
+            let mut found: Vec<_> = log.messages.iter().map(|xid| message(xid, path)).collect();
+            if log.more > 0 {
+                let seen = format!(
+                    "{} kinds of messages more, all of them older ({path})",
+                    log.more
+                );
+                found.push(Finding::new(&XID_OTHER, seen));
+            }
+            found
+        }
     }
 }
 

@@ -11,6 +11,7 @@ mod log;
 mod nvml;
 mod toolkit;
 mod variables;
+mod versions;
 
 use super::code::CUDA_FAILS;
 use super::facts::Facts;

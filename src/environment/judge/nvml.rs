@@ -5,6 +5,10 @@ use crate::environment::probe::nvml::Readings;
 use crate::facts;
 
 pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
+    // A machine without a GPU may have a library without a driver.
+    if !facts.shows_gpu() {
+        return Vec::new();
+    }
     let failure = match &facts.nvml {
         None => return Vec::new(),
         // Without the driver there is no NVML either, and that is a finding already.
@@ -36,5 +40,5 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
 
 fn has_driver(facts: &Facts) -> bool {
     let kernel = facts.kernel.as_ref();
-    kernel.is_some_and(|kernel| !kernel.nodes.is_empty() || kernel.dxg)
+    kernel.is_some_and(|kernel| !kernel.nodes.is_empty() || kernel.passed_by_windows())
 }

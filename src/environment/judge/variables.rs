@@ -7,9 +7,13 @@ use crate::environment::finding::Finding;
 use crate::facts::DEBUGGING_VARIABLES;
 
 pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
-    let mut findings = visible(facts);
-    findings.extend(switches(facts));
-    findings.extend(container(facts));
+    // Without a GPU no variable matters.
+    let mut findings = Vec::new();
+    if facts.shows_gpu() {
+        findings.extend(visible(facts));
+        findings.extend(switches(facts));
+        findings.extend(container(facts));
+    }
     findings.extend(order(facts));
     if findings.is_empty() {
         findings.push(Finding::new(&VARIABLES_FINE, looked_at(facts)));
@@ -31,7 +35,7 @@ fn visible(facts: &Facts) -> Vec<Finding> {
     // Without NVML's list it is not known which entries name a GPU, but some values name none anywhere.
     let hides_anywhere = matches!(value.trim(), "" | "-1" | "NoDevFiles" | "none" | "void");
     let gpus = facts.gpus().len();
-    if !facts.shows_gpu() || gpus == 0 && !hides_anywhere {
+    if gpus == 0 && !hides_anywhere {
         return Vec::new();
     }
     let visible = facts.visible();
@@ -41,6 +45,9 @@ fn visible(facts: &Facts) -> Vec<Finding> {
             &NAMED_TWICE,
             format!("{seen}; «{entry}» is there twice"),
         )];
+    }
+    if facts.cuda_finds_devices() && hides_anywhere {
+        return Vec::new();
     }
     if hides_anywhere || visible.hides_all() {
         return vec![Finding::new(&HIDES_ALL, seen)];
@@ -82,15 +89,24 @@ fn switches(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// What the container runtime was told.
+/// What the container runtime was told, where what it passes in is not there. Where it is there the variables say nothing: GPUs that
+/// come in by the container device interface (CDI) have NVIDIA_VISIBLE_DEVICES at `void`, to keep the older runtime off.
 fn container(facts: &Facts) -> Vec<Finding> {
     let source = &facts.source;
     let mut findings = Vec::new();
-    if !facts.is_container() || !facts.shows_gpu() {
+    if !facts.is_container() {
         return findings;
     }
+    let lacks_nodes = facts
+        .kernel
+        .as_ref()
+        .is_some_and(|kernel| kernel.gpu_nodes() == 0);
     let devices = source.variable("NVIDIA_VISIBLE_DEVICES");
-    if let Some(value) = devices.filter(|value| matches!(value.trim(), "" | "none" | "void")) {
+    let hides = |value: &&str| matches!(value.trim(), "" | "none" | "void");
+    if let Some(value) = devices
+        .filter(hides)
+        .filter(|_| lacks_nodes && !facts.cuda_finds_devices())
+    {
         findings.push(Finding::new(
             &CONTAINER_HIDES,
             format!("NVIDIA_VISIBLE_DEVICES=«{value}»"),
@@ -101,7 +117,10 @@ fn container(facts: &Facts) -> Vec<Finding> {
         let mut names = value.split(',').map(str::trim);
         !value.is_empty() && !names.any(|name| matches!(name, "all" | "compute"))
     };
-    if let Some(value) = capabilities.filter(lacks) {
+    if let Some(value) = capabilities
+        .filter(lacks)
+        .filter(|_| matches!(facts.cuda, Some(Err(_))))
+    {
         let seen = format!("NVIDIA_DRIVER_CAPABILITIES={value}");
         findings.push(Finding::new(&CONTAINER_CAPABILITIES, seen));
     }

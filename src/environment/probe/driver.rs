@@ -22,12 +22,15 @@ pub(in crate::environment) struct CudaDevice {
     /// As NVML writes it, `GPU-…`.
     pub(in crate::environment) uuid: Option<String>,
     pub(in crate::environment) capability: Option<(u32, u32)>,
+    /// Whether it shares the host's memory.
+    pub(in crate::environment) integrated: bool,
 }
 
 /// The driver's status for a function that a library does not have: it is too old.
 const NO_FUNCTION: u32 = 500;
 /// More devices than any machine has.
 const MOST_DEVICES: c_int = 1024;
+const INTEGRATED: c_int = 18;
 const CAPABILITY_MAJOR: c_int = 75;
 const CAPABILITY_MINOR: c_int = 76;
 
@@ -111,6 +114,7 @@ impl Libcuda {
                 capability: self
                     .attribute(device, CAPABILITY_MAJOR)
                     .zip(self.attribute(device, CAPABILITY_MINOR)),
+                integrated: self.attribute(device, INTEGRATED) == Some(1),
             },
             Err(_) => CudaDevice::default(),
         }

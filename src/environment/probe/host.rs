@@ -28,7 +28,7 @@ impl Host {
                 .map(|release| format!("Linux {release}")),
             processors: processors.lines().filter(is_processor).count(),
             processor: model.and_then(|line| Some(line.split_once(':')?.1.trim().to_owned())),
-            memory: SystemMemory::read_under(&source.root),
+            memory: SystemMemory::read_by(|path| source.text(path).ok()),
             swap_total: SystemMemory::meminfo(&info, "SwapTotal:"),
             swap_free: SystemMemory::meminfo(&info, "SwapFree:"),
             shm: shm(&source.text("/proc/mounts").unwrap_or_default()),

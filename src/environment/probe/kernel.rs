@@ -8,12 +8,18 @@ pub(in crate::environment) struct Kernel {
     /// As it is written.
     pub(in crate::environment) module: Option<String>,
     pub(in crate::environment) bus: Vec<OnBus>,
+    /// Addresses of GPUs that `vfio-pci` holds for virtual machines. They are none of this machine's.
+    pub(in crate::environment) set_aside: Vec<String>,
     pub(in crate::environment) nodes: Vec<Node>,
     /// The device that stands for a GPU in WSL.
     pub(in crate::environment) dxg: bool,
+    /// Whether Windows passes NVIDIA's driver in: the device alone stands for a GPU of any vendor's.
+    pub(in crate::environment) wsl_driver: bool,
     pub(in crate::environment) wsl: bool,
     /// How it shows that this is a container.
     pub(in crate::environment) container: Option<String>,
+    /// Whether it is one of Apptainer's, which used to be called Singularity.
+    pub(in crate::environment) apptainer: bool,
 }
 
 /// An NVIDIA GPU on the PCI bus.
@@ -36,16 +42,25 @@ impl Kernel {
         let version = source.line("/sys/module/nvidia/version");
         let proc = source.line("/proc/driver/nvidia/version");
         let release = source.line("/proc/sys/kernel/osrelease");
+        let (set_aside, bus): (Vec<_>, Vec<_>) = bus(source)
+            .into_iter()
+            .partition(|gpu| gpu.driver.as_deref() == Some("vfio-pci"));
         Self {
             module_loaded: version.is_some()
                 || proc.is_some()
                 || source.exists("/sys/module/nvidia"),
             module: version.or_else(|| proc.as_deref().and_then(version_in)),
-            bus: bus(source),
+            bus,
+            set_aside: set_aside.into_iter().map(|gpu| gpu.address).collect(),
             nodes: nodes(source),
             dxg: source.exists("/dev/dxg"),
+            wsl_driver: ["libcuda.so.1", "libnvidia-ml.so.1"]
+                .iter()
+                .any(|name| source.exists(format!("/usr/lib/wsl/lib/{name}"))),
             wsl: release.is_some_and(|release| release.to_lowercase().contains("microsoft")),
             container: container(source),
+            apptainer: APPTAINER.iter().any(|name| source.variable(name).is_some())
+                || source.exists("/.singularity.d"),
         }
     }
 
@@ -55,7 +70,24 @@ impl Kernel {
 
     /// Whether there is a GPU of NVIDIA's, by anything that the operating system shows of one.
     pub(in crate::environment) fn shows_gpu(&self) -> bool {
-        self.module_loaded || !self.bus.is_empty() || !self.nodes.is_empty() || self.dxg
+        self.module_loaded
+            || !self.bus.is_empty()
+            || !self.nodes.is_empty()
+            || self.passed_by_windows()
+    }
+
+    /// Whether this is WSL with a GPU of NVIDIA's.
+    pub(in crate::environment) fn passed_by_windows(&self) -> bool {
+        self.dxg && self.wsl_driver
+    }
+
+    /// How many `/dev/nvidia0`, `/dev/nvidia1` … there are.
+    pub(in crate::environment) fn gpu_nodes(&self) -> usize {
+        let is_gpu = |node: &&Node| {
+            let number = node.name.strip_prefix("nvidia");
+            number.is_some_and(|number| number.parse::<u32>().is_ok())
+        };
+        self.nodes.iter().filter(is_gpu).count()
     }
 }
 
@@ -106,14 +138,23 @@ fn nodes(source: &Source) -> Vec<Node> {
         .collect()
 }
 
+/// What Apptainer sets in its containers.
+const APPTAINER: [&str; 2] = ["APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"];
+
 fn container(source: &Source) -> Option<String> {
-    for file in ["/.dockerenv", "/run/.containerenv"] {
+    for file in ["/.dockerenv", "/run/.containerenv", "/.singularity.d"] {
         if source.exists(file) {
             return Some(format!("{file} exists"));
         }
     }
     if let Some(kind) = source.variable("container") {
         return Some(format!("the variable container is «{kind}»"));
+    }
+    if let Some(name) = APPTAINER
+        .into_iter()
+        .find(|name| source.variable(name).is_some())
+    {
+        return Some(format!("{name} is set"));
     }
     if source.variable("KUBERNETES_SERVICE_HOST").is_some() {
         return Some("KUBERNETES_SERVICE_HOST is set".to_owned());

@@ -66,7 +66,7 @@ pub(in crate::environment) fn locate(source: &Source, soname: &str) -> Option<Pa
         .on_path
         .iter()
         .find(|library| library.soname == soname)?;
-    Some(source.below(Path::new(&library.folder).join(soname)))
+    source.below(Path::new(&library.folder).join(soname)).ok()
 }
 
 /// The loader's own folders, and where WSL has the driver.
@@ -120,11 +120,30 @@ fn toolkits(source: &Source) -> Vec<String> {
     );
     roots.push("/opt/cuda".to_owned());
     let mut folders: Vec<_> = roots.iter().map(|root| format!("{root}/lib64")).collect();
-    folders.extend(
-        source
-            .variable("CONDA_PREFIX")
-            .map(|root| format!("{root}/lib")),
-    );
+    let conda = source.variable("CONDA_PREFIX");
+    folders.extend(conda.map(|root| format!("{root}/lib")));
+    folders.extend(of_pip(source));
+    folders
+}
+
+/// Where pip puts them: `site-packages/nvidia/cublas/lib` and the like, a folder for each library.
+fn of_pip(source: &Source) -> Vec<String> {
+    let user = source.variable("HOME").map(|home| format!("{home}/.local"));
+    let named =
+        ["VIRTUAL_ENV", "CONDA_PREFIX"].map(|name| source.variable(name).map(str::to_owned));
+    let system = ["/usr/local", "/usr"].map(|root| Some(root.to_owned()));
+    let roots = named.into_iter().chain([user]).chain(system).flatten();
+    let mut folders = Vec::new();
+    for root in roots {
+        let pythons = source.names(format!("{root}/lib")).into_iter();
+        for python in pythons.filter(|name| name.starts_with("python")) {
+            for packages in ["site-packages", "dist-packages"] {
+                let nvidia = format!("{root}/lib/{python}/{packages}/nvidia");
+                let names = source.names(&nvidia).into_iter().take(64);
+                folders.extend(names.map(|name| format!("{nvidia}/{name}/lib")));
+            }
+        }
+    }
     folders
 }
 
@@ -142,6 +161,10 @@ fn search(source: &Source, folders: &[String], seen: &mut Vec<PathBuf>) -> Vec<L
                 continue;
             };
             let path = Path::new(folder).join(&soname);
+            // Such as the 32-bit libraries of a driver that was replaced.
+            if source.is_of_other_class(&path) {
+                continue;
+            }
             found.push(Library {
                 name,
                 version: version_of(&source.resolved(&path)),

@@ -8,9 +8,6 @@ use crate::facts::{self, Version};
 
 /// From this share of its memory on a GPU counts as filled by others.
 const FILLED: f64 = 0.5;
-/// Drivers that report memory by process wrongly: from the first to before the second.
-const WRONG_PROCESSES: (Version, Version) =
-    (Version::new([535, 43, 0]), Version::new([535, 86, 0]));
 
 /// How much of the GPU's memory others hold.
 pub(super) fn memory(facts: &Facts, gpu: &GpuReading) -> Vec<Finding> {
@@ -37,8 +34,7 @@ pub(super) fn memory(facts: &Facts, gpu: &GpuReading) -> Vec<Finding> {
             found.push(Finding::new(&MEMORY_UNKNOWN, seen));
         }
     }
-    let affected =
-        |version: &Version| *version >= WRONG_PROCESSES.0 && *version < WRONG_PROCESSES.1;
+    let affected = |driver: &Version| facts::reports_processes_wrongly(*driver);
     if let Some(version) = facts.driver().filter(affected) {
         found.push(Finding::new(&PROCESSES_WRONG, format!("driver {version}")));
     }
@@ -64,7 +60,7 @@ fn processes(facts: &Facts, gpu: &GpuReading) -> (u64, Option<String>) {
     if told.is_empty() {
         told.push("NVML shows no other process".to_owned());
     } else if facts.is_container() {
-        told.push("numbers are the host's".to_owned());
+        told.push("numbers are the host's, and this process may be among them".to_owned());
     }
     let own = own.iter().filter_map(|(_, bytes)| *bytes);
     (own.fold(0, u64::saturating_add), Some(told.join(", ")))

@@ -9,8 +9,8 @@ use health::{errors, retired, speed};
 use memory::memory;
 
 use crate::environment::code::{
-    COMPUTE_EXCLUSIVE, COMPUTE_PROHIBITED, FIELDS_UNKNOWN, GPU_HEALTHY, GPU_LOST, GRAPHICS,
-    INFOROM, MIG, NVML_FAILS, OLD_GPU, PERSISTENCE_OFF, POWER_CABLES, Severity,
+    COMPUTE_EXCLUSIVE, COMPUTE_PROHIBITED, FIELDS_UNKNOWN, GPU, GPU_LOST, GRAPHICS, INFOROM, MIG,
+    NVML_FAILS, OLD_GPU, PERSISTENCE_OFF, POWER_CABLES,
 };
 use crate::environment::facts::Facts;
 use crate::environment::finding::{Finding, told};
@@ -34,12 +34,7 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
                     found.extend(speed(gpu));
                     found.extend(memory(facts, gpu));
                     found.extend(untold(gpu));
-                    if found
-                        .iter()
-                        .all(|finding| finding.severity() < Severity::Warning)
-                    {
-                        found.push(Finding::new(&GPU_HEALTHY, summary(facts, gpu)));
-                    }
+                    found.push(Finding::new(&GPU, summary(facts, gpu)));
                 }
             }
             found

@@ -5,21 +5,11 @@ use std::mem::size_of;
 use std::ptr::null_mut;
 
 use nvml_wrapper_sys::bindings::{
-    nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t, nvmlProcessInfo_v1_t,
-    nvmlProcessInfo_v2_t, nvmlUtilization_t,
+    nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t, nvmlUtilization_t,
 };
 
-use super::library::{INSUFFICIENT_SIZE, Nvml, list, read};
-use super::{FUNCTION_NOT_FOUND, Field, GpuReading, MemoryReadout, Remapped, text};
-
-/// NVML's mark for a size that it does not know.
-const NOT_AVAILABLE: u64 = u64::MAX;
-const NO_PROCESS: nvmlProcessInfo_v2_t = nvmlProcessInfo_v2_t {
-    pid: 0,
-    usedGpuMemory: 0,
-    gpuInstanceId: 0,
-    computeInstanceId: 0,
-};
+use super::library::{INSUFFICIENT_SIZE, Nvml, read};
+use super::{Field, GpuReading, MemoryReadout, Remapped, text};
 
 const UNCORRECTED: u32 = 1;
 const VOLATILE: u32 = 0;
@@ -169,46 +159,6 @@ impl Nvml {
             used: memory.used,
             free: memory.free,
         })
-    }
-
-    /// By the newest call that the library has; the oldest has a shorter layout.
-    fn processes(&self, device: nvmlDevice_t) -> Field<Vec<(u32, Option<u64>)>> {
-        let used = |bytes: u64| (bytes != NOT_AVAILABLE).then_some(bytes);
-        let newest = &self.library.nvmlDeviceGetComputeRunningProcesses_v3;
-        let newer = &self.library.nvmlDeviceGetComputeRunningProcesses_v2;
-        for function in [newest, newer] {
-            // SAFETY: `list` gives a place for the count and room for as many elements as it says.
-            let listed = list(function, NO_PROCESS, |call, count, room| unsafe {
-                call(device, count, room)
-            });
-            if listed.as_ref().err() != Some(&FUNCTION_NOT_FOUND) {
-                let told =
-                    |process: nvmlProcessInfo_v2_t| (process.pid, used(process.usedGpuMemory));
-                return listed.map(|list| list.into_iter().map(told).collect());
-            }
-        }
-        let empty = nvmlProcessInfo_v1_t {
-            pid: 0,
-            usedGpuMemory: 0,
-        };
-        // SAFETY: as above, with the layout of this call.
-        let listed = list(
-            &self.library.nvmlDeviceGetComputeRunningProcesses,
-            empty,
-            |call, count, room| unsafe { call(device, count, room) },
-        );
-        let told = |process: nvmlProcessInfo_v1_t| (process.pid, used(process.usedGpuMemory));
-        listed.map(|list| list.into_iter().map(told).collect())
-    }
-
-    /// The oldest call, which has another layout, is left out: that displays take memory is worth no more.
-    fn graphics(&self, device: nvmlDevice_t) -> Field<usize> {
-        let function = &self.library.nvmlDeviceGetGraphicsRunningProcesses_v3;
-        // SAFETY: `list` gives a place for the count and room for as many elements as it says.
-        let listed = list(function, NO_PROCESS, |call, count, room| unsafe {
-            call(device, count, room)
-        });
-        listed.map(|processes| processes.len())
     }
 
     fn uncorrected(&self, device: nvmlDevice_t) -> Field<(u64, u64)> {

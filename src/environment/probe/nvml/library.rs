@@ -19,6 +19,8 @@ const MOST_PROCESSES: usize = 4096;
 /// Never unloaded, since other parts of the process may use it too.
 pub(super) struct Nvml {
     pub(super) library: ManuallyDrop<NvmlLib>,
+    /// Whether the newest calls for processes must not be made.
+    pub(super) avoids_newest: bool,
 }
 
 /// Calls a function that writes one value.
@@ -52,6 +54,7 @@ impl Nvml {
                 Ok(library) => {
                     return Ok(Self {
                         library: ManuallyDrop::new(library),
+                        avoids_newest: false,
                     });
                 }
                 Err(error) if attempt == 0 => reason = error.to_string(),
@@ -96,6 +99,9 @@ impl Nvml {
     }
 }
 
+/// The longest element that any driver has written into a list, in bytes, whatever the header of its call says.
+const LONGEST_ELEMENT: usize = 32;
+
 /// Calls a function that fills a list: first for the number of elements, then for them, with some room for new ones.
 pub(super) fn list<F: Copy, T: Copy>(
     function: &Result<F, libloading::Error>,
@@ -109,11 +115,12 @@ pub(super) fn list<F: Copy, T: Copy>(
         INSUFFICIENT_SIZE => {}
         code => return Err(code),
     }
-    let mut room = vec![empty; (count as usize).min(MOST_PROCESSES) + 16];
-    let mut count = room.len() as c_uint;
+    let announced = (count as usize).min(MOST_PROCESSES) + 16;
+    let mut room = vec![empty; (announced * LONGEST_ELEMENT).div_ceil(size_of::<T>())];
+    let mut count = announced as c_uint;
     match call(function, &mut count, room.as_mut_ptr()) {
         0 => {
-            room.truncate(count as usize);
+            room.truncate((count as usize).min(announced));
             Ok(room)
         }
         code => Err(code),

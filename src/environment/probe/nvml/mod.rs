@@ -2,12 +2,14 @@
 
 mod device;
 mod library;
+mod processes;
 
 use std::ffi::c_char;
 
 use library::Nvml;
 
 use crate::environment::source::Source;
+use crate::facts;
 
 /// A value, or the return code that came instead of it.
 pub(in crate::environment) type Field<T> = Result<T, u32>;
@@ -90,10 +92,13 @@ pub(in crate::environment) struct Remapped {
 
 /// Loads NVML and asks everything; the error says why it cannot be loaded.
 pub(in crate::environment) fn look(source: &Source) -> Result<Readings, String> {
-    let nvml = Nvml::load(source)?;
+    let mut nvml = Nvml::load(source)?;
     let init = nvml.init();
+    let driver = init.and_then(|()| nvml.driver_version());
+    let version = driver.as_ref().ok().and_then(|driver| driver.parse().ok());
+    nvml.avoids_newest = version.is_some_and(facts::reports_processes_wrongly);
     let readings = Readings {
-        driver: init.and_then(|()| nvml.driver_version()),
+        driver,
         cuda: init.and_then(|()| nvml.cuda_version()),
         gpus: init.and_then(|()| {
             let count = nvml.count()?.min(MOST_GPUS);

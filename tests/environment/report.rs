@@ -1,0 +1,123 @@
+//! The report as data, without names, and for a terminal.
+
+use crate::machine::{Machine, codes};
+
+#[test]
+fn the_json_has_a_fixed_shape() {
+    let report = Machine::healthy().answers("persistence=0").check();
+    let json = serde_json::to_value(&report).unwrap();
+    let keys = |value: &serde_json::Value| {
+        value
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        keys(&json),
+        ["findings", "gpus", "schema", "summary", "version"]
+    );
+    assert_eq!(json["schema"], 1);
+    let finding = &json["findings"][0];
+    assert_eq!(
+        keys(finding),
+        [
+            "code",
+            "command",
+            "device",
+            "gpu",
+            "leads_to",
+            "next_step",
+            "prevents_cuda",
+            "seen",
+            "severity",
+            "title"
+        ]
+    );
+    assert_eq!(
+        (&finding["code"], &finding["severity"], &finding["gpu"]),
+        (&"HR-205".into(), &"note".into(), &0.into())
+    );
+    assert_eq!(
+        keys(&json["gpus"][0]),
+        [
+            "compute_capability",
+            "index",
+            "memory_free",
+            "memory_total",
+            "name",
+            "ordinal",
+            "pci",
+            "serial",
+            "uuid",
+            "visible"
+        ]
+    );
+}
+
+#[test]
+fn a_redacted_report_names_nobody() {
+    let machine = Machine::healthy()
+        .answers("persistence=0")
+        .variable("USER", "alice")
+        .variable("HOSTNAME", "node17.example")
+        .variable("CUDA_HOME", "/home/alice/cuda")
+        .variable("CUDA_VISIBLE_DEVICES", "GPU-1b2c3d4e,GPU-ffff0000")
+        .variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=4G for alice on node17.example, board 1650423000000")
+        .file("/dev/kmsg", "NVRM: Xid (PCI:0000:18:00): 31, pid=9, name=secret, GPU-1b2c3d4e-0000-0002-0003-0123456789ab");
+    let report = machine.check();
+    let open = serde_json::to_string(&report).unwrap();
+    let redacted = report.redacted();
+    for text in [
+        serde_json::to_string(&redacted).unwrap(),
+        redacted.to_string(),
+        format!("{redacted:?}"),
+    ] {
+        for private in [
+            "alice",
+            "node17",
+            "1b2c3d4e",
+            "ffff0000",
+            "1650423000000",
+            "secret",
+            "/home",
+        ] {
+            assert!(open.contains(private), "{private} was there");
+            assert!(!text.contains(private), "{private}\n{text}");
+        }
+    }
+    assert_eq!(codes(&redacted), codes(&report));
+}
+
+#[test]
+fn what_differs_in_the_gpu_alone_is_one_line_for_a_terminal_and_many_findings() {
+    let report = Machine::healthy().answers("gpus=3\npersistence=0").check();
+    assert!(
+        report
+            .to_string()
+            .contains("GPUs 0, 1, 2: persistence mode is off"),
+        "{report}"
+    );
+    let found = codes(&report);
+    assert_eq!(found.iter().filter(|code| **code == "HR-205").count(), 3);
+}
+
+#[test]
+fn colours_are_added_on_request_alone() {
+    let report = Machine::container().check();
+    assert!(!report.to_string().contains('\u{1b}'));
+    let coloured = report.coloured().to_string();
+    assert!(coloured.contains("\u{1b}[1;31mfailure"));
+    let mut plain = coloured;
+    for code in [
+        "\u{1b}[32m",
+        "\u{1b}[36m",
+        "\u{1b}[33m",
+        "\u{1b}[1;31m",
+        "\u{1b}[0m",
+    ] {
+        plain = plain.replace(code, "");
+    }
+    assert_eq!(plain, report.to_string());
+}
