@@ -223,6 +223,18 @@ fn no_gpu_but_a_toolkit_with_stubs() {
     }
 }
 
+/// A small card for the screens beside the one that computes.
+#[test]
+fn nouveau_on_another_gpu() {
+    fit(Machine::healthy()
+        .file("/sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n")
+        .file("/sys/bus/pci/devices/0000:01:00.0/class", "0x030000\n")
+        .link(
+            "/sys/bus/pci/devices/0000:01:00.0/driver",
+            "../../../bus/pci/drivers/nouveau",
+        ));
+}
+
 #[test]
 fn cuda_knows_better_what_its_variable_leaves() {
     for value in ["none", "0,0", "GPU-ffff"] {

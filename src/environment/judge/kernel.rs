@@ -38,7 +38,8 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
         .filter(|gpu| gpu.driver.as_deref() == Some("nouveau"))
         .map(|gpu| gpu.address.as_str())
         .collect();
-    if !by_nouveau.is_empty() {
+    // Beside a GPU that works nouveau may well drive another one.
+    if !by_nouveau.is_empty() && !facts.cuda_finds_devices() {
         let seen = format!("nouveau drives {}", by_nouveau.join(", "));
         return vec![Finding::new(&NOUVEAU, seen)];
     }
