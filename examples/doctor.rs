@@ -8,7 +8,7 @@
 use std::io::{ErrorKind, IsTerminal, Write, stdout};
 
 use candle_core::DeviceLocation;
-use candle_headroom::{Environment, Report, Requirement, Severity};
+use candle_headroom::{Environment, Finding, Report, Requirement, Severity};
 use clap::Parser;
 
 /// Checks whether this machine is fit for candle.
@@ -66,7 +66,9 @@ fn check(arguments: &Arguments) -> i32 {
     if arguments.redact {
         report = report.redacted();
     }
-    match print(&report, arguments.json) {
+    let verdict = arguments.require.zip(obstacles.as_deref());
+    let verdict = verdict.map(|(required, obstacles)| verdict_on(required, obstacles));
+    match print(&report, verdict.as_deref(), arguments.json) {
         // Whoever reads has read enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         Err(error) => {
@@ -87,7 +89,19 @@ fn check(arguments: &Arguments) -> i32 {
     }
 }
 
-fn print(report: &Report, json: bool) -> std::io::Result<()> {
+/// The last line where something was required.
+fn verdict_on(required: Requirement, obstacles: &[Finding]) -> String {
+    match obstacles {
+        [] => format!("fit for what is required: {required}"),
+        obstacles => {
+            let codes: Vec<_> = obstacles.iter().map(|finding| finding.code.id).collect();
+            let codes = codes.join(", ");
+            format!("not fit for what is required: {required} ({codes})")
+        }
+    }
+}
+
+fn print(report: &Report, verdict: Option<&str>, json: bool) -> std::io::Result<()> {
     // The variable counts where it is set to something: no-color.org.
     let no_colours = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let mut out = stdout().lock();
@@ -98,6 +112,9 @@ fn print(report: &Report, json: bool) -> std::io::Result<()> {
         writeln!(out, "{}", report.coloured())?;
     } else {
         writeln!(out, "{report}")?;
+    }
+    if let (Some(verdict), false) = (verdict, json) {
+        writeln!(out, "\n{verdict}")?;
     }
     out.flush()
 }

@@ -42,6 +42,8 @@ fn any_machine_is_fit_for_the_cpu() {
     assert!(text.starts_with("candle-headroom 0.1.0: "), "{text}");
     assert!(!text.contains('\u{1b}'), "no colours where no terminal is");
     assert!(text.contains("HR-800"), "{text}");
+    let verdict = "\nfit for what is required: work on the CPU\n";
+    assert!(text.ends_with(verdict), "{text}");
 }
 
 #[test]
@@ -74,7 +76,11 @@ fn a_machine_without_a_gpu_is_told_so_at_once() {
 #[test]
 fn a_requirement_that_nothing_meets_is_in_the_report() {
     let arguments = ["--require", "cuda,mem=900TiB"];
-    assert_eq!(doctor(&arguments).status.code(), Some(2));
+    let output = doctor(&arguments);
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let verdict = "\nnot fit for what is required: work on a GPU that takes 900.0 TiB (HR-";
+    assert!(text.contains(verdict), "{text}");
     let report = json(&arguments);
     assert!(
         ["HR-101", "HR-910", "HR-911", "HR-912"]
