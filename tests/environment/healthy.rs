@@ -128,18 +128,9 @@ fn jetson_from_jetpack_6_on() {
     );
 }
 
-fn wsl() -> Machine {
-    Machine::plain()
-        .file(
-            "/proc/sys/kernel/osrelease",
-            "5.15.153.1-microsoft-standard-WSL2\n",
-        )
-        .file("/dev/dxg", "")
-}
-
 #[test]
 fn wsl_with_a_gpu() {
-    let report = fit(wsl()
+    let report = fit(Machine::wsl()
         .with_stand_ins_in("/usr/lib/wsl/lib")
         .with_cuda_libraries());
     assert!(codes(&report).contains(&"HR-108"));
@@ -148,10 +139,10 @@ fn wsl_with_a_gpu() {
 /// The device is there for GPUs of any vendor's.
 #[test]
 fn wsl_without_a_gpu_of_nvidia_s() {
-    let report = without_gpu(wsl().file("/usr/lib/wsl/lib/libdxcore.so", ""));
+    let report = without_gpu(Machine::wsl().file("/usr/lib/wsl/lib/libdxcore.so", ""));
     let text = report.to_string();
     assert!(text.contains("Windows passes no NVIDIA GPU in"), "{text}");
-    without_gpu(wsl().without("/dev/dxg"));
+    without_gpu(Machine::wsl().without("/dev/dxg"));
 }
 
 /// 32-bit libraries of a driver that was replaced; the linker's configuration names their folder first.

@@ -70,6 +70,13 @@ pub const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 const TOOLKIT: &str = "/usr/local/cuda-13.0";
 
 impl Machine {
+    /// Linux under Windows, without a GPU.
+    pub fn wsl() -> Self {
+        let release = "5.15.153.1-microsoft-standard-WSL2\n";
+        let machine = Self::plain().file("/proc/sys/kernel/osrelease", release);
+        machine.file("/dev/dxg", "")
+    }
+
     /// Linux with nothing in it.
     pub fn empty() -> Self {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);

@@ -49,13 +49,7 @@ fn hiding(value: &str) -> Machine {
 }
 
 fn wsl() -> Machine {
-    Machine::plain()
-        .file(
-            "/proc/sys/kernel/osrelease",
-            "5.15.153.1-microsoft-standard-WSL2\n",
-        )
-        .file("/dev/dxg", "")
-        .with_stand_ins_in("/usr/lib/wsl/lib")
+    Machine::wsl().with_stand_ins_in("/usr/lib/wsl/lib")
 }
 
 pub const SYMPTOMS: &[Symptom] = &[
@@ -515,7 +509,7 @@ pub const SYMPTOMS: &[Symptom] = &[
     symptom(
         "a debugging variable",
         "HR-605",
-        with_variable!("CUDA_COREDUMP_FILE", "/tmp/core"),
+        with_variable!("CUDA_COREDUMP_FILE", "core.dump"),
     ),
     symptom(
         "CUDA 223, JIT disabled",

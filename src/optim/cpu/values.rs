@@ -1,3 +1,4 @@
+use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType};
 use half::{bf16, f16};
 
@@ -31,16 +32,22 @@ macro_rules! each {
     };
 }
 
-impl<'a> Values<'a> {
-    pub fn of(storage: &'a CpuStorage) -> Result<Self, DType> {
-        use candle_core::backend::BackendStorage;
-        match storage {
+/// The numbers of a storage, if it has floating-point ones.
+macro_rules! floats {
+    ($storage:expr) => {
+        match $storage {
             CpuStorage::F32(values) => Ok(Self::F32(values)),
             CpuStorage::F64(values) => Ok(Self::F64(values)),
             CpuStorage::F16(values) => Ok(Self::F16(values)),
             CpuStorage::BF16(values) => Ok(Self::BF16(values)),
             other => Err(other.dtype()),
         }
+    };
+}
+
+impl<'a> Values<'a> {
+    pub fn of(storage: &'a CpuStorage) -> Result<Self, DType> {
+        floats!(storage)
     }
 
     pub fn len(&self) -> usize {
@@ -60,14 +67,7 @@ impl<'a> Values<'a> {
 
 impl<'a> ValuesMut<'a> {
     pub fn of(storage: &'a mut CpuStorage) -> Result<Self, DType> {
-        use candle_core::backend::BackendStorage;
-        match storage {
-            CpuStorage::F32(values) => Ok(Self::F32(values)),
-            CpuStorage::F64(values) => Ok(Self::F64(values)),
-            CpuStorage::F16(values) => Ok(Self::F16(values)),
-            CpuStorage::BF16(values) => Ok(Self::BF16(values)),
-            other => Err(other.dtype()),
-        }
+        floats!(storage)
     }
 
     pub fn len(&self) -> usize {
