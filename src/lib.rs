@@ -59,8 +59,8 @@ mod train;
 pub use bytesize::ByteSize;
 
 pub use batch::{
-    Batch, BatchPolicy, BatchProcessor, Completed, Event, Failed, Fixed, Halving, MicroBatch,
-    Processed, process_batches,
+    Batch, BatchPolicy, BatchProcessor, Completed, Decay, Event, Extent, Failed, Fixed, Halving,
+    MemoryModel, MicroBatch, Plan, Prediction, Predictive, Processed, Reason, process_batches,
 };
 pub use environment::{
     Coloured, Environment, Finding, FindingCode, Gpu, Report, Requirement, Severity,

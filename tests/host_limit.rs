@@ -81,11 +81,8 @@ fn the_limit_is_kept_and_the_result_is_that_of_the_same_split() {
         assert_eq!((report.samples, report.retries), (64, 0));
         splits.push(report.sizes);
     }
-    assert_eq!(
-        splits[0][..3],
-        [1, 2, 4],
-        "starts small and doubles: {splits:?}"
-    );
+    assert_eq!(splits[0][0], 1, "starts small: {splits:?}");
+    assert!(splits[0].len() < 8, "and goes up fast: {splits:?}");
     let settled = splits[2][0];
     assert!(
         settled >= 4 && splits[2].iter().all(|&size| size == settled),
@@ -139,7 +136,7 @@ fn the_size_follows_the_limit_down_and_up() {
 }
 
 #[test]
-fn longer_samples_are_met_by_smaller_micro_batches_and_finished_ones_are_kept() {
+fn longer_samples_are_predicted_from_their_cost() {
     let _alone = alone();
     let (model, vars) = language();
     let memory = DeviceMemory::host().open().unwrap();
@@ -154,8 +151,33 @@ fn longer_samples_are_met_by_smaller_micro_batches_and_finished_ones_are_kept() 
     }
     let long = text(64, 32);
     let report = trainer.step(&long, |(x, y), _| model.loss(&x, &y)).unwrap();
+    assert_eq!((report.samples, report.recomputed), (64, 0), "{report}");
+    assert!(report.sizes[0] < 64 / 4, "predicted: {report:?}");
+    assert!(report.peak.unwrap() <= start + (10 << 20) + PEAK_ERROR);
+}
+
+/// Samples whose cost says nothing of what they take: what was finished is kept.
+#[test]
+fn heavier_samples_are_met_by_smaller_micro_batches() {
+    let _alone = alone();
+    let (model, vars) = language();
+    let memory = DeviceMemory::host().open().unwrap();
+    let start = memory.in_use().unwrap();
+    memory.set_limit(ByteSize::b(start + (10 << 20))).unwrap();
+    let mut trainer = by_sgd(&vars, &memory);
+    let (short, long) = (text(64, 8), text(64, 32));
+    let indices: Vec<usize> = (0..64).collect();
+    let mut step = |text: &(Tensor, Tensor)| {
+        trainer.step(&indices[..], |chunk, _| {
+            let cut = |whole: &Tensor| whole.narrow(0, chunk[0], chunk.len());
+            model.loss(&cut(&text.0)?, &cut(&text.1)?)
+        })
+    };
+    for _ in 0..2 {
+        step(&short).unwrap();
+    }
+    let report = step(&long).unwrap();
     assert_eq!(report.samples, 64);
-    assert!(report.retries + report.events.len() > 0, "{report}");
     assert!(report.recomputed < 64, "{report}");
     let smaller = |event: &Event| match event {
         Event::Retried {

@@ -1,9 +1,10 @@
+use std::cell::Cell;
 use std::time::Instant;
 
 use bytesize::ByteSize;
 
 use super::{Completed, MicroBatch};
-use crate::error::{Error, Remedy, ResourceExhausted, Result};
+use crate::error::{Error, Phase, Remedy, ResourceExhausted, Result};
 use crate::memory::{DeviceMemory, PeakScope};
 
 /// A micro-batch's work while it runs.
@@ -12,6 +13,10 @@ pub(crate) struct Attempt<'a> {
     pub(super) memory: Option<(&'a DeviceMemory, PeakScope)>,
     /// What a micro-batch of this size is known to take, in bytes.
     pub(super) need: Option<u64>,
+    /// The highest use until the forward pass was over, in bytes.
+    pub(super) forward_peak: Cell<Option<u64>>,
+    /// Whether the host waits for each operation, so that time can be taken.
+    pub(super) is_synchronous: bool,
 }
 
 impl Attempt<'_> {
@@ -23,13 +28,21 @@ impl Attempt<'_> {
         }
     }
 
+    /// Ends the forward pass: what it took is noted, and [`check`](Self::check)ed.
+    pub(crate) fn end_forward(&self) -> Result<()> {
+        let peak = self.memory.as_ref().and_then(|(_, scope)| scope.peak());
+        self.forward_peak.set(peak);
+        self.check().map_err(|error| error.in_phase(Phase::Forward))
+    }
+
     pub(super) fn completed(&self, began: Instant) -> Completed {
         Completed {
             size: self.micro.samples.len(),
             before: self.memory.as_ref().and_then(|(_, scope)| scope.start()),
             peak: self.memory.as_ref().and_then(|(_, scope)| scope.peak()),
             limit: self.memory.as_ref().and_then(|(memory, _)| memory.limit()),
-            elapsed: began.elapsed(),
+            forward_peak: self.forward_peak.get(),
+            elapsed: self.is_synchronous.then(|| began.elapsed()),
         }
     }
 

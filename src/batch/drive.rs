@@ -1,11 +1,12 @@
 //! The one loop that cuts a batch, retries what did not fit, and counts.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::time::Instant;
 
 use candle_core::Device;
 
-use super::{Attempt, BatchPolicy, Completed, Event, Failed, MicroBatch};
+use super::{Attempt, BatchPolicy, Completed, Event, Extent, Failed, MicroBatch, Reason};
 use crate::error::{Cause, Error, PolicyError, ResourceExhausted, Result};
 use crate::memory::{DeviceMemory, recover, unmask};
 
@@ -96,16 +97,20 @@ impl Drive<'_> {
     /// starting over is bounded.
     pub(crate) fn run(
         &mut self,
-        total: usize,
+        batch: Extent,
         mut work: impl FnMut(&Attempt<'_>) -> Result<(), Failure>,
     ) -> Result<Outcome> {
         let mut outcome = Outcome::default();
+        let total = batch.samples;
+        self.policy.begin(&batch);
         let (mut done, mut attempt, mut restarts) = (0, 0, 0);
         // The size to use once more as it is, and the one that no further attempt at this position may reach.
         let (mut again, mut below) = (None, usize::MAX);
         while done < total {
             let remaining = total - done;
-            self.prepare(remaining, &mut outcome);
+            // What others have left of the device takes asking the driver, so not before every micro-batch.
+            let looks_around = done == 0 || attempt > 0;
+            self.prepare(remaining, looks_around, &mut outcome);
             let size = match again.take() {
                 Some(size) => size,
                 None => self.size(remaining)?.min(below - 1),
@@ -204,13 +209,18 @@ impl Drive<'_> {
                 base_seed: self.base_seed,
             },
             memory: self.memory.map(|memory| (memory, memory.peak_scope())),
+            forward_peak: Cell::new(None),
+            is_synchronous: self.device.is_cpu(),
         }
     }
 
     /// Lets the policy see what there is room for before a micro-batch begins.
-    fn prepare(&mut self, remaining: usize, outcome: &mut Outcome) {
+    fn prepare(&mut self, remaining: usize, looks_around: bool, outcome: &mut Outcome) {
         if let Some(memory) = self.memory {
-            let now = memory.reading();
+            let now = match looks_around {
+                true => memory.surroundings(),
+                false => memory.reading(),
+            };
             self.note_change(remaining, outcome, |policy| policy.prepare(&now));
         }
     }
@@ -231,10 +241,13 @@ impl Drive<'_> {
         let from = self.policy.size(remaining);
         tell(&mut *self.policy);
         let to = self.policy.size(remaining);
-        let event = match from.cmp(&to) {
-            std::cmp::Ordering::Less => Event::Grown { from, to },
-            std::cmp::Ordering::Equal => return,
-            std::cmp::Ordering::Greater => Event::Shrunk { from, to },
+        if from == to {
+            return;
+        }
+        let event = match self.policy.plan().map(|plan| plan.reason) {
+            Some(Reason::Speed | Reason::Timing) => Event::Paced { from, to },
+            _ if from < to => Event::Grown { from, to },
+            _ => Event::Shrunk { from, to },
         };
         tracing::info!(step = self.step, "{event}");
         outcome.events.push(event);

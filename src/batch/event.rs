@@ -40,6 +40,13 @@ pub enum Event {
         /// Samples in a micro-batch from here on.
         to: usize,
     },
+    /// The policy went to another size to see whether it is as fast, or because it is.
+    Paced {
+        /// Samples in a micro-batch before.
+        from: usize,
+        /// Samples in a micro-batch from here on.
+        to: usize,
+    },
     /// A micro-batch did not fit; its samples were computed again.
     Retried {
         /// The samples that failed, as positions in the batch.
@@ -70,6 +77,7 @@ impl fmt::Display for Event {
         match self {
             Self::Grown { from, to } => write!(f, "micro-batch {from} → {to}: there is room"),
             Self::Shrunk { from, to } => write!(f, "micro-batch {from} → {to}: less room"),
+            Self::Paced { from, to } => write!(f, "micro-batch {from} → {to}: for speed"),
             Self::Retried {
                 samples,
                 to,

@@ -1,23 +1,31 @@
 //! How work is cut into micro-batches.
 
 mod attempt;
+mod decay;
 mod drive;
 mod event;
 mod halving;
 mod micro_batch;
+mod model;
 mod parts;
 mod phase;
+mod plan;
 mod policy;
+mod predictive;
 mod process;
 mod slices;
 
 pub(crate) use attempt::Attempt;
+pub use decay::Decay;
 pub(crate) use drive::{Drive, Failure, Outcome, Proven};
 pub use event::Event;
 pub use halving::Halving;
 pub use micro_batch::MicroBatch;
+pub use model::{MemoryModel, Prediction};
 pub(crate) use phase::run_phase;
-pub use policy::{BatchPolicy, Completed, Failed, Fixed};
+pub use plan::{Plan, Reason};
+pub use policy::{BatchPolicy, Completed, Extent, Failed, Fixed};
+pub use predictive::Predictive;
 pub use process::{BatchProcessor, Processed, process_batches};
 pub use slices::Batch;
-pub(crate) use slices::samples_of;
+pub(crate) use slices::extent_of;

@@ -28,6 +28,11 @@ fn agreed(lengths: impl IntoIterator<Item = Result<usize>>) -> Result<usize> {
     Ok(expected)
 }
 
+/// What all parts cost together.
+fn summed(costs: impl IntoIterator<Item = Result<usize>>) -> Result<usize> {
+    (costs.into_iter()).try_fold(0, |sum: usize, cost| Ok(sum.saturating_add(cost?)))
+}
+
 macro_rules! tuple {
     ($($name:ident $index:tt),+) => {
         impl<$($name: Batch),+> Batch for ($($name,)+) {
@@ -39,6 +44,10 @@ macro_rules! tuple {
 
             fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
                 Ok(($(self.$index.slice(range.clone())?,)+))
+            }
+
+            fn cost(&self) -> Result<usize> {
+                summed([$(self.$index.cost()),+])
             }
 
             fn device(&self) -> Option<Device> {
@@ -67,6 +76,10 @@ impl<B: Batch> Batch for Vec<B> {
         self.iter().map(|part| part.slice(range.clone())).collect()
     }
 
+    fn cost(&self) -> Result<usize> {
+        summed(self.iter().map(B::cost))
+    }
+
     fn device(&self) -> Option<Device> {
         self.iter().find_map(B::device)
     }
@@ -89,6 +102,10 @@ impl<B: Batch, const N: usize> Batch for [B; N] {
         Ok(<[_; N]>::try_from(parts).map_err(|_| BatchError::NoParts)?)
     }
 
+    fn cost(&self) -> Result<usize> {
+        summed(self.iter().map(B::cost))
+    }
+
     fn device(&self) -> Option<Device> {
         self.iter().find_map(B::device)
     }
@@ -108,6 +125,10 @@ impl<K: Clone + Eq + Hash, B: Batch, S: BuildHasher + Default> Batch for HashMap
         self.iter()
             .map(|(key, part)| Ok((key.clone(), part.slice(range.clone())?)))
             .collect()
+    }
+
+    fn cost(&self) -> Result<usize> {
+        summed(self.values().map(B::cost))
     }
 
     fn device(&self) -> Option<Device> {

@@ -1,6 +1,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use super::Plan;
 use crate::error::{MemoryReading, PolicyError, ResourceExhausted, Result};
 
 /// Decides how large micro-batches are; [what happens on failure](crate::AdaptiveTrainer) is not its business.
@@ -37,6 +38,11 @@ pub trait BatchPolicy: Debug + Send {
     /// calls unless one of the other methods was called.
     fn size(&self, remaining: usize) -> usize;
 
+    /// A batch is about to be cut, or to be cut anew: what it holds.
+    fn begin(&mut self, batch: &Extent) {
+        let _ = batch;
+    }
+
     /// A micro-batch is about to begin: what is in use and allowed now. Only called where a memory was given.
     fn prepare(&mut self, now: &MemoryReading) {
         let _ = now;
@@ -49,6 +55,26 @@ pub trait BatchPolicy: Debug + Send {
 
     /// A micro-batch did not fit. If [`size`](Self::size) then answers with as much as failed, or more, the failure is final.
     fn failed(&mut self, failed: &Failed<'_>);
+
+    /// What it believes and why, where it can tell.
+    fn plan(&self) -> Option<Plan> {
+        None
+    }
+
+    /// What it has learned, as words that [`restore`](Self::restore) understands; `None` where there is nothing to keep.
+    fn save(&self) -> Option<String> {
+        None
+    }
+
+    /// Goes on from what another run has learned.
+    ///
+    /// # Errors
+    /// [`PolicyError::Saved`] for words that it has not written; nothing has changed then.
+    fn restore(&mut self, saved: &str) -> Result<()> {
+        let _ = saved;
+        let what = "what another policy has learned";
+        Err(PolicyError::Saved { what }.into())
+    }
 }
 
 const _: Option<&dyn BatchPolicy> = None; // object-safe
@@ -56,6 +82,10 @@ const _: Option<&dyn BatchPolicy> = None; // object-safe
 impl<P: BatchPolicy + ?Sized> BatchPolicy for Box<P> {
     fn size(&self, remaining: usize) -> usize {
         (**self).size(remaining)
+    }
+
+    fn begin(&mut self, batch: &Extent) {
+        (**self).begin(batch);
     }
 
     fn prepare(&mut self, now: &MemoryReading) {
@@ -68,6 +98,49 @@ impl<P: BatchPolicy + ?Sized> BatchPolicy for Box<P> {
 
     fn failed(&mut self, failed: &Failed<'_>) {
         (**self).failed(failed);
+    }
+
+    fn plan(&self) -> Option<Plan> {
+        (**self).plan()
+    }
+
+    fn save(&self) -> Option<String> {
+        (**self).save()
+    }
+
+    fn restore(&mut self, saved: &str) -> Result<()> {
+        (**self).restore(saved)
+    }
+}
+
+/// What a batch, or a part of one, holds.
+///
+/// ```
+/// use candle_headroom::{BatchPolicy, Extent, Predictive};
+///
+/// // What a test of a policy tells it: 64 texts of 128 tokens.
+/// let mut policy = Predictive::new();
+/// policy.begin(&Extent::new(64, 64 * 128));
+/// assert_eq!(policy.size(64), 64); // nothing bounds it
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Extent {
+    /// Its samples.
+    pub samples: usize,
+    /// What memory grows with: see [`Batch::cost`](crate::Batch::cost).
+    pub cost: usize,
+}
+
+impl Extent {
+    /// So many samples that cost so much.
+    pub fn new(samples: usize, cost: usize) -> Self {
+        Self { samples, cost }
+    }
+
+    /// The cost of one sample; at least 1.
+    pub(super) fn each(&self) -> usize {
+        self.cost.div_ceil(self.samples.max(1)).max(1)
     }
 }
 
@@ -94,8 +167,10 @@ pub struct Completed {
     pub peak: Option<u64>,
     /// The limit in force, in bytes.
     pub limit: Option<u64>,
-    /// How long the host took for it; on a device that works asynchronously, to queue it.
-    pub elapsed: Duration,
+    /// The highest use until the forward pass was over, in bytes.
+    pub forward_peak: Option<u64>,
+    /// How long it took; `None` on a device that works asynchronously, where nobody knows without waiting.
+    pub elapsed: Option<Duration>,
 }
 
 impl Completed {
@@ -106,7 +181,8 @@ impl Completed {
             before: None,
             peak: None,
             limit: None,
-            elapsed: Duration::ZERO,
+            forward_peak: None,
+            elapsed: None,
         }
     }
 

@@ -1,8 +1,8 @@
 use candle_core::Device;
 
-use super::slices::samples_of;
+use super::slices::extent_of;
 use super::{
-    Batch, BatchPolicy, Drive, Event, Failure, Halving, MicroBatch, Outcome, Proven, run_phase,
+    Batch, BatchPolicy, Drive, Event, Failure, MicroBatch, Outcome, Predictive, Proven, run_phase,
 };
 use crate::error::{Phase, PolicyError, Result};
 use crate::memory::DeviceMemory;
@@ -39,7 +39,7 @@ where
         let what = "a chunk's size";
         return Err(PolicyError::Zero { what }.into());
     }
-    let mut processor = BatchProcessor::new(Halving::from_size(size).at_most(size));
+    let mut processor = BatchProcessor::new(Predictive::new().at_most(size));
     Ok(processor.process(inputs, |chunk, _| f(chunk))?.results)
 }
 
@@ -112,6 +112,7 @@ impl BatchProcessor {
     /// Follows this memory's limit and fills exhaustions with its numbers.
     pub fn memory(mut self, memory: &DeviceMemory) -> Self {
         self.memory = Some(memory.clone());
+        self.policy.prepare(&memory.surroundings());
         self
     }
 
@@ -127,7 +128,7 @@ impl BatchProcessor {
     where
         B: Batch + ?Sized,
     {
-        let total = samples_of(inputs)?;
+        let extent = extent_of(inputs)?;
         let mut results = Vec::new();
         // Inputs on the host may be moved to the memory's device by `f`.
         let device = inputs
@@ -144,7 +145,7 @@ impl BatchProcessor {
             base_seed: 0,
             proven: &mut self.proven,
         };
-        let outcome = drive.run(total, |attempt| {
+        let outcome = drive.run(extent, |attempt| {
             let chunk = run_phase(Phase::Transfer, || {
                 inputs.slice(attempt.micro.samples.clone())
             })?;

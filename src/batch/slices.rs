@@ -2,6 +2,7 @@ use std::ops::Range;
 
 use candle_core::{Device, Tensor};
 
+use super::Extent;
 use crate::error::{BatchError, Result};
 
 /// Something that holds samples in order and can be cut into runs of them.
@@ -23,6 +24,7 @@ use crate::error::{BatchError, Result};
 /// let y = Tensor::zeros(8, DType::U32, &Device::Cpu)?;
 /// let batch = (x, y);
 /// assert_eq!(batch.samples()?, 8);
+/// assert_eq!(batch.cost()?, 8 * 3 + 8); // elements
 /// let (x, y) = batch.slice(2..5)?;
 /// assert_eq!((x.dims(), y.dims()), (&[3, 3][..], &[3][..]));
 ///
@@ -52,17 +54,27 @@ pub trait Batch {
     /// [`BatchError::OutOfRange`], or those of [`samples`](Self::samples).
     fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>>;
 
+    /// What the memory that its samples take grows with, in any unit, as long as it is the same for every batch: the number of samples, where
+    /// it is not told otherwise. Tensors count their elements, so that a batch of longer texts or larger pictures is known to take more
+    /// before it is run.
+    ///
+    /// # Errors
+    /// Those of [`samples`](Self::samples).
+    fn cost(&self) -> Result<usize> {
+        self.samples()
+    }
+
     /// The device that its samples are on, if they are tensors: it is waited for before anything is tried again.
     fn device(&self) -> Option<Device> {
         None
     }
 }
 
-/// The number of samples of a batch that is going to be cut.
-pub(crate) fn samples_of<B: Batch + ?Sized>(batch: &B) -> Result<usize> {
+/// What a batch that is going to be cut holds.
+pub(crate) fn extent_of<B: Batch + ?Sized>(batch: &B) -> Result<Extent> {
     match batch.samples()? {
         0 => Err(BatchError::Empty.into()),
-        samples => Ok(samples),
+        samples => Ok(Extent::new(samples, batch.cost()?)),
     }
 }
 
@@ -88,6 +100,11 @@ impl Batch for Tensor {
             return Err(out_of_range(range, samples).into());
         }
         Ok(self.narrow(0, range.start, range.len())?)
+    }
+
+    fn cost(&self) -> Result<usize> {
+        self.samples()?;
+        Ok(self.elem_count())
     }
 
     fn device(&self) -> Option<Device> {
@@ -122,6 +139,10 @@ macro_rules! pointer {
 
             fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
                 (**self).slice(range)
+            }
+
+            fn cost(&self) -> Result<usize> {
+                (**self).cost()
             }
 
             fn device(&self) -> Option<Device> {

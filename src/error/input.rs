@@ -78,6 +78,26 @@ pub enum PolicyError {
         /// What was given as zero.
         what: &'static str,
     },
+    /// A part of the room that cannot be left free.
+    #[error("a margin of {margin} leaves no room: give a number from 0 up to 0.9")]
+    Margin {
+        /// The margin, as it was written.
+        margin: String,
+    },
+    /// A factor that makes nothing smaller, or nothing of it.
+    #[error("a factor of {factor} makes no smaller size: give a number above 0 and below 1")]
+    Factor {
+        /// The factor, as it was written.
+        factor: String,
+    },
+    /// Saved state of a policy cannot be used.
+    #[error(
+        "the saved sizes hold {what}: they were not saved by this policy, or were changed; go on without them"
+    )]
+    Saved {
+        /// What is wrong with it.
+        what: &'static str,
+    },
 }
 
 /// A loss cannot be used.

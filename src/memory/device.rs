@@ -131,6 +131,17 @@ impl DeviceMemory {
         self.backing.reading()
     }
 
+    /// The same, and on a GPU what the driver has left: a limit on the host is on this process alone, whoever else is there.
+    pub(crate) fn surroundings(&self) -> MemoryReading {
+        let now = self.reading();
+        let held = now.reserved.zip(now.in_use);
+        let unused = held.map(|(reserved, in_use)| reserved.saturating_sub(in_use));
+        MemoryReading {
+            free: unused.and_then(|unused| Some(self.backing.free()?.saturating_sub(unused))),
+            ..now
+        }
+    }
+
     /// The exhaustion to report if use has gone over the limit since `scope` began.
     pub(crate) fn check(&self, scope: &PeakScope) -> Result<(), Box<ResourceExhausted>> {
         let (Some(limit), Some(peak)) = (self.limit(), scope.peak()) else {

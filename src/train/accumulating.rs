@@ -3,7 +3,7 @@ use candle_core::{Tensor, Var};
 use super::core::Core;
 use super::loss::Loss;
 use super::report::StepReport;
-use crate::batch::{Batch, Drive, Failure, Fixed, MicroBatch, Outcome, Proven, samples_of};
+use crate::batch::{Batch, Drive, Failure, Fixed, MicroBatch, Outcome, Proven, extent_of};
 use crate::error::{Error, PolicyError, Result, WindowLost};
 use crate::memory::DeviceMemory;
 use crate::optim::Commit;
@@ -108,7 +108,7 @@ impl<O: Commit> AccumulatingTrainer<O> {
         B: Batch + ?Sized,
         L: Into<Loss>,
     {
-        let total = samples_of(batch)?;
+        let extent = extent_of(batch)?;
         self.core.refuse_if_interrupted()?;
         if self.window.sizes.is_empty() {
             self.core.begin()?;
@@ -118,14 +118,14 @@ impl<O: Commit> AccumulatingTrainer<O> {
         let Self { core, proven, .. } = self;
         let device = core.device().clone();
         let mut drive = Drive {
-            policy: &mut Fixed::new(total)?,
+            policy: &mut Fixed::new(extent.samples)?,
             memory: self.memory.as_ref(),
             device: &device,
             step: self.batches,
             base_seed: self.seed,
             proven,
         };
-        let run = drive.run(total, |attempt| {
+        let run = drive.run(extent, |attempt| {
             core.micro_batch(attempt, batch, &mut f)
                 .map_err(|failure| match failure {
                     // Earlier batches are not here to be run again, so their loss is the user's to know.

@@ -4,7 +4,7 @@ use super::builder::AdaptiveTrainerBuilder;
 use super::core::Core;
 use super::loss::Loss;
 use super::report::StepReport;
-use crate::batch::{Batch, BatchPolicy, Drive, Event, MicroBatch, Proven, samples_of};
+use crate::batch::{Batch, BatchPolicy, Drive, Event, MicroBatch, Proven, extent_of};
 use crate::error::{Error, Result};
 use crate::memory::{DeviceMemory, PeakScope};
 use crate::optim::Commit;
@@ -103,7 +103,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
         B: Batch + ?Sized,
         L: Into<Loss>,
     {
-        let total = samples_of(batch)?;
+        let extent = extent_of(batch)?;
         self.core.begin()?;
         let scope = self.memory.as_ref().map(DeviceMemory::peak_scope);
         let Self { core, policy, .. } = self;
@@ -117,7 +117,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
             proven: &mut self.proven,
         };
         let stepped = drive
-            .run(total, |attempt| core.micro_batch(attempt, batch, &mut f))
+            .run(extent, |attempt| core.micro_batch(attempt, batch, &mut f))
             .and_then(|mut outcome| {
                 let update = self
                     .memory

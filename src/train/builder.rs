@@ -2,9 +2,9 @@ use candle_core::{Tensor, Var};
 
 use super::AdaptiveTrainer;
 use super::core::Core;
-use crate::batch::{BatchPolicy, Halving};
+use crate::batch::{BatchPolicy, Predictive};
 use crate::error::{ParameterError, Result};
-use crate::memory::{DeviceMemory, Enforcement};
+use crate::memory::DeviceMemory;
 use crate::optim::Commit;
 
 /// What an [`AdaptiveTrainer`] is made of; from [`AdaptiveTrainer::builder`].
@@ -50,8 +50,7 @@ impl<O: Commit> AdaptiveTrainerBuilder<O> {
         self
     }
 
-    /// Cuts micro-batches by this policy; without it, [`Halving`]: from a single sample where the memory has a soft limit when the
-    /// trainer is built, so that it is not exceeded by trial, otherwise from the whole batch.
+    /// Cuts micro-batches by this policy; without it, [`Predictive`].
     pub fn policy(mut self, policy: impl BatchPolicy + 'static) -> Self {
         self.policy = Some(Box::new(policy));
         self
@@ -86,16 +85,10 @@ impl<O: Commit> AdaptiveTrainerBuilder<O> {
         if let Some(memory) = memory.filter(|memory| *memory != vars) {
             return Err(ParameterError::Device { vars, memory }.into());
         }
-        let is_soft = self
-            .memory
-            .as_ref()
-            .is_some_and(|memory| memory.stats().enforcement == Some(Enforcement::Soft));
-        let policy = self.policy.unwrap_or_else(|| {
-            Box::new(match is_soft {
-                true => Halving::from_one(),
-                false => Halving::from_whole_batch(),
-            })
-        });
+        let mut policy = self.policy.unwrap_or_else(|| Box::new(Predictive::new()));
+        if let Some(memory) = &self.memory {
+            policy.prepare(&memory.surroundings());
+        }
         Ok(AdaptiveTrainer::from_parts(
             core,
             policy,

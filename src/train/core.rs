@@ -141,9 +141,7 @@ impl<O: Commit> Core<O> {
         let slice = run_phase(Phase::Transfer, || batch.slice(samples))?;
         let loss: Loss = run_phase(Phase::Forward, || f(slice, &attempt.micro))?.into();
         // The backward pass takes more than the forward pass left, so this is the moment to stop.
-        attempt
-            .check()
-            .map_err(|error| error.in_phase(Phase::Forward))?;
+        attempt.end_forward()?;
         let scale = |loss: &Tensor| self.optimizer.scale_loss(loss);
         let contribution = self.accumulator.differentiate(loss, size, scale)?;
         if size == 1 {

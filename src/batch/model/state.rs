@@ -1,0 +1,39 @@
+//! A model as serde sees it, checked when it is read.
+
+use serde::{Deserialize, Serialize};
+
+use super::MemoryModel;
+use super::level::Level;
+use crate::error::PolicyError;
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct State {
+    levels: Vec<Level>,
+    observed: u64,
+    scatter: f64,
+    slope_holds: bool,
+}
+
+impl From<MemoryModel> for State {
+    fn from(model: MemoryModel) -> Self {
+        Self {
+            levels: model.levels,
+            observed: model.observed,
+            scatter: model.scatter,
+            slope_holds: model.slope_holds,
+        }
+    }
+}
+
+impl TryFrom<State> for MemoryModel {
+    type Error = PolicyError;
+
+    fn try_from(state: State) -> Result<Self, PolicyError> {
+        Self::checked(
+            state.levels,
+            state.observed,
+            state.scatter,
+            state.slope_holds,
+        )
+    }
+}

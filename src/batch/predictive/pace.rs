@@ -1,0 +1,168 @@
+/// Timings of one cost before it is compared.
+const ENOUGH: u32 = 8;
+/// Micro-batches of one cost in a row before a smaller one is timed: by then the size has settled.
+const STEADY: u32 = 16;
+/// A smaller cost whose throughput is not lower by more than this is preferred.
+const PLATEAU: f64 = 1.02;
+/// The preference was found under a cap; one so many times larger has room for costs that were never timed.
+const WIDER: f64 = 1.5;
+/// Costs whose timings are kept.
+const TIMINGS: usize = 16;
+
+/// Which of the costs that fit is the fastest: half of the settled one is timed, and half of that, as long as none is slower.
+///
+/// Each cost's shortest time for a unit counts: others on the machine make work slower, never faster.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Pace {
+    timings: Vec<Timing>,
+    /// The cost in use and for how many micro-batches in a row.
+    settled: (usize, u32),
+    trial: Option<Trial>,
+    pub(super) preferred: Option<usize>,
+    /// Half of this cost is slower.
+    refused: Option<usize>,
+    /// The cap under which all that was found.
+    cap: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Timing {
+    cost: usize,
+    /// Seconds for each unit of cost.
+    best: f64,
+    count: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Trial {
+    cost: usize,
+    against: f64,
+}
+
+impl Pace {
+    /// The cost to use where up to `cap` fit.
+    pub(super) fn limit(&self, cap: usize) -> usize {
+        let chosen = self.trial.map(|trial| trial.cost).or(self.preferred);
+        chosen.map_or(cap, |chosen| chosen.min(cap))
+    }
+
+    pub(super) fn is_trying(&self) -> bool {
+        self.trial.is_some()
+    }
+
+    /// Goes on with a preference that an earlier run found under `cap`.
+    pub(super) fn resume(preferred: Option<usize>, cap: usize) -> Self {
+        Self {
+            preferred,
+            refused: preferred,
+            cap,
+            ..Self::default()
+        }
+    }
+
+    /// Forgets the preference where far more fits than when it was found.
+    pub(super) fn follow(&mut self, cap: usize) {
+        if cap as f64 > self.cap as f64 * WIDER {
+            *self = Self {
+                timings: std::mem::take(&mut self.timings),
+                cap,
+                ..Self::default()
+            };
+        }
+    }
+
+    /// A micro-batch of `cost` took `seconds`; one sample costs `each`.
+    pub(super) fn record(&mut self, cost: usize, seconds: f64, each: usize) {
+        let timing = self.time(cost, seconds / cost as f64);
+        if let Some(trial) = self.trial {
+            if timing.count < ENOUGH || cost > trial.cost {
+                return;
+            }
+            self.trial = None;
+            self.settled = (cost, 0);
+            match timing.best <= trial.against * PLATEAU {
+                true => self.preferred = Some(trial.cost),
+                false => self.refused = Some(trial.cost * 2),
+            }
+            return;
+        }
+        match is_near(self.settled.0, cost) {
+            true => self.settled.1 += 1,
+            false => self.settled = (cost, 1),
+        }
+        let half = cost / 2;
+        let was_refused = self.refused.is_some_and(|refused| half < refused);
+        if self.settled.1 >= STEADY && timing.count >= ENOUGH && half >= each && !was_refused {
+            self.trial = Some(Trial {
+                cost: half,
+                against: timing.best,
+            });
+            // Sizes near it may have been timed while the first ones warmed up.
+            self.timings.retain(|timing| !is_near(timing.cost, half));
+        }
+    }
+
+    fn time(&mut self, cost: usize, rate: f64) -> Timing {
+        if let Some(timing) = (self.timings.iter_mut()).find(|timing| is_near(timing.cost, cost)) {
+            timing.count = timing.count.saturating_add(1);
+            timing.best = timing.best.min(rate);
+            return *timing;
+        }
+        if self.timings.len() >= TIMINGS {
+            self.timings.remove(0);
+        }
+        let timing = Timing {
+            cost,
+            best: rate,
+            count: 1,
+        };
+        self.timings.push(timing);
+        timing
+    }
+}
+
+/// Whether two costs are one size, but for an uneven end.
+fn is_near(a: usize, b: usize) -> bool {
+    a.abs_diff(b) <= a / 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is settled on where a unit of cost takes so long.
+    fn settle(cap: usize, rate: impl Fn(usize) -> f64) -> (usize, usize) {
+        let mut pace = Pace::default();
+        pace.follow(cap);
+        let mut changes = 0;
+        for _ in 0..1000 {
+            let cost = pace.limit(cap);
+            pace.record(cost, cost as f64 * rate(cost), 1);
+            changes += usize::from(pace.limit(cap) != cost);
+        }
+        (pace.limit(cap), changes)
+    }
+
+    #[test]
+    fn the_smallest_on_the_plateau() {
+        // Faster up to 64, flat above.
+        let (settled, changes) = settle(512, |cost| 1. / (cost.min(64) as f64));
+        assert_eq!(settled, 64);
+        assert!(changes <= 5, "{changes}");
+        assert_eq!(
+            settle(512, |cost| 1. / cost as f64).0,
+            512,
+            "faster throughout"
+        );
+        assert_eq!(settle(512, |cost| cost as f64).0, 1, "slower throughout");
+    }
+
+    #[test]
+    fn more_room_is_looked_at_anew() {
+        let mut pace = Pace::resume(Some(64), 100);
+        pace.follow(120);
+        assert_eq!(pace.limit(120), 64);
+        pace.follow(200);
+        assert_eq!(pace.limit(200), 200);
+    }
+}

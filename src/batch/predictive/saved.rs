@@ -1,0 +1,88 @@
+//! What was learned, as words.
+
+use super::pace::Pace;
+use super::regime::Regime;
+use super::shapes::Shapes;
+use crate::batch::MemoryModel;
+use crate::error::{PolicyError, Result};
+
+/// What the words begin with: policy and form.
+const HEAD: &str = "predictive 1";
+const MOST_SHAPES: usize = 32;
+
+impl Shapes {
+    /// One line for each shape, the last used one last.
+    pub(super) fn to_words(&self) -> String {
+        let mut words = HEAD.to_owned();
+        for regime in self.others.iter().chain([&self.active]) {
+            words.push('\n');
+            words.push_str(&regime.to_words());
+        }
+        words
+    }
+
+    pub(super) fn from_words(words: &str) -> Result<Self> {
+        let saved = |what| PolicyError::Saved { what };
+        let mut lines = words.lines();
+        if lines.next() != Some(HEAD) {
+            return Err(saved("what another policy or version has learned").into());
+        }
+        let regimes = lines.map(Regime::from_words).collect::<Option<Vec<_>>>();
+        let mut regimes = regimes.ok_or(saved("a line that says nothing"))?;
+        if regimes.len() > MOST_SHAPES {
+            return Err(saved("more than 32 shapes").into());
+        }
+        let active = regimes.pop().ok_or(saved("no shape at all"))?;
+        Ok(Self {
+            active,
+            others: regimes,
+        })
+    }
+}
+
+impl Regime {
+    /// `EACH CAP PROVEN PREFERRED;MODEL;MODEL UNTIL FORWARD`, with `-` for what is not known. Failures are not kept: another run may
+    /// have other neighbours, and what was learned from them is in the sizes.
+    fn to_words(&self) -> String {
+        format!(
+            "{} {} {} {};{};{}",
+            self.each,
+            word(self.cap),
+            self.proven,
+            word(self.pace.preferred),
+            self.model.to_words(),
+            self.forward.to_words(),
+        )
+    }
+
+    fn from_words(words: &str) -> Option<Self> {
+        let mut parts = words.split(';');
+        let mut numbers = parts.next()?.split(' ');
+        let each = numbers.next()?.parse().ok().filter(|&each| each > 0)?;
+        let cap = number(numbers.next()?)?;
+        let proven = numbers.next()?.parse().ok()?;
+        let preferred = number(numbers.next()?)?;
+        let model = MemoryModel::from_words(parts.next()?)?;
+        let forward = MemoryModel::from_words(parts.next()?)?;
+        (numbers.next().is_none() && parts.next().is_none()).then(|| Self {
+            model,
+            forward,
+            cap,
+            proven,
+            pace: Pace::resume(preferred, cap.unwrap_or(usize::MAX)),
+            ..Self::new(each)
+        })
+    }
+}
+
+fn word(number: Option<usize>) -> String {
+    number.map_or("-".to_owned(), |number| number.to_string())
+}
+
+/// A size, which is none where it is 0; the inner `None` stands for `-`.
+fn number(word: &str) -> Option<Option<usize>> {
+    match word {
+        "-" => Some(None),
+        word => Some(Some(word.parse().ok().filter(|&number| number > 0)?)),
+    }
+}
