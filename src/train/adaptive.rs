@@ -4,7 +4,7 @@ use super::builder::AdaptiveTrainerBuilder;
 use super::core::Core;
 use super::loss::Loss;
 use super::report::StepReport;
-use crate::batch::{Batch, BatchPolicy, Drive, Event, MicroBatch, Proven, extent_of};
+use crate::batch::{Batch, BatchPolicy, Drive, Event, MicroBatch, Plan, Proven, extent_of};
 use crate::error::{Error, Result};
 use crate::memory::{DeviceMemory, PeakScope};
 use crate::optim::Commit;
@@ -160,6 +160,19 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// The micro-batch size that a batch of `samples` would begin with.
     pub fn micro_batch(&self, samples: usize) -> usize {
         self.policy.size(samples)
+    }
+
+    /// What its policy believes of micro-batches and why it uses the size that it uses; `None` for a policy that does not tell.
+    pub fn plan(&self) -> Option<Plan> {
+        self.policy.plan()
+    }
+
+    /// The same as a line of text.
+    pub fn explain(&self) -> String {
+        match self.plan() {
+            Some(plan) => plan.to_string(),
+            None => "the policy does not tell".to_owned(),
+        }
     }
 
     /// The optimizer.

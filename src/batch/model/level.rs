@@ -1,5 +1,5 @@
 /// What a new observation weighs in the mean.
-const WEIGHT: f64 = 0.25;
+const WEIGHT: f64 = 0.125;
 /// Costs that differ by no more than one part in so many are the same level.
 const NEAR: usize = 64;
 

@@ -16,7 +16,7 @@ use crate::error::{PolicyError, Result};
 /// How many different costs are remembered.
 const LEVELS: usize = 16;
 /// What a new observation weighs in the scatter.
-const SCATTER_WEIGHT: f64 = 1. / 16.;
+const SCATTER_WEIGHT: f64 = 1. / 32.;
 /// How many mean deviations an observation may lie above the prediction: some 2.4 standard deviations of a normal one.
 const DEVIATIONS: f64 = 3.;
 /// An observation so many times more or less than was predicted says that the curve is another one.
@@ -166,14 +166,23 @@ impl MemoryModel {
 
     /// The largest cost that should take no more than `bytes`; `None` where nothing is known or nothing fits.
     pub fn largest_fitting(&self, bytes: u64) -> Option<usize> {
+        self.largest_within(bytes, bytes)
+    }
+
+    /// The largest cost that should take no more than `most` and most likely takes no more than `likely`, both in bytes.
+    pub(super) fn largest_within(&self, most: u64, likely: u64) -> Option<usize> {
+        let fits = |cost: usize| {
+            let is_certain = self.most(cost)? <= most as f64;
+            Some(is_certain && self.expected(cost)? <= likely as f64)
+        };
         let (mut low, mut high) = (0, self.farthest()?);
-        if self.most(high)? <= bytes as f64 {
+        if fits(high)? {
             return Some(high);
         }
         // What is expected at most does not fall as the cost rises.
         while high - low > 1 {
             let middle = low + (high - low) / 2;
-            match self.most(middle)? <= bytes as f64 {
+            match fits(middle)? {
                 true => low = middle,
                 false => high = middle,
             }

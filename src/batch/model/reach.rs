@@ -9,11 +9,16 @@ const REACH: usize = 8;
 const FIRST_REACH: usize = 16;
 /// What is added to a slope for a cost twice the largest seen, and beyond; less for one that is nearer.
 const CAUTION: f64 = 0.25;
+/// As long as it is not known whether the slope holds, so much farther than the largest cost nothing but proportion counts; nearer, as much less
+/// as it is nearer.
+const NEAR: f64 = 0.125;
 /// A cost so many times the largest seen shows whether the slope holds, and within which part of what was expected it does.
 const FARTHER: f64 = 1.25;
 const HOLDS: f64 = 0.1;
-/// Slopes are taken between costs of which the smaller is at most this part of the larger.
-const APART: f64 = 0.8;
+/// Slopes are taken between costs that differ by at least this part of the larger one, and by so many times the scatter, up to a fifth.
+const APART: f64 = 0.02;
+const APART_IN_SCATTER: f64 = 10.;
+const MOST_APART: f64 = 0.2;
 
 impl MemoryModel {
     /// The largest cost of which anything is said.
@@ -30,7 +35,7 @@ impl MemoryModel {
         self.curve(
             cost,
             |level| level.mean as f64,
-            |top, beyond| self.slopes(top).0 * beyond,
+            |top, beyond| self.slope_to(top) * beyond,
         )
     }
 
@@ -42,8 +47,15 @@ impl MemoryModel {
             cost,
             |level| level.mean.max(highest) as f64,
             |top, beyond| {
-                let far = (beyond / top.cost as f64).min(1.);
-                self.slopes(top).1 * (1. + CAUTION * far) * beyond
+                let far = beyond / top.cost as f64;
+                let slope = match self.slope_holds {
+                    true => self.steepest(top) * (1. + CAUTION * far.min(1.)),
+                    false => {
+                        let near = self.slope_to(top).min(top.proportion());
+                        near + (top.proportion() - near) * (far / NEAR).min(1.)
+                    }
+                };
+                slope * beyond
             },
         )?;
         // In proportion is the most, whatever was measured.
@@ -89,21 +101,19 @@ impl MemoryModel {
         }
     }
 
-    /// What each unit beyond the largest level takes: most likely, and at most while it is near.
-    fn slopes(&self, top: &Level) -> (f64, f64) {
-        let lower = self.levels.iter().rev();
-        let mut lower = lower.filter(|low| low.cost as f64 <= APART * top.cost as f64);
-        let Some(first) = lower.next() else {
-            return (top.proportion(), top.proportion());
-        };
-        let near = top.slope_from(first).max(0.);
-        let most = match self.slope_holds {
-            // Over a longer way single peaks that are off count for less.
-            true => (self.levels.iter().rev())
-                .find(|low| low.cost <= top.cost / 4)
-                .map_or(near, |low| top.slope_from(low).max(near)),
-            false => top.proportion(),
-        };
-        (near, most)
+    /// What each unit up to the largest level took, from the nearest one that lies well below it; in proportion where there is none.
+    fn slope_to(&self, top: &Level) -> f64 {
+        let apart = (APART_IN_SCATTER * self.scatter).clamp(APART, MOST_APART);
+        let mut lower = self.levels.iter().rev();
+        let low = lower.find(|low| low.cost as f64 <= (1. - apart) * top.cost as f64);
+        low.map_or(top.proportion(), |low| top.slope_from(low).max(0.))
+    }
+
+    /// The same or, where that is more, over a longer way, on which single peaks that are off count for less.
+    fn steepest(&self, top: &Level) -> f64 {
+        let mut lower = self.levels.iter().rev();
+        let far = lower.find(|low| low.cost <= top.cost / 4);
+        let near = self.slope_to(top);
+        far.map_or(near, |low| top.slope_from(low).max(near))
     }
 }

@@ -80,7 +80,7 @@ impl Predictive {
         }
     }
 
-    /// Leaves this part of the room free, besides what the model is uncertain of.
+    /// Leaves this part of the room free, or as much as the model is uncertain of where that is more.
     ///
     /// # Errors
     /// [`PolicyError::Margin`] for a number below 0 or above 0.9, or none.

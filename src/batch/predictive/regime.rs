@@ -3,7 +3,7 @@ use super::pace::Pace;
 use crate::batch::{Completed, MemoryModel};
 
 /// A larger size is used only where it is larger by more than one part in so many: what use sways by is no reason.
-const WORTHWHILE: usize = 64;
+const WORTHWHILE: usize = 256;
 
 /// How many times what the forward pass took for a sample the whole may take for it: candle keeps all activations while it goes back, and
 /// makes some three tensors of each gradient. A single wide layer takes 3.7 times, deep models less.
@@ -67,7 +67,8 @@ impl Regime {
     /// The largest cost for which there is room, at least one sample's; `None` where nothing was measured.
     pub(super) fn fits(&self, room: Room) -> Option<usize> {
         let seen = self.model.largest_seen()?;
-        let fits = self.model.largest_fitting(room.usable).unwrap_or(0);
+        let fits = self.model.largest_within(room.all, room.usable);
+        let fits = fits.unwrap_or(0);
         let fits = match fits >= seen {
             true => fits.max(self.fits_by_forward(seen, room).unwrap_or(0)),
             false => fits,

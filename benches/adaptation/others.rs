@@ -1,0 +1,130 @@
+//! What others do when memory runs out, written anew from their sources: Composer 0.32.1, Accelerate 1.15.0, Lightning 2.6.6.
+
+use crate::curves::Device;
+use crate::tally::{Step, Tally};
+
+/// Composer's `device_train_microbatch_size="auto"`: the whole batch first; what does not fit is halved, and the whole batch begun
+/// again. It never grows.
+pub fn composer(mut device: Device, steps: usize) -> Tally {
+    let total = device.curve.batch;
+    let (mut size, mut tally) = (total, Tally::default());
+    for _ in 0..steps {
+        let mut step = Step::default();
+        while step.finished < total {
+            let next = size.min(total - step.finished);
+            step.computed += next;
+            match device.run(next) {
+                Some(_) => {
+                    step.finished += next;
+                    step.largest = step.largest.max(next);
+                }
+                None => {
+                    step.failures += 1;
+                    size = (size / 2).max(1);
+                    (step.finished, step.largest) = (0, 0);
+                }
+            }
+        }
+        tally.push(step, &device);
+        device.step += 1;
+    }
+    tally
+}
+
+/// Accelerate's `find_executable_batch_size`: the training function is called again from its beginning with nine tenths of the batch
+/// size, which is the size of an update too. It never grows.
+pub fn accelerate(mut device: Device, steps: usize) -> Tally {
+    let needed = steps * device.curve.batch;
+    let (mut size, mut tally) = (device.curve.batch, Tally::new_batch());
+    let (mut computed, mut failures) = (0, 0);
+    'function: loop {
+        let (mut done, mut step) = (0, Step::default());
+        tally.restart();
+        device.step = 0;
+        while done < needed {
+            let next = size.min(needed - done);
+            computed += next;
+            if device.run(next).is_none() {
+                failures += 1;
+                size = ((size as f64 * 0.9) as usize).max(1);
+                continue 'function;
+            }
+            done += next;
+            step.finished += next;
+            step.largest = step.largest.max(next);
+            // A step of the table is one batch's worth of samples.
+            while device.step < done / device.curve.batch {
+                tally.push(std::mem::take(&mut step), &device);
+                device.step += 1;
+            }
+        }
+        tally.charge(computed, failures);
+        return tally;
+    }
+}
+
+/// How Lightning's `BatchSizeFinder` goes on after the first failure.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Search {
+    Power,
+    Binary,
+}
+
+/// Lightning's `BatchSizeFinder`: before training, sizes from 2 are doubled until one fails, three steps each; then the one before is
+/// taken, or bisected and taken less 5 %. What fails later ends the training: here it counts as begun again with a new search.
+pub fn lightning(mut device: Device, steps: usize, search: Search) -> Tally {
+    const TRIAL_STEPS: usize = 3;
+    const MARGIN: f64 = 0.05;
+    let total = device.curve.batch;
+    let needed = steps * total;
+    let mut tally = Tally::new_batch();
+    let (mut computed, mut failures) = (0, 0);
+    let mut tries = |device: &mut Device, size: usize| {
+        (0..TRIAL_STEPS).all(|_| {
+            computed += size;
+            device.run(size).is_some()
+        })
+    };
+    let (mut good, mut bad) = (1, None);
+    let mut size = 2;
+    while bad.is_none() && size <= total {
+        match tries(&mut device, size) {
+            true => good = size,
+            false => bad = Some(size),
+        }
+        size *= 2;
+    }
+    failures += usize::from(bad.is_some());
+    if let (Search::Binary, Some(mut bad)) = (search, bad) {
+        while bad - good > 1 {
+            let middle = (bad + good) / 2;
+            match tries(&mut device, middle) {
+                true => good = middle,
+                false => {
+                    bad = middle;
+                    failures += 1;
+                }
+            }
+        }
+        good = ((good as f64 * (1. - MARGIN)) as usize).max(1);
+    }
+    let (mut done, mut step) = (0, Step::default());
+    while done < needed {
+        let next = good.min(needed - done);
+        computed += next;
+        if device.run(next).is_none() {
+            failures += 1;
+            tally.crash(steps);
+            break;
+        }
+        done += next;
+        step.finished += next;
+        step.largest = step.largest.max(next);
+        while device.step < done / total {
+            tally.push(std::mem::take(&mut step), &device);
+            device.step += 1;
+        }
+    }
+    tally.charge(computed, failures);
+    tally
+}
