@@ -60,7 +60,8 @@ pub use bytesize::ByteSize;
 
 pub use batch::{
     Batch, BatchPolicy, BatchProcessor, Completed, Decay, Event, Extent, Failed, Fixed, Halving,
-    MemoryModel, MicroBatch, Plan, Prediction, Predictive, Processed, Reason, process_batches,
+    MemoryModel, MicroBatch, Plan, Prediction, Predictive, Processed, Reason, find_batch_size,
+    find_batch_size_within, process_batches,
 };
 pub use environment::{
     Coloured, Environment, Finding, FindingCode, Gpu, Report, Requirement, Severity,
@@ -81,8 +82,8 @@ pub use optim::{
     Progress, Sgd, StateDict,
 };
 pub use train::{
-    AccumulatingTrainer, AdaptiveTrainer, AdaptiveTrainerBuilder, GradientAccumulator, Loss,
-    StepLoss, StepReport, Window,
+    AccumulatingTrainer, AdaptiveTrainer, AdaptiveTrainerBuilder, Explanation, GradientAccumulator,
+    Loss, StepLoss, StepReport, Window,
 };
 
 /// The snippets of the documents, compiled and run as tests.

@@ -2,7 +2,8 @@ use candle_core::Device;
 
 use super::slices::extent_of;
 use super::{
-    Batch, BatchPolicy, Drive, Event, Failure, MicroBatch, Outcome, Predictive, Proven, run_phase,
+    Batch, BatchPolicy, Drive, Event, Failure, MicroBatch, Outcome, Plan, Predictive, Proven,
+    run_phase,
 };
 use crate::error::{Phase, PolicyError, Result};
 use crate::memory::DeviceMemory;
@@ -66,6 +67,8 @@ where
 pub struct BatchProcessor {
     policy: Box<dyn BatchPolicy>,
     memory: Option<DeviceMemory>,
+    /// Where `f` works, if its inputs may lie elsewhere.
+    device: Option<Device>,
     batches: u64,
     proven: Proven,
 }
@@ -104,6 +107,7 @@ impl BatchProcessor {
         Self {
             policy: Box::new(policy),
             memory: None,
+            device: None,
             batches: 0,
             proven: Proven::default(),
         }
@@ -114,6 +118,33 @@ impl BatchProcessor {
         self.memory = Some(memory.clone());
         self.policy.prepare(&memory.surroundings());
         self
+    }
+
+    pub(crate) fn on(mut self, device: &Device) -> Self {
+        self.device = Some(device.clone());
+        self
+    }
+
+    pub(crate) fn has_run(&self) -> bool {
+        self.batches > 0
+    }
+
+    /// What its policy believes and why; `None` for a policy that does not tell.
+    pub fn plan(&self) -> Option<Plan> {
+        self.policy.plan()
+    }
+
+    /// What its policy has learned, for [`restore`](Self::restore) in another run; `None` where there is nothing to keep.
+    pub fn save(&self) -> Option<String> {
+        self.policy.save()
+    }
+
+    /// Goes on from what another run has learned.
+    ///
+    /// # Errors
+    /// [`PolicyError::Saved`] for what this policy has not saved; nothing has changed then.
+    pub fn restore(&mut self, saved: &str) -> Result<()> {
+        self.policy.restore(saved)
     }
 
     /// Runs `f` over all samples of `inputs`, as [`process_batches`] does.
@@ -131,9 +162,8 @@ impl BatchProcessor {
         let extent = extent_of(inputs)?;
         let mut results = Vec::new();
         // Inputs on the host may be moved to the memory's device by `f`.
-        let device = inputs
-            .device()
-            .filter(|device| !device.is_cpu())
+        let device = (self.device.clone())
+            .or_else(|| inputs.device().filter(|device| !device.is_cpu()))
             .or_else(|| Some(self.memory.as_ref()?.device().clone()))
             .unwrap_or(Device::Cpu);
         let scope = self.memory.as_ref().map(DeviceMemory::peak_scope);

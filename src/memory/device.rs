@@ -142,6 +142,15 @@ impl DeviceMemory {
         }
     }
 
+    /// Bytes that limit and device leave, where something bounds them; on the host the limit alone.
+    pub(crate) fn room(&self) -> Option<u64> {
+        let now = self.surroundings();
+        let held = now.free.zip(now.reserved);
+        let device = held.map(|(free, reserved)| free.saturating_add(reserved));
+        let bound = now.limit.into_iter().chain(device).min()?;
+        Some(bound.saturating_sub(now.in_use?))
+    }
+
     /// The exhaustion to report if use has gone over the limit since `scope` began.
     pub(crate) fn check(&self, scope: &PeakScope) -> Result<(), Box<ResourceExhausted>> {
         let (Some(limit), Some(peak)) = (self.limit(), scope.peak()) else {

@@ -2,9 +2,13 @@ use candle_core::Var;
 
 use super::builder::AdaptiveTrainerBuilder;
 use super::core::Core;
+use super::explanation::Explanation;
 use super::loss::Loss;
 use super::report::StepReport;
-use crate::batch::{Batch, BatchPolicy, Drive, Event, MicroBatch, Plan, Proven, extent_of};
+use crate::batch::{
+    Batch, BatchPolicy, BatchProcessor, Drive, Event, MicroBatch, Plan, Predictive, Processed,
+    Proven, extent_of,
+};
 use crate::error::{Error, Result};
 use crate::memory::{DeviceMemory, PeakScope};
 use crate::optim::Commit;
@@ -58,6 +62,8 @@ pub struct AdaptiveTrainer<O> {
     memory: Option<DeviceMemory>,
     seed: u64,
     proven: Proven,
+    /// With a model of its own: without gradients it takes less.
+    evaluation: BatchProcessor,
 }
 
 impl<O: Commit> AdaptiveTrainer<O> {
@@ -72,7 +78,13 @@ impl<O: Commit> AdaptiveTrainer<O> {
         memory: Option<DeviceMemory>,
         seed: u64,
     ) -> Self {
+        let evaluation = BatchProcessor::new(Predictive::new()).on(core.device());
+        let evaluation = match &memory {
+            Some(memory) => evaluation.memory(memory),
+            None => evaluation,
+        };
         Self {
+            evaluation,
             core,
             policy,
             memory,
@@ -162,16 +174,60 @@ impl<O: Commit> AdaptiveTrainer<O> {
         self.policy.size(samples)
     }
 
-    /// What its policy believes of micro-batches and why it uses the size that it uses; `None` for a policy that does not tell.
+    /// Runs `f` over all samples of `data` in order, as many at a time as fit without gradients, and returns what it made of each chunk: for
+    /// evaluation between updates.
+    ///
+    /// A chunk that does not fit is computed again, smaller, and counts once; with an error there are no results at all, so nothing half-done
+    /// can be taken for a metric. [Named buffers](AdaptiveTrainerBuilder::buffers) are afterwards what they were. Weigh a chunk's mean by
+    /// its samples: chunks differ in size.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor, Var};
+    /// use candle_headroom::{AdaptiveTrainer, Sgd};
+    ///
+    /// let w = Var::new(&[2f32], &Device::Cpu)?;
+    /// let mut trainer = AdaptiveTrainer::builder(vec![w.clone()], Sgd::new_lr(vec![w.clone()], 0.1)?).build()?;
+    /// let data = Tensor::arange(0f32, 100., &Device::Cpu)?;
+    /// let evaluated = trainer.evaluate(&data, |x, _| {
+    ///     if x.dim(0)? > 40 {
+    ///         candle_core::bail!("CUDA_ERROR_OUT_OF_MEMORY") // room for 40
+    ///     }
+    ///     x.broadcast_mul(&w)?.sum_all()?.to_scalar::<f32>()
+    /// })?;
+    /// assert_eq!(evaluated.results.iter().sum::<f32>(), 2. * 4950.);
+    /// assert_eq!(evaluated.sizes, [25, 25, 25, 25]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`process_batches`](crate::process_batches).
+    pub fn evaluate<'b, B, T>(
+        &mut self,
+        data: &'b B,
+        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<T>,
+    ) -> Result<Processed<T>>
+    where
+        B: Batch + ?Sized,
+    {
+        self.core.save_buffers()?;
+        let processed = self.evaluation.process(data, f);
+        let restored = self.core.restore_buffers();
+        let processed = processed?;
+        restored?;
+        Ok(processed)
+    }
+
+    /// What its policy believes of training's micro-batches and why it uses the size that it uses; `None` for a policy that does not tell.
     pub fn plan(&self) -> Option<Plan> {
         self.policy.plan()
     }
 
-    /// The same as a line of text.
-    pub fn explain(&self) -> String {
-        match self.plan() {
-            Some(plan) => plan.to_string(),
-            None => "the policy does not tell".to_owned(),
+    /// What is believed of training and of evaluation, for people (`{}`) and, with the feature `serde`, for programs.
+    pub fn explain(&self) -> Explanation {
+        let evaluation = self.evaluation.plan();
+        Explanation {
+            training: self.plan(),
+            evaluation: evaluation.filter(|_| self.evaluation.has_run()),
         }
     }
 

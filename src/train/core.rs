@@ -72,6 +72,15 @@ impl<O: Commit> Core<O> {
         self.accumulator.unreached()
     }
 
+    /// Keeps what the named buffers hold, for [`restore_buffers`](Self::restore_buffers).
+    pub(super) fn save_buffers(&self) -> Result<()> {
+        self.buffers.save_step()
+    }
+
+    pub(super) fn restore_buffers(&self) -> Result<()> {
+        self.buffers.restore_step()
+    }
+
     /// Begins an empty window, unless an interrupted update forbids any other.
     pub(super) fn begin(&mut self) -> Result<()> {
         self.refuse_if_interrupted()?;
