@@ -9,7 +9,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::testing::Faults;
 use candle_headroom::{
     AdaptiveTrainer, BatchProcessor, ByteSize, Cause, DeviceMemory, Event, Halving, PEAK_ERROR,
-    Phase, TrackingAllocator,
+    Phase, Predictive, TrackingAllocator,
 };
 use candle_nn::{AdamW, Optimizer, SGD, VarBuilder, VarMap};
 use support::transformer::{Config, Transformer};
@@ -342,4 +342,107 @@ fn an_update_over_the_limit_is_an_event() {
         "{:?} {report}",
         report.events
     );
+}
+
+/// What would help is counted and ranked in bytes.
+#[test]
+fn remedies_say_what_they_would_save() {
+    let _alone = alone();
+    let (model, vars) = language();
+    let memory = DeviceMemory::host().open().unwrap();
+    let parameters: usize = vars.iter().map(|var| var.elem_count()).sum();
+    let (small, large): (Vec<Var>, Vec<Var>) = vars
+        .iter()
+        .cloned()
+        .partition(|var| var.elem_count() < 1000);
+    let optimizer = candle_headroom::AdamW::builder(Default::default())
+        .group(small)
+        .group(large.clone())
+        .build()
+        .unwrap();
+    let mut trainer = AdaptiveTrainer::builder(vars.clone(), optimizer)
+        .memory(&memory)
+        .build()
+        .unwrap();
+    memory
+        .set_limit(memory.in_use().unwrap() + (400 << 10))
+        .unwrap();
+    let error = trainer
+        .step(&text(8, 32), |(x, y), _| model.loss(&x, &y))
+        .unwrap_err();
+    let exhausted = error.resource_exhausted().unwrap();
+    let ranked: Vec<_> = exhausted.remedies().collect();
+    let saves: Vec<_> = ranked.iter().map(|remedy| remedy.saves).collect();
+    assert!(saves.is_sorted_by(|a, b| a >= b), "{error:#}");
+    let of = |advice: &str| {
+        let found = ranked.iter().find(|remedy| remedy.advice == advice);
+        found
+            .unwrap_or_else(|| panic!("{advice}: {ranked:?}"))
+            .saves
+    };
+    let bytes = |count: usize| Some(count as u64);
+    assert_eq!(of("moments in bf16"), bytes(4 * parameters));
+    assert_eq!(of("Sgd without momentum"), bytes(8 * parameters));
+    assert!(of("Adafactor") < of("Sgd without momentum"));
+    assert!(of("Adafactor") > bytes(7 * parameters));
+    let large: usize = large.iter().map(|var| var.elem_count()).sum();
+    assert_eq!(of("group 1 not trained"), bytes(12 * large));
+    let long = format!("{exhausted:#}");
+    assert!(long.contains("Sgd without momentum (saves about"), "{long}");
+    memory.set_limit(candle_headroom::Limit::Unlimited).unwrap();
+}
+
+#[test]
+fn a_resumed_run_keeps_the_limit_and_its_sizes() {
+    let _alone = alone();
+    let (model, vars) = language();
+    let named: Vec<_> = vars
+        .iter()
+        .enumerate()
+        .map(|(i, var)| (i.to_string(), var.clone()))
+        .collect();
+    let memory = DeviceMemory::host().open().unwrap();
+    let batch = text(64, 32);
+    let trainer = || {
+        let optimizer = candle_headroom::AdamW::new_lr(named.clone(), 0.01).unwrap();
+        let trainer = AdaptiveTrainer::builder(vars.clone(), optimizer);
+        let policy = Predictive::new().regardless_of_speed();
+        trainer.memory(&memory).policy(policy).build().unwrap()
+    };
+    let mut first = trainer();
+    let limit = memory.in_use().unwrap() + (24 << 20);
+    memory.set_limit(limit).unwrap();
+    let sizes = |trainer: &mut AdaptiveTrainer<candle_headroom::AdamW>| {
+        let report = trainer
+            .step(&batch, |(x, y), _| model.loss(&x, &y))
+            .unwrap();
+        assert_eq!(report.retries, 0);
+        assert!(report.peak.unwrap() <= limit + PEAK_ERROR, "{report}");
+        report.sizes
+    };
+    for _ in 0..2 {
+        sizes(&mut first);
+    }
+    let settled = sizes(&mut first);
+    let saved = first.state_dict().unwrap();
+    drop(first);
+
+    let mut resumed = trainer();
+    resumed.load_state_dict(&saved).unwrap();
+    let split = sizes(&mut resumed);
+    assert_eq!(split[0], 1, "what is allocated once comes first");
+    assert!(split.len() <= settled.len() + 2, "{split:?} {settled:?}");
+    assert_eq!(sizes(&mut resumed), settled);
+
+    let before = resumed.learned();
+    let mut wrong = saved.clone();
+    wrong
+        .metadata
+        .insert("micro_batches.evaluation".to_owned(), "nonsense".to_owned());
+    assert!(resumed.load_state_dict(&wrong).is_err());
+    let mut wrong = saved.clone();
+    wrong.tensors.clear();
+    assert!(resumed.load_state_dict(&wrong).is_err());
+    assert_eq!(resumed.learned(), before, "nothing has changed");
+    memory.set_limit(candle_headroom::Limit::Unlimited).unwrap();
 }

@@ -342,15 +342,16 @@ fn bad_input_is_named() {
     for words in [
         "",
         "predictive 1",
-        "predictive 2\n1 - 0 -;0 0 false;0 0 false",
-        "predictive 1\n0 - 0 -;0 0 false;0 0 false",
-        "predictive 1\n1 0 0 -;0 0 false;0 0 false",
-        "predictive 1\n1 - 0 -;0 NaN false;0 0 false",
-        "predictive 1\n1 - 0 -;1 0 false 0:5:1;0 0 false",
-        "predictive 1\n1 - 0 -;1 0 false 4:5:9;0 0 false",
-        "predictive 1\n1 - 0 -;1 0 false 4:5;0 0 false",
-        "predictive 1\n1 - 0 -;2 0 false 4:5:1 4:5:2;0 0 false",
-        "predictive 1\n1 - 0 - 7;0 0 false;0 0 false",
+        "predictive 2\n1 - 0 - - -;0 0 false;0 0 false",
+        "predictive 1\n0 - 0 - - -;0 0 false;0 0 false",
+        "predictive 1\n1 0 0 - - -;0 0 false;0 0 false",
+        "predictive 1\n1 - 0 - - -;0 NaN false;0 0 false",
+        "predictive 1\n1 - 0 - - -;1 0 false 0:5:1;0 0 false",
+        "predictive 1\n1 - 0 - - -;1 0 false 4:5:9;0 0 false",
+        "predictive 1\n1 - 0 - - -;1 0 false 4:5;0 0 false",
+        "predictive 1\n1 - 0 - - -;2 0 false 4:5:1 4:5:2;0 0 false",
+        "predictive 1\n1 - 0 -;0 0 false;0 0 false",
+        "predictive 1\n1 - 0 - - - 7;0 0 false;0 0 false",
     ] {
         let Err(Error::Policy(error)) = policy.restore(words) else {
             panic!("{words}");

@@ -46,8 +46,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Adds what the error itself cannot know.
-    pub(super) fn describe(&self, exhausted: &mut ResourceExhausted) {
+    /// Adds what the error itself cannot know; `each` is what a sample is known to take, in bytes.
+    pub(super) fn describe(&self, each: Option<u64>, exhausted: &mut ResourceExhausted) {
         let samples = self.micro.samples.clone();
         if let Some((memory, scope)) = &self.memory {
             memory.describe(scope, self.need, exhausted);
@@ -57,8 +57,11 @@ impl Attempt<'_> {
             let own = self.memory.as_ref().and_then(|(_, scope)| {
                 Some(exhausted.bytes.peak?.saturating_sub(scope.start()?) / 2)
             });
+            let learned = each.map(|each| each.saturating_mul((samples.len() - half) as u64));
             let advice = format!("a micro-batch of {half}");
-            exhausted.remedies.push(Remedy::new(advice, own));
+            exhausted
+                .remedies
+                .push(Remedy::new(advice, learned.or(own)));
         }
         match (exhausted.bytes.peak, exhausted.bytes.limit) {
             (Some(peak), Some(limit)) if peak > limit => {

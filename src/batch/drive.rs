@@ -257,7 +257,8 @@ impl Drive<'_> {
     fn exhausted(&self, error: Error, attempt: &Attempt<'_>) -> Result<Box<ResourceExhausted>> {
         match error {
             Error::ResourceExhausted(mut exhausted) => {
-                attempt.describe(&mut exhausted);
+                let each = self.policy.plan().and_then(|plan| plan.each);
+                attempt.describe(each, &mut exhausted);
                 Ok(exhausted)
             }
             other => Err(unmask(other, self.device)),

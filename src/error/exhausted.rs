@@ -39,7 +39,7 @@ pub struct ResourceExhausted {
     pub micro_batch: Option<usize>,
     /// The failed samples, as positions in the batch.
     pub samples: Option<Range<usize>>,
-    /// What would help, the most useful first.
+    /// What would help, the simplest first; [`remedies`](Self::remedies()) ranks them by bytes.
     pub remedies: Vec<Remedy>,
     pub(super) source: Option<Arc<candle_core::Error>>,
 }
@@ -114,6 +114,25 @@ impl ResourceExhausted {
             source: None,
         }
     }
+
+    /// What would help, by what it saves, the most first; last what cannot be told in bytes.
+    ///
+    /// Smaller micro-batches save what the policy's model says, or half of what the failed one took. A trainer adds what its optimizer could
+    /// do without: other moments, another algorithm, parameters that are not trained.
+    ///
+    /// ```
+    /// use candle_headroom::{Cause, Remedy, Resource, ResourceExhausted};
+    ///
+    /// let mut exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::Limit);
+    /// exhausted.remedies = vec![Remedy::new("a", None), Remedy::new("b", Some(1)), Remedy::new("c", Some(2))];
+    /// let ranked = exhausted.remedies();
+    /// assert_eq!(ranked.map(|remedy| &*remedy.advice).collect::<Vec<_>>(), ["c", "b", "a"]);
+    /// ```
+    pub fn remedies(&self) -> impl Iterator<Item = &Remedy> {
+        let mut remedies: Vec<&Remedy> = self.remedies.iter().collect();
+        remedies.sort_by_key(|remedy| std::cmp::Reverse(remedy.saves));
+        remedies.into_iter()
+    }
 }
 
 impl fmt::Display for ResourceExhausted {
@@ -168,7 +187,7 @@ impl ResourceExhausted {
                 write!(f, "\n  {name:<10} {}", ByteSize(bytes))?;
             }
         }
-        for remedy in &self.remedies {
+        for remedy in self.remedies() {
             write!(f, "\n  remedy     {remedy}")?;
         }
         match &self.source {

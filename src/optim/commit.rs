@@ -3,7 +3,7 @@ use candle_core::backprop::GradStore;
 use candle_nn::Optimizer;
 
 use super::{Algorithm, Fused};
-use crate::error::{Error, Phase, Result, UpdateInterrupted};
+use crate::error::{Error, Phase, Remedy, Result, UpdateInterrupted};
 
 /// What a trainer needs of an optimizer. Those of this crate are, candle's are, and any other
 /// [`candle_nn::Optimizer`] is when wrapped in [`Foreign`].
@@ -57,6 +57,11 @@ pub trait Commit {
     fn takes_f32(&self) -> bool {
         false
     }
+
+    /// What would make it take less memory, where it can tell: for the error of a trainer in which a single sample does not fit.
+    fn remedies(&self) -> Vec<Remedy> {
+        Vec::new()
+    }
 }
 
 impl<A: Algorithm> Commit for Fused<A> {
@@ -70,6 +75,10 @@ impl<A: Algorithm> Commit for Fused<A> {
 
     fn takes_f32(&self) -> bool {
         true
+    }
+
+    fn remedies(&self) -> Vec<Remedy> {
+        Fused::remedies(self)
     }
 }
 

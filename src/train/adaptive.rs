@@ -58,12 +58,12 @@ use crate::optim::Commit;
 #[derive(Debug)]
 pub struct AdaptiveTrainer<O> {
     core: Core<O>,
-    policy: Box<dyn BatchPolicy>,
+    pub(super) policy: Box<dyn BatchPolicy>,
     memory: Option<DeviceMemory>,
     seed: u64,
     proven: Proven,
     /// With a model of its own: without gradients it takes less.
-    evaluation: BatchProcessor,
+    pub(super) evaluation: BatchProcessor,
 }
 
 impl<O: Commit> AdaptiveTrainer<O> {
@@ -153,8 +153,12 @@ impl<O: Commit> AdaptiveTrainer<O> {
         }
     }
 
-    /// What is known of the memory, for an exhaustion outside any micro-batch.
+    /// Adds what the optimizer could do without, and what is known of the memory where the exhaustion lies outside any micro-batch.
     fn describe(&self, mut error: Error, scope: Option<PeakScope>) -> Error {
+        if let Error::ResourceExhausted(exhausted) = &mut error {
+            let remedies = self.core.optimizer().remedies();
+            exhausted.remedies.extend(remedies);
+        }
         if let (Error::ResourceExhausted(exhausted), Some(memory), Some(scope)) =
             (&mut error, &self.memory, &scope)
             && exhausted.micro_batch.is_none()

@@ -9,6 +9,7 @@ mod core;
 mod explanation;
 mod loss;
 mod report;
+mod state;
 mod window;
 
 pub use accumulating::AccumulatingTrainer;

@@ -10,7 +10,7 @@ const MOST: u32 = 1024;
 pub(super) struct Ceiling {
     pub(super) cost: usize,
     /// The room when it failed, in bytes.
-    room: Option<u64>,
+    pub(super) room: Option<u64>,
     streak: u32,
     patience: u32,
 }

@@ -1,5 +1,8 @@
 //! What was learned, as words.
 
+use std::str::FromStr;
+
+use super::ceiling::Ceiling;
 use super::pace::Pace;
 use super::regime::Regime;
 use super::shapes::Shapes;
@@ -41,15 +44,16 @@ impl Shapes {
 }
 
 impl Regime {
-    /// `EACH CAP PROVEN PREFERRED;MODEL;MODEL UNTIL FORWARD`, with `-` for what is not known. Failures are not kept: another run may
-    /// have other neighbours, and what was learned from them is in the sizes.
+    /// `EACH CAP PROVEN PREFERRED FAILED ROOM;MODEL;MODEL UNTIL FORWARD`, with `-` for what is not known.
     fn to_words(&self) -> String {
         format!(
-            "{} {} {} {};{};{}",
+            "{} {} {} {} {} {};{};{}",
             self.each,
             word(self.cap),
             self.proven,
             word(self.pace.preferred),
+            word(self.ceiling.map(|ceiling| ceiling.cost)),
+            word(self.ceiling.and_then(|ceiling| ceiling.room)),
             self.model.to_words(),
             self.forward.to_words(),
         )
@@ -62,6 +66,8 @@ impl Regime {
         let cap = number(numbers.next()?)?;
         let proven = numbers.next()?.parse().ok()?;
         let preferred = number(numbers.next()?)?;
+        let failed: Option<usize> = number(numbers.next()?)?;
+        let room = number(numbers.next()?)?;
         let model = MemoryModel::from_words(parts.next()?)?;
         let forward = MemoryModel::from_words(parts.next()?)?;
         (numbers.next().is_none() && parts.next().is_none()).then(|| Self {
@@ -69,20 +75,23 @@ impl Regime {
             forward,
             cap,
             proven,
+            ceiling: failed.map(|cost| Ceiling::new(cost, room, false, None)),
             pace: Pace::resume(preferred, cap.unwrap_or(usize::MAX)),
             ..Self::new(each)
         })
     }
 }
 
-fn word(number: Option<usize>) -> String {
+fn word<N: ToString>(number: Option<N>) -> String {
     number.map_or("-".to_owned(), |number| number.to_string())
 }
 
-/// A size, which is none where it is 0; the inner `None` stands for `-`.
-fn number(word: &str) -> Option<Option<usize>> {
+/// A number that is none where it is 0; the inner `None` stands for `-`.
+fn number<N: FromStr + Default + PartialOrd>(word: &str) -> Option<Option<N>> {
     match word {
         "-" => Some(None),
-        word => Some(Some(word.parse().ok().filter(|&number| number > 0)?)),
+        word => Some(Some(
+            word.parse().ok().filter(|number| *number > N::default())?,
+        )),
     }
 }

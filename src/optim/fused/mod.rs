@@ -4,6 +4,7 @@ mod check;
 mod engine;
 mod group;
 mod parameter;
+mod remedies;
 mod state;
 mod state_dict;
 mod state_reader;
