@@ -3,7 +3,9 @@
 //! `cargo run --release --example process_batches`
 
 use candle_core::{DType, Tensor};
-use candle_headroom::{BatchProcessor, ByteSize, DeviceMemory, Error, Halving, TrackingAllocator};
+use candle_headroom::{
+    BatchProcessor, ByteSize, DeviceMemory, Error, Predictive, TrackingAllocator,
+};
 use candle_nn::{Activation, Module, VarBuilder, VarMap, linear, seq};
 
 #[global_allocator]
@@ -19,7 +21,7 @@ fn main() -> Result<(), Error> {
         .add(linear(4096, 10, vb.pp("down"))?);
 
     let inputs = Tensor::randn(0f32, 1., (10_000, 64), memory.device())?;
-    let mut processor = BatchProcessor::new(Halving::from_one()).memory(&memory);
+    let mut processor = BatchProcessor::new(Predictive::new()).memory(&memory);
     let processed = processor.process(&inputs, |chunk, _| {
         let classes = model.forward(&chunk)?.argmax(1)?;
         classes.to_vec1::<u32>()

@@ -25,7 +25,7 @@
 //! |---|---|
 //! | what went wrong? | [`Error`], [`ResourceExhausted`], [`DeviceFault`], and [`ErrorExt`] for any candle error |
 //! | how much memory is there, who may use it? | [`DeviceMemory`], [`TrackingAllocator`] |
-//! | how is the work cut? | [`Batch`], [`BatchPolicy`], [`process_batches`] |
+//! | how is the work cut? | [`Batch`], [`BatchPolicy`], [`Predictive`], [`MemoryModel`], [`process_batches`], [`find_batch_size`] |
 //! | how do parameters move? | [`AdamW`], [`Adam`], [`Sgd`], [`Lion`], [`Adafactor`], [`LearningRate`], [`Commit`] for any other |
 //! | is this machine fit, and if not, what to do? | [`Environment`], [`Report`], [`Finding`] |
 //! | who drives? | [`GradientAccumulator`], [`AccumulatingTrainer`], [`AdaptiveTrainer`] |
@@ -37,7 +37,8 @@
 //!
 //! # Features
 //! None is on by default, and the default build runs on the CPU. `cuda` turns on candle's CUDA backend and
-//! [`DeviceMemory::cuda`]. `serde` lets a [`Report`] be written as JSON. `testing` adds a module of that name, which makes memory run out on purpose.
+//! [`DeviceMemory::cuda`]. `serde` makes [`Report`], [`MemoryModel`], [`Plan`] and [`Explanation`] serializable. `testing` adds a module of that name,
+//! which makes memory run out on purpose.
 
 #![deny(missing_docs, clippy::undocumented_unsafe_blocks)]
 #![warn(missing_debug_implementations)]

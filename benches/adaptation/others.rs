@@ -1,10 +1,11 @@
-//! What others do when memory runs out, written anew from their sources: Composer 0.32.1, Accelerate 1.15.0, Lightning 2.6.6.
+//! What others do when memory runs out, written anew from their sources: Composer 0.32.1, Accelerate 1.15.0, Lightning
+//! 2.6.6.
 
 use crate::curves::Device;
 use crate::tally::{Step, Tally};
 
-/// Composer's `device_train_microbatch_size="auto"`: the whole batch first; what does not fit is halved, and the whole batch begun
-/// again. It never grows.
+/// Composer's `device_train_microbatch_size="auto"`: the whole batch first; what does not fit is halved, and the whole
+/// batch begun again. It never grows.
 pub fn composer(mut device: Device, steps: usize) -> Tally {
     let total = device.curve.batch;
     let (mut size, mut tally) = (total, Tally::default());
@@ -31,8 +32,8 @@ pub fn composer(mut device: Device, steps: usize) -> Tally {
     tally
 }
 
-/// Accelerate's `find_executable_batch_size`: the training function is called again from its beginning with nine tenths of the batch
-/// size, which is the size of an update too. It never grows.
+/// Accelerate's `find_executable_batch_size`: the training function is called again from its beginning with nine tenths of
+/// the batch size, which is the size of an update too. It never grows.
 pub fn accelerate(mut device: Device, steps: usize) -> Tally {
     let needed = steps * device.curve.batch;
     let (mut size, mut tally) = (device.curve.batch, Tally::new_batch());
@@ -70,8 +71,9 @@ pub enum Search {
     Binary,
 }
 
-/// Lightning's `BatchSizeFinder`: before training, sizes from 2 are doubled until one fails, three steps each; then the one before is
-/// taken, or bisected and taken less 5 %. What fails later ends the training: here it counts as begun again with a new search.
+/// Lightning's `BatchSizeFinder`: before training, sizes from 2 are doubled until one fails, three steps each; then the one
+/// before is taken, or bisected and taken less 5 %. What fails later ends the training: here it counts as begun again with
+/// a new search.
 pub fn lightning(mut device: Device, steps: usize, search: Search) -> Tally {
     const TRIAL_STEPS: usize = 3;
     const MARGIN: f64 = 0.05;

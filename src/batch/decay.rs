@@ -1,8 +1,8 @@
 use super::policy::{BatchPolicy, Failed};
 use crate::error::{PolicyError, Result};
 
-/// Takes a part of whatever does not fit, beginning with the whole batch, and never grows back: by nine tenths what Accelerate's
-/// `find_executable_batch_size` does.
+/// Takes a part of whatever does not fit, beginning with the whole batch, and never grows back: by nine tenths what
+/// Accelerate's `find_executable_batch_size` does.
 ///
 /// ```
 /// use candle_headroom::{BatchPolicy, Cause, Decay, Failed, Resource, ResourceExhausted};

@@ -180,8 +180,9 @@ impl Drive<'_> {
         Ok(outcome)
     }
 
-    /// Whether a size that did not fit may fit when it is tried again as it is: a size that has gone well where a neighbour may have
-    /// left or nothing speaks against it, and any size of which there is known to be room, if only it lay in one piece.
+    /// Whether a size that did not fit may fit when it is tried again as it is: a size that has gone well where a neighbour
+    /// may have left or nothing speaks against it, and any size of which there is known to be room, if only it lay in one
+    /// piece.
     fn may_pass(&self, size: usize, cause: Cause) -> bool {
         let is_proven = size <= self.proven.size;
         match cause {
@@ -230,8 +231,8 @@ impl Drive<'_> {
         self.note_change(remaining, outcome, |policy| policy.succeeded(completed));
     }
 
-    /// Tells the policy something, and notes whether that changes its size. It is asked with the same samples left, so that a
-    /// batch's smaller end is no change.
+    /// Tells the policy something, and notes whether that changes its size. It is asked with the same samples left, so that
+    /// a batch's smaller end is no change.
     fn note_change(
         &mut self,
         remaining: usize,
@@ -253,7 +254,8 @@ impl Drive<'_> {
         outcome.events.push(event);
     }
 
-    /// The exhaustion with all that is known about it; any other error goes back as it is, or as the device fault behind it.
+    /// The exhaustion with all that is known about it; any other error goes back as it is, or as the device fault behind
+    /// it.
     fn exhausted(&self, error: Error, attempt: &Attempt<'_>) -> Result<Box<ResourceExhausted>> {
         match error {
             Error::ResourceExhausted(mut exhausted) => {

@@ -9,9 +9,9 @@ const MARGIN: f64 = 0.01;
 
 /// The largest batch, up to `limit` samples, for which `f` succeeds: for those who only want the number.
 ///
-/// `f` is called with sizes from 1 that double until one runs out of memory, then with sizes between; what it returns is dropped. On a
-/// GPU let it wait for the device before it returns, and give the memory by [`find_batch_size_within`]. A trainer and
-/// [`process_batches`](crate::process_batches) need no such search: they find the size while they work.
+/// `f` is called with sizes from 1 that double until one runs out of memory, then with sizes between; what it returns is
+/// dropped. On a GPU let it wait for the device before it returns, and give the memory by [`find_batch_size_within`]. A
+/// trainer and [`process_batches`](crate::process_batches) need no such search: they find the size while they work.
 ///
 /// ```
 /// use candle_headroom::{find_batch_size, testing};
@@ -42,8 +42,8 @@ pub fn find_batch_size<T>(
     })
 }
 
-/// [`find_batch_size`] under a memory's limit, with few calls: each size follows from what those before it took. A size that goes over a
-/// soft limit does not count as fitting.
+/// [`find_batch_size`] under a memory's limit, with few calls: each size follows from what those before it took. A size
+/// that goes over a soft limit does not count as fitting.
 ///
 /// ```
 /// use candle_headroom::{find_batch_size_within, DeviceMemory};

@@ -6,8 +6,8 @@ use crate::error::{MemoryReading, PolicyError, ResourceExhausted, Result};
 
 /// Decides how large micro-batches are; [what happens on failure](crate::AdaptiveTrainer) is not its business.
 ///
-/// It is told what each micro-batch took and which ones failed, and answers with a size. It lives as long as its trainer, so
-/// what it learns in one step serves the next.
+/// It is told what each micro-batch took and which ones failed, and answers with a size. It lives as long as its trainer,
+/// so what it learns in one step serves the next.
 ///
 /// ```
 /// use candle_headroom::{BatchPolicy, Failed};
@@ -53,7 +53,8 @@ pub trait BatchPolicy: Debug + Send {
         let _ = completed;
     }
 
-    /// A micro-batch did not fit. If [`size`](Self::size) then answers with as much as failed, or more, the failure is final.
+    /// A micro-batch did not fit. If [`size`](Self::size) then answers with as much as failed, or more, the failure is
+    /// final.
     fn failed(&mut self, failed: &Failed<'_>);
 
     /// What it believes and why, where it can tell.
@@ -216,43 +217,4 @@ impl<'a> Failed<'a> {
     pub fn new(size: usize, exhausted: &'a ResourceExhausted) -> Self {
         Self { size, exhausted }
     }
-}
-
-/// Always the same size, and no smaller one when it does not fit.
-///
-/// ```
-/// use candle_headroom::{BatchPolicy, Fixed};
-///
-/// let policy = Fixed::new(16)?;
-/// assert_eq!((policy.size(100), policy.size(5)), (16, 5));
-/// assert!(Fixed::new(0).is_err());
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fixed {
-    size: usize,
-}
-
-impl Fixed {
-    /// Micro-batches of `size` samples.
-    ///
-    /// # Errors
-    /// [`PolicyError::Zero`].
-    pub fn new(size: usize) -> Result<Self> {
-        match size {
-            0 => Err(PolicyError::Zero {
-                what: "a micro-batch's size",
-            }
-            .into()),
-            size => Ok(Self { size }),
-        }
-    }
-}
-
-impl BatchPolicy for Fixed {
-    fn size(&self, remaining: usize) -> usize {
-        self.size.min(remaining)
-    }
-
-    fn failed(&mut self, _: &Failed<'_>) {}
 }

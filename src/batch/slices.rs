@@ -54,9 +54,9 @@ pub trait Batch {
     /// [`BatchError::OutOfRange`], or those of [`samples`](Self::samples).
     fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>>;
 
-    /// What the memory that its samples take grows with, in any unit, as long as it is the same for every batch: the number of samples, where
-    /// it is not told otherwise. Tensors count their elements, so that a batch of longer texts or larger pictures is known to take more
-    /// before it is run.
+    /// What the memory that its samples take grows with, in any unit, as long as it is the same for every batch: the number
+    /// of samples, where it is not told otherwise. Tensors count their elements, so that a batch of longer texts or larger
+    /// pictures is known to take more before it is run.
     ///
     /// # Errors
     /// Those of [`samples`](Self::samples).

@@ -117,8 +117,8 @@ impl ResourceExhausted {
 
     /// What would help, by what it saves, the most first; last what cannot be told in bytes.
     ///
-    /// Smaller micro-batches save what the policy's model says, or half of what the failed one took. A trainer adds what its optimizer could
-    /// do without: other moments, another algorithm, parameters that are not trained.
+    /// Smaller micro-batches save what the policy's model says, or half of what the failed one took. A trainer adds what
+    /// its optimizer could do without: other moments, another algorithm, parameters that are not trained.
     ///
     /// ```
     /// use candle_headroom::{Cause, Remedy, Resource, ResourceExhausted};

@@ -15,9 +15,9 @@ use crate::optim::Commit;
 
 /// Trains with the whole batch's gradient at whatever micro-batch size fits, in a loop of your own.
 ///
-/// [`step`](Self::step) cuts the batch, runs your closure on each micro-batch, accumulates, and applies one update. When memory
-/// runs out, only the micro-batch at hand is dropped and computed again, smaller; what was finished is kept. Each sample counts
-/// exactly once, and the update happens exactly once or, with an error, not at all.
+/// [`step`](Self::step) cuts the batch, runs your closure on each micro-batch, accumulates, and applies one update. When
+/// memory runs out, only the micro-batch at hand is dropped and computed again, smaller; what was finished is kept. Each
+/// sample counts exactly once, and the update happens exactly once or, with an error, not at all.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -51,9 +51,9 @@ use crate::optim::Commit;
 ///
 /// # The optimizer
 /// One over the same Vars. This crate's ([`AdamW`](crate::AdamW) and its like) update all parameters or none and allocate
-/// nothing, so an update cannot run out of memory. candle's work as they are, and any other
-/// [`candle_nn::Optimizer`] wrapped in [`Foreign`](crate::Foreign); those advance Var by Var and cannot undo it: where one fails half-way,
-/// the step returns [`UpdateInterrupted`](crate::UpdateInterrupted), and so does every further one until
+/// nothing, so an update cannot run out of memory. candle's work as they are, and any other [`candle_nn::Optimizer`]
+/// wrapped in [`Foreign`](crate::Foreign); those advance Var by Var and cannot undo it: where one fails half-way, the step
+/// returns [`UpdateInterrupted`](crate::UpdateInterrupted), and so does every further one until
 /// [`replace_optimizer`](Self::replace_optimizer) is called, so that no parameter is silently updated twice.
 #[derive(Debug)]
 pub struct AdaptiveTrainer<O> {
@@ -95,14 +95,15 @@ impl<O: Commit> AdaptiveTrainer<O> {
 
     /// One update with the gradient of the whole of `batch`.
     ///
-    /// `f` is given a micro-batch and what it is ([`MicroBatch`]), and returns its loss: a plain tensor with the mean over the
-    /// samples it was given, or a [`Loss`]. It may be called more often than there are micro-batches, since one that did not fit
-    /// is run again, and must not keep what it is given.
+    /// `f` is given a micro-batch and what it is ([`MicroBatch`]), and returns its loss: a plain tensor with the mean over
+    /// the samples it was given, or a [`Loss`]. It may be called more often than there are micro-batches, since one that
+    /// did not fit is run again, and must not keep what it is given.
     ///
     /// # Errors
     /// All but the last leave parameters, optimizer, buffers and counters as they were:
     /// - [`BatchError`](crate::BatchError), [`PolicyError`](crate::PolicyError), [`LossError`](crate::LossError);
-    /// - [`ResourceExhausted`](crate::ResourceExhausted) where a single sample does not fit, or the policy does not go lower;
+    /// - [`ResourceExhausted`](crate::ResourceExhausted) where a single sample does not fit, or the policy does not go
+    ///   lower;
     /// - [`DeviceFault`](crate::DeviceFault), which is never retried;
     /// - any other error of candle's or of `f`'s, at once and unchanged;
     /// - [`UpdateInterrupted`](crate::UpdateInterrupted) where the optimizer failed half-way.
@@ -153,7 +154,8 @@ impl<O: Commit> AdaptiveTrainer<O> {
         }
     }
 
-    /// Adds what the optimizer could do without, and what is known of the memory where the exhaustion lies outside any micro-batch.
+    /// Adds what the optimizer could do without, and what is known of the memory where the exhaustion lies outside any
+    /// micro-batch.
     fn describe(&self, mut error: Error, scope: Option<PeakScope>) -> Error {
         if let Error::ResourceExhausted(exhausted) = &mut error {
             let remedies = self.core.optimizer().remedies();
@@ -178,12 +180,12 @@ impl<O: Commit> AdaptiveTrainer<O> {
         self.policy.size(samples)
     }
 
-    /// Runs `f` over all samples of `data` in order, as many at a time as fit without gradients, and returns what it made of each chunk: for
-    /// evaluation between updates.
+    /// Runs `f` over all samples of `data` in order, as many at a time as fit without gradients, and returns what it made
+    /// of each chunk: for evaluation between updates.
     ///
-    /// A chunk that does not fit is computed again, smaller, and counts once; with an error there are no results at all, so nothing half-done
-    /// can be taken for a metric. [Named buffers](AdaptiveTrainerBuilder::buffers) are afterwards what they were. Weigh a chunk's mean by
-    /// its samples: chunks differ in size.
+    /// A chunk that does not fit is computed again, smaller, and counts once; with an error there are no results at all, so
+    /// nothing half-done can be taken for a metric. [Named buffers](AdaptiveTrainerBuilder::buffers) are afterwards what
+    /// they were. Weigh a chunk's mean by its samples: chunks differ in size.
     ///
     /// ```
     /// use candle_core::{Device, Tensor, Var};
@@ -221,7 +223,8 @@ impl<O: Commit> AdaptiveTrainer<O> {
         Ok(processed)
     }
 
-    /// What its policy believes of training's micro-batches and why it uses the size that it uses; `None` for a policy that does not tell.
+    /// What its policy believes of training's micro-batches and why it uses the size that it uses; `None` for a policy that
+    /// does not tell.
     pub fn plan(&self) -> Option<Plan> {
         self.policy.plan()
     }
@@ -245,8 +248,8 @@ impl<O: Commit> AdaptiveTrainer<O> {
         self.core.optimizer_mut()
     }
 
-    /// Goes on with another optimizer, and returns the one so far. After an interrupted update this is the way back, once the
-    /// parameters have been restored.
+    /// Goes on with another optimizer, and returns the one so far. After an interrupted update this is the way back, once
+    /// the parameters have been restored.
     pub fn replace_optimizer(&mut self, optimizer: O) -> O {
         self.core.replace_optimizer(optimizer)
     }
@@ -256,8 +259,9 @@ impl<O: Commit> AdaptiveTrainer<O> {
         self.core.into_optimizer()
     }
 
-    /// The Vars that have never received a gradient; see [`GradientAccumulator::unreached`](crate::GradientAccumulator::unreached).
-    /// They are also reported to `tracing` once, after the first update.
+    /// The Vars that have never received a gradient; see
+    /// [`GradientAccumulator::unreached`](crate::GradientAccumulator::unreached). They are also reported to `tracing` once,
+    /// after the first update.
     pub fn unreached(&self) -> Vec<Var> {
         self.core.unreached()
     }

@@ -11,11 +11,11 @@ use crate::optim::Commit;
 ///
 /// ```
 /// use candle_core::{Device, Var};
-/// use candle_headroom::{AdaptiveTrainer, Halving, Sgd};
+/// use candle_headroom::{AdaptiveTrainer, Predictive, Sgd};
 ///
 /// let w = Var::new(&[1f32, 2.], &Device::Cpu)?;
 /// let trainer = AdaptiveTrainer::builder(vec![w.clone()], Sgd::new_lr(vec![w], 0.1)?)
-///     .policy(Halving::from_size(16)) // where an earlier run had settled
+///     .policy(Predictive::new().at_most(16))
 ///     .seed(42)
 ///     .build()?;
 /// assert_eq!(trainer.micro_batch(64), 16);

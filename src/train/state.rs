@@ -11,8 +11,8 @@ const TRAINING: &str = "micro_batches.training";
 const EVALUATION: &str = "micro_batches.evaluation";
 
 impl<O: Commit> AdaptiveTrainer<O> {
-    /// What the policies of training and evaluation have learned, as named words: to be kept with a checkpoint, so that a resumed run
-    /// starts with the sizes that fit and without failures. [`state_dict`](Self::state_dict) holds it already.
+    /// What the policies of training and evaluation have learned, as named words: to be kept with a checkpoint, so that a
+    /// resumed run starts with the sizes that fit and without failures. [`state_dict`](Self::state_dict) holds it already.
     ///
     /// ```
     /// use candle_core::{Device, Tensor, Var};
@@ -49,7 +49,8 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// Goes on from what another run has [learned](Self::learned). What is not among these words stays as it is.
     ///
     /// # Errors
-    /// [`PolicyError::Saved`](crate::PolicyError::Saved) for words that its policies have not saved; nothing has changed then.
+    /// [`PolicyError::Saved`](crate::PolicyError::Saved) for words that its policies have not saved; nothing has changed
+    /// then.
     pub fn restore_learned(&mut self, learned: &BTreeMap<String, String>) -> Result<()> {
         let before = self.policy.save();
         if let Some(words) = learned.get(TRAINING) {

@@ -5,6 +5,7 @@
 mod support;
 
 mod accumulation;
+mod adaptation;
 mod environment;
 mod equality;
 mod exhaustion;

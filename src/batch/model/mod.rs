@@ -24,16 +24,18 @@ const CHANGED: f64 = 1.25;
 /// How many of them in a row have to say so: one alone may be a spike.
 const CHANGES: u8 = 3;
 
-/// What micro-batches take of memory, depending on their cost: learned from those that ran, and learned anew as they change.
+/// What micro-batches take of memory, depending on their cost: learned from those that ran, and learned anew as they
+/// change.
 ///
-/// Bytes are those above what was in use before the micro-batch began, at its peak. The cost is whatever memory grows with: the
-/// number of samples, or of elements where samples differ in length ([`Batch::cost`](crate::Batch::cost)).
+/// Bytes are those above what was in use before the micro-batch began, at its peak. The cost is whatever memory grows with:
+/// the number of samples, or of elements where samples differ in length ([`Batch::cost`](crate::Batch::cost)).
 ///
-/// It expects a base and something for each unit, but holds no curve to that. Between costs that it has seen it goes by those.
-/// Beyond them it reckons in proportion to the largest, which errs on the large side for every curve that is the highest of several
-/// lines, as a step's peak is; and once the line through smaller costs has told what a larger one took, by that line and up to a
-/// quarter more, the more the farther. Beyond eight times the largest cost (sixteen, where only one was seen) it finds nothing to fit. The first observation holds what is allocated once
-/// and for ever; it counts only until there is a second. At most 16 costs are remembered, those seen last.
+/// It expects a base and something for each unit, but holds no curve to that. Between costs that it has seen it goes by
+/// those. Beyond them it reckons in proportion to the largest, which errs on the large side for every curve that is the
+/// highest of several lines, as a step's peak is; and once the line through smaller costs has told what a larger one took,
+/// by that line and up to a quarter more, the more the farther. Beyond eight times the largest cost (sixteen, where only
+/// one was seen) it finds nothing to fit. The first observation holds what is allocated once and for ever; it counts only
+/// until there is a second. At most 16 costs are remembered, those seen last.
 ///
 /// ```
 /// use candle_headroom::MemoryModel;
@@ -86,8 +88,8 @@ pub struct MemoryModel {
 pub struct Prediction {
     /// What is most likely.
     pub bytes: u64,
-    /// What it should not exceed: the difference to [`bytes`](Self::bytes) is the prediction's uncertainty, from the scatter of what was
-    /// observed and from how far beyond it the cost lies.
+    /// What it should not exceed: the difference to [`bytes`](Self::bytes) is the prediction's uncertainty, from the
+    /// scatter of what was observed and from how far beyond it the cost lies.
     pub most: u64,
 }
 
@@ -198,8 +200,8 @@ impl MemoryModel {
         Some(base.max(0.) as u64)
     }
 
-    /// What each unit of cost takes, in bytes: the median over pairs of costs seen (Theil 1950, Sen 1968), so that single ones that are
-    /// off do not move it; `None` with fewer than two costs seen.
+    /// What each unit of cost takes, in bytes: the median over pairs of costs seen (Theil 1950, Sen 1968), so that single
+    /// ones that are off do not move it; `None` with fewer than two costs seen.
     pub fn slope(&self) -> Option<f64> {
         let pairs = self.levels.iter().enumerate().flat_map(|(index, high)| {
             let lower = self.levels.iter().take(index);

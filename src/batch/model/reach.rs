@@ -3,19 +3,20 @@
 use super::level::Level;
 use super::{DEVIATIONS, MemoryModel};
 
-/// How far beyond the largest cost that was seen anything is said to fit, and how far where it is the only one: in proportion to one, which
-/// is then expected, errs on the safe side.
+/// How far beyond the largest cost that was seen anything is said to fit, and how far where it is the only one: in
+/// proportion to one, which is then expected, errs on the safe side.
 const REACH: usize = 8;
 const FIRST_REACH: usize = 16;
 /// What is added to a slope for a cost twice the largest seen, and beyond; less for one that is nearer.
 const CAUTION: f64 = 0.25;
-/// As long as it is not known whether the slope holds, so much farther than the largest cost nothing but proportion counts; nearer, as much less
-/// as it is nearer.
+/// As long as it is not known whether the slope holds, so much farther than the largest cost nothing but proportion counts;
+/// nearer, as much less as it is nearer.
 const NEAR: f64 = 0.125;
 /// A cost so many times the largest seen shows whether the slope holds, and within which part of what was expected it does.
 const FARTHER: f64 = 1.25;
 const HOLDS: f64 = 0.1;
-/// Slopes are taken between costs that differ by at least this part of the larger one, and by so many times the scatter, up to a fifth.
+/// Slopes are taken between costs that differ by at least this part of the larger one, and by so many times the scatter, up
+/// to a fifth.
 const APART: f64 = 0.02;
 const APART_IN_SCATTER: f64 = 10.;
 const MOST_APART: f64 = 0.2;
@@ -87,7 +88,8 @@ impl MemoryModel {
         }
     }
 
-    /// Looks whether the slope so far told what a larger cost takes. Small micro-batches may peak elsewhere, or with what is allocated once.
+    /// Looks whether the slope so far told what a larger cost takes. Small micro-batches may peak elsewhere, or with what
+    /// is allocated once.
     pub(super) fn verify(&mut self, cost: usize, bytes: u64) {
         let Some(top) = self.levels.last().copied() else {
             return;
@@ -101,7 +103,8 @@ impl MemoryModel {
         }
     }
 
-    /// What each unit up to the largest level took, from the nearest one that lies well below it; in proportion where there is none.
+    /// What each unit up to the largest level took, from the nearest one that lies well below it; in proportion where there
+    /// is none.
     fn slope_to(&self, top: &Level) -> f64 {
         let apart = (APART_IN_SCATTER * self.scatter).clamp(APART, MOST_APART);
         let mut lower = self.levels.iter().rev();

@@ -1,5 +1,5 @@
-/// Micro-batches that go well before a cost that has failed is approached again: where the numbers said that it fits, where nobody
-/// counts, and where somebody else was the cause.
+/// Micro-batches that go well before a cost that has failed is approached again: where the numbers said that it fits, where
+/// nobody counts, and where somebody else was the cause.
 const KNOWN: u32 = 128;
 const UNCOUNTED: u32 = 32;
 const PASSING: u32 = 16;

@@ -1,36 +1,40 @@
 //! The policy that predicts.
 
 mod ceiling;
+mod explained;
 mod pace;
 mod regime;
 mod saved;
 mod shapes;
 
-use self::regime::{Excess, Regime, Room};
+use self::regime::{Excess, Room};
 use self::shapes::Shapes;
-use crate::batch::{BatchPolicy, Completed, Extent, Failed, MemoryModel, Plan, Reason};
+use crate::batch::{BatchPolicy, Completed, Extent, Failed, MemoryModel, Plan};
 use crate::error::{Cause, MemoryReading, PolicyError, Result};
 
 /// What is left free of the room, if nothing else is asked for.
 const MARGIN: f64 = 0.01;
 const MOST_MARGIN: f64 = 0.9;
 
-/// Learns what micro-batches take of memory and goes straight to the largest that fits, or to a smaller one that is as fast. What a
-/// trainer uses where it is given no other policy.
+/// Learns what micro-batches take of memory and goes straight to the largest that fits, or to a smaller one that is as
+/// fast. What a trainer uses where it is given no other policy.
 ///
-/// - Where a limit or a GPU bounds it, the first micro-batch is one sample; the next ones are as large as what those before them
-///   took makes certain ([`MemoryModel`]), some five until the largest is reached. All of it is work of the batch that is being trained.
+/// - Where a limit or a GPU bounds it, the first micro-batch is one sample; the next ones are as large as what those before
+///   them took makes certain ([`MemoryModel`]), some five until the largest is reached. All of it is work of the batch that
+///   is being trained.
 /// - A batch is cut evenly: 100 with room for 64 is 50 and 50.
-/// - A limit that is lowered, or a device on which others take memory, is met before the next micro-batch begins (others are looked for
-///   before a batch and after a failure); what comes back is used at once.
-/// - Where the prediction was wrong and something failed or went over a soft limit, that size is left alone until the room has grown, or
-///   128 micro-batches have gone well, then 256, up to 1,024. Another process that was the cause is given 16 and no blame.
-/// - Where the room is known and time can be taken (not on a device that works asynchronously), half of the settled size is timed, and half of that: the
-///   smallest that is not slower by more than 2 % is used. Other times give other sizes, and other sizes other roundings: see
-///   [`regardless_of_speed`](Self::regardless_of_speed).
-/// - Where nothing is known of memory, it begins with the whole batch, halves what fails, and after 32 micro-batches that went
-///   well, later 64 and more, goes half of the way back up.
-/// - Samples of different shapes are told apart by their [cost](crate::Batch::cost), so that a longer batch is met by a smaller micro-batch.
+/// - A limit that is lowered, or a device on which others take memory, is met before the next micro-batch begins (others
+///   are looked for before a batch and after a failure); what comes back is used at once.
+/// - Where the prediction was wrong and something failed or went over a soft limit, that size is left alone until the room
+///   has grown, or 128 micro-batches have gone well, then 256, up to 1,024. Another process that was the cause is given 16
+///   and no blame.
+/// - Where the room is known and time can be taken (not on a device that works asynchronously), half of the settled size is
+///   timed, and half of that: the smallest that is not slower by more than 2 % is used. Other times give other sizes, and
+///   other sizes other roundings: see [`regardless_of_speed`](Self::regardless_of_speed).
+/// - Where nothing is known of memory, it begins with the whole batch, halves what fails, and after 32 micro-batches that
+///   went well, later 64 and more, goes half of the way back up.
+/// - Samples of different shapes are told apart by their [cost](crate::Batch::cost), so that a longer batch is met by a
+///   smaller micro-batch.
 ///
 /// ```
 /// use candle_headroom::{BatchPolicy, Completed, Extent, Predictive};
@@ -93,7 +97,8 @@ impl Predictive {
         Ok(self)
     }
 
-    /// Never goes above `size` samples; above 1 where `size` is 0. A size that is given is used as it is, with a smaller rest at the end.
+    /// Never goes above `size` samples; above 1 where `size` is 0. A size that is given is used as it is, with a smaller
+    /// rest at the end.
     pub fn at_most(mut self, size: usize) -> Self {
         self.most = size.max(1);
         self
@@ -125,8 +130,8 @@ impl Predictive {
         }
     }
 
-    /// Whether the whole of `largest` samples is to be run, uneven as that is: a batch would likely take fewer parts, and one run of more samples than
-    /// were ever seen makes it certain.
+    /// Whether the whole of `largest` samples is to be run, uneven as that is: a batch would likely take fewer parts, and
+    /// one run of more samples than were ever seen makes it certain.
     fn is_worth_a_look(&self, largest: usize) -> bool {
         let Some(room) = self.room() else {
             return false;
@@ -145,23 +150,6 @@ impl Predictive {
         let bound = now.limit.into_iter().chain(self.device).min();
         let room = bound.zip(now.in_use);
         self.room = room.map(|(bound, in_use)| bound.saturating_sub(in_use));
-    }
-
-    fn reason(&self) -> Reason {
-        let Regime {
-            ceiling, pace, cap, ..
-        } = &self.shapes.active;
-        let largest = self.largest().unwrap_or(usize::MAX);
-        let cap = cap.unwrap_or(usize::MAX);
-        match () {
-            () if largest >= self.most && self.most < usize::MAX => Reason::Allowed,
-            () if self.is_cold && self.room.is_some() => Reason::Unmeasured,
-            () if pace.limit(cap) < cap && pace.is_trying() => Reason::Timing,
-            () if pace.limit(cap) < cap => Reason::Speed,
-            () if ceiling.is_some() => Reason::Failed,
-            () if largest == usize::MAX => Reason::Unbounded,
-            () => Reason::Room,
-        }
     }
 }
 
@@ -230,25 +218,7 @@ impl BatchPolicy for Predictive {
     }
 
     fn plan(&self) -> Option<Plan> {
-        let regime = &self.shapes.active;
-        let of_sample = |model: &MemoryModel| {
-            let slope = model.slope()?;
-            Some((slope * regime.each as f64) as u64)
-        };
-        Some(Plan {
-            base: regime.model.base(),
-            each: of_sample(&regime.model),
-            each_forward: of_sample(&regime.forward),
-            room: self.room,
-            fits: self
-                .room()
-                .and_then(|room| Some(regime.fits(room)? / regime.each)),
-            using: match self.largest() {
-                Some(largest) => Some(largest.min(self.most)),
-                None => (self.most < usize::MAX).then_some(self.most),
-            },
-            reason: self.reason(),
-        })
+        Some(self.explained())
     }
 
     fn save(&self) -> Option<String> {

@@ -9,7 +9,8 @@ const WIDER: f64 = 1.5;
 /// Costs whose timings are kept.
 const TIMINGS: usize = 16;
 
-/// Which of the costs that fit is the fastest: half of the settled one is timed, and half of that, as long as none is slower.
+/// Which of the costs that fit is the fastest: half of the settled one is timed, and half of that, as long as none is
+/// slower.
 ///
 /// Each cost's shortest time for a unit counts: others on the machine make work slower, never faster.
 #[derive(Debug, Clone, Default, PartialEq)]

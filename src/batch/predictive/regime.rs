@@ -5,8 +5,8 @@ use crate::batch::{Completed, MemoryModel};
 /// A larger size is used only where it is larger by more than one part in so many: what use sways by is no reason.
 const WORTHWHILE: usize = 256;
 
-/// How many times what the forward pass took for a sample the whole may take for it: candle keeps all activations while it goes back, and
-/// makes some three tensors of each gradient. A single wide layer takes 3.7 times, deep models less.
+/// How many times what the forward pass took for a sample the whole may take for it: candle keeps all activations while it
+/// goes back, and makes some three tensors of each gradient. A single wide layer takes 3.7 times, deep models less.
 const BACKWARD: f64 = 4.;
 
 /// What a micro-batch may take, in bytes above what is in use before it.
@@ -76,8 +76,8 @@ impl Regime {
         Some(fits.max(self.each))
     }
 
-    /// A cost above the largest seen for which there is room by what its forward pass took. Where the gradients of the parameters are most
-    /// of a small micro-batch, reckoning in proportion to that would never find room for a larger one.
+    /// A cost above the largest seen for which there is room by what its forward pass took. Where the gradients of the
+    /// parameters are most of a small micro-batch, reckoning in proportion to that would never find room for a larger one.
     fn fits_by_forward(&self, seen: usize, room: Room) -> Option<usize> {
         let forward = self.forward.predict(seen)?.most as f64 / seen as f64;
         let left = room.usable.checked_sub(self.model.predict(seen)?.most)?;
@@ -122,7 +122,8 @@ impl Regime {
         self.refit(room);
     }
 
-    /// Goes to the size that fits by all that is known now: down where the present one does not, up where a larger one does.
+    /// Goes to the size that fits by all that is known now: down where the present one does not, up where a larger one
+    /// does.
     pub(super) fn refit(&mut self, room: Option<Room>) {
         let bytes = room.map(|room| room.all);
         self.ceiling = self.ceiling.filter(|ceiling| !ceiling.is_raised(bytes));

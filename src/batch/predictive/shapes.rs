@@ -7,8 +7,9 @@ const OCTAVE: f64 = 8.;
 
 /// One regime for each shape of samples, and what one tells about another.
 ///
-/// The cost of a micro-batch is expected to tell what it takes; but attention grows with the square of a text's length, so longer
-/// samples may take more for each unit of cost. As long as two shapes have not shown how much more, in proportion to the length is assumed.
+/// The cost of a micro-batch is expected to tell what it takes; but attention grows with the square of a text's length, so
+/// longer samples may take more for each unit of cost. As long as two shapes have not shown how much more, in proportion to
+/// the length is assumed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shapes {
     pub(super) active: Regime,
@@ -70,7 +71,8 @@ impl Shapes {
         regime
     }
 
-    /// With which power of the samples' length a unit of cost takes more, between 0 and 1: the most that two neighbouring shapes show.
+    /// With which power of the samples' length a unit of cost takes more, between 0 and 1: the most that two neighbouring
+    /// shapes show.
     fn exponent(&self) -> f64 {
         let slopes = self.all().map(|regime| {
             let slope = regime.model.slope().filter(|slope| *slope > 0.);

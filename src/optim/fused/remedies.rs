@@ -7,7 +7,8 @@ use crate::optim::rule::{Kept, Rule};
 use crate::optim::{Algorithm, ParamsAdafactor};
 
 impl<A: Algorithm> Fused<A> {
-    /// What would make this optimizer and its gradients take less, in bytes: kept state and sums of gradients are counted, not estimated.
+    /// What would make this optimizer and its gradients take less, in bytes: kept state and sums of gradients are counted,
+    /// not estimated.
     pub(in crate::optim) fn remedies(&self) -> Vec<Remedy> {
         let total = |bytes: fn(&Parameter) -> u64| self.parameters.iter().map(bytes).sum::<u64>();
         let adafactor = ParamsAdafactor::NAME;

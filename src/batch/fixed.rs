@@ -1,0 +1,41 @@
+use super::{BatchPolicy, Failed};
+use crate::error::{PolicyError, Result};
+
+/// Always the same size, and no smaller one when it does not fit.
+///
+/// ```
+/// use candle_headroom::{BatchPolicy, Fixed};
+///
+/// let policy = Fixed::new(16)?;
+/// assert_eq!((policy.size(100), policy.size(5)), (16, 5));
+/// assert!(Fixed::new(0).is_err());
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fixed {
+    size: usize,
+}
+
+impl Fixed {
+    /// Micro-batches of `size` samples.
+    ///
+    /// # Errors
+    /// [`PolicyError::Zero`].
+    pub fn new(size: usize) -> Result<Self> {
+        match size {
+            0 => Err(PolicyError::Zero {
+                what: "a micro-batch's size",
+            }
+            .into()),
+            size => Ok(Self { size }),
+        }
+    }
+}
+
+impl BatchPolicy for Fixed {
+    fn size(&self, remaining: usize) -> usize {
+        self.size.min(remaining)
+    }
+
+    fn failed(&mut self, _: &Failed<'_>) {}
+}
