@@ -103,6 +103,12 @@ impl MemoryModel {
         }
     }
 
+    /// Whether more than half of the largest level does not grow with the cost.
+    pub(in crate::batch) fn is_mostly_base(&self) -> bool {
+        let growing = |top: &Level| self.slope_to(top) * top.cost as f64;
+        (self.levels.last()).is_some_and(|top| 2. * growing(top) < top.mean as f64)
+    }
+
     /// What each unit up to the largest level took, from the nearest one that lies well below it; in proportion where there
     /// is none.
     fn slope_to(&self, top: &Level) -> f64 {

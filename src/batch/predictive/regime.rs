@@ -69,20 +69,30 @@ impl Regime {
         let seen = self.model.largest_seen()?;
         let fits = self.model.largest_within(room.all, room.usable);
         let fits = fits.unwrap_or(0);
-        let fits = match fits >= seen {
-            true => fits.max(self.fits_by_forward(seen, room).unwrap_or(0)),
-            false => fits,
+        let fits = match self.fits_by_forward(seen, room) {
+            Some(_) if fits < seen => fits,
+            // Small micro-batches peak where the gradients of the parameters are most of it, large ones elsewhere: the line through
+            // the small ones may end, and only what lies near is told by it.
+            Some(by_forward) => {
+                let near = seen + (seen / 8).max(self.each);
+                let fits = match self.model.is_mostly_base() {
+                    true => fits.min(by_forward.max(near)),
+                    false => fits,
+                };
+                fits.max(by_forward.min(seen.saturating_mul(2)))
+            }
+            None => fits,
         };
         Some(fits.max(self.each))
     }
 
-    /// A cost above the largest seen for which there is room by what its forward pass took. Where the gradients of the
-    /// parameters are most of a small micro-batch, reckoning in proportion to that would never find room for a larger one.
+    /// A cost above the largest seen for which there is room by what its forward pass took. Where the gradients of the parameters
+    /// are most of a small micro-batch, reckoning in proportion to that would never find room for a larger one.
     fn fits_by_forward(&self, seen: usize, room: Room) -> Option<usize> {
         let forward = self.forward.predict(seen)?.most as f64 / seen as f64;
-        let left = room.usable.checked_sub(self.model.predict(seen)?.most)?;
+        let left = room.usable.saturating_sub(self.model.predict(seen)?.most);
         let more = (left as f64 / (forward * BACKWARD).max(1.)) as usize;
-        Some(seen + more.min(seen))
+        Some(seen.saturating_add(more))
     }
 
     /// Whether `more` samples would likely fit, which is not certain because as many as `largest` were never seen.
