@@ -157,6 +157,11 @@ impl MemoryModel {
         self.levels.last().map(|level| level.cost)
     }
 
+    /// The mean deviation of observations from what was predicted, as a part of it.
+    pub(super) fn scatter(&self) -> f64 {
+        self.scatter
+    }
+
     /// What a micro-batch of this cost will take; `None` before the first observation.
     pub fn predict(&self, cost: usize) -> Option<Prediction> {
         let bytes = self.expected(cost)?;

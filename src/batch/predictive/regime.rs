@@ -2,7 +2,8 @@ use super::ceiling::Ceiling;
 use super::pace::Pace;
 use crate::batch::{Completed, MemoryModel};
 
-/// A larger size is used only where it is larger by more than one part in so many: what use sways by is no reason.
+/// A larger size is used only where it is larger by more than one part in so many, and by more than twice the scatter: what use and
+/// peaks sway by is no reason.
 const WORTHWHILE: usize = 256;
 
 /// How many times what the forward pass took for a sample the whole may take for it: candle keeps all activations while it
@@ -159,7 +160,8 @@ impl Regime {
             Some(ceiling) => fits.min(ceiling.allows(cap)),
             None => fits,
         };
-        let is_worthwhile = allowed.saturating_sub(cap) > cap / WORTHWHILE;
+        let sways = (2. * self.model.scatter() * cap as f64) as usize;
+        let is_worthwhile = allowed.saturating_sub(cap) > sways.max(cap / WORTHWHILE);
         if is_worthwhile {
             if let Some(ceiling) = &mut self.ceiling {
                 ceiling.restart();
