@@ -319,8 +319,11 @@ fn a_resumed_run_knows_what_the_first_one_learned() {
     assert_eq!(resumed.save().unwrap(), saved);
     let steps = run(&mut resumed, &mut Device::new(&curve, 2), 2);
     assert_eq!(failures(&steps), 0);
-    assert_eq!(steps[0].sizes[..2], [1, 256], "one sample, then at once");
-    assert_eq!(steps[0].sizes.len(), 5);
+    assert_eq!(
+        steps[0].sizes[..3],
+        [1, 1, 256],
+        "what is allocated once, one sample, then at once"
+    );
     assert_eq!(steps[1].largest(), 147, "the longer ones");
 }
 
@@ -342,16 +345,16 @@ fn bad_input_is_named() {
     for words in [
         "",
         "predictive 1",
-        "predictive 2\n1 - 0 - - -;0 0 false;0 0 false",
-        "predictive 1\n0 - 0 - - -;0 0 false;0 0 false",
-        "predictive 1\n1 0 0 - - -;0 0 false;0 0 false",
-        "predictive 1\n1 - 0 - - -;0 NaN false;0 0 false",
-        "predictive 1\n1 - 0 - - -;1 0 false 0:5:1;0 0 false",
-        "predictive 1\n1 - 0 - - -;1 0 false 4:5:9;0 0 false",
-        "predictive 1\n1 - 0 - - -;1 0 false 4:5;0 0 false",
-        "predictive 1\n1 - 0 - - -;2 0 false 4:5:1 4:5:2;0 0 false",
+        "predictive 2\n1 - 0 - - - -;0 0 false;0 0 false",
+        "predictive 1\n0 - 0 - - - -;0 0 false;0 0 false",
+        "predictive 1\n1 0 0 - - - -;0 0 false;0 0 false",
+        "predictive 1\n1 - 0 - - - -;0 NaN false;0 0 false",
+        "predictive 1\n1 - 0 - - - -;1 0 false 0:5:1;0 0 false",
+        "predictive 1\n1 - 0 - - - -;1 0 false 4:5:9;0 0 false",
+        "predictive 1\n1 - 0 - - - -;1 0 false 4:5;0 0 false",
+        "predictive 1\n1 - 0 - - - -;2 0 false 4:5:1 4:5:2;0 0 false",
         "predictive 1\n1 - 0 -;0 0 false;0 0 false",
-        "predictive 1\n1 - 0 - - - 7;0 0 false;0 0 false",
+        "predictive 1\n1 - 0 - - - - 7;0 0 false;0 0 false",
     ] {
         let Err(Error::Policy(error)) = policy.restore(words) else {
             panic!("{words}");

@@ -32,18 +32,14 @@ pub fn find_batch_size<T>(
     limit: usize,
     mut f: impl FnMut(usize) -> candle_core::Result<T>,
 ) -> Result<usize> {
-    let next = |good: usize, bad: Option<usize>| match bad {
-        Some(bad) => good + (bad - good) / 2,
-        None => good.saturating_mul(2),
-    };
-    search(limit, &Device::Cpu, next, |size| {
+    search(limit, &Device::Cpu, between, |size| {
         f(size)?;
         Ok(())
     })
 }
 
-/// [`find_batch_size`] under a memory's limit, with few calls: each size follows from what those before it took. A size
-/// that goes over a soft limit does not count as fitting.
+/// [`find_batch_size`] under a memory's limit, with few calls: each size follows from what those before it took, with a
+/// hundredth of the room left free. A size that goes over a soft limit does not count as fitting.
 ///
 /// ```
 /// use candle_headroom::{find_batch_size_within, DeviceMemory};
@@ -62,16 +58,21 @@ pub fn find_batch_size_within<T>(
 ) -> Result<usize> {
     let model = std::cell::RefCell::new(MemoryModel::new());
     let next = |good: usize, bad: Option<usize>| {
-        let middle = match bad {
-            Some(bad) => good + (bad - good) / 2,
-            None => good.saturating_mul(2),
-        };
-        let room = memory
-            .room()
-            .map(|room| (room as f64 * (1. - MARGIN)) as u64);
-        match (room, model.borrow().largest_seen()) {
-            (Some(room), Some(_)) => model.borrow().largest_fitting(room).unwrap_or(good),
-            _ => middle,
+        let model = model.borrow();
+        let room = memory.room();
+        let room = room.map(|room| (room as f64 * (1. - MARGIN)) as u64);
+        let fits = room.and_then(|room| {
+            let fits = model.largest_fitting(room).filter(|fits| *fits > good);
+            fits.or_else(|| model.next_to_try(room, 1))
+        });
+        match (bad, fits) {
+            _ if room.is_none() || model.largest_seen().is_none() => between(good, bad),
+            (_, None) => good,
+            (None, Some(fits)) => fits,
+            // It was wrong once, so each call is to leave at most three quarters of what is open.
+            (Some(bad), Some(fits)) => {
+                fits.clamp(good + (bad - good) / 4, between(good, Some(bad)))
+            }
         }
     };
     // What is allocated once would count for the first size.
@@ -80,15 +81,22 @@ pub fn find_batch_size_within<T>(
         for _ in 0..1 + usize::from(std::mem::take(&mut is_first)) {
             let scope = memory.peak_scope();
             drop(f(size)?);
-            memory.check(&scope).map_err(Error::ResourceExhausted)?;
             if let (Some(start), Some(peak)) = (scope.start(), scope.peak()) {
-                model
-                    .borrow_mut()
-                    .observe(size, peak.saturating_sub(start))?;
+                let mut model = model.borrow_mut();
+                model.observe(size, peak.saturating_sub(start))?;
             }
+            memory.check(&scope).map_err(Error::ResourceExhausted)?;
         }
         Ok(())
     })
+}
+
+/// Half of the way to what has failed, or twice as much.
+fn between(good: usize, bad: Option<usize>) -> usize {
+    match bad {
+        Some(bad) => good + (bad - good) / 2,
+        None => good.saturating_mul(2),
+    }
 }
 
 /// Tries sizes until the next one is known to be as good as the last, or to fail.

@@ -25,6 +25,7 @@ pub use find::{find_batch_size, find_batch_size_within};
 pub use fixed::Fixed;
 pub use halving::Halving;
 pub use micro_batch::MicroBatch;
+use model::MOST_COST;
 pub use model::{MemoryModel, Prediction};
 pub(crate) use phase::run_phase;
 pub use plan::{Plan, Reason};

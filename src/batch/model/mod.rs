@@ -22,7 +22,9 @@ const DEVIATIONS: f64 = 3.;
 /// An observation so many times more or less than was predicted says that the curve is another one.
 const CHANGED: f64 = 1.25;
 /// How many of them in a row have to say so: one alone may be a spike.
-const CHANGES: u8 = 3;
+const CHANGES: usize = 3;
+/// No cost counts for more, so that sums of them do not overflow.
+pub(in crate::batch) const MOST_COST: usize = usize::MAX / 64;
 
 /// What micro-batches take of memory, depending on their cost: learned from those that ran, and learned anew as they
 /// change.
@@ -68,8 +70,8 @@ pub struct MemoryModel {
     scatter: f64,
     /// Whether the slope of smaller costs told what the largest took.
     slope_holds: bool,
-    /// How many observations in a row were far from what was expected.
-    surprises: u8,
+    /// The last observations, as cost and bytes, if they contradict what was seen before.
+    held: Vec<(usize, u64)>,
 }
 
 /// What a [`MemoryModel`] expects of a micro-batch, in bytes above what is in use before it.
@@ -108,12 +110,61 @@ impl MemoryModel {
             let what = "a micro-batch's cost";
             return Err(PolicyError::Zero { what }.into());
         }
+        let cost = cost.min(MOST_COST);
         self.observed = self.observed.saturating_add(1);
         if self.observed == 2 {
             self.levels.clear(); // the first one, with what was allocated once
         }
+        if self.contradicts(cost, bytes) {
+            self.held.push((cost, bytes));
+            if self.held.len() >= CHANGES {
+                self.begin_anew();
+            }
+            return Ok(());
+        }
+        self.held.clear();
+        self.note_scatter(cost, bytes);
         self.verify(cost, bytes);
-        self.compare(cost, bytes);
+        self.insert(cost, bytes);
+        Ok(())
+    }
+
+    /// Whether an observation cannot lie on the curve as it was. More than the line between the two costs around it is too
+    /// much; less is too little only where a smaller cost took more, for a curve may have steps.
+    fn contradicts(&self, cost: usize, bytes: u64) -> bool {
+        let lower = self.levels.iter().rev().find(|level| level.cost <= cost);
+        let is_less = lower.is_some_and(|low| bytes.max(1) as f64 * CHANGED < low.mean as f64);
+        let is_more = self.levels.first().is_some_and(|lowest| {
+            let expected = self.expected(cost.max(lowest.cost));
+            self.largest_seen() >= Some(cost)
+                && expected.is_some_and(|most| bytes as f64 > most.max(1.) * CHANGED)
+        });
+        is_less || is_more
+    }
+
+    /// Takes an observation among the costs seen for scatter, unless it shows a step.
+    fn note_scatter(&mut self, cost: usize, bytes: u64) {
+        let range = self.levels.first().zip(self.levels.last());
+        let is_within = range.is_some_and(|(low, high)| low.cost <= cost && cost <= high.cost);
+        if let Some(expected) = self.expected(cost).filter(|_| is_within) {
+            let off = (bytes.max(1) as f64 / expected.max(1.) - 1.).abs();
+            if off <= CHANGED - 1. {
+                self.scatter += (off - self.scatter) * SCATTER_WEIGHT;
+            }
+        }
+    }
+
+    /// Forgets all but the observations that contradict what was known.
+    fn begin_anew(&mut self) {
+        let held = std::mem::take(&mut self.held);
+        self.levels.clear();
+        (self.scatter, self.slope_holds) = (0., false);
+        for (cost, bytes) in held {
+            self.insert(cost, bytes);
+        }
+    }
+
+    fn insert(&mut self, cost: usize, bytes: u64) {
         let now = self.observed;
         match self.levels.iter_mut().find(|level| level.is_near(cost)) {
             Some(level) => level.observe(cost, bytes, now),
@@ -129,32 +180,16 @@ impl MemoryModel {
             self.levels.retain(|level| level.seen != oldest);
         }
         self.levels.sort_by_key(|level| level.cost);
-        Ok(())
-    }
-
-    /// Takes an observation among the costs seen for scatter, or forgets everything where several in a row are far away.
-    fn compare(&mut self, cost: usize, bytes: u64) {
-        let range = self.levels.first().zip(self.levels.last());
-        let is_within = range.is_some_and(|(low, high)| low.cost <= cost && cost <= high.cost);
-        let Some(expected) = self.expected(cost).filter(|_| is_within) else {
-            return;
-        };
-        let ratio = bytes.max(1) as f64 / expected.max(1.);
-        if (1. / CHANGED..=CHANGED).contains(&ratio) {
-            self.surprises = 0;
-            self.scatter += ((ratio - 1.).abs() - self.scatter) * SCATTER_WEIGHT;
-            return;
-        }
-        self.surprises += 1;
-        if self.surprises >= CHANGES {
-            self.surprises = 0;
-            self.levels.clear();
-        }
     }
 
     /// The largest cost seen, of those that are remembered; `None` before the first observation.
     pub fn largest_seen(&self) -> Option<usize> {
         self.levels.last().map(|level| level.cost)
+    }
+
+    /// Whether only one cost is known, so that base and slope cannot be told apart.
+    pub(super) fn is_single(&self) -> bool {
+        self.levels.len() == 1
     }
 
     /// The mean deviation of observations from what was predicted, as a part of it.

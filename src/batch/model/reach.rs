@@ -20,6 +20,8 @@ const HOLDS: f64 = 0.1;
 const APART: f64 = 0.02;
 const APART_IN_SCATTER: f64 = 10.;
 const MOST_APART: f64 = 0.2;
+/// This part of the room has to be left before more is tried on no other ground.
+const LEFT: f64 = 16.;
 
 impl MemoryModel {
     /// The largest cost of which anything is said.
@@ -86,6 +88,33 @@ impl MemoryModel {
             (None, Some(low)) => Some(value(low) * (1. + cost as f64 / low.cost as f64) / 2.),
             (None, None) => None,
         }
+    }
+
+    /// A cost somewhat above the largest seen that likely fits, without certainty: up to twice as much, by the line through the
+    /// smaller ones. After one `unit` alone it is two, if a sixteenth of the room is left: what one took may be nearly all
+    /// base, and reckoning in proportion to that would never find room for more.
+    pub(in crate::batch) fn next_to_try(&self, bytes: u64, unit: usize) -> Option<usize> {
+        let top = self.levels.last()?;
+        let left = bytes as f64 - self.most(top.cost)?;
+        if left <= 0. {
+            return None;
+        }
+        let next = match self.levels.len() {
+            1 if left < bytes as f64 / LEFT || self.observed < 2 || top.cost > unit => return None,
+            1 => top.cost * 2,
+            _ => {
+                let more = left / (self.slope_to(top) * (1. + CAUTION)).max(1.);
+                (top.cost as f64 + more) as usize
+            }
+        };
+        let next = next.min(top.cost.saturating_mul(2));
+        // A little more is not worth the risk.
+        (next - top.cost > top.cost / 16).then_some(next)
+    }
+
+    /// Bytes for each unit of cost above the largest seen.
+    pub(in crate::batch) fn slope_above(&self) -> Option<f64> {
+        Some(self.slope_to(self.levels.last()?))
     }
 
     /// Looks whether the slope so far told what a larger cost takes. Small micro-batches may peak elsewhere, or with what

@@ -1,7 +1,7 @@
 //! A model as a line of text, for a trainer's saved state.
 
 use super::level::Level;
-use super::{LEVELS, MemoryModel};
+use super::{LEVELS, MOST_COST, MemoryModel};
 use crate::error::PolicyError;
 
 impl MemoryModel {
@@ -49,8 +49,11 @@ impl MemoryModel {
         if levels.len() > LEVELS {
             return saved("more than 16 costs");
         }
-        if levels.iter().any(|level| level.cost == 0) {
-            return saved("a cost of 0");
+        if levels
+            .iter()
+            .any(|level| !(1..=MOST_COST).contains(&level.cost))
+        {
+            return saved("a cost of 0, or one that no batch has");
         }
         if levels.iter().any(|level| level.seen > observed) || levels.len() as u64 > observed {
             return saved("fewer observations than costs");
@@ -67,7 +70,7 @@ impl MemoryModel {
             observed,
             scatter,
             slope_holds,
-            surprises: 0,
+            held: Vec::new(),
         })
     }
 }

@@ -37,10 +37,12 @@ impl Ceiling {
         }
     }
 
-    /// Whether more room has come than the failure met, by more than use sways.
+    /// Whether more room has come than the failure met, by more than use sways: a sixteenth, and as many more as failures
+    /// have followed each other.
     pub(super) fn is_raised(&self, room: Option<u64>) -> bool {
+        let parts = u64::from(16 * KNOWN / self.patience.clamp(KNOWN, MOST));
         match (self.room, room) {
-            (Some(before), Some(now)) => now > before.saturating_add(before / 16),
+            (Some(before), Some(now)) => now > before.saturating_add(before / parts),
             (Some(_), None) => true,
             (None, _) => false,
         }

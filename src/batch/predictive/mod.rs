@@ -9,7 +9,7 @@ mod shapes;
 
 use self::regime::{Excess, Room};
 use self::shapes::Shapes;
-use crate::batch::{BatchPolicy, Completed, Extent, Failed, MemoryModel, Plan};
+use crate::batch::{BatchPolicy, Completed, Extent, Failed, MOST_COST, MemoryModel, Plan};
 use crate::error::{Cause, MemoryReading, PolicyError, Result};
 
 /// What is left free of the room, if nothing else is asked for.
@@ -67,6 +67,8 @@ pub struct Predictive {
     device: Option<u64>,
     /// Nothing has finished in this process: the first micro-batch makes what is kept for ever.
     is_cold: bool,
+    /// That one took far more than an earlier run has learned.
+    is_doubted: bool,
 }
 
 impl Predictive {
@@ -81,6 +83,7 @@ impl Predictive {
             room: None,
             device: None,
             is_cold: true,
+            is_doubted: false,
         }
     }
 
@@ -173,13 +176,15 @@ impl BatchPolicy for Predictive {
 
     fn begin(&mut self, batch: &Extent) {
         self.samples = batch.samples;
+        let each = batch.each().min(MOST_COST);
         let room = self.room();
-        self.shapes.select(batch.each(), room);
+        self.shapes.select(each, batch.samples, room);
     }
 
     fn prepare(&mut self, now: &MemoryReading) {
         self.see(now);
         let room = self.room();
+        self.shapes.derive(room);
         self.shapes.active.refit(room);
     }
 
@@ -189,14 +194,23 @@ impl BatchPolicy for Predictive {
         self.see(&now);
         let room = self.room();
         let regime = &mut self.shapes.active;
-        let cost = completed.size.saturating_mul(regime.each);
+        let cost = regime.cost(completed.size);
+        let took = (completed.peak.zip(completed.before))
+            .map(|(peak, before)| peak.saturating_sub(before));
+        if self.is_cold && took.is_some_and(|took| regime.is_another(took)) {
+            if !self.is_doubted {
+                self.is_doubted = true;
+                return; // it may be what is allocated once: another sample tells
+            }
+            regime.forget(self.samples);
+        }
         // What is allocated once says nothing about a shape that is known from an earlier run.
         if !self.is_cold || regime.model.largest_seen().is_none() {
             regime.learn(cost, completed);
         }
         self.is_cold = false;
         if completed.is_over_limit() {
-            regime.exceeded(cost, room, Excess::Soft);
+            regime.exceeded(cost, took, room, Excess::Soft);
             return;
         }
         if let (Some(elapsed), true, true) = (completed.elapsed, room.is_some(), self.minds_speed) {
@@ -206,15 +220,17 @@ impl BatchPolicy for Predictive {
     }
 
     fn failed(&mut self, failed: &Failed<'_>) {
-        self.see(&failed.exhausted.bytes);
+        let bytes = &failed.exhausted.bytes;
+        self.see(bytes);
         let room = self.room();
         let regime = &mut self.shapes.active;
-        let cost = failed.size.saturating_mul(regime.each);
+        let cost = regime.cost(failed.size);
+        let took = (bytes.peak.zip(bytes.in_use)).map(|(peak, before)| peak.saturating_sub(before));
         let excess = match failed.exhausted.cause {
             Cause::Neighbour | Cause::Fragmented => Excess::Passing,
             _ => Excess::Hard,
         };
-        regime.exceeded(cost, room, excess);
+        regime.exceeded(cost, took, room, excess);
     }
 
     fn plan(&self) -> Option<Plan> {
@@ -227,7 +243,7 @@ impl BatchPolicy for Predictive {
 
     fn restore(&mut self, saved: &str) -> Result<()> {
         self.shapes = Shapes::from_words(saved)?;
-        self.is_cold = true;
+        (self.is_cold, self.is_doubted) = (true, false);
         Ok(())
     }
 }

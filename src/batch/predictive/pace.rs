@@ -4,13 +4,15 @@ const ENOUGH: u32 = 8;
 const STEADY: u32 = 16;
 /// A smaller cost whose throughput is not lower by more than this is preferred.
 const PLATEAU: f64 = 1.02;
-/// The preference was found under a cap; one so many times larger has room for costs that were never timed.
+/// Costs so many times larger than those that were timed may be faster.
 const WIDER: f64 = 1.5;
+/// Micro-batches of one cost in a row before all is timed again: what was busy then may be idle now.
+const STALE: u32 = 4096;
 /// Costs whose timings are kept.
 const TIMINGS: usize = 16;
 
 /// Which of the costs that fit is the fastest: half of the settled one is timed, and half of that, as long as none is
-/// slower.
+/// slower than the fastest.
 ///
 /// Each cost's shortest time for a unit counts: others on the machine make work slower, never faster.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -22,8 +24,10 @@ pub(super) struct Pace {
     pub(super) preferred: Option<usize>,
     /// Half of this cost is slower.
     refused: Option<usize>,
-    /// The cap under which all that was found.
-    cap: usize,
+    /// The largest cost that was timed for all that.
+    pub(super) timed: Option<usize>,
+    /// The least that was timed since then, in seconds for each unit of cost.
+    fastest: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -51,24 +55,23 @@ impl Pace {
         self.trial.is_some()
     }
 
-    /// Goes on with a preference that an earlier run found under `cap`.
-    pub(super) fn resume(preferred: Option<usize>, cap: usize) -> Self {
+    /// Goes on with a preference that an earlier run found from costs up to `timed`.
+    pub(super) fn resume(preferred: Option<usize>, timed: Option<usize>) -> Self {
         Self {
             preferred,
             refused: preferred,
-            cap,
+            timed,
             ..Self::default()
         }
     }
 
-    /// Forgets the preference where far more fits than when it was found.
-    pub(super) fn follow(&mut self, cap: usize) {
-        if cap as f64 > self.cap as f64 * WIDER {
-            *self = Self {
-                timings: std::mem::take(&mut self.timings),
-                cap,
-                ..Self::default()
-            };
+    /// Without a preference `cost` would be used: where that is far larger than what was timed, all is timed anew.
+    pub(super) fn follow(&mut self, cost: usize) {
+        if self
+            .timed
+            .is_some_and(|timed| cost as f64 > timed as f64 * WIDER)
+        {
+            *self = Self::default();
         }
     }
 
@@ -82,7 +85,10 @@ impl Pace {
             self.trial = None;
             self.settled = (cost, 0);
             match timing.best <= trial.against * PLATEAU {
-                true => self.preferred = Some(trial.cost),
+                true => {
+                    self.preferred = Some(trial.cost);
+                    self.fastest = Some(trial.against.min(timing.best));
+                }
                 false => self.refused = Some(trial.cost * 2),
             }
             return;
@@ -91,13 +97,19 @@ impl Pace {
             true => self.settled.1 += 1,
             false => self.settled = (cost, 1),
         }
+        if self.settled.1 >= STALE && self.preferred.is_some() {
+            *self = Self::default();
+            return;
+        }
         let half = cost / 2;
         let was_refused = self.refused.is_some_and(|refused| half < refused);
         if self.settled.1 >= STEADY && timing.count >= ENOUGH && half >= each && !was_refused {
+            let fastest = self.fastest.unwrap_or(timing.best);
             self.trial = Some(Trial {
                 cost: half,
-                against: timing.best,
+                against: fastest.min(timing.best),
             });
+            self.timed = self.timed.max(Some(cost));
             // Sizes near it may have been timed while the first ones warmed up.
             self.timings.retain(|timing| !is_near(timing.cost, half));
         }
@@ -134,7 +146,6 @@ mod tests {
     /// What is settled on where a unit of cost takes so long.
     fn settle(cap: usize, rate: impl Fn(usize) -> f64) -> (usize, usize) {
         let mut pace = Pace::default();
-        pace.follow(cap);
         let mut changes = 0;
         for _ in 0..1000 {
             let cost = pace.limit(cap);
@@ -160,10 +171,28 @@ mod tests {
 
     #[test]
     fn more_room_is_looked_at_anew() {
-        let mut pace = Pace::resume(Some(64), 100);
+        let mut pace = Pace::resume(Some(64), Some(100));
         pace.follow(120);
         assert_eq!(pace.limit(120), 64);
         pace.follow(200);
         assert_eq!(pace.limit(200), 200);
+    }
+
+    #[test]
+    fn small_losses_do_not_add_up() {
+        // Each halving is slower by 1.4 %: one is allowed, two are not.
+        let rate = |cost: usize| (cost as f64).powf(-0.02);
+        assert_eq!(settle(1024, rate).0, 512);
+    }
+
+    #[test]
+    fn what_was_found_while_the_machine_was_busy_is_found_anew() {
+        let mut pace = Pace::default();
+        for index in 0..6000 {
+            let cost = pace.limit(256);
+            let busy = if index < 40 { 2. } else { 1. };
+            pace.record(cost, busy * (cost as f64 + 50.), 1);
+        }
+        assert_eq!(pace.limit(256), 256);
     }
 }

@@ -1,14 +1,16 @@
 use super::ceiling::Ceiling;
 use super::pace::Pace;
-use crate::batch::{Completed, MemoryModel};
+use crate::batch::{Completed, MOST_COST, MemoryModel};
 
-/// A larger size is used only where it is larger by more than one part in so many, and by more than twice the scatter: what use and
-/// peaks sway by is no reason.
+/// A larger size is used only where it is larger by more than one part in so many, and by more than twice the scatter: what
+/// use and peaks sway by is no reason.
 const WORTHWHILE: usize = 256;
 
 /// How many times what the forward pass took for a sample the whole may take for it: candle keeps all activations while it
 /// goes back, and makes some three tensors of each gradient. A single wide layer takes 3.7 times, deep models less.
 const BACKWARD: f64 = 4.;
+/// A first sample that takes so many times what an earlier run has learned is one of another model.
+const ANOTHER: f64 = 2.;
 
 /// What a micro-batch may take, in bytes above what is in use before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +37,8 @@ pub(super) enum Excess {
 pub(super) struct Regime {
     /// The cost of one sample, as it was last.
     pub(super) each: usize,
+    /// The cost of the present batch.
+    pub(super) batch: usize,
     pub(super) model: MemoryModel,
     /// The same until the forward pass is over.
     pub(super) forward: MemoryModel,
@@ -43,6 +47,8 @@ pub(super) struct Regime {
     /// The largest that has gone well, since the last failure below it.
     pub(super) proven: usize,
     pub(super) ceiling: Option<Ceiling>,
+    /// The last ceiling, if more room has come since: a failure that follows is one more in a row.
+    pub(super) lifted: Option<Ceiling>,
     pub(super) pace: Pace,
 }
 
@@ -56,7 +62,33 @@ impl Regime {
 
     /// Whether nothing has happened to it yet.
     pub(super) fn is_blank(&self) -> bool {
-        *self == Self::new(self.each)
+        let blank = Self {
+            batch: self.batch,
+            ..Self::new(self.each)
+        };
+        *self == blank
+    }
+
+    /// Begins anew with samples of the same cost.
+    pub(super) fn forget(&mut self, samples: usize) {
+        *self = Self::new(self.each);
+        self.begin(self.each, samples);
+    }
+
+    /// A batch begins of so many samples, each of which costs so much.
+    pub(super) fn begin(&mut self, each: usize, samples: usize) {
+        self.each = each;
+        self.batch = self.cost(samples);
+        self.follow();
+    }
+
+    /// Whether anything has gone well or failed, measured or not.
+    pub(super) fn has_run(&self) -> bool {
+        self.proven > 0 || self.ceiling.is_some()
+    }
+
+    pub(super) fn cost(&self, samples: usize) -> usize {
+        samples.max(1).saturating_mul(self.each).min(MOST_COST)
     }
 
     /// The largest size in use, in samples.
@@ -68,29 +100,46 @@ impl Regime {
     /// The largest cost for which there is room, at least one sample's; `None` where nothing was measured.
     pub(super) fn fits(&self, room: Room) -> Option<usize> {
         let seen = self.model.largest_seen()?;
-        let fits = self.model.largest_within(room.all, room.usable);
-        let fits = fits.unwrap_or(0);
-        let fits = match self.fits_by_forward(seen, room) {
-            Some(_) if fits < seen => fits,
-            // Small micro-batches peak where the gradients of the parameters are most of it, large ones elsewhere: the line through
-            // the small ones may end, and only what lies near is told by it.
-            Some(by_forward) => {
-                let near = seen + (seen / 8).max(self.each);
-                let fits = match self.model.is_mostly_base() {
-                    true => fits.min(by_forward.max(near)),
-                    false => fits,
-                };
-                fits.max(by_forward.min(seen.saturating_mul(2)))
-            }
-            None => fits,
-        };
-        Some(fits.max(self.each))
+        let certain = self
+            .model
+            .largest_within(room.all, room.usable)
+            .unwrap_or(0);
+        if certain < seen {
+            return Some(certain.max(self.each));
+        }
+        let careful = self.bounded_by_forward(certain, seen, room);
+        Some(careful.max(self.next_to_try(seen, room)))
     }
 
-    /// A cost above the largest seen for which there is room by what its forward pass took. Where the gradients of the parameters
-    /// are most of a small micro-batch, reckoning in proportion to that would never find room for a larger one.
+    /// What is certain by the line so far, as far as the forward pass confirms it. Small micro-batches peak where the
+    /// gradients of the parameters are most of it, large ones elsewhere: the line through the small ones may end, and then
+    /// only what lies near is told by it.
+    fn bounded_by_forward(&self, certain: usize, seen: usize, room: Room) -> usize {
+        match self.fits_by_forward(seen, room) {
+            Some(by_forward) if self.model.is_mostly_base() => {
+                let near = seen.saturating_add((seen / 8).max(self.each));
+                certain.min(by_forward.max(near))
+            }
+            _ => certain,
+        }
+    }
+
+    /// A cost above the largest seen, at most twice as much, that likely fits: by what the forward pass took, or by the line
+    /// so far where nobody knows that.
+    fn next_to_try(&self, seen: usize, room: Room) -> usize {
+        let by_forward = self.fits_by_forward(seen, room).unwrap_or(0);
+        let next = match self.forward.largest_seen().is_some() && !self.model.is_single() {
+            true => None,
+            false => self.model.next_to_try(room.usable, self.each),
+        };
+        by_forward
+            .min(seen.saturating_mul(2))
+            .max(next.unwrap_or(0))
+    }
+
+    /// A cost above the largest seen for which there is room by what its forward pass took for each unit.
     fn fits_by_forward(&self, seen: usize, room: Room) -> Option<usize> {
-        let forward = self.forward.predict(seen)?.most as f64 / seen as f64;
+        let forward = self.forward.slope_above()?;
         let left = room.usable.saturating_sub(self.model.predict(seen)?.most);
         let more = (left as f64 / (forward * BACKWARD).max(1.)) as usize;
         Some(seen.saturating_add(more))
@@ -125,10 +174,11 @@ impl Regime {
     /// A micro-batch went well, whatever it took.
     pub(super) fn succeeded(&mut self, cost: usize, room: Option<Room>) {
         self.proven = self.proven.max(cost);
-        match &mut self.ceiling {
-            Some(ceiling) if cost >= ceiling.cost => self.ceiling = None,
-            Some(ceiling) => ceiling.succeeded(),
-            None => {}
+        let has_fitted = |ceiling: &Ceiling| cost >= ceiling.cost;
+        self.ceiling = self.ceiling.filter(|ceiling| !has_fitted(ceiling));
+        self.lifted = self.lifted.filter(|ceiling| !has_fitted(ceiling));
+        if let Some(ceiling) = &mut self.ceiling {
+            ceiling.succeeded();
         }
         self.refit(room);
     }
@@ -137,7 +187,9 @@ impl Regime {
     /// does.
     pub(super) fn refit(&mut self, room: Option<Room>) {
         let bytes = room.map(|room| room.all);
-        self.ceiling = self.ceiling.filter(|ceiling| !ceiling.is_raised(bytes));
+        if let Some(raised) = self.ceiling.filter(|ceiling| ceiling.is_raised(bytes)) {
+            (self.ceiling, self.lifted) = (None, Some(raised));
+        }
         let fits = match room {
             Some(room) => match self.fits(room) {
                 Some(fits) => fits,
@@ -147,12 +199,14 @@ impl Regime {
             None => self.cap.map_or(usize::MAX, |cap| cap.saturating_mul(2)),
         };
         let cap = self.cap.unwrap_or(usize::MAX);
-        // Down only where the most likely need is more than there is: margin and scatter are what lies between up and down.
-        let likely = self.model.predict(cap).map(|prediction| prediction.bytes);
-        if likely
-            .zip(bytes)
-            .is_some_and(|(likely, room)| likely > room)
-        {
+        // Down only where more is needed than there is, with what peaks mostly sway by: the rest of margin and scatter lies
+        // between up and down.
+        let sway = 1. + self.model.scatter();
+        let likely = self
+            .model
+            .predict(cap)
+            .map(|prediction| prediction.bytes as f64 * sway);
+        if (likely.zip(bytes)).is_some_and(|(likely, room)| likely > room as f64) {
             self.set(cap.min(fits));
             return;
         }
@@ -170,8 +224,14 @@ impl Regime {
         }
     }
 
-    /// A micro-batch of this cost did not fit, or took more than it may.
-    pub(super) fn exceeded(&mut self, cost: usize, room: Option<Room>, excess: Excess) {
+    /// A micro-batch of this cost did not fit, or took more than it may: `took` bytes, where that is known.
+    pub(super) fn exceeded(
+        &mut self,
+        cost: usize,
+        took: Option<u64>,
+        room: Option<Room>,
+        excess: Excess,
+    ) {
         if cost <= self.proven {
             self.proven = 0;
         }
@@ -186,20 +246,40 @@ impl Regime {
             _ => {
                 let bytes = room.map(|room| room.all);
                 let is_passing = excess == Excess::Passing;
-                self.ceiling = Some(Ceiling::new(cost, bytes, is_passing, self.ceiling));
+                let before = self.ceiling.or(self.lifted.take());
+                self.ceiling = Some(Ceiling::new(cost, bytes, is_passing, before));
                 match self.proven >= cost / 2 {
                     true => self.proven,
                     false => cost / 2,
                 }
             }
         };
-        self.set(next.max(self.each));
+        // What it took is the best witness: the same for each unit, or less, is what a smaller one takes.
+        let measured = took.zip(room).filter(|(took, room)| *took > room.all);
+        let measured = measured.map_or(usize::MAX, |(took, room)| {
+            (cost as f64 * (room.usable as f64 / took as f64)) as usize
+        });
+        self.set(next.min(measured));
+    }
+
+    /// Whether a single sample took so much more than the line says that an earlier run must have learned it of another
+    /// model.
+    pub(super) fn is_another(&self, took: u64) -> bool {
+        let line = self.model.base().zip(self.model.slope());
+        let each = line.map(|(base, slope)| base as f64 + slope * self.each as f64);
+        each.is_some_and(|each| took as f64 > each * ANOTHER)
     }
 
     pub(super) fn set(&mut self, cap: usize) {
-        // Whole samples, so that what is compared is what is run.
-        let cap = cap - cap % self.each;
-        self.cap = (cap < usize::MAX - self.each).then_some(cap);
-        self.pace.follow(cap);
+        // Whole samples, at least one, so that what is compared is what is run.
+        let cap = (cap - cap % self.each).max(self.each);
+        self.cap = (cap < MOST_COST).then_some(cap);
+        self.follow();
+    }
+
+    /// Tells the pace what is run now if it does not choose.
+    fn follow(&mut self) {
+        let parts = self.batch.div_ceil(self.cap.unwrap_or(MOST_COST)).max(1);
+        self.pace.follow(self.batch.div_ceil(parts));
     }
 }

@@ -6,7 +6,7 @@ use super::ceiling::Ceiling;
 use super::pace::Pace;
 use super::regime::Regime;
 use super::shapes::Shapes;
-use crate::batch::MemoryModel;
+use crate::batch::{MOST_COST, MemoryModel};
 use crate::error::{PolicyError, Result};
 
 /// What the words begin with: policy and form.
@@ -44,14 +44,15 @@ impl Shapes {
 }
 
 impl Regime {
-    /// `EACH CAP PROVEN PREFERRED FAILED ROOM;MODEL;MODEL UNTIL FORWARD`, with `-` for what is not known.
+    /// `EACH CAP PROVEN PREFERRED TIMED FAILED ROOM;MODEL;MODEL UNTIL FORWARD`, with `-` for what is not known.
     fn to_words(&self) -> String {
         format!(
-            "{} {} {} {} {} {};{};{}",
+            "{} {} {} {} {} {} {};{};{}",
             self.each,
             word(self.cap),
             self.proven,
             word(self.pace.preferred),
+            word(self.pace.timed),
             word(self.ceiling.map(|ceiling| ceiling.cost)),
             word(self.ceiling.and_then(|ceiling| ceiling.room)),
             self.model.to_words(),
@@ -62,11 +63,11 @@ impl Regime {
     fn from_words(words: &str) -> Option<Self> {
         let mut parts = words.split(';');
         let mut numbers = parts.next()?.split(' ');
-        let each = numbers.next()?.parse().ok().filter(|&each| each > 0)?;
-        let cap = number(numbers.next()?)?;
+        let each = cost(numbers.next()?)??;
+        let cap = cost(numbers.next()?)?;
         let proven = numbers.next()?.parse().ok()?;
-        let preferred = number(numbers.next()?)?;
-        let failed: Option<usize> = number(numbers.next()?)?;
+        let (preferred, timed) = (cost(numbers.next()?)?, cost(numbers.next()?)?);
+        let failed = cost(numbers.next()?)?;
         let room = number(numbers.next()?)?;
         let model = MemoryModel::from_words(parts.next()?)?;
         let forward = MemoryModel::from_words(parts.next()?)?;
@@ -76,7 +77,7 @@ impl Regime {
             cap,
             proven,
             ceiling: failed.map(|cost| Ceiling::new(cost, room, false, None)),
-            pace: Pace::resume(preferred, cap.unwrap_or(usize::MAX)),
+            pace: Pace::resume(preferred, timed),
             ..Self::new(each)
         })
     }
@@ -86,12 +87,16 @@ fn word<N: ToString>(number: Option<N>) -> String {
     number.map_or("-".to_owned(), |number| number.to_string())
 }
 
-/// A number that is none where it is 0; the inner `None` stands for `-`.
-fn number<N: FromStr + Default + PartialOrd>(word: &str) -> Option<Option<N>> {
+/// A cost that a batch can have; the inner `None` stands for `-`.
+fn cost(word: &str) -> Option<Option<usize>> {
+    let cost: Option<usize> = number(word)?;
+    let can_be = cost.is_none_or(|cost| (1..=MOST_COST).contains(&cost));
+    can_be.then_some(cost)
+}
+
+fn number<N: FromStr>(word: &str) -> Option<Option<N>> {
     match word {
         "-" => Some(None),
-        word => Some(Some(
-            word.parse().ok().filter(|number| *number > N::default())?,
-        )),
+        word => Some(Some(word.parse().ok()?)),
     }
 }

@@ -25,34 +25,33 @@ impl Shapes {
         }
     }
 
-    /// Goes to samples that cost this much each.
-    pub(super) fn select(&mut self, each: usize, room: Option<Room>) {
-        if self.active.is_blank() || key(self.active.each) == key(each) {
-            self.active.each = each;
+    /// Goes to a batch of so many samples that cost this much each.
+    pub(super) fn select(&mut self, each: usize, samples: usize, room: Option<Room>) {
+        if !self.active.is_blank() && key(self.active.each) != key(each) {
+            let known = (self.others.iter()).position(|regime| key(regime.each) == key(each));
+            let regime = match known {
+                Some(index) => self.others.remove(index),
+                None => Regime::new(each),
+            };
+            self.others
+                .push(std::mem::replace(&mut self.active, regime));
+            if self.others.len() >= MOST {
+                self.others.remove(0);
+            }
+        }
+        self.active.begin(each, samples);
+        self.derive(room);
+    }
+
+    /// A beginning for a shape of which nothing was seen: what the most similar one says.
+    pub(super) fn derive(&mut self, room: Option<Room>) {
+        if self.active.model.largest_seen().is_some() || self.active.has_run() {
             return;
         }
-        let known = (self.others.iter()).position(|regime| key(regime.each) == key(each));
-        let mut regime = match known {
-            Some(index) => self.others.remove(index),
-            None => self.derived(each, room),
-        };
-        regime.each = each;
-        self.others
-            .push(std::mem::replace(&mut self.active, regime));
-        if self.others.len() >= MOST {
-            self.others.remove(0);
-        }
-    }
-
-    fn all(&self) -> impl Iterator<Item = &Regime> {
-        self.others.iter().chain([&self.active])
-    }
-
-    /// A beginning for a shape that was never seen: what the most similar one says.
-    fn derived(&self, each: usize, room: Option<Room>) -> Regime {
+        let each = self.active.each;
         let distance = |regime: &&Regime| key(regime.each).abs_diff(key(each));
-        let Some(similar) = self.all().min_by_key(distance) else {
-            return Regime::new(each);
+        let Some(similar) = self.others.iter().min_by_key(distance) else {
+            return;
         };
         let ratio = each as f64 / similar.each as f64;
         let factor = ratio.max(1.).powf(self.exponent());
@@ -64,17 +63,15 @@ impl Shapes {
             })
         });
         let capped = similar.cap.map(|cap| (cap as f64 / factor) as usize);
-        let mut regime = Regime::new(each);
         if let Some(cap) = fits.or(capped) {
-            regime.set(cap.max(each));
+            self.active.set(cap);
         }
-        regime
     }
 
     /// With which power of the samples' length a unit of cost takes more, between 0 and 1: the most that two neighbouring
     /// shapes show.
     fn exponent(&self) -> f64 {
-        let slopes = self.all().map(|regime| {
+        let slopes = self.others.iter().map(|regime| {
             let slope = regime.model.slope().filter(|slope| *slope > 0.);
             slope.map(|slope| (regime.each as f64, slope))
         });
