@@ -11,6 +11,10 @@ pub struct Curve {
     pub batch: usize,
     /// What a micro-batch takes besides its samples, in samples.
     pub base: f64,
+    /// How much of the base the forward pass takes too, in samples; `None` where nobody looks after the forward pass.
+    pub forward_base: Option<f64>,
+    /// From so many samples on larger micro-batches are no faster for each; `None` where nobody takes the time.
+    pub plateau: Option<usize>,
     /// What the first one allocates for ever, in samples.
     pub once: f64,
     /// Each peak lies at most this part above or below the curve.
@@ -32,6 +36,8 @@ impl Curve {
             name: "affine",
             batch,
             base: 20.,
+            forward_base: Some(0.),
+            plateau: None,
             once: 0.,
             noise: 0.,
             rounding: 0.,
@@ -43,7 +49,7 @@ impl Curve {
 }
 
 /// One device while it runs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Device {
     pub curve: Curve,
     pub step: usize,
@@ -105,9 +111,17 @@ impl Device {
         }
     }
 
-    /// What the forward pass of a micro-batch takes above what is in use, in bytes: 0.6 of its samples.
-    pub fn forward(&self, size: usize) -> u64 {
-        (size as f64 * self.length() * 0.6 * SAMPLE) as u64
+    /// What the forward pass of a micro-batch takes above what is in use, in bytes: its part of the base and 0.6 of its
+    /// samples.
+    pub fn forward(&self, size: usize) -> Option<u64> {
+        let base = self.curve.forward_base?;
+        Some(((base + size as f64 * self.length() * 0.6) * SAMPLE) as u64)
+    }
+
+    /// How long a micro-batch takes: each sample a millisecond, or longer where there are few.
+    pub fn seconds(&self, size: usize) -> Option<f64> {
+        let plateau = self.curve.plateau?;
+        Some(size.max(plateau) as f64 * self.length() * 1e-3)
     }
 
     /// Runs a micro-batch: its peak in bytes, or nothing where that is more than there is.

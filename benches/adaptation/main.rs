@@ -8,6 +8,7 @@ mod curves;
 mod models;
 mod others;
 mod ours;
+mod steps;
 #[path = "../support/mod.rs"]
 mod support;
 mod tally;

@@ -103,7 +103,7 @@ impl MemoryModel {
             1 if left < bytes as f64 / LEFT || self.observed < 2 || top.cost > unit => return None,
             1 => top.cost * 2,
             _ => {
-                let more = left / (self.slope_to(top) * (1. + CAUTION)).max(1.);
+                let more = left / (self.steepest(top) * (1. + CAUTION)).max(1.);
                 (top.cost as f64 + more) as usize
             }
         };
@@ -114,7 +114,7 @@ impl MemoryModel {
 
     /// Bytes for each unit of cost above the largest seen.
     pub(in crate::batch) fn slope_above(&self) -> Option<f64> {
-        Some(self.slope_to(self.levels.last()?))
+        Some(self.steepest(self.levels.last()?))
     }
 
     /// Looks whether the slope so far told what a larger cost takes. Small micro-batches may peak elsewhere, or with what

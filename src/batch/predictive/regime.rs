@@ -232,7 +232,8 @@ impl Regime {
         room: Option<Room>,
         excess: Excess,
     ) {
-        if cost <= self.proven {
+        let was_proven = cost <= self.proven;
+        if was_proven {
             self.proven = 0;
         }
         let fits = room.and_then(|room| self.fits(room));
@@ -248,9 +249,11 @@ impl Regime {
                 let is_passing = excess == Excess::Passing;
                 let before = self.ceiling.or(self.lifted.take());
                 self.ceiling = Some(Ceiling::new(cost, bytes, is_passing, before));
-                match self.proven >= cost / 2 {
-                    true => self.proven,
-                    false => cost / 2,
+                match () {
+                    // Where bytes are counted, what has gone well before fails by little, at first.
+                    () if was_proven && room.is_some() => cost - cost / 8,
+                    () if self.proven >= cost / 2 => self.proven,
+                    () => cost / 2,
                 }
             }
         };
@@ -259,7 +262,7 @@ impl Regime {
         let measured = measured.map_or(usize::MAX, |(took, room)| {
             (cost as f64 * (room.usable as f64 / took as f64)) as usize
         });
-        self.set(next.min(measured));
+        self.set(next.min(measured).min(cost - 1));
     }
 
     /// Whether a single sample took so much more than the line says that an earlier run must have learned it of another

@@ -1,0 +1,58 @@
+//! One step on a device that exists as numbers only, told to a policy as a trainer does.
+
+use std::time::Duration;
+
+use candle_headroom::{
+    BatchPolicy, Cause, Completed, Extent, Failed, MemoryReading, Resource, ResourceExhausted,
+};
+
+use crate::curves::Device;
+
+/// The sizes that went well and those that did not.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Step {
+    pub sizes: Vec<usize>,
+    pub failed: Vec<usize>,
+}
+
+impl Step {
+    pub fn largest(&self) -> usize {
+        self.sizes.iter().copied().max().unwrap_or(0)
+    }
+}
+
+/// One step of the device's batch.
+pub fn step(policy: &mut dyn BatchPolicy, device: &mut Device) -> Step {
+    let total = device.curve.batch;
+    // Whole numbers of tokens, a hundred for a sample of the first length.
+    let cost = (total as f64 * 100. * device.length()) as usize;
+    policy.begin(&Extent::new(total, cost));
+    let (mut step, mut done) = (Step::default(), 0);
+    while done < total {
+        let mut now = MemoryReading::default();
+        now.in_use = Some(device.in_use as u64);
+        now.limit = Some(device.limit() as u64);
+        policy.prepare(&now);
+        let size = policy.size(total - done);
+        assert!((1..=total - done).contains(&size), "{size}");
+        let Some(peak) = device.run(size) else {
+            let mut exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::Limit);
+            exhausted.bytes = now;
+            policy.failed(&Failed::new(size, &exhausted));
+            assert!(policy.size(total - done) < size, "one sample always fits");
+            step.failed.push(size);
+            continue;
+        };
+        let mut completed = Completed::new(size);
+        (completed.before, completed.limit) = (now.in_use, now.limit);
+        completed.peak = Some(peak);
+        let forward = device.forward(size);
+        completed.forward_peak = (now.in_use.zip(forward)).map(|(before, own)| before + own);
+        completed.elapsed = device.seconds(size).map(Duration::from_secs_f64);
+        policy.succeeded(&completed);
+        step.sizes.push(size);
+        done += size;
+    }
+    device.step += 1;
+    step
+}
