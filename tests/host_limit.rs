@@ -8,8 +8,8 @@ use std::sync::Mutex;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::testing::Faults;
 use candle_headroom::{
-    AdaptiveTrainer, BatchProcessor, ByteSize, Cause, DeviceMemory, Event, Halving, PEAK_ERROR,
-    Phase, Predictive, TrackingAllocator,
+    AdaptiveTrainer, BatchProcessor, ByteSize, Cause, DeviceMemory, Event, Fixed, Halving,
+    PEAK_ERROR, Phase, Predictive, TrackingAllocator,
 };
 use candle_nn::{AdamW, Optimizer, SGD, VarBuilder, VarMap};
 use support::transformer::{Config, Transformer};
@@ -371,7 +371,7 @@ fn remedies_say_what_they_would_save() {
         .step(&text(8, 32), |(x, y), _| model.loss(&x, &y))
         .unwrap_err();
     let exhausted = error.resource_exhausted().unwrap();
-    let ranked: Vec<_> = exhausted.remedies().collect();
+    let ranked: Vec<_> = exhausted.ranked_remedies().collect();
     let saves: Vec<_> = ranked.iter().map(|remedy| remedy.saves).collect();
     assert!(saves.is_sorted_by(|a, b| a >= b), "{error:#}");
     let of = |advice: &str| {
@@ -436,13 +436,22 @@ fn a_resumed_run_keeps_the_limit_and_its_sizes() {
 
     let before = resumed.learned();
     let mut wrong = saved.clone();
-    wrong
-        .metadata
-        .insert("micro_batches.evaluation".to_owned(), "nonsense".to_owned());
-    assert!(resumed.load_state_dict(&wrong).is_err());
-    let mut wrong = saved.clone();
     wrong.tensors.clear();
     assert!(resumed.load_state_dict(&wrong).is_err());
     assert_eq!(resumed.learned(), before, "nothing has changed");
+    assert_eq!(sizes(&mut resumed), settled);
+
+    // Words that nobody can read cost no more than learning anew, and another policy is given none.
+    let mut strange = saved.clone();
+    strange
+        .metadata
+        .insert("micro_batches.evaluation".to_owned(), "nonsense".to_owned());
+    resumed.load_state_dict(&strange).unwrap();
+    drop(resumed);
+    let optimizer = candle_headroom::AdamW::new_lr(named.clone(), 0.01).unwrap();
+    let other = AdaptiveTrainer::builder(vars.clone(), optimizer);
+    let mut other = other.policy(Fixed::new(8).unwrap()).build().unwrap();
+    other.load_state_dict(&saved).unwrap();
+    assert_eq!(other.micro_batch(64), 8);
     memory.set_limit(candle_headroom::Limit::Unlimited).unwrap();
 }

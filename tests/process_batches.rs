@@ -7,7 +7,8 @@ use std::cell::{Cell, RefCell};
 use candle_core::{DType, Device, Tensor};
 use candle_headroom::testing::{Faults, illegal_address, out_of_memory};
 use candle_headroom::{
-    BatchProcessor, Cause, Error, Event, Fixed, Halving, Phase, PolicyError, process_batches,
+    BatchProcessor, Cause, Error, Event, Fixed, Halving, Phase, PolicyError, Resource,
+    ResourceExhausted, process_batches,
 };
 use proptest::prelude::*;
 use support::{Mlp, flat};
@@ -135,4 +136,22 @@ proptest! {
         prop_assert_eq!(chunks.unwrap().concat(), samples);
         prop_assert!(calls.get() <= 8 * len);
     }
+}
+
+/// A neighbour took the room: that says nothing about the sample.
+#[test]
+fn a_neighbours_pressure_is_not_held_against_a_single_sample() {
+    let x = Tensor::zeros(1, DType::F32, &Device::Cpu).unwrap();
+    let error = process_batches(&x, 1, |_| -> candle_core::Result<()> {
+        Err(ResourceExhausted::new(
+            Resource::DeviceMemory,
+            Cause::Neighbour,
+        ))?
+    });
+    let error = error.unwrap_err();
+    assert_eq!(
+        error.resource_exhausted().unwrap().cause,
+        Cause::Neighbour,
+        "{error}"
+    );
 }

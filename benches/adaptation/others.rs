@@ -72,8 +72,8 @@ pub enum Search {
 }
 
 /// Lightning's `BatchSizeFinder`: before training, sizes from 2 are doubled until one fails, three steps each; then the one
-/// before is taken, or bisected and taken less 5 %. What fails later ends the training: here it counts as begun again with
-/// a new search.
+/// before is taken, or bisected and taken less 5 %. What fails later ends the training, as an error does there: nothing of
+/// it counts from then on.
 pub fn lightning(mut device: Device, steps: usize, search: Search) -> Tally {
     const TRIAL_STEPS: usize = 3;
     const MARGIN: f64 = 0.05;

@@ -146,7 +146,8 @@ impl Drive<'_> {
                 self.size(remaining)?
             };
             if !retry_same && to >= size {
-                if size == 1 {
+                // What others took may be given back, so that is no verdict on the sample.
+                if size == 1 && exhausted.cause != Cause::Neighbour {
                     exhausted.cause = Cause::NeverFits;
                 }
                 return Err(Error::ResourceExhausted(exhausted));

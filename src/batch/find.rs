@@ -132,7 +132,10 @@ fn search(
 }
 
 fn never_fits(mut exhausted: ResourceExhausted) -> Error {
-    exhausted.cause = Cause::NeverFits;
+    // What others took may be given back, so that is no verdict on the sample.
+    if exhausted.cause != Cause::Neighbour {
+        exhausted.cause = Cause::NeverFits;
+    }
     exhausted.micro_batch = Some(1);
     Error::ResourceExhausted(Box::new(exhausted))
 }

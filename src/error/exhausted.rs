@@ -39,7 +39,7 @@ pub struct ResourceExhausted {
     pub micro_batch: Option<usize>,
     /// The failed samples, as positions in the batch.
     pub samples: Option<Range<usize>>,
-    /// What would help, the simplest first; [`remedies`](Self::remedies()) ranks them by bytes.
+    /// What would help, the simplest first; [`ranked_remedies`](Self::ranked_remedies) ranks them by bytes.
     pub remedies: Vec<Remedy>,
     pub(super) source: Option<Arc<candle_core::Error>>,
 }
@@ -125,10 +125,10 @@ impl ResourceExhausted {
     ///
     /// let mut exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::Limit);
     /// exhausted.remedies = vec![Remedy::new("a", None), Remedy::new("b", Some(1)), Remedy::new("c", Some(2))];
-    /// let ranked = exhausted.remedies();
+    /// let ranked = exhausted.ranked_remedies();
     /// assert_eq!(ranked.map(|remedy| &*remedy.advice).collect::<Vec<_>>(), ["c", "b", "a"]);
     /// ```
-    pub fn remedies(&self) -> impl Iterator<Item = &Remedy> {
+    pub fn ranked_remedies(&self) -> impl Iterator<Item = &Remedy> {
         let mut remedies: Vec<&Remedy> = self.remedies.iter().collect();
         remedies.sort_by_key(|remedy| std::cmp::Reverse(remedy.saves));
         remedies.into_iter()
@@ -187,7 +187,7 @@ impl ResourceExhausted {
                 write!(f, "\n  {name:<10} {}", ByteSize(bytes))?;
             }
         }
-        for remedy in self.remedies() {
+        for remedy in self.ranked_remedies() {
             write!(f, "\n  remedy     {remedy}")?;
         }
         match &self.source {

@@ -30,7 +30,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// assert_eq!(first.step(&x, |x, _| room_for_20(x))?.retries, 2);
     ///
     /// let mut resumed = trainer()?;
-    /// resumed.restore_learned(&first.learned())?;
+    /// resumed.restore_learned(&first.learned());
     /// let report = resumed.step(&x, |x, _| room_for_20(x))?;
     /// assert_eq!((report.retries, report.sizes), (0, vec![16; 4]));
     /// # Ok::<(), candle_headroom::Error>(())
@@ -46,22 +46,21 @@ impl<O: Commit> AdaptiveTrainer<O> {
             .collect()
     }
 
-    /// Goes on from what another run has [learned](Self::learned). What is not among these words stays as it is.
-    ///
-    /// # Errors
-    /// [`PolicyError::Saved`](crate::PolicyError::Saved) for words that its policies have not saved; nothing has changed
-    /// then.
-    pub fn restore_learned(&mut self, learned: &BTreeMap<String, String>) -> Result<()> {
-        let before = self.policy.save();
+    /// Goes on from what another run has [learned](Self::learned). It is advice: what is not among these words stays as it
+    /// is, and words that a policy cannot read, for instance because another one has written them, are left out and told to
+    /// `tracing`.
+    pub fn restore_learned(&mut self, learned: &BTreeMap<String, String>) {
+        let warn = |restored: Result<()>| {
+            if let Err(error) = restored {
+                tracing::warn!(%error, "micro-batch sizes are learned anew");
+            }
+        };
         if let Some(words) = learned.get(TRAINING) {
-            self.policy.restore(words)?;
+            warn(self.policy.restore(words));
         }
-        let evaluation = learned.get(EVALUATION);
-        let restored = evaluation.map_or(Ok(()), |words| self.evaluation.restore(words));
-        if let (Err(_), Some(before)) = (&restored, before) {
-            self.policy.restore(&before)?;
+        if let Some(words) = learned.get(EVALUATION) {
+            warn(self.evaluation.restore(words));
         }
-        restored
     }
 }
 
@@ -92,17 +91,14 @@ impl<A: Algorithm> AdaptiveTrainer<Fused<A>> {
         Ok(dict)
     }
 
-    /// Goes on from saved state: the optimizer's, and what was learned about memory where it holds that.
+    /// Goes on from saved state: the optimizer's, and [what was learned](Self::restore_learned) about memory where it holds
+    /// that.
     ///
     /// # Errors
-    /// Those of [`Fused::load_state_dict`] and [`restore_learned`](Self::restore_learned); nothing has changed then.
+    /// Those of [`Fused::load_state_dict`]; nothing has changed then.
     pub fn load_state_dict(&mut self, dict: &StateDict) -> Result<()> {
-        let before = self.learned();
-        self.restore_learned(&dict.metadata)?;
-        let loaded = self.optimizer_mut().load_state_dict(dict);
-        if loaded.is_err() {
-            self.restore_learned(&before)?;
-        }
-        loaded
+        self.optimizer_mut().load_state_dict(dict)?;
+        self.restore_learned(&dict.metadata);
+        Ok(())
     }
 }
