@@ -58,6 +58,37 @@ fn curves(batch: usize, room: usize) -> Vec<Curve> {
             },
         ),
         named(
+            "noisy_drifting",
+            Curve {
+                noise: 0.02,
+                rooms: vec![(0, 300), (33, 120), (66, 600)],
+                ..affine()
+            },
+        ),
+        named(
+            "mostly_base",
+            Curve {
+                base: part(1.5),
+                forward_base: Some(part(0.75)),
+                ..affine()
+            },
+        ),
+        named(
+            "mostly_base_unwatched",
+            Curve {
+                base: part(1.5),
+                forward_base: None,
+                ..affine()
+            },
+        ),
+        named(
+            "late_workspace",
+            Curve {
+                workspace: Some((room * 9 / 10, part(0.1))),
+                ..affine()
+            },
+        ),
+        named(
             "shapes",
             Curve {
                 lengths: vec![1., 1.7, 0.6, 2.5, 1.2, 3.9, 0.8],
@@ -163,7 +194,7 @@ pub fn compare() {
         "{STEPS} steps; the worst of {RUNS} runs each of the global batches {BATCHES:?} (samples, room)"
     );
     println!(
-        "{:<10} {:<17} failures     work  utilisation  regrow steps",
+        "{:<21} {:<17} failures     work  utilisation  regrow steps",
         "", ""
     );
     for index in 0..count {
@@ -173,7 +204,7 @@ pub fn compare() {
             let each: Vec<Worst> = each.collect();
             let worst = each.iter().copied().fold(Worst::NONE, Worst::of);
             println!(
-                "{name:<10} {policy:<17} {:>8} {:>8.3} {:>12.3} {:>13}",
+                "{name:<21} {policy:<17} {:>8} {:>8.3} {:>12.3} {:>13}",
                 worst.failures, worst.work, worst.utilisation, worst.regrow_steps
             );
             (policy, worst, each)

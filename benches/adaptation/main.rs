@@ -39,12 +39,12 @@ fn predict() -> candle_headroom::Result<()> {
         let prefix = format!("adaptation/{name}");
         figure(
             &format!("{prefix}/peak_prediction_error_median"),
-            100. * median(all.clone().collect()),
+            100. * median(new.clone()),
             "%",
         );
         figure(
-            &format!("{prefix}/peak_prediction_error_median_new_sizes"),
-            100. * median(new.clone()),
+            &format!("{prefix}/peak_prediction_error_median_all_sizes"),
+            100. * median(all.clone().collect()),
             "%",
         );
         figure(&format!("{prefix}/peak_over_budget"), highest, "x");
@@ -58,13 +58,14 @@ fn predict() -> candle_headroom::Result<()> {
         over.push(highest);
     }
     let overrun = (over.into_iter().fold(0., f64::max) - 1f64).max(0.);
+    // Of sizes that had never run: what has run once is not hard to predict.
     figure(
-        "adaptation/peak_prediction_error_median_new_sizes",
+        "adaptation/peak_prediction_error_median",
         100. * median(new_errors),
         "%",
     );
     figure(
-        "adaptation/peak_prediction_error_median",
+        "adaptation/peak_prediction_error_median_all_sizes",
         100. * median(errors),
         "%",
     );

@@ -37,7 +37,8 @@ pub(in crate::batch) const MOST_COST: usize = usize::MAX / 64;
 /// highest of several lines, as a step's peak is; and once the line through smaller costs has told what a larger one took,
 /// by that line and up to a quarter more, the more the farther. Beyond eight times the largest cost (sixteen, where only
 /// one was seen) it finds nothing to fit. The first observation holds what is allocated once and for ever; it counts only
-/// until there is a second. At most 16 costs are remembered, those seen last.
+/// until there is a second. Three observations in a row that contradict the others are a new curve, and the others are
+/// forgotten. At most 16 costs are remembered, those seen last.
 ///
 /// ```
 /// use candle_headroom::MemoryModel;

@@ -19,17 +19,19 @@ const MOST_MARGIN: f64 = 0.9;
 /// Learns what micro-batches take of memory and goes straight to the largest that fits, or to a smaller one that is as
 /// fast. What a trainer uses where it is given no other policy.
 ///
-/// - Where a limit or a GPU bounds it, the first micro-batch is one sample; the next ones are as large as what those before
-///   them took makes certain ([`MemoryModel`]), some five until the largest is reached. All of it is work of the batch that
-///   is being trained.
+/// - Where a limit or a GPU bounds it, the first micro-batch is one sample; the next ones are as large as fits by what those
+///   before them took ([`MemoryModel`]), some five until the largest is reached. Most of that is certain on a straight line;
+///   what is only likely is tried where nothing else leads on, or where a batch would take fewer parts. All of it is work of
+///   the batch that is being trained.
 /// - A batch is cut evenly: 100 with room for 64 is 50 and 50.
 /// - A limit that is lowered, or a device on which others take memory, is met before the next micro-batch begins (others
 ///   are looked for before a batch and after a failure); what comes back is used at once.
-/// - Where the prediction was wrong and something failed or went over a soft limit, that size is left alone until the room
-///   has grown, or 128 micro-batches have gone well, then 256, up to 1,024. Another process that was the cause is given 16
+/// - Where the prediction was wrong and something failed or went over a soft limit, the next one is no larger than what was
+///   measured says to fit, and that size is left alone until the room has grown, or 128 micro-batches have gone well, then 256, up to 1,024. Another process that was the cause is given 16
 ///   and no blame.
 /// - Where the room is known and time can be taken (not on a device that works asynchronously), half of the settled size is
-///   timed, and half of that: the smallest that is not slower by more than 2 % is used. Other times give other sizes, and
+///   timed, and half of that: the smallest that is slower than the fastest by no more than 2 % is used, and
+///   all is timed again where larger ones become possible and after 4,096 micro-batches. Other times give other sizes, and
 ///   other sizes other roundings: see [`regardless_of_speed`](Self::regardless_of_speed).
 /// - Where nothing is known of memory, it begins with the whole batch, halves what fails, and after 32 micro-batches that
 ///   went well, later 64 and more, goes half of the way back up.
