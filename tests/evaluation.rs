@@ -159,6 +159,61 @@ fn the_largest_batch_is_found_within_a_limit_that_is_kept() {
     assert!(exhausted.bytes.peak.unwrap() > exhausted.bytes.limit.unwrap());
 }
 
+/// A base over half of the room, and a workspace that appears at some size.
+#[test]
+fn the_largest_batch_is_found_with_few_calls_on_every_curve() {
+    let _alone = alone();
+    let memory = DeviceMemory::host().open().unwrap();
+    let start = memory.in_use().unwrap();
+    memory.set_limit(ByteSize::b(start + (50 << 20))).unwrap();
+    for (base, from, workspace, expected) in [
+        (26, usize::MAX, 0, 88..=96),
+        (30, usize::MAX, 0, 72..=80),
+        (45, usize::MAX, 0, 16..=20),
+        (0, 65, 35, 64..=64),
+        (0, 100, 20, 110..=120),
+    ] {
+        let mut calls = 0;
+        let found = find_batch_size_within(&memory, 4096, |size| {
+            calls += 1;
+            let extra = if size >= from { workspace } else { 0 };
+            let bytes = ((base + extra) << 20) + size * (256 << 10);
+            Ok(vec![1u8; bytes])
+        });
+        let found = found.unwrap();
+        assert!(expected.contains(&found), "{base} {workspace}: {found}");
+        assert!(calls <= 14, "{base} {workspace}: {calls}");
+    }
+    memory.set_limit(candle_headroom::Limit::Unlimited).unwrap();
+}
+
+/// A forward pass with a base of over half of the room.
+#[test]
+fn a_large_base_does_not_keep_evaluation_at_one_sample() {
+    let _alone = alone();
+    let memory = DeviceMemory::host().open().unwrap();
+    let start = memory.in_use().unwrap();
+    memory.set_limit(ByteSize::b(start + (50 << 20))).unwrap();
+    let model = Mlp::new(DType::F32);
+    let optimizer = Sgd::new_lr(model.vars.clone(), 0.1).unwrap();
+    let mut trainer = AdaptiveTrainer::builder(model.vars.clone(), optimizer)
+        .memory(&memory)
+        .build()
+        .unwrap();
+    let data = [0u8; 400];
+    let mut evaluate = || {
+        let evaluated = trainer.evaluate(&data[..], |chunk, _| {
+            Ok(vec![1u8; (30 << 20) + chunk.len() * (64 << 10)].len())
+        });
+        let evaluated = evaluated.unwrap();
+        assert!(evaluated.peak.unwrap() <= memory.limit().unwrap());
+        evaluated.sizes.len()
+    };
+    assert!(evaluate() <= 12);
+    assert_eq!(evaluate(), 2);
+    memory.set_limit(candle_headroom::Limit::Unlimited).unwrap();
+}
+
 #[test]
 fn bad_input_and_other_errors_come_back_at_once() {
     assert!(matches!(

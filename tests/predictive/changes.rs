@@ -116,7 +116,7 @@ fn another_models_state_does_no_harm() {
     }
     let mut resumed = Predictive::new();
     resumed.restore(&first.save().unwrap()).unwrap();
-    let sizes = device.step(&mut resumed, 256, 1, |size| 10 * (size as u64) << 20);
+    let sizes = device.step(&mut resumed, 256, 1, |size| (10 * size as u64) << 20);
     assert!(device.over <= 1., "{} {sizes:?}", device.over);
     assert!(
         sizes[2..].iter().all(|size| (8..=10).contains(size)),

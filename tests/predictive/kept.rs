@@ -33,6 +33,27 @@ fn a_resumed_run_knows_what_the_first_one_learned() {
     assert_eq!(steps[1].largest(), 147, "the longer ones");
 }
 
+/// Without a limit the first micro-batch is the whole batch, and what one sample took says nothing about that.
+#[test]
+fn a_resumed_run_without_a_limit_keeps_what_was_learned() {
+    let mut first = Predictive::new();
+    run(
+        &mut first,
+        &mut Device::new(&Curve::affine(1024, 300), 1),
+        5,
+    );
+    let mut resumed = Predictive::new();
+    resumed.restore(&first.save().unwrap()).unwrap();
+    let before = resumed.model().clone();
+    resumed.begin(&Extent::new(1024, 1024 * 100));
+    let mut completed = Completed::new(256);
+    (completed.before, completed.peak) = (Some(0), Some(276 << 25));
+    for _ in 0..2 {
+        resumed.succeeded(&completed);
+    }
+    assert_eq!(resumed.model().largest_seen(), before.largest_seen());
+}
+
 /// Words that it has written itself, however it came to them.
 #[test]
 fn what_it_saves_it_can_restore() {

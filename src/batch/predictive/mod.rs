@@ -2,12 +2,13 @@
 
 mod ceiling;
 mod explained;
+mod fits;
 mod pace;
 mod regime;
 mod saved;
 mod shapes;
 
-use self::regime::{Excess, Room};
+use self::regime::{Excess, Room, own};
 use self::shapes::Shapes;
 use crate::batch::{BatchPolicy, Completed, Extent, Failed, MOST_COST, MemoryModel, Plan};
 use crate::error::{Cause, MemoryReading, PolicyError, Result};
@@ -27,12 +28,12 @@ const MOST_MARGIN: f64 = 0.9;
 /// - A limit that is lowered, or a device on which others take memory, is met before the next micro-batch begins (others
 ///   are looked for before a batch and after a failure); what comes back is used at once.
 /// - Where the prediction was wrong and something failed or went over a soft limit, the next one is no larger than what was
-///   measured says to fit, and that size is left alone until the room has grown, or 128 micro-batches have gone well, then 256, up to 1,024. Another process that was the cause is given 16
-///   and no blame.
+///   measured says to fit, and that size is left alone until the room has grown, or 128 micro-batches have gone well, then
+///   256, up to 1,024. Another process that was the cause is given 16 and no blame.
 /// - Where the room is known and time can be taken (not on a device that works asynchronously), half of the settled size is
-///   timed, and half of that: the smallest that is slower than the fastest by no more than 2 % is used, and
-///   all is timed again where larger ones become possible and after 4,096 micro-batches. Other times give other sizes, and
-///   other sizes other roundings: see [`regardless_of_speed`](Self::regardless_of_speed).
+///   timed, and half of that: the smallest that is slower than the fastest by no more than 2 % is used, and all is
+///   timed again where larger ones become possible and after 4,096 micro-batches. Other times give other sizes, and other
+///   sizes other roundings: see [`regardless_of_speed`](Self::regardless_of_speed).
 /// - Where nothing is known of memory, it begins with the whole batch, halves what fails, and after 32 micro-batches that
 ///   went well, later 64 and more, goes half of the way back up.
 /// - Samples of different shapes are told apart by their [cost](crate::Batch::cost), so that a longer batch is met by a
@@ -197,9 +198,8 @@ impl BatchPolicy for Predictive {
         let room = self.room();
         let regime = &mut self.shapes.active;
         let cost = regime.cost(completed.size);
-        let took = (completed.peak.zip(completed.before))
-            .map(|(peak, before)| peak.saturating_sub(before));
-        if self.is_cold && took.is_some_and(|took| regime.is_another(took)) {
+        let took = own(completed.peak, completed.before);
+        if self.is_cold && took.is_some_and(|took| regime.is_another(cost, took)) {
             if !self.is_doubted {
                 self.is_doubted = true;
                 return; // it may be what is allocated once: another sample tells
@@ -227,7 +227,7 @@ impl BatchPolicy for Predictive {
         let room = self.room();
         let regime = &mut self.shapes.active;
         let cost = regime.cost(failed.size);
-        let took = (bytes.peak.zip(bytes.in_use)).map(|(peak, before)| peak.saturating_sub(before));
+        let took = own(bytes.peak, bytes.in_use);
         let excess = match failed.exhausted.cause {
             Cause::Neighbour | Cause::Fragmented => Excess::Passing,
             _ => Excess::Hard,

@@ -1,0 +1,70 @@
+//! What one more observation changes.
+
+use super::level::Level;
+use super::{LEVELS, MemoryModel};
+
+/// What a new observation weighs in the scatter.
+const SCATTER_WEIGHT: f64 = 1. / 32.;
+/// An observation so many times more or less than was predicted says that the curve is another one.
+const CHANGED: f64 = 1.25;
+/// How many of them in a row have to say so: one alone may be a spike.
+const CHANGES: usize = 3;
+
+impl MemoryModel {
+    /// Whether an observation cannot lie on the curve as it was. More than the line between the two costs around it is too
+    /// much; less is too little only where a smaller cost took more, for a curve may have steps.
+    pub(super) fn contradicts(&self, cost: usize, bytes: u64) -> bool {
+        let lower = self.levels.iter().rev().find(|level| level.cost <= cost);
+        let is_less = lower.is_some_and(|low| bytes.max(1) as f64 * CHANGED < low.mean as f64);
+        let is_more = self.levels.first().is_some_and(|lowest| {
+            let expected = self.expected(cost.max(lowest.cost));
+            self.largest_seen() >= Some(cost)
+                && expected.is_some_and(|most| bytes as f64 > most.max(1.) * CHANGED)
+        });
+        is_less || is_more
+    }
+
+    /// Takes an observation among the costs seen for scatter, unless it shows a step.
+    pub(super) fn note_scatter(&mut self, cost: usize, bytes: u64) {
+        let range = self.levels.first().zip(self.levels.last());
+        let is_within = range.is_some_and(|(low, high)| low.cost <= cost && cost <= high.cost);
+        if let Some(expected) = self.expected(cost).filter(|_| is_within) {
+            let off = (bytes.max(1) as f64 / expected.max(1.) - 1.).abs();
+            if off <= CHANGED - 1. {
+                self.scatter += (off - self.scatter) * SCATTER_WEIGHT;
+            }
+        }
+    }
+
+    /// Keeps an observation aside that contradicts the others; once there are enough of them, forgets the others.
+    pub(super) fn hold(&mut self, cost: usize, bytes: u64) {
+        self.held.push((cost, bytes));
+        if self.held.len() < CHANGES {
+            return;
+        }
+        let held = std::mem::take(&mut self.held);
+        self.levels.clear();
+        (self.scatter, self.slope_holds) = (0., false);
+        for (cost, bytes) in held {
+            self.insert(cost, bytes);
+        }
+    }
+
+    pub(super) fn insert(&mut self, cost: usize, bytes: u64) {
+        let now = self.observed;
+        match self.levels.iter_mut().find(|level| level.is_near(cost)) {
+            Some(level) => level.observe(cost, bytes, now),
+            None => self.levels.push(Level {
+                cost,
+                mean: bytes,
+                seen: now,
+            }),
+        }
+        if self.levels.len() > LEVELS
+            && let Some(oldest) = self.levels.iter().map(|level| level.seen).min()
+        {
+            self.levels.retain(|level| level.seen != oldest);
+        }
+        self.levels.sort_by_key(|level| level.cost);
+    }
+}
