@@ -67,6 +67,16 @@ fn larger_sizes_of_another_curve_are_forgotten() {
     assert_eq!(model.predict(78).unwrap().bytes, 2560 * 78);
 }
 
+/// A size that counts as one of the old ones, though it is a little larger than all of them.
+#[test]
+fn a_size_near_the_largest_contradicts_it_too() {
+    let mut model = model(&[(1, 1000), (687, 69_700), (687, 69_700)]);
+    for _ in 0..3 {
+        model.observe(688, 971_514).unwrap();
+    }
+    assert_eq!(model.predict(688).unwrap().bytes, 971_514);
+}
+
 #[test]
 fn no_more_than_sixteen_costs_are_kept_and_the_words_stay_small() {
     let mut model = MemoryModel::new();

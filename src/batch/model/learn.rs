@@ -16,10 +16,11 @@ impl MemoryModel {
     pub(super) fn contradicts(&self, cost: usize, bytes: u64) -> bool {
         let lower = self.levels.iter().rev().find(|level| level.cost <= cost);
         let is_less = lower.is_some_and(|low| bytes.max(1) as f64 * CHANGED < low.mean as f64);
-        let is_more = self.levels.first().is_some_and(|lowest| {
+        let is_more = self.levels.first().zip(self.levels.last());
+        let is_more = is_more.is_some_and(|(lowest, top)| {
+            let is_known = cost <= top.cost || top.is_near(cost);
             let expected = self.expected(cost.max(lowest.cost));
-            self.largest_seen() >= Some(cost)
-                && expected.is_some_and(|most| bytes as f64 > most.max(1.) * CHANGED)
+            is_known && expected.is_some_and(|most| bytes as f64 > most.max(1.) * CHANGED)
         });
         is_less || is_more
     }
