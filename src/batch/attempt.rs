@@ -1,5 +1,5 @@
 use std::cell::Cell;
-use std::time::Instant;
+use std::time::Duration;
 
 use bytesize::ByteSize;
 
@@ -15,8 +15,6 @@ pub(crate) struct Attempt<'a> {
     pub(super) need: Option<u64>,
     /// The highest use until the forward pass was over, in bytes.
     pub(super) forward_peak: Cell<Option<u64>>,
-    /// Whether the host waits for each operation, so that time can be taken.
-    pub(super) is_synchronous: bool,
 }
 
 impl Attempt<'_> {
@@ -35,14 +33,14 @@ impl Attempt<'_> {
         self.check().map_err(|error| error.in_phase(Phase::Forward))
     }
 
-    pub(super) fn completed(&self, began: Instant) -> Completed {
+    pub(super) fn completed(&self, elapsed: Option<Duration>) -> Completed {
         Completed {
             size: self.micro.samples.len(),
             before: self.memory.as_ref().and_then(|(_, scope)| scope.start()),
             peak: self.memory.as_ref().and_then(|(_, scope)| scope.peak()),
             limit: self.memory.as_ref().and_then(|(memory, _)| memory.limit()),
             forward_peak: self.forward_peak.get(),
-            elapsed: self.is_synchronous.then(|| began.elapsed()),
+            elapsed,
         }
     }
 

@@ -8,7 +8,7 @@ use candle_core::Device;
 
 use super::{Attempt, BatchPolicy, Completed, Event, Extent, Failed, MicroBatch, Reason};
 use crate::error::{Cause, Error, PolicyError, ResourceExhausted, Result};
-use crate::memory::{DeviceMemory, recover, unmask};
+use crate::memory::{DeviceMemory, recover, settle, unmask};
 
 /// How often one batch is begun again because what it had accumulated was lost; each time costs a whole batch.
 const MOST_RESTARTS: usize = 3;
@@ -116,10 +116,11 @@ impl Drive<'_> {
                 None => self.size(remaining)?.min(below - 1),
             };
             let current = self.attempt(done..done + size, outcome.sizes.len(), attempt);
-            let began = Instant::now();
+            let began = self.clock()?;
             let (error, lost) = match work(&current) {
                 Ok(()) => {
-                    let completed = current.completed(began);
+                    let elapsed = began.zip(self.clock()?).map(|(began, now)| now - began);
+                    let completed = current.completed(elapsed);
                     self.proven.note(&completed);
                     self.finish(&completed, remaining, &mut outcome);
                     done += size;
@@ -200,6 +201,18 @@ impl Drive<'_> {
         }
     }
 
+    /// The time at which all that was asked of the device is done. Where that takes waiting for it, only if the policy wants
+    /// to know.
+    fn clock(&self) -> Result<Option<Instant>> {
+        if !self.device.is_cpu() {
+            match self.policy.wants_time() {
+                true => settle(self.device)?,
+                false => return Ok(None),
+            }
+        }
+        Ok(Some(Instant::now()))
+    }
+
     fn attempt(&self, samples: Range<usize>, index: usize, attempt: usize) -> Attempt<'_> {
         Attempt {
             need: self.proven.need(samples.len()),
@@ -212,7 +225,6 @@ impl Drive<'_> {
             },
             memory: self.memory.map(|memory| (memory, memory.peak_scope())),
             forward_peak: Cell::new(None),
-            is_synchronous: self.device.is_cpu(),
         }
     }
 

@@ -57,6 +57,12 @@ pub trait BatchPolicy: Debug + Send {
     /// final.
     fn failed(&mut self, failed: &Failed<'_>);
 
+    /// Whether it is worth waiting for a device that works asynchronously, before and after the next micro-batch, so that
+    /// [`Completed::elapsed`] says how long that one took.
+    fn wants_time(&self) -> bool {
+        false
+    }
+
     /// What it believes and why, where it can tell.
     fn plan(&self) -> Option<Plan> {
         None
@@ -99,6 +105,10 @@ impl<P: BatchPolicy + ?Sized> BatchPolicy for Box<P> {
 
     fn failed(&mut self, failed: &Failed<'_>) {
         (**self).failed(failed);
+    }
+
+    fn wants_time(&self) -> bool {
+        (**self).wants_time()
     }
 
     fn plan(&self) -> Option<Plan> {
@@ -170,7 +180,8 @@ pub struct Completed {
     pub limit: Option<u64>,
     /// The highest use until the forward pass was over, in bytes.
     pub forward_peak: Option<u64>,
-    /// How long it took; `None` on a device that works asynchronously, where nobody knows without waiting.
+    /// How long it took; `None` on a device that works asynchronously, where nobody knows without waiting, unless the
+    /// policy [asked for that](BatchPolicy::wants_time).
     pub elapsed: Option<Duration>,
 }
 

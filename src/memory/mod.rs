@@ -13,7 +13,7 @@ mod system;
 
 pub use allocator::TrackingAllocator;
 pub use cuda::{CudaMemoryBuilder, Growth};
-pub(crate) use cuda::{recover, unmask};
+pub(crate) use cuda::{recover, settle, unmask};
 pub use device::DeviceMemory;
 pub use host::HostMemoryBuilder;
 pub use limit::{AUTO_FRACTION, DEVICE_AUTO_FRACTION, Limit};

@@ -1,7 +1,11 @@
 //! The default policy on a driver: limits that drift, and a neighbour that comes and goes.
 
+use std::time::Duration;
+
 use candle_core::{DType, Tensor, Var};
-use candle_headroom::{AdaptiveTrainer, Cause, DeviceMemory, Event, Reason, StepReport};
+use candle_headroom::{
+    AdaptiveTrainer, Cause, DeviceMemory, Event, Predictive, Reason, StepReport,
+};
 use candle_nn::{Optimizer, SGD};
 
 use crate::gpu::{Gpu, MIB, simulated};
@@ -19,14 +23,19 @@ struct Job {
 }
 
 impl Job {
+    /// By memory alone: what time is taken by, on a busy machine, would change the sizes.
     fn new(memory: DeviceMemory, samples: usize) -> Self {
+        Self::with(Predictive::new().regardless_of_speed(), memory, samples)
+    }
+
+    fn with(policy: Predictive, memory: DeviceMemory, samples: usize) -> Self {
         let device = memory.device();
         let var = Var::ones(4, DType::F32, device).unwrap();
         let optimizer = SGD::new(vec![var.clone()], 1e-3).unwrap();
         let trainer = AdaptiveTrainer::builder(vec![var.clone()], optimizer);
         Self {
             x: Tensor::ones((samples, 4), DType::F32, device).unwrap(),
-            trainer: trainer.memory(&memory).build().unwrap(),
+            trainer: trainer.memory(&memory).policy(policy).build().unwrap(),
             var,
             memory,
         }
@@ -158,4 +167,57 @@ fn a_neighbour_in_the_middle_of_a_step() {
     simulator.neighbour(0);
     job.step();
     assert_eq!(job.step().sizes, [600, 600]);
+}
+
+/// The device works on while the host goes ahead, so time is taken only where it decides something.
+#[test]
+fn the_fastest_size_is_found_without_waiting_for_each_micro_batch() {
+    let Some((gpu, simulator)) = fresh(4, 1024 * MIB) else {
+        return;
+    };
+    let memory = DeviceMemory::cuda(gpu.ordinal).limit(300 * MIB);
+    let mut job = Job::with(Predictive::new(), memory.open().unwrap(), 512);
+    let step = |job: &mut Job| {
+        let Job {
+            x, var, trainer, ..
+        } = job;
+        let stepped = trainer.step(&*x, |x, _| {
+            let samples = x.dims()[0];
+            let _held = Tensor::zeros(samples * SAMPLE as usize, DType::U8, x.device())?;
+            // Beyond 64 samples each takes the longer, the more there are; fewer take as long as twice as many.
+            let micros = match samples {
+                64.. => samples * (100 + samples),
+                _ => 64 * 300,
+            };
+            std::thread::sleep(Duration::from_micros(micros as u64));
+            x.broadcast_mul(var)?.sum(1)?.mean_all()
+        });
+        stepped.unwrap()
+    };
+    let waits = |job: &mut Job| {
+        let before = simulator.counters().synchronizations;
+        let report = step(job);
+        (report, simulator.counters().synchronizations - before)
+    };
+    step(&mut job);
+    let (first, unasked) = waits(&mut job);
+    assert_eq!(first.sizes, [256, 256]);
+    let (mut events, mut most) = (Vec::new(), 0);
+    for _ in 0..40 {
+        let (report, waits) = waits(&mut job);
+        events.extend(report.events);
+        most = most.max(waits);
+    }
+    assert!(most >= unasked + 4, "{most}, and {unasked} without timing");
+    let plan = job.trainer.plan().unwrap();
+    assert_eq!(
+        (plan.using, plan.reason),
+        (Some(64), Reason::Speed),
+        "{plan}"
+    );
+    let is_pace = |event: &Event| matches!(event, Event::Paced { .. });
+    assert!(events.iter().all(is_pace), "{events:?}");
+    let (settled, each) = waits(&mut job);
+    assert_eq!(settled.sizes, [64; 8]);
+    assert!(each <= unasked, "{each}, nothing is left to time");
 }

@@ -8,7 +8,7 @@ mod regime;
 mod saved;
 mod shapes;
 
-use self::regime::{Excess, Room, own};
+use self::regime::{Excess, Regime, Room, own};
 use self::shapes::Shapes;
 use crate::batch::{BatchPolicy, Completed, Extent, Failed, MOST_COST, MemoryModel, Plan};
 use crate::error::{Cause, MemoryReading, PolicyError, Result};
@@ -30,10 +30,10 @@ const MOST_MARGIN: f64 = 0.9;
 /// - Where the prediction was wrong and something failed or went over a soft limit, the next one is no larger than what was
 ///   measured says to fit, and that size is left alone until the room has grown, or 128 micro-batches have gone well, then
 ///   256, up to 1,024. Another process that was the cause is given 16 and no blame.
-/// - Where the room is known and time can be taken (not on a device that works asynchronously), half of the settled size is
-///   timed, and half of that: the smallest that is slower than the fastest by no more than 2 % is used, and all is
-///   timed again where larger ones become possible and after 4,096 micro-batches. Other times give other sizes, and other
-///   sizes other roundings: see [`regardless_of_speed`](Self::regardless_of_speed).
+/// - Where the room is known, half of the settled size is timed, and half of that: the smallest that is slower than the
+///   fastest by no more than 2 % is used, and all is timed again where larger ones become possible and after 4,096
+///   micro-batches. A GPU is waited for before and after each of the eight micro-batches that are timed of a size. Other
+///   times give other sizes, and other sizes other roundings: see [`regardless_of_speed`](Self::regardless_of_speed).
 /// - Where nothing is known of memory, it begins with the whole batch, halves what fails, and after 32 micro-batches that
 ///   went well, later 64 and more, goes half of the way back up.
 /// - Samples of different shapes are told apart by their [cost](crate::Batch::cost), so that a longer batch is met by a
@@ -215,8 +215,9 @@ impl BatchPolicy for Predictive {
             regime.exceeded(cost, took, room, Excess::Soft);
             return;
         }
-        if let (Some(elapsed), true, true) = (completed.elapsed, room.is_some(), self.minds_speed) {
-            regime.pace.record(cost, elapsed.as_secs_f64(), regime.each);
+        if self.minds_speed && room.is_some() {
+            let seconds = completed.elapsed.map(|elapsed| elapsed.as_secs_f64());
+            regime.pace.record(cost, seconds, regime.each);
         }
         regime.succeeded(cost, room);
     }
@@ -233,6 +234,11 @@ impl BatchPolicy for Predictive {
             _ => Excess::Hard,
         };
         regime.exceeded(cost, took, room, excess);
+    }
+
+    fn wants_time(&self) -> bool {
+        let Regime { pace, each, .. } = &self.shapes.active;
+        self.minds_speed && self.room.is_some() && pace.wants_time(*each)
     }
 
     fn plan(&self) -> Option<Plan> {

@@ -75,13 +75,23 @@ impl Pace {
         }
     }
 
-    /// A micro-batch of `cost` took `seconds`; one sample costs `each`.
-    pub(super) fn record(&mut self, cost: usize, seconds: f64, each: usize) {
-        let timing = self.time(cost, seconds / cost as f64);
+    /// Whether the next micro-batch's time would lead on; one sample costs `each`.
+    pub(super) fn wants_time(&self, each: usize) -> bool {
+        let (cost, times) = self.settled;
+        let is_due = times + 1 >= STEADY && self.may_halve(cost, each);
+        self.trial.is_some() || is_due && self.timing(cost).is_none()
+    }
+
+    /// A micro-batch of `cost` went well and took `seconds`, where that is known; one sample costs `each`.
+    pub(super) fn record(&mut self, cost: usize, seconds: Option<f64>, each: usize) {
+        if let Some(seconds) = seconds {
+            self.time(cost, seconds / cost as f64);
+        }
+        let timing = self.timing(cost);
         if let Some(trial) = self.trial {
-            if timing.count < ENOUGH || cost > trial.cost {
+            let Some(timing) = timing.filter(|_| cost <= trial.cost) else {
                 return;
-            }
+            };
             self.trial = None;
             self.settled = (cost, 0);
             match timing.best <= trial.against * PLATEAU {
@@ -94,16 +104,18 @@ impl Pace {
             return;
         }
         match is_near(self.settled.0, cost) {
-            true => self.settled.1 += 1,
+            true => self.settled.1 = self.settled.1.saturating_add(1),
             false => self.settled = (cost, 1),
         }
         if self.settled.1 >= STALE && self.preferred.is_some() {
             *self = Self::default();
             return;
         }
-        let half = cost / 2;
-        let was_refused = self.refused.is_some_and(|refused| half < refused);
-        if self.settled.1 >= STEADY && timing.count >= ENOUGH && half >= each && !was_refused {
+        if let Some(timing) = timing
+            && self.settled.1 >= STEADY
+            && self.may_halve(cost, each)
+        {
+            let half = cost / 2;
             let fastest = self.fastest.unwrap_or(timing.best);
             self.trial = Some(Trial {
                 cost: half,
@@ -115,22 +127,33 @@ impl Pace {
         }
     }
 
-    fn time(&mut self, cost: usize, rate: f64) -> Timing {
+    /// Whether half of `cost` may be as fast.
+    fn may_halve(&self, cost: usize, each: usize) -> bool {
+        let half = cost / 2;
+        half >= each && self.refused.is_none_or(|refused| half >= refused)
+    }
+
+    /// What is known of a cost that was timed often enough.
+    fn timing(&self, cost: usize) -> Option<Timing> {
+        let mut timings = self.timings.iter();
+        let timing = timings.find(|timing| is_near(timing.cost, cost))?;
+        (timing.count >= ENOUGH).then_some(*timing)
+    }
+
+    fn time(&mut self, cost: usize, rate: f64) {
         if let Some(timing) = (self.timings.iter_mut()).find(|timing| is_near(timing.cost, cost)) {
             timing.count = timing.count.saturating_add(1);
             timing.best = timing.best.min(rate);
-            return *timing;
+            return;
         }
         if self.timings.len() >= TIMINGS {
             self.timings.remove(0);
         }
-        let timing = Timing {
+        self.timings.push(Timing {
             cost,
             best: rate,
             count: 1,
-        };
-        self.timings.push(timing);
-        timing
+        });
     }
 }
 
@@ -149,7 +172,7 @@ mod tests {
         let mut changes = 0;
         for _ in 0..1000 {
             let cost = pace.limit(cap);
-            pace.record(cost, cost as f64 * rate(cost), 1);
+            pace.record(cost, Some(cost as f64 * rate(cost)), 1);
             changes += usize::from(pace.limit(cap) != cost);
         }
         (pace.limit(cap), changes)
@@ -167,6 +190,23 @@ mod tests {
             "faster throughout"
         );
         assert_eq!(settle(512, |cost| cost as f64).0, 1, "slower throughout");
+    }
+
+    /// Where time is taken only when it is wanted, the same size is found with few waits.
+    #[test]
+    fn time_is_taken_only_where_it_leads_on() {
+        let mut pace = Pace::default();
+        let mut waits = 0;
+        for _ in 0..1000 {
+            let cost = pace.limit(512);
+            let seconds = cost as f64 / (cost.min(64) as f64);
+            let is_timed = pace.wants_time(1);
+            waits += usize::from(is_timed);
+            pace.record(cost, is_timed.then_some(seconds), 1);
+        }
+        assert_eq!(pace.limit(512), 64);
+        // 512, 256, 128, 64 and 32, and what tells that one of them is settled.
+        assert!((40..=80).contains(&waits), "{waits}");
     }
 
     #[test]
@@ -191,7 +231,7 @@ mod tests {
         for index in 0..6000 {
             let cost = pace.limit(256);
             let busy = if index < 40 { 2. } else { 1. };
-            pace.record(cost, busy * (cost as f64 + 50.), 1);
+            pace.record(cost, Some(busy * (cost as f64 + 50.)), 1);
         }
         assert_eq!(pace.limit(256), 256);
     }
