@@ -5,10 +5,10 @@ mod support;
 use std::cell::{Cell, RefCell};
 use std::sync::Mutex;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::testing::{Faults, illegal_address, out_of_memory};
 use candle_headroom::{
-    AdaptiveTrainer, ByteSize, Cause, DeviceMemory, Error, Phase, Sgd, TrackingAllocator,
+    AdaptiveTrainer, ByteSize, Cause, DeviceMemory, Error, Fixed, Phase, Sgd, TrackingAllocator,
     find_batch_size, find_batch_size_within,
 };
 use candle_nn::ModuleT;
@@ -244,4 +244,19 @@ proptest! {
         });
         prop_assert_eq!(found.unwrap(), room.min(limit));
     }
+}
+
+#[test]
+fn evaluation_is_cut_by_a_policy_of_its_own() {
+    let w = Var::ones(2, DType::F32, &Device::Cpu).unwrap();
+    let optimizer = Sgd::new_lr(vec![w.clone()], 0.1).unwrap();
+    let mut trainer = AdaptiveTrainer::builder(vec![w.clone()], optimizer)
+        .policy(Fixed::new(3).unwrap())
+        .evaluation_policy(Fixed::new(8).unwrap())
+        .build()
+        .unwrap();
+    let x = Tensor::ones((20, 2), DType::F32, &Device::Cpu).unwrap();
+    let evaluated = trainer.evaluate(&x, |_, _| Ok(())).unwrap();
+    assert_eq!(evaluated.sizes, [8, 8, 4]);
+    assert_eq!(trainer.micro_batch(20), 3);
 }

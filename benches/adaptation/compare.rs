@@ -82,6 +82,23 @@ fn curves(batch: usize, room: usize) -> Vec<Curve> {
             },
         ),
         named(
+            "mostly_base_shapes",
+            Curve {
+                base: part(1.5),
+                rooms: vec![(0, room), (33, (room * 2 / 5).max(1)), (66, room * 2)],
+                lengths: vec![1., 1.7, 0.6],
+                ..affine()
+            },
+        ),
+        named(
+            "flat_unwatched",
+            Curve {
+                flat: part(0.6),
+                forward_base: None,
+                ..affine()
+            },
+        ),
+        named(
             "late_workspace",
             Curve {
                 workspace: Some((room * 9 / 10, part(0.1))),

@@ -15,6 +15,8 @@ pub struct Curve {
     pub forward_base: Option<f64>,
     /// From so many samples on larger micro-batches are no faster for each; `None` where nobody takes the time.
     pub plateau: Option<usize>,
+    /// What a micro-batch takes at least, in samples: gradients, say, that peak before the activations do.
+    pub flat: f64,
     /// What the first one allocates for ever, in samples.
     pub once: f64,
     /// Each peak lies at most this part above or below the curve.
@@ -38,6 +40,7 @@ impl Curve {
             base: 20.,
             forward_base: Some(0.),
             plateau: None,
+            flat: 0.,
             once: 0.,
             noise: 0.,
             rounding: 0.,
@@ -53,6 +56,8 @@ impl Curve {
 pub struct Device {
     pub curve: Curve,
     pub step: usize,
+    /// Steps that were thrown away: the room changes with time, whoever begins again.
+    pub lost: usize,
     pub in_use: f64,
     seed: u64,
 }
@@ -62,6 +67,7 @@ impl Device {
         Self {
             curve: curve.clone(),
             step: 0,
+            lost: 0,
             in_use: 0.,
             seed,
         }
@@ -84,8 +90,10 @@ impl Device {
     /// All the memory there is, in bytes.
     pub fn limit(&self) -> f64 {
         let mut rooms = self.curve.rooms.iter().rev();
-        let room = rooms.find(|(from, _)| *from <= self.step);
-        let room = room.map_or(0, |(_, room)| *room) as f64;
+        let room = rooms.find(|(from, _)| *from <= self.step + self.lost);
+        let room = room
+            .map_or(0., |(_, room)| *room as f64)
+            .max(self.curve.flat);
         let workspace = self.curve.workspace.map_or(0., |(_, samples)| samples);
         let samples = (room + self.curve.base + workspace) * (1. + self.curve.noise);
         (samples + self.curve.once + self.curve.rounding) * SAMPLE
@@ -99,7 +107,7 @@ impl Device {
     /// What a micro-batch takes above what is in use, without noise, in bytes.
     fn smooth(&self, size: usize) -> f64 {
         let curve = &self.curve;
-        let mut samples = curve.base + size as f64 * self.length();
+        let mut samples = curve.base + (size as f64 * self.length()).max(curve.flat);
         if let Some((from, workspace)) = curve.workspace
             && size >= from
         {

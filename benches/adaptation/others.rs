@@ -41,6 +41,7 @@ pub fn accelerate(mut device: Device, steps: usize) -> Tally {
     'function: loop {
         let (mut done, mut step) = (0, Step::default());
         tally.restart();
+        device.lost += device.step;
         device.step = 0;
         while done < needed {
             let next = size.min(needed - done);

@@ -39,7 +39,8 @@ pub fn find_batch_size<T>(
 }
 
 /// [`find_batch_size`] under a memory's limit, with few calls: each size follows from what those before it took, with a
-/// hundredth of the room left free. A size that goes over a soft limit does not count as fitting.
+/// hundredth of the room left free; for less than a sixteenth more no size is tried. One that goes over a soft limit does
+/// not count as fitting.
 ///
 /// ```
 /// use candle_headroom::{find_batch_size_within, DeviceMemory};
@@ -67,6 +68,9 @@ pub fn find_batch_size_within<T>(
         });
         match (bad, fits) {
             _ if room.is_none() || model.largest_seen().is_none() => between(good, bad),
+            // One size does not tell what is base.
+            (None, None) if model.is_single() => between(good, None),
+            (Some(bad), None) if bad - good > good / 16 + 1 => between(good, Some(bad)),
             (_, None) => good,
             (None, Some(fits)) => fits,
             // It was wrong once, so each call is to leave at most three quarters of what is open.

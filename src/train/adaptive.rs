@@ -6,8 +6,8 @@ use super::explanation::Explanation;
 use super::loss::Loss;
 use super::report::StepReport;
 use crate::batch::{
-    Batch, BatchPolicy, BatchProcessor, Drive, Event, MicroBatch, Plan, Predictive, Processed,
-    Proven, extent_of,
+    Batch, BatchPolicy, BatchProcessor, Drive, Event, MicroBatch, Plan, Processed, Proven,
+    extent_of,
 };
 use crate::error::{Error, Result};
 use crate::memory::{DeviceMemory, PeakScope};
@@ -75,14 +75,10 @@ impl<O: Commit> AdaptiveTrainer<O> {
     pub(super) fn from_parts(
         core: Core<O>,
         policy: Box<dyn BatchPolicy>,
+        evaluation: BatchProcessor,
         memory: Option<DeviceMemory>,
         seed: u64,
     ) -> Self {
-        let evaluation = BatchProcessor::new(Predictive::new()).on(core.device());
-        let evaluation = match &memory {
-            Some(memory) => evaluation.memory(memory),
-            None => evaluation,
-        };
         Self {
             evaluation,
             core,

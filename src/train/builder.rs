@@ -2,7 +2,7 @@ use candle_core::{Tensor, Var};
 
 use super::AdaptiveTrainer;
 use super::core::Core;
-use crate::batch::{BatchPolicy, Predictive};
+use crate::batch::{BatchPolicy, BatchProcessor, Predictive};
 use crate::error::{ParameterError, Result};
 use crate::memory::DeviceMemory;
 use crate::optim::Commit;
@@ -28,6 +28,7 @@ pub struct AdaptiveTrainerBuilder<O> {
     optimizer: O,
     memory: Option<DeviceMemory>,
     policy: Option<Box<dyn BatchPolicy>>,
+    evaluation_policy: Option<Box<dyn BatchPolicy>>,
     buffers: Vec<Tensor>,
     seed: u64,
 }
@@ -39,6 +40,7 @@ impl<O: Commit> AdaptiveTrainerBuilder<O> {
             optimizer,
             memory: None,
             policy: None,
+            evaluation_policy: None,
             buffers: Vec::new(),
             seed: 0,
         }
@@ -53,6 +55,13 @@ impl<O: Commit> AdaptiveTrainerBuilder<O> {
     /// Cuts micro-batches by this policy; without it, [`Predictive`].
     pub fn policy(mut self, policy: impl BatchPolicy + 'static) -> Self {
         self.policy = Some(Box::new(policy));
+        self
+    }
+
+    /// Cuts what is [evaluated](AdaptiveTrainer::evaluate) by this policy; without it, a [`Predictive`] of its own, since what
+    /// fits without gradients is more.
+    pub fn evaluation_policy(mut self, policy: impl BatchPolicy + 'static) -> Self {
+        self.evaluation_policy = Some(Box::new(policy));
         self
     }
 
@@ -85,13 +94,22 @@ impl<O: Commit> AdaptiveTrainerBuilder<O> {
         if let Some(memory) = memory.filter(|memory| *memory != vars) {
             return Err(ParameterError::Device { vars, memory }.into());
         }
-        let mut policy = self.policy.unwrap_or_else(|| Box::new(Predictive::new()));
+        let or_default = |policy: Option<Box<dyn BatchPolicy>>| {
+            policy.unwrap_or_else(|| Box::new(Predictive::new()))
+        };
+        let mut policy = or_default(self.policy);
+        let evaluation = BatchProcessor::new(or_default(self.evaluation_policy)).on(core.device());
+        let evaluation = match &self.memory {
+            Some(memory) => evaluation.memory(memory),
+            None => evaluation,
+        };
         if let Some(memory) = &self.memory {
             policy.prepare(&memory.surroundings());
         }
         Ok(AdaptiveTrainer::from_parts(
             core,
             policy,
+            evaluation,
             self.memory,
             self.seed,
         ))

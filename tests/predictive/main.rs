@@ -4,6 +4,7 @@ mod changes;
 #[path = "../../benches/adaptation/curves.rs"]
 mod curves;
 mod kept;
+mod lasting;
 mod properties;
 mod settling;
 #[path = "../../benches/adaptation/steps.rs"]

@@ -14,7 +14,8 @@ impl MemoryModel {
     /// Whether an observation cannot lie on the curve as it was. More than the line between the two costs around it is too
     /// much; less is too little only where a smaller cost took more, for a curve may have steps.
     pub(super) fn contradicts(&self, cost: usize, bytes: u64) -> bool {
-        let lower = self.levels.iter().rev().find(|level| level.cost <= cost);
+        let mut known = self.levels.iter().rev();
+        let lower = known.find(|level| level.cost <= cost || level.is_near(cost));
         let is_less = lower.is_some_and(|low| bytes.max(1) as f64 * CHANGED < low.mean as f64);
         let is_more = self.levels.first().zip(self.levels.last());
         let is_more = is_more.is_some_and(|(lowest, top)| {
@@ -53,8 +54,10 @@ impl MemoryModel {
 
     pub(super) fn insert(&mut self, cost: usize, bytes: u64) {
         let now = self.observed;
+        let near = self.levels.iter().find(|level| level.is_near(cost));
+        let slope = near.map_or(0., |level| self.slope_about(level));
         match self.levels.iter_mut().find(|level| level.is_near(cost)) {
-            Some(level) => level.observe(cost, bytes, now),
+            Some(level) => level.observe(cost, bytes, slope, now),
             None => self.levels.push(Level {
                 cost,
                 mean: bytes,

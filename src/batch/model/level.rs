@@ -18,14 +18,12 @@ impl Level {
         self.cost.abs_diff(cost) <= self.cost / NEAR
     }
 
-    pub(super) fn observe(&mut self, cost: usize, bytes: u64, now: u64) {
+    /// Learns what a cost near this one took, where each unit takes `slope`.
+    pub(super) fn observe(&mut self, cost: usize, bytes: u64, slope: f64, now: u64) {
+        let here = bytes as f64 + slope * (self.cost as f64 - cost as f64);
         let mean = self.mean as f64;
-        *self = Self {
-            // The smaller of two that are taken for one, so that neither is underestimated.
-            cost: self.cost.min(cost),
-            mean: (mean + (bytes as f64 - mean) * WEIGHT) as u64,
-            seen: now,
-        };
+        self.mean = (mean + (here - mean) * WEIGHT) as u64;
+        self.seen = now;
     }
 
     /// Bytes for each unit of cost from `low` to this one.

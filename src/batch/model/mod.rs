@@ -66,6 +66,8 @@ pub struct MemoryModel {
     scatter: f64,
     /// Whether the slope of smaller costs told what the largest took.
     slope_holds: bool,
+    /// What samples of another shape were seen to take besides themselves, in bytes.
+    assumed_base: u64,
     /// The last observations, as cost and bytes, if they contradict what was seen before.
     held: Vec<(usize, u64)>,
 }
@@ -125,6 +127,11 @@ impl MemoryModel {
     /// The largest cost seen, of those that are remembered; `None` before the first observation.
     pub fn largest_seen(&self) -> Option<usize> {
         self.levels.last().map(|level| level.cost)
+    }
+
+    /// Expects costs below those that were seen to take at least this, in bytes.
+    pub(super) fn assume_base(&mut self, bytes: u64) {
+        self.assumed_base = bytes;
     }
 
     /// Whether only one cost is known, so that base and slope cannot be told apart.

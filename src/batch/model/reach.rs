@@ -15,6 +15,8 @@ const NEAR: f64 = 0.125;
 /// A cost so many times the largest seen shows whether the slope holds, and within which part of what was expected it does.
 const FARTHER: f64 = 1.25;
 const HOLDS: f64 = 0.1;
+/// Growth by no more than this part of the whole is none.
+const FLAT: f64 = 0.02;
 /// Slopes are taken between costs that differ by at least this part of the larger one, and by so many times the scatter, up
 /// to a fifth.
 const APART: f64 = 0.02;
@@ -22,6 +24,8 @@ const APART_IN_SCATTER: f64 = 10.;
 const MOST_APART: f64 = 0.2;
 /// This part of the room has to be left before more is tried on no other ground.
 const LEFT: f64 = 16.;
+/// With less, so many observations.
+const MANY: u64 = 128;
 
 impl MemoryModel {
     /// The largest cost of which anything is said.
@@ -61,15 +65,10 @@ impl MemoryModel {
                 slope * beyond
             },
         )?;
-        // In proportion is the most, whatever was measured.
-        let proportional = self.levels.last().map(|top| {
-            let high = top.mean.max(highest) as f64;
-            high * (cost as f64 / top.cost as f64).max(1.)
-        });
-        Some(most.min(proportional?) * (1. + DEVIATIONS * self.scatter))
+        Some(most * (1. + DEVIATIONS * self.scatter))
     }
 
-    /// Linear between the levels; below them as if half of the lowest were base, above them by `beyond`.
+    /// Linear between the levels; below them by [`slope_below`](Self::slope_below), above them by `beyond`.
     fn curve(
         &self,
         cost: usize,
@@ -84,37 +83,54 @@ impl MemoryModel {
                 Some(value(low) + (value(high) - value(low)) * part)
             }
             (Some(level), Some(_)) => Some(value(level)),
-            (Some(top), None) => Some(value(top) + beyond(top, (cost - top.cost) as f64)),
-            (None, Some(low)) => Some(value(low) * (1. + cost as f64 / low.cost as f64) / 2.),
+            (Some(top), None) => {
+                let more = (cost - top.cost) as f64;
+                // In proportion is the most: a steeper slope is that of a step between the costs it was taken from.
+                Some(value(top) + beyond(top, more).min(value(top) * more / top.cost as f64))
+            }
+            (None, Some(low)) => {
+                Some(value(low) - self.slope_below(low) * (low.cost - cost) as f64)
+            }
             (None, None) => None,
         }
     }
 
     /// A cost somewhat above the largest seen that likely fits, without certainty: up to twice as much, by the line through the
-    /// smaller ones. After one `unit` alone it is two, if a sixteenth of the room is left: what one took may be nearly all
-    /// base, and reckoning in proportion to that would never find room for more.
+    /// smaller ones. After one `unit` alone it is two, if a sixteenth of the room is left, or after many of them: what one took
+    /// may be nearly all base, and reckoning in proportion to that would never find room for more.
     pub(in crate::batch) fn next_to_try(&self, bytes: u64, unit: usize) -> Option<usize> {
         let top = self.levels.last()?;
         let left = bytes as f64 - self.most(top.cost)?;
         if left <= 0. {
             return None;
         }
+        let is_early = left < bytes as f64 / LEFT && self.observed < MANY;
         let next = match self.levels.len() {
-            1 if left < bytes as f64 / LEFT || self.observed < 2 || top.cost > unit => return None,
-            1 => top.cost * 2,
+            1 if is_early || self.observed < 2 || top.cost > unit => return None,
+            1 => top.cost.saturating_mul(2),
             _ => {
                 let more = left / (self.steepest(top) * (1. + CAUTION)).max(1.);
-                (top.cost as f64 + more) as usize
+                top.cost.saturating_add(more as usize)
             }
         };
         let next = next.min(top.cost.saturating_mul(2));
         // A little more is not worth the risk.
-        (next - top.cost > top.cost / 16).then_some(next)
+        (next > top.cost.saturating_add(top.cost / 16)).then_some(next)
     }
 
     /// Bytes for each unit of cost above the largest seen.
     pub(in crate::batch) fn slope_above(&self) -> Option<f64> {
         Some(self.steepest(self.levels.last()?))
+    }
+
+    /// What each unit less than the lowest level saves: as if half of that were base, or what is known to be; less where the
+    /// costs above it tell so.
+    fn slope_below(&self, low: &Level) -> f64 {
+        let above = self.levels.get(1).into_iter().chain(self.levels.last());
+        let above = above.filter(|level| level.cost > low.cost);
+        let slopes = above.map(|level| level.slope_from(low).max(0.));
+        let growing = low.mean.saturating_sub(self.assumed_base) as f64 / low.cost as f64;
+        slopes.fold(growing.min(low.proportion() / 2.), f64::min)
     }
 
     /// Looks whether the slope so far told what a larger cost takes. Small micro-batches may peak elsewhere, or with what
@@ -128,7 +144,9 @@ impl MemoryModel {
         };
         if cost as f64 >= top.cost as f64 * FARTHER {
             let more = bytes as f64 - top.mean as f64;
-            self.slope_holds = (more - expected).abs() <= HOLDS * expected;
+            // A flat stretch tells nothing about what follows it.
+            let is_flat = expected <= FLAT * top.mean as f64;
+            self.slope_holds = !is_flat && (more - expected).abs() <= HOLDS * expected;
         }
     }
 
@@ -147,10 +165,18 @@ impl MemoryModel {
         low.map_or(top.proportion(), |low| top.slope_from(low).max(0.))
     }
 
-    /// The same or, where that is more, over a longer way, on which single peaks that are off count for less.
+    /// What each unit near a level takes.
+    pub(super) fn slope_about(&self, level: &Level) -> f64 {
+        match self.levels.first() {
+            Some(low) if low.cost < level.cost => self.slope_to(level),
+            _ => self.slope_below(level),
+        }
+    }
+
+    /// The same as [`slope_to`](Self::slope_to) or, where that is more, over a longer way, on which single peaks that are off count for less.
     fn steepest(&self, top: &Level) -> f64 {
         let mut lower = self.levels.iter().rev();
-        let far = lower.find(|low| low.cost <= top.cost / 4);
+        let far = lower.find(|low| low.cost <= top.cost / 2);
         let near = self.slope_to(top);
         far.map_or(near, |low| top.slope_from(low).max(near))
     }

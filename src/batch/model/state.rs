@@ -12,6 +12,8 @@ pub(super) struct State {
     observed: u64,
     scatter: f64,
     slope_holds: bool,
+    #[serde(default)]
+    assumed_base: u64,
 }
 
 impl From<MemoryModel> for State {
@@ -21,6 +23,7 @@ impl From<MemoryModel> for State {
             observed: model.observed,
             scatter: model.scatter,
             slope_holds: model.slope_holds,
+            assumed_base: model.assumed_base,
         }
     }
 }
@@ -29,11 +32,14 @@ impl TryFrom<State> for MemoryModel {
     type Error = PolicyError;
 
     fn try_from(state: State) -> Result<Self, PolicyError> {
-        Self::checked(
-            state.levels,
-            state.observed,
-            state.scatter,
-            state.slope_holds,
-        )
+        let model = Self {
+            levels: state.levels,
+            observed: state.observed,
+            scatter: state.scatter,
+            slope_holds: state.slope_holds,
+            assumed_base: state.assumed_base,
+            held: Vec::new(),
+        };
+        model.checked()
     }
 }

@@ -5,9 +5,12 @@ use super::{LEVELS, MOST_COST, MemoryModel};
 use crate::error::PolicyError;
 
 impl MemoryModel {
-    /// `OBSERVED SCATTER SLOPE_HOLDS COST:BYTES:SEEN …`
+    /// `OBSERVED SCATTER SLOPE_HOLDS ASSUMED_BASE COST:BYTES:SEEN …`
     pub(in crate::batch) fn to_words(&self) -> String {
-        let mut words = format!("{} {} {}", self.observed, self.scatter, self.slope_holds);
+        let mut words = format!(
+            "{} {} {} {}",
+            self.observed, self.scatter, self.slope_holds, self.assumed_base
+        );
         for Level { cost, mean, seen } in &self.levels {
             words.push_str(&format!(" {cost}:{mean}:{seen}"));
         }
@@ -20,6 +23,7 @@ impl MemoryModel {
         let observed = words.next()?.parse().ok()?;
         let scatter = words.next()?.parse().ok()?;
         let slope_holds = words.next()?.parse().ok()?;
+        let assumed_base = words.next()?.parse().ok()?;
         let levels = words.map(|word| {
             let mut numbers = word.split(':');
             let level = Level {
@@ -29,22 +33,26 @@ impl MemoryModel {
             };
             numbers.next().is_none().then_some(level)
         });
-        Self::checked(
-            levels.collect::<Option<_>>()?,
+        let model = Self {
+            levels: levels.collect::<Option<_>>()?,
             observed,
             scatter,
             slope_holds,
-        )
-        .ok()
+            assumed_base,
+            held: Vec::new(),
+        };
+        model.checked().ok()
     }
 
-    /// A model that was read from somewhere, if it can be one.
-    pub(super) fn checked(
-        mut levels: Vec<Level>,
-        observed: u64,
-        scatter: f64,
-        slope_holds: bool,
-    ) -> Result<Self, PolicyError> {
+    /// Itself, if what was read from somewhere can be a model.
+    pub(super) fn checked(mut self) -> Result<Self, PolicyError> {
+        let Self {
+            levels,
+            observed,
+            scatter,
+            ..
+        } = &mut self;
+        let (observed, scatter) = (*observed, *scatter);
         let saved = |what| Err(PolicyError::Saved { what });
         if levels.len() > LEVELS {
             return saved("more than 16 costs");
@@ -65,12 +73,6 @@ impl MemoryModel {
         if levels.windows(2).any(|pair| pair[0].cost == pair[1].cost) {
             return saved("the same cost twice");
         }
-        Ok(Self {
-            levels,
-            observed,
-            scatter,
-            slope_holds,
-            held: Vec::new(),
-        })
+        Ok(self)
     }
 }

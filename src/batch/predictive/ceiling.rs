@@ -3,7 +3,11 @@
 const KNOWN: u32 = 128;
 const UNCOUNTED: u32 = 32;
 const PASSING: u32 = 16;
-const MOST: u32 = 1024;
+const MOST: u32 = 1 << 15;
+/// A failure that follows another is remembered so many times as long: what comes back again and again is met less and less.
+const AGAIN: u32 = 4;
+/// Failures in a row up to this patience ask for more room each.
+const DOUBTFUL: u32 = 8 * KNOWN;
 
 /// A cost that did not fit, remembered until there is more room or until it may be worth another try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,12 +15,13 @@ pub(super) struct Ceiling {
     pub(super) cost: usize,
     /// The room when it failed, in bytes.
     pub(super) room: Option<u64>,
+    /// Micro-batches that have gone well since; one more where it has been tried again.
     streak: u32,
     patience: u32,
 }
 
 impl Ceiling {
-    /// After a failure; one that follows another is remembered twice as long.
+    /// After a failure; one that follows another is remembered longer.
     pub(super) fn new(
         cost: usize,
         room: Option<u64>,
@@ -28,7 +33,11 @@ impl Ceiling {
             (false, Some(_)) => KNOWN,
             (false, None) => UNCOUNTED,
         };
-        let again = before.map_or(0, |before| before.patience.saturating_mul(2).min(MOST));
+        // On the way down from one failure to what fits there are others, and they count as one.
+        let again = before.map_or(0, |before| match before.streak {
+            0 => before.patience,
+            _ => before.patience.saturating_mul(AGAIN).min(MOST),
+        });
         Self {
             cost,
             room,
@@ -40,7 +49,7 @@ impl Ceiling {
     /// Whether more room has come than the failure met, by more than use sways: a sixteenth, and as many more as failures
     /// have followed each other.
     pub(super) fn is_raised(&self, room: Option<u64>) -> bool {
-        let parts = u64::from(16 * KNOWN / self.patience.clamp(KNOWN, MOST));
+        let parts = u64::from(16 * KNOWN / self.patience.clamp(KNOWN, DOUBTFUL));
         match (self.room, room) {
             (Some(before), Some(now)) => now > before.saturating_add(before / parts),
             (Some(_), None) => true,
@@ -52,18 +61,24 @@ impl Ceiling {
         self.streak = self.streak.saturating_add(1);
     }
 
+    /// Whether as much has gone well as it takes.
+    pub(super) fn is_over(&self) -> bool {
+        self.streak >= self.patience
+    }
+
     /// What may be used where `cap` goes well: no more, or after a while half of the way up, at last the cost that failed.
-    pub(super) fn allows(&self, cap: usize) -> usize {
+    /// One sample costs `each`.
+    pub(super) fn allows(&self, cap: usize, each: usize) -> usize {
         let gap = self.cost.saturating_sub(cap);
-        match self.streak < self.patience {
-            true => cap,
-            false if gap > cap / 8 + 1 => cap + gap / 2,
-            false => self.cost.max(cap),
+        match self.is_over() {
+            false => cap,
+            true if gap > cap / 8 + each => cap + (gap / 2).max(each),
+            true => self.cost.max(cap),
         }
     }
 
     /// A try has begun: the next one waits as long again.
     pub(super) fn restart(&mut self) {
-        self.streak = 0;
+        self.streak = 1;
     }
 }

@@ -18,7 +18,11 @@ impl Regime {
             return Some(certain.max(self.each));
         }
         let careful = self.bounded_by_forward(certain, seen, room);
-        Some(careful.max(self.next_to_try(seen, room)))
+        // Where certainty leads on, nothing else has to.
+        match careful >= seen.saturating_add((seen / 4).max(self.each)) {
+            true => Some(careful),
+            false => Some(careful.max(self.next_to_try(seen, room))),
+        }
     }
 
     /// What is certain by the line so far, as far as the forward pass confirms it. Small micro-batches peak where the

@@ -29,13 +29,14 @@ const MOST_MARGIN: f64 = 0.9;
 ///   are looked for before a batch and after a failure); what comes back is used at once.
 /// - Where the prediction was wrong and something failed or went over a soft limit, the next one is no larger than what was
 ///   measured says to fit, and that size is left alone until the room has grown, or 128 micro-batches have gone well, then
-///   256, up to 1,024. Another process that was the cause is given 16 and no blame.
+///   512, up to 32,768. Another process that was the cause is given 16 and no blame.
 /// - Where the room is known, half of the settled size is timed, and half of that: the smallest that is slower than the
-///   fastest by no more than 2 % is used, and all is timed again where larger ones become possible and after 4,096
-///   micro-batches. A GPU is waited for before and after each of the eight micro-batches that are timed of a size. Other
-///   times give other sizes, and other sizes other roundings: see [`regardless_of_speed`](Self::regardless_of_speed).
+///   fastest by no more than 2 % is used. All is timed again where larger ones become possible, and where after 4,096
+///   micro-batches, later 8,192 and more, twice as many are faster. A GPU is waited for before and after each of the eight
+///   micro-batches that are timed of a size. Other times give other sizes, and other sizes other roundings: see
+///   [`regardless_of_speed`](Self::regardless_of_speed).
 /// - Where nothing is known of memory, it begins with the whole batch, halves what fails, and after 32 micro-batches that
-///   went well, later 64 and more, goes half of the way back up.
+///   went well, later 128 and more, goes half of the way back up.
 /// - Samples of different shapes are told apart by their [cost](crate::Batch::cost), so that a longer batch is met by a
 ///   smaller micro-batch.
 ///

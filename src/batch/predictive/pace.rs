@@ -6,13 +6,14 @@ const STEADY: u32 = 16;
 const PLATEAU: f64 = 1.02;
 /// Costs so many times larger than those that were timed may be faster.
 const WIDER: f64 = 1.5;
-/// Micro-batches of one cost in a row before all is timed again: what was busy then may be idle now.
+/// Micro-batches of one cost in a row before twice as much is timed again, for what was busy then may be idle now; each time
+/// that changes nothing, twice as many.
 const STALE: u32 = 4096;
 /// Costs whose timings are kept.
 const TIMINGS: usize = 16;
 
 /// Which of the costs that fit is the fastest: half of the settled one is timed, and half of that, as long as none is
-/// slower than the fastest.
+/// slower than the fastest. Later twice as much as was chosen is timed once more: where that is faster, all is timed anew.
 ///
 /// Each cost's shortest time for a unit counts: others on the machine make work slower, never faster.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -28,6 +29,8 @@ pub(super) struct Pace {
     pub(super) timed: Option<usize>,
     /// The least that was timed since then, in seconds for each unit of cost.
     fastest: Option<f64>,
+    /// How often the choice was confirmed.
+    confirmed: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -42,6 +45,8 @@ struct Timing {
 struct Trial {
     cost: usize,
     against: f64,
+    /// Whether it is twice as much as was chosen, and not half of what was used.
+    is_larger: bool,
 }
 
 impl Pace {
@@ -78,7 +83,8 @@ impl Pace {
     /// Whether the next micro-batch's time would lead on; one sample costs `each`.
     pub(super) fn wants_time(&self, each: usize) -> bool {
         let (cost, times) = self.settled;
-        let is_due = times + 1 >= STEADY && self.may_halve(cost, each);
+        let times = times.saturating_add(1);
+        let is_due = times >= STEADY && self.may_halve(cost, each) || self.is_stale(times);
         self.trial.is_some() || is_due && self.timing(cost).is_none()
     }
 
@@ -94,12 +100,16 @@ impl Pace {
             };
             self.trial = None;
             self.settled = (cost, 0);
-            match timing.best <= trial.against * PLATEAU {
-                true => {
+            match () {
+                () if trial.is_larger && timing.best * PLATEAU < trial.against => {
+                    *self = Self::default();
+                }
+                () if trial.is_larger => self.confirmed = self.confirmed.saturating_add(1),
+                () if timing.best <= trial.against * PLATEAU => {
                     self.preferred = Some(trial.cost);
                     self.fastest = Some(trial.against.min(timing.best));
                 }
-                false => self.refused = Some(trial.cost * 2),
+                () => self.refused = Some(trial.cost * 2),
             }
             return;
         }
@@ -107,24 +117,32 @@ impl Pace {
             true => self.settled.1 = self.settled.1.saturating_add(1),
             false => self.settled = (cost, 1),
         }
-        if self.settled.1 >= STALE && self.preferred.is_some() {
-            *self = Self::default();
+        let Some(timing) = timing else {
             return;
-        }
-        if let Some(timing) = timing
-            && self.settled.1 >= STEADY
-            && self.may_halve(cost, each)
-        {
-            let half = cost / 2;
+        };
+        if self.is_stale(self.settled.1) {
+            self.try_next(cost.saturating_mul(2), timing.best, true);
+        } else if self.settled.1 >= STEADY && self.may_halve(cost, each) {
             let fastest = self.fastest.unwrap_or(timing.best);
-            self.trial = Some(Trial {
-                cost: half,
-                against: fastest.min(timing.best),
-            });
+            self.try_next(cost / 2, fastest.min(timing.best), false);
             self.timed = self.timed.max(Some(cost));
-            // Sizes near it may have been timed while the first ones warmed up.
-            self.timings.retain(|timing| !is_near(timing.cost, half));
         }
+    }
+
+    fn try_next(&mut self, cost: usize, against: f64, is_larger: bool) {
+        self.trial = Some(Trial {
+            cost,
+            against,
+            is_larger,
+        });
+        // Sizes near it may have been timed while the first ones warmed up, or long ago.
+        self.timings.retain(|timing| !is_near(timing.cost, cost));
+    }
+
+    /// Whether the choice is to be looked at again after so many micro-batches.
+    fn is_stale(&self, times: u32) -> bool {
+        let patience = STALE.saturating_mul(1 << self.confirmed.min(16));
+        self.preferred.is_some() && times >= patience
     }
 
     /// Whether half of `cost` may be as fast.
@@ -157,9 +175,9 @@ impl Pace {
     }
 }
 
-/// Whether two costs are one size, but for an uneven end.
+/// Whether two costs are one size, but for uneven parts.
 fn is_near(a: usize, b: usize) -> bool {
-    a.abs_diff(b) <= a / 8
+    a.abs_diff(b) <= a / 4
 }
 
 #[cfg(test)]

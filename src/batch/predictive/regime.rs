@@ -44,7 +44,8 @@ pub(super) struct Regime {
     /// The largest that has gone well, since the last failure below it.
     pub(super) proven: usize,
     pub(super) ceiling: Option<Ceiling>,
-    /// The last ceiling, if more room has come since: a failure that follows is one more in a row.
+    /// The last ceiling, if more room has come since, or it has gone well now, until that has gone well for long: a failure
+    /// that follows is one more in a row.
     pub(super) lifted: Option<Ceiling>,
     pub(super) pace: Pace,
 }
@@ -114,11 +115,15 @@ impl Regime {
     pub(super) fn succeeded(&mut self, cost: usize, room: Option<Room>) {
         self.proven = self.proven.max(cost);
         let has_fitted = |ceiling: &Ceiling| cost >= ceiling.cost;
-        self.ceiling = self.ceiling.filter(|ceiling| !has_fitted(ceiling));
-        self.lifted = self.lifted.filter(|ceiling| !has_fitted(ceiling));
-        if let Some(ceiling) = &mut self.ceiling {
-            ceiling.succeeded();
+        if let Some(fitted) = self.ceiling.take_if(|ceiling| has_fitted(ceiling)) {
+            self.lift(fitted);
         }
+        match (&mut self.ceiling, &mut self.lifted) {
+            (Some(ceiling), _) => ceiling.succeeded(),
+            (None, Some(lifted)) if has_fitted(lifted) => lifted.succeeded(),
+            _ => {}
+        }
+        self.lifted = self.lifted.filter(|lifted| !lifted.is_over());
         self.refit(room);
     }
 
@@ -127,15 +132,14 @@ impl Regime {
     pub(super) fn refit(&mut self, room: Option<Room>) {
         let bytes = room.map(|room| room.all);
         if let Some(raised) = self.ceiling.filter(|ceiling| ceiling.is_raised(bytes)) {
-            (self.ceiling, self.lifted) = (None, Some(raised));
+            self.ceiling = None;
+            self.lift(raised);
         }
-        let fits = match room {
-            Some(room) => match self.fits(room) {
-                Some(fits) => fits,
-                None => return, // the first micro-batch is to tell
-            },
+        let fits = match room.map(|room| self.fits(room)) {
+            Some(Some(fits)) => fits,
+            Some(None) if !self.has_run() => return, // the first micro-batch is to tell
             // Without numbers, after what had failed went well: no leap.
-            None => self.cap.map_or(usize::MAX, |cap| cap.saturating_mul(2)),
+            _ => self.cap.map_or(usize::MAX, |cap| cap.saturating_mul(2)),
         };
         let cap = self.cap.unwrap_or(usize::MAX);
         // Down only where more is needed than there is, with what peaks mostly sway by: the rest of margin and scatter lies
@@ -150,7 +154,7 @@ impl Regime {
             return;
         }
         let allowed = match &self.ceiling {
-            Some(ceiling) => fits.min(ceiling.allows(cap)),
+            Some(ceiling) => fits.min(ceiling.allows(cap, self.each)),
             None => fits,
         };
         let sways = (2. * self.model.scatter() * cap as f64) as usize;
@@ -202,6 +206,11 @@ impl Regime {
             (cost as f64 * (room.usable as f64 / took as f64)) as usize
         });
         self.set(next.min(measured).min(cost - 1));
+    }
+
+    fn lift(&mut self, mut ceiling: Ceiling) {
+        ceiling.restart();
+        self.lifted = Some(ceiling);
     }
 
     /// Whether a micro-batch took so much more than the line says that an earlier run must have learned it of another

@@ -63,6 +63,8 @@ impl Shapes {
             })
         });
         let capped = similar.cap.map(|cap| (cap as f64 / factor) as usize);
+        let base = similar.model.base().unwrap_or(0);
+        self.active.model.assume_base(base);
         if let Some(cap) = fits.or(capped) {
             self.active.set(cap);
         }
