@@ -51,18 +51,20 @@ mod facts;
 mod files;
 mod memory;
 mod optim;
+mod output;
 #[cfg(feature = "testing")]
 pub mod testing;
 #[cfg(not(feature = "testing"))]
 mod testing;
+mod timeline;
 mod train;
 
 pub use bytesize::ByteSize;
 
 pub use batch::{
     Batch, BatchPolicy, BatchProcessor, Completed, Decay, Event, Extent, Failed, Fixed, Halving,
-    MemoryModel, MicroBatch, Plan, Prediction, Predictive, Processed, Reason, find_batch_size,
-    find_batch_size_within, process_batches,
+    MemoryModel, MicroBatch, Moment, Observer, Plan, Prediction, Predictive, Processed, Reason,
+    find_batch_size, find_batch_size_within, process_batches,
 };
 pub use environment::{
     Coloured, Environment, Finding, FindingCode, Gpu, Report, Requirement, Severity,
@@ -70,8 +72,8 @@ pub use environment::{
 };
 pub use error::{
     BatchError, Cause, DeviceFault, Error, ErrorExt, LossError, MemoryError, MemoryReading,
-    OptimizerError, ParameterError, Phase, PolicyError, Remedy, Resource, ResourceExhausted,
-    Result, StateError, UpdateInterrupted, WindowLost,
+    OptimizerError, OutputError, ParameterError, Phase, PolicyError, Remedy, Resource,
+    ResourceExhausted, Result, StateError, UpdateInterrupted, WindowLost,
 };
 pub use memory::{
     AUTO_FRACTION, CudaMemoryBuilder, DEVICE_AUTO_FRACTION, DeviceMemory, Enforcement, Growth,
@@ -82,6 +84,7 @@ pub use optim::{
     LearningRate, Lion, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd,
     Progress, Sgd, StateDict,
 };
+pub use timeline::Timeline;
 pub use train::{
     AccumulatingTrainer, AdaptiveTrainer, AdaptiveTrainerBuilder, Explanation, GradientAccumulator,
     Loss, StepLoss, StepReport, Window,

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 
-use super::{Completed, MicroBatch};
+use super::{Completed, MicroBatch, Observers};
 use crate::error::{Error, Phase, Remedy, ResourceExhausted, Result};
 use crate::memory::{DeviceMemory, PeakScope};
 
@@ -11,6 +11,7 @@ use crate::memory::{DeviceMemory, PeakScope};
 pub(crate) struct Attempt<'a> {
     pub(crate) micro: MicroBatch,
     pub(super) memory: Option<(&'a DeviceMemory, PeakScope)>,
+    pub(super) observers: &'a Observers,
     /// What a micro-batch of this size is known to take, in bytes.
     pub(super) need: Option<u64>,
     /// The highest use until the forward pass was over, in bytes.
@@ -31,6 +32,16 @@ impl Attempt<'_> {
         let peak = self.memory.as_ref().and_then(|(_, scope)| scope.peak());
         self.forward_peak.set(peak);
         self.check().map_err(|error| error.in_phase(Phase::Forward))
+    }
+
+    /// Runs one phase of the micro-batch, told to the observers.
+    pub(crate) fn phase<T, E>(
+        &self,
+        phase: Phase,
+        work: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let memory = (self.memory.as_ref()).map(|(memory, scope)| (*memory, scope));
+        self.observers.phase(self.micro.step, phase, memory, work)
     }
 
     pub(super) fn completed(&self, elapsed: Option<Duration>) -> Completed {

@@ -6,7 +6,9 @@ use std::time::Instant;
 
 use candle_core::Device;
 
-use super::{Attempt, BatchPolicy, Completed, Event, Extent, Failed, MicroBatch, Reason};
+use super::{
+    Attempt, BatchPolicy, Completed, Event, Extent, Failed, MicroBatch, Moment, Observers, Reason,
+};
 use crate::error::{Cause, Error, PolicyError, ResourceExhausted, Result};
 use crate::memory::{DeviceMemory, recover, settle, unmask};
 
@@ -65,6 +67,7 @@ pub(crate) struct Drive<'a> {
     pub(crate) step: u64,
     pub(crate) base_seed: u64,
     pub(crate) proven: &'a mut Proven,
+    pub(crate) observers: &'a Observers,
 }
 
 /// The largest micro-batch that has ever gone well: only up to its size a failure may be a passing one.
@@ -121,6 +124,10 @@ impl Drive<'_> {
                 Ok(()) => {
                     let elapsed = began.zip(self.clock()?).map(|(began, now)| now - began);
                     let completed = current.completed(elapsed);
+                    self.observers.tell(&Moment::MicroBatchEnded {
+                        micro: &current.micro,
+                        completed: &completed,
+                    });
                     self.proven.note(&completed);
                     self.finish(&completed, remaining, &mut outcome);
                     done += size;
@@ -134,6 +141,7 @@ impl Drive<'_> {
             };
             let mut exhausted = self.exhausted(error, &current)?;
             drop(current);
+            self.tell_exhausted(&exhausted);
             // An asynchronous fault surfaces here, and nothing is retried on a lost device.
             recover(self.device)?;
 
@@ -165,7 +173,7 @@ impl Drive<'_> {
                 cause: exhausted.cause,
             };
             tracing::warn!(step = self.step, error = %exhausted, "{event}");
-            outcome.events.push(event);
+            self.happened(event, &mut outcome);
             attempt += 1;
             if !retry_same {
                 below = size;
@@ -173,7 +181,7 @@ impl Drive<'_> {
             if lost > 0 {
                 let event = Event::Restarted { lost };
                 tracing::warn!(step = self.step, "{event}");
-                outcome.events.push(event);
+                self.happened(event, &mut outcome);
                 outcome.sizes.clear();
                 (done, attempt, restarts) = (0, 0, restarts + 1);
                 (again, below) = (None, usize::MAX);
@@ -225,6 +233,7 @@ impl Drive<'_> {
             },
             memory: self.memory.map(|memory| (memory, memory.peak_scope())),
             forward_peak: Cell::new(None),
+            observers: self.observers,
         }
     }
 
@@ -264,7 +273,21 @@ impl Drive<'_> {
             _ => Event::Shrunk { from, to },
         };
         tracing::info!(step = self.step, "{event}");
+        self.happened(event, outcome);
+    }
+
+    fn happened(&self, event: Event, outcome: &mut Outcome) {
+        let (step, happened) = (self.step, &event);
+        self.observers.tell(&Moment::Happened {
+            step,
+            event: happened,
+        });
         outcome.events.push(event);
+    }
+
+    fn tell_exhausted(&self, exhausted: &ResourceExhausted) {
+        let step = self.step;
+        self.observers.tell(&Moment::Exhausted { step, exhausted });
     }
 
     /// The exhaustion with all that is known about it; any other error goes back as it is, or as the device fault behind

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::classify::{Class, classify, classify_dynamic};
 use super::{
-    BatchError, DeviceFault, Error, LossError, MemoryError, OptimizerError, ParameterError,
-    PolicyError, ResourceExhausted, StateError, UpdateInterrupted, WindowLost,
+    BatchError, DeviceFault, Error, LossError, MemoryError, OptimizerError, OutputError,
+    ParameterError, PolicyError, ResourceExhausted, StateError, UpdateInterrupted, WindowLost,
 };
 
 /// The questions that a program asks of any [`candle_core::Error`].
@@ -166,6 +166,7 @@ boxed! {
     Optimizer(OptimizerError),
     State(StateError),
     Memory(MemoryError),
+    Output(OutputError),
     WindowLost(WindowLost),
     UpdateInterrupted(UpdateInterrupted),
 }

@@ -10,6 +10,7 @@ mod fault;
 mod input;
 mod optimizer;
 mod train;
+mod watch;
 
 pub use circumstances::{Cause, Phase, Resource};
 pub use convert::ErrorExt;
@@ -18,6 +19,7 @@ pub use fault::DeviceFault;
 pub use input::{BatchError, LossError, MemoryError, ParameterError, PolicyError};
 pub use optimizer::{OptimizerError, StateError};
 pub use train::{UpdateInterrupted, WindowLost};
+pub use watch::OutputError;
 
 use classify::Class;
 
@@ -80,6 +82,9 @@ pub enum Error {
     /// The optimizer failed half-way; parameters and optimizer state may be partly updated.
     #[error(transparent)]
     UpdateInterrupted(Box<UpdateInterrupted>),
+    /// Something cannot be written.
+    #[error(transparent)]
+    Output(Box<OutputError>),
     /// Any other error of candle's, or of the user's closure, unchanged.
     #[error(transparent)]
     Candle(Box<candle_core::Error>),

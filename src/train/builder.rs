@@ -2,7 +2,7 @@ use candle_core::{Tensor, Var};
 
 use super::AdaptiveTrainer;
 use super::core::Core;
-use crate::batch::{BatchPolicy, Predictive};
+use crate::batch::{BatchPolicy, Observer, Observers, Predictive};
 use crate::error::{ParameterError, Result};
 use crate::memory::DeviceMemory;
 use crate::optim::Commit;
@@ -30,6 +30,7 @@ pub struct AdaptiveTrainerBuilder<O> {
     policy: Option<Box<dyn BatchPolicy>>,
     buffers: Vec<Tensor>,
     seed: u64,
+    observers: Observers,
 }
 
 impl<O: Commit> AdaptiveTrainerBuilder<O> {
@@ -41,6 +42,7 @@ impl<O: Commit> AdaptiveTrainerBuilder<O> {
             policy: None,
             buffers: Vec::new(),
             seed: 0,
+            observers: Observers::default(),
         }
     }
 
@@ -69,6 +71,12 @@ impl<O: Commit> AdaptiveTrainerBuilder<O> {
         self
     }
 
+    /// Tells `observer` what happens, such as a [`Timeline`](crate::Timeline); several may be given.
+    pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
+        self.observers.add(observer);
+        self
+    }
+
     /// Builds the trainer. The optimizer is handed gradients whose memory is used again, as for
     /// [`GradientAccumulator::flush`](crate::GradientAccumulator::flush).
     ///
@@ -94,6 +102,7 @@ impl<O: Commit> AdaptiveTrainerBuilder<O> {
             policy,
             self.memory,
             self.seed,
+            self.observers,
         ))
     }
 }

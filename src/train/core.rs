@@ -110,7 +110,9 @@ impl<O: Commit> Core<O> {
         // A `WindowLost` from within the closure is some other accumulator's and says nothing about this one.
         let failure = match self.contribution(attempt, batch, f) {
             Err(error) => Failure::MicroBatch(error),
-            Ok(contribution) => match self.accumulator.accumulate(contribution) {
+            Ok(contribution) => match attempt.phase(Phase::Accumulate, || {
+                self.accumulator.accumulate(contribution)
+            }) {
                 Ok(()) => return Ok(()),
                 Err(error @ Error::WindowLost(_)) => Failure::Everything(error),
                 Err(error) => Failure::MicroBatch(error),
@@ -147,12 +149,19 @@ impl<O: Commit> Core<O> {
     {
         let samples = attempt.micro.samples.clone();
         let size = samples.len();
-        let slice = run_phase(Phase::Transfer, || batch.slice(samples))?;
-        let loss: Loss = run_phase(Phase::Forward, || f(slice, &attempt.micro))?.into();
+        let slice = attempt.phase(Phase::Transfer, || {
+            run_phase(Phase::Transfer, || batch.slice(samples))
+        })?;
+        let loss = attempt.phase(Phase::Forward, || {
+            run_phase(Phase::Forward, || f(slice, &attempt.micro))
+        })?;
+        let loss: Loss = loss.into();
         // The backward pass takes more than the forward pass left, so this is the moment to stop.
         attempt.end_forward()?;
         let scale = |loss: &Tensor| self.optimizer.scale_loss(loss);
-        let contribution = self.accumulator.differentiate(loss, size, scale)?;
+        let contribution = attempt.phase(Phase::Backward, || {
+            self.accumulator.differentiate(loss, size, scale)
+        })?;
         if size == 1 {
             // A larger micro-batch that went over a soft limit is kept and the next one is smaller; here none can be.
             attempt
