@@ -50,6 +50,7 @@ mod error;
 mod facts;
 mod files;
 mod memory;
+mod monitor;
 mod optim;
 mod output;
 #[cfg(feature = "testing")]
@@ -72,12 +73,18 @@ pub use environment::{
 };
 pub use error::{
     BatchError, Cause, DeviceFault, Error, ErrorExt, LossError, MemoryError, MemoryReading,
-    OptimizerError, OutputError, ParameterError, Phase, PolicyError, Remedy, Resource,
-    ResourceExhausted, Result, StateError, UpdateInterrupted, WindowLost,
+    MonitorError, OptimizerError, OutputError, ParameterError, Phase, PolicyError, Remedy,
+    Resource, ResourceExhausted, Result, StateError, UpdateInterrupted, WindowLost,
 };
 pub use memory::{
     AUTO_FRACTION, CudaMemoryBuilder, DEVICE_AUTO_FRACTION, DeviceMemory, Enforcement, Growth,
     HostMemoryBuilder, Limit, MemoryStats, OverLimit, PEAK_ERROR, PeakScope, TrackingAllocator,
+};
+#[cfg(feature = "metrics")]
+pub use monitor::MetricsSink;
+pub use monitor::{
+    Crossing, CsvSink, Health, HeldDown, JsonLinesSink, Monitor, MonitorBuilder, Sample, Sink,
+    Source, Subscription, Threshold,
 };
 pub use optim::{
     Adafactor, Adam, AdamW, Algorithm, Commit, Foreign, Fused, FusedBuilder, Group, GroupOptions,

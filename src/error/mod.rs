@@ -19,7 +19,7 @@ pub use fault::DeviceFault;
 pub use input::{BatchError, LossError, MemoryError, ParameterError, PolicyError};
 pub use optimizer::{OptimizerError, StateError};
 pub use train::{UpdateInterrupted, WindowLost};
-pub use watch::OutputError;
+pub use watch::{MonitorError, OutputError};
 
 use classify::Class;
 
@@ -82,6 +82,9 @@ pub enum Error {
     /// The optimizer failed half-way; parameters and optimizer state may be partly updated.
     #[error(transparent)]
     UpdateInterrupted(Box<UpdateInterrupted>),
+    /// A monitor cannot be started.
+    #[error(transparent)]
+    Monitor(Box<MonitorError>),
     /// Something cannot be written.
     #[error(transparent)]
     Output(Box<OutputError>),

@@ -42,3 +42,37 @@ impl OutputError {
         }
     }
 }
+
+/// A [`Monitor`](crate::Monitor) cannot be started as asked.
+///
+/// ```
+/// use std::time::Duration;
+/// use candle_headroom::{Error, Monitor, MonitorError};
+///
+/// let Err(Error::Monitor(error)) = Monitor::builder().interval(Duration::ZERO).start() else { unreachable!() };
+/// assert_eq!(*error, MonitorError::Interval);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MonitorError {
+    /// No time between samples.
+    #[error("a monitor samples at an interval above 0")]
+    Interval,
+    /// Nothing would be kept.
+    #[error("a monitor keeps at least 1 sample of each source")]
+    History,
+    /// A threshold that can never be passed, or always is.
+    #[error(
+        "a threshold of {threshold} is none: shares lie above 0 and up to 1, and all others are above 0"
+    )]
+    Threshold {
+        /// The threshold, as it is written.
+        threshold: String,
+    },
+    /// The operating system gives no further thread.
+    #[error("the monitor's thread cannot be started: {reason}")]
+    Thread {
+        /// What the operating system said.
+        reason: String,
+    },
+}
