@@ -49,6 +49,7 @@ mod environment;
 mod error;
 mod facts;
 mod files;
+mod incident;
 mod memory;
 mod monitor;
 mod optim;
@@ -76,6 +77,7 @@ pub use error::{
     MonitorError, OptimizerError, OutputError, ParameterError, Phase, PolicyError, Remedy,
     Resource, ResourceExhausted, Result, StateError, UpdateInterrupted, WindowLost,
 };
+pub use incident::{Incident, IncidentLog, IncidentSummary, Incidents};
 pub use memory::{
     AUTO_FRACTION, CudaMemoryBuilder, DEVICE_AUTO_FRACTION, DeviceMemory, Enforcement, Growth,
     HostMemoryBuilder, Limit, MemoryStats, OverLimit, PEAK_ERROR, PeakScope, TrackingAllocator,

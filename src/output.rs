@@ -54,6 +54,18 @@ impl LineFile {
         })
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Waits until what was written is on the disk. Where there is none, as with a pipe, there is nothing to wait for.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        match self.file.sync_data() {
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            synced => synced,
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.length == 0
     }

@@ -100,6 +100,13 @@ impl Remedy {
 }
 
 impl ResourceExhausted {
+    /// What others held on the device, in bytes: what is taken there and not the pool's. On a GPU this is NVIDIA's own contexts and
+    /// libraries as well as other processes.
+    pub(crate) fn others(&self) -> Option<u64> {
+        let taken = self.bytes.total?.checked_sub(self.bytes.free?)?;
+        taken.checked_sub(self.bytes.reserved?)
+    }
+
     /// An exhaustion of which nothing else is known.
     pub fn new(resource: Resource, cause: Cause) -> Self {
         Self {
