@@ -152,7 +152,7 @@ fn a_call_that_hangs_holds_nobody_up() {
     const GPU: u32 = 3;
     let simulator = Simulator::load();
     let monitor = quick().start().unwrap();
-    simulator.delay(GPU, 1500);
+    simulator.delay(GPU, 4000);
     let hanging = until(&monitor, 3, |sample| sample.health == Health::Hanging);
     assert!(hanging.took >= Duration::from_millis(100), "{hanging:?}");
     let before = monitor.latest()[8].at;

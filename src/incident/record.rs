@@ -88,6 +88,7 @@ fn kind(event: &Event) -> &'static str {
     match event {
         Event::Grown { .. } => "grown",
         Event::Shrunk { .. } => "shrunk",
+        Event::Paced { .. } => "paced",
         Event::Retried { .. } => "retried",
         Event::OverLimit { .. } => "over_limit",
         Event::Restarted { .. } => "restarted",
@@ -96,7 +97,9 @@ fn kind(event: &Event) -> &'static str {
 
 fn of_event(event: &Event) -> Value {
     match event {
-        Event::Grown { from, to } | Event::Shrunk { from, to } => json!({"from": from, "to": to}),
+        Event::Grown { from, to } | Event::Shrunk { from, to } | Event::Paced { from, to } => {
+            json!({"from": from, "to": to})
+        }
         Event::Retried { samples, to, .. } => json!({"from": samples.len(), "to": to}),
         Event::OverLimit { peak, limit } => json!({"peak": peak, "limit": limit}),
         Event::Restarted { lost } => json!({ "lost": lost }),

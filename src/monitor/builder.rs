@@ -2,21 +2,17 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use super::desk::Desk;
 use super::gpu::{self, Gpu};
 use super::host::Host;
-use super::keeper::{Keeper, Seat, Shared};
+use super::keeper::{Keeper, Outlets};
 use super::sink::{Outlet, Sink};
-use super::source::{MachineClock, Source};
+use super::source::{Look, MachineClock, Source};
 use super::threshold::{Crossing, Ring, Watched};
+use super::watchdog::Threads;
 use super::{Monitor, Threshold};
 use crate::error::{MonitorError, Result};
-
-/// How long starting waits for the first sample: a driver that was not used for a while takes seconds to wake up.
-const FIRST: Duration = Duration::from_secs(5);
 
 /// What a [`Monitor`] is made of; from [`Monitor::builder`].
 ///
@@ -89,7 +85,7 @@ impl MonitorBuilder {
         self
     }
 
-    /// Starts the monitor, and waits for its first sample, 5 seconds at most.
+    /// Starts the monitor, and waits for its first sample, 3 seconds at most.
     ///
     /// That there is no GPU, or no driver, is no error: then the host alone is watched, and
     /// [`Monitor::without_gpus`] says why.
@@ -106,43 +102,38 @@ impl MonitorBuilder {
         for (threshold, _) in &self.thresholds {
             threshold.check()?;
         }
-        let refused = |error: std::io::Error| MonitorError::Thread {
-            reason: error.to_string(),
-        };
         let (mut sources, without_gpus) = match gpu::list(self.library.as_ref()) {
             Ok(sources) => (sources, None),
             Err(reason) => (Vec::new(), Some(reason)),
         };
-        let mut seats = Vec::new();
-        for uuid in sources.iter().filter_map(|source| source.uuid.clone()) {
-            let desk = Desk::open(Gpu::new(self.library.clone(), uuid));
-            seats.push(Seat::There(desk.map_err(refused)?));
+        let uuids = sources.iter().filter_map(|source| source.uuid.clone());
+        let mut lookers: Vec<Box<dyn Look>> = Vec::new();
+        for (index, uuid) in uuids.enumerate() {
+            lookers.push(Box::new(Gpu::new(self.library.clone(), uuid, index)));
         }
-        seats.push(Seat::Here(Box::new(Host::open())));
+        lookers.push(Box::new(Host::open()));
         sources.push(Source {
             name: "host".to_owned(),
             uuid: None,
             cuda: None,
         });
-        let count = sources.len();
         let watched = self.thresholds.into_iter();
-        let shared = Arc::new(Shared::new(sources, self.history));
-        let keeper = Keeper {
-            shared: Arc::clone(&shared),
-            clock: Box::new(MachineClock(Instant::now())),
-            interval: self.interval,
-            seats,
+        let outlets = Outlets {
             watched: watched
-                .map(|(threshold, ring)| Watched::new(threshold, ring, count))
+                .map(|(threshold, ring)| Watched::new(threshold, ring, sources.len()))
                 .collect(),
             sinks: self.sinks,
         };
-        let thread = thread::Builder::new().name("headroom-monitor".to_owned());
-        let thread = thread.spawn(move || keeper.run()).map_err(refused)?;
-        shared.wait_for_round(1, FIRST);
+        let clock = MachineClock(Instant::now());
+        let settings = (self.interval, self.history);
+        let keeper = Arc::new(Keeper::new(sources, lookers, clock, settings, outlets));
+        let threads =
+            Threads::start(Arc::clone(&keeper)).map_err(|error| MonitorError::Thread {
+                reason: error.to_string(),
+            })?;
         Ok(Monitor {
-            shared,
-            thread: Some(thread),
+            shared: keeper,
+            _threads: threads,
             without_gpus,
         })
     }

@@ -1,4 +1,4 @@
-//! The monitor's own thread: asks in turn, keeps, tells.
+//! The monitor's work: asks in turn, keeps, tells. One thread does it at a time; see `watchdog` for what happens when that hangs.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,129 +8,154 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::desk::Desk;
-use super::sink::{Outlet, Sink};
+use super::sink::Outlet;
 use super::source::{Clock, Look, Source};
 use super::threshold::Watched;
 use super::{Health, Sample};
 
-/// The least time that a call may take before it is said to hang: NVML measures traffic for 40 ms, and a busy machine is slow.
-const PATIENCE: Duration = Duration::from_millis(250);
-
 pub(super) type Listener = Box<dyn FnMut(&Source, &Sample) + Send>;
 
-/// What the handle and the thread share.
-pub(super) struct Shared {
+/// All that the monitor's handle and its threads share.
+pub(super) struct Keeper {
     pub(super) sources: Vec<Source>,
+    pub(super) clock: Box<dyn Clock>,
+    pub(super) interval: Duration,
     /// For each source, the oldest first.
     pub(super) history: Mutex<Vec<VecDeque<Sample>>>,
     most: usize,
     pub(super) listeners: Mutex<Vec<(Arc<AtomicBool>, Option<Listener>)>>,
-    pub(super) rounds: AtomicU64,
+    pub(super) outlets: Mutex<Outlets>,
     pub(super) failed_writes: AtomicU64,
-    stopping: Mutex<bool>,
-    changed: Condvar,
+    /// Who looks at each source; whoever does so has the looker with him.
+    seats: Mutex<Vec<Seat>>,
+    pub(super) duty: Mutex<Duty>,
+    pub(super) changed: Condvar,
 }
 
-/// Who looks at a source.
-pub(super) enum Seat {
-    /// In this thread: a call that returns at once.
-    Here(Box<dyn Look>),
-    There(Desk),
-}
-
-pub(super) struct Keeper {
-    pub(super) shared: Arc<Shared>,
-    pub(super) clock: Box<dyn Clock>,
-    pub(super) interval: Duration,
-    pub(super) seats: Vec<Seat>,
+/// Whom each sample goes to, apart from listeners.
+#[derive(Default)]
+pub(super) struct Outlets {
     pub(super) watched: Vec<Watched>,
     pub(super) sinks: Vec<Outlet>,
 }
 
-impl Shared {
-    pub(super) fn new(sources: Vec<Source>, history: usize) -> Self {
+struct Seat {
+    looker: Option<Box<dyn Look>>,
+    since: Duration,
+}
+
+/// What the threads tell each other.
+#[derive(Debug, Default)]
+pub(super) struct Duty {
+    /// Which thread is on duty: others end when they come back from a call that hung.
+    pub(super) turn: u64,
+    /// Since when it is in a call that may not come back.
+    pub(super) looking: Option<Duration>,
+    pub(super) rounds: u64,
+    pub(super) is_stopping: bool,
+}
+
+impl Keeper {
+    pub(super) fn new(
+        sources: Vec<Source>,
+        lookers: Vec<Box<dyn Look>>,
+        clock: impl Clock + 'static,
+        (interval, history): (Duration, usize),
+        outlets: Outlets,
+    ) -> Self {
         let rings = sources.iter().map(|_| VecDeque::with_capacity(history));
+        let seats = lookers.into_iter().map(|looker| Seat {
+            looker: Some(looker),
+            since: Duration::ZERO,
+        });
         Self {
             history: Mutex::new(rings.collect()),
             most: history,
             sources,
+            clock: Box::new(clock),
+            interval,
             listeners: Mutex::new(Vec::new()),
-            rounds: AtomicU64::new(0),
+            outlets: Mutex::new(outlets),
             failed_writes: AtomicU64::new(0),
-            stopping: Mutex::new(false),
+            seats: Mutex::new(seats.collect()),
+            duty: Mutex::new(Duty::default()),
             changed: Condvar::new(),
         }
     }
 
-    pub(super) fn stop(&self) {
-        *self.stopping.lock() = true;
-        self.changed.notify_all();
-    }
-
-    /// Waits until so many rounds were made, or `patience` is over.
-    pub(super) fn wait_for_round(&self, round: u64, patience: Duration) {
-        let mut stopping = self.stopping.lock();
-        let lacks = |stopping: &mut bool| !*stopping && self.rounds.load(Ordering::Acquire) < round;
-        self.changed.wait_while_for(&mut stopping, lacks, patience);
-    }
-
-    fn is_stopped_within(&self, time: Duration) -> bool {
-        let mut stopping = self.stopping.lock();
-        self.changed
-            .wait_while_for(&mut stopping, |stopping| !*stopping, time);
-        *stopping
-    }
-}
-
-impl Keeper {
-    pub(super) fn run(mut self) {
+    /// Samples at each moment of the grid, as long as it is this thread's turn.
+    pub(super) fn run(&self, turn: u64) {
         let mut next = self.clock.elapsed();
-        loop {
-            self.round();
+        while self.round(turn) {
             next = following(next, self.interval, self.clock.elapsed());
             let wait = next.saturating_sub(self.clock.elapsed());
-            if self.shared.is_stopped_within(wait) {
+            if self.is_stopped_within(wait) {
                 return;
             }
         }
     }
 
-    /// One sample of each source.
-    pub(super) fn round(&mut self) {
-        let (at, taken) = (self.clock.elapsed(), self.clock.wall());
-        let patience = self.interval.max(PATIENCE);
-        for (index, seat) in self.seats.iter().enumerate() {
-            if let Seat::There(desk) = seat {
-                desk.ask(Sample::blank(index, taken, at));
-            }
-        }
-        for index in 0..self.seats.len() {
-            let blank = Sample::blank(index, taken, at);
-            let sample = match self.seats.get_mut(index) {
-                Some(Seat::There(desk)) => {
-                    let spent = self.clock.elapsed().saturating_sub(at);
-                    desk.answer(blank, patience.saturating_sub(spent))
-                }
-                Some(Seat::Here(looker)) => {
-                    let (mut sample, began) = (blank, self.clock.elapsed());
-                    looker.look(&mut sample);
-                    sample.took = self.clock.elapsed().saturating_sub(began);
-                    sample
-                }
-                None => return,
-            };
-            self.publish(&sample);
-        }
-        self.shared.rounds.fetch_add(1, Ordering::Release);
-        // The lock is held so that nobody begins to wait between looking at the number and this.
-        let _stopping = self.shared.stopping.lock();
-        self.shared.changed.notify_all();
+    pub(super) fn is_stopped_within(&self, time: Duration) -> bool {
+        let mut duty = self.duty.lock();
+        (self.changed).wait_while_for(&mut duty, |duty| !duty.is_stopping, time);
+        duty.is_stopping
     }
 
-    fn publish(&mut self, sample: &Sample) {
-        let shared = &self.shared;
-        let Some(source) = shared.sources.get(sample.source) else {
+    /// One sample of each source; whether it still is this thread's turn.
+    pub(super) fn round(&self, turn: u64) -> bool {
+        let (at, taken) = (self.clock.elapsed(), self.clock.wall());
+        for index in 0..self.sources.len() {
+            let blank = Sample::blank(index, taken, at);
+            match self.look(turn, blank) {
+                Some(sample) => self.publish(&sample),
+                None => return false,
+            }
+        }
+        let mut duty = self.duty.lock();
+        duty.rounds += 1;
+        if duty.rounds == 1 {
+            // Whoever starts a monitor waits for it.
+            self.changed.notify_all();
+        }
+        true
+    }
+
+    /// Fills in a sample; `None` where the call took so long that another thread has gone on meanwhile.
+    fn look(&self, turn: u64, mut sample: Sample) -> Option<Sample> {
+        let began = self.clock.elapsed();
+        let taken = self.seats.lock().get_mut(sample.source).map(|seat| {
+            let looker = seat.looker.take();
+            if looker.is_some() {
+                seat.since = began;
+            }
+            (looker, seat.since)
+        });
+        let Some((Some(mut looker), _)) = taken else {
+            // A former thread has not come back from there.
+            let since = taken.map_or(began, |(_, since)| since);
+            sample.health = Health::Hanging;
+            sample.took = began.saturating_sub(since);
+            return Some(sample);
+        };
+        self.duty.lock().looking = Some(began);
+        looker.look(&mut sample);
+        sample.took = self.clock.elapsed().saturating_sub(began);
+        if let Some(seat) = self.seats.lock().get_mut(sample.source) {
+            seat.looker = Some(looker);
+        }
+        let mut duty = self.duty.lock();
+        if duty.turn != turn {
+            return None;
+        }
+        duty.looking = None;
+        if duty.is_stopping {
+            self.changed.notify_all();
+        }
+        Some(sample)
+    }
+
+    fn publish(&self, sample: &Sample) {
+        let Some(source) = self.sources.get(sample.source) else {
             return;
         };
         let before = self.keep(sample);
@@ -140,46 +165,40 @@ impl Keeper {
                 health => tracing::warn!("{source}: {health}"),
             }
         }
-        for watched in &mut self.watched {
-            watched.see(source, sample);
-        }
-        for sink in &mut self.sinks {
-            if !sink.write(source, sample) {
-                shared.failed_writes.fetch_add(1, Ordering::Relaxed);
+        {
+            let mut outlets = self.outlets.lock();
+            for watched in &mut outlets.watched {
+                watched.see(source, sample);
+            }
+            for sink in &mut outlets.sinks {
+                if !sink.write(source, sample) {
+                    self.failed_writes.fetch_add(1, Ordering::Relaxed);
+                }
             }
         }
         // Taken out, so that a listener may add others.
-        let mut listeners = std::mem::take(&mut *shared.listeners.lock());
+        let mut listeners = std::mem::take(&mut *self.listeners.lock());
         listeners.retain_mut(|(is_wanted, listener)| {
             if is_wanted.load(Ordering::Acquire) {
                 guard(listener, |listener| listener(source, sample));
             }
             is_wanted.load(Ordering::Acquire) && listener.is_some()
         });
-        let mut added = shared.listeners.lock();
+        let mut added = self.listeners.lock();
         listeners.append(&mut added);
         *added = listeners;
     }
 
     /// Puts the sample into the ring; its capacity was reserved, so nothing is allocated. Returns the health of the one before.
     fn keep(&self, sample: &Sample) -> Option<Health> {
-        let mut history = self.shared.history.lock();
+        let mut history = self.history.lock();
         let ring = history.get_mut(sample.source)?;
         let before = ring.back().map(|last| last.health);
-        if ring.len() >= self.shared.most {
+        if ring.len() >= self.most {
             ring.pop_front();
         }
         ring.push_back(*sample);
         before
-    }
-}
-
-impl Outlet {
-    pub(super) fn new(sink: impl Sink + 'static) -> Self {
-        Self {
-            sink: Box::new(sink),
-            is_failing: false,
-        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! What the GPU is doing, and the host: watched from a thread of its own.
 
 mod builder;
-mod desk;
 mod gpu;
 mod held_down;
 mod host;
@@ -12,11 +11,11 @@ mod source;
 #[cfg(test)]
 mod tests;
 mod threshold;
+mod watchdog;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
 
 pub use builder::MonitorBuilder;
 pub use held_down::HeldDown;
@@ -28,7 +27,8 @@ pub use sink::{CsvSink, JsonLinesSink, Sink};
 pub use source::Source;
 pub use threshold::{Crossing, Threshold};
 
-use keeper::Shared;
+use keeper::Keeper;
+use watchdog::Threads;
 
 /// Watches the GPUs and the host from a thread of its own, which ends when this value is dropped.
 ///
@@ -54,13 +54,13 @@ use keeper::Shared;
 ///
 /// # Trouble
 /// A GPU that was lost, unplugged or reset is looked for again every two seconds by its UUID; its samples say [`Health::Lost`] meanwhile.
-/// Each GPU is asked on a thread of its own. A call that does not come back, which happens when a driver is in trouble, shows as
-/// [`Health::Hanging`], and the others are sampled as before; such a thread cannot be ended from outside, so dropping the monitor leaves it
-/// behind. Samples are taken on a grid by a clock that only goes forward: whoever sets the machine's clock changes
+/// A call that does not come back, which happens when a driver is in trouble, shows as [`Health::Hanging`] after one to two seconds, and the
+/// others are sampled on by another thread; the one that hangs cannot be ended from outside and ends when its call returns, if ever. Samples are taken on a grid by a clock that only goes forward: whoever sets the machine's clock changes
 /// [`Sample::taken`] alone.
 pub struct Monitor {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    shared: Arc<Keeper>,
+    /// Ended and waited for with the monitor.
+    _threads: Threads,
     without_gpus: Option<String>,
 }
 
@@ -142,7 +142,7 @@ impl Monitor {
 
 /// The samples of a monitor, whether it still runs or not.
 #[derive(Clone)]
-pub(crate) struct Eye(Arc<Shared>);
+pub(crate) struct Eye(Arc<Keeper>);
 
 impl Eye {
     /// The last samples of each source with it, the oldest first.
@@ -160,18 +160,6 @@ impl Eye {
 impl fmt::Debug for Eye {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Eye").field(&self.0.sources).finish()
-    }
-}
-
-impl Drop for Monitor {
-    fn drop(&mut self) {
-        self.shared.stop();
-        if let Some(thread) = self.thread.take() {
-            // A callback that drops the monitor cannot wait for itself.
-            if thread.thread().id() != thread::current().id() {
-                let _ = thread.join();
-            }
-        }
     }
 }
 

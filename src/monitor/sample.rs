@@ -30,7 +30,7 @@ pub struct Sample {
     pub took: Duration,
     /// Whether the source answers.
     pub health: Health,
-    /// Memory in all, in bytes.
+    /// Memory in all, in bytes; the host's is read twice a second at most.
     pub total: Option<u64>,
     /// Memory taken, by whomever, in bytes; on the host what cannot be had any more.
     pub used: Option<u64>,
@@ -49,7 +49,7 @@ pub struct Sample {
     pub temperature: Option<u64>,
     /// In milliwatts.
     pub power: Option<u64>,
-    /// The most it may draw, in milliwatts.
+    /// The most it may draw, in milliwatts; asked for once a second.
     pub power_limit: Option<u64>,
     /// The clock of its multiprocessors, in MHz.
     pub clock: Option<u64>,
@@ -57,11 +57,11 @@ pub struct Sample {
     pub memory_clock: Option<u64>,
     /// Why the clocks are lower than they could be.
     pub held_down: Option<HeldDown>,
-    /// Traffic to the GPU over PCIe, in bytes a second, as NVML measures it over 20 ms. Its KB are taken as 1,000 bytes.
+    /// Traffic to the GPU over PCIe, in bytes a second, as NVML measures it for 20 ms once a second. Its KB are taken as 1,000 bytes.
     pub pcie_received: Option<u64>,
     /// Traffic from the GPU, likewise.
     pub pcie_sent: Option<u64>,
-    /// Memory errors that could not be corrected, since the driver was loaded.
+    /// Memory errors that could not be corrected, since the driver was loaded; asked for once a second.
     pub ecc_errors: Option<u64>,
 }
 

@@ -41,7 +41,7 @@ pub(super) trait Look: Send {
 }
 
 /// Where the time comes from: two clocks, of which only the first can be trusted to go forward.
-pub(super) trait Clock: Send {
+pub(super) trait Clock: Send + Sync {
     /// Since the monitor started.
     fn elapsed(&self) -> std::time::Duration;
     /// What the machine shows.

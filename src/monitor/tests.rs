@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
-use super::keeper::{Keeper, Seat, Shared, following};
+use super::keeper::{Keeper, Outlets, following};
 use super::sink::{Outlet, Sink};
 use super::source::{Clock, Look, Source};
 use super::threshold::Watched;
@@ -56,39 +56,45 @@ impl Look for Day {
     }
 }
 
-fn keeper(looker: impl Look + 'static, clocks: &Clocks, history: usize) -> Keeper {
+fn keeper(
+    looker: impl Look + 'static,
+    clocks: &Clocks,
+    history: usize,
+    outlets: Outlets,
+) -> Keeper {
     let source = Source {
         name: "GPU".to_owned(),
         uuid: None,
         cuda: None,
     };
-    Keeper {
-        shared: Arc::new(Shared::new(vec![source], history)),
-        clock: Box::new(clocks.clone()),
-        interval: Duration::from_millis(100),
-        seats: vec![Seat::Here(Box::new(looker))],
-        watched: Vec::new(),
-        sinks: Vec::new(),
-    }
+    let settings = (Duration::from_millis(100), history);
+    Keeper::new(
+        vec![source],
+        vec![Box::new(looker)],
+        clocks.clone(),
+        settings,
+        outlets,
+    )
 }
 
 #[test]
 fn a_day_at_10_hertz() {
     let clocks = Clocks::new();
-    let mut keeper = keeper(Day, &clocks, 600);
     let rings = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&rings);
     let count = Box::new(move |_: &super::Crossing<'_>| {
         counted.fetch_add(1, Ordering::Relaxed);
     });
-    keeper
-        .watched
-        .push(Watched::new(Threshold::temperature(80), count, 1));
+    let outlets = Outlets {
+        watched: vec![Watched::new(Threshold::temperature(80), count, 1)],
+        sinks: Vec::new(),
+    };
+    let keeper = keeper(Day, &clocks, 600, outlets);
     for _ in 0..24 * 3600 * 10 {
-        keeper.round();
+        assert!(keeper.round(0));
         clocks.pass(Duration::from_millis(100));
     }
-    let history = keeper.shared.history.lock();
+    let history = keeper.history.lock();
     assert_eq!(history[0].len(), 600);
     assert!(history[0].capacity() < 1024, "it has not grown");
     assert_eq!(
@@ -102,14 +108,14 @@ fn a_day_at_10_hertz() {
 #[test]
 fn a_clock_that_jumps_changes_nothing_but_what_it_shows() {
     let clocks = Clocks::new();
-    let mut keeper = keeper(Day, &clocks, 10);
+    let keeper = keeper(Day, &clocks, 10, Outlets::default());
     clocks.0.lock().1 = UNIX_EPOCH + Duration::from_secs(1_000_000);
-    keeper.round();
+    assert!(keeper.round(0));
     clocks.pass(Duration::from_millis(100));
     // Before 1970, as a machine without a battery starts.
     clocks.0.lock().1 = UNIX_EPOCH - Duration::from_secs(5);
-    keeper.round();
-    let history = keeper.shared.history.lock();
+    assert!(keeper.round(0));
+    let history = keeper.history.lock();
     assert!(history[0][0].taken > history[0][1].taken);
     assert!(history[0][0].at < history[0][1].at);
     assert_eq!(history[0][1].unix_milliseconds(), 0);
@@ -143,8 +149,11 @@ fn a_sink_that_fails_is_tried_again_and_counted() {
         }
     }
     let clocks = Clocks::new();
-    let mut keeper = keeper(Day, &clocks, 10);
-    keeper.sinks.push(Outlet::new(Every(0)));
-    (0..30).for_each(|_| keeper.round());
-    assert_eq!(keeper.shared.failed_writes.load(Ordering::Relaxed), 20);
+    let outlets = Outlets {
+        watched: Vec::new(),
+        sinks: vec![Outlet::new(Every(0))],
+    };
+    let keeper = keeper(Day, &clocks, 10, outlets);
+    (0..30).for_each(|_| assert!(keeper.round(0)));
+    assert_eq!(keeper.failed_writes.load(Ordering::Relaxed), 20);
 }

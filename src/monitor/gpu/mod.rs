@@ -16,6 +16,9 @@ use session::Session;
 /// How long a GPU that was lost is left alone before it is looked for again: that loads the library anew.
 const RETRY: Duration = Duration::from_secs(2);
 
+/// How often it is asked for what changes slowly or takes long.
+const CLOSE: Duration = Duration::from_secs(1);
+
 /// The names under which the driver's library is installed; the second is there with development files only.
 const NAMES: &[&str] = &["libnvidia-ml.so.1", "libnvidia-ml.so", "nvml.dll"];
 
@@ -70,15 +73,22 @@ pub(super) struct Gpu {
     uuid: String,
     session: Option<Session>,
     retry_at: Duration,
+    /// When it is asked for that next: traffic takes the driver 40 ms, so not all GPUs do it in one round.
+    close_at: Duration,
+    /// By how much later than its neighbours this one does; added once.
+    offset: Duration,
 }
 
 impl Gpu {
-    pub(super) fn new(library: Option<OsString>, uuid: String) -> Self {
+    /// The `index`-th of all.
+    pub(super) fn new(library: Option<OsString>, uuid: String, index: usize) -> Self {
         Self {
             library,
             uuid,
             session: None,
             retry_at: Duration::ZERO,
+            close_at: Duration::ZERO,
+            offset: CLOSE / 8 * (index as u32 % 8),
         }
     }
 }
@@ -92,7 +102,15 @@ impl Look for Gpu {
         }
         sample.health = match &mut self.session {
             None => Health::Lost,
-            Some(session) => session.look(sample).err().unwrap_or(Health::Good),
+            Some(session) => {
+                let looks_closely = sample.at >= self.close_at;
+                if looks_closely {
+                    let offset = std::mem::take(&mut self.offset);
+                    self.close_at = sample.at.saturating_add(CLOSE + offset);
+                }
+                let looked = session.look(sample, looks_closely);
+                looked.err().unwrap_or(Health::Good)
+            }
         };
         if sample.health != Health::Good {
             // What was seen before the call that failed may be of a device that is gone.

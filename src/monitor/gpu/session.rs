@@ -27,6 +27,10 @@ pub(super) struct Session {
     unsupported: Cell<u32>,
     processes: Vec<nvmlProcessInfo_t>,
     lists_own_process: bool,
+    /// To and from the GPU, as last measured, in bytes a second.
+    traffic: (Option<u64>, Option<u64>),
+    power_limit: Option<u64>,
+    ecc_errors: Option<u64>,
 }
 
 // SAFETY: NVML may be called from any thread, and the handle is good wherever `nvml` is, beside which it lives.
@@ -63,11 +67,14 @@ impl Session {
             unsupported: Cell::new(0),
             processes: blank_processes(PROCESSES),
             lists_own_process,
+            traffic: (None, None),
+            power_limit: None,
+            ecc_errors: None,
         })
     }
 
     /// Asks for everything; an error tells that the device is gone.
-    pub(super) fn look(&mut self, sample: &mut Sample) -> Result<(), Health> {
+    pub(super) fn look(&mut self, sample: &mut Sample, looks_closely: bool) -> Result<(), Health> {
         self.look_at_memory(sample)?;
         self.look_at_processes(sample)?;
         let utilisation = self.ask(Field::Utilisation, |device| device.utilization_rates())?;
@@ -77,23 +84,32 @@ impl Session {
         sample.temperature =
             self.number(Field::Temperature, |device| device.temperature(sensor))?;
         sample.power = self.number(Field::Power, |device| device.power_usage())?;
-        sample.power_limit =
-            self.number(Field::PowerLimit, |device| device.enforced_power_limit())?;
         sample.clock = self.number(Field::Clock, |device| device.clock_info(Clock::SM))?;
         let memory_clock = |device: &Device<'_>| device.clock_info(Clock::Memory);
         sample.memory_clock = self.number(Field::MemoryClock, memory_clock)?;
         let bits = self.ask(Field::HeldDown, |device| self.held_down(device))?;
         sample.held_down = bits.map(HeldDown::from_bits);
-        let errors = |device: &Device<'_>| {
-            device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile)
-        };
-        sample.ecc_errors = self.ask(Field::EccErrors, errors)?;
-        // Last, since the driver measures for 20 ms each.
+        if looks_closely {
+            self.look_closely()?;
+        }
+        (sample.pcie_received, sample.pcie_sent) = self.traffic;
+        (sample.power_limit, sample.ecc_errors) = (self.power_limit, self.ecc_errors);
+        Ok(())
+    }
+
+    /// What changes slowly, or takes long: for traffic the driver counts for 20 ms in each direction.
+    fn look_closely(&mut self) -> Result<(), Health> {
         let kilobytes = |counter| move |device: &Device<'_>| device.pcie_throughput(counter);
         let received = self.number(Field::PcieReceived, kilobytes(PcieUtilCounter::Receive))?;
         let sent = self.number(Field::PcieSent, kilobytes(PcieUtilCounter::Send))?;
-        sample.pcie_received = received.map(|kilobytes| kilobytes.saturating_mul(1000));
-        sample.pcie_sent = sent.map(|kilobytes| kilobytes.saturating_mul(1000));
+        self.power_limit =
+            self.number(Field::PowerLimit, |device| device.enforced_power_limit())?;
+        let errors = |device: &Device<'_>| {
+            device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile)
+        };
+        self.ecc_errors = self.ask(Field::EccErrors, errors)?;
+        let bytes = |kilobytes: u64| kilobytes.saturating_mul(1000);
+        self.traffic = (received.map(bytes), sent.map(bytes));
         Ok(())
     }
 

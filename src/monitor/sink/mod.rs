@@ -49,11 +49,18 @@ const _: Option<&dyn Sink> = None; // object-safe
 /// A sink, and whether it was told that it fails.
 #[derive(Debug)]
 pub(super) struct Outlet {
-    pub(super) sink: Box<dyn Sink>,
-    pub(super) is_failing: bool,
+    sink: Box<dyn Sink>,
+    is_failing: bool,
 }
 
 impl Outlet {
+    pub(in crate::monitor) fn new(sink: impl Sink + 'static) -> Self {
+        Self {
+            sink: Box::new(sink),
+            is_failing: false,
+        }
+    }
+
     /// Whether it was written.
     pub(super) fn write(&mut self, source: &Source, sample: &Sample) -> bool {
         match self.sink.write(source, sample) {

@@ -1,6 +1,7 @@
 //! What a test orders of NVML: calls that fail or take long, a device that is lost, and other figures than the usual ones.
 
 use std::ffi::{CStr, c_char};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -27,12 +28,18 @@ static ORDERS: Mutex<Orders> = Mutex::new(Orders {
     lost: Vec::new(),
 });
 
+/// Whether anything was ever ordered: who measures what a program costs must not measure this.
+static ANY: AtomicBool = AtomicBool::new(false);
+
 fn orders() -> MutexGuard<'static, Orders> {
     ORDERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What is ordered for a call of `function` for a device; it waits here if that is ordered.
 pub fn obey(device: usize, function: &str) -> NvmlResult {
+    if !ANY.load(Ordering::Acquire) {
+        return Ok(());
+    }
     let delay = orders()
         .delays
         .iter()
@@ -53,11 +60,14 @@ pub fn obey(device: usize, function: &str) -> NvmlResult {
 }
 
 pub fn is_lost(device: usize) -> bool {
-    orders().lost.contains(&device)
+    ANY.load(Ordering::Acquire) && orders().lost.contains(&device)
 }
 
 /// The figure that is ordered for a function.
 pub fn figure(device: usize, function: &str) -> Option<u64> {
+    if !ANY.load(Ordering::Acquire) {
+        return None;
+    }
     let orders = orders();
     let is_it = |(of, name, _): &&(usize, String, u64)| *of == device && name == function;
     orders
@@ -90,6 +100,7 @@ pub unsafe extern "C" fn simulated_nvml_fail(
         return -1;
     };
     let device = device as usize;
+    ANY.store(true, Ordering::Release);
     let mut orders = orders();
     orders
         .failures
@@ -112,6 +123,7 @@ pub unsafe extern "C" fn simulated_nvml_set(
         return -1;
     };
     let device = device as usize;
+    ANY.store(true, Ordering::Release);
     let mut orders = orders();
     orders
         .figures
@@ -124,6 +136,7 @@ pub unsafe extern "C" fn simulated_nvml_set(
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_nvml_delay(device: u32, milliseconds: u64) -> i32 {
     let device = device as usize;
+    ANY.store(true, Ordering::Release);
     let mut orders = orders();
     orders.delays.retain(|(of, _)| *of != device);
     if milliseconds > 0 {
@@ -136,6 +149,7 @@ pub extern "C" fn simulated_nvml_delay(device: u32, milliseconds: u64) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_nvml_lose(device: u32, is_lost: bool) -> i32 {
     let device = device as usize;
+    ANY.store(true, Ordering::Release);
     let mut orders = orders();
     orders.lost.retain(|of| *of != device);
     if is_lost {
