@@ -73,9 +73,9 @@ pub use environment::{
     UnknownRequirement,
 };
 pub use error::{
-    BatchError, Cause, DeviceFault, Error, ErrorExt, LossError, MemoryError, MemoryReading,
-    MonitorError, OptimizerError, OutputError, ParameterError, Phase, PolicyError, Remedy,
-    Resource, ResourceExhausted, Result, StateError, UpdateInterrupted, WindowLost,
+    BatchError, Cause, DeviceFault, Error, ErrorExt, Holding, LossError, MemoryError,
+    MemoryReading, MonitorError, OptimizerError, OutputError, ParameterError, Phase, PolicyError,
+    Remedy, Resource, ResourceExhausted, Result, StateError, UpdateInterrupted, WindowLost,
 };
 pub use incident::{Incident, IncidentLog, IncidentSummary, Incidents};
 pub use memory::{

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytesize::ByteSize;
 use candle_core::DeviceLocation;
 
+use super::report::{self, Holding};
 use super::{Cause, Phase, Resource};
 
 /// Something ran out of memory, with everything that was known about it at that moment.
@@ -39,6 +40,9 @@ pub struct ResourceExhausted {
     pub micro_batch: Option<usize>,
     /// The failed samples, as positions in the batch.
     pub samples: Option<Range<usize>>,
+    /// What is known to hold the memory: the model's own, where a trainer was at work. What is left of the use is activations,
+    /// gradients on their way, and whatever else the program holds.
+    pub held: Vec<Holding>,
     /// What would help, the simplest first; [`ranked_remedies`](Self::ranked_remedies) ranks them by bytes.
     pub remedies: Vec<Remedy>,
     pub(super) source: Option<Arc<candle_core::Error>>,
@@ -117,6 +121,7 @@ impl ResourceExhausted {
             bytes: MemoryReading::default(),
             micro_batch: None,
             samples: None,
+            held: Vec::new(),
             remedies: Vec::new(),
             source: None,
         }
@@ -167,46 +172,13 @@ impl fmt::Display for ResourceExhausted {
             (None, None) => {}
         }
         if f.alternate() {
-            return self.write_details(f);
+            return report::write(self, f);
         }
         match self.remedies.first() {
             Some(remedy) => write!(f, "; {remedy}"),
             None => Ok(()),
         }
     }
-}
-
-impl ResourceExhausted {
-    fn write_details(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(device) = self.device {
-            write!(f, "\n  device     {device:?}")?;
-        }
-        for (name, bytes) in [
-            ("requested", self.bytes.requested),
-            ("in use", self.bytes.in_use),
-            ("reserved", self.bytes.reserved),
-            ("peak", self.bytes.peak),
-            ("limit", self.bytes.limit),
-            ("free", self.bytes.free),
-            ("total", self.bytes.total),
-        ] {
-            if let Some(bytes) = bytes {
-                write!(f, "\n  {name:<10} {}", ByteSize(bytes))?;
-            }
-        }
-        for remedy in self.ranked_remedies() {
-            write!(f, "\n  remedy     {remedy}")?;
-        }
-        match &self.source {
-            Some(source) => write!(f, "\n  source     {}", first_line(&source.to_string())),
-            None => Ok(()),
-        }
-    }
-}
-
-/// candle's errors carry a whole backtrace in their text when `RUST_BACKTRACE` is set.
-fn first_line(text: &str) -> &str {
-    text.lines().next().unwrap_or_default()
 }
 
 /// The long form of [`Display`](fmt::Display): candle's own errors use one text for both, and `main` shows this one.

@@ -9,6 +9,7 @@ mod exhausted;
 mod fault;
 mod input;
 mod optimizer;
+mod report;
 mod train;
 mod watch;
 
@@ -18,6 +19,7 @@ pub use exhausted::{MemoryReading, Remedy, ResourceExhausted};
 pub use fault::DeviceFault;
 pub use input::{BatchError, LossError, MemoryError, ParameterError, PolicyError};
 pub use optimizer::{OptimizerError, StateError};
+pub use report::Holding;
 pub use train::{UpdateInterrupted, WindowLost};
 pub use watch::{MonitorError, OutputError};
 
@@ -126,6 +128,14 @@ impl Error {
     /// What to do about the status of the CUDA driver that this error carries, as [`ErrorExt::remedy`] tells it.
     pub fn remedy(&self) -> Option<&'static str> {
         self.class().remedy()
+    }
+
+    /// Notes what is known to hold the memory.
+    pub(crate) fn holding(mut self, held: impl FnOnce() -> Vec<Holding>) -> Self {
+        if let Self::ResourceExhausted(exhausted) = &mut self {
+            exhausted.held = held();
+        }
+        self
     }
 
     /// Notes in which phase an exhaustion was met, unless that is known already.

@@ -7,7 +7,7 @@ use super::buffers::Buffers;
 use super::loss::Loss;
 use super::window::Window;
 use crate::batch::{Attempt, Batch, Failure, MicroBatch, run_phase};
-use crate::error::{Error, Phase, Result, UpdateInterrupted};
+use crate::error::{Error, Holding, Phase, Result, UpdateInterrupted};
 use crate::memory::{recover, unmask};
 use crate::optim::Commit;
 
@@ -109,13 +109,13 @@ impl<O: Commit> Core<O> {
         self.buffers.save_micro_batch()?;
         // A `WindowLost` from within the closure is some other accumulator's and says nothing about this one.
         let failure = match self.contribution(attempt, batch, f) {
-            Err(error) => Failure::MicroBatch(error),
+            Err(error) => Failure::MicroBatch(error.holding(|| self.held())),
             Ok(contribution) => match attempt.phase(Phase::Accumulate, || {
                 self.accumulator.accumulate(contribution)
             }) {
                 Ok(()) => return Ok(()),
                 Err(error @ Error::WindowLost(_)) => Failure::Everything(error),
-                Err(error) => Failure::MicroBatch(error),
+                Err(error) => Failure::MicroBatch(error.holding(|| self.held())),
             },
         };
         let restored = match failure {
@@ -181,7 +181,7 @@ impl<O: Commit> Core<O> {
             }
             flushed => flushed,
         };
-        let flushed = flushed.map_err(|error| unmask(error, &self.device));
+        let flushed = flushed.map_err(|error| unmask(error, &self.device).holding(|| self.held()));
         match &flushed {
             Ok(Some(_)) => {
                 self.updates += 1;
@@ -194,6 +194,20 @@ impl<O: Commit> Core<O> {
             Err(_) => self.is_interrupted = self.accumulator.samples() == 0,
         }
         flushed
+    }
+
+    /// What of the memory is the model's own.
+    fn held(&self) -> Vec<Holding> {
+        let (parameters, gradients) = self.accumulator.bytes();
+        let known = [
+            ("parameters", Some(parameters)),
+            ("accumulated gradients", Some(gradients)),
+            ("optimizer state", self.optimizer.state_bytes()),
+        ];
+        let known = known.into_iter();
+        known
+            .filter_map(|(what, bytes)| Some(Holding::new(what, bytes?)))
+            .collect()
     }
 
     /// Leaves no trace of the window. That it cannot is told to `tracing`: the caller has the error that led here to return.
