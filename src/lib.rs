@@ -29,6 +29,7 @@
 //! | how do parameters move? | [`AdamW`], [`Adam`], [`Sgd`], [`Lion`], [`Adafactor`], [`LearningRate`], [`Commit`] for any other |
 //! | is this machine fit, and if not, what to do? | [`Environment`], [`Report`], [`Finding`] |
 //! | who drives? | [`GradientAccumulator`], [`AccumulatingTrainer`], [`AdaptiveTrainer`] |
+//! | what happened, and what is the GPU doing? | [`Timeline`], [`IncidentLog`], [`Monitor`], [`Observer`] for your own |
 //!
 //! # What it is not
 //! No training framework: no data loaders, no metrics, no checkpoints of your model. No memory manager: on a GPU the driver's own pool
@@ -37,8 +38,8 @@
 //!
 //! # Features
 //! None is on by default, and the default build runs on the CPU. `cuda` turns on candle's CUDA backend and
-//! [`DeviceMemory::cuda`]. `serde` makes [`Report`], [`MemoryModel`], [`Plan`] and [`Explanation`] serializable. `testing` adds a module of that name,
-//! which makes memory run out on purpose.
+//! [`DeviceMemory::cuda`]. `serde` makes [`Report`], [`MemoryModel`], [`Plan`] and [`Explanation`] serializable. `metrics` adds a sink for the
+//! crate of that name. `testing` adds a module of that name, which makes memory run out on purpose.
 
 #![deny(missing_docs, clippy::undocumented_unsafe_blocks)]
 #![warn(missing_debug_implementations)]
@@ -114,4 +115,6 @@ mod documents {
     mod optimizers {}
     #[doc = include_str!("../docs/environment.md")]
     mod environment {}
+    #[doc = include_str!("../docs/watching.md")]
+    mod watching {}
 }
