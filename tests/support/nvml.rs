@@ -45,7 +45,7 @@ impl Simulator {
         // SAFETY: the function's own signature.
         unsafe {
             let fail: Symbol<unsafe extern "C" fn(u32, *const std::ffi::c_char, u32) -> i32> =
-                self.library.get("simulated_nvml_fail").unwrap();
+                self.library.get(b"simulated_nvml_fail").unwrap();
             assert_eq!(fail(device, name.as_ptr(), status), 0);
         }
     }
@@ -56,7 +56,7 @@ impl Simulator {
         // SAFETY: the function's own signature.
         unsafe {
             let set: Symbol<unsafe extern "C" fn(u32, *const std::ffi::c_char, u64) -> i32> =
-                self.library.get("simulated_nvml_set").unwrap();
+                self.library.get(b"simulated_nvml_set").unwrap();
             assert_eq!(set(device, name.as_ptr(), figure), 0);
         }
     }
@@ -66,7 +66,7 @@ impl Simulator {
         // SAFETY: the function's own signature.
         unsafe {
             let delay: Symbol<extern "C" fn(u32, u64) -> i32> =
-                self.library.get("simulated_nvml_delay").unwrap();
+                self.library.get(b"simulated_nvml_delay").unwrap();
             assert_eq!(delay(device, milliseconds), 0);
         }
     }
@@ -76,7 +76,7 @@ impl Simulator {
         // SAFETY: the function's own signature.
         unsafe {
             let lose: Symbol<extern "C" fn(u32, bool) -> i32> =
-                self.library.get("simulated_nvml_lose").unwrap();
+                self.library.get(b"simulated_nvml_lose").unwrap();
             assert_eq!(lose(device, is_lost), 0);
         }
     }
@@ -86,7 +86,7 @@ impl Simulator {
         // SAFETY: the function's own signature.
         unsafe {
             let set: Symbol<extern "C" fn(u32, u64) -> i32> =
-                self.library.get("simulated_cuda_neighbour_set").unwrap();
+                self.library.get(b"simulated_cuda_neighbour_set").unwrap();
             assert_eq!(set(device, bytes), 0);
         }
     }
