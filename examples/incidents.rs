@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use candle_core::{Device, Tensor};
-use candle_headroom::{BatchProcessor, Halving, IncidentLog, Incidents, Monitor};
+use candle_headroom::{BatchProcessor, IncidentLog, Incidents, Monitor, Predictive};
 
 fn main() -> Result<()> {
     let path = match env::args().nth(1) {
@@ -16,10 +16,12 @@ fn main() -> Result<()> {
     };
     let incidents = Incidents::read(&path)?;
     for incident in &incidents.list {
-        println!(
-            "step {:>4}  {:<10} {}",
-            incident.step, incident.kind, incident.text
-        );
+        let task = incident.task.as_deref().unwrap_or_default();
+        let (step, kind, text) = (incident.step, &incident.kind, &incident.text);
+        println!("{task} {step:>4}  {kind:<10} {text}");
+        if let Some(plan) = &incident.plan {
+            println!("  {:<24}{plan}", "");
+        }
     }
     if incidents.unreadable > 0 {
         println!("{} lines cannot be read", incidents.unreadable);
@@ -34,7 +36,7 @@ fn make() -> Result<PathBuf> {
     let monitor = Monitor::builder().start()?;
     let log = IncidentLog::open(&path)?.monitor(&monitor);
     let x = Tensor::randn(0f32, 1., (64, 8), &Device::Cpu)?;
-    let mut processor = BatchProcessor::new(Halving::from_whole_batch()).observer(log);
+    let mut processor = BatchProcessor::new(Predictive::new()).observer(log);
     processor.process(&x, |chunk, _| match chunk.dim(0)? {
         0..=12 => chunk.sqr()?.sum_all(),
         _ => candle_core::bail!("CUDA_ERROR_OUT_OF_MEMORY"),

@@ -53,6 +53,7 @@ mod files;
 mod incident;
 mod memory;
 mod monitor;
+mod nvml;
 mod optim;
 mod output;
 #[cfg(feature = "testing")]
@@ -67,7 +68,7 @@ pub use bytesize::ByteSize;
 pub use batch::{
     Batch, BatchPolicy, BatchProcessor, Completed, Decay, Event, Extent, Failed, Fixed, Halving,
     MemoryModel, MicroBatch, Moment, Observer, Plan, Prediction, Predictive, Processed, Reason,
-    find_batch_size, find_batch_size_within, process_batches,
+    Task, find_batch_size, find_batch_size_within, process_batches,
 };
 pub use environment::{
     Coloured, Environment, Finding, FindingCode, Gpu, Report, Requirement, Severity,
@@ -75,8 +76,9 @@ pub use environment::{
 };
 pub use error::{
     BatchError, Cause, DeviceFault, Error, ErrorExt, Holding, LossError, MemoryError,
-    MemoryReading, MonitorError, OptimizerError, OutputError, ParameterError, Phase, PolicyError,
-    Remedy, Resource, ResourceExhausted, Result, StateError, UpdateInterrupted, WindowLost,
+    MemoryReading, MonitorError, Neighbour, OptimizerError, OutputError, ParameterError, Phase,
+    PolicyError, Remedy, Resource, ResourceExhausted, Result, StateError, UpdateInterrupted,
+    WindowLost,
 };
 pub use incident::{Incident, IncidentLog, IncidentSummary, Incidents};
 pub use memory::{

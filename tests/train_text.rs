@@ -102,7 +102,16 @@ fn it_leaves_a_page_a_trace_and_its_incidents() {
             .all(|name| names.contains(name)),
         "{names:?}"
     );
-    assert!(read(&incidents).contains("micro-batch 1 → 2: there is room"));
+    let lines = read(&incidents);
+    let grown = lines.lines().next().unwrap();
+    assert!(
+        grown.contains("micro-batch 1 → ") && grown.contains("there is room"),
+        "{grown}"
+    );
+    assert!(
+        grown.contains("\"plan\":{") && grown.contains("\"samples\":[{"),
+        "{grown}"
+    );
     std::fs::remove_dir_all(&folder).unwrap();
 }
 

@@ -125,6 +125,7 @@ impl Drive<'_> {
                     let elapsed = began.zip(self.clock()?).map(|(began, now)| now - began);
                     let completed = current.completed(elapsed);
                     self.observers.tell(&Moment::MicroBatchEnded {
+                        task: self.observers.task,
                         micro: &current.micro,
                         completed: &completed,
                     });
@@ -159,10 +160,10 @@ impl Drive<'_> {
                 if size == 1 && exhausted.cause != Cause::Neighbour {
                     exhausted.cause = Cause::NeverFits;
                 }
-                return Err(Error::ResourceExhausted(exhausted));
+                return Err(self.give_up(exhausted));
             }
             if lost > 0 && restarts >= MOST_RESTARTS {
-                return Err(Error::ResourceExhausted(exhausted));
+                return Err(self.give_up(exhausted));
             }
             outcome.retries += 1;
             outcome.recomputed += size + lost;
@@ -277,17 +278,30 @@ impl Drive<'_> {
     }
 
     fn happened(&self, event: Event, outcome: &mut Outcome) {
-        let (step, happened) = (self.step, &event);
         self.observers.tell(&Moment::Happened {
-            step,
-            event: happened,
+            task: self.observers.task,
+            step: self.step,
+            event: &event,
+            plan: self.observers.plan(&*self.policy),
         });
         outcome.events.push(event);
     }
 
     fn tell_exhausted(&self, exhausted: &ResourceExhausted) {
-        let step = self.step;
-        self.observers.tell(&Moment::Exhausted { step, exhausted });
+        self.observers.tell(&Moment::Exhausted {
+            task: self.observers.task,
+            step: self.step,
+            exhausted,
+            plan: self.observers.plan(&*self.policy),
+        });
+    }
+
+    /// Nothing is tried any more, so there is time to ask who else holds memory.
+    fn give_up(&self, mut exhausted: Box<ResourceExhausted>) -> Error {
+        if let Some(memory) = self.memory {
+            memory.name_neighbours(&mut exhausted);
+        }
+        Error::ResourceExhausted(exhausted)
     }
 
     /// The exhaustion with all that is known about it; any other error goes back as it is, or as the device fault behind
@@ -295,8 +309,7 @@ impl Drive<'_> {
     fn exhausted(&self, error: Error, attempt: &Attempt<'_>) -> Result<Box<ResourceExhausted>> {
         match error {
             Error::ResourceExhausted(mut exhausted) => {
-                let each = self.policy.plan().and_then(|plan| plan.each);
-                attempt.describe(each, &mut exhausted);
+                attempt.describe(self.policy.plan(), &mut exhausted);
                 Ok(exhausted)
             }
             other => Err(unmask(other, self.device)),

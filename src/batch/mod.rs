@@ -29,7 +29,7 @@ pub use halving::Halving;
 pub use micro_batch::MicroBatch;
 use model::MOST_COST;
 pub use model::{MemoryModel, Prediction};
-pub use observer::{Moment, Observer};
+pub use observer::{Moment, Observer, Task};
 pub(crate) use phase::run_phase;
 pub use plan::{Plan, Reason};
 pub use policy::{BatchPolicy, Completed, Extent, Failed};

@@ -1,7 +1,7 @@
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::time::{Duration, Instant};
 
-use super::{Completed, Event, MicroBatch};
+use super::{Completed, Event, MicroBatch, Plan};
 use crate::error::{Error, MemoryReading, Phase, ResourceExhausted};
 
 /// Somebody who is told what happens while batches are worked through: a [`Timeline`](crate::Timeline), an
@@ -46,11 +46,40 @@ impl<O: Observer + ?Sized> Observer for std::sync::Arc<O> {
     }
 }
 
+/// What a batch is worked through for. Each task counts its own batches.
+///
+/// ```
+/// use candle_headroom::Task;
+///
+/// assert_eq!(Task::Evaluation.to_string(), "evaluation");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Task {
+    /// A trainer's steps.
+    Training,
+    /// [`AdaptiveTrainer::evaluate`](crate::AdaptiveTrainer::evaluate).
+    Evaluation,
+    /// A [`BatchProcessor`](crate::BatchProcessor) of its own.
+    #[default]
+    Processing,
+}
+
+impl fmt::Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Training => "training",
+            Self::Evaluation => "evaluation",
+            Self::Processing => "processing",
+        })
+    }
+}
+
 /// What an [`Observer`] is told.
 ///
 /// A batch is what one call of [`AdaptiveTrainer::step`](crate::AdaptiveTrainer::step),
 /// [`AccumulatingTrainer::step`](crate::AccumulatingTrainer::step) or [`BatchProcessor::process`](crate::BatchProcessor::process)
-/// works through. Its number `step` is that of [`MicroBatch::step`]. Times are those of the host; on a device that works
+/// works through. Its number `step` is that of [`MicroBatch::step`], and counts within its `task`. Times are those of the host; on a device that works
 /// asynchronously they are the times of queuing, since nobody waits for it. Memory is all `None` where no memory was given.
 ///
 /// ```
@@ -66,6 +95,8 @@ impl<O: Observer + ?Sized> Observer for std::sync::Arc<O> {
 pub enum Moment<'a> {
     /// A batch begins.
     BatchBegan {
+        /// What the batch is for.
+        task: Task,
         /// Its number.
         step: u64,
         /// Its samples.
@@ -75,6 +106,8 @@ pub enum Moment<'a> {
     },
     /// A phase of a micro-batch, or the update, begins.
     PhaseBegan {
+        /// What the batch is for.
+        task: Task,
         /// Of which batch.
         step: u64,
         /// Which phase.
@@ -82,6 +115,8 @@ pub enum Moment<'a> {
     },
     /// A phase has ended, well or not.
     PhaseEnded {
+        /// What the batch is for.
+        task: Task,
         /// Of which batch.
         step: u64,
         /// Which phase.
@@ -97,6 +132,8 @@ pub enum Moment<'a> {
     },
     /// A micro-batch is finished.
     MicroBatchEnded {
+        /// What the batch is for.
+        task: Task,
         /// Which.
         micro: &'a MicroBatch,
         /// What it took.
@@ -104,20 +141,30 @@ pub enum Moment<'a> {
     },
     /// Memory ran out. Whether the work is tried again is told by an [`Event`], or by the end of the batch.
     Exhausted {
+        /// What the batch is for.
+        task: Task,
         /// In which batch.
         step: u64,
         /// What ran out, where and why.
         exhausted: &'a ResourceExhausted,
+        /// What the policy believes now, where it can tell.
+        plan: Option<Plan>,
     },
     /// The size of the micro-batches changed, or something was tried again.
     Happened {
+        /// What the batch is for.
+        task: Task,
         /// In which batch.
         step: u64,
         /// What.
         event: &'a Event,
+        /// What the policy believes now, where it can tell.
+        plan: Option<Plan>,
     },
     /// A batch is finished.
     BatchEnded {
+        /// What the batch is for.
+        task: Task,
         /// Its number.
         step: u64,
         /// When it began.
@@ -136,14 +183,20 @@ pub enum Moment<'a> {
         memory: MemoryReading,
         /// Whether parameters were updated.
         updated: bool,
+        /// What the policy believes now, where it can tell.
+        plan: Option<Plan>,
     },
     /// A batch ended with an error, which the caller is given next.
     BatchFailed {
+        /// What the batch is for.
+        task: Task,
         /// Its number.
         step: u64,
         /// When it began.
         began: Instant,
         /// What ended it.
         error: &'a Error,
+        /// What the policy believes now, where it can tell.
+        plan: Option<Plan>,
     },
 }

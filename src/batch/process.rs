@@ -127,6 +127,12 @@ impl BatchProcessor {
         self
     }
 
+    /// Tells those observers, and no others.
+    pub(crate) fn observers(mut self, observers: Observers) -> Self {
+        self.observers = observers;
+        self
+    }
+
     pub(crate) fn has_run(&self) -> bool {
         self.batches > 0
     }
@@ -208,9 +214,10 @@ impl BatchProcessor {
             results.push(result);
             Ok::<_, Failure>(())
         });
-        let outcome = run.inspect_err(|error| watch.failed(error))?;
+        let plan = self.observers.plan(&*self.policy);
+        let outcome = run.inspect_err(|error| watch.failed(error, plan))?;
         let peak = scope.and_then(|scope| scope.peak());
-        watch.ended(&outcome, peak, false);
+        watch.ended(&outcome, peak, plan, false);
         self.batches += 1;
         let Outcome {
             sizes,

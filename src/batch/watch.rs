@@ -3,27 +3,44 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Moment, Observer, Outcome};
+use super::{BatchPolicy, Moment, Observer, Outcome, Plan, Task};
 use crate::error::{Error, MemoryReading, Phase};
 use crate::memory::{DeviceMemory, PeakScope};
 
-/// Those who are told.
+/// Those who are told of one task.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Observers(Vec<Arc<dyn Observer>>);
+pub(crate) struct Observers {
+    list: Vec<Arc<dyn Observer>>,
+    pub(crate) task: Task,
+}
 
 impl Observers {
+    /// The same ones, of another task.
+    pub(crate) fn of(&self, task: Task) -> Self {
+        let list = self.list.clone();
+        Self { list, task }
+    }
+
     pub(crate) fn add(&mut self, observer: impl Observer + 'static) {
-        self.0.push(Arc::new(observer));
+        self.list.push(Arc::new(observer));
     }
 
     pub(crate) fn tell(&self, moment: &Moment<'_>) {
-        for observer in &self.0 {
+        for observer in &self.list {
             observer.observe(moment);
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.list.is_empty()
+    }
+
+    /// What the policy believes, for those who are told: to ask it takes some work.
+    pub(crate) fn plan(&self, policy: &dyn BatchPolicy) -> Option<Plan> {
+        match self.is_empty() {
+            true => None,
+            false => policy.plan(),
+        }
     }
 
     /// Runs one phase and tells how it went; its peak is that of `memory`'s scope.
@@ -37,7 +54,8 @@ impl Observers {
         if self.is_empty() {
             return work();
         }
-        self.tell(&Moment::PhaseBegan { step, phase });
+        let task = self.task;
+        self.tell(&Moment::PhaseBegan { task, step, phase });
         let began = Instant::now();
         let result = work();
         let elapsed = began.elapsed();
@@ -46,6 +64,7 @@ impl Observers {
             ..memory.reading()
         });
         self.tell(&Moment::PhaseEnded {
+            task,
             step,
             phase,
             began,
@@ -82,6 +101,7 @@ impl<'a> Watch<'a> {
         if !observers.is_empty() {
             let memory = watch.reading();
             observers.tell(&Moment::BatchBegan {
+                task: observers.task,
                 step,
                 samples,
                 memory,
@@ -94,9 +114,16 @@ impl<'a> Watch<'a> {
         self.memory.map(DeviceMemory::reading).unwrap_or_default()
     }
 
-    pub(crate) fn ended(&self, outcome: &Outcome, peak: Option<u64>, updated: bool) {
+    pub(crate) fn ended(
+        &self,
+        outcome: &Outcome,
+        peak: Option<u64>,
+        plan: Option<Plan>,
+        updated: bool,
+    ) {
         if !self.observers.is_empty() {
             self.observers.tell(&Moment::BatchEnded {
+                task: self.observers.task,
                 step: self.step,
                 began: self.began,
                 elapsed: self.began.elapsed(),
@@ -106,18 +133,30 @@ impl<'a> Watch<'a> {
                 peak,
                 memory: self.reading(),
                 updated,
+                plan,
             });
         }
     }
 
     /// An exhaustion outside any micro-batch is told here; those within one have been.
-    pub(crate) fn failed(&self, error: &Error) {
-        let (step, began) = (self.step, self.began);
+    pub(crate) fn failed(&self, error: &Error, plan: Option<Plan>) {
+        let (task, step, began) = (self.observers.task, self.step, self.began);
         if let Error::ResourceExhausted(exhausted) = error
             && exhausted.micro_batch.is_none()
         {
-            self.observers.tell(&Moment::Exhausted { step, exhausted });
+            self.observers.tell(&Moment::Exhausted {
+                task,
+                step,
+                exhausted,
+                plan,
+            });
         }
-        (self.observers).tell(&Moment::BatchFailed { step, began, error });
+        (self.observers).tell(&Moment::BatchFailed {
+            task,
+            step,
+            began,
+            error,
+            plan,
+        });
     }
 }

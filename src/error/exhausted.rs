@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytesize::ByteSize;
 use candle_core::DeviceLocation;
 
-use super::report::{self, Holding};
+use super::report::{self, Holding, Neighbour};
 use super::{Cause, Phase, Resource};
 
 /// Something ran out of memory, with everything that was known about it at that moment.
@@ -36,13 +36,18 @@ pub struct ResourceExhausted {
     pub cause: Cause,
     /// The memory's state when it ran out.
     pub bytes: MemoryReading,
+    /// The use that the whole micro-batch would have come to by the policy's model, in bytes; `None` before there is one.
+    pub expected_peak: Option<u64>,
     /// The size of the failed micro-batch, in samples.
     pub micro_batch: Option<usize>,
     /// The failed samples, as positions in the batch.
     pub samples: Option<Range<usize>>,
-    /// What is known to hold the memory: the model's own, where a trainer was at work. What is left of the use is activations,
-    /// gradients on their way, and whatever else the program holds.
+    /// What is known to hold the memory: the model's own, where a trainer was at work, and activations, where a policy has a model of
+    /// them. What is left of the use is gradients on their way, workspaces, and whatever else the program holds.
     pub held: Vec<Holding>,
+    /// Other processes on the GPU, by what they hold, the most first: asked for when a step finally fails. Empty where there are none, and
+    /// where the driver does not tell, as in most containers.
+    pub neighbours: Vec<Neighbour>,
     /// What would help, the simplest first; [`ranked_remedies`](Self::ranked_remedies) ranks them by bytes.
     pub remedies: Vec<Remedy>,
     pub(super) source: Option<Arc<candle_core::Error>>,
@@ -119,9 +124,11 @@ impl ResourceExhausted {
             phase: None,
             cause,
             bytes: MemoryReading::default(),
+            expected_peak: None,
             micro_batch: None,
             samples: None,
             held: Vec::new(),
+            neighbours: Vec::new(),
             remedies: Vec::new(),
             source: None,
         }

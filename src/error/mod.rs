@@ -19,7 +19,7 @@ pub use exhausted::{MemoryReading, Remedy, ResourceExhausted};
 pub use fault::DeviceFault;
 pub use input::{BatchError, LossError, MemoryError, ParameterError, PolicyError};
 pub use optimizer::{OptimizerError, StateError};
-pub use report::Holding;
+pub use report::{Holding, Neighbour};
 pub use train::{UpdateInterrupted, WindowLost};
 pub use watch::{MonitorError, OutputError};
 

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 
 use super::IncidentSummary;
+use crate::batch::{Plan, Reason};
 use crate::error::{OutputError, Result};
 
 /// The incidents of a file, read back.
@@ -14,7 +15,7 @@ use crate::error::{OutputError, Result};
 ///
 /// let incidents = Incidents::parse(r#"{"taken_unix_ms":0,"step":3,"kind":"grown","text":"micro-batch 8 → 16: there is room"}"#);
 /// assert_eq!((incidents.list.len(), incidents.unreadable), (1, 0));
-/// assert_eq!(incidents.summary().to_string(), "no exhaustion");
+/// assert_eq!(incidents.summary().to_string(), "no exhaustion, 1 change of size");
 /// ```
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
@@ -38,12 +39,16 @@ pub struct Incidents {
 pub struct Incident {
     /// By the machine's clock.
     pub taken: SystemTime,
+    /// `training`, `evaluation` or `processing`, each of which counts its own steps.
+    pub task: Option<String>,
     /// In which step, counted from 1.
     pub step: u64,
-    /// `exhausted`, `retried`, `grown`, `shrunk`, `restarted`, `over_limit`, `failed` or `fault`.
+    /// `exhausted`, `retried`, `grown`, `shrunk`, `paced`, `restarted`, `over_limit`, `failed` or `fault`.
     pub kind: String,
     /// What happened, as a sentence.
     pub text: String,
+    /// What the policy believed at that time, where it can tell.
+    pub plan: Option<Plan>,
     /// The whole line: `exhausted` with its `bytes`, `fault`, `size`, `samples`.
     pub fields: Value,
 }
@@ -88,10 +93,27 @@ impl Incident {
         let since = Duration::from_millis(fields["taken_unix_ms"].as_u64()?);
         Some(Self {
             taken: UNIX_EPOCH.checked_add(since)?,
+            task: fields["task"].as_str().map(str::to_owned),
+            plan: plan(&fields["plan"]),
             step: fields["step"].as_u64()?,
             kind: fields["kind"].as_str()?.to_owned(),
             text: fields["text"].as_str()?.to_owned(),
             fields,
         })
     }
+}
+
+/// As it was written.
+fn plan(written: &Value) -> Option<Plan> {
+    let reason = written["reason"].as_str()?;
+    let samples = |name: &str| usize::try_from(written[name].as_u64()?).ok();
+    Some(Plan {
+        base: written["base"].as_u64(),
+        each: written["each"].as_u64(),
+        each_forward: written["each_forward"].as_u64(),
+        room: written["room"].as_u64(),
+        fits: samples("fits"),
+        using: samples("using"),
+        reason: Reason::named(reason)?,
+    })
 }

@@ -3,8 +3,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use candle_core::DeviceLocation;
 use serde_json::{Value, json};
 
-use crate::batch::{Event, Moment};
-use crate::error::{DeviceFault, Error, ResourceExhausted};
+use crate::batch::{Event, Moment, Plan};
+use crate::error::{DeviceFault, Error, Neighbour, ResourceExhausted};
 use crate::monitor::{Sample, Source, write_object};
 
 /// An incident on its way into the file.
@@ -18,16 +18,34 @@ impl Record {
     /// What is an incident: not the ordinary course of things.
     pub(super) fn of(moment: &Moment<'_>, now: SystemTime) -> Option<Self> {
         let mut ends_the_work = false;
-        let (step, kind, text, details) = match moment {
-            Moment::Exhausted { step, exhausted } => {
+        let (task, step, kind, text, details, plan) = match moment {
+            Moment::Exhausted {
+                task,
+                step,
+                exhausted,
+                plan,
+            } => {
                 let details = ("exhausted", of_exhausted(exhausted));
-                (step, "exhausted", exhausted.to_string(), Some(details))
+                let text = exhausted.to_string();
+                (task, step, "exhausted", text, Some(details), plan)
             }
-            Moment::Happened { step, event } => {
+            Moment::Happened {
+                task,
+                step,
+                event,
+                plan,
+            } => {
                 let details = ("size", of_event(event));
-                (step, kind(event), event.to_string(), Some(details))
+                let text = event.to_string();
+                (task, step, kind(event), text, Some(details), plan)
             }
-            Moment::BatchFailed { step, error, .. } => {
+            Moment::BatchFailed {
+                task,
+                step,
+                error,
+                plan,
+                ..
+            } => {
                 ends_the_work = true;
                 let details = match error {
                     Error::DeviceFault(fault) => Some(("fault", of_fault(fault))),
@@ -43,7 +61,7 @@ impl Record {
                 let text = error.to_string();
                 // candle's errors carry a whole backtrace when `RUST_BACKTRACE` is set.
                 let text = text.lines().next().unwrap_or_default().to_owned();
-                (step, kind, text, details)
+                (task, step, kind, text, details, plan)
             }
             _ => return None,
         };
@@ -51,6 +69,7 @@ impl Record {
         let mut value = json!({
             "taken_unix_ms": since.as_millis() as u64,
             "process": std::process::id(),
+            "task": task.to_string(),
             // As reports number them, from 1.
             "step": step + 1,
             "kind": kind,
@@ -58,6 +77,9 @@ impl Record {
         });
         if let Some((name, details)) = details {
             value[name] = details;
+        }
+        if let Some(plan) = plan {
+            value["plan"] = of_plan(plan);
         }
         Some(Self {
             value,
@@ -109,7 +131,8 @@ fn of_event(event: &Event) -> Value {
 /// All that is known, in bytes; what is not is `null`.
 fn of_exhausted(exhausted: &ResourceExhausted) -> Value {
     let bytes = &exhausted.bytes;
-    let remedies = exhausted.remedies.iter();
+    let remedies = exhausted.ranked_remedies();
+    let (held, neighbours) = (exhausted.held.iter(), exhausted.neighbours.iter());
     let samples = exhausted.samples.as_ref();
     let source = std::error::Error::source(exhausted).map(ToString::to_string);
     json!({
@@ -121,10 +144,25 @@ fn of_exhausted(exhausted: &ResourceExhausted) -> Value {
             "requested": bytes.requested, "in_use": bytes.in_use, "reserved": bytes.reserved, "peak": bytes.peak,
             "limit": bytes.limit, "free": bytes.free, "total": bytes.total, "others": exhausted.others(),
         },
+        "expected_peak": exhausted.expected_peak,
+        "held": held.map(|held| json!({"what": held.what, "bytes": held.bytes})).collect::<Vec<_>>(),
+        "neighbours": neighbours.map(of_neighbour).collect::<Vec<_>>(),
         "micro_batch": exhausted.micro_batch,
         "samples": samples.map(|samples| [samples.start, samples.end]),
         "remedies": remedies.map(|remedy| json!({"advice": remedy.advice, "saves": remedy.saves})).collect::<Vec<_>>(),
         "source": source.as_ref().and_then(|source| source.lines().next()),
+    })
+}
+
+fn of_neighbour(neighbour: &Neighbour) -> Value {
+    json!({"process": neighbour.process, "name": neighbour.name, "bytes": neighbour.bytes})
+}
+
+/// What was believed at that time, and so why the size was what it was.
+fn of_plan(plan: &Plan) -> Value {
+    json!({
+        "base": plan.base, "each": plan.each, "each_forward": plan.each_forward, "room": plan.room, "fits": plan.fits,
+        "using": plan.using, "reason": plan.reason.to_string(),
     })
 }
 

@@ -30,6 +30,8 @@ pub struct IncidentSummary {
     pub between: Option<(SystemTime, SystemTime)>,
     /// The most that others held on the device in an exhaustion that was blamed on them, in bytes.
     pub neighbour: Option<u64>,
+    /// How often the micro-batches' size changed without a failure: grown, shrunk, or for speed.
+    pub adaptations: usize,
     /// Steps that failed, by an exhaustion that nothing helped against or by another error.
     pub failed: usize,
     /// Of those, devices that were lost.
@@ -42,6 +44,7 @@ impl IncidentSummary {
         for incident in incidents {
             match incident.kind.as_str() {
                 "exhausted" => summary.add(incident),
+                "grown" | "shrunk" | "paced" => summary.adaptations += 1,
                 "failed" => summary.failed += 1,
                 "fault" => {
                     summary.failed += 1;
@@ -109,6 +112,11 @@ impl fmt::Display for IncidentSummary {
         }
         if let Some(bytes) = self.neighbour {
             write!(f, ", a neighbour held {}", ByteSize(bytes))?;
+        }
+        match self.adaptations {
+            0 => {}
+            1 => f.write_str(", 1 change of size")?,
+            many => write!(f, ", {many} changes of size")?,
         }
         match self.failed {
             0 => Ok(()),

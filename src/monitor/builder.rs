@@ -13,6 +13,7 @@ use super::threshold::{Crossing, Ring, Watched};
 use super::watchdog::Threads;
 use super::{Monitor, Threshold};
 use crate::error::{MonitorError, Result};
+use crate::nvml::{Library, NAMES};
 
 /// What a [`Monitor`] is made of; from [`Monitor::builder`].
 ///
@@ -102,15 +103,17 @@ impl MonitorBuilder {
         for (threshold, _) in &self.thresholds {
             threshold.check()?;
         }
-        let (mut sources, without_gpus) = match gpu::list(self.library.as_ref()) {
-            Ok(sources) => (sources, None),
+        let mut lookers: Vec<Box<dyn Look>> = Vec::new();
+        let (mut sources, without_gpus) = match self.gpus() {
+            Ok((library, sources)) => {
+                let uuids = sources.iter().filter_map(|source| source.uuid.clone());
+                for (index, uuid) in uuids.enumerate() {
+                    lookers.push(Box::new(Gpu::new(Arc::clone(&library), uuid, index)));
+                }
+                (sources, None)
+            }
             Err(reason) => (Vec::new(), Some(reason)),
         };
-        let uuids = sources.iter().filter_map(|source| source.uuid.clone());
-        let mut lookers: Vec<Box<dyn Look>> = Vec::new();
-        for (index, uuid) in uuids.enumerate() {
-            lookers.push(Box::new(Gpu::new(self.library.clone(), uuid, index)));
-        }
         lookers.push(Box::new(Host::open()));
         sources.push(Source {
             name: "host".to_owned(),
@@ -136,6 +139,16 @@ impl MonitorBuilder {
             _threads: threads,
             without_gpus,
         })
+    }
+
+    /// NVML and the GPUs that it lists, or why there are none.
+    fn gpus(&self) -> std::result::Result<(Arc<Library>, Vec<Source>), String> {
+        let library = match &self.library {
+            Some(path) => Library::load(&[path])?,
+            None => Library::load(&NAMES)?,
+        };
+        let sources = gpu::list(&library)?;
+        Ok((library, sources))
     }
 }
 

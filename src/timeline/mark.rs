@@ -1,4 +1,4 @@
-use crate::batch::Event;
+use crate::batch::{Event, Task};
 use crate::error::{Error, ResourceExhausted};
 
 /// Something that happened at one moment.
@@ -49,39 +49,45 @@ impl MarkKind {
     }
 }
 
+/// When, and in what.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub(super) at: u64,
+    /// Counted from 1.
+    pub(super) step: u64,
+    pub(super) task: Task,
+}
+
 impl Mark {
-    pub(super) fn exhausted(at: u64, step: u64, exhausted: &ResourceExhausted) -> Self {
-        Self {
-            at,
-            step,
-            kind: MarkKind::Exhausted,
-            text: exhausted.to_string(),
-            detail: Some(format!("{exhausted:#}")),
-        }
+    pub(super) fn exhausted(place: Place, exhausted: &ResourceExhausted) -> Self {
+        let detail = Some(format!("{exhausted:#}"));
+        Self::new(place, MarkKind::Exhausted, &exhausted.to_string(), detail)
     }
 
-    pub(super) fn happened(at: u64, step: u64, event: &Event) -> Self {
-        Self {
-            at,
-            step,
-            kind: MarkKind::of(event),
-            text: event.to_string(),
-            detail: None,
-        }
+    pub(super) fn happened(place: Place, event: &Event) -> Self {
+        Self::new(place, MarkKind::of(event), &event.to_string(), None)
     }
 
-    pub(super) fn failed(at: u64, step: u64, error: &Error) -> Self {
+    pub(super) fn failed(place: Place, error: &Error) -> Self {
+        let text = error.to_string();
+        Self::new(place, MarkKind::Failed, first_line(&text), None)
+    }
+
+    fn new(place: Place, kind: MarkKind, text: &str, detail: Option<String>) -> Self {
         Self {
-            at,
-            step,
-            kind: MarkKind::Failed,
-            text: first_line(&error.to_string()),
-            detail: None,
+            at: place.at,
+            step: place.step,
+            kind,
+            text: match place.task {
+                Task::Evaluation => format!("evaluation: {text}"),
+                _ => text.to_owned(),
+            },
+            detail,
         }
     }
 }
 
 /// candle's errors carry a whole backtrace when `RUST_BACKTRACE` is set.
-fn first_line(text: &str) -> String {
-    text.lines().next().unwrap_or_default().to_owned()
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
 }

@@ -69,7 +69,14 @@ fn data(recorder: &Recorder) -> Value {
             "reserved": column(steps, |row| row.reserved),
             "peak": column(steps, |row| row.peak),
             "limit": column(steps, |row| row.limit),
+            "fits": column(steps, |row| row.planned.and_then(|planned| planned.fits)),
+            "planned": column(steps, |row| row.planned.and_then(|planned| planned.peak)),
+            "reason": column(steps, |row| row.planned.map(|planned| planned.reason.to_string())),
         },
+        "evaluations": recorder.evaluations.iter().map(|row| json!({
+            "began": milliseconds(row.began), "ended": milliseconds(row.ended), "peak": row.peak,
+            "samples": row.samples, "most": row.most,
+        })).collect::<Vec<_>>(),
         "numbers": recorder.numbers.iter().map(|(name, series)| json!({
             "name": name,
             "at": series.rows().iter().map(|number| milliseconds(number.at)).collect::<Vec<_>>(),

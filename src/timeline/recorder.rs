@@ -1,10 +1,10 @@
 use std::collections::VecDeque;
 use std::time::{Instant, SystemTime};
 
-use super::mark::{Mark, MarkKind};
-use super::row::{MicroRow, Number, PhaseRow, PhaseTotal, StepRow};
+use super::mark::{Mark, MarkKind, Place};
+use super::row::{MicroRow, Number, PhaseRow, PhaseTotal, Planned, StepRow};
 use super::thin::Thinned;
-use crate::batch::{Event, Moment};
+use crate::batch::{Event, Moment, Task};
 use crate::error::{MemoryReading, Phase};
 
 /// Rows for the whole run; it is at this resolution at least by half.
@@ -14,6 +14,7 @@ const PHASES: usize = 16_384;
 const MICRO_BATCHES: usize = 4096;
 /// Marks carry texts.
 const MARKS: usize = 512;
+const EVALUATIONS: usize = 1024;
 const NUMBERS: usize = 2048;
 const NAMES: usize = 8;
 
@@ -32,6 +33,8 @@ pub(super) struct Recorder {
     origin: Instant,
     pub(super) began: SystemTime,
     pub(super) steps: Thinned<StepRow>,
+    /// Between steps; they count apart, and their sizes are others.
+    pub(super) evaluations: VecDeque<StepRow>,
     pub(super) phases: VecDeque<PhaseRow>,
     pub(super) micro_batches: VecDeque<MicroRow>,
     pub(super) marks: VecDeque<Mark>,
@@ -40,6 +43,10 @@ pub(super) struct Recorder {
     /// When the micro-batch at hand began, and the highest use noted in it.
     micro_began: Option<u64>,
     running_peak: Option<u64>,
+    /// In use when the batch at hand began.
+    used_before: Option<u64>,
+    /// The last step, counted from 1: what happens in an evaluation belongs to it.
+    last_step: u64,
     /// A mark for an exhaustion that may yet be tried again.
     is_pending: bool,
 }
@@ -64,6 +71,7 @@ impl Recorder {
             origin: Instant::now(),
             began: SystemTime::now(),
             steps: Thinned::new(STEPS),
+            evaluations: VecDeque::new(),
             phases: VecDeque::new(),
             micro_batches: VecDeque::new(),
             marks: VecDeque::new(),
@@ -71,6 +79,8 @@ impl Recorder {
             totals: Totals::default(),
             micro_began: None,
             running_peak: None,
+            used_before: None,
+            last_step: 0,
             is_pending: false,
         }
     }
@@ -107,33 +117,43 @@ impl Recorder {
 
     pub(super) fn note(&mut self, moment: &Moment<'_>) {
         match *moment {
-            Moment::BatchBegan { .. } => self.micro_ended(),
+            Moment::BatchBegan {
+                task, step, memory, ..
+            } => {
+                if task != Task::Evaluation {
+                    self.last_step = step + 1;
+                }
+                self.used_before = memory.in_use;
+                self.micro_ended();
+            }
             Moment::PhaseBegan { .. } => {}
             Moment::PhaseEnded {
-                step,
                 phase,
                 began,
                 elapsed,
                 memory,
                 succeeded,
+                ..
             } => {
                 let began = self.at(began);
                 let ended = began.saturating_add(elapsed.as_nanos() as u64);
                 self.phase(PhaseRow {
                     began,
                     ended,
-                    step: step + 1,
+                    step: self.last_step,
                     phase,
                     succeeded,
                     memory,
                 });
             }
-            Moment::MicroBatchEnded { micro, completed } => {
+            Moment::MicroBatchEnded {
+                micro, completed, ..
+            } => {
                 let ended = self.phases.back().map_or(0, |phase| phase.ended);
                 let row = MicroRow {
                     began: self.micro_began.unwrap_or(ended),
                     ended,
-                    step: micro.step + 1,
+                    step: self.last_step,
                     first: micro.samples.start,
                     size: completed.size,
                     peak: completed.peak,
@@ -141,14 +161,17 @@ impl Recorder {
                 push(&mut self.micro_batches, row, MICRO_BATCHES);
                 self.micro_ended();
             }
-            Moment::Exhausted { step, exhausted } => {
+            Moment::Exhausted {
+                task, exhausted, ..
+            } => {
                 self.totals.exhaustions += 1;
-                self.mark(Mark::exhausted(self.now(), step + 1, exhausted));
+                self.mark(Mark::exhausted(self.place(task), exhausted));
                 self.is_pending = true;
                 self.micro_ended();
             }
-            Moment::Happened { step, event } => self.happened(step, event),
+            Moment::Happened { task, event, .. } => self.happened(task, event),
             Moment::BatchEnded {
+                task,
                 step,
                 began,
                 elapsed,
@@ -157,17 +180,20 @@ impl Recorder {
                 recomputed,
                 peak,
                 memory,
+                plan,
                 ..
             } => {
                 let busy = elapsed.as_nanos() as u64;
+                let samples = sizes.iter().sum::<usize>() as u64;
                 self.step(
+                    task,
                     StepRow {
                         began: self.at(began),
                         ended: self.at(began).saturating_add(busy),
                         busy,
                         steps: 1,
                         last: step + 1,
-                        samples: sizes.iter().sum::<usize>() as u64,
+                        samples,
                         micro_batches: sizes.len() as u64,
                         least: sizes.iter().copied().min().unwrap_or(0),
                         most: sizes.iter().copied().max().unwrap_or(0),
@@ -176,13 +202,14 @@ impl Recorder {
                         reserved: memory.reserved,
                         peak,
                         limit: memory.limit,
+                        planned: plan.map(|plan| Planned::of(&plan, samples, self.used_before)),
                     },
                     recomputed,
                 );
             }
-            Moment::BatchFailed { step, error, .. } => {
+            Moment::BatchFailed { task, error, .. } => {
                 self.totals.failures += 1;
-                self.mark(Mark::failed(self.now(), step + 1, error));
+                self.mark(Mark::failed(self.place(task), error));
                 self.micro_ended();
             }
         }
@@ -211,8 +238,22 @@ impl Recorder {
         self.running_peak = None;
     }
 
-    fn step(&mut self, row: StepRow, recomputed: usize) {
+    fn place(&self, task: Task) -> Place {
+        Place {
+            at: self.now(),
+            step: self.last_step,
+            task,
+        }
+    }
+
+    fn step(&mut self, task: Task, row: StepRow, recomputed: usize) {
         let totals = &mut self.totals;
+        if task == Task::Evaluation {
+            totals.peak = totals.peak.max(row.peak);
+            push(&mut self.evaluations, row, EVALUATIONS);
+            self.micro_ended();
+            return;
+        }
         totals.steps += 1;
         totals.samples += row.samples;
         totals.recomputed += recomputed as u64;
@@ -221,8 +262,8 @@ impl Recorder {
         self.micro_ended();
     }
 
-    fn happened(&mut self, step: u64, event: &Event) {
-        let mark = Mark::happened(self.now(), step + 1, event);
+    fn happened(&mut self, task: Task, event: &Event) {
+        let mark = Mark::happened(self.place(task), event);
         match self.marks.back_mut() {
             // The exhaustion has its mark already; what came of it is the better headline.
             Some(last) if self.is_pending && mark.kind == MarkKind::Exhausted => {

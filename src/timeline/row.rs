@@ -1,6 +1,7 @@
 //! What the record is made of. Times are nanoseconds since its beginning, memory is in bytes.
 
 use super::thin::Merge;
+use crate::batch::{Plan, Reason};
 use crate::error::{MemoryReading, Phase};
 
 /// A step, or several that were put together.
@@ -22,6 +23,34 @@ pub(super) struct StepRow {
     pub(super) reserved: Option<u64>,
     pub(super) peak: Option<u64>,
     pub(super) limit: Option<u64>,
+    pub(super) planned: Option<Planned>,
+}
+
+/// What the policy believed at a step's end.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Planned {
+    /// The largest micro-batch for which there is room, in samples; no more than the batch has.
+    pub(super) fits: Option<u64>,
+    /// The use that the micro-batches in use come to.
+    pub(super) peak: Option<u64>,
+    pub(super) reason: Reason,
+}
+
+impl Planned {
+    pub(super) fn of(plan: &Plan, samples: u64, used_before: Option<u64>) -> Self {
+        let using = plan
+            .using
+            .map_or(samples, |using| samples.min(using as u64));
+        let taken = plan.base.zip(plan.each);
+        let taken = taken.map(|(base, each)| base.saturating_add(each.saturating_mul(using)));
+        Self {
+            fits: plan.fits.map(|fits| samples.min(fits as u64)),
+            peak: used_before
+                .zip(taken)
+                .map(|(used, taken)| used.saturating_add(taken)),
+            reason: plan.reason,
+        }
+    }
 }
 
 impl Merge for StepRow {
@@ -42,6 +71,7 @@ impl Merge for StepRow {
         self.reserved = self.reserved.max(next.reserved);
         self.peak = self.peak.max(next.peak);
         self.limit = next.limit;
+        self.planned = next.planned;
     }
 }
 

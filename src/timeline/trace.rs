@@ -45,8 +45,20 @@ pub(super) fn write(recorder: &Recorder, to: &mut impl Write) -> io::Result<()> 
         let sizes = json!({
             "samples": step.samples, "micro_batches": step.micro_batches, "largest": step.most,
             "retries": step.retries, "peak_bytes": step.peak,
+            "fits": step.planned.and_then(|planned| planned.fits),
+            "planned_peak_bytes": step.planned.and_then(|planned| planned.peak),
+            "why_not_larger": step.planned.map(|planned| planned.reason.to_string()),
         });
         events.span(STEPS, &name, "step", (step.began, step.ended), sizes)?;
+    }
+    for evaluation in &recorder.evaluations {
+        let sizes = json!({
+            "samples": evaluation.samples, "micro_batches": evaluation.micro_batches, "largest": evaluation.most,
+            "retries": evaluation.retries, "peak_bytes": evaluation.peak,
+        });
+        let name = format!("evaluation {}", evaluation.last);
+        let times = (evaluation.began, evaluation.ended);
+        events.span(STEPS, &name, "evaluation", times, sizes)?;
     }
     for micro in &recorder.micro_batches {
         let name = format!("micro-batch of {}", micro.size);

@@ -4,7 +4,7 @@ use super::core::Core;
 use super::loss::Loss;
 use super::report::StepReport;
 use crate::batch::{
-    Batch, Drive, Failure, Fixed, MicroBatch, Observer, Observers, Outcome, Proven, Watch,
+    Batch, Drive, Failure, Fixed, MicroBatch, Observer, Observers, Outcome, Proven, Task, Watch,
     extent_of,
 };
 use crate::error::{Error, Phase, PolicyError, Result, WindowLost};
@@ -71,7 +71,7 @@ impl<O: Commit> AccumulatingTrainer<O> {
             peak: None,
             batches: 0,
             proven: Proven::default(),
-            observers: Observers::default(),
+            observers: Observers::default().of(Task::Training),
         })
     }
 
@@ -158,8 +158,8 @@ impl<O: Commit> AccumulatingTrainer<O> {
         });
         let peak = scope.and_then(|scope| scope.peak());
         match &run {
-            Ok(outcome) => watch.ended(outcome, peak, false),
-            Err(error) => watch.failed(error),
+            Ok(outcome) => watch.ended(outcome, peak, None, false),
+            Err(error) => watch.failed(error, None),
         }
         self.peak = self.peak.max(peak);
         if self.core.samples() == 0 {
@@ -205,8 +205,8 @@ impl<O: Commit> AccumulatingTrainer<O> {
             (self.observers).phase(self.batches, Phase::Optimizer, memory, || core.commit());
         let update_peak = scope.and_then(|scope| scope.peak());
         match &committed {
-            Ok(window) => watch.ended(&Outcome::default(), update_peak, window.is_some()),
-            Err(error) => watch.failed(error),
+            Ok(window) => watch.ended(&Outcome::default(), update_peak, None, window.is_some()),
+            Err(error) => watch.failed(error, None),
         }
         if committed.is_err() && self.core.samples() == 0 {
             // Emptied because the optimizer was called: nothing of it may count in the next window.

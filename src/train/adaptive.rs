@@ -7,7 +7,7 @@ use super::loss::Loss;
 use super::report::StepReport;
 use crate::batch::{
     Batch, BatchPolicy, BatchProcessor, Drive, Event, MicroBatch, Moment, Observers, Plan,
-    Predictive, Processed, Proven, Watch, extent_of,
+    Predictive, Processed, Proven, Task, Watch, extent_of,
 };
 use crate::error::{Error, Phase, Remedy, Result};
 use crate::memory::{DeviceMemory, PeakScope};
@@ -80,7 +80,9 @@ impl<O: Commit> AdaptiveTrainer<O> {
         seed: u64,
         observers: Observers,
     ) -> Self {
-        let evaluation = BatchProcessor::new(Predictive::new()).on(core.device());
+        let evaluation = BatchProcessor::new(Predictive::new())
+            .on(core.device())
+            .observers(observers.of(Task::Evaluation));
         let evaluation = match &memory {
             Some(memory) => evaluation.memory(memory),
             None => evaluation,
@@ -150,26 +152,28 @@ impl<O: Commit> AdaptiveTrainer<O> {
                 let update = update.as_ref().map(|(memory, scope)| (*memory, scope));
                 let window = observers.phase(step, Phase::Optimizer, update, || core.commit())?;
                 if let Some(event) = update.and_then(|(memory, scope)| over_limit(memory, scope)) {
-                    let happened = &event;
                     observers.tell(&Moment::Happened {
+                        task: observers.task,
                         step,
-                        event: happened,
+                        event: &event,
+                        plan: observers.plan(&**policy),
                     });
                     outcome.events.push(event);
                 }
                 Ok((outcome, window))
             });
+        let plan = observers.plan(&**policy);
         match stepped {
             Ok((outcome, window)) => {
                 let peak = scope.and_then(|scope| scope.peak());
-                watch.ended(&outcome, peak, window.is_some());
+                watch.ended(&outcome, peak, plan, window.is_some());
                 Ok(StepReport::new(core.updates, window, outcome, peak))
             }
             Err(error) => {
                 core.abandon();
                 let remedies = core.optimizer().remedies();
                 let error = describe(error, remedies, self.memory.as_ref(), scope);
-                watch.failed(&error);
+                watch.failed(&error, plan);
                 Err(error)
             }
         }
@@ -288,6 +292,7 @@ fn describe(
         && exhausted.micro_batch.is_none()
     {
         memory.describe(scope, None, exhausted);
+        memory.name_neighbours(exhausted);
     }
     error
 }

@@ -2,7 +2,7 @@ use candle_core::{Tensor, Var};
 
 use super::AdaptiveTrainer;
 use super::core::Core;
-use crate::batch::{BatchPolicy, Observer, Observers, Predictive};
+use crate::batch::{BatchPolicy, Observer, Observers, Predictive, Task};
 use crate::error::{ParameterError, Result};
 use crate::memory::DeviceMemory;
 use crate::optim::Commit;
@@ -42,7 +42,7 @@ impl<O: Commit> AdaptiveTrainerBuilder<O> {
             policy: None,
             buffers: Vec::new(),
             seed: 0,
-            observers: Observers::default(),
+            observers: Observers::default().of(Task::Training),
         }
     }
 

@@ -3,73 +3,66 @@
 mod order;
 mod session;
 
-use std::ffi::OsString;
+use std::sync::Arc;
 use std::time::Duration;
-
-use nvml_wrapper::Nvml;
-use nvml_wrapper::error::NvmlError;
 
 use super::source::{Look, Source};
 use super::{Health, Sample};
+use crate::facts;
+use crate::nvml::Library;
 use session::Session;
 
-/// How long a GPU that was lost is left alone before it is looked for again: that loads the library anew.
+/// How long a GPU that was lost is left alone before it is looked for again.
 const RETRY: Duration = Duration::from_secs(2);
 
 /// How often it is asked for what changes slowly or takes long.
 const CLOSE: Duration = Duration::from_secs(1);
 
-/// The names under which the driver's library is installed; the second is there with development files only.
-const NAMES: &[&str] = &["libnvidia-ml.so.1", "libnvidia-ml.so", "nvml.dll"];
-
-/// Loads NVML, from a place of the caller's or where the loader finds it.
-fn open(library: Option<&OsString>) -> Result<Nvml, NvmlError> {
-    if let Some(library) = library {
-        return Nvml::builder().lib_path(library).init();
-    }
-    let mut failure = NvmlError::LibraryNotFound;
-    for name in NAMES {
-        match Nvml::builder().lib_path(name.as_ref()).init() {
-            Ok(nvml) => return Ok(nvml),
-            // No such file; whatever else an existing library says is the answer.
-            Err(NvmlError::LibloadingError(_)) => {}
-            Err(error) => failure = error,
-        }
-    }
-    Err(failure)
-}
-
 /// All GPUs that NVML lists, in CUDA's order as far as that is known.
-pub(super) fn list(library: Option<&OsString>) -> Result<Vec<Source>, String> {
-    let describe = |error: NvmlError| error.to_string();
-    let nvml = open(library).map_err(describe)?;
-    let count = nvml.device_count().map_err(describe)?;
-    let ordinals = order::uuids();
+pub(super) fn list(library: &Arc<Library>) -> Result<Vec<Source>, String> {
+    let nvml = library.begin().map_err(describe)?;
+    let count = nvml.count().map_err(describe)?;
     let mut sources = Vec::new();
     for index in 0..count {
         // One that cannot be reached now has no identity to look for later.
-        let Ok(device) = nvml.device_by_index(index) else {
+        let Ok(device) = nvml.device(index) else {
             continue;
         };
         let Ok(uuid) = device.uuid() else { continue };
-        let cuda = ordinals.iter().position(|known| *known == uuid);
         sources.push(Source {
             name: device.name().unwrap_or_else(|_| "GPU".to_owned()),
             uuid: Some(uuid),
-            cuda,
+            cuda: None,
         });
     }
-    sources.sort_by_key(|source| source.cuda.unwrap_or(usize::MAX));
     match sources.is_empty() {
         true => Err("NVML lists no GPU".to_owned()),
-        false => Ok(sources),
+        false => Ok(in_order(sources, &order::uuids())),
+    }
+}
+
+/// First those that CUDA knows, in its order, then the rest in NVML's.
+fn in_order(mut sources: Vec<Source>, cuda: &[String]) -> Vec<Source> {
+    for source in &mut sources {
+        source.cuda = cuda
+            .iter()
+            .position(|uuid| source.uuid.as_ref() == Some(uuid));
+    }
+    sources.sort_by_key(|source| source.cuda.unwrap_or(usize::MAX));
+    sources
+}
+
+fn describe(code: u32) -> String {
+    match facts::nvml(code) {
+        Some(status) => format!("NVML: {} ({})", status.name, status.cause),
+        None => format!("NVML: return code {code}"),
     }
 }
 
 /// One GPU, found by its identity, and found again after it was lost.
 #[derive(Debug)]
 pub(super) struct Gpu {
-    library: Option<OsString>,
+    library: Arc<Library>,
     uuid: String,
     session: Option<Session>,
     retry_at: Duration,
@@ -81,7 +74,7 @@ pub(super) struct Gpu {
 
 impl Gpu {
     /// The `index`-th of all.
-    pub(super) fn new(library: Option<OsString>, uuid: String, index: usize) -> Self {
+    pub(super) fn new(library: Arc<Library>, uuid: String, index: usize) -> Self {
         Self {
             library,
             uuid,
@@ -97,8 +90,8 @@ impl Look for Gpu {
     fn look(&mut self, sample: &mut Sample) {
         if self.session.is_none() && sample.at >= self.retry_at {
             self.retry_at = sample.at.saturating_add(RETRY);
-            let nvml = open(self.library.as_ref());
-            self.session = nvml.ok().and_then(|nvml| Session::begin(nvml, &self.uuid));
+            let nvml = self.library.begin();
+            self.session = nvml.ok().and_then(|nvml| Session::begin(&nvml, &self.uuid));
         }
         sample.health = match &mut self.session {
             None => Health::Lost,
@@ -122,5 +115,31 @@ impl Look for Gpu {
         if sample.health == Health::Lost {
             self.session = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu(uuid: &str) -> Source {
+        Source {
+            name: "GPU".to_owned(),
+            uuid: Some(uuid.to_owned()),
+            cuda: None,
+        }
+    }
+
+    #[test]
+    fn cudas_order_comes_first_and_what_it_hides_last() {
+        let listed = ["a", "b", "c", "d"].map(gpu).to_vec();
+        let cuda = ["c", "a"].map(str::to_owned);
+        let ordered = in_order(listed, &cuda);
+        let seen: Vec<_> = ordered
+            .iter()
+            .map(|source| (source.uuid.as_deref().unwrap(), source.cuda))
+            .collect();
+        let expected = [("c", Some(0)), ("a", Some(1)), ("b", None), ("d", None)];
+        assert_eq!(seen, expected);
     }
 }
