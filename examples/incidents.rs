@@ -33,6 +33,7 @@ fn main() -> Result<()> {
 /// A short job with a monitor, whose incidents go to a file.
 fn make() -> Result<PathBuf> {
     let path = env::temp_dir().join("incidents.jsonl");
+    let _former = std::fs::remove_file(&path); // of another run; a log goes on with what is there
     let monitor = Monitor::builder().start()?;
     let log = IncidentLog::open(&path)?.monitor(&monitor);
     let x = Tensor::randn(0f32, 1., (64, 8), &Device::Cpu)?;

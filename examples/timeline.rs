@@ -1,6 +1,6 @@
 //! A page of what memory did in a run under pressure: `cargo run --release --example timeline -- page.html [trace.json]`.
 //!
-//! The model learns within a limit. Some texts are longer than the others and need more memory than foreseen. After a third of the
+//! The model learns within a limit, and is evaluated now and then. Some texts are longer than the others and need more memory. After a third of the
 //! run a cache takes memory away, as a neighbour on a GPU would, and gives it back later.
 
 #[path = "train_text/model.rs"]
@@ -61,6 +61,14 @@ fn main() -> anyhow::Result<()> {
         let report = trainer.step(&(&x, &x), |(x, y), _| model.loss(&x, &y))?;
         timeline.number("loss", report.loss.read()?);
         println!("{report}");
+        if step % 20 == 19 {
+            // Between steps, without gradients and so with sizes of its own.
+            let weighed = trainer.evaluate(&(&x, &x), |(x, y), _| {
+                Ok(x.dim(0)? as f64 * model.loss(&x, &y)?.to_scalar::<f32>()? as f64)
+            })?;
+            let loss = weighed.results.iter().sum::<f64>() / SAMPLES as f64;
+            timeline.number("evaluation loss", loss);
+        }
     }
     drop(cache);
     timeline.save_page("A transformer, and a cache that takes its memory", &page)?;

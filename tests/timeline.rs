@@ -38,6 +38,15 @@ fn trace(timeline: &Timeline) -> Vec<Value> {
     trace["traceEvents"].as_array().unwrap().clone()
 }
 
+/// What the page's script is given.
+fn data(timeline: &Timeline) -> Value {
+    let mut page = Vec::new();
+    timeline.write_page("", &mut page).unwrap();
+    let page = String::from_utf8(page).unwrap();
+    let data = page.split("id=\"data\">").nth(1).unwrap();
+    serde_json::from_str(data.split("</script>").next().unwrap()).unwrap()
+}
+
 /// Google's «Trace Event Format», as far as complete events, counters, instants and metadata go.
 #[test]
 fn the_trace_is_in_the_format() {
@@ -115,8 +124,7 @@ fn the_page_is_one_file_that_asks_for_nothing() {
     for outside in ["src=\"", "href=\"", "@import", "url(http", "fetch("] {
         assert!(!page.contains(outside), "{outside}");
     }
-    let data = page.split("id=\"data\">").nth(1).unwrap();
-    let data: Value = serde_json::from_str(data.split("</script>").next().unwrap()).unwrap();
+    let data = data(&timeline);
     assert_eq!(data["totals"]["steps"], 3);
     assert_eq!(data["totals"]["samples"], 24);
     assert_eq!(data["totals"]["exhaustions"], 2);
@@ -198,4 +206,45 @@ fn a_step_that_fails_is_told() {
     let failed: Vec<_> = failed.collect();
     assert_eq!(failed.len(), 1);
     assert_eq!(failed[0]["args"]["text"], "no such file");
+}
+
+/// Evaluation is in the record, apart from the steps: its sizes and its speed are others.
+#[test]
+fn evaluations_count_apart() {
+    let timeline = Timeline::new();
+    let w = Var::new(&[1f32, 2.], &Device::Cpu).unwrap();
+    let optimizer = Sgd::new_lr(vec![w.clone()], 0.1).unwrap();
+    let builder = AdaptiveTrainer::builder(vec![w.clone()], optimizer);
+    let mut trainer = builder.observer(timeline.clone()).build().unwrap();
+    let x = Tensor::ones((8, 2), DType::F32, &Device::Cpu).unwrap();
+    for _ in 0..2 {
+        trainer
+            .step(&x, |x, _| x.broadcast_mul(&w)?.sqr()?.mean_all())
+            .unwrap();
+        let evaluated = trainer.evaluate(&x, |x, _| match x.dim(0)? {
+            0..=4 => Ok(()),
+            _ => Err(candle_headroom::testing::out_of_memory()),
+        });
+        assert_eq!(evaluated.unwrap().results.len(), 2);
+    }
+    let data = data(&timeline);
+    assert_eq!(
+        (&data["totals"]["steps"], &data["totals"]["samples"]),
+        (&2.into(), &16.into())
+    );
+    assert_eq!(data["evaluations"].as_array().unwrap().len(), 2);
+    assert_eq!(data["steps"]["most"], serde_json::json!([8, 8]));
+    assert_eq!(data["steps"]["reason"][0], "nothing bounds it");
+    let mark = &data["marks"][0];
+    assert_eq!(mark["step"], 1, "it came after the first step");
+    assert!(
+        mark["text"]
+            .as_str()
+            .unwrap()
+            .starts_with("evaluation: micro-batch 8 → 4"),
+        "{mark}"
+    );
+    let events = trace(&timeline);
+    let spans = events.iter().filter(|event| event["cat"] == "evaluation");
+    assert_eq!(spans.count(), 2);
 }

@@ -91,7 +91,7 @@ impl Attempt<'_> {
         exhausted.samples = Some(samples);
     }
 
-    /// What the whole micro-batch would have taken, and what of it are activations: no more than is left beside what is known.
+    /// What the whole micro-batch would have taken, and what of it are activations: no more than came since it began.
     fn predict(&self, plan: &Plan, exhausted: &mut ResourceExhausted) {
         let (Some(base), Some(each)) = (plan.base, plan.each) else {
             return;
@@ -102,7 +102,7 @@ impl Attempt<'_> {
         exhausted.expected_peak = whole;
         if let Some(peak) = exhausted.bytes.peak {
             let known = exhausted.held.iter().map(|holding| holding.bytes).sum();
-            let most = peak.saturating_sub(known);
+            let most = peak.saturating_sub(before.unwrap_or(0).max(known));
             let holding = Holding::new(Holding::ACTIVATIONS, activations.min(most));
             exhausted.held.push(holding);
         }

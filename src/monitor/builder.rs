@@ -1,6 +1,5 @@
-use std::ffi::OsString;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,10 @@ use super::threshold::{Crossing, Ring, Watched};
 use super::watchdog::Threads;
 use super::{Monitor, Threshold};
 use crate::error::{MonitorError, Result};
-use crate::nvml::{Library, NAMES};
+use crate::nvml::{Library, NAMES, within};
+
+/// How long the driver may take to list the GPUs: it wakes those that sleep.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// What a [`Monitor`] is made of; from [`Monitor::builder`].
 ///
@@ -35,7 +37,7 @@ pub struct MonitorBuilder {
     history: usize,
     thresholds: Vec<(Threshold, Ring)>,
     sinks: Vec<Outlet>,
-    library: Option<OsString>,
+    library: Option<PathBuf>,
 }
 
 impl Default for MonitorBuilder {
@@ -82,13 +84,13 @@ impl MonitorBuilder {
 
     /// Where NVML is, if the loader does not find it by its name.
     pub fn library(mut self, path: impl AsRef<Path>) -> Self {
-        self.library = Some(path.as_ref().as_os_str().to_owned());
+        self.library = Some(path.as_ref().to_owned());
         self
     }
 
-    /// Starts the monitor, and waits for its first sample, 3 seconds at most.
+    /// Starts the monitor, and waits for its first sample: 15 seconds at most for the driver to list its GPUs, and 3 for the sample.
     ///
-    /// That there is no GPU, or no driver, is no error: then the host alone is watched, and
+    /// That there is no GPU, or no driver, or that it does not answer, is no error: then the host alone is watched, and
     /// [`Monitor::without_gpus`] says why.
     ///
     /// # Errors
@@ -104,7 +106,10 @@ impl MonitorBuilder {
             threshold.check()?;
         }
         let mut lookers: Vec<Box<dyn Look>> = Vec::new();
-        let (mut sources, without_gpus) = match self.gpus() {
+        let library = self.library.clone();
+        let asked = within(PATIENCE, move || gpus(library.as_deref()));
+        let unanswered = || Err("NVML does not answer".to_owned());
+        let (mut sources, without_gpus) = match asked.unwrap_or_else(unanswered) {
             Ok((library, sources)) => {
                 let uuids = sources.iter().filter_map(|source| source.uuid.clone());
                 for (index, uuid) in uuids.enumerate() {
@@ -140,16 +145,16 @@ impl MonitorBuilder {
             without_gpus,
         })
     }
+}
 
-    /// NVML and the GPUs that it lists, or why there are none.
-    fn gpus(&self) -> std::result::Result<(Arc<Library>, Vec<Source>), String> {
-        let library = match &self.library {
-            Some(path) => Library::load(&[path])?,
-            None => Library::load(&NAMES)?,
-        };
-        let sources = gpu::list(&library)?;
-        Ok((library, sources))
-    }
+/// NVML and the GPUs that it lists, or why there are none.
+fn gpus(library: Option<&Path>) -> std::result::Result<(Arc<Library>, Vec<Source>), String> {
+    let library = match library {
+        Some(path) => Library::load(&[path])?,
+        None => Library::load(&NAMES)?,
+    };
+    let sources = gpu::list(&library)?;
+    Ok((library, sources))
 }
 
 impl fmt::Debug for MonitorBuilder {

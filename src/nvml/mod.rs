@@ -6,16 +6,20 @@
 
 mod device;
 mod library;
+mod memory;
 #[cfg(feature = "cuda")]
 mod neighbours;
+mod patience;
 mod processes;
 
 use std::ffi::c_char;
 
-pub(crate) use device::{Device, Memory, Remapped};
+pub(crate) use device::Device;
 pub(crate) use library::{Library, NAMES, Nvml};
+pub(crate) use memory::{Memory, Remapped};
 #[cfg(feature = "cuda")]
 pub(crate) use neighbours::neighbours;
+pub(crate) use patience::within;
 pub(crate) use processes::Processes;
 
 /// A value, or the return code that came instead of it.

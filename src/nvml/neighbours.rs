@@ -1,28 +1,17 @@
 //! Who else holds memory of a GPU.
 
 use std::fs;
-use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
 
-use super::{Library, NAMES, Processes, knows_processes};
+use super::{Library, NAMES, Processes, knows_processes, within};
 use crate::error::Neighbour;
 
 /// The other processes on a GPU, by what they hold, the most first; none where NVML is not there, does not tell, or takes longer than
-/// `patience`: a call into a driver in trouble may never come back, and is then left behind in its thread.
+/// `patience`.
 pub(crate) fn neighbours(uuid: &str, patience: Duration) -> Vec<Neighbour> {
-    let (sender, receiver) = mpsc::channel();
     let uuid = uuid.to_owned();
-    let thread = thread::Builder::new().name("headroom-nvml".to_owned());
-    let asked = thread.spawn(move || {
-        // Nobody may be waiting any longer.
-        let _ = sender.send(ask(&uuid));
-    });
-    match asked {
-        Ok(_) => receiver.recv_timeout(patience).ok().flatten(),
-        Err(_) => None,
-    }
-    .unwrap_or_default()
+    let asked = within(patience, move || ask(&uuid));
+    asked.flatten().unwrap_or_default()
 }
 
 fn ask(uuid: &str) -> Option<Vec<Neighbour>> {

@@ -5,6 +5,7 @@ mod page;
 mod recorder;
 mod row;
 mod thin;
+mod totals;
 mod trace;
 
 use std::fmt;

@@ -2,8 +2,9 @@ use std::collections::VecDeque;
 use std::time::{Instant, SystemTime};
 
 use super::mark::{Mark, MarkKind, Place};
-use super::row::{MicroRow, Number, PhaseRow, PhaseTotal, Planned, StepRow};
+use super::row::{MicroRow, Number, PhaseRow, Planned, StepRow};
 use super::thin::Thinned;
+use super::totals::Totals;
 use crate::batch::{Event, Moment, Task};
 use crate::error::{MemoryReading, Phase};
 
@@ -17,16 +18,6 @@ const MARKS: usize = 512;
 const EVALUATIONS: usize = 1024;
 const NUMBERS: usize = 2048;
 const NAMES: usize = 8;
-
-/// The phases in the order in which a micro-batch goes through them.
-pub(super) const ORDER: [Phase; 6] = [
-    Phase::Load,
-    Phase::Transfer,
-    Phase::Forward,
-    Phase::Backward,
-    Phase::Accumulate,
-    Phase::Optimizer,
-];
 
 #[derive(Debug, Clone)]
 pub(super) struct Recorder {
@@ -49,20 +40,6 @@ pub(super) struct Recorder {
     last_step: u64,
     /// A mark for an exhaustion that may yet be tried again.
     is_pending: bool,
-}
-
-/// Of the whole run, whatever the buffers have forgotten.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Totals {
-    pub(super) steps: u64,
-    pub(super) samples: u64,
-    pub(super) recomputed: u64,
-    pub(super) exhaustions: u64,
-    pub(super) failures: u64,
-    pub(super) peak: Option<u64>,
-    pub(super) marks: u64,
-    /// In [`ORDER`].
-    pub(super) phases: [PhaseTotal; ORDER.len()],
 }
 
 impl Recorder {
@@ -224,12 +201,7 @@ impl Recorder {
         // The reading is the highest since the micro-batch began: it is this phase's where it rose during it.
         let own = peak.filter(|_| peak > self.running_peak).max(in_use);
         self.running_peak = self.running_peak.max(peak);
-        let index = ORDER.iter().position(|phase| *phase == row.phase);
-        if let Some(total) = index.and_then(|index| self.totals.phases.get_mut(index)) {
-            total.count += 1;
-            total.nanoseconds += row.ended.saturating_sub(row.began);
-            total.peak = total.peak.max(own);
-        }
+        self.totals.phase(&row, own);
         push(&mut self.phases, row, PHASES);
     }
 
@@ -247,18 +219,16 @@ impl Recorder {
     }
 
     fn step(&mut self, task: Task, row: StepRow, recomputed: usize) {
-        let totals = &mut self.totals;
-        if task == Task::Evaluation {
-            totals.peak = totals.peak.max(row.peak);
-            push(&mut self.evaluations, row, EVALUATIONS);
-            self.micro_ended();
-            return;
+        self.totals.peak = self.totals.peak.max(row.peak);
+        match task {
+            Task::Evaluation => push(&mut self.evaluations, row, EVALUATIONS),
+            _ => {
+                self.totals.steps += 1;
+                self.totals.samples += row.samples;
+                self.totals.recomputed += recomputed as u64;
+                self.steps.push(row);
+            }
         }
-        totals.steps += 1;
-        totals.samples += row.samples;
-        totals.recomputed += recomputed as u64;
-        totals.peak = totals.peak.max(row.peak);
-        self.steps.push(row);
         self.micro_ended();
     }
 

@@ -114,12 +114,3 @@ impl Merge for Number {
         self.at = next.at;
     }
 }
-
-/// What all runs of one phase took together.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct PhaseTotal {
-    pub(super) count: u64,
-    pub(super) nanoseconds: u64,
-    /// The highest use that was met in it.
-    pub(super) peak: Option<u64>,
-}

@@ -13,6 +13,7 @@ use super::row::PhaseRow;
 const STEPS: u32 = 1;
 const MICRO_BATCHES: u32 = 2;
 const PHASES: u32 = 3;
+const EVALUATIONS: u32 = 4;
 
 pub(super) fn write(recorder: &Recorder, to: &mut impl Write) -> io::Result<()> {
     let process = std::process::id();
@@ -33,6 +34,7 @@ pub(super) fn write(recorder: &Recorder, to: &mut impl Write) -> io::Result<()> 
         (STEPS, "steps"),
         (MICRO_BATCHES, "micro-batches"),
         (PHASES, "phases"),
+        (EVALUATIONS, "evaluations"),
     ] {
         events.name("thread_name", row, name)?;
     }
@@ -58,7 +60,7 @@ pub(super) fn write(recorder: &Recorder, to: &mut impl Write) -> io::Result<()> 
         });
         let name = format!("evaluation {}", evaluation.last);
         let times = (evaluation.began, evaluation.ended);
-        events.span(STEPS, &name, "evaluation", times, sizes)?;
+        events.span(EVALUATIONS, &name, "evaluation", times, sizes)?;
     }
     for micro in &recorder.micro_batches {
         let name = format!("micro-batch of {}", micro.size);

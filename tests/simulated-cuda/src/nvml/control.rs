@@ -28,6 +28,9 @@ static ORDERS: Mutex<Orders> = Mutex::new(Orders {
     lost: Vec::new(),
 });
 
+/// Whether NVML lists the devices from the last to the first.
+pub static REVERSED: AtomicBool = AtomicBool::new(false);
+
 /// Whether anything was ever ordered: who measures what a program costs must not measure this.
 static ANY: AtomicBool = AtomicBool::new(false);
 
@@ -155,5 +158,12 @@ pub extern "C" fn simulated_nvml_lose(device: u32, is_lost: bool) -> i32 {
     if is_lost {
         orders.lost.push(device);
     }
+    0
+}
+
+/// Whether NVML lists the devices from the last to the first: its order is that of the PCI bus, CUDA's need not be.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_nvml_reverse(is_reversed: bool) -> i32 {
+    REVERSED.store(is_reversed, Ordering::Release);
     0
 }

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::Ordering;
 
-use super::control::is_lost;
+use super::control::{REVERSED, is_lost};
 use super::{
     INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, NvmlResult, answer, device, give, invalid,
 };
@@ -98,7 +98,7 @@ unsafe fn text_of<'a>(text: *const c_char) -> NvmlResult<&'a str> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: u32, to: *mut u64) -> u32 {
     // SAFETY: the caller passes a place for one handle.
-    answer(|| unsafe { give_device(to, INVALID_ARGUMENT, |ordinal| ordinal == index as usize) })
+    answer(|| unsafe { give_device(to, INVALID_ARGUMENT, |ordinal| place(ordinal) == index as usize) })
 }
 
 /// A device by its identity.
@@ -124,6 +124,14 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(
             |full: String| full.eq_ignore_ascii_case(text) || full[4..].eq_ignore_ascii_case(text);
         give_device(to, NOT_FOUND, |ordinal| named(pci_bus_id(ordinal)))
     })
+}
+
+/// A device's place in NVML's order.
+fn place(ordinal: usize) -> usize {
+    match REVERSED.load(Ordering::Acquire) {
+        true => simulator::count() - 1 - ordinal,
+        false => ordinal,
+    }
 }
 
 /// A device's identity as text: `GPU-` and the bytes of `cuDeviceGetUuid`.
@@ -164,7 +172,7 @@ pub unsafe extern "C" fn nvmlDeviceGetIndex(handle: u64, index: *mut u32) -> u32
     answer(|| {
         let device = device("nvmlDeviceGetIndex", handle)?;
         // SAFETY: the caller passes a place for one number.
-        unsafe { give(index, device.ordinal as u32) }
+        unsafe { give(index, place(device.ordinal) as u32) }
     })
 }
 

@@ -1,16 +1,23 @@
-//! The record as one file for a browser. The page's own parts are `page.html`, `page.css` and `page.js`.
+//! The record as one file for a browser. The page's own parts lie beside this file.
 
 use std::io::{self, Write};
 use std::time::UNIX_EPOCH;
 
 use serde_json::{Value, json};
 
-use super::recorder::{ORDER, Recorder};
+use super::recorder::Recorder;
 use super::row::StepRow;
+use super::totals::ORDER;
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("page.js");
+const SCRIPT: &str = concat!(
+    include_str!("words.js"),
+    include_str!("chart.js"),
+    include_str!("hover.js"),
+    include_str!("phases.js"),
+    include_str!("build.js"),
+);
 
 /// So many of the latest phases are on the page; all that are kept are in the trace.
 const PHASES: usize = 4000;
