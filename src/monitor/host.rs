@@ -8,8 +8,8 @@ use super::source::Look;
 
 /// `/proc/meminfo` has some 1.5 KB; what is asked for stands in its first lines.
 const ROOM: usize = 256;
-/// How often the machine's memory is read: Linux adds it up each time, which takes it longer than all the rest of a sample.
-const MACHINE: Duration = Duration::from_millis(500);
+/// How often the files are read: Linux adds their numbers up each time, which takes it longer than all the rest of a sample.
+const ROUND: Duration = Duration::from_millis(500);
 /// Of the values that Linux hands to a program, the size of a page.
 const PAGE_SIZE: usize = 6;
 
@@ -21,8 +21,9 @@ pub(super) struct Host {
     page: Option<u64>,
     total: Option<u64>,
     free: Option<u64>,
-    /// When those two are read next.
-    machine_at: Duration,
+    process: Option<u64>,
+    /// When those are read next.
+    read_at: Duration,
 }
 
 impl Host {
@@ -33,26 +34,28 @@ impl Host {
             page: page_size(&fs::read("/proc/self/auxv").unwrap_or_default()),
             total: None,
             free: None,
-            machine_at: Duration::ZERO,
+            process: None,
+            read_at: Duration::ZERO,
         }
     }
 }
 
 impl Look for Host {
     fn look(&mut self, sample: &mut Sample) {
-        let mut buffer = [0; ROOM];
-        if sample.at >= self.machine_at {
-            self.machine_at = sample.at.saturating_add(MACHINE);
+        if sample.at >= self.read_at {
+            self.read_at = sample.at.saturating_add(ROUND);
+            let mut buffer = [0; ROOM];
             let text = read(self.meminfo.as_ref(), &mut buffer);
             self.total = kibibytes(text, b"MemTotal:");
             self.free = kibibytes(text, b"MemAvailable:");
+            let pages = resident_pages(read(self.statm.as_ref(), &mut buffer));
+            let both = pages.zip(self.page);
+            self.process = both.and_then(|(pages, page)| pages.checked_mul(page));
         }
         (sample.total, sample.free) = (self.total, self.free);
         let both = sample.total.zip(sample.free);
         sample.used = both.map(|(total, free)| total.saturating_sub(free));
-        let pages = resident_pages(read(self.statm.as_ref(), &mut buffer));
-        let both = pages.zip(self.page);
-        sample.process = both.and_then(|(pages, page)| pages.checked_mul(page));
+        sample.process = self.process;
     }
 }
 

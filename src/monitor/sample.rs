@@ -36,7 +36,7 @@ pub struct Sample {
     pub used: Option<u64>,
     /// Memory left, in bytes; on the host what can be had without swapping.
     pub free: Option<u64>,
-    /// What this process holds, in bytes: on the host its resident memory. `None` in most containers, where the driver lists processes
+    /// What this process holds, in bytes: on the host its resident memory, read twice a second at most. `None` in most containers, where the driver lists processes
     /// by the host's numbers.
     pub process: Option<u64>,
     /// What other processes hold on the GPU, in bytes; `None` where `process` is, since they cannot be told apart then.

@@ -1,5 +1,7 @@
 //! NVML while it answers for one GPU.
 
+use std::sync::Arc;
+
 use crate::monitor::{Health, HeldDown, Sample};
 use crate::nvml::{self, Device, Nvml, Processes, knows_processes};
 
@@ -9,7 +11,8 @@ pub(super) struct Session {
     /// Fields that this GPU or this driver does not have: not asked for again.
     unsupported: u32,
     processes: Processes,
-    knows_processes: bool,
+    /// This one's number, where the driver's list means the same by it.
+    own_process: Option<u32>,
     /// What changes slowly, as last asked for.
     slow: Slow,
 }
@@ -41,12 +44,12 @@ enum Field {
 }
 
 impl Session {
-    pub(super) fn begin(nvml: &std::sync::Arc<Nvml>, uuid: &str) -> Option<Self> {
+    pub(super) fn begin(nvml: &Arc<Nvml>, uuid: &str) -> Option<Self> {
         Some(Self {
             device: nvml.device_by_uuid(uuid).ok()?,
             unsupported: 0,
             processes: Processes::default(),
-            knows_processes: knows_processes(),
+            own_process: knows_processes().then(std::process::id),
             slow: Slow::default(),
         })
     }
@@ -94,9 +97,9 @@ impl Session {
 
     /// Into a list that is kept: a sample allocates nothing.
     fn look_at_processes(&mut self, sample: &mut Sample) -> Result<(), Health> {
-        if !self.knows_processes {
+        let Some(own) = self.own_process else {
             return Ok(());
-        }
+        };
         let mut processes = std::mem::take(&mut self.processes);
         let listed = self.ask(Field::Processes, |device| {
             device.list_processes(&mut processes)
@@ -105,7 +108,6 @@ impl Session {
         if listed?.is_none() {
             return Ok(());
         }
-        let own = std::process::id();
         let mut others = Some(0u64);
         for (process, bytes) in self.processes.iter() {
             match process == own {
