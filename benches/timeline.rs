@@ -5,7 +5,8 @@
 mod support;
 
 use candle_headroom::{
-    AdaptiveTrainer, DeviceMemory, Fixed, IncidentLog, Timeline, TrackingAllocator,
+    AdaptiveTrainer, BatchPolicy, Completed, DeviceMemory, Failed, Fixed, IncidentLog, Plan,
+    Predictive, Timeline, TrackingAllocator,
 };
 use candle_nn::{Optimizer, SGD};
 use support::transformer::Config;
@@ -16,6 +17,28 @@ static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
 
 const MICRO_BATCHES: usize = 4;
 
+/// A size that stays, so that all steps are alike, and what the default policy makes of them, which observers are told.
+#[derive(Debug)]
+struct Planned(Fixed, Predictive);
+
+impl BatchPolicy for Planned {
+    fn size(&self, remaining: usize) -> usize {
+        self.0.size(remaining)
+    }
+
+    fn succeeded(&mut self, completed: &Completed) {
+        self.1.succeeded(completed);
+    }
+
+    fn failed(&mut self, failed: &Failed<'_>) {
+        self.0.failed(failed);
+    }
+
+    fn plan(&self) -> Option<Plan> {
+        self.1.plan()
+    }
+}
+
 /// A step's time with a record over that without.
 fn ratio(title: &str, config: Config, size: usize, rounds: usize) -> candle_headroom::Result<f64> {
     let job = Job::new(config, MICRO_BATCHES * size)?;
@@ -23,7 +46,8 @@ fn ratio(title: &str, config: Config, size: usize, rounds: usize) -> candle_head
     let builder = || -> candle_headroom::Result<_> {
         let sgd = SGD::new(job.vars.clone(), 1e-4)?;
         let builder = AdaptiveTrainer::builder(job.vars.clone(), sgd);
-        Ok(builder.memory(&memory).policy(Fixed::new(size)?))
+        let policy = Planned(Fixed::new(size)?, Predictive::new());
+        Ok(builder.memory(&memory).policy(policy))
     };
     let timeline = Timeline::new();
     let incidents = IncidentLog::open("/dev/null")?;

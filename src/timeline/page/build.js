@@ -37,11 +37,11 @@ function build() {
     const keys = html(head, 'div', 'keys');
     const shown = panel.lines.filter(line => known(line.value).length);
     if (panel.marks) {
-      for (const line of shown) html(keys, 'span', 'key', line.name).style.setProperty('--c', `var(${line.colour})`);
+      for (const line of shown) html(keys, 'span', line.dots ? 'key dash' : 'key', line.name).style.setProperty('--c', `var(${line.colour})`);
       if (evaluations.length) html(keys, 'span', 'key box', 'evaluation').style.setProperty('--c', 'var(--rate)');
       if (limit) html(keys, 'span', 'key dash', 'limit').style.setProperty('--c', 'var(--limit)');
     } else if (shown.length > 1) {
-      for (const line of shown) html(keys, 'span', 'key', line.name).style.setProperty('--c', `var(${line.colour})`);
+      for (const line of shown) html(keys, 'span', line.dots ? 'key dash' : 'key', line.name).style.setProperty('--c', `var(${line.colour})`);
     } else if (shown.length) {
       const values = known(shown[0].value);
       html(keys, 'span', '', `last ${panel.unit(values.at(-1))}`);
