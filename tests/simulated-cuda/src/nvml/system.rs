@@ -98,7 +98,11 @@ unsafe fn text_of<'a>(text: *const c_char) -> NvmlResult<&'a str> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: u32, to: *mut u64) -> u32 {
     // SAFETY: the caller passes a place for one handle.
-    answer(|| unsafe { give_device(to, INVALID_ARGUMENT, |ordinal| place(ordinal) == index as usize) })
+    answer(|| unsafe {
+        give_device(to, INVALID_ARGUMENT, |ordinal| {
+            place(ordinal) == index as usize
+        })
+    })
 }
 
 /// A device by its identity.
