@@ -75,6 +75,14 @@ impl Place {
             Self::Cuda(ordinal) => DeviceMemory::cuda(ordinal).limit(limit).open(),
         }
     }
+
+    /// Among candle's CUDA devices.
+    pub fn ordinal(self) -> Option<usize> {
+        match self {
+            Self::Cpu => None,
+            Self::Cuda(ordinal) => Some(ordinal),
+        }
+    }
 }
 
 impl FromStr for Place {

@@ -36,8 +36,13 @@ impl Watching {
         };
         let monitor = monitor.map(|monitor| {
             let curves = timeline.clone();
+            // Of a machine with many GPUs the one at work is enough, and the host.
+            let ordinal = arguments.device.ordinal();
             let subscription = monitor.subscribe(move |source, sample| {
-                // GPUs say how busy and how hot they are, the host how much memory is left.
+                if source.uuid.is_some() && (ordinal.is_none() || source.cuda != ordinal) {
+                    return;
+                }
+                // A GPU says how busy and how hot it is, the host how much memory is taken.
                 let numbers = [
                     ("busy, %", sample.utilisation.map(|percent| percent as f64)),
                     ("°C", sample.temperature.map(|celsius| celsius as f64)),
