@@ -39,7 +39,8 @@
 //! # Features
 //! None is on by default, and the default build runs on the CPU. `cuda` turns on candle's CUDA backend and
 //! [`DeviceMemory::cuda`]. `serde` makes [`Report`], [`MemoryModel`], [`Plan`] and [`Explanation`] serializable. `metrics` adds a sink for the
-//! crate of that name. `testing` adds a module of that name, which makes memory run out on purpose.
+//! crate of that name. `nvtx` adds `NvtxRanges`, which shows phases in NVIDIA's profilers. `testing` adds a module of that name,
+//! which makes memory run out on purpose.
 
 #![deny(missing_docs, clippy::undocumented_unsafe_blocks)]
 #![warn(missing_debug_implementations)]
@@ -54,6 +55,8 @@ mod incident;
 mod memory;
 mod monitor;
 mod nvml;
+#[cfg(feature = "nvtx")]
+mod nvtx;
 mod optim;
 mod output;
 #[cfg(feature = "testing")]
@@ -91,6 +94,8 @@ pub use monitor::{
     Crossing, CsvSink, Health, HeldDown, JsonLinesSink, Monitor, MonitorBuilder, Sample, Sink,
     Source, Subscription, Threshold,
 };
+#[cfg(feature = "nvtx")]
+pub use nvtx::NvtxRanges;
 pub use optim::{
     Adafactor, Adam, AdamW, Algorithm, Commit, Foreign, Fused, FusedBuilder, Group, GroupOptions,
     LearningRate, Lion, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd,
