@@ -29,6 +29,7 @@
 //! | how do parameters move? | [`AdamW`], [`Adam`], [`Sgd`], [`Lion`], [`Adafactor`], [`LearningRate`], [`Commit`] for any other |
 //! | is this machine fit, and if not, what to do? | [`Environment`], [`Report`], [`Finding`] |
 //! | who drives? | [`GradientAccumulator`], [`AccumulatingTrainer`], [`AdaptiveTrainer`] |
+//! | what happened, and what is the GPU doing? | [`Timeline`], [`IncidentLog`], [`Monitor`], [`Observer`] for your own |
 //!
 //! # What it is not
 //! No training framework: no data loaders, no metrics, no checkpoints of your model. No memory manager: on a GPU the driver's own pool
@@ -37,7 +38,8 @@
 //!
 //! # Features
 //! None is on by default, and the default build runs on the CPU. `cuda` turns on candle's CUDA backend and
-//! [`DeviceMemory::cuda`]. `serde` makes [`Report`], [`MemoryModel`], [`Plan`] and [`Explanation`] serializable. `testing` adds a module of that name,
+//! [`DeviceMemory::cuda`]. `serde` makes [`Report`], [`MemoryModel`], [`Plan`] and [`Explanation`] serializable. `metrics` adds a sink for the
+//! crate of that name. `nvtx` adds `NvtxRanges`, which shows phases in NVIDIA's profilers. `testing` adds a module of that name,
 //! which makes memory run out on purpose.
 
 #![deny(missing_docs, clippy::undocumented_unsafe_blocks)]
@@ -49,39 +51,57 @@ mod environment;
 mod error;
 mod facts;
 mod files;
+mod incident;
 mod memory;
+mod monitor;
+mod nvml;
+#[cfg(feature = "nvtx")]
+mod nvtx;
 mod optim;
+mod output;
 #[cfg(feature = "testing")]
 pub mod testing;
 #[cfg(not(feature = "testing"))]
 mod testing;
+mod timeline;
 mod train;
 
 pub use bytesize::ByteSize;
 
 pub use batch::{
     Batch, BatchPolicy, BatchProcessor, Completed, Decay, Event, Extent, Failed, Fixed, Halving,
-    MemoryModel, MicroBatch, Plan, Prediction, Predictive, Processed, Reason, find_batch_size,
-    find_batch_size_within, process_batches,
+    MemoryModel, MicroBatch, Moment, Observer, Plan, Prediction, Predictive, Processed, Reason,
+    Task, find_batch_size, find_batch_size_within, process_batches,
 };
 pub use environment::{
     Coloured, Environment, Finding, FindingCode, Gpu, Report, Requirement, Severity,
     UnknownRequirement,
 };
 pub use error::{
-    BatchError, Cause, DeviceFault, Error, ErrorExt, LossError, MemoryError, MemoryReading,
-    OptimizerError, ParameterError, Phase, PolicyError, Remedy, Resource, ResourceExhausted,
-    Result, StateError, UpdateInterrupted, WindowLost,
+    BatchError, Cause, DeviceFault, Error, ErrorExt, Holding, LossError, MemoryError,
+    MemoryReading, MonitorError, Neighbour, OptimizerError, OutputError, ParameterError, Phase,
+    PolicyError, Remedy, Resource, ResourceExhausted, Result, StateError, UpdateInterrupted,
+    WindowLost,
 };
+pub use incident::{Incident, IncidentLog, IncidentSummary, Incidents};
 pub use memory::{
     AUTO_FRACTION, CudaMemoryBuilder, DEVICE_AUTO_FRACTION, DeviceMemory, Enforcement, Growth,
     HostMemoryBuilder, Limit, MemoryStats, OverLimit, PEAK_ERROR, PeakScope, TrackingAllocator,
 };
+#[cfg(feature = "metrics")]
+pub use monitor::MetricsSink;
+pub use monitor::{
+    Crossing, CsvSink, Health, HeldDown, JsonLinesSink, Monitor, MonitorBuilder, Sample, Sink,
+    Source, Subscription, Threshold,
+};
+#[cfg(feature = "nvtx")]
+pub use nvtx::NvtxRanges;
 pub use optim::{
     Adafactor, Adam, AdamW, Algorithm, Commit, Foreign, Fused, FusedBuilder, Group, GroupOptions,
     LearningRate, Lion, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd,
     Progress, Sgd, StateDict,
 };
+pub use timeline::Timeline;
 pub use train::{
     AccumulatingTrainer, AdaptiveTrainer, AdaptiveTrainerBuilder, Explanation, GradientAccumulator,
     Loss, StepLoss, StepReport, Window,
@@ -102,4 +122,6 @@ mod documents {
     mod optimizers {}
     #[doc = include_str!("../docs/environment.md")]
     mod environment {}
+    #[doc = include_str!("../docs/watching.md")]
+    mod watching {}
 }

@@ -370,7 +370,10 @@ fn texts_say_what_is_known_and_nothing_else() {
         "out of device memory in backward of a micro-batch of 8 (samples 16..24): the limit is reached (300.0 MiB of 256.0 MiB used)"
     );
     let long = format!("{exhausted:#}");
-    assert!(long.contains("\n  peak       300.0 MiB"), "{long}");
+    assert!(
+        long.contains("\n  highest use                     300.0 MiB  117 %"),
+        "{long}"
+    );
     assert!(!long.contains("free"), "{long}");
     assert_eq!(format!("{exhausted:?}"), long);
 }

@@ -60,6 +60,61 @@ fn a_seed_gives_the_same_run() {
     assert_ne!(losses("7"), losses("8"));
 }
 
+/// All that a run can leave to look at.
+#[test]
+fn it_leaves_a_page_a_trace_and_its_incidents() {
+    let folder = std::env::temp_dir().join(format!("train-text-watched-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let (page, trace, incidents) = (path("out.html"), path("out.json"), path("out.jsonl"));
+    let watched = [
+        "--report",
+        &page,
+        "--trace",
+        &trace,
+        "--incidents",
+        &incidents,
+        "--monitor",
+    ];
+    let output = train_text(&[&SHORT[..], &["--budget", "16MiB"], &watched].concat());
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("out.jsonl: no exhaustion"), "{text}");
+    let read = |path: &str| std::fs::read_to_string(path).unwrap();
+    assert!(read(&page).contains("\"name\":\"loss\""));
+    assert!(read(&page).contains("host: GiB used"));
+    let trace: serde_json::Value = serde_json::from_str(&read(&trace)).unwrap();
+    let counters = trace["traceEvents"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|event| event["ph"] == "C");
+    let names: Vec<_> = counters
+        .filter_map(|event| event["name"].as_str())
+        .collect();
+    assert!(
+        ["in use", "limit", "loss"]
+            .iter()
+            .all(|name| names.contains(name)),
+        "{names:?}"
+    );
+    let lines = read(&incidents);
+    let grown = lines.lines().next().unwrap();
+    assert!(
+        grown.contains("micro-batch 1 → ") && grown.contains("there is room"),
+        "{grown}"
+    );
+    assert!(
+        grown.contains("\"plan\":{") && grown.contains("\"samples\":[{"),
+        "{grown}"
+    );
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
 /// One clear line, and status 2.
 #[test]
 fn bad_input_is_refused_in_one_line() {
@@ -78,6 +133,8 @@ fn bad_input_is_refused_in_one_line() {
         (vec!["--budget", "1KiB"], "below"),
         (vec!["--budget", "4MiB"], "a single sample does not fit"),
         (vec!["no-such-file"], "no-such-file"),
+        (vec!["--report", "/no/folder/x.html"], "/no/folder/x.html"),
+        (vec!["--incidents", "/no/folder/x"], "/no/folder/x"),
         #[cfg(not(feature = "cuda"))]
         (vec!["--device", "cuda:0"], "without its feature `cuda`"),
         #[cfg(feature = "cuda")]

@@ -32,6 +32,18 @@ pub struct Arguments {
     /// No budget: each batch at once.
     #[arg(long)]
     pub unlimited: bool,
+    /// A page for a browser, written at the end: memory, micro-batches, throughput and events.
+    #[arg(long, value_name = "HTML")]
+    pub report: Option<PathBuf>,
+    /// A trace for https://ui.perfetto.dev, written at the end.
+    #[arg(long, value_name = "JSON")]
+    pub trace: Option<PathBuf>,
+    /// What goes wrong, a line each as it happens; a file that is there is gone on with.
+    #[arg(long, value_name = "JSONL")]
+    pub incidents: Option<PathBuf>,
+    /// Watches the GPUs and the host meanwhile: their curves are on the page and in the trace, the last samples with each incident.
+    #[arg(long)]
+    pub monitor: bool,
 }
 
 impl Arguments {
@@ -61,6 +73,14 @@ impl Place {
         match self {
             Self::Cpu => DeviceMemory::host().limit(limit).open(),
             Self::Cuda(ordinal) => DeviceMemory::cuda(ordinal).limit(limit).open(),
+        }
+    }
+
+    /// Among candle's CUDA devices.
+    pub fn ordinal(self) -> Option<usize> {
+        match self {
+            Self::Cpu => None,
+            Self::Cuda(ordinal) => Some(ordinal),
         }
     }
 }

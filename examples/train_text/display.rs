@@ -1,5 +1,6 @@
 //! What the user sees while and after it trains.
 
+use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,12 @@ pub struct Display {
     budget: Option<ByteSize>,
     steps: usize,
     totals: Totals,
+    /// Peaks as shares of the budget, or of the highest so far.
+    peaks: VecDeque<u64>,
 }
+
+/// So many steps fit into the bar's line.
+const SPARKS: usize = 16;
 
 #[derive(Default)]
 struct Totals {
@@ -29,7 +35,7 @@ struct Totals {
 
 impl Display {
     pub fn new(steps: usize, budget: Option<ByteSize>) -> Result<Self> {
-        let style = "{bar:30} {pos}/{len}  {msg}  {elapsed}";
+        let style = "{bar:20} {pos}/{len}  {msg}  {elapsed}";
         let bar = ProgressBar::new(steps as u64).with_style(ProgressStyle::with_template(style)?);
         bar.enable_steady_tick(Duration::from_millis(200));
         Ok(Self {
@@ -38,6 +44,7 @@ impl Display {
             budget,
             steps,
             totals: Totals::default(),
+            peaks: VecDeque::new(),
         })
     }
 
@@ -61,8 +68,9 @@ impl Display {
             .map(ByteSize)
             .map_or("n/a".to_owned(), |peak| peak.to_string());
         let message = format!(
-            "loss {loss:.3}  micro-batch {}  peak {peak}",
-            report.micro_batch()
+            "loss {loss:.3}  micro-batch {}  peak {peak} {}",
+            report.micro_batch(),
+            self.sparkline(report.peak),
         );
         self.bar.set_message(message);
         self.bar.inc(1);
@@ -73,6 +81,22 @@ impl Display {
             println!("{report}");
         }
         Ok(())
+    }
+
+    /// The last steps' peaks, a full block for the whole budget.
+    fn sparkline(&mut self, peak: Option<u64>) -> String {
+        const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+        self.peaks.extend(peak);
+        if self.peaks.len() > SPARKS {
+            self.peaks.pop_front();
+        }
+        let highest = self.peaks.iter().copied().max().unwrap_or(1);
+        let whole = self.budget.map_or(highest, |budget| budget.as_u64());
+        let block = |peak: &u64| {
+            let share = *peak as f64 / whole.max(1) as f64;
+            BLOCKS[((share * 8.) as usize).min(7)]
+        };
+        self.peaks.iter().map(block).collect()
     }
 
     /// The closing table.

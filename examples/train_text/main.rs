@@ -6,6 +6,7 @@ mod arguments;
 mod corpus;
 mod display;
 mod model;
+mod watching;
 
 use std::process::ExitCode;
 
@@ -20,6 +21,7 @@ use display::Display;
 use model::{Config, Transformer};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use watching::Watching;
 
 #[global_allocator]
 static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
@@ -70,20 +72,31 @@ fn run(arguments: &Arguments) -> Result<()> {
         ..ParamsAdamW::default()
     };
     let optimizer = AdamW::new(&varmap, params)?;
-    let mut trainer = AdaptiveTrainer::builder(vars, optimizer)
+    let watching = Watching::begin(arguments)?;
+    let mut builder = AdaptiveTrainer::builder(vars, optimizer)
         .memory(&memory)
         .seed(arguments.seed)
-        .build()?;
+        .observer(watching.timeline());
+    if let Some(incidents) = watching.incidents() {
+        builder = builder.observer(incidents);
+    }
+    let mut trainer = builder.build()?;
     let mut display = Display::new(arguments.steps, budget)?;
     for _ in 0..arguments.steps {
         let batch = corpus.batch(arguments.batch, arguments.context, &mut rng)?;
         // Only the micro-batch moves to the device.
-        let report = trainer.step(&batch, |(bytes, next), _| {
+        let stepped = trainer.step(&batch, |(bytes, next), _| {
             model.loss(&bytes.to_device(device)?, &next.to_device(device)?)
-        })?;
+        });
+        if stepped.is_err() {
+            watching.finish(arguments)?;
+        }
+        let report = stepped?;
+        watching.step(&report)?;
         display.step(&report)?;
     }
     display.finish();
+    watching.finish(arguments)?;
     println!(
         "\n{}\n",
         sample(&model, &corpus, arguments.context, device, &mut rng)?

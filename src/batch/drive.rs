@@ -6,7 +6,9 @@ use std::time::Instant;
 
 use candle_core::Device;
 
-use super::{Attempt, BatchPolicy, Completed, Event, Extent, Failed, MicroBatch, Reason};
+use super::{
+    Attempt, BatchPolicy, Completed, Event, Extent, Failed, MicroBatch, Moment, Observers, Reason,
+};
 use crate::error::{Cause, Error, PolicyError, ResourceExhausted, Result};
 use crate::memory::{DeviceMemory, recover, settle, unmask};
 
@@ -65,6 +67,7 @@ pub(crate) struct Drive<'a> {
     pub(crate) step: u64,
     pub(crate) base_seed: u64,
     pub(crate) proven: &'a mut Proven,
+    pub(crate) observers: &'a Observers,
 }
 
 /// The largest micro-batch that has ever gone well: only up to its size a failure may be a passing one.
@@ -121,6 +124,11 @@ impl Drive<'_> {
                 Ok(()) => {
                     let elapsed = began.zip(self.clock()?).map(|(began, now)| now - began);
                     let completed = current.completed(elapsed);
+                    self.observers.tell(&Moment::MicroBatchEnded {
+                        task: self.observers.task,
+                        micro: &current.micro,
+                        completed: &completed,
+                    });
                     self.proven.note(&completed);
                     self.finish(&completed, remaining, &mut outcome);
                     done += size;
@@ -134,6 +142,7 @@ impl Drive<'_> {
             };
             let mut exhausted = self.exhausted(error, &current)?;
             drop(current);
+            self.tell_exhausted(&exhausted);
             // An asynchronous fault surfaces here, and nothing is retried on a lost device.
             recover(self.device)?;
 
@@ -151,10 +160,10 @@ impl Drive<'_> {
                 if size == 1 && exhausted.cause != Cause::Neighbour {
                     exhausted.cause = Cause::NeverFits;
                 }
-                return Err(Error::ResourceExhausted(exhausted));
+                return Err(self.give_up(exhausted));
             }
             if lost > 0 && restarts >= MOST_RESTARTS {
-                return Err(Error::ResourceExhausted(exhausted));
+                return Err(self.give_up(exhausted));
             }
             outcome.retries += 1;
             outcome.recomputed += size + lost;
@@ -165,7 +174,7 @@ impl Drive<'_> {
                 cause: exhausted.cause,
             };
             tracing::warn!(step = self.step, error = %exhausted, "{event}");
-            outcome.events.push(event);
+            self.happened(event, &mut outcome);
             attempt += 1;
             if !retry_same {
                 below = size;
@@ -173,7 +182,7 @@ impl Drive<'_> {
             if lost > 0 {
                 let event = Event::Restarted { lost };
                 tracing::warn!(step = self.step, "{event}");
-                outcome.events.push(event);
+                self.happened(event, &mut outcome);
                 outcome.sizes.clear();
                 (done, attempt, restarts) = (0, 0, restarts + 1);
                 (again, below) = (None, usize::MAX);
@@ -225,6 +234,7 @@ impl Drive<'_> {
             },
             memory: self.memory.map(|memory| (memory, memory.peak_scope())),
             forward_peak: Cell::new(None),
+            observers: self.observers,
         }
     }
 
@@ -264,7 +274,34 @@ impl Drive<'_> {
             _ => Event::Shrunk { from, to },
         };
         tracing::info!(step = self.step, "{event}");
+        self.happened(event, outcome);
+    }
+
+    fn happened(&self, event: Event, outcome: &mut Outcome) {
+        self.observers.tell(&Moment::Happened {
+            task: self.observers.task,
+            step: self.step,
+            event: &event,
+            plan: self.observers.plan(&*self.policy),
+        });
         outcome.events.push(event);
+    }
+
+    fn tell_exhausted(&self, exhausted: &ResourceExhausted) {
+        self.observers.tell(&Moment::Exhausted {
+            task: self.observers.task,
+            step: self.step,
+            exhausted,
+            plan: self.observers.plan(&*self.policy),
+        });
+    }
+
+    /// Nothing is tried any more, so there is time to ask who else holds memory.
+    fn give_up(&self, mut exhausted: Box<ResourceExhausted>) -> Error {
+        if let Some(memory) = self.memory {
+            memory.name_neighbours(&mut exhausted);
+        }
+        Error::ResourceExhausted(exhausted)
     }
 
     /// The exhaustion with all that is known about it; any other error goes back as it is, or as the device fault behind
@@ -272,8 +309,7 @@ impl Drive<'_> {
     fn exhausted(&self, error: Error, attempt: &Attempt<'_>) -> Result<Box<ResourceExhausted>> {
         match error {
             Error::ResourceExhausted(mut exhausted) => {
-                let each = self.policy.plan().and_then(|plan| plan.each);
-                attempt.describe(each, &mut exhausted);
+                attempt.describe(self.policy.plan(), &mut exhausted);
                 Ok(exhausted)
             }
             other => Err(unmask(other, self.device)),

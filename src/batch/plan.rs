@@ -66,6 +66,25 @@ pub enum Reason {
     Allowed,
 }
 
+impl Reason {
+    const ALL: [Self; 7] = [
+        Self::Unbounded,
+        Self::Unmeasured,
+        Self::Room,
+        Self::Failed,
+        Self::Speed,
+        Self::Timing,
+        Self::Allowed,
+    ];
+
+    /// The one that is shown like this.
+    pub(crate) fn named(text: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|reason| reason.to_string() == text)
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

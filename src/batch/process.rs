@@ -2,8 +2,8 @@ use candle_core::Device;
 
 use super::slices::extent_of;
 use super::{
-    Batch, BatchPolicy, Drive, Event, Failure, MicroBatch, Outcome, Plan, Predictive, Proven,
-    run_phase,
+    Batch, BatchPolicy, Drive, Event, Failure, MicroBatch, Observer, Observers, Outcome, Plan,
+    Predictive, Proven, Watch, run_phase,
 };
 use crate::error::{Phase, PolicyError, Result};
 use crate::memory::DeviceMemory;
@@ -71,6 +71,7 @@ pub struct BatchProcessor {
     device: Option<Device>,
     batches: u64,
     proven: Proven,
+    observers: Observers,
 }
 
 /// What [`BatchProcessor::process`] did.
@@ -110,6 +111,7 @@ impl BatchProcessor {
             device: None,
             batches: 0,
             proven: Proven::default(),
+            observers: Observers::default(),
         }
     }
 
@@ -122,6 +124,12 @@ impl BatchProcessor {
 
     pub(crate) fn on(mut self, device: &Device) -> Self {
         self.device = Some(device.clone());
+        self
+    }
+
+    /// Tells those observers, and no others.
+    pub(crate) fn observers(mut self, observers: Observers) -> Self {
+        self.observers = observers;
         self
     }
 
@@ -147,6 +155,12 @@ impl BatchProcessor {
         self.policy.restore(saved)
     }
 
+    /// Tells `observer` what happens; several may be given.
+    pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
+        self.observers.add(observer);
+        self
+    }
+
     /// Runs `f` over all samples of `inputs`, as [`process_batches`] does.
     ///
     /// # Errors
@@ -167,6 +181,12 @@ impl BatchProcessor {
             .or_else(|| Some(self.memory.as_ref()?.device().clone()))
             .unwrap_or(Device::Cpu);
         let scope = self.memory.as_ref().map(DeviceMemory::peak_scope);
+        let watch = Watch::begin(
+            &self.observers,
+            self.memory.as_ref(),
+            self.batches,
+            extent.samples,
+        );
         let mut drive = Drive {
             policy: &mut *self.policy,
             memory: self.memory.as_ref(),
@@ -174,12 +194,17 @@ impl BatchProcessor {
             step: self.batches,
             base_seed: 0,
             proven: &mut self.proven,
+            observers: &self.observers,
         };
-        let outcome = drive.run(extent, |attempt| {
-            let chunk = run_phase(Phase::Transfer, || {
-                inputs.slice(attempt.micro.samples.clone())
+        let run = drive.run(extent, |attempt| {
+            let chunk = attempt.phase(Phase::Transfer, || {
+                run_phase(Phase::Transfer, || {
+                    inputs.slice(attempt.micro.samples.clone())
+                })
             })?;
-            let result = run_phase(Phase::Forward, || f(chunk, &attempt.micro))?;
+            let result = attempt.phase(Phase::Forward, || {
+                run_phase(Phase::Forward, || f(chunk, &attempt.micro))
+            })?;
             if attempt.micro.samples.len() == 1 {
                 // No smaller chunk can follow, so going over the limit is final here.
                 attempt
@@ -188,7 +213,11 @@ impl BatchProcessor {
             }
             results.push(result);
             Ok::<_, Failure>(())
-        })?;
+        });
+        let plan = self.observers.plan(&*self.policy);
+        let outcome = run.inspect_err(|error| watch.failed(error, plan))?;
+        let peak = scope.and_then(|scope| scope.peak());
+        watch.ended(&outcome, peak, plan, false);
         self.batches += 1;
         let Outcome {
             sizes,
@@ -202,7 +231,7 @@ impl BatchProcessor {
             retries,
             recomputed,
             events,
-            peak: scope.and_then(|scope| scope.peak()),
+            peak,
         })
     }
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::classify::{Class, classify, classify_dynamic};
 use super::{
-    BatchError, DeviceFault, Error, LossError, MemoryError, OptimizerError, ParameterError,
-    PolicyError, ResourceExhausted, StateError, UpdateInterrupted, WindowLost,
+    BatchError, DeviceFault, Error, LossError, MemoryError, MonitorError, OptimizerError,
+    OutputError, ParameterError, PolicyError, ResourceExhausted, StateError, UpdateInterrupted,
+    WindowLost,
 };
 
 /// The questions that a program asks of any [`candle_core::Error`].
@@ -166,6 +167,8 @@ boxed! {
     Optimizer(OptimizerError),
     State(StateError),
     Memory(MemoryError),
+    Monitor(MonitorError),
+    Output(OutputError),
     WindowLost(WindowLost),
     UpdateInterrupted(UpdateInterrupted),
 }

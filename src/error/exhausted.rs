@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytesize::ByteSize;
 use candle_core::DeviceLocation;
 
+use super::report::{self, Holding, Neighbour};
 use super::{Cause, Phase, Resource};
 
 /// Something ran out of memory, with everything that was known about it at that moment.
@@ -35,10 +36,18 @@ pub struct ResourceExhausted {
     pub cause: Cause,
     /// The memory's state when it ran out.
     pub bytes: MemoryReading,
+    /// The use that the whole micro-batch would have come to by the policy's model, in bytes; `None` before there is one.
+    pub expected_peak: Option<u64>,
     /// The size of the failed micro-batch, in samples.
     pub micro_batch: Option<usize>,
     /// The failed samples, as positions in the batch.
     pub samples: Option<Range<usize>>,
+    /// What is known to hold the memory: the model's own, where a trainer was at work, and activations, where a policy has a model of
+    /// them. What is left of the use is gradients on their way, workspaces, and whatever else the program holds.
+    pub held: Vec<Holding>,
+    /// Other processes on the GPU, by what they hold, the most first: asked for when a step finally fails. Empty where there are none, and
+    /// where the driver does not tell, as in most containers.
+    pub neighbours: Vec<Neighbour>,
     /// What would help, the simplest first; [`ranked_remedies`](Self::ranked_remedies) ranks them by bytes.
     pub remedies: Vec<Remedy>,
     pub(super) source: Option<Arc<candle_core::Error>>,
@@ -100,6 +109,13 @@ impl Remedy {
 }
 
 impl ResourceExhausted {
+    /// What others held on the device, in bytes: what is taken there and not the pool's. On a GPU this is NVIDIA's own contexts and
+    /// libraries as well as other processes.
+    pub(crate) fn others(&self) -> Option<u64> {
+        let taken = self.bytes.total?.checked_sub(self.bytes.free?)?;
+        taken.checked_sub(self.bytes.reserved?)
+    }
+
     /// An exhaustion of which nothing else is known.
     pub fn new(resource: Resource, cause: Cause) -> Self {
         Self {
@@ -108,8 +124,11 @@ impl ResourceExhausted {
             phase: None,
             cause,
             bytes: MemoryReading::default(),
+            expected_peak: None,
             micro_batch: None,
             samples: None,
+            held: Vec::new(),
+            neighbours: Vec::new(),
             remedies: Vec::new(),
             source: None,
         }
@@ -160,46 +179,13 @@ impl fmt::Display for ResourceExhausted {
             (None, None) => {}
         }
         if f.alternate() {
-            return self.write_details(f);
+            return report::write(self, f);
         }
         match self.remedies.first() {
             Some(remedy) => write!(f, "; {remedy}"),
             None => Ok(()),
         }
     }
-}
-
-impl ResourceExhausted {
-    fn write_details(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(device) = self.device {
-            write!(f, "\n  device     {device:?}")?;
-        }
-        for (name, bytes) in [
-            ("requested", self.bytes.requested),
-            ("in use", self.bytes.in_use),
-            ("reserved", self.bytes.reserved),
-            ("peak", self.bytes.peak),
-            ("limit", self.bytes.limit),
-            ("free", self.bytes.free),
-            ("total", self.bytes.total),
-        ] {
-            if let Some(bytes) = bytes {
-                write!(f, "\n  {name:<10} {}", ByteSize(bytes))?;
-            }
-        }
-        for remedy in self.ranked_remedies() {
-            write!(f, "\n  remedy     {remedy}")?;
-        }
-        match &self.source {
-            Some(source) => write!(f, "\n  source     {}", first_line(&source.to_string())),
-            None => Ok(()),
-        }
-    }
-}
-
-/// candle's errors carry a whole backtrace in their text when `RUST_BACKTRACE` is set.
-fn first_line(text: &str) -> &str {
-    text.lines().next().unwrap_or_default()
 }
 
 /// The long form of [`Display`](fmt::Display): candle's own errors use one text for both, and `main` shows this one.

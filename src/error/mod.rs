@@ -9,7 +9,9 @@ mod exhausted;
 mod fault;
 mod input;
 mod optimizer;
+mod report;
 mod train;
+mod watch;
 
 pub use circumstances::{Cause, Phase, Resource};
 pub use convert::ErrorExt;
@@ -17,7 +19,9 @@ pub use exhausted::{MemoryReading, Remedy, ResourceExhausted};
 pub use fault::DeviceFault;
 pub use input::{BatchError, LossError, MemoryError, ParameterError, PolicyError};
 pub use optimizer::{OptimizerError, StateError};
+pub use report::{Holding, Neighbour};
 pub use train::{UpdateInterrupted, WindowLost};
+pub use watch::{MonitorError, OutputError};
 
 use classify::Class;
 
@@ -80,6 +84,12 @@ pub enum Error {
     /// The optimizer failed half-way; parameters and optimizer state may be partly updated.
     #[error(transparent)]
     UpdateInterrupted(Box<UpdateInterrupted>),
+    /// A monitor cannot be started.
+    #[error(transparent)]
+    Monitor(Box<MonitorError>),
+    /// Something cannot be written.
+    #[error(transparent)]
+    Output(Box<OutputError>),
     /// Any other error of candle's, or of the user's closure, unchanged.
     #[error(transparent)]
     Candle(Box<candle_core::Error>),
@@ -118,6 +128,14 @@ impl Error {
     /// What to do about the status of the CUDA driver that this error carries, as [`ErrorExt::remedy`] tells it.
     pub fn remedy(&self) -> Option<&'static str> {
         self.class().remedy()
+    }
+
+    /// Notes what is known to hold the memory.
+    pub(crate) fn holding(mut self, held: impl FnOnce() -> Vec<Holding>) -> Self {
+        if let Self::ResourceExhausted(exhausted) = &mut self {
+            exhausted.held = held();
+        }
+        self
     }
 
     /// Notes in which phase an exhaustion was met, unless that is known already.

@@ -108,6 +108,12 @@ pub(crate) fn clock_reasons(bits: u64) -> (Vec<&'static ClockReason>, u64) {
     (known, unknown)
 }
 
+/// How much the worst of the listed reasons among `bits` matters; allocates nothing.
+pub(crate) fn worst_clock_reason(bits: u64) -> Option<Weight> {
+    let set = CLOCK_REASONS.iter().filter(|reason| bits & reason.bit != 0);
+    set.map(|reason| reason.weight).max()
+}
+
 /// The first release of CUDA whose driver loads PTX of this version.
 pub(crate) fn cuda_of_ptx(ptx: Version) -> Option<Version> {
     PTX_ISA

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use super::Limit;
 use super::scope::Scopes;
 use super::stats::MemoryStats;
-use crate::error::{MemoryReading, Resource, ResourceExhausted, Result};
+use crate::error::{MemoryReading, Neighbour, Resource, ResourceExhausted, Result};
 
 /// What a [`DeviceMemory`](super::DeviceMemory) asks of the memory behind it: the process's own on the host, a pool on a GPU.
 ///
@@ -43,4 +43,9 @@ pub(super) trait Backing: fmt::Debug + Send + Sync {
     /// Fills in the memory's state, and the cause where it can be told from that.
     /// `need` is what work of the failed one's size is known to take.
     fn describe(&self, exhausted: &mut ResourceExhausted, need: Option<u64>);
+
+    /// The other processes that hold memory of the same device, where the driver tells.
+    fn neighbours(&self) -> Vec<Neighbour> {
+        Vec::new()
+    }
 }

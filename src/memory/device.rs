@@ -8,7 +8,7 @@ use super::host::HostMemoryBuilder;
 use super::scope::PeakScope;
 use super::stats::MemoryStats;
 use super::{Limit, cuda};
-use crate::error::{Cause, MemoryReading, ResourceExhausted, Result};
+use crate::error::{Cause, MemoryReading, Remedy, ResourceExhausted, Result};
 
 /// The memory of one device: how much there is, how much is used, how much may be used.
 ///
@@ -175,5 +175,22 @@ impl DeviceMemory {
         exhausted.device = Some(self.device.location());
         exhausted.bytes.peak = scope.peak();
         self.backing.describe(exhausted, need);
+    }
+
+    /// Adds who else holds memory of the device, and what the largest of them gone would save where that may be why it ran out.
+    /// It asks the driver and may take a while.
+    pub(crate) fn name_neighbours(&self, exhausted: &mut ResourceExhausted) {
+        exhausted.neighbours = self.backing.neighbours();
+        let largest = exhausted.neighbours.first();
+        let in_the_way = match exhausted.cause {
+            Cause::Neighbour | Cause::DeviceFull => true,
+            Cause::NeverFits => exhausted.bytes.limit.is_none(),
+            _ => false,
+        };
+        if let Some(neighbour) = largest.filter(|_| in_the_way) {
+            let advice = format!("the GPU without {neighbour}");
+            let remedy = Remedy::new(advice, neighbour.bytes);
+            exhausted.remedies.push(remedy);
+        }
     }
 }

@@ -62,6 +62,11 @@ pub trait Commit {
     fn remedies(&self) -> Vec<Remedy> {
         Vec::new()
     }
+
+    /// Bytes of the state that it keeps, for reports; `None` where that is not known.
+    fn state_bytes(&self) -> Option<u64> {
+        None
+    }
 }
 
 impl<A: Algorithm> Commit for Fused<A> {
@@ -79,6 +84,10 @@ impl<A: Algorithm> Commit for Fused<A> {
 
     fn remedies(&self) -> Vec<Remedy> {
         Fused::remedies(self)
+    }
+
+    fn state_bytes(&self) -> Option<u64> {
+        Some(Fused::state_bytes(self))
     }
 }
 

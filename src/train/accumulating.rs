@@ -3,8 +3,11 @@ use candle_core::{Tensor, Var};
 use super::core::Core;
 use super::loss::Loss;
 use super::report::StepReport;
-use crate::batch::{Batch, Drive, Failure, Fixed, MicroBatch, Outcome, Proven, extent_of};
-use crate::error::{Error, PolicyError, Result, WindowLost};
+use crate::batch::{
+    Batch, Drive, Failure, Fixed, MicroBatch, Observer, Observers, Outcome, Proven, Task, Watch,
+    extent_of,
+};
+use crate::error::{Error, Phase, PolicyError, Result, WindowLost};
 use crate::memory::DeviceMemory;
 use crate::optim::Commit;
 
@@ -45,6 +48,7 @@ pub struct AccumulatingTrainer<O> {
     peak: Option<u64>,
     batches: u64,
     proven: Proven,
+    observers: Observers,
 }
 
 impl<O: Commit> AccumulatingTrainer<O> {
@@ -67,6 +71,7 @@ impl<O: Commit> AccumulatingTrainer<O> {
             peak: None,
             batches: 0,
             proven: Proven::default(),
+            observers: Observers::default().of(Task::Training),
         })
     }
 
@@ -85,6 +90,12 @@ impl<O: Commit> AccumulatingTrainer<O> {
         let buffers: Vec<Tensor> = buffers.into_iter().cloned().collect();
         self.core.set_buffers(&buffers)?;
         Ok(self)
+    }
+
+    /// Tells `observer` what happens; several may be given. The update of a window is told as a batch of its own, without samples.
+    pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
+        self.observers.add(observer);
+        self
     }
 
     /// What [`MicroBatch::seed`] is derived from; 0 without it.
@@ -115,7 +126,18 @@ impl<O: Commit> AccumulatingTrainer<O> {
             self.peak = None;
         }
         let scope = self.memory.as_ref().map(DeviceMemory::peak_scope);
-        let Self { core, proven, .. } = self;
+        let Self {
+            core,
+            proven,
+            observers,
+            ..
+        } = self;
+        let watch = Watch::begin(
+            observers,
+            self.memory.as_ref(),
+            self.batches,
+            extent.samples,
+        );
         let device = core.device().clone();
         let mut drive = Drive {
             policy: &mut Fixed::new(extent.samples)?,
@@ -124,6 +146,7 @@ impl<O: Commit> AccumulatingTrainer<O> {
             step: self.batches,
             base_seed: self.seed,
             proven,
+            observers,
         };
         let run = drive.run(extent, |attempt| {
             core.micro_batch(attempt, batch, &mut f)
@@ -134,6 +157,10 @@ impl<O: Commit> AccumulatingTrainer<O> {
                 })
         });
         let peak = scope.and_then(|scope| scope.peak());
+        match &run {
+            Ok(outcome) => watch.ended(outcome, peak, None, false),
+            Err(error) => watch.failed(error, None),
+        }
         self.peak = self.peak.max(peak);
         if self.core.samples() == 0 {
             self.window = Outcome::default();
@@ -171,13 +198,22 @@ impl<O: Commit> AccumulatingTrainer<O> {
             return Ok(None);
         }
         let scope = self.memory.as_ref().map(DeviceMemory::peak_scope);
-        let committed = self.core.commit();
+        let watch = Watch::begin(&self.observers, self.memory.as_ref(), self.batches, 0);
+        let memory = self.memory.as_ref().zip(scope.as_ref());
+        let core = &mut self.core;
+        let committed =
+            (self.observers).phase(self.batches, Phase::Optimizer, memory, || core.commit());
+        let update_peak = scope.and_then(|scope| scope.peak());
+        match &committed {
+            Ok(window) => watch.ended(&Outcome::default(), update_peak, None, window.is_some()),
+            Err(error) => watch.failed(error, None),
+        }
         if committed.is_err() && self.core.samples() == 0 {
             // Emptied because the optimizer was called: nothing of it may count in the next window.
             self.drop_window();
         }
         let window = committed?;
-        let peak = self.peak.max(scope.and_then(|scope| scope.peak()));
+        let peak = self.peak.max(update_peak);
         let outcome = std::mem::take(&mut self.window);
         Ok(Some(StepReport::new(
             self.core.updates,

@@ -190,6 +190,14 @@ impl GradientAccumulator {
         unreached.map(|slot| slot.var.clone()).collect()
     }
 
+    /// Bytes of the Vars, and of the buffers that there are.
+    pub(super) fn bytes(&self) -> (u64, u64) {
+        let bytes = |var: &Var| (var.elem_count() * var.dtype().size_in_bytes()) as u64;
+        let vars = self.slots.iter().map(|slot| bytes(&slot.var));
+        let buffers = self.slots.iter().filter_map(|slot| slot.buffer.as_ref());
+        (vars.sum(), buffers.map(bytes).sum())
+    }
+
     pub(super) fn first_var(&self) -> Option<&Var> {
         self.slots.first().map(|slot| &slot.var)
     }

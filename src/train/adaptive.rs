@@ -6,10 +6,10 @@ use super::explanation::Explanation;
 use super::loss::Loss;
 use super::report::StepReport;
 use crate::batch::{
-    Batch, BatchPolicy, BatchProcessor, Drive, Event, MicroBatch, Plan, Processed, Proven,
-    extent_of,
+    Batch, BatchPolicy, BatchProcessor, Drive, Event, MicroBatch, Moment, Observers, Plan,
+    Processed, Proven, Watch, extent_of,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Phase, Remedy, Result};
 use crate::memory::{DeviceMemory, PeakScope};
 use crate::optim::Commit;
 
@@ -64,6 +64,7 @@ pub struct AdaptiveTrainer<O> {
     proven: Proven,
     /// With a model of its own: without gradients it takes less.
     pub(super) evaluation: BatchProcessor,
+    observers: Observers,
 }
 
 impl<O: Commit> AdaptiveTrainer<O> {
@@ -78,6 +79,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
         evaluation: BatchProcessor,
         memory: Option<DeviceMemory>,
         seed: u64,
+        observers: Observers,
     ) -> Self {
         Self {
             evaluation,
@@ -86,6 +88,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
             memory,
             seed,
             proven: Proven::default(),
+            observers,
         }
     }
 
@@ -115,15 +118,23 @@ impl<O: Commit> AdaptiveTrainer<O> {
         let extent = extent_of(batch)?;
         self.core.begin()?;
         let scope = self.memory.as_ref().map(DeviceMemory::peak_scope);
-        let Self { core, policy, .. } = self;
+        let Self {
+            core,
+            policy,
+            observers,
+            ..
+        } = self;
         let device = core.device().clone();
+        let step = core.updates;
+        let watch = Watch::begin(observers, self.memory.as_ref(), step, extent.samples);
         let mut drive = Drive {
             policy: &mut **policy,
             memory: self.memory.as_ref(),
             device: &device,
-            step: core.updates,
+            step,
             base_seed: self.seed,
             proven: &mut self.proven,
+            observers,
         };
         let stepped = drive
             .run(extent, |attempt| core.micro_batch(attempt, batch, &mut f))
@@ -132,38 +143,34 @@ impl<O: Commit> AdaptiveTrainer<O> {
                     .memory
                     .as_ref()
                     .map(|memory| (memory, memory.peak_scope()));
-                let window = core.commit()?;
-                outcome
-                    .events
-                    .extend(update.and_then(|(memory, scope)| over_limit(memory, &scope)));
+                let update = update.as_ref().map(|(memory, scope)| (*memory, scope));
+                let window = observers.phase(step, Phase::Optimizer, update, || core.commit())?;
+                if let Some(event) = update.and_then(|(memory, scope)| over_limit(memory, scope)) {
+                    observers.tell(&Moment::Happened {
+                        task: observers.task,
+                        step,
+                        event: &event,
+                        plan: observers.plan(&**policy),
+                    });
+                    outcome.events.push(event);
+                }
                 Ok((outcome, window))
             });
+        let plan = observers.plan(&**policy);
         match stepped {
             Ok((outcome, window)) => {
                 let peak = scope.and_then(|scope| scope.peak());
+                watch.ended(&outcome, peak, plan, window.is_some());
                 Ok(StepReport::new(core.updates, window, outcome, peak))
             }
             Err(error) => {
                 core.abandon();
-                Err(self.describe(error, scope))
+                let remedies = core.optimizer().remedies();
+                let error = describe(error, remedies, self.memory.as_ref(), scope);
+                watch.failed(&error, plan);
+                Err(error)
             }
         }
-    }
-
-    /// Adds what the optimizer could do without, and what is known of the memory where the exhaustion lies outside any
-    /// micro-batch.
-    fn describe(&self, mut error: Error, scope: Option<PeakScope>) -> Error {
-        if let Error::ResourceExhausted(exhausted) = &mut error {
-            let remedies = self.core.optimizer().remedies();
-            exhausted.remedies.extend(remedies);
-        }
-        if let (Error::ResourceExhausted(exhausted), Some(memory), Some(scope)) =
-            (&mut error, &self.memory, &scope)
-            && exhausted.micro_batch.is_none()
-        {
-            memory.describe(scope, None, exhausted);
-        }
-        error
     }
 
     /// Updates applied so far.
@@ -261,6 +268,27 @@ impl<O: Commit> AdaptiveTrainer<O> {
     pub fn unreached(&self) -> Vec<Var> {
         self.core.unreached()
     }
+}
+
+/// Adds what the optimizer could do without, and what is known of the memory where the exhaustion lies outside any
+/// micro-batch.
+fn describe(
+    mut error: Error,
+    remedies: Vec<Remedy>,
+    memory: Option<&DeviceMemory>,
+    scope: Option<PeakScope>,
+) -> Error {
+    if let Error::ResourceExhausted(exhausted) = &mut error {
+        exhausted.remedies.extend(remedies);
+    }
+    if let (Error::ResourceExhausted(exhausted), Some(memory), Some(scope)) =
+        (&mut error, memory, &scope)
+        && exhausted.micro_batch.is_none()
+    {
+        memory.describe(scope, None, exhausted);
+        memory.name_neighbours(exhausted);
+    }
+    error
 }
 
 /// The update's own overrun: no micro-batch size would have helped, so it is told and nothing more.

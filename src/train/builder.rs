@@ -2,7 +2,7 @@ use candle_core::{Tensor, Var};
 
 use super::AdaptiveTrainer;
 use super::core::Core;
-use crate::batch::{BatchPolicy, BatchProcessor, Predictive};
+use crate::batch::{BatchPolicy, BatchProcessor, Observer, Observers, Predictive, Task};
 use crate::error::{ParameterError, Result};
 use crate::memory::DeviceMemory;
 use crate::optim::Commit;
@@ -31,6 +31,7 @@ pub struct AdaptiveTrainerBuilder<O> {
     evaluation_policy: Option<Box<dyn BatchPolicy>>,
     buffers: Vec<Tensor>,
     seed: u64,
+    observers: Observers,
 }
 
 impl<O: Commit> AdaptiveTrainerBuilder<O> {
@@ -43,6 +44,7 @@ impl<O: Commit> AdaptiveTrainerBuilder<O> {
             evaluation_policy: None,
             buffers: Vec::new(),
             seed: 0,
+            observers: Observers::default().of(Task::Training),
         }
     }
 
@@ -78,6 +80,12 @@ impl<O: Commit> AdaptiveTrainerBuilder<O> {
         self
     }
 
+    /// Tells `observer` what happens, such as a [`Timeline`](crate::Timeline); several may be given.
+    pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
+        self.observers.add(observer);
+        self
+    }
+
     /// Builds the trainer. The optimizer is handed gradients whose memory is used again, as for
     /// [`GradientAccumulator::flush`](crate::GradientAccumulator::flush).
     ///
@@ -98,7 +106,9 @@ impl<O: Commit> AdaptiveTrainerBuilder<O> {
             policy.unwrap_or_else(|| Box::new(Predictive::new()))
         };
         let mut policy = or_default(self.policy);
-        let evaluation = BatchProcessor::new(or_default(self.evaluation_policy)).on(core.device());
+        let evaluation = BatchProcessor::new(or_default(self.evaluation_policy))
+            .on(core.device())
+            .observers(self.observers.of(Task::Evaluation));
         let evaluation = match &self.memory {
             Some(memory) => evaluation.memory(memory),
             None => evaluation,
@@ -112,6 +122,7 @@ impl<O: Commit> AdaptiveTrainerBuilder<O> {
             evaluation,
             self.memory,
             self.seed,
+            self.observers,
         ))
     }
 }

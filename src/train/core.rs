@@ -7,7 +7,7 @@ use super::buffers::Buffers;
 use super::loss::Loss;
 use super::window::Window;
 use crate::batch::{Attempt, Batch, Failure, MicroBatch, run_phase};
-use crate::error::{Error, Phase, Result, UpdateInterrupted};
+use crate::error::{Error, Holding, Phase, Result, UpdateInterrupted};
 use crate::memory::{recover, unmask};
 use crate::optim::Commit;
 
@@ -109,11 +109,13 @@ impl<O: Commit> Core<O> {
         self.buffers.save_micro_batch()?;
         // A `WindowLost` from within the closure is some other accumulator's and says nothing about this one.
         let failure = match self.contribution(attempt, batch, f) {
-            Err(error) => Failure::MicroBatch(error),
-            Ok(contribution) => match self.accumulator.accumulate(contribution) {
+            Err(error) => Failure::MicroBatch(error.holding(|| self.held())),
+            Ok(contribution) => match attempt.phase(Phase::Accumulate, || {
+                self.accumulator.accumulate(contribution)
+            }) {
                 Ok(()) => return Ok(()),
                 Err(error @ Error::WindowLost(_)) => Failure::Everything(error),
-                Err(error) => Failure::MicroBatch(error),
+                Err(error) => Failure::MicroBatch(error.holding(|| self.held())),
             },
         };
         let restored = match failure {
@@ -147,12 +149,19 @@ impl<O: Commit> Core<O> {
     {
         let samples = attempt.micro.samples.clone();
         let size = samples.len();
-        let slice = run_phase(Phase::Transfer, || batch.slice(samples))?;
-        let loss: Loss = run_phase(Phase::Forward, || f(slice, &attempt.micro))?.into();
+        let slice = attempt.phase(Phase::Transfer, || {
+            run_phase(Phase::Transfer, || batch.slice(samples))
+        })?;
+        let loss = attempt.phase(Phase::Forward, || {
+            run_phase(Phase::Forward, || f(slice, &attempt.micro))
+        })?;
+        let loss: Loss = loss.into();
         // The backward pass takes more than the forward pass left, so this is the moment to stop.
         attempt.end_forward()?;
         let scale = |loss: &Tensor| self.optimizer.scale_loss(loss);
-        let contribution = self.accumulator.differentiate(loss, size, scale)?;
+        let contribution = attempt.phase(Phase::Backward, || {
+            self.accumulator.differentiate(loss, size, scale)
+        })?;
         if size == 1 {
             // A larger micro-batch that went over a soft limit is kept and the next one is smaller; here none can be.
             attempt
@@ -172,7 +181,7 @@ impl<O: Commit> Core<O> {
             }
             flushed => flushed,
         };
-        let flushed = flushed.map_err(|error| unmask(error, &self.device));
+        let flushed = flushed.map_err(|error| unmask(error, &self.device).holding(|| self.held()));
         match &flushed {
             Ok(Some(_)) => {
                 self.updates += 1;
@@ -185,6 +194,20 @@ impl<O: Commit> Core<O> {
             Err(_) => self.is_interrupted = self.accumulator.samples() == 0,
         }
         flushed
+    }
+
+    /// What of the memory is the model's own.
+    fn held(&self) -> Vec<Holding> {
+        let (parameters, gradients) = self.accumulator.bytes();
+        let known = [
+            ("parameters", Some(parameters)),
+            ("accumulated gradients", Some(gradients)),
+            ("optimizer state", self.optimizer.state_bytes()),
+        ];
+        let known = known.into_iter();
+        known
+            .filter_map(|(what, bytes)| Some(Holding::new(what, bytes?)))
+            .collect()
     }
 
     /// Leaves no trace of the window. That it cannot is told to `tracing`: the caller has the error that led here to return.

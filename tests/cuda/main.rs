@@ -14,6 +14,7 @@ mod gpu;
 mod jobs;
 mod limits;
 mod memory;
+mod monitor;
 mod optimizers;
 mod recovery;
 mod simulator;

@@ -108,6 +108,11 @@ impl Simulator {
         control!(simulated_cuda_set_honours_max_size(self.device => i32, honours => bool) -> i32);
     }
 
+    /// Whether NVML lists the devices in the opposite order of CUDA's.
+    pub fn set_nvml_reversed(reversed: bool) {
+        control!(simulated_nvml_reverse(reversed => bool) -> i32);
+    }
+
     /// The driver's version, for all devices: 12020 is 12.2.
     pub fn set_driver_version(version: i32) {
         control!(simulated_cuda_set_driver_version(version => i32) -> ());

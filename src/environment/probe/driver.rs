@@ -7,6 +7,7 @@ use libloading::Library;
 
 use super::libraries::locate;
 use crate::environment::source::Source;
+use crate::nvml;
 
 /// What libcuda says of itself and of its devices; a number where it answered with a status.
 #[derive(Debug, Clone)]
@@ -139,7 +140,7 @@ impl Libcuda {
                 self.function(c"cuDeviceGetName").ok()?;
             status(get(text.as_mut_ptr(), text.len() as c_int, device)).ok()?;
         }
-        Some(super::nvml::text(&text))
+        Some(nvml::text(&text))
     }
 
     /// By the call that tells instances of a divided GPU apart, where there is one.
@@ -153,16 +154,7 @@ impl Libcuda {
                 .ok()?;
             status(get(&mut bytes, device)).ok()?;
         }
-        let mut text = "GPU".to_owned();
-        for (index, byte) in bytes.iter().enumerate() {
-            let dash = if [0, 4, 6, 8, 10].contains(&index) {
-                "-"
-            } else {
-                ""
-            };
-            text.push_str(&format!("{dash}{byte:02x}"));
-        }
-        Some(text)
+        Some(nvml::uuid_text(bytes))
     }
 }
 

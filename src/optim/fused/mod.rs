@@ -140,6 +140,23 @@ impl<A: Algorithm> Fused<A> {
         })
     }
 
+    /// Bytes of the moments and master weights that it keeps, counted from their shapes and types.
+    pub fn state_bytes(&self) -> u64 {
+        let parameters = self.parameters.iter().map(|parameter| {
+            let kept = parameter
+                .kept
+                .iter()
+                .map(|(kept, dtype)| kept.dims.iter().product::<usize>() * dtype.size_in_bytes());
+            let master = if parameter.has_master {
+                parameter.len * size_of::<f32>()
+            } else {
+                0
+            };
+            (kept.sum::<usize>() + master) as u64
+        });
+        parameters.sum()
+    }
+
     /// The hyper-parameters.
     pub fn params(&self) -> &A {
         &self.algorithm

@@ -1,6 +1,8 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use candle_core::cuda_backend::cudarc::driver::CudaContext;
+use candle_core::cuda_backend::cudarc::driver::result::device;
 use candle_core::{Device, DeviceLocation};
 use parking_lot::Mutex;
 
@@ -8,12 +10,18 @@ use super::cause::Situation;
 use super::driver;
 use super::pools::{Pools, STEP};
 use super::recovery::{driver_error, settle};
-use crate::error::{Cause, MemoryError, MemoryReading, Resource, ResourceExhausted, Result};
+use crate::error::{
+    Cause, MemoryError, MemoryReading, Neighbour, Resource, ResourceExhausted, Result,
+};
 use crate::memory::backing::Backing;
 use crate::memory::limit::Room;
 use crate::memory::scope::Scopes;
 use crate::memory::stats::{Enforcement, MemoryStats};
 use crate::memory::{DEVICE_AUTO_FRACTION, Growth, Limit};
+use crate::nvml;
+
+/// How long NVML may take to list processes: as a rule it is a few hundredths of a second.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A device's memory while a handle lives.
 #[derive(Debug)]
@@ -226,6 +234,14 @@ impl Backing for CudaMemory {
             };
             exhausted.cause = situation.cause();
         }
+    }
+
+    fn neighbours(&self) -> Vec<Neighbour> {
+        let uuid = device::get_uuid(self.context.cu_device());
+        let bytes = uuid.map(|uuid| uuid.bytes.map(|byte| byte as u8));
+        bytes.map_or(Vec::new(), |bytes| {
+            nvml::neighbours(&nvml::uuid_text(bytes), PATIENCE)
+        })
     }
 }
 

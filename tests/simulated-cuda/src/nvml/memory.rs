@@ -39,7 +39,7 @@ pub struct Process {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo(handle: u64, to: *mut Memory) -> u32 {
     answer(|| {
-        let memory = &device(handle)?.memory;
+        let memory = &device("nvmlDeviceGetMemoryInfo", handle)?.memory;
         let info = Memory {
             total: memory.capacity,
             free: memory.free_bytes(),
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo(handle: u64, to: *mut Memory) -
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(handle: u64, to: *mut MemoryV2) -> u32 {
     answer(|| {
-        let memory = &device(handle)?.memory;
+        let memory = &device("nvmlDeviceGetMemoryInfo_v2", handle)?.memory;
         // SAFETY: null, or the caller's figures, whose version it has set.
         let version = unsafe { to.as_ref() }.ok_or(INVALID_ARGUMENT)?.version;
         let info = MemoryV2 {
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(handle: u64, to: *mut Memory
 /// # Safety
 /// `count` is null or holds the number of places at `to`.
 unsafe fn processes(handle: u64, count: *mut u32, to: *mut Process) -> NvmlResult {
-    let device = device(handle)?;
+    let device = device("nvmlDeviceGetComputeRunningProcesses_v3", handle)?;
     let memory = &device.memory;
     let process = |number, used| Process {
         number,
@@ -116,6 +116,9 @@ pub unsafe extern "C" fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     count: *mut u32,
     _to: u64,
 ) -> u32 {
-    // SAFETY: the caller passes a place for one number.
-    answer(|| device(handle).and_then(|_| unsafe { give(count, 0) }))
+    answer(|| {
+        let _device = device("nvmlDeviceGetGraphicsRunningProcesses_v3", handle)?;
+        // SAFETY: the caller passes a place for one number.
+        unsafe { give(count, 0) }
+    })
 }

@@ -1,5 +1,6 @@
 //! NVML: what a program may ask about devices, and about the processes on them, without a context of its own.
 
+pub mod control;
 pub mod memory;
 pub mod reading;
 pub mod system;
@@ -28,10 +29,17 @@ fn invalid(_: Status) -> u32 {
     INVALID_ARGUMENT
 }
 
-fn device(handle: u64) -> NvmlResult<MutexGuard<'static, Device>> {
-    simulator::of_handle(handle, Kind::Monitor)
-        .map(|(device, _)| device)
-        .map_err(invalid)
+/// The device of a call of `function`, unless a test has ordered that to fail.
+fn device(function: &str, handle: u64) -> NvmlResult<MutexGuard<'static, Device>> {
+    let find = || {
+        simulator::of_handle(handle, Kind::Monitor)
+            .map(|(device, _)| device)
+            .map_err(invalid)
+    };
+    // Not with the device locked: an ordered delay must not hold up the driver.
+    let ordinal = find()?.ordinal;
+    control::obey(ordinal, function)?;
+    find()
 }
 
 /// # Safety

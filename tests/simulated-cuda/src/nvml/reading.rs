@@ -1,5 +1,6 @@
 //! Sensors and modes of a device: constants of an H100 at work.
 
+use super::control::figure;
 use super::{NOT_SUPPORTED, answer, device, give};
 
 /// `nvmlUtilization_t`, in percent.
@@ -14,7 +15,7 @@ pub struct Utilization {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetUtilizationRates(handle: u64, to: *mut Utilization) -> u32 {
     answer(|| {
-        let _device = device(handle)?;
+        let _device = device("nvmlDeviceGetUtilizationRates", handle)?;
         // SAFETY: the caller passes a place for the figures.
         unsafe {
             give(
@@ -34,8 +35,12 @@ macro_rules! constants {
         $(#[$doc])*
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(handle: u64, $($ignored: $kind,)* to: *mut u32) -> u32 {
-            // SAFETY: the caller passes a place for one number.
-            answer(|| device(handle).and_then(|_| unsafe { give(to, $value) }))
+            answer(|| {
+                let ordinal = device(stringify!($name), handle)?.ordinal;
+                let figure = figure(ordinal, stringify!($name));
+                // SAFETY: the caller passes a place for one number.
+                unsafe { give(to, figure.map_or($value, |figure| figure as u32)) }
+            })
         }
     )*};
 }
@@ -63,11 +68,15 @@ constants! {
     fn nvmlDeviceGetPcieThroughput(_counter: u32) -> 0;
 }
 
-/// Why the clocks are lower than they could be: bit mask, none set.
+/// Why the clocks are lower than they could be: bit mask, none set unless ordered.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetCurrentClocksEventReasons(handle: u64, to: *mut u64) -> u32 {
-    // SAFETY: the caller passes a place for one number.
-    answer(|| device(handle).and_then(|_| unsafe { give(to, 0) }))
+    answer(|| {
+        let function = "nvmlDeviceGetCurrentClocksEventReasons";
+        let ordinal = device(function, handle)?.ordinal;
+        // SAFETY: the caller passes a place for one number.
+        unsafe { give(to, figure(ordinal, function).unwrap_or(0)) }
+    })
 }
 
 /// The older name of [`nvmlDeviceGetCurrentClocksEventReasons`].
@@ -88,13 +97,13 @@ pub unsafe extern "C" fn nvmlDeviceGetEccMode(
     pending: *mut u32,
 ) -> u32 {
     answer(|| {
-        let _device = device(handle)?;
+        let _device = device("nvmlDeviceGetEccMode", handle)?;
         // SAFETY: the caller passes places for two numbers.
         unsafe { give(current, 1).and_then(|()| give(pending, 1)) }
     })
 }
 
-/// Memory errors: none.
+/// Memory errors: none, unless ordered.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetTotalEccErrors(
     handle: u64,
@@ -102,12 +111,20 @@ pub unsafe extern "C" fn nvmlDeviceGetTotalEccErrors(
     _counter: u32,
     to: *mut u64,
 ) -> u32 {
-    // SAFETY: the caller passes a place for one number.
-    answer(|| device(handle).and_then(|_| unsafe { give(to, 0) }))
+    answer(|| {
+        let function = "nvmlDeviceGetTotalEccErrors";
+        let ordinal = device(function, handle)?.ordinal;
+        // SAFETY: the caller passes a place for one number.
+        unsafe { give(to, figure(ordinal, function).unwrap_or(0)) }
+    })
 }
 
 /// Whether the device is divided: it cannot be.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetMigMode(handle: u64, _current: u64, _pending: u64) -> u32 {
-    answer(|| device(handle).map(drop).and(Err(NOT_SUPPORTED)))
+    answer(|| {
+        device("nvmlDeviceGetMigMode", handle)
+            .map(drop)
+            .and(Err(NOT_SUPPORTED))
+    })
 }

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::Ordering;
 
+use super::control::{REVERSED, is_lost};
 use super::{
     INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, NvmlResult, answer, device, give, invalid,
 };
@@ -74,7 +75,7 @@ pub unsafe extern "C" fn nvmlDeviceGetCount_v2(count: *mut u32) -> u32 {
 /// `to` is null or a place for one handle.
 unsafe fn give_device(to: *mut u64, missing: u32, is_it: impl Fn(usize) -> bool) -> NvmlResult {
     let ordinal = (0..simulator::count())
-        .find(|&ordinal| is_it(ordinal))
+        .find(|&ordinal| is_it(ordinal) && !is_lost(ordinal))
         .ok_or(missing)?;
     let device = simulator::lock(ordinal).ok_or(missing)?;
     // SAFETY: by contract.
@@ -97,7 +98,11 @@ unsafe fn text_of<'a>(text: *const c_char) -> NvmlResult<&'a str> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: u32, to: *mut u64) -> u32 {
     // SAFETY: the caller passes a place for one handle.
-    answer(|| unsafe { give_device(to, INVALID_ARGUMENT, |ordinal| ordinal == index as usize) })
+    answer(|| unsafe {
+        give_device(to, INVALID_ARGUMENT, |ordinal| {
+            place(ordinal) == index as usize
+        })
+    })
 }
 
 /// A device by its identity.
@@ -125,6 +130,14 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(
     })
 }
 
+/// A device's place in NVML's order.
+fn place(ordinal: usize) -> usize {
+    match REVERSED.load(Ordering::Acquire) {
+        true => simulator::count() - 1 - ordinal,
+        false => ordinal,
+    }
+}
+
 /// A device's identity as text: `GPU-` and the bytes of `cuDeviceGetUuid`.
 fn uuid_text(ordinal: usize) -> String {
     let mut text = String::from("GPU");
@@ -140,15 +153,18 @@ fn uuid_text(ordinal: usize) -> String {
 /// A device's name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetName(handle: u64, to: *mut c_char, room: u32) -> u32 {
-    // SAFETY: the caller says how much room there is.
-    answer(|| device(handle).and_then(|_| unsafe { give_text(to, room, DEVICE_NAME) }))
+    answer(|| {
+        let _device = device("nvmlDeviceGetName", handle)?;
+        // SAFETY: the caller says how much room there is.
+        unsafe { give_text(to, room, DEVICE_NAME) }
+    })
 }
 
 /// A device's identity as text.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetUUID(handle: u64, to: *mut c_char, room: u32) -> u32 {
     answer(|| {
-        let device = device(handle)?;
+        let device = device("nvmlDeviceGetUUID", handle)?;
         // SAFETY: the caller says how much room there is.
         unsafe { give_text(to, room, &uuid_text(device.ordinal)) }
     })
@@ -157,8 +173,11 @@ pub unsafe extern "C" fn nvmlDeviceGetUUID(handle: u64, to: *mut c_char, room: u
 /// A device's place among all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetIndex(handle: u64, index: *mut u32) -> u32 {
-    // SAFETY: the caller passes a place for one number.
-    answer(|| device(handle).and_then(|device| unsafe { give(index, device.ordinal as u32) }))
+    answer(|| {
+        let device = device("nvmlDeviceGetIndex", handle)?;
+        // SAFETY: the caller passes a place for one number.
+        unsafe { give(index, place(device.ordinal) as u32) }
+    })
 }
 
 /// The description of a status.

@@ -1,0 +1,81 @@
+//! A page of what memory did in a run under pressure: `cargo run --release --example timeline -- page.html [trace.json]`.
+//!
+//! The model learns within a limit, and is evaluated now and then. Some texts are longer than the others and need more memory. After a third of the
+//! run a cache takes memory away, as a neighbour on a GPU would, and gives it back later.
+
+#[path = "train_text/model.rs"]
+mod model;
+
+use std::env;
+
+use candle_core::{DType, Device, Tensor};
+use candle_headroom::{
+    AdamW, AdaptiveTrainer, ByteSize, DeviceMemory, Timeline, TrackingAllocator,
+};
+use candle_nn::{VarBuilder, VarMap};
+use model::{Config, Transformer};
+
+#[global_allocator]
+static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
+
+const STEPS: usize = 60;
+const SAMPLES: usize = 48;
+const TEXT: usize = 32;
+const LONG_TEXT: usize = 48;
+
+fn main() -> anyhow::Result<()> {
+    let mut arguments = env::args().skip(1);
+    let page = arguments.next().unwrap_or("timeline.html".to_owned());
+    let varmap = VarMap::new();
+    let config = Config {
+        context: LONG_TEXT,
+        width: 48,
+        heads: 4,
+        layers: 2,
+    };
+    let model = Transformer::new(
+        config,
+        VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu),
+    )?;
+    let memory = DeviceMemory::host().limit(ByteSize::mib(40)).open()?;
+    let timeline = Timeline::new();
+    let mut trainer = AdaptiveTrainer::builder(varmap.all_vars(), AdamW::new_lr(&varmap, 3e-3)?)
+        .memory(&memory)
+        .observer(timeline.clone())
+        .build()?;
+
+    let mut cache = Vec::new();
+    for step in 0..STEPS {
+        // While a step runs nobody else allocates here; a cache that fills up between two steps is met by the next one.
+        match step {
+            20 => cache = vec![1u8; 24 << 20],
+            40 => cache = Vec::new(),
+            _ => {}
+        }
+        let length = match step % 14 {
+            9 => LONG_TEXT,
+            _ => TEXT,
+        };
+        let bytes = (0..SAMPLES * length).map(|i| ((i * 31 + step * 7) % 97) as u32);
+        let x = Tensor::from_iter(bytes, &Device::Cpu)?.reshape((SAMPLES, length))?;
+        let report = trainer.step(&(&x, &x), |(x, y), _| model.loss(&x, &y))?;
+        timeline.number("loss", report.loss.read()?);
+        println!("{report}");
+        if step % 20 == 19 {
+            // Between steps, without gradients and so with sizes of its own.
+            let weighed = trainer.evaluate(&(&x, &x), |(x, y), _| {
+                Ok(x.dim(0)? as f64 * model.loss(&x, &y)?.to_scalar::<f32>()? as f64)
+            })?;
+            let loss = weighed.results.iter().sum::<f64>() / SAMPLES as f64;
+            timeline.number("evaluation loss", loss);
+        }
+    }
+    drop(cache);
+    timeline.save_page("A transformer, and a cache that takes its memory", &page)?;
+    println!("{page}: open it in a browser");
+    if let Some(trace) = arguments.next() {
+        timeline.save_trace(&trace)?;
+        println!("{trace}: open it in https://ui.perfetto.dev");
+    }
+    Ok(())
+}

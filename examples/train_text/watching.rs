@@ -1,0 +1,101 @@
+//! What the run leaves to look at afterwards, if it was asked for.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use candle_headroom::{IncidentLog, Incidents, Monitor, StepReport, Subscription, Timeline};
+
+use crate::arguments::Arguments;
+
+pub struct Watching {
+    timeline: Timeline,
+    incidents: Option<IncidentLog>,
+    /// Its curves go into the timeline as long as it runs.
+    _monitor: Option<(Monitor, Subscription)>,
+}
+
+impl Watching {
+    /// Opens every file that will be written, so that a wrong path ends the run before it has begun.
+    pub fn begin(arguments: &Arguments) -> Result<Self> {
+        for path in [&arguments.report, &arguments.trace].into_iter().flatten() {
+            Timeline::new().save_page("", path)?;
+        }
+        let timeline = Timeline::new();
+        let monitor = match arguments.monitor {
+            true => Some(
+                Monitor::builder()
+                    .interval(Duration::from_millis(100))
+                    .start()?,
+            ),
+            false => None,
+        };
+        let incidents = match (&arguments.incidents, &monitor) {
+            (Some(path), Some(monitor)) => Some(IncidentLog::open(path)?.monitor(monitor)),
+            (Some(path), None) => Some(IncidentLog::open(path)?),
+            (None, _) => None,
+        };
+        let monitor = monitor.map(|monitor| {
+            let curves = timeline.clone();
+            // Of a machine with many GPUs the one at work is enough, and the host.
+            let ordinal = arguments.device.ordinal();
+            let subscription = monitor.subscribe(move |source, sample| {
+                if source.uuid.is_some() && (ordinal.is_none() || source.cuda != ordinal) {
+                    return;
+                }
+                // A GPU says how busy and how hot it is, the host how much memory is taken.
+                let numbers = [
+                    ("busy, %", sample.utilisation.map(|percent| percent as f64)),
+                    ("°C", sample.temperature.map(|celsius| celsius as f64)),
+                    (
+                        "GiB used",
+                        sample.used.map(|bytes| bytes as f64 / f64::from(1 << 30)),
+                    ),
+                ];
+                for (what, value) in numbers {
+                    if let Some(value) = value {
+                        curves.number(&format!("{source}: {what}"), value);
+                    }
+                }
+            });
+            (monitor, subscription)
+        });
+        Ok(Self {
+            timeline,
+            incidents,
+            _monitor: monitor,
+        })
+    }
+
+    pub fn timeline(&self) -> Timeline {
+        self.timeline.clone()
+    }
+
+    pub fn incidents(&self) -> Option<IncidentLog> {
+        self.incidents.clone()
+    }
+
+    pub fn step(&self, report: &StepReport) -> Result<()> {
+        self.timeline.number("loss", report.loss.read()?);
+        Ok(())
+    }
+
+    /// Writes what was asked for, also of a run that ended with an error.
+    pub fn finish(&self, arguments: &Arguments) -> Result<()> {
+        if let Some(path) = &arguments.report {
+            let title = format!(
+                "train_text, batches of {} × {} bytes",
+                arguments.batch, arguments.context
+            );
+            self.timeline.save_page(&title, path)?;
+            println!("{}: open it in a browser", path.display());
+        }
+        if let Some(path) = &arguments.trace {
+            self.timeline.save_trace(path)?;
+            println!("{}: open it in https://ui.perfetto.dev", path.display());
+        }
+        if let Some(path) = &arguments.incidents {
+            println!("{}: {}", path.display(), Incidents::read(path)?.summary());
+        }
+        Ok(())
+    }
+}

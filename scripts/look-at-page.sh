@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Opens a page that `Timeline::save_page` wrote in headless Chromium, fails where its script did, and takes pictures of it in light
+# and dark.
+#
+#     bash scripts/look-at-page.sh PAGE.html OUT_FOLDER [WIDTH HEIGHT]
+#
+# It needs chromium (Debian: `apt-get install chromium`), or CHROMIUM set to one. It uses no network: the page allows none.
+set -euo pipefail
+page=$(realpath "${1:?a page}")
+out=${2:?a folder for the pictures}
+width=${3:-1280}
+height=${4:-1500}
+mkdir -p "$out"
+chromium=${CHROMIUM:-$(command -v chromium || command -v chromium-browser || command -v google-chrome)}
+profile=$(mktemp -d)
+trap 'rm -rf "$profile"' EXIT
+
+look() {
+    "$chromium" --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --hide-scrollbars --user-data-dir="$profile" \
+        --window-size="$width,$height" "$@" 2>"$profile/log"
+}
+
+# Everything is drawn, and nothing was logged: an error of the script, or a request that the page's own policy stops.
+dom=$(look --enable-logging=stderr --v=0 --dump-dom "file://$page")
+grep -q '<body data-drawn="yes"' <<<"$dom" || { echo "$page: its script did not come to the end" >&2; grep CONSOLE "$profile/log" >&2; exit 1; }
+if grep CONSOLE "$profile/log" >&2; then exit 1; fi
+if grep -Eo '(src|href)="?https?:[^" >]*' "$page" >&2; then echo "$page: it asks the network for something" >&2; exit 1; fi
+for word in NaN undefined Infinity; do
+    # In what is drawn, not in the script that draws it.
+    if sed 's/<script.*<\/script>//' <<<"${dom//$'\n'/ }" | grep -Eo "<(path|line|rect|text|circle)[^>]*$word[^>]*>" | head -3 | grep . >&2; then
+        echo "$page: $word is drawn" >&2
+        exit 1
+    fi
+done
+for theme in light dark; do
+    look --screenshot="$out/$theme.png" "file://$page#$theme" >/dev/null
+    test -s "$out/$theme.png"
+    echo "$out/$theme.png"
+done

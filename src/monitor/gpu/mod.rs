@@ -1,0 +1,145 @@
+//! A GPU as NVML sees it. The library is loaded at run time; what it does not know, or no longer knows, is left out of the sample.
+
+mod order;
+mod session;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::source::{Look, Source};
+use super::{Health, Sample};
+use crate::facts;
+use crate::nvml::Library;
+use session::Session;
+
+/// How long a GPU that was lost is left alone before it is looked for again.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// How often it is asked for what changes slowly or takes long.
+const CLOSE: Duration = Duration::from_secs(1);
+
+/// All GPUs that NVML lists, in CUDA's order as far as that is known.
+pub(super) fn list(library: &Arc<Library>) -> Result<Vec<Source>, String> {
+    let nvml = library.begin().map_err(describe)?;
+    let count = nvml.count().map_err(describe)?;
+    let mut sources = Vec::new();
+    for index in 0..count {
+        // One that cannot be reached now has no identity to look for later.
+        let Ok(device) = nvml.device(index) else {
+            continue;
+        };
+        let Ok(uuid) = device.uuid() else { continue };
+        sources.push(Source {
+            name: device.name().unwrap_or_else(|_| "GPU".to_owned()),
+            uuid: Some(uuid),
+            cuda: None,
+        });
+    }
+    match sources.is_empty() {
+        true => Err("NVML lists no GPU".to_owned()),
+        false => Ok(in_order(sources, &order::uuids())),
+    }
+}
+
+/// First those that CUDA knows, in its order, then the rest in NVML's.
+fn in_order(mut sources: Vec<Source>, cuda: &[String]) -> Vec<Source> {
+    for source in &mut sources {
+        source.cuda = cuda
+            .iter()
+            .position(|uuid| source.uuid.as_ref() == Some(uuid));
+    }
+    sources.sort_by_key(|source| source.cuda.unwrap_or(usize::MAX));
+    sources
+}
+
+fn describe(code: u32) -> String {
+    match facts::nvml(code) {
+        Some(status) => format!("NVML: {} ({})", status.name, status.cause),
+        None => format!("NVML: return code {code}"),
+    }
+}
+
+/// One GPU, found by its identity, and found again after it was lost.
+#[derive(Debug)]
+pub(super) struct Gpu {
+    library: Arc<Library>,
+    uuid: String,
+    session: Option<Session>,
+    retry_at: Duration,
+    /// When it is asked for that next: traffic takes the driver 40 ms, so not all GPUs do it in one round.
+    close_at: Duration,
+    /// By how much later than its neighbours this one does; added once.
+    offset: Duration,
+}
+
+impl Gpu {
+    /// The `index`-th of all.
+    pub(super) fn new(library: Arc<Library>, uuid: String, index: usize) -> Self {
+        Self {
+            library,
+            uuid,
+            session: None,
+            retry_at: Duration::ZERO,
+            close_at: Duration::ZERO,
+            offset: CLOSE / 8 * (index as u32 % 8),
+        }
+    }
+}
+
+impl Look for Gpu {
+    fn look(&mut self, sample: &mut Sample) {
+        if self.session.is_none() && sample.at >= self.retry_at {
+            self.retry_at = sample.at.saturating_add(RETRY);
+            let nvml = self.library.begin();
+            self.session = nvml.ok().and_then(|nvml| Session::begin(&nvml, &self.uuid));
+        }
+        sample.health = match &mut self.session {
+            None => Health::Lost,
+            Some(session) => {
+                let looks_closely = sample.at >= self.close_at;
+                if looks_closely {
+                    let offset = std::mem::take(&mut self.offset);
+                    self.close_at = sample.at.saturating_add(CLOSE + offset);
+                }
+                let looked = session.look(sample, looks_closely);
+                looked.err().unwrap_or(Health::Good)
+            }
+        };
+        if sample.health != Health::Good {
+            // What was seen before the call that failed may be of a device that is gone.
+            *sample = Sample {
+                health: sample.health,
+                ..Sample::blank(sample.source, sample.taken, sample.at)
+            };
+        }
+        if sample.health == Health::Lost {
+            self.session = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu(uuid: &str) -> Source {
+        Source {
+            name: "GPU".to_owned(),
+            uuid: Some(uuid.to_owned()),
+            cuda: None,
+        }
+    }
+
+    #[test]
+    fn cudas_order_comes_first_and_what_it_hides_last() {
+        let listed = ["a", "b", "c", "d"].map(gpu).to_vec();
+        let cuda = ["c", "a"].map(str::to_owned);
+        let ordered = in_order(listed, &cuda);
+        let seen: Vec<_> = ordered
+            .iter()
+            .map(|source| (source.uuid.as_deref().unwrap(), source.cuda))
+            .collect();
+        let expected = [("c", Some(0)), ("a", Some(1)), ("b", None), ("d", None)];
+        assert_eq!(seen, expected);
+    }
+}

@@ -1,0 +1,157 @@
+//! NVML while it answers for one GPU.
+
+use std::sync::Arc;
+
+use crate::monitor::{Health, HeldDown, Sample};
+use crate::nvml::{self, Device, Nvml, Processes, knows_processes};
+
+#[derive(Debug)]
+pub(super) struct Session {
+    device: Device,
+    /// Fields that this GPU or this driver does not have: not asked for again.
+    unsupported: u32,
+    processes: Processes,
+    /// This one's number, where the driver's list means the same by it.
+    own_process: Option<u32>,
+    /// What changes slowly, as last asked for.
+    slow: Slow,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Slow {
+    /// In bytes a second.
+    received: Option<u64>,
+    sent: Option<u64>,
+    power_limit: Option<u64>,
+    ecc_errors: Option<u64>,
+}
+
+/// A number for what is asked, for `unsupported`.
+#[derive(Debug, Clone, Copy)]
+enum Field {
+    Memory,
+    Processes,
+    Utilisation,
+    Temperature,
+    Power,
+    PowerLimit,
+    Clock,
+    MemoryClock,
+    HeldDown,
+    PcieReceived,
+    PcieSent,
+    EccErrors,
+}
+
+impl Session {
+    pub(super) fn begin(nvml: &Arc<Nvml>, uuid: &str) -> Option<Self> {
+        Some(Self {
+            device: nvml.device_by_uuid(uuid).ok()?,
+            unsupported: 0,
+            processes: Processes::default(),
+            own_process: knows_processes().then(std::process::id),
+            slow: Slow::default(),
+        })
+    }
+
+    /// Asks for everything; an error tells that the device is gone.
+    pub(super) fn look(&mut self, sample: &mut Sample, looks_closely: bool) -> Result<(), Health> {
+        // A total of 0 is what GPUs without memory of their own answer.
+        let memory = self.ask(Field::Memory, Device::memory)?;
+        if let Some(memory) = memory.filter(|memory| memory.total > 0) {
+            sample.total = Some(memory.total);
+            sample.used = Some(memory.used);
+            sample.free = Some(memory.free);
+        }
+        self.look_at_processes(sample)?;
+        let utilisation = self.ask(Field::Utilisation, Device::utilisation)?;
+        sample.utilisation = utilisation.map(|(kernels, _)| kernels.into());
+        sample.memory_utilisation = utilisation.map(|(_, memory)| memory.into());
+        sample.temperature = self.number(Field::Temperature, Device::temperature)?;
+        sample.power = self.number(Field::Power, Device::power)?;
+        sample.clock = self.number(Field::Clock, Device::clock)?;
+        sample.memory_clock = self.number(Field::MemoryClock, Device::memory_clock)?;
+        let bits = self.ask(Field::HeldDown, Device::clock_reasons)?;
+        sample.held_down = bits.map(HeldDown::from_bits);
+        if looks_closely {
+            self.look_closely()?;
+        }
+        (sample.pcie_received, sample.pcie_sent) = (self.slow.received, self.slow.sent);
+        (sample.power_limit, sample.ecc_errors) = (self.slow.power_limit, self.slow.ecc_errors);
+        Ok(())
+    }
+
+    /// What changes slowly, or takes long: for traffic the driver counts for 20 ms in each direction.
+    fn look_closely(&mut self) -> Result<(), Health> {
+        let bytes = |kilobytes: u64| kilobytes.saturating_mul(1000);
+        let received = self.number(Field::PcieReceived, Device::pcie_received)?;
+        let sent = self.number(Field::PcieSent, Device::pcie_sent)?;
+        self.slow = Slow {
+            received: received.map(bytes),
+            sent: sent.map(bytes),
+            power_limit: self.number(Field::PowerLimit, Device::power_limit)?,
+            ecc_errors: self.ask(Field::EccErrors, Device::uncorrected)?,
+        };
+        Ok(())
+    }
+
+    /// Into a list that is kept: a sample allocates nothing.
+    fn look_at_processes(&mut self, sample: &mut Sample) -> Result<(), Health> {
+        let Some(own) = self.own_process else {
+            return Ok(());
+        };
+        let mut processes = std::mem::take(&mut self.processes);
+        let listed = self.ask(Field::Processes, |device| {
+            device.list_processes(&mut processes)
+        });
+        self.processes = processes;
+        if listed?.is_none() {
+            return Ok(());
+        }
+        let mut others = Some(0u64);
+        for (process, bytes) in self.processes.iter() {
+            match process == own {
+                true => sample.process = bytes,
+                false => {
+                    let sum = others.zip(bytes);
+                    others = sum.map(|(sum, more)| sum.saturating_add(more));
+                }
+            }
+        }
+        sample.others = others;
+        Ok(())
+    }
+
+    fn number(
+        &mut self,
+        field: Field,
+        call: impl FnOnce(&Device) -> nvml::Field<u32>,
+    ) -> Result<Option<u64>, Health> {
+        Ok(self.ask(field, call)?.map(u64::from))
+    }
+
+    /// What a field says: `None` where it is not there, or not now.
+    fn ask<T>(
+        &mut self,
+        field: Field,
+        call: impl FnOnce(&Device) -> nvml::Field<T>,
+    ) -> Result<Option<T>, Health> {
+        let bit = 1 << field as u32;
+        if self.unsupported & bit != 0 {
+            return Ok(None);
+        }
+        match call(&self.device) {
+            Ok(value) => Ok(Some(value)),
+            Err(nvml::GPU_IS_LOST | nvml::UNINITIALIZED | nvml::DRIVER_NOT_LOADED) => {
+                Err(Health::Lost)
+            }
+            Err(nvml::RESET_REQUIRED) => Err(Health::NeedsReset),
+            Err(nvml::NOT_SUPPORTED | nvml::NO_PERMISSION | nvml::FUNCTION_NOT_FOUND) => {
+                self.unsupported |= bit;
+                Ok(None)
+            }
+            // It may answer the next time.
+            Err(_) => Ok(None),
+        }
+    }
+}

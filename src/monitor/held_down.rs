@@ -1,0 +1,64 @@
+use std::fmt;
+
+use crate::facts::{self, Weight};
+
+/// Why a GPU's clocks are lower than they could be: NVML's clock event reasons, those included that are newer than this list.
+///
+/// ```
+/// use candle_headroom::HeldDown;
+///
+/// let held = HeldDown::from_bits(0x40 | 0x1);
+/// assert_eq!(held.to_string(), "idle; temperature, by hardware");
+/// assert!(held.is_harmful());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct HeldDown(u64);
+
+impl HeldDown {
+    /// The reasons that NVML's `nvmlDeviceGetCurrentClocksEventReasons` answers with.
+    pub fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// NVML's bits.
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Whether one of them tells of heat, a power brake or a slowdown by the hardware. A power cap does not: that is how a GPU
+    /// works under load.
+    pub fn is_harmful(self) -> bool {
+        facts::worst_clock_reason(self.0) >= Some(Weight::Warning)
+    }
+}
+
+impl fmt::Display for HeldDown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 0 {
+            return f.write_str("nothing");
+        }
+        let (known, unknown) = facts::clock_reasons(self.0);
+        let mut between = "";
+        for reason in known {
+            write!(f, "{between}{}", reason.text)?;
+            between = "; ";
+        }
+        match unknown {
+            0 => Ok(()),
+            unknown => write!(f, "{between}unknown reason {unknown:#x}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn newer_reasons_are_kept_and_shown() {
+        let held = HeldDown::from_bits(0x2000);
+        assert_eq!(held.to_string(), "unknown reason 0x2000");
+        assert!(!held.is_harmful());
+        assert_eq!(HeldDown::from_bits(0).to_string(), "nothing");
+    }
+}

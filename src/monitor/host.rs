@@ -1,0 +1,134 @@
+//! The host's memory from `/proc`, whose files are opened once and read by one call each.
+
+use std::fs::{self, File};
+use std::time::Duration;
+
+use super::Sample;
+use super::source::Look;
+
+/// `/proc/meminfo` has some 1.5 KB; what is asked for stands in its first lines.
+const ROOM: usize = 256;
+/// How often the files are read: Linux adds their numbers up each time, which takes it longer than all the rest of a sample.
+const ROUND: Duration = Duration::from_millis(500);
+/// Of the values that Linux hands to a program, the size of a page.
+const PAGE_SIZE: usize = 6;
+
+#[derive(Debug)]
+pub(super) struct Host {
+    meminfo: Option<File>,
+    statm: Option<File>,
+    /// In bytes.
+    page: Option<u64>,
+    total: Option<u64>,
+    free: Option<u64>,
+    process: Option<u64>,
+    /// When those are read next.
+    read_at: Duration,
+}
+
+impl Host {
+    pub(super) fn open() -> Self {
+        Self {
+            meminfo: File::open("/proc/meminfo").ok(),
+            statm: File::open("/proc/self/statm").ok(),
+            page: page_size(&fs::read("/proc/self/auxv").unwrap_or_default()),
+            total: None,
+            free: None,
+            process: None,
+            read_at: Duration::ZERO,
+        }
+    }
+}
+
+impl Look for Host {
+    fn look(&mut self, sample: &mut Sample) {
+        if sample.at >= self.read_at {
+            self.read_at = sample.at.saturating_add(ROUND);
+            let mut buffer = [0; ROOM];
+            let text = read(self.meminfo.as_ref(), &mut buffer);
+            self.total = kibibytes(text, b"MemTotal:");
+            self.free = kibibytes(text, b"MemAvailable:");
+            let pages = resident_pages(read(self.statm.as_ref(), &mut buffer));
+            let both = pages.zip(self.page);
+            self.process = both.and_then(|(pages, page)| pages.checked_mul(page));
+        }
+        (sample.total, sample.free) = (self.total, self.free);
+        let both = sample.total.zip(sample.free);
+        sample.used = both.map(|(total, free)| total.saturating_sub(free));
+        sample.process = self.process;
+    }
+}
+
+/// The beginning of a file that is made anew at each reading.
+#[cfg(unix)]
+fn read<'a>(file: Option<&File>, buffer: &'a mut [u8]) -> &'a [u8] {
+    use std::os::unix::fs::FileExt;
+    let length = file.and_then(|file| file.read_at(buffer, 0).ok());
+    buffer.get(..length.unwrap_or(0)).unwrap_or_default()
+}
+
+/// Elsewhere there is no `/proc`.
+#[cfg(not(unix))]
+fn read<'a>(_: Option<&File>, _: &'a mut [u8]) -> &'a [u8] {
+    &[]
+}
+
+/// The second number of `/proc/self/statm`.
+fn resident_pages(text: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(text).ok()?;
+    text.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// From pairs of a kind and a value, each as long as a pointer.
+fn page_size(auxiliary: &[u8]) -> Option<u64> {
+    let number = |bytes: &[u8]| Some(usize::from_ne_bytes(bytes.try_into().ok()?));
+    let mut numbers = auxiliary.chunks_exact(size_of::<usize>()).map(number);
+    while let (Some(Some(kind)), Some(Some(value))) = (numbers.next(), numbers.next()) {
+        if kind == PAGE_SIZE {
+            return u64::try_from(value).ok();
+        }
+    }
+    None
+}
+
+/// A line such as `MemAvailable:   12345 kB`, in bytes.
+fn kibibytes(text: &[u8], key: &[u8]) -> Option<u64> {
+    let line = text
+        .split(|byte| *byte == b'\n')
+        .find_map(|line| line.strip_prefix(key))?;
+    let number = std::str::from_utf8(line).ok()?.trim().strip_suffix("kB")?;
+    number.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, SystemTime};
+
+    #[test]
+    fn lines_are_read_and_anything_else_is_not_known() {
+        let text = b"MemTotal:        8 kB\nMemAvailable:  4 kB\nOdd: 1 pages\nLast: 12";
+        assert_eq!(kibibytes(text, b"MemTotal:"), Some(8192));
+        assert_eq!(kibibytes(text, b"MemAvailable:"), Some(4096));
+        assert_eq!(kibibytes(text, b"Odd:"), None);
+        assert_eq!(kibibytes(text, b"Last:"), None, "a line that was cut off");
+        assert_eq!(kibibytes(text, b"Swap:"), None);
+        assert_eq!(resident_pages(b"10 7 3 1 0 1 0\n"), Some(7));
+        assert_eq!((resident_pages(b"10"), page_size(b"")), (None, None));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn this_machine_is_read_again_and_again() {
+        let mut host = Host::open();
+        for _ in 0..3 {
+            let mut sample = Sample::blank(0, SystemTime::now(), Duration::ZERO);
+            host.look(&mut sample);
+            assert!(
+                sample.total > sample.used && sample.used > Some(0),
+                "{sample}"
+            );
+            assert!(sample.process > Some(1 << 20), "{sample}");
+        }
+    }
+}

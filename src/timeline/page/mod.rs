@@ -1,0 +1,124 @@
+//! The record as one file for a browser. The page's own parts lie beside this file.
+
+use std::io::{self, Write};
+use std::time::UNIX_EPOCH;
+
+use serde_json::{Value, json};
+
+use super::recorder::Recorder;
+use super::row::StepRow;
+use super::totals::ORDER;
+
+const PAGE: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = concat!(
+    include_str!("words.js"),
+    include_str!("chart.js"),
+    include_str!("hover.js"),
+    include_str!("phases.js"),
+    include_str!("build.js"),
+);
+
+/// So many of the latest phases are on the page; all that are kept are in the trace.
+const PHASES: usize = 4000;
+
+pub(super) fn write(recorder: &Recorder, title: &str, to: &mut impl Write) -> io::Result<()> {
+    let title = escape(title);
+    // A text within a script element ends at the first `</script`; in JSON the bracket can be written so.
+    let data = data(recorder).to_string().replace('<', "\\u003c");
+    let mut rest = PAGE;
+    for (place, text) in [
+        ("{title}", title.as_str()),
+        ("{style}", STYLE),
+        ("{heading}", title.as_str()),
+        ("{data}", &data),
+        ("{script}", SCRIPT),
+    ] {
+        // Each place stands once, in this order; what is put in is not searched again.
+        if let Some((before, after)) = rest.split_once(place) {
+            to.write_all(before.as_bytes())?;
+            to.write_all(text.as_bytes())?;
+            rest = after;
+        }
+    }
+    to.write_all(rest.as_bytes())
+}
+
+/// Columns rather than rows: a third of the bytes. Times are milliseconds since the beginning, what is not known is `null`.
+fn data(recorder: &Recorder) -> Value {
+    let totals = &recorder.totals;
+    let steps = recorder.steps.rows();
+    let kept = recorder.phases.len();
+    let phases = || recorder.phases.iter().skip(kept.saturating_sub(PHASES));
+    let began = recorder.began.duration_since(UNIX_EPOCH);
+    let order = |phase| ORDER.iter().position(|known| *known == phase);
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "began": began.unwrap_or_default().as_millis() as u64,
+        "now": milliseconds(recorder.now()),
+        "totals": {
+            "steps": totals.steps, "samples": totals.samples, "recomputed": totals.recomputed,
+            "exhaustions": totals.exhaustions, "failures": totals.failures, "peak": totals.peak,
+            "marks": totals.marks,
+        },
+        "steps": {
+            "began": column(steps, |row| milliseconds(row.began)),
+            "ended": column(steps, |row| milliseconds(row.ended)),
+            "busy": column(steps, |row| milliseconds(row.busy)),
+            "steps": column(steps, |row| row.steps),
+            "last": column(steps, |row| row.last),
+            "samples": column(steps, |row| row.samples),
+            "micro": column(steps, |row| row.micro_batches),
+            "least": column(steps, |row| row.least),
+            "most": column(steps, |row| row.most),
+            "retries": column(steps, |row| row.retries),
+            "inUse": column(steps, |row| row.in_use),
+            "reserved": column(steps, |row| row.reserved),
+            "peak": column(steps, |row| row.peak),
+            "limit": column(steps, |row| row.limit),
+            "fits": column(steps, |row| row.planned.and_then(|planned| planned.fits)),
+            "planned": column(steps, |row| row.planned.and_then(|planned| planned.peak)),
+            "reason": column(steps, |row| row.planned.map(|planned| planned.reason.to_string())),
+        },
+        "evaluations": recorder.evaluations.iter().map(|row| json!({
+            "began": milliseconds(row.began), "ended": milliseconds(row.ended), "peak": row.peak,
+            "samples": row.samples, "most": row.most,
+        })).collect::<Vec<_>>(),
+        "numbers": recorder.numbers.iter().map(|(name, series)| json!({
+            "name": name,
+            "at": series.rows().iter().map(|number| milliseconds(number.at)).collect::<Vec<_>>(),
+            "value": series.rows().iter().map(|number| number.value).collect::<Vec<_>>(),
+        })).collect::<Vec<_>>(),
+        "phaseNames": ORDER.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "phaseTotals": ORDER.iter().zip(&totals.phases).map(|(_, total)| json!({
+            "count": total.count, "time": milliseconds(total.nanoseconds), "peak": total.peak,
+        })).collect::<Vec<_>>(),
+        "phases": {
+            "began": phases().map(|row| milliseconds(row.began)).collect::<Vec<_>>(),
+            "ended": phases().map(|row| milliseconds(row.ended)).collect::<Vec<_>>(),
+            "phase": phases().map(|row| order(row.phase)).collect::<Vec<_>>(),
+            "step": phases().map(|row| row.step).collect::<Vec<_>>(),
+            "ok": phases().map(|row| u8::from(row.succeeded)).collect::<Vec<_>>(),
+            "inUse": phases().map(|row| row.memory.in_use).collect::<Vec<_>>(),
+            "peak": phases().map(|row| row.memory.peak).collect::<Vec<_>>(),
+        },
+        "marks": recorder.marks.iter().map(|mark| json!({
+            "at": milliseconds(mark.at), "step": mark.step, "kind": mark.kind.name(),
+            "text": mark.text, "detail": mark.detail,
+        })).collect::<Vec<_>>(),
+    })
+}
+
+fn column<T: Into<Value>>(rows: &[StepRow], field: impl Fn(&StepRow) -> T) -> Vec<Value> {
+    rows.iter().map(|row| field(row).into()).collect()
+}
+
+/// To the microsecond.
+fn milliseconds(nanoseconds: u64) -> f64 {
+    (nanoseconds / 1000) as f64 / 1e3
+}
+
+fn escape(text: &str) -> String {
+    let escaped = text.replace('&', "&amp;").replace('<', "&lt;");
+    escaped.replace('>', "&gt;").replace('"', "&quot;")
+}

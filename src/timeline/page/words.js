@@ -1,0 +1,49 @@
+// What all parts use: the record, numbers as people read them, and elements.
+'use strict';
+const data = JSON.parse(document.getElementById('data').textContent);
+const steps = data.steps, phases = data.phases, marks = data.marks, count = steps.began.length;
+const $ = id => document.getElementById(id);
+const known = values => values.filter(value => value !== null);
+const most = values => known(values).reduce((a, b) => Math.max(a, b), -Infinity);
+
+// Numbers as people read them.
+const trim = text => text.includes('.') ? text.replace(/\.?0+$/, '') : text;
+const digits = (value, n = 3) => {
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(2);
+  return value.toLocaleString('en', { maximumFractionDigits: size >= 1000 ? 0 : Math.max(0, n - 1 - Math.floor(Math.log10(size || 1))) });
+};
+function bytes(value) {
+  if (value === null || value === undefined || !isFinite(value)) return 'n/a';
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  let unit = 0;
+  while (Math.abs(value) >= 1024 && unit < 4) { value /= 1024; unit++; }
+  return trim(value.toFixed(value < 10 && unit ? 2 : value < 100 && unit ? 1 : 0)) + ' ' + units[unit];
+}
+function time(ms) {
+  if (ms < 1) return trim((ms * 1000).toFixed(0)) + ' µs';
+  if (ms < 1000) return trim(ms.toFixed(ms < 10 ? 2 : 1)) + ' ms';
+  const s = ms / 1000;
+  if (s < 120) return trim(s.toFixed(s < 10 ? 2 : 1)) + ' s';
+  const two = n => String(Math.floor(n)).padStart(2, '0');
+  return s < 3600 ? Math.floor(s / 60) + ':' + two(s % 60) + ' min' : Math.floor(s / 3600) + ':' + two(s / 60 % 60) + ' h';
+}
+const clock = ms => new Date(data.began + ms).toLocaleTimeString('en-GB');
+const plural = (n, word) => digits(n) + ' ' + word + (n === 1 ? '' : word.endsWith('h') ? 'es' : 's');
+
+// Elements.
+const NS = 'http://www.w3.org/2000/svg';
+function svg(parent, name, attributes, text) {
+  const element = document.createElementNS(NS, name);
+  for (const key in attributes) element.setAttribute(key, attributes[key]);
+  if (text !== undefined) element.textContent = text;
+  parent.append(element);
+  return element;
+}
+function html(parent, name, className, text) {
+  const element = document.createElement(name);
+  if (className) element.className = className;
+  if (text !== undefined) element.textContent = text;
+  parent.append(element);
+  return element;
+}

@@ -1,0 +1,260 @@
+use std::collections::VecDeque;
+use std::time::{Instant, SystemTime};
+
+use super::mark::{Mark, MarkKind, Place};
+use super::row::{MicroRow, Number, PhaseRow, Planned, StepRow};
+use super::thin::Thinned;
+use super::totals::Totals;
+use crate::batch::{Event, Moment, Task};
+use crate::error::{MemoryReading, Phase};
+
+/// Rows for the whole run; it is at this resolution at least by half.
+const STEPS: usize = 4096;
+/// The latest phases and micro-batches.
+const PHASES: usize = 16_384;
+const MICRO_BATCHES: usize = 4096;
+/// Marks carry texts.
+const MARKS: usize = 512;
+const EVALUATIONS: usize = 1024;
+const NUMBERS: usize = 2048;
+const NAMES: usize = 8;
+
+#[derive(Debug, Clone)]
+pub(super) struct Recorder {
+    origin: Instant,
+    pub(super) began: SystemTime,
+    pub(super) steps: Thinned<StepRow>,
+    /// Between steps; they count apart, and their sizes are others.
+    pub(super) evaluations: VecDeque<StepRow>,
+    pub(super) phases: VecDeque<PhaseRow>,
+    pub(super) micro_batches: VecDeque<MicroRow>,
+    pub(super) marks: VecDeque<Mark>,
+    pub(super) numbers: Vec<(String, Thinned<Number>)>,
+    pub(super) totals: Totals,
+    /// When the micro-batch at hand began, and the highest use noted in it.
+    micro_began: Option<u64>,
+    running_peak: Option<u64>,
+    /// In use when the batch at hand began.
+    used_before: Option<u64>,
+    /// The last step, counted from 1: what happens in an evaluation belongs to it.
+    last_step: u64,
+    /// A mark for an exhaustion that may yet be tried again.
+    is_pending: bool,
+}
+
+impl Recorder {
+    pub(super) fn new() -> Self {
+        Self {
+            origin: Instant::now(),
+            began: SystemTime::now(),
+            steps: Thinned::new(STEPS),
+            evaluations: VecDeque::new(),
+            phases: VecDeque::new(),
+            micro_batches: VecDeque::new(),
+            marks: VecDeque::new(),
+            numbers: Vec::new(),
+            totals: Totals::default(),
+            micro_began: None,
+            running_peak: None,
+            used_before: None,
+            last_step: 0,
+            is_pending: false,
+        }
+    }
+
+    /// Nanoseconds since the beginning, for some 580 years.
+    fn at(&self, moment: Instant) -> u64 {
+        let since = moment.saturating_duration_since(self.origin);
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        self.at(Instant::now())
+    }
+
+    pub(super) fn number(&mut self, name: &str, value: f64) {
+        let at = self.now();
+        let index = self.numbers.iter().position(|(known, _)| known == name);
+        let index = match index {
+            Some(index) => index,
+            None if self.numbers.len() < NAMES => {
+                self.numbers.push((name.to_owned(), Thinned::new(NUMBERS)));
+                self.numbers.len() - 1
+            }
+            None => return,
+        };
+        if let Some((_, series)) = self.numbers.get_mut(index).filter(|_| value.is_finite()) {
+            series.push(Number {
+                at,
+                value,
+                count: 1,
+            });
+        }
+    }
+
+    pub(super) fn note(&mut self, moment: &Moment<'_>) {
+        match *moment {
+            Moment::BatchBegan {
+                task, step, memory, ..
+            } => {
+                if task != Task::Evaluation {
+                    self.last_step = step + 1;
+                }
+                self.used_before = memory.in_use;
+                self.micro_ended();
+            }
+            Moment::PhaseBegan { .. } => {}
+            Moment::PhaseEnded {
+                phase,
+                began,
+                elapsed,
+                memory,
+                succeeded,
+                ..
+            } => {
+                let began = self.at(began);
+                let ended = began.saturating_add(elapsed.as_nanos() as u64);
+                self.phase(PhaseRow {
+                    began,
+                    ended,
+                    step: self.last_step,
+                    phase,
+                    succeeded,
+                    memory,
+                });
+            }
+            Moment::MicroBatchEnded {
+                micro, completed, ..
+            } => {
+                let ended = self.phases.back().map_or(0, |phase| phase.ended);
+                let row = MicroRow {
+                    began: self.micro_began.unwrap_or(ended),
+                    ended,
+                    step: self.last_step,
+                    first: micro.samples.start,
+                    size: completed.size,
+                    peak: completed.peak,
+                };
+                push(&mut self.micro_batches, row, MICRO_BATCHES);
+                self.micro_ended();
+            }
+            Moment::Exhausted {
+                task, exhausted, ..
+            } => {
+                self.totals.exhaustions += 1;
+                self.mark(Mark::exhausted(self.place(task), exhausted));
+                self.is_pending = true;
+                self.micro_ended();
+            }
+            Moment::Happened { task, event, .. } => self.happened(task, event),
+            Moment::BatchEnded {
+                task,
+                step,
+                began,
+                elapsed,
+                sizes,
+                retries,
+                recomputed,
+                peak,
+                memory,
+                plan,
+                ..
+            } => {
+                let busy = elapsed.as_nanos() as u64;
+                let samples = sizes.iter().sum::<usize>() as u64;
+                self.step(
+                    task,
+                    StepRow {
+                        began: self.at(began),
+                        ended: self.at(began).saturating_add(busy),
+                        busy,
+                        steps: 1,
+                        last: step + 1,
+                        samples,
+                        micro_batches: sizes.len() as u64,
+                        least: sizes.iter().copied().min().unwrap_or(0),
+                        most: sizes.iter().copied().max().unwrap_or(0),
+                        retries: retries as u64,
+                        in_use: memory.in_use,
+                        reserved: memory.reserved,
+                        peak,
+                        limit: memory.limit,
+                        planned: plan.map(|plan| Planned::of(&plan, samples, self.used_before)),
+                    },
+                    recomputed,
+                );
+            }
+            Moment::BatchFailed { task, error, .. } => {
+                self.totals.failures += 1;
+                self.mark(Mark::failed(self.place(task), error));
+                self.micro_ended();
+            }
+        }
+    }
+
+    fn phase(&mut self, row: PhaseRow) {
+        if row.phase == Phase::Optimizer {
+            self.running_peak = None;
+        }
+        self.micro_began.get_or_insert(row.began);
+        let MemoryReading { peak, in_use, .. } = row.memory;
+        // The reading is the highest since the micro-batch began: it is this phase's where it rose during it.
+        let own = peak.filter(|_| peak > self.running_peak).max(in_use);
+        self.running_peak = self.running_peak.max(peak);
+        self.totals.phase(&row, own);
+        push(&mut self.phases, row, PHASES);
+    }
+
+    fn micro_ended(&mut self) {
+        self.micro_began = None;
+        self.running_peak = None;
+    }
+
+    fn place(&self, task: Task) -> Place {
+        Place {
+            at: self.now(),
+            step: self.last_step,
+            task,
+        }
+    }
+
+    fn step(&mut self, task: Task, row: StepRow, recomputed: usize) {
+        self.totals.peak = self.totals.peak.max(row.peak);
+        match task {
+            Task::Evaluation => push(&mut self.evaluations, row, EVALUATIONS),
+            _ => {
+                self.totals.steps += 1;
+                self.totals.samples += row.samples;
+                self.totals.recomputed += recomputed as u64;
+                self.steps.push(row);
+            }
+        }
+        self.micro_ended();
+    }
+
+    fn happened(&mut self, task: Task, event: &Event) {
+        let mark = Mark::happened(self.place(task), event);
+        match self.marks.back_mut() {
+            // The exhaustion has its mark already; what came of it is the better headline.
+            Some(last) if self.is_pending && mark.kind == MarkKind::Exhausted => {
+                last.text = mark.text;
+                self.is_pending = false;
+            }
+            _ => self.mark(mark),
+        }
+    }
+
+    fn mark(&mut self, mark: Mark) {
+        self.totals.marks += 1;
+        self.is_pending = false;
+        push(&mut self.marks, mark, MARKS);
+    }
+}
+
+/// Appends, and forgets the oldest where there are `most` already.
+fn push<T>(rows: &mut VecDeque<T>, row: T, most: usize) {
+    if rows.len() >= most {
+        rows.pop_front();
+    }
+    rows.push_back(row);
+}

@@ -1,0 +1,116 @@
+//! What the record is made of. Times are nanoseconds since its beginning, memory is in bytes.
+
+use super::thin::Merge;
+use crate::batch::{Plan, Reason};
+use crate::error::{MemoryReading, Phase};
+
+/// A step, or several that were put together.
+#[derive(Debug, Clone)]
+pub(super) struct StepRow {
+    pub(super) began: u64,
+    pub(super) ended: u64,
+    /// Time within steps; less than between beginning and end where the caller does other things.
+    pub(super) busy: u64,
+    /// Steps of which the last has this number, counted from 1.
+    pub(super) steps: u64,
+    pub(super) last: u64,
+    pub(super) samples: u64,
+    pub(super) micro_batches: u64,
+    pub(super) least: usize,
+    pub(super) most: usize,
+    pub(super) retries: u64,
+    pub(super) in_use: Option<u64>,
+    pub(super) reserved: Option<u64>,
+    pub(super) peak: Option<u64>,
+    pub(super) limit: Option<u64>,
+    pub(super) planned: Option<Planned>,
+}
+
+/// What the policy believed at a step's end.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Planned {
+    /// The largest micro-batch for which there is room, in samples; no more than the batch has.
+    pub(super) fits: Option<u64>,
+    /// The use that the micro-batches in use come to.
+    pub(super) peak: Option<u64>,
+    pub(super) reason: Reason,
+}
+
+impl Planned {
+    pub(super) fn of(plan: &Plan, samples: u64, used_before: Option<u64>) -> Self {
+        let using = plan
+            .using
+            .map_or(samples, |using| samples.min(using as u64));
+        let taken = plan.base.zip(plan.each);
+        let taken = taken.map(|(base, each)| base.saturating_add(each.saturating_mul(using)));
+        Self {
+            fits: plan.fits.map(|fits| samples.min(fits as u64)),
+            peak: used_before
+                .zip(taken)
+                .map(|(used, taken)| used.saturating_add(taken)),
+            reason: plan.reason,
+        }
+    }
+}
+
+impl Merge for StepRow {
+    fn merge(&mut self, next: &Self) {
+        self.ended = next.ended;
+        self.busy += next.busy;
+        self.steps += next.steps;
+        self.last = next.last;
+        self.samples += next.samples;
+        self.micro_batches += next.micro_batches;
+        self.least = match (self.least, next.least) {
+            (0, least) | (least, 0) => least,
+            (a, b) => a.min(b),
+        };
+        self.most = self.most.max(next.most);
+        self.retries += next.retries;
+        self.in_use = self.in_use.max(next.in_use);
+        self.reserved = self.reserved.max(next.reserved);
+        self.peak = self.peak.max(next.peak);
+        self.limit = next.limit;
+        self.planned = next.planned;
+    }
+}
+
+/// One phase of a micro-batch, or an update.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PhaseRow {
+    pub(super) began: u64,
+    pub(super) ended: u64,
+    /// Counted from 1.
+    pub(super) step: u64,
+    pub(super) phase: Phase,
+    pub(super) succeeded: bool,
+    pub(super) memory: MemoryReading,
+}
+
+/// One finished micro-batch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MicroRow {
+    pub(super) began: u64,
+    pub(super) ended: u64,
+    pub(super) step: u64,
+    pub(super) first: usize,
+    pub(super) size: usize,
+    pub(super) peak: Option<u64>,
+}
+
+/// A number of the caller's own, or the mean of several.
+#[derive(Debug, Clone)]
+pub(super) struct Number {
+    pub(super) at: u64,
+    pub(super) value: f64,
+    pub(super) count: u64,
+}
+
+impl Merge for Number {
+    fn merge(&mut self, next: &Self) {
+        let count = self.count + next.count;
+        self.value += (next.value - self.value) * (next.count as f64 / count as f64);
+        self.count = count;
+        self.at = next.at;
+    }
+}

@@ -1,0 +1,250 @@
+//! The record of a run: the trace against its format, the page against what a browser needs, and what both say of a run.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use candle_core::{DType, Device, Tensor, Var};
+use candle_headroom::testing::Faults;
+use candle_headroom::{
+    AdaptiveTrainer, BatchProcessor, Error, Fixed, Halving, Phase, Sgd, Timeline,
+};
+use serde_json::Value;
+
+/// Three steps of 8 samples, with memory that runs out once in the second.
+fn recorded() -> Timeline {
+    let timeline = Timeline::new();
+    let w = Var::new(&[1f32, 2.], &Device::Cpu).unwrap();
+    let optimizer = Sgd::new_lr(vec![w.clone()], 0.1).unwrap();
+    let mut trainer = AdaptiveTrainer::builder(vec![w.clone()], optimizer)
+        .policy(Halving::from_size(4))
+        .observer(timeline.clone())
+        .build()
+        .unwrap();
+    let x = Tensor::ones((8, 2), DType::F32, &Device::Cpu).unwrap();
+    for step in 0..3 {
+        let armed = (step == 1).then(|| Faults::in_phase(Phase::Backward, 0).times(2).arm());
+        let report = trainer.step(&x, |x, _| x.broadcast_mul(&w)?.sqr()?.mean_all());
+        assert_eq!(report.unwrap().retries, if step == 1 { 2 } else { 0 });
+        drop(armed);
+        timeline.number("loss", 1. / f64::from(step));
+    }
+    timeline
+}
+
+fn trace(timeline: &Timeline) -> Vec<Value> {
+    let mut bytes = Vec::new();
+    timeline.write_trace(&mut bytes).unwrap();
+    let trace: Value = serde_json::from_slice(&bytes).unwrap();
+    trace["traceEvents"].as_array().unwrap().clone()
+}
+
+/// What the page's script is given.
+fn data(timeline: &Timeline) -> Value {
+    let mut page = Vec::new();
+    timeline.write_page("", &mut page).unwrap();
+    let page = String::from_utf8(page).unwrap();
+    let data = page.split("id=\"data\">").nth(1).unwrap();
+    serde_json::from_str(data.split("</script>").next().unwrap()).unwrap()
+}
+
+/// Google's «Trace Event Format», as far as complete events, counters, instants and metadata go.
+#[test]
+fn the_trace_is_in_the_format() {
+    let events = trace(&recorded());
+    assert!(events.len() > 30);
+    let mut ends: HashMap<u64, f64> = HashMap::new();
+    for event in &events {
+        let field = |name: &str| &event[name];
+        assert!(field("name").is_string(), "{event}");
+        assert!(field("pid").is_u64() && field("tid").is_u64(), "{event}");
+        let at = field("ts").as_f64().unwrap();
+        assert!(at >= 0., "{event}");
+        match field("ph").as_str().unwrap() {
+            "X" => {
+                let duration = field("dur").as_f64().unwrap();
+                assert!(duration >= 0., "{event}");
+                // Spans of one row neither overlap nor go back: viewers would nest them wrongly.
+                let end = ends.entry(field("tid").as_u64().unwrap()).or_default();
+                assert!(at >= *end - 1e-3, "{event} begins before {end}");
+                *end = at + duration;
+            }
+            "C" => {
+                let values = field("args").as_object().unwrap();
+                assert!(
+                    !values.is_empty() && values.values().all(Value::is_number),
+                    "{event}"
+                );
+            }
+            "i" => assert!(
+                matches!(field("s").as_str(), Some("g" | "p" | "t")),
+                "{event}"
+            ),
+            "M" => assert!(field("args")["name"].is_string(), "{event}"),
+            other => panic!("{other} is no kind of event written here"),
+        }
+    }
+}
+
+#[test]
+fn the_trace_tells_what_happened() {
+    let events = trace(&recorded());
+    let count = |kind: &str, category: &str| {
+        let of = |event: &&Value| event["ph"] == kind && event["cat"] == category;
+        events.iter().filter(of).count()
+    };
+    assert_eq!(count("X", "step"), 3);
+    // Two in each step, if no more.
+    assert!(count("X", "micro-batch") >= 6);
+    let failed = |event: &&Value| event["args"]["succeeded"] == false;
+    let failed: Vec<_> = events.iter().filter(failed).collect();
+    assert_eq!(failed.len(), 2);
+    assert!(failed.iter().all(|event| event["name"] == "backward"));
+    let marks = events.iter().filter(|event| event["ph"] == "i");
+    let marks: Vec<_> = marks.filter(|event| event["name"] == "exhausted").collect();
+    assert_eq!(marks.len(), 2);
+    assert_eq!(marks[0]["args"]["step"], 2);
+    let text = marks[0]["args"]["detail"].as_str().unwrap();
+    assert!(text.contains("out of device memory in backward"), "{text}");
+    // 1/0 is no number and leaves a gap.
+    let losses = events.iter().filter(|event| event["name"] == "loss");
+    assert_eq!(losses.count(), 2);
+}
+
+#[test]
+fn the_page_is_one_file_that_asks_for_nothing() {
+    let mut page = Vec::new();
+    let title = "<b> & </script><script>alert(1)</script>";
+    let timeline = recorded();
+    timeline.number("</script>", 1.);
+    timeline.write_page(title, &mut page).unwrap();
+    let page = String::from_utf8(page).unwrap();
+    assert!(!page.contains("alert(1)</script>"), "the title is text");
+    assert_eq!(page.matches("</script>").count(), 2, "the data is text");
+    assert!(page.contains("default-src 'none'"));
+    for outside in ["src=\"", "href=\"", "@import", "url(http", "fetch("] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    let data = data(&timeline);
+    assert_eq!(data["totals"]["steps"], 3);
+    assert_eq!(data["totals"]["samples"], 24);
+    assert_eq!(data["totals"]["exhaustions"], 2);
+    assert_eq!(
+        data["steps"]["limit"][0],
+        Value::Null,
+        "not known, so not 0"
+    );
+}
+
+#[test]
+fn an_empty_record_can_be_written() {
+    let timeline = Timeline::new();
+    let mut page = Vec::new();
+    timeline.write_page("nothing", &mut page).unwrap();
+    assert!(trace(&timeline).iter().all(|event| event["ph"] == "M"));
+}
+
+/// Its memory is bounded, and what was forgotten is still counted.
+#[test]
+fn a_long_run_is_kept_coarsely() {
+    let timeline = Timeline::new();
+    let mut processor = BatchProcessor::new(Fixed::new(1).unwrap()).observer(timeline.clone());
+    for _ in 0..10_000 {
+        processor.process(&[1, 2][..], |_, _| Ok(())).unwrap();
+    }
+    let events = trace(&timeline);
+    assert!(events.len() < 4096 + 16_384 + 4096 + 10);
+    let steps = events.iter().filter(|event| event["cat"] == "step");
+    let samples: u64 = steps
+        .map(|event| event["args"]["samples"].as_u64().unwrap())
+        .sum();
+    assert_eq!(samples, 20_000);
+}
+
+#[test]
+fn what_cannot_be_written_is_told_with_its_place() {
+    struct Full;
+    impl Write for Full {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let timeline = recorded();
+    for error in [
+        timeline.write_trace(&mut Full).unwrap_err(),
+        timeline.write_page("", &mut Full).unwrap_err(),
+    ] {
+        let Error::Output(error) = error else {
+            panic!("{error}")
+        };
+        assert_eq!(error.kind, io::ErrorKind::StorageFull);
+    }
+    let Err(Error::Output(error)) = timeline.save_page("", "/no/such/folder/page.html") else {
+        panic!("there is no such folder")
+    };
+    assert!(
+        error.to_string().contains("/no/such/folder/page.html"),
+        "{error}"
+    );
+}
+
+/// A failed step is told once, with what it failed with, and the next one is recorded again.
+#[test]
+fn a_step_that_fails_is_told() {
+    let timeline = Timeline::new();
+    let mut processor = BatchProcessor::new(Fixed::new(4).unwrap()).observer(timeline.clone());
+    let x = [1, 2, 3, 4];
+    let failed = processor.process(&x[..], |_, _| -> candle_core::Result<()> {
+        candle_core::bail!("no such file\nwith a second line")
+    });
+    assert!(failed.is_err());
+    processor.process(&x[..], |_, _| Ok(())).unwrap();
+    let events = trace(&timeline);
+    let failed = events.iter().filter(|event| event["name"] == "failed");
+    let failed: Vec<_> = failed.collect();
+    assert_eq!(failed.len(), 1);
+    assert_eq!(failed[0]["args"]["text"], "no such file");
+}
+
+/// Evaluation is in the record, apart from the steps: its sizes and its speed are others.
+#[test]
+fn evaluations_count_apart() {
+    let timeline = Timeline::new();
+    let w = Var::new(&[1f32, 2.], &Device::Cpu).unwrap();
+    let optimizer = Sgd::new_lr(vec![w.clone()], 0.1).unwrap();
+    let builder = AdaptiveTrainer::builder(vec![w.clone()], optimizer);
+    let mut trainer = builder.observer(timeline.clone()).build().unwrap();
+    let x = Tensor::ones((8, 2), DType::F32, &Device::Cpu).unwrap();
+    for _ in 0..2 {
+        trainer
+            .step(&x, |x, _| x.broadcast_mul(&w)?.sqr()?.mean_all())
+            .unwrap();
+        let evaluated = trainer.evaluate(&x, |x, _| match x.dim(0)? {
+            0..=4 => Ok(()),
+            _ => Err(candle_headroom::testing::out_of_memory()),
+        });
+        assert_eq!(evaluated.unwrap().results.len(), 2);
+    }
+    let data = data(&timeline);
+    assert_eq!(
+        (&data["totals"]["steps"], &data["totals"]["samples"]),
+        (&2.into(), &16.into())
+    );
+    assert_eq!(data["evaluations"].as_array().unwrap().len(), 2);
+    assert_eq!(data["steps"]["most"], serde_json::json!([8, 8]));
+    assert_eq!(data["steps"]["reason"][0], "nothing bounds it");
+    let mark = &data["marks"][0];
+    assert_eq!(mark["step"], 1, "it came after the first step");
+    assert!(
+        mark["text"]
+            .as_str()
+            .unwrap()
+            .starts_with("evaluation: micro-batch 8 → 4"),
+        "{mark}"
+    );
+    let events = trace(&timeline);
+    let spans = events.iter().filter(|event| event["cat"] == "evaluation");
+    assert_eq!(spans.count(), 2);
+}
