@@ -3,14 +3,22 @@
 use std::fs;
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::OutputError;
 
-/// Writes a file beside `path` and puts it in its place.
+/// Writes a file beside `path` and puts it in its place. What is no file, such as a device or a pipe, is written to and stays.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), OutputError> {
+    static WRITTEN: AtomicU64 = AtomicU64::new(0);
     let failed = |error| OutputError::at(path, &error);
+    if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+        let opened = fs::File::options().write(true).open(path);
+        let written = opened.and_then(|mut file| file.write_all(bytes));
+        return written.map_err(failed);
+    }
     let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.part", std::process::id()));
+    let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+    name.push(format!(".{}-{number}.part", std::process::id()));
     let part = path.with_file_name(name);
     let written = fs::File::create(&part).and_then(|mut file| {
         file.write_all(bytes)?;
@@ -24,7 +32,16 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), OutputError> {
     replaced.map_err(failed)
 }
 
-/// A file of lines, each written whole by one call, so that a process that is killed leaves whole lines.
+/// The first line of a text that somebody else has written, as far as a record of bounded size can take it: 1 KiB.
+pub(crate) fn first_line(text: &str) -> &str {
+    const MOST: usize = 1024;
+    let line = text.lines().next().unwrap_or_default();
+    let mut ends = (0..=MOST.min(line.len())).rev();
+    let end = ends.find(|end| line.is_char_boundary(*end));
+    line.get(..end.unwrap_or(0)).unwrap_or_default()
+}
+
+/// A file of lines, each written whole by one call, so that a process that is killed leaves whole lines. Nobody else writes to it.
 #[derive(Debug)]
 pub(crate) struct LineFile {
     path: PathBuf,
@@ -40,7 +57,10 @@ impl LineFile {
     /// Goes on with the file at `path`, or creates it.
     pub(crate) fn open(path: &Path, most: Option<u64>) -> io::Result<Self> {
         let mut file = create(path)?;
-        let length = file.metadata()?.len();
+        let there = file.metadata()?;
+        let length = there.len();
+        // A device or a pipe cannot be put aside.
+        let most = most.filter(|_| there.is_file());
         let mut last = *b"\n";
         if length > 0 && file.seek(io::SeekFrom::End(-1)).is_ok() {
             file.read_exact(&mut last)?;
@@ -96,7 +116,11 @@ impl LineFile {
     fn rotate(&mut self) -> io::Result<()> {
         let mut former = self.path.clone().into_os_string();
         former.push(".1");
-        fs::rename(&self.path, former)?;
+        match fs::rename(&self.path, former) {
+            // Somebody has moved it away, or the last attempt ended here.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         self.file = create(&self.path)?;
         (self.length, self.is_cut_off) = (0, false);
         Ok(())
@@ -145,6 +169,40 @@ mod tests {
             + &fs::read_to_string(&path).unwrap();
         assert!(both.ends_with("line 0049\n") && both.lines().count() >= 10);
         assert!(both.lines().all(|line| line.len() == 9));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_was_moved_away_is_begun_anew() {
+        let folder = folder("moved");
+        let path = folder.join("lines");
+        let mut file = LineFile::open(&path, Some(20)).unwrap();
+        file.append(b"0123456789\n").unwrap();
+        fs::remove_file(&path).unwrap();
+        for _ in 0..3 {
+            file.append(b"0123456789\n").unwrap();
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), "0123456789\n");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// A socket stands for all that is no file: it can neither be opened nor put aside.
+    #[test]
+    #[cfg(unix)]
+    fn what_is_no_file_stays() {
+        use std::os::unix::fs::FileTypeExt;
+        let folder = folder("special");
+        let path = folder.join("socket");
+        let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        replace(&path, b"text").unwrap_err();
+        let kind = fs::metadata(&path).unwrap().file_type();
+        assert!(kind.is_socket());
+        assert_eq!(
+            LineFile::open(Path::new("/dev/null"), Some(1))
+                .unwrap()
+                .most,
+            None
+        );
         fs::remove_dir_all(folder).unwrap();
     }
 

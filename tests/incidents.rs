@@ -327,3 +327,27 @@ fn what_happened_before_the_process_was_killed_is_in_the_file() {
     assert_eq!((incidents.list.len(), incidents.unreadable), (4, 0));
     fs::remove_file(path).unwrap();
 }
+
+/// The machine's end within a character, in the present file and in the one before.
+#[test]
+fn a_line_that_ends_within_a_character_costs_itself_alone() {
+    let folder = std::env::temp_dir().join(format!("incidents-cut-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("log");
+    let line = r#"{"taken_unix_ms":0,"step":3,"kind":"grown","text":"8 → 16"}"#;
+    let cut = &line.as_bytes()[..line.find('→').unwrap() + 1];
+    let written = [line.as_bytes(), b"\n", cut].concat();
+    for former in [false, true] {
+        std::fs::write(&path, &written).unwrap();
+        if former {
+            std::fs::write(folder.join("log.1"), &written).unwrap();
+        }
+        let read = Incidents::read(&path).unwrap();
+        let files = 1 + usize::from(former);
+        assert_eq!((read.list.len(), read.unreadable), (files, files));
+    }
+    std::fs::remove_file(&path).unwrap();
+    let missing = Incidents::read(&path).unwrap_err().to_string();
+    assert!(missing.starts_with("cannot read "), "{missing}");
+    std::fs::remove_dir_all(folder).unwrap();
+}

@@ -6,7 +6,8 @@ use std::io::{self, Write};
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::testing::Faults;
 use candle_headroom::{
-    AdaptiveTrainer, BatchProcessor, Error, Fixed, Halving, Phase, Sgd, Timeline,
+    AccumulatingTrainer, AdaptiveTrainer, BatchProcessor, Error, Fixed, Halving, Phase, Sgd,
+    Timeline,
 };
 use serde_json::Value;
 
@@ -105,7 +106,7 @@ fn the_trace_tells_what_happened() {
     assert_eq!(marks[0]["args"]["step"], 2);
     let text = marks[0]["args"]["detail"].as_str().unwrap();
     assert!(text.contains("out of device memory in backward"), "{text}");
-    // 1/0 is no number and leaves a gap.
+    // 1/0 is no number and is passed over.
     let losses = events.iter().filter(|event| event["name"] == "loss");
     assert_eq!(losses.count(), 2);
 }
@@ -247,4 +248,22 @@ fn evaluations_count_apart() {
     let events = trace(&timeline);
     let spans = events.iter().filter(|event| event["cat"] == "evaluation");
     assert_eq!(spans.count(), 2);
+}
+
+/// The update of a window is no step of its own.
+#[test]
+fn windows_of_batches_are_counted_by_their_batches() {
+    let timeline = Timeline::new();
+    let w = Var::new(&[1f32, 2.], &Device::Cpu).unwrap();
+    let optimizer = Sgd::new_lr(vec![w.clone()], 0.1).unwrap();
+    let trainer = AccumulatingTrainer::new(vec![w.clone()], optimizer, 4).unwrap();
+    let mut trainer = trainer.observer(timeline.clone());
+    let x = Tensor::ones((8, 2), DType::F32, &Device::Cpu).unwrap();
+    for _ in 0..8 {
+        let loss = |x: Tensor, _: &_| x.broadcast_mul(&w)?.sqr()?.mean_all();
+        trainer.step(&x, loss).unwrap();
+    }
+    let events = trace(&timeline);
+    let steps = events.iter().filter(|event| event["cat"] == "step").count();
+    assert_eq!((trainer.updates(), steps), (2, 8));
 }

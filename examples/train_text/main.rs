@@ -88,8 +88,10 @@ fn run(arguments: &Arguments) -> Result<()> {
         let stepped = trainer.step(&batch, |(bytes, next), _| {
             model.loss(&bytes.to_device(device)?, &next.to_device(device)?)
         });
-        if stepped.is_err() {
-            watching.finish(arguments)?;
+        if stepped.is_err()
+            && let Err(error) = watching.finish(arguments)
+        {
+            eprintln!("{error}"); // the step's own error is the one to end with
         }
         let report = stepped?;
         watching.step(&report)?;

@@ -15,10 +15,13 @@ pub struct Watching {
 }
 
 impl Watching {
-    /// Opens every file that will be written, so that a wrong path ends the run before it has begun.
+    /// Writes every file that is not there yet, so that a wrong path ends the run before it has begun.
     pub fn begin(arguments: &Arguments) -> Result<Self> {
-        for path in [&arguments.report, &arguments.trace].into_iter().flatten() {
+        if let Some(path) = arguments.report.as_ref().filter(|path| !path.exists()) {
             Timeline::new().save_page("", path)?;
+        }
+        if let Some(path) = arguments.trace.as_ref().filter(|path| !path.exists()) {
+            Timeline::new().save_trace(path)?;
         }
         let timeline = Timeline::new();
         let monitor = match arguments.monitor {

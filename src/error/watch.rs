@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Something cannot be written: a report, a trace, an incident.
+/// Something cannot be written, or read back: a report, a trace, an incident.
 ///
 /// ```
 /// use candle_headroom::{Error, Timeline};
@@ -12,10 +12,12 @@ use std::path::{Path, PathBuf};
 /// assert_eq!(error.kind, std::io::ErrorKind::NotFound);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("cannot write {target}: {reason}")]
+#[error("cannot {action} {target}: {reason}")]
 #[non_exhaustive]
 pub struct OutputError {
-    /// What was to be written: a path, or what it is where the place is the caller's.
+    /// `write`, or `read`.
+    pub action: &'static str,
+    /// What was to be written or read: a path, or what it is where the place is the caller's.
     pub target: String,
     /// What the operating system, or the caller's writer, said.
     pub reason: String,
@@ -28,6 +30,7 @@ pub struct OutputError {
 impl OutputError {
     pub(crate) fn of(target: &str, error: &io::Error) -> Self {
         Self {
+            action: "write",
             target: target.to_owned(),
             reason: error.to_string(),
             kind: error.kind(),
@@ -39,6 +42,13 @@ impl OutputError {
         Self {
             path: Some(path.to_owned()),
             ..Self::of(&path.display().to_string(), error)
+        }
+    }
+
+    pub(crate) fn reading(path: &Path, error: &io::Error) -> Self {
+        Self {
+            action: "read",
+            ..Self::at(path, error)
         }
     }
 }

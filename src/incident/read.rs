@@ -1,6 +1,6 @@
-use std::fs;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{fs, io};
 
 use serde_json::Value;
 
@@ -63,10 +63,18 @@ impl Incidents {
         let mut former = path.as_os_str().to_owned();
         former.push(".1");
         // It is there only in long runs.
-        let mut text = fs::read_to_string(former).unwrap_or_default();
-        let rest = fs::read_to_string(path).map_err(|error| OutputError::at(path, &error))?;
-        text.push_str(&rest);
-        Ok(Self::parse(&text))
+        let mut bytes = match fs::read(&former) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            former_bytes => {
+                former_bytes.map_err(|error| OutputError::reading(former.as_ref(), &error))?
+            }
+        };
+        if bytes.last().is_some_and(|last| *last != b'\n') {
+            bytes.push(b'\n');
+        }
+        bytes.extend(fs::read(path).map_err(|error| OutputError::reading(path, &error))?);
+        // A line that was cut off may end within a character.
+        Ok(Self::parse(&String::from_utf8_lossy(&bytes)))
     }
 
     /// Reads lines; what is none is counted and passed over.

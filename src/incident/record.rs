@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::batch::{Event, Moment, Plan};
 use crate::error::{DeviceFault, Error, Neighbour, ResourceExhausted};
 use crate::monitor::{Sample, Source, write_object};
+use crate::output::first_line;
 
 /// An incident on its way into the file.
 pub(super) struct Record {
@@ -60,7 +61,7 @@ impl Record {
                 };
                 let text = error.to_string();
                 // candle's errors carry a whole backtrace when `RUST_BACKTRACE` is set.
-                let text = text.lines().next().unwrap_or_default().to_owned();
+                let text = first_line(&text).to_owned();
                 (task, step, kind, text, details, plan)
             }
             _ => return None,
@@ -150,7 +151,7 @@ fn of_exhausted(exhausted: &ResourceExhausted) -> Value {
         "micro_batch": exhausted.micro_batch,
         "samples": samples.map(|samples| [samples.start, samples.end]),
         "remedies": remedies.map(|remedy| json!({"advice": remedy.advice, "saves": remedy.saves})).collect::<Vec<_>>(),
-        "source": source.as_ref().and_then(|source| source.lines().next()),
+        "source": source.as_ref().map(|source| first_line(source)),
     })
 }
 

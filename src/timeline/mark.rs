@@ -89,5 +89,5 @@ impl Mark {
 
 /// candle's errors carry a whole backtrace when `RUST_BACKTRACE` is set.
 fn first_line(text: &str) -> &str {
-    text.lines().next().unwrap_or_default()
+    crate::output::first_line(text)
 }

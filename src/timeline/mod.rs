@@ -60,7 +60,7 @@ impl Timeline {
     }
 
     /// Notes a number of the caller's own at the present moment, such as a loss that was read: a curve on the page and a counter
-    /// in the trace. Up to 8 names are kept; a number that is not finite leaves a gap.
+    /// in the trace. Up to 8 names are kept; a number that is not finite is passed over.
     pub fn number(&self, name: &str, value: f64) {
         self.recorder.lock().number(name, value);
     }

@@ -222,6 +222,15 @@ impl Recorder {
         self.totals.peak = self.totals.peak.max(row.peak);
         match task {
             Task::Evaluation => push(&mut self.evaluations, row, EVALUATIONS),
+            // A window's update is the end of its last batch.
+            _ if row.samples == 0 => {
+                if let Some(last) = self.steps.last_mut() {
+                    last.busy += row.busy;
+                    last.ended = row.ended;
+                    last.peak = last.peak.max(row.peak);
+                    (last.in_use, last.reserved) = (row.in_use, row.reserved);
+                }
+            }
             _ => {
                 self.totals.steps += 1;
                 self.totals.samples += row.samples;

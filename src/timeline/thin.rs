@@ -53,6 +53,10 @@ impl<R: Merge> Thinned<R> {
         self.stride = self.stride.saturating_mul(2);
     }
 
+    pub(super) fn last_mut(&mut self) -> Option<&mut R> {
+        self.rows.last_mut()
+    }
+
     pub(super) fn rows(&self) -> &[R] {
         &self.rows
     }

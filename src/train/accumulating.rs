@@ -92,7 +92,8 @@ impl<O: Commit> AccumulatingTrainer<O> {
         Ok(self)
     }
 
-    /// Tells `observer` what happens; several may be given. The update of a window is told as a batch of its own, without samples.
+    /// Tells `observer` what happens; several may be given. The update of a window is told as a batch without samples, with the
+    /// number of the window's last one.
     pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
         self.observers.add(observer);
         self
@@ -198,11 +199,11 @@ impl<O: Commit> AccumulatingTrainer<O> {
             return Ok(None);
         }
         let scope = self.memory.as_ref().map(DeviceMemory::peak_scope);
-        let watch = Watch::begin(&self.observers, self.memory.as_ref(), self.batches, 0);
+        let step = self.batches.saturating_sub(1); // the update belongs to the last batch
+        let watch = Watch::begin(&self.observers, self.memory.as_ref(), step, 0);
         let memory = self.memory.as_ref().zip(scope.as_ref());
         let core = &mut self.core;
-        let committed =
-            (self.observers).phase(self.batches, Phase::Optimizer, memory, || core.commit());
+        let committed = (self.observers).phase(step, Phase::Optimizer, memory, || core.commit());
         let update_peak = scope.and_then(|scope| scope.peak());
         match &committed {
             Ok(window) => watch.ended(&Outcome::default(), update_peak, None, window.is_some()),

@@ -18,7 +18,7 @@ use crate::output::LineFile;
 /// let monitor = Monitor::builder().sink(CsvSink::open(&path)?).start()?;
 /// drop(monitor);
 /// let text = std::fs::read_to_string(&path).unwrap();
-/// assert!(text.starts_with("taken_unix_ms,source,health,took_us,total_bytes,used_bytes,"));
+/// assert!(text.starts_with("taken_unix_ms,source,index,uuid,cuda,health,took_us,total_bytes,"));
 /// # std::fs::remove_file(path).unwrap();
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
@@ -38,7 +38,7 @@ impl CsvSink {
         let path = path.as_ref();
         let mut file = LineFile::open(path, None).map_err(|error| OutputError::at(path, &error))?;
         if file.is_empty() {
-            let mut header = "taken_unix_ms,source,health,took_us".to_owned();
+            let mut header = "taken_unix_ms,source,index,uuid,cuda,health,took_us".to_owned();
             for (name, _) in Sample::blank(0, UNIX_EPOCH, Duration::ZERO).values() {
                 header.push(',');
                 header.push_str(name);
@@ -62,7 +62,13 @@ impl Sink for CsvSink {
             '"' => line.push_str("\"\""),
             c => line.push(c),
         });
-        let _ = write!(line, "\",{},{}", sample.health, sample.took.as_micros());
+        let _ = write!(line, "\",{},", sample.source);
+        line.push_str(source.uuid.as_deref().unwrap_or_default());
+        let _ = match source.cuda {
+            Some(ordinal) => write!(line, ",{ordinal}"),
+            None => write!(line, ","),
+        };
+        let _ = write!(line, ",{},{}", sample.health, sample.took.as_micros());
         for (_, value) in sample.values() {
             let _ = match value {
                 Some(value) => write!(line, ",{value}"),

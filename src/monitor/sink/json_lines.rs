@@ -77,9 +77,16 @@ pub(crate) fn write_object(line: &mut String, source: &Source, sample: &Sample) 
         c if c.is_control() => line.push(' '),
         c => line.push(c),
     });
+    let _ = write!(line, "\",\"index\":{}", sample.source);
+    if let Some(uuid) = &source.uuid {
+        let _ = write!(line, ",\"uuid\":\"{uuid}\"");
+    }
+    if let Some(ordinal) = source.cuda {
+        let _ = write!(line, ",\"cuda\":{ordinal}");
+    }
     let _ = write!(
         line,
-        "\",\"health\":\"{}\",\"took_us\":{}",
+        ",\"health\":\"{}\",\"took_us\":{}",
         sample.health,
         sample.took.as_micros()
     );

@@ -88,13 +88,13 @@ function drawPanel(panel, isLast) {
   let low = 0, high = panel.top ? panel.top() : Math.max(...panel.lines.map(line => ceiling(line.value)));
   if (panel.floats) {
     const shown = panel.lines[0].value.filter((_, i) => panel.lines[0].at[i] >= view[0] && panel.lines[0].at[i] <= view[1]);
-    const least = Math.min(...shown), highest = Math.max(...shown), room = (highest - least || Math.abs(highest) || 1) * .12;
+    const all = shown.length ? shown : [0], least = Math.min(...all), highest = Math.max(...all), room = (highest - least || Math.abs(highest) || 1) * .12;
     [low, high] = [least >= 0 ? Math.max(0, least - room) : least - room, highest + room];
   }
   if (!isFinite(high) || high <= low) high = low + 1;
   const x = at => LEFT + (at - view[0]) / (view[1] - view[0]) * (width - LEFT - RIGHT);
   const y = value => bottom - (value - low) / (high - low) * (bottom - up);
-  axes(root, width, height, x, y, low, high, panel.unit, panel.isBytes, isLast, view, panel.isBytes ? bytes : digits);
+  if (!panel.empty || isLast) axes(root, width, height, x, y, low, high, panel.unit, panel.isBytes, isLast, view, panel.empty ? () => '' : panel.isBytes ? bytes : digits);
   const clip = 'clip' + panel.index;
   svg(svg(root, 'clipPath', { id: clip }), 'rect', { x: LEFT, y: 0, width: width - LEFT - RIGHT, height });
   const plot = svg(root, 'g', { 'clip-path': `url(#${clip})` });
