@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Opens a page that `Timeline::save_page` wrote in headless Chromium, fails where its script did, and takes pictures of it in light
-# and dark.
+# Opens a page that `Timeline::save_page` wrote in headless Chromium, hovers over it, zooms and goes back, fails where its script
+# did, and takes pictures of it in light and dark.
 #
 #     bash scripts/look-at-page.sh PAGE.html OUT_FOLDER [WIDTH HEIGHT]
 #
@@ -32,6 +32,10 @@ for word in NaN undefined Infinity; do
         exit 1
     fi
 done
+# Somebody uses it.
+{ cat "$page"; echo '<script>'; cat "$(dirname "$0")/use-page.js"; echo '</script>'; } >"$profile/used.html"
+used=$(look --dump-dom "file://$profile/used.html" | grep -Eo 'data-used="[^"]*"' | head -1)
+[ "$used" = 'data-used="yes"' ] || { echo "$page: in use: ${used:-the script did not come to the end}" >&2; exit 1; }
 for theme in light dark; do
     look --screenshot="$out/$theme.png" "file://$page#$theme" >/dev/null
     test -s "$out/$theme.png"
