@@ -1,8 +1,11 @@
 //! What a monitor's sink tells the crate `metrics`.
 
+#[path = "support/nvml.rs"]
+mod nvml;
+
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 use candle_headroom::{MetricsSink, Monitor};
 use metrics::{
@@ -42,10 +45,19 @@ impl Recorder for Kept {
     }
 }
 
+/// The process has one recorder.
+fn kept() -> &'static Kept {
+    static KEPT: OnceLock<Kept> = OnceLock::new();
+    KEPT.get_or_init(|| {
+        let kept = Kept::default();
+        metrics::set_global_recorder(kept.clone()).unwrap();
+        kept
+    })
+}
+
 #[test]
 fn known_numbers_are_gauges_and_unknown_ones_are_not() {
-    let kept = Kept::default();
-    metrics::set_global_recorder(kept.clone()).unwrap();
+    let kept = kept();
     let monitor = Monitor::builder()
         .interval(Duration::from_millis(5))
         .library("/no/library")
@@ -59,5 +71,35 @@ fn known_numbers_are_gauges_and_unknown_ones_are_not() {
         Some(&(host.total.unwrap() as f64))
     );
     assert!(kept["candle_headroom_used_bytes of host 0"] > 0.);
+    assert_eq!(kept["candle_headroom_up of host 0"], 1.);
     assert!(!kept.contains_key("candle_headroom_temperature_celsius of host 0"));
+}
+
+#[test]
+fn a_gpu_that_is_lost_is_down_and_shows_nothing_old() {
+    const GPU: u32 = 6;
+    let kept = kept();
+    let simulator = nvml::Simulator::load();
+    let monitor = Monitor::builder()
+        .interval(Duration::from_millis(5))
+        .library(nvml::library())
+        .sink(MetricsSink::new())
+        .start()
+        .unwrap();
+    let of = |name: &str| format!("candle_headroom_{name} of {} 6", monitor.sources()[6].name);
+    let until = |up: f64| {
+        let began = Instant::now();
+        while kept.0.lock().unwrap()[&of("up")] != up {
+            assert!(began.elapsed() < Duration::from_secs(20), "not {up}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // The others are set after it.
+        std::thread::sleep(Duration::from_millis(100));
+        kept.0.lock().unwrap()[&of("used_bytes")]
+    };
+    assert!(until(1.) >= 0.);
+    simulator.lose(GPU, true);
+    assert!(until(0.).is_nan());
+    simulator.lose(GPU, false);
+    assert!(until(1.) >= 0.);
 }

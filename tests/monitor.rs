@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use candle_headroom::{
-    ByteSize, Error, Health, HeldDown, Monitor, MonitorBuilder, MonitorError, Sample, Threshold,
+    ByteSize, Error, Health, HeldDown, IncidentLog, Monitor, MonitorBuilder, MonitorError, Sample,
+    Threshold,
 };
 use nvml::Simulator;
 
@@ -148,6 +149,51 @@ fn a_gpu_that_is_unplugged_is_lost_and_found_again() {
 }
 
 #[test]
+fn a_gpu_whose_every_call_fails_is_lost_and_found_again() {
+    const GPU: u32 = 5;
+    let simulator = Simulator::load();
+    let monitor = quick().start().unwrap();
+    let all = |status: u32| {
+        for function in [
+            "nvmlDeviceGetUtilizationRates",
+            "nvmlDeviceGetTemperature",
+            "nvmlDeviceGetPowerUsage",
+            "nvmlDeviceGetEnforcedPowerLimit",
+            "nvmlDeviceGetClockInfo",
+            "nvmlDeviceGetCurrentClocksEventReasons",
+            "nvmlDeviceGetTotalEccErrors",
+            "nvmlDeviceGetPcieThroughput",
+            "nvmlDeviceGetComputeRunningProcesses_v3",
+            "nvmlDeviceGetMemoryInfo_v2",
+            "nvmlDeviceGetMemoryInfo",
+        ] {
+            simulator.fail(GPU, function, status);
+        }
+    };
+    all(999);
+    until(&monitor, 5, |sample| sample.health == Health::Lost);
+    all(0);
+    until(&monitor, 5, |sample| {
+        sample.health == Health::Good && sample.total.is_some()
+    });
+}
+
+#[test]
+fn what_keeps_the_samples_keeps_no_listener() {
+    let path = std::env::temp_dir().join(format!("monitor-kept-{}.jsonl", std::process::id()));
+    let monitor = Monitor::builder().library("/no/such/library.so");
+    let monitor = monitor.start().unwrap();
+    let log = IncidentLog::open(&path).unwrap().monitor(&monitor);
+    let kept = Arc::new(());
+    let in_listener = Arc::clone(&kept);
+    let subscription = monitor.subscribe(move |_, _| drop(Arc::clone(&in_listener)));
+    drop(monitor);
+    assert_eq!(Arc::strong_count(&kept), 1);
+    drop((log, subscription));
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
 fn a_call_that_hangs_holds_nobody_up() {
     const GPU: u32 = 3;
     let simulator = Simulator::load();
@@ -279,6 +325,11 @@ fn bad_input_is_told_by_type() {
         MonitorError::Interval
     );
     assert_eq!(refused(builder().history(0)), MonitorError::History);
+    for samples in [usize::MAX, 1 << 42] {
+        let error = refused(builder().history(samples));
+        assert_eq!(error, MonitorError::HistoryTooLong { samples });
+        assert!(error.to_string().contains(&samples.to_string()), "{error}");
+    }
     for threshold in [
         Threshold::memory_share(0.),
         Threshold::memory_share(1.1),

@@ -71,6 +71,14 @@ pub enum MonitorError {
     /// Nothing would be kept.
     #[error("a monitor keeps at least 1 sample of each source")]
     History,
+    /// More would be kept than there is memory for.
+    #[error(
+        "a history of {samples} samples of each source does not fit into memory: at some 400 bytes each, keep fewer"
+    )]
+    HistoryTooLong {
+        /// How many were asked for.
+        samples: usize,
+    },
     /// A threshold that can never be passed, or always is.
     #[error(
         "a threshold of {threshold} is none: shares lie above 0 and up to 1, and all others are above 0"

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use super::gpu::{self, Gpu};
 use super::host::Host;
 use super::keeper::{Keeper, Outlets};
+use super::record::Record;
 use super::sink::{Outlet, Sink};
 use super::source::{Look, MachineClock, Source};
-use super::threshold::{Crossing, Ring, Watched};
 use super::watchdog::Threads;
-use super::{Monitor, Threshold};
+use super::watched::{Ring, Watched};
+use super::{Crossing, Monitor, Threshold};
 use crate::error::{MonitorError, Result};
 use crate::nvml::{Library, NAMES, within};
 
@@ -91,7 +92,8 @@ impl MonitorBuilder {
     /// Starts the monitor, and waits for its first sample: 15 seconds at most for the driver to list its GPUs, and 3 for the sample.
     ///
     /// That there is no GPU, or no driver, or that it does not answer, is no error: then the host alone is watched, and
-    /// [`Monitor::without_gpus`] says why.
+    /// [`Monitor::without_gpus`] says why. A GPU that cannot be reached now, while others can, is left out for good: it has no identity
+    /// by which it could be looked for later.
     ///
     /// # Errors
     /// [`MonitorError`].
@@ -113,13 +115,14 @@ impl MonitorBuilder {
             Ok((library, sources)) => {
                 let uuids = sources.iter().filter_map(|source| source.uuid.clone());
                 for (index, uuid) in uuids.enumerate() {
-                    lookers.push(Box::new(Gpu::new(Arc::clone(&library), uuid, index)));
+                    let gpu = Gpu::new(Arc::clone(&library), uuid, index, self.interval);
+                    lookers.push(Box::new(gpu));
                 }
                 (sources, None)
             }
             Err(reason) => (Vec::new(), Some(reason)),
         };
-        lookers.push(Box::new(Host::open()));
+        lookers.push(Box::new(Host::open(self.interval)));
         sources.push(Source {
             name: "host".to_owned(),
             uuid: None,
@@ -133,8 +136,8 @@ impl MonitorBuilder {
             sinks: self.sinks,
         };
         let clock = MachineClock(Instant::now());
-        let settings = (self.interval, self.history);
-        let keeper = Arc::new(Keeper::new(sources, lookers, clock, settings, outlets));
+        let record = Record::new(sources, self.history)?;
+        let keeper = Arc::new(Keeper::new(record, lookers, clock, self.interval, outlets));
         let threads =
             Threads::start(Arc::clone(&keeper)).map_err(|error| MonitorError::Thread {
                 reason: error.to_string(),

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::time::Duration;
 
 use super::Sample;
-use super::source::Look;
+use super::source::{Look, again};
 
 /// `/proc/meminfo` has some 1.5 KB; what is asked for stands in its first lines.
 const ROOM: usize = 256;
@@ -24,10 +24,11 @@ pub(super) struct Host {
     process: Option<u64>,
     /// When those are read next.
     read_at: Duration,
+    interval: Duration,
 }
 
 impl Host {
-    pub(super) fn open() -> Self {
+    pub(super) fn open(interval: Duration) -> Self {
         Self {
             meminfo: File::open("/proc/meminfo").ok(),
             statm: File::open("/proc/self/statm").ok(),
@@ -36,6 +37,7 @@ impl Host {
             free: None,
             process: None,
             read_at: Duration::ZERO,
+            interval,
         }
     }
 }
@@ -43,7 +45,7 @@ impl Host {
 impl Look for Host {
     fn look(&mut self, sample: &mut Sample) {
         if sample.at >= self.read_at {
-            self.read_at = sample.at.saturating_add(ROUND);
+            self.read_at = again(sample.at, ROUND, self.interval);
             let mut buffer = [0; ROOM];
             let text = read(self.meminfo.as_ref(), &mut buffer);
             self.total = kibibytes(text, b"MemTotal:");
@@ -118,9 +120,24 @@ mod tests {
     }
 
     #[test]
+    fn a_sample_that_comes_a_little_early_reads_too() {
+        let mut host = Host::open(ROUND);
+        let mut read_at = Duration::MAX;
+        for at in [0, 500_300, 1_000_100, 1_500_200, 2_000_000] {
+            let mut sample = Sample::blank(0, SystemTime::now(), Duration::from_micros(at));
+            host.look(&mut sample);
+            assert_ne!(host.read_at, read_at, "not read at {at} µs");
+            read_at = host.read_at;
+        }
+        let mut sample = Sample::blank(0, SystemTime::now(), Duration::from_micros(2_100_000));
+        host.look(&mut sample);
+        assert_eq!(host.read_at, read_at, "read too often");
+    }
+
+    #[test]
     #[cfg(target_os = "linux")]
     fn this_machine_is_read_again_and_again() {
-        let mut host = Host::open();
+        let mut host = Host::open(ROUND);
         for _ in 0..3 {
             let mut sample = Sample::blank(0, SystemTime::now(), Duration::ZERO);
             host.look(&mut sample);

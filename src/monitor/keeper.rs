@@ -1,6 +1,5 @@
 //! The monitor's work: asks in turn, keeps, tells. One thread does it at a time; see `watchdog` for what happens when that hangs.
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,21 +7,22 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::record::Record;
 use super::sink::Outlet;
 use super::source::{Clock, Look, Source};
-use super::threshold::Watched;
+use super::watched::Watched;
 use super::{Health, Sample};
+
+/// A sample that took longer than this is worth nothing any more: it was seen too long ago.
+const LATE: Duration = Duration::from_secs(10);
 
 pub(super) type Listener = Box<dyn FnMut(&Source, &Sample) + Send>;
 
 /// All that the monitor's handle and its threads share.
 pub(super) struct Keeper {
-    pub(super) sources: Vec<Source>,
+    pub(super) record: Arc<Record>,
     pub(super) clock: Box<dyn Clock>,
     pub(super) interval: Duration,
-    /// For each source, the oldest first.
-    pub(super) history: Mutex<Vec<VecDeque<Sample>>>,
-    most: usize,
     pub(super) listeners: Mutex<Vec<(Arc<AtomicBool>, Option<Listener>)>>,
     pub(super) outlets: Mutex<Outlets>,
     pub(super) failed_writes: AtomicU64,
@@ -42,6 +42,8 @@ pub(super) struct Outlets {
 struct Seat {
     looker: Option<Box<dyn Look>>,
     since: Duration,
+    /// What a call saw that came back after another thread had taken over.
+    late: Option<Sample>,
 }
 
 /// What the threads tell each other.
@@ -57,21 +59,19 @@ pub(super) struct Duty {
 
 impl Keeper {
     pub(super) fn new(
-        sources: Vec<Source>,
+        record: Record,
         lookers: Vec<Box<dyn Look>>,
         clock: impl Clock + 'static,
-        (interval, history): (Duration, usize),
+        interval: Duration,
         outlets: Outlets,
     ) -> Self {
-        let rings = sources.iter().map(|_| VecDeque::with_capacity(history));
         let seats = lookers.into_iter().map(|looker| Seat {
             looker: Some(looker),
             since: Duration::ZERO,
+            late: None,
         });
         Self {
-            history: Mutex::new(rings.collect()),
-            most: history,
-            sources,
+            record: Arc::new(record),
             clock: Box::new(clock),
             interval,
             listeners: Mutex::new(Vec::new()),
@@ -101,10 +101,10 @@ impl Keeper {
         duty.is_stopping
     }
 
-    /// One sample of each source; whether it still is this thread's turn.
+    /// One sample of each source; whether this thread is to go on.
     pub(super) fn round(&self, turn: u64) -> bool {
         let (at, taken) = (self.clock.elapsed(), self.clock.wall());
-        for index in 0..self.sources.len() {
+        for index in 0..self.record.sources.len() {
             let blank = Sample::blank(index, taken, at);
             match self.look(turn, blank) {
                 Some(sample) => self.publish(&sample),
@@ -120,31 +120,40 @@ impl Keeper {
         true
     }
 
-    /// Fills in a sample; `None` where the call took so long that another thread has gone on meanwhile.
+    /// Fills in a sample; `None` where the monitor ends, or the call took so long that another thread has gone on meanwhile.
     fn look(&self, turn: u64, mut sample: Sample) -> Option<Sample> {
         let began = self.clock.elapsed();
-        let taken = self.seats.lock().get_mut(sample.source).map(|seat| {
-            let looker = seat.looker.take();
-            if looker.is_some() {
-                seat.since = began;
+        let mut looker = {
+            // Whoever ends the monitor says so under this lock: from then on no call begins that might not come back.
+            let mut duty = self.duty.lock();
+            if duty.is_stopping || duty.turn != turn {
+                return None;
             }
-            (looker, seat.since)
-        });
-        let Some((Some(mut looker), _)) = taken else {
-            // A former thread has not come back from there.
-            let since = taken.map_or(began, |(_, since)| since);
-            sample.health = Health::Hanging;
-            sample.took = began.saturating_sub(since);
-            return Some(sample);
+            let mut seats = self.seats.lock();
+            let seat = seats.get_mut(sample.source)?;
+            if let Some(late) = seat.late.take() {
+                let (at, taken) = (sample.at, sample.taken);
+                return Some(Sample { at, taken, ..late });
+            }
+            let Some(looker) = seat.looker.take() else {
+                // A former thread has not come back from there.
+                sample.health = Health::Hanging;
+                sample.took = began.saturating_sub(seat.since);
+                return Some(sample);
+            };
+            seat.since = began;
+            duty.looking = Some(began);
+            looker
         };
-        self.duty.lock().looking = Some(began);
         looker.look(&mut sample);
         sample.took = self.clock.elapsed().saturating_sub(began);
+        let mut duty = self.duty.lock();
+        let is_late = duty.turn != turn;
         if let Some(seat) = self.seats.lock().get_mut(sample.source) {
             seat.looker = Some(looker);
+            seat.late = (is_late && sample.took < LATE).then_some(sample);
         }
-        let mut duty = self.duty.lock();
-        if duty.turn != turn {
+        if is_late {
             return None;
         }
         duty.looking = None;
@@ -155,10 +164,10 @@ impl Keeper {
     }
 
     fn publish(&self, sample: &Sample) {
-        let Some(source) = self.sources.get(sample.source) else {
+        let Some(source) = self.record.sources.get(sample.source) else {
             return;
         };
-        let before = self.keep(sample);
+        let before = self.record.keep(sample);
         if before != Some(sample.health) && (before.is_some() || sample.health != Health::Good) {
             match sample.health {
                 Health::Good => tracing::info!("{source} answers again"),
@@ -188,18 +197,6 @@ impl Keeper {
         listeners.append(&mut added);
         *added = listeners;
     }
-
-    /// Puts the sample into the ring; its capacity was reserved, so nothing is allocated. Returns the health of the one before.
-    fn keep(&self, sample: &Sample) -> Option<Health> {
-        let mut history = self.history.lock();
-        let ring = history.get_mut(sample.source)?;
-        let before = ring.back().map(|last| last.health);
-        if ring.len() >= self.most {
-            ring.pop_front();
-        }
-        ring.push_back(*sample);
-        before
-    }
 }
 
 /// The next moment of the grid after `now`: what was slept through, in a call that hung or on a machine that was suspended, is
@@ -215,13 +212,16 @@ pub(super) fn following(last: Duration, interval: Duration, now: Duration) -> Du
         .saturating_add(interval)
 }
 
-/// Calls what the caller gave. If it panics it is not called again, and the monitor goes on.
-pub(super) fn guard<F: ?Sized>(callback: &mut Option<Box<F>>, call: impl FnOnce(&mut F)) {
-    if let Some(given) = callback {
+/// Calls what the caller gave. If it panics it is dropped and not called again, and the monitor goes on.
+pub(super) fn guard<F: ?Sized>(given: &mut Option<Box<F>>, call: impl FnOnce(&mut F)) {
+    if let Some(called) = given {
         // What it leaves half-done is its own: it is dropped at once.
-        if catch_unwind(AssertUnwindSafe(|| call(given))).is_err() {
-            tracing::error!("a callback of the monitor panicked and is not called any more");
-            *callback = None;
+        if catch_unwind(AssertUnwindSafe(|| call(called))).is_err() {
+            tracing::error!(
+                "a callback or sink of the monitor panicked and is not called any more"
+            );
+            let dropped = given.take();
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(dropped)));
         }
     }
 }

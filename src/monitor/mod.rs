@@ -5,6 +5,7 @@ mod gpu;
 mod held_down;
 mod host;
 mod keeper;
+mod record;
 mod sample;
 mod sink;
 mod source;
@@ -12,6 +13,7 @@ mod source;
 mod tests;
 mod threshold;
 mod watchdog;
+mod watched;
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use builder::MonitorBuilder;
 pub use held_down::HeldDown;
+pub(crate) use record::Eye;
 pub use sample::{Health, Sample};
 #[cfg(feature = "metrics")]
 pub use sink::MetricsSink;
@@ -55,8 +58,13 @@ use watchdog::Threads;
 /// # Trouble
 /// A GPU that was lost, unplugged or reset is looked for again every two seconds by its UUID; its samples say [`Health::Lost`] meanwhile.
 /// A call that does not come back, which happens when a driver is in trouble, shows as [`Health::Hanging`] after one to two seconds, and the
-/// others are sampled on by another thread; the one that hangs cannot be ended from outside and ends when its call returns, if ever. Samples are taken on a grid by a clock that only goes forward: whoever sets the machine's clock changes
-/// [`Sample::taken`] alone.
+/// others are sampled on by another thread; the one that hangs cannot be ended from outside and ends when its call returns, if ever. What a
+/// call saw that was only late is the next sample, if it took less than ten seconds. Samples are taken on a grid by a clock that only goes
+/// forward: whoever sets the machine's clock changes [`Sample::taken`] alone.
+///
+/// # The end
+/// Dropping a monitor waits for its thread: a second at most where that is in a call to the driver. Callbacks and sinks run there too, and
+/// are waited for however long they take: one that blocks keeps the thread from sampling, and whoever drops the monitor waiting.
 pub struct Monitor {
     shared: Arc<Keeper>,
     /// Ended and waited for with the monitor.
@@ -94,29 +102,23 @@ impl Monitor {
 
     /// What is watched: the GPUs in CUDA's order, as far as that is known, and last the host.
     pub fn sources(&self) -> &[Source] {
-        &self.shared.sources
+        &self.shared.record.sources
     }
 
-    /// Why no GPU is watched, where none is.
+    /// Why no GPU is watched, where none is. That one of several could not be reached when the monitor started is not told here: it is
+    /// missing from the [`sources`](Self::sources).
     pub fn without_gpus(&self) -> Option<&str> {
         self.without_gpus.as_deref()
     }
 
     /// The latest sample of each source, in the order of [`sources`](Self::sources).
     pub fn latest(&self) -> Vec<Sample> {
-        let history = self.shared.history.lock();
-        history
-            .iter()
-            .filter_map(|ring| ring.back().copied())
-            .collect()
+        self.shared.record.latest()
     }
 
     /// The samples that are kept of a source, the oldest first; none where there is no such source.
     pub fn history(&self, source: usize) -> Vec<Sample> {
-        let history = self.shared.history.lock();
-        let ring = history.get(source);
-        ring.map(|ring| ring.iter().copied().collect())
-            .unwrap_or_default()
+        self.shared.record.of(source)
     }
 
     /// Calls `f` with each sample from the next one on, on the monitor's thread, as long as the subscription lives.
@@ -129,44 +131,21 @@ impl Monitor {
         Subscription { is_wanted }
     }
 
-    /// Samples that a sink could not write.
+    /// Samples that a sink could not write. One that panicked writes none any more.
     pub fn failed_writes(&self) -> u64 {
         self.shared.failed_writes.load(Ordering::Relaxed)
     }
 
-    /// Handles for others of this crate, which outlive the monitor.
+    /// Its samples for others of this crate, which may outlive it.
     pub(crate) fn eye(&self) -> Eye {
-        Eye(Arc::clone(&self.shared))
-    }
-}
-
-/// The samples of a monitor, whether it still runs or not.
-#[derive(Clone)]
-pub(crate) struct Eye(Arc<Keeper>);
-
-impl Eye {
-    /// The last samples of each source with it, the oldest first.
-    pub(crate) fn last(&self, count: usize) -> Vec<(Source, Sample)> {
-        let history = self.0.history.lock();
-        let pairs = self.0.sources.iter().zip(history.iter());
-        let last = pairs.flat_map(|(source, ring)| {
-            let samples = ring.iter().skip(ring.len().saturating_sub(count));
-            samples.map(|sample| (source.clone(), *sample))
-        });
-        last.collect()
-    }
-}
-
-impl fmt::Debug for Eye {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Eye").field(&self.0.sources).finish()
+        Eye(Arc::clone(&self.shared.record))
     }
 }
 
 impl fmt::Debug for Monitor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Monitor")
-            .field("sources", &self.shared.sources)
+            .field("sources", &self.shared.record.sources)
             .finish_non_exhaustive()
     }
 }

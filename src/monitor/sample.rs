@@ -36,10 +36,11 @@ pub struct Sample {
     pub used: Option<u64>,
     /// Memory left, in bytes; on the host what can be had without swapping.
     pub free: Option<u64>,
-    /// What this process holds, in bytes: on the host its resident memory, read twice a second at most. `None` in most containers, where the driver lists processes
-    /// by the host's numbers.
+    /// What this process holds, in bytes: on the host its resident memory, read twice a second at most. On a GPU `None` as long as the
+    /// driver does not list this process, and in most containers, where the driver lists processes by the host's numbers.
     pub process: Option<u64>,
-    /// What other processes hold on the GPU, in bytes; `None` where `process` is, since they cannot be told apart then.
+    /// What other processes hold on the GPU, in bytes. `None` in such containers, where they cannot be told apart, and where the driver
+    /// does not tell what one of them holds.
     pub others: Option<u64>,
     /// The share of time in which a kernel ran, in percent.
     pub utilisation: Option<u64>,
@@ -79,7 +80,8 @@ pub enum Health {
     Good,
     /// A call has not come back; nothing else is asked until it does.
     Hanging,
-    /// It has fallen off the bus, was unplugged, or its driver is gone. The monitor looks for it again from time to time.
+    /// It has fallen off the bus, was unplugged, its driver is gone, or every call for it fails. The monitor looks for it again
+    /// from time to time.
     Lost,
     /// It answers that it must be reset.
     NeedsReset,

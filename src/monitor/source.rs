@@ -1,5 +1,5 @@
 use std::fmt;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::Sample;
 
@@ -40,10 +40,16 @@ pub(super) trait Look: Send {
     fn look(&mut self, sample: &mut Sample);
 }
 
+/// When to ask again for what is asked for once in a `period`, with samples at an interval: half of one early, since no sample comes at
+/// its moment exactly, and one that came a little early would have to wait for the next.
+pub(super) fn again(at: Duration, period: Duration, interval: Duration) -> Duration {
+    at.saturating_add(period.saturating_sub(interval / 2))
+}
+
 /// Where the time comes from: two clocks, of which only the first can be trusted to go forward.
 pub(super) trait Clock: Send + Sync {
     /// Since the monitor started.
-    fn elapsed(&self) -> std::time::Duration;
+    fn elapsed(&self) -> Duration;
     /// What the machine shows.
     fn wall(&self) -> SystemTime;
 }
@@ -53,7 +59,7 @@ pub(super) trait Clock: Send + Sync {
 pub(super) struct MachineClock(pub(super) std::time::Instant);
 
 impl Clock for MachineClock {
-    fn elapsed(&self) -> std::time::Duration {
+    fn elapsed(&self) -> Duration {
         self.0.elapsed()
     }
 

@@ -7,9 +7,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 
 use super::keeper::{Keeper, Outlets, following};
+use super::record::Record;
 use super::sink::{Outlet, Sink};
 use super::source::{Clock, Look, Source};
-use super::threshold::Watched;
+use super::watched::Watched;
 use super::{Health, Sample, Threshold};
 
 /// Clocks that stand still until the test moves them.
@@ -62,19 +63,18 @@ fn keeper(
     history: usize,
     outlets: Outlets,
 ) -> Keeper {
-    let source = Source {
+    let record = Record::new(vec![gpu()], history).unwrap();
+    let interval = Duration::from_millis(100);
+    let lookers: Vec<Box<dyn Look>> = vec![Box::new(looker)];
+    Keeper::new(record, lookers, clocks.clone(), interval, outlets)
+}
+
+fn gpu() -> Source {
+    Source {
         name: "GPU".to_owned(),
         uuid: None,
         cuda: None,
-    };
-    let settings = (Duration::from_millis(100), history);
-    Keeper::new(
-        vec![source],
-        vec![Box::new(looker)],
-        clocks.clone(),
-        settings,
-        outlets,
-    )
+    }
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn a_day_at_10_hertz() {
         assert!(keeper.round(0));
         clocks.pass(Duration::from_millis(100));
     }
-    let history = keeper.history.lock();
+    let history = keeper.record.rings.lock();
     assert_eq!(history[0].len(), 600);
     assert!(history[0].capacity() < 1024, "it has not grown");
     assert_eq!(
@@ -115,7 +115,7 @@ fn a_clock_that_jumps_changes_nothing_but_what_it_shows() {
     // Before 1970, as a machine without a battery starts.
     clocks.0.lock().1 = UNIX_EPOCH - Duration::from_secs(5);
     assert!(keeper.round(0));
-    let history = keeper.history.lock();
+    let history = keeper.record.rings.lock();
     assert!(history[0][0].taken > history[0][1].taken);
     assert!(history[0][0].at < history[0][1].at);
     assert_eq!(history[0][1].unix_milliseconds(), 0);
@@ -156,4 +156,70 @@ fn a_sink_that_fails_is_tried_again_and_counted() {
     let keeper = keeper(Day, &clocks, 10, outlets);
     (0..30).for_each(|_| assert!(keeper.round(0)));
     assert_eq!(keeper.failed_writes.load(Ordering::Relaxed), 20);
+}
+
+#[test]
+fn a_sink_that_panics_is_dropped_and_what_it_lost_is_counted() {
+    #[derive(Debug)]
+    struct Third(Arc<AtomicU64>);
+    impl Sink for Third {
+        fn write(&mut self, _: &Source, _: &Sample) -> std::io::Result<()> {
+            let calls = self.0.fetch_add(1, Ordering::Relaxed);
+            assert!(calls < 2, "a sink of the test's own");
+            Ok(())
+        }
+    }
+    let clocks = Clocks::new();
+    let calls = Arc::new(AtomicU64::new(0));
+    let outlets = Outlets {
+        watched: Vec::new(),
+        sinks: vec![Outlet::new(Third(Arc::clone(&calls)))],
+    };
+    let keeper = keeper(Day, &clocks, 10, outlets);
+    (0..10).for_each(|_| assert!(keeper.round(0), "the monitor goes on"));
+    assert_eq!(calls.load(Ordering::Relaxed), 3, "not called again");
+    assert_eq!(Arc::strong_count(&calls), 1, "dropped");
+    assert_eq!(keeper.failed_writes.load(Ordering::Relaxed), 8);
+}
+
+/// A GPU that takes its time; another thread is on duty when it answers.
+struct Slow {
+    time: Duration,
+    clocks: Clocks,
+    keeper: Arc<Mutex<Option<Arc<Keeper>>>>,
+}
+
+impl Look for Slow {
+    fn look(&mut self, sample: &mut Sample) {
+        let keeper = self.keeper.lock().take().unwrap();
+        self.clocks.pass(self.time);
+        keeper.duty.lock().turn += 1;
+        sample.total = Some(100);
+    }
+}
+
+#[test]
+fn what_comes_late_is_the_next_sample_and_what_comes_too_late_is_not() {
+    for (seconds, is_worth) in [(2, true), (3600, false)] {
+        let clocks = Clocks::new();
+        let place = Arc::new(Mutex::new(None));
+        let slow = Slow {
+            time: Duration::from_secs(seconds),
+            clocks: clocks.clone(),
+            keeper: Arc::clone(&place),
+        };
+        let keeper = Arc::new(keeper(slow, &clocks, 10, Outlets::default()));
+        *place.lock() = Some(Arc::clone(&keeper));
+        assert!(!keeper.round(0), "another thread has gone on");
+        clocks.pass(Duration::from_secs(1));
+        *place.lock() = Some(Arc::clone(&keeper));
+        assert_eq!(keeper.round(1), is_worth, "it is asked anew otherwise");
+        drop(place.lock().take());
+        let samples = keeper.record.of(0);
+        let seen = samples.first().map(|sample| (sample.total, sample.took));
+        let late = (Some(100), Duration::from_secs(seconds));
+        assert_eq!(seen, is_worth.then_some(late));
+        let at = samples.first().map(|sample| sample.at);
+        assert_eq!(at, is_worth.then_some(Duration::from_secs(seconds + 1)));
+    }
 }

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::time::Duration;
 
 use bytesize::ByteSize;
 
@@ -25,7 +26,12 @@ pub struct Threshold {
     over: f64,
     /// Good again at this one.
     back: f64,
+    /// And after so long.
+    calm: Duration,
 }
+
+/// How long clocks must have been left alone: they go down and up many times a second.
+const CALM: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Quantity {
@@ -38,9 +44,10 @@ enum Quantity {
 }
 
 impl Threshold {
-    /// Memory used, as a share of all there is, above 0 and at most 1. It must fall 5 hundredths below.
+    /// Memory used, as a share of all there is, above 0 and at most 1. It must fall 5 hundredths below, or to half of a share that is less
+    /// than a tenth.
     pub fn memory_share(share: f64) -> Self {
-        Self::new(Quantity::MemoryShare, share, share - 0.05)
+        Self::new(Quantity::MemoryShare, share, (share - 0.05).max(share / 2.))
     }
 
     /// Less than this left. A quarter more must be free again.
@@ -55,12 +62,17 @@ impl Threshold {
         Self::new(Quantity::Temperature, celsius, celsius - 5.)
     }
 
-    /// Clocks held down by heat, by a power brake or by the hardware; see [`HeldDown::is_harmful`](super::HeldDown::is_harmful).
+    /// Clocks held down by heat, by a power brake or by the hardware; see [`HeldDown::is_harmful`](super::HeldDown::is_harmful). No sample
+    /// must have shown any for 5 seconds.
     pub fn held_down() -> Self {
-        Self::new(Quantity::HeldDown, 1., 0.)
+        Self {
+            calm: CALM,
+            ..Self::new(Quantity::HeldDown, 1., 0.)
+        }
     }
 
-    /// This many uncorrected memory errors more than when the monitor started. It does not fall back.
+    /// This many uncorrected memory errors more than when the monitor started, or than 0 after the counter began anew, as it does when
+    /// the GPU is reset or its driver is loaded again. It does not fall back.
     pub fn ecc_errors(more: u64) -> Self {
         Self::new(Quantity::EccErrors, more as f64, f64::NEG_INFINITY)
     }
@@ -70,7 +82,21 @@ impl Threshold {
             quantity,
             over,
             back,
+            calm: Duration::ZERO,
         }
+    }
+
+    /// Whether a value counts as over it, by whether the one before did.
+    pub(super) fn is_over(&self, value: f64, was_over: bool) -> bool {
+        match was_over {
+            true => value > self.back,
+            false => value >= self.over,
+        }
+    }
+
+    /// How long it must not have been over it before it is good again.
+    pub(super) fn calm(&self) -> Duration {
+        self.calm
     }
 
     pub(super) fn check(&self) -> Result<()> {
@@ -90,7 +116,7 @@ impl Threshold {
     }
 
     /// `None` where the sample does not tell.
-    fn value(&self, sample: &Sample, first_errors: &mut Option<u64>) -> Option<f64> {
+    pub(super) fn value(&self, sample: &Sample, first_errors: &mut Option<u64>) -> Option<f64> {
         match self.quantity {
             Quantity::MemoryShare => {
                 Some(sample.used? as f64 / sample.total.filter(|total| *total > 0)? as f64)
@@ -100,7 +126,11 @@ impl Threshold {
             Quantity::HeldDown => Some(f64::from(u8::from(sample.held_down?.is_harmful()))),
             Quantity::EccErrors => {
                 let errors = sample.ecc_errors?;
-                Some(errors.saturating_sub(*first_errors.get_or_insert(errors)) as f64)
+                let first = first_errors.get_or_insert(errors);
+                if errors < *first {
+                    *first = 0;
+                }
+                Some((errors - *first) as f64)
             }
         }
     }
@@ -151,59 +181,5 @@ impl fmt::Display for Crossing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ended = if self.is_over { "" } else { " no more" };
         write!(f, "{}: {}{ended}", self.source, self.threshold)
-    }
-}
-
-pub(super) type Ring = Box<dyn FnMut(&Crossing<'_>) + Send>;
-
-/// A threshold while it is watched.
-pub(super) struct Watched {
-    threshold: Threshold,
-    ring: Option<Ring>,
-    /// For each source: whether it is passed, and the errors seen first.
-    states: Vec<(bool, Option<u64>)>,
-}
-
-impl Watched {
-    pub(super) fn new(threshold: Threshold, ring: Ring, sources: usize) -> Self {
-        Self {
-            threshold,
-            ring: Some(ring),
-            states: vec![(false, None); sources],
-        }
-    }
-
-    pub(super) fn see(&mut self, source: &Source, sample: &Sample) {
-        let Some((is_over, first_errors)) = self.states.get_mut(sample.source) else {
-            return;
-        };
-        let Some(value) = self.threshold.value(sample, first_errors) else {
-            return;
-        };
-        let now = match *is_over {
-            true => value > self.threshold.back,
-            false => value >= self.threshold.over,
-        };
-        if now == *is_over {
-            return;
-        }
-        *is_over = now;
-        let crossing = Crossing {
-            threshold: &self.threshold,
-            source,
-            sample,
-            is_over: now,
-        };
-        match now {
-            true => tracing::warn!("{crossing}"),
-            false => tracing::info!("{crossing}"),
-        }
-        super::keeper::guard(&mut self.ring, |ring| ring(&crossing));
-    }
-}
-
-impl fmt::Debug for Watched {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.threshold.fmt(f)
     }
 }

@@ -101,3 +101,66 @@ impl Drop for Threads {
         thread.filter(|_| !hangs).map(joined);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::monitor::keeper::{Listener, Outlets};
+    use crate::monitor::record::Record;
+    use crate::monitor::source::{Look, MachineClock};
+    use crate::monitor::{Sample, Source};
+
+    /// A GPU that hangs once it is told to.
+    struct Hanging(Arc<AtomicBool>);
+
+    impl Look for Hanging {
+        fn look(&mut self, _: &mut Sample) {
+            let began = Instant::now();
+            while self.0.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(20) {
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+
+    #[test]
+    fn no_call_begins_once_the_monitor_ends() {
+        let [never, hangs] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let gpu = || Source {
+            name: "GPU".to_owned(),
+            uuid: None,
+            cuda: None,
+        };
+        let record = Record::new(vec![gpu(), gpu()], 10).unwrap();
+        let lookers: Vec<Box<dyn Look>> = vec![
+            Box::new(Hanging(never)),
+            Box::new(Hanging(Arc::clone(&hangs))),
+        ];
+        let clock = MachineClock(Instant::now());
+        let interval = Duration::from_millis(5);
+        let keeper = Keeper::new(record, lookers, clock, interval, Outlets::default());
+        let keeper = Arc::new(keeper);
+        let threads = Threads::start(Arc::clone(&keeper)).unwrap();
+        // The end comes while a listener is told of the first GPU, and the second one hangs by then.
+        let (send, receive) = mpsc::channel();
+        let hung = Arc::clone(&hangs);
+        let listener = move |_: &Source, sample: &Sample| {
+            if sample.source == 0 && !hung.swap(true, Ordering::Relaxed) {
+                send.send(()).unwrap();
+                thread::sleep(Duration::from_millis(300));
+            }
+        };
+        let is_wanted = Arc::new(AtomicBool::new(true));
+        let listener: Listener = Box::new(listener);
+        keeper.listeners.lock().push((is_wanted, Some(listener)));
+        receive.recv().unwrap();
+        let began = Instant::now();
+        drop(threads);
+        let took = began.elapsed();
+        hangs.store(false, Ordering::Relaxed);
+        assert!(took < Duration::from_secs(10), "{took:?}");
+    }
+}

@@ -6,7 +6,7 @@ mod session;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::source::{Look, Source};
+use super::source::{Look, Source, again};
 use super::{Health, Sample};
 use crate::facts;
 use crate::nvml::Library;
@@ -70,11 +70,17 @@ pub(super) struct Gpu {
     close_at: Duration,
     /// By how much later than its neighbours this one does; added once.
     offset: Duration,
+    interval: Duration,
 }
 
 impl Gpu {
-    /// The `index`-th of all.
-    pub(super) fn new(library: Arc<Library>, uuid: String, index: usize) -> Self {
+    /// The `index`-th of all, looked at at an interval.
+    pub(super) fn new(
+        library: Arc<Library>,
+        uuid: String,
+        index: usize,
+        interval: Duration,
+    ) -> Self {
         Self {
             library,
             uuid,
@@ -82,6 +88,7 @@ impl Gpu {
             retry_at: Duration::ZERO,
             close_at: Duration::ZERO,
             offset: CLOSE / 8 * (index as u32 % 8),
+            interval,
         }
     }
 }
@@ -99,7 +106,7 @@ impl Look for Gpu {
                 let looks_closely = sample.at >= self.close_at;
                 if looks_closely {
                     let offset = std::mem::take(&mut self.offset);
-                    self.close_at = sample.at.saturating_add(CLOSE + offset);
+                    self.close_at = again(sample.at, CLOSE + offset, self.interval);
                 }
                 let looked = session.look(sample, looks_closely);
                 looked.err().unwrap_or(Health::Good)

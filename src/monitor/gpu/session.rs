@@ -10,6 +10,9 @@ pub(super) struct Session {
     device: Device,
     /// Fields that this GPU or this driver does not have: not asked for again.
     unsupported: u32,
+    /// Whether anything was answered in this look, and whether any call failed that might have been.
+    answers: bool,
+    fails: bool,
     processes: Processes,
     /// This one's number, where the driver's list means the same by it.
     own_process: Option<u32>,
@@ -48,6 +51,8 @@ impl Session {
         Some(Self {
             device: nvml.device_by_uuid(uuid).ok()?,
             unsupported: 0,
+            answers: false,
+            fails: false,
             processes: Processes::default(),
             own_process: knows_processes().then(std::process::id),
             slow: Slow::default(),
@@ -56,6 +61,7 @@ impl Session {
 
     /// Asks for everything; an error tells that the device is gone.
     pub(super) fn look(&mut self, sample: &mut Sample, looks_closely: bool) -> Result<(), Health> {
+        (self.answers, self.fails) = (false, false);
         // A total of 0 is what GPUs without memory of their own answer.
         let memory = self.ask(Field::Memory, Device::memory)?;
         if let Some(memory) = memory.filter(|memory| memory.total > 0) {
@@ -75,6 +81,9 @@ impl Session {
         sample.held_down = bits.map(HeldDown::from_bits);
         if looks_closely {
             self.look_closely()?;
+        }
+        if self.fails && !self.answers {
+            return Err(Health::Lost);
         }
         (sample.pcie_received, sample.pcie_sent) = (self.slow.received, self.slow.sent);
         (sample.power_limit, sample.ecc_errors) = (self.slow.power_limit, self.slow.ecc_errors);
@@ -141,7 +150,10 @@ impl Session {
             return Ok(None);
         }
         match call(&self.device) {
-            Ok(value) => Ok(Some(value)),
+            Ok(value) => {
+                self.answers = true;
+                Ok(Some(value))
+            }
             Err(nvml::GPU_IS_LOST | nvml::UNINITIALIZED | nvml::DRIVER_NOT_LOADED) => {
                 Err(Health::Lost)
             }
@@ -151,7 +163,10 @@ impl Session {
                 Ok(None)
             }
             // It may answer the next time.
-            Err(_) => Ok(None),
+            Err(_) => {
+                self.fails = true;
+                Ok(None)
+            }
         }
     }
 }

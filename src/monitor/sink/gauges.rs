@@ -3,11 +3,14 @@ use std::io;
 use metrics::{Gauge, gauge};
 
 use super::{Sample, Sink, Source};
+use crate::monitor::Health;
+use crate::monitor::sample::VALUES;
 
 /// Samples as gauges of the crate [`metrics`], for whichever recorder the program has installed: Prometheus, StatsD and others.
 ///
 /// They are called `candle_headroom_used_bytes` and so on, as the columns of [`CsvSink`](super::CsvSink), with the labels `source`
-/// and `index`. A value that is not known leaves its gauge as it was.
+/// and `index`. A value that was never known has no gauge; one that is not known any more is NaN, as all are of a GPU that was lost.
+/// `candle_headroom_up` is 1 where a source answers, and 0 where it does not.
 ///
 /// ```
 /// use candle_headroom::{MetricsSink, Monitor};
@@ -17,8 +20,15 @@ use super::{Sample, Sink, Source};
 /// ```
 #[derive(Default)]
 pub struct MetricsSink {
-    /// For each source, in the order of a sample's values; registered when a source is first seen.
-    gauges: Vec<Vec<Gauge>>,
+    /// For each source.
+    gauges: Vec<Gauges>,
+}
+
+#[derive(Default)]
+struct Gauges {
+    up: Option<Gauge>,
+    /// In the order of a sample's values; registered when a value is first known, since recorders show what was not set as 0.
+    values: [Option<Gauge>; VALUES],
 }
 
 impl MetricsSink {
@@ -30,19 +40,26 @@ impl MetricsSink {
 
 impl Sink for MetricsSink {
     fn write(&mut self, source: &Source, sample: &Sample) -> io::Result<()> {
-        while self.gauges.len() <= sample.source {
-            let index = self.gauges.len().to_string();
-            let register = |(name, _): (&str, _)| {
-                let name = format!("candle_headroom_{name}");
-                gauge!(name, "source" => source.name.clone(), "index" => index.clone())
-            };
-            self.gauges
-                .push(sample.values().into_iter().map(register).collect());
+        if self.gauges.len() <= sample.source {
+            self.gauges.resize_with(sample.source + 1, Gauges::default);
         }
-        let gauges = self.gauges.get(sample.source).into_iter().flatten();
-        for (gauge, (_, value)) in gauges.zip(sample.values()) {
-            if let Some(value) = value {
-                gauge.set(value as f64);
+        let Some(gauges) = self.gauges.get_mut(sample.source) else {
+            return Ok(());
+        };
+        let register = |name: &str| {
+            let (name, index) = (format!("candle_headroom_{name}"), sample.source.to_string());
+            gauge!(name, "source" => source.name.clone(), "index" => index)
+        };
+        let up = gauges.up.get_or_insert_with(|| register("up"));
+        up.set(f64::from(u8::from(sample.health == Health::Good)));
+        for (gauge, (name, value)) in gauges.values.iter_mut().zip(sample.values()) {
+            match (gauge, value) {
+                (gauge, Some(value)) => {
+                    let gauge = gauge.get_or_insert_with(|| register(name));
+                    gauge.set(value as f64);
+                }
+                (Some(gauge), None) => gauge.set(f64::NAN),
+                (None, None) => {}
             }
         }
         Ok(())

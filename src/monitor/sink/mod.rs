@@ -14,6 +14,7 @@ pub use gauges::MetricsSink;
 pub use json_lines::JsonLinesSink;
 pub(crate) use json_lines::write_object;
 
+use super::keeper::guard;
 use super::{Sample, Source};
 
 /// Somebody who writes samples down, on the monitor's thread.
@@ -41,40 +42,41 @@ pub trait Sink: Debug + Send {
     /// # Errors
     /// Whatever keeps it from being written. The monitor tells `tracing` when writing begins to fail, counts what is lost
     /// ([`Monitor::failed_writes`](super::Monitor::failed_writes)), and goes on: the next sample is tried again.
+    ///
+    /// A sink that panics is dropped, and what it would have written is counted as lost.
     fn write(&mut self, source: &Source, sample: &Sample) -> io::Result<()>;
 }
 
 const _: Option<&dyn Sink> = None; // object-safe
 
-/// A sink, and whether it was told that it fails.
+/// A sink, as long as it has not panicked, and whether it was told that it fails.
 #[derive(Debug)]
 pub(super) struct Outlet {
-    sink: Box<dyn Sink>,
+    sink: Option<Box<dyn Sink>>,
     is_failing: bool,
 }
 
 impl Outlet {
     pub(in crate::monitor) fn new(sink: impl Sink + 'static) -> Self {
         Self {
-            sink: Box::new(sink),
+            sink: Some(Box::new(sink)),
             is_failing: false,
         }
     }
 
     /// Whether it was written.
     pub(super) fn write(&mut self, source: &Source, sample: &Sample) -> bool {
-        match self.sink.write(source, sample) {
-            Ok(()) => {
-                self.is_failing = false;
-                true
+        let was_failing = self.is_failing;
+        // Unless it comes back and says otherwise.
+        self.is_failing = true;
+        let is_failing = &mut self.is_failing;
+        guard(&mut self.sink, |sink| match sink.write(source, sample) {
+            Ok(()) => *is_failing = false,
+            Err(error) if !was_failing => {
+                tracing::warn!(%error, ?sink, "samples cannot be written");
             }
-            Err(error) => {
-                if !self.is_failing {
-                    tracing::warn!(%error, sink = ?self.sink, "samples cannot be written");
-                }
-                self.is_failing = true;
-                false
-            }
-        }
+            Err(_) => {}
+        });
+        !self.is_failing
     }
 }
