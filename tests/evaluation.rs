@@ -3,7 +3,6 @@
 mod support;
 
 use std::cell::{Cell, RefCell};
-use std::sync::Mutex;
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::testing::{Faults, illegal_address, out_of_memory};
@@ -13,19 +12,10 @@ use candle_headroom::{
 };
 use candle_nn::ModuleT;
 use proptest::prelude::*;
-use support::{ConvNet, Mlp, distance, flat, snapshot};
+use support::{ConvNet, Mlp, alone, distance, flat, snapshot};
 
 #[global_allocator]
 static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
-
-/// One process has one limit.
-static ALONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> std::sync::MutexGuard<'static, ()> {
-    ALONE
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
-}
 
 #[test]
 fn a_metric_counts_each_sample_once_or_is_not_there() {

@@ -3,7 +3,6 @@
 mod support;
 
 use std::cell::RefCell;
-use std::sync::Mutex;
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::testing::Faults;
@@ -13,19 +12,10 @@ use candle_headroom::{
 };
 use candle_nn::{AdamW, Optimizer, SGD, VarBuilder, VarMap};
 use support::transformer::{Config, Transformer};
-use support::{Schedule, settle, snapshot, wave};
+use support::{Schedule, alone, settle, snapshot, wave};
 
 #[global_allocator]
 static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
-
-/// One process has one limit.
-static ALONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> std::sync::MutexGuard<'static, ()> {
-    ALONE
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
-}
 
 fn language() -> (Transformer, Vec<Var>) {
     let varmap = VarMap::new();

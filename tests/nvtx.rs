@@ -69,7 +69,7 @@ extern "C" fn initialize(export: extern "C" fn(u32) -> *const Callbacks) -> c_in
 
 /// Where NVTX looks for a tool that is linked in.
 #[unsafe(no_mangle)]
-#[allow(non_upper_case_globals)]
+#[allow(non_upper_case_globals)] // the name is NVTX's
 static InitializeInjectionNvtx2_fnptr: extern "C" fn(
     extern "C" fn(u32) -> *const Callbacks,
 ) -> c_int = initialize;

@@ -8,8 +8,7 @@ use candle_headroom::{
 };
 use candle_nn::{Optimizer, SGD};
 
-use crate::gpu::{Gpu, MIB, simulated};
-use crate::simulator::Simulator;
+use crate::gpu::{MIB, fresh};
 
 /// What each sample holds while it is worked on.
 const SAMPLE: u64 = MIB;
@@ -52,13 +51,6 @@ impl Job {
         });
         stepped.unwrap()
     }
-}
-
-fn fresh(ordinal: usize, capacity: u64) -> Option<(Gpu, Simulator)> {
-    let (gpu, simulator) = simulated(ordinal)?;
-    simulator.set_capacity(capacity);
-    simulator.neighbour(0);
-    Some((gpu, simulator))
 }
 
 /// 300, 120, 600 MiB: nothing fails but once, and what comes back is used within ten steps.

@@ -40,6 +40,14 @@ pub fn simulated(ordinal: usize) -> Option<(Gpu, Simulator)> {
     simulator.map(|simulator| (gpu, simulator))
 }
 
+/// A device of the simulator with this much memory and nothing in it.
+pub fn fresh(ordinal: usize, capacity: u64) -> Option<(Gpu, Simulator)> {
+    let (gpu, simulator) = simulated(ordinal)?;
+    simulator.set_capacity(capacity);
+    simulator.neighbour(0);
+    Some((gpu, simulator))
+}
+
 /// A tensor of this many bytes, not one more.
 pub fn bytes(memory: &DeviceMemory, bytes: u64) -> candle_core::Result<Tensor> {
     Tensor::zeros(bytes as usize, DType::U8, memory.device())

@@ -4,8 +4,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::{AdaptiveTrainer, Cause, DeviceMemory, Event, Growth, Halving, StepReport};
 use candle_nn::{Optimizer, SGD};
 
-use crate::gpu::{Gpu, MIB, bytes, simulated};
-use crate::simulator::Simulator;
+use crate::gpu::{MIB, bytes, fresh, simulated};
 
 /// Each sample of a batch holds this much while it is worked on.
 const SAMPLE: u64 = 8 * MIB;
@@ -58,14 +57,6 @@ fn retries(report: &StepReport) -> Vec<(usize, usize, Cause)> {
         _ => None,
     });
     retried.collect()
-}
-
-/// A device of the simulator with this much memory and nothing in it.
-fn fresh(ordinal: usize, capacity: u64) -> Option<(Gpu, Simulator)> {
-    let (gpu, simulator) = simulated(ordinal)?;
-    simulator.set_capacity(capacity);
-    simulator.neighbour(0);
-    Some((gpu, simulator))
 }
 
 #[test]

@@ -4,6 +4,8 @@
 #[path = "../../examples/train_text/model.rs"]
 pub mod transformer;
 
+use std::sync::{Mutex, MutexGuard};
+
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::testing::probe;
 use candle_headroom::{BatchPolicy, Failed};
@@ -11,6 +13,14 @@ use candle_nn::{
     BatchNorm, Conv2d, Conv2dConfig, Linear, Module, ModuleT, VarBuilder, VarMap, batch_norm,
     conv2d, linear,
 };
+
+/// For tests that set a limit on host memory: one process has one.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
 
 /// All Vars of a map in the order of their names, so that two models can be compared.
 pub fn vars(varmap: &VarMap) -> Vec<Var> {
