@@ -46,25 +46,25 @@
 #![warn(missing_debug_implementations)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod batch;
-mod environment;
-mod error;
+pub mod batch;
+pub mod environment;
+pub mod error;
 mod facts;
 mod files;
-mod incident;
-mod memory;
-mod monitor;
+pub mod incident;
+pub mod memory;
+pub mod monitor;
 mod nvml;
 #[cfg(feature = "nvtx")]
 mod nvtx;
-mod optim;
+pub mod optim;
 mod output;
 #[cfg(feature = "testing")]
 pub mod testing;
 #[cfg(not(feature = "testing"))]
 mod testing;
-mod timeline;
-mod train;
+pub mod timeline;
+pub mod train;
 
 pub use bytesize::ByteSize;
 

@@ -19,8 +19,7 @@ use bytesize::ByteSize;
 /// assert_eq!((plan.base, plan.each, plan.reason), (Some(100), Some(10), Reason::Room));
 /// assert!(plan.to_string().starts_with("base 100 B, 10 B a sample, room for "));
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Plan {
     /// What a micro-batch takes besides its samples, in bytes.
@@ -46,8 +45,7 @@ pub struct Plan {
 ///
 /// assert_eq!(Reason::Speed.to_string(), "throughput flat above");
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[non_exhaustive]
 pub enum Reason {
     /// Nothing is known that bounds it.

@@ -14,17 +14,16 @@ use crate::facts::Status;
 ///     println!("{} {}: {}", finding.code.id, finding.code.title, finding.seen);
 /// }
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Finding {
     /// What it is in general.
-    #[cfg_attr(feature = "serde", serde(flatten, serialize_with = "general"))]
+    #[serde(flatten, serialize_with = "general")]
     pub code: &'static FindingCode,
     /// Which GPU it is about, by NVML's number; `None` for the machine.
     pub gpu: Option<u32>,
     /// Which of candle's devices it is about, where work was tried on one.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "device"))]
+    #[serde(serialize_with = "device")]
     pub device: Option<DeviceLocation>,
     /// The evidence.
     pub seen: String,
@@ -37,7 +36,6 @@ pub struct Finding {
 }
 
 /// The part of a code that a finding does not say itself.
-#[cfg(feature = "serde")]
 fn general<S: serde::Serializer>(code: &FindingCode, serializer: S) -> Result<S::Ok, S::Error> {
     use serde::ser::SerializeMap;
     let mut map = serializer.serialize_map(Some(4))?;
@@ -49,7 +47,6 @@ fn general<S: serde::Serializer>(code: &FindingCode, serializer: S) -> Result<S:
 }
 
 /// As in `cuda:0`.
-#[cfg(feature = "serde")]
 fn device<S: serde::Serializer>(
     device: &Option<DeviceLocation>,
     serializer: S,

@@ -8,7 +8,6 @@ mod check;
 mod code;
 mod facts;
 mod finding;
-#[cfg(feature = "serde")]
 mod json;
 mod judge;
 mod probe;

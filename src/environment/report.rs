@@ -34,8 +34,7 @@ pub struct Report {
 }
 
 /// A GPU; `None` is what nobody told.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Gpu {
     /// NVML's number, by PCI address; CUDA's where there is no NVML.

@@ -14,8 +14,7 @@ use crate::batch::Plan;
 /// assert_eq!(trainer.explain().to_string(), "training: using the whole batch: nothing bounds it");
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Explanation {
     /// Of training; `None` for a policy that does not tell.

@@ -4,8 +4,7 @@ const WEIGHT: f64 = 0.125;
 const NEAR: usize = 64;
 
 /// What micro-batches of one cost took, in bytes above what was in use before them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Level {
     pub(super) cost: usize,
     pub(super) mean: u64,

@@ -3,7 +3,6 @@
 mod learn;
 mod level;
 mod reach;
-#[cfg(feature = "serde")]
 mod state;
 mod words;
 
@@ -52,12 +51,8 @@ pub(in crate::batch) const MOST_COST: usize = usize::MAX / 64;
 /// assert_eq!(model.to_string(), "base 100 B, 10 B each, seen up to 8");
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
-#[derive(Debug, Clone, Default, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(
-    feature = "serde",
-    serde(try_from = "state::State", into = "state::State")
-)]
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "state::State", into = "state::State")]
 pub struct MemoryModel {
     /// By rising cost.
     levels: Vec<Level>,

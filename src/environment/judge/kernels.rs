@@ -24,7 +24,6 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
 fn built() -> Finding {
     let features: Vec<_> = [
         ("cuda", cfg!(feature = "cuda")),
-        ("serde", cfg!(feature = "serde")),
         ("testing", cfg!(feature = "testing")),
     ]
     .into_iter()
