@@ -5,69 +5,75 @@ use bytesize::ByteSize;
 
 use crate::error::{Cause, Phase};
 
-/// Something that happened to the size of the micro-batches, or because of memory.
+/// A change of the micro-batch size, or a retry.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use candle_headroom::{testing, BatchProcessor, Event, Halving};
+/// use candle_headroom::batch::{BatchProcessor, Event, Halving};
+/// use candle_headroom::testing;
 ///
 /// let x = Tensor::arange(0f32, 8., &Device::Cpu)?;
-/// let processed = BatchProcessor::new(Halving::from_whole_batch()).process(&x, |chunk, _| {
-///     match chunk.dim(0)? {
-///         0..=4 => Ok(()),
-///         _ => Err(testing::out_of_memory()), // room for 4
-///     }
+/// let mut processor = BatchProcessor::builder(Halving::from_whole_batch()).build();
+/// let processed = processor.process(&x, |chunk, _| match chunk.dim(0)? {
+///     0..=4 => Ok(()),
+///     _ => Err(testing::out_of_memory()), // room for 4
 /// })?;
 /// assert!(matches!(&processed.events[0], Event::Retried { samples, to: 4, .. } if *samples == (0..8)));
-/// println!("{}", processed.events[0]); // micro-batch 8 → 4: out of memory in forward, the cause is not known
+/// println!("{}", processed.events[0]); // micro-batch 8 → 4: out of memory in forward, unknown cause
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// The policy went to a larger size.
+    /// The policy chose a larger size.
+    #[non_exhaustive]
     Grown {
         /// Samples in a micro-batch before.
         from: usize,
-        /// Samples in a micro-batch from here on.
+        /// Samples in a micro-batch from now on.
         to: usize,
     },
-    /// The policy went to a smaller size without a failure: a finished micro-batch went over a soft limit (its work was kept),
-    /// or the present use and limit leave less room.
+    /// The policy chose a smaller size without a failure: a finished micro-batch went over a soft limit (its work was kept),
+    /// or there is less room than before.
+    #[non_exhaustive]
     Shrunk {
         /// Samples in a micro-batch before.
         from: usize,
-        /// Samples in a micro-batch from here on.
+        /// Samples in a micro-batch from now on.
         to: usize,
     },
-    /// The policy went to another size to see whether it is as fast, or because it is.
+    /// The policy chose another size to measure its speed, or because it is faster.
+    #[non_exhaustive]
     Paced {
         /// Samples in a micro-batch before.
         from: usize,
-        /// Samples in a micro-batch from here on.
+        /// Samples in a micro-batch from now on.
         to: usize,
     },
-    /// A micro-batch did not fit; its samples were computed again.
+    /// A micro-batch did not fit, and its samples are computed again.
+    #[non_exhaustive]
     Retried {
         /// The samples that failed, as positions in the batch.
         samples: Range<usize>,
-        /// The size that is tried next; the same where the cause may have passed.
+        /// The size of the next attempt; the same size if the cause may have passed.
         to: usize,
-        /// In which phase it failed.
+        /// The phase that failed.
         phase: Option<Phase>,
         /// Why it failed.
         cause: Cause,
     },
-    /// The update itself, which no micro-batch size changes, went over a soft limit: the optimizer's temporaries.
+    /// The update, which no micro-batch size affects, went over a soft limit.
+    #[non_exhaustive]
     OverLimit {
         /// The highest use during the update, in bytes.
         peak: u64,
         /// The limit in force, in bytes.
         limit: u64,
     },
-    /// The accumulated gradients were lost, so the batch was begun again.
+    /// The accumulated gradients were lost, so the batch was started again.
+    #[non_exhaustive]
     Restarted {
-        /// The samples that had been finished.
+        /// Number of finished samples that are computed again.
         lost: usize,
     },
 }
@@ -75,7 +81,7 @@ pub enum Event {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Grown { from, to } => write!(f, "micro-batch {from} → {to}: there is room"),
+            Self::Grown { from, to } => write!(f, "micro-batch {from} → {to}: more room"),
             Self::Shrunk { from, to } => write!(f, "micro-batch {from} → {to}: less room"),
             Self::Paced { from, to } => write!(f, "micro-batch {from} → {to}: for speed"),
             Self::Retried {
@@ -92,11 +98,11 @@ impl fmt::Display for Event {
             }
             Self::OverLimit { peak, limit } => write!(
                 f,
-                "the update used {} of {}: over the limit",
+                "the update used {} with a limit of {}",
                 ByteSize(*peak),
                 ByteSize(*limit)
             ),
-            Self::Restarted { lost } => write!(f, "begun again: {lost} finished samples lost"),
+            Self::Restarted { lost } => write!(f, "batch restarted: {lost} finished samples lost"),
         }
     }
 }

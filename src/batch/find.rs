@@ -1,20 +1,21 @@
 use candle_core::Device;
 
-use super::MemoryModel;
-use crate::error::{Cause, Error, PolicyError, ResourceExhausted, Result};
+use super::exhaustion::conclude;
+use super::model::MemoryModel;
+use crate::error::{Cause, Error, PolicyError, Result};
 use crate::memory::{DeviceMemory, recover, unmask};
 
-/// What is left free of the room, so that what was found holds for the next batch too.
+/// Part of the room that is left free, so that the size also fits the next batch.
 const MARGIN: f64 = 0.01;
 
-/// The largest batch, up to `limit` samples, for which `f` succeeds: for those who only want the number.
+/// Finds the largest batch size up to `limit` for which `f` succeeds.
 ///
-/// `f` is called with sizes from 1 that double until one runs out of memory, then with sizes between; what it returns is
-/// dropped. On a GPU let it wait for the device before it returns, and give the memory by [`find_batch_size_within`]. A
-/// trainer and [`process_batches`](crate::process_batches) need no such search: they find the size while they work.
+/// `f` is called with sizes from 1 that double until one runs out of memory, then with sizes in between; its results are
+/// dropped. On a GPU, let `f` synchronize the device before it returns, and use [`find_batch_size_within`]. A trainer and
+/// [`process_batches`](crate::process_batches) need no such search: they find the size while they work.
 ///
 /// ```
-/// use candle_headroom::{find_batch_size, testing};
+/// use candle_headroom::{batch::find_batch_size, testing};
 ///
 /// let mut calls = 0;
 /// let size = find_batch_size(1024, |size| {
@@ -26,8 +27,8 @@ const MARGIN: f64 = 0.01;
 /// ```
 ///
 /// # Errors
-/// [`PolicyError::Zero`] for a limit of 0, any error of `f` that is no exhaustion, at once, and
-/// [`ResourceExhausted`] where a single sample does not fit.
+/// [`PolicyError::Zero`] for a limit of 0, [`ResourceExhausted`](crate::ResourceExhausted) if a single sample does not fit,
+/// and any other error of `f`, at once.
 pub fn find_batch_size<T>(
     limit: usize,
     mut f: impl FnMut(usize) -> candle_core::Result<T>,
@@ -38,14 +39,15 @@ pub fn find_batch_size<T>(
     })
 }
 
-/// [`find_batch_size`] under a memory's limit, with few calls: each size follows from what those before it took, with a
-/// hundredth of the room left free; for less than a sixteenth more no size is tried. One that goes over a soft limit does
-/// not count as fitting.
+/// Finds the largest batch size within a memory's limit, in few calls.
+///
+/// Each size follows from what the sizes before it took, with 1 % of the room left free. The search ends when at most a
+/// sixteenth more could fit. A size that goes over a soft limit does not count as fitting.
 ///
 /// ```
-/// use candle_headroom::{find_batch_size_within, DeviceMemory};
+/// use candle_headroom::{DeviceMemory, batch::find_batch_size_within};
 ///
-/// let memory = DeviceMemory::host().open()?; // no limit, so all of them fit
+/// let memory = DeviceMemory::host().open()?; // no limit, so every size fits
 /// assert_eq!(find_batch_size_within(&memory, 1024, |_| Ok(()))?, 1024);
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
@@ -68,18 +70,18 @@ pub fn find_batch_size_within<T>(
         });
         match (bad, fits) {
             _ if room.is_none() || model.largest_seen().is_none() => between(good, bad),
-            // One size does not tell what is base.
+            // One size does not tell the base from the slope.
             (None, None) if model.is_single() => between(good, None),
             (Some(bad), None) if bad - good > good / 16 + 1 => between(good, Some(bad)),
             (_, None) => good,
             (None, Some(fits)) => fits,
-            // It was wrong once, so each call is to leave at most three quarters of what is open.
+            // The model was wrong once, so each call leaves at most three quarters of the open range.
             (Some(bad), Some(fits)) => {
                 fits.clamp(good + (bad - good) / 4, between(good, Some(bad)))
             }
         }
     };
-    // What is allocated once would count for the first size.
+    // The first call of `f` includes what is allocated only once.
     let mut is_first = true;
     search(limit, memory.device(), next, |size| {
         for _ in 0..1 + usize::from(std::mem::take(&mut is_first)) {
@@ -95,7 +97,7 @@ pub fn find_batch_size_within<T>(
     })
 }
 
-/// Half of the way to what has failed, or twice as much.
+/// Returns the middle of the range that is open, or twice the size that succeeded.
 fn between(good: usize, bad: Option<usize>) -> usize {
     match bad {
         Some(bad) => good + (bad - good) / 2,
@@ -103,7 +105,7 @@ fn between(good: usize, bad: Option<usize>) -> usize {
     }
 }
 
-/// Tries sizes until the next one is known to be as good as the last, or to fail.
+/// Tries sizes until `next` finds none to try.
 fn search(
     limit: usize,
     device: &Device,
@@ -111,17 +113,20 @@ fn search(
     mut attempt: impl FnMut(usize) -> Result<()>,
 ) -> Result<usize> {
     if limit == 0 {
-        let what = "the largest batch to look for";
+        let what = "the largest batch size to try";
         return Err(PolicyError::Zero { what }.into());
     }
     let (mut good, mut bad, mut size) = (0, None, 1);
     loop {
         match attempt(size) {
             Ok(()) => good = size,
-            Err(Error::ResourceExhausted(exhausted)) => {
+            Err(Error::ResourceExhausted(mut exhausted)) => {
                 recover(device)?;
                 if size == 1 {
-                    return Err(never_fits(*exhausted));
+                    exhausted.micro_batch = Some(1);
+                    let is_passing = exhausted.cause == Cause::Neighbour;
+                    conclude(&mut exhausted, is_passing, None, Vec::new());
+                    return Err(Error::ResourceExhausted(exhausted));
                 }
                 bad = Some(size);
             }
@@ -133,13 +138,4 @@ fn search(
             return Ok(good);
         }
     }
-}
-
-fn never_fits(mut exhausted: ResourceExhausted) -> Error {
-    // What others took may be given back, so that is no verdict on the sample.
-    if exhausted.cause != Cause::Neighbour {
-        exhausted.cause = Cause::NeverFits;
-    }
-    exhausted.micro_batch = Some(1);
-    Error::ResourceExhausted(Box::new(exhausted))
 }

@@ -1,15 +1,19 @@
-//! How work is cut into micro-batches.
+//! How batches are cut into micro-batches.
 
 mod attempt;
 mod decay;
-mod drive;
+mod engine;
 mod event;
+mod exhaustion;
 mod find;
 mod fixed;
 mod halving;
+mod history;
 mod micro_batch;
 mod model;
 mod observer;
+mod observers;
+mod outcome;
 mod parts;
 mod phase;
 mod plan;
@@ -17,24 +21,26 @@ mod policy;
 mod predictive;
 mod process;
 mod slices;
-mod watch;
 
 pub(crate) use attempt::Attempt;
 pub use decay::Decay;
-pub(crate) use drive::{Drive, Failure, Outcome, Proven};
+pub(crate) use engine::{Engine, Work};
 pub use event::Event;
+pub(crate) use exhaustion::{Circumstances, complete, conclude};
 pub use find::{find_batch_size, find_batch_size_within};
 pub use fixed::Fixed;
 pub use halving::Halving;
 pub use micro_batch::MicroBatch;
 use model::MOST_COST;
 pub use model::{MemoryModel, Prediction};
-pub use observer::{Moment, Observer, Task};
+pub use observer::{Observer, Task, TrainingEvent};
+pub(crate) use observers::{Observers, Watch};
+pub(crate) use outcome::{Failure, Outcome};
+pub use parts::Parts;
 pub(crate) use phase::run_phase;
 pub use plan::{Plan, Reason};
 pub use policy::{BatchPolicy, Completed, Extent, Failed};
 pub use predictive::Predictive;
-pub use process::{BatchProcessor, Processed, process_batches};
-pub use slices::Batch;
+pub use process::{BatchProcessor, BatchProcessorBuilder, Processed, process_batches};
 pub(crate) use slices::extent_of;
-pub(crate) use watch::{Observers, Watch};
+pub use slices::{Batch, Samples};

@@ -1,27 +1,30 @@
 use std::fmt::{self, Debug};
 use std::time::{Duration, Instant};
 
-use super::{Completed, Event, MicroBatch, Plan};
+use super::event::Event;
+use super::micro_batch::MicroBatch;
+use super::plan::Plan;
+use super::policy::Completed;
 use crate::error::{Error, MemoryReading, Phase, ResourceExhausted};
 
-/// Somebody who is told what happens while batches are worked through: a [`Timeline`](crate::Timeline), an
-/// [`IncidentLog`](crate::IncidentLog), or one of your own.
+/// Receives the [`TrainingEvent`]s of a trainer or processor. [`Timeline`](crate::Timeline) and
+/// [`IncidentLog`](crate::incident::IncidentLog) are observers.
 ///
-/// It is called on the thread that works, between two pieces of work, so what it takes is added to the step: be quick, and
-/// neither block nor panic. It changes nothing.
+/// It is called on the thread that trains, between two pieces of work, so its time is added to the step: return quickly, and
+/// neither block nor panic.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicUsize, Ordering};
 /// use std::sync::Arc;
 /// use candle_core::{Device, Tensor};
-/// use candle_headroom::{BatchProcessor, Fixed, Moment, Observer};
+/// use candle_headroom::batch::{BatchProcessor, Fixed, Observer, TrainingEvent};
 ///
 /// #[derive(Debug, Default)]
 /// struct Chunks(AtomicUsize);
 ///
 /// impl Observer for Chunks {
-///     fn observe(&self, moment: &Moment<'_>) {
-///         if let Moment::MicroBatchEnded { .. } = moment {
+///     fn observe(&self, event: &TrainingEvent<'_>) {
+///         if let TrainingEvent::MicroBatchEnded { .. } = event {
 ///             self.0.fetch_add(1, Ordering::Relaxed);
 ///         }
 ///     }
@@ -29,38 +32,40 @@ use crate::error::{Error, MemoryReading, Phase, ResourceExhausted};
 ///
 /// let chunks = Arc::new(Chunks::default());
 /// let x = Tensor::arange(0f32, 10., &Device::Cpu)?;
-/// BatchProcessor::new(Fixed::new(4)?).observer(chunks.clone()).process(&x, |_, _| Ok(()))?;
+/// let mut processor = BatchProcessor::builder(Fixed::new(4)?).observer(chunks.clone()).build();
+/// processor.process(&x, |_, _| Ok(()))?;
 /// assert_eq!(chunks.0.load(Ordering::Relaxed), 3);
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 pub trait Observer: Debug + Send + Sync {
-    /// Something has happened.
-    fn observe(&self, moment: &Moment<'_>);
+    /// Called for each event.
+    fn observe(&self, event: &TrainingEvent<'_>);
 }
 
 const _: Option<&dyn Observer> = None; // object-safe
 
 impl<O: Observer + ?Sized> Observer for std::sync::Arc<O> {
-    fn observe(&self, moment: &Moment<'_>) {
-        (**self).observe(moment);
+    fn observe(&self, event: &TrainingEvent<'_>) {
+        (**self).observe(event);
     }
 }
 
-/// What a batch is worked through for. Each task counts its own batches.
+/// The purpose of a batch. Batches are counted for each task separately.
 ///
 /// ```
-/// use candle_headroom::Task;
+/// use candle_headroom::batch::Task;
 ///
 /// assert_eq!(Task::Evaluation.to_string(), "evaluation");
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Task {
     /// A trainer's steps.
     Training,
     /// [`AdaptiveTrainer::evaluate`](crate::AdaptiveTrainer::evaluate).
     Evaluation,
-    /// A [`BatchProcessor`](crate::BatchProcessor) of its own.
+    /// A [`BatchProcessor`](super::BatchProcessor), and [`process_batches`](crate::process_batches).
     #[default]
     Processing,
 }
@@ -75,128 +80,136 @@ impl fmt::Display for Task {
     }
 }
 
-/// What an [`Observer`] is told.
+/// Something that happened while a batch was processed.
 ///
-/// A batch is what one call of [`AdaptiveTrainer::step`](crate::AdaptiveTrainer::step),
-/// [`AccumulatingTrainer::step`](crate::AccumulatingTrainer::step) or [`BatchProcessor::process`](crate::BatchProcessor::process)
-/// works through. Its number `step` is that of [`MicroBatch::step`], and counts within its `task`. Times are those of the host; on a device that works
-/// asynchronously they are the times of queuing, since nobody waits for it. Memory is all `None` where no memory was given.
+/// A batch is what one call of [`AdaptiveTrainer::step`](crate::AdaptiveTrainer::step) or
+/// [`BatchProcessor::process`](super::BatchProcessor::process) processes. Its number, `step`, is that of [`MicroBatch::step`]
+/// and counts within its `task`. Times are host times: on a device that works asynchronously they are the times of queuing,
+/// because nothing waits for the device. Without a [`DeviceMemory`](crate::DeviceMemory), all memory fields are `None`.
 ///
 /// ```
-/// use candle_headroom::Moment;
+/// use candle_headroom::batch::TrainingEvent;
 ///
-/// fn is_trouble(moment: &Moment<'_>) -> bool {
-///     matches!(moment, Moment::Exhausted { .. } | Moment::BatchFailed { .. })
+/// fn is_trouble(event: &TrainingEvent<'_>) -> bool {
+///     matches!(event, TrainingEvent::Exhausted { .. } | TrainingEvent::BatchFailed { .. })
 /// }
-/// # let _: fn(&Moment<'_>) -> bool = is_trouble;
 /// ```
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
-pub enum Moment<'a> {
+pub enum TrainingEvent<'a> {
     /// A batch begins.
+    #[non_exhaustive]
     BatchBegan {
-        /// What the batch is for.
+        /// The purpose of the batch.
         task: Task,
-        /// Its number.
+        /// The batch's number.
         step: u64,
-        /// Its samples.
+        /// Number of samples; 0 for an update apart from its batches.
         samples: usize,
-        /// What is in use, held and allowed now, in bytes.
+        /// Memory at the start, in bytes.
         memory: MemoryReading,
     },
     /// A phase of a micro-batch, or the update, begins.
+    #[non_exhaustive]
     PhaseBegan {
-        /// What the batch is for.
+        /// The purpose of the batch.
         task: Task,
-        /// Of which batch.
+        /// The batch's number.
         step: u64,
-        /// Which phase.
+        /// The phase.
         phase: Phase,
     },
-    /// A phase has ended, well or not.
+    /// A phase has ended.
+    #[non_exhaustive]
     PhaseEnded {
-        /// What the batch is for.
+        /// The purpose of the batch.
         task: Task,
-        /// Of which batch.
+        /// The batch's number.
         step: u64,
-        /// Which phase.
+        /// The phase.
         phase: Phase,
         /// When it began.
         began: Instant,
-        /// How long the host took for it.
+        /// Its duration on the host.
         elapsed: Duration,
         /// Memory at its end, in bytes; the peak is the highest use since the micro-batch, or the update, began.
         memory: MemoryReading,
-        /// Whether it went well.
+        /// Whether it succeeded.
         succeeded: bool,
     },
     /// A micro-batch is finished.
+    #[non_exhaustive]
     MicroBatchEnded {
-        /// What the batch is for.
+        /// The purpose of the batch.
         task: Task,
-        /// Which.
+        /// The micro-batch.
         micro: &'a MicroBatch,
-        /// What it took.
+        /// Its memory use.
         completed: &'a Completed,
     },
-    /// Memory ran out. Whether the work is tried again is told by an [`Event`], or by the end of the batch.
+    /// Memory ran out. A [`Happened`](Self::Happened) follows if the work is retried, a [`BatchFailed`](Self::BatchFailed) if
+    /// it is not.
+    #[non_exhaustive]
     Exhausted {
-        /// What the batch is for.
+        /// The purpose of the batch.
         task: Task,
-        /// In which batch.
+        /// The batch's number.
         step: u64,
         /// What ran out, where and why.
         exhausted: &'a ResourceExhausted,
-        /// What the policy believes now, where it can tell.
+        /// The policy's plan, if it has one.
         plan: Option<Plan>,
     },
-    /// The size of the micro-batches changed, or something was tried again.
+    /// The micro-batch size changed, or work is retried.
+    #[non_exhaustive]
     Happened {
-        /// What the batch is for.
+        /// The purpose of the batch.
         task: Task,
-        /// In which batch.
+        /// The batch's number.
         step: u64,
-        /// What.
+        /// The event.
         event: &'a Event,
-        /// What the policy believes now, where it can tell.
+        /// The policy's plan, if it has one.
         plan: Option<Plan>,
     },
     /// A batch is finished.
+    #[non_exhaustive]
     BatchEnded {
-        /// What the batch is for.
+        /// The purpose of the batch.
         task: Task,
-        /// Its number.
+        /// The batch's number.
         step: u64,
         /// When it began.
         began: Instant,
-        /// How long the host took for all of it.
+        /// Its duration on the host.
         elapsed: Duration,
-        /// The finished micro-batches' sizes, in order.
+        /// Sizes of the finished micro-batches, in order.
         sizes: &'a [usize],
-        /// How many micro-batches did not fit.
+        /// Number of micro-batches that did not fit.
         retries: usize,
-        /// How many samples were computed again.
+        /// Number of samples that were computed again.
         recomputed: usize,
-        /// The highest use meanwhile, in bytes.
+        /// The highest use since it began, in bytes.
         peak: Option<u64>,
-        /// What is in use, held and allowed now, in bytes.
+        /// Memory at its end, in bytes.
         memory: MemoryReading,
-        /// Whether parameters were updated.
-        updated: bool,
-        /// What the policy believes now, where it can tell.
+        /// Whether parameters were updated; `None` if only the device knows.
+        updated: Option<bool>,
+        /// The policy's plan, if it has one.
         plan: Option<Plan>,
     },
-    /// A batch ended with an error, which the caller is given next.
+    /// A batch ended with an error, which is returned to the caller next.
+    #[non_exhaustive]
     BatchFailed {
-        /// What the batch is for.
+        /// The purpose of the batch.
         task: Task,
-        /// Its number.
+        /// The batch's number.
         step: u64,
         /// When it began.
         began: Instant,
-        /// What ended it.
+        /// The error.
         error: &'a Error,
-        /// What the policy believes now, where it can tell.
+        /// The policy's plan, if it has one.
         plan: Option<Plan>,
     },
 }

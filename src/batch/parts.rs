@@ -1,4 +1,4 @@
-//! Batches made of parts that are cut alike.
+//! Batches that consist of several parts, which are cut alike.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash};
@@ -6,10 +6,10 @@ use std::ops::Range;
 
 use candle_core::Device;
 
-use super::Batch;
+use super::slices::Batch;
 use crate::error::{BatchError, Result};
 
-/// The number of samples that all parts agree on.
+/// Returns the number of samples if all parts agree on it.
 fn agreed(lengths: impl IntoIterator<Item = Result<usize>>) -> Result<usize> {
     let mut lengths = lengths.into_iter();
     let expected = lengths.next().ok_or(BatchError::NoParts)??;
@@ -28,7 +28,7 @@ fn agreed(lengths: impl IntoIterator<Item = Result<usize>>) -> Result<usize> {
     Ok(expected)
 }
 
-/// What all parts cost together.
+/// Returns the sum of the parts' costs.
 fn summed(costs: impl IntoIterator<Item = Result<usize>>) -> Result<usize> {
     (costs.into_iter()).try_fold(0, |sum: usize, cost| Ok(sum.saturating_add(cost?)))
 }
@@ -62,26 +62,42 @@ tuple!(A 0, B 1);
 tuple!(A 0, B 1, C 2);
 tuple!(A 0, B 1, C 2, D 3);
 
-impl<B: Batch> Batch for Vec<B> {
+/// Any number of batches, such as tensors, that are cut alike. A slice of it is a vector of the parts' slices.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom::Batch;
+/// use candle_headroom::batch::Parts;
+///
+/// let x = Tensor::zeros((8, 3), DType::F32, &Device::Cpu)?;
+/// let y = Tensor::zeros((8, 5), DType::F32, &Device::Cpu)?;
+/// let parts = Parts(vec![x, y]).slice(0..2)?;
+/// assert_eq!((parts[0].dims(), parts[1].dims()), (&[2, 3][..], &[2, 5][..]));
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parts<B>(pub Vec<B>);
+
+impl<B: Batch> Batch for Parts<B> {
     type Slice<'a>
         = Vec<B::Slice<'a>>
     where
         Self: 'a;
 
     fn samples(&self) -> Result<usize> {
-        agreed(self.iter().map(B::samples))
+        agreed(self.0.iter().map(B::samples))
     }
 
     fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
-        self.iter().map(|part| part.slice(range.clone())).collect()
+        self.0.iter().map(|part| part.slice(range.clone())).collect()
     }
 
     fn cost(&self) -> Result<usize> {
-        summed(self.iter().map(B::cost))
+        summed(self.0.iter().map(B::cost))
     }
 
     fn device(&self) -> Option<Device> {
-        self.iter().find_map(B::device)
+        self.0.iter().find_map(B::device)
     }
 }
 

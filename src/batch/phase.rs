@@ -1,7 +1,7 @@
 use crate::error::{Error, Phase, Result};
 use crate::testing;
 
-/// Runs one phase of a micro-batch: its exhaustion will name the phase, and tests can make it fail here.
+/// Runs one phase of a micro-batch: an exhaustion names the phase, and tests can inject a failure here.
 pub(crate) fn run_phase<T, E: Into<Error>>(
     phase: Phase,
     work: impl FnOnce() -> Result<T, E>,

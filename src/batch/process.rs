@@ -1,18 +1,24 @@
 use candle_core::Device;
 
-use super::slices::extent_of;
-use super::{
-    Batch, BatchPolicy, Drive, Event, Failure, MicroBatch, Observer, Observers, Outcome, Plan,
-    Predictive, Proven, Watch, run_phase,
-};
+use super::attempt::Attempt;
+use super::engine::{Engine, Work};
+use super::event::Event;
+use super::micro_batch::MicroBatch;
+use super::observer::Observer;
+use super::observers::{Observers, Watch};
+use super::outcome::{Failure, Outcome};
+use super::plan::Plan;
+use super::policy::BatchPolicy;
+use super::predictive::Predictive;
+use super::slices::{Batch, extent_of};
 use crate::error::{Phase, PolicyError, Result};
 use crate::memory::DeviceMemory;
 
-/// Runs `f` over all samples of `inputs` in order, `size` at a time or fewer where that does not fit, each sample's result
-/// exactly once: for inference and evaluation.
+/// Runs `f` over all samples of `inputs` in order, at most `size` at a time, and returns the results in order: for inference
+/// and evaluation.
 ///
-/// What was finished before a failure is kept, and only the failed chunk is computed again, smaller. The results come back in
-/// order, one for each chunk. [`BatchProcessor`] remembers the size from call to call, follows a memory limit, and reports.
+/// A chunk that does not fit is computed again in smaller chunks; finished chunks are kept, and each sample's result comes
+/// exactly once. [`BatchProcessor`] remembers the size from call to call, follows a memory limit, and reports.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -25,9 +31,11 @@ use crate::memory::DeviceMemory;
 /// ```
 ///
 /// # Errors
-/// A [`BatchError`](crate::BatchError) or [`PolicyError`](crate::PolicyError) before anything is run, any error of `f` at once
-/// and unchanged, and [`ResourceExhausted`](crate::ResourceExhausted) where a single sample does not fit; its `samples` say how
-/// far the work came. With an error the results so far are dropped: let `f` put them away itself, as its last act, to keep them.
+/// - [`BatchError`](crate::error::BatchError) or [`PolicyError`] before anything runs;
+/// - [`ResourceExhausted`](crate::ResourceExhausted) if a single sample does not fit; its `samples` say which one;
+/// - any other error of `f`, at once and unchanged.
+///
+/// An error drops the results so far. To keep them, let `f` store them as its last act.
 pub fn process_batches<'b, B, T>(
     inputs: &'b B,
     size: usize,
@@ -37,22 +45,22 @@ where
     B: Batch + ?Sized,
 {
     if size == 0 {
-        let what = "a chunk's size";
+        let what = "the chunk size";
         return Err(PolicyError::Zero { what }.into());
     }
-    let mut processor = BatchProcessor::new(Predictive::new().at_most(size));
+    let mut processor = BatchProcessor::builder(Predictive::new().at_most(size)).build();
     Ok(processor.process(inputs, |chunk, _| f(chunk))?.results)
 }
 
-/// [`process_batches`] with a policy, a memory limit and a report; it keeps the size it found for the next call.
+/// [`process_batches`] with a policy, a memory limit and a report. It keeps the size that it found for the next call.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use candle_headroom::{BatchProcessor, Halving};
+/// use candle_headroom::batch::{BatchProcessor, Halving};
 ///
+/// let mut processor = BatchProcessor::builder(Halving::from_whole_batch()).build();
 /// let x = Tensor::arange(0f32, 10., &Device::Cpu)?;
-/// let mut processor = BatchProcessor::new(Halving::from_whole_batch());
-/// // A model that has room for 3 samples only.
+/// // A model with room for 3 samples only.
 /// let sizes = processor.process(&x, |chunk, _| {
 ///     if chunk.dim(0)? > 3 {
 ///         candle_core::bail!("CUDA_ERROR_OUT_OF_MEMORY")
@@ -65,22 +73,35 @@ where
 /// ```
 #[derive(Debug)]
 pub struct BatchProcessor {
-    policy: Box<dyn BatchPolicy>,
-    memory: Option<DeviceMemory>,
-    /// Where `f` works, if its inputs may lie elsewhere.
+    engine: Engine,
+    /// Where `f` works, if its inputs may be elsewhere.
     device: Option<Device>,
     batches: u64,
-    proven: Proven,
-    observers: Observers,
 }
 
-/// What [`BatchProcessor::process`] did.
+/// Options of a [`BatchProcessor`], made by [`BatchProcessor::builder`].
 ///
 /// ```
-/// use candle_headroom::{BatchProcessor, Fixed};
+/// use candle_headroom::{DeviceMemory, Predictive, batch::BatchProcessor};
+///
+/// let memory = DeviceMemory::host().open()?;
+/// let processor = BatchProcessor::builder(Predictive::new()).memory(&memory).build();
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "call `build()`"]
+pub struct BatchProcessorBuilder {
+    processor: BatchProcessor,
+}
+
+/// The results of [`BatchProcessor::process`].
+///
+/// ```
+/// use candle_headroom::batch::{BatchProcessor, Fixed, Samples};
 ///
 /// let samples = [1, 2, 3, 4, 5];
-/// let processed = BatchProcessor::new(Fixed::new(2)?).process(&samples[..], |chunk, _| Ok(chunk.to_vec()))?;
+/// let mut processor = BatchProcessor::builder(Fixed::new(2)?).build();
+/// let processed = processor.process(&Samples(&samples), |chunk, _| Ok(chunk.to_vec()))?;
 /// assert_eq!((processed.sizes, processed.retries), (vec![2, 2, 1], 0));
 /// assert_eq!(processed.results.concat(), samples);
 /// # Ok::<(), candle_headroom::Error>(())
@@ -88,136 +109,91 @@ pub struct BatchProcessor {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Processed<T> {
-    /// The results, one for each finished chunk, in the order of the samples.
+    /// One result for each finished chunk, in the order of the samples.
     pub results: Vec<T>,
-    /// The chunks' sizes, in samples.
+    /// Sizes of the chunks, in samples.
     pub sizes: Vec<usize>,
-    /// How many chunks did not fit and were computed again.
+    /// Number of chunks that did not fit and were computed again.
     pub retries: usize,
-    /// How many samples were computed again.
+    /// Number of samples that were computed again.
     pub recomputed: usize,
-    /// What happened to the size.
+    /// Changes of the size, and retries.
     pub events: Vec<Event>,
-    /// The highest use of memory meanwhile, in bytes; `None` where nobody counts.
+    /// The highest use of memory, in bytes; `None` if it is not counted.
     pub peak: Option<u64>,
 }
 
 impl BatchProcessor {
-    /// Cuts by this policy.
-    pub fn new(policy: impl BatchPolicy + 'static) -> Self {
-        Self {
-            policy: Box::new(policy),
-            memory: None,
-            device: None,
-            batches: 0,
-            proven: Proven::default(),
-            observers: Observers::default(),
+    /// Cuts inputs by this policy.
+    pub fn builder(policy: impl BatchPolicy + 'static) -> BatchProcessorBuilder {
+        let engine = Engine::new(Box::new(policy), Device::Cpu, Observers::default());
+        BatchProcessorBuilder {
+            processor: Self::from_engine(engine, None),
         }
     }
 
-    /// Follows this memory's limit and fills exhaustions with its numbers.
-    pub fn memory(mut self, memory: &DeviceMemory) -> Self {
-        self.memory = Some(memory.clone());
-        self.policy.prepare(&memory.surroundings());
-        self
-    }
-
-    pub(crate) fn on(mut self, device: &Device) -> Self {
-        self.device = Some(device.clone());
-        self
-    }
-
-    /// Tells those observers, and no others.
-    pub(crate) fn observers(mut self, observers: Observers) -> Self {
-        self.observers = observers;
-        self
+    pub(crate) fn from_engine(engine: Engine, device: Option<Device>) -> Self {
+        Self {
+            engine,
+            device,
+            batches: 0,
+        }
     }
 
     pub(crate) fn has_run(&self) -> bool {
         self.batches > 0
     }
 
-    /// What its policy believes and why; `None` for a policy that does not tell.
+    /// Returns the policy's plan; `None` for a policy without one.
     pub fn plan(&self) -> Option<Plan> {
-        self.policy.plan()
+        self.engine.policy.plan()
     }
 
-    /// What its policy has learned, for [`restore`](Self::restore) in another run; `None` where there is nothing to keep.
-    pub fn save(&self) -> Option<String> {
-        self.policy.save()
+    /// Returns what the policy has learned, for [`load_state`](Self::load_state) in another run; `None` if it keeps nothing.
+    pub fn state(&self) -> Option<String> {
+        self.engine.policy.state()
     }
 
-    /// Goes on from what another run has learned.
+    /// Continues from what another run has learned.
     ///
     /// # Errors
-    /// [`PolicyError::Saved`] for what this policy has not saved; nothing has changed then.
-    pub fn restore(&mut self, saved: &str) -> Result<()> {
-        self.policy.restore(saved)
-    }
-
-    /// Tells `observer` what happens; several may be given.
-    pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
-        self.observers.add(observer);
-        self
+    /// [`PolicyError::Saved`] for state that this policy has not saved. Nothing changes then.
+    pub fn load_state(&mut self, state: &str) -> Result<()> {
+        self.engine.policy.load_state(state)
     }
 
     /// Runs `f` over all samples of `inputs`, as [`process_batches`] does.
     ///
     /// # Errors
-    /// As [`process_batches`], and where a chunk of one sample goes over a soft limit.
+    /// As [`process_batches`], and [`ResourceExhausted`](crate::ResourceExhausted) if a chunk of one sample goes over a soft
+    /// limit.
     pub fn process<'b, B, T>(
         &mut self,
         inputs: &'b B,
-        mut f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<T>,
+        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<T>,
     ) -> Result<Processed<T>>
     where
         B: Batch + ?Sized,
     {
         let extent = extent_of(inputs)?;
-        let mut results = Vec::new();
-        // Inputs on the host may be moved to the memory's device by `f`.
-        let device = (self.device.clone())
+        let engine = &mut self.engine;
+        let memory = engine.memory.clone();
+        // `f` may move inputs from the host to the memory's device.
+        engine.device = (self.device.clone())
             .or_else(|| inputs.device().filter(|device| !device.is_cpu()))
-            .or_else(|| Some(self.memory.as_ref()?.device().clone()))
+            .or_else(|| Some(memory.as_ref()?.device().clone()))
             .unwrap_or(Device::Cpu);
-        let scope = self.memory.as_ref().map(DeviceMemory::peak_scope);
-        let watch = Watch::begin(
-            &self.observers,
-            self.memory.as_ref(),
-            self.batches,
-            extent.samples,
-        );
-        let mut drive = Drive {
-            policy: &mut *self.policy,
-            memory: self.memory.as_ref(),
-            device: &device,
-            step: self.batches,
-            base_seed: 0,
-            proven: &mut self.proven,
-            observers: &self.observers,
+        let step = self.batches;
+        let watch = Watch::begin(&engine.observers, memory.as_ref(), step, extent.samples);
+        let mut chunks = Chunks {
+            inputs,
+            f,
+            results: Vec::new(),
         };
-        let run = drive.run(extent, |attempt| {
-            let chunk = attempt.phase(Phase::Transfer, || {
-                run_phase(Phase::Transfer, || {
-                    inputs.slice(attempt.micro.samples.clone())
-                })
-            })?;
-            let result = attempt.phase(Phase::Forward, || {
-                run_phase(Phase::Forward, || f(chunk, &attempt.micro))
-            })?;
-            if attempt.micro.samples.len() == 1 {
-                // No smaller chunk can follow, so going over the limit is final here.
-                attempt
-                    .check()
-                    .map_err(|error| error.in_phase(Phase::Forward))?;
-            }
-            results.push(result);
-            Ok::<_, Failure>(())
-        });
-        let plan = self.observers.plan(&*self.policy);
-        let outcome = run.inspect_err(|error| watch.failed(error, plan))?;
-        let peak = scope.and_then(|scope| scope.peak());
-        watch.ended(&outcome, peak, plan, false);
+        let run = engine.run(step, extent, &mut chunks);
+        let plan = engine.observers.plan(&*engine.policy);
+        let outcome = run.inspect_err(|error| watch.failed(&engine.observers, error, plan))?;
+        watch.ended(&engine.observers, memory.as_ref(), &outcome, plan, Some(false));
         self.batches += 1;
         let Outcome {
             sizes,
@@ -226,12 +202,56 @@ impl BatchProcessor {
             events,
         } = outcome;
         Ok(Processed {
-            results,
+            results: chunks.results,
             sizes,
             retries,
             recomputed,
             events,
-            peak,
+            peak: watch.peak(),
         })
+    }
+}
+
+impl BatchProcessorBuilder {
+    /// Follows this memory's limit, and completes exhaustions with its numbers.
+    pub fn memory(mut self, memory: &DeviceMemory) -> Self {
+        self.processor.engine.use_memory(memory);
+        self
+    }
+
+    /// Adds an observer.
+    pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
+        self.processor.engine.observers.add(observer);
+        self
+    }
+
+    /// Returns the processor.
+    pub fn build(self) -> BatchProcessor {
+        self.processor
+    }
+}
+
+struct Chunks<'b, B: ?Sized, F, T> {
+    inputs: &'b B,
+    f: F,
+    results: Vec<T>,
+}
+
+impl<'b, B, F, T> Work for Chunks<'b, B, F, T>
+where
+    B: Batch + ?Sized,
+    F: FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<T>,
+{
+    fn micro_batch(&mut self, attempt: &Attempt<'_>) -> Result<(), Failure> {
+        let samples = attempt.micro.samples.clone();
+        let is_smallest = samples.len() == 1;
+        let chunk = attempt.run(Phase::Transfer, || self.inputs.slice(samples))?;
+        let result = attempt.run(Phase::Forward, || (self.f)(chunk, &attempt.micro))?;
+        if is_smallest {
+            // A larger chunk that went over the limit is kept and the next one is smaller; this one cannot be.
+            attempt.check(Phase::Forward)?;
+        }
+        self.results.push(result);
+        Ok(())
     }
 }

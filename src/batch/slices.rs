@@ -2,23 +2,25 @@ use std::ops::Range;
 
 use candle_core::{Device, Tensor};
 
-use super::Extent;
+use super::policy::Extent;
 use crate::error::{BatchError, Result};
 
-/// Something that holds samples in order and can be cut into runs of them.
+/// An ordered collection of samples that can be cut into runs of them.
 ///
 /// | type | its samples | a slice of it |
 /// |---|---|---|
-/// | [`Tensor`] | the first dimension | a view, nothing is copied |
-/// | tuples to 4, `[B; N]`, `Vec<B>`, `HashMap<K, B>` of batches | those of their parts, which must agree | the same, of the parts' slices |
-/// | `[T]` of anything | its elements | `&[T]` |
+/// | [`Tensor`] | the first dimension | a view; nothing is copied |
+/// | tuples of up to 4 batches, `[B; N]`, [`Parts`](super::Parts)`(Vec<B>)`, `HashMap<K, B>` | those of the parts, which must agree | the same type, of the parts' slices |
+/// | [`Samples`]`(&[T])` of anything | the elements | `&[T]` |
 /// | `&B`, `Box<B>` | those of `B` | that of `B` |
 ///
-/// So `vec![x, y]` is two tensors cut alike, and `&samples[..]` (or `samples.as_slice()`) a list of single samples.
+/// A vector is not a batch by itself, since it could mean either: `Parts(vec![x, y])` cuts two tensors alike, and
+/// `Samples(&texts)` is a list of single samples.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
 /// use candle_headroom::Batch;
+/// use candle_headroom::batch::Samples;
 ///
 /// let x = Tensor::zeros((8, 3), DType::F32, &Device::Cpu)?;
 /// let y = Tensor::zeros(8, DType::U32, &Device::Cpu)?;
@@ -28,35 +30,36 @@ use crate::error::{BatchError, Result};
 /// let (x, y) = batch.slice(2..5)?;
 /// assert_eq!((x.dims(), y.dims()), (&[3, 3][..], &[3][..]));
 ///
-/// let sentences = ["one", "two", "three"];
-/// assert_eq!(sentences[..].slice(1..3)?, ["two", "three"]);
+/// let sentences = Samples(&["one", "two", "three"]);
+/// assert_eq!(sentences.slice(1..3)?, ["two", "three"]);
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be cut into micro-batches",
-    note = "a `Vec<T>` of samples is a batch as a slice: pass `&samples[..]` or `samples.as_slice()`"
+    note = "wrap a vector: `Samples(&vec)` is a list of samples, `Parts(vec)` is a list of tensors that are cut alike"
 )]
 pub trait Batch {
-    /// What a run of samples looks like.
+    /// The type of a run of samples.
     type Slice<'a>
     where
         Self: 'a;
 
-    /// The number of samples.
+    /// Returns the number of samples.
     ///
     /// # Errors
-    /// [`BatchError`] where the batch has no length: a 0-dimensional tensor, no parts, or parts that disagree.
+    /// [`BatchError`] if the batch has no length: a 0-dimensional tensor, no parts, or parts that disagree.
     fn samples(&self) -> Result<usize>;
 
-    /// The samples of `range`.
+    /// Returns the samples in `range`.
     ///
     /// # Errors
     /// [`BatchError::OutOfRange`], or those of [`samples`](Self::samples).
     fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>>;
 
-    /// What the memory that its samples take grows with, in any unit, as long as it is the same for every batch: the number
-    /// of samples, where it is not told otherwise. Tensors count their elements, so that a batch of longer texts or larger
-    /// pictures is known to take more before it is run.
+    /// Returns a number that memory use grows with, in any unit that is the same for every batch.
+    ///
+    /// The default is the number of samples. Tensors return their number of elements, so that a batch of longer texts or
+    /// larger images is known to need more memory before it runs.
     ///
     /// # Errors
     /// Those of [`samples`](Self::samples).
@@ -64,13 +67,13 @@ pub trait Batch {
         self.samples()
     }
 
-    /// The device that its samples are on, if they are tensors: it is waited for before anything is tried again.
+    /// Returns the device that holds the samples, if they are tensors. It is synchronized before a retry.
     fn device(&self) -> Option<Device> {
         None
     }
 }
 
-/// What a batch that is going to be cut holds.
+/// Number of samples in a batch and their total cost.
 pub(crate) fn extent_of<B: Batch + ?Sized>(batch: &B) -> Result<Extent> {
     match batch.samples()? {
         0 => Err(BatchError::Empty.into()),
@@ -112,19 +115,33 @@ impl Batch for Tensor {
     }
 }
 
-impl<T> Batch for [T] {
+/// A list of samples of any type. A slice of it is `&[T]`.
+///
+/// ```
+/// use candle_headroom::batch::Samples;
+/// use candle_headroom::process_batches;
+///
+/// let texts = ["a", "bc", "def"];
+/// let lengths = process_batches(&Samples(&texts), 2, |chunk| Ok(chunk.concat().len()))?;
+/// assert_eq!(lengths, [3, 3]);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Samples<'s, T>(pub &'s [T]);
+
+impl<'s, T> Batch for Samples<'s, T> {
     type Slice<'a>
-        = &'a [T]
+        = &'s [T]
     where
-        T: 'a;
+        Self: 'a;
 
     fn samples(&self) -> Result<usize> {
-        Ok(self.len())
+        Ok(self.0.len())
     }
 
-    fn slice(&self, range: Range<usize>) -> Result<&[T]> {
-        let slice = self.get(range.clone());
-        Ok(slice.ok_or_else(|| out_of_range(range, self.len()))?)
+    fn slice(&self, range: Range<usize>) -> Result<&'s [T]> {
+        let slice = self.0.get(range.clone());
+        Ok(slice.ok_or_else(|| out_of_range(range, self.0.len()))?)
     }
 }
 

@@ -1,13 +1,16 @@
-//! Telling observers, at no cost where there are none.
+//! Calls observers. Without any, nothing is measured for them.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{BatchPolicy, Moment, Observer, Outcome, Plan, Task};
+use super::observer::{Observer, Task, TrainingEvent};
+use super::outcome::Outcome;
+use super::plan::Plan;
+use super::policy::BatchPolicy;
 use crate::error::{Error, MemoryReading, Phase};
 use crate::memory::{DeviceMemory, PeakScope};
 
-/// Those who are told of one task.
+/// The observers of one task.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Observers {
     list: Vec<Arc<dyn Observer>>,
@@ -15,7 +18,7 @@ pub(crate) struct Observers {
 }
 
 impl Observers {
-    /// The same ones, of another task.
+    /// Returns the same observers for another task.
     pub(crate) fn of(&self, task: Task) -> Self {
         let list = self.list.clone();
         Self { list, task }
@@ -25,9 +28,9 @@ impl Observers {
         self.list.push(Arc::new(observer));
     }
 
-    pub(crate) fn tell(&self, moment: &Moment<'_>) {
+    pub(crate) fn notify(&self, event: &TrainingEvent<'_>) {
         for observer in &self.list {
-            observer.observe(moment);
+            observer.observe(event);
         }
     }
 
@@ -35,7 +38,7 @@ impl Observers {
         self.list.is_empty()
     }
 
-    /// What the policy believes, for those who are told: to ask it takes some work.
+    /// Returns the policy's plan if anybody observes: computing it takes time.
     pub(crate) fn plan(&self, policy: &dyn BatchPolicy) -> Option<Plan> {
         match self.is_empty() {
             true => None,
@@ -43,7 +46,7 @@ impl Observers {
         }
     }
 
-    /// Runs one phase and tells how it went; its peak is that of `memory`'s scope.
+    /// Runs one phase and reports it; its peak is that of `memory`'s scope.
     pub(crate) fn phase<T, E>(
         &self,
         step: u64,
@@ -55,7 +58,7 @@ impl Observers {
             return work();
         }
         let task = self.task;
-        self.tell(&Moment::PhaseBegan { task, step, phase });
+        self.notify(&TrainingEvent::PhaseBegan { task, step, phase });
         let began = Instant::now();
         let result = work();
         let elapsed = began.elapsed();
@@ -63,7 +66,7 @@ impl Observers {
             peak: scope.peak(),
             ..memory.reading()
         });
-        self.tell(&Moment::PhaseEnded {
+        self.notify(&TrainingEvent::PhaseEnded {
             task,
             step,
             phase,
@@ -76,82 +79,81 @@ impl Observers {
     }
 }
 
-/// A batch while it is worked through: its beginning is told when this is made, and its end by whoever made it.
+/// A batch in progress: creating it reports the start, and its owner reports the end.
 #[derive(Debug)]
-pub(crate) struct Watch<'a> {
-    observers: &'a Observers,
-    memory: Option<&'a DeviceMemory>,
+pub(crate) struct Watch {
     step: u64,
     began: Instant,
+    scope: Option<PeakScope>,
 }
 
-impl<'a> Watch<'a> {
+impl Watch {
     pub(crate) fn begin(
-        observers: &'a Observers,
-        memory: Option<&'a DeviceMemory>,
+        observers: &Observers,
+        memory: Option<&DeviceMemory>,
         step: u64,
         samples: usize,
     ) -> Self {
-        let watch = Self {
-            observers,
-            memory,
-            step,
-            began: Instant::now(),
-        };
         if !observers.is_empty() {
-            let memory = watch.reading();
-            observers.tell(&Moment::BatchBegan {
+            observers.notify(&TrainingEvent::BatchBegan {
                 task: observers.task,
                 step,
                 samples,
-                memory,
+                memory: memory.map(DeviceMemory::reading).unwrap_or_default(),
             });
         }
-        watch
+        Self {
+            step,
+            began: Instant::now(),
+            scope: memory.map(DeviceMemory::peak_scope),
+        }
     }
 
-    fn reading(&self) -> MemoryReading {
-        self.memory.map(DeviceMemory::reading).unwrap_or_default()
+    /// Returns the highest use since the start, in bytes.
+    pub(crate) fn peak(&self) -> Option<u64> {
+        self.scope.as_ref().and_then(PeakScope::peak)
     }
 
     pub(crate) fn ended(
         &self,
+        observers: &Observers,
+        memory: Option<&DeviceMemory>,
         outcome: &Outcome,
-        peak: Option<u64>,
         plan: Option<Plan>,
-        updated: bool,
+        updated: Option<bool>,
     ) {
-        if !self.observers.is_empty() {
-            self.observers.tell(&Moment::BatchEnded {
-                task: self.observers.task,
-                step: self.step,
-                began: self.began,
-                elapsed: self.began.elapsed(),
-                sizes: &outcome.sizes,
-                retries: outcome.retries,
-                recomputed: outcome.recomputed,
-                peak,
-                memory: self.reading(),
-                updated,
-                plan,
-            });
+        if observers.is_empty() {
+            return;
         }
+        observers.notify(&TrainingEvent::BatchEnded {
+            task: observers.task,
+            step: self.step,
+            began: self.began,
+            elapsed: self.began.elapsed(),
+            sizes: &outcome.sizes,
+            retries: outcome.retries,
+            recomputed: outcome.recomputed,
+            peak: self.peak(),
+            memory: memory.map(DeviceMemory::reading).unwrap_or_default(),
+            updated,
+            plan,
+        });
     }
 
-    /// An exhaustion outside any micro-batch is told here; those within one have been.
-    pub(crate) fn failed(&self, error: &Error, plan: Option<Plan>) {
-        let (task, step, began) = (self.observers.task, self.step, self.began);
+    pub(crate) fn failed(&self, observers: &Observers, error: &Error, plan: Option<Plan>) {
+        let (task, step, began) = (observers.task, self.step, self.began);
+        // The engine has reported an exhaustion within a micro-batch already.
         if let Error::ResourceExhausted(exhausted) = error
             && exhausted.micro_batch.is_none()
         {
-            self.observers.tell(&Moment::Exhausted {
+            observers.notify(&TrainingEvent::Exhausted {
                 task,
                 step,
                 exhausted,
                 plan,
             });
         }
-        (self.observers).tell(&Moment::BatchFailed {
+        observers.notify(&TrainingEvent::BatchFailed {
             task,
             step,
             began,
