@@ -98,8 +98,8 @@ pub use monitor::{
 pub use nvtx::NvtxRanges;
 pub use optim::{
     Adafactor, Adam, AdamW, Algorithm, Commit, Foreign, Fused, FusedBuilder, Group, GroupOptions,
-    LearningRate, Lion, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd,
-    Progress, Sgd, StateDict,
+    LearningRate, Lion, LossScale, Parameter, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion,
+    ParamsSgd, Progress, Sgd, StateDict,
 };
 pub use timeline::Timeline;
 pub use train::{

@@ -156,7 +156,7 @@ pub enum OptimizerError {
 ///
 /// let w = Var::new(&[0f32, 1.], &Device::Cpu)?;
 /// let mut optimizer = AdamW::new(vec![("w", w)], ParamsAdamW::default())?;
-/// let Err(Error::State(error)) = optimizer.load_state_dict(&StateDict::default()) else { unreachable!() };
+/// let Err(Error::State(error)) = optimizer.load_state(&StateDict::default()) else { unreachable!() };
 /// assert_eq!(error.missing, ["w.exp_avg", "w.exp_avg_sq", "w.step"]);
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```

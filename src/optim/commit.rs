@@ -1,145 +1,109 @@
 use candle_core::Tensor;
 use candle_core::backprop::GradStore;
-use candle_nn::Optimizer;
 
-use super::{Algorithm, Fused};
-use crate::error::{Error, Phase, Remedy, Result, UpdateInterrupted};
+use super::{Parameter, StateDict};
+use crate::error::{Remedy, Result};
 
-/// What a trainer needs of an optimizer. Those of this crate are, candle's are, and any other
-/// [`candle_nn::Optimizer`] is when wrapped in [`Foreign`].
+/// What became of an update; from [`Commit::commit`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Committed {
+    /// The parameters have been updated.
+    Applied,
+    /// A gradient was not finite, so nothing was updated.
+    Skipped,
+    /// The device decides and was not waited for: ask [`progress`](super::Fused::progress), which waits.
+    Unknown,
+}
+
+/// What a trainer needs of an optimizer. This crate's optimizers implement it, and [`Foreign`](super::Foreign) implements it for
+/// any [`candle_nn::Optimizer`].
 ///
 /// ```
-/// use candle_core::{Device, Var, backprop::GradStore};
-/// use candle_headroom::{AdaptiveTrainer, Commit, Result};
+/// use candle_core::backprop::GradStore;
+/// use candle_core::{Device, Tensor, Var};
+/// use candle_headroom::Result;
+/// use candle_headroom::optim::{Commit, Committed, Parameter};
 ///
-/// /// Moves every parameter against its gradient's sign.
-/// struct SignSgd(Vec<Var>, f64);
+/// /// Moves every parameter by `rate` against its gradient's sign.
+/// struct SignSgd {
+///     parameters: Vec<Parameter>,
+///     rate: f64,
+/// }
 ///
 /// impl Commit for SignSgd {
-///     fn commit(&mut self, gradients: &GradStore) -> Result<()> {
-///         // All that can fail comes first, so that an error leaves everything as it was.
-///         let mut moved = Vec::new();
-///         for var in &self.0 {
+///     fn parameters(&self) -> &[Parameter] {
+///         &self.parameters
+///     }
+///
+///     fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {
+///         // Everything that can fail comes first, so that an error leaves all parameters as they were.
+///         let mut updated = Vec::new();
+///         for Parameter { var, .. } in &self.parameters {
 ///             if let Some(gradient) = gradients.get(var) {
-///                 moved.push((var, (var.as_detached_tensor() - (gradient.sign()? * self.1)?)?));
+///                 updated.push((var, (var.as_detached_tensor() - (gradient.sign()? * self.rate)?)?));
 ///             }
 ///         }
-///         for (var, value) in moved {
+///         for (var, value) in updated {
 ///             var.set(&value)?;
 ///         }
-///         Ok(())
+///         Ok(Committed::Applied)
 ///     }
 /// }
 ///
 /// let w = Var::new(3f32, &Device::Cpu)?;
-/// let mut trainer = AdaptiveTrainer::builder(vec![w.clone()], SignSgd(vec![w.clone()], 0.5)).build()?;
-/// trainer.step(&candle_core::Tensor::ones(4, candle_core::DType::F32, &Device::Cpu)?, |_, _| w.sqr())?;
+/// let mut optimizer = SignSgd { parameters: vec![Parameter::new("w", w.clone())], rate: 0.5 };
+/// optimizer.commit(&w.sqr()?.backward()?)?;
 /// assert_eq!(w.to_scalar::<f32>()?, 2.5);
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 pub trait Commit {
-    /// Applies one update with these gradients. An error means that nothing has changed and that it can be called again, unless it
-    /// is [`UpdateInterrupted`] (or a [`DeviceFault`](crate::DeviceFault), after which there is nothing to go on with).
-    ///
-    /// # Errors
-    /// As the optimizer's own.
-    fn commit(&mut self, gradients: &GradStore) -> Result<()>;
+    /// The parameters that it updates now, without frozen ones. The list may change when a group is frozen or thawed.
+    fn parameters(&self) -> &[Parameter];
 
-    /// What is to be differentiated instead of the loss itself: with a loss scale, the loss times it.
+    /// Applies one update with these gradients. After an error nothing has changed and it may be called again, unless the error
+    /// is [`UpdateInterrupted`](crate::error::UpdateInterrupted) or [`DeviceFault`](crate::error::DeviceFault).
     ///
     /// # Errors
-    /// candle's.
+    /// Those of the optimizer.
+    fn commit(&mut self, gradients: &GradStore) -> Result<Committed>;
+
+    /// Returns the loss to differentiate: with a loss scale, the loss multiplied by it.
+    ///
+    /// # Errors
+    /// Errors from candle.
     fn scale_loss(&self, loss: &Tensor) -> Result<Tensor> {
         Ok(loss.clone())
     }
 
-    /// Whether it takes f32 gradients for f16 and bf16 parameters. Then a trainer's sums, which are f32, need no conversion.
+    /// Whether it takes f32 gradients for f16 and bf16 parameters. A trainer then hands over its f32 sums without conversion.
     fn takes_f32(&self) -> bool {
         false
     }
 
-    /// What would make it take less memory, where it can tell: for the error of a trainer in which a single sample does not fit.
+    /// Ways to make it use less memory, for the error of a trainer in which a single sample does not fit.
     fn remedies(&self) -> Vec<Remedy> {
         Vec::new()
     }
 
-    /// Bytes of the state that it keeps, for reports; `None` where that is not known.
+    /// Bytes of the state that it keeps, for reports; `None` if unknown.
     fn state_bytes(&self) -> Option<u64> {
         None
     }
-}
 
-impl<A: Algorithm> Commit for Fused<A> {
-    fn commit(&mut self, gradients: &GradStore) -> Result<()> {
-        Fused::commit(self, gradients)
+    /// A copy of its state, to save. Empty by default.
+    ///
+    /// # Errors
+    /// Errors from copying.
+    fn state(&self) -> Result<StateDict> {
+        Ok(StateDict::default())
     }
 
-    fn scale_loss(&self, loss: &Tensor) -> Result<Tensor> {
-        Fused::scale_loss(self, loss)
+    /// Continues from saved state. Ignores it by default.
+    ///
+    /// # Errors
+    /// [`StateError`](crate::error::StateError) if the state does not fit. Nothing has changed then.
+    fn load_state(&mut self, _: &StateDict) -> Result<()> {
+        Ok(())
     }
-
-    fn takes_f32(&self) -> bool {
-        true
-    }
-
-    fn remedies(&self) -> Vec<Remedy> {
-        Fused::remedies(self)
-    }
-
-    fn state_bytes(&self) -> Option<u64> {
-        Some(Fused::state_bytes(self))
-    }
-}
-
-impl Commit for candle_nn::AdamW {
-    fn commit(&mut self, gradients: &GradStore) -> Result<()> {
-        step(self, gradients)
-    }
-}
-
-impl Commit for candle_nn::SGD {
-    fn commit(&mut self, gradients: &GradStore) -> Result<()> {
-        step(self, gradients)
-    }
-}
-
-/// Any [`candle_nn::Optimizer`], for a trainer. It advances Var by Var and cannot undo it, so an error in it is
-/// [`UpdateInterrupted`]: a trainer goes no further until it is given a sound one.
-///
-/// ```
-/// use candle_core::{Device, Var};
-/// use candle_headroom::{AdaptiveTrainer, Foreign};
-/// use candle_nn::Optimizer;
-///
-/// fn train<O: Optimizer>(vars: Vec<Var>, optimizer: O) -> candle_headroom::Result<()> {
-///     let trainer = AdaptiveTrainer::builder(vars, Foreign(optimizer)).build()?;
-///     // …
-///     let _back: O = trainer.into_optimizer().0;
-///     Ok(())
-/// }
-/// # let w = Var::new(0f32, &Device::Cpu)?;
-/// # train(vec![w.clone()], candle_nn::SGD::new(vec![w], 0.1)?)?;
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Foreign<O>(pub O);
-
-impl<O: Optimizer> Commit for Foreign<O> {
-    fn commit(&mut self, gradients: &GradStore) -> Result<()> {
-        step(&mut self.0, gradients)
-    }
-}
-
-fn step(optimizer: &mut impl Optimizer, gradients: &GradStore) -> Result<()> {
-    let stepped = optimizer.step(gradients);
-    stepped.map_err(
-        |error| match Error::from(error).in_phase(Phase::Optimizer) {
-            // There is nothing to go on with.
-            fault @ Error::DeviceFault(_) => fault,
-            reason => UpdateInterrupted {
-                reason: Some(reason),
-            }
-            .into(),
-        },
-    )
 }

@@ -133,7 +133,7 @@ impl GradientAccumulator {
             })
         })?;
         match optimizer.commit(&gradients) {
-            Ok(()) => Ok(Some(self.reset())),
+            Ok(_) => Ok(Some(self.reset())),
             Err(error @ (Error::UpdateInterrupted(_) | Error::DeviceFault(_))) => {
                 self.reset();
                 Err(error)

@@ -65,7 +65,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
 }
 
 impl<A: Algorithm> AdaptiveTrainer<Fused<A>> {
-    /// The optimizer's state and what was learned about memory; see [`Fused::state_dict`].
+    /// The optimizer's state and what was learned about memory; see [`Fused::state`].
     ///
     /// ```
     /// use candle_core::{DType, Device};
@@ -84,9 +84,9 @@ impl<A: Algorithm> AdaptiveTrainer<Fused<A>> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Fused::state_dict`].
+    /// Those of [`Fused::state`].
     pub fn state_dict(&self) -> Result<StateDict> {
-        let mut dict = self.optimizer().state_dict()?;
+        let mut dict = self.optimizer().state()?;
         dict.metadata.extend(self.learned());
         Ok(dict)
     }
@@ -95,9 +95,9 @@ impl<A: Algorithm> AdaptiveTrainer<Fused<A>> {
     /// that.
     ///
     /// # Errors
-    /// Those of [`Fused::load_state_dict`]; nothing has changed then.
+    /// Those of [`Fused::load_state`]; nothing has changed then.
     pub fn load_state_dict(&mut self, dict: &StateDict) -> Result<()> {
-        self.optimizer_mut().load_state_dict(dict)?;
+        self.optimizer_mut().load_state(dict)?;
         self.restore_learned(&dict.metadata);
         Ok(())
     }

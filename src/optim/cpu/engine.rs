@@ -15,7 +15,8 @@ use super::team;
 use super::values::ValuesMut;
 use super::visit::visit;
 use crate::error::{Result, UpdateInterrupted};
-use crate::optim::fused::{Adjustment, Counters, Parameter, Snapshot, Update};
+use crate::optim::Committed;
+use crate::optim::fused::{Adjustment, Counters, Managed, Snapshot, Update};
 use crate::optim::rule::Rule;
 
 /// All that is kept for the parameters, and the passes over them.
@@ -43,11 +44,7 @@ pub struct State {
 const SMALL_AT_A_TIME: usize = 8;
 
 impl Engine {
-    pub fn new<R: Rule>(
-        rule: &R,
-        parameters: &[Parameter],
-        adjustment: &Adjustment,
-    ) -> Result<Self> {
+    pub fn new<R: Rule>(rule: &R, parameters: &[Managed], adjustment: &Adjustment) -> Result<Self> {
         let states = parameters.iter().map(|parameter| {
             let zeros = |(kept, dtype): &(crate::optim::rule::Kept, DType)| {
                 CpuDevice.zeros_impl(&kept.dims.clone().into(), *dtype)
@@ -82,23 +79,24 @@ impl Engine {
         })
     }
 
-    pub fn commit<R: Rule>(&mut self, update: &Update<'_, R>) -> Result<()> {
+    pub fn commit<R: Rule>(&mut self, update: &Update<'_, R>) -> Result<Committed> {
         let squares = match update.adjustment.needs_survey() {
             true => Some(self.survey(update)?),
             false => None,
         };
         let Some(scale) = self.counters.count(squares, update.adjustment) else {
-            return Ok(());
+            return Ok(Committed::Skipped);
         };
         let moved = self.each(update, &|state, parameter, gradient| {
             let rates = update.rates(parameter.group);
             move_parameter(update, parameter, state, gradient, scale, rates)
         });
         // The checks before an update leave nothing that could fail here. If something does, parameters have moved.
-        moved.map_err(|error| {
+        moved.map_err::<crate::error::Error, _>(|error| {
             let reason = Some(error.into());
             UpdateInterrupted { reason }.into()
-        })
+        })?;
+        Ok(Committed::Applied)
     }
 
     /// The sum of all gradients' squares as they are; not a number where one of them is not finite.
@@ -117,9 +115,9 @@ impl Engine {
     fn each<R: Rule>(
         &mut self,
         update: &Update<'_, R>,
-        work: &(impl Fn(&mut State, &Parameter, &Tensor) -> CandleResult<()> + Sync),
+        work: &(impl Fn(&mut State, &Managed, &Tensor) -> CandleResult<()> + Sync),
     ) -> CandleResult<()> {
-        let all = |parameters: &[Parameter], states: &mut [State]| {
+        let all = |parameters: &[Managed], states: &mut [State]| {
             (parameters.iter().zip(states)).try_for_each(|(parameter, state)| {
                 let gradient = update.gradient(parameter);
                 gradient.map_or(Ok(()), |gradient| work(state, parameter, gradient))
@@ -161,7 +159,7 @@ impl Engine {
         self.counters
     }
 
-    pub fn snapshot(&self, index: usize, parameter: &Parameter) -> Option<Snapshot> {
+    pub fn snapshot(&self, index: usize, parameter: &Managed) -> Option<Snapshot> {
         let state = self.states.get(index)?;
         let tensor = |storage: &CpuStorage, dims: &[usize]| {
             let storage = Storage::Cpu(storage.clone());
@@ -198,7 +196,7 @@ impl Engine {
 }
 
 impl State {
-    fn survey(&mut self, parameter: &Parameter, gradient: &Tensor) -> CandleResult<()> {
+    fn survey(&mut self, parameter: &Managed, gradient: &Tensor) -> CandleResult<()> {
         let (storage, layout) = gradient.storage_and_layout();
         let Storage::Cpu(storage) = &*storage else {
             return Err(misplaced());
@@ -222,7 +220,7 @@ impl State {
 
 fn move_parameter<R: Rule>(
     update: &Update<'_, R>,
-    parameter: &Parameter,
+    parameter: &Managed,
     state: &mut State,
     gradient: &Tensor,
     scale: f64,
@@ -258,7 +256,7 @@ fn move_parameter<R: Rule>(
     })
 }
 
-fn master(parameter: &Parameter) -> Result<Option<CpuStorage>> {
+fn master(parameter: &Managed) -> Result<Option<CpuStorage>> {
     if !parameter.has_master {
         return Ok(None);
     }

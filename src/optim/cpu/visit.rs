@@ -2,11 +2,11 @@ use std::cell::Cell;
 
 use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor};
 
-use crate::optim::fused::Parameter;
+use crate::optim::fused::Managed;
 
 /// Lets `work` change a parameter's storage with its gradient's beside it.
 pub fn visit(
-    parameter: &Parameter,
+    parameter: &Managed,
     gradient: &Tensor,
     work: impl FnOnce(&mut CpuStorage, &CpuStorage, &Layout) -> Result<()>,
 ) -> Result<()> {

@@ -3,7 +3,8 @@ use std::convert::Infallible;
 use candle_core::{CudaDevice, Error, Tensor};
 
 use crate::error::Result;
-use crate::optim::fused::{Adjustment, Counters, Parameter, Snapshot, Update};
+use crate::optim::Committed;
+use crate::optim::fused::{Adjustment, Counters, Managed, Snapshot, Update};
 use crate::optim::rule::Rule;
 
 /// A program may turn on candle's CUDA backend by itself; then there are no fused passes for it.
@@ -14,11 +15,11 @@ pub const IS_BUILT: bool = false;
 pub struct Engine(Infallible);
 
 impl Engine {
-    pub fn new<R: Rule>(_: &CudaDevice, _: &R, _: &[Parameter], _: &Adjustment) -> Result<Self> {
+    pub fn new<R: Rule>(_: &CudaDevice, _: &R, _: &[Managed], _: &Adjustment) -> Result<Self> {
         Err(Error::NotCompiledWithCudaSupport.into())
     }
 
-    pub fn commit<R: Rule>(&mut self, _: &Update<'_, R>) -> Result<()> {
+    pub fn commit<R: Rule>(&mut self, _: &Update<'_, R>) -> Result<Committed> {
         match self.0 {}
     }
 
@@ -30,7 +31,7 @@ impl Engine {
         match self.0 {}
     }
 
-    pub fn snapshot(&self, _: usize, _: &Parameter) -> Result<Option<Snapshot>> {
+    pub fn snapshot(&self, _: usize, _: &Managed) -> Result<Option<Snapshot>> {
         match self.0 {}
     }
 

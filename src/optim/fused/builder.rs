@@ -4,24 +4,24 @@ use candle_core::{DType, Device, Var};
 
 use super::adjustment::{Adjustment, LossScale};
 use super::engine::Engine;
-use super::group::Group;
-use super::parameter::Parameter;
-use super::{Fused, check};
+use super::managed::Managed;
+use super::{Fused, check, updated};
 use crate::error::{OptimizerError, ParameterError, Result};
 use crate::optim::cpu::is_shared;
 use crate::optim::{Algorithm, rule::Kept};
+use crate::optim::{Group, Parameter};
 
 /// What a fused optimizer is made of; from [`Fused::builder`].
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
-/// use candle_headroom::{AdamW, LossScale, ParamsAdamW};
+/// use candle_headroom::{AdamW, optim::LossScale};
 /// use candle_nn::{linear, Module, VarBuilder, VarMap};
 ///
 /// let varmap = VarMap::new();
 /// let model = linear(4, 2, VarBuilder::from_varmap(&varmap, DType::F16, &Device::Cpu))?;
-/// let mut optimizer = AdamW::builder(ParamsAdamW::default())
-///     .group(&varmap)
+/// let mut optimizer = AdamW::builder(&varmap)
+///     .learning_rate(1e-3)
 ///     .clip_norm(1.)
 ///     .loss_scale(LossScale::dynamic())
 ///     .master_weights()
@@ -35,7 +35,9 @@ use crate::optim::{Algorithm, rule::Kept};
 #[derive(Debug)]
 #[must_use = "call `build()`"]
 pub struct FusedBuilder<A> {
-    algorithm: A,
+    params: A,
+    learning_rate: Option<f64>,
+    weight_decay: Option<f64>,
     groups: Vec<Group>,
     adjustment: Adjustment,
     moments: Option<DType>,
@@ -43,17 +45,37 @@ pub struct FusedBuilder<A> {
 }
 
 impl<A: Algorithm> FusedBuilder<A> {
-    pub(super) fn new(algorithm: A) -> Self {
+    pub(super) fn new(parameters: Group) -> Self {
         Self {
-            algorithm,
-            groups: Vec::new(),
+            params: A::default(),
+            learning_rate: None,
+            weight_decay: None,
+            groups: vec![parameters],
             adjustment: Adjustment::default(),
             moments: None,
             has_masters: false,
         }
     }
 
-    /// Adds parameters, as a group of their own.
+    /// Sets the hyper-parameters; the rule's defaults without it.
+    pub fn params(mut self, params: A) -> Self {
+        self.params = params;
+        self
+    }
+
+    /// Sets the learning rate, whatever [`params`](Self::params) has.
+    pub fn learning_rate(mut self, learning_rate: f64) -> Self {
+        self.learning_rate = Some(learning_rate);
+        self
+    }
+
+    /// Sets the weight decay of all groups without their own, whatever [`params`](Self::params) has.
+    pub fn weight_decay(mut self, weight_decay: f64) -> Self {
+        self.weight_decay = Some(weight_decay);
+        self
+    }
+
+    /// Adds parameters as a further group.
     pub fn group(mut self, group: impl Into<Group>) -> Self {
         self.groups.push(group.into());
         self
@@ -105,7 +127,16 @@ impl<A: Algorithm> FusedBuilder<A> {
     /// two of one name, a type that cannot be trained, Vars on several devices or on one without fused passes; and
     /// [`ResourceExhausted`](crate::ResourceExhausted).
     pub fn build(self) -> Result<Fused<A>> {
-        check::rule(&self.algorithm)?;
+        let mut algorithm = self.params;
+        for (name, value) in [
+            ("lr", self.learning_rate),
+            ("weight_decay", self.weight_decay),
+        ] {
+            if let Some(value) = value {
+                algorithm.set_hyper_parameter(name, value);
+            }
+        }
+        check::rule(&algorithm)?;
         self.adjustment.check(A::NAME)?;
         let mut parameters = Vec::new();
         let mut groups = Vec::new();
@@ -114,7 +145,7 @@ impl<A: Algorithm> FusedBuilder<A> {
         for (group, given) in self.groups.into_iter().enumerate() {
             check::group::<A>(&given.options)?;
             groups.push(given.options);
-            for (name, var) in given.parameters {
+            for Parameter { name, var, .. } in given.named(index) {
                 if let Some(first) = seen.insert(var.id(), index) {
                     return Err(ParameterError::Duplicate {
                         first,
@@ -124,10 +155,15 @@ impl<A: Algorithm> FusedBuilder<A> {
                 }
                 // Integer Vars are passed over, as candle's optimizers do.
                 if var.dtype().is_float() {
-                    let name = name.unwrap_or_else(|| index.to_string());
-                    let kept = self.algorithm.state(var.dims());
+                    let kept = algorithm.state(var.dims());
                     let kept = kept_types(kept, &name, index, &var, self.moments)?;
-                    parameters.push(parameter(name, var, group, kept, self.has_masters)?);
+                    parameters.push(parameter(
+                        name,
+                        var,
+                        [group, index],
+                        kept,
+                        self.has_masters,
+                    )?);
                 }
                 index += 1;
             }
@@ -135,13 +171,14 @@ impl<A: Algorithm> FusedBuilder<A> {
         let device = one_device(&parameters)?;
         // Large ones first: they are worked on one after the other, the small ones side by side.
         parameters.sort_by_key(|parameter| !is_shared(parameter.len));
-        let engine = Engine::new(&device, &self.algorithm, &parameters, &self.adjustment)?;
+        let engine = Engine::new(&device, &algorithm, &parameters, &self.adjustment)?;
         let mut memory: Vec<_> = (parameters.iter())
             .map(|parameter| check::memory(&parameter.var))
             .collect();
         memory.sort_unstable();
         Ok(Fused {
-            algorithm: self.algorithm,
+            updated: updated(&parameters, &groups),
+            algorithm,
             groups,
             parameters,
             memory,
@@ -154,15 +191,15 @@ impl<A: Algorithm> FusedBuilder<A> {
 fn parameter(
     name: String,
     var: Var,
-    group: usize,
+    [group, place]: [usize; 2],
     kept: Vec<(Kept, DType)>,
     has_masters: bool,
-) -> Result<Parameter> {
+) -> Result<Managed> {
     let Some((start, end)) = var.layout().contiguous_offsets() else {
         return Err(OptimizerError::NotContiguous { parameter: name }.into());
     };
     let flat = var.as_detached_tensor().flatten_all()?;
-    Ok(Parameter {
+    Ok(Managed {
         handle: flat.narrow(0, 0, flat.elem_count().min(1))?,
         start,
         len: end - start,
@@ -170,6 +207,7 @@ fn parameter(
         name,
         var,
         group,
+        place,
         kept,
     })
 }
@@ -204,7 +242,7 @@ fn kept_types(
 }
 
 /// The device of all parameters, each of which has its own name.
-fn one_device(parameters: &[Parameter]) -> Result<Device> {
+fn one_device(parameters: &[Managed]) -> Result<Device> {
     let Some(first) = parameters.first() else {
         return Err(ParameterError::None.into());
     };

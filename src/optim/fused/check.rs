@@ -1,9 +1,9 @@
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Storage, Tensor};
 
-use super::group::GroupOptions;
-use super::parameter::{Parameter, gradient};
+use super::managed::{Managed, gradient};
 use crate::error::{OptimizerError, Phase, Result};
+use crate::optim::group::GroupOptions;
 use crate::optim::rule::{Range, Rule};
 use crate::testing;
 
@@ -56,7 +56,7 @@ pub fn group<R: Rule>(options: &GroupOptions) -> Result<()> {
 
 /// Finds out all that could keep an update from being applied, before anything is.
 pub fn gradients(
-    parameters: &[Parameter],
+    parameters: &[Managed],
     occupied: &[usize],
     groups: &[GroupOptions],
     gradients: &GradStore,

@@ -1,8 +1,9 @@
 use candle_core::{Device, Tensor};
 
 use super::adjustment::{Adjustment, Counters};
-use super::parameter::{Parameter, Update};
+use super::managed::{Managed, Update};
 use crate::error::{OptimizerError, Result};
+use crate::optim::Committed;
 use crate::optim::rule::Rule;
 use crate::optim::{cpu, cuda};
 
@@ -25,7 +26,7 @@ impl Engine {
     pub fn new<R: Rule>(
         device: &Device,
         rule: &R,
-        parameters: &[Parameter],
+        parameters: &[Managed],
         adjustment: &Adjustment,
     ) -> Result<Self> {
         match device {
@@ -41,7 +42,7 @@ impl Engine {
         }
     }
 
-    pub fn commit<R: Rule>(&mut self, update: &Update<'_, R>) -> Result<()> {
+    pub fn commit<R: Rule>(&mut self, update: &Update<'_, R>) -> Result<Committed> {
         match self {
             Self::Cpu(engine) => engine.commit(update),
             Self::Cuda(engine) => engine.commit(update),
@@ -64,7 +65,7 @@ impl Engine {
     }
 
     /// Copies of what is kept for the parameter of this index.
-    pub fn snapshot(&self, index: usize, parameter: &Parameter) -> Result<Option<Snapshot>> {
+    pub fn snapshot(&self, index: usize, parameter: &Managed) -> Result<Option<Snapshot>> {
         match self {
             Self::Cpu(engine) => Ok(engine.snapshot(index, parameter)),
             Self::Cuda(engine) => engine.snapshot(index, parameter),

@@ -2,27 +2,24 @@ mod adjustment;
 mod builder;
 mod check;
 mod engine;
-mod group;
-mod parameter;
+mod managed;
 mod remedies;
 mod state;
-mod state_dict;
 mod state_reader;
 
 pub use adjustment::{Adjustment, Counters, LossScale, Progress};
 pub use builder::FusedBuilder;
 pub use check::hyper_parameter;
 pub use engine::Snapshot;
-pub use group::{Group, GroupOptions};
-pub use parameter::{Parameter, Update};
-pub use state_dict::StateDict;
+pub use managed::{Managed, Update};
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor};
 use candle_nn::Optimizer;
 
+use crate::error::Remedy;
 use crate::error::{OptimizerError, Result};
-use crate::optim::Algorithm;
+use crate::optim::{Algorithm, Commit, Committed, Group, GroupOptions, Parameter, StateDict};
 use engine::Engine;
 
 /// An optimizer whose update is one pass over each parameter, happens as a whole or not at all, and allocates nothing; by its
@@ -55,7 +52,9 @@ use engine::Engine;
 pub struct Fused<A> {
     algorithm: A,
     groups: Vec<GroupOptions>,
-    parameters: Vec<Parameter>,
+    parameters: Vec<Managed>,
+    /// Those that are not frozen, in the order in which they were given.
+    updated: Vec<Parameter>,
     /// Where the parameters lie, in order.
     memory: Vec<usize>,
     adjustment: Adjustment,
@@ -68,7 +67,7 @@ impl<A: Algorithm> Fused<A> {
     /// # Errors
     /// As [`FusedBuilder::build`].
     pub fn new(parameters: impl Into<Group>, params: A) -> Result<Self> {
-        Self::builder(params).group(parameters).build()
+        Self::builder(parameters).params(params).build()
     }
 
     /// The same with default hyper-parameters but for the learning rate.
@@ -76,14 +75,14 @@ impl<A: Algorithm> Fused<A> {
     /// # Errors
     /// As [`FusedBuilder::build`].
     pub fn new_lr(parameters: impl Into<Group>, learning_rate: f64) -> Result<Self> {
-        let mut params = A::default();
-        params.set_learning_rate(learning_rate);
-        Self::new(parameters, params)
+        Self::builder(parameters)
+            .learning_rate(learning_rate)
+            .build()
     }
 
     /// For groups, clipping, loss scale, master weights and moments in bf16.
-    pub fn builder(params: A) -> FusedBuilder<A> {
-        FusedBuilder::new(params)
+    pub fn builder(parameters: impl Into<Group>) -> FusedBuilder<A> {
+        FusedBuilder::new(parameters.into())
     }
 
     /// Applies one update with these gradients, wholly or, with an error, not at all; after an error it can be called again.
@@ -97,7 +96,7 @@ impl<A: Algorithm> Fused<A> {
     /// [`set_learning_rate`](Optimizer::set_learning_rate) was given one that cannot be; on a device any error of launching. Only
     /// [`UpdateInterrupted`](crate::UpdateInterrupted) would mean that parameters have moved; it stands for what should be
     /// impossible.
-    pub fn commit(&mut self, gradients: &GradStore) -> Result<()> {
+    pub fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {
         check::learning_rate(&self.algorithm, &self.groups)?;
         check::gradients(&self.parameters, &self.memory, &self.groups, gradients)?;
         self.engine.commit(&Update {
@@ -223,6 +222,7 @@ impl<A: Algorithm> Fused<A> {
         self.group(index)?;
         if let Some(group) = self.groups.get_mut(index) {
             *group = options;
+            self.updated = updated(&self.parameters, &self.groups);
         }
         Ok(())
     }
@@ -237,7 +237,8 @@ impl<A: Algorithm> Optimizer for Fused<A> {
     }
 
     fn step(&mut self, gradients: &GradStore) -> candle_core::Result<()> {
-        Ok(self.commit(gradients)?)
+        self.commit(gradients)?;
+        Ok(())
     }
 
     fn learning_rate(&self) -> f64 {
@@ -247,5 +248,53 @@ impl<A: Algorithm> Optimizer for Fused<A> {
     /// One that is negative or not a number is refused by the next [`step`](Self::step): candle's signature has no error.
     fn set_learning_rate(&mut self, learning_rate: f64) {
         self.algorithm.set_learning_rate(learning_rate);
+    }
+}
+
+/// The parameters that are not frozen, in the order in which they were given.
+fn updated(parameters: &[Managed], groups: &[GroupOptions]) -> Vec<Parameter> {
+    let is_updated = |parameter: &&Managed| {
+        let options = groups.get(parameter.group);
+        !options.is_some_and(|options| options.frozen)
+    };
+    let mut updated: Vec<_> = parameters.iter().filter(is_updated).collect();
+    updated.sort_by_key(|parameter| parameter.place);
+    let updated = updated.into_iter();
+    updated
+        .map(|parameter| Parameter::new(&parameter.name, parameter.var.clone()))
+        .collect()
+}
+
+impl<A: Algorithm> Commit for Fused<A> {
+    fn parameters(&self) -> &[Parameter] {
+        &self.updated
+    }
+
+    fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {
+        Fused::commit(self, gradients)
+    }
+
+    fn scale_loss(&self, loss: &Tensor) -> Result<Tensor> {
+        Fused::scale_loss(self, loss)
+    }
+
+    fn takes_f32(&self) -> bool {
+        true
+    }
+
+    fn remedies(&self) -> Vec<Remedy> {
+        Fused::remedies(self)
+    }
+
+    fn state_bytes(&self) -> Option<u64> {
+        Some(Fused::state_bytes(self))
+    }
+
+    fn state(&self) -> Result<StateDict> {
+        Fused::state(self)
+    }
+
+    fn load_state(&mut self, state: &StateDict) -> Result<()> {
+        Fused::load_state(self, state)
     }
 }

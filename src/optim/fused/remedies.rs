@@ -1,7 +1,7 @@
 use candle_core::DType;
 
 use super::Fused;
-use super::parameter::Parameter;
+use super::managed::Managed;
 use crate::error::Remedy;
 use crate::optim::rule::{Kept, Rule};
 use crate::optim::{Algorithm, ParamsAdafactor};
@@ -10,7 +10,7 @@ impl<A: Algorithm> Fused<A> {
     /// What would make this optimizer and its gradients take less, in bytes: kept state and sums of gradients are counted,
     /// not estimated.
     pub(in crate::optim) fn remedies(&self) -> Vec<Remedy> {
-        let total = |bytes: fn(&Parameter) -> u64| self.parameters.iter().map(bytes).sum::<u64>();
+        let total = |bytes: fn(&Managed) -> u64| self.parameters.iter().map(bytes).sum::<u64>();
         let adafactor = ParamsAdafactor::NAME;
         let mut remedies = vec![
             ("moments in bf16".to_owned(), total(in_bf16)),
@@ -28,9 +28,9 @@ impl<A: Algorithm> Fused<A> {
 
     /// To leave a group out, or, where there is one, the largest parameter.
     fn freezing(&self) -> Vec<(String, u64)> {
-        let trained = |parameter: &&Parameter| {
+        let trained = |parameter: &&Managed| {
             let options = self.groups.get(parameter.group);
-            !options.is_some_and(|options| options.is_frozen)
+            !options.is_some_and(|options| options.frozen)
         };
         let trained = || self.parameters.iter().filter(trained);
         if self.groups.len() > 1 {
@@ -57,17 +57,17 @@ fn bytes_of((kept, dtype): &(Kept, DType)) -> u64 {
 }
 
 /// All that is kept for a parameter besides its master weights.
-fn kept(parameter: &Parameter) -> u64 {
+fn kept(parameter: &Managed) -> u64 {
     parameter.kept.iter().map(bytes_of).sum()
 }
 
-fn in_bf16(parameter: &Parameter) -> u64 {
+fn in_bf16(parameter: &Managed) -> u64 {
     let moments = parameter.kept.iter();
     let moments = moments.filter(|(kept, dtype)| kept.is_moment && *dtype == DType::F32);
     moments.map(bytes_of).sum::<u64>() / 2
 }
 
-fn by_adafactor(parameter: &Parameter) -> u64 {
+fn by_adafactor(parameter: &Managed) -> u64 {
     let state = ParamsAdafactor::default().state(parameter.var.dims());
     let needed: u64 = state
         .into_iter()
@@ -77,6 +77,6 @@ fn by_adafactor(parameter: &Parameter) -> u64 {
 }
 
 /// The sum of a parameter's gradients, which is f32 for smaller types.
-fn gradient(parameter: &Parameter) -> u64 {
+fn gradient(parameter: &Managed) -> u64 {
     (parameter.len * parameter.var.dtype().size_in_bytes().max(4)) as u64
 }

@@ -2,12 +2,12 @@ use candle_core::{DType, Device, Tensor};
 
 use super::Fused;
 use super::engine::Snapshot;
-use super::group::GroupOptions;
-use super::parameter::Parameter;
-use super::state_dict::StateDict;
+use super::managed::Managed;
 use super::state_reader::{MASTER, Reader, STEP, entry};
 use crate::error::Result;
 use crate::optim::Algorithm;
+use crate::optim::StateDict;
+use crate::optim::group::GroupOptions;
 
 impl<A: Algorithm> Fused<A> {
     /// A copy of all that is kept for the parameters, in host memory, with the hyper-parameters, the groups' options, the counters
@@ -18,7 +18,7 @@ impl<A: Algorithm> Fused<A> {
     ///
     /// # Errors
     /// candle's, from copying.
-    pub fn state_dict(&self) -> Result<StateDict> {
+    pub fn state(&self) -> Result<StateDict> {
         let mut dict = StateDict::default();
         for (index, parameter) in self.parameters.iter().enumerate() {
             let Some(snapshot) = self.engine.snapshot(index, parameter)? else {
@@ -64,7 +64,7 @@ impl<A: Algorithm> Fused<A> {
     ///
     /// # Errors
     /// [`StateError`](crate::StateError), with every entry that is missing, unexpected or unfit; candle's from copying. Nothing has changed then.
-    pub fn load_state_dict(&mut self, dict: &StateDict) -> Result<()> {
+    pub fn load_state(&mut self, dict: &StateDict) -> Result<()> {
         let mut reader = Reader::new(dict);
         let snapshots: Vec<_> = (self.parameters.iter())
             .map(|parameter| reader.snapshot(parameter))
@@ -96,7 +96,7 @@ fn words(options: &GroupOptions) -> Vec<(&'static str, String)> {
             "learning_rate_factor",
             options.learning_rate_factor.to_string(),
         ),
-        ("is_frozen", f64::from(options.is_frozen).to_string()),
+        ("frozen", f64::from(options.frozen).to_string()),
     ];
     let decay = options.weight_decay;
     words.extend(decay.map(|decay| ("weight_decay", decay.to_string())));
@@ -105,7 +105,7 @@ fn words(options: &GroupOptions) -> Vec<(&'static str, String)> {
 
 impl Snapshot {
     /// The same on the host, in the types that are kept for the parameter.
-    fn converted(self, parameter: &Parameter) -> Result<Self> {
+    fn converted(self, parameter: &Managed) -> Result<Self> {
         let convert = |tensor: &Tensor, dtype| tensor.to_device(&Device::Cpu)?.to_dtype(dtype);
         let types = parameter.kept.iter().map(|(_, dtype)| *dtype);
         let tensors = self.tensors.iter().zip(types);

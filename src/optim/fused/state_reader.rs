@@ -5,11 +5,11 @@ use candle_core::{DType, Tensor};
 use super::adjustment::{Adjustment, Counters};
 use super::check;
 use super::engine::Snapshot;
-use super::group::GroupOptions;
-use super::parameter::Parameter;
-use super::state_dict::StateDict;
+use super::managed::Managed;
 use crate::error::{Result, StateError};
 use crate::optim::Algorithm;
+use crate::optim::StateDict;
+use crate::optim::group::GroupOptions;
 use crate::optim::rule::Range;
 
 pub const STEP: &str = "step";
@@ -19,7 +19,7 @@ pub const MASTER: &str = "master";
 const MOST_STEPS: u64 = 1 << 53;
 
 /// What something that is kept for a parameter is called in a file.
-pub fn entry(parameter: &Parameter, name: &str) -> String {
+pub fn entry(parameter: &Managed, name: &str) -> String {
     format!("{}.{name}", parameter.name)
 }
 
@@ -39,7 +39,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub fn snapshot(&mut self, parameter: &Parameter) -> Snapshot {
+    pub fn snapshot(&mut self, parameter: &Managed) -> Snapshot {
         let kept = parameter.kept.iter();
         let tensors =
             kept.filter_map(|(kept, _)| self.tensor(entry(parameter, kept.name), &kept.dims));
@@ -142,7 +142,7 @@ impl<'a> Reader<'a> {
             let options = GroupOptions {
                 learning_rate_factor: self.number(&factor(index), 1.),
                 weight_decay: has_decay.then(|| self.number(&decay, 0.)),
-                is_frozen: self.flag(&format!("group.{index}.is_frozen")),
+                frozen: self.flag(&format!("group.{index}.frozen")),
             };
             if let Err(error) = check::group::<A>(&options) {
                 self.unfit(&format!("group.{index}"), &error.to_string());

@@ -11,7 +11,8 @@ use super::layout::{Arguments, Chunk, Coefficients, Control, misplaced};
 use super::state::{Kept, Place, State, start};
 use super::tasks::Tasks;
 use crate::error::Result;
-use crate::optim::fused::{Adjustment, Counters, Parameter, Snapshot, Update};
+use crate::optim::Committed;
+use crate::optim::fused::{Adjustment, Counters, Managed, Snapshot, Update};
 use crate::optim::rule::{Kernel, Rule};
 
 /// Blocks that share a chunk in a rule's one pass; as in kernels/elementwise.cuh.
@@ -48,7 +49,7 @@ impl Engine {
     pub fn new<R: Rule>(
         device: &CudaDevice,
         _: &R,
-        parameters: &[Parameter],
+        parameters: &[Managed],
         adjustment: &Adjustment,
     ) -> Result<Self> {
         let is_factored = R::KERNEL == Kernel::Adafactor;
@@ -109,7 +110,7 @@ impl Engine {
         })
     }
 
-    pub fn commit<R: Rule>(&mut self, update: &Update<'_, R>) -> Result<()> {
+    pub fn commit<R: Rule>(&mut self, update: &Update<'_, R>) -> Result<Committed> {
         self.frame.fill(update)?;
         self.frame.send(&self.device)?;
         // Tells what calls before have left to be told, while nothing has changed.
@@ -127,7 +128,10 @@ impl Engine {
                 let _ = locate(parameter, gradient);
             }
         }
-        Ok(())
+        Ok(match update.adjustment.needs_survey() {
+            true => Committed::Unknown,
+            false => Committed::Applied,
+        })
     }
 
     /// Without waiting: the scale is on the device, and what it is then is known there.
@@ -146,7 +150,7 @@ impl Engine {
     }
 
     /// On the CPU: it is to be saved, and the device may be full.
-    pub fn snapshot(&self, index: usize, _: &Parameter) -> Result<Option<Snapshot>> {
+    pub fn snapshot(&self, index: usize, _: &Managed) -> Result<Option<Snapshot>> {
         let Some(state) = self.kept.states.get(index) else {
             return Ok(None);
         };

@@ -5,7 +5,7 @@ use super::gradient::locate;
 use super::layout::code;
 use crate::error::{OptimizerError, Result};
 use crate::optim::axes::{Axes, MAX_RANK};
-use crate::optim::fused::{Parameter, Update};
+use crate::optim::fused::{Managed, Update};
 use crate::optim::rule::Rule;
 
 /// How many hyper-parameters a rule can have.
@@ -81,7 +81,7 @@ impl Frame {
     fn entry<R: Rule>(
         &mut self,
         update: &Update<'_, R>,
-        parameter: &Parameter,
+        parameter: &Managed,
         gradient: &Tensor,
         start: usize,
     ) -> Result<[u64; ENTRY]> {

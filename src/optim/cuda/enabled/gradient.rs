@@ -4,10 +4,10 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CudaStorage, DType, InplaceOp2, Layout, Result, Tensor};
 
 use super::layout::{address, address_mut, misplaced};
-use crate::optim::fused::Parameter;
+use crate::optim::fused::Managed;
 
 /// Where a parameter and its gradient lie, under candle's own locks and checks.
-pub fn locate(parameter: &Parameter, gradient: &Tensor) -> Result<(u64, u64)> {
+pub fn locate(parameter: &Managed, gradient: &Tensor) -> Result<(u64, u64)> {
     let locate = Locate(Cell::new(None));
     parameter.handle.inplace_op2(gradient, &locate)?;
     locate.0.get().ok_or_else(misplaced)

@@ -3,7 +3,7 @@ use candle_core::{CudaDevice, DType, Device, Tensor};
 
 use super::layout::{CHUNK, Control, Slot, address_of, code};
 use crate::error::Result;
-use crate::optim::fused::{Counters, Parameter, Snapshot};
+use crate::optim::fused::{Counters, Managed, Snapshot};
 
 /// What is kept for one parameter.
 #[derive(Debug, Clone)]
@@ -15,7 +15,7 @@ pub struct State {
 }
 
 impl State {
-    pub fn new(parameter: &Parameter, device: &Device, is_factored: bool) -> Result<Self> {
+    pub fn new(parameter: &Managed, device: &Device, is_factored: bool) -> Result<Self> {
         let zeros = || {
             let kept = parameter.kept.iter();
             kept.map(|(kept, dtype)| Tensor::zeros(kept.dims.as_slice(), *dtype, device))
@@ -88,7 +88,7 @@ pub struct Place {
 }
 
 impl Place {
-    pub fn all(parameters: &[Parameter]) -> Vec<Self> {
+    pub fn all(parameters: &[Managed]) -> Vec<Self> {
         let mut next = 0;
         let places = parameters.iter().map(|parameter| {
             let first_chunk = next;

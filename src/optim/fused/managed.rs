@@ -1,15 +1,17 @@
 use candle_core::{DType, Tensor, Var};
 
-use super::group::GroupOptions;
+use crate::optim::group::GroupOptions;
 use crate::optim::rule::{Kept, Rates, Rule};
 use candle_core::backprop::GradStore;
 
 /// A Var that an optimizer moves.
 #[derive(Debug)]
-pub struct Parameter {
+pub struct Managed {
     pub name: String,
     pub var: Var,
     pub group: usize,
+    /// Its place in the list that was given.
+    pub place: usize,
     /// Its first element, in the Var's own storage. In-place operations on candle's tensors list the axes they go along, which
     /// allocates; on a single element there are none, and an operation sees the whole storage all the same.
     pub handle: Tensor,
@@ -27,13 +29,13 @@ pub struct Update<'a, R> {
     pub rule: &'a R,
     pub groups: &'a [GroupOptions],
     pub adjustment: &'a super::adjustment::Adjustment,
-    pub parameters: &'a [Parameter],
+    pub parameters: &'a [Managed],
     pub gradients: &'a GradStore,
 }
 
 impl<'a, R: Rule> Update<'a, R> {
     /// The gradient that moves a parameter, unless it has none or is frozen.
-    pub fn gradient(&self, parameter: &Parameter) -> Option<&'a Tensor> {
+    pub fn gradient(&self, parameter: &Managed) -> Option<&'a Tensor> {
         gradient(self.groups, self.gradients, parameter)
     }
 
@@ -50,9 +52,9 @@ impl<'a, R: Rule> Update<'a, R> {
 pub fn gradient<'a>(
     groups: &[GroupOptions],
     gradients: &'a GradStore,
-    parameter: &Parameter,
+    parameter: &Managed,
 ) -> Option<&'a Tensor> {
-    let is_frozen = (groups.get(parameter.group)).is_some_and(|options| options.is_frozen);
+    let is_frozen = (groups.get(parameter.group)).is_some_and(|options| options.frozen);
     match is_frozen || parameter.len == 0 {
         true => None,
         false => gradients.get(&parameter.var),

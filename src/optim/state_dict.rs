@@ -9,7 +9,7 @@ use safetensors::SafeTensors;
 use crate::error::Result;
 
 /// An optimizer's state as named tensors in host memory, and its hyper-parameters and counters as words; from
-/// [`Fused::state_dict`](super::Fused::state_dict).
+/// [`Fused::state`](super::Fused::state).
 ///
 /// For the parameter `hidden.weight` AdamW has `hidden.weight.exp_avg`, `hidden.weight.exp_avg_sq` and `hidden.weight.step`: the
 /// names are PyTorch's. With master weights there is `hidden.weight.master` too.
@@ -23,8 +23,8 @@ use crate::error::Result;
 /// linear(4, 2, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
 /// let mut optimizer = AdamW::new(&varmap, ParamsAdamW::default())?;
 /// # let path = std::env::temp_dir().join(format!("candle-headroom-{}.safetensors", std::process::id()));
-/// optimizer.state_dict()?.save(&path)?;
-/// optimizer.load_state_dict(&StateDict::load(&path)?)?;
+/// optimizer.state()?.save(&path)?;
+/// optimizer.load_state(&StateDict::load(&path)?)?;
 /// # std::fs::remove_file(path)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

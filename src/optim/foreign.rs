@@ -1,0 +1,81 @@
+use candle_core::backprop::GradStore;
+use candle_nn::Optimizer;
+
+use super::{Commit, Committed, Group, Parameter};
+use crate::error::{Error, Phase, Result, UpdateInterrupted};
+
+/// Any [`candle_nn::Optimizer`] with the Vars that it updates, for a trainer.
+///
+/// Such an optimizer updates Var by Var and cannot undo it, so an error in it is [`UpdateInterrupted`]: the trainer refuses
+/// further updates until its optimizer is replaced. Saved state holds nothing of it.
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use candle_headroom::{Foreign, optim::Commit};
+/// use candle_nn::{Optimizer, SGD};
+///
+/// let w = Var::new(3f32, &Device::Cpu)?;
+/// let sgd = SGD::new(vec![w.clone()], 0.1)?;
+/// let mut optimizer = Foreign::new(sgd, vec![w.clone()]);
+/// optimizer.commit(&w.sqr()?.backward()?)?;
+/// assert_eq!(w.to_scalar::<f32>()?, 3. - 0.1 * 6.);
+/// optimizer.optimizer_mut().set_learning_rate(0.01);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Foreign<O> {
+    optimizer: O,
+    parameters: Vec<Parameter>,
+}
+
+impl<O: Optimizer> Foreign<O> {
+    /// Wraps an optimizer; `vars` are the Vars that it was made with. Integer Vars are skipped, as candle's optimizers do, and
+    /// a frozen group is no parameter of it. The group's other options have no effect.
+    pub fn new(optimizer: O, vars: impl Into<Group>) -> Self {
+        let group: Group = vars.into();
+        let is_frozen = group.options.frozen;
+        let parameters = group.named(0);
+        Self {
+            optimizer,
+            parameters: parameters
+                .filter(|parameter| !is_frozen && parameter.var.dtype().is_float())
+                .collect(),
+        }
+    }
+
+    /// The wrapped optimizer.
+    pub fn optimizer(&self) -> &O {
+        &self.optimizer
+    }
+
+    /// The wrapped optimizer, for example to set its learning rate.
+    pub fn optimizer_mut(&mut self) -> &mut O {
+        &mut self.optimizer
+    }
+
+    /// Returns the wrapped optimizer.
+    pub fn into_inner(self) -> O {
+        self.optimizer
+    }
+}
+
+impl<O: Optimizer> Commit for Foreign<O> {
+    fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {
+        let stepped = self.optimizer.step(gradients);
+        stepped.map_err(
+            |error| match Error::from(error).in_phase(Phase::Optimizer) {
+                // After a fault of the device there is nothing to go on with.
+                fault @ Error::DeviceFault(_) => fault,
+                reason => UpdateInterrupted {
+                    reason: Some(reason),
+                }
+                .into(),
+            },
+        )?;
+        Ok(Committed::Applied)
+    }
+}

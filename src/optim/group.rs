@@ -1,0 +1,169 @@
+use std::sync::PoisonError;
+
+use candle_core::Var;
+use candle_nn::VarMap;
+use serde::{Deserialize, Serialize};
+
+use super::Parameter;
+
+/// Parameters with options in common.
+///
+/// A group is made from a list of Vars, of named Vars, or from a [`VarMap`] (all of them, sorted by name). Saved state finds its
+/// parameters by name, so prefer names: `varmap.all_vars()` returns another order in each run.
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_headroom::{AdamW, optim::Group};
+/// use candle_nn::{linear, VarBuilder, VarMap};
+///
+/// let varmap = VarMap::new();
+/// linear(4, 2, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+/// let (matrices, rest) = Group::from(&varmap).partition(|_, var| var.rank() > 1);
+/// let optimizer = AdamW::builder(matrices)
+///     .group(rest.weight_decay(0.).learning_rate_factor(0.1))
+///     .build()?;
+/// assert_eq!(optimizer.group(1)?.weight_decay, Some(0.));
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Group {
+    pub(super) parameters: Vec<(Option<String>, Var)>,
+    pub(super) options: GroupOptions,
+}
+
+/// Options of a group; see [`Fused::set_group`](super::Fused::set_group).
+///
+/// ```
+/// use candle_headroom::optim::GroupOptions;
+///
+/// let options = GroupOptions::default().learning_rate_factor(0.1).frozen(true);
+/// assert_eq!(options.weight_decay, None);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct GroupOptions {
+    /// Factor on the optimizer's learning rate, so that a schedule applies to all groups; 1 by default.
+    pub learning_rate_factor: f64,
+    /// The group's own weight decay; `None` for the optimizer's.
+    pub weight_decay: Option<f64>,
+    /// Frozen: not updated. A frozen group keeps no moments and no master weights, and its gradients do not count for the norm.
+    pub frozen: bool,
+}
+
+impl Default for GroupOptions {
+    fn default() -> Self {
+        Self {
+            learning_rate_factor: 1.,
+            weight_decay: None,
+            frozen: false,
+        }
+    }
+}
+
+impl GroupOptions {
+    /// Sets [`learning_rate_factor`](Self::learning_rate_factor).
+    pub fn learning_rate_factor(self, learning_rate_factor: f64) -> Self {
+        Self {
+            learning_rate_factor,
+            ..self
+        }
+    }
+
+    /// Sets [`weight_decay`](Self::weight_decay).
+    pub fn weight_decay(self, weight_decay: f64) -> Self {
+        Self {
+            weight_decay: Some(weight_decay),
+            ..self
+        }
+    }
+
+    /// Sets [`frozen`](Self::frozen).
+    pub fn frozen(self, frozen: bool) -> Self {
+        Self { frozen, ..self }
+    }
+}
+
+impl Group {
+    /// Sets the factor on the optimizer's learning rate.
+    pub fn learning_rate_factor(self, factor: f64) -> Self {
+        self.options(|options| options.learning_rate_factor(factor))
+    }
+
+    /// Sets a weight decay for these parameters.
+    pub fn weight_decay(self, weight_decay: f64) -> Self {
+        self.options(|options| options.weight_decay(weight_decay))
+    }
+
+    /// Freezes these parameters until [`Fused::set_group`](super::Fused::set_group) thaws them.
+    pub fn frozen(self) -> Self {
+        self.options(|options| options.frozen(true))
+    }
+
+    fn options(self, set: impl FnOnce(GroupOptions) -> GroupOptions) -> Self {
+        Self {
+            options: set(self.options),
+            ..self
+        }
+    }
+
+    /// Splits the group into the parameters for which `is_first` holds and the others. A parameter without a name is passed
+    /// as `""`.
+    pub fn partition(self, mut is_first: impl FnMut(&str, &Var) -> bool) -> (Self, Self) {
+        let options = self.options;
+        let (first, second) = (self.parameters.into_iter())
+            .partition(|(name, var)| is_first(name.as_deref().unwrap_or_default(), var));
+        let group = |parameters| Self {
+            parameters,
+            options,
+        };
+        (group(first), group(second))
+    }
+
+    fn of(parameters: impl Iterator<Item = (Option<String>, Var)>) -> Self {
+        Self {
+            parameters: parameters.collect(),
+            options: GroupOptions::default(),
+        }
+    }
+
+    /// Names Vars without a name by their places, counted from `first`.
+    pub(super) fn named(self, first: usize) -> impl Iterator<Item = Parameter> {
+        let named = (first..).zip(self.parameters);
+        named.map(|(place, (name, var))| {
+            Parameter::new(name.unwrap_or_else(|| place.to_string()), var)
+        })
+    }
+}
+
+impl From<Vec<Var>> for Group {
+    fn from(vars: Vec<Var>) -> Self {
+        Self::of(vars.into_iter().map(|var| (None, var)))
+    }
+}
+
+impl<N: Into<String>> From<Vec<(N, Var)>> for Group {
+    fn from(vars: Vec<(N, Var)>) -> Self {
+        let named = vars.into_iter();
+        Self::of(named.map(|(name, var)| (Some(name.into()), var)))
+    }
+}
+
+impl From<Vec<Parameter>> for Group {
+    fn from(parameters: Vec<Parameter>) -> Self {
+        let named = parameters.into_iter();
+        Self::of(named.map(|named| (Some(named.name), named.var)))
+    }
+}
+
+impl From<&VarMap> for Group {
+    fn from(varmap: &VarMap) -> Self {
+        // A panic while the lock was held leaves a valid map.
+        let data = varmap.data().lock().unwrap_or_else(PoisonError::into_inner);
+        let vars = data.iter().map(|(name, var)| (name.clone(), var.clone()));
+        let mut named: Vec<_> = vars.collect();
+        drop(data);
+        named.sort_by(|(a, _), (b, _)| a.cmp(b));
+        named.into()
+    }
+}
