@@ -140,6 +140,10 @@ impl BatchProcessor {
         }
     }
 
+    pub(crate) fn policy_mut(&mut self) -> &mut Box<dyn BatchPolicy> {
+        &mut self.engine.policy
+    }
+
     pub(crate) fn has_run(&self) -> bool {
         self.batches > 0
     }

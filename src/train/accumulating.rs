@@ -1,31 +1,29 @@
-use candle_core::{Tensor, Var};
+use candle_core::Tensor;
 
-use super::core::Core;
+use super::adaptive::AdaptiveTrainer;
+use super::builder::AdaptiveTrainerBuilder;
 use super::loss::Loss;
 use super::report::StepReport;
-use crate::batch::{
-    Batch, Drive, Failure, Fixed, MicroBatch, Observer, Observers, Outcome, Proven, Task, Watch,
-    extent_of,
-};
-use crate::error::{Error, Phase, PolicyError, Result, WindowLost};
+use crate::batch::{Batch, Fixed, MicroBatch, Observer};
+use crate::error::{Error, PolicyError, Result};
 use crate::memory::DeviceMemory;
-use crate::optim::Commit;
+use crate::optim::{Commit, Parameter};
 
-/// One update from every `k` batches of a data loader, in a loop of your own: gradient accumulation without counting.
+/// Applies one update for every `k` batches of a data loader, in a loop of your own.
 ///
-/// Each batch is run as it is, once more where it did not fit but one of its size has before; use it where a size that fits is
-/// known. Where it is not, [`AdaptiveTrainer`](super::AdaptiveTrainer)
-/// cuts the batches itself. The update's gradient is the weighted mean over all samples, also where batches differ in length.
+/// Batches are not cut: use it if a size that fits is known. [`AdaptiveTrainer`] cuts batches itself. A batch that does not fit
+/// is tried a second time if one of its size has fitted before. The update's gradient is the weighted mean over all samples,
+/// even if batches differ in length.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
 /// use candle_headroom::{AccumulatingTrainer, AdamW};
-/// use candle_nn::{linear, loss, Module, VarBuilder, VarMap};
+/// use candle_nn::{linear, Module, VarBuilder, VarMap};
 ///
 /// let varmap = VarMap::new();
 /// let model = linear(4, 1, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
-/// let optimizer = AdamW::new_lr(&varmap, 1e-2)?;
-/// let mut trainer = AccumulatingTrainer::new(varmap.all_vars(), optimizer, 4)?;
+/// let optimizer = AdamW::builder(&varmap).learning_rate(1e-2).build()?;
+/// let mut trainer = AccumulatingTrainer::builder(optimizer, 4).build()?;
 ///
 /// let mut updates = 0;
 /// for _ in 0..10 {
@@ -33,230 +31,157 @@ use crate::optim::Commit;
 ///     let report = trainer.step(&x, |x, _| model.forward(&x)?.sqr()?.mean_all())?;
 ///     updates += usize::from(report.is_some());
 /// }
-/// let rest = trainer.flush()?.expect("two batches are left");
+/// let rest = trainer.update()?.expect("two batches are left");
 /// assert_eq!((updates, rest.samples), (2, 16));
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct AccumulatingTrainer<O> {
-    core: Core<O>,
-    micro_batches: usize,
-    memory: Option<DeviceMemory>,
-    seed: u64,
-    /// What the present window's batches took.
-    window: Outcome,
-    peak: Option<u64>,
-    batches: u64,
-    proven: Proven,
-    observers: Observers,
+    trainer: AdaptiveTrainer<O>,
+    batches: usize,
+}
+
+/// Builds an [`AccumulatingTrainer`]; made by [`AccumulatingTrainer::builder`].
+#[derive(Debug)]
+#[must_use = "call `build()`"]
+pub struct AccumulatingTrainerBuilder<O> {
+    trainer: AdaptiveTrainerBuilder<O>,
+    batches: usize,
+}
+
+impl<O: Commit> AccumulatingTrainerBuilder<O> {
+    /// As [`AdaptiveTrainerBuilder::memory`].
+    pub fn memory(mut self, memory: &DeviceMemory) -> Self {
+        self.trainer = self.trainer.memory(memory);
+        self
+    }
+
+    /// As [`AdaptiveTrainerBuilder::buffers`].
+    pub fn buffers<'a>(mut self, buffers: impl IntoIterator<Item = &'a Tensor>) -> Self {
+        self.trainer = self.trainer.buffers(buffers);
+        self
+    }
+
+    /// As [`AdaptiveTrainerBuilder::seed`].
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.trainer = self.trainer.seed(seed);
+        self
+    }
+
+    /// As [`AdaptiveTrainerBuilder::observer`].
+    pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
+        self.trainer = self.trainer.observer(observer);
+        self
+    }
+
+    /// Builds the trainer.
+    ///
+    /// # Errors
+    /// [`PolicyError::Zero`] for 0 batches, and those of [`AdaptiveTrainerBuilder::build`].
+    pub fn build(self) -> Result<AccumulatingTrainer<O>> {
+        if self.batches == 0 {
+            let what = "the number of batches in an update";
+            return Err(PolicyError::Zero { what }.into());
+        }
+        Ok(AccumulatingTrainer {
+            trainer: self.trainer.policy(Fixed::new(usize::MAX)?).build()?,
+            batches: self.batches,
+        })
+    }
 }
 
 impl<O: Commit> AccumulatingTrainer<O> {
-    /// A trainer of `vars` by `optimizer`, with an update after every `micro_batches` batches.
-    ///
-    /// # Errors
-    /// [`PolicyError::Zero`], and [`ParameterError`](crate::ParameterError) as for
-    /// [`AdaptiveTrainerBuilder::build`](super::AdaptiveTrainerBuilder::build).
-    pub fn new(vars: Vec<Var>, optimizer: O, micro_batches: usize) -> Result<Self> {
-        if micro_batches == 0 {
-            let what = "the number of micro-batches in an update";
-            return Err(PolicyError::Zero { what }.into());
+    /// Trains the parameters of this optimizer, with one update for every `batches` batches.
+    pub fn builder(optimizer: O, batches: usize) -> AccumulatingTrainerBuilder<O> {
+        AccumulatingTrainerBuilder {
+            trainer: AdaptiveTrainer::builder(optimizer),
+            batches,
         }
-        Ok(Self {
-            core: Core::new(vars, optimizer, &[])?,
-            micro_batches,
-            memory: None,
-            seed: 0,
-            window: Outcome::default(),
-            peak: None,
-            batches: 0,
-            proven: Proven::default(),
-            observers: Observers::default().of(Task::Training),
-        })
     }
 
-    /// Fills reports and errors with this memory's numbers, and ends a batch that goes over its limit in the forward pass.
-    pub fn memory(mut self, memory: &DeviceMemory) -> Self {
-        self.memory = Some(memory.clone());
-        self
-    }
-
-    /// Variables that the forward pass changes by itself; see
-    /// [`AdaptiveTrainerBuilder::buffers`](super::AdaptiveTrainerBuilder::buffers).
+    /// Adds one batch. With the `k`-th batch, applies the update and returns its report.
     ///
     /// # Errors
-    /// [`ParameterError`](crate::ParameterError) for a tensor that is no variable.
-    pub fn buffers<'a>(mut self, buffers: impl IntoIterator<Item = &'a Tensor>) -> Result<Self> {
-        let buffers: Vec<Tensor> = buffers.into_iter().cloned().collect();
-        self.core.set_buffers(&buffers)?;
-        Ok(self)
-    }
-
-    /// Tells `observer` what happens; several may be given. The update of a window is told as a batch without samples, with the
-    /// number of the window's last one.
-    pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
-        self.observers.add(observer);
-        self
-    }
-
-    /// What [`MicroBatch::seed`] is derived from; 0 without it.
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
-        self
-    }
-
-    /// Adds one batch; with the `k`-th, applies the update and reports it.
-    ///
-    /// # Errors
-    /// As for [`AdaptiveTrainer::step`](super::AdaptiveTrainer::step), with this batch not added and the ones before it kept: a
-    /// batch that did not fit may be given again in smaller ones. [`WindowLost`](crate::WindowLost) where this window's batches
-    /// were lost, all of them: while this one was added, or because the update could not be begun.
+    /// Those of [`AdaptiveTrainer::step`]. This batch was not added and those before it are kept, so it may be given again in
+    /// smaller batches, unless the error is [`WindowLost`](crate::error::WindowLost): adding it or the update failed, and all
+    /// batches of this update were lost.
     pub fn step<'b, B, L>(
         &mut self,
         batch: &'b B,
-        mut f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
+        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
     ) -> Result<Option<StepReport>>
     where
         B: Batch + ?Sized,
         L: Into<Loss>,
     {
-        let extent = extent_of(batch)?;
-        self.core.refuse_if_interrupted()?;
-        if self.window.sizes.is_empty() {
-            self.core.begin()?;
-            self.peak = None;
-        }
-        let scope = self.memory.as_ref().map(DeviceMemory::peak_scope);
-        let Self {
-            core,
-            proven,
-            observers,
-            ..
-        } = self;
-        let watch = Watch::begin(
-            observers,
-            self.memory.as_ref(),
-            self.batches,
-            extent.samples,
-        );
-        let device = core.device().clone();
-        let mut drive = Drive {
-            policy: &mut Fixed::new(extent.samples)?,
-            memory: self.memory.as_ref(),
-            device: &device,
-            step: self.batches,
-            base_seed: self.seed,
-            proven,
-            observers,
-        };
-        let run = drive.run(extent, |attempt| {
-            core.micro_batch(attempt, batch, &mut f)
-                .map_err(|failure| match failure {
-                    // Earlier batches are not here to be run again, so their loss is the user's to know.
-                    Failure::Everything(error) => Failure::Final(error),
-                    failure => failure,
-                })
-        });
-        let peak = scope.and_then(|scope| scope.peak());
-        match &run {
-            Ok(outcome) => watch.ended(outcome, peak, None, false),
-            Err(error) => watch.failed(error, None),
-        }
-        self.peak = self.peak.max(peak);
-        if self.core.samples() == 0 {
-            self.window = Outcome::default();
-        }
-        self.window.extend(run?);
-        self.batches += 1;
-        if self.window.sizes.len() < self.micro_batches {
+        if self.trainer.pending() + 1 < self.batches {
+            self.trainer.accumulate(batch, f)?;
             return Ok(None);
         }
-        self.flush().map_err(|reason| self.lose_window(reason))
+        self.trainer.step(batch, f).map(Some)
     }
 
-    /// After a batch was added but its update failed: to give the batch again must not count it twice.
-    fn lose_window(&mut self, reason: Error) -> Error {
-        match self.drop_window() {
-            0 => reason, // the optimizer had been called, so there is nothing left to lose
-            samples => WindowLost { samples, reason }.into(),
-        }
-    }
-
-    /// Leaves no trace of the present window, and returns how many samples it held.
-    fn drop_window(&mut self) -> usize {
-        self.core.abandon();
-        std::mem::take(&mut self.window).sizes.iter().sum()
-    }
-
-    /// Applies an update with the batches that are left, if there are any: after the last batch of an epoch.
+    /// [`step`](Self::step) with a closure that fails with your own error type; see [`AdaptiveTrainer::try_step`].
     ///
     /// # Errors
-    /// Those of [`GradientAccumulator::flush`](super::GradientAccumulator::flush), with the window as it was where the update
-    /// could not be begun, and [`UpdateInterrupted`](crate::UpdateInterrupted) where the optimizer failed half-way.
-    pub fn flush(&mut self) -> Result<Option<StepReport>> {
-        self.core.refuse_if_interrupted()?;
-        if self.window.sizes.is_empty() {
-            return Ok(None);
-        }
-        let scope = self.memory.as_ref().map(DeviceMemory::peak_scope);
-        let step = self.batches.saturating_sub(1); // the update belongs to the last batch
-        let watch = Watch::begin(&self.observers, self.memory.as_ref(), step, 0);
-        let memory = self.memory.as_ref().zip(scope.as_ref());
-        let core = &mut self.core;
-        let committed = (self.observers).phase(step, Phase::Optimizer, memory, || core.commit());
-        let update_peak = scope.and_then(|scope| scope.peak());
-        match &committed {
-            Ok(window) => watch.ended(&Outcome::default(), update_peak, None, window.is_some()),
-            Err(error) => watch.failed(error, None),
-        }
-        if committed.is_err() && self.core.samples() == 0 {
-            // Emptied because the optimizer was called: nothing of it may count in the next window.
-            self.drop_window();
-        }
-        let window = committed?;
-        let peak = self.peak.max(update_peak);
-        let outcome = std::mem::take(&mut self.window);
-        Ok(Some(StepReport::new(
-            self.core.updates,
-            window,
-            outcome,
-            peak,
-        )))
+    /// `f`'s own, and those of [`step`](Self::step) converted.
+    pub fn try_step<'b, B, L, E>(
+        &mut self,
+        batch: &'b B,
+        mut f: impl FnMut(B::Slice<'b>, &MicroBatch) -> Result<L, E>,
+    ) -> Result<Option<StepReport>, E>
+    where
+        B: Batch + ?Sized,
+        L: Into<Loss>,
+        E: std::error::Error + From<Error> + Send + Sync + 'static,
+    {
+        self.step(batch, |slice, micro| {
+            f(slice, micro).map_err(|error| Error::external(error).into())
+        })
+        .map_err(|error| error.downcast().unwrap_or_else(E::from))
     }
 
-    /// Samples added since the last update.
+    /// Applies an update with the batches that are left, if any: after the last batch of an epoch.
+    ///
+    /// # Errors
+    /// Those of [`AdaptiveTrainer::update`].
+    pub fn update(&mut self) -> Result<Option<StepReport>> {
+        self.trainer.update()
+    }
+
+    /// Returns the number of samples added since the last update.
     pub fn samples(&self) -> usize {
-        self.core.samples()
+        self.trainer.samples()
     }
 
-    /// Updates applied so far.
+    /// Returns the number of updates so far, including those skipped because a gradient was not finite.
     pub fn updates(&self) -> u64 {
-        self.core.updates
+        self.trainer.updates()
     }
 
-    /// The optimizer.
+    /// Returns the optimizer.
     pub fn optimizer(&self) -> &O {
-        self.core.optimizer()
+        self.trainer.optimizer()
     }
 
-    /// The optimizer, for example to set its learning rate.
+    /// Returns the optimizer, for example to set its learning rate.
     pub fn optimizer_mut(&mut self) -> &mut O {
-        self.core.optimizer_mut()
+        self.trainer.optimizer_mut()
     }
 
-    /// Goes on with another optimizer, and returns the one so far; see
-    /// [`AdaptiveTrainer::replace_optimizer`](super::AdaptiveTrainer::replace_optimizer).
+    /// Continues with another optimizer; see [`AdaptiveTrainer::replace_optimizer`].
     pub fn replace_optimizer(&mut self, optimizer: O) -> O {
-        self.core.replace_optimizer(optimizer)
+        self.trainer.replace_optimizer(optimizer)
     }
 
-    /// Ends the training and gives the optimizer back.
+    /// Returns the optimizer and ends the training.
     pub fn into_optimizer(self) -> O {
-        self.core.into_optimizer()
+        self.trainer.into_optimizer()
     }
 
-    /// The Vars that have never received a gradient; see [`GradientAccumulator::unreached`](crate::GradientAccumulator::unreached).
-    pub fn unreached(&self) -> Vec<Var> {
-        self.core.unreached()
+    /// Returns the parameters that have never received a gradient; see
+    /// [`GradientAccumulator::unreached`](super::GradientAccumulator::unreached).
+    pub fn unreached(&self) -> Vec<Parameter> {
+        self.trainer.unreached()
     }
 }

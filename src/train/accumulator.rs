@@ -1,18 +1,19 @@
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Tensor, TensorId, Var};
+use candle_core::{Device, Tensor};
 
 use super::loss::{Loss, Weighted};
-use super::window::{Slot, Window};
+use super::slots::{Precision, Slots};
+use super::summary::UpdateSummary;
 use crate::batch::run_phase;
-use crate::error::{Error, LossError, ParameterError, Phase, Result, WindowLost};
-use crate::optim::Commit;
+use crate::error::{Error, Phase, Result, UpdateInterrupted, WindowLost};
+use crate::optim::{Commit, Committed, Parameter};
 
 /// Accumulates the gradients of several micro-batches into one update, in a loop of your own.
 ///
-/// The gradients lie in buffers that are allocated once, when a Var first receives a gradient, and hold at any time the
-/// weighted mean of what was added: an update is right however many micro-batches came before it, also the last, smaller one.
-/// After each backward pass the graph, the loss and every gradient that is not of one of its own Vars are dropped before
-/// anything is added. For f16 and bf16 Vars the buffers are f32.
+/// It owns the optimizer: the gradients are those of the optimizer's parameters, and losses are multiplied by its loss scale.
+/// Each parameter has one buffer, allocated when it first receives a gradient, that holds the weighted mean of the gradients so
+/// far, so the mean is right for any number of micro-batches of any sizes. The buffers of f16 and bf16 parameters are f32. The
+/// graph, the loss and all other gradients are dropped before anything is added.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -21,37 +22,37 @@ use crate::optim::Commit;
 ///
 /// let varmap = VarMap::new();
 /// let model = linear(4, 2, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
-/// let mut optimizer = AdamW::new_lr(&varmap, 1e-3)?;
-/// let mut accumulator = GradientAccumulator::new(varmap.all_vars())?;
+/// let optimizer = AdamW::builder(&varmap).learning_rate(1e-3).build()?;
+/// let mut accumulator = GradientAccumulator::builder(optimizer).build()?;
 ///
 /// for i in 0..10 {
 ///     let x = Tensor::randn(0f32, 1., (8, 4), &Device::Cpu)?;
 ///     let y = Tensor::zeros(8, DType::U32, &Device::Cpu)?;
 ///     accumulator.add(loss::cross_entropy(&model.forward(&x)?, &y)?, 8)?;
 ///     if (i + 1) % 4 == 0 {
-///         accumulator.flush(&mut optimizer)?; // one update from 32 samples
+///         accumulator.update()?; // one update from 32 samples
 ///     }
 /// }
-/// let rest = accumulator.flush(&mut optimizer)?.expect("two micro-batches are left");
+/// let rest = accumulator.update()?.expect("two micro-batches are left");
 /// assert_eq!(rest.samples, 16);
 /// assert!(accumulator.unreached().is_empty());
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct GradientAccumulator {
-    slots: Vec<Slot>,
-    window: Window,
+pub struct GradientAccumulator<O> {
+    optimizer: O,
+    slots: Slots,
+    window: UpdateSummary,
+    /// An update failed half-way: parameters and optimizer state may not belong together.
+    is_interrupted: bool,
 }
 
-/// In which types gradients are handed over.
-enum Precision {
-    /// As the Vars are.
-    Vars,
-    /// As they were added up: f32 for f16 and bf16.
-    Sums,
-}
+/// Builds a [`GradientAccumulator`]; made by [`GradientAccumulator::builder`].
+#[derive(Debug)]
+#[must_use = "call `build()`"]
+pub struct GradientAccumulatorBuilder<O>(O);
 
-/// A micro-batch's gradients, not yet added.
+/// The gradients of a micro-batch, before they are added.
 pub(super) struct Contribution {
     loss: Weighted,
     samples: usize,
@@ -59,82 +60,72 @@ pub(super) struct Contribution {
     gradients: Vec<Option<Tensor>>,
 }
 
-impl GradientAccumulator {
-    /// Accumulates for these Vars; all others' gradients are dropped. Integer Vars are passed over, as candle's optimizers do.
+impl<O: Commit> GradientAccumulatorBuilder<O> {
+    /// Builds the accumulator.
     ///
     /// # Errors
-    /// [`ParameterError`]: no Var to train, one that stands in the list twice, or a floating-point type other than f64, f32, f16
-    /// and bf16.
-    pub fn new(vars: Vec<Var>) -> Result<Self> {
-        let mut slots: Vec<Slot> = Vec::with_capacity(vars.len());
-        let mut seen: std::collections::HashMap<TensorId, usize> = Default::default();
-        for (index, var) in vars.into_iter().enumerate() {
-            if let Some(first) = seen.insert(var.id(), index) {
-                return Err(ParameterError::Duplicate {
-                    first,
-                    second: index,
-                }
-                .into());
-            }
-            match var.dtype() {
-                DType::F64 | DType::F32 | DType::F16 | DType::BF16 => slots.push(Slot {
-                    index,
-                    var,
-                    buffer: None,
-                    is_filled: false,
-                }),
-                dtype if dtype.is_float() => {
-                    return Err(ParameterError::DType { index, dtype }.into());
-                }
-                _ => {}
-            }
-        }
-        if slots.is_empty() {
-            return Err(ParameterError::None.into());
-        }
-        Ok(Self {
+    /// [`ParameterError`](crate::error::ParameterError) if the optimizer has no parameter to train, has one twice, or has one
+    /// of a floating-point type other than f64, f32, f16 and bf16.
+    pub fn build(self) -> Result<GradientAccumulator<O>> {
+        let mut slots = Slots::default();
+        slots.follow(self.0.parameters())?;
+        Ok(GradientAccumulator {
+            optimizer: self.0,
             slots,
-            window: Window::default(),
+            window: UpdateSummary::default(),
+            is_interrupted: false,
         })
     }
+}
 
-    /// Differentiates the loss of `samples` samples and adds its gradients to the window.
-    ///
-    /// The loss is consumed, and with it the graph and its activations.
+impl<O: Commit> GradientAccumulator<O> {
+    /// Accumulates gradients for this optimizer.
+    pub fn builder(optimizer: O) -> GradientAccumulatorBuilder<O> {
+        GradientAccumulatorBuilder(optimizer)
+    }
+
+    /// Differentiates the loss of `samples` samples and adds its gradients. The loss, its graph and its activations are
+    /// dropped.
     ///
     /// # Errors
-    /// [`LossError`] and any error of the backward pass, with the window as it was; [`WindowLost`] where adding failed half-way
-    /// and the window had to be emptied.
+    /// - [`LossError`](crate::error::LossError) and any error of the backward pass: nothing was added;
+    /// - [`WindowLost`] if adding failed half-way, so that the gradients accumulated before are lost too.
     pub fn add(&mut self, loss: impl Into<Loss>, samples: usize) -> Result<()> {
-        let contribution = self.differentiate(loss.into(), samples, |loss| Ok(loss.clone()))?;
+        self.begin()?;
+        let contribution = self.differentiate(loss.into(), samples)?;
         self.accumulate(contribution)
     }
 
-    /// Applies one update with what was added since the last one, and empties the window. Without anything added, or where
-    /// nothing added weighed anything, there is no update and `None` comes back.
-    ///
-    /// The optimizer is handed gradients that share the buffers' memory, which the next window overwrites: one that keeps a
-    /// gradient beyond its `commit`, as momentum may, has to copy it. This crate's and candle's own do.
+    /// Updates the parameters with the gradients accumulated since the last update. Returns `None` if nothing was added, or
+    /// all of it had weight 0.
     ///
     /// # Errors
-    /// [`LossError::Disconnected`] where no Var received a gradient, and any error from preparing the gradients or of the optimizer's,
-    /// with the window, the parameters and the optimizer as they were: it can be called again.
-    /// [`UpdateInterrupted`](crate::UpdateInterrupted) from an optimizer that is not atomic, with the window emptied, so that the same
-    /// gradients are never applied twice.
-    pub fn flush(&mut self, optimizer: &mut impl Commit) -> Result<Option<Window>> {
+    /// - [`LossError::Disconnected`](crate::error::LossError::Disconnected) if no parameter received a gradient, and any error
+    ///   that left everything as it was: `update` can be called again;
+    /// - [`UpdateInterrupted`] from an optimizer that is not atomic. The accumulated gradients are dropped, so that they are
+    ///   not applied twice, and everything else fails until [`replace_optimizer`](Self::replace_optimizer).
+    pub fn update(&mut self) -> Result<Option<UpdateSummary>> {
+        self.refuse_if_interrupted()?;
         if self.window.loss.weight() == 0. {
             self.reset();
             return Ok(None);
         }
-        let gradients = run_phase(Phase::Optimizer, || {
-            self.gradients_in(match optimizer.takes_f32() {
-                true => Precision::Sums,
-                false => Precision::Vars,
-            })
-        })?;
-        match optimizer.commit(&gradients) {
-            Ok(_) => Ok(Some(self.reset())),
+        let precision = match self.optimizer.takes_f32() {
+            true => Precision::Buffers,
+            false => Precision::Parameters,
+        };
+        let gradients = run_phase(Phase::Optimizer, || self.slots.gradients(precision))?;
+        match self.optimizer.commit(&gradients) {
+            Ok(committed) => Ok(Some(UpdateSummary {
+                updated: match committed {
+                    Committed::Applied => Some(true),
+                    Committed::Skipped => Some(false),
+                    Committed::Unknown => None,
+                },
+                ..self.reset()
+            })),
             Err(error @ (Error::UpdateInterrupted(_) | Error::DeviceFault(_))) => {
+                self.is_interrupted = true;
                 self.reset();
                 Err(error)
             }
@@ -142,142 +133,112 @@ impl GradientAccumulator {
         }
     }
 
-    /// Throws the window away, and returns what it held.
-    pub fn reset(&mut self) -> Window {
-        for slot in &mut self.slots {
-            slot.is_filled = false;
-        }
+    /// Drops the accumulated gradients, and returns what they consisted of.
+    pub fn reset(&mut self) -> UpdateSummary {
+        self.slots.reset();
         std::mem::take(&mut self.window)
     }
 
-    /// The samples added since the last update.
+    /// Returns the number of samples added since the last update.
     pub fn samples(&self) -> usize {
         self.window.samples
     }
 
-    /// The window's mean gradients, in their Vars' types, as an optimizer takes them. They share the buffers' memory (f16 and
-    /// bf16 are converted), so they change with the next [`add`](Self::add).
+    /// Returns the mean gradients so far, in the parameters' types and shapes. They share the buffers' memory (f16 and bf16
+    /// are converted), so they change with the next [`add`](Self::add). With a loss scale they are multiplied by it.
     ///
     /// # Errors
-    /// [`LossError::Disconnected`] where no Var has a gradient, or candle's from converting.
+    /// [`LossError::Disconnected`](crate::error::LossError::Disconnected) if no parameter has a gradient, or candle's from
+    /// converting.
     pub fn gradients(&self) -> Result<GradStore> {
-        self.gradients_in(Precision::Vars)
+        self.slots.gradients(Precision::Parameters)
     }
 
-    fn gradients_in(&self, precision: Precision) -> Result<GradStore> {
-        let mut store = GradStore::default();
-        let filled = self.slots.iter().filter(|slot| slot.is_filled);
-        for (var, buffer) in filled.filter_map(|slot| Some((&slot.var, slot.buffer.as_ref()?))) {
-            let gradient = buffer.as_detached_tensor();
-            let gradient = match precision {
-                Precision::Vars => gradient.to_dtype(var.dtype())?,
-                Precision::Sums => gradient,
-            };
-            store.insert(var, gradient);
+    /// Returns the parameters that have never received a gradient: the loss does not depend on them, or an operation
+    /// without a backward pass, such as `softmax_last_dim` or a fused layer norm, cuts them off. candle does not report that.
+    pub fn unreached(&self) -> Vec<Parameter> {
+        self.slots.unreached()
+    }
+
+    /// Returns the optimizer.
+    pub fn optimizer(&self) -> &O {
+        &self.optimizer
+    }
+
+    /// Returns the optimizer, for example to set its learning rate.
+    pub fn optimizer_mut(&mut self) -> &mut O {
+        &mut self.optimizer
+    }
+
+    /// Continues with another optimizer and returns the previous one. Accumulated gradients are dropped. After an
+    /// interrupted update, restore the parameters first.
+    pub fn replace_optimizer(&mut self, optimizer: O) -> O {
+        self.reset();
+        self.is_interrupted = false;
+        std::mem::replace(&mut self.optimizer, optimizer)
+    }
+
+    /// Returns the optimizer and drops the buffers.
+    pub fn into_optimizer(self) -> O {
+        self.optimizer
+    }
+
+    /// Prepares for the next micro-batch.
+    pub(super) fn begin(&mut self) -> Result<()> {
+        self.refuse_if_interrupted()?;
+        match self.window.sizes.is_empty() {
+            true => self.slots.follow(self.optimizer.parameters()),
+            false => Ok(()),
         }
-        if store.get_ids().next().is_none() {
-            return Err(LossError::Disconnected.into());
+    }
+
+    fn refuse_if_interrupted(&self) -> Result<()> {
+        match self.is_interrupted {
+            true => Err(UpdateInterrupted::new(None).into()),
+            false => Ok(()),
         }
-        Ok(store)
     }
 
-    /// The Vars that have never received a gradient so far: not used in the loss, or cut off from it by an operation that has
-    /// no backward pass, such as `softmax_last_dim` or a fused layer norm.
-    ///
-    /// candle leaves such Vars untouched without a word. To name them, compare ids with those in your `VarMap`'s `data()`.
-    pub fn unreached(&self) -> Vec<Var> {
-        let unreached = self.slots.iter().filter(|slot| slot.buffer.is_none());
-        unreached.map(|slot| slot.var.clone()).collect()
-    }
-
-    /// Bytes of the Vars, and of the buffers that there are.
+    /// Returns the bytes of the parameters, and of the buffers.
     pub(super) fn bytes(&self) -> (u64, u64) {
-        let bytes = |var: &Var| (var.elem_count() * var.dtype().size_in_bytes()) as u64;
-        let vars = self.slots.iter().map(|slot| bytes(&slot.var));
-        let buffers = self.slots.iter().filter_map(|slot| slot.buffer.as_ref());
-        (vars.sum(), buffers.map(bytes).sum())
+        self.slots.bytes()
     }
 
-    pub(super) fn first_var(&self) -> Option<&Var> {
-        self.slots.first().map(|slot| &slot.var)
+    pub(super) fn device(&self) -> Device {
+        let first = self.slots.first();
+        first.map_or(Device::Cpu, |var| var.device().clone())
     }
 
-    /// The backward pass, of the loss as `scale` makes it; the graph is gone when it returns.
-    pub(super) fn differentiate(
-        &self,
-        loss: Loss,
-        samples: usize,
-        scale: impl FnOnce(&Tensor) -> Result<Tensor>,
-    ) -> Result<Contribution> {
-        let Weighted {
-            value,
-            factor,
-            weight,
-        } = loss.weighted(samples)?;
-        let gradients = if weight == 0. {
-            self.slots.iter().map(|_| None).collect()
-        } else {
-            let mut store = run_phase(Phase::Backward, || {
-                Ok::<_, Error>(scale(&value)?.backward()?)
-            })?;
-            // A Var's gradient may hang on to the graph that it was computed from, and keep the activations alive.
-            let gradients = self.slots.iter().map(|slot| store.remove(&slot.var));
-            gradients.map(|gradient| Some(gradient?.detach())).collect()
-        };
-        let loss = Weighted {
-            value: value.detach(),
-            factor,
-            weight,
+    /// Runs the backward pass of the scaled loss.
+    pub(super) fn differentiate(&self, loss: Loss, samples: usize) -> Result<Contribution> {
+        let loss = loss.weighted(samples)?;
+        let gradients = match loss.weight == 0. {
+            true => self.slots.no_gradients(),
+            false => run_phase(Phase::Backward, || {
+                (self.slots).differentiate(&self.optimizer.scale_loss(&loss.value)?)
+            })?,
         };
         Ok(Contribution {
-            loss,
+            loss: loss.detached(),
             samples,
             gradients,
         })
     }
 
-    /// Adds gradients to the buffers: first everything that can run out of memory, then the sums, in place.
+    /// Adds gradients: first everything that can run out of memory, then the means in place.
     pub(super) fn accumulate(&mut self, contribution: Contribution) -> Result<()> {
         let Contribution {
             loss,
             samples,
             gradients,
         } = contribution;
-        run_phase(Phase::Accumulate, || self.prepare(&gradients))?;
+        run_phase(Phase::Accumulate, || self.slots.prepare(&gradients))?;
         if loss.weight > 0. {
             self.blend(&loss, gradients)?;
-            let Weighted {
-                value,
-                factor,
-                weight,
-            } = loss;
-            self.window.loss.push(&value, factor, weight);
+            self.window.loss.push(&loss);
         }
         self.window.samples = self.window.samples.saturating_add(samples);
         self.window.sizes.push(samples);
-        Ok(())
-    }
-
-    fn prepare(&mut self, gradients: &[Option<Tensor>]) -> Result<()> {
-        for (slot, gradient) in self.slots.iter_mut().zip(gradients) {
-            let Some(gradient) = gradient else { continue };
-            if gradient.shape() != slot.var.shape() {
-                return Err(ParameterError::Gradient {
-                    index: slot.index,
-                    expected: slot.var.shape().clone(),
-                    found: gradient.shape().clone(),
-                }
-                .into());
-            }
-            if slot.buffer.is_none() {
-                let dtype = match slot.var.dtype() {
-                    DType::F16 | DType::BF16 => DType::F32,
-                    dtype => dtype,
-                };
-                let buffer = Var::zeros(slot.var.shape(), dtype, slot.var.device())?;
-                slot.buffer = Some(buffer);
-            }
-        }
         Ok(())
     }
 
@@ -285,21 +246,16 @@ impl GradientAccumulator {
     fn blend(&mut self, loss: &Weighted, gradients: Vec<Option<Tensor>>) -> Result<()> {
         let before = self.window.loss.weight();
         let total = before + loss.weight;
-        let (keep, add) = (before / total, loss.factor / total);
+        let factors = (before / total, loss.factor / total);
         for (index, gradient) in gradients.into_iter().enumerate() {
-            let blended = run_phase(Phase::Accumulate, || {
-                self.slots
-                    .get_mut(index)
-                    .map_or(Ok(()), |slot| slot.blend(keep, add, gradient))
-            });
-            match blended {
+            match self.slots.blend(index, factors, gradient) {
                 Ok(()) => {}
-                // Nothing has been changed yet.
+                // Nothing has changed yet.
                 Err(reason) if index == 0 => return Err(reason),
                 Err(reason) => {
                     return match self.reset().samples {
                         0 => Err(reason),
-                        samples => Err(WindowLost { samples, reason }.into()),
+                        samples => Err(WindowLost::new(samples, reason).into()),
                     };
                 }
             }

@@ -1,23 +1,21 @@
-use candle_core::Var;
-
-use super::builder::AdaptiveTrainerBuilder;
-use super::core::Core;
+use super::core::{Accumulation, Core};
 use super::explanation::Explanation;
 use super::loss::Loss;
 use super::report::StepReport;
+use super::summary::UpdateSummary;
 use crate::batch::{
-    Batch, BatchPolicy, BatchProcessor, Drive, Event, MicroBatch, Moment, Observers, Plan,
-    Processed, Proven, Watch, extent_of,
+    Batch, BatchProcessor, Circumstances, Engine, Event, MicroBatch, Outcome, Plan, Processed,
+    Watch, complete, conclude, extent_of,
 };
-use crate::error::{Error, Phase, Remedy, Result};
+use crate::error::{Error, Phase, Result, WindowLost};
 use crate::memory::{DeviceMemory, PeakScope};
-use crate::optim::Commit;
+use crate::optim::{Commit, Parameter};
 
-/// Trains with the whole batch's gradient at whatever micro-batch size fits, in a loop of your own.
+/// Trains with the gradient of the whole batch in micro-batches that fit, in a loop of your own.
 ///
-/// [`step`](Self::step) cuts the batch, runs your closure on each micro-batch, accumulates, and applies one update. When
-/// memory runs out, only the micro-batch at hand is dropped and computed again, smaller; what was finished is kept. Each
-/// sample counts exactly once, and the update happens exactly once or, with an error, not at all.
+/// [`step`](Self::step) cuts the batch, calls your closure with each micro-batch, accumulates the gradients, and applies one
+/// update. If memory runs out, only the current micro-batch is dropped and computed again in smaller ones. Each sample counts
+/// exactly once. The update happens exactly once or, with an error, not at all.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -26,15 +24,15 @@ use crate::optim::Commit;
 ///
 /// let varmap = VarMap::new();
 /// let model = linear(4, 2, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
-/// let optimizer = AdamW::new_lr(&varmap, 0.05)?;
-/// let mut trainer = AdaptiveTrainer::builder(varmap.all_vars(), optimizer).build()?;
+/// let optimizer = AdamW::builder(&varmap).learning_rate(0.05).build()?;
+/// let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
 ///
 /// let x = Tensor::randn(0f32, 1., (64, 4), &Device::Cpu)?;
 /// let y = x.sum(1)?.ge(0f64)?.to_dtype(DType::U32)?;
 /// let batch = (x, y);
 /// let first = trainer.step(&batch, |(x, y), _| loss::cross_entropy(&model.forward(&x)?, &y))?;
 /// for _ in 0..20 {
-///     // A device with room for 24 samples only, as the closure makes believe.
+///     // The closure pretends that the device has room for 24 samples only.
 ///     let report = trainer.step(&batch, |(x, y), _| {
 ///         if x.dim(0)? > 24 {
 ///             candle_core::bail!("CUDA_ERROR_OUT_OF_MEMORY")
@@ -49,153 +47,332 @@ use crate::optim::Commit;
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 ///
+/// # Several batches in one update
+/// [`accumulate`](Self::accumulate) adds a batch without an update, and [`update`](Self::update) applies it. `step` is both.
+///
 /// # The optimizer
-/// One over the same Vars. This crate's ([`AdamW`](crate::AdamW) and its like) update all parameters or none and allocate
-/// nothing, so an update cannot run out of memory. candle's work as they are, and any other [`candle_nn::Optimizer`]
-/// wrapped in [`Foreign`](crate::Foreign); those advance Var by Var and cannot undo it: where one fails half-way, the step
-/// returns [`UpdateInterrupted`](crate::UpdateInterrupted), and so does every further one until
-/// [`replace_optimizer`](Self::replace_optimizer) is called, so that no parameter is silently updated twice.
+/// The trainer trains the optimizer's parameters. This crate's optimizers ([`AdamW`](crate::AdamW) and others) update all
+/// parameters or none and allocate nothing, so an update cannot run out of memory. Any other [`candle_nn::Optimizer`] is wrapped
+/// in [`Foreign`](crate::Foreign). Those update Var by Var and cannot undo it: if one fails half-way, the step returns
+/// [`UpdateInterrupted`](crate::error::UpdateInterrupted), and so does every further step until
+/// [`replace_optimizer`](Self::replace_optimizer), so that no parameter is updated twice.
 #[derive(Debug)]
 pub struct AdaptiveTrainer<O> {
     core: Core<O>,
-    pub(super) policy: Box<dyn BatchPolicy>,
-    memory: Option<DeviceMemory>,
-    seed: u64,
-    proven: Proven,
-    /// With a model of its own: without gradients it takes less.
+    pub(super) engine: Engine,
+    /// Its policy has a model of its own: without gradients, samples need less memory.
     pub(super) evaluation: BatchProcessor,
-    observers: Observers,
+    /// The batches accumulated since the last update.
+    window: Outcome,
+    peak: Option<u64>,
+    pending: usize,
+    batches: u64,
 }
 
 impl<O: Commit> AdaptiveTrainer<O> {
-    /// A trainer of `vars` (as a rule `varmap.all_vars()`) by `optimizer`, which was made for the same Vars.
-    pub fn builder(vars: Vec<Var>, optimizer: O) -> AdaptiveTrainerBuilder<O> {
-        AdaptiveTrainerBuilder::new(vars, optimizer)
-    }
-
-    pub(super) fn from_parts(
-        core: Core<O>,
-        policy: Box<dyn BatchPolicy>,
-        evaluation: BatchProcessor,
-        memory: Option<DeviceMemory>,
-        seed: u64,
-        observers: Observers,
-    ) -> Self {
+    pub(super) fn new(core: Core<O>, engine: Engine, evaluation: BatchProcessor) -> Self {
         Self {
-            evaluation,
             core,
-            policy,
-            memory,
-            seed,
-            proven: Proven::default(),
-            observers,
+            engine,
+            evaluation,
+            window: Outcome::default(),
+            peak: None,
+            pending: 0,
+            batches: 0,
         }
     }
 
-    /// One update with the gradient of the whole of `batch`.
+    /// Applies one update with the gradient of the whole batch.
     ///
-    /// `f` is given a micro-batch and what it is ([`MicroBatch`]), and returns its loss: a plain tensor with the mean over
-    /// the samples it was given, or a [`Loss`]. It may be called more often than there are micro-batches, since one that
-    /// did not fit is run again, and must not keep what it is given.
+    /// `f` receives a micro-batch and its [`MicroBatch`], and returns the loss: a tensor with one element, the mean over the
+    /// samples that it received, or a [`Loss`]. It is called again for a micro-batch that did not fit, and must not keep what
+    /// it receives. To return an error of your own, wrap it with [`Error::external`], or call [`try_step`](Self::try_step).
     ///
     /// # Errors
     /// All but the last leave parameters, optimizer, buffers and counters as they were:
-    /// - [`BatchError`](crate::BatchError), [`PolicyError`](crate::PolicyError), [`LossError`](crate::LossError);
-    /// - [`ResourceExhausted`](crate::ResourceExhausted) where a single sample does not fit, or the policy does not go
-    ///   lower;
+    /// - [`BatchError`](crate::error::BatchError), [`LossError`](crate::error::LossError);
+    /// - [`ResourceExhausted`](crate::ResourceExhausted) if a single sample does not fit, or the policy stops;
     /// - [`DeviceFault`](crate::DeviceFault), which is never retried;
-    /// - any other error of candle's or of `f`'s, at once and unchanged;
-    /// - [`UpdateInterrupted`](crate::UpdateInterrupted) where the optimizer failed half-way.
+    /// - any other error of candle or of `f`, at once and unchanged;
+    /// - [`WindowLost`] if batches that were [accumulated](Self::accumulate) before were lost with this one;
+    /// - [`UpdateInterrupted`](crate::error::UpdateInterrupted) if the optimizer failed half-way.
     pub fn step<'b, B, L>(
         &mut self,
         batch: &'b B,
-        mut f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
+        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
     ) -> Result<StepReport>
     where
         B: Batch + ?Sized,
         L: Into<Loss>,
     {
-        let extent = extent_of(batch)?;
-        self.core.begin()?;
-        let scope = self.memory.as_ref().map(DeviceMemory::peak_scope);
-        let Self {
-            core,
-            policy,
-            observers,
-            ..
-        } = self;
-        let device = core.device().clone();
-        let step = core.updates;
-        let watch = Watch::begin(observers, self.memory.as_ref(), step, extent.samples);
-        let mut drive = Drive {
-            policy: &mut **policy,
-            memory: self.memory.as_ref(),
-            device: &device,
-            step,
-            base_seed: self.seed,
-            proven: &mut self.proven,
-            observers,
+        let watch = self.begin(batch)?;
+        let earlier = self.core.accumulator.samples();
+        let stepped = self.run(batch, f).and_then(|mut outcome| {
+            let summary = self.commit(&mut outcome);
+            let summary = summary.map_err(|error| self.lose_window(earlier, error))?;
+            Ok((outcome, summary))
+        });
+        let updated = |(outcome, summary): &(Outcome, Option<UpdateSummary>)| {
+            let updated = summary.as_ref().map_or(Some(false), |summary| summary.updated);
+            (outcome.clone(), updated)
         };
-        let stepped = drive
-            .run(extent, |attempt| core.micro_batch(attempt, batch, &mut f))
-            .and_then(|mut outcome| {
-                let update = self
-                    .memory
-                    .as_ref()
-                    .map(|memory| (memory, memory.peak_scope()));
-                let update = update.as_ref().map(|(memory, scope)| (*memory, scope));
-                let window = observers.phase(step, Phase::Optimizer, update, || core.commit())?;
-                if let Some(event) = update.and_then(|(memory, scope)| over_limit(memory, scope)) {
-                    observers.tell(&Moment::Happened {
-                        task: observers.task,
-                        step,
-                        event: &event,
-                        plan: observers.plan(&**policy),
-                    });
-                    outcome.events.push(event);
-                }
-                Ok((outcome, window))
-            });
-        let plan = observers.plan(&**policy);
-        match stepped {
-            Ok((outcome, window)) => {
-                let peak = scope.and_then(|scope| scope.peak());
-                watch.ended(&outcome, peak, plan, window.is_some());
-                Ok(StepReport::new(core.updates, window, outcome, peak))
+        self.end(&watch, stepped.as_ref().map(updated));
+        let (outcome, summary) = stepped?;
+        self.pending = 0;
+        self.window.extend(outcome);
+        Ok(self.report(summary))
+    }
+
+    /// [`step`](Self::step) with a closure that fails with your own error type, which is returned as it is.
+    ///
+    /// An exhaustion within the error is found through its [`source`](std::error::Error::source) and retried.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor, Var};
+    /// use candle_headroom::{AdaptiveTrainer, Sgd};
+    ///
+    /// #[derive(Debug, thiserror::Error)]
+    /// enum MyError {
+    ///     #[error("the text is empty")]
+    ///     Empty,
+    ///     #[error(transparent)]
+    ///     Candle(#[from] candle_core::Error),
+    ///     #[error(transparent)]
+    ///     Headroom(#[from] candle_headroom::Error),
+    /// }
+    ///
+    /// let w = Var::new(&[1f32], &Device::Cpu)?;
+    /// let mut trainer = AdaptiveTrainer::builder(Sgd::builder(vec![w.clone()]).build()?).build()?;
+    /// let x = Tensor::new(&[1f32, 2.], &Device::Cpu)?;
+    /// let error = trainer.try_step(&x, |_, _| Err::<Tensor, _>(MyError::Empty)).unwrap_err();
+    /// assert!(matches!(error, MyError::Empty));
+    /// trainer.try_step(&x, |x, _| Ok::<_, MyError>(x.broadcast_mul(&w)?.mean_all()?)).unwrap();
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `f`'s own, and those of [`step`](Self::step) converted.
+    pub fn try_step<'b, B, L, E>(
+        &mut self,
+        batch: &'b B,
+        mut f: impl FnMut(B::Slice<'b>, &MicroBatch) -> Result<L, E>,
+    ) -> Result<StepReport, E>
+    where
+        B: Batch + ?Sized,
+        L: Into<Loss>,
+        E: std::error::Error + From<Error> + Send + Sync + 'static,
+    {
+        self.step(batch, |slice, micro| {
+            f(slice, micro).map_err(|error| Error::external(error).into())
+        })
+        .map_err(|error| error.downcast().unwrap_or_else(E::from))
+    }
+
+    /// Accumulates the gradients of a batch for the next [`update`](Self::update).
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor, Var};
+    /// use candle_headroom::{AdaptiveTrainer, Sgd};
+    ///
+    /// let w = Var::new(&[0f32], &Device::Cpu)?;
+    /// let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.1).build()?;
+    /// let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    /// for batch in [Tensor::new(&[1f32, 2., 3.], &Device::Cpu)?, Tensor::new(&[6f32], &Device::Cpu)?] {
+    ///     trainer.accumulate(&batch, |x, _| x.broadcast_sub(&w)?.sqr()?.mean_all())?;
+    /// }
+    /// let report = trainer.update()?.expect("two batches");
+    /// assert_eq!((report.samples, report.loss.read()?), (4, 12.5));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`step`](Self::step). The batches before are kept if the error came before anything of this batch was added.
+    /// Otherwise they are lost, and the error is [`WindowLost`] with their number of samples.
+    pub fn accumulate<'b, B, L>(
+        &mut self,
+        batch: &'b B,
+        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
+    ) -> Result<()>
+    where
+        B: Batch + ?Sized,
+        L: Into<Loss>,
+    {
+        let watch = self.begin(batch)?;
+        let run = self.run(batch, f);
+        self.end(&watch, run.as_ref().map(|outcome| (outcome.clone(), Some(false))));
+        self.window.extend(run?);
+        self.pending += 1;
+        Ok(())
+    }
+
+    /// Applies one update with the batches that were accumulated. Returns `None` if there are none.
+    ///
+    /// # Errors
+    /// Those of [`GradientAccumulator::update`](super::GradientAccumulator::update): unless it is
+    /// [`UpdateInterrupted`](crate::error::UpdateInterrupted), the batches are kept and `update` can be called again.
+    /// [`WindowLost`] if a panic in a closure lost them.
+    pub fn update(&mut self) -> Result<Option<StepReport>> {
+        self.core.report_lost()?;
+        if self.core.accumulator.samples() == 0 {
+            self.clear_window();
+            return Ok(None);
+        }
+        let memory = self.engine.memory.clone();
+        // The update belongs to the last batch.
+        let step = self.batches.saturating_sub(1);
+        let watch = Watch::begin(&self.engine.observers, memory.as_ref(), step, 0);
+        let mut outcome = Outcome::default();
+        let summary = self.commit(&mut outcome);
+        let plan = self.engine.observers.plan(&*self.engine.policy);
+        self.peak = self.peak.max(watch.peak());
+        match summary {
+            Ok(summary) => {
+                let updated = summary.as_ref().map_or(Some(false), |summary| summary.updated);
+                let observers = &self.engine.observers;
+                watch.ended(observers, memory.as_ref(), &outcome, plan, updated);
+                self.pending = 0;
+                self.window.extend(outcome);
+                Ok(Some(self.report(summary)))
             }
             Err(error) => {
-                core.abandon();
-                let remedies = core.optimizer().remedies();
-                let error = describe(error, remedies, self.memory.as_ref(), scope);
-                watch.failed(&error, plan);
+                watch.failed(&self.engine.observers, &error, plan);
+                if self.core.accumulator.samples() == 0 {
+                    self.clear_window();
+                }
                 Err(error)
             }
         }
     }
 
-    /// Updates applied so far.
+    fn begin<B: Batch + ?Sized>(&mut self, batch: &B) -> Result<Watch> {
+        let extent = extent_of(batch)?;
+        self.core.begin()?;
+        if self.core.accumulator.samples() == 0 {
+            self.clear_window();
+        }
+        let memory = self.engine.memory.as_ref();
+        let samples = extent.samples;
+        Ok(Watch::begin(&self.engine.observers, memory, self.batches, samples))
+    }
+
+    fn run<'b, B, L>(
+        &mut self,
+        batch: &'b B,
+        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
+    ) -> Result<Outcome>
+    where
+        B: Batch + ?Sized,
+        L: Into<Loss>,
+    {
+        let extent = extent_of(batch)?;
+        let mut accumulation = Accumulation::new(&mut self.core, batch, f);
+        let run = self.engine.run(self.batches, extent, &mut accumulation);
+        accumulation.finish(run)
+    }
+
+    /// Applies the update, and completes an exhaustion in it.
+    fn commit(&mut self, outcome: &mut Outcome) -> Result<Option<UpdateSummary>> {
+        let memory = self.engine.memory.clone();
+        let _turn = memory.as_ref().map(DeviceMemory::turn);
+        let scope = memory.as_ref().map(DeviceMemory::peak_scope);
+        let measured = memory.as_ref().zip(scope.as_ref());
+        let core = &mut self.core;
+        let observers = &self.engine.observers;
+        let step = self.batches;
+        let updated = observers.phase(step, Phase::Optimizer, measured, || core.update());
+        let updated = updated.map_err(|mut error| {
+            if let Error::ResourceExhausted(exhausted) = &mut error {
+                let circumstances = Circumstances {
+                    memory: measured,
+                    held: core.held(),
+                    micro_batch: None,
+                };
+                let is_passing = complete(exhausted, circumstances);
+                let remedies = core.accumulator.optimizer().remedies();
+                conclude(exhausted, is_passing, memory.as_ref(), remedies);
+            }
+            error
+        })?;
+        // No micro-batch size would have helped, so this is reported and changes nothing.
+        if let Some(event) = measured.and_then(|(memory, scope)| over_limit(memory, scope)) {
+            tracing::warn!("{event}");
+            self.engine.happened(step, event, outcome);
+        }
+        Ok(updated)
+    }
+
+    /// Reports the end of a batch to the observers, and counts it if it succeeded.
+    fn end(&mut self, watch: &Watch, ended: Result<(Outcome, Option<bool>), &Error>) {
+        let observers = &self.engine.observers;
+        let plan = observers.plan(&*self.engine.policy);
+        self.peak = self.peak.max(watch.peak());
+        match ended {
+            Ok((outcome, updated)) => {
+                watch.ended(observers, self.engine.memory.as_ref(), &outcome, plan, updated);
+                self.batches += 1;
+            }
+            Err(error) => {
+                watch.failed(observers, error, plan);
+                if self.core.accumulator.samples() == 0 {
+                    self.clear_window();
+                }
+            }
+        }
+    }
+
+    /// Drops the window after an update failed within a step: giving the batch again must not count it twice.
+    fn lose_window(&mut self, earlier: usize, reason: Error) -> Error {
+        let samples = self.core.accumulator.samples();
+        self.core.abandon();
+        match (earlier, samples) {
+            (0, _) | (_, 0) => reason,
+            _ => WindowLost::new(samples, reason).into(),
+        }
+    }
+
+    fn clear_window(&mut self) {
+        self.window = Outcome::default();
+        (self.peak, self.pending) = (None, 0);
+    }
+
+    fn report(&mut self, summary: Option<UpdateSummary>) -> StepReport {
+        let outcome = std::mem::take(&mut self.window);
+        StepReport::new(self.core.updates, summary, outcome, self.peak.take())
+    }
+
+    /// Returns the number of updates so far, including those skipped because a gradient was not finite.
     pub fn updates(&self) -> u64 {
         self.core.updates
     }
 
-    /// The micro-batch size that a batch of `samples` would begin with.
-    pub fn micro_batch(&self, samples: usize) -> usize {
-        self.policy.size(samples)
+    /// Returns the number of batches accumulated since the last update.
+    pub fn pending(&self) -> usize {
+        self.pending
     }
 
-    /// Runs `f` over all samples of `data` in order, as many at a time as fit without gradients, and returns what it made
-    /// of each chunk: for evaluation between updates.
+    /// Returns the number of samples accumulated since the last update.
+    pub fn samples(&self) -> usize {
+        self.core.accumulator.samples()
+    }
+
+    /// Returns the micro-batch size that a batch of `samples` would begin with.
+    pub fn micro_batch(&self, samples: usize) -> usize {
+        self.engine.policy.size(samples)
+    }
+
+    /// Runs `f` over all samples of `data` in order, in chunks that fit without gradients, and returns one result for each
+    /// chunk: for evaluation between updates.
     ///
-    /// A chunk that does not fit is computed again, smaller, and counts once; with an error there are no results at all, so
-    /// nothing half-done can be taken for a metric. [Named buffers](AdaptiveTrainerBuilder::buffers) are afterwards what
-    /// they were. Weigh a chunk's mean by its samples: chunks differ in size.
+    /// A chunk that does not fit is computed again in smaller ones and counts once. With an error there are no results, so that
+    /// no metric is computed from a part of the data. [Named buffers](super::AdaptiveTrainerBuilder::buffers) are restored.
+    /// Weight a chunk's mean by its number of samples: chunks differ in size.
     ///
     /// ```
     /// use candle_core::{Device, Tensor, Var};
     /// use candle_headroom::{AdaptiveTrainer, Sgd};
     ///
     /// let w = Var::new(&[2f32], &Device::Cpu)?;
-    /// let mut trainer = AdaptiveTrainer::builder(vec![w.clone()], Sgd::new_lr(vec![w.clone()], 0.1)?).build()?;
+    /// let mut trainer = AdaptiveTrainer::builder(Sgd::builder(vec![w.clone()]).build()?).build()?;
     /// let data = Tensor::arange(0f32, 100., &Device::Cpu)?;
     /// let evaluated = trainer.evaluate(&data, |x, _| {
     ///     if x.dim(0)? > 40 {
@@ -218,21 +395,16 @@ impl<O: Commit> AdaptiveTrainer<O> {
     where
         B: Batch + ?Sized,
     {
-        self.core.save_buffers()?;
-        let processed = self.evaluation.process(data, f);
-        let restored = self.core.restore_buffers();
-        let processed = processed?;
-        restored?;
-        Ok(processed)
+        let evaluation = &mut self.evaluation;
+        self.core.without_traces(|| evaluation.process(data, f))
     }
 
-    /// What its policy believes of training's micro-batches and why it uses the size that it uses; `None` for a policy that
-    /// does not tell.
+    /// Returns the policy's plan for training; `None` for a policy without one.
     pub fn plan(&self) -> Option<Plan> {
-        self.policy.plan()
+        self.engine.policy.plan()
     }
 
-    /// What is believed of training and of evaluation, for people (`{}`) and, with the feature `serde`, for programs.
+    /// Explains the micro-batch sizes of training and evaluation: `{}` for people, serde for programs.
     pub fn explain(&self) -> Explanation {
         let evaluation = self.evaluation.plan();
         Explanation {
@@ -241,60 +413,37 @@ impl<O: Commit> AdaptiveTrainer<O> {
         }
     }
 
-    /// The optimizer.
+    /// Returns the optimizer.
     pub fn optimizer(&self) -> &O {
-        self.core.optimizer()
+        self.core.accumulator.optimizer()
     }
 
-    /// The optimizer, for example to set its learning rate.
+    /// Returns the optimizer, for example to set its learning rate.
     pub fn optimizer_mut(&mut self) -> &mut O {
-        self.core.optimizer_mut()
+        self.core.accumulator.optimizer_mut()
     }
 
-    /// Goes on with another optimizer, and returns the one so far. After an interrupted update this is the way back, once
-    /// the parameters have been restored.
+    /// Continues with another optimizer and returns the previous one. Accumulated batches are dropped. After an interrupted
+    /// update, restore the parameters first.
     pub fn replace_optimizer(&mut self, optimizer: O) -> O {
-        self.core.replace_optimizer(optimizer)
+        self.clear_window();
+        self.core.accumulator.replace_optimizer(optimizer)
     }
 
-    /// Ends the training and gives the optimizer back.
+    /// Returns the optimizer and ends the training.
     pub fn into_optimizer(self) -> O {
-        self.core.into_optimizer()
+        self.core.accumulator.into_optimizer()
     }
 
-    /// The Vars that have never received a gradient; see
-    /// [`GradientAccumulator::unreached`](crate::GradientAccumulator::unreached). They are also reported to `tracing` once,
-    /// after the first update.
-    pub fn unreached(&self) -> Vec<Var> {
-        self.core.unreached()
+    /// Returns the parameters that have never received a gradient; see
+    /// [`GradientAccumulator::unreached`](super::GradientAccumulator::unreached). They are logged with `tracing` after the
+    /// first update.
+    pub fn unreached(&self) -> Vec<Parameter> {
+        self.core.accumulator.unreached()
     }
 }
 
-/// Adds what the optimizer could do without, and what is known of the memory where the exhaustion lies outside any
-/// micro-batch.
-fn describe(
-    mut error: Error,
-    remedies: Vec<Remedy>,
-    memory: Option<&DeviceMemory>,
-    scope: Option<PeakScope>,
-) -> Error {
-    if let Error::ResourceExhausted(exhausted) = &mut error {
-        exhausted.remedies.extend(remedies);
-    }
-    if let (Error::ResourceExhausted(exhausted), Some(memory), Some(scope)) =
-        (&mut error, memory, &scope)
-        && exhausted.micro_batch.is_none()
-    {
-        memory.describe(scope, None, exhausted);
-        memory.name_neighbours(exhausted);
-    }
-    error
-}
-
-/// The update's own overrun: no micro-batch size would have helped, so it is told and nothing more.
 fn over_limit(memory: &DeviceMemory, scope: &PeakScope) -> Option<Event> {
     let (peak, limit) = (scope.peak()?, memory.limit()?);
-    let event = (peak > limit).then_some(Event::OverLimit { peak, limit })?;
-    tracing::warn!("{event}");
-    Some(event)
+    (peak > limit).then_some(Event::OverLimit { peak, limit })
 }

@@ -2,15 +2,15 @@ use candle_core::{Tensor, Var};
 
 use crate::error::{ParameterError, Result};
 
-/// Variables that a forward pass changes by itself, as BatchNorm does its running statistics, with what they held when the
-/// step and the micro-batch began. Saving and restoring copy in place: they allocate nothing.
+/// Variables that the forward pass changes by itself, such as BatchNorm's running statistics, with their values at the start
+/// of the window and of the micro-batch. Saving and restoring copy in place and allocate nothing.
 #[derive(Debug, Default)]
 pub(super) struct Buffers(Vec<Buffer>);
 
 #[derive(Debug)]
 struct Buffer {
     live: Var,
-    at_step: Var,
+    at_window: Var,
     at_micro_batch: Var,
 }
 
@@ -25,23 +25,23 @@ impl Buffers {
             }
             Ok(Buffer {
                 live: Var::from_tensor(tensor)?,
-                at_step: Var::from_tensor(&tensor.force_contiguous()?)?,
+                at_window: Var::from_tensor(&tensor.force_contiguous()?)?,
                 at_micro_batch: Var::from_tensor(&tensor.force_contiguous()?)?,
             })
         });
         Ok(Self(buffers.collect::<Result<_>>()?))
     }
 
-    pub(super) fn save_step(&self) -> Result<()> {
-        self.each(|buffer| buffer.at_step.set(&buffer.live))
+    pub(super) fn save_window(&self) -> Result<()> {
+        self.each(|buffer| buffer.at_window.set(&buffer.live))
     }
 
     pub(super) fn save_micro_batch(&self) -> Result<()> {
         self.each(|buffer| buffer.at_micro_batch.set(&buffer.live))
     }
 
-    pub(super) fn restore_step(&self) -> Result<()> {
-        self.each(|buffer| buffer.live.set(&buffer.at_step))
+    pub(super) fn restore_window(&self) -> Result<()> {
+        self.each(|buffer| buffer.live.set(&buffer.at_window))
     }
 
     pub(super) fn restore_micro_batch(&self) -> Result<()> {

@@ -1,20 +1,20 @@
-use candle_core::{Tensor, Var};
+use candle_core::Tensor;
 
-use super::AdaptiveTrainer;
+use super::adaptive::AdaptiveTrainer;
 use super::core::Core;
-use crate::batch::{BatchPolicy, BatchProcessor, Observer, Observers, Predictive, Task};
+use crate::batch::{BatchPolicy, BatchProcessor, Engine, Observer, Observers, Predictive, Task};
 use crate::error::{ParameterError, Result};
 use crate::memory::DeviceMemory;
 use crate::optim::Commit;
 
-/// What an [`AdaptiveTrainer`] is made of; from [`AdaptiveTrainer::builder`].
+/// Builds an [`AdaptiveTrainer`]; made by [`AdaptiveTrainer::builder`].
 ///
 /// ```
 /// use candle_core::{Device, Var};
 /// use candle_headroom::{AdaptiveTrainer, Predictive, Sgd};
 ///
 /// let w = Var::new(&[1f32, 2.], &Device::Cpu)?;
-/// let trainer = AdaptiveTrainer::builder(vec![w.clone()], Sgd::new_lr(vec![w], 0.1)?)
+/// let trainer = AdaptiveTrainer::builder(Sgd::builder(vec![w]).learning_rate(0.1).build()?)
 ///     .policy(Predictive::new().at_most(16))
 ///     .seed(42)
 ///     .build()?;
@@ -24,105 +24,93 @@ use crate::optim::Commit;
 #[derive(Debug)]
 #[must_use = "call `build()`"]
 pub struct AdaptiveTrainerBuilder<O> {
-    vars: Vec<Var>,
     optimizer: O,
     memory: Option<DeviceMemory>,
-    policy: Option<Box<dyn BatchPolicy>>,
-    evaluation_policy: Option<Box<dyn BatchPolicy>>,
+    policy: Box<dyn BatchPolicy>,
+    evaluation_policy: Box<dyn BatchPolicy>,
     buffers: Vec<Tensor>,
     seed: u64,
     observers: Observers,
 }
 
-impl<O: Commit> AdaptiveTrainerBuilder<O> {
-    pub(super) fn new(vars: Vec<Var>, optimizer: O) -> Self {
-        Self {
-            vars,
+impl<O: Commit> AdaptiveTrainer<O> {
+    /// Trains the parameters of this optimizer.
+    pub fn builder(optimizer: O) -> AdaptiveTrainerBuilder<O> {
+        AdaptiveTrainerBuilder {
             optimizer,
             memory: None,
-            policy: None,
-            evaluation_policy: None,
+            policy: Box::new(Predictive::new()),
+            evaluation_policy: Box::new(Predictive::new()),
             buffers: Vec::new(),
             seed: 0,
             observers: Observers::default().of(Task::Training),
         }
     }
+}
 
-    /// Follows this memory's limit, and fills reports and errors with its numbers.
+impl<O: Commit> AdaptiveTrainerBuilder<O> {
+    /// Follows this memory's limit, and completes reports and errors with its numbers.
     pub fn memory(mut self, memory: &DeviceMemory) -> Self {
         self.memory = Some(memory.clone());
         self
     }
 
-    /// Cuts micro-batches by this policy; without it, [`Predictive`].
+    /// Cuts batches by this policy. The default is [`Predictive`].
     pub fn policy(mut self, policy: impl BatchPolicy + 'static) -> Self {
-        self.policy = Some(Box::new(policy));
+        self.policy = Box::new(policy);
         self
     }
 
-    /// Cuts what is [evaluated](AdaptiveTrainer::evaluate) by this policy; without it, a [`Predictive`] of its own, since what
-    /// fits without gradients is more.
+    /// Cuts [evaluation](AdaptiveTrainer::evaluate) data by this policy. The default is a separate [`Predictive`], because more
+    /// samples fit without gradients.
     pub fn evaluation_policy(mut self, policy: impl BatchPolicy + 'static) -> Self {
-        self.evaluation_policy = Some(Box::new(policy));
+        self.evaluation_policy = Box::new(policy);
         self
     }
 
-    /// Variables that the forward pass changes by itself, as BatchNorm its running statistics
-    /// (`[norm.running_mean(), norm.running_var()]`): a micro-batch that fails leaves no trace in them.
+    /// Adds variables that the forward pass changes by itself, such as BatchNorm's running statistics
+    /// (`[norm.running_mean(), norm.running_var()]`): a micro-batch that fails or panics leaves no trace in them.
     pub fn buffers<'a>(mut self, buffers: impl IntoIterator<Item = &'a Tensor>) -> Self {
         self.buffers.extend(buffers.into_iter().cloned());
         self
     }
 
-    /// What [`MicroBatch::seed`](crate::MicroBatch::seed) is derived from; 0 without it.
+    /// Sets the seed from which [`MicroBatch::seed`](crate::MicroBatch::seed) is derived; 0 by default.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// Tells `observer` what happens, such as a [`Timeline`](crate::Timeline); several may be given.
+    /// Adds an observer, such as a [`Timeline`](crate::Timeline).
     pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
         self.observers.add(observer);
         self
     }
 
-    /// Builds the trainer. The optimizer is handed gradients whose memory is used again, as for
-    /// [`GradientAccumulator::flush`](crate::GradientAccumulator::flush).
+    /// Builds the trainer. The optimizer receives gradients whose memory is reused: it must copy what it keeps.
     ///
     /// # Errors
-    /// [`ParameterError`]: no Var to train, one listed twice, a type that cannot be accumulated, a buffer that is no variable, or
-    /// Vars on another device than the memory's.
+    /// [`ParameterError`]: no parameter to train, one listed twice, a type that cannot be accumulated, a buffer that is not a
+    /// variable, or parameters on another device than the memory's.
     pub fn build(self) -> Result<AdaptiveTrainer<O>> {
-        let core = Core::new(self.vars, self.optimizer, &self.buffers)?;
-        let vars = core.device().location();
-        let memory = self
-            .memory
-            .as_ref()
-            .map(|memory| memory.device().location());
-        if let Some(memory) = memory.filter(|memory| *memory != vars) {
-            return Err(ParameterError::Device { vars, memory }.into());
+        let core = Core::new(self.optimizer, &self.buffers)?;
+        let device = core.device().clone();
+        let parameters = device.location();
+        if let Some(memory) = &self.memory
+            && memory.device().location() != parameters
+        {
+            let memory = memory.device().location();
+            return Err(ParameterError::Device { parameters, memory }.into());
         }
-        let or_default = |policy: Option<Box<dyn BatchPolicy>>| {
-            policy.unwrap_or_else(|| Box::new(Predictive::new()))
-        };
-        let mut policy = or_default(self.policy);
-        let evaluation = BatchProcessor::new(or_default(self.evaluation_policy))
-            .on(core.device())
-            .observers(self.observers.of(Task::Evaluation));
-        let evaluation = match &self.memory {
-            Some(memory) => evaluation.memory(memory),
-            None => evaluation,
-        };
+        let evaluation = self.observers.of(Task::Evaluation);
+        let mut engine = Engine::new(self.policy, device.clone(), self.observers);
+        let mut evaluation = Engine::new(self.evaluation_policy, device.clone(), evaluation);
+        engine.seed = self.seed;
         if let Some(memory) = &self.memory {
-            policy.prepare(&memory.surroundings());
+            engine.use_memory(memory);
+            evaluation.use_memory(memory);
         }
-        Ok(AdaptiveTrainer::from_parts(
-            core,
-            policy,
-            evaluation,
-            self.memory,
-            self.seed,
-            self.observers,
-        ))
+        let evaluation = BatchProcessor::from_engine(evaluation, Some(device));
+        Ok(AdaptiveTrainer::new(core, engine, evaluation))
     }
 }

@@ -1,39 +1,35 @@
-//! What both trainers share: one micro-batch, one update, and what is undone when either fails.
-
-use candle_core::{Device, Tensor, Var};
+use candle_core::{Device, Tensor};
 
 use super::accumulator::{Contribution, GradientAccumulator};
 use super::buffers::Buffers;
 use super::loss::Loss;
-use super::window::Window;
-use crate::batch::{Attempt, Batch, Failure, MicroBatch, run_phase};
-use crate::error::{Error, Holding, Phase, Result, UpdateInterrupted};
+use super::summary::UpdateSummary;
+use crate::batch::{Attempt, Batch, Failure, MicroBatch, Work};
+use crate::error::{Error, Holding, Phase, Remedy, Result, WindowLost};
 use crate::memory::{recover, unmask};
 use crate::optim::Commit;
 
+/// The state that a trainer's step changes, and how it is rolled back: accumulated gradients and named buffers.
 #[derive(Debug)]
 pub(super) struct Core<O> {
-    accumulator: GradientAccumulator,
-    optimizer: O,
-    /// The optimizer failed half-way: parameters and its state no longer belong together.
-    is_interrupted: bool,
+    pub(super) accumulator: GradientAccumulator<O>,
     buffers: Buffers,
     device: Device,
-    /// Updates applied.
+    /// Number of updates.
     pub(super) updates: u64,
+    /// Samples of earlier batches that were lost when a closure panicked, until that is reported.
+    lost: Option<usize>,
 }
 
 impl<O: Commit> Core<O> {
-    pub(super) fn new(vars: Vec<Var>, optimizer: O, buffers: &[Tensor]) -> Result<Self> {
-        let accumulator = GradientAccumulator::new(vars)?;
-        let device = accumulator.first_var().map(|var| var.device().clone());
+    pub(super) fn new(optimizer: O, buffers: &[Tensor]) -> Result<Self> {
+        let accumulator = GradientAccumulator::builder(optimizer).build()?;
         Ok(Self {
+            device: accumulator.device(),
             accumulator,
-            optimizer,
-            is_interrupted: false,
             buffers: Buffers::new(buffers)?,
-            device: device.unwrap_or(Device::Cpu),
             updates: 0,
+            lost: None,
         })
     }
 
@@ -41,62 +37,29 @@ impl<O: Commit> Core<O> {
         &self.device
     }
 
-    pub(super) fn optimizer(&self) -> &O {
-        &self.optimizer
-    }
-
-    pub(super) fn optimizer_mut(&mut self) -> &mut O {
-        &mut self.optimizer
-    }
-
-    pub(super) fn replace_optimizer(&mut self, optimizer: O) -> O {
-        self.is_interrupted = false;
-        std::mem::replace(&mut self.optimizer, optimizer)
-    }
-
-    /// Samples in the present window.
-    pub(super) fn samples(&self) -> usize {
-        self.accumulator.samples()
-    }
-
-    pub(super) fn set_buffers(&mut self, buffers: &[Tensor]) -> Result<()> {
-        self.buffers = Buffers::new(buffers)?;
-        self.buffers.save_step()
-    }
-
-    pub(super) fn into_optimizer(self) -> O {
-        self.optimizer
-    }
-
-    pub(super) fn unreached(&self) -> Vec<Var> {
-        self.accumulator.unreached()
-    }
-
-    /// Keeps what the named buffers hold, for [`restore_buffers`](Self::restore_buffers).
-    pub(super) fn save_buffers(&self) -> Result<()> {
-        self.buffers.save_step()
-    }
-
-    pub(super) fn restore_buffers(&self) -> Result<()> {
-        self.buffers.restore_step()
-    }
-
-    /// Begins an empty window, unless an interrupted update forbids any other.
+    /// Prepares for a batch, which may be the first one of a window.
     pub(super) fn begin(&mut self) -> Result<()> {
-        self.refuse_if_interrupted()?;
-        self.accumulator.reset();
-        self.buffers.save_step()
-    }
-
-    pub(super) fn refuse_if_interrupted(&self) -> Result<()> {
-        match self.is_interrupted {
-            true => Err(UpdateInterrupted { reason: None }.into()),
-            false => Ok(()),
+        self.report_lost()?;
+        self.accumulator.begin()?;
+        match self.accumulator.samples() {
+            0 => self.buffers.save_window(),
+            _ => Ok(()),
         }
     }
 
-    /// Computes one micro-batch and adds its gradients to the window, or leaves everything as it was.
-    pub(super) fn micro_batch<'b, B, L>(
+    /// Reports once that a panic lost earlier batches.
+    pub(super) fn report_lost(&mut self) -> Result<()> {
+        match self.lost.take() {
+            Some(samples) => {
+                let reason = candle_core::Error::Msg("the closure panicked".to_owned());
+                Err(WindowLost::new(samples, reason.into()).into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Processes one micro-batch and adds its gradients, or leaves everything as it was.
+    fn micro_batch<'b, B, L>(
         &mut self,
         attempt: &Attempt<'_>,
         batch: &'b B,
@@ -107,27 +70,27 @@ impl<O: Commit> Core<O> {
         L: Into<Loss>,
     {
         self.buffers.save_micro_batch()?;
-        // A `WindowLost` from within the closure is some other accumulator's and says nothing about this one.
+        // A `WindowLost` from within the closure belongs to another accumulator and says nothing about this one.
         let failure = match self.contribution(attempt, batch, f) {
-            Err(error) => Failure::MicroBatch(error.holding(|| self.held())),
-            Ok(contribution) => match attempt.phase(Phase::Accumulate, || {
+            Err(error) => Failure::MicroBatch(error),
+            Ok(contribution) => match attempt.observe(Phase::Accumulate, || {
                 self.accumulator.accumulate(contribution)
             }) {
                 Ok(()) => return Ok(()),
-                Err(error @ Error::WindowLost(_)) => Failure::Everything(error),
-                Err(error) => Failure::MicroBatch(error.holding(|| self.held())),
+                Err(error @ Error::WindowLost(_)) => Failure::Batch(error),
+                Err(error) => Failure::MicroBatch(error),
             },
         };
         let restored = match failure {
-            Failure::Everything(_) => self.buffers.restore_step(),
+            Failure::Batch(_) => self.buffers.restore_window(),
             _ => self.buffers.restore_micro_batch(),
         };
         match restored {
             Ok(()) => Err(failure),
             Err(restore) => {
-                report_unrestored(&restore);
+                log_unrestored(&restore);
                 Err(Failure::Final(match failure.into_error() {
-                    // With the device lost, what the window held is the least that is.
+                    // A lost device matters more than the lost window.
                     Error::WindowLost(lost) if matches!(lost.reason, Error::DeviceFault(_)) => {
                         lost.reason
                     }
@@ -149,86 +112,174 @@ impl<O: Commit> Core<O> {
     {
         let samples = attempt.micro.samples.clone();
         let size = samples.len();
-        let slice = attempt.phase(Phase::Transfer, || {
-            run_phase(Phase::Transfer, || batch.slice(samples))
-        })?;
-        let loss = attempt.phase(Phase::Forward, || {
-            run_phase(Phase::Forward, || f(slice, &attempt.micro))
-        })?;
-        let loss: Loss = loss.into();
-        // The backward pass takes more than the forward pass left, so this is the moment to stop.
+        let slice = attempt.run(Phase::Transfer, || batch.slice(samples))?;
+        let loss: Loss = attempt
+            .run(Phase::Forward, || f(slice, &attempt.micro))?
+            .into();
+        // The backward pass needs more memory than the forward pass left, so this is the moment to stop.
         attempt.end_forward()?;
-        let scale = |loss: &Tensor| self.optimizer.scale_loss(loss);
-        let contribution = attempt.phase(Phase::Backward, || {
-            self.accumulator.differentiate(loss, size, scale)
+        let contribution = attempt.observe(Phase::Backward, || {
+            self.accumulator.differentiate(loss, size)
         })?;
         if size == 1 {
-            // A larger micro-batch that went over a soft limit is kept and the next one is smaller; here none can be.
-            attempt
-                .check()
-                .map_err(|error| error.in_phase(Phase::Backward))?;
+            // A larger micro-batch that went over a soft limit is kept and the next one is smaller; this one cannot be.
+            attempt.check(Phase::Backward)?;
         }
         Ok(contribution)
     }
 
-    /// Applies the window's update; `None` where nothing in it weighed anything.
-    pub(super) fn commit(&mut self) -> Result<Option<Window>> {
-        let flushed = match self.accumulator.flush(&mut self.optimizer) {
-            // The window is untouched. The graph is gone and the device at rest, so once more may do.
+    /// Applies the update; `None` if nothing had weight.
+    pub(super) fn update(&mut self) -> Result<Option<UpdateSummary>> {
+        let updated = match self.accumulator.update() {
+            // Nothing has changed. The graph is gone and the device is idle, so a second attempt may succeed.
             Err(Error::ResourceExhausted(_)) => {
                 recover(&self.device)?;
-                self.accumulator.flush(&mut self.optimizer)
+                self.accumulator.update()
             }
-            flushed => flushed,
+            updated => updated,
         };
-        let flushed = flushed.map_err(|error| unmask(error, &self.device).holding(|| self.held()));
-        match &flushed {
-            Ok(Some(_)) => {
-                self.updates += 1;
-                if self.updates == 1 {
-                    self.warn_of_unreached();
-                }
+        let updated = updated.map_err(|error| unmask(error, &self.device))?;
+        if updated.is_some() {
+            self.updates += 1;
+            if self.updates == 1 {
+                self.warn_of_unreached();
             }
-            Ok(None) => {}
-            // The window is emptied when the optimizer may have moved something, and only then.
-            Err(_) => self.is_interrupted = self.accumulator.samples() == 0,
         }
-        flushed
+        Ok(updated)
     }
 
-    /// What of the memory is the model's own.
-    fn held(&self) -> Vec<Holding> {
+    /// Returns the memory held by what is trained.
+    pub(super) fn held(&self) -> Vec<Holding> {
         let (parameters, gradients) = self.accumulator.bytes();
-        let known = [
+        let held = [
             ("parameters", Some(parameters)),
             ("accumulated gradients", Some(gradients)),
-            ("optimizer state", self.optimizer.state_bytes()),
+            ("optimizer state", self.accumulator.optimizer().state_bytes()),
         ];
-        let known = known.into_iter();
+        let known = held.into_iter();
         known
             .filter_map(|(what, bytes)| Some(Holding::new(what, bytes?)))
             .collect()
     }
 
-    /// Leaves no trace of the window. That it cannot is told to `tracing`: the caller has the error that led here to return.
+    /// Drops the window and restores the buffers. A failure to do so is logged: the caller already returns an error.
     pub(super) fn abandon(&mut self) {
         self.accumulator.reset();
-        if let Err(restore) = self.buffers.restore_step() {
-            report_unrestored(&restore);
+        if let Err(restore) = self.buffers.restore_window() {
+            log_unrestored(&restore);
         }
     }
 
+    /// Rolls back a batch that ended before it was finished, and returns how many samples of earlier batches were lost with
+    /// it: means cannot be taken apart, so if anything of the batch was added the whole window is dropped.
+    pub(super) fn roll_back(&mut self, earlier: usize) -> usize {
+        match self.accumulator.samples() == earlier {
+            true => 0,
+            false => {
+                self.abandon();
+                earlier
+            }
+        }
+    }
+
+    /// Runs `f` and restores the buffers afterwards, also if it panics.
+    pub(super) fn without_traces<T>(&mut self, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        struct Restore<'a>(&'a Buffers);
+        impl Drop for Restore<'_> {
+            fn drop(&mut self) {
+                if let Err(restore) = self.0.restore_micro_batch() {
+                    log_unrestored(&restore);
+                }
+            }
+        }
+        self.buffers.save_micro_batch()?;
+        let _restore = Restore(&self.buffers);
+        f()
+    }
+
     fn warn_of_unreached(&self) {
-        for var in self.unreached() {
+        for parameter in self.accumulator.unreached() {
             tracing::warn!(
-                shape = ?var.shape(),
-                id = ?var.id(),
-                "a Var received no gradient in the first update: it is unused, or cut off by an operation without a backward pass"
+                parameter = parameter.name,
+                shape = ?parameter.var.shape(),
+                "a parameter received no gradient in the first update: it is unused, or an operation without a backward pass cuts it off"
             );
         }
     }
 }
 
-fn report_unrestored(error: &Error) {
-    tracing::error!(%error, "named buffers could not be restored and may hold traces of a failed micro-batch");
+fn log_unrestored(error: &Error) {
+    tracing::error!(%error, "named buffers could not be restored and may contain traces of a failed micro-batch");
+}
+
+/// A batch whose micro-batches are accumulated. Dropping it before [`finish`](Self::finish), as a panic in the closure does,
+/// rolls it back.
+pub(super) struct Accumulation<'s, 'b, O: Commit, B: ?Sized, F> {
+    core: &'s mut Core<O>,
+    batch: &'b B,
+    f: F,
+    /// Samples that the window held before.
+    earlier: usize,
+    is_finished: bool,
+}
+
+impl<'s, 'b, O: Commit, B: ?Sized, F> Accumulation<'s, 'b, O, B, F> {
+    pub(super) fn new(core: &'s mut Core<O>, batch: &'b B, f: F) -> Self {
+        let earlier = core.accumulator.samples();
+        Self {
+            core,
+            batch,
+            f,
+            earlier,
+            is_finished: false,
+        }
+    }
+
+    /// Keeps what was accumulated, or rolls it back after an error.
+    pub(super) fn finish<T>(mut self, result: Result<T>) -> Result<T> {
+        self.is_finished = true;
+        let earlier = self.earlier;
+        result.map_err(|error| match (self.core.roll_back(earlier), error) {
+            (0, error) | (_, error @ Error::WindowLost(_)) => error,
+            (samples, reason) => WindowLost::new(samples, reason).into(),
+        })
+    }
+}
+
+impl<O: Commit, B: ?Sized, F> Drop for Accumulation<'_, '_, O, B, F> {
+    fn drop(&mut self) {
+        if self.is_finished {
+            return;
+        }
+        if let Err(restore) = self.core.buffers.restore_micro_batch() {
+            log_unrestored(&restore);
+        }
+        let lost = self.core.roll_back(self.earlier);
+        self.core.lost = (lost > 0).then_some(lost);
+    }
+}
+
+impl<'b, O, B, F, L> Work for Accumulation<'_, 'b, O, B, F>
+where
+    O: Commit,
+    B: Batch + ?Sized,
+    F: FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
+    L: Into<Loss>,
+{
+    fn micro_batch(&mut self, attempt: &Attempt<'_>) -> Result<(), Failure> {
+        let failed = self.core.micro_batch(attempt, self.batch, &mut self.f);
+        failed.map_err(|failure| match failure {
+            // Earlier batches are not here to be processed again.
+            Failure::Batch(error) if self.earlier > 0 => Failure::Final(error),
+            failure => failure,
+        })
+    }
+
+    fn held(&self) -> Vec<Holding> {
+        self.core.held()
+    }
+
+    fn remedies(&self) -> Vec<Remedy> {
+        self.core.accumulator.optimizer().remedies()
+    }
 }

@@ -1,4 +1,4 @@
-//! Who drives: gradient accumulation and training steps that survive exhaustion.
+//! Gradient accumulation, and training steps that survive exhaustion.
 
 mod accumulating;
 mod accumulator;
@@ -9,14 +9,17 @@ mod core;
 mod explanation;
 mod loss;
 mod report;
+mod slots;
 mod state;
-mod window;
+mod step_loss;
+mod summary;
 
-pub use accumulating::AccumulatingTrainer;
-pub use accumulator::GradientAccumulator;
+pub use accumulating::{AccumulatingTrainer, AccumulatingTrainerBuilder};
+pub use accumulator::{GradientAccumulator, GradientAccumulatorBuilder};
 pub use adaptive::AdaptiveTrainer;
 pub use builder::AdaptiveTrainerBuilder;
 pub use explanation::Explanation;
-pub use loss::{Loss, StepLoss};
+pub use loss::Loss;
 pub use report::StepReport;
-pub use window::Window;
+pub use step_loss::StepLoss;
+pub use summary::UpdateSummary;

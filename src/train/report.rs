@@ -1,19 +1,20 @@
 use std::fmt;
 
-use super::loss::StepLoss;
-use super::window::Window;
+use super::step_loss::StepLoss;
+use super::summary::UpdateSummary;
 use crate::batch::{Event, Outcome};
 use crate::memory::Bytes;
 
-/// What one step did. `{}` is one line, and reads the loss.
+/// The result of a step. `{}` is one line, and reads the loss.
 ///
 /// ```
-/// # use candle_core::{Device, Tensor, Var};
-/// # use candle_headroom::{AdaptiveTrainer, Sgd};
-/// # let w = Var::new(&[0f32], &Device::Cpu)?;
-/// # let optimizer = Sgd::new_lr(vec![w.clone()], 0.1)?;
-/// # let mut trainer = AdaptiveTrainer::builder(vec![w.clone()], optimizer).build()?;
-/// # let x = Tensor::new(&[1f32, 2., 3.], &Device::Cpu)?;
+/// use candle_core::{Device, Tensor, Var};
+/// use candle_headroom::{AdaptiveTrainer, Sgd};
+///
+/// let w = Var::new(&[0f32], &Device::Cpu)?;
+/// let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.1).build()?;
+/// let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+/// let x = Tensor::new(&[1f32, 2., 3.], &Device::Cpu)?;
 /// let report = trainer.step(&x, |x, _| x.broadcast_sub(&w)?.sqr()?.mean_all())?;
 /// assert_eq!((report.samples, report.retries), (3, 0));
 /// assert_eq!(report.to_string(), "step 1: loss 4.6667, 3 samples in 1 micro-batch of 3, peak n/a");
@@ -22,23 +23,23 @@ use crate::memory::Bytes;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct StepReport {
-    /// Which update this is, counted from 1; the number of updates so far where none was applied.
+    /// The number of the update, counted from 1; without an update, the number of updates so far.
     pub step: u64,
-    /// Samples in it, each counted once.
+    /// Number of samples, each counted once.
     pub samples: usize,
-    /// The finished micro-batches' sizes, in order. The same sizes again, from the same state, give the same bits on the CPU.
+    /// Sizes of the finished micro-batches, in order. The same sizes from the same state give the same bits on the CPU.
     pub sizes: Vec<usize>,
-    /// How many micro-batches did not fit and were tried again.
+    /// Number of micro-batches that did not fit and were tried again.
     pub retries: usize,
-    /// How many samples were computed again because of that.
+    /// Number of samples that were computed again.
     pub recomputed: usize,
-    /// What happened to the micro-batch size.
+    /// Changes of the micro-batch size, and retries.
     pub events: Vec<Event>,
-    /// The highest use of memory during the step, in bytes, the optimizer's included; `None` where the trainer was given no
-    /// memory or nobody counts.
+    /// The highest use of memory during the step, the update included, in bytes; `None` without a memory that counts.
     pub peak: Option<u64>,
-    /// Whether an update was applied; not, where all losses weighed 0.
-    pub updated: bool,
+    /// Whether parameters changed: `Some(false)` if all losses had weight 0 or the optimizer skipped a gradient that is not
+    /// finite; `None` if only the device knows, and nothing waited for it.
+    pub updated: Option<bool>,
     /// The loss, on the device until it is read.
     pub loss: StepLoss,
 }
@@ -46,11 +47,11 @@ pub struct StepReport {
 impl StepReport {
     pub(super) fn new(
         step: u64,
-        window: Option<Window>,
+        summary: Option<UpdateSummary>,
         outcome: Outcome,
         peak: Option<u64>,
     ) -> Self {
-        let updated = window.is_some();
+        let updated = (summary.as_ref()).map_or(Some(false), |summary| summary.updated);
         Self {
             step,
             samples: outcome.sizes.iter().sum(),
@@ -60,11 +61,11 @@ impl StepReport {
             events: outcome.events,
             peak,
             updated,
-            loss: window.unwrap_or_default().loss,
+            loss: summary.unwrap_or_default().loss,
         }
     }
 
-    /// The largest micro-batch of the step, in samples.
+    /// Returns the size of the largest micro-batch, in samples.
     pub fn micro_batch(&self) -> usize {
         self.sizes.iter().copied().max().unwrap_or_default()
     }
@@ -91,7 +92,7 @@ impl fmt::Display for StepReport {
             1 => write!(f, ", 1 retry ({} samples again)", self.recomputed)?,
             retries => write!(f, ", {retries} retries ({} samples again)", self.recomputed)?,
         }
-        if !self.updated {
+        if self.updated == Some(false) {
             f.write_str(", no update")?;
         }
         write!(f, ", peak {}", Bytes(self.peak))
