@@ -1,5 +1,4 @@
 use std::cell::Cell;
-use std::time::Duration;
 
 use bytesize::ByteSize;
 
@@ -44,14 +43,13 @@ impl Attempt<'_> {
         self.observers.phase(self.micro.step, phase, memory, work)
     }
 
-    pub(super) fn completed(&self, elapsed: Option<Duration>) -> Completed {
+    pub(super) fn completed(&self) -> Completed {
         Completed {
             size: self.micro.samples.len(),
             before: self.memory.as_ref().and_then(|(_, scope)| scope.start()),
             peak: self.memory.as_ref().and_then(|(_, scope)| scope.peak()),
             limit: self.memory.as_ref().and_then(|(memory, _)| memory.limit()),
             forward_peak: self.forward_peak.get(),
-            elapsed,
         }
     }
 

@@ -123,13 +123,16 @@ impl Drive<'_> {
             let (error, lost) = match work(&current) {
                 Ok(()) => {
                     let elapsed = began.zip(self.clock()?).map(|(began, now)| now - began);
-                    let completed = current.completed(elapsed);
+                    let completed = current.completed();
                     self.observers.tell(&Moment::MicroBatchEnded {
                         task: self.observers.task,
                         micro: &current.micro,
                         completed: &completed,
                     });
                     self.proven.note(&completed);
+                    if let Some(elapsed) = elapsed {
+                        self.policy.timed(&batch.part(size), elapsed);
+                    }
                     self.finish(&completed, remaining, &mut outcome);
                     done += size;
                     (attempt, below) = (0, usize::MAX);
@@ -152,7 +155,9 @@ impl Drive<'_> {
                 again = Some(size);
                 size
             } else {
-                self.policy.failed(&Failed::new(size, &exhausted));
+                let is_passing = matches!(exhausted.cause, Cause::Neighbour | Cause::Fragmented);
+                self.policy
+                    .failed(&Failed::new(size, &exhausted).passing(is_passing));
                 self.size(remaining)?
             };
             if !retry_same && to >= size {

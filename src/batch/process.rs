@@ -142,17 +142,17 @@ impl BatchProcessor {
         self.policy.plan()
     }
 
-    /// What its policy has learned, for [`restore`](Self::restore) in another run; `None` where there is nothing to keep.
-    pub fn save(&self) -> Option<String> {
-        self.policy.save()
+    /// Returns what its policy has learned, for [`load_state`](Self::load_state) in another run; `None` if it keeps nothing.
+    pub fn state(&self) -> Option<String> {
+        self.policy.state()
     }
 
-    /// Goes on from what another run has learned.
+    /// Continues from the [`state`](Self::state) of another run.
     ///
     /// # Errors
-    /// [`PolicyError::Saved`] for what this policy has not saved; nothing has changed then.
-    pub fn restore(&mut self, saved: &str) -> Result<()> {
-        self.policy.restore(saved)
+    /// [`PolicyError::Saved`] if `state` is not a state of this policy; nothing has changed then.
+    pub fn load_state(&mut self, state: &str) -> Result<()> {
+        self.policy.load_state(state)
     }
 
     /// Tells `observer` what happens; several may be given.

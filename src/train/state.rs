@@ -37,8 +37,8 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// ```
     pub fn learned(&self) -> BTreeMap<String, String> {
         let learned = [
-            (TRAINING, self.policy.save()),
-            (EVALUATION, self.evaluation.save()),
+            (TRAINING, self.policy.state()),
+            (EVALUATION, self.evaluation.state()),
         ];
         let learned = learned.into_iter();
         learned
@@ -56,10 +56,10 @@ impl<O: Commit> AdaptiveTrainer<O> {
             }
         };
         if let Some(words) = learned.get(TRAINING) {
-            warn(self.policy.restore(words));
+            warn(self.policy.load_state(words));
         }
         if let Some(words) = learned.get(EVALUATION) {
-            warn(self.evaluation.restore(words));
+            warn(self.evaluation.load_state(words));
         }
     }
 }
