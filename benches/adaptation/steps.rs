@@ -48,7 +48,10 @@ pub fn step(policy: &mut dyn BatchPolicy, device: &mut Device) -> Step {
         completed.peak = Some(peak);
         let forward = device.forward(size);
         completed.forward_peak = (now.in_use.zip(forward)).map(|(before, own)| before + own);
-        completed.elapsed = device.seconds(size).map(Duration::from_secs_f64);
+        if let Some(seconds) = device.seconds(size) {
+            let micro_batch = Extent::new(size, cost.div_ceil(total) * size);
+            policy.timed(&micro_batch, Duration::from_secs_f64(seconds));
+        }
         policy.succeeded(&completed);
         step.sizes.push(size);
         done += size;

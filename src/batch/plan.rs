@@ -64,6 +64,57 @@ pub enum Reason {
     Allowed,
 }
 
+impl Plan {
+    /// Creates a plan that states no numbers: the whole batch is used, for `reason`.
+    pub fn new(reason: Reason) -> Self {
+        Self {
+            base: None,
+            each: None,
+            each_forward: None,
+            room: None,
+            fits: None,
+            using: None,
+            reason,
+        }
+    }
+
+    /// Sets [`base`](Self::base), in bytes.
+    pub fn base(mut self, bytes: u64) -> Self {
+        self.base = Some(bytes);
+        self
+    }
+
+    /// Sets [`each`](Self::each), in bytes.
+    pub fn each(mut self, bytes: u64) -> Self {
+        self.each = Some(bytes);
+        self
+    }
+
+    /// Sets [`each_forward`](Self::each_forward), in bytes.
+    pub fn each_forward(mut self, bytes: u64) -> Self {
+        self.each_forward = Some(bytes);
+        self
+    }
+
+    /// Sets [`room`](Self::room), in bytes.
+    pub fn room(mut self, bytes: u64) -> Self {
+        self.room = Some(bytes);
+        self
+    }
+
+    /// Sets [`fits`](Self::fits), in samples.
+    pub fn fits(mut self, samples: usize) -> Self {
+        self.fits = Some(samples);
+        self
+    }
+
+    /// Sets [`using`](Self::using), in samples.
+    pub fn using(mut self, samples: usize) -> Self {
+        self.using = Some(samples);
+        self
+    }
+}
+
 impl Reason {
     const ALL: [Self; 7] = [
         Self::Unbounded,

@@ -4,15 +4,16 @@ use std::time::Duration;
 use super::Plan;
 use crate::error::{MemoryReading, PolicyError, ResourceExhausted, Result};
 
-/// Decides how large micro-batches are; [what happens on failure](crate::AdaptiveTrainer) is not its business.
+/// Decides how large micro-batches are.
 ///
-/// It is told what each micro-batch took and which ones failed, and answers with a size. It lives as long as its trainer,
-/// so what it learns in one step serves the next.
+/// A policy is informed of each micro-batch that finished or failed, and returns the size of the next one. It lives as long
+/// as its trainer, so what it learns in one step serves the next. What happens to a failed micro-batch is decided by
+/// [the trainer](crate::AdaptiveTrainer).
 ///
 /// ```
-/// use candle_headroom::{BatchPolicy, Failed};
+/// use candle_headroom::batch::{BatchPolicy, Failed};
 ///
-/// /// Takes nine tenths whenever something does not fit, as Accelerate's `find_executable_batch_size` does.
+/// /// Takes nine tenths of a size that did not fit, as Accelerate's `find_executable_batch_size` does.
 /// #[derive(Debug)]
 /// struct NineTenths {
 ///     size: usize,
@@ -32,54 +33,63 @@ use crate::error::{MemoryReading, PolicyError, ResourceExhausted, Result};
 /// assert_eq!(policy.size(100), 100);
 /// ```
 pub trait BatchPolicy: Debug + Send {
-    /// The size of the next micro-batch, in samples, with `remaining` samples (at least 1) left of the batch.
+    /// Returns the size of the next micro-batch, in samples, with `remaining` samples (at least 1) left in the batch.
     ///
-    /// It lies between 1 and `remaining`; anything else ends the step with a [`PolicyError`]. It must not change between
-    /// calls unless one of the other methods was called.
+    /// Values outside `1..=remaining` are clamped. The result must not change between calls unless another method was
+    /// called in between.
     fn size(&self, remaining: usize) -> usize;
 
-    /// A batch is about to be cut, or to be cut anew: what it holds.
+    /// Called before a batch is cut into micro-batches, and again when it is restarted.
     fn begin(&mut self, batch: &Extent) {
         let _ = batch;
     }
 
-    /// A micro-batch is about to begin: what is in use and allowed now. Only called where a memory was given.
+    /// Called before each micro-batch with the memory in use and the limit. Not called without a
+    /// [`DeviceMemory`](crate::DeviceMemory).
     fn prepare(&mut self, now: &MemoryReading) {
         let _ = now;
     }
 
-    /// A micro-batch is finished.
+    /// Called after a micro-batch finished.
     fn succeeded(&mut self, completed: &Completed) {
         let _ = completed;
     }
 
-    /// A micro-batch did not fit. If [`size`](Self::size) then answers with as much as failed, or more, the failure is
-    /// final.
+    /// Called after a micro-batch did not fit. If [`size`](Self::size) then returns as many samples as failed, or more,
+    /// the failure is final.
     fn failed(&mut self, failed: &Failed<'_>);
 
-    /// Whether it is worth waiting for a device that works asynchronously, before and after the next micro-batch, so that
-    /// [`Completed::elapsed`] says how long that one took.
+    /// Returns whether the next micro-batch is to be timed. On an asynchronous device nothing is timed otherwise.
     fn wants_time(&self) -> bool {
         false
     }
 
-    /// What it believes and why, where it can tell.
+    /// Called once the time that a micro-batch took on the device is known.
+    ///
+    /// On the CPU this happens just before [`succeeded`](Self::succeeded). On an asynchronous device nothing waits for the
+    /// time: it may arrive several micro-batches or batches later, in another order, or never.
+    fn timed(&mut self, micro_batch: &Extent, elapsed: Duration) {
+        let _ = (micro_batch, elapsed);
+    }
+
+    /// Returns what the policy has learned and why it uses its size, if it can tell.
     fn plan(&self) -> Option<Plan> {
         None
     }
 
-    /// What it has learned, as words that [`restore`](Self::restore) understands; `None` where there is nothing to keep.
-    fn save(&self) -> Option<String> {
+    /// Returns what the policy has learned, for [`load_state`](Self::load_state) in another run; `None` if it keeps
+    /// nothing.
+    fn state(&self) -> Option<String> {
         None
     }
 
-    /// Goes on from what another run has learned.
+    /// Continues from the [`state`](Self::state) of another run.
     ///
     /// # Errors
-    /// [`PolicyError::Saved`] for words that it has not written; nothing has changed then.
-    fn restore(&mut self, saved: &str) -> Result<()> {
-        let _ = saved;
-        let what = "what another policy has learned";
+    /// [`PolicyError::Saved`] if `state` is not a state of this policy; nothing has changed then.
+    fn load_state(&mut self, state: &str) -> Result<()> {
+        let _ = state;
+        let what = "a policy that keeps no state";
         Err(PolicyError::Saved { what }.into())
     }
 }
@@ -111,25 +121,30 @@ impl<P: BatchPolicy + ?Sized> BatchPolicy for Box<P> {
         (**self).wants_time()
     }
 
+    fn timed(&mut self, micro_batch: &Extent, elapsed: Duration) {
+        (**self).timed(micro_batch, elapsed);
+    }
+
     fn plan(&self) -> Option<Plan> {
         (**self).plan()
     }
 
-    fn save(&self) -> Option<String> {
-        (**self).save()
+    fn state(&self) -> Option<String> {
+        (**self).state()
     }
 
-    fn restore(&mut self, saved: &str) -> Result<()> {
-        (**self).restore(saved)
+    fn load_state(&mut self, state: &str) -> Result<()> {
+        (**self).load_state(state)
     }
 }
 
-/// What a batch, or a part of one, holds.
+/// Number of samples in a batch or micro-batch, and their total cost.
 ///
 /// ```
-/// use candle_headroom::{BatchPolicy, Extent, Predictive};
+/// use candle_headroom::Predictive;
+/// use candle_headroom::batch::{BatchPolicy, Extent};
 ///
-/// // What a test of a policy tells it: 64 texts of 128 tokens.
+/// // A batch of 64 texts of 128 tokens.
 /// let mut policy = Predictive::new();
 /// policy.begin(&Extent::new(64, 64 * 128));
 /// assert_eq!(policy.size(64), 64); // nothing bounds it
@@ -137,30 +152,34 @@ impl<P: BatchPolicy + ?Sized> BatchPolicy for Box<P> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Extent {
-    /// Its samples.
+    /// Number of samples.
     pub samples: usize,
-    /// What memory grows with: see [`Batch::cost`](crate::Batch::cost).
+    /// Total cost, the quantity that memory grows with: see [`Batch::cost`](crate::Batch::cost).
     pub cost: usize,
 }
 
 impl Extent {
-    /// So many samples that cost so much.
+    /// Creates the extent of `samples` samples that cost `cost` in total.
     pub fn new(samples: usize, cost: usize) -> Self {
         Self { samples, cost }
     }
 
-    /// The cost of one sample; at least 1.
+    /// The cost of one sample, rounded up; at least 1.
     pub(super) fn each(&self) -> usize {
         self.cost.div_ceil(self.samples.max(1)).max(1)
     }
+
+    /// A micro-batch of `samples` samples of this batch, each at the batch's mean cost.
+    pub(super) fn part(&self, samples: usize) -> Self {
+        Self::new(samples, self.each().saturating_mul(samples))
+    }
 }
 
-/// What a finished micro-batch took. Bytes are `None` where nobody counts.
+/// A finished micro-batch. Bytes are `None` where memory is not measured.
 ///
 /// ```
-/// use candle_headroom::{BatchPolicy, Completed, Halving};
+/// use candle_headroom::batch::{BatchPolicy, Completed, Halving};
 ///
-/// // What a test of a policy tells it.
 /// let mut completed = Completed::new(1);
 /// (completed.before, completed.peak, completed.limit) = (Some(100), Some(130), Some(200));
 /// let mut policy = Halving::from_one();
@@ -170,23 +189,20 @@ impl Extent {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Completed {
-    /// Its samples.
+    /// Number of samples.
     pub size: usize,
     /// Bytes in use before it began.
     pub before: Option<u64>,
-    /// The highest use while it ran, in bytes.
+    /// Peak use while it ran, in bytes.
     pub peak: Option<u64>,
     /// The limit in force, in bytes.
     pub limit: Option<u64>,
-    /// The highest use until the forward pass was over, in bytes.
+    /// Peak use until the end of the forward pass, in bytes.
     pub forward_peak: Option<u64>,
-    /// How long it took; `None` on a device that works asynchronously, where nobody knows without waiting, unless the
-    /// policy [asked for that](BatchPolicy::wants_time).
-    pub elapsed: Option<Duration>,
 }
 
 impl Completed {
-    /// A micro-batch of `size` samples of which nothing else is known.
+    /// Creates a micro-batch of `size` samples, with no measurements.
     pub fn new(size: usize) -> Self {
         Self {
             size,
@@ -194,11 +210,10 @@ impl Completed {
             peak: None,
             limit: None,
             forward_peak: None,
-            elapsed: None,
         }
     }
 
-    /// Whether it went over the limit. Its work is kept all the same.
+    /// Returns whether the peak exceeded the limit. The work is kept all the same.
     pub fn is_over_limit(&self) -> bool {
         matches!((self.peak, self.limit), (Some(peak), Some(limit)) if peak > limit)
     }
@@ -207,7 +222,9 @@ impl Completed {
 /// A micro-batch that did not fit.
 ///
 /// ```
-/// use candle_headroom::{BatchPolicy, Cause, Failed, Halving, Resource, ResourceExhausted};
+/// use candle_headroom::batch::{BatchPolicy, Failed, Halving};
+/// use candle_headroom::ResourceExhausted;
+/// use candle_headroom::error::{Cause, Resource};
 ///
 /// let exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::DeviceFull);
 /// let mut policy = Halving::from_whole_batch();
@@ -217,15 +234,28 @@ impl Completed {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Failed<'a> {
-    /// Its samples.
+    /// Number of samples.
     pub size: usize,
-    /// What ran out, when, and why.
+    /// What ran out, in which phase, and why.
     pub exhausted: &'a ResourceExhausted,
+    /// Whether the cause may go away by itself: other users held the memory, or it was fragmented. A policy should not
+    /// avoid the size for long.
+    pub is_passing: bool,
 }
 
 impl<'a> Failed<'a> {
-    /// A micro-batch of `size` samples that failed with `exhausted`.
+    /// Creates the failure of a micro-batch of `size` samples with `exhausted`, caused by its own size.
     pub fn new(size: usize, exhausted: &'a ResourceExhausted) -> Self {
-        Self { size, exhausted }
+        Self {
+            size,
+            exhausted,
+            is_passing: false,
+        }
+    }
+
+    /// Sets [`is_passing`](Self::is_passing).
+    pub fn passing(mut self, is_passing: bool) -> Self {
+        self.is_passing = is_passing;
+        self
     }
 }

@@ -115,7 +115,7 @@ fn another_models_state_does_no_harm() {
         device.step(&mut first, 256, 1, |size| (size as u64) << 20);
     }
     let mut resumed = Predictive::new();
-    resumed.restore(&first.save().unwrap()).unwrap();
+    resumed.load_state(&first.state().unwrap()).unwrap();
     let sizes = device.step(&mut resumed, 256, 1, |size| (10 * size as u64) << 20);
     assert!(device.over <= 1., "{} {sizes:?}", device.over);
     assert!(
@@ -172,7 +172,8 @@ fn what_was_timed_on_small_batches_does_not_bind_large_ones() {
         (completed.before, completed.limit) = (Some(0), Some(1 << 40));
         completed.peak = Some(1000 + 10 * size as u64);
         let rate = if size >= 64 { 1. } else { 1.5 };
-        completed.elapsed = Some(Duration::from_secs_f64(size as f64 * rate * 1e-3));
+        let elapsed = Duration::from_secs_f64(size as f64 * rate * 1e-3);
+        policy.timed(&Extent::new(size, size), elapsed);
         policy.succeeded(&completed);
         (size, policy.plan().unwrap().reason)
     };

@@ -18,11 +18,11 @@ fn a_resumed_run_knows_what_the_first_one_learned() {
     };
     let mut first = Predictive::new();
     run(&mut first, &mut Device::new(&curve, 1), 20);
-    let saved = first.save().unwrap();
+    let saved = first.state().unwrap();
 
     let mut resumed = Predictive::new();
-    resumed.restore(&saved).unwrap();
-    assert_eq!(resumed.save().unwrap(), saved);
+    resumed.load_state(&saved).unwrap();
+    assert_eq!(resumed.state().unwrap(), saved);
     let steps = run(&mut resumed, &mut Device::new(&curve, 2), 2);
     assert_eq!(failures(&steps), 0);
     assert_eq!(
@@ -43,7 +43,7 @@ fn a_resumed_run_without_a_limit_keeps_what_was_learned() {
         5,
     );
     let mut resumed = Predictive::new();
-    resumed.restore(&first.save().unwrap()).unwrap();
+    resumed.load_state(&first.state().unwrap()).unwrap();
     let before = resumed.model().clone();
     resumed.begin(&Extent::new(1024, 1024 * 100));
     let mut completed = Completed::new(256);
@@ -63,7 +63,9 @@ fn what_it_saves_it_can_restore() {
     (exhausted.bytes.in_use, exhausted.bytes.limit) = (Some(1000), Some(1000));
     policy.begin(&Extent::new(1, 100));
     policy.failed(&Failed::new(1, &exhausted));
-    Predictive::new().restore(&policy.save().unwrap()).unwrap();
+    Predictive::new()
+        .load_state(&policy.state().unwrap())
+        .unwrap();
     // Costs without end.
     let mut policy = Predictive::new();
     for samples in [2, usize::MAX] {
@@ -74,7 +76,9 @@ fn what_it_saves_it_can_restore() {
         policy.succeeded(&completed);
         policy.failed(&Failed::new(2, &exhausted));
     }
-    Predictive::new().restore(&policy.save().unwrap()).unwrap();
+    Predictive::new()
+        .load_state(&policy.state().unwrap())
+        .unwrap();
 }
 
 proptest! {
@@ -104,10 +108,10 @@ proptest! {
                 completed.peak = Some(400 + bytes);
                 policy.succeeded(&completed);
             }
-            let saved = policy.save().unwrap();
+            let saved = policy.state().unwrap();
             let mut resumed = Predictive::new();
-            resumed.restore(&saved).unwrap();
-            prop_assert_eq!(resumed.save().unwrap(), saved);
+            resumed.load_state(&saved).unwrap();
+            prop_assert_eq!(resumed.state().unwrap(), saved);
         }
     }
 }
@@ -143,7 +147,7 @@ fn bad_input_is_named() {
         "predictive 1\n1 - 0 -;0 0 false;0 0 false",
         "predictive 1\n1 - 0 - - - - 7;0 0 false;0 0 false",
     ] {
-        let Err(Error::Policy(error)) = policy.restore(words) else {
+        let Err(Error::Policy(error)) = policy.load_state(words) else {
             panic!("{words}");
         };
         assert!(matches!(*error, PolicyError::Saved { .. }), "{error}");

@@ -29,7 +29,7 @@ fn a_limit_far_below_what_is_remembered_is_met() {
         device.curve.batch = 1024;
         // Resumed or not.
         let mut resumed = Predictive::new();
-        resumed.restore(&policy.save().unwrap()).unwrap();
+        resumed.load_state(&policy.state().unwrap()).unwrap();
         for mut policy in [policy, resumed] {
             let low = step(&mut policy, &mut device.clone());
             assert_eq!(low.failed, [0; 0], "{forward_base:?}");

@@ -147,7 +147,7 @@ fn the_fastest_size_not_the_largest() {
             completed.peak = Some(100 + 10 * size as u64);
             // Faster for each sample up to 32, not above.
             let micros = 10_000 * size as u64 / size.min(32) as u64;
-            completed.elapsed = Some(Duration::from_micros(micros));
+            policy.timed(&Extent::new(size, size), Duration::from_micros(micros));
             policy.succeeded(&completed);
         }
         assert_eq!(policy.size(128), expected);

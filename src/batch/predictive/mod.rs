@@ -8,10 +8,12 @@ mod regime;
 mod saved;
 mod shapes;
 
+use std::time::Duration;
+
 use self::regime::{Excess, Regime, Room, own};
 use self::shapes::Shapes;
 use crate::batch::{BatchPolicy, Completed, Extent, Failed, MOST_COST, MemoryModel, Plan};
-use crate::error::{Cause, MemoryReading, PolicyError, Result};
+use crate::error::{MemoryReading, PolicyError, Result};
 
 /// What is left free of the room, if nothing else is asked for.
 const MARGIN: f64 = 0.01;
@@ -71,6 +73,7 @@ pub struct Predictive {
     device: Option<u64>,
     /// Nothing has finished in this process: the first micro-batch makes what is kept for ever.
     is_cold: bool,
+    elapsed: Option<Duration>,
     /// That one took far more than an earlier run has learned.
     is_doubted: bool,
 }
@@ -87,6 +90,7 @@ impl Predictive {
             room: None,
             device: None,
             is_cold: true,
+            elapsed: None,
             is_doubted: false,
         }
     }
@@ -217,7 +221,7 @@ impl BatchPolicy for Predictive {
             return;
         }
         if self.minds_speed && room.is_some() {
-            let seconds = completed.elapsed.map(|elapsed| elapsed.as_secs_f64());
+            let seconds = self.elapsed.take().map(|elapsed| elapsed.as_secs_f64());
             regime.pace.record(cost, seconds, regime.each);
         }
         regime.succeeded(cost, room);
@@ -230,9 +234,9 @@ impl BatchPolicy for Predictive {
         let regime = &mut self.shapes.active;
         let cost = regime.cost(failed.size);
         let took = own(bytes.peak, bytes.in_use);
-        let excess = match failed.exhausted.cause {
-            Cause::Neighbour | Cause::Fragmented => Excess::Passing,
-            _ => Excess::Hard,
+        let excess = match failed.is_passing {
+            true => Excess::Passing,
+            false => Excess::Hard,
         };
         regime.exceeded(cost, took, room, excess);
     }
@@ -242,16 +246,20 @@ impl BatchPolicy for Predictive {
         self.minds_speed && self.room.is_some() && pace.wants_time(*each)
     }
 
+    fn timed(&mut self, _: &Extent, elapsed: Duration) {
+        self.elapsed = Some(elapsed);
+    }
+
     fn plan(&self) -> Option<Plan> {
         Some(self.explained())
     }
 
-    fn save(&self) -> Option<String> {
+    fn state(&self) -> Option<String> {
         Some(self.shapes.to_words())
     }
 
-    fn restore(&mut self, saved: &str) -> Result<()> {
-        self.shapes = Shapes::from_words(saved)?;
+    fn load_state(&mut self, state: &str) -> Result<()> {
+        self.shapes = Shapes::from_words(state)?;
         (self.is_cold, self.is_doubted) = (true, false);
         Ok(())
     }
