@@ -1,14 +1,10 @@
 use super::core::{Accumulation, Core};
-use super::explanation::Explanation;
 use super::loss::Loss;
 use super::report::StepReport;
 use super::summary::UpdateSummary;
-use crate::batch::{
-    Batch, BatchProcessor, Circumstances, Engine, Event, MicroBatch, Outcome, Plan, Processed,
-    Watch, complete, conclude, extent_of,
-};
-use crate::error::{Error, Phase, Result, WindowLost};
-use crate::memory::{DeviceMemory, PeakScope};
+use super::update::update;
+use crate::batch::{Batch, BatchProcessor, Engine, MicroBatch, Outcome, Watch, extent_of};
+use crate::error::{Error, Result, WindowLost};
 use crate::optim::{Commit, Parameter};
 
 /// Trains with the gradient of the whole batch in micro-batches that fit, in a loop of your own.
@@ -58,7 +54,7 @@ use crate::optim::{Commit, Parameter};
 /// [`replace_optimizer`](Self::replace_optimizer), so that no parameter is updated twice.
 #[derive(Debug)]
 pub struct AdaptiveTrainer<O> {
-    core: Core<O>,
+    pub(super) core: Core<O>,
     pub(super) engine: Engine,
     /// Its policy has a model of its own: without gradients, samples need less memory.
     pub(super) evaluation: BatchProcessor,
@@ -108,15 +104,12 @@ impl<O: Commit> AdaptiveTrainer<O> {
         let watch = self.begin(batch)?;
         let earlier = self.core.accumulator.samples();
         let stepped = self.run(batch, f).and_then(|mut outcome| {
-            let summary = self.commit(&mut outcome);
+            let summary = update(&mut self.core, &self.engine, self.batches, &mut outcome);
             let summary = summary.map_err(|error| self.lose_window(earlier, error))?;
             Ok((outcome, summary))
         });
-        let updated = |(outcome, summary): &(Outcome, Option<UpdateSummary>)| {
-            let updated = summary.as_ref().map_or(Some(false), |summary| summary.updated);
-            (outcome.clone(), updated)
-        };
-        self.end(&watch, stepped.as_ref().map(updated));
+        let ended = stepped.as_ref();
+        self.end(&watch, ended.map(|(outcome, summary)| (outcome, is_updated(summary))));
         let (outcome, summary) = stepped?;
         self.pending = 0;
         self.window.extend(outcome);
@@ -199,7 +192,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
     {
         let watch = self.begin(batch)?;
         let run = self.run(batch, f);
-        self.end(&watch, run.as_ref().map(|outcome| (outcome.clone(), Some(false))));
+        self.end(&watch, run.as_ref().map(|outcome| (outcome, Some(false))));
         self.window.extend(run?);
         self.pending += 1;
         Ok(())
@@ -222,14 +215,13 @@ impl<O: Commit> AdaptiveTrainer<O> {
         let step = self.batches.saturating_sub(1);
         let watch = Watch::begin(&self.engine.observers, memory.as_ref(), step, 0);
         let mut outcome = Outcome::default();
-        let summary = self.commit(&mut outcome);
+        let summary = update(&mut self.core, &self.engine, step, &mut outcome);
         let plan = self.engine.observers.plan(&*self.engine.policy);
         self.peak = self.peak.max(watch.peak());
         match summary {
             Ok(summary) => {
-                let updated = summary.as_ref().map_or(Some(false), |summary| summary.updated);
                 let observers = &self.engine.observers;
-                watch.ended(observers, memory.as_ref(), &outcome, plan, updated);
+                watch.ended(observers, memory.as_ref(), &outcome, plan, is_updated(&summary));
                 self.pending = 0;
                 self.window.extend(outcome);
                 Ok(Some(self.report(summary)))
@@ -270,45 +262,14 @@ impl<O: Commit> AdaptiveTrainer<O> {
         accumulation.finish(run)
     }
 
-    /// Applies the update, and completes an exhaustion in it.
-    fn commit(&mut self, outcome: &mut Outcome) -> Result<Option<UpdateSummary>> {
-        let memory = self.engine.memory.clone();
-        let _turn = memory.as_ref().map(DeviceMemory::turn);
-        let scope = memory.as_ref().map(DeviceMemory::peak_scope);
-        let measured = memory.as_ref().zip(scope.as_ref());
-        let core = &mut self.core;
-        let observers = &self.engine.observers;
-        let step = self.batches;
-        let updated = observers.phase(step, Phase::Optimizer, measured, || core.update());
-        let updated = updated.map_err(|mut error| {
-            if let Error::ResourceExhausted(exhausted) = &mut error {
-                let circumstances = Circumstances {
-                    memory: measured,
-                    held: core.held(),
-                    micro_batch: None,
-                };
-                let is_passing = complete(exhausted, circumstances);
-                let remedies = core.accumulator.optimizer().remedies();
-                conclude(exhausted, is_passing, memory.as_ref(), remedies);
-            }
-            error
-        })?;
-        // No micro-batch size would have helped, so this is reported and changes nothing.
-        if let Some(event) = measured.and_then(|(memory, scope)| over_limit(memory, scope)) {
-            tracing::warn!("{event}");
-            self.engine.happened(step, event, outcome);
-        }
-        Ok(updated)
-    }
-
     /// Reports the end of a batch to the observers, and counts it if it succeeded.
-    fn end(&mut self, watch: &Watch, ended: Result<(Outcome, Option<bool>), &Error>) {
+    fn end(&mut self, watch: &Watch, ended: Result<(&Outcome, Option<bool>), &Error>) {
         let observers = &self.engine.observers;
         let plan = observers.plan(&*self.engine.policy);
         self.peak = self.peak.max(watch.peak());
         match ended {
             Ok((outcome, updated)) => {
-                watch.ended(observers, self.engine.memory.as_ref(), &outcome, plan, updated);
+                watch.ended(observers, self.engine.memory.as_ref(), outcome, plan, updated);
                 self.batches += 1;
             }
             Err(error) => {
@@ -355,64 +316,6 @@ impl<O: Commit> AdaptiveTrainer<O> {
         self.core.accumulator.samples()
     }
 
-    /// Returns the micro-batch size that a batch of `samples` would begin with.
-    pub fn micro_batch(&self, samples: usize) -> usize {
-        self.engine.policy.size(samples)
-    }
-
-    /// Runs `f` over all samples of `data` in order, in chunks that fit without gradients, and returns one result for each
-    /// chunk: for evaluation between updates.
-    ///
-    /// A chunk that does not fit is computed again in smaller ones and counts once. With an error there are no results, so that
-    /// no metric is computed from a part of the data. [Named buffers](super::AdaptiveTrainerBuilder::buffers) are restored.
-    /// Weight a chunk's mean by its number of samples: chunks differ in size.
-    ///
-    /// ```
-    /// use candle_core::{Device, Tensor, Var};
-    /// use candle_headroom::{AdaptiveTrainer, Sgd};
-    ///
-    /// let w = Var::new(&[2f32], &Device::Cpu)?;
-    /// let mut trainer = AdaptiveTrainer::builder(Sgd::builder(vec![w.clone()]).build()?).build()?;
-    /// let data = Tensor::arange(0f32, 100., &Device::Cpu)?;
-    /// let evaluated = trainer.evaluate(&data, |x, _| {
-    ///     if x.dim(0)? > 40 {
-    ///         candle_core::bail!("CUDA_ERROR_OUT_OF_MEMORY") // room for 40
-    ///     }
-    ///     x.broadcast_mul(&w)?.sum_all()?.to_scalar::<f32>()
-    /// })?;
-    /// assert_eq!(evaluated.results.iter().sum::<f32>(), 2. * 4950.);
-    /// assert_eq!(evaluated.sizes, [25, 25, 25, 25]);
-    /// # Ok::<(), candle_headroom::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`process_batches`](crate::process_batches).
-    pub fn evaluate<'b, B, T>(
-        &mut self,
-        data: &'b B,
-        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<T>,
-    ) -> Result<Processed<T>>
-    where
-        B: Batch + ?Sized,
-    {
-        let evaluation = &mut self.evaluation;
-        self.core.without_traces(|| evaluation.process(data, f))
-    }
-
-    /// Returns the policy's plan for training; `None` for a policy without one.
-    pub fn plan(&self) -> Option<Plan> {
-        self.engine.policy.plan()
-    }
-
-    /// Explains the micro-batch sizes of training and evaluation: `{}` for people, serde for programs.
-    pub fn explain(&self) -> Explanation {
-        let evaluation = self.evaluation.plan();
-        Explanation {
-            training: self.plan(),
-            evaluation: evaluation.filter(|_| self.evaluation.has_run()),
-        }
-    }
-
     /// Returns the optimizer.
     pub fn optimizer(&self) -> &O {
         self.core.accumulator.optimizer()
@@ -443,7 +346,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
     }
 }
 
-fn over_limit(memory: &DeviceMemory, scope: &PeakScope) -> Option<Event> {
-    let (peak, limit) = (scope.peak()?, memory.limit()?);
-    (peak > limit).then_some(Event::OverLimit { peak, limit })
+/// Whether parameters changed; without a summary nothing had weight.
+fn is_updated(summary: &Option<UpdateSummary>) -> Option<bool> {
+    summary.as_ref().map_or(Some(false), |summary| summary.updated)
 }

@@ -6,6 +6,7 @@ mod adaptive;
 mod buffers;
 mod builder;
 mod core;
+mod evaluation;
 mod explanation;
 mod loss;
 mod report;
@@ -13,6 +14,7 @@ mod slots;
 mod state;
 mod step_loss;
 mod summary;
+mod update;
 
 pub use accumulating::{AccumulatingTrainer, AccumulatingTrainerBuilder};
 pub use accumulator::{GradientAccumulator, GradientAccumulatorBuilder};
