@@ -10,7 +10,7 @@ use super::{
     Attempt, BatchPolicy, Completed, Event, Extent, Failed, MicroBatch, Moment, Observers, Reason,
 };
 use crate::error::{Cause, Error, PolicyError, ResourceExhausted, Result};
-use crate::memory::{DeviceMemory, recover, settle, unmask};
+use crate::memory::{DeviceMemory, recover, synchronize, unmask};
 
 /// How often one batch is begun again because what it had accumulated was lost; each time costs a whole batch.
 const MOST_RESTARTS: usize = 3;
@@ -215,7 +215,7 @@ impl Drive<'_> {
     fn clock(&self) -> Result<Option<Instant>> {
         if !self.device.is_cpu() {
             match self.policy.wants_time() {
-                true => settle(self.device)?,
+                true => synchronize(self.device)?,
                 false => return Ok(None),
             }
         }
@@ -241,6 +241,7 @@ impl Drive<'_> {
     /// Lets the policy see what there is room for before a micro-batch begins.
     fn prepare(&mut self, remaining: usize, looks_around: bool, outcome: &mut Outcome) {
         if let Some(memory) = self.memory {
+            memory.maintain();
             let now = match looks_around {
                 true => memory.surroundings(),
                 false => memory.reading(),
