@@ -1,27 +1,30 @@
-//! What a [`candle_core::Error`] really is, through every wrapper that candle and its users put around it.
+//! The meaning of any error for a program that wants to go on.
 
 use std::collections::TryReserveError;
 use std::error::Error as StdError;
+use std::fmt;
 use std::io;
 
-use super::codes::{self, Meaning};
-use super::{Cause, DeviceFault, Error, Resource, ResourceExhausted, cuda};
+use super::chain::chain;
+use super::codes::{self, Form, Meaning};
+use super::error::{Error, UpdateInterrupted, WindowLost};
+use super::{Cause, DeviceFault, Resource, ResourceExhausted, cuda, rendering};
 use crate::facts::Status;
 
-/// A candle error's meaning, apart from the error itself.
+/// An error's meaning.
 #[derive(Debug)]
 pub(super) enum Class {
     Exhausted(Box<ResourceExhausted>),
     Fault(Box<DeviceFault>),
-    /// A library could not run something: perhaps since the device is lost.
+    /// A library could not run something; a lost device may be the reason.
     Execution,
-    /// A status that a program cannot act on, but its user can.
+    /// A status that the program cannot act on, but its user can.
     Setup(&'static Status),
     Other,
 }
 
 impl Class {
-    /// What the facts advise.
+    /// The remedy from the table of facts.
     pub(super) fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::Fault(fault) => Some(fault.remedy),
@@ -31,99 +34,81 @@ impl Class {
     }
 }
 
-/// Looks through the wrappers by matching candle's variants: walking `source()` finds nothing, because candle's wrapping
-/// variants are transparent or do not name their inner error as a source.
-pub(super) fn classify(error: &candle_core::Error) -> Class {
+/// One error of a chain.
+enum Link<'a> {
+    Known(Class),
+    /// A wrapper whose content follows in the chain.
+    Wrapper,
+    /// Candle has replaced the type by this text.
+    Text(&'a dyn fmt::Display),
+    Foreign,
+}
+
+/// Decides by the first known type in the chain, then by text where candle has dropped the type, then by what a foreign error displays.
+pub(super) fn classify(error: &(dyn StdError + 'static)) -> Class {
+    let (mut text, mut foreign) = (None, None);
+    for error in chain(error) {
+        match recognize(error) {
+            Link::Known(class) => return class,
+            Link::Wrapper => {}
+            Link::Text(inner) => text = Some(inner),
+            Link::Foreign => {
+                foreign.get_or_insert(error);
+            }
+        }
+    }
+    match (text, foreign) {
+        (Some(text), _) => classify_rendered(text, Form::Word),
+        // Without the feature `cuda` this build does not know cudarc's types, but a program that enables candle's CUDA backend by
+        // itself can meet them. Candle and cudarc display them as `DriverError(CUDA_ERROR_…, "…")`.
+        (None, Some(foreign)) => classify_rendered(foreign, Form::Debug),
+        (None, None) => Class::Other,
+    }
+}
+
+fn recognize<'a>(error: &'a (dyn StdError + 'static)) -> Link<'a> {
+    if let Some(error) = error.downcast_ref::<Error>() {
+        return match error {
+            Error::ResourceExhausted(_)
+            | Error::DeviceFault(_)
+            | Error::External(_)
+            | Error::Candle(_) => Link::Wrapper,
+            _ => Link::Known(Class::Other),
+        };
+    }
+    if let Some(error) = error.downcast_ref::<candle_core::Error>() {
+        return recognize_candle(error);
+    }
+    if let Some(error) = error.downcast_ref::<io::Error>() {
+        return match error.kind() {
+            io::ErrorKind::OutOfMemory => Link::Known(exhausted(Resource::HostMemory)),
+            _ => Link::Wrapper,
+        };
+    }
+    if let Some(exhausted) = error.downcast_ref::<ResourceExhausted>() {
+        Link::Known(Class::Exhausted(Box::new(exhausted.clone())))
+    } else if let Some(fault) = error.downcast_ref::<DeviceFault>() {
+        Link::Known(Class::Fault(Box::new(fault.clone())))
+    } else if error.is::<UpdateInterrupted>() || error.is::<WindowLost>() {
+        // An exhaustion may be the reason, but retrying is not the answer.
+        Link::Known(Class::Other)
+    } else if error.is::<TryReserveError>() {
+        Link::Known(exhausted(Resource::HostMemory))
+    } else if let Some(status) = cuda::status(error) {
+        Link::Known(classify_text(&status, Form::Word))
+    } else {
+        Link::Foreign
+    }
+}
+
+fn recognize_candle(error: &candle_core::Error) -> Link<'_> {
     use candle_core::Error as E;
     match error {
-        E::WithBacktrace { inner, .. } | E::WithPath { inner, .. } | E::Context { inner, .. } => {
-            classify(inner)
-        }
-        E::WrappedContext { wrapped, .. } => classify_dynamic(wrapped.as_ref()),
-        E::Cuda(inner) => match classify_chain(inner.as_ref()) {
-            // The variant itself says whose error it is; see `classify_rendered` for why its text has to do.
-            Chain::Unknown => classify_text(&inner.to_string()),
-            Chain::Known(class) => class,
-        },
-        E::Metal(inner) => classify_metal(&inner.to_string()),
-        E::Io(inner) => classify_io(inner),
-        // Only here has candle thrown the type away, so only here does text decide.
-        E::Wrapped(inner) => classify_text(&inner.to_string()),
-        E::Msg(text) => classify_text(text),
-        _ => Class::Other,
-    }
-}
-
-/// A boxed error of any type, by type along its chain of sources.
-pub(super) fn classify_dynamic(error: &(dyn StdError + 'static)) -> Class {
-    match classify_chain(error) {
-        Chain::Known(class) => class,
-        Chain::Unknown => classify_rendered(&error.to_string()),
-    }
-}
-
-/// Whether an error or one of its sources is of a type that is known here, and then what it means.
-enum Chain {
-    Known(Class),
-    Unknown,
-}
-
-fn classify_chain(error: &(dyn StdError + 'static)) -> Chain {
-    let mut next = Some(error);
-    while let Some(current) = next {
-        if let Some(class) = classify_known(current) {
-            return Chain::Known(class);
-        }
-        next = current.source();
-    }
-    Chain::Unknown
-}
-
-/// Without the feature `cuda` this build does not link cudarc's types, but a program that turns on candle's CUDA backend by itself
-/// can meet them: they write themselves as `DriverError(CUDA_ERROR_…, "…")`. Any other type's text is its own affair.
-fn classify_rendered(text: &str) -> Class {
-    const TYPES: [&str; 6] = [
-        "DriverError",
-        "CublasError",
-        "CurandError",
-        "NvrtcError",
-        "CompileError",
-        "CudnnError",
-    ];
-    match text.split_once('(') {
-        Some((name, _)) if TYPES.contains(&name) => classify_text(text),
-        _ => Class::Other,
-    }
-}
-
-/// `None` for a type that says nothing here.
-fn classify_known(error: &(dyn StdError + 'static)) -> Option<Class> {
-    Some(if let Some(error) = error.downcast_ref::<Error>() {
-        error.class()
-    } else if let Some(error) = error.downcast_ref::<candle_core::Error>() {
-        classify(error)
-    } else if let Some(exhausted) = error.downcast_ref::<ResourceExhausted>() {
-        Class::Exhausted(Box::new(exhausted.clone()))
-    } else if let Some(fault) = error.downcast_ref::<DeviceFault>() {
-        Class::Fault(Box::new(fault.clone()))
-    } else if let Some(error) = error.downcast_ref::<io::Error>() {
-        classify_io(error)
-    } else if error.is::<TryReserveError>() {
-        exhausted(Resource::HostMemory)
-    } else if let Some(status) = cuda::status(error) {
-        classify_text(&status)
-    } else {
-        return None;
-    })
-}
-
-fn classify_io(error: &io::Error) -> Class {
-    if error.kind() == io::ErrorKind::OutOfMemory {
-        return exhausted(Resource::HostMemory);
-    }
-    match error.get_ref() {
-        Some(inner) => classify_known(inner).unwrap_or(Class::Other),
-        None => Class::Other,
+        E::Metal(inner) => Link::Known(classify_metal(&inner.to_string())),
+        E::Cuda(inner) => Link::Text(inner),
+        E::Wrapped(inner) => Link::Text(inner),
+        E::Msg(text) => Link::Text(text),
+        _ => Link::Wrapper,
     }
 }
 
@@ -139,20 +124,28 @@ fn classify_metal(text: &str) -> Class {
     }
 }
 
-fn classify_text(text: &str) -> Class {
-    let Some(code) = codes::find(text) else {
+/// By the error of this crate that took part in the text, or by the text itself.
+fn classify_rendered(value: &(impl fmt::Display + ?Sized), form: Form) -> Class {
+    let (text, noted) = rendering::render(value);
+    let Some(noted) = noted else {
+        return classify_text(&text, form);
+    };
+    match noted.downcast::<ResourceExhausted>() {
+        Ok(exhausted) => Class::Exhausted(exhausted),
+        Err(noted) => noted
+            .downcast::<DeviceFault>()
+            .map_or(Class::Other, Class::Fault),
+    }
+}
+
+fn classify_text(text: &str, form: Form) -> Class {
+    let Some(code) = codes::find(text, form) else {
         return Class::Other;
     };
     match (code.meaning, code.status) {
         (Meaning::Exhausted(resource), _) => exhausted(resource),
         (Meaning::Execution, _) => Class::Execution,
-        (Meaning::Sticky, Some(status)) => Class::Fault(Box::new(DeviceFault {
-            name: status.name,
-            code: status.number,
-            cause: status.cause,
-            remedy: status.remedy,
-            source: None,
-        })),
+        (Meaning::Sticky, Some(status)) => Class::Fault(Box::new(DeviceFault::new(status))),
         (Meaning::Setup, Some(status)) => Class::Setup(status),
         (Meaning::Sticky | Meaning::Setup, None) => Class::Other,
     }

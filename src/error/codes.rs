@@ -47,7 +47,7 @@ const fn execution(name: &'static str) -> Code {
 
 /// The driver's statuses that are no end of memory: which of them leave the context lost.
 const STICKY: &[u32] = &[
-    46, 214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810,
+    214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810,
 ];
 
 /// The codes of NVIDIA's other libraries that are classified.
@@ -92,11 +92,29 @@ pub(super) fn codes() -> impl Iterator<Item = Code> {
     LIBRARIES.iter().copied().chain(driver)
 }
 
-/// A code whose name stands in `text` as a word of its own; of several the gravest, since with a sticky one nothing may be retried.
+/// How a code has to stand in a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// As a word of its own.
+    Word,
+    /// Inside the `Debug` text of the type that carries it, such as `DriverError(CUDA_ERROR_…`.
+    Debug,
+}
+
+/// The types whose `Debug` text begins with their name and the code's.
+const TYPES: &[&str] = &[
+    "DriverError",
+    "CublasError",
+    "CurandError",
+    "NvrtcError",
+    "CudnnError",
+];
+
+/// A code whose name is in `text` in this form; of several the gravest, since nothing may be retried after a sticky one.
 ///
-/// The enum names alone count: «out of memory» in a sentence, or a file that is called after a code, is no exhaustion.
-pub(super) fn find(text: &str) -> Option<Code> {
-    let named = codes().filter(|code| contains_word(text, code.name));
+/// Only enum names count: the words "out of memory", or a file named after a code, are not an exhaustion.
+pub(super) fn find(text: &str, form: Form) -> Option<Code> {
+    let named = codes().filter(|code| contains(text, code.name, form));
     named.min_by_key(|code| match code.meaning {
         Meaning::Sticky => 0,
         Meaning::Exhausted(_) => 1,
@@ -105,21 +123,27 @@ pub(super) fn find(text: &str) -> Option<Code> {
     })
 }
 
-fn contains_word(text: &str, word: &str) -> bool {
-    text.match_indices(word).any(|(start, _)| {
-        let before = text[..start].chars().next_back();
-        let mut after = text[start + word.len()..].chars();
+fn contains(text: &str, name: &str, form: Form) -> bool {
+    text.match_indices(name).any(|(start, _)| {
+        let before = &text[..start];
+        let begins = match form {
+            Form::Word => !before.chars().next_back().is_some_and(joins),
+            Form::Debug => before
+                .strip_suffix('(')
+                .is_some_and(|before| TYPES.iter().any(|name| before.ends_with(name))),
+        };
+        let mut after = text[start + name.len()..].chars();
         let (next, second) = (after.next(), after.next());
-        !before.is_some_and(joins) && !next.is_some_and(|c| extends(c, second))
+        begins && !next.is_some_and(|c| extends(c, second))
     })
 }
 
-/// Whether `c` in front of a name makes it a part of something longer: an identifier or a path.
+/// Whether `c` before a name makes it part of an identifier or a path.
 fn joins(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '_' | '/' | '\\' | '.' | '-')
 }
 
-/// The same behind a name; a full stop ends a sentence unless something follows it directly, as in a file name.
+/// The same after a name; a full stop ends a sentence unless a letter or digit follows, as in a file name.
 fn extends(c: char, next: Option<char>) -> bool {
     match c {
         '.' => next.is_some_and(char::is_alphanumeric),
@@ -139,7 +163,7 @@ mod tests {
             "it failed with CUDA_ERROR_OUT_OF_MEMORY.",
             "CUDA_ERROR_OUT_OF_MEMORY: while loading",
         ] {
-            assert!(find(text).is_some(), "{text}");
+            assert!(find(text, Form::Word).is_some(), "{text}");
         }
         for text in [
             "out of memory",
@@ -149,17 +173,17 @@ mod tests {
             "MY_CUDA_ERROR_OUT_OF_MEMORY_COUNT",
             "CUDA_ERROR_OUT_OF_MEMORY_ISH",
         ] {
-            assert!(find(text).is_none(), "{text}");
+            assert!(find(text, Form::Word).is_none(), "{text}");
         }
     }
 
     #[test]
     fn every_code_is_found_and_a_sticky_one_first() {
         for code in codes() {
-            assert_eq!(find(code.name).unwrap().name, code.name);
+            assert_eq!(find(code.name, Form::Word).unwrap().name, code.name);
             if code.meaning == Meaning::Sticky {
                 let text = format!("CUDA_ERROR_OUT_OF_MEMORY, then {}", code.name);
-                assert_eq!(find(&text).unwrap().name, code.name);
+                assert_eq!(find(&text, Form::Word).unwrap().name, code.name);
             }
         }
     }

@@ -1,16 +1,17 @@
-//! Into and out of [`candle_core::Error`].
+//! Into and out of [`candle_core::Error`], and the questions that a program asks of any error.
 
 use std::error::Error as StdError;
+use std::io;
 use std::sync::Arc;
 
-use super::classify::{Class, classify, classify_dynamic};
-use super::{
-    BatchError, DeviceFault, Error, LossError, MemoryError, MonitorError, OptimizerError,
-    OutputError, ParameterError, PolicyError, ResourceExhausted, StateError, UpdateInterrupted,
-    WindowLost,
-};
+use super::classify::{Class, classify};
+use super::error::{Error, External};
+use super::{DeviceFault, ResourceExhausted};
 
-/// The questions that a program asks of any [`candle_core::Error`].
+/// Questions about any error: candle's, the caller's own, or one in an `anyhow::Error`.
+///
+/// The search follows `source()` and looks through candle's wrappers, `Box`, `Arc`, [`io::Error`] and `#[error(transparent)]` enums, with
+/// `RUST_BACKTRACE` set or not.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -25,16 +26,18 @@ use super::{
 /// }
 /// ```
 pub trait ErrorExt {
-    /// The exhaustion that this error is or carries, however it is wrapped; its source is left with this error.
+    /// The exhaustion that this error is or contains.
+    ///
+    /// `UpdateInterrupted` and `WindowLost` do not count as exhaustion even when caused by it.
     fn resource_exhausted(&self) -> Option<ResourceExhausted>;
 
-    /// The device fault that this error is or carries, however it is wrapped.
+    /// The device fault that this error is or contains.
     fn device_fault(&self) -> Option<DeviceFault>;
 
-    /// What to do about the status of the CUDA driver that this error is or carries, such as a driver older than the kernels; from the
+    /// The remedy for the CUDA driver's status that this error is or contains, such as a driver older than the kernels; from the
     /// same table as the findings of [`Environment::check`](crate::Environment::check).
     ///
-    /// `None` where no status is known, and for exhaustions, which have remedies of their own.
+    /// `None` for an unknown status, and for exhaustions, which have remedies of their own.
     ///
     /// ```
     /// use candle_headroom::ErrorExt;
@@ -45,82 +48,119 @@ pub trait ErrorExt {
     fn remedy(&self) -> Option<&'static str>;
 }
 
-impl ErrorExt for candle_core::Error {
-    fn resource_exhausted(&self) -> Option<ResourceExhausted> {
-        match classify(self) {
-            Class::Exhausted(exhausted) => Some(*exhausted),
-            Class::Fault(_) | Class::Execution | Class::Setup(_) | Class::Other => None,
-        }
-    }
-
-    fn device_fault(&self) -> Option<DeviceFault> {
-        match classify(self) {
-            Class::Fault(fault) => Some(*fault),
-            Class::Exhausted(_) | Class::Execution | Class::Setup(_) | Class::Other => None,
-        }
-    }
-
-    fn remedy(&self) -> Option<&'static str> {
-        classify(self).remedy()
-    }
-}
-
 macro_rules! any_error {
     ($($error:ty),+) => {$(
-        /// For errors whose type is not at hand, such as those in `anyhow::Error`.
         impl ErrorExt for $error {
             fn resource_exhausted(&self) -> Option<ResourceExhausted> {
-                match classify_dynamic(self) {
+                match classify(self) {
                     Class::Exhausted(exhausted) => Some(*exhausted),
-                    Class::Fault(_) | Class::Execution | Class::Setup(_) | Class::Other => None,
+                    _ => None,
                 }
             }
 
             fn device_fault(&self) -> Option<DeviceFault> {
-                match classify_dynamic(self) {
+                match classify(self) {
                     Class::Fault(fault) => Some(*fault),
-                    Class::Exhausted(_) | Class::Execution | Class::Setup(_) | Class::Other => None,
+                    _ => None,
                 }
             }
 
             fn remedy(&self) -> Option<&'static str> {
-                classify_dynamic(self).remedy()
+                classify(self).remedy()
             }
         }
     )+};
 }
 
-any_error!(dyn StdError + 'static, dyn StdError + Send + Sync + 'static);
+any_error!(
+    candle_core::Error,
+    dyn StdError + 'static,
+    dyn StdError + Send + Sync + 'static
+);
 
-impl From<candle_core::Error> for Error {
-    fn from(error: candle_core::Error) -> Self {
-        let error = match unwrap_own(error) {
-            Ok(own) => return own,
+impl Error {
+    /// Carries the caller's own error through a closure that returns candle's [`Result`](candle_core::Result).
+    ///
+    /// An exhaustion or a device fault inside it is recognized and treated as such; any other error comes back from the trainer at once.
+    /// [`downcast_ref`](Self::downcast_ref) and [`downcast`](Self::downcast) give it back with its type.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom::{Error, process_batches};
+    ///
+    /// #[derive(Debug, PartialEq, thiserror::Error)]
+    /// #[error("sample {0} is corrupt")]
+    /// struct Corrupt(usize);
+    ///
+    /// let x = Tensor::arange(0f32, 8., &Device::Cpu)?;
+    /// let result = process_batches(&x, 4, |_| Err::<(), _>(Corrupt(3)).map_err(Error::external)?);
+    /// assert_eq!(result.unwrap_err().downcast::<Corrupt>().unwrap(), Corrupt(3));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn external(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        let error = match error.into().downcast::<Self>() {
+            Ok(own) => return *own,
             Err(error) => error,
         };
-        match classify(&error) {
+        let error = match error.downcast::<candle_core::Error>() {
+            Ok(candle) => return Self::from(*candle),
+            Err(error) => error,
+        };
+        let class = classify(&*error);
+        let external = Self::External(Box::new(External(error)));
+        match class {
+            Class::Exhausted(_) | Class::Fault(_) => Self::of_class(class, external.into()),
+            Class::Execution | Class::Setup(_) | Class::Other => external,
+        }
+    }
+
+    /// The remedy for the CUDA driver's status that this error contains, as [`ErrorExt::remedy`] has it.
+    pub fn remedy(&self) -> Option<&'static str> {
+        classify(self).remedy()
+    }
+
+    /// Whether a lost device may be behind this error: cuBLAS and its like report only that they failed.
+    pub(crate) fn may_hide_fault(&self) -> bool {
+        match self {
+            Self::Candle(_) | Self::External(_) => matches!(classify(self), Class::Execution),
+            Self::WindowLost(lost) => lost.reason.may_hide_fault(),
+            Self::UpdateInterrupted(interrupted) => {
+                (interrupted.reason.as_ref()).is_some_and(Self::may_hide_fault)
+            }
+            _ => false,
+        }
+    }
+
+    fn of_class(class: Class, source: candle_core::Error) -> Self {
+        match class {
             Class::Exhausted(mut exhausted) => {
-                exhausted.source = Some(Arc::new(error));
+                exhausted.source = Some(Arc::new(source));
                 Self::ResourceExhausted(exhausted)
             }
             Class::Fault(mut fault) => {
-                fault.source = Some(Arc::new(error));
+                fault.source = Some(Arc::new(source));
                 Self::DeviceFault(fault)
             }
-            Class::Execution | Class::Setup(_) | Class::Other => Self::Candle(Box::new(error)),
+            Class::Execution | Class::Setup(_) | Class::Other => Self::Candle(Box::new(source)),
         }
     }
 }
 
-/// Our own error as it went into candle's, if nothing but a backtrace was put around it. Context that somebody added stays:
-/// such an error becomes the source of a new one.
+impl From<candle_core::Error> for Error {
+    fn from(error: candle_core::Error) -> Self {
+        match unwrap_own(error) {
+            Ok(own) => own,
+            Err(error) => Self::of_class(classify(&error), error),
+        }
+    }
+}
+
+/// This crate's error as it went into candle's, if nothing but a backtrace was added. Context that somebody added is kept: such an error
+/// becomes the source of a new one.
 fn unwrap_own(error: candle_core::Error) -> Result<Error, candle_core::Error> {
     use candle_core::Error as E;
     match error {
-        E::WrappedContext { wrapped, context } if context == CARRIER => wrapped
-            .downcast::<Error>()
-            .map(|own| *own)
-            .map_err(|wrapped| E::WrappedContext { wrapped, context }),
+        E::Io(error) => error.downcast::<Error>().map_err(E::Io),
         E::WithBacktrace { inner, backtrace } => {
             unwrap_own(*inner).map_err(|inner| E::WithBacktrace {
                 inner: Box::new(inner),
@@ -131,46 +171,15 @@ fn unwrap_own(error: candle_core::Error) -> Result<Error, candle_core::Error> {
     }
 }
 
-/// The context under which our own errors travel inside candle's; nobody else's errors are unwrapped.
-const CARRIER: &str = "candle-headroom";
-
+/// Inside an [`io::Error`], std's container for errors of any type: of candle's variants that can hold one, its text is unchanged and its
+/// `source()` leads on.
 impl From<Error> for candle_core::Error {
     fn from(error: Error) -> Self {
         match error {
             Error::Candle(error) => *error,
-            // Of candle's variants this one is made to carry a foreign error with its type.
-            own => Self::WrappedContext {
-                wrapped: Box::new(own),
-                context: CARRIER.to_owned(),
-            },
+            own => Self::Io(io::Error::other(own)),
         }
     }
-}
-
-macro_rules! boxed {
-    ($($variant:ident($payload:ty)),+ $(,)?) => {$(
-        impl From<$payload> for Error {
-            fn from(payload: $payload) -> Self {
-                Self::$variant(Box::new(payload))
-            }
-        }
-    )+};
-}
-
-boxed! {
-    ResourceExhausted(ResourceExhausted),
-    DeviceFault(DeviceFault),
-    Batch(BatchError),
-    Policy(PolicyError),
-    Loss(LossError),
-    Parameter(ParameterError),
-    Optimizer(OptimizerError),
-    State(StateError),
-    Memory(MemoryError),
-    Monitor(MonitorError),
-    Output(OutputError),
-    WindowLost(WindowLost),
-    UpdateInterrupted(UpdateInterrupted),
 }
 
 impl From<ResourceExhausted> for candle_core::Error {

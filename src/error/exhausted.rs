@@ -156,6 +156,7 @@ impl ResourceExhausted {
 
 impl fmt::Display for ResourceExhausted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        super::rendering::note(self);
         write!(f, "out of {}", self.resource)?;
         if let Some(phase) = self.phase {
             write!(f, " in {phase}")?;

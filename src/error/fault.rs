@@ -1,6 +1,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::rendering;
+use crate::facts::Status;
+
 /// The device's context is lost: every later call on this device fails too, and only a new process helps.
 ///
 /// It is never retried. What was computed before the fault and lies in host memory can still be saved: do that, report, and
@@ -28,8 +31,21 @@ pub struct DeviceFault {
     pub(super) source: Option<Arc<candle_core::Error>>,
 }
 
+impl DeviceFault {
+    pub(super) fn new(status: &'static Status) -> Self {
+        Self {
+            name: status.name,
+            code: status.number,
+            cause: status.cause,
+            remedy: status.remedy,
+            source: None,
+        }
+    }
+}
+
 impl fmt::Display for DeviceFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        rendering::note(self);
         write!(
             f,
             "device fault {} ({}): {}; the device is lost to this process: save what is in host memory and start a new one, then {}",

@@ -5,6 +5,7 @@ use parking_lot::Mutex;
 use super::Limit;
 use super::scope::Scopes;
 use super::stats::MemoryStats;
+use super::turn::Turns;
 use crate::error::{MemoryReading, Neighbour, Resource, ResourceExhausted, Result};
 
 /// What a [`DeviceMemory`](super::DeviceMemory) asks of the memory behind it: the process's own on the host, a pool on a GPU.
@@ -22,8 +23,11 @@ pub(super) trait Backing: fmt::Debug + Send + Sync {
     /// Bytes that this program could still take, apart from its limit.
     fn free(&self) -> Option<u64>;
 
-    /// In use and limit, and what else costs nothing to ask.
+    /// Bytes in use, the limit, and what else costs little to read. Changes nothing.
     fn reading(&self) -> MemoryReading;
+
+    /// Work on the pool that is due between micro-batches.
+    fn maintain(&self) {}
 
     fn stats(&self) -> MemoryStats;
 
@@ -32,6 +36,9 @@ pub(super) trait Backing: fmt::Debug + Send + Sync {
 
     /// Every stretch whose peak is being measured.
     fn scopes(&self) -> &Mutex<Scopes>;
+
+    /// The order in which the trainers on this memory work.
+    fn turns(&self) -> &Turns;
 
     fn reset_peak(&self) {
         self.scopes().lock().reset(self.take_peak());

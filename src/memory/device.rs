@@ -7,6 +7,7 @@ use super::cuda::CudaMemoryBuilder;
 use super::host::HostMemoryBuilder;
 use super::scope::PeakScope;
 use super::stats::MemoryStats;
+use super::turn::Turn;
 use super::{Limit, cuda};
 use crate::error::{Cause, MemoryReading, Remedy, ResourceExhausted, Result};
 
@@ -117,7 +118,7 @@ impl DeviceMemory {
     /// # Errors
     /// A [`DeviceFault`](crate::DeviceFault) or candle's error where the device is lost.
     pub fn trim(&self) -> Result<()> {
-        cuda::settle(&self.device)?;
+        cuda::synchronize(&self.device)?;
         self.backing.trim()
     }
 
@@ -126,12 +127,37 @@ impl DeviceMemory {
         PeakScope::new(Arc::clone(&self.backing))
     }
 
-    /// What is in use and allowed now, as far as it costs little to ask.
-    pub(crate) fn reading(&self) -> MemoryReading {
+    /// Bytes in use, reserved and allowed now: what a [`BatchPolicy`](crate::BatchPolicy) plans with. It only reads: no pool is created, trimmed or
+    /// switched, and nothing waits for the device.
+    ///
+    /// ```
+    /// use candle_headroom::DeviceMemory;
+    ///
+    /// let reading = DeviceMemory::host().open()?.reading();
+    /// assert_eq!((reading.limit, reading.in_use), (None, None)); // no limit, no tracking allocator
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    pub fn reading(&self) -> MemoryReading {
         self.backing.reading()
     }
 
-    /// The same, and on a GPU what the driver has left: a limit on the host is on this process alone, whoever else is there.
+    /// Does what is due on the pool before a micro-batch: what pools from before a change of the limit have given back becomes room of the
+    /// current one. On a GPU it may create, trim and switch pools.
+    pub(crate) fn maintain(&self) {
+        self.backing.maintain();
+    }
+
+    /// Waits, at most 60 seconds, until no other thread works on a micro-batch on this memory, and keeps others waiting until the turn is dropped.
+    ///
+    /// One thread may take several turns at once. On the host, trainers wait for each other only under a limit.
+    pub(crate) fn turn(&self) -> Turn<'_> {
+        match self.device.is_cpu() && self.limit().is_none() {
+            true => Turn::free(),
+            false => self.backing.turns().take(),
+        }
+    }
+
+    /// The [`reading`](Self::reading), and on a GPU what the driver has left: a limit on the host counts this process alone.
     pub(crate) fn surroundings(&self) -> MemoryReading {
         let now = self.reading();
         let held = now.reserved.zip(now.in_use);

@@ -12,6 +12,7 @@ use super::limit::Room;
 use super::scope::Scopes;
 use super::stats::{Enforcement, MemoryStats, OverLimit};
 use super::system::SystemMemory;
+use super::turn::Turns;
 use super::{AUTO_FRACTION, DeviceMemory, Limit};
 use crate::error::{MemoryError, MemoryReading, Resource, ResourceExhausted, Result};
 
@@ -20,6 +21,8 @@ static OPEN: Mutex<Weak<HostMemory>> = Mutex::new(Weak::new());
 
 /// One for the process, as the counters are: peaks outlive the handles that ask for them.
 static SCOPES: Mutex<Scopes> = Mutex::new(Scopes::new());
+
+static TURNS: Turns = Turns::new();
 
 /// How the host's memory is to be opened; made by [`DeviceMemory::host`].
 ///
@@ -162,6 +165,10 @@ impl Backing for HostMemory {
 
     fn scopes(&self) -> &Mutex<Scopes> {
         &SCOPES
+    }
+
+    fn turns(&self) -> &Turns {
+        &TURNS
     }
 
     /// The allocator gives back what it can by itself.

@@ -9,18 +9,24 @@ mod host;
 mod limit;
 mod scope;
 mod stats;
+mod stopwatch;
 mod system;
+mod turn;
 
 pub use allocator::TrackingAllocator;
-pub use cuda::{CudaMemoryBuilder, Growth};
-pub(crate) use cuda::{recover, settle, unmask};
+pub use cuda::{CudaMemoryBuilder, Growth, recover};
+pub(crate) use cuda::{synchronize, unmask};
 pub use device::DeviceMemory;
 pub use host::HostMemoryBuilder;
 pub use limit::{AUTO_FRACTION, DEVICE_AUTO_FRACTION, Limit};
 pub use scope::PeakScope;
 pub(crate) use stats::Bytes;
 pub use stats::{Enforcement, MemoryStats, OverLimit};
+#[allow(unused_imports)] // the engine takes it up
+pub(crate) use stopwatch::Stopwatch;
 pub(crate) use system::SystemMemory;
+#[allow(unused_imports)] // likewise
+pub(crate) use turn::Turn;
 
 /// How far a peak of host memory can be from the truth, in bytes (512 KiB): 64 counters each hold back less than 8 KiB.
 pub const PEAK_ERROR: u64 = 512 * 1024;

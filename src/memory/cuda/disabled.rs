@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use candle_core::Device;
 
 use super::Growth;
@@ -8,10 +10,28 @@ pub(super) fn open(ordinal: usize, _: Option<Growth>, _: Limit) -> Result<Device
     Err(MemoryError::NotBuilt { ordinal }.into())
 }
 
-pub(crate) fn settle(device: &Device) -> Result<()> {
+pub(super) fn synchronize(device: &Device) -> Result<()> {
     Ok(device.synchronize()?)
 }
 
-pub(crate) fn recover(device: &Device) -> Result<()> {
-    settle(device)
+pub(super) fn recover(device: &Device) -> Result<()> {
+    synchronize(device)
+}
+
+/// Without CUDA there are no events.
+#[derive(Debug)]
+pub(crate) enum Events {}
+
+impl Events {
+    pub(crate) fn start(_: &Device) -> Result<Option<Self>> {
+        Ok(None)
+    }
+
+    pub(crate) fn stop(&mut self) -> Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn elapsed(&self) -> Result<Option<Duration>> {
+        match *self {}
+    }
 }

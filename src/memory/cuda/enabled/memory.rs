@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::cause::Situation;
 use super::driver;
 use super::pools::{Pools, STEP};
-use super::recovery::{driver_error, settle};
+use super::recovery::{driver_error, synchronize};
 use crate::error::{
     Cause, MemoryError, MemoryReading, Neighbour, Resource, ResourceExhausted, Result,
 };
@@ -17,6 +17,7 @@ use crate::memory::backing::Backing;
 use crate::memory::limit::Room;
 use crate::memory::scope::Scopes;
 use crate::memory::stats::{Enforcement, MemoryStats};
+use crate::memory::turn::Turns;
 use crate::memory::{DEVICE_AUTO_FRACTION, Growth, Limit};
 use crate::nvml;
 
@@ -35,6 +36,7 @@ pub(super) struct CudaMemory {
     others_at_open: u64,
     state: Mutex<State>,
     scopes: Mutex<Scopes>,
+    turns: Turns,
 }
 
 #[derive(Debug)]
@@ -65,6 +67,7 @@ impl CudaMemory {
                 pools,
             }),
             scopes: Mutex::new(Scopes::new()),
+            turns: Turns::new(),
         };
         memory.others_at_open = memory.stats().unaccounted.unwrap_or(0);
         memory
@@ -124,7 +127,7 @@ impl Backing for CudaMemory {
 
     fn set_limit(&self, asked: Limit) -> Result<()> {
         // What was freed cannot leave the pool before its last use is over.
-        settle(&self.device)?;
+        synchronize(&self.device)?;
         // A retired pool's peak is not asked for again.
         self.scopes.lock().overall(self.take_peak());
         let mut state = self.state.lock();
@@ -160,15 +163,18 @@ impl Backing for CudaMemory {
     }
 
     fn reading(&self) -> MemoryReading {
-        let mut state = self.state.lock();
-        // Before work begins is when a pool can be replaced at least cost. What fails here only leaves the pool as small as it was.
-        let _ = state.pools.hand_on();
+        let state = self.state.lock();
         MemoryReading {
             in_use: state.pools.used().ok(),
             reserved: state.pools.reserved().ok(),
             limit: state.limit,
             ..MemoryReading::default()
         }
+    }
+
+    fn maintain(&self) {
+        // What fails here only leaves the pool as small as it was.
+        let _ = self.state.lock().pools.hand_on();
     }
 
     fn stats(&self) -> MemoryStats {
@@ -202,6 +208,10 @@ impl Backing for CudaMemory {
 
     fn scopes(&self) -> &Mutex<Scopes> {
         &self.scopes
+    }
+
+    fn turns(&self) -> &Turns {
+        &self.turns
     }
 
     fn reset_peak(&self) {
@@ -247,6 +257,6 @@ impl Backing for CudaMemory {
 
 impl Drop for CudaMemory {
     fn drop(&mut self) {
-        self.state.get_mut().pools.leave_seat();
+        self.state.get_mut().pools.leave();
     }
 }

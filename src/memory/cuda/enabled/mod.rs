@@ -1,11 +1,13 @@
 mod cause;
+mod current;
 mod driver;
+mod events;
 mod memory;
 mod open;
 mod pool;
 mod pools;
 mod recovery;
-mod seat;
 
+pub(crate) use events::Events;
 pub(super) use open::open;
-pub(crate) use recovery::{recover, settle};
+pub(super) use recovery::{recover, synchronize};

@@ -64,7 +64,7 @@ fn open_anew(ordinal: usize, growth: Growth, asked: Limit) -> Result<CudaMemory>
     let max_size = limit.filter(|_| is_hard).map(|limit| limit.min(total));
     let pools = Pools::new(&context, growth, max_size, fill)?;
     // Before candle's device, whose own allocations come from the pool as well.
-    pools.take_seat()?;
+    pools.make_current()?;
     match Device::new_cuda_with_stream(ordinal) {
         Ok(device) => Ok(CudaMemory::new(
             (context, device),
@@ -73,7 +73,7 @@ fn open_anew(ordinal: usize, growth: Growth, asked: Limit) -> Result<CudaMemory>
             pools,
         )),
         Err(error) => {
-            pools.leave_seat();
+            pools.leave();
             Err(error.into())
         }
     }

@@ -4,10 +4,10 @@ use candle_core::cuda_backend::cudarc::driver::CudaContext;
 use candle_core::cuda_backend::cudarc::driver::result::DriverError;
 use candle_core::cuda_backend::cudarc::driver::sys::CUresult;
 
+use super::current;
 use super::driver;
 use super::pool::Pool;
 use super::recovery::driver_error;
-use super::seat;
 use crate::error::{MemoryError, Result};
 use crate::memory::Growth;
 
@@ -52,12 +52,12 @@ impl Pools {
     }
 
     /// Lets the current pool serve every later allocation of the process on this device.
-    pub(super) fn take_seat(&self) -> Result<()> {
-        seat::take(&self.context, &self.current, self.is_filled()).map_err(driver_error)
+    pub(super) fn make_current(&self) -> Result<()> {
+        current::take(&self.context, &self.current, self.is_filled()).map_err(driver_error)
     }
 
-    pub(super) fn leave_seat(&self) {
-        seat::leave(&self.context, &self.current);
+    pub(super) fn leave(&self) {
+        current::leave(&self.context, &self.current);
     }
 
     fn is_filled(&self) -> bool {
@@ -96,7 +96,7 @@ impl Pools {
         let left = limit.map(|limit| limit - held);
         let fill = left.filter(|_| self.is_filled());
         let pool = pool(&self.context, self.growth, left, fill)?;
-        seat::take(&self.context, &pool, self.is_filled()).map_err(driver_error)?;
+        current::take(&self.context, &pool, self.is_filled()).map_err(driver_error)?;
         let retired = std::mem::replace(&mut self.current, pool);
         // What its tensors let go of is of no use to it any more. If this fails, it only keeps that for longer.
         let _ = retired.keep_at_sync(0);

@@ -6,14 +6,14 @@ use candle_core::cuda_backend::cudarc::driver::result::DriverError;
 use candle_core::cuda_backend::cudarc::driver::sys::CUresult;
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream};
 
-use super::seat;
+use super::current;
 use crate::error::{Error, Result};
 
 /// Waits for the device's work, and lets an asynchronous fault surface here, typed.
 ///
 /// candle's own `synchronize` has turned the error into text. Before that cudarc returns whatever a drop could not report, from
 /// any thread, so these are taken out first: otherwise an old error would pass for the answer.
-pub(crate) fn settle(device: &Device) -> Result<()> {
+pub(in crate::memory::cuda) fn synchronize(device: &Device) -> Result<()> {
     let Device::Cuda(cuda) = device else {
         return Ok(device.synchronize()?);
     };
@@ -31,8 +31,8 @@ pub(crate) fn settle(device: &Device) -> Result<()> {
 
 /// The rungs before a retry: wait, take out stored errors, and give the pool's unused memory back to the device, which merges
 /// what lay in pieces.
-pub(crate) fn recover(device: &Device) -> Result<()> {
-    settle(device)?;
+pub(in crate::memory::cuda) fn recover(device: &Device) -> Result<()> {
+    synchronize(device)?;
     let Device::Cuda(cuda) = device else {
         return Ok(());
     };
@@ -41,7 +41,7 @@ pub(crate) fn recover(device: &Device) -> Result<()> {
     if !context.has_async_alloc() {
         return Ok(());
     }
-    seat::trim(context).map_err(driver_error)
+    current::trim(context).map_err(driver_error)
 }
 
 pub(super) fn driver_error(error: DriverError) -> Error {
@@ -52,7 +52,7 @@ fn wait(stream: &CudaStream) -> Result<()> {
     stream.synchronize().map_err(driver_error)
 }
 
-fn drain(context: &CudaContext) -> Result<()> {
+pub(super) fn drain(context: &CudaContext) -> Result<()> {
     match context.check_err() {
         Ok(()) => Ok(()),
         Err(error) => note_stored(error),

@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 use super::driver::{self, Attribute, Handle};
 use super::pool::Pool;
 
-static SEATS: Mutex<BTreeMap<usize, Seat>> = Mutex::new(BTreeMap::new());
+static CURRENT: Mutex<BTreeMap<usize, CurrentPool>> = Mutex::new(BTreeMap::new());
 
-struct Seat {
+struct CurrentPool {
     /// The pool that served before any of ours did; whoever made it keeps it alive, as CUDA does its default pool.
     before: Handle,
     ours: Handle,
@@ -22,20 +22,20 @@ struct Seat {
 
 /// Lets a pool serve every later allocation of the process on this device.
 pub(super) fn take(context: &CudaContext, pool: &Pool, is_filled: bool) -> Result<(), DriverError> {
-    let mut seats = SEATS.lock();
+    let mut pools = CURRENT.lock();
     let current = driver::current_pool(context)?;
     pool.make_current()?;
     // A pool of ours that has not given the seat back yet is about to go: what was before it was before us, too.
-    let before = match seats.get(&context.ordinal()) {
-        Some(seat) if seat.ours == current => seat.before,
+    let before = match pools.get(&context.ordinal()) {
+        Some(entry) if entry.ours == current => entry.before,
         _ => current,
     };
-    let seat = Seat {
+    let entry = CurrentPool {
         before,
         ours: pool.handle(),
         is_filled,
     };
-    seats.insert(context.ordinal(), seat);
+    pools.insert(context.ordinal(), entry);
     Ok(())
 }
 
@@ -43,10 +43,10 @@ pub(super) fn take(context: &CudaContext, pool: &Pool, is_filled: bool) -> Resul
 /// is to keep what it has taken takes it again, as far as nobody was quicker.
 pub(super) fn trim(context: &Arc<CudaContext>) -> Result<(), DriverError> {
     // While the seats are held no pool of ours leaves its own, and so none is destroyed.
-    let seats = SEATS.lock();
+    let pools = CURRENT.lock();
     let current = driver::current_pool(context)?;
-    let seat = seats.get(&context.ordinal());
-    let refill = seat.is_some_and(|seat| seat.ours == current && seat.is_filled);
+    let entry = pools.get(&context.ordinal());
+    let refill = entry.is_some_and(|entry| entry.ours == current && entry.is_filled);
     // SAFETY: a device's current pool exists: one of ours leaves its seat before it is destroyed, and the others' owners keep theirs.
     unsafe {
         let before = driver::attribute(current, Attribute::Reserved)?;
@@ -64,17 +64,17 @@ pub(super) fn trim(context: &Arc<CudaContext>) -> Result<(), DriverError> {
 
 /// Gives the seat back to the pool that served before, unless somebody else has taken it since: then it is theirs.
 pub(super) fn leave(context: &CudaContext, pool: &Pool) {
-    let mut seats = SEATS.lock();
-    let Some(seat) = seats.remove(&context.ordinal()) else {
+    let mut pools = CURRENT.lock();
+    let Some(entry) = pools.remove(&context.ordinal()) else {
         return;
     };
-    if seat.ours != pool.handle() {
-        seats.insert(context.ordinal(), seat);
+    if entry.ours != pool.handle() {
+        pools.insert(context.ordinal(), entry);
         return;
     }
-    let left = driver::current_pool(context).and_then(|current| match current == seat.ours {
+    let left = driver::current_pool(context).and_then(|current| match current == entry.ours {
         // SAFETY: the pool served this device before ours did, and is kept alive by whoever made it.
-        true => unsafe { driver::set_current_pool(context, seat.before) },
+        true => unsafe { driver::set_current_pool(context, entry.before) },
         false => Ok(()),
     });
     if let Err(error) = left {

@@ -1,0 +1,279 @@
+//! [`Error`], and the two errors of training that contain one.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use super::fault::DeviceFault;
+use super::input::{BatchError, LossError, MemoryError, ParameterError, PolicyError};
+use super::optimizer::{OptimizerError, StateError};
+use super::rendering::{self, Final};
+use super::watch::{MonitorError, OutputError};
+use super::{Phase, ResourceExhausted};
+
+/// This crate's result.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Everything that can go wrong in this crate.
+///
+/// It is `Send + Sync + 'static` and two words in size. `?` converts a [`candle_core::Error`] into it, classifying the error, and converts
+/// it back; a candle error that is neither an exhaustion nor a fault is kept unchanged. [`source`](StdError::source) returns the variant's content.
+/// [`ErrorExt`](super::ErrorExt) classifies any other error.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom::Error;
+///
+/// fn forward() -> Result<(), Error> {
+///     let a = Tensor::zeros((2, 3), DType::F32, &Device::Cpu)?;
+///     a.matmul(&a)?; // the shapes do not match: candle's own error comes through
+///     Ok(())
+/// }
+///
+/// let error = forward().unwrap_err();
+/// assert!(error.resource_exhausted().is_none());
+/// assert!(matches!(error, Error::Candle(_)));
+/// ```
+#[non_exhaustive]
+pub enum Error {
+    /// Memory ran out.
+    ResourceExhausted(Box<ResourceExhausted>),
+    /// The device is lost to this process.
+    DeviceFault(Box<DeviceFault>),
+    /// A batch cannot be cut into micro-batches.
+    Batch(Box<BatchError>),
+    /// A batch policy was given an invalid setting or saved state.
+    Policy(Box<PolicyError>),
+    /// A loss cannot be used.
+    Loss(Box<LossError>),
+    /// The parameters or buffers given to a trainer cannot be used.
+    Parameter(Box<ParameterError>),
+    /// An optimizer cannot use its arguments.
+    Optimizer(Box<OptimizerError>),
+    /// Saved state does not match the optimizer.
+    State(Box<StateError>),
+    /// A device's memory cannot be opened, or its limit cannot be set.
+    Memory(Box<MemoryError>),
+    /// The accumulated gradients were lost; parameters and optimizer are unchanged.
+    WindowLost(Box<WindowLost>),
+    /// The optimizer failed in the middle of an update; parameters and optimizer state may be partly updated.
+    UpdateInterrupted(Box<UpdateInterrupted>),
+    /// A monitor cannot be started.
+    Monitor(Box<MonitorError>),
+    /// A file cannot be written or read.
+    Output(Box<OutputError>),
+    /// The caller's own error, from [`Error::external`].
+    External(Box<External>),
+    /// Any other error of candle, unchanged.
+    Candle(Box<candle_core::Error>),
+}
+
+macro_rules! contents {
+    ($($variant:ident($content:ty)),+ $(,)?) => {
+        impl Error {
+            fn content(&self) -> &(dyn StdError + 'static) {
+                match self {
+                    $(Self::$variant(content) => &**content,)+
+                    Self::External(external) => external.get_ref(),
+                    Self::Candle(error) => &**error,
+                }
+            }
+        }
+
+        $(impl From<$content> for Error {
+            fn from(content: $content) -> Self {
+                Self::$variant(Box::new(content))
+            }
+        })+
+    };
+}
+
+contents! {
+    ResourceExhausted(ResourceExhausted),
+    DeviceFault(DeviceFault),
+    Batch(BatchError),
+    Policy(PolicyError),
+    Loss(LossError),
+    Parameter(ParameterError),
+    Optimizer(OptimizerError),
+    State(StateError),
+    Memory(MemoryError),
+    WindowLost(WindowLost),
+    UpdateInterrupted(UpdateInterrupted),
+    Monitor(MonitorError),
+    Output(OutputError),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self.content(), f)
+    }
+}
+
+/// The same text as [`Display`](fmt::Display), and the long form of an exhaustion, so that the error stays readable inside
+/// [`candle_core::Error::WrappedContext`] and when `main` returns it.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ResourceExhausted(exhausted) => fmt::Debug::fmt(exhausted, f),
+            other => fmt::Display::fmt(other, f),
+        }
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(self.content())
+    }
+}
+
+impl Error {
+    /// The exhaustion, if this error is one: nothing has changed, and less work may fit.
+    ///
+    /// `UpdateInterrupted` and `WindowLost` do not count as exhaustion even when caused by it; check `reason`.
+    pub fn resource_exhausted(&self) -> Option<&ResourceExhausted> {
+        match self {
+            Self::ResourceExhausted(exhausted) => Some(exhausted),
+            _ => None,
+        }
+    }
+
+    /// The device fault, if this error is one.
+    pub fn device_fault(&self) -> Option<&DeviceFault> {
+        match self {
+            Self::DeviceFault(fault) => Some(fault),
+            _ => None,
+        }
+    }
+
+    /// Sets what is known to hold the memory.
+    pub(crate) fn holding(mut self, held: impl FnOnce() -> Vec<super::Holding>) -> Self {
+        if let Self::ResourceExhausted(exhausted) = &mut self {
+            exhausted.held = held();
+        }
+        self
+    }
+
+    /// Sets the phase of an exhaustion that has none.
+    pub(crate) fn in_phase(mut self, phase: Phase) -> Self {
+        if let Self::ResourceExhausted(exhausted) = &mut self {
+            exhausted.phase.get_or_insert(phase);
+        }
+        self
+    }
+}
+
+/// The content of [`Error::External`]: an error of the caller's own type.
+///
+/// [`Error::downcast_ref`] and [`Error::downcast`] give it back with its type.
+pub struct External(pub(super) Box<dyn StdError + Send + Sync>);
+
+impl External {
+    /// The caller's error.
+    pub fn get_ref(&self) -> &(dyn StdError + 'static) {
+        &*self.0
+    }
+}
+
+impl fmt::Debug for External {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+/// The accumulated gradients were lost, because adding a micro-batch's gradients failed half-way or the update could not begin.
+///
+/// Parameters and optimizer are unchanged; the window's samples count as not seen. A trainer that holds the whole batch restarts
+/// the step by itself if the reason is an exhaustion.
+///
+/// ```
+/// use candle_headroom::error::{Cause, Error, Resource, ResourceExhausted, WindowLost};
+///
+/// let lost = WindowLost::new(8, ResourceExhausted::new(Resource::HostMemory, Cause::Limit));
+/// assert_eq!(lost.samples, 8);
+/// assert!(matches!(lost.reason, Error::ResourceExhausted(_)));
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct WindowLost {
+    /// Number of samples that the lost gradients came from.
+    pub samples: usize,
+    /// The error that caused the loss.
+    pub reason: Error,
+}
+
+impl WindowLost {
+    /// Lost gradients of `samples` samples.
+    pub fn new(samples: usize, reason: impl Into<Error>) -> Self {
+        Self {
+            samples,
+            reason: reason.into(),
+        }
+    }
+}
+
+impl fmt::Display for WindowLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        rendering::note(&Final);
+        write!(
+            f,
+            "the gradients of {} samples were lost, parameters and optimizer are unchanged: run the samples again ({})",
+            self.samples, self.reason
+        )
+    }
+}
+
+impl StdError for WindowLost {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&self.reason)
+    }
+}
+
+/// The optimizer failed in the middle of an update that it cannot undo: some parameters may have moved and others not, and the
+/// optimizer's state may be partly advanced.
+///
+/// Another update would move the first parameters twice, so a trainer refuses every further step until it is given an optimizer that
+/// matches its parameters: restore both from a checkpoint, then call `replace_optimizer`.
+///
+/// ```
+/// use candle_headroom::error::{Error, UpdateInterrupted};
+///
+/// // From an optimizer of your own:
+/// let reason = Error::from(candle_core::Error::msg("the second parameter group failed"));
+/// let interrupted = UpdateInterrupted::new(reason);
+/// assert!(interrupted.to_string().contains("the second parameter group failed"));
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct UpdateInterrupted {
+    /// The error that interrupted the update; `None` if a further step was refused.
+    pub reason: Option<Error>,
+}
+
+impl UpdateInterrupted {
+    /// An update interrupted by `reason`, or refused without one.
+    pub fn new(reason: impl Into<Option<Error>>) -> Self {
+        Self {
+            reason: reason.into(),
+        }
+    }
+}
+
+impl fmt::Display for UpdateInterrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        rendering::note(&Final);
+        f.write_str(
+            "the optimizer was interrupted during an update, parameters may be partly updated: restore parameters and optimizer, \
+             then call `replace_optimizer`",
+        )?;
+        match &self.reason {
+            Some(reason) => write!(f, " ({reason})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl StdError for UpdateInterrupted {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.reason.as_ref().map(|reason| reason as _)
+    }
+}

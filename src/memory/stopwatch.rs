@@ -1,0 +1,73 @@
+//! The time that work takes on a device, without waiting for it.
+
+use std::time::{Duration, Instant};
+
+use candle_core::Device;
+
+use super::cuda::Events;
+use crate::error::Result;
+
+/// Measures the device time of the work between [`start`](Self::start) and [`stop`](Self::stop): by CUDA events on the device's stream, and by
+/// the host's clock on the CPU, where each operation has finished when it returns.
+#[derive(Debug)]
+pub(crate) struct Stopwatch {
+    clock: Clock,
+}
+
+#[derive(Debug)]
+enum Clock {
+    Host {
+        start: Instant,
+        elapsed: Option<Duration>,
+    },
+    Device(Events),
+    /// A device whose time cannot be read without waiting for it.
+    None,
+}
+
+impl Stopwatch {
+    pub(crate) fn start(device: &Device) -> Result<Self> {
+        let clock = match device {
+            Device::Cpu => Clock::Host {
+                start: Instant::now(),
+                elapsed: None,
+            },
+            device => Events::start(device)?.map_or(Clock::None, Clock::Device),
+        };
+        Ok(Self { clock })
+    }
+
+    /// Marks the end of the work that was queued so far; the host goes on at once.
+    pub(crate) fn stop(&mut self) -> Result<()> {
+        match &mut self.clock {
+            Clock::Host { start, elapsed } => *elapsed = Some(start.elapsed()),
+            Clock::Device(events) => events.stop()?,
+            Clock::None => {}
+        }
+        Ok(())
+    }
+
+    /// The time; `None` before [`stop`](Self::stop), while the device has not finished the work, and on a device that cannot be timed.
+    pub(crate) fn elapsed(&self) -> Result<Option<Duration>> {
+        match &self.clock {
+            Clock::Host { elapsed, .. } => Ok(*elapsed),
+            Clock::Device(events) => events.elapsed(),
+            Clock::None => Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_s_time_is_known_after_the_end() {
+        let mut watch = Stopwatch::start(&Device::Cpu).unwrap();
+        assert_eq!(watch.elapsed().unwrap(), None);
+        std::thread::sleep(Duration::from_millis(2));
+        watch.stop().unwrap();
+        let elapsed = watch.elapsed().unwrap();
+        assert!(elapsed >= Some(Duration::from_millis(2)), "{elapsed:?}");
+    }
+}

@@ -1,0 +1,139 @@
+//! Micro-batches of several trainers on one memory run one after another, so that each sees the room that it plans for.
+
+use std::time::Duration;
+
+use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
+
+/// How long a trainer waits for its turn. A closure that waits for another trainer of the same memory would otherwise wait forever.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The order in which the trainers on one memory work.
+#[derive(Debug)]
+pub(super) struct Turns {
+    taken: ReentrantMutex<()>,
+    patience: Duration,
+}
+
+/// A trainer's turn, until dropped; from [`DeviceMemory::turn`](super::DeviceMemory::turn).
+#[derive(Debug)]
+#[must_use = "the turn ends when it is dropped"]
+pub(crate) struct Turn<'a> {
+    /// `None` where nobody has to wait, or the wait was too long.
+    guard: Option<ReentrantMutexGuard<'a, ()>>,
+}
+
+impl Turns {
+    pub(super) const fn new() -> Self {
+        Self {
+            taken: ReentrantMutex::new(()),
+            patience: PATIENCE,
+        }
+    }
+
+    /// Waits until no other thread has its turn, at most 60 seconds; at once where this thread has it already.
+    pub(super) fn take(&self) -> Turn<'_> {
+        let guard = self.taken.try_lock_for(self.patience);
+        if guard.is_none() {
+            tracing::warn!(
+                seconds = self.patience.as_secs_f64(),
+                "another trainer on this memory has not finished its micro-batch: going on beside it, memory may run out"
+            );
+        }
+        Turn { guard }
+    }
+}
+
+impl Turn<'_> {
+    /// A turn that nobody has to wait for.
+    pub(super) fn free() -> Self {
+        Self { guard: None }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if let Some(guard) = self.guard.take() {
+            // Otherwise the thread that ends its turn would usually win the next one as well.
+            ReentrantMutexGuard::unlock_fair(guard);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn one_thread_at_a_time() {
+        let (turns, inside, most) = (Turns::new(), AtomicUsize::new(0), AtomicUsize::new(0));
+        thread::scope(|threads| {
+            for _ in 0..4 {
+                threads.spawn(|| {
+                    for _ in 0..50 {
+                        let _turn = turns.take();
+                        most.fetch_max(inside.fetch_add(1, SeqCst) + 1, SeqCst);
+                        thread::yield_now();
+                        inside.fetch_sub(1, SeqCst);
+                    }
+                });
+            }
+        });
+        assert_eq!(most.into_inner(), 1);
+    }
+
+    #[test]
+    fn a_thread_may_take_its_turn_again() {
+        let turns = Turns::new();
+        let outer = turns.take();
+        let inner = turns.take();
+        assert!(outer.guard.is_some() && inner.guard.is_some());
+        drop(outer);
+        thread::scope(|threads| {
+            let other = threads.spawn(|| turns.taken.try_lock().is_some());
+            assert!(!other.join().unwrap(), "the inner turn lasts");
+        });
+    }
+
+    #[test]
+    fn two_threads_alternate() {
+        let turns = Turns::new();
+        let (sender, order) = mpsc::channel();
+        let start = std::sync::Barrier::new(2);
+        thread::scope(|threads| {
+            for name in 0..2 {
+                let (turns, start, sender) = (&turns, &start, sender.clone());
+                threads.spawn(move || {
+                    start.wait();
+                    for _ in 0..10 {
+                        let _turn = turns.take();
+                        sender.send(name).unwrap();
+                        thread::sleep(Duration::from_millis(2));
+                    }
+                });
+            }
+        });
+        drop(sender);
+        let order: Vec<i32> = order.iter().collect();
+        let changes = order.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        assert!(changes >= 10, "{order:?}");
+    }
+
+    #[test]
+    fn after_the_time_out_it_goes_on() {
+        let turns = Turns {
+            patience: Duration::from_millis(20),
+            ..Turns::new()
+        };
+        let held = turns.take();
+        thread::scope(|threads| {
+            let other = threads.spawn(|| turns.take().guard.is_none());
+            assert!(other.join().unwrap());
+        });
+        drop(held);
+        assert!(turns.take().guard.is_some());
+    }
+}
