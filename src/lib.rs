@@ -70,8 +70,8 @@ pub use bytesize::ByteSize;
 
 pub use batch::{
     Batch, BatchPolicy, BatchProcessor, Completed, Decay, Event, Extent, Failed, Fixed, Halving,
-    MemoryModel, MicroBatch, Moment, Observer, Plan, Prediction, Predictive, Processed, Reason,
-    Task, find_batch_size, find_batch_size_within, process_batches,
+    MemoryModel, MicroBatch, Observer, Plan, Prediction, Predictive, Processed, Reason, Task,
+    find_batch_size, find_batch_size_within, process_batches,
 };
 pub use environment::{
     Coloured, Environment, Finding, FindingCode, Gpu, Report, Requirement, Severity,
@@ -104,7 +104,7 @@ pub use optim::{
 pub use timeline::Timeline;
 pub use train::{
     AccumulatingTrainer, AdaptiveTrainer, AdaptiveTrainerBuilder, Explanation, GradientAccumulator,
-    Loss, StepLoss, StepReport, Window,
+    Loss, StepLoss, StepReport,
 };
 
 /// The snippets of the documents, compiled and run as tests.

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use crate::batch::{Moment, Observer};
+use crate::batch::{Observer, TrainingEvent};
 
 /// Shows batches and their phases as [NVTX](https://github.com/NVIDIA/NVTX) ranges, so that Nsight Systems puts the kernels of
 /// a forward pass, a backward pass and an update under their names; retries, changes of size and exhaustions are marks.
@@ -31,16 +31,18 @@ impl NvtxRanges {
 }
 
 impl Observer for NvtxRanges {
-    fn observe(&self, moment: &Moment<'_>) {
+    fn observe(&self, moment: &TrainingEvent<'_>) {
         match moment {
-            Moment::BatchBegan { task, step, .. } => begin(&format_args!("{task} {step}")),
-            Moment::PhaseBegan { phase, .. } => begin(phase),
-            Moment::PhaseEnded { .. } | Moment::BatchEnded { .. } | Moment::BatchFailed { .. } => {
+            TrainingEvent::BatchBegan { task, step, .. } => begin(&format_args!("{task} {step}")),
+            TrainingEvent::PhaseBegan { phase, .. } => begin(phase),
+            TrainingEvent::PhaseEnded { .. }
+            | TrainingEvent::BatchEnded { .. }
+            | TrainingEvent::BatchFailed { .. } => {
                 ::nvtx::range_pop!();
             }
-            Moment::Exhausted { exhausted, .. } => mark(exhausted),
-            Moment::Happened { event, .. } => mark(event),
-            Moment::MicroBatchEnded { .. } => {}
+            TrainingEvent::Exhausted { exhausted, .. } => mark(exhausted),
+            TrainingEvent::Happened { event, .. } => mark(event),
+            TrainingEvent::MicroBatchEnded { .. } => {}
         }
     }
 }

@@ -67,10 +67,6 @@ impl Position {
     fn remaining(&self) -> usize {
         self.batch.samples - self.done
     }
-
-    fn extent(&self, samples: usize) -> Extent {
-        Extent::new(samples, samples.saturating_mul(self.batch.each()))
-    }
 }
 
 impl Engine {
@@ -129,7 +125,7 @@ impl Engine {
                 attempt: at.attempt,
                 base_seed: self.seed,
             };
-            let extent = at.extent(size);
+            let extent = batch.part(size);
             let need = self.proven.need(extent.cost);
             let attempt = Attempt::new(micro, memory.as_ref(), &self.observers, need);
             let stopwatch = self.timings.start(&self.device, &*self.policy);
@@ -163,7 +159,8 @@ impl Engine {
                     let is_passing = complete(
                         &mut exhausted,
                         Circumstances {
-                            memory: (attempt.memory.as_ref()).map(|(memory, scope)| (*memory, scope)),
+                            memory: (attempt.memory.as_ref())
+                                .map(|(memory, scope)| (*memory, scope)),
                             held: work.held(),
                             micro_batch: Some(exhaustion::Failed {
                                 samples: attempt.micro.samples.clone(),
@@ -173,7 +170,8 @@ impl Engine {
                         },
                     );
                     drop(attempt);
-                    let may_go_on = self.failed(&mut at, &exhausted, is_passing, lost, &mut outcome)?;
+                    let may_go_on =
+                        self.failed(&mut at, &exhausted, is_passing, lost, &mut outcome)?;
                     if !may_go_on {
                         let remedies = work.remedies();
                         conclude(&mut exhausted, is_passing, memory.as_ref(), remedies);
@@ -204,7 +202,7 @@ impl Engine {
         // An asynchronous fault surfaces here, and nothing is retried on a lost device.
         recover(&self.device)?;
         // A restarted batch has had its second attempt at this size.
-        let may_pass = self.may_pass(at.extent(size).cost, exhausted.cause);
+        let may_pass = self.may_pass(at.batch.part(size).cost, exhausted.cause);
         let retries_same = at.attempt == 0 && at.restarts == 0 && may_pass;
         let to = if retries_same {
             size

@@ -26,7 +26,10 @@ pub(crate) struct Failed {
 
 /// Fills in bytes, cause, holdings and remedies. Returns whether the cause is likely to pass: another process or another part
 /// of this one holds the memory, or the free memory is fragmented.
-pub(crate) fn complete(exhausted: &mut ResourceExhausted, circumstances: Circumstances<'_>) -> bool {
+pub(crate) fn complete(
+    exhausted: &mut ResourceExhausted,
+    circumstances: Circumstances<'_>,
+) -> bool {
     let Circumstances {
         memory,
         held,

@@ -89,7 +89,10 @@ impl<B: Batch> Batch for Parts<B> {
     }
 
     fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
-        self.0.iter().map(|part| part.slice(range.clone())).collect()
+        self.0
+            .iter()
+            .map(|part| part.slice(range.clone()))
+            .collect()
     }
 
     fn cost(&self) -> Result<usize> {

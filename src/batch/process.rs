@@ -197,7 +197,13 @@ impl BatchProcessor {
         let run = engine.run(step, extent, &mut chunks);
         let plan = engine.observers.plan(&*engine.policy);
         let outcome = run.inspect_err(|error| watch.failed(&engine.observers, error, plan))?;
-        watch.ended(&engine.observers, memory.as_ref(), &outcome, plan, Some(false));
+        watch.ended(
+            &engine.observers,
+            memory.as_ref(),
+            &outcome,
+            plan,
+            Some(false),
+        );
         self.batches += 1;
         let Outcome {
             sizes,

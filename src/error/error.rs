@@ -145,14 +145,6 @@ impl Error {
         }
     }
 
-    /// Sets what is known to hold the memory.
-    pub(crate) fn holding(mut self, held: impl FnOnce() -> Vec<super::Holding>) -> Self {
-        if let Self::ResourceExhausted(exhausted) = &mut self {
-            exhausted.held = held();
-        }
-        self
-    }
-
     /// Sets the phase of an exhaustion that has none.
     pub(crate) fn in_phase(mut self, phase: Phase) -> Self {
         if let Self::ResourceExhausted(exhausted) = &mut self {

@@ -159,26 +159,28 @@ pub enum ParameterError {
     )]
     None,
     /// The same Var stands in the list twice and would be updated twice.
-    #[error("Var {second} is Var {first} again: list each Var once")]
+    #[error("parameter `{second}` is parameter `{first}` again: list each Var once")]
     Duplicate {
-        /// Where it stands first.
-        first: usize,
-        /// Where it stands again.
-        second: usize,
+        /// Its name.
+        first: String,
+        /// Its name where it is listed again.
+        second: String,
     },
     /// The gradients of this type cannot be accumulated.
-    #[error("Var {index} has dtype {dtype:?}: gradients accumulate for f64, f32, f16 and bf16")]
+    #[error(
+        "parameter `{parameter}` has dtype {dtype:?}: gradients accumulate for f64, f32, f16 and bf16"
+    )]
     DType {
-        /// Which Var.
-        index: usize,
+        /// Its name.
+        parameter: String,
         /// Its type.
         dtype: DType,
     },
     /// A gradient does not fit its Var.
-    #[error("Var {index} has shape {expected:?} but its gradient has {found:?}")]
+    #[error("parameter `{parameter}` has shape {expected:?} but its gradient has {found:?}")]
     Gradient {
-        /// Which Var.
-        index: usize,
+        /// Its name.
+        parameter: String,
         /// The Var's shape.
         expected: Shape,
         /// The gradient's shape.
@@ -186,11 +188,11 @@ pub enum ParameterError {
     },
     /// The Vars and the memory given to a trainer are of different devices.
     #[error(
-        "the Vars are on {vars:?} but the memory is that of {memory:?}: build the model on `memory.device()`"
+        "the parameters are on {parameters:?} but the memory is that of {memory:?}: build the model on `memory.device()`"
     )]
     Device {
-        /// Where the Vars are.
-        vars: DeviceLocation,
+        /// The parameters' device.
+        parameters: DeviceLocation,
         /// Whose memory was given.
         memory: DeviceLocation,
     },

@@ -28,6 +28,9 @@ impl Holding {
     /// What the samples of the micro-batch take, by the policy's model.
     pub const ACTIVATIONS: &'static str = "activations (by the fit)";
 
+    /// Memory of this process that the trainer does not hold: data, other models, other trainers.
+    pub const OTHERS: &'static str = "other memory of this process";
+
     /// So many bytes of something.
     pub fn new(what: &'static str, bytes: u64) -> Self {
         Self { what, bytes }

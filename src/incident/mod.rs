@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 pub use read::{Incident, Incidents};
 pub use summary::IncidentSummary;
 
-use crate::batch::{Moment, Observer};
+use crate::batch::{Observer, TrainingEvent};
 use crate::error::{OutputError, Result};
 use crate::monitor::{Eye, Monitor};
 use crate::output::LineFile;
@@ -113,7 +113,7 @@ impl IncidentLog {
 }
 
 impl Observer for IncidentLog {
-    fn observe(&self, moment: &Moment<'_>) {
+    fn observe(&self, moment: &TrainingEvent<'_>) {
         if let Some(record) = Record::of(moment, SystemTime::now()) {
             self.inner.lock().write(record);
         }

@@ -3,7 +3,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use candle_core::DeviceLocation;
 use serde_json::{Value, json};
 
-use crate::batch::{Event, Moment, Plan};
+use crate::batch::{Event, Plan, TrainingEvent};
 use crate::error::{DeviceFault, Error, Neighbour, ResourceExhausted};
 use crate::monitor::{Sample, Source, write_object};
 use crate::output::first_line;
@@ -17,10 +17,10 @@ pub(super) struct Record {
 
 impl Record {
     /// What is an incident: not the ordinary course of things.
-    pub(super) fn of(moment: &Moment<'_>, now: SystemTime) -> Option<Self> {
+    pub(super) fn of(moment: &TrainingEvent<'_>, now: SystemTime) -> Option<Self> {
         let mut ends_the_work = false;
         let (task, step, kind, text, details, plan) = match moment {
-            Moment::Exhausted {
+            TrainingEvent::Exhausted {
                 task,
                 step,
                 exhausted,
@@ -30,7 +30,7 @@ impl Record {
                 let text = exhausted.to_string();
                 (task, step, "exhausted", text, Some(details), plan)
             }
-            Moment::Happened {
+            TrainingEvent::Happened {
                 task,
                 step,
                 event,
@@ -40,7 +40,7 @@ impl Record {
                 let text = event.to_string();
                 (task, step, kind(event), text, Some(details), plan)
             }
-            Moment::BatchFailed {
+            TrainingEvent::BatchFailed {
                 task,
                 step,
                 error,

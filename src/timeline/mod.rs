@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::batch::{Moment, Observer};
+use crate::batch::{Observer, TrainingEvent};
 use crate::error::{OutputError, Result};
 use recorder::Recorder;
 
@@ -113,7 +113,7 @@ impl Default for Timeline {
 }
 
 impl Observer for Timeline {
-    fn observe(&self, moment: &Moment<'_>) {
+    fn observe(&self, moment: &TrainingEvent<'_>) {
         self.recorder.lock().note(moment);
     }
 }

@@ -5,7 +5,7 @@ use super::mark::{Mark, MarkKind, Place};
 use super::row::{MicroRow, Number, PhaseRow, Planned, StepRow};
 use super::thin::Thinned;
 use super::totals::Totals;
-use crate::batch::{Event, Moment, Task};
+use crate::batch::{Event, Task, TrainingEvent};
 use crate::error::{MemoryReading, Phase};
 
 /// Rows for the whole run; it is at this resolution at least by half.
@@ -92,9 +92,9 @@ impl Recorder {
         }
     }
 
-    pub(super) fn note(&mut self, moment: &Moment<'_>) {
+    pub(super) fn note(&mut self, moment: &TrainingEvent<'_>) {
         match *moment {
-            Moment::BatchBegan {
+            TrainingEvent::BatchBegan {
                 task, step, memory, ..
             } => {
                 if task != Task::Evaluation {
@@ -103,8 +103,8 @@ impl Recorder {
                 self.used_before = memory.in_use;
                 self.micro_ended();
             }
-            Moment::PhaseBegan { .. } => {}
-            Moment::PhaseEnded {
+            TrainingEvent::PhaseBegan { .. } => {}
+            TrainingEvent::PhaseEnded {
                 phase,
                 began,
                 elapsed,
@@ -123,7 +123,7 @@ impl Recorder {
                     memory,
                 });
             }
-            Moment::MicroBatchEnded {
+            TrainingEvent::MicroBatchEnded {
                 micro, completed, ..
             } => {
                 let ended = self.phases.back().map_or(0, |phase| phase.ended);
@@ -138,7 +138,7 @@ impl Recorder {
                 push(&mut self.micro_batches, row, MICRO_BATCHES);
                 self.micro_ended();
             }
-            Moment::Exhausted {
+            TrainingEvent::Exhausted {
                 task, exhausted, ..
             } => {
                 self.totals.exhaustions += 1;
@@ -146,8 +146,8 @@ impl Recorder {
                 self.is_pending = true;
                 self.micro_ended();
             }
-            Moment::Happened { task, event, .. } => self.happened(task, event),
-            Moment::BatchEnded {
+            TrainingEvent::Happened { task, event, .. } => self.happened(task, event),
+            TrainingEvent::BatchEnded {
                 task,
                 step,
                 began,
@@ -184,7 +184,7 @@ impl Recorder {
                     recomputed,
                 );
             }
-            Moment::BatchFailed { task, error, .. } => {
+            TrainingEvent::BatchFailed { task, error, .. } => {
                 self.totals.failures += 1;
                 self.mark(Mark::failed(self.place(task), error));
                 self.micro_ended();

@@ -109,7 +109,10 @@ impl<O: Commit> AdaptiveTrainer<O> {
             Ok((outcome, summary))
         });
         let ended = stepped.as_ref();
-        self.end(&watch, ended.map(|(outcome, summary)| (outcome, is_updated(summary))));
+        self.end(
+            &watch,
+            ended.map(|(outcome, summary)| (outcome, is_updated(summary))),
+        );
         let (outcome, summary) = stepped?;
         self.pending = 0;
         self.window.extend(outcome);
@@ -221,7 +224,13 @@ impl<O: Commit> AdaptiveTrainer<O> {
         match summary {
             Ok(summary) => {
                 let observers = &self.engine.observers;
-                watch.ended(observers, memory.as_ref(), &outcome, plan, is_updated(&summary));
+                watch.ended(
+                    observers,
+                    memory.as_ref(),
+                    &outcome,
+                    plan,
+                    is_updated(&summary),
+                );
                 self.pending = 0;
                 self.window.extend(outcome);
                 Ok(Some(self.report(summary)))
@@ -244,7 +253,12 @@ impl<O: Commit> AdaptiveTrainer<O> {
         }
         let memory = self.engine.memory.as_ref();
         let samples = extent.samples;
-        Ok(Watch::begin(&self.engine.observers, memory, self.batches, samples))
+        Ok(Watch::begin(
+            &self.engine.observers,
+            memory,
+            self.batches,
+            samples,
+        ))
     }
 
     fn run<'b, B, L>(
@@ -269,7 +283,13 @@ impl<O: Commit> AdaptiveTrainer<O> {
         self.peak = self.peak.max(watch.peak());
         match ended {
             Ok((outcome, updated)) => {
-                watch.ended(observers, self.engine.memory.as_ref(), outcome, plan, updated);
+                watch.ended(
+                    observers,
+                    self.engine.memory.as_ref(),
+                    outcome,
+                    plan,
+                    updated,
+                );
                 self.batches += 1;
             }
             Err(error) => {
@@ -348,5 +368,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
 
 /// Whether parameters changed; without a summary nothing had weight.
 fn is_updated(summary: &Option<UpdateSummary>) -> Option<bool> {
-    summary.as_ref().map_or(Some(false), |summary| summary.updated)
+    summary
+        .as_ref()
+        .map_or(Some(false), |summary| summary.updated)
 }

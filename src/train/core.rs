@@ -52,7 +52,7 @@ impl<O: Commit> Core<O> {
         match self.lost.take() {
             Some(samples) => {
                 let reason = candle_core::Error::Msg("the closure panicked".to_owned());
-                Err(WindowLost::new(samples, reason.into()).into())
+                Err(WindowLost::new(samples, Error::from(reason)).into())
             }
             None => Ok(()),
         }
@@ -154,7 +154,10 @@ impl<O: Commit> Core<O> {
         let held = [
             ("parameters", Some(parameters)),
             ("accumulated gradients", Some(gradients)),
-            ("optimizer state", self.accumulator.optimizer().state_bytes()),
+            (
+                "optimizer state",
+                self.accumulator.optimizer().state_bytes(),
+            ),
         ];
         let known = held.into_iter();
         known

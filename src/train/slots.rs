@@ -34,9 +34,8 @@ impl Slots {
     /// ignored, as candle's optimizers do.
     pub(super) fn follow(&mut self, parameters: &[Parameter]) -> Result<()> {
         let trainable = || parameters.iter().filter(|p| !p.var.dtype().is_int());
-        let is_same = |(slot, parameter): (&Slot, &Parameter)| {
-            slot.parameter.var.id() == parameter.var.id()
-        };
+        let is_same =
+            |(slot, parameter): (&Slot, &Parameter)| slot.parameter.var.id() == parameter.var.id();
         if !self.0.is_empty()
             && self.0.len() == trainable().count()
             && self.0.iter().zip(trainable()).all(is_same)
@@ -76,9 +75,7 @@ impl Slots {
         let mut store = loss.backward()?;
         // A gradient may refer to the graph that it was computed from and keep the activations alive: detach it.
         let gradients = self.0.iter().map(|slot| store.remove(&slot.parameter.var));
-        Ok(gradients
-            .map(|gradient| Some(gradient?.detach()))
-            .collect())
+        Ok(gradients.map(|gradient| Some(gradient?.detach())).collect())
     }
 
     /// Returns no gradient for each slot.

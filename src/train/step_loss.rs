@@ -59,7 +59,11 @@ impl StepLoss {
 }
 
 fn scalar(value: &Tensor) -> candle_core::Result<f64> {
-    value.flatten_all()?.get(0)?.to_dtype(DType::F64)?.to_scalar()
+    value
+        .flatten_all()?
+        .get(0)?
+        .to_dtype(DType::F64)?
+        .to_scalar()
 }
 
 /// `n/a` if it cannot be read.

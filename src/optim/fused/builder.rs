@@ -146,17 +146,17 @@ impl<A: Algorithm> FusedBuilder<A> {
             check::group::<A>(&given.options)?;
             groups.push(given.options);
             for Parameter { name, var, .. } in given.named(index) {
-                if let Some(first) = seen.insert(var.id(), index) {
+                if let Some(first) = seen.insert(var.id(), name.clone()) {
                     return Err(ParameterError::Duplicate {
                         first,
-                        second: index,
+                        second: name,
                     }
                     .into());
                 }
                 // Integer Vars are passed over, as candle's optimizers do.
                 if var.dtype().is_float() {
                     let kept = algorithm.state(var.dims());
-                    let kept = kept_types(kept, &name, index, &var, self.moments)?;
+                    let kept = kept_types(kept, &name, &var, self.moments)?;
                     parameters.push(parameter(
                         name,
                         var,
@@ -216,14 +216,16 @@ fn parameter(
 fn kept_types(
     kept: Vec<Kept>,
     name: &str,
-    index: usize,
     var: &Var,
     moments: Option<DType>,
 ) -> Result<Vec<(Kept, DType)>> {
     let full = match var.dtype() {
         DType::F64 => DType::F64,
         DType::F32 | DType::F16 | DType::BF16 => DType::F32,
-        dtype => return Err(ParameterError::DType { index, dtype }.into()),
+        dtype => {
+            let parameter = name.to_owned();
+            return Err(ParameterError::DType { parameter, dtype }.into());
+        }
     };
     let moments = moments.unwrap_or(full);
     if moments != full && (moments, full) != (DType::BF16, DType::F32) {
