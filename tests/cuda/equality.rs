@@ -3,7 +3,7 @@
 use candle_core::Device;
 use candle_headroom::{DeviceMemory, Fixed};
 
-use crate::gpu::{gpu, simulated};
+use crate::gpu::gpu;
 use crate::jobs::Job;
 use crate::support::distance;
 
@@ -32,23 +32,5 @@ fn three_steps_end_where_the_cpu_s_end() {
         let distance = distance(&here.state(), &there.state());
         assert!(distance < TOLERANCE, "{}: {distance}", here.name);
         assert!(distance > 0., "compared with itself");
-    }
-}
-
-/// The host runs ahead of the device through a whole step: nothing waits until the loss is read.
-#[test]
-fn a_step_never_waits_for_the_device() {
-    let Some((gpu, simulator)) = simulated(0) else {
-        return;
-    };
-    let memory = DeviceMemory::cuda(gpu.ordinal).open().unwrap();
-    for job in Job::all(memory.device()) {
-        let mut trainer = job.trainer(Some(&memory), Fixed::new(2).unwrap());
-        job.step(&mut trainer).unwrap();
-        simulator.reset_counters();
-        let report = job.step(&mut trainer).unwrap();
-        assert_eq!(report.sizes.len(), 4);
-        assert_eq!(simulator.counters().synchronizations, 0, "{}", job.name);
-        assert!(simulator.counters().launches > 100);
     }
 }

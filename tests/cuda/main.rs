@@ -15,6 +15,8 @@ mod jobs;
 mod limits;
 mod memory;
 mod monitor;
+#[path = "../promises/no_hidden_synchronization.rs"]
+mod no_hidden_synchronization;
 mod optimizers;
 mod recovery;
 mod simulator;

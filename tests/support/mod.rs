@@ -7,11 +7,14 @@ pub mod transformer;
 use std::sync::{Mutex, MutexGuard};
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_headroom::testing::probe;
-use candle_headroom::{BatchPolicy, Failed};
+use candle_headroom::testing::{out_of_memory, probe};
+use candle_headroom::{
+    AccumulatingTrainer, AdaptiveTrainer, AdaptiveTrainerBuilder, BatchPolicy, Failed,
+    GradientAccumulator,
+};
 use candle_nn::{
-    BatchNorm, Conv2d, Conv2dConfig, Linear, Module, ModuleT, VarBuilder, VarMap, batch_norm,
-    conv2d, linear,
+    AdamW, BatchNorm, Conv2d, Conv2dConfig, Linear, Module, ModuleT, Optimizer, SGD, VarBuilder,
+    VarMap, batch_norm, conv2d, linear,
 };
 
 /// For tests that set a limit on host memory: one process has one.
@@ -237,4 +240,61 @@ impl BatchPolicy for Schedule {
     }
 
     fn failed(&mut self, _: &Failed<'_>) {}
+}
+
+/// A trainer of all of a model's Vars by plain gradient descent.
+pub fn by_sgd(model: &Mlp) -> AdaptiveTrainerBuilder<SGD> {
+    let optimizer = SGD::new(model.vars.clone(), 0.01).unwrap();
+    AdaptiveTrainer::builder(model.vars.clone(), optimizer)
+}
+
+/// A model with room for so many samples at once.
+pub fn with_room(room: &std::cell::Cell<usize>, x: &Tensor) -> Result<()> {
+    match x.dim(0)? > room.get() {
+        true => Err(out_of_memory()),
+        false => Ok(()),
+    }
+}
+
+/// The gradients of `vars`, in their order, from a store.
+pub fn read(vars: &[Var], accumulator: &GradientAccumulator) -> Vec<Vec<f64>> {
+    let store = accumulator.gradients().unwrap();
+    vars.iter()
+        .map(|var| flat(store.get(var).unwrap()))
+        .collect()
+}
+
+/// Accumulates mean losses over runs of these sizes.
+pub fn accumulate_means(model: &Mlp, sizes: &[usize], dtype: DType) -> GradientAccumulator {
+    let (x, y) = Mlp::data(sizes.iter().sum(), dtype);
+    let mut accumulator = GradientAccumulator::new(model.vars.clone()).unwrap();
+    let mut start = 0;
+    for &size in sizes {
+        let (x, y) = (
+            x.narrow(0, start, size).unwrap(),
+            y.narrow(0, start, size).unwrap(),
+        );
+        accumulator.add(model.loss(&x, &y).unwrap(), size).unwrap();
+        start += size;
+    }
+    accumulator
+}
+
+/// A trainer that updates after so many batches.
+pub fn accumulating(vars: &[Var], micro_batches: usize) -> AccumulatingTrainer<AdamW> {
+    let optimizer = AdamW::new_lr(vars.to_vec(), 0.01).unwrap();
+    AccumulatingTrainer::new(vars.to_vec(), optimizer, micro_batches).unwrap()
+}
+
+/// A loader's batches, of these sizes.
+pub fn batches(sizes: &[usize]) -> Vec<(Tensor, Tensor)> {
+    let (x, y) = Mlp::data(sizes.iter().sum(), DType::F32);
+    let mut start = 0;
+    let cut = sizes.iter().map(|&size| {
+        let part = |t: &Tensor| t.narrow(0, start, size).unwrap();
+        let batch = (part(&x), part(&y));
+        start += size;
+        batch
+    });
+    cut.collect()
 }

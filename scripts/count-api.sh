@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Counts the size of the public API, the sources and the tests. It needs bash, awk and find, and builds nothing.
+#
+#     scripts/count-api.sh [--check]
+#
+# With --check it exits with status 1 where a goal is missed: at most 25 names at the crate root, at most 22,000 lines in src/, and
+# `missing_docs` denied without an exception.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# Names that the crate root re-exports. Modules and what is hidden from the documentation do not count.
+root_names=$(awk '
+    /^ *#\[doc\(hidden\)\]/ { hidden = 1; next }
+    /^pub use / { use = "" ; reading = 1 }
+    reading { sub(/\/\/.*/, ""); use = use $0 }
+    reading && /;/ {
+        reading = 0
+        sub(/^pub use /, "", use); sub(/;.*/, "", use)
+        gsub(/[A-Za-z0-9_]+::|[{} ]/, "", use)
+        if (!hidden) names += split(use, parts, ",") - (use ~ /,$/)
+        hidden = 0
+    }
+    END { print names + 0 }' src/lib.rs)
+source_lines=$(find src -name '*.rs' -o -name '*.js' | xargs cat | wc -l)
+
+# The compiler refuses an undocumented public item where `missing_docs` is denied, so nothing has to be counted.
+documented=0
+if grep -Eq '^#!\[(deny|forbid)\([^)]*\bmissing_docs\b' src/lib.rs && ! grep -rEq 'allow\([^)]*\bmissing_docs\b' src; then
+    documented=100
+fi
+
+# A test program is a [[test]] of Cargo.toml, or a file or folder of tests/ that cargo finds by itself.
+binaries=$(
+    {
+        awk '/^\[\[test\]\]/ { test = 1; next } /^\[/ { test = 0 } test && /^name *=/ { gsub(/.*= *"|".*/, ""); print }' Cargo.toml
+        if ! grep -Eq '^autotests *= *false' Cargo.toml; then
+            find tests -maxdepth 1 -name '*.rs' -printf '%f\n' | sed 's/\.rs$//'
+            find tests -mindepth 2 -maxdepth 2 -name main.rs -printf '%h\n' | sed 's|.*/||'
+        fi
+    } | sort -u | wc -l
+)
+
+echo "figure: api/root_names = $root_names names"
+echo "figure: api/source_lines = $source_lines lines"
+echo "figure: api/documented = $documented %"
+echo "figure: tests/binaries = $binaries binaries"
+
+if [ "${1:-}" = --check ]; then
+    missed=0
+    goal() { [ "$2" "$3" "$4" ] || { echo "count-api: $1 is $2, the goal is $3 $4" >&2; missed=1; }; }
+    goal api/root_names "$root_names" -le 25
+    goal api/source_lines "$source_lines" -le 22000
+    goal api/documented "$documented" -eq 100
+    exit $missed
+fi

@@ -1,0 +1,36 @@
+//! A small language model, its text, and trainers of it under a limit.
+
+use candle_core::{DType, Device, Tensor, Var};
+use candle_headroom::{AdaptiveTrainer, DeviceMemory};
+use candle_nn::{Optimizer, SGD, VarBuilder, VarMap};
+
+use crate::support::settle;
+use crate::support::transformer::{Config, Transformer};
+
+pub fn language() -> (Transformer, Vec<Var>) {
+    let varmap = VarMap::new();
+    let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    let config = Config {
+        context: 32,
+        width: 32,
+        heads: 2,
+        layers: 1,
+    };
+    (Transformer::new(config, vb).unwrap(), settle(&varmap))
+}
+
+/// A trainer of all Vars by plain gradient descent, under this memory.
+pub fn by_sgd(vars: &[Var], memory: &DeviceMemory) -> AdaptiveTrainer<SGD> {
+    let optimizer = SGD::new(vars.to_vec(), 0.01).unwrap();
+    let trainer = AdaptiveTrainer::builder(vars.to_vec(), optimizer);
+    trainer.memory(memory).build().unwrap()
+}
+
+pub fn text(samples: usize, length: usize) -> (Tensor, Tensor) {
+    let text = |shift: u32| {
+        let bytes = (0..(samples * length) as u32).map(|i| (i * 31 + shift) % 256);
+        let bytes = Tensor::from_iter(bytes, &Device::Cpu).unwrap();
+        bytes.reshape((samples, length)).unwrap()
+    };
+    (text(0), text(31))
+}

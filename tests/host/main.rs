@@ -1,0 +1,19 @@
+//! Tests that measure host memory. The process has one allocator, one set of counts and one limit, so each test holds `alone()`.
+
+#[path = "../promises/cleanup_before_retry.rs"]
+mod cleanup_before_retry;
+mod evaluation;
+#[path = "../promises/honest_numbers.rs"]
+mod honest_numbers;
+mod language;
+mod memory;
+#[path = "../promises/no_ratchet.rs"]
+mod no_ratchet;
+mod report;
+#[path = "../support/mod.rs"]
+mod support;
+
+use candle_headroom::TrackingAllocator;
+
+#[global_allocator]
+static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();

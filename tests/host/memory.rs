@@ -1,0 +1,325 @@
+//! The tracking allocator and the host's memory, in a program that has it installed. Each test holds `alone()`, since there is
+//! one set of counts per process.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::{ptr, thread};
+
+use candle_headroom::{
+    AUTO_FRACTION, ByteSize, DeviceMemory, Enforcement, Error, Limit, MemoryError, PEAK_ERROR,
+    TrackingAllocator,
+};
+
+use crate::ALLOCATOR;
+use crate::support::alone;
+
+/// What the test harness itself may allocate meanwhile.
+const NOISE: u64 = 64 * 1024;
+
+fn in_use() -> u64 {
+    DeviceMemory::host().open().unwrap().in_use().unwrap()
+}
+
+fn assert_near(a: u64, b: u64, within: u64) {
+    assert!(a.abs_diff(b) <= within, "{a} {b}, apart {}", a.abs_diff(b));
+}
+
+#[test]
+fn small_and_large_requests_are_counted_to_the_byte() {
+    let _alone = alone();
+    for size in [
+        1usize,
+        7,
+        100,
+        16 * 1024 - 1,
+        16 * 1024,
+        16 * 1024 + 1,
+        1 << 20,
+    ] {
+        // Enough of them that the noise is no part of it.
+        let count = (64 * NOISE as usize / size).max(100);
+        let before = in_use();
+        let blocks: Vec<Vec<u8>> = (0..count).map(|_| Vec::with_capacity(size)).collect();
+        let list = blocks.capacity() * size_of::<Vec<u8>>();
+        assert_near(in_use() - before, (count * size + list) as u64, NOISE);
+        drop(blocks);
+        assert_near(in_use(), before, NOISE);
+    }
+}
+
+#[test]
+fn realloc_zeroed_and_aligned_requests_are_counted() {
+    let _alone = alone();
+    let before = in_use();
+    let mut block = vec![0u8; 3 << 20]; // alloc_zeroed
+    assert_near(in_use() - before, 3 << 20, NOISE);
+    block.reserve_exact(5 << 20); // realloc, up
+    assert_near(in_use() - before, 8 << 20, NOISE);
+    block.shrink_to(4 << 20); // realloc, down
+    assert_near(in_use() - before, 4 << 20, NOISE);
+    drop(block);
+    let layout = Layout::from_size_align(1 << 20, 4096).unwrap();
+    // SAFETY: the layout's size is not zero, and the block is freed with the same layout.
+    unsafe {
+        let aligned = ALLOCATOR.alloc(layout);
+        assert!(!aligned.is_null() && aligned.align_offset(4096) == 0);
+        assert_near(in_use() - before, 1 << 20, NOISE);
+        ALLOCATOR.dealloc(aligned, layout);
+    }
+    assert_near(in_use(), before, NOISE);
+    drop(Vec::<u8>::with_capacity(0));
+    drop(Vec::<[u8; 0]>::with_capacity(10));
+    assert_near(in_use(), before, NOISE);
+}
+
+/// An allocator that refuses all, or answers to all without memory behind it.
+struct Fake {
+    refuses: AtomicBool,
+}
+
+// SAFETY: the addresses it answers with are never read or written by the test below, and nothing is freed.
+unsafe impl GlobalAlloc for Fake {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        match self.refuses.load(Ordering::Relaxed) {
+            true => ptr::null_mut(),
+            false => ptr::without_provenance_mut(layout.align()),
+        }
+    }
+    unsafe fn dealloc(&self, _: *mut u8, _: Layout) {}
+}
+
+#[test]
+fn sizes_near_the_largest_neither_wrap_nor_stay_counted() {
+    let _alone = alone();
+    let memory = DeviceMemory::host().limit(ByteSize::gib(8)).open().unwrap();
+    let before = in_use();
+    let fake = TrackingAllocator::new(Fake {
+        refuses: AtomicBool::new(true),
+    });
+    let huge = Layout::from_size_align(isize::MAX as usize, 1).unwrap();
+    // SAFETY: nothing is read or written at the addresses; see `Fake`.
+    unsafe {
+        for _ in 0..5 {
+            assert!(fake.alloc(huge).is_null());
+            assert!(fake.alloc_zeroed(huge).is_null());
+        }
+        assert_near(in_use(), before, NOISE);
+        let over = memory.stats().first_over_limit.expect("it was asked for");
+        assert_eq!(over.requested, isize::MAX as u64);
+        assert_eq!(memory.would_fit(u64::MAX), Some(false));
+
+        // Granted, as no real machine would, and given back: up and down by the same.
+        fake.get_ref().refuses.store(false, Ordering::Relaxed);
+        let large = Layout::from_size_align(isize::MAX as usize / 4, 1).unwrap();
+        let blocks = [fake.alloc(large), fake.alloc(large)];
+        assert_near(in_use(), before + 2 * large.size() as u64, NOISE);
+        assert_eq!(memory.would_fit(0), Some(false));
+        for block in blocks {
+            fake.dealloc(block, large);
+        }
+        assert_near(in_use(), before, NOISE);
+    }
+    memory.reset_peak();
+}
+
+/// 8 threads allocate and free at random, and end while blocks they made live on.
+#[test]
+fn eight_threads_count_right() {
+    let _alone = alone();
+    let memory = DeviceMemory::host().open().unwrap();
+    let before = in_use();
+    let scope = memory.peak_scope();
+    let kept: Vec<Vec<Vec<u8>>> = thread::scope(|threads| {
+        let work = |seed: usize| {
+            move || {
+                let mut kept = Vec::new();
+                let mut state = seed as u64 + 1;
+                for i in 0..20_000 {
+                    state = state
+                        .wrapping_mul(6364136223846793005)
+                        .wrapping_add(1442695040888963407);
+                    let size = match state >> 60 {
+                        0 => 100_000,
+                        _ => (state >> 40) as usize % 5000,
+                    };
+                    let mut block: Vec<u8> = Vec::with_capacity(size);
+                    if i % 7 == 0 {
+                        block.reserve_exact(size + 100);
+                    }
+                    if i % 200 == 0 {
+                        kept.push(block);
+                    }
+                }
+                kept
+            }
+        };
+        let handles: Vec<_> = (0..8).map(|seed| threads.spawn(work(seed))).collect();
+        handles
+            .into_iter()
+            .map(|handle| handle.join().unwrap())
+            .collect()
+    });
+    let blocks = kept.iter().flatten().map(Vec::capacity).sum::<usize>();
+    let lists = kept
+        .iter()
+        .map(|list| list.capacity() * size_of::<Vec<u8>>())
+        .sum::<usize>();
+    let expected = (blocks + lists) as u64;
+    assert_near(in_use() - before, expected, NOISE);
+    // Each thread held at most one block more than it kept: 8 times 100,100 bytes.
+    let peak = scope.peak().unwrap() - scope.start().unwrap();
+    assert!(peak + PEAK_ERROR >= expected, "{peak} {expected}");
+    assert!(
+        peak <= expected + 8 * 101_000 + PEAK_ERROR + NOISE,
+        "{peak} {expected}"
+    );
+    drop(kept);
+    assert_near(in_use(), before, NOISE);
+}
+
+/// What threads leave behind when they end is not lost: thousands of short ones do not move the count.
+#[test]
+fn many_short_threads_leave_no_drift() {
+    let _alone = alone();
+    let before = in_use();
+    for _ in 0..200 {
+        let blocks: Vec<Vec<u8>> = thread::scope(|threads| {
+            let handles: Vec<_> = (0..8)
+                .map(|_| threads.spawn(|| Vec::<u8>::with_capacity(15_000)))
+                .collect();
+            handles
+                .into_iter()
+                .map(|handle| handle.join().unwrap())
+                .collect()
+        });
+        drop(blocks); // freed by another thread than made it
+    }
+    assert_near(in_use(), before, NOISE);
+}
+
+#[test]
+fn peak_scopes_nest_and_overlap() {
+    let _alone = alone();
+    let memory = DeviceMemory::host().open().unwrap();
+    const MIB: u64 = 1 << 20;
+    let above = |scope: &candle_headroom::PeakScope| {
+        (scope.peak().unwrap() - scope.start().unwrap()).div_ceil(MIB)
+    };
+    let outer = memory.peak_scope();
+    drop(vec![0u8; 20 << 20]);
+    let inner = memory.peak_scope();
+    drop(vec![0u8; 5 << 20]);
+    assert_near(
+        inner.peak().unwrap() - inner.start().unwrap(),
+        5 * MIB,
+        PEAK_ERROR + NOISE,
+    );
+    assert_near(
+        outer.peak().unwrap() - outer.start().unwrap(),
+        20 * MIB,
+        PEAK_ERROR + NOISE,
+    );
+    let overlapping = memory.peak_scope();
+    drop(inner);
+    drop(vec![0u8; 30 << 20]);
+    drop(outer);
+    assert!(above(&overlapping) >= 30);
+    memory.reset_peak();
+    drop(vec![0u8; 10 << 20]);
+    let peak = memory.stats().peak.unwrap();
+    assert_near(
+        peak - memory.in_use().unwrap(),
+        10 * MIB,
+        PEAK_ERROR + NOISE,
+    );
+    assert!(above(&overlapping) >= 30, "its own peak is not reset");
+}
+
+#[test]
+fn limits_are_shared_changed_and_given_up() {
+    let _alone = alone();
+    let memory = DeviceMemory::host().limit(ByteSize::gib(1)).open().unwrap();
+    let same = DeviceMemory::host().limit(ByteSize::gib(1)).open().unwrap();
+    let any = DeviceMemory::host().open().unwrap();
+    assert_eq!(any.limit(), Some(1 << 30));
+    let error = DeviceMemory::host()
+        .limit(ByteSize::gib(2))
+        .open()
+        .unwrap_err();
+    assert!(
+        matches!(&error, Error::Memory(e) if matches!(**e, MemoryError::AlreadyOpen { .. })),
+        "{error}"
+    );
+    assert!(error.to_string().contains("1.0 GiB"), "{error}");
+
+    same.set_limit(ByteSize::mib(512)).unwrap();
+    assert_eq!(memory.limit(), Some(512 << 20));
+    let stats = memory.stats();
+    assert_eq!(stats.enforcement, Some(Enforcement::Soft));
+    assert!(stats.total.is_some() && stats.free.is_some());
+    assert_eq!(memory.would_fit(100 << 20), Some(true));
+    assert_eq!(memory.would_fit(512 << 20), Some(false));
+
+    // Below what is in use: refused, and unchanged.
+    let held = vec![1u8; 64 << 20];
+    let error = memory.set_limit(ByteSize::mib(32)).unwrap_err();
+    assert!(
+        matches!(&error, Error::Memory(e) if matches!(**e, MemoryError::BelowUse { .. })),
+        "{error}"
+    );
+    assert_eq!(memory.limit(), Some(512 << 20));
+    drop(held);
+
+    // The first request over the limit is noted, and no other.
+    assert_eq!(memory.stats().first_over_limit, None);
+    drop((vec![1u8; 600 << 20], vec![1u8; 700 << 20]));
+    let over = memory.stats().first_over_limit.unwrap();
+    assert_eq!(over.requested, 600 << 20);
+    assert!(over.in_use > 600 << 20);
+
+    drop((memory, same, any));
+    let fresh = DeviceMemory::host().open().unwrap();
+    assert_eq!(
+        (fresh.limit(), fresh.stats().first_over_limit),
+        (None, None)
+    );
+    let error = DeviceMemory::host()
+        .limit(ByteSize::kib(1))
+        .open()
+        .unwrap_err();
+    assert!(matches!(error, Error::Memory(_)), "{error}");
+}
+
+#[test]
+fn auto_is_a_fraction_of_what_the_machine_has() {
+    let _alone = alone();
+    if !std::path::Path::new("/proc/meminfo").exists() {
+        let error = DeviceMemory::host().limit(Limit::Auto).open().unwrap_err();
+        assert!(error.to_string().contains("in bytes"), "{error}");
+        return;
+    }
+    let memory = DeviceMemory::host().limit(Limit::Auto).open().unwrap();
+    let free = memory.stats().free.unwrap() as f64;
+    let limit = memory.limit().unwrap() as f64;
+    // Other programs come and go between the two readings.
+    assert!(
+        (limit / free - AUTO_FRACTION).abs() < 0.1,
+        "{limit} of {free}"
+    );
+    let again = DeviceMemory::host().limit(Limit::Auto).open().unwrap();
+    assert_eq!(again.limit(), memory.limit());
+}
+
+#[test]
+fn another_allocator_can_be_wrapped() {
+    let _alone = alone();
+    let wrapped = TrackingAllocator::new(System);
+    let before = in_use();
+    let layout = Layout::new::<[u8; 100_000]>();
+    // SAFETY: the layout's size is not zero, and the block is freed with the same layout by the same allocator.
+    unsafe {
+        let block = wrapped.alloc(layout);
+        assert_near(in_use() - before, 100_000, NOISE);
+        wrapped.dealloc(block, layout);
+    }
+}

@@ -1,0 +1,52 @@
+//! `GradientAccumulator`: which Vars take part.
+
+use candle_core::{DType, Device, Var};
+use candle_headroom::{Error, GradientAccumulator, LossError};
+
+use crate::support::{ConvNet, Mlp};
+
+#[test]
+fn frozen_vars_are_left_out_and_unreached_ones_reported() {
+    let model = Mlp::new(DType::F32);
+    let (trained, frozen) = model.vars.split_at(2);
+    let idle = Var::ones(3, DType::F32, &Device::Cpu).unwrap();
+    let mut vars = trained.to_vec();
+    vars.push(idle.clone());
+    let mut accumulator = GradientAccumulator::new(vars).unwrap();
+    let (x, y) = Mlp::data(4, DType::F32);
+    accumulator.add(model.loss(&x, &y).unwrap(), 4).unwrap();
+    let store = accumulator.gradients().unwrap();
+    assert!(frozen.iter().all(|var| store.get(var).is_none()));
+    assert_eq!(store.get_ids().count(), 2);
+    let unreached = accumulator.unreached();
+    assert_eq!(unreached.len(), 1);
+    assert_eq!(unreached[0].id(), idle.id());
+}
+
+#[test]
+fn softmax_without_backward_is_found() {
+    let model = Mlp::new(DType::F32);
+    let cut =
+        candle_nn::ops::softmax_last_dim(&model.forward(&Mlp::data(4, DType::F32).0).unwrap())
+            .unwrap();
+    let mut accumulator = GradientAccumulator::new(model.vars.clone()).unwrap();
+    let added = accumulator.add(cut.sqr().unwrap().sum_all().unwrap(), 4);
+    let error = added
+        .and_then(|()| accumulator.gradients().map(|_| ()))
+        .unwrap_err();
+    let text = error.to_string();
+    let is_named = matches!(&error, Error::Loss(loss) if matches!(**loss, LossError::Disconnected));
+    assert!(is_named || text.contains("softmax-last-dim"), "{text}");
+}
+
+#[test]
+fn batch_norm_statistics_need_not_be_trained() {
+    let model = ConvNet::new();
+    let (x, y) = ConvNet::data(4);
+    let mut accumulator = GradientAccumulator::new(model.vars.clone()).unwrap();
+    accumulator.add(model.loss(&x, &y).unwrap(), 4).unwrap();
+    assert_eq!(accumulator.unreached().len(), 2);
+    let mut accumulator = GradientAccumulator::new(model.trained()).unwrap();
+    accumulator.add(model.loss(&x, &y).unwrap(), 4).unwrap();
+    assert!(accumulator.unreached().is_empty());
+}

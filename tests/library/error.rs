@@ -1,0 +1,404 @@
+//! Classification of every candle error, and the ways into and out of it.
+
+use std::io;
+use std::process::Command;
+
+use candle_core::{Context, Device, Error as CandleError, Var};
+use candle_headroom::{
+    DeviceFault, Error, ErrorExt, Foreign, GradientAccumulator, Phase, Resource, ResourceExhausted,
+};
+use candle_nn::Optimizer;
+
+#[derive(Debug, PartialEq)]
+enum Expected {
+    Exhausted(Resource),
+    Fault(u32),
+    Other,
+}
+use Expected::{Exhausted, Fault, Other};
+
+const DEVICE: Expected = Exhausted(Resource::DeviceMemory);
+const WORKSPACE: Expected = Exhausted(Resource::LibraryWorkspace);
+const HOST: Expected = Exhausted(Resource::HostMemory);
+
+/// A user's own error around a candle error.
+#[derive(Debug, thiserror::Error)]
+enum UserError {
+    #[error("training failed")]
+    Candle(#[from] CandleError),
+    #[error("training failed")]
+    Headroom(#[from] Error),
+    #[error("the file says CUDA-error: out of memory")]
+    Unrelated,
+    #[error("unknown token CUDA_ERROR_OUT_OF_MEMORY")]
+    Names,
+}
+
+/// Writes itself as cudarc's errors do.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Rendered(&'static str);
+
+/// What a trainer returns when candle's optimizer runs out of memory half-way.
+fn interrupted() -> Error {
+    struct Fails(Var);
+    impl Optimizer for Fails {
+        type Config = ();
+        fn new(mut vars: Vec<Var>, (): ()) -> candle_core::Result<Self> {
+            Ok(Self(vars.remove(0)))
+        }
+        fn step(&mut self, _: &candle_core::backprop::GradStore) -> candle_core::Result<()> {
+            self.0.set(&self.0.ones_like()?)?;
+            Err(oom())
+        }
+        fn learning_rate(&self) -> f64 {
+            0.
+        }
+        fn set_learning_rate(&mut self, _: f64) {}
+    }
+    let var = Var::new(0f32, &Device::Cpu).unwrap();
+    let mut accumulator = GradientAccumulator::new(vec![var.clone()]).unwrap();
+    accumulator.add(var.sqr().unwrap(), 1).unwrap();
+    let mut optimizer = Foreign(Fails::new(vec![var], ()).unwrap());
+    accumulator.flush(&mut optimizer).unwrap_err()
+}
+
+fn cuda(text: &str) -> CandleError {
+    CandleError::Cuda(text.to_owned().into())
+}
+
+fn oom() -> CandleError {
+    cuda("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")")
+}
+
+fn wrapped_context(error: impl std::error::Error + Send + Sync + 'static) -> CandleError {
+    Err::<(), _>(error).context("while training").unwrap_err()
+}
+
+fn io_error(kind: io::ErrorKind, text: &'static str) -> CandleError {
+    CandleError::Io(io::Error::new(kind, text))
+}
+
+fn striding() -> candle_core::error::MatMulUnexpectedStriding {
+    let layout = candle_core::Layout::contiguous(1);
+    candle_core::error::MatMulUnexpectedStriding {
+        lhs_l: layout.clone(),
+        rhs_l: layout,
+        bmnk: (1, 1, 1, 1),
+        msg: "out of memory",
+    }
+}
+
+/// A safetensors file with a type that candle does not have.
+fn bool_tensor() -> Vec<u8> {
+    let header = br#"{"a":{"dtype":"BOOL","shape":[1],"data_offsets":[0,1]}}"#;
+    let length = (header.len() as u64).to_le_bytes();
+    [&length[..], header, &[1]].concat()
+}
+
+/// Every way in which memory can have run out or a device have been lost, and everything that only looks like it.
+#[rustfmt::skip] // a row a line
+fn table() -> Vec<(&'static str, CandleError, Expected)> {
+    let reserve = Vec::<u8>::new().try_reserve(usize::MAX).unwrap_err();
+    vec![
+        // The driver's codes, as candle boxes them.
+        ("driver", oom(), DEVICE),
+        ("load", cuda("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\") when loading affine"), DEVICE),
+        ("cublas", cuda("CublasError(CUBLAS_STATUS_ALLOC_FAILED)"), WORKSPACE),
+        ("curand", cuda("CurandError(CURAND_STATUS_ALLOCATION_FAILED)"), WORKSPACE),
+        ("nvrtc", cuda("CompileError(NvrtcError(NVRTC_ERROR_OUT_OF_MEMORY))"), HOST),
+        ("illegal address", cuda("DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, \"…\")"), Fault(700)),
+        ("launch failed", cuda("DriverError(CUDA_ERROR_LAUNCH_FAILED, \"…\")"), Fault(719)),
+        ("ecc", cuda("DriverError(CUDA_ERROR_ECC_UNCORRECTABLE, \"…\")"), Fault(214)),
+        ("launch resources", cuda("DriverError(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, \"too many resources requested\")"), Other),
+        ("ptx", cuda("DriverError(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, \"…\")"), Other),
+        ("missing kernel", cuda("missing kernel 'out of memory'"), Other),
+        // Through every wrapper.
+        ("backtrace", CandleError::WithBacktrace { inner: Box::new(oom()), backtrace: Box::new(std::backtrace::Backtrace::force_capture()) }, DEVICE),
+        ("path", oom().with_path("weights.safetensors"), DEVICE),
+        ("context", oom().context("in layer 3"), DEVICE),
+        ("wrapped context", wrapped_context(oom()), DEVICE),
+        ("all of them", wrapped_context(oom().context("a").with_path("b").bt()).context("c"), DEVICE),
+        ("user error", wrapped_context(UserError::from(oom())), DEVICE),
+        ("user error of ours", wrapped_context(UserError::from(Error::from(oom()))), DEVICE),
+        ("fault in a user error", wrapped_context(UserError::from(cuda("DriverError(CUDA_ERROR_ASSERT, \"…\")"))), Fault(710)),
+        ("our exhaustion", CandleError::from(Error::from(oom())), DEVICE),
+        ("our fault", CandleError::from(Error::from(cuda("CUDA_ERROR_ILLEGAL_ADDRESS"))), Fault(700)),
+        // Where candle keeps text alone.
+        ("message", CandleError::Msg(oom().to_string()), DEVICE),
+        ("wrap", CandleError::wrap("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")"), DEVICE),
+        ("cudnn", CandleError::wrap("CudnnError(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)"), WORKSPACE),
+        ("cudnn host", CandleError::wrap("CudnnError(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED)"), HOST),
+        ("runtime", CandleError::msg("cudaErrorMemoryAllocation: out of memory"), DEVICE),
+        ("varmap", CandleError::msg("error setting w using data from \"a\": DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")"), DEVICE),
+        ("text fault", CandleError::msg("DriverError(CUDA_ERROR_MISALIGNED_ADDRESS, \"…\")"), Fault(716)),
+        // The host and Metal.
+        ("io", io_error(io::ErrorKind::OutOfMemory, "mmap"), HOST),
+        ("io in context", wrapped_context(io::Error::from(io::ErrorKind::OutOfMemory)), HOST),
+        ("io around ours", CandleError::Io(io::Error::other(Error::from(oom()))), DEVICE),
+        ("try_reserve", wrapped_context(reserve), HOST),
+        ("metal", CandleError::Metal("FailedToCreateResource(\"Buffer\")".to_owned().into()), DEVICE),
+        ("metal text", CandleError::Metal("Failed to create metal resource: Buffer".to_owned().into()), DEVICE),
+        ("metal pipeline", CandleError::Metal("FailedToCreatePipeline".to_owned().into()), Other),
+        // What only looks like it.
+        ("a user's words", CandleError::msg("the story is about running out of memory"), Other),
+        ("CUDA in words", CandleError::msg("CUDA error: out of memory"), Other),
+        ("a path", io_error(io::ErrorKind::NotFound, "no").with_path("/logs/CUDA_ERROR_OUT_OF_MEMORY.txt"), Other),
+        ("a path in text", CandleError::msg("cannot open /logs/CUDA_ERROR_OUT_OF_MEMORY"), Other),
+        ("a file in text", CandleError::msg("cannot open CUDA_ERROR_OUT_OF_MEMORY.log"), Other),
+        ("words in context", CandleError::msg("bad token").context("CUDA_ERROR_OUT_OF_MEMORY was the text's title"), Other),
+        ("an unrelated user error", wrapped_context(UserError::Unrelated), Other),
+        ("a tensor's name", CandleError::CannotFindTensor { path: "CUDA_ERROR_OUT_OF_MEMORY".into(), }, Other),
+        ("io text", io_error(io::ErrorKind::Other, "out of memory"), Other),
+        ("a path in context", wrapped_context(CandleError::CannotFindTensor { path: "CUDA_ERROR_OUT_OF_MEMORY".into() }), Other),
+        ("nested contexts", wrapped_context(CandleError::msg("bad token").context("CUDA_ERROR_OUT_OF_MEMORY")), Other),
+        ("a user's typed error", wrapped_context(UserError::Names), Other),
+        // The types that a build without CUDA does not have write themselves like this.
+        ("rendered", wrapped_context(Rendered("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")")), DEVICE),
+        ("rendered fault", wrapped_context(Rendered("DriverError(CUDA_ERROR_ASSERT, \"…\")")), Fault(710)),
+        ("fault behind exhaustion", CandleError::msg("DriverError(CUDA_ERROR_OUT_OF_MEMORY) and then DriverError(CUDA_ERROR_ASSERT)"), Fault(710)),
+        // What must not be retried, though an exhaustion began it.
+        ("interrupted update", CandleError::from(interrupted()), Other),
+        ("interrupted update in context", wrapped_context(interrupted()), Other),
+        // All other variants.
+        ("matmul", CandleError::MatMulUnexpectedStriding(Box::new(striding())), Other),
+        ("safetensors", candle_core::safetensors::load_buffer(b"nonsense", &Device::Cpu).unwrap_err(), Other),
+        ("safetensors dtype", candle_core::safetensors::load_buffer(&bool_tensor(), &Device::Cpu).unwrap_err(), Other),
+        ("zip", candle_core::npy::NpzTensors::new(file!()) .map(|_| ()) .unwrap_err(), Other),
+        ("npy", CandleError::Npy("CUDA_ERROR_OUT_OF_MEMORY".into()), Other),
+        ("empty", CandleError::EmptyTensor { op: "max" }, Other),
+        ("no cuda", CandleError::NotCompiledWithCudaSupport, Other),
+        ("no metal", CandleError::NotCompiledWithMetalSupport, Other),
+        ("unwrap none", CandleError::UnwrapNone, Other),
+        ("contiguous", CandleError::RequiresContiguous { op: "matmul" }, Other),
+        ("set", CandleError::CannotSetVar { msg: "CUDA_ERROR_OUT_OF_MEMORY", }, Other),
+        ("backward", CandleError::BackwardNotSupported { op: "x" }, Other),
+        ("one tensor", CandleError::OpRequiresAtLeastOneTensor { op: "cat" }, Other),
+        ("two tensors", CandleError::OpRequiresAtLeastTwoTensors { op: "cat" }, Other),
+        ("index", CandleError::InvalidIndex { op: "get", index: 1, size: 1, }, Other),
+        ("dtype", CandleError::UnsupportedDTypeForOp(candle_core::DType::U8, "exp"), Other),
+        ("dtypes", CandleError::DTypeMismatchBinaryOp { lhs: candle_core::DType::U8, rhs: candle_core::DType::F32, op: "add", }, Other),
+        ("a dtype", CandleError::UnexpectedDType { msg: "m", expected: candle_core::DType::U8, got: candle_core::DType::F32, }, Other),
+        ("devices", CandleError::DeviceMismatchBinaryOp { lhs: candle_core::DeviceLocation::Cpu, rhs: candle_core::DeviceLocation::Cpu, op: "add", }, Other),
+        ("rank", CandleError::UnexpectedNumberOfDims { expected: 1, got: 2, shape: (1, 2).into(), }, Other),
+        ("shape", CandleError::UnexpectedShape { msg: "out of memory".into(), expected: 1.into(), got: 2.into(), }, Other),
+        ("buffer", CandleError::ShapeMismatch { buffer_size: 1, shape: 2.into(), }, Other),
+        ("shapes", CandleError::ShapeMismatchBinaryOp { lhs: 1.into(), rhs: 2.into(), op: "add", }, Other),
+        ("cat", CandleError::ShapeMismatchCat { dim: 0, first_shape: 1.into(), n: 1, nth_shape: 2.into(), }, Other),
+        ("split", CandleError::ShapeMismatchSplit { shape: 1.into(), dim: 0, n_parts: 2, }, Other),
+        ("dim", CandleError::DimOutOfRange { shape: 1.into(), dim: 2, op: "x", }, Other),
+        ("duplicate", CandleError::DuplicateDimIndex { shape: 1.into(), dims: vec![0, 0], op: "x", }, Other),
+        ("single", CandleError::OnlySingleDimension { op: "x", dims: vec![], }, Other),
+        ("narrow", CandleError::NarrowInvalidArgs { shape: 1.into(), dim: 0, start: 0, len: 2, msg: "m", }, Other),
+        ("conv", CandleError::Conv1dInvalidArgs { inp_shape: 1.into(), k_shape: 1.into(), padding: 0, stride: 1, msg: "m", }, Other),
+        ("broadcast", CandleError::BroadcastIncompatibleShapes { src_shape: 1.into(), dst_shape: 2.into(), }, Other),
+        ("int", u8::try_from(300).map_err(CandleError::from).unwrap_err(), Other),
+        ("parse", "x".parse::<u8>().map_err(CandleError::from).unwrap_err(), Other),
+        ("utf8", String::from_utf8(vec![255]) .map_err(CandleError::from) .unwrap_err(), Other),
+    ]
+}
+
+fn class(error: &CandleError) -> Expected {
+    match (error.resource_exhausted(), error.device_fault()) {
+        (Some(exhausted), None) => Exhausted(exhausted.resource),
+        (None, Some(fault)) => Fault(fault.code),
+        (None, None) => Other,
+        (Some(_), Some(_)) => panic!("both: {error}"),
+    }
+}
+
+#[test]
+fn every_variant_is_classified() {
+    for (name, error, expected) in table() {
+        assert_eq!(class(&error), expected, "{name}: {error}");
+    }
+}
+
+#[test]
+fn conversion_agrees_and_changes_nothing_else() {
+    for (name, error, expected) in table() {
+        let (text, kind) = (error.to_string(), std::mem::discriminant(&error));
+        match (Error::from(error), expected) {
+            (Error::ResourceExhausted(exhausted), Exhausted(resource)) => {
+                assert_eq!(exhausted.resource, resource, "{name}");
+            }
+            (Error::DeviceFault(fault), Fault(code)) => assert_eq!(fault.code, code, "{name}"),
+            (Error::UpdateInterrupted(_), Other) if name == "interrupted update" => {}
+            (Error::Candle(error), Other) => {
+                let back = CandleError::from(Error::Candle(error));
+                assert_eq!(std::mem::discriminant(&back), kind, "{name}");
+                assert_eq!(back.to_string(), text, "{name}");
+            }
+            (error, expected) => panic!("{name}: {error} instead of {expected:?}"),
+        }
+    }
+}
+
+/// What a user's function returns, three calls deep, each with its own error type.
+fn through_candle() -> candle_core::Result<()> {
+    fn inner() -> Result<(), Error> {
+        Err(oom())?
+    }
+    Ok(inner()?)
+}
+
+fn through_user() -> Result<(), UserError> {
+    through_candle()?;
+    Ok(())
+}
+
+fn round_trips() {
+    // ours → candle → ours: the same value, not one around another.
+    let Error::ResourceExhausted(exhausted) = Error::from(through_candle().unwrap_err()) else {
+        panic!("the type was lost")
+    };
+    let source = std::error::Error::source(&*exhausted).expect("candle's error is kept");
+    let source = source.downcast_ref::<CandleError>().expect("with its type");
+    assert_eq!(
+        source.resource_exhausted().unwrap().resource,
+        exhausted.resource
+    );
+
+    // Into anyhow, directly and inside candle's error, and out again.
+    let direct = anyhow::Error::from(Error::from(oom()));
+    assert!(
+        direct
+            .downcast_ref::<Error>()
+            .unwrap()
+            .resource_exhausted()
+            .is_some()
+    );
+    let carried = anyhow::Error::from(through_candle().unwrap_err()).context("outer");
+    let candle = carried.downcast_ref::<CandleError>().unwrap();
+    assert!(candle.resource_exhausted().is_some());
+    let any: &(dyn std::error::Error + Send + Sync) = carried.as_ref();
+    assert!(any.resource_exhausted().is_some());
+
+    // Into a user's enum and back through candle.
+    let UserError::Candle(candle) = through_user().unwrap_err() else {
+        panic!("the variant was lost")
+    };
+    assert!(matches!(Error::from(candle), Error::ResourceExhausted(_)));
+    let user = UserError::from(Error::from(oom()));
+    let UserError::Headroom(ours) = &user else {
+        panic!("the variant was lost")
+    };
+    assert!(ours.resource_exhausted().is_some());
+
+    // A user's own error goes through ours and candle's with its type.
+    let error = Error::from(wrapped_context(UserError::Unrelated));
+    let Error::Candle(candle) = error else {
+        panic!("not ours to change")
+    };
+    let mut candle = *candle;
+    while let CandleError::WithBacktrace { inner, .. } = candle {
+        candle = *inner;
+    }
+    let CandleError::WrappedContext { wrapped, .. } = candle else {
+        panic!("{candle}")
+    };
+    assert!(matches!(wrapped.downcast_ref(), Some(UserError::Unrelated)));
+
+    // ResourceExhausted and DeviceFault on their own.
+    let lone: ResourceExhausted = oom().resource_exhausted().unwrap();
+    assert!(CandleError::from(lone).resource_exhausted().is_some());
+    let lone: DeviceFault = cuda("DriverError(CUDA_ERROR_ASSERT, \"…\")")
+        .device_fault()
+        .unwrap();
+    assert!(CandleError::from(lone).device_fault().is_some());
+}
+
+/// Whether errors carry backtraces is fixed when the first one is captured, so each setting has a process of its own.
+#[test]
+fn round_trips_with_and_without_backtraces() {
+    const CHILD: &str = "HEADROOM_ROUND_TRIP_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        let has_backtrace = matches!(CandleError::msg("x"), CandleError::WithBacktrace { .. });
+        assert_eq!(
+            has_backtrace,
+            std::env::var("RUST_BACKTRACE").unwrap() == "1"
+        );
+        return round_trips();
+    }
+    for backtrace in ["0", "1"] {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "error::round_trips_with_and_without_backtraces"])
+            .env(CHILD, "1")
+            .env("RUST_BACKTRACE", backtrace)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success(),
+            "RUST_BACKTRACE={backtrace}: {text}"
+        );
+        assert!(text.contains("1 passed"), "{text}");
+    }
+}
+
+#[test]
+fn context_that_somebody_added_is_kept() {
+    let error = CandleError::from(Error::from(oom())).context("in batch 17");
+    let error = Error::from(error);
+    let source = std::error::Error::source(error.resource_exhausted().unwrap()).unwrap();
+    assert!(source.to_string().contains("in batch 17"), "{source}");
+}
+
+#[test]
+fn the_error_is_small_and_can_be_sent() {
+    fn can_be_sent<T: Send + Sync + 'static>() {}
+    can_be_sent::<Error>();
+    assert_eq!(size_of::<Error>(), 2 * size_of::<usize>());
+    assert_eq!(size_of::<Option<Error>>(), size_of::<Error>());
+}
+
+#[test]
+fn texts_say_what_is_known_and_nothing_else() {
+    let mut exhausted = oom().resource_exhausted().unwrap();
+    assert_eq!(
+        exhausted.to_string(),
+        "out of device memory: the cause is not known"
+    );
+    exhausted.phase = Some(Phase::Backward);
+    exhausted.micro_batch = Some(8);
+    exhausted.samples = Some(16..24);
+    exhausted.bytes.peak = Some(300 << 20);
+    exhausted.bytes.limit = Some(256 << 20);
+    exhausted.cause = candle_headroom::Cause::Limit;
+    assert_eq!(
+        exhausted.to_string(),
+        "out of device memory in backward of a micro-batch of 8 (samples 16..24): the limit is reached (300.0 MiB of 256.0 MiB used)"
+    );
+    let long = format!("{exhausted:#}");
+    assert!(
+        long.contains("\n  highest use                     300.0 MiB  117 %"),
+        "{long}"
+    );
+    assert!(!long.contains("free"), "{long}");
+    assert_eq!(format!("{exhausted:?}"), long);
+}
+
+#[test]
+fn a_status_brings_its_remedy_through_every_wrapper() {
+    let too_new = || cuda("DriverError(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, \"…\")");
+    let expected = "update the driver, or build with a toolkit no newer than it";
+    assert_eq!(too_new().remedy(), Some(expected));
+    assert_eq!(too_new().context("a user's").remedy(), Some(expected));
+    assert_eq!(Error::from(too_new()).remedy(), Some(expected));
+    let any = anyhow::Error::from(too_new());
+    let dynamic: &(dyn std::error::Error + Send + Sync + 'static) = any.as_ref();
+    assert_eq!(dynamic.remedy(), Some(expected));
+    // It is none of the errors that a program can act on.
+    assert!(too_new().resource_exhausted().is_none() && too_new().device_fault().is_none());
+    let fault = cuda("DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, \"…\")");
+    assert_eq!(
+        fault.remedy(),
+        fault.device_fault().map(|fault| fault.remedy)
+    );
+    assert_eq!(
+        oom().remedy(),
+        None,
+        "an exhaustion has remedies of its own"
+    );
+    assert_eq!(CandleError::Msg("no code".to_owned()).remedy(), None);
+}

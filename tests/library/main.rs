@@ -1,0 +1,30 @@
+//! What the library's types do on the host, by type or by file that they write. No allocator is installed here.
+
+mod accumulator;
+mod batch;
+#[path = "../../benches/adaptation/curves.rs"]
+mod curves;
+mod error;
+mod incidents;
+mod memory_model;
+#[cfg(feature = "metrics")]
+mod metrics;
+mod monitor;
+mod no_allocator;
+#[path = "../support/nvml.rs"]
+mod nvml;
+#[cfg(feature = "nvtx")]
+mod nvtx;
+mod optimizer_state;
+mod optimizer_tables;
+mod optimizers;
+mod predictive;
+mod process_batches;
+mod sinks;
+#[path = "../../benches/adaptation/steps.rs"]
+mod steps;
+#[path = "../support/mod.rs"]
+mod support;
+mod timeline;
+mod trainer;
+mod trainer_optimizers;

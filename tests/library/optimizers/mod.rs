@@ -1,0 +1,140 @@
+//! The fused optimizers on the CPU: against candle's and against naive loops, at the edges of sizes, types and layouts, and as
+//! a whole or not at all.
+
+mod atomic;
+mod candle;
+mod gradients;
+mod layouts;
+mod refused;
+mod shared;
+mod sizes;
+
+use crate::support::{Mlp, distance, flat, snapshot, wave};
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Device, Tensor, Var};
+use candle_headroom::testing::Faults;
+use candle_headroom::{
+    Adam, AdamW, Algorithm, Error, Fused, Group, GroupOptions, LossScale, OptimizerError,
+    ParameterError, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd, Phase,
+    Progress, Sgd,
+};
+use candle_nn::Optimizer;
+use proptest::prelude::*;
+
+/// Every rule, with hyper-parameters under which all of its terms count.
+macro_rules! for_each_algorithm {
+    (|$params:ident| $body:expr) => {{
+        for_each_algorithm!(@one $params, $body, adamw());
+        for_each_algorithm!(@one $params, $body, adam());
+        for_each_algorithm!(@one $params, $body, sgd(0.));
+        for_each_algorithm!(@one $params, $body, sgd(0.9));
+        for_each_algorithm!(@one $params, $body, lion());
+        for_each_algorithm!(@one $params, $body, adafactor());
+    }};
+    (@one $params:ident, $body:expr, $value:expr) => {{
+        let $params = $value;
+        $body
+    }};
+}
+use for_each_algorithm;
+
+fn adamw() -> ParamsAdamW {
+    ParamsAdamW {
+        lr: 0.01,
+        weight_decay: 0.1,
+        ..Default::default()
+    }
+}
+
+fn adam() -> ParamsAdam {
+    ParamsAdam {
+        lr: 0.01,
+        weight_decay: 0.1,
+        ..Default::default()
+    }
+}
+
+fn sgd(momentum: f64) -> ParamsSgd {
+    ParamsSgd {
+        lr: 0.05,
+        momentum,
+        dampening: momentum / 3.,
+        weight_decay: 0.1,
+        nesterov: momentum > 0.,
+    }
+}
+
+fn lion() -> ParamsLion {
+    ParamsLion {
+        lr: 0.01,
+        weight_decay: 0.3,
+        ..Default::default()
+    }
+}
+
+fn adafactor() -> ParamsAdafactor {
+    ParamsAdafactor {
+        weight_decay: 0.1,
+        ..Default::default()
+    }
+}
+
+/// From 64 Ki elements on a parameter is shared out among threads, 16 Ki at a time; this is a bit more than a whole number of them.
+const LARGE: usize = 64 * 1024 + 16 * 1024 + 17;
+
+fn tensor(shape: &[usize], phase: usize, dtype: DType) -> Tensor {
+    let len = shape.iter().product();
+    wave(len, phase, dtype).unwrap().reshape(shape).unwrap()
+}
+
+fn make_vars(shapes: &[&[usize]], dtype: DType) -> Vec<Var> {
+    let vars = shapes.iter().enumerate();
+    let vars = vars.map(|(i, shape)| Var::from_tensor(&tensor(shape, i, dtype)).unwrap());
+    vars.collect()
+}
+
+fn copies(vars: &[Var]) -> Vec<Var> {
+    let vars = vars.iter();
+    vars.map(|var| Var::from_tensor(&var.as_detached_tensor()).unwrap())
+        .collect()
+}
+
+fn store(pairs: impl IntoIterator<Item = (Var, Tensor)>) -> GradStore {
+    let mut store = GradStore::default();
+    for (var, gradient) in pairs {
+        store.insert(&var, gradient);
+    }
+    store
+}
+
+/// A gradient of its own for each Var and step.
+fn gradients(vars: &[Var], step: usize) -> GradStore {
+    store(vars.iter().enumerate().map(|(i, var)| {
+        let gradient = tensor(var.dims(), 100 + 31 * step + i, var.dtype());
+        (var.clone(), gradient)
+    }))
+}
+
+fn bits(vars: &[Var]) -> Vec<Vec<u64>> {
+    let values = snapshot(vars).into_iter();
+    values
+        .map(|values| values.into_iter().map(f64::to_bits).collect())
+        .collect()
+}
+
+/// Progress to the bit: a norm that is not a number equals itself here.
+fn counted(progress: Progress) -> (u64, u64, Option<u64>, Option<u64>) {
+    (
+        progress.steps,
+        progress.skipped,
+        progress.loss_scale.map(f64::to_bits),
+        progress.gradient_norm.map(f64::to_bits),
+    )
+}
+
+fn optimizer_error(error: Error) -> OptimizerError {
+    match error {
+        Error::Optimizer(error) => *error,
+        other => panic!("{other:?}"),
+    }
+}

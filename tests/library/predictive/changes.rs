@@ -1,0 +1,201 @@
+//! What it does where that which it learned stops being true.
+
+use std::time::Duration;
+
+use candle_headroom::{
+    BatchPolicy, Cause, Completed, Extent, Failed, MemoryReading, Predictive, Reason, Resource,
+    ResourceExhausted,
+};
+
+use super::{failures, run};
+use crate::curves::{Curve, Device};
+
+/// A device with a soft limit: what goes over it is finished, and counted.
+struct Soft {
+    limit: u64,
+    over: f64,
+}
+
+impl Soft {
+    fn new(limit: u64) -> Self {
+        Self { limit, over: 0. }
+    }
+
+    /// One batch of samples that cost `each` and take `bytes(size)`; returns the sizes.
+    fn step(
+        &mut self,
+        policy: &mut dyn BatchPolicy,
+        samples: usize,
+        each: usize,
+        bytes: impl Fn(usize) -> u64,
+    ) -> Vec<usize> {
+        policy.begin(&Extent::new(samples, samples * each));
+        let (mut sizes, mut done) = (Vec::new(), 0);
+        while done < samples {
+            let mut now = MemoryReading::default();
+            (now.in_use, now.limit) = (Some(0), Some(self.limit));
+            policy.prepare(&now);
+            let size = policy.size(samples - done);
+            let mut completed = Completed::new(size);
+            (completed.before, completed.limit) = (Some(0), Some(self.limit));
+            completed.peak = Some(bytes(size));
+            completed.forward_peak = Some(bytes(size) / 2);
+            self.over = self.over.max(bytes(size) as f64 / self.limit as f64);
+            policy.succeeded(&completed);
+            sizes.push(size);
+            done += size;
+        }
+        sizes
+    }
+}
+
+/// Ten times as much a sample, at sizes that were never seen before.
+#[test]
+fn heavier_samples_are_learned_anew() {
+    let (mut policy, mut device) = (Predictive::new(), Soft::new(100 << 20));
+    for _ in 0..3 {
+        device.step(&mut policy, 4000, 1, |size| (256 << 10) * size as u64);
+    }
+    for _ in 0..2 {
+        let sizes = device.step(&mut policy, 4000, 1, |size| (2560 << 10) * size as u64);
+        assert!(
+            sizes[1..].iter().all(|size| (36..=40).contains(size)),
+            "{sizes:?}"
+        );
+    }
+    let plan = policy.plan().unwrap();
+    assert!((38..=40).contains(&plan.fits.unwrap()), "{plan}");
+    // More room is no reason to go back to what was true once.
+    (device.limit, device.over) = (115 << 20, 0.);
+    device.step(&mut policy, 4000, 1, |size| (2560 << 10) * size as u64);
+    assert!(device.over <= 1., "{}", device.over);
+}
+
+#[test]
+fn a_large_base_does_not_keep_it_at_one_sample() {
+    for share in [0.45, 0.52, 0.6, 0.8, 0.9] {
+        for forward_base in [None, Some(0.), Some(1.)] {
+            let base = share / (1. - share) * 200.;
+            let curve = Curve {
+                base,
+                forward_base: forward_base.map(|part| part * base),
+                ..Curve::affine(1024, 200)
+            };
+            let steps = run(&mut Predictive::new(), &mut Device::new(&curve, 1), 8);
+            assert_eq!(failures(&steps), 0, "{share} {forward_base:?}");
+            assert!(
+                steps[7].largest() >= 171,
+                "{share} {forward_base:?} {:?}",
+                steps[7]
+            );
+        }
+    }
+}
+
+/// A limit that is lowered and samples of a new length in one step.
+#[test]
+fn a_lowered_limit_counts_for_a_new_shape() {
+    let (mut policy, mut device) = (Predictive::new(), Soft::new(2000));
+    for length in [64, 128] {
+        for _ in 0..5 {
+            device.step(&mut policy, 256, length, |size| {
+                100 + (size * length / 6) as u64
+            });
+        }
+    }
+    (device.limit, device.over) = (600, 0.);
+    device.step(&mut policy, 256, 256, |size| 100 + 43 * size as u64);
+    assert!(device.over <= 1., "{}", device.over);
+}
+
+#[test]
+fn another_models_state_does_no_harm() {
+    let (mut first, mut device) = (Predictive::new(), Soft::new(100 << 20));
+    for _ in 0..5 {
+        device.step(&mut first, 256, 1, |size| (size as u64) << 20);
+    }
+    let mut resumed = Predictive::new();
+    resumed.load_state(&first.state().unwrap()).unwrap();
+    let sizes = device.step(&mut resumed, 256, 1, |size| (10 * size as u64) << 20);
+    assert!(device.over <= 1., "{} {sizes:?}", device.over);
+    assert!(
+        sizes[2..].iter().all(|size| (8..=10).contains(size)),
+        "{sizes:?}"
+    );
+}
+
+#[test]
+fn a_miss_is_met_by_what_was_measured() {
+    let (mut policy, mut device) = (Predictive::new(), Soft::new(1000));
+    for _ in 0..4 {
+        device.step(&mut policy, 100, 1, |size| 10 * size as u64);
+    }
+    // The peak of the failed one is known, and says that an eighth fits.
+    let mut exhausted = ResourceExhausted::new(Resource::HostMemory, Cause::Limit);
+    let bytes = &mut exhausted.bytes;
+    (bytes.in_use, bytes.peak, bytes.limit) = (Some(0), Some(8000), Some(1000));
+    policy.failed(&Failed::new(96, &exhausted));
+    assert!(
+        (10..=12).contains(&policy.size(100)),
+        "{}",
+        policy.size(100)
+    );
+}
+
+/// The use before the first sample leaves less than the base: between what is in use and what it needs.
+#[test]
+fn a_limit_below_the_base_is_the_callers_to_tell() {
+    let mut policy = Predictive::new();
+    policy.begin(&Extent::new(64, 64));
+    let mut now = MemoryReading::default();
+    (now.in_use, now.limit) = (Some(100), Some(150));
+    policy.prepare(&now);
+    assert_eq!(policy.size(64), 1);
+    let mut exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::Limit);
+    exhausted.bytes = now;
+    policy.failed(&Failed::new(1, &exhausted));
+    assert_eq!(
+        policy.size(64),
+        1,
+        "no smaller one, so the failure is final"
+    );
+}
+
+/// Batches of eight first: that four are as fast says nothing about hundreds.
+#[test]
+fn what_was_timed_on_small_batches_does_not_bind_large_ones() {
+    let mut policy = Predictive::new();
+    let mut step = |samples: usize| {
+        policy.begin(&Extent::new(samples, samples));
+        let size = policy.size(samples);
+        let mut completed = Completed::new(size);
+        (completed.before, completed.limit) = (Some(0), Some(1 << 40));
+        completed.peak = Some(1000 + 10 * size as u64);
+        let rate = if size >= 64 { 1. } else { 1.5 };
+        let elapsed = Duration::from_secs_f64(size as f64 * rate * 1e-3);
+        policy.timed(&Extent::new(size, size), elapsed);
+        policy.succeeded(&completed);
+        (size, policy.plan().unwrap().reason)
+    };
+    for _ in 0..200 {
+        step(8);
+    }
+    assert_eq!(step(8).1, Reason::Speed);
+    let last = (0..300).map(|_| step(1024).0).last();
+    assert_eq!(last, Some(64));
+}
+
+/// Room that sways: each failure makes it more careful with the next upswing.
+#[test]
+fn room_that_sways_seldom_costs_a_failure() {
+    let rooms = (0..1000)
+        .map(|step| (step, 270 + (step * 37) % 61))
+        .collect();
+    let curve = Curve {
+        noise: 0.1,
+        rooms,
+        ..Curve::affine(1024, 300)
+    };
+    let steps = run(&mut Predictive::new(), &mut Device::new(&curve, 3), 1000);
+    assert!(failures(&steps) <= 12, "{}", failures(&steps));
+}

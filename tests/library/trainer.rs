@@ -1,0 +1,75 @@
+//! `AdaptiveTrainer`: how it behaves under pressure, and what it refuses.
+
+use candle_core::{DType, Device, Var};
+use candle_headroom::testing::Faults;
+use candle_headroom::{AdaptiveTrainer, Phase};
+use candle_nn::{Optimizer, SGD};
+
+use crate::support::Mlp;
+use crate::support::{accumulating, batches};
+
+#[test]
+fn recovery_goes_to_tracing() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tracing::{Event as TracingEvent, Level, Metadata, span};
+
+    #[derive(Default)]
+    struct Counts(AtomicUsize, AtomicUsize);
+    struct Counter(Arc<Counts>);
+    impl tracing::Subscriber for Counter {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target().starts_with("candle_headroom")
+        }
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+        fn event(&self, event: &TracingEvent<'_>) {
+            let count = match *event.metadata().level() {
+                Level::WARN => &self.0.0,
+                _ => &self.0.1,
+            };
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        fn enter(&self, _: &span::Id) {}
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    let counts = Arc::new(Counts::default());
+    // With a single subscriber, what another test's thread meets first is never told to this one either.
+    let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
+    tracing::subscriber::with_default(Counter(counts.clone()), || {
+        let model = Mlp::new(DType::F32);
+        let mut vars = model.vars.clone();
+        vars.push(Var::ones(1, DType::F32, &Device::Cpu).unwrap());
+        let optimizer = SGD::new(vars.clone(), 0.1).unwrap();
+        let mut trainer = AdaptiveTrainer::builder(vars, optimizer).build().unwrap();
+        let _armed = Faults::in_phase(Phase::Backward, 0).arm();
+        let batch = Mlp::data(4, DType::F32);
+        for _ in 0..3 {
+            trainer
+                .step(&batch, |(x, y), _| model.loss(&x, &y))
+                .unwrap();
+        }
+    });
+    // The retry, and once the Var that receives no gradient.
+    assert_eq!(counts.0.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn exhaustion_is_reported_with_its_micro_batch() {
+    let model = Mlp::new(DType::F32);
+    let mut trainer = accumulating(&model.vars, 2);
+    let batch = &batches(&[8])[0];
+    let _armed = Faults::in_phase(Phase::Backward, 0).arm();
+    let error = trainer
+        .step(batch, |(x, y), _| model.loss(&x, &y))
+        .unwrap_err();
+    let exhausted = error.resource_exhausted().unwrap();
+    assert_eq!(
+        (exhausted.micro_batch, exhausted.phase),
+        (Some(8), Some(Phase::Backward))
+    );
+}

@@ -1,0 +1,126 @@
+//! Trainers with this crate's optimizers: an update that fails is none, and can be had again.
+
+use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_headroom::{
+    AccumulatingTrainer, AdamW, AdaptiveTrainer, Fixed, LossScale, ParamsAdamW, ParamsSgd, Sgd,
+};
+
+use crate::support::{Mlp, distance, flat};
+
+/// A model of f16 with a tiny loss: without a scale its gradients vanish.
+struct Faint {
+    w: Var,
+}
+
+impl Faint {
+    fn new() -> Self {
+        let w = Var::new(&[1f32, -2., 3.], &Device::Cpu).unwrap();
+        let w = w.to_dtype(DType::F16).unwrap();
+        Self {
+            w: Var::from_tensor(&w).unwrap(),
+        }
+    }
+
+    /// Its gradient is `1e-9 · x`, far below f16's smallest number.
+    fn loss(&self, x: &Tensor) -> Result<Tensor> {
+        let products = x.broadcast_mul(&self.w)?.to_dtype(DType::F32)?;
+        products.sum(1)?.mean_all()? * 1e-9
+    }
+}
+
+#[test]
+fn a_loss_scale_saves_faint_gradients_and_is_not_in_the_report() {
+    let x = Tensor::ones((8, 3), DType::F16, &Device::Cpu).unwrap();
+    let run = |scale: Option<LossScale>| {
+        let model = Faint::new();
+        let mut builder = Sgd::builder(ParamsSgd {
+            lr: 1e8,
+            ..Default::default()
+        })
+        .group(vec![model.w.clone()]);
+        if let Some(scale) = scale {
+            builder = builder.loss_scale(scale);
+        }
+        let optimizer = builder.build().unwrap();
+        let mut trainer = AdaptiveTrainer::builder(vec![model.w.clone()], optimizer)
+            .policy(Fixed::new(3).unwrap())
+            .build()
+            .unwrap();
+        let report = trainer.step(&x, |x, _| model.loss(&x)).unwrap();
+        (flat(&model.w), report.loss.read().unwrap())
+    };
+    let (still, loss) = run(None);
+    assert_eq!(still, [1., -2., 3.], "without a scale nothing moves");
+    let (moved, scaled) = run(Some(LossScale::fixed(65536.)));
+    assert_eq!(loss, scaled);
+    assert!((scaled / 2e-9 - 1.).abs() < 1e-2, "{scaled}");
+    let expected = [0.9, -2.1, 2.9];
+    for (moved, expected) in moved.iter().zip(expected) {
+        assert!((moved - expected).abs() < 2e-3, "{moved} and {expected}");
+    }
+}
+
+#[test]
+fn an_overflow_is_skipped_and_the_scale_falls() {
+    let model = Faint::new();
+    let optimizer = Sgd::builder(ParamsSgd {
+        lr: 1.,
+        ..Default::default()
+    })
+    .group(vec![model.w.clone()])
+    .loss_scale(LossScale {
+        initial: 1e9,
+        ..LossScale::dynamic()
+    })
+    .build()
+    .unwrap();
+    let mut trainer = AccumulatingTrainer::new(vec![model.w.clone()], optimizer, 1).unwrap();
+    let x = Tensor::ones((4, 3), DType::F16, &Device::Cpu).unwrap();
+    let loss = |x: Tensor| {
+        x.broadcast_mul(&model.w)?
+            .to_dtype(DType::F32)?
+            .sum(1)?
+            .mean_all()
+    };
+    let before = flat(&model.w);
+    trainer.step(&x, |x, _| loss(x)).unwrap();
+    assert_eq!(flat(&model.w), before);
+    let progress = trainer.optimizer().progress().unwrap();
+    assert_eq!((progress.steps, progress.skipped), (0, 1));
+    assert_eq!(progress.loss_scale, Some(5e8));
+}
+
+/// f16 and bf16 sums are f32, and go to the optimizer as they are: nothing is rounded in between.
+#[test]
+fn sums_are_not_rounded_before_the_update() {
+    let run = |size: usize| {
+        let model = Mlp::new(DType::BF16);
+        let (x, y) = Mlp::data(64, DType::BF16);
+        let builder = AdamW::builder(ParamsAdamW {
+            lr: 0.01,
+            ..Default::default()
+        });
+        let optimizer = builder
+            .group(&model.varmap)
+            .master_weights()
+            .build()
+            .unwrap();
+        let mut trainer = AdaptiveTrainer::builder(model.vars.clone(), optimizer)
+            .policy(Fixed::new(size).unwrap())
+            .build()
+            .unwrap();
+        let data = (x, y);
+        for _ in 0..5 {
+            trainer.step(&data, |(x, y), _| model.loss(&x, &y)).unwrap();
+        }
+        let state = trainer.optimizer().state_dict().unwrap();
+        let masters = state
+            .tensors
+            .iter()
+            .filter(|(name, _)| name.ends_with("master"));
+        masters.map(|(_, tensor)| flat(tensor)).collect::<Vec<_>>()
+    };
+    // bf16 has 8 bits; the gradients themselves differ by that, the masters by much less.
+    let distance = distance(&run(8), &run(64));
+    assert!(distance < 0.02, "{distance}");
+}

@@ -1,0 +1,96 @@
+//! Promise 6, cleanup before a retry. Compiled into the test program `host`, which counts allocations. On CUDA: tests/cuda/recovery.rs.
+
+use std::cell::RefCell;
+
+use candle_core::DType;
+use candle_headroom::testing::Faults;
+use candle_headroom::{AdaptiveTrainer, DeviceMemory, Phase};
+use candle_nn::AdamW;
+
+use crate::language::{by_sgd, language, text};
+use crate::support::{self, Halves, Mlp, alone};
+
+#[test]
+fn a_size_that_has_worked_is_tried_once_more_before_it_shrinks() {
+    let _alone = alone();
+    let model = Mlp::new(DType::F32);
+    let batch = Mlp::data(16, DType::F32);
+    let mut trainer = support::by_sgd(&model).policy(Halves(8)).build().unwrap();
+    let mut step = || {
+        trainer
+            .step(&batch, |(x, y), _| model.loss(&x, &y))
+            .unwrap()
+    };
+    step();
+    let armed = Faults::in_phase(Phase::Forward, 0).arm();
+    let report = step();
+    drop(armed);
+    assert_eq!((report.sizes, report.retries), (vec![8, 8], 1));
+    let armed = Faults::in_phase(Phase::Forward, 0).times(2).arm();
+    let report = step();
+    drop(armed);
+    assert_eq!((report.sizes, report.retries), (vec![4; 4], 2));
+}
+
+#[test]
+fn a_settled_step_leaves_nothing_behind() {
+    let _alone = alone();
+    let (model, vars) = language();
+    let memory = DeviceMemory::host().open().unwrap();
+    let batch = text(16, 32);
+    let optimizer = AdamW::new_lr(vars.clone(), 0.01).unwrap();
+    let mut trainer = AdaptiveTrainer::builder(vars.clone(), optimizer)
+        .memory(&memory)
+        .build()
+        .unwrap();
+    let mut step = || {
+        drop(
+            trainer
+                .step(&batch, |(x, y), _| model.loss(&x, &y))
+                .unwrap(),
+        )
+    };
+    // Pools' threads make buffers of their own whenever they first take part, so single jumps are no leak; a leak is in every step.
+    let uses: Vec<u64> = (0..30)
+        .map(|_| {
+            step();
+            memory.in_use().unwrap()
+        })
+        .collect();
+    let grown = uses
+        .windows(2)
+        .filter(|pair| pair[1] > pair[0] + 64)
+        .count();
+    assert!(grown <= 5, "{uses:?}");
+}
+
+/// Promise 6: what a failed micro-batch held is gone before it is tried again.
+#[test]
+fn nothing_of_a_failed_micro_batch_is_left_when_it_is_tried_again() {
+    let _alone = alone();
+    let (model, vars) = language();
+    let memory = DeviceMemory::host().open().unwrap();
+    let batch = text(64, 32);
+    let mut trainer = by_sgd(&vars, &memory);
+    let uses = RefCell::new(Vec::new());
+    for _ in 0..3 {
+        trainer
+            .step(&batch, |(x, y), _| model.loss(&x, &y))
+            .unwrap(); // pools' threads make their buffers
+    }
+    for phase in [Phase::Backward, Phase::Accumulate] {
+        let armed = Faults::in_phase(phase, 0).arm();
+        let stepped = trainer.step(&batch, |(x, y), _| {
+            uses.borrow_mut().push(memory.in_use().unwrap());
+            model.loss(&x, &y)
+        });
+        assert!(
+            stepped.unwrap().peak.unwrap() > uses.borrow()[0] + (20 << 20),
+            "graphs are large"
+        );
+        drop(armed);
+    }
+    let uses = uses.take();
+    let spread = uses.iter().max().unwrap() - uses.iter().min().unwrap();
+    assert!(uses.len() >= 4 && spread < 512 << 10, "{uses:?}");
+}

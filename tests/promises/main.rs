@@ -1,0 +1,12 @@
+//! One file for each promise of docs/semantics.md. Three of them measure host memory and are compiled into `host` (tests/host/main.rs);
+//! `no_hidden_synchronization` needs a GPU or the simulated driver and is compiled into `cuda` (tests/cuda/main.rs).
+
+mod atomic_step;
+mod each_sample_once;
+mod equality;
+mod it_ends;
+mod jobs;
+mod no_panic;
+mod only_exhaustion_is_retried;
+#[path = "../support/mod.rs"]
+mod support;

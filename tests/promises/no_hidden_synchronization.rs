@@ -1,0 +1,24 @@
+//! Promise 9, no hidden synchronization. Compiled into the test program `cuda`: the simulated driver counts what waits.
+
+use candle_headroom::{DeviceMemory, Fixed};
+
+use crate::gpu::simulated;
+use crate::jobs::Job;
+
+/// The host runs ahead of the device through a whole step: nothing waits until the loss is read.
+#[test]
+fn a_step_never_waits_for_the_device() {
+    let Some((gpu, simulator)) = simulated(0) else {
+        return;
+    };
+    let memory = DeviceMemory::cuda(gpu.ordinal).open().unwrap();
+    for job in Job::all(memory.device()) {
+        let mut trainer = job.trainer(Some(&memory), Fixed::new(2).unwrap());
+        job.step(&mut trainer).unwrap();
+        simulator.reset_counters();
+        let report = job.step(&mut trainer).unwrap();
+        assert_eq!(report.sizes.len(), 4);
+        assert_eq!(simulator.counters().synchronizations, 0, "{}", job.name);
+        assert!(simulator.counters().launches > 100);
+    }
+}

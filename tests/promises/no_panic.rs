@@ -1,0 +1,129 @@
+//! Promise 10, no panic and no global state: bad input is an error that names it. What is process-wide, and put back: tests/host/memory.rs, tests/cuda/memory.rs.
+
+use candle_core::{DType, Device, Tensor, Var};
+use candle_headroom::{
+    AccumulatingTrainer, AdaptiveTrainer, BatchPolicy, Error, GradientAccumulator, Loss,
+    ParameterError, PolicyError,
+};
+use candle_nn::{Optimizer, SGD};
+
+use crate::support::{Mlp, accumulate_means, accumulating, read, snapshot};
+
+#[derive(Debug)]
+struct Constant(usize);
+
+impl BatchPolicy for Constant {
+    fn size(&self, _: usize) -> usize {
+        self.0
+    }
+    fn failed(&mut self, _: &candle_headroom::Failed<'_>) {}
+}
+
+#[test]
+fn bad_input_is_named_before_anything_runs() {
+    let model = Mlp::new(DType::F32);
+    let build = |policy: usize| {
+        let optimizer = SGD::new(model.vars.clone(), 0.1).unwrap();
+        AdaptiveTrainer::builder(model.vars.clone(), optimizer)
+            .policy(Constant(policy))
+            .build()
+            .unwrap()
+    };
+    let before = snapshot(&model.vars);
+    let (x, y) = Mlp::data(4, DType::F32);
+    let never = |_, _: &_| -> candle_core::Result<Tensor> { panic!("called") };
+    let empty = x.narrow(0, 0, 0).unwrap();
+    for (error, words) in [
+        (build(1).step(&empty, never).unwrap_err(), "empty"),
+        (
+            build(0).step(&x, never).unwrap_err(),
+            "micro-batch of 0 with 4",
+        ),
+        (
+            build(5).step(&x, never).unwrap_err(),
+            "micro-batch of 5 with 4",
+        ),
+    ] {
+        assert!(error.to_string().contains(words), "{error}");
+    }
+    let scalar = Tensor::zeros((), DType::F32, &Device::Cpu).unwrap();
+    let error = build(1).step(&(&scalar, &y), |_, _| -> candle_core::Result<Tensor> {
+        panic!("called")
+    });
+    assert!(error.unwrap_err().to_string().contains("0-dimensional"));
+
+    // A loss of the wrong shape, and one that depends on nothing.
+    let error = build(2).step(&x, |x, _| model.forward(&x)).unwrap_err();
+    assert!(matches!(error, Error::Loss(_)), "{error}");
+    let error = build(2).step(&x, |x, _| x.sum_all()).unwrap_err();
+    assert!(matches!(error, Error::Loss(_)), "{error}");
+    assert_eq!(snapshot(&model.vars), before);
+
+    // A buffer that is no variable.
+    let optimizer = SGD::new(model.vars.clone(), 0.1).unwrap();
+    let builder = AdaptiveTrainer::builder(model.vars.clone(), optimizer).buffers([&x]);
+    let error = builder.build().unwrap_err();
+    assert!(error.to_string().contains("buffer 0"), "{error}");
+}
+
+#[test]
+fn bad_input_is_named_and_changes_nothing() {
+    let model = Mlp::new(DType::F32);
+    let mut accumulator = accumulate_means(&model, &[5], DType::F32);
+    let before = read(&model.vars, &accumulator);
+    let scalar = || {
+        model
+            .forward(&Mlp::data(2, DType::F32).0)
+            .unwrap()
+            .sum_all()
+            .unwrap()
+    };
+    for (loss, samples, word) in [
+        (Loss::mean(model.vars[0].as_tensor().clone()), 1, "shape"),
+        (Loss::mean(scalar()), 0, "0 samples"),
+        (Loss::sum(scalar(), -1.), 1, "-1"),
+        (Loss::sum(scalar(), f64::NAN), 1, "NaN"),
+        (Loss::sum(scalar(), f64::INFINITY), 1, "inf"),
+        (Loss::sum(scalar(), 1e-40), 1, "1e-40"),
+    ] {
+        let error = accumulator.add(loss, samples).unwrap_err();
+        assert!(matches!(error, Error::Loss(_)), "{error}");
+        assert!(error.to_string().contains(word), "{error}");
+        assert_eq!(read(&model.vars, &accumulator), before);
+        assert_eq!(accumulator.samples(), 5);
+    }
+
+    let parameter = |vars| match GradientAccumulator::new(vars).unwrap_err() {
+        Error::Parameter(error) => *error,
+        error => panic!("{error}"),
+    };
+    let var = &model.vars[0];
+    assert!(matches!(parameter(vec![]), ParameterError::None));
+    let integer = Var::zeros(2, DType::U32, &Device::Cpu).unwrap();
+    assert!(matches!(parameter(vec![integer]), ParameterError::None));
+    let twice = vec![var.clone(), model.vars[1].clone(), var.clone()];
+    assert!(matches!(
+        parameter(twice),
+        ParameterError::Duplicate {
+            first: 0,
+            second: 2
+        }
+    ));
+}
+
+#[test]
+fn bad_input_is_named() {
+    let model = Mlp::new(DType::F32);
+    let optimizer = SGD::new(model.vars.clone(), 0.1).unwrap();
+    let error = AccumulatingTrainer::new(model.vars.clone(), optimizer, 0).unwrap_err();
+    assert!(
+        matches!(&error, Error::Policy(p) if matches!(**p, PolicyError::Zero { .. })),
+        "{error}"
+    );
+    let mut trainer = accumulating(&model.vars, 2);
+    let (x, _) = Mlp::data(2, DType::F32);
+    let error = trainer
+        .step(&x.narrow(0, 0, 0).unwrap(), |x, _| x.sum_all())
+        .unwrap_err();
+    assert!(matches!(error, Error::Batch(_)));
+}

@@ -1,0 +1,145 @@
+//! Promise 7, no ratchet: when the room returns, the size grows back. Compiled into the test program `host`. The default policy on hundreds of
+//! random devices: tests/library/predictive; on CUDA: tests/cuda/adaptation.rs.
+
+use std::cell::Cell;
+
+use candle_core::DType;
+use candle_headroom::{
+    AdaptiveTrainer, ByteSize, Cause, DeviceMemory, Event, Fixed, PEAK_ERROR, Phase, Predictive,
+};
+
+use crate::language::{by_sgd, language, text};
+use crate::support::{self, Mlp, alone, with_room};
+
+#[test]
+fn it_shrinks_under_pressure_and_grows_back_when_that_goes() {
+    let _alone = alone();
+    let model = Mlp::new(DType::F32);
+    let batch = Mlp::data(64, DType::F32);
+    let mut trainer = support::by_sgd(&model).build().unwrap();
+    let room = Cell::new(20);
+    let mut step = || {
+        trainer.step(&batch, |(x, y), _| {
+            with_room(&room, &x)?;
+            model.loss(&x, &y)
+        })
+    };
+    let report = step().unwrap();
+    assert_eq!(
+        (report.sizes, report.retries, report.recomputed),
+        (vec![16; 4], 2, 64 + 32)
+    );
+    assert_eq!(
+        report.events[0],
+        Event::Retried {
+            samples: 0..64,
+            to: 32,
+            phase: Some(Phase::Forward),
+            cause: Cause::Unknown
+        }
+    );
+    // Under lasting pressure the larger size is tried ever more seldom.
+    let retries: usize = (0..200).map(|_| step().unwrap().retries).sum();
+    assert!((1..=8).contains(&retries), "{retries}");
+    room.set(64);
+    let mut steps = 0;
+    while step().unwrap().sizes != [64] {
+        steps += 1;
+        assert!(steps < 600, "a ratchet");
+    }
+    assert_eq!(step().unwrap().retries, 0);
+}
+
+#[test]
+fn the_size_follows_the_limit_down_and_up() {
+    let _alone = alone();
+    let (model, vars) = language();
+    let batch = text(32, 32);
+    let memory = DeviceMemory::host().open().unwrap();
+    let start = memory.in_use().unwrap();
+    memory.set_limit(ByteSize::b(start + (30 << 20))).unwrap();
+    let mut trainer = by_sgd(&vars, &memory);
+    let mut step = || {
+        trainer
+            .step(&batch, |(x, y), _| model.loss(&x, &y))
+            .unwrap()
+    };
+    step();
+    let wide = step().micro_batch();
+
+    memory.set_limit(ByteSize::b(start + (12 << 20))).unwrap();
+    // Before it is overrun: what a sample needs is known from the steps before.
+    let report = step();
+    assert_eq!(report.retries, 0);
+    let narrow = report.micro_batch();
+    assert!(narrow < wide, "{narrow} {wide}");
+    assert!(report.peak.unwrap() <= start + (12 << 20) + PEAK_ERROR);
+
+    memory.set_limit(ByteSize::b(start + (30 << 20))).unwrap();
+    step();
+    assert_eq!(step().micro_batch(), wide);
+}
+
+#[test]
+fn a_resumed_run_keeps_the_limit_and_its_sizes() {
+    let _alone = alone();
+    let (model, vars) = language();
+    let named: Vec<_> = vars
+        .iter()
+        .enumerate()
+        .map(|(i, var)| (i.to_string(), var.clone()))
+        .collect();
+    let memory = DeviceMemory::host().open().unwrap();
+    let batch = text(64, 32);
+    let trainer = || {
+        let optimizer = candle_headroom::AdamW::new_lr(named.clone(), 0.01).unwrap();
+        let trainer = AdaptiveTrainer::builder(vars.clone(), optimizer);
+        let policy = Predictive::new().regardless_of_speed();
+        trainer.memory(&memory).policy(policy).build().unwrap()
+    };
+    let mut first = trainer();
+    let limit = memory.in_use().unwrap() + (24 << 20);
+    memory.set_limit(limit).unwrap();
+    let sizes = |trainer: &mut AdaptiveTrainer<candle_headroom::AdamW>| {
+        let report = trainer
+            .step(&batch, |(x, y), _| model.loss(&x, &y))
+            .unwrap();
+        assert_eq!(report.retries, 0);
+        assert!(report.peak.unwrap() <= limit + PEAK_ERROR, "{report}");
+        report.sizes
+    };
+    for _ in 0..2 {
+        sizes(&mut first);
+    }
+    let settled = sizes(&mut first);
+    let saved = first.state_dict().unwrap();
+    drop(first);
+
+    let mut resumed = trainer();
+    resumed.load_state_dict(&saved).unwrap();
+    let split = sizes(&mut resumed);
+    assert_eq!(split[0], 1, "what is allocated once comes first");
+    assert!(split.len() <= settled.len() + 2, "{split:?} {settled:?}");
+    assert_eq!(sizes(&mut resumed), settled);
+
+    let before = resumed.learned();
+    let mut wrong = saved.clone();
+    wrong.tensors.clear();
+    assert!(resumed.load_state_dict(&wrong).is_err());
+    assert_eq!(resumed.learned(), before, "nothing has changed");
+    assert_eq!(sizes(&mut resumed), settled);
+
+    // Words that nobody can read cost no more than learning anew, and another policy is given none.
+    let mut strange = saved.clone();
+    strange
+        .metadata
+        .insert("micro_batches.evaluation".to_owned(), "nonsense".to_owned());
+    resumed.load_state_dict(&strange).unwrap();
+    drop(resumed);
+    let optimizer = candle_headroom::AdamW::new_lr(named.clone(), 0.01).unwrap();
+    let other = AdaptiveTrainer::builder(vars.clone(), optimizer);
+    let mut other = other.policy(Fixed::new(8).unwrap()).build().unwrap();
+    other.load_state_dict(&saved).unwrap();
+    assert_eq!(other.micro_batch(64), 8);
+    memory.set_limit(candle_headroom::Limit::Unlimited).unwrap();
+}
