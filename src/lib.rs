@@ -62,7 +62,7 @@
 //! |---|---|
 //! | `cuda` | candle's CUDA backend, [`DeviceMemory::cuda`], fused kernels; needs NVIDIA's compiler to build |
 //! | `metrics` | `monitor::MetricsSink`, for the crate `metrics` |
-//! | `nvtx` | `NvtxRanges`: batches and phases in NVIDIA's profilers |
+//! | `nvtx` | `timeline::NvtxRanges`: batches and phases in NVIDIA's profilers |
 //! | `testing` | `testing`: memory that runs out at a chosen point, for your own tests |
 
 #![deny(missing_docs, clippy::undocumented_unsafe_blocks)]
