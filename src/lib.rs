@@ -1,51 +1,76 @@
-//! Train and infer with candle at the edge of a device's memory without falling over it.
+//! Train and run candle models at the edge of device memory.
+//!
+//! A batch that does not fit is cut into smaller micro-batches while the step runs. The update is the same, each sample counts
+//! once, and what was finished before a failure is kept. If nothing helps, a typed error says what ran out, why, and what
+//! would help.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
 //! use candle_headroom::{AdamW, AdaptiveTrainer};
-//! use candle_nn::{linear, loss, Module, VarBuilder, VarMap};
+//! use candle_nn::{Module, VarBuilder, VarMap, linear, loss};
 //!
-//! let varmap = VarMap::new();
-//! let model = linear(16, 4, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
-//! let optimizer = AdamW::new_lr(&varmap, 1e-3)?;
-//! let mut trainer = AdaptiveTrainer::builder(varmap.all_vars(), optimizer).build()?;
+//! fn main() -> candle_headroom::Result<()> {
+//!     let varmap = VarMap::new();
+//!     let model = linear(16, 4, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+//!     let optimizer = AdamW::builder(&varmap).learning_rate(1e-3).build()?;
+//!     let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
 //!
-//! for _ in 0..3 {
-//!     let x = Tensor::randn(0f32, 1., (64, 16), &Device::Cpu)?;
-//!     let y = Tensor::zeros(64, DType::U32, &Device::Cpu)?;
-//!     let report = trainer.step(&(x, y), |(x, y), _| loss::cross_entropy(&model.forward(&x)?, &y))?;
-//!     println!("{report}");
+//!     for _ in 0..3 {
+//!         let x = Tensor::randn(0f32, 1., (64, 16), &Device::Cpu)?; // [samples, features]
+//!         let y = Tensor::zeros(64, DType::U32, &Device::Cpu)?; // [samples]
+//!         let report = trainer.step(&(x, y), |(x, y), _| loss::cross_entropy(&model.forward(&x)?, &y))?;
+//!         println!("{report}"); // step 1: loss 1.6, 64 samples in 1 micro-batch of 64, peak n/a
+//!     }
+//!     Ok(())
 //! }
-//! # Ok::<(), candle_headroom::Error>(())
 //! ```
 //!
-//! The loop, the data and the model stay yours; the closure sees plain candle tensors and returns a plain candle result.
+//! The loop, the data and the model stay yours. The closure sees plain candle tensors and returns a plain candle result; its
+//! loss is the mean over the samples it was given, or a [`Loss`] with a weight.
 //!
-//! | question | answer |
-//! |---|---|
-//! | what went wrong? | [`Error`], [`ResourceExhausted`], [`DeviceFault`], and [`ErrorExt`] for any candle error |
-//! | how much memory is there, who may use it? | [`DeviceMemory`], [`TrackingAllocator`] |
-//! | how is the work cut? | [`Batch`], [`BatchPolicy`], [`Predictive`], [`MemoryModel`], [`process_batches`], [`find_batch_size`] |
-//! | how do parameters move? | [`AdamW`], [`Adam`], [`Sgd`], [`Lion`], [`Adafactor`], [`LearningRate`], [`Commit`] for any other |
-//! | is this machine fit, and if not, what to do? | [`Environment`], [`Report`], [`Finding`] |
-//! | who drives? | [`GradientAccumulator`], [`AccumulatingTrainer`], [`AdaptiveTrainer`] |
-//! | what happened, and what is the GPU doing? | [`Timeline`], [`IncidentLog`], [`Monitor`], [`Observer`] for your own |
+//! # Modules
+//!
+//! | module | question | start with |
+//! |---|---|---|
+//! | [`train`] | Who drives? | [`AdaptiveTrainer`], [`AccumulatingTrainer`], [`GradientAccumulator`] |
+//! | [`batch`] | How is a batch cut? | [`Batch`], [`Predictive`], [`process_batches`], [`batch::BatchPolicy`] |
+//! | [`optim`] | How do parameters move? | [`AdamW`], [`Sgd`], [`Foreign`] for others, [`LearningRate`], [`optim::StateDict`] |
+//! | [`memory`] | How much memory is there, and who may use it? | [`DeviceMemory`], [`TrackingAllocator`], [`recover`] |
+//! | [`error`] | What failed, and what helps? | [`Error`], [`ErrorExt`] for any candle error, [`ResourceExhausted`], [`DeviceFault`] |
+//! | [`environment`] | Is this machine fit? | [`Environment`], [`environment::Requirement`] |
+//! | [`monitor`] | What are the GPU and the host doing? | [`Monitor`], [`monitor::Threshold`] |
+//! | [`timeline`] | What did memory do over the run? | [`Timeline`] |
+//! | [`incident`] | What went wrong? | [`incident::IncidentLog`], [`incident::Incidents`] |
+//! | `testing` | Does my code survive out-of-memory? | `testing::Faults` (feature `testing`) |
+//!
+//! The guides, and the promises with the tests that prove them, are in [`_documentation`].
 //!
 //! # What it is not
-//! No training framework: no data loaders, no metrics, no checkpoints of your model. No memory manager: on a GPU the driver's own pool
-//! serves candle, and on the host a limit is soft, because candle's CPU backend cannot have an allocation refused. No repair of a lost device: after a sticky
-//! fault a process can only end in order.
+//!
+//! - Not a training framework: no data loaders, no metrics, no checkpoints of your model.
+//! - Not an allocator: on a GPU the driver's stream-ordered pool serves candle. On the host a limit is soft, because candle's
+//!   CPU backend cannot refuse an allocation.
+//! - Not a repair of lost devices: after a sticky fault, only a new process helps.
+//! - Not for several GPUs: one process trains on one device.
+//! - Not proven on real GPUs yet: the CUDA code was run on a simulated driver that executes candle's kernels.
 //!
 //! # Features
-//! None is on by default, and the default build runs on the CPU. `cuda` turns on candle's CUDA backend and
-//! [`DeviceMemory::cuda`]. `serde` makes [`Report`], [`MemoryModel`], [`Plan`] and [`Explanation`] serializable. `metrics` adds a sink for the
-//! crate of that name. `nvtx` adds `NvtxRanges`, which shows phases in NVIDIA's profilers. `testing` adds a module of that name,
-//! which makes memory run out on purpose.
+//!
+//! No feature is on by default, and the default build runs on the CPU.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `cuda` | candle's CUDA backend, [`DeviceMemory::cuda`], fused kernels; needs NVIDIA's compiler to build |
+//! | `metrics` | `monitor::MetricsSink`, for the crate `metrics` |
+//! | `nvtx` | `timeline::NvtxRanges`: batches and phases in NVIDIA's profilers |
+//! | `testing` | `testing`: memory that runs out at a chosen point, for your own tests |
 
 #![deny(missing_docs, clippy::undocumented_unsafe_blocks)]
 #![warn(missing_debug_implementations)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[path = "documentation.rs"]
+pub mod _documentation;
 pub mod batch;
 pub mod environment;
 pub mod error;
@@ -106,22 +131,3 @@ pub use train::{
     AccumulatingTrainer, AdaptiveTrainer, AdaptiveTrainerBuilder, Explanation, GradientAccumulator,
     Loss, StepLoss, StepReport,
 };
-
-/// The snippets of the documents, compiled and run as tests.
-#[cfg(all(doctest, feature = "testing"))]
-mod documents {
-    #[doc = include_str!("../README.md")]
-    mod readme {}
-    #[doc = include_str!("../docs/guide.md")]
-    mod guide {}
-    #[doc = include_str!("../docs/from-tensorflow.md")]
-    mod from_tensorflow {}
-    #[doc = include_str!("../docs/cuda.md")]
-    mod cuda {}
-    #[doc = include_str!("../docs/optimizers.md")]
-    mod optimizers {}
-    #[doc = include_str!("../docs/environment.md")]
-    mod environment {}
-    #[doc = include_str!("../docs/watching.md")]
-    mod watching {}
-}

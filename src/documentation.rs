@@ -1,0 +1,83 @@
+//! Guides: the documents of the repository, in the order in which to read them.
+//!
+//! - [`guide`]: train, evaluate and infer with a limit, step by step.
+//! - [`semantics`]: what is promised, and the tests that prove it.
+//! - [`optimizers`]: the fused optimizers, their state, and what "all or none" means.
+//! - [`cuda`]: memory pools, limits and recovery on NVIDIA GPUs.
+//! - [`environment`]: is this machine fit for CUDA, and what to do if not.
+//! - [`watching`]: pages, monitors, incident logs, error reports.
+//! - [`testing`]: test your own code against out-of-memory.
+//! - [`from_tensorflow`]: what TensorFlow users do about memory, and what to write here.
+//! - [`benchmarks`]: the figures and how they were measured.
+//! - [`changelog`]: what changed.
+
+/// Targets of the links between the documents. Each file defines the same labels at its end for readers of the repository;
+/// Markdown takes the first definition of a label, so rustdoc takes these.
+macro_rules! links {
+    () => {
+        "[guide]: crate::_documentation::guide
+[guide: host limit]: crate::_documentation::guide#a-limit-on-host-memory
+[guide: sizes]: crate::_documentation::guide#samples-of-different-sizes
+[semantics]: crate::_documentation::semantics
+[semantics: atomic step]: crate::_documentation::semantics#1-atomic-step-atomic_step
+[optimizers]: crate::_documentation::optimizers
+[cuda]: crate::_documentation::cuda
+[cuda: open questions]: crate::_documentation::cuda#open-questions-for-a-real-gpu
+[environment]: crate::_documentation::environment
+[environment: others]: crate::_documentation::environment#what-others-report
+[watching]: crate::_documentation::watching
+[watching: monitor]: crate::_documentation::watching#the-gpu-and-the-host
+[watching: incidents]: crate::_documentation::watching#what-went-wrong
+[watching: page]: crate::_documentation::watching#a-page-of-the-run
+[testing]: crate::_documentation::testing
+[from-tensorflow]: crate::_documentation::from_tensorflow
+[benchmarks]: crate::_documentation::benchmarks
+[benchmarks: optimizers]: crate::_documentation::benchmarks#optimizers
+[benchmarks: page faults]: crate::_documentation::benchmarks#glibc-and-page-faults
+"
+    };
+}
+
+#[doc = links!()]
+#[doc = include_str!("../docs/guide.md")]
+pub mod guide {}
+
+#[doc = links!()]
+#[doc = include_str!("../docs/semantics.md")]
+pub mod semantics {}
+
+#[doc = links!()]
+#[doc = include_str!("../docs/optimizers.md")]
+pub mod optimizers {}
+
+#[doc = links!()]
+#[doc = include_str!("../docs/cuda.md")]
+pub mod cuda {}
+
+#[doc = links!()]
+#[doc = include_str!("../docs/environment.md")]
+pub mod environment {}
+
+#[doc = links!()]
+#[doc = include_str!("../docs/watching.md")]
+pub mod watching {}
+
+#[doc = links!()]
+#[doc = include_str!("../docs/testing.md")]
+pub mod testing {}
+
+#[doc = links!()]
+#[doc = include_str!("../docs/from-tensorflow.md")]
+pub mod from_tensorflow {}
+
+#[doc = links!()]
+#[doc = include_str!("../docs/benchmarks.md")]
+pub mod benchmarks {}
+
+#[doc = include_str!("../CHANGELOG.md")]
+pub mod changelog {}
+
+/// The README's snippet, run as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
