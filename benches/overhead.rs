@@ -6,9 +6,8 @@ mod support;
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Result, Tensor};
-use candle_headroom::{
-    AdaptiveTrainer, DeviceMemory, Fixed, GradientAccumulator, TrackingAllocator,
-};
+use candle_headroom::batch::Fixed;
+use candle_headroom::{AdaptiveTrainer, DeviceMemory, GradientAccumulator, TrackingAllocator};
 use candle_nn::{Optimizer, SGD};
 use support::transformer::Config;
 use support::{Contender, Job, Rounds, alternate, figure, is_quick, measures_with_steady_heap};
@@ -39,7 +38,7 @@ fn steps(
     let job = Job::new(config, MICRO_BATCHES * size)?;
     let sgd = || SGD::new(job.vars.clone(), 1e-4);
     let memory = DeviceMemory::host().open()?;
-    let mut trainer = AdaptiveTrainer::builder(job.vars.clone(), sgd()?)
+    let mut trainer = AdaptiveTrainer::builder(sgd()?)
         .memory(&memory)
         .policy(Fixed::new(size)?)
         .build()?;

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use candle_core::{Device, Tensor};
-use candle_headroom::{BatchProcessor, IncidentLog, Incidents, Monitor, Predictive};
+use candle_headroom::batch::BatchProcessor;
+use candle_headroom::incident::{IncidentLog, Incidents};
+use candle_headroom::{Monitor, Predictive};
 
 fn main() -> Result<()> {
     let path = match env::args().nth(1) {
@@ -37,7 +39,9 @@ fn make() -> Result<PathBuf> {
     let monitor = Monitor::builder().start()?;
     let log = IncidentLog::open(&path)?.monitor(&monitor);
     let x = Tensor::randn(0f32, 1., (64, 8), &Device::Cpu)?;
-    let mut processor = BatchProcessor::new(Predictive::new()).observer(log);
+    let mut processor = BatchProcessor::builder(Predictive::new())
+        .observer(log)
+        .build();
     processor.process(&x, |chunk, _| match chunk.dim(0)? {
         0..=12 => chunk.sqr()?.sum_all(),
         _ => candle_core::bail!("CUDA_ERROR_OUT_OF_MEMORY"),

@@ -3,9 +3,8 @@
 //! `cargo run --release --example process_batches`
 
 use candle_core::{DType, Tensor};
-use candle_headroom::{
-    BatchProcessor, ByteSize, DeviceMemory, Error, Predictive, TrackingAllocator,
-};
+use candle_headroom::batch::BatchProcessor;
+use candle_headroom::{ByteSize, DeviceMemory, Error, Predictive, TrackingAllocator};
 use candle_nn::{Activation, Module, VarBuilder, VarMap, linear, seq};
 
 #[global_allocator]
@@ -21,7 +20,9 @@ fn main() -> Result<(), Error> {
         .add(linear(4096, 10, vb.pp("down"))?);
 
     let inputs = Tensor::randn(0f32, 1., (10_000, 64), memory.device())?;
-    let mut processor = BatchProcessor::new(Predictive::new()).memory(&memory);
+    let mut processor = BatchProcessor::builder(Predictive::new())
+        .memory(&memory)
+        .build();
     let processed = processor.process(&inputs, |chunk, _| {
         let classes = model.forward(&chunk)?.argmax(1)?;
         classes.to_vec1::<u32>()

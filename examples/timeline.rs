@@ -39,10 +39,11 @@ fn main() -> anyhow::Result<()> {
     )?;
     let memory = DeviceMemory::host().limit(ByteSize::mib(40)).open()?;
     let timeline = Timeline::new();
-    let mut trainer = AdaptiveTrainer::builder(varmap.all_vars(), AdamW::new_lr(&varmap, 3e-3)?)
-        .memory(&memory)
-        .observer(timeline.clone())
-        .build()?;
+    let mut trainer =
+        AdaptiveTrainer::builder(AdamW::builder(&varmap).learning_rate(3e-3).build()?)
+            .memory(&memory)
+            .observer(timeline.clone())
+            .build()?;
 
     let mut cache = Vec::new();
     for step in 0..STEPS {

@@ -3,10 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_headroom::{
-    AdamW, AdaptiveTrainer, BatchPolicy, ByteSize, Completed, DeviceMemory, Extent, Failed,
-    MemoryReading, Plan, Predictive,
-};
+use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed, Plan};
+use candle_headroom::error::MemoryReading;
+use candle_headroom::{AdamW, AdaptiveTrainer, ByteSize, DeviceMemory, Predictive};
 use candle_nn::{Conv2d, Conv2dConfig, Linear, Module, VarBuilder, VarMap, conv2d, linear, loss};
 
 use crate::support::transformer::{Config, Transformer};
@@ -98,10 +97,10 @@ fn train(
             seen: Vec::new(),
             peaks: Arc::clone(&peaks),
         };
-        let optimizer = AdamW::new_lr(vars.clone(), 1e-4)?;
+        let optimizer = AdamW::builder(vars.clone()).learning_rate(1e-4).build()?;
         let limit = memory.in_use().unwrap_or_default() + (budget << 20);
         memory.set_limit(limit)?;
-        let mut trainer = AdaptiveTrainer::builder(vars.clone(), optimizer)
+        let mut trainer = AdaptiveTrainer::builder(optimizer)
             .memory(memory)
             .policy(policy)
             .build()?;

@@ -1,6 +1,6 @@
 //! This crate's policies on a device that exists as numbers only, told what a trainer tells them.
 
-use candle_headroom::BatchPolicy;
+use candle_headroom::batch::BatchPolicy;
 
 use crate::curves::Device;
 use crate::steps;

@@ -11,9 +11,9 @@ mod support;
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
-use candle_headroom::{
-    AdaptiveTrainer, BatchPolicy, Completed, DeviceMemory, Failed, Fixed, Growth, Result,
-};
+use candle_headroom::batch::{BatchPolicy, Completed, Failed, Fixed};
+use candle_headroom::memory::Growth;
+use candle_headroom::{AdaptiveTrainer, DeviceMemory, Result};
 use candle_nn::{Optimizer, SGD};
 use support::transformer::Config;
 use support::{Contender, Job, alternate, is_quick, median};
@@ -71,7 +71,7 @@ fn against_a_loop_by_hand(scale: &Scale) -> Result<()> {
     let memory = DeviceMemory::cuda(0).open()?;
     let job = Job::on(memory.device(), scale.config, MICRO_BATCHES * scale.size)?;
     let sgd = || SGD::new(job.vars.clone(), 1e-4);
-    let mut trainer = AdaptiveTrainer::builder(job.vars.clone(), sgd()?)
+    let mut trainer = AdaptiveTrainer::builder(sgd()?)
         .memory(&memory)
         .policy(Fixed::new(scale.size)?)
         .build()?;
@@ -209,7 +209,7 @@ fn recovering(scale: &Scale) -> Result<()> {
     let samples = 4 * scale.size;
     let job = Job::on(memory.device(), scale.config, samples)?;
     let sgd = SGD::new(job.vars.clone(), 1e-4)?;
-    let mut trainer = AdaptiveTrainer::builder(job.vars.clone(), sgd)
+    let mut trainer = AdaptiveTrainer::builder(sgd)
         .memory(&memory)
         .policy(Halve {
             whole: samples,

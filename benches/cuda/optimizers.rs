@@ -4,7 +4,8 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use candle_core::{DType, Tensor, Var};
-use candle_headroom::{AdamW, DeviceMemory, ParamsAdamW, Result};
+use candle_headroom::optim::ParamsAdamW;
+use candle_headroom::{AdamW, DeviceMemory, Result};
 use candle_nn::Optimizer;
 
 use crate::support::parameters::{Parameters, transformer};
@@ -61,7 +62,9 @@ fn against_candle(
         Parameters::on(device, shapes)?,
         Parameters::on(device, shapes)?,
     );
-    let mut fused = AdamW::new(ours.vars, ParamsAdamW::default())?;
+    let mut fused = AdamW::builder(ours.vars)
+        .params(ParamsAdamW::default())
+        .build()?;
     let mut candle = candle_nn::AdamW::new(candles.vars, ParamsAdamW::default())?;
     // AdamW moves 28 bytes for a parameter; a copy moves 8 for an element.
     let copied = ours.elements * 28 / 8;

@@ -13,7 +13,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use arguments::Arguments;
 use candle_core::{DType, Device, IndexOp, Tensor, Var};
-use candle_headroom::{AdamW, AdaptiveTrainer, Limit, ParamsAdamW, TrackingAllocator};
+use candle_headroom::memory::Limit;
+use candle_headroom::optim::ParamsAdamW;
+use candle_headroom::{AdamW, AdaptiveTrainer, TrackingAllocator};
 use candle_nn::{VarBuilder, VarMap, ops};
 use clap::Parser;
 use corpus::Corpus;
@@ -71,9 +73,9 @@ fn run(arguments: &Arguments) -> Result<()> {
         lr: 5e-3,
         ..ParamsAdamW::default()
     };
-    let optimizer = AdamW::new(&varmap, params)?;
+    let optimizer = AdamW::builder(&varmap).params(params).build()?;
     let watching = Watching::begin(arguments)?;
-    let mut builder = AdaptiveTrainer::builder(vars, optimizer)
+    let mut builder = AdaptiveTrainer::builder(optimizer)
         .memory(&memory)
         .seed(arguments.seed)
         .observer(watching.timeline());

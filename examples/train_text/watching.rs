@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use candle_headroom::{IncidentLog, Incidents, Monitor, StepReport, Subscription, Timeline};
+use candle_headroom::incident::{IncidentLog, Incidents};
+use candle_headroom::monitor::Subscription;
+use candle_headroom::{Monitor, StepReport, Timeline};
 
 use crate::arguments::Arguments;
 

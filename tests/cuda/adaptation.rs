@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use candle_core::{DType, Tensor, Var};
-use candle_headroom::{
-    AdaptiveTrainer, Cause, DeviceMemory, Event, Predictive, Reason, StepReport,
-};
+use candle_headroom::batch::{Event, Reason};
+use candle_headroom::error::Cause;
+use candle_headroom::{AdaptiveTrainer, DeviceMemory, Predictive, StepReport};
 use candle_nn::{Optimizer, SGD};
 
 use crate::gpu::{MIB, fresh};
@@ -31,7 +31,7 @@ impl Job {
         let device = memory.device();
         let var = Var::ones(4, DType::F32, device).unwrap();
         let optimizer = SGD::new(vec![var.clone()], 1e-3).unwrap();
-        let trainer = AdaptiveTrainer::builder(vec![var.clone()], optimizer);
+        let trainer = AdaptiveTrainer::builder(optimizer);
         Self {
             x: Tensor::ones((samples, 4), DType::F32, device).unwrap(),
             trainer: trainer.memory(&memory).policy(policy).build().unwrap(),

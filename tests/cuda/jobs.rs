@@ -1,10 +1,9 @@
 //! Training steps of small real models on a device: the same from the same state, whatever goes wrong in between.
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_headroom::{
-    AdamW, AdaptiveTrainer, BatchPolicy, Commit, DeviceMemory, LossScale, MicroBatch, ParamsAdamW,
-    ParamsSgd, Sgd, StepReport,
-};
+use candle_headroom::batch::BatchPolicy;
+use candle_headroom::optim::{Commit, LossScale, ParamsAdamW, ParamsSgd};
+use candle_headroom::{AdamW, AdaptiveTrainer, DeviceMemory, MicroBatch, Sgd, StepReport};
 use candle_nn::{Optimizer, SGD, VarBuilder, VarMap};
 
 use crate::support::transformer::{Config, Transformer, VOCABULARY};
@@ -118,7 +117,7 @@ impl Job {
         memory: Option<&DeviceMemory>,
         policy: impl BatchPolicy + 'static,
     ) -> AdaptiveTrainer<O> {
-        let builder = AdaptiveTrainer::builder(self.trained.clone(), optimizer);
+        let builder = AdaptiveTrainer::builder(optimizer);
         let builder = builder.policy(policy).buffers(&self.buffers);
         match memory {
             Some(memory) => builder.memory(memory).build().unwrap(),
@@ -134,7 +133,10 @@ impl Job {
     }
 
     pub fn optimizer(&self) -> AdamW {
-        AdamW::new(self.trained.clone(), Self::params()).unwrap()
+        AdamW::builder(self.trained.clone())
+            .params(Self::params())
+            .build()
+            .unwrap()
     }
 
     /// With all that an update can have to do besides.
@@ -150,7 +152,10 @@ impl Job {
             lr: 0.1,
             ..ParamsSgd::default()
         };
-        Sgd::new(self.trained.clone(), params).unwrap()
+        Sgd::builder(self.trained.clone())
+            .params(params)
+            .build()
+            .unwrap()
     }
 
     /// candle's, which an error leaves half-way.

@@ -1,7 +1,9 @@
 //! `DeviceMemory::cuda`: opening, counting, sharing, refusing.
 
 use candle_core::{DType, Device, Tensor};
-use candle_headroom::{DeviceMemory, Error, Growth, Limit, MemoryError};
+use candle_headroom::error::MemoryError;
+use candle_headroom::memory::{Growth, Limit};
+use candle_headroom::{DeviceMemory, Error};
 
 use crate::gpu::{MIB, bytes, gpu, simulated};
 use crate::simulator::Simulator;
@@ -28,7 +30,8 @@ fn it_counts_what_tensors_hold() {
 
     let inner = memory.peak_scope();
     drop(bytes(&memory, 32 * MIB).unwrap());
-    let rise = |scope: &candle_headroom::PeakScope| scope.peak().unwrap() - scope.start().unwrap();
+    let rise =
+        |scope: &candle_headroom::memory::PeakScope| scope.peak().unwrap() - scope.start().unwrap();
     assert_eq!((rise(&outer), rise(&inner)), (64 * MIB, 32 * MIB));
 
     let after = memory.stats();

@@ -1,7 +1,9 @@
 //! What a build with `cuda` adds to the monitor and to the report of an exhaustion: CUDA's order, and who else is on the GPU.
 
 use candle_core::{DType, Tensor, Var};
-use candle_headroom::{AdaptiveTrainer, Cause, DeviceMemory, Fixed, Monitor, Sgd};
+use candle_headroom::batch::Fixed;
+use candle_headroom::error::Cause;
+use candle_headroom::{AdaptiveTrainer, DeviceMemory, Monitor, Sgd};
 
 use crate::gpu::{MIB, bytes, simulated};
 use crate::simulator::Simulator;
@@ -41,8 +43,11 @@ fn the_report_names_the_neighbours() {
     simulator.set_capacity(1024 * MIB);
     let memory = DeviceMemory::cuda(gpu.ordinal).open().unwrap();
     let w = Var::ones(4, DType::F32, memory.device()).unwrap();
-    let optimizer = Sgd::new_lr(vec![w.clone()], 0.1).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(vec![w.clone()], optimizer)
+    let optimizer = Sgd::builder(vec![w.clone()])
+        .learning_rate(0.1)
+        .build()
+        .unwrap();
+    let mut trainer = AdaptiveTrainer::builder(optimizer)
         .memory(&memory)
         .policy(Fixed::new(1).unwrap())
         .build()

@@ -1,7 +1,10 @@
 //! The ladder: what is cured by cleaning up is done again as it was, the rest smaller, and nothing stays small.
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::{AdaptiveTrainer, Cause, DeviceMemory, Event, Growth, Halving, StepReport};
+use candle_headroom::batch::{Event, Halving};
+use candle_headroom::error::Cause;
+use candle_headroom::memory::Growth;
+use candle_headroom::{AdaptiveTrainer, DeviceMemory, StepReport};
 use candle_nn::{Optimizer, SGD};
 
 use crate::gpu::{MIB, bytes, fresh, simulated};
@@ -22,7 +25,7 @@ impl Ballast {
         let device = memory.device();
         let var = Var::ones(4, DType::F32, device).unwrap();
         let optimizer = SGD::new(vec![var.clone()], 1e-3).unwrap();
-        let trainer = AdaptiveTrainer::builder(vec![var.clone()], optimizer);
+        let trainer = AdaptiveTrainer::builder(optimizer);
         let trainer = trainer
             .memory(&memory)
             .policy(Halving::from_whole_batch())

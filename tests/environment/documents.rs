@@ -1,6 +1,6 @@
 //! docs/environment.md and docs/conditions.tsv say what the code says.
 
-use candle_headroom::FindingCode;
+use candle_headroom::environment::FindingCode;
 
 use crate::conditions::{CHECKERS, conditions, covered};
 

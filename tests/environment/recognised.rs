@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use candle_headroom::FindingCode;
+use candle_headroom::environment::FindingCode;
 
 use crate::machine::codes;
 use crate::symptoms::SYMPTOMS;

@@ -4,11 +4,10 @@ use std::cell::{Cell, RefCell};
 
 use crate::support::{ConvNet, Mlp, alone, distance, flat, snapshot};
 use candle_core::{DType, Device, Tensor, Var};
+use candle_headroom::batch::{Fixed, find_batch_size, find_batch_size_within};
+use candle_headroom::error::{Cause, Phase};
 use candle_headroom::testing::{Faults, illegal_address, out_of_memory};
-use candle_headroom::{
-    AdaptiveTrainer, ByteSize, Cause, DeviceMemory, Error, Fixed, Phase, Sgd, find_batch_size,
-    find_batch_size_within,
-};
+use candle_headroom::{AdaptiveTrainer, ByteSize, DeviceMemory, Error, Sgd};
 use candle_nn::ModuleT;
 use proptest::prelude::*;
 
@@ -16,10 +15,11 @@ use proptest::prelude::*;
 fn a_metric_counts_each_sample_once_or_is_not_there() {
     let _alone = alone();
     let model = Mlp::new(DType::F32);
-    let optimizer = Sgd::new_lr(model.vars.clone(), 0.1).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(model.vars.clone(), optimizer)
+    let optimizer = Sgd::builder(model.vars.clone())
+        .learning_rate(0.1)
         .build()
         .unwrap();
+    let mut trainer = AdaptiveTrainer::builder(optimizer).build().unwrap();
     let (x, _) = Mlp::data(50, DType::F32);
     let expected = [flat(&model.forward(&x).unwrap())];
     for point in 0..4 {
@@ -48,8 +48,11 @@ fn a_metric_counts_each_sample_once_or_is_not_there() {
 fn named_buffers_are_what_they_were() {
     let _alone = alone();
     let net = ConvNet::new();
-    let optimizer = Sgd::new_lr(net.trained(), 0.1).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(net.trained(), optimizer)
+    let optimizer = Sgd::builder(net.trained())
+        .learning_rate(0.1)
+        .build()
+        .unwrap();
+    let mut trainer = AdaptiveTrainer::builder(optimizer)
         .buffers([net.norm.running_mean(), net.norm.running_var()])
         .build()
         .unwrap();
@@ -72,8 +75,11 @@ fn evaluation_has_a_model_of_its_own() {
     memory
         .set_limit(ByteSize::b(memory.in_use().unwrap() + (8 << 20)))
         .unwrap();
-    let optimizer = Sgd::new_lr(model.vars.clone(), 0.1).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(model.vars.clone(), optimizer)
+    let optimizer = Sgd::builder(model.vars.clone())
+        .learning_rate(0.1)
+        .build()
+        .unwrap();
+    let mut trainer = AdaptiveTrainer::builder(optimizer)
         .memory(&memory)
         .build()
         .unwrap();
@@ -169,7 +175,9 @@ fn the_largest_batch_is_found_with_few_calls_on_every_curve() {
         assert!(expected.contains(&found), "{base} {workspace}: {found}");
         assert!(calls <= 14, "{base} {workspace}: {calls}");
     }
-    memory.set_limit(candle_headroom::Limit::Unlimited).unwrap();
+    memory
+        .set_limit(candle_headroom::memory::Limit::Unlimited)
+        .unwrap();
 }
 
 /// A forward pass with a base of over half of the room.
@@ -180,8 +188,11 @@ fn a_large_base_does_not_keep_evaluation_at_one_sample() {
     let start = memory.in_use().unwrap();
     memory.set_limit(ByteSize::b(start + (50 << 20))).unwrap();
     let model = Mlp::new(DType::F32);
-    let optimizer = Sgd::new_lr(model.vars.clone(), 0.1).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(model.vars.clone(), optimizer)
+    let optimizer = Sgd::builder(model.vars.clone())
+        .learning_rate(0.1)
+        .build()
+        .unwrap();
+    let mut trainer = AdaptiveTrainer::builder(optimizer)
         .memory(&memory)
         .build()
         .unwrap();
@@ -196,7 +207,9 @@ fn a_large_base_does_not_keep_evaluation_at_one_sample() {
     };
     assert!(evaluate() <= 12);
     assert_eq!(evaluate(), 2);
-    memory.set_limit(candle_headroom::Limit::Unlimited).unwrap();
+    memory
+        .set_limit(candle_headroom::memory::Limit::Unlimited)
+        .unwrap();
 }
 
 #[test]
@@ -237,8 +250,11 @@ proptest! {
 fn evaluation_is_cut_by_a_policy_of_its_own() {
     let _alone = alone();
     let w = Var::ones(2, DType::F32, &Device::Cpu).unwrap();
-    let optimizer = Sgd::new_lr(vec![w.clone()], 0.1).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(vec![w.clone()], optimizer)
+    let optimizer = Sgd::builder(vec![w.clone()])
+        .learning_rate(0.1)
+        .build()
+        .unwrap();
+    let mut trainer = AdaptiveTrainer::builder(optimizer)
         .policy(Fixed::new(3).unwrap())
         .evaluation_policy(Fixed::new(8).unwrap())
         .build()

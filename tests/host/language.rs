@@ -22,7 +22,7 @@ pub fn language() -> (Transformer, Vec<Var>) {
 /// A trainer of all Vars by plain gradient descent, under this memory.
 pub fn by_sgd(vars: &[Var], memory: &DeviceMemory) -> AdaptiveTrainer<SGD> {
     let optimizer = SGD::new(vars.to_vec(), 0.01).unwrap();
-    let trainer = AdaptiveTrainer::builder(vars.to_vec(), optimizer);
+    let trainer = AdaptiveTrainer::builder(optimizer);
     trainer.memory(memory).build().unwrap()
 }
 

@@ -5,10 +5,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{ptr, thread};
 
-use candle_headroom::{
-    AUTO_FRACTION, ByteSize, DeviceMemory, Enforcement, Error, Limit, MemoryError, PEAK_ERROR,
-    TrackingAllocator,
-};
+use candle_headroom::error::MemoryError;
+use candle_headroom::memory::{AUTO_FRACTION, Enforcement, Limit, PEAK_ERROR};
+use candle_headroom::{ByteSize, DeviceMemory, Error, TrackingAllocator};
 
 use crate::ALLOCATOR;
 use crate::support::alone;
@@ -202,7 +201,7 @@ fn peak_scopes_nest_and_overlap() {
     let _alone = alone();
     let memory = DeviceMemory::host().open().unwrap();
     const MIB: u64 = 1 << 20;
-    let above = |scope: &candle_headroom::PeakScope| {
+    let above = |scope: &candle_headroom::memory::PeakScope| {
         (scope.peak().unwrap() - scope.start().unwrap()).div_ceil(MIB)
     };
     let outer = memory.peak_scope();

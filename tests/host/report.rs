@@ -1,11 +1,10 @@
 //! The long form of an exhaustion, as a user reads it.
 
 use candle_core::{DType, Device, DeviceLocation, Tensor, Var};
+use candle_headroom::batch::Fixed;
+use candle_headroom::error::{Cause, Holding, Neighbour, Phase, Remedy, Resource};
 use candle_headroom::testing::Faults;
-use candle_headroom::{
-    AdamW, AdaptiveTrainer, ByteSize, Cause, DeviceMemory, Fixed, Holding, Neighbour, Phase,
-    Remedy, Resource, ResourceExhausted,
-};
+use candle_headroom::{AdamW, AdaptiveTrainer, ByteSize, DeviceMemory, ResourceExhausted};
 
 use crate::support::alone;
 
@@ -78,8 +77,11 @@ out of device memory in backward of a micro-batch of 16 (samples 32..48): anothe
 fn a_trainer_knows_what_is_its_own() {
     let _alone = alone();
     let w = Var::from_tensor(&Tensor::ones(8, DType::F32, &Device::Cpu).unwrap()).unwrap();
-    let optimizer = AdamW::new_lr(vec![w.clone()], 0.1).unwrap();
-    let builder = AdaptiveTrainer::builder(vec![w.clone()], optimizer);
+    let optimizer = AdamW::builder(vec![w.clone()])
+        .learning_rate(0.1)
+        .build()
+        .unwrap();
+    let builder = AdaptiveTrainer::builder(optimizer);
     let mut trainer = builder.policy(Fixed::new(2).unwrap()).build().unwrap();
     let x = Tensor::ones((4, 8), DType::F32, &Device::Cpu).unwrap();
     // The second micro-batch, when there are sums already.
@@ -109,8 +111,11 @@ fn activations_are_told_by_the_fit() {
     const WIDTH: usize = 64 << 10;
     let memory = DeviceMemory::host().limit(ByteSize::gib(1)).open().unwrap();
     let w = Var::from_tensor(&Tensor::ones(WIDTH, DType::F32, &Device::Cpu).unwrap()).unwrap();
-    let optimizer = AdamW::new_lr(vec![w.clone()], 0.1).unwrap();
-    let builder = AdaptiveTrainer::builder(vec![w.clone()], optimizer);
+    let optimizer = AdamW::builder(vec![w.clone()])
+        .learning_rate(0.1)
+        .build()
+        .unwrap();
+    let builder = AdaptiveTrainer::builder(optimizer);
     let mut trainer = builder.memory(&memory).build().unwrap();
     let x = Tensor::ones((64, WIDTH), DType::F32, &Device::Cpu).unwrap();
     let mut step = |x: &Tensor| trainer.step(x, |x, _| x.broadcast_mul(&w)?.sqr()?.mean_all());

@@ -1,7 +1,8 @@
 //! `GradientAccumulator`: which Vars take part.
 
 use candle_core::{DType, Device, Var};
-use candle_headroom::{Error, GradientAccumulator, LossError};
+use candle_headroom::error::LossError;
+use candle_headroom::{Error, GradientAccumulator};
 
 use crate::support::{ConvNet, Mlp};
 

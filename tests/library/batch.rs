@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use candle_core::{DType, Device, Tensor};
-use candle_headroom::{Batch, BatchError, Error};
+use candle_headroom::error::BatchError;
+use candle_headroom::{Batch, Error};
 
 fn tensor(samples: usize) -> Tensor {
     let values = Tensor::arange(0u32, 2 * samples as u32, &Device::Cpu).unwrap();

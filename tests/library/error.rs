@@ -4,8 +4,9 @@ use std::io;
 use std::process::Command;
 
 use candle_core::{Context, Device, Error as CandleError, Var};
+use candle_headroom::error::{Phase, Resource};
 use candle_headroom::{
-    DeviceFault, Error, ErrorExt, Foreign, GradientAccumulator, Phase, Resource, ResourceExhausted,
+    DeviceFault, Error, ErrorExt, Foreign, GradientAccumulator, ResourceExhausted,
 };
 use candle_nn::Optimizer;
 
@@ -364,7 +365,7 @@ fn texts_say_what_is_known_and_nothing_else() {
     exhausted.samples = Some(16..24);
     exhausted.bytes.peak = Some(300 << 20);
     exhausted.bytes.limit = Some(256 << 20);
-    exhausted.cause = candle_headroom::Cause::Limit;
+    exhausted.cause = candle_headroom::error::Cause::Limit;
     assert_eq!(
         exhausted.to_string(),
         "out of device memory in backward of a micro-batch of 8 (samples 16..24): the limit is reached (300.0 MiB of 256.0 MiB used)"

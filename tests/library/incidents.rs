@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::testing::{self, Faults};
-use candle_headroom::{
-    AdaptiveTrainer, BatchPolicy, BatchProcessor, ByteSize, Completed, Error, Failed, Halving,
-    IncidentLog, Incidents, Monitor, Phase, Plan, Predictive, Reason, Sgd,
+use candle_headroom::batch::{
+    BatchPolicy, BatchProcessor, Completed, Failed, Halving, Plan, Reason,
 };
+use candle_headroom::error::Phase;
+use candle_headroom::incident::{IncidentLog, Incidents};
+use candle_headroom::testing::{self, Faults};
+use candle_headroom::{AdaptiveTrainer, ByteSize, Error, Monitor, Predictive, Sgd};
 
 fn file(name: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("headroom-{}-{name}.jsonl", std::process::id()));

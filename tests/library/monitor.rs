@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::nvml::{self, Simulator};
-use candle_headroom::{
-    ByteSize, Error, Health, HeldDown, IncidentLog, Monitor, MonitorBuilder, MonitorError, Sample,
-    Threshold,
-};
+use candle_headroom::error::MonitorError;
+use candle_headroom::incident::IncidentLog;
+use candle_headroom::monitor::{Health, HeldDown, MonitorBuilder, Sample, Threshold};
+use candle_headroom::{ByteSize, Error, Monitor};
 
 const GIB: u64 = 1 << 30;
 
@@ -219,7 +219,7 @@ fn thresholds_ring_once_and_again_after_they_fell_back() {
     let simulator = Simulator::load();
     let rings = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&rings);
-    let note = move |crossing: &candle_headroom::Crossing<'_>| {
+    let note = move |crossing: &candle_headroom::monitor::Crossing<'_>| {
         let source = crossing.sample.source;
         noted
             .lock()

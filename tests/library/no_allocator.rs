@@ -1,6 +1,8 @@
 //! A program without the tracking allocator: nothing is counted, and nothing is claimed.
 
-use candle_headroom::{ByteSize, DeviceMemory, Error, Limit, MemoryError};
+use candle_headroom::error::MemoryError;
+use candle_headroom::memory::Limit;
+use candle_headroom::{ByteSize, DeviceMemory, Error};
 
 #[test]
 fn a_limit_is_refused_with_the_two_lines_to_add() {

@@ -4,10 +4,11 @@ use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
 use candle_core::{DType, Device, Tensor, Var};
+use candle_headroom::batch::{BatchProcessor, Fixed, Halving};
+use candle_headroom::error::Phase;
 use candle_headroom::testing::Faults;
-use candle_headroom::{
-    AdaptiveTrainer, BatchProcessor, Error, Fixed, Halving, NvtxRanges, Phase, Sgd,
-};
+use candle_headroom::timeline::NvtxRanges;
+use candle_headroom::{AdaptiveTrainer, Error, Sgd};
 
 type Slot = *mut *const ();
 type Table = *mut Slot;
@@ -97,8 +98,11 @@ fn paths(told: &[String]) -> Vec<String> {
 }
 
 fn trainer(w: &Var) -> AdaptiveTrainer<Sgd> {
-    let optimizer = Sgd::new_lr(vec![w.clone()], 0.1).unwrap();
-    AdaptiveTrainer::builder(vec![w.clone()], optimizer)
+    let optimizer = Sgd::builder(vec![w.clone()])
+        .learning_rate(0.1)
+        .build()
+        .unwrap();
+    AdaptiveTrainer::builder(optimizer)
         .policy(Halving::from_size(4))
         .observer(NvtxRanges::new())
         .build()
@@ -165,7 +169,9 @@ fn ranges_end_where_work_fails_and_marks_say_why() {
 #[test]
 fn a_processor_shows_its_batches() {
     let x = Tensor::arange(0f32, 10., &Device::Cpu).unwrap();
-    let mut processor = BatchProcessor::new(Fixed::new(4).unwrap()).observer(NvtxRanges::new());
+    let mut processor = BatchProcessor::builder(Fixed::new(4).unwrap())
+        .observer(NvtxRanges::new())
+        .build();
     processor.process(&x, |_, _| Ok(())).unwrap();
     let paths = paths(&told());
     assert!(paths[0].starts_with("processing "), "{paths:?}");

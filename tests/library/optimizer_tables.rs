@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::support::flat;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::{
+use candle_headroom::optim::{
     Algorithm, Fused, Group, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion,
     ParamsSgd,
 };

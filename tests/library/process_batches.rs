@@ -3,11 +3,10 @@
 use std::cell::Cell;
 
 use candle_core::{DType, Device, Tensor};
+use candle_headroom::batch::{BatchProcessor, Event, Fixed, Halving};
+use candle_headroom::error::{Cause, PolicyError, Resource};
 use candle_headroom::testing::{Faults, illegal_address, out_of_memory};
-use candle_headroom::{
-    BatchProcessor, Cause, Error, Event, Fixed, Halving, PolicyError, Resource, ResourceExhausted,
-    process_batches,
-};
+use candle_headroom::{Error, ResourceExhausted, process_batches};
 
 use crate::support::{Mlp, flat};
 
@@ -52,7 +51,7 @@ fn other_errors_and_faults_come_back_at_once() {
 #[test]
 fn the_size_is_remembered_and_reported() {
     let samples: Vec<u32> = (0..64).collect();
-    let mut processor = BatchProcessor::new(Halving::from_whole_batch());
+    let mut processor = BatchProcessor::builder(Halving::from_whole_batch()).build();
     let mut run = |room: usize| {
         let processed = processor.process(samples.as_slice(), |chunk, micro| {
             assert_eq!(chunk.len(), micro.samples.len());

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use candle_headroom::{ByteSize, CsvSink, Error, JsonLinesSink, Monitor};
+use candle_headroom::monitor::{CsvSink, JsonLinesSink};
+use candle_headroom::{ByteSize, Error, Monitor};
 use serde_json::Value;
 
 /// A folder of this test's own, which goes away with the value.
@@ -25,7 +26,7 @@ impl Drop for Folder {
     }
 }
 
-fn watch_for(milliseconds: u64, builder: candle_headroom::MonitorBuilder) -> Monitor {
+fn watch_for(milliseconds: u64, builder: candle_headroom::monitor::MonitorBuilder) -> Monitor {
     let builder = builder
         .interval(Duration::from_millis(2))
         .library("/no/library");

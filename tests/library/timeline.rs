@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use candle_core::{DType, Device, Tensor, Var};
+use candle_headroom::batch::{BatchProcessor, Fixed, Halving};
+use candle_headroom::error::Phase;
 use candle_headroom::testing::Faults;
-use candle_headroom::{
-    AccumulatingTrainer, AdaptiveTrainer, BatchProcessor, Error, Fixed, Halving, Phase, Sgd,
-    Timeline,
-};
+use candle_headroom::{AccumulatingTrainer, AdaptiveTrainer, Error, Sgd, Timeline};
 use serde_json::Value;
 
 /// Three steps of 8 samples, with memory that runs out once in the second.

@@ -1,8 +1,9 @@
 //! `AdaptiveTrainer`: how it behaves under pressure, and what it refuses.
 
 use candle_core::{DType, Device, Var};
+use candle_headroom::AdaptiveTrainer;
+use candle_headroom::error::Phase;
 use candle_headroom::testing::Faults;
-use candle_headroom::{AdaptiveTrainer, Phase};
 use candle_nn::{Optimizer, SGD};
 
 use crate::support::Mlp;
@@ -45,7 +46,7 @@ fn recovery_goes_to_tracing() {
         let mut vars = model.vars.clone();
         vars.push(Var::ones(1, DType::F32, &Device::Cpu).unwrap());
         let optimizer = SGD::new(vars.clone(), 0.1).unwrap();
-        let mut trainer = AdaptiveTrainer::builder(vars, optimizer).build().unwrap();
+        let mut trainer = AdaptiveTrainer::builder(optimizer).build().unwrap();
         let _armed = Faults::in_phase(Phase::Backward, 0).arm();
         let batch = Mlp::data(4, DType::F32);
         for _ in 0..3 {

@@ -1,9 +1,9 @@
 //! Trainers with this crate's optimizers: an update that fails is none, and can be had again.
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_headroom::{
-    AccumulatingTrainer, AdamW, AdaptiveTrainer, Fixed, LossScale, ParamsAdamW, ParamsSgd, Sgd,
-};
+use candle_headroom::batch::Fixed;
+use candle_headroom::optim::{LossScale, ParamsAdamW, ParamsSgd};
+use candle_headroom::{AccumulatingTrainer, AdamW, AdaptiveTrainer, Sgd};
 
 use crate::support::{Mlp, distance, flat};
 
@@ -42,7 +42,7 @@ fn a_loss_scale_saves_faint_gradients_and_is_not_in_the_report() {
             builder = builder.loss_scale(scale);
         }
         let optimizer = builder.build().unwrap();
-        let mut trainer = AdaptiveTrainer::builder(vec![model.w.clone()], optimizer)
+        let mut trainer = AdaptiveTrainer::builder(optimizer)
             .policy(Fixed::new(3).unwrap())
             .build()
             .unwrap();
@@ -74,7 +74,7 @@ fn an_overflow_is_skipped_and_the_scale_falls() {
     })
     .build()
     .unwrap();
-    let mut trainer = AccumulatingTrainer::new(vec![model.w.clone()], optimizer, 1).unwrap();
+    let mut trainer = AccumulatingTrainer::builder(optimizer, 1).build().unwrap();
     let x = Tensor::ones((4, 3), DType::F16, &Device::Cpu).unwrap();
     let loss = |x: Tensor| {
         x.broadcast_mul(&model.w)?
@@ -105,7 +105,7 @@ fn sums_are_not_rounded_before_the_update() {
             .master_weights()
             .build()
             .unwrap();
-        let mut trainer = AdaptiveTrainer::builder(model.vars.clone(), optimizer)
+        let mut trainer = AdaptiveTrainer::builder(optimizer)
             .policy(Fixed::new(size).unwrap())
             .build()
             .unwrap();
@@ -113,7 +113,7 @@ fn sums_are_not_rounded_before_the_update() {
         for _ in 0..5 {
             trainer.step(&data, |(x, y), _| model.loss(&x, &y)).unwrap();
         }
-        let state = trainer.optimizer().state_dict().unwrap();
+        let state = trainer.optimizer().state().unwrap();
         let masters = state
             .tensors
             .iter()

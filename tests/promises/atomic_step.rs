@@ -3,11 +3,13 @@
 use std::cell::Cell;
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::testing::{Faults, out_of_memory};
-use candle_headroom::{
-    AdaptiveTrainer, Algorithm, Error, Fixed, Foreign, Fused, GradientAccumulator, Loss,
-    ParamsAdafactor, ParamsAdamW, ParamsLion, ParamsSgd, Phase,
+use candle_headroom::batch::Fixed;
+use candle_headroom::error::Phase;
+use candle_headroom::optim::{
+    Algorithm, Fused, ParamsAdafactor, ParamsAdamW, ParamsLion, ParamsSgd,
 };
+use candle_headroom::testing::{Faults, out_of_memory};
+use candle_headroom::{AdaptiveTrainer, Error, Foreign, GradientAccumulator, Loss};
 use candle_nn::{AdamW, Optimizer, SGD};
 
 use crate::jobs::{Job, Language, Perceptron, STEPS, points, uninterrupted};
@@ -98,9 +100,7 @@ fn an_optimizer_interrupted_half_way_never_updates_twice() {
     let batch = Mlp::data(8, DType::F32);
     let before = snapshot(&model.vars);
     let optimizer = Foreign(HalfWay::new(model.vars.clone(), true).unwrap());
-    let mut trainer = AdaptiveTrainer::builder(model.vars.clone(), optimizer)
-        .build()
-        .unwrap();
+    let mut trainer = AdaptiveTrainer::builder(optimizer).build().unwrap();
     let calls = Cell::new(0);
     let step = |trainer: &mut AdaptiveTrainer<Foreign<HalfWay>>| {
         trainer.step(&batch, |(x, y), _| {
@@ -143,9 +143,7 @@ fn an_optimizer_interrupted_half_way_never_updates_twice() {
     step(&mut trainer).unwrap();
     let other = Mlp::new(DType::F32);
     let optimizer = Foreign(HalfWay::new(other.vars.clone(), false).unwrap());
-    let mut trainer = AdaptiveTrainer::builder(other.vars.clone(), optimizer)
-        .build()
-        .unwrap();
+    let mut trainer = AdaptiveTrainer::builder(optimizer).build().unwrap();
     trainer
         .step(&batch, |(x, y), _| other.loss(&x, &y))
         .unwrap();
@@ -158,8 +156,11 @@ fn survives_every_point<A: Algorithm>(params: A) {
         let model = Mlp::new(DType::F64);
         let (x, y) = Mlp::data(8, DType::F64);
         let batch = (&x, &y);
-        let optimizer = Fused::new(&model.varmap, params.clone()).unwrap();
-        let mut trainer = AdaptiveTrainer::builder(model.vars.clone(), optimizer)
+        let optimizer = Fused::builder(&model.varmap)
+            .params(params.clone())
+            .build()
+            .unwrap();
+        let mut trainer = AdaptiveTrainer::builder(optimizer)
             .policy(Fixed::new(4).unwrap())
             .build()
             .unwrap();
@@ -219,7 +220,10 @@ fn an_exhausted_update_is_done_again_or_not_at_all() {
 fn an_update_by_hand_keeps_its_window_when_it_fails() {
     let model = Mlp::new(DType::F32);
     let (x, y) = Mlp::data(8, DType::F32);
-    let mut optimizer = candle_headroom::AdamW::new(&model.varmap, ParamsAdamW::default()).unwrap();
+    let mut optimizer = candle_headroom::AdamW::builder(&model.varmap)
+        .params(ParamsAdamW::default())
+        .build()
+        .unwrap();
     let mut accumulator = GradientAccumulator::new(model.vars.clone()).unwrap();
     accumulator.add(model.loss(&x, &y).unwrap(), 8).unwrap();
     let armed = Faults::in_phase(Phase::Optimizer, 1).arm();
@@ -236,9 +240,7 @@ fn an_update_by_hand_keeps_its_window_when_it_fails() {
 fn a_batch_that_weighs_nothing_is_no_update() {
     let model = Mlp::new(DType::F32);
     let optimizer = AdamW::new_lr(model.vars.clone(), 0.1).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(model.vars.clone(), optimizer)
-        .build()
-        .unwrap();
+    let mut trainer = AdaptiveTrainer::builder(optimizer).build().unwrap();
     let before = snapshot(&model.vars);
     let (x, y) = Mlp::data(4, DType::F32);
     let report = trainer

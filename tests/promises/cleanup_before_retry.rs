@@ -3,8 +3,9 @@
 use std::cell::RefCell;
 
 use candle_core::DType;
+use candle_headroom::error::Phase;
 use candle_headroom::testing::Faults;
-use candle_headroom::{AdaptiveTrainer, DeviceMemory, Phase};
+use candle_headroom::{AdaptiveTrainer, DeviceMemory};
 use candle_nn::AdamW;
 
 use crate::language::{by_sgd, language, text};
@@ -39,7 +40,7 @@ fn a_settled_step_leaves_nothing_behind() {
     let memory = DeviceMemory::host().open().unwrap();
     let batch = text(16, 32);
     let optimizer = AdamW::new_lr(vars.clone(), 0.01).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(vars.clone(), optimizer)
+    let mut trainer = AdaptiveTrainer::builder(optimizer)
         .memory(&memory)
         .build()
         .unwrap();

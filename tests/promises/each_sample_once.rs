@@ -3,10 +3,11 @@
 use std::cell::{Cell, RefCell};
 
 use candle_core::{DType, Device, Tensor, Var};
+use candle_headroom::batch::Halving;
+use candle_headroom::error::{Phase, WindowLost};
 use candle_headroom::testing::{Faults, illegal_address, out_of_memory};
 use candle_headroom::{
-    AccumulatingTrainer, AdaptiveTrainer, Error, Foreign, GradientAccumulator, Halving, Phase,
-    WindowLost, process_batches,
+    AccumulatingTrainer, AdaptiveTrainer, Error, Foreign, GradientAccumulator, process_batches,
 };
 use candle_nn::{AdamW, Optimizer, SGD};
 use proptest::prelude::*;
@@ -31,7 +32,7 @@ proptest! {
         let x = wave(samples, 3, DType::F64).unwrap();
         let policy = if start_small { Halving::from_one() } else { Halving::from_whole_batch() };
         let optimizer = SGD::new(vec![w.clone()], 1.).unwrap();
-        let mut trainer = AdaptiveTrainer::builder(vec![w.clone()], optimizer)
+        let mut trainer = AdaptiveTrainer::builder(optimizer)
             .policy(policy)
             .build()
             .unwrap();
@@ -124,7 +125,7 @@ fn an_error_at_every_point_loses_nothing_silently() {
     let run = |model: &ConvNet, armed: Option<usize>, error: fn() -> candle_core::Error| {
         let optimizer = AdamW::new_lr(model.trained(), 0.01).unwrap();
         let buffers = [model.norm.running_mean(), model.norm.running_var()];
-        let trainer = AccumulatingTrainer::new(model.trained(), optimizer, 2).unwrap();
+        let trainer = AccumulatingTrainer::builder(optimizer, 2).build().unwrap();
         let mut trainer = trainer.buffers(buffers).unwrap();
         let (x, y) = ConvNet::data(16);
         let batches: Vec<_> = (0..4)
@@ -205,7 +206,9 @@ fn an_interrupted_update_leaves_nothing_in_the_next_window() {
     let model = Mlp::new(DType::F32);
     let batches = batches(&[4, 4]);
     let optimizer = |stops| Foreign(Stops::new(model.vars.clone(), stops).unwrap());
-    let mut trainer = AccumulatingTrainer::new(model.vars.clone(), optimizer(true), 2).unwrap();
+    let mut trainer = AccumulatingTrainer::builder(optimizer(true), 2)
+        .build()
+        .unwrap();
     let step = |trainer: &mut AccumulatingTrainer<Foreign<Stops>>, i: usize| {
         trainer.step(&batches[i], |(x, y), _| model.loss(&x, &y))
     };

@@ -3,8 +3,10 @@
 use std::cell::RefCell;
 
 use candle_core::{DType, Device, Tensor, Var};
+use candle_headroom::error::Phase;
+use candle_headroom::optim::ParamsAdamW;
 use candle_headroom::testing::Faults;
-use candle_headroom::{AdaptiveTrainer, GradientAccumulator, Loss, ParamsAdamW, Phase};
+use candle_headroom::{AdaptiveTrainer, GradientAccumulator, Loss};
 use candle_nn::{AdamW, Optimizer, SGD};
 use proptest::prelude::*;
 
@@ -253,9 +255,7 @@ fn a_step_is_the_plain_candle_step() {
         ..Default::default()
     };
     let optimizer = AdamW::new(ours.vars.clone(), params.clone()).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(ours.vars.clone(), optimizer)
-        .build()
-        .unwrap();
+    let mut trainer = AdaptiveTrainer::builder(optimizer).build().unwrap();
     let mut optimizer = AdamW::new(plain.vars.clone(), params).unwrap();
     let (x, y) = Mlp::data(9, DType::F32);
     for step in 1..=5 {

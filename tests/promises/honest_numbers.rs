@@ -2,10 +2,10 @@
 //! The counts themselves: tests/host/memory.rs; without the allocator: tests/library/no_allocator.rs; on CUDA: tests/cuda/memory.rs, limits.rs.
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::{
-    AdaptiveTrainer, BatchProcessor, ByteSize, Cause, DeviceMemory, Event, Halving, PEAK_ERROR,
-    Phase,
-};
+use candle_headroom::batch::{BatchProcessor, Event, Halving};
+use candle_headroom::error::{Cause, Phase};
+use candle_headroom::memory::PEAK_ERROR;
+use candle_headroom::{AdaptiveTrainer, ByteSize, DeviceMemory};
 use candle_nn::AdamW;
 
 use crate::language::{by_sgd, language, text};
@@ -23,7 +23,7 @@ fn the_limit_is_kept_and_the_result_is_that_of_the_same_split() {
         .open()
         .unwrap();
     let optimizer = AdamW::new_lr(vars.clone(), 0.01).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(vars.clone(), optimizer)
+    let mut trainer = AdaptiveTrainer::builder(optimizer)
         .memory(&memory)
         .build()
         .unwrap();
@@ -49,7 +49,7 @@ fn the_limit_is_kept_and_the_result_is_that_of_the_same_split() {
 
     let (model, vars) = language();
     let optimizer = AdamW::new_lr(vars.clone(), 0.01).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(vars.clone(), optimizer)
+    let mut trainer = AdaptiveTrainer::builder(optimizer)
         .policy(Schedule::new(&splits.concat()))
         .build()
         .unwrap();
@@ -160,7 +160,9 @@ fn inference_follows_the_limit_too() {
         .unwrap();
     let limit = memory.in_use().unwrap() + (3 << 20);
     memory.set_limit(ByteSize::b(limit)).unwrap();
-    let mut processor = BatchProcessor::new(Halving::from_one()).memory(&memory);
+    let mut processor = BatchProcessor::builder(Halving::from_one())
+        .memory(&memory)
+        .build();
     let scope = memory.peak_scope();
     // Each sample makes 64 KiB of intermediate values.
     let processed = processor.process(&x, |chunk, _| {
@@ -183,7 +185,7 @@ fn an_update_over_the_limit_is_an_event() {
     let memory = DeviceMemory::host().open().unwrap();
     let w = Var::zeros(1 << 20, DType::F32, &Device::Cpu).unwrap(); // 4 MiB
     let optimizer = AdamW::new_lr(vec![w.clone()], 0.1).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(vec![w.clone()], optimizer)
+    let mut trainer = AdaptiveTrainer::builder(optimizer)
         .memory(&memory)
         .build()
         .unwrap();
@@ -223,7 +225,7 @@ fn remedies_say_what_they_would_save() {
         .group(large.clone())
         .build()
         .unwrap();
-    let mut trainer = AdaptiveTrainer::builder(vars.clone(), optimizer)
+    let mut trainer = AdaptiveTrainer::builder(optimizer)
         .memory(&memory)
         .build()
         .unwrap();
@@ -252,5 +254,7 @@ fn remedies_say_what_they_would_save() {
     assert_eq!(of("group 1 not trained"), bytes(12 * large));
     let long = format!("{exhausted:#}");
     assert!(long.contains("Sgd without momentum (saves about"), "{long}");
-    memory.set_limit(candle_headroom::Limit::Unlimited).unwrap();
+    memory
+        .set_limit(candle_headroom::memory::Limit::Unlimited)
+        .unwrap();
 }

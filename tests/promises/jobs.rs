@@ -1,8 +1,9 @@
 //! Real models with their data and optimizers, and the points at which their steps can fail.
 
 use candle_core::{DType, Device, Tensor, Var};
+use candle_headroom::batch::BatchPolicy;
 use candle_headroom::testing::Faults;
-use candle_headroom::{AdaptiveTrainer, BatchPolicy, Error, Loss, StepReport};
+use candle_headroom::{AdaptiveTrainer, Error, Loss, StepReport};
 use candle_nn::{AdamW, VarBuilder, VarMap};
 
 use crate::support::transformer::{Config, Transformer};
@@ -26,7 +27,7 @@ pub trait Job {
 
     fn trainer(&self, policy: impl BatchPolicy + 'static) -> AdaptiveTrainer<AdamW> {
         let optimizer = AdamW::new_lr(self.trained(), 0.01).unwrap();
-        AdaptiveTrainer::builder(self.trained(), optimizer)
+        AdaptiveTrainer::builder(optimizer)
             .policy(policy)
             .buffers(&self.buffers())
             .build()

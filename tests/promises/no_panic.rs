@@ -1,10 +1,9 @@
 //! Promise 10, no panic and no global state: bad input is an error that names it. What is process-wide, and put back: tests/host/memory.rs, tests/cuda/memory.rs.
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::{
-    AccumulatingTrainer, AdaptiveTrainer, BatchPolicy, Error, GradientAccumulator, Loss,
-    ParameterError, PolicyError,
-};
+use candle_headroom::batch::BatchPolicy;
+use candle_headroom::error::{ParameterError, PolicyError};
+use candle_headroom::{AccumulatingTrainer, AdaptiveTrainer, Error, GradientAccumulator, Loss};
 use candle_nn::{Optimizer, SGD};
 
 use crate::support::{Mlp, accumulate_means, accumulating, read, snapshot};
@@ -16,7 +15,7 @@ impl BatchPolicy for Constant {
     fn size(&self, _: usize) -> usize {
         self.0
     }
-    fn failed(&mut self, _: &candle_headroom::Failed<'_>) {}
+    fn failed(&mut self, _: &candle_headroom::batch::Failed<'_>) {}
 }
 
 #[test]
@@ -24,7 +23,7 @@ fn bad_input_is_named_before_anything_runs() {
     let model = Mlp::new(DType::F32);
     let build = |policy: usize| {
         let optimizer = SGD::new(model.vars.clone(), 0.1).unwrap();
-        AdaptiveTrainer::builder(model.vars.clone(), optimizer)
+        AdaptiveTrainer::builder(optimizer)
             .policy(Constant(policy))
             .build()
             .unwrap()
@@ -61,7 +60,7 @@ fn bad_input_is_named_before_anything_runs() {
 
     // A buffer that is no variable.
     let optimizer = SGD::new(model.vars.clone(), 0.1).unwrap();
-    let builder = AdaptiveTrainer::builder(model.vars.clone(), optimizer).buffers([&x]);
+    let builder = AdaptiveTrainer::builder(optimizer).buffers([&x]);
     let error = builder.build().unwrap_err();
     assert!(error.to_string().contains("buffer 0"), "{error}");
 }
@@ -115,7 +114,9 @@ fn bad_input_is_named_and_changes_nothing() {
 fn bad_input_is_named() {
     let model = Mlp::new(DType::F32);
     let optimizer = SGD::new(model.vars.clone(), 0.1).unwrap();
-    let error = AccumulatingTrainer::new(model.vars.clone(), optimizer, 0).unwrap_err();
+    let error = AccumulatingTrainer::builder(optimizer, 0)
+        .build()
+        .unwrap_err();
     assert!(
         matches!(&error, Error::Policy(p) if matches!(**p, PolicyError::Zero { .. })),
         "{error}"

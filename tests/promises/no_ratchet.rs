@@ -4,9 +4,10 @@
 use std::cell::Cell;
 
 use candle_core::DType;
-use candle_headroom::{
-    AdaptiveTrainer, ByteSize, Cause, DeviceMemory, Event, Fixed, PEAK_ERROR, Phase, Predictive,
-};
+use candle_headroom::batch::{Event, Fixed};
+use candle_headroom::error::{Cause, Phase};
+use candle_headroom::memory::PEAK_ERROR;
+use candle_headroom::{AdaptiveTrainer, ByteSize, DeviceMemory, Predictive};
 
 use crate::language::{by_sgd, language, text};
 use crate::support::{self, Mlp, alone, with_room};
@@ -92,8 +93,11 @@ fn a_resumed_run_keeps_the_limit_and_its_sizes() {
     let memory = DeviceMemory::host().open().unwrap();
     let batch = text(64, 32);
     let trainer = || {
-        let optimizer = candle_headroom::AdamW::new_lr(named.clone(), 0.01).unwrap();
-        let trainer = AdaptiveTrainer::builder(vars.clone(), optimizer);
+        let optimizer = candle_headroom::AdamW::builder(named.clone())
+            .learning_rate(0.01)
+            .build()
+            .unwrap();
+        let trainer = AdaptiveTrainer::builder(optimizer);
         let policy = Predictive::new().regardless_of_speed();
         trainer.memory(&memory).policy(policy).build().unwrap()
     };
@@ -112,11 +116,11 @@ fn a_resumed_run_keeps_the_limit_and_its_sizes() {
         sizes(&mut first);
     }
     let settled = sizes(&mut first);
-    let saved = first.state_dict().unwrap();
+    let saved = first.state().unwrap();
     drop(first);
 
     let mut resumed = trainer();
-    resumed.load_state_dict(&saved).unwrap();
+    resumed.load_state(&saved).unwrap();
     let split = sizes(&mut resumed);
     assert_eq!(split[0], 1, "what is allocated once comes first");
     assert!(split.len() <= settled.len() + 2, "{split:?} {settled:?}");
@@ -125,7 +129,7 @@ fn a_resumed_run_keeps_the_limit_and_its_sizes() {
     let before = resumed.learned();
     let mut wrong = saved.clone();
     wrong.tensors.clear();
-    assert!(resumed.load_state_dict(&wrong).is_err());
+    assert!(resumed.load_state(&wrong).is_err());
     assert_eq!(resumed.learned(), before, "nothing has changed");
     assert_eq!(sizes(&mut resumed), settled);
 
@@ -134,12 +138,17 @@ fn a_resumed_run_keeps_the_limit_and_its_sizes() {
     strange
         .metadata
         .insert("micro_batches.evaluation".to_owned(), "nonsense".to_owned());
-    resumed.load_state_dict(&strange).unwrap();
+    resumed.load_state(&strange).unwrap();
     drop(resumed);
-    let optimizer = candle_headroom::AdamW::new_lr(named.clone(), 0.01).unwrap();
-    let other = AdaptiveTrainer::builder(vars.clone(), optimizer);
+    let optimizer = candle_headroom::AdamW::builder(named.clone())
+        .learning_rate(0.01)
+        .build()
+        .unwrap();
+    let other = AdaptiveTrainer::builder(optimizer);
     let mut other = other.policy(Fixed::new(8).unwrap()).build().unwrap();
-    other.load_state_dict(&saved).unwrap();
+    other.load_state(&saved).unwrap();
     assert_eq!(other.micro_batch(64), 8);
-    memory.set_limit(candle_headroom::Limit::Unlimited).unwrap();
+    memory
+        .set_limit(candle_headroom::memory::Limit::Unlimited)
+        .unwrap();
 }

@@ -7,11 +7,10 @@ pub mod transformer;
 use std::sync::{Mutex, MutexGuard};
 
 use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_headroom::batch::{BatchPolicy, Failed};
 use candle_headroom::testing::{out_of_memory, probe};
-use candle_headroom::{
-    AccumulatingTrainer, AdaptiveTrainer, AdaptiveTrainerBuilder, BatchPolicy, Failed,
-    GradientAccumulator,
-};
+use candle_headroom::train::AdaptiveTrainerBuilder;
+use candle_headroom::{AccumulatingTrainer, AdaptiveTrainer, GradientAccumulator};
 use candle_nn::{
     AdamW, BatchNorm, Conv2d, Conv2dConfig, Linear, Module, ModuleT, Optimizer, SGD, VarBuilder,
     VarMap, batch_norm, conv2d, linear,
@@ -205,7 +204,7 @@ impl BatchPolicy for Returns {
         self.now.min(remaining)
     }
 
-    fn succeeded(&mut self, _: &candle_headroom::Completed) {
+    fn succeeded(&mut self, _: &candle_headroom::batch::Completed) {
         self.now = self.whole;
     }
 
@@ -235,7 +234,7 @@ impl BatchPolicy for Schedule {
         self.sizes.get(self.next).copied().unwrap_or(remaining)
     }
 
-    fn succeeded(&mut self, _: &candle_headroom::Completed) {
+    fn succeeded(&mut self, _: &candle_headroom::batch::Completed) {
         self.next += 1;
     }
 
@@ -245,7 +244,7 @@ impl BatchPolicy for Schedule {
 /// A trainer of all of a model's Vars by plain gradient descent.
 pub fn by_sgd(model: &Mlp) -> AdaptiveTrainerBuilder<SGD> {
     let optimizer = SGD::new(model.vars.clone(), 0.01).unwrap();
-    AdaptiveTrainer::builder(model.vars.clone(), optimizer)
+    AdaptiveTrainer::builder(optimizer)
 }
 
 /// A model with room for so many samples at once.
@@ -283,7 +282,9 @@ pub fn accumulate_means(model: &Mlp, sizes: &[usize], dtype: DType) -> GradientA
 /// A trainer that updates after so many batches.
 pub fn accumulating(vars: &[Var], micro_batches: usize) -> AccumulatingTrainer<AdamW> {
     let optimizer = AdamW::new_lr(vars.to_vec(), 0.01).unwrap();
-    AccumulatingTrainer::new(vars.to_vec(), optimizer, micro_batches).unwrap()
+    AccumulatingTrainer::builder(optimizer, micro_batches)
+        .build()
+        .unwrap()
 }
 
 /// A loader's batches, of these sizes.

@@ -2,10 +2,11 @@
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::{
-    AdamW, Algorithm, Fused, FusedBuilder, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW,
-    ParamsLion, ParamsSgd, Sgd,
+use candle_headroom::optim::{
+    Algorithm, Fused, FusedBuilder, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW,
+    ParamsLion, ParamsSgd,
 };
+use candle_headroom::{AdamW, Sgd};
 
 use super::{Job, bits, device};
 use crate::support::{flat, wave};
@@ -168,7 +169,7 @@ fn adafactor_takes_large_ones() {
             weight_decay: 0.1,
             ..Default::default()
         };
-        let mut optimizer = Fused::new(vars.clone(), params).unwrap();
+        let mut optimizer = Fused::builder(vars.clone()).params(params).build().unwrap();
         for step in 0..3 {
             let mut gradients = GradStore::default();
             for (index, var) in vars.iter().enumerate() {
@@ -176,7 +177,7 @@ fn adafactor_takes_large_ones() {
             }
             optimizer.commit(&gradients).unwrap();
         }
-        let dict = optimizer.state_dict().unwrap();
+        let dict = optimizer.state().unwrap();
         let state = dict.tensors.values().map(flat);
         vars.iter().map(|var| flat(var)).chain(state).collect()
     };

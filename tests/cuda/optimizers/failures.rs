@@ -4,10 +4,12 @@ use std::fmt::Debug;
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::{
-    Adafactor, Adam, AdamW, Algorithm, Error, Fused, FusedBuilder, Group, Lion, LossScale,
-    OptimizerError, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd, Sgd,
+use candle_headroom::error::OptimizerError;
+use candle_headroom::optim::{
+    Adafactor, Adam, Algorithm, Fused, FusedBuilder, Group, Lion, LossScale, ParamsAdafactor,
+    ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd,
 };
+use candle_headroom::{AdamW, Error, Sgd};
 use candle_nn::Optimizer;
 
 use super::{Job, bits, device};
@@ -112,13 +114,28 @@ fn a_step_allocates_nothing_and_waits_for_nothing() {
             gradients.insert(var, Tensor::ones((3, 2), DType::F32, &device).unwrap());
         }
         let group = || Group::from(vars.clone());
-        let mut adamw = AdamW::new(group(), ParamsAdamW::default()).unwrap();
+        let mut adamw = AdamW::builder(group())
+            .params(ParamsAdamW::default())
+            .build()
+            .unwrap();
         let clipped = AdamW::builder(ParamsAdamW::default()).group(group());
         let mut clipped = clipped.clip_norm(1.).build().unwrap();
-        let mut adam = Adam::new(group(), ParamsAdam::default()).unwrap();
-        let mut lion = Lion::new(group(), ParamsLion::default()).unwrap();
-        let mut sgd = Sgd::new(group(), ParamsSgd::default()).unwrap();
-        let mut adafactor = Adafactor::new(group(), ParamsAdafactor::default()).unwrap();
+        let mut adam = Adam::builder(group())
+            .params(ParamsAdam::default())
+            .build()
+            .unwrap();
+        let mut lion = Lion::builder(group())
+            .params(ParamsLion::default())
+            .build()
+            .unwrap();
+        let mut sgd = Sgd::builder(group())
+            .params(ParamsSgd::default())
+            .build()
+            .unwrap();
+        let mut adafactor = Adafactor::builder(group())
+            .params(ParamsAdafactor::default())
+            .build()
+            .unwrap();
         let mut commits: Vec<Box<dyn FnMut()>> = vec![
             Box::new(|| adamw.commit(&gradients).unwrap()),
             Box::new(|| clipped.commit(&gradients).unwrap()),
@@ -154,7 +171,10 @@ fn a_gradient_of_too_many_axes_is_refused_beforehand() {
     let (_gpu, device) = device();
     let first = Var::ones(3, DType::F32, &device).unwrap();
     let var = Var::zeros(vec![2; 10], DType::F32, &device).unwrap();
-    let mut optimizer = Sgd::new(vec![first.clone(), var.clone()], ParamsSgd::default()).unwrap();
+    let mut optimizer = Sgd::builder(vec![first.clone(), var.clone()])
+        .params(ParamsSgd::default())
+        .build()
+        .unwrap();
     let mut gradients = GradStore::default();
     gradients.insert(&first, Tensor::ones(3, DType::F32, &device).unwrap());
     let turned = Tensor::ones(vec![2; 10], DType::F32, &device).unwrap();
@@ -169,7 +189,10 @@ fn a_gradient_of_too_many_axes_is_refused_beforehand() {
 fn a_gradient_on_another_device_is_refused_beforehand() {
     let (_gpu, device) = device();
     let vars = [(); 2].map(|()| Var::ones(3, DType::F32, &device).unwrap());
-    let mut optimizer = Sgd::new(vars.to_vec(), ParamsSgd::default()).unwrap();
+    let mut optimizer = Sgd::builder(vars.to_vec())
+        .params(ParamsSgd::default())
+        .build()
+        .unwrap();
     let mut gradients = GradStore::default();
     gradients.insert(&vars[0], Tensor::ones(3, DType::F32, &device).unwrap());
     // candle's devices are the same only if one was made from the other.
@@ -187,7 +210,10 @@ fn a_gradient_on_another_device_is_refused_beforehand() {
         vars[0].clone(),
         Var::ones(3, DType::F32, &Device::Cpu).unwrap(),
     ];
-    let error = Sgd::new(mixed.to_vec(), ParamsSgd::default()).unwrap_err();
+    let error = Sgd::builder(mixed.to_vec())
+        .params(ParamsSgd::default())
+        .build()
+        .unwrap_err();
     assert!(
         matches!(kind(&error), OptimizerError::Devices { .. }),
         "{error}"

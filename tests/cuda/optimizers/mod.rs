@@ -6,7 +6,7 @@ mod state;
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::{Algorithm, FusedBuilder, Group};
+use candle_headroom::optim::{Algorithm, FusedBuilder, Group};
 
 use crate::gpu::{Gpu, gpu};
 use crate::support::{flat, wave};

@@ -1,7 +1,7 @@
 //! State that comes from the device and goes back to it.
 
 use candle_core::{DType, Device};
-use candle_headroom::{
+use candle_headroom::optim::{
     Algorithm, Fused, LossScale, ParamsAdafactor, ParamsAdamW, ParamsLion, ParamsSgd, StateDict,
 };
 
@@ -33,7 +33,7 @@ fn moves_over<A: Algorithm>(params: A, dtype: DType, tolerance: f64) {
         for step in 0..3 {
             saved.commit(&first.gradients(step)).unwrap();
         }
-        let dict = saved.state_dict().unwrap();
+        let dict = saved.state().unwrap();
         assert!(dict.tensors.values().all(|tensor| tensor.device().is_cpu()));
 
         let second = Job::new(to, dtype);
@@ -41,7 +41,7 @@ fn moves_over<A: Algorithm>(params: A, dtype: DType, tolerance: f64) {
             var.set(&values.to_device(to).unwrap()).unwrap();
         }
         let mut loaded = build(&second, &params);
-        loaded.load_state_dict(&dict).unwrap();
+        loaded.load_state(&dict).unwrap();
         for step in 3..6 {
             loaded.commit(&second.gradients(step)).unwrap();
         }
@@ -89,7 +89,7 @@ fn a_load_that_fails_changes_nothing() {
     let dict = {
         let (job, mut other) = start();
         other.commit(&job.gradients(1)).unwrap();
-        other.state_dict().unwrap()
+        other.state().unwrap()
     };
     let mut failures = 0;
     let orders: [&dyn Fn(u64); 2] = [&|nth| simulator.fail_allocation(nth, 1), &|nth| {
@@ -99,21 +99,16 @@ fn a_load_that_fails_changes_nothing() {
         for nth in 1.. {
             let live = simulator.counters().live_bytes;
             order(nth);
-            let outcome = optimizer.load_state_dict(&dict);
+            let outcome = optimizer.load_state(&dict);
             simulator.disarm();
             let Err(error) = outcome else {
                 // It has been loaded: back to where the other is.
-                optimizer
-                    .load_state_dict(&calm.state_dict().unwrap())
-                    .unwrap();
+                optimizer.load_state(&calm.state().unwrap()).unwrap();
                 break;
             };
             assert!(error.resource_exhausted().is_some(), "{error}");
             assert_eq!(simulator.counters().live_bytes, live);
-            assert!(same(
-                &optimizer.state_dict().unwrap(),
-                &calm.state_dict().unwrap()
-            ));
+            assert!(same(&optimizer.state().unwrap(), &calm.state().unwrap()));
             failures += 1;
         }
     }
@@ -126,7 +121,7 @@ fn a_load_that_fails_changes_nothing() {
 
     simulator.reset_counters();
     let live = simulator.counters().live_bytes;
-    optimizer.load_state_dict(&dict).unwrap();
+    optimizer.load_state(&dict).unwrap();
     let state: usize = dict
         .tensors
         .values()

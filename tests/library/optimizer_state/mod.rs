@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use crate::support::{self, flat, snapshot, wave};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::{
-    Adafactor, AdamW, Algorithm, Error, Fused, Group, GroupOptions, LearningRate, Lion, LossScale,
-    ParamsAdafactor, ParamsAdamW, ParamsLion, ParamsSgd, Sgd, StateDict,
+use candle_headroom::optim::{
+    Adafactor, Algorithm, Fused, Group, GroupOptions, Lion, LossScale, ParamsAdafactor,
+    ParamsAdamW, ParamsLion, ParamsSgd, StateDict,
 };
+use candle_headroom::{AdamW, Error, LearningRate, Sgd};
 use candle_nn::Optimizer;
 
 const SHAPES: [&[usize]; 4] = [&[3, 5], &[7], &[], &[2, 3, 4]];

@@ -12,12 +12,13 @@ mod sizes;
 use crate::support::{Mlp, distance, flat, snapshot, wave};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::testing::Faults;
-use candle_headroom::{
-    Adam, AdamW, Algorithm, Error, Fused, Group, GroupOptions, LossScale, OptimizerError,
-    ParameterError, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd, Phase,
-    Progress, Sgd,
+use candle_headroom::error::{OptimizerError, ParameterError, Phase};
+use candle_headroom::optim::{
+    Adam, Algorithm, Fused, Group, GroupOptions, LossScale, ParamsAdafactor, ParamsAdam,
+    ParamsAdamW, ParamsLion, ParamsSgd, Progress,
 };
+use candle_headroom::testing::Faults;
+use candle_headroom::{AdamW, Error, Sgd};
 use candle_nn::Optimizer;
 use proptest::prelude::*;
 

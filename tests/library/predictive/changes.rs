@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use candle_headroom::{
-    BatchPolicy, Cause, Completed, Extent, Failed, MemoryReading, Predictive, Reason, Resource,
-    ResourceExhausted,
-};
+use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed, Reason};
+use candle_headroom::error::{Cause, MemoryReading, Resource};
+use candle_headroom::{Predictive, ResourceExhausted};
 
 use super::{failures, run};
 use crate::curves::{Curve, Device};

@@ -1,9 +1,8 @@
 //! What is kept for another run, and input that is refused.
 
-use candle_headroom::{
-    BatchPolicy, Cause, Completed, Decay, Error, Extent, Failed, MemoryReading, PolicyError,
-    Predictive, Resource, ResourceExhausted,
-};
+use candle_headroom::batch::{BatchPolicy, Completed, Decay, Extent, Failed};
+use candle_headroom::error::{Cause, MemoryReading, PolicyError, Resource};
+use candle_headroom::{Error, Predictive, ResourceExhausted};
 use proptest::prelude::*;
 
 use super::{failures, run};

@@ -1,8 +1,8 @@
 //! What holds over many steps: nothing swings, nothing fails again and again, nothing is given up for ever.
 
-use candle_headroom::{
-    BatchPolicy, Cause, Completed, Extent, Failed, Predictive, Resource, ResourceExhausted,
-};
+use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed};
+use candle_headroom::error::{Cause, Resource};
+use candle_headroom::{Predictive, ResourceExhausted};
 
 use super::{changes, failures, run};
 use crate::curves::{Curve, Device};

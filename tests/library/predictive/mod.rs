@@ -7,7 +7,7 @@ mod properties;
 mod settling;
 mod surroundings;
 
-use candle_headroom::BatchPolicy;
+use candle_headroom::batch::BatchPolicy;
 
 use crate::curves::Device;
 use crate::steps::{self, Step};

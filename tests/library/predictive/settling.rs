@@ -1,6 +1,8 @@
 //! Where it settles, and how soon.
 
-use candle_headroom::{BatchPolicy, Completed, Extent, MemoryReading, Predictive, Reason};
+use candle_headroom::Predictive;
+use candle_headroom::batch::{BatchPolicy, Completed, Extent, Reason};
+use candle_headroom::error::MemoryReading;
 
 use super::{changes, failures, run};
 use crate::curves::{Curve, Device};

@@ -1,9 +1,8 @@
 //! Neighbours on the device, and devices that tell nothing.
 
-use candle_headroom::{
-    BatchPolicy, Cause, Completed, Extent, Failed, MemoryReading, Predictive, Resource,
-    ResourceExhausted,
-};
+use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed};
+use candle_headroom::error::{Cause, MemoryReading, Resource};
+use candle_headroom::{Predictive, ResourceExhausted};
 
 /// A device without a limit, on which a neighbour takes memory and gives it back.
 #[test]
