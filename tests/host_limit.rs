@@ -396,7 +396,7 @@ fn a_resumed_run_keeps_the_limit_and_its_sizes() {
     let trainer = || {
         let optimizer = candle_headroom::AdamW::new_lr(named.clone(), 0.01).unwrap();
         let trainer = AdaptiveTrainer::builder(vars.clone(), optimizer);
-        let policy = Predictive::new().regardless_of_speed();
+        let policy = Predictive::builder().regardless_of_speed().build().unwrap();
         trainer.memory(&memory).policy(policy).build().unwrap()
     };
     let mut first = trainer();

@@ -40,7 +40,7 @@ where
         let what = "a chunk's size";
         return Err(PolicyError::Zero { what }.into());
     }
-    let mut processor = BatchProcessor::new(Predictive::new().at_most(size));
+    let mut processor = BatchProcessor::new(Predictive::builder().at_most(size).build()?);
     Ok(processor.process(inputs, |chunk, _| f(chunk))?.results)
 }
 

@@ -15,7 +15,7 @@ use crate::optim::Commit;
 ///
 /// let w = Var::new(&[1f32, 2.], &Device::Cpu)?;
 /// let trainer = AdaptiveTrainer::builder(vec![w.clone()], Sgd::new_lr(vec![w], 0.1)?)
-///     .policy(Predictive::new().at_most(16))
+///     .policy(Predictive::builder().at_most(16).build()?)
 ///     .seed(42)
 ///     .build()?;
 /// assert_eq!(trainer.micro_batch(64), 16);

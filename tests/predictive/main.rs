@@ -1,8 +1,10 @@
 //! `Predictive` on devices that exist as numbers only: how often it fails, where it settles, and that it stays there.
 
+mod blind;
 mod changes;
 #[path = "../../benches/adaptation/curves.rs"]
 mod curves;
+mod halving;
 mod kept;
 mod lasting;
 mod properties;
@@ -10,6 +12,7 @@ mod settling;
 #[path = "../../benches/adaptation/steps.rs"]
 mod steps;
 mod surroundings;
+mod timing;
 
 use candle_headroom::BatchPolicy;
 
