@@ -48,7 +48,8 @@ where
         let what = "the chunk size";
         return Err(PolicyError::Zero { what }.into());
     }
-    let mut processor = BatchProcessor::builder(Predictive::new().at_most(size)).build();
+    let policy = Predictive::builder().at_most(size).build()?;
+    let mut processor = BatchProcessor::builder(policy).build();
     Ok(processor.process(inputs, |chunk, _| f(chunk))?.results)
 }
 

@@ -15,7 +15,7 @@ use crate::optim::Commit;
 ///
 /// let w = Var::new(&[1f32, 2.], &Device::Cpu)?;
 /// let trainer = AdaptiveTrainer::builder(Sgd::builder(vec![w]).learning_rate(0.1).build()?)
-///     .policy(Predictive::new().at_most(16))
+///     .policy(Predictive::builder().at_most(16).build()?)
 ///     .seed(42)
 ///     .build()?;
 /// assert_eq!(trainer.micro_batch(64), 16);

@@ -105,7 +105,7 @@ fn two_trainers_on_one_limit_stay_below_it() {
                 let builder = AdaptiveTrainer::builder(optimizer.build().unwrap());
                 let mut trainer = builder.memory(&memory).build().unwrap();
                 barrier.wait();
-                for _ in 0..40 {
+                for _ in 0..12 {
                     let report = trainer.step(&x, |x, _| loss(&w, &x)).unwrap();
                     assert_eq!(report.samples, 16);
                 }
