@@ -3,9 +3,11 @@
 
 mod atomic;
 mod candle;
+mod frozen;
 mod gradients;
 mod layouts;
 mod refused;
+mod scaled;
 mod shared;
 mod sizes;
 #[path = "../support/mod.rs"]
@@ -13,6 +15,7 @@ mod support;
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
+use candle_headroom::optim::Committed;
 use candle_headroom::testing::Faults;
 use candle_headroom::{
     Adam, AdamW, Algorithm, Error, Fused, Group, GroupOptions, LossScale, OptimizerError,
@@ -139,4 +142,14 @@ fn optimizer_error(error: Error) -> OptimizerError {
         Error::Optimizer(error) => *error,
         other => panic!("{other:?}"),
     }
+}
+
+/// An update with gradients that did not come from a loss, also with a loss scale.
+fn commit<A: Algorithm>(
+    optimizer: &mut Fused<A>,
+    gradients: &GradStore,
+) -> Result<Committed, Error> {
+    let device = optimizer.parameters()[0].var.device();
+    optimizer.scale_loss(&Tensor::ones((), DType::F32, device)?)?;
+    optimizer.commit(gradients)
 }
