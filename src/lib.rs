@@ -84,6 +84,7 @@ mod nvml;
 mod nvtx;
 pub mod optim;
 mod output;
+mod replace;
 #[cfg(feature = "testing")]
 pub mod testing;
 #[cfg(not(feature = "testing"))]

@@ -1,8 +1,8 @@
 //! Devices on which nothing is measured: only a failure tells that a size does not fit.
 
-use candle_headroom::Predictive;
 use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed};
-use candle_headroom::error::{Cause, Resource, ResourceExhausted};
+use candle_headroom::error::{Cause, Resource};
+use candle_headroom::{Predictive, ResourceExhausted};
 use proptest::prelude::*;
 
 use crate::curves::{Curve, Device};
