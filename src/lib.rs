@@ -59,6 +59,7 @@ mod nvml;
 mod nvtx;
 pub mod optim;
 mod output;
+mod patience;
 #[cfg(feature = "testing")]
 pub mod testing;
 #[cfg(not(feature = "testing"))]
@@ -74,8 +75,7 @@ pub use batch::{
     Task, find_batch_size, find_batch_size_within, process_batches,
 };
 pub use environment::{
-    Coloured, Environment, Finding, FindingCode, Gpu, Report, Requirement, Severity,
-    UnknownRequirement,
+    Environment, Finding, FindingCode, Gpu, Report, Requirement, Severity, UnknownRequirement,
 };
 pub use error::{
     BatchError, Cause, DeviceFault, Error, ErrorExt, Holding, LossError, MemoryError,

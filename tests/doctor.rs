@@ -79,7 +79,8 @@ fn a_requirement_that_nothing_meets_is_in_the_report() {
     let output = doctor(&arguments);
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8_lossy(&output.stdout);
-    let verdict = "\nnot fit for what is required: work on a GPU that takes 900.0 TiB (HR-";
+    let verdict =
+        "\nnot fit for what is required: work on a GPU with 900.0 TiB of free memory (HR-";
     assert!(text.contains(verdict), "{text}");
     let report = json(&arguments);
     assert!(
@@ -102,7 +103,7 @@ fn a_requirement_that_is_none_is_refused() {
     assert_eq!(doctor(&["--help"]).status.code(), Some(0));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(
-        text.contains("give `cpu`, `cuda`, or `cuda,mem=8GiB`"),
+        text.contains("use `cpu`, `cuda`, or `cuda,mem=8GiB`"),
         "{text}"
     );
 }

@@ -1,6 +1,6 @@
 //! What is said, and what to do is named, on machines of a special kind.
 
-use candle_headroom::Severity;
+use candle_headroom::environment::Severity;
 
 use crate::machine::{DRIVER, LIBRARIES, Machine};
 

@@ -1,16 +1,15 @@
 //! What a machine is fit for.
 
 use candle_core::DeviceLocation;
-use candle_headroom::{ByteSize, Environment, Requirement, Severity};
+use candle_headroom::ByteSize;
+use candle_headroom::environment::{Environment, Requirement, Severity};
 
 use crate::machine::{Machine, codes};
 
 const CUDA: Requirement = Requirement::CudaInference;
 
 fn training(gib: u64) -> Requirement {
-    Requirement::CudaTraining {
-        bytes: ByteSize::gib(gib).as_u64(),
-    }
+    Requirement::cuda_training(ByteSize::gib(gib).as_u64())
 }
 
 fn obstacles(machine: &Machine, requirement: Requirement) -> Vec<&'static str> {

@@ -1,6 +1,6 @@
 //! Machines in order, of all common kinds: no finding about them is more than a note.
 
-use candle_headroom::{Report, Requirement, Severity};
+use candle_headroom::environment::{Report, Requirement, Severity};
 
 use crate::machine::{DRIVER, LIBRARIES, Machine, codes};
 

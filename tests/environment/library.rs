@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use candle_headroom::{Requirement, Severity};
+use candle_headroom::environment::{Requirement, Severity};
 
 use crate::machine::{Machine, codes};
 
