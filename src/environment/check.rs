@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use candle_core::DeviceLocation;
 
-use super::facts::Facts;
 use super::finding::Finding;
+use super::gather::gather;
 use super::judge::judge;
 use super::probe::ptx::Kernels;
 use super::report::Report;
@@ -104,7 +104,7 @@ impl Environment {
     pub fn check(&self) -> Report {
         let source = Arc::new(self.source.clone());
         let mut findings = Vec::new();
-        let facts = Facts::gather(source, self.deadline(), &mut findings);
+        let facts = gather(source, self.deadline(), &mut findings);
         findings.extend(judge(&facts));
         let words = redact::private_words(&self.source);
         Report::new(findings, facts.all_gpus(), words)

@@ -8,6 +8,7 @@ mod check;
 mod code;
 mod facts;
 mod finding;
+mod gather;
 mod gpu;
 mod judge;
 mod probe;

@@ -1,4 +1,4 @@
-//! docs/environment.md and docs/conditions.tsv say what the code says.
+//! docs/environment.md and docs/conditions.tsv match the code.
 
 use candle_headroom::environment::{FindingCode, Severity};
 

@@ -1,4 +1,4 @@
-//! Files that are cut off, no text, huge, or links in a circle: a report comes all the same.
+//! Truncated, binary and huge files, and circular links: the check still returns a report.
 
 use std::fs;
 

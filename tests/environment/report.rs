@@ -1,4 +1,4 @@
-//! The report as data, without names, and for a terminal.
+//! The report as JSON, redacted, and for a terminal.
 
 use crate::machine::{Machine, codes};
 
@@ -57,7 +57,7 @@ fn the_json_has_a_fixed_shape() {
 }
 
 #[test]
-fn a_redacted_report_names_nobody() {
+fn a_redacted_report_has_no_private_words() {
     let machine = Machine::healthy()
         .answers("persistence=0")
         .variable("USER", "alice")
@@ -91,7 +91,7 @@ fn a_redacted_report_names_nobody() {
 }
 
 #[test]
-fn what_differs_in_the_gpu_alone_is_one_line_for_a_terminal_and_many_findings() {
+fn findings_that_differ_only_in_the_gpu_are_one_line_in_a_terminal() {
     let report = Machine::healthy().answers("gpus=3\npersistence=0").check();
     assert!(
         report
@@ -104,7 +104,7 @@ fn what_differs_in_the_gpu_alone_is_one_line_for_a_terminal_and_many_findings() 
 }
 
 #[test]
-fn colours_are_added_on_request_alone() {
+fn colours_are_added_only_on_request() {
     let report = Machine::container().check();
     assert!(!report.to_string().contains('\u{1b}'));
     let coloured = report.coloured().to_string();

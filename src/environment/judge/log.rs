@@ -8,11 +8,14 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
     let Some(log) = &facts.log else {
         return Vec::new();
     };
-    let path = match &log.read {
+    let log = match log {
         Err(reasons) => return vec![Finding::new(code::LOG_UNREADABLE, reasons.clone())],
-        Ok(path) if log.messages.is_empty() => return vec![Finding::new(code::LOG_CLEAN, *path)],
-        Ok(path) => path,
+        Ok(log) => log,
     };
+    let path = log.path;
+    if log.messages.is_empty() {
+        return vec![Finding::new(code::LOG_CLEAN, path)];
+    }
     let mut found: Vec<_> = log.messages.iter().map(|xid| message(xid, path)).collect();
     if log.more > 0 {
         let seen = format!("{} further kinds of older messages ({path})", log.more);

@@ -40,7 +40,25 @@ const CAPABILITY_MINOR: c_int = 76;
 type Init = unsafe extern "C" fn(c_uint) -> u32;
 type Number = unsafe extern "C" fn(*mut c_int) -> u32;
 
-/// libcuda's only calls here are those that need no context.
+/// What the child process calls.
+const CALLS: [Call; 2] = [
+    Call {
+        name: c"cuDriverGetVersion",
+        // SAFETY: `CUresult cuDriverGetVersion(int *)`; the place outlives the call.
+        make: |function| unsafe {
+            transmute::<*mut c_void, Number>(function)(&mut 0);
+        },
+    },
+    Call {
+        name: c"cuInit",
+        // SAFETY: `CUresult cuInit(unsigned int)`.
+        make: |function| unsafe {
+            transmute::<*mut c_void, Init>(function)(0);
+        },
+    },
+];
+
+/// libcuda, of which only functions that need no context are called.
 pub(crate) struct Libcuda(ManuallyDrop<Library>);
 
 /// libcuda, which several probes load once.
@@ -98,28 +116,9 @@ impl Libcuda {
     }
 
     fn load_file(path: &Path, limit: Duration) -> Result<Self, LoadError> {
-        let version = |function: *mut c_void| {
-            let mut number = 0;
-            // SAFETY: `CUresult cuDriverGetVersion(int *)`; the place outlives the call.
-            unsafe { transmute::<*mut c_void, Number>(function)(&mut number) };
-        };
-        let init = |function: *mut c_void| {
-            // SAFETY: `CUresult cuInit(unsigned int)`.
-            unsafe { transmute::<*mut c_void, Init>(function)(0) };
-        };
-        let calls = [
-            Call {
-                name: c"cuDriverGetVersion",
-                make: version,
-            },
-            Call {
-                name: c"cuInit",
-                make: init,
-            },
-        ];
         // SAFETY: this is NVIDIA's driver, which may be loaded and initialized at any time; the caller of `Environment::root` vouches for
         // any other file.
-        unsafe { patience::load(path, &calls, limit) }.map(Self)
+        unsafe { patience::load(path, &CALLS, limit) }.map(Self)
     }
 
     /// A function by its name.

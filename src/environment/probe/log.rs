@@ -6,8 +6,8 @@ use crate::facts::{self, XidAction};
 /// Messages of NVIDIA's kernel module about its GPUs.
 #[derive(Debug, Clone)]
 pub(crate) struct Log {
-    /// The file that was read, or why none could be.
-    pub(crate) read: Result<&'static str, String>,
+    /// The file that was read.
+    pub(crate) path: &'static str,
     pub(crate) messages: Vec<Xid>,
     /// The number of further, older kinds of messages.
     pub(crate) more: usize,
@@ -34,26 +34,16 @@ const LOGS: [&str; 4] = [
 ];
 
 impl Log {
-    pub(crate) fn look(source: &Source) -> Self {
+    /// Reads the first log that can be read; the error says why none can.
+    pub(crate) fn look(source: &Source) -> Result<Self, String> {
         let mut reasons = Vec::new();
         for path in LOGS {
             match source.log(path) {
-                Ok(text) => {
-                    let (messages, more) = messages(&text);
-                    return Self {
-                        read: Ok(path),
-                        messages,
-                        more,
-                    };
-                }
+                Ok(text) => return Ok(messages(path, &text)),
                 Err(error) => reasons.push(format!("{path}: {error}")),
             }
         }
-        Self {
-            read: Err(reasons.join("; ")),
-            messages: Vec::new(),
-            more: 0,
-        }
+        Err(reasons.join("; "))
     }
 }
 
@@ -63,8 +53,7 @@ const SHOWN: usize = 160;
 /// The kinds of messages that are reported: more than GPUs cause, but programs can write to the log.
 const MOST_KINDS: usize = 64;
 
-/// The newest kinds of messages, and the number of the others.
-fn messages(text: &str) -> (Vec<Xid>, usize) {
+fn messages(path: &'static str, text: &str) -> Log {
     let mut found = BTreeMap::<(u32, &str), Xid>::new();
     let mut more = BTreeSet::new();
     for (address, number, rest) in text.lines().rev().filter_map(message) {
@@ -84,7 +73,11 @@ fn messages(text: &str) -> (Vec<Xid>, usize) {
             found.insert(key, xid);
         }
     }
-    (found.into_values().collect(), more.len())
+    Log {
+        path,
+        messages: found.into_values().collect(),
+        more: more.len(),
+    }
 }
 
 /// Address, number and rest of a line such as `NVRM: Xid (PCI:0000:3b:00): 79, pid=…, GPU has fallen off the bus.` The address goes into
