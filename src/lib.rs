@@ -84,6 +84,7 @@ mod nvml;
 mod nvtx;
 pub mod optim;
 mod output;
+mod patience;
 mod replace;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -100,8 +101,7 @@ pub use batch::{
     find_batch_size, find_batch_size_within, process_batches,
 };
 pub use environment::{
-    Coloured, Environment, Finding, FindingCode, Gpu, Report, Requirement, Severity,
-    UnknownRequirement,
+    Environment, Finding, FindingCode, Gpu, Report, Requirement, Severity, UnknownRequirement,
 };
 pub use error::{
     BatchError, Cause, DeviceFault, Error, ErrorExt, Holding, LossError, MemoryError,

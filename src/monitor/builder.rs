@@ -84,7 +84,10 @@ impl MonitorBuilder {
     }
 
     /// Where NVML is, if the loader does not find it by its name.
-    pub fn library(mut self, path: impl AsRef<Path>) -> Self {
+    ///
+    /// # Safety
+    /// [`start`](Self::start) loads the library and calls it, which must be sound.
+    pub unsafe fn library(mut self, path: impl AsRef<Path>) -> Self {
         self.library = Some(path.as_ref().to_owned());
         self
     }
@@ -153,9 +156,12 @@ impl MonitorBuilder {
 /// NVML and the GPUs that it lists, or why there are none.
 fn gpus(library: Option<&Path>) -> std::result::Result<(Arc<Library>, Vec<Source>), String> {
     let library = match library {
-        Some(path) => Library::load(&[path])?,
-        None => Library::load(&NAMES)?,
+        // SAFETY: the caller of `library` vouches for it.
+        Some(path) => unsafe { Library::load(&[path], PATIENCE / 2) },
+        // SAFETY: the names are those of NVIDIA's library, which may be loaded at any time.
+        None => unsafe { Library::load(&NAMES, PATIENCE / 2) },
     };
+    let library = library.map_err(|error| error.to_string())?;
     let sources = gpu::list(&library)?;
     Ok((library, sources))
 }

@@ -380,7 +380,7 @@ fn texts_say_what_is_known_and_nothing_else() {
 #[test]
 fn a_status_brings_its_remedy_through_every_wrapper() {
     let too_new = || cuda("DriverError(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, \"…\")");
-    let expected = "update the driver, or build with a toolkit no newer than it";
+    let expected = "update the driver, or build with a toolkit that is no newer";
     assert_eq!(too_new().remedy(), Some(expected));
     assert_eq!(too_new().context("a user's").remedy(), Some(expected));
     assert_eq!(Error::from(too_new()).remedy(), Some(expected));

@@ -28,9 +28,13 @@ pub(super) fn list(library: &Arc<Library>) -> Result<Vec<Source>, String> {
         let Ok(device) = nvml.device(index) else {
             continue;
         };
-        let Ok(uuid) = device.uuid() else { continue };
+        let Ok(uuid) = device.ask(|gpu| gpu.uuid()) else {
+            continue;
+        };
         sources.push(Source {
-            name: device.name().unwrap_or_else(|_| "GPU".to_owned()),
+            name: device
+                .ask(|gpu| gpu.name())
+                .unwrap_or_else(|_| "GPU".to_owned()),
             uuid: Some(uuid),
             cuda: None,
         });

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, PcieUtilCounter, TemperatureSensor};
+use nvml_wrapper::error::NvmlError;
+
 use crate::monitor::{Health, HeldDown, Sample};
 use crate::nvml::{self, Device, Nvml, Processes, knows_processes};
 
@@ -70,13 +73,18 @@ impl Session {
             sample.free = Some(memory.free);
         }
         self.look_at_processes(sample)?;
-        let utilisation = self.ask(Field::Utilisation, Device::utilisation)?;
-        sample.utilisation = utilisation.map(|(kernels, _)| kernels.into());
-        sample.memory_utilisation = utilisation.map(|(_, memory)| memory.into());
-        sample.temperature = self.number(Field::Temperature, Device::temperature)?;
-        sample.power = self.number(Field::Power, Device::power)?;
-        sample.clock = self.number(Field::Clock, Device::clock)?;
-        sample.memory_clock = self.number(Field::MemoryClock, Device::memory_clock)?;
+        let utilisation = self.ask(Field::Utilisation, |gpu| {
+            gpu.ask(|gpu| gpu.utilization_rates())
+        })?;
+        sample.utilisation = utilisation.as_ref().map(|rates| rates.gpu.into());
+        sample.memory_utilisation = utilisation.map(|rates| rates.memory.into());
+        sample.temperature = self.number(Field::Temperature, |gpu| {
+            gpu.temperature(TemperatureSensor::Gpu)
+        })?;
+        sample.power = self.number(Field::Power, |gpu| gpu.power_usage())?;
+        sample.clock = self.number(Field::Clock, |gpu| gpu.clock_info(Clock::SM))?;
+        sample.memory_clock =
+            self.number(Field::MemoryClock, |gpu| gpu.clock_info(Clock::Memory))?;
         let bits = self.ask(Field::HeldDown, Device::clock_reasons)?;
         sample.held_down = bits.map(HeldDown::from_bits);
         if looks_closely {
@@ -93,13 +101,19 @@ impl Session {
     /// What changes slowly, or takes long: for traffic the driver counts for 20 ms in each direction.
     fn look_closely(&mut self) -> Result<(), Health> {
         let bytes = |kilobytes: u64| kilobytes.saturating_mul(1000);
-        let received = self.number(Field::PcieReceived, Device::pcie_received)?;
-        let sent = self.number(Field::PcieSent, Device::pcie_sent)?;
+        let received = self.number(Field::PcieReceived, |gpu| {
+            gpu.pcie_throughput(PcieUtilCounter::Receive)
+        })?;
+        let sent = self.number(Field::PcieSent, |gpu| {
+            gpu.pcie_throughput(PcieUtilCounter::Send)
+        })?;
         self.slow = Slow {
             received: received.map(bytes),
             sent: sent.map(bytes),
-            power_limit: self.number(Field::PowerLimit, Device::power_limit)?,
-            ecc_errors: self.ask(Field::EccErrors, Device::uncorrected)?,
+            power_limit: self.number(Field::PowerLimit, |gpu| gpu.enforced_power_limit())?,
+            ecc_errors: self.ask(Field::EccErrors, |gpu| {
+                gpu.uncorrected(EccCounter::Volatile)
+            })?,
         };
         Ok(())
     }
@@ -134,9 +148,10 @@ impl Session {
     fn number(
         &mut self,
         field: Field,
-        call: impl FnOnce(&Device) -> nvml::Field<u32>,
+        question: impl FnOnce(&nvml_wrapper::Device<'_>) -> Result<u32, NvmlError>,
     ) -> Result<Option<u64>, Health> {
-        Ok(self.ask(field, call)?.map(u64::from))
+        let number = self.ask(field, |device| device.ask(question))?;
+        Ok(number.map(u64::from))
     }
 
     /// What a field says: `None` where it is not there, or not now.
