@@ -55,8 +55,6 @@ pub mod incident;
 pub mod memory;
 pub mod monitor;
 mod nvml;
-#[cfg(feature = "nvtx")]
-mod nvtx;
 pub mod optim;
 mod output;
 #[cfg(feature = "testing")]
@@ -91,16 +89,16 @@ pub use memory::{
 #[cfg(feature = "metrics")]
 pub use monitor::MetricsSink;
 pub use monitor::{
-    Crossing, CsvSink, Health, HeldDown, JsonLinesSink, Monitor, MonitorBuilder, Sample, Sink,
-    Source, Subscription, Threshold,
+    Crossing, FileSink, Health, HeldDown, Monitor, MonitorBuilder, Sample, Sink, Source,
+    Subscription, Threshold,
 };
-#[cfg(feature = "nvtx")]
-pub use nvtx::NvtxRanges;
 pub use optim::{
     Adafactor, Adam, AdamW, Algorithm, Commit, Foreign, Fused, FusedBuilder, Group, GroupOptions,
     LearningRate, Lion, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd,
     Progress, Sgd, StateDict,
 };
+#[cfg(feature = "nvtx")]
+pub use timeline::NvtxRanges;
 pub use timeline::Timeline;
 pub use train::{
     AccumulatingTrainer, AdaptiveTrainer, AdaptiveTrainerBuilder, Explanation, GradientAccumulator,

@@ -53,7 +53,10 @@ impl<O: Observer + ?Sized> Observer for std::sync::Arc<O> {
 ///
 /// assert_eq!(Task::Evaluation.to_string(), "evaluation");
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Task {
     /// A trainer's steps.

@@ -19,7 +19,7 @@ use bytesize::ByteSize;
 /// assert_eq!((plan.base, plan.each, plan.reason), (Some(100), Some(10), Reason::Room));
 /// assert!(plan.to_string().starts_with("base 100 B, 10 B a sample, room for "));
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct Plan {
     /// What a micro-batch takes besides its samples, in bytes.
@@ -45,7 +45,8 @@ pub struct Plan {
 ///
 /// assert_eq!(Reason::Speed.to_string(), "throughput flat above");
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Reason {
     /// Nothing is known that bounds it.
@@ -62,25 +63,6 @@ pub enum Reason {
     Timing,
     /// No larger one was allowed.
     Allowed,
-}
-
-impl Reason {
-    const ALL: [Self; 7] = [
-        Self::Unbounded,
-        Self::Unmeasured,
-        Self::Room,
-        Self::Failed,
-        Self::Speed,
-        Self::Timing,
-        Self::Allowed,
-    ];
-
-    /// The one that is shown like this.
-    pub(crate) fn named(text: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|reason| reason.to_string() == text)
-    }
 }
 
 impl fmt::Display for Reason {

@@ -11,7 +11,10 @@ use std::fmt;
 /// exhausted.phase = Some(Phase::Backward);
 /// assert_eq!(exhausted.to_string(), "out of host memory in backward: the limit is reached");
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Resource {
     /// Memory of the accelerator.
@@ -31,7 +34,10 @@ pub enum Resource {
 ///
 /// assert_eq!(Phase::Accumulate.to_string(), "accumulate");
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Phase {
     /// Cutting the micro-batch out of the batch, or moving it to the device.
@@ -55,7 +61,10 @@ pub enum Phase {
 ///
 /// assert_eq!(Cause::NeverFits.to_string(), "a single sample does not fit");
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Cause {
     /// The limit that the program set for itself.
@@ -69,6 +78,7 @@ pub enum Cause {
     /// A single sample needs more than there is.
     NeverFits,
     /// It cannot be told.
+    #[serde(other)]
     Unknown,
 }
 

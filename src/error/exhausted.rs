@@ -62,7 +62,8 @@ pub struct ResourceExhausted {
 /// reading.limit = Some(1 << 30);
 /// assert_eq!((reading.limit, reading.free), (Some(1 << 30), None));
 /// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct MemoryReading {
     /// What the failed allocation asked for. candle's errors do not carry it.
@@ -89,7 +90,7 @@ pub struct MemoryReading {
 /// let remedy = Remedy::new("a micro-batch of 8", Some(3 << 20));
 /// assert_eq!(remedy.to_string(), "a micro-batch of 8 (saves about 3.0 MiB)");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct Remedy {
     /// What to do.
