@@ -83,7 +83,8 @@ pub struct BatchProcessor {
 /// Options of a [`BatchProcessor`], made by [`BatchProcessor::builder`].
 ///
 /// ```
-/// use candle_headroom::{DeviceMemory, Predictive, batch::BatchProcessor};
+/// use candle_headroom::batch::BatchProcessor;
+/// use candle_headroom::{DeviceMemory, Predictive};
 ///
 /// let memory = DeviceMemory::host().open()?;
 /// let processor = BatchProcessor::builder(Predictive::new()).memory(&memory).build();

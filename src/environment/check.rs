@@ -21,7 +21,8 @@ use super::{built, redact, smoke};
 /// call; end the program by `_exit` in that case, as the example `doctor` does.
 ///
 /// ```
-/// use candle_headroom::environment::{Environment, Requirement};
+/// use candle_headroom::environment::Requirement;
+/// use candle_headroom::Environment;
 ///
 /// let report = Environment::new().check();
 /// println!("{report}");
@@ -79,7 +80,7 @@ impl Environment {
     /// checks candle's kernels and its own by default.
     ///
     /// ```
-    /// use candle_headroom::environment::Environment;
+    /// use candle_headroom::Environment;
     ///
     /// let environment = Environment::new().kernels("mine", ".version 8.0\n.target sm_80\n");
     /// println!("{}", environment.check());
@@ -117,7 +118,7 @@ impl Environment {
     ///
     /// ```
     /// use candle_core::DeviceLocation;
-    /// use candle_headroom::environment::Environment;
+    /// use candle_headroom::Environment;
     ///
     /// let finding = Environment::new().smoke_test(DeviceLocation::Cpu);
     /// assert_eq!(finding.code.id, "HR-900");

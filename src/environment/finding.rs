@@ -10,7 +10,7 @@ use crate::facts::Status;
 /// A condition of the machine: what was seen, the consequences, and what to do next.
 ///
 /// ```
-/// use candle_headroom::environment::Environment;
+/// use candle_headroom::Environment;
 ///
 /// for finding in Environment::new().check().findings() {
 ///     println!("{} {}: {}", finding.code.id, finding.code.title, finding.seen);

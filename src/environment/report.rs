@@ -13,7 +13,8 @@ use super::requirement::Requirement;
 /// `schema` is 1 until a field changes its meaning; fields may be added.
 ///
 /// ```
-/// use candle_headroom::environment::{Environment, Requirement, Severity};
+/// use candle_headroom::environment::{Requirement, Severity};
+/// use candle_headroom::Environment;
 ///
 /// let report = Environment::new().check();
 /// if report.worst() == Severity::Failure {

@@ -17,7 +17,7 @@ impl Report {
     ///
     /// ```
     /// use std::io::{IsTerminal, stdout};
-    /// use candle_headroom::environment::Environment;
+    /// use candle_headroom::Environment;
     ///
     /// let report = Environment::new().check();
     /// let no_colours = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());

@@ -5,13 +5,17 @@ use std::fmt;
 /// What ran out.
 ///
 /// ```
-/// use candle_headroom::{Cause, Phase, Resource, ResourceExhausted};
+/// use candle_headroom::error::{Cause, Phase, Resource};
+/// use candle_headroom::ResourceExhausted;
 ///
 /// let mut exhausted = ResourceExhausted::new(Resource::HostMemory, Cause::Limit);
 /// exhausted.phase = Some(Phase::Backward);
 /// assert_eq!(exhausted.to_string(), "out of host memory in backward: the limit is reached");
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Resource {
     /// Memory of the accelerator.
@@ -27,11 +31,14 @@ pub enum Resource {
 /// The part of a step in which something ran out.
 ///
 /// ```
-/// use candle_headroom::Phase;
+/// use candle_headroom::error::Phase;
 ///
 /// assert_eq!(Phase::Accumulate.to_string(), "accumulate");
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Phase {
     /// Cutting the micro-batch out of the batch, or moving it to the device.
@@ -51,11 +58,14 @@ pub enum Phase {
 /// Why something ran out.
 ///
 /// ```
-/// use candle_headroom::Cause;
+/// use candle_headroom::error::Cause;
 ///
 /// assert_eq!(Cause::NeverFits.to_string(), "a single sample does not fit");
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Cause {
     /// The limit that the program set for itself.
@@ -69,6 +79,7 @@ pub enum Cause {
     /// A single sample needs more than there is.
     NeverFits,
     /// It cannot be told.
+    #[serde(other)]
     Unknown,
 }
 

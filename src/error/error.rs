@@ -178,7 +178,8 @@ impl fmt::Debug for External {
 /// the step by itself if the reason is an exhaustion.
 ///
 /// ```
-/// use candle_headroom::error::{Cause, Error, Resource, ResourceExhausted, WindowLost};
+/// use candle_headroom::error::{Cause, Resource, WindowLost};
+/// use candle_headroom::{Error, ResourceExhausted};
 ///
 /// let lost = WindowLost::new(8, ResourceExhausted::new(Resource::HostMemory, Cause::Limit));
 /// assert_eq!(lost.samples, 8);
@@ -227,7 +228,8 @@ impl StdError for WindowLost {
 /// matches its parameters: restore both from a checkpoint, then call `replace_optimizer`.
 ///
 /// ```
-/// use candle_headroom::error::{Error, UpdateInterrupted};
+/// use candle_headroom::error::UpdateInterrupted;
+/// use candle_headroom::Error;
 ///
 /// // From an optimizer of your own:
 /// let reason = Error::from(candle_core::Error::msg("the second parameter group failed"));

@@ -15,7 +15,8 @@ use super::{Cause, Phase, Resource};
 /// [`Error`](crate::Error). `{}` is one line, `{:#}` the long form with every number and remedy.
 ///
 /// ```
-/// use candle_headroom::{ErrorExt, Resource};
+/// use candle_headroom::error::Resource;
+/// use candle_headroom::ErrorExt;
 ///
 /// // The text is what candle keeps of a driver's error once it has been formatted.
 /// let error = candle_core::Error::msg("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")");
@@ -56,13 +57,14 @@ pub struct ResourceExhausted {
 /// The memory's state at one moment, in bytes. What is not known is `None`, never 0.
 ///
 /// ```
-/// use candle_headroom::MemoryReading;
+/// use candle_headroom::error::MemoryReading;
 ///
 /// let mut reading = MemoryReading::default();
 /// reading.limit = Some(1 << 30);
 /// assert_eq!((reading.limit, reading.free), (Some(1 << 30), None));
 /// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct MemoryReading {
     /// What the failed allocation asked for. candle's errors do not carry it.
@@ -84,12 +86,12 @@ pub struct MemoryReading {
 /// One thing that would help.
 ///
 /// ```
-/// use candle_headroom::Remedy;
+/// use candle_headroom::error::Remedy;
 ///
 /// let remedy = Remedy::new("a micro-batch of 8", Some(3 << 20));
 /// assert_eq!(remedy.to_string(), "a micro-batch of 8 (saves about 3.0 MiB)");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct Remedy {
     /// What to do.
@@ -140,7 +142,8 @@ impl ResourceExhausted {
     /// its optimizer could do without: other moments, another algorithm, parameters that are not trained.
     ///
     /// ```
-    /// use candle_headroom::{Cause, Remedy, Resource, ResourceExhausted};
+    /// use candle_headroom::error::{Cause, Remedy, Resource};
+    /// use candle_headroom::ResourceExhausted;
     ///
     /// let mut exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::Limit);
     /// exhausted.remedies = vec![Remedy::new("a", None), Remedy::new("b", Some(1)), Remedy::new("c", Some(2))];

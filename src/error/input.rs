@@ -7,7 +7,8 @@ use candle_core::{DType, DeviceLocation, Shape};
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
-/// use candle_headroom::{process_batches, BatchError, Error};
+/// use candle_headroom::error::BatchError;
+/// use candle_headroom::{Error, process_batches};
 ///
 /// let x = Tensor::zeros(4, DType::F32, &Device::Cpu)?;
 /// let y = Tensor::zeros(3, DType::F32, &Device::Cpu)?;
@@ -54,7 +55,9 @@ pub enum BatchError {
 /// A batch policy asked for an impossible micro-batch, or was given an impossible size.
 ///
 /// ```
-/// use candle_headroom::{Error, Fixed, PolicyError};
+/// use candle_headroom::batch::Fixed;
+/// use candle_headroom::error::PolicyError;
+/// use candle_headroom::Error;
 ///
 /// let Err(Error::Policy(error)) = Fixed::new(0) else { unreachable!() };
 /// assert!(matches!(*error, PolicyError::Zero { .. }));
@@ -104,7 +107,8 @@ pub enum PolicyError {
 ///
 /// ```
 /// use candle_core::{Device, Var};
-/// use candle_headroom::{Error, GradientAccumulator, LossError};
+/// use candle_headroom::error::LossError;
+/// use candle_headroom::{Error, GradientAccumulator};
 ///
 /// let w = Var::new(&[1f32, 2.], &Device::Cpu)?;
 /// let mut accumulator = GradientAccumulator::new(vec![w.clone()]).unwrap();
@@ -143,7 +147,8 @@ pub enum LossError {
 ///
 /// ```
 /// use candle_core::{Device, Var};
-/// use candle_headroom::{Error, GradientAccumulator, ParameterError};
+/// use candle_headroom::error::ParameterError;
+/// use candle_headroom::{Error, GradientAccumulator};
 ///
 /// let w = Var::new(0f32, &Device::Cpu)?;
 /// let Err(Error::Parameter(error)) = GradientAccumulator::new(vec![w.clone(), w]) else { unreachable!() };
@@ -215,7 +220,9 @@ pub enum ParameterError {
 /// A memory limit cannot be set.
 ///
 /// ```
-/// use candle_headroom::{DeviceMemory, Error, Limit, MemoryError};
+/// use candle_headroom::error::MemoryError;
+/// use candle_headroom::memory::Limit;
+/// use candle_headroom::{DeviceMemory, Error};
 ///
 /// // This program has not installed the tracking allocator, so there is nothing to limit.
 /// let Err(Error::Memory(error)) = DeviceMemory::host().limit(Limit::Auto).open() else { unreachable!() };

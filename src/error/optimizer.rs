@@ -10,7 +10,8 @@ use candle_core::{DType, DeviceLocation, Shape};
 ///
 /// ```
 /// use candle_core::{Device, Var};
-/// use candle_headroom::{AdamW, Error, error::OptimizerError};
+/// use candle_headroom::error::OptimizerError;
+/// use candle_headroom::{AdamW, Error};
 ///
 /// let w = Var::new(0f32, &Device::Cpu)?;
 /// let Err(Error::Optimizer(error)) = AdamW::builder(vec![w]).learning_rate(-0.1).build() else { unreachable!() };
@@ -171,7 +172,8 @@ pub enum OptimizerError {
 ///
 /// ```
 /// use candle_core::{Device, Var};
-/// use candle_headroom::{AdamW, Error, optim::StateDict};
+/// use candle_headroom::optim::StateDict;
+/// use candle_headroom::{AdamW, Error};
 ///
 /// let w = Var::new(&[0f32, 1.], &Device::Cpu)?;
 /// let mut optimizer = AdamW::builder(vec![("w", w)]).build()?;

@@ -9,7 +9,7 @@ use super::ResourceExhausted;
 /// Something that holds memory while work fails.
 ///
 /// ```
-/// use candle_headroom::Holding;
+/// use candle_headroom::error::Holding;
 ///
 /// let holding = Holding::new("parameters", 3 << 20);
 /// assert_eq!((holding.what, holding.bytes), ("parameters", 3_145_728));
@@ -40,12 +40,12 @@ impl Holding {
 /// Another process that holds memory of the same GPU.
 ///
 /// ```
-/// use candle_headroom::Neighbour;
+/// use candle_headroom::error::Neighbour;
 ///
 /// let neighbour = Neighbour::new(4711, Some("python3".to_owned()), Some(31 << 30));
 /// assert_eq!(neighbour.to_string(), "python3 (4711)");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct Neighbour {
     /// Its number.

@@ -75,7 +75,7 @@ impl DeviceMemory {
     /// to what they leave of the limit.
     ///
     /// # Errors
-    /// [`MemoryError`](crate::MemoryError), as for [`HostMemoryBuilder::open`] and [`CudaMemoryBuilder::open`]; the limit then
+    /// [`MemoryError`](crate::error::MemoryError), as for [`HostMemoryBuilder::open`] and [`CudaMemoryBuilder::open`]; the limit then
     /// stays as it was.
     pub fn set_limit(&self, limit: impl Into<Limit>) -> Result<()> {
         self.backing.set_limit(limit.into())
@@ -127,7 +127,7 @@ impl DeviceMemory {
         PeakScope::new(Arc::clone(&self.backing))
     }
 
-    /// Bytes in use, reserved and allowed now: what a [`BatchPolicy`](crate::BatchPolicy) plans with. It only reads: no pool is created, trimmed or
+    /// Bytes in use, reserved and allowed now: what a [`BatchPolicy`](crate::batch::BatchPolicy) plans with. It only reads: no pool is created, trimmed or
     /// switched, and nothing waits for the device.
     ///
     /// ```

@@ -13,7 +13,8 @@ pub const DEVICE_AUTO_FRACTION: f64 = 0.9;
 /// How much memory a program may use.
 ///
 /// ```
-/// use candle_headroom::{ByteSize, Limit};
+/// use candle_headroom::memory::Limit;
+/// use candle_headroom::ByteSize;
 ///
 /// assert_eq!(Limit::from(ByteSize::mib(256)), Limit::Bytes(ByteSize::mib(256)));
 /// assert_eq!(Limit::default(), Limit::Unlimited);

@@ -44,7 +44,8 @@ pub struct MemoryStats {
 /// How a limit is enforced.
 ///
 /// ```
-/// use candle_headroom::{DeviceMemory, Enforcement};
+/// use candle_headroom::memory::Enforcement;
+/// use candle_headroom::DeviceMemory;
 ///
 /// // On the host a limit can only be soft; here there is none.
 /// let enforcement = DeviceMemory::host().open()?.stats().enforcement;

@@ -16,7 +16,8 @@ use crate::replace::replace;
 ///
 /// ```
 /// use candle_core::{DType, Device};
-/// use candle_headroom::{AdamW, optim::StateDict};
+/// use candle_headroom::optim::StateDict;
+/// use candle_headroom::AdamW;
 /// use candle_nn::{linear, VarBuilder, VarMap};
 ///
 /// let varmap = VarMap::new();

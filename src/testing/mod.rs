@@ -7,7 +7,9 @@
 //! ```
 //! # #[cfg(feature = "testing")] {
 //! use candle_core::{Device, Tensor};
-//! use candle_headroom::{process_batches, testing::Faults, Phase};
+//! use candle_headroom::error::Phase;
+//! use candle_headroom::testing::Faults;
+//! use candle_headroom::process_batches;
 //!
 //! let x = Tensor::arange(0f32, 8., &Device::Cpu)?;
 //! let armed = Faults::in_phase(Phase::Forward, 1).arm(); // the second chunk

@@ -8,7 +8,8 @@ use crate::error::Phase;
 ///
 /// ```
 /// use candle_core::{Device, Tensor, Var};
-/// use candle_headroom::{Phase, testing::{Faults, probe}};
+/// use candle_headroom::error::Phase;
+/// use candle_headroom::testing::{Faults, probe};
 ///
 /// let x = Var::new(&[1f32, 2.], &Device::Cpu)?;
 /// let _armed = Faults::in_phase(Phase::Backward, 0).arm();

@@ -1,8 +1,8 @@
 //! What a machine is fit for.
 
 use candle_core::DeviceLocation;
-use candle_headroom::ByteSize;
-use candle_headroom::environment::{Environment, Requirement, Severity};
+use candle_headroom::environment::{Requirement, Severity};
+use candle_headroom::{ByteSize, Environment};
 
 use crate::machine::{Machine, codes};
 

@@ -6,8 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use candle_core::{Device, DeviceLocation, Tensor};
-use candle_headroom::environment::Environment;
-use candle_headroom::monitor::Monitor;
+use candle_headroom::{Environment, Monitor};
 
 use crate::machine::{codes, rustc};
 

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use candle_headroom::environment::{Environment, Severity};
+use candle_headroom::environment::Severity;
+use candle_headroom::Environment;
 use proptest::prelude::*;
 
 use crate::machine::{Machine, codes};

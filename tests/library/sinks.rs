@@ -26,7 +26,7 @@ impl Drop for Folder {
     }
 }
 
-fn watch_for(milliseconds: u64, builder: candle_headroom::MonitorBuilder) -> Monitor {
+fn watch_for(milliseconds: u64, builder: candle_headroom::monitor::MonitorBuilder) -> Monitor {
     // SAFETY: there is no such library.
     let builder = unsafe { builder.library("/no/library") }.interval(Duration::from_millis(2));
     let monitor = builder.start().unwrap();

@@ -68,7 +68,7 @@ pub(crate) fn unmask(error: Error, device: &Device) -> Error {
 /// How the pool of a GPU's memory takes memory from the driver, and when it gives it back.
 ///
 /// ```
-/// use candle_headroom::Growth;
+/// use candle_headroom::memory::Growth;
 ///
 /// assert_eq!(Growth::default(), Growth::OnDemand);
 /// ```
@@ -102,14 +102,15 @@ impl fmt::Display for Growth {
 /// Opening makes a memory pool of this crate's own the current one of the device, and creates candle's device after that, on a
 /// stream of its own: every tensor that the process allocates there from then on is served from the pool, also through devices
 /// that it makes itself. What was allocated before stays where it is and is counted as
-/// [unaccounted](crate::MemoryStats::unaccounted). When the last handle is dropped, the pool that was current before is current
+/// [unaccounted](crate::memory::MemoryStats::unaccounted). When the last handle is dropped, the pool that was current before is current
 /// again; tensors that still live keep their memory. A program that has made a pool of its own current must not destroy it
 /// meanwhile.
 ///
 /// Growth and limit can be had together, which TensorFlow refuses.
 ///
 /// ```no_run
-/// use candle_headroom::{ByteSize, DeviceMemory, Growth};
+/// use candle_headroom::memory::Growth;
+/// use candle_headroom::{ByteSize, DeviceMemory};
 ///
 /// let memory = DeviceMemory::cuda(0).growth(Growth::OnDemand).limit(ByteSize::gib(8)).open()?;
 /// let device = memory.device(); // candle's device, to create the model on
@@ -143,7 +144,7 @@ impl CudaMemoryBuilder {
     ///
     /// Drivers from CUDA 12.2 on refuse what goes over it: whether this one does is tried on a small pool when the memory is
     /// opened. Where it does not, trainers look at the use and cut their work smaller.
-    /// [`MemoryStats::enforcement`](crate::MemoryStats::enforcement) says which of the two it is.
+    /// [`MemoryStats::enforcement`](crate::memory::MemoryStats::enforcement) says which of the two it is.
     pub fn limit(mut self, limit: impl Into<Limit>) -> Self {
         self.limit = limit.into();
         self
@@ -152,7 +153,7 @@ impl CudaMemoryBuilder {
     /// Opens the device's memory, or shares it where it is open with the same settings, or with ones that are not asked for here.
     ///
     /// # Errors
-    /// [`MemoryError`](crate::MemoryError): a build without the feature `cuda`, no such device, a device without memory pools, other
+    /// [`MemoryError`](crate::error::MemoryError): a build without the feature `cuda`, no such device, a device without memory pools, other
     /// settings than those in force, a limit that cannot be had, memory that cannot be taken at once. Any error of the driver's
     /// as candle would return it. Nothing is changed then.
     pub fn open(self) -> Result<DeviceMemory> {

@@ -1,4 +1,4 @@
-//! NVML while it answers for one GPU.
+//! One GPU while NVML answers for it.
 
 use std::sync::Arc;
 
@@ -11,28 +11,28 @@ use crate::nvml::{self, Device, Nvml, Processes, knows_processes};
 #[derive(Debug)]
 pub(super) struct Session {
     device: Device,
-    /// Fields that this GPU or this driver does not have: not asked for again.
+    /// Bits of fields that this GPU or driver does not support; they are not asked for again.
     unsupported: u32,
-    /// Whether anything was answered in this look, and whether any call failed that might have been.
+    /// Whether any call of this look succeeded, and whether any failed that is supported.
     answers: bool,
     fails: bool,
     processes: Processes,
-    /// This one's number, where the driver's list means the same by it.
+    /// This process's number, or `None` in a container, where the driver's list has other numbers.
     own_process: Option<u32>,
-    /// What changes slowly, as last asked for.
+    /// The values that change slowly, as last read.
     slow: Slow,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Slow {
-    /// In bytes a second.
+    /// In bytes per second.
     received: Option<u64>,
     sent: Option<u64>,
     power_limit: Option<u64>,
     ecc_errors: Option<u64>,
 }
 
-/// A number for what is asked, for `unsupported`.
+/// The bits of `unsupported`.
 #[derive(Debug, Clone, Copy)]
 enum Field {
     Memory,
@@ -62,10 +62,10 @@ impl Session {
         })
     }
 
-    /// Asks for everything; an error tells that the device is gone.
+    /// Reads all values. An error means that the device is gone.
     pub(super) fn look(&mut self, sample: &mut Sample, looks_closely: bool) -> Result<(), Health> {
         (self.answers, self.fails) = (false, false);
-        // A total of 0 is what GPUs without memory of their own answer.
+        // GPUs without memory of their own report a total of 0.
         let memory = self.ask(Field::Memory, Device::memory)?;
         if let Some(memory) = memory.filter(|memory| memory.total > 0) {
             sample.total = Some(memory.total);
@@ -98,7 +98,7 @@ impl Session {
         Ok(())
     }
 
-    /// What changes slowly, or takes long: for traffic the driver counts for 20 ms in each direction.
+    /// Reads the values that change slowly or take long: the driver counts traffic for 20 ms in each direction.
     fn look_closely(&mut self) -> Result<(), Health> {
         let bytes = |kilobytes: u64| kilobytes.saturating_mul(1000);
         let received = self.number(Field::PcieReceived, |gpu| {
@@ -118,7 +118,7 @@ impl Session {
         Ok(())
     }
 
-    /// Into a list that is kept: a sample allocates nothing.
+    /// Reads into a list that is kept, so that a sample allocates nothing.
     fn look_at_processes(&mut self, sample: &mut Sample) -> Result<(), Health> {
         let Some(own) = self.own_process else {
             return Ok(());
@@ -154,7 +154,7 @@ impl Session {
         Ok(number.map(u64::from))
     }
 
-    /// What a field says: `None` where it is not there, or not now.
+    /// The value of a field, or `None` if it is not supported or cannot be read now.
     fn ask<T>(
         &mut self,
         field: Field,
@@ -177,7 +177,7 @@ impl Session {
                 self.unsupported |= bit;
                 Ok(None)
             }
-            // It may answer the next time.
+            // The next call may succeed.
             Err(_) => {
                 self.fails = true;
                 Ok(None)

@@ -17,7 +17,8 @@ use crate::optim::{Algorithm, Group};
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
-/// use candle_headroom::{AdamW, optim::LossScale};
+/// use candle_headroom::optim::LossScale;
+/// use candle_headroom::AdamW;
 /// use candle_nn::{linear, Module, Optimizer, VarBuilder, VarMap};
 ///
 /// let varmap = VarMap::new();

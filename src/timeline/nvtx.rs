@@ -1,21 +1,20 @@
-//! Phases as ranges for NVIDIA's profilers.
-
 use std::fmt::Display;
 
 use crate::batch::{Observer, TrainingEvent};
 
-/// Shows batches and their phases as [NVTX](https://github.com/NVIDIA/NVTX) ranges, so that Nsight Systems puts the kernels of
-/// a forward pass, a backward pass and an update under their names; retries, changes of size and exhaustions are marks.
+/// Shows batches and their phases as [NVTX](https://github.com/NVIDIA/NVTX) ranges, so that Nsight Systems groups the kernels of
+/// each forward pass, backward pass and update. Retries, changes of size and exhaustions are marks.
 ///
-/// A batch is a range like «training 12», with one like «forward» in it for each phase of each micro-batch. They lie in the
-/// default domain, on the thread that works. Without a profiler each is a call that does nothing but write its name.
-/// With the feature `nvtx`, which compiles NVIDIA's headers with a C compiler.
+/// A batch is a range such as `training 12`; each phase of a micro-batch is a range such as `forward` within it. All are in the
+/// default domain, on the thread that works. Without a profiler a range costs formatting its name. The feature `nvtx` compiles
+/// NVIDIA's headers and needs a C compiler.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use candle_headroom::{BatchProcessor, Fixed, NvtxRanges};
+/// use candle_headroom::batch::{BatchProcessor, Fixed};
+/// use candle_headroom::timeline::NvtxRanges;
 ///
-/// let x = Tensor::arange(0f32, 10., &Device::Cpu)?;
+/// let x = Tensor::arange(0f32, 10., &Device::Cpu)?; // (10,)
 /// BatchProcessor::new(Fixed::new(4)?).observer(NvtxRanges::new()).process(&x, |_, _| Ok(()))?;
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
@@ -24,7 +23,7 @@ use crate::batch::{Observer, TrainingEvent};
 pub struct NvtxRanges;
 
 impl NvtxRanges {
-    /// To be given to a trainer's `observer`.
+    /// An observer for a trainer or a processor.
     pub fn new() -> Self {
         Self
     }
@@ -48,14 +47,14 @@ impl Observer for NvtxRanges {
 }
 
 fn begin(name: &dyn Display) {
-    ::nvtx::range_push!("{}", terminated(name));
+    ::nvtx::range_push!("{}", without_zeros(name));
 }
 
 fn mark(name: &dyn Display) {
-    ::nvtx::mark!("{}", terminated(name));
+    ::nvtx::mark!("{}", without_zeros(name));
 }
 
-/// A text that C can take: it ends at the first zero, and a driver's words may hold one.
-fn terminated(name: &dyn Display) -> String {
+/// C ends a text at its first zero, and a driver's message may contain one.
+fn without_zeros(name: &dyn Display) -> String {
     name.to_string().replace('\0', "")
 }

@@ -2,18 +2,19 @@ use std::io;
 
 use metrics::{Gauge, gauge};
 
-use super::{Sample, Sink, Source};
-use crate::monitor::Health;
-use crate::monitor::sample::VALUES;
+use super::sample::{Health, Sample, VALUES};
+use super::sink::Sink;
+use super::source::Source;
 
-/// Samples as gauges of the crate [`metrics`], for whichever recorder the program has installed: Prometheus, StatsD and others.
+/// Sets gauges of the crate [`metrics`], for the recorder that the program has installed: Prometheus, StatsD and others.
 ///
-/// They are called `candle_headroom_used_bytes` and so on, as the columns of [`CsvSink`](super::CsvSink), with the labels `source`
-/// and `index`. A value that was never known has no gauge; one that is not known any more is NaN, as all are of a GPU that was lost.
-/// `candle_headroom_up` is 1 where a source answers, and 0 where it does not.
+/// The gauges are named after the columns of a [`FileSink`](super::FileSink), as in `candle_headroom_used_bytes`, with the labels
+/// `source` and `index`. A value that was never known has no gauge. A value that is no longer known, as for a lost GPU, is NaN.
+/// `candle_headroom_up` is 1 if a source answers and 0 if it does not.
 ///
 /// ```
-/// use candle_headroom::{MetricsSink, Monitor};
+/// use candle_headroom::Monitor;
+/// use candle_headroom::monitor::MetricsSink;
 ///
 /// let monitor = Monitor::builder().sink(MetricsSink::new()).start()?;
 /// # Ok::<(), candle_headroom::Error>(())
@@ -27,12 +28,12 @@ pub struct MetricsSink {
 #[derive(Default)]
 struct Gauges {
     up: Option<Gauge>,
-    /// In the order of a sample's values; registered when a value is first known, since recorders show what was not set as 0.
+    /// In the order of a sample's values. Registered when a value is first known, since recorders show unset gauges as 0.
     values: [Option<Gauge>; VALUES],
 }
 
 impl MetricsSink {
-    /// A sink to the program's recorder, which must be installed before.
+    /// A sink for the program's recorder, which must be installed before the first sample.
     pub fn new() -> Self {
         Self::default()
     }
