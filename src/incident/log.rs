@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::kind::IncidentKind;
 use super::record::Incident;
-use crate::batch::{TrainingEvent, Observer};
+use crate::batch::{Observer, TrainingEvent};
 use crate::error::{OutputError, Result};
 use crate::monitor::{Monitor, Samples};
 use crate::output::LineFile;

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::recorder::Recorder;
 use super::{page, trace};
-use crate::batch::{TrainingEvent, Observer};
+use crate::batch::{Observer, TrainingEvent};
 use crate::error::{OutputError, Result};
 use crate::output::replace;
 

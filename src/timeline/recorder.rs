@@ -5,7 +5,7 @@ use super::mark::{Mark, Place};
 use super::row::{MicroRow, Number, PhaseRow, Planned, StepRow};
 use super::thin::Thinned;
 use super::totals::Totals;
-use crate::batch::{Event, TrainingEvent, Task};
+use crate::batch::{Event, Task, TrainingEvent};
 use crate::error::{MemoryReading, Phase};
 use crate::incident::IncidentKind;
 use crate::output::first_line;

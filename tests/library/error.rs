@@ -5,7 +5,9 @@ use std::process::Command;
 
 use candle_core::{Context, Device, Error as CandleError, Var};
 use candle_headroom::error::{Phase, Resource};
-use candle_headroom::{DeviceFault, Error, ErrorExt, Foreign, GradientAccumulator, ResourceExhausted};
+use candle_headroom::{
+    DeviceFault, Error, ErrorExt, Foreign, GradientAccumulator, ResourceExhausted,
+};
 use candle_nn::Optimizer;
 
 #[derive(Debug, PartialEq)]
