@@ -305,10 +305,7 @@ fn bad_input_is_named_and_changes_nothing() {
     let twice = vec![var.clone(), model.vars[1].clone(), var.clone()];
     assert!(matches!(
         parameter(twice),
-        ParameterError::Duplicate {
-            first: 0,
-            second: 2
-        }
+        ParameterError::Duplicate { parameter, .. } if parameter == "2"
     ));
 }
 

@@ -1,15 +1,15 @@
-//! A real model under a real limit on host memory: it is kept, work is kept, and the size follows the limit.
+//! A real model under a real limit on host memory: the limit is kept, finished work is kept, and the size follows the limit.
 
 mod support;
 
 use std::cell::RefCell;
 
 use candle_core::{DType, Device, Tensor, Var};
+use candle_headroom::batch::{BatchProcessor, Event, Fixed, Halving};
+use candle_headroom::error::{Cause, Phase};
+use candle_headroom::memory::PEAK_ERROR;
 use candle_headroom::testing::Faults;
-use candle_headroom::{
-    AdaptiveTrainer, BatchProcessor, ByteSize, Cause, DeviceMemory, Event, Fixed, Halving,
-    PEAK_ERROR, Phase, Predictive, TrackingAllocator,
-};
+use candle_headroom::{AdaptiveTrainer, ByteSize, DeviceMemory, Predictive, TrackingAllocator};
 use candle_nn::{AdamW, Optimizer, SGD, VarBuilder, VarMap};
 use support::transformer::{Config, Transformer};
 use support::{Schedule, alone, settle, snapshot, wave};

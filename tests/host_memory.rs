@@ -1,15 +1,14 @@
-//! The tracking allocator and the host's memory, in a program that has it installed. Every test holds `ALONE`, since there is
-//! one set of counts per process.
+//! The tracking allocator and the host's memory, in a program that has installed it. Every test holds `ALONE`, because the counts are
+//! process-wide.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{ptr, thread};
 
-use candle_headroom::{
-    AUTO_FRACTION, ByteSize, DeviceMemory, Enforcement, Error, Limit, MemoryError, PEAK_ERROR,
-    TrackingAllocator,
-};
+use candle_headroom::error::MemoryError;
+use candle_headroom::memory::{AUTO_FRACTION, Enforcement, Limit, PEAK_ERROR, PeakScope};
+use candle_headroom::{ByteSize, DeviceMemory, Error, TrackingAllocator};
 
 #[global_allocator]
 static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
@@ -22,7 +21,7 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
         .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// What the test harness itself may allocate meanwhile.
+/// Upper bound of what the test harness itself allocates meanwhile.
 const NOISE: u64 = 64 * 1024;
 
 fn in_use() -> u64 {
@@ -45,7 +44,7 @@ fn small_and_large_requests_are_counted_to_the_byte() {
         16 * 1024 + 1,
         1 << 20,
     ] {
-        // Enough of them that the noise is no part of it.
+        // So many that the noise does not matter.
         let count = (64 * NOISE as usize / size).max(100);
         let before = in_use();
         let blocks: Vec<Vec<u8>> = (0..count).map(|_| Vec::with_capacity(size)).collect();
@@ -81,12 +80,12 @@ fn realloc_zeroed_and_aligned_requests_are_counted() {
     assert_near(in_use(), before, NOISE);
 }
 
-/// An allocator that refuses all, or answers to all without memory behind it.
+/// An allocator that refuses every request, or grants every request without memory behind it.
 struct Fake {
     refuses: AtomicBool,
 }
 
-// SAFETY: the addresses it answers with are never read or written by the test below, and nothing is freed.
+// SAFETY: the test below never reads or writes the returned addresses, and nothing is freed.
 unsafe impl GlobalAlloc for Fake {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match self.refuses.load(Ordering::Relaxed) {
@@ -117,7 +116,7 @@ fn sizes_near_the_largest_neither_wrap_nor_stay_counted() {
         assert_eq!(over.requested, isize::MAX as u64);
         assert_eq!(memory.would_fit(u64::MAX), Some(false));
 
-        // Granted, as no real machine would, and given back: up and down by the same.
+        // Granted and freed: the count rises and falls by the same amount.
         fake.get_ref().refuses.store(false, Ordering::Relaxed);
         let large = Layout::from_size_align(isize::MAX as usize / 4, 1).unwrap();
         let blocks = [fake.alloc(large), fake.alloc(large)];
@@ -131,7 +130,7 @@ fn sizes_near_the_largest_neither_wrap_nor_stay_counted() {
     memory.reset_peak();
 }
 
-/// 8 threads allocate and free at random, and end while blocks they made live on.
+/// 8 threads allocate and free at random, and end while some of their blocks live on.
 #[test]
 fn eight_threads_count_right() {
     let _alone = alone();
@@ -175,7 +174,7 @@ fn eight_threads_count_right() {
         .sum::<usize>();
     let expected = (blocks + lists) as u64;
     assert_near(in_use() - before, expected, NOISE);
-    // Each thread held at most one block more than it kept: 8 times 100,100 bytes.
+    // Each thread held at most one block besides those it kept: 8 times 100,100 bytes.
     let peak = scope.peak().unwrap() - scope.start().unwrap();
     assert!(peak + PEAK_ERROR >= expected, "{peak} {expected}");
     assert!(
@@ -186,7 +185,7 @@ fn eight_threads_count_right() {
     assert_near(in_use(), before, NOISE);
 }
 
-/// What threads leave behind when they end is not lost: thousands of short ones do not move the count.
+/// The counts of ended threads are not lost: thousands of short ones do not move the total.
 #[test]
 fn many_short_threads_leave_no_drift() {
     let _alone = alone();
@@ -211,9 +210,7 @@ fn peak_scopes_nest_and_overlap() {
     let _alone = alone();
     let memory = DeviceMemory::host().open().unwrap();
     const MIB: u64 = 1 << 20;
-    let above = |scope: &candle_headroom::PeakScope| {
-        (scope.peak().unwrap() - scope.start().unwrap()).div_ceil(MIB)
-    };
+    let above = |scope: &PeakScope| (scope.peak().unwrap() - scope.start().unwrap()).div_ceil(MIB);
     let outer = memory.peak_scope();
     drop(vec![0u8; 20 << 20]);
     let inner = memory.peak_scope();
@@ -269,7 +266,7 @@ fn limits_are_shared_changed_and_given_up() {
     assert_eq!(memory.would_fit(100 << 20), Some(true));
     assert_eq!(memory.would_fit(512 << 20), Some(false));
 
-    // Below what is in use: refused, and unchanged.
+    // Below the present use: refused, and unchanged.
     let held = vec![1u8; 64 << 20];
     let error = memory.set_limit(ByteSize::mib(32)).unwrap_err();
     assert!(
@@ -279,7 +276,7 @@ fn limits_are_shared_changed_and_given_up() {
     assert_eq!(memory.limit(), Some(512 << 20));
     drop(held);
 
-    // The first request over the limit is noted, and no other.
+    // Only the first request over the limit is noted.
     assert_eq!(memory.stats().first_over_limit, None);
     drop((vec![1u8; 600 << 20], vec![1u8; 700 << 20]));
     let over = memory.stats().first_over_limit.unwrap();

@@ -9,7 +9,7 @@ use candle_core::Device;
 use super::{
     Attempt, BatchPolicy, Completed, Event, Extent, Failed, MicroBatch, Moment, Observers, Reason,
 };
-use crate::error::{Cause, Error, PolicyError, ResourceExhausted, Result};
+use crate::error::{Cause, Error, ResourceExhausted, Result};
 use crate::memory::{DeviceMemory, recover, synchronize, unmask};
 
 /// How often one batch is begun again because what it had accumulated was lost; each time costs a whole batch.
@@ -204,10 +204,7 @@ impl Drive<'_> {
     }
 
     fn size(&self, remaining: usize) -> Result<usize> {
-        match self.policy.size(remaining) {
-            size if (1..=remaining).contains(&size) => Ok(size),
-            size => Err(PolicyError::Size { size, remaining }.into()),
-        }
+        Ok(self.policy.size(remaining).clamp(1, remaining.max(1)))
     }
 
     /// The time at which all that was asked of the device is done. Where that takes waiting for it, only if the policy wants

@@ -69,12 +69,9 @@ impl GradientAccumulator {
         let mut slots: Vec<Slot> = Vec::with_capacity(vars.len());
         let mut seen: std::collections::HashMap<TensorId, usize> = Default::default();
         for (index, var) in vars.into_iter().enumerate() {
-            if let Some(first) = seen.insert(var.id(), index) {
-                return Err(ParameterError::Duplicate {
-                    first,
-                    second: index,
-                }
-                .into());
+            if seen.insert(var.id(), index).is_some() {
+                let parameter = index.to_string();
+                return Err(ParameterError::Duplicate { parameter }.into());
             }
             match var.dtype() {
                 DType::F64 | DType::F32 | DType::F16 | DType::BF16 => slots.push(Slot {
@@ -84,7 +81,8 @@ impl GradientAccumulator {
                     is_filled: false,
                 }),
                 dtype if dtype.is_float() => {
-                    return Err(ParameterError::DType { index, dtype }.into());
+                    let parameter = index.to_string();
+                    return Err(ParameterError::DType { parameter, dtype }.into());
                 }
                 _ => {}
             }
@@ -263,7 +261,7 @@ impl GradientAccumulator {
             let Some(gradient) = gradient else { continue };
             if gradient.shape() != slot.var.shape() {
                 return Err(ParameterError::Gradient {
-                    index: slot.index,
+                    parameter: slot.index.to_string(),
                     expected: slot.var.shape().clone(),
                     found: gradient.shape().clone(),
                 }

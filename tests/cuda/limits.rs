@@ -1,6 +1,7 @@
 //! Growth and limits, together and apart.
 
-use candle_headroom::{DEVICE_AUTO_FRACTION, DeviceMemory, Enforcement, ErrorExt, Growth, Limit};
+use candle_headroom::memory::{DEVICE_AUTO_FRACTION, Enforcement, Growth, Limit};
+use candle_headroom::{DeviceMemory, ErrorExt};
 
 use crate::gpu::{MIB, bytes, gpu, simulated};
 use crate::simulator::Simulator;

@@ -1,7 +1,10 @@
 //! The ladder: what is cured by cleaning up is done again as it was, the rest smaller, and nothing stays small.
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::{AdaptiveTrainer, Cause, DeviceMemory, Event, Growth, Halving, StepReport};
+use candle_headroom::batch::{Event, Halving};
+use candle_headroom::error::Cause;
+use candle_headroom::memory::Growth;
+use candle_headroom::{AdaptiveTrainer, DeviceMemory, StepReport};
 use candle_nn::{Optimizer, SGD};
 
 use crate::gpu::{MIB, bytes, fresh, simulated};
@@ -188,7 +191,7 @@ fn tensors_dropped_on_foreign_threads_do_not_leak() {
     assert_eq!(
         simulator.counters().refused_frees,
         1,
-        "docs/cuda.md, «Threads»"
+        "docs/cuda.md, section Threads"
     );
 }
 

@@ -115,18 +115,15 @@ impl<A: Algorithm> FusedBuilder<A> {
             check::group::<A>(&given.options)?;
             groups.push(given.options);
             for (name, var) in given.parameters {
-                if let Some(first) = seen.insert(var.id(), index) {
-                    return Err(ParameterError::Duplicate {
-                        first,
-                        second: index,
-                    }
-                    .into());
+                if seen.insert(var.id(), index).is_some() {
+                    let parameter = name.unwrap_or_else(|| index.to_string());
+                    return Err(ParameterError::Duplicate { parameter }.into());
                 }
                 // Integer Vars are passed over, as candle's optimizers do.
                 if var.dtype().is_float() {
                     let name = name.unwrap_or_else(|| index.to_string());
                     let kept = self.algorithm.state(var.dims());
-                    let kept = kept_types(kept, &name, index, &var, self.moments)?;
+                    let kept = kept_types(kept, &name, &var, self.moments)?;
                     parameters.push(parameter(name, var, group, kept, self.has_masters)?);
                 }
                 index += 1;
@@ -178,14 +175,16 @@ fn parameter(
 fn kept_types(
     kept: Vec<Kept>,
     name: &str,
-    index: usize,
     var: &Var,
     moments: Option<DType>,
 ) -> Result<Vec<(Kept, DType)>> {
     let full = match var.dtype() {
         DType::F64 => DType::F64,
         DType::F32 | DType::F16 | DType::BF16 => DType::F32,
-        dtype => return Err(ParameterError::DType { index, dtype }.into()),
+        dtype => {
+            let parameter = name.to_owned();
+            return Err(ParameterError::DType { parameter, dtype }.into());
+        }
     };
     let moments = moments.unwrap_or(full);
     if moments != full && (moments, full) != (DType::BF16, DType::F32) {
