@@ -1,8 +1,10 @@
-//! The words in which an exhaustion is told: what ran out, when, and why.
+//! What ran out, in which part of a step, and why.
 
 use std::fmt;
 
-/// What ran out.
+use serde::{Deserialize, Serialize};
+
+/// The kind of memory that ran out.
 ///
 /// ```
 /// use candle_headroom::error::{Cause, Phase, Resource};
@@ -12,9 +14,7 @@ use std::fmt;
 /// exhausted.phase = Some(Phase::Backward);
 /// assert_eq!(exhausted.to_string(), "out of host memory in backward: the limit is reached");
 /// ```
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Resource {
@@ -28,16 +28,8 @@ pub enum Resource {
     LibraryWorkspace,
 }
 
-/// The part of a step in which something ran out.
-///
-/// ```
-/// use candle_headroom::error::Phase;
-///
-/// assert_eq!(Phase::Accumulate.to_string(), "accumulate");
-/// ```
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
-)]
+/// The part of a step in which memory ran out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Phase {
@@ -55,16 +47,8 @@ pub enum Phase {
     Load,
 }
 
-/// Why something ran out.
-///
-/// ```
-/// use candle_headroom::error::Cause;
-///
-/// assert_eq!(Cause::NeverFits.to_string(), "a single sample does not fit");
-/// ```
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
-)]
+/// Why memory ran out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Cause {
@@ -78,8 +62,7 @@ pub enum Cause {
     Neighbour,
     /// A single sample needs more than there is.
     NeverFits,
-    /// It cannot be told.
-    #[serde(other)]
+    /// The numbers do not tell.
     Unknown,
 }
 

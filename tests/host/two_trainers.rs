@@ -43,7 +43,7 @@ fn what_others_hold_is_named_where_one_sample_would_fit_alone() {
     let others = exhausted
         .held
         .iter()
-        .find(|held| held.what == Holding::OTHERS);
+        .find(|held| held.what == Holding::OTHER);
     assert!(
         others.expect("they are named").bytes >= 40 * MIB,
         "{exhausted:#}"

@@ -1,4 +1,4 @@
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
 
 use candle_core::{DType, Device};
@@ -165,18 +165,15 @@ impl<A: Algorithm> FusedBuilder<A> {
         self.adjustment.check(A::NAME)?;
         let mut parameters = Vec::new();
         let mut groups = Vec::new();
-        let mut seen = HashMap::new();
+        let mut seen = HashSet::new();
         let mut place = 0;
         for (group, given) in self.groups.into_iter().enumerate() {
             check::group::<A>(&given.options)?;
             groups.push(given.options);
             for parameter in given.named(place) {
-                if let Some(first) = seen.insert(parameter.var.id(), place) {
-                    return Err(ParameterError::Duplicate {
-                        first,
-                        second: place,
-                    }
-                    .into());
+                if !seen.insert(parameter.var.id()) {
+                    let parameter = parameter.name;
+                    return Err(ParameterError::Duplicate { parameter }.into());
                 }
                 // Integer Vars are skipped, as by candle's optimizers.
                 if parameter.var.dtype().is_float() {

@@ -32,7 +32,7 @@ impl Managed {
         moments: Option<DType>,
         has_masters: bool,
     ) -> Result<Self> {
-        let kept = kept_types(rule.state(var.dims()), &name, place, &var, moments)?;
+        let kept = kept_types(rule.state(var.dims()), &name, &var, moments)?;
         let Some((start, end)) = var.layout().contiguous_offsets() else {
             return Err(OptimizerError::NotContiguous { parameter: name }.into());
         };
@@ -77,14 +77,16 @@ pub fn bytes_of((kept, dtype): &(Kept, DType)) -> u64 {
 fn kept_types(
     kept: Vec<Kept>,
     name: &str,
-    index: usize,
     var: &Var,
     moments: Option<DType>,
 ) -> Result<Vec<(Kept, DType)>> {
     let full = match var.dtype() {
         DType::F64 => DType::F64,
         DType::F32 | DType::F16 | DType::BF16 => DType::F32,
-        dtype => return Err(ParameterError::DType { index, dtype }.into()),
+        dtype => {
+            let parameter = name.to_owned();
+            return Err(ParameterError::DType { parameter, dtype }.into());
+        }
     };
     let moments = moments.unwrap_or(full);
     if moments != full && (moments, full) != (DType::BF16, DType::F32) {
