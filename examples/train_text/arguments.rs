@@ -3,8 +3,8 @@ use std::str::FromStr;
 
 use anyhow::{Result, bail};
 use bytesize::ByteSize;
-use candle_headroom::memory::Limit;
 use candle_headroom::DeviceMemory;
+use candle_headroom::memory::Limit;
 use clap::Parser;
 
 /// Trains a byte-level transformer on text within a memory budget that the whole batch does not fit.

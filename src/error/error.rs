@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 
 use super::circumstances::Phase;
-use super::exhausted::{Holding, ResourceExhausted};
+use super::exhausted::ResourceExhausted;
 use super::fault::DeviceFault;
 use super::input::{BatchError, LossError, ParameterError, PolicyError};
 use super::memory::MemoryError;

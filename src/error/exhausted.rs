@@ -107,7 +107,7 @@ pub struct Holding {
 /// let neighbour = Neighbour::new(4711, Some("python3".to_owned()), Some(31 << 30));
 /// assert_eq!(neighbour.to_string(), "python3 (4711)");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct Neighbour {
     /// The process ID.

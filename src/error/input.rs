@@ -196,7 +196,7 @@ pub enum ParameterError {
     },
     /// The Vars and the memory given to a trainer are on different devices.
     #[error(
-        "the parameters are on {parameters:?} but the memory is that of {memory:?}: build the model on `memory.device()`"
+        "the Vars are on {vars:?} but the memory is that of {memory:?}: build the model on `memory.device()`"
     )]
     #[non_exhaustive]
     Device {

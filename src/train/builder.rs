@@ -95,12 +95,12 @@ impl<O: Commit> AdaptiveTrainerBuilder<O> {
     pub fn build(self) -> Result<AdaptiveTrainer<O>> {
         let core = Core::new(self.optimizer, &self.buffers)?;
         let device = core.device().clone();
-        let parameters = device.location();
+        let vars = device.location();
         if let Some(memory) = &self.memory
-            && memory.device().location() != parameters
+            && memory.device().location() != vars
         {
             let memory = memory.device().location();
-            return Err(ParameterError::Device { parameters, memory }.into());
+            return Err(ParameterError::Device { vars, memory }.into());
         }
         let evaluation = self.observers.of(Task::Evaluation);
         let mut engine = Engine::new(self.policy, device.clone(), self.observers);

@@ -1,8 +1,8 @@
 //! The device computes what the CPU computes, and no more than it has to.
 
 use candle_core::Device;
-use candle_headroom::batch::Fixed;
 use candle_headroom::DeviceMemory;
+use candle_headroom::batch::Fixed;
 
 use crate::gpu::gpu;
 use crate::jobs::Job;
