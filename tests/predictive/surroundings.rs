@@ -1,13 +1,12 @@
-//! Neighbours on the device, and devices that tell nothing.
+//! Other processes on the device, and devices without measurements.
 
-use candle_headroom::{
-    BatchPolicy, Cause, Completed, Extent, Failed, MemoryReading, Predictive, Resource,
-    ResourceExhausted,
-};
+use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed};
+use candle_headroom::error::{Cause, MemoryReading, Resource};
+use candle_headroom::{Predictive, ResourceExhausted};
 
-/// A device without a limit, on which a neighbour takes memory and gives it back.
+/// A device without a limit, on which another process takes memory and gives it back.
 #[test]
-fn a_neighbour_is_made_room_for_and_gone_grown_back() {
+fn it_makes_room_for_a_neighbour_and_grows_back() {
     let mut policy = Predictive::new();
     let mut step = |neighbour: u64, is_told: bool| {
         let (mut done, mut failures, mut largest) = (0, 0, 0);
@@ -51,7 +50,7 @@ fn a_neighbour_is_made_room_for_and_gone_grown_back() {
 }
 
 #[test]
-fn without_numbers_it_halves_and_goes_back_up() {
+fn without_measurements_it_halves_and_grows_back() {
     let mut policy = Predictive::new();
     let mut step = |room: usize| {
         let (mut done, mut failures, mut sizes) = (0, 0, Vec::new());
