@@ -1,6 +1,7 @@
 use std::fmt;
 
 use bytesize::ByteSize;
+use serde::{Deserialize, Serialize};
 
 /// What a policy has learned, and why it uses its size. `Display` writes one line.
 ///
@@ -20,7 +21,7 @@ use bytesize::ByteSize;
 /// assert_eq!((plan.base, plan.each, plan.reason), (Some(100), Some(10), Reason::Room));
 /// assert!(plan.to_string().starts_with("base 100 B, 10 B a sample, room for "));
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Plan {
     /// Bytes that a micro-batch takes besides its samples.
@@ -46,7 +47,7 @@ pub struct Plan {
 ///
 /// assert_eq!(Reason::Speed.to_string(), "throughput flat above");
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Reason {
     /// No bound is known.
