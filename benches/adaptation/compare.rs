@@ -10,10 +10,10 @@ use crate::support::figure;
 use crate::tally::Tally;
 
 const STEPS: usize = 100;
-/// Of the noise: each counts.
+/// Seeds of the noise; the worst counts.
 const SEEDS: [u64; RUNS] = [1, 2, 3, 4, 5];
 const RUNS: usize = 5;
-/// Global batches, and for how many of their samples there is room.
+/// Global batches and the number of their samples for which there is room.
 const BATCHES: [(usize, usize); 4] = [(128, 100), (256, 150), (1024, 300), (2048, 37)];
 
 /// The same traits on every global batch.
@@ -116,7 +116,7 @@ fn curves(batch: usize, room: usize) -> Vec<Curve> {
     ]
 }
 
-/// The same device where nobody measures memory.
+/// The same device without measurements.
 fn blind(curve: &Curve) -> Curve {
     Curve {
         is_blind: true,
@@ -137,7 +137,7 @@ fn pressed(curve: &Curve) -> Curve {
 
 type Contender = (&'static str, fn(Device) -> Tally);
 
-/// Ours first, the default before all.
+/// Ours first, beginning with the default.
 const CONTENDERS: [Contender; 7] = [
     ("predictive", |device| {
         ours::run(&mut Predictive::new(), device, STEPS)
@@ -197,7 +197,7 @@ impl Worst {
     }
 }
 
-/// Steps until the default policy uses 0.95 of what fits again where nobody measures memory.
+/// Steps until the default policy uses 0.95 of what fits again, without measurements.
 fn blind_regrow_steps(families: &[Vec<Curve>]) -> f64 {
     let mut worst = 0f64;
     for (curve, (batch, room)) in (families.iter().zip(BATCHES))

@@ -1,9 +1,9 @@
-//! Devices that exist as numbers only: what a micro-batch takes on them, and how much there is.
+//! Simulated devices: what a micro-batch takes on them, and how much memory there is.
 
 /// Bytes that samples are counted in.
 pub const SAMPLE: f64 = 32. * 1024. * 1024.;
 
-/// What micro-batches take of memory, and what there is of it, from step to step.
+/// What micro-batches take of memory, and how much there is in each step.
 #[derive(Clone, Debug)]
 pub struct Curve {
     pub name: &'static str,
@@ -11,30 +11,30 @@ pub struct Curve {
     pub batch: usize,
     /// What a micro-batch takes besides its samples, in samples.
     pub base: f64,
-    /// How much of the base the forward pass takes too, in samples; `None` where nobody looks after the forward pass.
+    /// The part of the base that the forward pass takes too, in samples; `None` if that is not measured.
     pub forward_base: Option<f64>,
-    /// From so many samples on larger micro-batches are no faster for each; `None` where nobody takes the time.
+    /// Number of samples from which larger micro-batches are no faster for each; `None` if time is not measured.
     pub plateau: Option<usize>,
-    /// What a micro-batch takes at least, in samples: gradients, say, that peak before the activations do.
+    /// The least that a micro-batch takes, in samples, for example gradients that peak before the activations do.
     pub flat: f64,
-    /// What the first one allocates for ever, in samples.
+    /// What the first micro-batch allocates permanently, in samples.
     pub once: f64,
-    /// Each peak lies at most this part above or below the curve.
+    /// Each peak lies at most this fraction above or below the curve.
     pub noise: f64,
     /// Peaks are rounded up to whole multiples of this, in samples.
     pub rounding: f64,
-    /// From so many samples on a workspace of so many samples is used.
+    /// Number of samples from which a workspace is used, and its size in samples.
     pub workspace: Option<(usize, f64)>,
-    /// For how many samples there is room, with base and workspace, from each step on.
+    /// From each step on, the number of samples for which there is room besides base and workspace.
     pub rooms: Vec<(usize, usize)>,
-    /// Whether nobody measures memory.
+    /// Whether memory is not measured.
     pub is_blind: bool,
     /// How much longer than the first batch's samples each step's are, in turn.
     pub lengths: Vec<f64>,
 }
 
 impl Curve {
-    /// A straight line and always the same room.
+    /// A straight line and constant room.
     pub fn affine(batch: usize, room: usize) -> Self {
         Self {
             name: "affine",
@@ -59,7 +59,7 @@ impl Curve {
 pub struct Device {
     pub curve: Curve,
     pub step: usize,
-    /// Steps that were thrown away: the room changes with time, whoever begins again.
+    /// Steps that were discarded; the room changes with time all the same.
     pub lost: usize,
     pub in_use: f64,
     seed: u64,
@@ -122,20 +122,19 @@ impl Device {
         }
     }
 
-    /// What the forward pass of a micro-batch takes above what is in use, in bytes: its part of the base and 0.6 of its
-    /// samples.
+    /// What the forward pass takes above what is in use, in bytes: its part of the base and 0.6 of the samples.
     pub fn forward(&self, size: usize) -> Option<u64> {
         let base = self.curve.forward_base?;
         Some(((base + size as f64 * self.length() * 0.6) * SAMPLE) as u64)
     }
 
-    /// How long a micro-batch takes: each sample a millisecond, or longer where there are few.
+    /// How long a micro-batch takes, in seconds: a millisecond for each sample, more below the plateau.
     pub fn seconds(&self, size: usize) -> Option<f64> {
         let plateau = self.curve.plateau?;
         Some(size.max(plateau) as f64 * self.length() * 1e-3)
     }
 
-    /// Runs a micro-batch: its peak in bytes, or nothing where that is more than there is.
+    /// Runs a micro-batch; returns its peak in bytes, or `None` if that is more than there is.
     pub fn run(&mut self, size: usize) -> Option<u64> {
         let sway = self.random() * 2. - 1.;
         let own = self.smooth(size) * (1. + self.curve.noise * sway);
@@ -148,7 +147,7 @@ impl Device {
         Some(peak as u64)
     }
 
-    /// Between 0 and 1 (Knuth's multiplier): the same in each run.
+    /// A number from 0 to 1 (Knuth's multiplier), the same in each run.
     fn random(&mut self) -> f64 {
         self.seed = (self.seed)
             .wrapping_mul(6364136223846793005)

@@ -1,5 +1,5 @@
-//! How micro-batch sizes are found, kept and found again: this crate's policies against what others do, on devices that
-//! exist as numbers only, and the default policy's predictions on real models.
+//! How policies find, keep and recover micro-batch sizes: this crate's and those of other libraries on simulated devices,
+//! and the default policy's predictions on real models.
 //!
 //! `cargo bench --bench adaptation [-- --quick]`
 
@@ -58,7 +58,7 @@ fn predict() -> candle_headroom::Result<()> {
         over.push(highest);
     }
     let overrun = (over.into_iter().fold(0., f64::max) - 1f64).max(0.);
-    // Of sizes that had never run: what has run once is not hard to predict.
+    // For sizes that had never run; the others are easy to predict.
     figure(
         "adaptation/peak_prediction_error_median",
         100. * median(new_errors),

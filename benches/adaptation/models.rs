@@ -1,6 +1,7 @@
 //! Real models under real limits on host memory: what is predicted against what is measured, and whether the limit is kept.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed, Plan};
@@ -10,7 +11,7 @@ use candle_nn::{Conv2d, Conv2dConfig, Linear, Module, VarBuilder, VarMap, conv2d
 
 use crate::support::transformer::{Config, Transformer};
 
-/// What was predicted of a micro-batch, and what it took, in bytes above what was in use.
+/// The predicted and the measured peak of a micro-batch, in bytes above what was in use.
 #[derive(Clone, Copy, Debug)]
 pub struct Peak {
     pub predicted: u64,
@@ -25,7 +26,7 @@ impl Peak {
     }
 }
 
-/// The default policy, with its predictions written down.
+/// The default policy with a record of its predictions.
 #[derive(Debug)]
 struct Watched {
     inner: Predictive,
@@ -64,6 +65,14 @@ impl BatchPolicy for Watched {
 
     fn failed(&mut self, failed: &Failed<'_>) {
         self.inner.failed(failed);
+    }
+
+    fn wants_time(&self) -> bool {
+        self.inner.wants_time()
+    }
+
+    fn timed(&mut self, micro_batch: &Extent, elapsed: Duration) {
+        self.inner.timed(micro_batch, elapsed);
     }
 
     fn plan(&self) -> Option<Plan> {

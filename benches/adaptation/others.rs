@@ -1,4 +1,4 @@
-//! What others do when memory runs out, written anew from their sources: Composer 0.32.1, Accelerate 1.15.0, Lightning
+//! What other libraries do when memory runs out, reimplemented from their sources: Composer 0.32.1, Accelerate 1.15.0, Lightning
 //! 2.6.6.
 
 use crate::curves::Device;
@@ -33,7 +33,7 @@ pub fn composer(mut device: Device, steps: usize) -> Tally {
 }
 
 /// Accelerate's `find_executable_batch_size`: the training function is called again from its beginning with nine tenths of
-/// the batch size, which is the size of an update too. It never grows.
+/// the batch size, which is also the size of an update. It never grows.
 pub fn accelerate(mut device: Device, steps: usize) -> Tally {
     let needed = steps * device.curve.batch;
     let (mut size, mut tally) = (device.curve.batch, Tally::new_batch());

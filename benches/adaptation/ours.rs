@@ -1,4 +1,4 @@
-//! This crate's policies on a device that exists as numbers only, told what a trainer tells them.
+//! This crate's policies on a simulated device.
 
 use candle_headroom::batch::BatchPolicy;
 
@@ -6,7 +6,7 @@ use crate::curves::Device;
 use crate::steps;
 use crate::tally::{Step, Tally};
 
-/// Runs so many steps of the device's batch.
+/// Runs `steps` batches.
 pub fn run(policy: &mut dyn BatchPolicy, mut device: Device, steps: usize) -> Tally {
     let mut tally = Tally::default();
     for _ in 0..steps {

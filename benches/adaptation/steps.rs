@@ -1,4 +1,4 @@
-//! One step on a device that exists as numbers only, told to a policy as a trainer does.
+//! One step on a simulated device, reported to a policy as a trainer does.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use candle_headroom::error::{Cause, MemoryReading, Resource};
 
 use crate::curves::Device;
 
-/// The sizes that went well and those that did not.
+/// The sizes that went well and those that failed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
     pub sizes: Vec<usize>,

@@ -1,4 +1,4 @@
-//! What a run took.
+//! What a run cost.
 
 use crate::curves::Device;
 
@@ -18,15 +18,15 @@ pub struct Tally {
     computed: usize,
     finished: usize,
     failures: usize,
-    /// In each step, the largest micro-batch as a part of the largest that could have been used.
+    /// In each step, the largest micro-batch divided by the largest that could have been used.
     used: Vec<f64>,
-    /// Whether an update is made from one micro-batch, whatever batch was asked for.
+    /// Whether an update is made from one micro-batch, whatever the batch is.
     is_new_batch: bool,
     has_crashed: bool,
 }
 
 impl Tally {
-    /// Of something that makes an update of each micro-batch: its batch is another one than was asked for.
+    /// For a method that makes an update from each micro-batch, and so changes the batch size.
     pub fn new_batch() -> Self {
         Self {
             is_new_batch: true,
@@ -47,19 +47,19 @@ impl Tally {
         self.used.push(step.largest as f64 / best as f64);
     }
 
-    /// All of it was in vain.
+    /// Everything was discarded.
     pub fn restart(&mut self) {
         self.used.clear();
         self.finished = 0;
     }
 
-    /// What was computed and failed, where that is not counted by steps.
+    /// Adds what was computed and failed, if that is not counted by steps.
     pub fn charge(&mut self, computed: usize, failures: usize) {
         self.computed += computed;
         self.failures += failures;
     }
 
-    /// It has ended before its time: nothing of what it was to do is used from here on.
+    /// The run ended early: nothing is used from here on.
     pub fn crash(&mut self, steps: usize) {
         self.has_crashed = true;
         self.used.resize(steps, 0.);
@@ -69,7 +69,7 @@ impl Tally {
         self.failures as f64
     }
 
-    /// Samples computed for each that was needed; without end for a run that has not come to its own.
+    /// Samples computed for each that was needed; infinite for a run that ended early.
     pub fn work(&self) -> f64 {
         match self.has_crashed {
             true => f64::INFINITY,
@@ -77,13 +77,13 @@ impl Tally {
         }
     }
 
-    /// The settled size as a part of the best one: the mean over the last ten steps.
+    /// The settled size divided by the best one: the mean over the last ten steps.
     pub fn utilisation(&self) -> f64 {
         let last = self.used.iter().rev().take(10);
         last.clone().sum::<f64>() / last.count().max(1) as f64
     }
 
-    /// Steps from `from` on until at least 0.95 of what could be used is used; without end if never.
+    /// Steps from `from` on until at least 0.95 of what could be used is used; infinite if never.
     pub fn regrow_steps(&self, from: usize) -> f64 {
         let after = self.used.iter().skip(from);
         match after.clone().any(|used| *used >= 0.95) {

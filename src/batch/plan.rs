@@ -1,12 +1,13 @@
 use std::fmt;
 
 use bytesize::ByteSize;
+use serde::{Deserialize, Serialize};
 
-/// What a policy believes, and why it uses the size that it uses. `{}` is one line.
+/// What a policy has learned, and why it uses its size. `Display` writes one line.
 ///
 /// ```
-/// use candle_headroom::batch::{BatchPolicy, Completed, Reason};
 /// use candle_headroom::Predictive;
+/// use candle_headroom::batch::{BatchPolicy, Completed, Reason};
 ///
 /// let mut policy = Predictive::new();
 /// for size in [1, 1, 4, 8] {
@@ -20,22 +21,22 @@ use bytesize::ByteSize;
 /// assert_eq!((plan.base, plan.each, plan.reason), (Some(100), Some(10), Reason::Room));
 /// assert!(plan.to_string().starts_with("base 100 B, 10 B a sample, room for "));
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Plan {
-    /// What a micro-batch takes besides its samples, in bytes.
+    /// Bytes that a micro-batch takes besides its samples.
     pub base: Option<u64>,
-    /// What each sample takes, in bytes.
+    /// Bytes that each sample takes.
     pub each: Option<u64>,
-    /// What each sample takes until the forward pass is over, in bytes.
+    /// Bytes that each sample takes until the end of the forward pass.
     pub each_forward: Option<u64>,
-    /// Bytes that a micro-batch may take: what limit and device leave; `None` where nothing bounds it.
+    /// Bytes that limit and device leave for a micro-batch; `None` if nothing bounds it.
     pub room: Option<u64>,
-    /// The largest micro-batch for which there is room, in samples, as far as what was seen tells.
+    /// The largest micro-batch that should fit, in samples.
     pub fits: Option<usize>,
     /// The largest micro-batch in use, in samples; `None` for the whole batch.
     pub using: Option<usize>,
-    /// Why not a larger one.
+    /// Why it is not larger.
     pub reason: Reason,
 }
 
@@ -46,23 +47,22 @@ pub struct Plan {
 ///
 /// assert_eq!(Reason::Speed.to_string(), "throughput flat above");
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Reason {
-    /// Nothing is known that bounds it.
+    /// No bound is known.
     Unbounded,
     /// Nothing has been measured yet.
     Unmeasured,
-    /// As much as there is room for.
+    /// There is no more room.
     Room,
-    /// A larger one has not fitted; it is tried again later.
+    /// A larger one did not fit; it is tried again later.
     Failed,
     /// Larger ones are not faster.
     Speed,
     /// A smaller one is being timed.
     Timing,
-    /// No larger one was allowed.
+    /// The caller allows no larger one.
     Allowed,
 }
 
@@ -114,6 +114,25 @@ impl Plan {
     pub fn using(mut self, samples: usize) -> Self {
         self.using = Some(samples);
         self
+    }
+}
+
+impl Reason {
+    const ALL: [Self; 7] = [
+        Self::Unbounded,
+        Self::Unmeasured,
+        Self::Room,
+        Self::Failed,
+        Self::Speed,
+        Self::Timing,
+        Self::Allowed,
+    ];
+
+    /// Returns the reason that `Display` writes like this.
+    pub(crate) fn named(text: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|reason| reason.to_string() == text)
     }
 }
 

@@ -1,4 +1,4 @@
-//! `MemoryModel`: what it predicts, what it must never do, and what it refuses to load.
+//! `MemoryModel`: predictions, their bounds, and saved models that are refused.
 
 use candle_headroom::Error;
 use candle_headroom::batch::MemoryModel;
@@ -58,7 +58,7 @@ fn another_curve_is_learned_anew() {
     assert_eq!((model.base(), model.slope()), (Some(300), Some(40.)));
 }
 
-/// The new sizes are none of the old ones.
+/// The new sizes differ from all old ones.
 #[test]
 fn larger_sizes_of_another_curve_are_forgotten() {
     let mut model = model(&[1, 1, 16, 128, 395].map(|cost| (cost, 256 * cost as u64)));
@@ -69,7 +69,7 @@ fn larger_sizes_of_another_curve_are_forgotten() {
     assert_eq!(model.predict(78).unwrap().bytes, 2560 * 78);
 }
 
-/// A size that counts as one of the old ones, though it is a little larger than all of them.
+/// A size that shares a level with the largest, though it is a little larger.
 #[test]
 fn a_size_near_the_largest_contradicts_it_too() {
     let mut model = model(&[(1, 1000), (687, 69_700), (687, 69_700)]);
@@ -80,7 +80,7 @@ fn a_size_near_the_largest_contradicts_it_too() {
 }
 
 #[test]
-fn no_more_than_sixteen_costs_are_kept_and_the_words_stay_small() {
+fn no_more_than_sixteen_costs_are_kept_and_the_json_stays_small() {
     let mut model = MemoryModel::new();
     for cost in (1..10_000).step_by(7) {
         model.observe(cost, 1 << 40).unwrap();
@@ -90,7 +90,7 @@ fn no_more_than_sixteen_costs_are_kept_and_the_words_stay_small() {
 }
 
 #[test]
-fn it_comes_back_from_json_and_refuses_what_it_cannot_be() {
+fn it_round_trips_through_json_and_refuses_impossible_models() {
     let model = model(&[1, 1, 2, 4, 8, 30].map(|cost| (cost, 100 + 10 * cost as u64)));
     let json = serde_json::to_value(&model).unwrap();
     let loaded: MemoryModel = serde_json::from_value(json.clone()).unwrap();

@@ -1,7 +1,8 @@
 /// Parts are taken away one by one, or this part of them where there are many.
 const FEWER: usize = 20;
-/// Micro-batches between two probes: this many batches, less one for each doubling of the parts.
+/// Batches between two probes, less one for each doubling of the parts, and the least; as micro-batches at most this many.
 const BATCHES: usize = 11;
+const LEAST_BATCHES: usize = 4;
 const MOST_WAIT: usize = 4096;
 /// The same after a failure that other users of the memory caused, and before the first probe.
 const PASSING_WAIT: usize = 16;
@@ -58,7 +59,9 @@ impl Probing {
     /// A micro-batch failed, and a batch has `parts` parts from now on.
     pub(super) fn restart(&mut self, parts: usize, is_passing: bool) {
         let batches = BATCHES.saturating_sub(parts.checked_ilog2().unwrap_or(0) as usize + 1);
-        let wait = parts.saturating_mul(batches.max(1)).min(MOST_WAIT);
+        let wait = parts
+            .saturating_mul(batches.max(LEAST_BATCHES))
+            .min(MOST_WAIT);
         self.wait = match is_passing {
             true => wait.min(PASSING_WAIT),
             false => wait,

@@ -1,4 +1,4 @@
-//! What it does where that which it learned stops being true.
+//! What was learned stops being true.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use candle_headroom::{Predictive, ResourceExhausted};
 use super::{failures, run};
 use crate::curves::{Curve, Device};
 
-/// A device with a soft limit: what goes over it is finished, and counted.
+/// A device with a soft limit: a micro-batch that exceeds it finishes, and the excess is recorded.
 struct Soft {
     limit: u64,
     over: f64,
@@ -48,7 +48,7 @@ impl Soft {
     }
 }
 
-/// Ten times as much a sample, at sizes that were never seen before.
+/// Ten times the bytes for a sample, at sizes that were never seen before.
 #[test]
 fn heavier_samples_are_learned_anew() {
     let (mut policy, mut device) = (Predictive::new(), Soft::new(100 << 20));
@@ -64,7 +64,7 @@ fn heavier_samples_are_learned_anew() {
     }
     let plan = policy.plan().unwrap();
     assert!((38..=40).contains(&plan.fits.unwrap()), "{plan}");
-    // More room is no reason to go back to what was true once.
+    // More room does not bring back what was true before.
     (device.limit, device.over) = (115 << 20, 0.);
     device.step(&mut policy, 4000, 1, |size| (2560 << 10) * size as u64);
     assert!(device.over <= 1., "{}", device.over);
@@ -91,7 +91,7 @@ fn a_large_base_does_not_keep_it_at_one_sample() {
     }
 }
 
-/// A limit that is lowered and samples of a new length in one step.
+/// A lowered limit and samples of a new length in one step.
 #[test]
 fn a_lowered_limit_counts_for_a_new_shape() {
     let (mut policy, mut device) = (Predictive::new(), Soft::new(2000));
@@ -124,12 +124,12 @@ fn another_models_state_does_no_harm() {
 }
 
 #[test]
-fn a_miss_is_met_by_what_was_measured() {
+fn after_a_wrong_prediction_the_measured_peak_decides() {
     let (mut policy, mut device) = (Predictive::new(), Soft::new(1000));
     for _ in 0..4 {
         device.step(&mut policy, 100, 1, |size| 10 * size as u64);
     }
-    // The peak of the failed one is known, and says that an eighth fits.
+    // The peak of the failed one is known: an eighth of it fits.
     let mut exhausted = ResourceExhausted::new(Resource::HostMemory, Cause::Limit);
     let bytes = &mut exhausted.bytes;
     (bytes.in_use, bytes.peak, bytes.limit) = (Some(0), Some(8000), Some(1000));
@@ -141,9 +141,8 @@ fn a_miss_is_met_by_what_was_measured() {
     );
 }
 
-/// The use before the first sample leaves less than the base: between what is in use and what it needs.
 #[test]
-fn a_limit_below_the_base_is_the_callers_to_tell() {
+fn below_one_sample_there_is_no_smaller_size() {
     let mut policy = Predictive::new();
     policy.begin(&Extent::new(64, 64));
     let mut now = MemoryReading::default();
@@ -160,7 +159,7 @@ fn a_limit_below_the_base_is_the_callers_to_tell() {
     );
 }
 
-/// Batches of eight first: that four are as fast says nothing about hundreds.
+/// Four samples being as fast as eight says nothing about hundreds.
 #[test]
 fn what_was_timed_on_small_batches_does_not_bind_large_ones() {
     let mut policy = Predictive::new();
@@ -184,9 +183,9 @@ fn what_was_timed_on_small_batches_does_not_bind_large_ones() {
     assert_eq!(last, Some(64));
 }
 
-/// Room that sways: each failure makes it more careful with the next upswing.
+/// Each failure makes it more careful with the next rise of the room.
 #[test]
-fn room_that_sways_seldom_costs_a_failure() {
+fn room_that_varies_seldom_costs_a_failure() {
     let rooms = (0..1000)
         .map(|step| (step, 270 + (step * 37) % 61))
         .collect();

@@ -1,4 +1,4 @@
-//! What is kept for another run, and input that is refused.
+//! Saved state, and input that is refused.
 
 use candle_headroom::batch::{BatchPolicy, Completed, Decay, Extent, Failed};
 use candle_headroom::error::{Cause, MemoryReading, PolicyError, Resource};
@@ -32,7 +32,7 @@ fn a_resumed_run_knows_what_the_first_one_learned() {
     assert_eq!(steps[1].largest(), 147, "the longer ones");
 }
 
-/// Without a limit the first micro-batch is the whole batch, and what one sample took says nothing about that.
+/// Without a limit the first micro-batch is the whole batch, and the model is that of an earlier run.
 #[test]
 fn a_resumed_run_without_a_limit_keeps_what_was_learned() {
     let mut first = Predictive::new();
@@ -53,9 +53,9 @@ fn a_resumed_run_without_a_limit_keeps_what_was_learned() {
     assert_eq!(resumed.model().largest_seen(), before.largest_seen());
 }
 
-/// Words that it has written itself, however it came to them.
+/// Extreme states that it can reach by itself.
 #[test]
-fn what_it_saves_it_can_restore() {
+fn what_it_saves_it_can_load() {
     // No room at all when a single sample fails.
     let mut policy = Predictive::new();
     let mut exhausted = ResourceExhausted::new(Resource::HostMemory, Cause::Limit);
@@ -65,7 +65,7 @@ fn what_it_saves_it_can_restore() {
     Predictive::new()
         .load_state(&policy.state().unwrap())
         .unwrap();
-    // Costs without end.
+    // The largest costs.
     let mut policy = Predictive::new();
     for samples in [2, usize::MAX] {
         policy.begin(&Extent::new(samples, usize::MAX));

@@ -1,4 +1,4 @@
-//! What holds over many steps: nothing swings, nothing fails again and again, nothing is given up for ever.
+//! Over many steps sizes do not swing, failures do not repeat, and no size is given up for ever.
 
 use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed};
 use candle_headroom::error::{Cause, Resource};
@@ -8,7 +8,7 @@ use super::{changes, failures, run};
 use crate::curves::{Curve, Device};
 use crate::steps::step;
 
-/// So many sizes were seen that small ones are forgotten: the base is known from large ones too.
+/// Many sizes were seen, and small ones are forgotten: the base is known from large ones too.
 #[test]
 fn a_limit_far_below_what_is_remembered_is_met() {
     for forward_base in [None, Some(0.), Some(500.)] {
@@ -38,7 +38,7 @@ fn a_limit_far_below_what_is_remembered_is_met() {
     }
 }
 
-/// Short and long samples, the long ones never in small micro-batches.
+/// Short and long samples; the long ones never ran in small micro-batches.
 #[test]
 fn a_limit_far_below_what_was_seen_of_a_length_is_met() {
     let curve = Curve {
@@ -51,7 +51,7 @@ fn a_limit_far_below_what_was_seen_of_a_length_is_met() {
     assert_eq!(failures(&steps), 0);
 }
 
-/// A failure that had to do with something else: without numbers, where a sample costs more than one.
+/// A failure that does not repeat, without measurements and with samples that cost more than 1.
 #[test]
 fn what_failed_once_is_used_again() {
     for each in [1, 100] {
@@ -69,7 +69,7 @@ fn what_failed_once_is_used_again() {
     }
 }
 
-/// All sizes are as fast, so the smallest is used; now and then another is timed.
+/// All sizes are equally fast, so the smallest is used; another is timed from time to time.
 #[test]
 fn timing_does_not_swing() {
     let curve = Curve {
@@ -83,7 +83,7 @@ fn timing_does_not_swing() {
     }
 }
 
-/// The line says that 15 fit, and a workspace says that 13 do not.
+/// By the line 15 fit, but a workspace makes 13 too large.
 #[test]
 fn what_never_fits_is_tried_less_and_less() {
     let curve = Curve {
@@ -97,7 +97,7 @@ fn what_never_fits_is_tried_less_and_less() {
     assert!(failures(&steps[100..]) <= 2, "{}", failures(&steps[100..]));
 }
 
-/// Small ones all take the same, and nobody looks after the forward pass: that says nothing of larger ones.
+/// Small sizes all take the same, and the forward pass is not measured: that says nothing about larger ones.
 #[test]
 fn a_flat_stretch_is_not_taken_for_the_curve() {
     for (flat, room) in [(40., 63), (100., 130), (200., 900)] {
@@ -114,8 +114,7 @@ fn a_flat_stretch_is_not_taken_for_the_curve() {
     }
 }
 
-/// Peaks in steps, and a workspace between the costs that were seen: a slope from one side to the other says nothing of what
-/// lies beyond.
+/// Peaks in steps, and a workspace between the costs that were seen: the slope across it does not continue.
 #[test]
 fn a_step_between_two_sizes_is_no_slope() {
     let curve = Curve {

@@ -1,4 +1,4 @@
-//! `Predictive` on devices that exist as numbers only: how often it fails, where it settles, and that it stays there.
+//! Policies on simulated devices: how often they fail, where they settle, and whether they stay there.
 
 mod blind;
 mod changes;
@@ -23,7 +23,7 @@ fn failures(steps: &[Step]) -> usize {
     steps.iter().map(|step| step.failed.len()).sum()
 }
 
-/// How often the size of a step's largest micro-batch was another one than the step before.
+/// How often a step's largest micro-batch differed from that of the step before.
 fn changes(steps: &[Step]) -> usize {
     let pairs = steps.windows(2);
     pairs

@@ -1,4 +1,4 @@
-//! What holds on every device.
+//! Properties that hold on every device.
 
 use candle_headroom::Predictive;
 use proptest::prelude::*;
@@ -28,7 +28,7 @@ fn rooms() -> impl Strategy<Value = Vec<(usize, usize)>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 64, ..ProptestConfig::with_cases(192) })]
 
-    /// It settles, stays where it is until the room changes, and seldom fails, whatever the device does.
+    /// It settles, stays until the room changes, and seldom fails, whatever the device does.
     #[test]
     fn it_never_oscillates(
         batch in prop_oneof![1usize..64, 64usize..2048],
@@ -113,7 +113,7 @@ proptest! {
     }
 }
 
-/// Which part of the base the forward pass takes too; `None` where nobody looks.
+/// The part of the base that the forward pass takes too; `None` if it is not measured.
 fn forwards() -> impl Strategy<Value = Option<f64>> {
     prop_oneof![Just(None), Just(Some(0.)), (0f64..1.).prop_map(Some)]
 }

@@ -31,7 +31,7 @@ fn it_goes_straight_to_the_largest_size_and_splits_evenly() {
 }
 
 #[test]
-fn it_meets_what_real_devices_do() {
+fn it_handles_what_real_devices_do() {
     let affine = || Curve::affine(1024, 300);
     for curve in [
         Curve {
@@ -132,7 +132,7 @@ fn a_longer_batch_is_predicted_and_not_hit() {
     );
 }
 
-/// Sizes settle on the smallest that is as fast.
+/// Sizes settle on the smallest that is as fast as the largest.
 #[test]
 fn the_fastest_size_not_the_largest() {
     use std::time::Duration;

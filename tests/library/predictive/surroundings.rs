@@ -1,12 +1,12 @@
-//! Neighbours on the device, and devices that tell nothing.
+//! Other processes on the device, and devices without measurements.
 
-use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed};
+use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed, Plan, Reason};
 use candle_headroom::error::{Cause, MemoryReading, Resource};
 use candle_headroom::{Predictive, ResourceExhausted};
 
-/// A device without a limit, on which a neighbour takes memory and gives it back.
+/// A device without a limit, on which another process takes memory and gives it back.
 #[test]
-fn a_neighbour_is_made_room_for_and_gone_grown_back() {
+fn it_makes_room_for_a_neighbour_and_grows_back() {
     let mut policy = Predictive::new();
     let mut step = |neighbour: u64, is_told: bool| {
         let (mut done, mut failures, mut largest) = (0, 0, 0);
@@ -50,7 +50,7 @@ fn a_neighbour_is_made_room_for_and_gone_grown_back() {
 }
 
 #[test]
-fn without_numbers_it_halves_and_goes_back_up() {
+fn without_measurements_it_halves_and_grows_back() {
     let mut policy = Predictive::new();
     let mut step = |room: usize| {
         let (mut done, mut failures, mut sizes) = (0, 0, Vec::new());
@@ -76,4 +76,27 @@ fn without_numbers_it_halves_and_goes_back_up() {
     assert!(failures <= 25, "{failures}");
     let steps = (0..600).take_while(|_| step(64).0 != [64]).count();
     assert!(steps <= 10, "{steps}");
+}
+
+/// A policy outside the crate can say what it believes, and a plan can be kept as JSON.
+#[test]
+fn plans_can_be_made_outside_the_crate() {
+    let plan = Plan::new(Reason::Room)
+        .base(100)
+        .each(10)
+        .room(500)
+        .fits(40)
+        .using(32);
+    assert_eq!(
+        (plan.base, plan.each, plan.each_forward),
+        (Some(100), Some(10), None)
+    );
+    assert_eq!(
+        (plan.room, plan.fits, plan.using),
+        (Some(500), Some(40), Some(32))
+    );
+    let shown = "base 100 B, 10 B a sample, room for 40, using 32: as much as fits";
+    assert_eq!(plan.to_string(), shown);
+    let json = serde_json::to_string(&plan).unwrap();
+    assert_eq!(serde_json::from_str::<Plan>(&json).unwrap(), plan);
 }

@@ -97,3 +97,52 @@ fn times_of_unknown_shapes_and_impossible_times_are_ignored() {
     let sizes: Vec<_> = (0..100).map(|_| run(&mut policy, 128, 1).0).collect();
     assert_eq!(sizes[99], 128);
 }
+
+/// The size that is settled on in batches of 1,024 where the micro-batch with this index takes `seconds(size, index)`.
+fn settle(steps: usize, seconds: impl Fn(f64, usize) -> f64) -> usize {
+    let mut policy = Predictive::new();
+    for index in 0..steps {
+        let (size, _) = run(&mut policy, 1024, 1);
+        let time = Duration::from_secs_f64(seconds(size as f64, index));
+        policy.timed(&Extent::new(size, size), time);
+    }
+    policy.size(1024)
+}
+
+#[test]
+fn the_smallest_size_on_the_plateau_is_chosen() {
+    assert_eq!(settle(1000, |size, _| size / size.min(64.)), 64);
+    assert_eq!(settle(1000, |_, _| 1.), 1024, "faster throughout");
+    assert_eq!(settle(1000, |size, _| size * size), 1, "slower throughout");
+}
+
+/// Each halving is slower by 1.4 %: one is allowed, two are not.
+#[test]
+fn small_losses_do_not_add_up() {
+    assert_eq!(settle(1000, |size, _| size * size.powf(-0.02)), 512);
+}
+
+#[test]
+fn a_choice_made_on_a_busy_device_is_reconsidered() {
+    let seconds = |size: f64, index: usize| match index {
+        0..60 => 2. * (size + 200.),
+        _ => size + 200.,
+    };
+    assert_eq!(settle(6000, seconds), 1024);
+}
+
+/// Time is wanted only where it leads on: for 1024 down to 32, and for what tells that one of them is settled.
+#[test]
+fn few_micro_batches_are_timed() {
+    let mut policy = Predictive::new();
+    let mut asked = 0;
+    for _ in 0..1000 {
+        if let (_, Some(micro_batch)) = run(&mut policy, 1024, 1) {
+            let size = micro_batch.samples as f64;
+            policy.timed(&micro_batch, Duration::from_secs_f64(size / size.min(64.)));
+            asked += 1;
+        }
+    }
+    assert_eq!(policy.size(1024), 64);
+    assert!((48..=90).contains(&asked), "{asked}");
+}
