@@ -5,8 +5,8 @@ use std::sync::Arc;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t};
 
-use super::library::return_code;
-use super::{FUNCTION_NOT_FOUND, Field, Nvml};
+use super::library::{Nvml, return_code};
+use super::{FUNCTION_NOT_FOUND, Field};
 
 /// A GPU. The handle is valid as long as the session, which lives as long as this value.
 #[derive(Clone)]
@@ -18,8 +18,21 @@ pub(crate) struct Device {
 // SAFETY: NVML may be called from any thread, and the handle is valid in the whole process.
 unsafe impl Send for Device {}
 
+impl Nvml {
+    /// A GPU by its index in NVML's order.
+    pub(crate) fn device(self: &Arc<Self>, index: u32) -> Field<Device> {
+        let device = self.wrapper.device_by_index(index);
+        Ok(Device::new(self, device.map_err(return_code)?))
+    }
+
+    pub(crate) fn device_by_uuid(self: &Arc<Self>, uuid: &str) -> Field<Device> {
+        let device = self.wrapper.device_by_uuid(uuid);
+        Ok(Device::new(self, device.map_err(return_code)?))
+    }
+}
+
 impl Device {
-    pub(super) fn new(nvml: &Arc<Nvml>, device: nvml_wrapper::Device<'_>) -> Self {
+    fn new(nvml: &Arc<Nvml>, device: nvml_wrapper::Device<'_>) -> Self {
         Self {
             nvml: Arc::clone(nvml),
             // SAFETY: the handle is used together with its session alone.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nvml_wrapper::error::NvmlError;
 
-use super::{Device, FUNCTION_NOT_FOUND, Field, LIBRARY_NOT_FOUND, NO_DATA};
+use super::{FUNCTION_NOT_FOUND, Field, LIBRARY_NOT_FOUND, NO_DATA};
 use crate::facts;
 use crate::patience::{self, Call, LoadError};
 
@@ -103,17 +103,6 @@ impl Nvml {
     /// The number of GPUs.
     pub(crate) fn count(&self) -> Field<u32> {
         self.wrapper.device_count().map_err(return_code)
-    }
-
-    /// A GPU by its index in NVML's order.
-    pub(crate) fn device(self: &Arc<Self>, index: u32) -> Field<Device> {
-        let device = self.wrapper.device_by_index(index);
-        Ok(Device::new(self, device.map_err(return_code)?))
-    }
-
-    pub(crate) fn device_by_uuid(self: &Arc<Self>, uuid: &str) -> Field<Device> {
-        let device = self.wrapper.device_by_uuid(uuid);
-        Ok(Device::new(self, device.map_err(return_code)?))
     }
 }
 

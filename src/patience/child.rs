@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::library::{Call, LOADER, Trouble};
+use super::rehearsal::{Call, LOADER, Trouble};
 
 /// The child writes one of these after each step.
 const DONE: u8 = b'.';

@@ -1,22 +1,14 @@
 use std::env;
-use std::ffi::{CStr, c_void};
+use std::ffi::CStr;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use libloading::Library;
-use parking_lot::Mutex;
 
+use super::rehearsal::{Call, LOADER, Trouble};
 use super::{is_loaded, rehearse};
-
-/// A function that the child process calls after it has loaded the library.
-#[derive(Clone, Copy)]
-pub(crate) struct Call {
-    pub(crate) name: &'static CStr,
-    /// Calls the function at this address.
-    pub(crate) make: unsafe fn(*mut c_void),
-}
 
 /// Why a library was not loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,9 +29,6 @@ impl fmt::Display for LoadError {
         }
     }
 }
-
-/// Held while this crate loads a library or forks, because a child that is forked in the middle of a `dlopen` could fail for that alone.
-pub(super) static LOADER: Mutex<()> = Mutex::new(());
 
 /// Loads a library for good: unloading would run its destructors, which can hang as well.
 ///
@@ -62,7 +51,8 @@ pub(crate) unsafe fn load(
     }
     if !is_loaded(path) {
         // SAFETY: the caller vouches for the library and the calls.
-        unsafe { rehearse(path, calls, limit) }.map_err(|trouble| trouble.describe(&name))?;
+        unsafe { rehearse(path, calls, limit) }
+            .map_err(|trouble| LoadError::new(trouble, &name))?;
     }
     let left = limit.saturating_sub(started.elapsed());
     let hangs = || LoadError::Hangs(format!("loading a library before {name}"));
@@ -84,28 +74,18 @@ fn first_candidate(path: &Path) -> Option<PathBuf> {
     files.find(|file| file.exists())
 }
 
-/// How a child process failed.
-#[derive(Debug)]
-pub(super) enum Trouble {
-    /// In the call of this name, or while the library was loaded.
-    Hung(Option<&'static CStr>),
-    /// Likewise, with the way in which the process ended.
-    Crashed(Option<&'static CStr>, String),
-    NotStarted(std::io::Error),
-}
-
-impl Trouble {
-    fn describe(self, library: &str) -> LoadError {
+impl LoadError {
+    fn new(trouble: Trouble, library: &str) -> Self {
         let doing = |call: Option<&CStr>| match call {
             Some(call) => format!("{} of {library}", call.to_string_lossy()),
             None => format!("loading {library}"),
         };
-        match self {
-            Self::Hung(call) => LoadError::Hangs(doing(call)),
-            Self::Crashed(call, how) => {
-                LoadError::Crashes(format!("{} ends a process by {how}", doing(call)))
+        match trouble {
+            Trouble::Hung(call) => Self::Hangs(doing(call)),
+            Trouble::Crashed(call, how) => {
+                Self::Crashes(format!("{} ends a process by {how}", doing(call)))
             }
-            Self::NotStarted(error) => LoadError::Crashes(format!(
+            Trouble::NotStarted(error) => Self::Crashes(format!(
                 "no child process could be started to load {library}: {error}"
             )),
         }

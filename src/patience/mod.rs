@@ -9,6 +9,7 @@ mod child;
 mod library;
 #[cfg(not(target_os = "linux"))]
 mod no_child;
+mod rehearsal;
 mod task;
 
 #[cfg(target_os = "linux")]
@@ -16,5 +17,6 @@ use child::{is_loaded, rehearse};
 #[cfg(not(target_os = "linux"))]
 use no_child::{is_loaded, rehearse};
 
-pub(crate) use library::{Call, LoadError, load};
+pub(crate) use library::{LoadError, load};
+pub(crate) use rehearsal::Call;
 pub(crate) use task::{Task, Unfinished, within};

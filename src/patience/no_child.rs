@@ -1,7 +1,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::library::{Call, Trouble};
+use super::rehearsal::{Call, Trouble};
 
 /// Libraries are loaded without a child process here.
 pub(super) fn is_loaded(_path: &Path) -> bool {
