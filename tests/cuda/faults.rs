@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 use candle_headroom::{DeviceMemory, Error, ErrorExt, process_batches};
 
-use crate::gpu::simulated;
+use crate::gpu::{Points, simulated};
 use crate::jobs::{Job, SAMPLES};
 use crate::simulator::Simulator;
 use crate::support::Halves;
@@ -24,11 +24,12 @@ fn at_every_launch_of_a_step() {
         let threads = jobs.map(|(ordinal, job)| scope.spawn(move || every_launch(ordinal, job)));
         threads.map(|thread| thread.join().unwrap())
     });
-    let points: u64 = points.iter().sum();
-    println!("figure: cuda/fault_points_tested = {points} points");
+    let sum = |which: fn(&(u64, u64)) -> u64| points.iter().map(which).sum();
+    Points::chosen().figures("fault", sum(|points| points.0), sum(|points| points.1));
 }
 
-fn every_launch(ordinal: usize, job: fn(&Device) -> Job) -> u64 {
+/// Loses the device at each chosen launch. Returns the number of launches, and of those chosen.
+fn every_launch(ordinal: usize, job: fn(&Device) -> Job) -> (u64, u64) {
     let simulator = Simulator::of(ordinal).unwrap();
     let memory = DeviceMemory::cuda(ordinal).open().unwrap();
     let job = job(memory.device());
@@ -41,7 +42,7 @@ fn every_launch(ordinal: usize, job: fn(&Device) -> Job) -> u64 {
     assert!(launches > 200, "{launches}");
     drop(trainer);
     let live = simulator.counters().live_bytes;
-    for nth in 1..=launches {
+    for nth in Points::chosen().of(launches) {
         // The launch itself may say so, or, as the GPU works behind the host, a later call.
         let at_once = nth % 2 == 0;
         let status = if nth % 3 == 0 { ECC } else { ILLEGAL_ADDRESS };
@@ -69,7 +70,7 @@ fn every_launch(ordinal: usize, job: fn(&Device) -> Job) -> u64 {
     job.restart();
     let mut trainer = job.trainer(Some(&memory), Halves(SAMPLES / 2));
     assert!(job.step(&mut trainer).is_ok());
-    launches
+    (launches, Points::chosen().of(launches).count() as u64)
 }
 
 /// What the ladder finds after an exhaustion: the device is lost, and the exhaustion no longer matters.
