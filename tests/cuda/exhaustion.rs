@@ -1,4 +1,4 @@
-//! Memory that runs out at every single allocation of a step, and what is left of it: nothing.
+//! Promise 1 on CUDA: memory runs out at every allocation of a step, and nothing leaks or differs.
 
 use std::collections::HashMap;
 
@@ -11,22 +11,22 @@ use crate::jobs::{Job, SAMPLES};
 use crate::simulator::Simulator;
 use crate::support::{Halves, Returns, Schedule};
 
-/// What came of a step into which failures were sent.
+/// Result of a step with injected failures.
 enum Outcome {
-    /// It was applied, in these micro-batches.
+    /// The update was applied, with these micro-batch sizes.
     Applied(Vec<usize>),
-    /// The optimizer was cut off half-way, and says so.
+    /// The optimizer was interrupted half-way and reported it.
     Interrupted,
 }
 
-/// How a step is set up, before failures are sent into it.
+/// Setup of a step before failures are injected.
 struct Setting<O> {
     optimizer: fn(&Job) -> O,
-    /// Whether an error can cut it off half-way.
+    /// Whether an error can interrupt the optimizer half-way.
     is_foreign: bool,
     /// One trainer for all trials: it has its buffers, and a size that has gone well. Its optimizer has no state.
     is_warm: bool,
-    /// Failing allocations in a row.
+    /// Number of failing allocations in a row.
     times: u64,
 }
 
@@ -191,7 +191,7 @@ fn at_every_allocation_of_a_step() {
     let Some(_alone) = simulated(0) else {
         return;
     };
-    // Thousands of steps: each model on a device and a thread of its own.
+    // Thousands of steps, so each model runs on its own device and thread.
     let tallies = std::thread::scope(|scope| {
         let jobs = [
             (0, Job::transformer as fn(&Device) -> Job),

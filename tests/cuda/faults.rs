@@ -1,4 +1,4 @@
-//! A device that is lost at any launch of a step: told by type, never retried, without a panic.
+//! Promise 4 on CUDA: a device that is lost at any launch of a step is a typed error, never retried, and no panic.
 
 use candle_core::{DType, Device, Tensor};
 use candle_headroom::{DeviceMemory, Error, ErrorExt, process_batches};
@@ -43,7 +43,7 @@ fn every_launch(ordinal: usize, job: fn(&Device) -> Job) -> (u64, u64) {
     drop(trainer);
     let live = simulator.counters().live_bytes;
     for nth in Points::chosen().of(launches) {
-        // The launch itself may say so, or, as the GPU works behind the host, a later call.
+        // Either the launch itself fails, or a later call, because the GPU runs behind the host.
         let at_once = nth % 2 == 0;
         let status = if nth % 3 == 0 { ECC } else { ILLEGAL_ADDRESS };
         job.restart();
@@ -54,19 +54,19 @@ fn every_launch(ordinal: usize, job: fn(&Device) -> Job) -> (u64, u64) {
         let fault = fault.unwrap_or_else(|| panic!("{} at {nth}: {error:?}", job.name));
         assert_eq!(fault.code, status as u32);
         assert!(fault.to_string().contains("save"), "{fault}");
-        // Whatever touches the device says the same, unless the optimizer was cut off, which forbids the step before that.
+        // Each further step fails alike, or with `UpdateInterrupted` where the optimizer was interrupted.
         let again = job.step(&mut trainer).unwrap_err();
         let is_interrupted = matches!(again, Error::UpdateInterrupted(_));
         assert!(again.device_fault().is_some() || is_interrupted, "{again}");
         simulator.disarm();
         drop(trainer);
         simulator.clear_fault();
-        // What the drops met while the device was lost is still to be told.
+        // Collects the errors that drops left while the device was lost.
         memory.trim().ok();
         let left = simulator.counters().live_bytes;
         assert_eq!(left, live, "{} at {nth}", job.name);
     }
-    // The simulator's device is sound again.
+    // The simulated device works again.
     job.restart();
     let mut trainer = job.trainer(Some(&memory), Halves(SAMPLES / 2));
     assert!(job.step(&mut trainer).is_ok());
