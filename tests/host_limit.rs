@@ -431,7 +431,7 @@ fn a_resumed_run_keeps_the_limit_and_its_sizes() {
     assert_eq!(resumed.learned(), before, "nothing has changed");
     assert_eq!(sizes(&mut resumed), settled);
 
-    // Words that nobody can read cost no more than learning anew, and another policy is given none.
+    // Unreadable state costs no more than learning again, and another policy is given none.
     let mut strange = saved.clone();
     strange
         .metadata

@@ -7,6 +7,7 @@ mod cuda;
 mod device;
 mod host;
 mod limit;
+mod peaks;
 mod scope;
 mod stats;
 mod stopwatch;
@@ -14,6 +15,7 @@ mod system;
 mod turn;
 
 pub use allocator::TrackingAllocator;
+pub use counters::PEAK_ERROR;
 pub use cuda::{CudaMemoryBuilder, Growth, recover};
 pub(crate) use cuda::{synchronize, unmask};
 pub use device::DeviceMemory;
@@ -25,6 +27,3 @@ pub use stats::{Enforcement, MemoryStats, OverLimit};
 pub(crate) use stopwatch::Stopwatch;
 pub(crate) use system::SystemMemory;
 pub(crate) use turn::Turn;
-
-/// The error bound of a peak of host memory, in bytes (512 KiB): 64 counters each hold back less than 8 KiB.
-pub const PEAK_ERROR: u64 = 512 * 1024;

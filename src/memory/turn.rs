@@ -18,7 +18,7 @@ pub(super) struct Turns {
 #[derive(Debug)]
 #[must_use = "the turn ends when it is dropped"]
 pub(crate) struct Turn<'a> {
-    /// `None` where nobody has to wait, or the wait was too long.
+    /// `None` if no wait was needed, or the wait took too long.
     guard: Option<ReentrantMutexGuard<'a, ()>>,
 }
 
@@ -44,7 +44,7 @@ impl Turns {
 }
 
 impl Turn<'_> {
-    /// A turn that nobody has to wait for.
+    /// A turn without waiting.
     pub(super) fn free() -> Self {
         Self { guard: None }
     }

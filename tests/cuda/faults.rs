@@ -52,7 +52,7 @@ fn every_launch(ordinal: usize, job: fn(&Device) -> Job) -> u64 {
     drop(trainer);
     let live = simulator.counters().live_bytes;
     for nth in 1..=launches {
-        // The launch itself may say so, or, as the GPU works behind the host, a later call.
+        // The launch itself reports the loss, or, because the GPU works asynchronously, a later call.
         let at_once = nth % 2 == 0;
         let status = if nth % 3 == 0 { ECC } else { ILLEGAL_ADDRESS };
         job.restart();
@@ -63,14 +63,14 @@ fn every_launch(ordinal: usize, job: fn(&Device) -> Job) -> u64 {
         let fault = fault.unwrap_or_else(|| panic!("{} at {nth}: {error:?}", job.name));
         assert_eq!(fault.code, status as u32);
         assert!(fault.to_string().contains("save"), "{fault}");
-        // Whatever touches the device says the same, unless the optimizer was cut off, which forbids the step before that.
+        // Every later step reports the same, or refuses to run after an interrupted update.
         let again = job.step(&mut trainer).unwrap_err();
         let is_interrupted = matches!(again, Error::UpdateInterrupted(_));
         assert!(again.device_fault().is_some() || is_interrupted, "{again}");
         simulator.disarm();
         drop(trainer);
         simulator.clear_fault();
-        // What the drops met while the device was lost is still to be told.
+        // Takes out the errors that drops have stored while the device was lost.
         memory.trim().ok();
         let left = simulator.counters().live_bytes;
         assert_eq!(left, live, "{} at {nth}", job.name);
@@ -82,7 +82,7 @@ fn every_launch(ordinal: usize, job: fn(&Device) -> Job) -> u64 {
     launches
 }
 
-/// What the ladder finds after an exhaustion: the device is lost, and the exhaustion no longer matters.
+/// Recovering from an exhaustion finds the device lost: the fault counts, not the exhaustion.
 #[test]
 fn a_fault_that_surfaces_while_cleaning_up_is_not_retried() {
     let Some((gpu, simulator)) = simulated(1) else {
@@ -103,7 +103,7 @@ fn a_fault_that_surfaces_while_cleaning_up_is_not_retried() {
     assert_eq!(calls, 1);
 }
 
-/// An error that a drop left behind, from whatever thread, is no answer to the next question.
+/// An error that a drop has stored is not returned by an unrelated later call.
 #[test]
 fn an_error_from_a_drop_is_drained() {
     let Some((gpu, _)) = simulated(1) else {
@@ -118,7 +118,7 @@ fn an_error_from_a_drop_is_drained() {
     let mut trainer = job.trainer(Some(&memory), Halves(SAMPLES));
     let store = |code| context.record_err(Err::<(), _>(DriverError(code)));
 
-    // Before a retry it is taken out; without one it comes up at an unrelated call, which is candle's way.
+    // It is taken out before a retry; otherwise candle returns it from an unrelated call.
     let mut is_first = true;
     let (x, y) = (&job.x, &job.y);
     let report = trainer
@@ -144,7 +144,7 @@ fn an_error_from_a_drop_is_drained() {
     assert!(matches!(error, Error::DeviceFault(_)), "{error}");
 }
 
-/// candle's own synchronize has only text left; that is recognised too.
+/// candle's own synchronize keeps only the text; that is recognized too.
 #[test]
 fn candle_s_synchronize_reports_a_fault_as_text() {
     let Some((gpu, simulator)) = simulated(1) else {
