@@ -209,6 +209,7 @@ impl Engine {
         } else {
             let failed = Failed::new(size, exhausted).passing(is_passing);
             self.policy.failed(&failed);
+            self.proven.retract(at.batch.part(size).cost);
             self.size(at.remaining())
         };
         let is_final = (!retries_same && to >= size) || (lost > 0 && at.restarts >= MAX_RESTARTS);

@@ -27,6 +27,17 @@ impl Proven {
         }
     }
 
+    /// Forgets what no longer succeeds.
+    pub(super) fn retract(&mut self, cost: usize) {
+        if cost <= self.cost {
+            let below = cost.saturating_sub(1);
+            *self = Self {
+                took: self.need(below),
+                cost: below,
+            };
+        }
+    }
+
     /// Whether a micro-batch of at least this cost has succeeded.
     pub(super) fn holds(&self, cost: usize) -> bool {
         cost <= self.cost

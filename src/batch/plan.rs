@@ -48,6 +48,7 @@ pub struct Plan {
 /// assert_eq!(Reason::Speed.to_string(), "throughput flat above");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Reason {
     /// No bound is known.
@@ -114,25 +115,6 @@ impl Plan {
     pub fn using(mut self, samples: usize) -> Self {
         self.using = Some(samples);
         self
-    }
-}
-
-impl Reason {
-    const ALL: [Self; 7] = [
-        Self::Unbounded,
-        Self::Unmeasured,
-        Self::Room,
-        Self::Failed,
-        Self::Speed,
-        Self::Timing,
-        Self::Allowed,
-    ];
-
-    /// Returns the reason that `Display` writes like this.
-    pub(crate) fn named(text: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|reason| reason.to_string() == text)
     }
 }
 

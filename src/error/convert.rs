@@ -94,7 +94,8 @@ impl Error {
     /// struct Corrupt(usize);
     ///
     /// let x = Tensor::arange(0f32, 8., &Device::Cpu)?;
-    /// let result = process_batches(&x, 4, |_| Err::<(), _>(Corrupt(3)).map_err(Error::external)?);
+    /// let load = || Err::<(), _>(Corrupt(3));
+    /// let result = process_batches(&x, 4, |_| Ok(load().map_err(Error::external)?));
     /// assert_eq!(result.unwrap_err().downcast::<Corrupt>().unwrap(), Corrupt(3));
     /// # Ok::<(), Error>(())
     /// ```

@@ -2,8 +2,8 @@ use std::fmt;
 
 use parking_lot::Mutex;
 
-use super::Limit;
-use super::scope::Scopes;
+use super::limit::Limit;
+use super::peaks::Scopes;
 use super::stats::MemoryStats;
 use super::turn::Turns;
 use crate::error::{MemoryReading, Neighbour, Resource, ResourceExhausted, Result};

@@ -8,13 +8,16 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::Relaxed};
 
+/// The error bound of a peak of host memory, in bytes (512 KiB): 64 counters each hold back less than 8 KiB.
+pub const PEAK_ERROR: u64 = 512 * 1024;
+
 /// Requests of this size and above are counted at once; a slot holds back less than this, up or down.
 pub(super) const BATCH: usize = 8 * 1024;
 /// Slots with one writer each, for the first threads of the process.
 const OWNED: usize = 48;
 const SHARED: usize = 16;
 const SLOTS: usize = OWNED + SHARED;
-const _: () = assert!(SLOTS * BATCH == super::PEAK_ERROR as usize);
+const _: () = assert!(SLOTS * BATCH == PEAK_ERROR as usize);
 
 /// 128 bytes: processors fetch cache lines in pairs.
 #[repr(align(128))]
@@ -140,7 +143,7 @@ impl Counters {
         bytes(self.live.0.load(Relaxed), self.pending())
     }
 
-    /// The peak of the shared counter and what the slots hold back now, exact to [`PEAK_ERROR`](super::PEAK_ERROR). A new peak begins at the
+    /// The peak of the shared counter and what the slots hold back now, exact to [`PEAK_ERROR`]. A new peak begins at the
     /// present count.
     pub(super) fn take_peak(&self) -> usize {
         let live = self.live.0.load(Relaxed);

@@ -3,12 +3,10 @@ use std::sync::Arc;
 use candle_core::Device;
 
 use super::backing::Backing;
-use super::cuda::CudaMemoryBuilder;
-use super::host::HostMemoryBuilder;
+use super::limit::Limit;
 use super::scope::PeakScope;
 use super::stats::MemoryStats;
 use super::turn::Turn;
-use super::{Limit, cuda};
 use crate::error::{Cause, MemoryReading, Remedy, ResourceExhausted, Result};
 
 /// The memory of one device: its capacity, its use, and its limit.
@@ -46,18 +44,6 @@ impl DeviceMemory {
         Self { device, backing }
     }
 
-    /// This process's memory on the host, counted by [`TrackingAllocator`](super::TrackingAllocator).
-    ///
-    /// Without that allocator the handle opens only without a limit, and its counts are `None`.
-    pub fn host() -> HostMemoryBuilder {
-        HostMemoryBuilder::default()
-    }
-
-    /// The memory of CUDA device `ordinal`, served from a pool of this crate; see [`CudaMemoryBuilder`].
-    pub fn cuda(ordinal: usize) -> CudaMemoryBuilder {
-        CudaMemoryBuilder::new(ordinal)
-    }
-
     /// The device to create tensors on.
     pub fn device(&self) -> &Device {
         &self.device
@@ -73,7 +59,7 @@ impl DeviceMemory {
     /// On a GPU a hard limit stays hard: live tensors stay where they are, and new ones come from a new pool that may grow to the rest of the limit.
     ///
     /// # Errors
-    /// [`MemoryError`](crate::error::MemoryError), as for [`HostMemoryBuilder::open`] and [`CudaMemoryBuilder::open`]; the limit then
+    /// [`MemoryError`](crate::error::MemoryError), as for [`HostMemoryBuilder::open`](super::HostMemoryBuilder::open) and [`CudaMemoryBuilder::open`](super::CudaMemoryBuilder::open); the limit then
     /// stays as it was.
     pub fn set_limit(&self, limit: impl Into<Limit>) -> Result<()> {
         self.backing.set_limit(limit.into())
@@ -115,7 +101,6 @@ impl DeviceMemory {
     /// # Errors
     /// A [`DeviceFault`](crate::DeviceFault), or candle's error, if the device is lost.
     pub fn trim(&self) -> Result<()> {
-        cuda::synchronize(&self.device)?;
         self.backing.trim()
     }
 

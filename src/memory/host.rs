@@ -8,12 +8,12 @@ use parking_lot::Mutex;
 
 use super::backing::Backing;
 use super::counters::COUNTERS;
-use super::limit::Room;
-use super::scope::Scopes;
+use super::device::DeviceMemory;
+use super::limit::{AUTO_FRACTION, Limit, Room};
+use super::peaks::Scopes;
 use super::stats::{Enforcement, MemoryStats, OverLimit};
 use super::system::SystemMemory;
 use super::turn::Turns;
-use super::{AUTO_FRACTION, DeviceMemory, Limit};
 use crate::error::{MemoryError, MemoryReading, Resource, ResourceExhausted, Result};
 
 /// The open host memory, while a handle lives.
@@ -37,6 +37,15 @@ static TURNS: Turns = Turns::new();
 #[must_use = "call `open()`"]
 pub struct HostMemoryBuilder {
     limit: Limit,
+}
+
+impl DeviceMemory {
+    /// This process's memory on the host, counted by [`TrackingAllocator`](super::TrackingAllocator).
+    ///
+    /// Without that allocator the handle opens only without a limit, and its counts are `None`.
+    pub fn host() -> HostMemoryBuilder {
+        HostMemoryBuilder::default()
+    }
 }
 
 impl HostMemoryBuilder {

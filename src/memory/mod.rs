@@ -7,6 +7,7 @@ mod cuda;
 mod device;
 mod host;
 mod limit;
+mod peaks;
 mod scope;
 mod stats;
 mod stopwatch;
@@ -14,8 +15,9 @@ mod system;
 mod turn;
 
 pub use allocator::TrackingAllocator;
-pub(crate) use cuda::unmask;
+pub use counters::PEAK_ERROR;
 pub use cuda::{CudaMemoryBuilder, Growth, recover};
+pub(crate) use cuda::unmask;
 pub use device::DeviceMemory;
 pub use host::HostMemoryBuilder;
 pub use limit::{AUTO_FRACTION, DEVICE_AUTO_FRACTION, Limit};
@@ -24,6 +26,3 @@ pub(crate) use stats::Bytes;
 pub use stats::{Enforcement, MemoryStats, OverLimit};
 pub(crate) use stopwatch::Stopwatch;
 pub(crate) use system::SystemMemory;
-
-/// The error bound of a peak of host memory, in bytes (512 KiB): 64 counters each hold back less than 8 KiB.
-pub const PEAK_ERROR: u64 = 512 * 1024;

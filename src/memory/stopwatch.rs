@@ -70,4 +70,18 @@ mod tests {
         let elapsed = watch.elapsed().unwrap();
         assert!(elapsed >= Some(Duration::from_millis(2)), "{elapsed:?}");
     }
+
+    /// On the simulated driver or a real GPU, whichever the tests run on.
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn a_device_s_time_is_known_once_its_work_has_finished() {
+        let Ok(device) = Device::new_cuda_with_stream(0) else {
+            return;
+        };
+        let mut watch = Stopwatch::start(&device).unwrap();
+        assert_eq!(watch.elapsed().unwrap(), None);
+        watch.stop().unwrap();
+        device.synchronize().unwrap();
+        assert!(watch.elapsed().unwrap().is_some());
+    }
 }

@@ -83,7 +83,7 @@ fn every_launch(ordinal: usize, job: fn(&Device) -> Job) -> (u64, u64) {
     (launches, Points::chosen().of(launches).count() as u64)
 }
 
-/// What the ladder finds after an exhaustion: the device is lost, and the exhaustion no longer matters.
+/// Recovering from an exhaustion finds the device lost: the fault counts, not the exhaustion.
 #[test]
 fn a_fault_that_surfaces_while_cleaning_up_is_not_retried() {
     let Some((gpu, simulator)) = simulated(1) else {
@@ -104,7 +104,7 @@ fn a_fault_that_surfaces_while_cleaning_up_is_not_retried() {
     assert_eq!(calls, 1);
 }
 
-/// An error that a drop left behind, from whatever thread, is no answer to the next question.
+/// An error that a drop has stored is not returned by an unrelated later call.
 #[test]
 fn an_error_from_a_drop_is_drained() {
     let Some((gpu, _)) = simulated(1) else {
@@ -119,7 +119,7 @@ fn an_error_from_a_drop_is_drained() {
     let mut trainer = job.trainer(Some(&memory), Halves(SAMPLES));
     let store = |code| context.record_err(Err::<(), _>(DriverError(code)));
 
-    // Before a retry it is taken out; without one it comes up at an unrelated call, which is candle's way.
+    // It is taken out before a retry; otherwise candle returns it from an unrelated call.
     let mut is_first = true;
     let (x, y) = (&job.x, &job.y);
     let report = trainer
@@ -145,7 +145,7 @@ fn an_error_from_a_drop_is_drained() {
     assert!(matches!(error, Error::DeviceFault(_)), "{error}");
 }
 
-/// candle's own synchronize has only text left; that is recognised too.
+/// candle's own synchronize keeps only the text; that is recognized too.
 #[test]
 fn candle_s_synchronize_reports_a_fault_as_text() {
     let Some((gpu, simulator)) = simulated(1) else {

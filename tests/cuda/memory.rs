@@ -101,7 +101,7 @@ fn a_second_opening_shares_or_is_refused() {
     );
     assert_eq!(memory.limit(), Some(256 * MIB));
 
-    // Free to be opened otherwise once nobody has it open.
+    // With other settings once all handles are dropped.
     drop(memory);
     let memory = open().growth(Growth::ReturnAtSync).open().unwrap();
     assert_eq!(memory.limit(), None);

@@ -130,7 +130,7 @@ fn the_device_is_full_of_our_own() {
     ballast.memory.trim().unwrap();
     let _held = bytes(&ballast.memory, 600 * MIB).unwrap();
     let report = ballast.step();
-    // A size that has gone well fails for want of room: no second attempt as it was.
+    // A proven size fails for lack of room: it is not tried again as it was.
     assert_eq!(
         retries(&report)[0],
         (64, 32, Cause::DeviceFull),
@@ -164,7 +164,7 @@ fn a_limit_that_is_lowered_and_raised_again() {
     assert!(grown, "it grows back");
 }
 
-/// candle's device on a stream of its own keeps track of uses, so a tensor's drop binds the context wherever it happens.
+/// candle's device on a stream of its own tracks uses, so a tensor's drop binds the context on any thread.
 #[test]
 fn tensors_dropped_on_foreign_threads_do_not_leak() {
     let Some((gpu, simulator)) = simulated(4) else {
@@ -182,7 +182,7 @@ fn tensors_dropped_on_foreign_threads_do_not_leak() {
     assert_eq!(simulator.counters().refused_frees, before.refused_frees);
     assert_eq!(simulator.counters().live_bytes, before.live_bytes);
 
-    // What this crate spares its users: a device as candle makes it by default.
+    // A device as candle creates it by default does leak.
     let plain = Device::new_cuda(gpu.ordinal).unwrap();
     simulator.reset_counters();
     drop(memory);
@@ -195,7 +195,7 @@ fn tensors_dropped_on_foreign_threads_do_not_leak() {
     );
 }
 
-/// The limit was lowered in the middle of a step: what its tensors held then comes back to new ones when they go.
+/// After the limit was lowered, memory that old tensors free becomes room for new ones.
 #[test]
 fn what_an_old_pool_gives_up_can_be_used_again() {
     let Some((gpu, _)) = fresh(4, 1024 * MIB) else {
@@ -210,14 +210,14 @@ fn what_an_old_pool_gives_up_can_be_used_again() {
     ballast.memory.set_limit(600 * MIB).unwrap();
     assert!(ballast.step().sizes.len() > 1, "100 MiB are left");
     drop(held);
-    // Its last use has to be over before anybody else may have its place.
+    // Its last use must have finished before the memory can be reused.
     ballast.memory.device().synchronize().unwrap();
     let grown = (0..30).any(|_| ballast.step().sizes == [64]);
-    assert!(grown, "600 MiB are allowed, and nobody else holds any");
+    assert!(grown, "600 MiB are allowed, and nothing else holds any");
     assert!(ballast.memory.stats().reserved.unwrap() <= 600 * MIB);
 }
 
-/// What was taken so that nobody else can have it stays taken when a step runs out of memory.
+/// A preallocated pool keeps its memory when a step runs out of memory.
 #[test]
 fn a_preallocated_pool_keeps_what_it_took() {
     let Some((gpu, simulator)) = fresh(4, 1024 * MIB) else {

@@ -8,12 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::batch::{
-    BatchPolicy, BatchProcessor, Completed, Failed, Halving, Plan, Reason,
-};
+use candle_headroom::batch::{BatchPolicy, BatchProcessor, Completed, Failed, Halving, Plan, Reason};
 use candle_headroom::error::Phase;
 use candle_headroom::incident::{IncidentLog, Incidents};
-use candle_headroom::testing::{self, Faults};
+use candle_headroom::testing::{Faults, self};
 use candle_headroom::{AdaptiveTrainer, ByteSize, Error, Monitor, Predictive, Sgd};
 
 fn file(name: &str) -> PathBuf {

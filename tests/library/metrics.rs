@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use candle_headroom::Monitor;
 use candle_headroom::monitor::MetricsSink;
+use candle_headroom::Monitor;
 
 use crate::nvml;
 use metrics::{

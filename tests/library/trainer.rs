@@ -1,9 +1,9 @@
 //! `AdaptiveTrainer`: how it behaves under pressure, and what it refuses.
 
 use candle_core::{DType, Device, Var};
-use candle_headroom::AdaptiveTrainer;
 use candle_headroom::error::Phase;
 use candle_headroom::testing::Faults;
+use candle_headroom::AdaptiveTrainer;
 use candle_nn::{Optimizer, SGD};
 
 use crate::support::Mlp;

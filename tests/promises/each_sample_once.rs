@@ -6,9 +6,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::batch::Halving;
 use candle_headroom::error::{Phase, WindowLost};
 use candle_headroom::testing::{Faults, illegal_address, out_of_memory};
-use candle_headroom::{
-    AccumulatingTrainer, AdaptiveTrainer, Error, Foreign, GradientAccumulator, process_batches,
-};
+use candle_headroom::{AccumulatingTrainer, AdaptiveTrainer, Error, Foreign, GradientAccumulator, process_batches};
 use candle_nn::{AdamW, Optimizer, SGD};
 use proptest::prelude::*;
 

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use candle_core::Device;
 
-use super::Growth;
+use super::growth::Growth;
 use crate::error::{MemoryError, Result};
 use crate::memory::{DeviceMemory, Limit};
 

@@ -14,11 +14,11 @@ use crate::error::{
     Cause, MemoryError, MemoryReading, Neighbour, Resource, ResourceExhausted, Result,
 };
 use crate::memory::backing::Backing;
-use crate::memory::limit::Room;
-use crate::memory::scope::Scopes;
+use crate::memory::cuda::growth::Growth;
+use crate::memory::limit::{DEVICE_AUTO_FRACTION, Limit, Room};
+use crate::memory::peaks::Scopes;
 use crate::memory::stats::{Enforcement, MemoryStats};
 use crate::memory::turn::Turns;
-use crate::memory::{DEVICE_AUTO_FRACTION, Growth, Limit};
 use crate::nvml;
 
 /// The time limit for NVML to list processes, which usually takes a few hundredths of a second.
@@ -221,6 +221,8 @@ impl Backing for CudaMemory {
     }
 
     fn trim(&self) -> Result<()> {
+        // Memory that is still used cannot be returned.
+        synchronize(&self.device)?;
         self.state.lock().pools.trim().map_err(driver_error)
     }
 

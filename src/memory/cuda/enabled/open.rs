@@ -15,7 +15,9 @@ use super::pool::Pool;
 use super::pools::{Pools, STEP};
 use super::recovery::driver_error;
 use crate::error::{Error, MemoryError, Result};
-use crate::memory::{DeviceMemory, Growth, Limit};
+use crate::memory::cuda::growth::Growth;
+use crate::memory::device::DeviceMemory;
+use crate::memory::limit::Limit;
 
 /// The open memory of this process, by device.
 static OPEN: Mutex<BTreeMap<usize, Weak<CudaMemory>>> = Mutex::new(BTreeMap::new());

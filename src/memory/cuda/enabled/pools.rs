@@ -9,7 +9,7 @@ use super::driver;
 use super::pool::Pool;
 use super::recovery::driver_error;
 use crate::error::{MemoryError, Result};
-use crate::memory::Growth;
+use crate::memory::cuda::growth::Growth;
 
 /// The granularity at which GPUs map memory. Drivers round `maxSize` up; whole steps stay within the limit.
 pub(super) const STEP: u64 = 2 << 20;

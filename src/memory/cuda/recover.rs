@@ -1,0 +1,50 @@
+use candle_core::Device;
+
+use super::implementation;
+use crate::error::{Error, Result};
+
+/// Waits for the work queued on the device, and returns an asynchronous fault as [`Error::DeviceFault`].
+pub(crate) fn synchronize(device: &Device) -> Result<()> {
+    implementation::synchronize(device)
+}
+
+/// Makes a device ready for another attempt after memory ran out: what the trainers do between a failed attempt and the next.
+///
+/// Drop the failed work first. On a GPU this waits for the queued work, discards errors that earlier drops have stored in the context, and
+/// returns the pool's unused memory to the device, where free pieces are merged. On the CPU it does nothing.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom::{Error, ErrorExt, memory};
+///
+/// let device = Device::Cpu;
+/// let mut rows = 1024;
+/// let tensor = loop {
+///     match Tensor::zeros((rows, 256), DType::F32, &device) {
+///         Err(error) if error.resource_exhausted().is_some() && rows > 1 => {
+///             memory::recover(&device)?;
+///             rows /= 2;
+///         }
+///         result => break result?,
+///     }
+/// };
+/// assert_eq!(tensor.dims(), [1024, 256]);
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::DeviceFault`] if the device is lost, so that no retry can succeed; any other error of the driver.
+pub fn recover(device: &Device) -> Result<()> {
+    implementation::recover(device)
+}
+
+/// The device fault behind an error, if there is one: a library that meets a lost device reports only that it failed. The driver knows.
+pub(crate) fn unmask(error: Error, device: &Device) -> Error {
+    if !error.may_hide_fault() {
+        return error;
+    }
+    match synchronize(device) {
+        Err(fault @ Error::DeviceFault(_)) => fault,
+        _ => error,
+    }
+}
