@@ -2,8 +2,8 @@
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::{
-    AdamW, AdaptiveTrainer, BatchPolicy, Commit, DeviceMemory, LossScale, MicroBatch, ParamsAdamW,
-    ParamsSgd, Sgd, StepReport,
+    AdamW, AdaptiveTrainer, BatchPolicy, Commit, DeviceMemory, Foreign, LossScale, MicroBatch,
+    ParamsAdamW, ParamsSgd, Sgd, StepReport,
 };
 use candle_nn::{Optimizer, SGD, VarBuilder, VarMap};
 
@@ -139,7 +139,7 @@ impl Job {
 
     /// With all that an update can have to do besides.
     pub fn adjusting(&self) -> AdamW {
-        let builder = AdamW::builder(Self::params()).group(self.trained.clone());
+        let builder = AdamW::builder(self.trained.clone()).params(Self::params());
         let builder = builder.clip_norm(1.).loss_scale(LossScale::dynamic());
         builder.moments(DType::BF16).build().unwrap()
     }
@@ -154,14 +154,16 @@ impl Job {
     }
 
     /// candle's, which an error leaves half-way.
-    pub fn foreign(&self) -> candle_nn::AdamW {
-        candle_nn::AdamW::new(self.trained.clone(), Self::params()).unwrap()
+    pub fn foreign(&self) -> Foreign<candle_nn::AdamW> {
+        let adamw = candle_nn::AdamW::new(self.trained.clone(), Self::params()).unwrap();
+        Foreign::new(adamw, self.trained.clone())
     }
 
     /// Plain gradient descent, to compare devices by: AdamW makes as much of a gradient that is nothing but rounding, as that of a
     /// bias in front of a BatchNorm, as of any other.
-    pub fn descent(&self) -> SGD {
-        SGD::new(self.trained.clone(), 0.1).unwrap()
+    pub fn descent(&self) -> Foreign<SGD> {
+        let sgd = SGD::new(self.trained.clone(), 0.1).unwrap();
+        Foreign::new(sgd, self.trained.clone())
     }
 
     pub fn step<O: Commit>(
