@@ -13,7 +13,7 @@ const SAMPLE: u64 = 8 * MIB;
 struct Ballast {
     memory: DeviceMemory,
     x: Tensor,
-    trainer: AdaptiveTrainer<SGD>,
+    trainer: AdaptiveTrainer<candle_headroom::Foreign<SGD>>,
     var: Var,
 }
 
@@ -22,6 +22,7 @@ impl Ballast {
         let device = memory.device();
         let var = Var::ones(4, DType::F32, device).unwrap();
         let optimizer = SGD::new(vec![var.clone()], 1e-3).unwrap();
+        let optimizer = candle_headroom::Foreign::new(optimizer, vec![var.clone()]);
         let trainer = AdaptiveTrainer::builder(vec![var.clone()], optimizer);
         let trainer = trainer
             .memory(&memory)
