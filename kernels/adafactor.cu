@@ -1,14 +1,14 @@
-// Adafactor: of a matrix's second moment it keeps the means of rows and columns. What they will be is computed beside them; the
-// last launch alone moves the parameters and what is kept.
+// Adafactor keeps the means of rows and columns of a matrix's second moment. The next means are computed beside the current ones; only
+// the last launch changes parameters and state.
 
 #include "decide.cuh"
 
 // The hyper-parameters, in the order of the rule's.
 enum { LEARNING_RATE, WEIGHT_DECAY, BETA2_DECAY, EPS1, EPS2, CLIP_THRESHOLD };
-// `SIZE` is what a step is multiplied by; until it is known, `RATE`.
+// `SIZE` is the factor on a step; `RATE` is a part of it.
 enum { ADD, RATE, KEEP, SIZE };
 
-// What one block does, besides the chunks.
+// The work of one block.
 struct Task {
     uint32_t parameter;
     uint32_t kind;
@@ -30,7 +30,7 @@ struct Step {
 template <typename C> struct Epsilon;
 template <> struct Epsilon<float> {
     static constexpr double value = 1.1920928955078125e-7;
-    // The smallest that has all its digits.
+    // The smallest positive normal number.
     static constexpr double smallest = 1.1754943508222875e-38;
 };
 template <> struct Epsilon<double> {
@@ -38,7 +38,7 @@ template <> struct Epsilon<double> {
     static constexpr double smallest = 2.2250738585072014e-308;
 };
 
-// The smallest root of the second moment.
+// The smallest square root of the second moment.
 template <typename C> static __device__ double smallest_root(const double *hyper) {
     return hyper[EPS1] > 0 ? hyper[EPS1] : Epsilon<C>::value;
 }
@@ -47,7 +47,7 @@ template <typename C> static __device__ C blend(C old, double added, double add)
     return (C)((double)old + add * (added - (double)old));
 }
 
-// A parameter with all that its step is computed from.
+// A parameter, with everything that its step is computed from.
 template <typename C> struct Factors {
     const Slot &slot;
     const Coefficients &coefficients;
@@ -60,7 +60,7 @@ template <typename C> struct Factors {
         floor = (C)fmax(eps1 * eps1, Epsilon<C>::smallest);
     }
 
-    // The second moment of an element of a parameter that is no matrix, with its gradient in it.
+    // The next second moment of an element, for a parameter that is not a matrix.
     __device__ C moment(uint64_t index) const {
         const double g = gradient.adjusted(index);
         return blend(((const C *)slot.state[0])[index], g * g, coefficients.values[ADD]);
@@ -162,7 +162,7 @@ template <typename C> static __device__ void move_chunk(const Arguments &all, co
         values.put(i, keep * values.at<C>(i) - size * step);
     }
     if (slot.rows > 0) {
-        // The parameter's blocks share this.
+        // All blocks of the parameter share this work.
         const uint64_t stride = (slot.len + CHUNK - 1) / CHUNK * THREADS;
         const uint64_t lens[2] = {slot.matrices * slot.rows, slot.matrices * slot.columns};
         for (uint32_t which = 0; which < 2; which++) {
@@ -175,7 +175,7 @@ template <typename C> static __device__ void move_chunk(const Arguments &all, co
 
 extern "C" __global__ void decide_adafactor(const Arguments all) { decide<Step>(all); }
 
-// Sums over each parameter, and what the means of its gradient's rows and columns will be.
+// Sums over each parameter, and the next means of its gradient's rows and columns.
 extern "C" __global__ void gather_adafactor(const Arguments all, const Task *tasks) {
     const Task task = tasks[blockIdx.x];
     if (all.coefficients[task.parameter].moves) {
@@ -190,7 +190,7 @@ extern "C" __global__ void settle_adafactor(const Arguments all, const Task *tas
     }
 }
 
-// How large each step is, relative to its parameter.
+// The size of each step, relative to its parameter.
 extern "C" __global__ void size_adafactor(const Arguments all) {
     const uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i < all.parameters && all.coefficients[i].moves) {
@@ -211,7 +211,7 @@ extern "C" __global__ void measure_adafactor(const Arguments all) {
     }
 }
 
-// Scales steps down that are too large.
+// Scales down steps that are too large.
 extern "C" __global__ void limit_adafactor(const Arguments all) {
     const uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i < all.parameters && all.coefficients[i].moves) {

@@ -23,7 +23,7 @@ template <typename C> struct Adam {
     __device__ Adam(const double *hyper, const double *values)
         : beta1((C)hyper[BETA1]), beta2((C)hyper[BETA2]), eps((C)hyper[EPS]), size((C)values[SIZE]), unbias((C)values[UNBIAS]),
           keep((C)values[KEEP]), penalty((C)values[PENALTY]),
-          // Taken in f64: in f32, 1 - 0.999 is off by 5 in 100,000.
+          // In f64, because 1 - 0.999 in f32 is off by 5 in 100,000.
           add1((C)(1 - hyper[BETA1])), add2((C)(1 - hyper[BETA2])) {}
 
     __device__ __forceinline__ void update(C &p, C g, C &m, C &v) const {

@@ -1,4 +1,4 @@
-// How a strided tensor lies in memory, in elements, as src/optim/axes.rs works it out.
+// The layout of a strided tensor, in elements; src/optim/axes.rs computes it.
 
 #pragma once
 
@@ -6,7 +6,7 @@
 
 #define MAX_RANK 8
 
-// Passed by value, so that a launch allocates nothing; rank 0 where the elements lie in order.
+// Passed by value, so that a launch allocates nothing. Rank 0 means contiguous.
 struct Axes {
     uint64_t rank;
     uint64_t sizes[MAX_RANK];

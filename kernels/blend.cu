@@ -11,7 +11,7 @@ static __device__ void blend(size_t len, T *into, const S *from, T keep, T add, 
     const size_t step = (size_t)gridDim.x * blockDim.x;
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < len; i += step) {
         const T added = add * (T)from[place(i, axes.rank, axes.sizes, axes.strides)];
-        // Not 0 * old: what a buffer holds from the window before may be infinite or not a number.
+        // Not 0 * old: the old values may be infinite or NaN.
         into[i] = keep == (T)0 ? added : keep * into[i] + added;
     }
 }

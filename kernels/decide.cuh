@@ -1,5 +1,5 @@
-// Whether a step is made, and what all parameters' rules need to know of it: from what is current to what is next. One block of
-// `THREADS`; nothing that is kept is changed.
+// Decides whether a step is applied, and computes the next counters and the numbers of the rule for all parameters. One block of
+// `THREADS`; it changes nothing that is current.
 
 #pragma once
 
@@ -18,13 +18,13 @@ static __device__ double power(double base, uint64_t exponent) {
     return result;
 }
 
-// Whether an f32 takes it, and not as zero or with fewer digits: beyond, it could not be multiplied with a loss.
+// Whether it is a normal number in f32: a loss is multiplied in f32.
 static __device__ bool fits(double scale) {
     const uint32_t exponent = __float_as_uint((float)scale) >> 23 & 0xff;
     return exponent != 0 && exponent != 0xff;
 }
 
-// Counts a step; the rule is that of `Counters::count` on the host.
+// Counts a step, as `Counters::count` on the host.
 static __device__ void count(const Header &header, double squares, const Control &old, Control &next) {
     Control now = old;
     const double unscale = 1 / old.scale;
@@ -52,7 +52,7 @@ static __device__ void count(const Header &header, double squares, const Control
     now.has_norm = 1;
     if (is_finite) {
         now.steps += 1;
-        // As PyTorch's `clip_grad_norm_`, down to the millionth that guards against a norm of 0.
+        // As in PyTorch's `clip_grad_norm_`, with the 1e-6 that guards against a norm of 0.
         const double clip = header.flags & CLIPS_NORM ? header.clip_norm / (norm + 1e-6) : 1.;
         now.factor = unscale * fmin(clip, 1.);
     } else {
@@ -62,7 +62,7 @@ static __device__ void count(const Header &header, double squares, const Control
     next = now;
 }
 
-// The sum over all parameters, in their order; in the first thread.
+// The sum over all parameters, in their order; the first thread gets it.
 static __device__ double survey_total(const Arguments &all) {
     __shared__ double sums[THREADS];
     double total = 0;
@@ -85,7 +85,7 @@ static __device__ double survey_total(const Arguments &all) {
     return total;
 }
 
-// `Rule::coefficients` says what a rule needs to know.
+// `Rule::coefficients` computes the numbers of a rule.
 template <typename Rule> static __device__ void decide(const Arguments &all) {
     const Header &header = all.header();
     const double squares = header.flags & SURVEYS ? survey_total(all) : 0;
@@ -109,7 +109,7 @@ template <typename Rule> static __device__ void decide(const Arguments &all) {
     }
 }
 
-// What is next becomes current: by one block of the launch that moves the parameters, none of which reads what is current.
+// Makes the next counters and counts current. One block of the last launch does it, since none of its blocks reads current ones.
 static __device__ void advance(const Arguments &all) {
     if (threadIdx.x == 0) {
         *all.current = *all.next;

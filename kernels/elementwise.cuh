@@ -1,14 +1,14 @@
-// The one pass of a rule that looks at each element by itself.
+// The one pass of a rule that treats each element by itself.
 
 #pragma once
 
 #include "decide.cuh"
 
-// Blocks that share a chunk, so that small models fill a GPU, too.
+// Blocks per chunk, so that small models fill a GPU too.
 #define PARTS 4
 #define AT_ONCE 4
 
-// A good mix of 32 bits: the multipliers and shifts of Wellons' `lowbias32` (2018).
+// A hash of 32 bits, with the multipliers and shifts of Wellons' `lowbias32` (2018).
 static __device__ __forceinline__ uint32_t noise(uint32_t index, uint32_t seed) {
     uint32_t x = index * 0x9e3779b9u ^ seed;
     x = (x ^ x >> 16) * 0x7feb352du;
@@ -16,7 +16,7 @@ static __device__ __forceinline__ uint32_t noise(uint32_t index, uint32_t seed) 
     return x ^ x >> 16;
 }
 
-// bf16, up or down at random in proportion; the noise depends on step and place alone.
+// Stochastic rounding to bf16. The noise depends on step and element alone.
 static __device__ __forceinline__ __nv_bfloat16 round_at_random(float value, uint32_t place, uint32_t seed) {
     if (!isfinite(value)) {
         return __float2bfloat16_rn(value);
@@ -29,7 +29,7 @@ struct alignas(8) Halves {
     uint16_t bits[AT_ONCE];
 };
 
-// `COUNT` elements: 1, or `AT_ONCE` by one access, where they are aligned.
+// Loads `COUNT` elements: 1, or `AT_ONCE` aligned ones by one access.
 template <typename C, uint32_t COUNT>
 static __device__ __forceinline__ void load_some(const void *from, uint32_t type, uint64_t at, C (&into)[COUNT]) {
     if constexpr (COUNT == 1) {
@@ -145,7 +145,7 @@ static __device__ __forceinline__ void move_part(const Arguments &all, uint32_t 
     move_range<C, 1>(rule, gradient, values, slot, seed, whole, end);
 }
 
-// Moves all parameters; the last launch of a step.
+// Updates all parameters: the last launch of a step.
 template <template <typename> class Rule> static __device__ void move_all(const Arguments &all) {
     if (blockIdx.x == 0 && blockIdx.y == 0) {
         advance(all);

@@ -1,5 +1,5 @@
-// What the kernels of the fused optimizers share: the tables that the host makes (src/optim/cuda/enabled), and how numbers are
-// read and written. The order of operations is that of the CPU's passes, so that both give the same bits.
+// Shared by the kernels of the fused optimizers: the tables that the host makes (src/optim/cuda/enabled), and reading and writing of
+// numbers. Operations have the order of the CPU's passes, so that both give the same bits.
 
 #pragma once
 
@@ -12,19 +12,19 @@
 
 #define HYPER_PARAMETERS 8
 #define THREADS 256
-// How many elements one partial sum is of: as on the CPU, so that sums have the same order.
+// Elements per partial sum: as on the CPU, so that sums have the same order.
 #define CHUNK (16 * 1024)
 
 enum Type : uint32_t { F32 = 0, F64 = 1, F16 = 2, BF16 = 3 };
 
 enum Flag : uint64_t { SURVEYS = 1, CLIPS_NORM = 2, HAS_LOSS_SCALE = 4 };
 
-// What is the same for all parameters in one step.
+// One step, for all parameters.
 struct Header {
     // In the order of the rule's `hyper_parameters`.
     double hyper[HYPER_PARAMETERS];
     double clip_norm;
-    // Of each gradient's elements; infinite without one.
+    // On the elements of gradients; infinite for none.
     double bound;
     double growth;
     double backoff;
@@ -35,14 +35,14 @@ struct Header {
 // One parameter in one step.
 struct Entry {
     void *parameter;
-    // Null where the parameter stays as it is.
+    // Null if the parameter does not change.
     const void *gradient;
     uint32_t gradient_type;
-    // Of the gradient; 0 where its elements lie in order.
+    // Of the gradient; 0 if it is contiguous.
     uint32_t rank;
     double learning_rate;
     double weight_decay;
-    // Where in the frame, in words, the sizes and then the strides of its axes lie.
+    // Offset in the frame, in words, of the sizes and then the strides of its axes.
     uint64_t axes;
 };
 
@@ -54,7 +54,7 @@ struct Slot {
     uint32_t type;
     uint32_t state_type;
     uint64_t first_chunk;
-    // For Adafactor: the matrices, or no rows; and what its state will be.
+    // For Adafactor: the number of matrices and their shape (no rows for a parameter that is not a matrix), and the next state.
     uint64_t matrices;
     uint64_t rows;
     uint64_t columns;
@@ -67,7 +67,7 @@ struct Chunk {
     uint32_t index;
 };
 
-// What is counted from step to step; see `Counters` on the host.
+// Counters of steps; see `Counters` on the host.
 struct Control {
     uint64_t steps;
     uint64_t skipped;
@@ -75,34 +75,34 @@ struct Control {
     uint64_t has_norm;
     double scale;
     double norm;
-    // By what gradients are multiplied.
+    // Factor on gradients.
     double factor;
     uint64_t is_skipped;
 };
 
 #define COEFFICIENTS 6
 
-// What a rule needs to know of one parameter in one step.
+// Numbers of a rule for one parameter in one step.
 struct Coefficients {
     double values[COEFFICIENTS];
     uint32_t step;
     uint32_t moves;
 };
 
-// Where everything lies. Only the last kernel of a step writes parameters, state, masters and what is called current.
+// The addresses of everything. Only the last kernel of a step writes parameters, state, masters, counts, scale and `current`.
 struct Arguments {
     const uint64_t *frame;
     const Slot *slots;
     const Chunk *chunks;
     Control *current;
     Control *next;
-    // How often each parameter was moved.
+    // How often each parameter was updated.
     uint64_t *counts;
     uint64_t *next_counts;
     Coefficients *coefficients;
-    // For each chunk.
+    // One for each chunk.
     double *partials;
-    // By what a loss is multiplied.
+    // The loss scale.
     double *scale;
     uint64_t parameters;
 
@@ -142,7 +142,7 @@ template <typename C> static __device__ __forceinline__ void store(void *into, u
     }
 }
 
-// A gradient as it lies in memory, with what is done to each element on the way.
+// A gradient as it is in memory, and the adjustment of each element as it is read.
 template <typename C> struct Gradient {
     const void *values;
     uint32_t type;
@@ -157,7 +157,7 @@ template <typename C> struct Gradient {
 
     __device__ C at(uint64_t index) const { return load<C>(values, type, place(index, rank, axes, axes + MAX_RANK)); }
 
-    // Scaled (the loss scale taken out, the norm clipped), then clamped. What is not a number goes through.
+    // Scaled (by the inverse loss scale and the clipping of the norm), then clamped. NaN passes.
     __device__ C adjust(C value) const {
         value = value * factor;
         return value > bound ? bound : value < -bound ? -bound : value;
@@ -166,7 +166,8 @@ template <typename C> struct Gradient {
     __device__ C adjusted(uint64_t index) const { return adjust(at(index)); }
 };
 
-// A master holds as long as it rounds to what is stored. Otherwise somebody else has written to the parameter, and that holds.
+// A master weight is valid as long as it rounds to the stored parameter. Otherwise something else has written to the parameter, and the
+// written value is used.
 template <typename C> static __device__ __forceinline__ C refined(C master, C stored, uint32_t type) {
     const float value = (float)master;
     const float rounded = type == F16 ? __half2float(__float2half_rn(value)) : __bfloat162float(__float2bfloat16_rn(value));

@@ -13,7 +13,7 @@ struct Step {
     }
 };
 
-// 1 with this sign, 0 for 0, and not a number for what is none.
+// 1 or -1, 0 for 0, and NaN for NaN.
 template <typename C> static __device__ __forceinline__ C sign(C value) {
     return value > 0 ? (C)1 : value < 0 ? (C)-1 : value == 0 ? (C)0 : value;
 }

@@ -12,8 +12,8 @@
 
 static __device__ __forceinline__ double not_a_number() { return __longlong_as_double(0x7ff8000000000000ll); }
 
-// Of `len` elements from `start` on, at most a block, by eight neighbouring threads; all threads of a warp take part. Where it
-// `IS_WATCHFUL`, not a number if an element is not finite.
+// The sum over `len` elements from `start` on, at most a block, by eight neighbouring threads; all threads of a warp take part. With
+// `IS_WATCHFUL`, NaN if an element is not finite.
 template <bool IS_WATCHFUL, typename F>
 static __device__ double block_squares(uint64_t start, uint64_t len, F at) {
     const uint32_t lane = threadIdx.x % LANES;
@@ -45,7 +45,7 @@ static __device__ double block_squares(uint64_t start, uint64_t len, F at) {
     return total + rest;
 }
 
-// Of any range, by a warp; the same in all its threads.
+// The sum over any range, by a warp; all its threads get it.
 template <typename F> static __device__ double warp_squares(uint64_t start, uint64_t end, F at) {
     const uint32_t mine = threadIdx.x % 32 / LANES;
     double total = 0;
@@ -59,7 +59,7 @@ template <typename F> static __device__ double warp_squares(uint64_t start, uint
     return total;
 }
 
-// Of a chunk or less, by all threads of a block of `THREADS`; in the first thread.
+// The sum over at most a chunk, by all threads of a block of `THREADS`; the first thread gets it.
 template <bool IS_WATCHFUL, typename F>
 static __device__ double chunk_squares(uint64_t start, uint64_t end, F at) {
     __shared__ double sums[CHUNK / BLOCK];
@@ -83,7 +83,7 @@ static __device__ double chunk_squares(uint64_t start, uint64_t end, F at) {
     return total;
 }
 
-// The partial sums of one parameter, added up.
+// The sum of the partial sums of one parameter.
 static __device__ double total_of(const Slot &slot, const double *partials) {
     const uint64_t chunks = (slot.len + CHUNK - 1) / CHUNK;
     double total = 0;

@@ -1,5 +1,4 @@
-// Looks at all gradients before the first parameter moves: the sum of squares of each chunk, not a number where an element is
-// not finite.
+// Reads all gradients before the first parameter changes: the sum of squares of each chunk, NaN if an element is not finite.
 
 #include "sums.cuh"
 

@@ -1,10 +1,10 @@
 use candle_core::Layout;
 
-/// A tensor of more axes than this, after merging, has to be made contiguous first.
+/// The largest number of axes, after merging, that the kernels can read.
 pub const MAX_RANK: usize = 8;
 
-/// How a strided tensor lies in memory: its axes, without those of one element, and neighbours that are as one merged; none where its
-/// elements lie in order. Kernels read it as it is.
+/// The layout of a strided tensor for the kernels: its axes without those of one element, with neighbours merged where they are as one;
+/// no axes if it is contiguous.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Axes {
@@ -14,14 +14,14 @@ pub struct Axes {
 }
 
 impl Axes {
-    /// `Err` with their number where there are too many.
+    /// `Err` with the number of axes if there are too many.
     pub fn of(layout: &Layout) -> std::result::Result<Self, usize> {
         let mut axes = Self {
             rank: 0,
             sizes: [1; MAX_RANK],
             strides: [0; MAX_RANK],
         };
-        // The one that is being merged into.
+        // The axis that the next one may merge into.
         let mut last: Option<(usize, usize)> = None;
         let real = layout.dims().iter().zip(layout.stride());
         for (&size, &stride) in real.filter(|(size, _)| **size != 1) {

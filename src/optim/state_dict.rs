@@ -70,9 +70,9 @@ impl StateDict {
             (name.to_string(), info)
         });
         let infos = infos.collect();
-        let text = self.metadata.clone().into_iter().collect();
-        let mut header =
-            serde_json::to_vec(&Metadata::new(Some(text), infos)?).map_err(Error::wrap)?;
+        // safetensors writes an empty map without any tensor as JSON that it cannot read.
+        let text = (!self.metadata.is_empty()).then(|| self.metadata.clone().into_iter().collect());
+        let mut header = serde_json::to_vec(&Metadata::new(text, infos)?).map_err(Error::wrap)?;
         header.resize(header.len().next_multiple_of(8), b' ');
         to.write_all(&(header.len() as u64).to_le_bytes())?;
         to.write_all(&header)?;

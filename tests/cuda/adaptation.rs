@@ -17,7 +17,7 @@ const SAMPLE: u64 = MIB;
 struct Job {
     memory: DeviceMemory,
     x: Tensor,
-    trainer: AdaptiveTrainer<SGD>,
+    trainer: AdaptiveTrainer<candle_headroom::Foreign<SGD>>,
     var: Var,
 }
 
@@ -35,6 +35,7 @@ impl Job {
         let device = memory.device();
         let var = Var::ones(4, DType::F32, device).unwrap();
         let optimizer = SGD::new(vec![var.clone()], 1e-3).unwrap();
+        let optimizer = candle_headroom::Foreign::new(optimizer, vec![var.clone()]);
         let trainer = AdaptiveTrainer::builder(optimizer);
         Self {
             x: Tensor::ones((samples, 4), DType::F32, device).unwrap(),

@@ -254,6 +254,7 @@ fn a_limit_that_the_batch_does_not_fit() {
     let var = Var::ones(4, DType::F32, memory.device()).unwrap();
     let x = Tensor::ones((32, 4), DType::F32, memory.device()).unwrap();
     let optimizer = SGD::new(vec![var.clone()], 0.5).unwrap();
+    let optimizer = candle_headroom::Foreign::new(optimizer, vec![var.clone()]);
     let mut trainer = AdaptiveTrainer::builder(optimizer)
         .memory(&memory)
         .policy(Halves(32))

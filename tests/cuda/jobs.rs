@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::batch::BatchPolicy;
 use candle_headroom::optim::{Commit, LossScale, ParamsAdamW, ParamsSgd};
-use candle_headroom::{AdamW, AdaptiveTrainer, DeviceMemory, MicroBatch, Sgd, StepReport};
+use candle_headroom::{AdamW, AdaptiveTrainer, DeviceMemory, Foreign, MicroBatch, Sgd, StepReport};
 use candle_nn::{Optimizer, SGD, VarBuilder, VarMap};
 
 use crate::support::transformer::{Config, Transformer, VOCABULARY};
@@ -141,7 +141,7 @@ impl Job {
 
     /// With all that an update can have to do besides.
     pub fn adjusting(&self) -> AdamW {
-        let builder = AdamW::builder(Self::params()).group(self.trained.clone());
+        let builder = AdamW::builder(self.trained.clone()).params(Self::params());
         let builder = builder.clip_norm(1.).loss_scale(LossScale::dynamic());
         builder.moments(DType::BF16).build().unwrap()
     }
@@ -159,14 +159,16 @@ impl Job {
     }
 
     /// candle's, which an error leaves half-way.
-    pub fn foreign(&self) -> candle_nn::AdamW {
-        candle_nn::AdamW::new(self.trained.clone(), Self::params()).unwrap()
+    pub fn foreign(&self) -> Foreign<candle_nn::AdamW> {
+        let adamw = candle_nn::AdamW::new(self.trained.clone(), Self::params()).unwrap();
+        Foreign::new(adamw, self.trained.clone())
     }
 
     /// Plain gradient descent, to compare devices by: AdamW makes as much of a gradient that is nothing but rounding, as that of a
     /// bias in front of a BatchNorm, as of any other.
-    pub fn descent(&self) -> SGD {
-        SGD::new(self.trained.clone(), 0.1).unwrap()
+    pub fn descent(&self) -> Foreign<SGD> {
+        let sgd = SGD::new(self.trained.clone(), 0.1).unwrap();
+        Foreign::new(sgd, self.trained.clone())
     }
 
     pub fn step<O: Commit>(

@@ -16,7 +16,7 @@ const SAMPLE: u64 = 8 * MIB;
 struct Ballast {
     memory: DeviceMemory,
     x: Tensor,
-    trainer: AdaptiveTrainer<SGD>,
+    trainer: AdaptiveTrainer<candle_headroom::Foreign<SGD>>,
     var: Var,
 }
 
@@ -25,6 +25,7 @@ impl Ballast {
         let device = memory.device();
         let var = Var::ones(4, DType::F32, device).unwrap();
         let optimizer = SGD::new(vec![var.clone()], 1e-3).unwrap();
+        let optimizer = candle_headroom::Foreign::new(optimizer, vec![var.clone()]);
         let trainer = AdaptiveTrainer::builder(optimizer);
         let trainer = trainer
             .memory(&memory)

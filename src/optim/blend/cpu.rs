@@ -66,7 +66,7 @@ impl Blend {
     fn blend<D: WithDType>(&self, into: &mut [D], from: impl Iterator<Item = D>) {
         let (keep, add) = (D::from_f64(self.keep), D::from_f64(self.add));
         let pairs = into.iter_mut().zip(from);
-        // Not `0 · old + …`: what a buffer holds from the window before may be infinite or not a number.
+        // Not `0 · old + …`: the old values may be infinite or NaN.
         if self.keep == 0. && self.add == 1. {
             pairs.for_each(|(into, from)| *into = from);
         } else if self.keep == 0. {

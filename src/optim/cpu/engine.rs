@@ -138,7 +138,7 @@ impl Engine {
                 gradient.map_or(Ok(()), |gradient| work(state, parameter, gradient))
             })
         };
-        // The builder puts them first.
+        // `Parameters` puts large ones first.
         let large = (update.parameters).partition_point(|parameter| is_shared(parameter.len));
         let (large_parameters, parameters) = update.parameters.split_at(large);
         let (large_states, states) = self.states.split_at_mut(large);

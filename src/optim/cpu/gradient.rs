@@ -3,19 +3,19 @@ use candle_core::{CpuStorage, Layout};
 use super::real::Real;
 use super::values::Values;
 
-/// A gradient as it lies in memory, with what is done to each element on the way: scaled (the loss scale taken out, the norm
-/// clipped), then clamped.
+/// A gradient as it is in memory, and the adjustment of each element as it is read: scaled (by the inverse loss scale and the clipping of
+/// the norm), then clamped.
 #[derive(Debug, Clone, Copy)]
 pub struct Gradient<'a> {
     values: Values<'a>,
-    /// `None` where the values lie in order.
+    /// `None` if the values are contiguous.
     layout: Option<&'a Layout>,
     scale: f64,
     bound: f64,
 }
 
 impl<'a> Gradient<'a> {
-    /// `None` for a type that no gradient has; parameters are checked before.
+    /// `None` for a type that is not floating-point.
     pub fn new(
         storage: &'a CpuStorage,
         layout: &'a Layout,
@@ -35,7 +35,7 @@ impl<'a> Gradient<'a> {
         })
     }
 
-    /// From element `start` on, as a slice, where that needs no conversion.
+    /// The elements from `start` on as a slice, if they need no conversion.
     pub fn slice<C: Real>(&self, start: usize) -> Option<&'a [C]> {
         match self.layout {
             None => C::of(self.values.from(start)),
@@ -47,7 +47,7 @@ impl<'a> Gradient<'a> {
         let (scale, bound) = (C::from_f64(self.scale), C::from_f64(self.bound));
         move |value| {
             let value = value * scale;
-            // Not `clamp`, which panics where the bounds are not numbers. What is not a number goes through.
+            // `clamp` would panic for bounds that are NaN. A value that is NaN passes.
             if value > bound {
                 bound
             } else if value < -bound {
@@ -58,7 +58,7 @@ impl<'a> Gradient<'a> {
         }
     }
 
-    /// Elements from `start` on, as they are.
+    /// Reads elements from `start` on, unadjusted.
     pub fn load<C: Real>(&self, start: usize, into: &mut [C]) {
         match self.layout {
             None => C::load(self.values.from(start), into),
@@ -70,7 +70,7 @@ impl<'a> Gradient<'a> {
         }
     }
 
-    /// Elements from `start` on, scaled and clamped.
+    /// Reads elements from `start` on, scaled and clamped.
     pub fn load_adjusted<C: Real>(&self, start: usize, into: &mut [C]) {
         self.load(start, into);
         let adjust = self.adjust();
@@ -78,8 +78,8 @@ impl<'a> Gradient<'a> {
     }
 }
 
-/// Where a strided tensor's elements lie, in the order of its indices, from element `start` on. candle's own walk is private to
-/// it, and its gradients are almost always contiguous: `backward` adds each to a tensor of zeros.
+/// The offsets of a strided tensor's elements, in the order of its indices, from element `start` on. candle's own iterator is private.
+/// Its gradients are almost always contiguous, since `backward` adds each to a tensor of zeros.
 pub fn offsets(layout: &Layout, start: usize) -> impl Iterator<Item = usize> + '_ {
     let axes = layout.dims().iter().zip(layout.stride()).rev();
     (start..layout.shape().elem_count()).map(move |mut index| {

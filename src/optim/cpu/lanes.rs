@@ -5,20 +5,20 @@ use super::real::Real;
 use super::values::{Values, ValuesMut};
 use crate::optim::rule::Elementwise;
 
-/// What one pass over a parameter reads and writes: a stretch of the parameter with what belongs to it.
+/// A stretch of a parameter, with its gradient and state: what one pass reads and writes.
 #[derive(Debug)]
 pub struct Lanes<'a> {
-    /// Where in the parameter the stretch begins.
+    /// The stretch's first element in the parameter.
     pub start: usize,
     pub parameter: ValuesMut<'a>,
-    /// The parameter itself in f32, where the optimizer keeps it; then `parameter` is its rounded copy.
+    /// The master weights; `parameter` is then their rounded copy.
     pub master: Option<ValuesMut<'a>>,
     /// Of the whole parameter.
     pub gradient: Gradient<'a>,
     pub state: [Option<ValuesMut<'a>>; 2],
 }
 
-/// Numbers that are converted at a time: they fit into the first cache with all that goes with them.
+/// Elements that are converted at a time. They fit into the first cache with their gradient and state.
 pub const BLOCK: usize = 256;
 
 impl<'a> Lanes<'a> {
@@ -26,7 +26,7 @@ impl<'a> Lanes<'a> {
         self.parameter.len()
     }
 
-    /// Cuts off the first `count` elements, or all there are; `None` at the end.
+    /// Splits off the first `count` elements, or all if there are fewer; `None` at the end.
     pub fn take(&mut self, count: usize) -> Option<Self> {
         if self.len() == 0 {
             return None;
@@ -44,7 +44,7 @@ impl<'a> Lanes<'a> {
         })
     }
 
-    /// Moves the stretch by an elementwise rule; `seed` is for moments that are rounded at random.
+    /// Updates the stretch by an elementwise rule; `seed` is for the stochastic rounding of moments.
     pub fn update<R: Elementwise>(self, step: &R::Step, seed: u32) {
         match self.parameter.is_f64() {
             true => self.update_in::<R, f64>(step, seed),
@@ -86,12 +86,12 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// The parameter in full precision.
+    /// Reads the parameter in full precision.
     pub fn load_parameter<C: Real>(&self, into: &mut [C]) {
         self.load_parameter_at(0, into);
     }
 
-    /// The same from an element of this stretch on.
+    /// Reads the parameter in full precision from an element of this stretch on.
     pub fn load_parameter_at<C: Real>(&self, start: usize, into: &mut [C]) {
         let stored = self.parameter.as_ref().from(start);
         let Some(master) = &self.master else {
@@ -118,8 +118,8 @@ impl<'a> Lanes<'a> {
     }
 }
 
-/// Compiles the loop in `work` a second time for registers of 256 bits, and runs that where the machine has them. Without fused
-/// multiplication and addition, so that the results are the same to the bit.
+/// Compiles the loop in `work` a second time for AVX2, and runs that if the machine has it. FMA stays off, so that the results are
+/// bit-identical.
 #[inline(always)]
 fn wide(work: impl FnOnce()) {
     #[cfg(target_arch = "x86_64")]
@@ -129,14 +129,15 @@ fn wide(work: impl FnOnce()) {
             work();
         }
         if std::arch::is_x86_feature_detected!("avx2") {
-            // SAFETY: the machine has AVX2, which is all that the function asks for beyond the target's own features.
+            // SAFETY: the machine has AVX2, the only feature that the function enables.
             return unsafe { wide(work) };
         }
     }
     work();
 }
 
-/// A master holds as long as it rounds to what is stored. Otherwise somebody else has written to the parameter, and that holds.
+/// A master weight is valid as long as it rounds to the stored parameter. Otherwise something else has written to the parameter, and the
+/// written value is used.
 fn keep_written<C: Real, H: Copy + PartialEq + Into<f64>>(
     stored: &[H],
     masters: &mut [C],
@@ -153,8 +154,8 @@ fn own<C: Real>(values: Option<ValuesMut<'_>>) -> &mut [C] {
     values.and_then(C::of_mut).unwrap_or_default()
 }
 
-/// Rounds bf16 moments up or down at random, in proportion: a second moment moves by a thousandth of itself in a step, less than
-/// bf16 can tell apart, so rounded to the nearest it would stand still. The noise depends on step and place alone.
+/// Rounds bf16 moments stochastically: a step changes a second moment by a thousandth of itself, less than the resolution of bf16, so
+/// rounding to nearest would never change it. The noise depends on step and element alone.
 fn store_moment<C: Real>(from: &[C], into: ValuesMut<'_>, start: usize, seed: u32) {
     let ValuesMut::BF16(into) = into else {
         return C::store(from, into);
@@ -171,7 +172,7 @@ fn store_moment<C: Real>(from: &[C], into: ValuesMut<'_>, start: usize, seed: u3
     }
 }
 
-/// A good mix of 32 bits: the multipliers and shifts of Wellons' `lowbias32` (2018).
+/// A hash of 32 bits, with the multipliers and shifts of Wellons' `lowbias32` (2018).
 pub fn noise(index: u32, seed: u32) -> u32 {
     let mut x = index.wrapping_mul(0x9e37_79b9) ^ seed;
     x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);

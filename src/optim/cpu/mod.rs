@@ -1,5 +1,5 @@
-//! One pass over each parameter on the CPU, without a temporary and without an allocation: large ones shared out among candle's own
-//! threads, small ones among a team of this crate's.
+//! One pass over each parameter on the CPU, without a temporary or an allocation. candle's threads share each large parameter; this crate's
+//! team shares the small ones.
 
 mod engine;
 mod gradient;

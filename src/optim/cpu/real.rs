@@ -2,7 +2,7 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use super::values::{Values, ValuesMut};
 
-/// The types that are computed in: f64 for f64 parameters, f32 for all others.
+/// The types of the computation: f64 for f64 parameters, f32 for all others.
 pub trait Real:
     Copy
     + Default
@@ -16,21 +16,21 @@ pub trait Real:
     + Neg<Output = Self>
     + 'static
 {
-    /// The smallest that has all its digits.
+    /// The smallest positive normal number.
     const SMALLEST: f64;
 
     fn from_f64(value: f64) -> Self;
     fn to_f64(self) -> f64;
     fn sqrt(self) -> Self;
-    /// 1 with this sign, 0 for 0, and not a number for what is none.
+    /// ±1, 0 for 0, and NaN for NaN.
     fn sign(self) -> Self;
 
-    /// These values themselves, where they are of this type.
+    /// The values, if they are of this type.
     fn of(values: Values<'_>) -> Option<&[Self]>;
     fn of_mut(values: ValuesMut<'_>) -> Option<&mut [Self]>;
-    /// As many of the first values as `into` holds, converted.
+    /// Converts the first values into `into`, as many as it holds.
     fn load(from: Values<'_>, into: &mut [Self]);
-    /// Into the first values, rounded to the nearest.
+    /// Converts into the first values, rounded to nearest.
     fn store(from: &[Self], into: ValuesMut<'_>);
 }
 

@@ -8,21 +8,22 @@ use super::real::Real;
 use super::team;
 use super::values::take;
 
-/// From this many elements on a tensor is shared out among threads, and how many one takes at a time: as candle does it.
+/// Threads share tensors of this many elements and more, as in candle.
 pub const SHARED: usize = 64 * 1024;
+/// Elements that a thread takes at a time, as in candle.
 pub const CHUNK: usize = 16 * 1024;
 
-/// Who does the work.
+/// The threads that do the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
     Caller,
-    /// candle's own threads: they are awake between its operations, which others would not be. The work takes no locks of candle's.
+    /// candle's own threads, which stay awake between its operations. The work must not take candle's locks.
     Candle,
     Team,
 }
 
-/// Shares `units` units of work out. `next` cuts the next one off the rest, so that nothing is collected beforehand and nothing
-/// allocated. Whether no thread of the team has panicked: candle's hand it on.
+/// Distributes `units` units of work. `next` splits the next one off the rest, so that nothing is allocated. Returns false if a thread of
+/// the team has panicked; panics of candle's threads reach the caller.
 pub fn share<R: Send, U>(
     by: By,
     units: usize,
@@ -30,7 +31,7 @@ pub fn share<R: Send, U>(
     next: impl Fn(&mut R) -> Option<U> + Sync,
     work: impl Fn(U) + Sync,
 ) -> bool {
-    // The standard library's: parking_lot's allocates when a thread waits for the first time.
+    // parking_lot's mutex would allocate when a thread waits for the first time.
     let rest = Mutex::new(rest);
     let run = |count: usize| {
         for _ in 0..count {
@@ -51,7 +52,7 @@ pub fn share<R: Send, U>(
     true
 }
 
-/// The same over stretches of a slice, with where each begins.
+/// Distributes stretches of a slice, each with the index of its first element.
 pub fn in_stretches<T: Send>(
     slice: &mut [T],
     stretch: usize,
@@ -80,7 +81,7 @@ fn next_stretch<'a, T>(
     (at, head)
 }
 
-/// The sum of what `part` returns for each stretch of `0..len`, always added up in the same order.
+/// The sum of what `part` returns for each chunk of `0..len`, always added in the same order.
 pub fn sum(
     partials: &mut [f64],
     len: usize,
@@ -97,7 +98,7 @@ pub fn sum(
     partials.iter().sum()
 }
 
-/// A range in blocks that fit on the stack, each with where it begins.
+/// Splits a range into blocks that fit on the stack, and runs `work` with the start and the buffer of each.
 pub fn in_blocks<C: Real>(range: Range<usize>, mut work: impl FnMut(usize, &mut [C])) {
     let mut block = [C::default(); BLOCK];
     let mut start = range.start;
@@ -110,7 +111,7 @@ pub fn in_blocks<C: Real>(range: Range<usize>, mut work: impl FnMut(usize, &mut 
     }
 }
 
-/// In f64, along eight lanes, so that it can be vectorised.
+/// The sum of squares, in f64 along eight lanes, so that it can be vectorised.
 pub fn sum_of_squares<C: Real>(values: &[C]) -> f64 {
     let mut lanes = [0.; 8];
     let chunks = values.chunks_exact(lanes.len());

@@ -2,26 +2,26 @@ use super::lanes::Lanes;
 use super::share::{By, CHUNK, SHARED, share};
 use crate::optim::rule::Elementwise;
 
-/// A parameter that is about to move, with all that a rule needs for it.
+/// A parameter to update, with everything that a rule needs for it.
 #[derive(Debug)]
 pub struct Target<'a> {
     pub lanes: Lanes<'a>,
     pub dims: &'a [usize],
-    /// A number for each stretch of the parameter, for sums.
+    /// A number for each chunk of the parameter, for sums.
     pub partials: &'a mut [f64],
-    /// As many numbers as the rule asked for.
+    /// As many numbers as `Rule::scratch` asked for.
     pub scratch: &'a mut [f64],
-    /// Whether it is large enough to be shared out among threads.
+    /// Whether several threads share it.
     pub is_shared: bool,
 }
 
-/// Whether a parameter of this many elements is worth several threads by itself.
+/// Whether several threads share a parameter of this many elements.
 pub fn is_shared(len: usize) -> bool {
     len >= SHARED
 }
 
 impl Target<'_> {
-    /// Moves the parameter in one pass.
+    /// Updates the parameter in one pass.
     pub fn elementwise<R: Elementwise>(self, step: &R::Step, number: u64) {
         let seed = (number as u32).wrapping_mul(0x9e37_79b9);
         let Self {

@@ -1,7 +1,5 @@
-//! Threads of this crate's own, for work that waits for the locks of candle's tensors.
-//!
-//! candle's pool is not for that: its operations hold the locks of what they read and then wait for the pool, so whoever holds the
-//! pool and waits for such a lock waits for ever.
+//! Threads of this crate, for work that takes the locks of candle's tensors: on candle's pool or rayon's it could deadlock, because candle's
+//! operations hold such locks while they wait for those pools, and a rayon pool of its own would allocate in updates.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -9,7 +7,7 @@ use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 type Work<'a> = dyn Fn() + Sync + 'a;
 
 struct Team {
-    /// One piece of work at a time.
+    /// Held by the caller whose work runs.
     caller: Mutex<()>,
     task: Mutex<Task>,
     begun: Condvar,
@@ -17,10 +15,10 @@ struct Team {
 }
 
 struct Task {
-    /// Each piece of work has its own.
+    /// Counts pieces of work.
     number: u64,
     work: Option<Borrowed>,
-    /// Threads that have not come to its end.
+    /// Threads that have not finished it.
     running: usize,
     has_panicked: bool,
 }
@@ -28,7 +26,7 @@ struct Task {
 #[derive(Clone, Copy)]
 struct Borrowed(*const Work<'static>);
 
-// SAFETY: what it points to may be called from any thread, and lives until `together` has seen the last one come back.
+// SAFETY: the closure is `Sync`, and lives until the last thread has finished it, which `together` waits for.
 unsafe impl Send for Borrowed {}
 
 static TEAM: Team = Team {
@@ -43,7 +41,7 @@ static TEAM: Team = Team {
     ended: Condvar::new(),
 };
 
-/// How many threads there are besides the caller: as many as candle would take, or fewer if the system gives no more.
+/// The number of threads besides the caller: as many as candle uses, or fewer if the system refuses more.
 static THREADS: LazyLock<usize> = LazyLock::new(|| {
     let wanted = candle_core::utils::get_num_threads().saturating_sub(1);
     let spawned = (0..wanted).map_while(|index| {
@@ -53,16 +51,15 @@ static THREADS: LazyLock<usize> = LazyLock::new(|| {
     spawned.count()
 });
 
-/// Starts the threads, which allocates.
+/// Starts the threads. This allocates.
 pub fn prepare() {
     LazyLock::force(&THREADS);
 }
 
-/// Runs `work` on each thread of the team and on this one, and returns when all have come to its end; whether none of the others
-/// has panicked.
+/// Runs `work` on each thread of the team and on this one, and returns when all have finished: false if another thread has panicked.
 pub fn together(work: &Work<'_>) -> bool {
     let _alone = lock(&TEAM.caller);
-    // SAFETY: only the lifetime is dropped, and `Wait` does not let this function end before nobody has it any more.
+    // SAFETY: the transmute changes the lifetime only, and `Wait` ends after the last use.
     let borrowed =
         Borrowed(unsafe { std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work) });
     let mut task = lock(&TEAM.task);
@@ -78,7 +75,7 @@ pub fn together(work: &Work<'_>) -> bool {
     !lock(&TEAM.task).has_panicked
 }
 
-/// Waits for the others, even where the caller's own part panics.
+/// Waits for the other threads, even if the caller's own part panics.
 struct Wait;
 
 impl Drop for Wait {
@@ -91,7 +88,7 @@ impl Drop for Wait {
     }
 }
 
-/// What each thread of the team does, for ever.
+/// The loop of each thread of the team.
 fn serve() {
     let mut done = 0;
     loop {
@@ -103,7 +100,7 @@ fn serve() {
         let work = task.work;
         drop(task);
         let ran = work.map_or(Ok(()), |work| {
-            // SAFETY: `together` waits for this thread, which is counted in `running`, before what it points to ends.
+            // SAFETY: `running` counts this thread, and `together` waits for it before the closure ends.
             catch_unwind(AssertUnwindSafe(|| unsafe { (*work.0)() }))
         });
         let mut task = lock(&TEAM.task);
@@ -142,10 +139,10 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_told() {
+    fn a_panic_is_reported() {
         let caller = std::thread::current().id();
         let is_whole = together(&|| {
-            // Without the hook's message.
+            // `panic!` would print a message.
             if std::thread::current().id() != caller {
                 std::panic::resume_unwind(Box::new("on purpose"));
             }

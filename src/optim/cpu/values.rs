@@ -11,7 +11,7 @@ pub enum Values<'a> {
     BF16(&'a [bf16]),
 }
 
-/// The same, to be changed.
+/// Mutable numbers of one of these types.
 #[derive(Debug)]
 pub enum ValuesMut<'a> {
     F32(&'a mut [f32]),
@@ -20,7 +20,7 @@ pub enum ValuesMut<'a> {
     BF16(&'a mut [bf16]),
 }
 
-/// Does the same to whichever it is.
+/// Evaluates `$do` for values of any type.
 macro_rules! each {
     ($type:ident, $values:expr, $inner:ident => $do:expr) => {
         match $values {
@@ -32,7 +32,19 @@ macro_rules! each {
     };
 }
 
-/// The numbers of a storage, if it has floating-point ones.
+/// Maps values of any type to others of the same type.
+macro_rules! map {
+    ($from:ident => $to:ident, $values:expr, $inner:ident => $do:expr) => {
+        match $values {
+            $from::F32($inner) => $to::F32($do),
+            $from::F64($inner) => $to::F64($do),
+            $from::F16($inner) => $to::F16($do),
+            $from::BF16($inner) => $to::BF16($do),
+        }
+    };
+}
+
+/// The numbers of a storage, or its type if that is not floating-point.
 macro_rules! floats {
     ($storage:expr) => {
         match $storage {
@@ -54,14 +66,9 @@ impl<'a> Values<'a> {
         each!(Self, self, values => values.len())
     }
 
-    /// From `start` on; empty beyond the end.
+    /// The values from `start` on; empty beyond the end.
     pub fn from(self, start: usize) -> Self {
-        match self {
-            Self::F32(values) => Self::F32(values.get(start..).unwrap_or_default()),
-            Self::F64(values) => Self::F64(values.get(start..).unwrap_or_default()),
-            Self::F16(values) => Self::F16(values.get(start..).unwrap_or_default()),
-            Self::BF16(values) => Self::BF16(values.get(start..).unwrap_or_default()),
-        }
+        map!(Self => Self, self, values => values.get(start..).unwrap_or_default())
     }
 }
 
@@ -79,35 +86,20 @@ impl<'a> ValuesMut<'a> {
     }
 
     pub fn as_ref(&self) -> Values<'_> {
-        match self {
-            Self::F32(values) => Values::F32(values),
-            Self::F64(values) => Values::F64(values),
-            Self::F16(values) => Values::F16(values),
-            Self::BF16(values) => Values::BF16(values),
-        }
+        map!(Self => Values, self, values => values)
     }
 
     pub fn as_mut(&mut self) -> ValuesMut<'_> {
-        match self {
-            Self::F32(values) => ValuesMut::F32(values),
-            Self::F64(values) => ValuesMut::F64(values),
-            Self::F16(values) => ValuesMut::F16(values),
-            Self::BF16(values) => ValuesMut::BF16(values),
-        }
+        map!(Self => ValuesMut, self, values => values)
     }
 
-    /// Cuts the first `count` values off, or all there are.
+    /// Splits off the first `count` values, or all if there are fewer.
     pub fn take(&mut self, count: usize) -> Self {
-        match self {
-            Self::F32(values) => Self::F32(take(values, count)),
-            Self::F64(values) => Self::F64(take(values, count)),
-            Self::F16(values) => Self::F16(take(values, count)),
-            Self::BF16(values) => Self::BF16(take(values, count)),
-        }
+        map!(Self => Self, self, values => take(values, count))
     }
 }
 
-/// Cuts the first `count` elements off, or all there are.
+/// Splits off the first `count` elements, or all if there are fewer.
 pub fn take<'a, T>(slice: &mut &'a mut [T], count: usize) -> &'a mut [T] {
     let count = count.min(slice.len());
     let (head, tail) = std::mem::take(slice).split_at_mut(count);

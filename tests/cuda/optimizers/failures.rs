@@ -145,7 +145,7 @@ fn a_step_allocates_nothing_and_waits_for_nothing() {
         ];
         let mut launches = Vec::new();
         for commit in &mut commits {
-            // What a step is told is sent once, as long as it stays the same.
+            // The description of a step is sent only if it has changed.
             for copies in [1, 0] {
                 simulator.reset_counters();
                 commit();

@@ -49,7 +49,7 @@ fn check_groups<A: Rates>(params: A) {
         let twin_store = gradients(&twins, step);
         alone[0].commit(&twin_store).unwrap();
         alone[1].commit(&twin_store).unwrap();
-        // What stands still does not count for the norm.
+        // Frozen gradients do not count for the norm.
         let squares = vars[..2]
             .iter()
             .flat_map(|var| flat(store.get(var).unwrap()));
@@ -59,7 +59,7 @@ fn check_groups<A: Rates>(params: A) {
     }
     assert_eq!(bits(&vars), bits(&twins));
 
-    // Thawed, its first step is its first; and the second stands still from now on.
+    // A thawed parameter starts at step 1. The second group is frozen from now on.
     let frozen = optimizer.group(1).unwrap().frozen(true);
     optimizer.set_group(1, frozen).unwrap();
     optimizer.set_group(2, GroupOptions::default()).unwrap();
@@ -72,7 +72,7 @@ fn check_groups<A: Rates>(params: A) {
 }
 
 #[test]
-fn groups_have_rates_of_their_own_and_can_stand_still() {
+fn groups_have_their_own_rates_and_can_be_frozen() {
     for_each_algorithm!(|params| check_groups(params));
 }
 

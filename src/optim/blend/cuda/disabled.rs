@@ -2,7 +2,7 @@ use candle_core::{CudaStorage, Error, Layout, Result};
 
 use crate::optim::blend::{Blend, Scale};
 
-/// A program may turn on candle's CUDA backend by itself; then candle's own operations have to do.
+/// A program may enable candle's CUDA backend by itself; candle's own operations are used then.
 pub(in crate::optim::blend) const IS_BUILT: bool = false;
 
 pub(in crate::optim::blend) fn takes(_: &Layout) -> bool {

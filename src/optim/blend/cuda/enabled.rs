@@ -16,13 +16,13 @@ const KERNELS: &str = include_str!(concat!(env!("OUT_DIR"), "/blend.ptx"));
 const MODULE: &str = "candle-headroom-blend";
 
 const THREADS: u32 = 256;
-/// Each thread goes on by the whole grid's size, so a grid need not cover a tensor; this many blocks fill any GPU.
+/// Threads stride by the grid's size, so a grid need not cover a tensor. This many blocks fill any GPU.
 const MOST_BLOCKS: usize = 1 << 16;
 
-// SAFETY: it is plain integers, laid out as `Axes` in kernels/axes.cuh.
+// SAFETY: plain integers, laid out as `Axes` in kernels/axes.cuh.
 unsafe impl DeviceRepr for Axes {}
 
-/// Whether a source can be read as it lies.
+/// Whether the kernels can read a tensor of this layout.
 pub(in crate::optim::blend) fn takes(layout: &Layout) -> bool {
     Axes::of(layout).is_ok()
 }
@@ -101,7 +101,7 @@ fn launch_blend<T: DeviceRepr, S: DeviceRepr>(
     let len = range.len();
     let axes = Axes::of(from_layout).map_err(|_| out_of_bounds())?;
     let mut into = into.try_slice_mut(range).ok_or_else(out_of_bounds)?;
-    // candle's layouts lie within their storage, so the elements behind the offset are all there.
+    // candle's layouts stay within their storage.
     let from = from.try_slice(from_layout.start_offset()..);
     let from = from.ok_or_else(out_of_bounds)?;
     let function = device.get_or_load_custom_func(kernel, MODULE, KERNELS)?;
@@ -109,7 +109,7 @@ fn launch_blend<T: DeviceRepr, S: DeviceRepr>(
     launch.arg(&len).arg(&mut into).arg(&from);
     launch.arg(&keep).arg(&add).arg(&axes);
     // SAFETY: the arguments are those of `blend` in kernels/blend.cu for these types; `into` holds `len` elements, and `from`, of
-    // the same shape, as many at the places that `axes` names.
+    // the same shape, as many at the offsets that `axes` gives.
     unsafe { launch.launch(config(len)) }.w()?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The same on the device, by kernels of this crate's own.
+//! The operations on CUDA, by kernels of this crate.
 
 #[cfg(feature = "cuda")]
 mod enabled;
