@@ -1,4 +1,4 @@
-//! What a monitor's sink tells the crate `metrics`.
+//! Samples as gauges of the crate `metrics`.
 
 #[path = "support/nvml.rs"]
 mod nvml;
@@ -7,7 +7,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use candle_headroom::{MetricsSink, Monitor};
+use candle_headroom::Monitor;
+use candle_headroom::monitor::MetricsSink;
 use metrics::{
     Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
@@ -58,9 +59,9 @@ fn kept() -> &'static Kept {
 #[test]
 fn known_numbers_are_gauges_and_unknown_ones_are_not() {
     let kept = kept();
-    let monitor = Monitor::builder()
+    // SAFETY: there is no such file.
+    let monitor = unsafe { Monitor::builder().library("/no/library") }
         .interval(Duration::from_millis(5))
-        .library("/no/library")
         .sink(MetricsSink::new());
     let monitor = monitor.start().unwrap();
     let host = monitor.latest()[0];
@@ -76,13 +77,13 @@ fn known_numbers_are_gauges_and_unknown_ones_are_not() {
 }
 
 #[test]
-fn a_gpu_that_is_lost_is_down_and_shows_nothing_old() {
+fn a_lost_gpu_is_down_and_shows_no_old_values() {
     const GPU: u32 = 6;
     let kept = kept();
     let simulator = nvml::Simulator::load();
-    let monitor = Monitor::builder()
+    // SAFETY: the simulated NVML.
+    let monitor = unsafe { Monitor::builder().library(nvml::library()) }
         .interval(Duration::from_millis(5))
-        .library(nvml::library())
         .sink(MetricsSink::new())
         .start()
         .unwrap();
