@@ -44,7 +44,7 @@ for theme in light dark; do
 done
 style='header,#tiles,#detail,.columns,footer,#charts>:not(:nth-child(-n+2),:last-child){display:none!important} body{padding:12px 12px 0!important}'
 sed "s|</style>|$style</style>|" "$page" >"$profile/picture.html"
-width=880 height=${PICTURE_HEIGHT:-676}
+width=880 height=${PICTURE_HEIGHT:-716}
 for theme in light dark; do
     look --force-device-scale-factor=2 --screenshot="$out/timeline-$theme.png" "file://$profile/picture.html#$theme" >/dev/null
     echo "$out/timeline-$theme.png"

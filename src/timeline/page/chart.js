@@ -139,14 +139,16 @@ function drawPanel(panel, isLast) {
 
 // The user's own notes: a line through each chart, with the text above the first one where there is room.
 function drawNotes(root, plot, x, row, up, bottom, right) {
+  const shown = data.notes.filter(note => note.at >= view[0] && note.at <= view[1]);
   let free = 0;
-  for (const { at, text } of data.notes.filter(note => note.at >= view[0] && note.at <= view[1])) {
-    const place = x(at), length = text.length * 6.4, isLeft = place + length > right;
+  shown.forEach(({ at, text }, i) => {
+    const place = x(at), length = text.length * 7.6, next = shown[i + 1] ? x(shown[i + 1].at) : right;
     svg(plot, 'line', { class: 'note', x1: place, x2: place, y1: row === null ? up : row + 3, y2: bottom });
-    if (row === null || (isLeft ? place - length : place) < free) continue;
-    svg(root, 'text', { class: 'note', x: place, y: row, 'text-anchor': isLeft ? 'end' : 'start' }, text);
+    const isLeft = place + length > next && place - length > free;
+    if (row === null || place < free) return;
+    svg(root, 'text', { class: 'note', x: place + (isLeft ? -3 : 3), y: row, 'text-anchor': isLeft ? 'end' : 'start' }, text);
     free = place + (isLeft ? 0 : length) + 12;
-  }
+  });
 }
 
 // Marks that would cover each other become one that shows their number.
