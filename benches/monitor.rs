@@ -1,7 +1,7 @@
-//! What watching costs: the monitor's share of a core at 10 samples a second, and what it allocates.
+//! The cost of the monitor: its share of a core at 10 samples a second, and its allocations.
 //!
-//! `cargo bench --bench monitor [-- --quick]`. The GPU is the simulated NVML's, which answers at once, as drivers mostly do not: the time
-//! within a real driver is the driver's.
+//! `cargo bench --bench monitor [-- --quick]`. The GPU is simulated by an NVML that answers at once. A real driver takes longer; that
+//! time is not counted here.
 
 #[path = "../tests/support/nvml.rs"]
 mod nvml;
@@ -10,7 +10,7 @@ mod support;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use candle_headroom::monitor::{CsvSink, JsonLinesSink, MonitorBuilder, Threshold};
+use candle_headroom::monitor::{FileSink, MonitorBuilder, Threshold};
 use candle_headroom::Monitor;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use support::{figure, is_quick};
@@ -18,12 +18,12 @@ use support::{figure, is_quick};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
-/// Nanoseconds that this process's threads of these names have run.
+/// The CPU time in nanoseconds of this process's threads with these names.
 fn nanoseconds_of(names: &[&str]) -> u64 {
     let tasks = fs::read_dir("/proc/self/task").expect("Linux");
     let times = tasks.flatten().filter_map(|task| {
         let read = |file| fs::read_to_string(task.path().join(file)).ok();
-        // Linux keeps 15 letters of a name.
+        // Linux keeps 15 bytes of a name.
         let name = read("comm")?;
         let is_ours = names.iter().any(|ours| ours.starts_with(name.trim()));
         let time = read("schedstat")?;
@@ -32,8 +32,8 @@ fn nanoseconds_of(names: &[&str]) -> u64 {
     times.sum()
 }
 
-/// A monitor's nanoseconds and its allocations for each sample, over so many seconds: the median of the seconds for time, since
-/// others run on the machine too, and the mean for allocations.
+/// The monitor's CPU time in nanoseconds and its allocations, for each sample. Time is the median over the seconds, since other
+/// processes run on the machine; allocations are the mean.
 fn watch(monitor: &Monitor, seconds: u64) -> (f64, f64) {
     assert_eq!(monitor.sources().len(), 2, "{:?}", monitor.without_gpus());
     std::thread::sleep(Duration::from_millis(500));
@@ -56,7 +56,7 @@ fn watch(monitor: &Monitor, seconds: u64) -> (f64, f64) {
 }
 
 fn builder() -> MonitorBuilder {
-    // SAFETY: the simulated NVML is this project's own.
+    // SAFETY: the simulated NVML.
     let builder = unsafe { Monitor::builder().library(nvml::library()) };
     builder
         .interval(Duration::from_millis(100))
@@ -66,14 +66,14 @@ fn builder() -> MonitorBuilder {
 }
 
 fn main() -> candle_headroom::Result<()> {
-    // One GPU, as most have; before the library is loaded.
+    // One GPU, set before the library is loaded.
     // SAFETY: no other thread runs yet.
     unsafe { std::env::set_var("SIMULATED_CUDA_DEVICES", "1") };
     let seconds = if is_quick() { 10 } else { 60 };
     let folder = std::env::temp_dir().join(format!("monitor-bench-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a folder");
 
-    // What waking up costs on this machine, whatever is done then.
+    // The cost of waking up on this machine.
     let bare = std::thread::Builder::new().name("bare".to_owned());
     let bare = bare.spawn(|| {
         loop {
@@ -86,8 +86,8 @@ fn main() -> candle_headroom::Result<()> {
     let wakes = began.elapsed().as_secs_f64() * 10.;
     let bare = (nanoseconds_of(&["bare"]) - before) as f64 / wakes;
     let writing = builder()
-        .sink(CsvSink::open(folder.join("samples.csv"))?)
-        .sink(JsonLinesSink::open(folder.join("samples.jsonl"))?)
+        .sink(FileSink::csv(folder.join("samples.csv")).open()?)
+        .sink(FileSink::json_lines(folder.join("samples.jsonl")).open()?)
         .start()?;
     let (writing_busy, writing_allocations) = watch(&writing, seconds);
     drop(writing);

@@ -1,4 +1,4 @@
-//! What a record costs a step: the trainer with a timeline against the same trainer without.
+//! The cost of a timeline and an incident log: a trainer with both against the same trainer without.
 //!
 //! `cargo bench --bench timeline [-- --quick]`
 
@@ -16,7 +16,7 @@ static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
 
 const MICRO_BATCHES: usize = 4;
 
-/// A size that stays, so that all steps are alike, and what the default policy makes of them, which observers are told.
+/// A constant size, so that all steps are alike, with the plan of the default policy, which observers receive.
 #[derive(Debug)]
 struct Planned(Fixed, Predictive);
 
@@ -38,7 +38,7 @@ impl BatchPolicy for Planned {
     }
 }
 
-/// A step's time with a record over that without.
+/// The time of a step with a record, divided by that without.
 fn ratio(title: &str, config: Config, size: usize, rounds: usize) -> candle_headroom::Result<f64> {
     let job = Job::new(config, MICRO_BATCHES * size)?;
     let memory = DeviceMemory::host().open()?;
@@ -49,7 +49,7 @@ fn ratio(title: &str, config: Config, size: usize, rounds: usize) -> candle_head
         Ok(builder.memory(&memory).policy(policy))
     };
     let timeline = Timeline::new();
-    let incidents = IncidentLog::open("/dev/null")?;
+    let incidents = IncidentLog::builder("/dev/null").open()?;
     let mut watched = builder()?.observer(timeline).observer(incidents).build()?;
     let mut plain = builder()?.build()?;
     let batch = (&job.x, &job.y);

@@ -1,6 +1,6 @@
-//! Reads a file of incidents back and says what it comes down to: `cargo run --example incidents -- incidents.jsonl`.
+//! Lists a file of incidents and prints a summary: `cargo run --example incidents -- incidents.jsonl`.
 //!
-//! Without a file it makes one first, of a model that has room for 12 samples and is given 64.
+//! Without an argument it first writes such a file, from work with memory for 12 samples that is given 64.
 
 use std::env;
 use std::path::PathBuf;
@@ -18,8 +18,8 @@ fn main() -> Result<()> {
     };
     let incidents = Incidents::read(&path)?;
     for incident in &incidents.list {
-        let task = incident.task.as_deref().unwrap_or_default();
-        let (step, kind, text) = (incident.step, &incident.kind, &incident.text);
+        let task = incident.task.map_or(String::new(), |task| task.to_string());
+        let (step, kind, text) = (incident.step, incident.kind, &incident.text);
         println!("{task} {step:>4}  {kind:<10} {text}");
         if let Some(plan) = &incident.plan {
             println!("  {:<24}{plan}", "");
@@ -32,12 +32,12 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A short job with a monitor, whose incidents go to a file.
+/// Runs a short job with a monitor and writes its incidents to a file.
 fn make() -> Result<PathBuf> {
     let path = env::temp_dir().join("incidents.jsonl");
-    let _former = std::fs::remove_file(&path); // of another run; a log goes on with what is there
+    let _former = std::fs::remove_file(&path); // a log appends to an existing file
     let monitor = Monitor::builder().start()?;
-    let log = IncidentLog::open(&path)?.monitor(&monitor);
+    let log = IncidentLog::builder(&path).monitor(&monitor).open()?;
     let x = Tensor::randn(0f32, 1., (64, 8), &Device::Cpu)?;
     let mut processor = BatchProcessor::builder(Predictive::new())
         .observer(log)

@@ -1,7 +1,7 @@
-//! A page of what memory did in a run under pressure: `cargo run --release --example timeline -- page.html [trace.json]`.
+//! Writes a page of a run under memory pressure: `cargo run --release --example timeline -- page.html [trace.json]`.
 //!
-//! The model learns within a limit, and is evaluated now and then. Some texts are longer than the others and need more memory. After a third of the
-//! run a cache takes memory away, as a neighbour on a GPU would, and gives it back later.
+//! A small transformer trains within a memory limit and is evaluated every 20 steps. Some texts are longer than the others and need
+//! more memory. After a third of the run a cache takes memory away, as another process on a GPU would; later it is dropped.
 
 #[path = "train_text/model.rs"]
 mod model;
@@ -45,10 +45,15 @@ fn main() -> anyhow::Result<()> {
 
     let mut cache = Vec::new();
     for step in 0..STEPS {
-        // While a step runs nobody else allocates here; a cache that fills up between two steps is met by the next one.
         match step {
-            20 => cache = vec![1u8; 24 << 20],
-            40 => cache = Vec::new(),
+            20 => {
+                cache = vec![1u8; 24 << 20];
+                timeline.note("a cache takes 24 of 40 MiB");
+            }
+            40 => {
+                cache = Vec::new();
+                timeline.note("the cache is dropped");
+            }
             _ => {}
         }
         let length = match step % 14 {
@@ -61,12 +66,12 @@ fn main() -> anyhow::Result<()> {
         timeline.number("loss", report.loss.read()?);
         println!("{report}");
         if step % 20 == 19 {
-            // Between steps, without gradients and so with sizes of its own.
-            let weighed = trainer.evaluate(&(&x, &x), |(x, y), _| {
+            // Without gradients, and so with other micro-batch sizes.
+            let weighted = trainer.evaluate(&(&x, &x), |(x, y), _| {
                 Ok(x.dim(0)? as f64 * model.loss(&x, &y)?.to_scalar::<f32>()? as f64)
             })?;
-            let loss = weighed.results.iter().sum::<f64>() / SAMPLES as f64;
-            timeline.number("evaluation loss", loss);
+            let loss = weighted.results.iter().sum::<f64>() / SAMPLES as f64;
+            println!("evaluation: loss {loss:.3}");
         }
     }
     drop(cache);

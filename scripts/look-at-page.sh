@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Opens a page that `Timeline::save_page` wrote in headless Chromium, hovers over it, zooms and goes back, fails where its script
-# did, and takes pictures of it in light and dark.
+# Opens a page that `Timeline::save_page` wrote in headless Chromium, hovers over it, zooms in and out, fails if its script failed,
+# and takes pictures in light and dark: the whole page (light.png, dark.png), and memory, micro-batch and the last chart alone, 880
+# pixels wide at double resolution, for a README (timeline-light.png, timeline-dark.png).
 #
 #     bash scripts/look-at-page.sh PAGE.html OUT_FOLDER [WIDTH HEIGHT]
 #
-# It needs chromium (Debian: `apt-get install chromium`), or CHROMIUM set to one. It uses no network: the page allows none.
+# It needs Chromium (Debian: `apt-get install chromium`), or CHROMIUM set to its path. The page uses no network.
 set -euo pipefail
 page=$(realpath "${1:?a page}")
 out=${2:?a folder for the pictures}
@@ -20,7 +21,7 @@ look() {
         --window-size="$width,$height" "$@" 2>"$profile/log"
 }
 
-# Everything is drawn, and nothing was logged: an error of the script, or a request that the page's own policy stops.
+# Everything is drawn, and nothing was logged, such as an error of the script or a request that the page's policy blocks.
 dom=$(look --enable-logging=stderr --v=0 --dump-dom "file://$page")
 grep -q '<body data-drawn="yes"' <<<"$dom" || { echo "$page: its script did not come to the end" >&2; grep CONSOLE "$profile/log" >&2; exit 1; }
 if grep CONSOLE "$profile/log" >&2; then exit 1; fi
@@ -32,7 +33,7 @@ for word in NaN undefined Infinity; do
         exit 1
     fi
 done
-# Somebody uses it.
+# A user hovers and zooms.
 { cat "$page"; echo '<script>'; cat "$(dirname "$0")/use-page.js"; echo '</script>'; } >"$profile/used.html"
 used=$(look --dump-dom "file://$profile/used.html" | grep -Eo 'data-used="[^"]*"' | head -1)
 [ "$used" = 'data-used="yes"' ] || { echo "$page: in use: ${used:-the script did not come to the end}" >&2; exit 1; }
@@ -40,4 +41,11 @@ for theme in light dark; do
     look --screenshot="$out/$theme.png" "file://$page#$theme" >/dev/null
     test -s "$out/$theme.png"
     echo "$out/$theme.png"
+done
+style='header,#tiles,#detail,.columns,footer,#charts>:not(:nth-child(-n+2),:last-child){display:none!important} body{padding:12px 12px 0!important}'
+sed "s|</style>|$style</style>|" "$page" >"$profile/picture.html"
+width=880 height=${PICTURE_HEIGHT:-716}
+for theme in light dark; do
+    look --force-device-scale-factor=2 --screenshot="$out/timeline-$theme.png" "file://$profile/picture.html#$theme" >/dev/null
+    echo "$out/timeline-$theme.png"
 done

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::exhaustion::{Exhaustion, known};
 use super::kind::IncidentKind;
-use crate::batch::{Event, Plan, Task, TrainingEvent};
+use crate::batch::{Event, TrainingEvent, Plan, Task};
 use crate::error::{DeviceFault, Error};
 use crate::monitor::{Sample, SampleLine, SampleRecord, Source};
 use crate::output::first_line;
@@ -84,76 +84,81 @@ impl From<&DeviceFault> for Fault {
 impl Incident {
     /// The incident that an event is, or `None` for the ordinary course of training.
     pub(super) fn of(moment: &TrainingEvent<'_>) -> Option<Self> {
-        let (task, step, plan, kind) = match moment {
+        let (task, step, plan, mut incident) = match *moment {
             TrainingEvent::Exhausted {
-                task, step, plan, ..
-            } => (task, step, plan, IncidentKind::Exhausted),
+                task,
+                step,
+                exhausted,
+                plan,
+            } => {
+                let mut incident = Self::new(IncidentKind::Exhausted, exhausted.to_string());
+                incident.exhausted = Some(exhausted.into());
+                (task, step, plan, incident)
+            }
             TrainingEvent::Happened {
                 task,
                 step,
                 event,
                 plan,
-            } => (task, step, plan, IncidentKind::from(*event)),
+            } => (task, step, plan, Self::happened(event)),
             TrainingEvent::BatchFailed {
                 task,
                 step,
                 error,
                 plan,
                 ..
-            } => match error {
-                Error::DeviceFault(_) => (task, step, plan, IncidentKind::Fault),
-                _ => (task, step, plan, IncidentKind::Failed),
-            },
+            } => (task, step, plan, Self::failed(error)),
             _ => return None,
         };
+        (incident.task, incident.step, incident.plan) = (Some(task), step + 1, plan);
+        Some(incident)
+    }
+
+    fn new(kind: IncidentKind, text: String) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let mut incident = Self {
+        Self {
             taken_unix_ms: since.unwrap_or_default().as_millis() as u64,
             process: std::process::id(),
-            task: Some(*task),
-            step: step + 1,
+            task: None,
+            step: 0,
             kind,
-            text: String::new(),
+            text,
             exhausted: None,
             fault: None,
             size: None,
             over_limit: None,
             lost: None,
-            plan: *plan,
+            plan: None,
             samples: Vec::new(),
-        };
-        match moment {
-            TrainingEvent::Exhausted { exhausted, .. } => {
-                incident.text = exhausted.to_string();
-                incident.exhausted = Some((*exhausted).into());
-            }
-            TrainingEvent::Happened { event, .. } => incident.happened(event),
-            TrainingEvent::BatchFailed { error, .. } => {
-                // With `RUST_BACKTRACE` set, candle's errors contain a whole backtrace.
-                incident.text = first_line(&error.to_string()).to_owned();
-                match error {
-                    Error::DeviceFault(fault) => incident.fault = Some((&**fault).into()),
-                    Error::ResourceExhausted(exhausted) => {
-                        incident.exhausted = Some((&**exhausted).into());
-                    }
-                    _ => {}
-                }
-            }
-            _ => {}
         }
-        Some(incident)
     }
 
-    fn happened(&mut self, event: &Event) {
-        self.text = event.to_string();
+    fn happened(event: &Event) -> Self {
+        let mut incident = Self::new(event.into(), event.to_string());
         match event {
             Event::Grown { from, to } | Event::Shrunk { from, to } | Event::Paced { from, to } => {
-                self.size = Some((*from, *to));
+                incident.size = Some((*from, *to));
             }
-            Event::Retried { samples, to, .. } => self.size = Some((samples.len(), *to)),
-            Event::OverLimit { peak, limit } => self.over_limit = Some((*peak, *limit)),
-            Event::Restarted { lost } => self.lost = Some(*lost),
+            Event::Retried { samples, to, .. } => incident.size = Some((samples.len(), *to)),
+            Event::OverLimit { peak, limit } => incident.over_limit = Some((*peak, *limit)),
+            Event::Restarted { lost } => incident.lost = Some(*lost),
         }
+        incident
+    }
+
+    fn failed(error: &Error) -> Self {
+        // With `RUST_BACKTRACE` set, candle's errors contain a whole backtrace.
+        let text = first_line(&error.to_string()).to_owned();
+        let mut incident = Self::new(IncidentKind::Failed, text);
+        match error {
+            Error::DeviceFault(fault) => {
+                incident.kind = IncidentKind::Fault;
+                incident.fault = Some((&**fault).into());
+            }
+            Error::ResourceExhausted(exhausted) => incident.exhausted = Some((&**exhausted).into()),
+            _ => {}
+        }
+        incident
     }
 
     /// When it happened, by the machine's clock.

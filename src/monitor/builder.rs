@@ -43,22 +43,16 @@ pub struct MonitorBuilder {
     library: Option<PathBuf>,
 }
 
-impl Default for MonitorBuilder {
-    fn default() -> Self {
-        Self {
+impl Monitor {
+    /// Options for a monitor; by default one sample a second, with the last 600 kept of each source.
+    pub fn builder() -> MonitorBuilder {
+        MonitorBuilder {
             interval: Duration::from_secs(1),
             history: 600,
             thresholds: Vec::new(),
             sinks: Vec::new(),
             library: None,
         }
-    }
-}
-
-impl Monitor {
-    /// Options for a monitor; by default one sample a second, with the last 600 kept of each source.
-    pub fn builder() -> MonitorBuilder {
-        MonitorBuilder::default()
     }
 }
 

@@ -1,4 +1,4 @@
-//! What went wrong is in the file: whole, in order, bounded, and never at the cost of the work.
+//! The incident log: complete, in order, bounded, and never in the way of the work.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::batch::{BatchPolicy, BatchProcessor, Completed, Failed, Halving, Plan, Reason};
-use candle_headroom::error::Phase;
-use candle_headroom::incident::{IncidentLog, Incidents};
+use candle_headroom::batch::{BatchPolicy, BatchProcessor, Completed, Failed, Halving, Plan, Reason, Task};
+use candle_headroom::error::{Cause, Phase, Resource};
+use candle_headroom::incident::{IncidentKind, IncidentLog, Incidents};
 use candle_headroom::testing::{Faults, self};
 use candle_headroom::{AdaptiveTrainer, ByteSize, Error, Monitor, Predictive, Sgd};
 
@@ -40,27 +40,43 @@ fn each_exhaustion_and_what_came_of_it() {
         .interval(Duration::from_millis(5))
         .start()
         .unwrap();
-    let log = IncidentLog::open(&path).unwrap().monitor(&monitor);
+    let log = IncidentLog::builder(&path)
+        .monitor(&monitor)
+        .open()
+        .unwrap();
     step(&log);
     let incidents = Incidents::read(&path).unwrap();
     let kinds: Vec<_> = incidents
         .list
         .iter()
-        .map(|incident| incident.kind.as_str())
+        .map(|incident| incident.kind)
         .collect();
-    assert_eq!(kinds, ["exhausted", "retried", "exhausted", "retried"]);
+    use IncidentKind::{Exhausted, Retried};
+    assert_eq!(kinds, [Exhausted, Retried, Exhausted, Retried]);
     let first = &incidents.list[0];
     assert_eq!((first.step, incidents.unreadable), (1, 0));
-    let exhausted = &first.fields["exhausted"];
-    assert_eq!(exhausted["phase"], "backward");
-    assert_eq!(exhausted["samples"].as_array().unwrap().len(), 2);
-    assert!(exhausted["remedies"].as_array().unwrap().len() >= 2);
-    assert!(exhausted["bytes"]["limit"].is_null(), "not known, so not 0");
-    let samples = first.fields["samples"].as_array().unwrap();
-    assert!(
-        samples.iter().any(|sample| sample["source"] == "host"),
-        "{samples:?}"
-    );
+    let exhausted = first.exhausted.as_ref().unwrap();
+    assert_eq!(exhausted.phase, Some(Phase::Backward));
+    assert_eq!(exhausted.resource, Some(Resource::DeviceMemory));
+    assert_eq!(exhausted.samples, Some(0..8));
+    assert!(exhausted.remedies.len() >= 2);
+    assert_eq!(exhausted.bytes.limit, None, "unknown, so not 0");
+    assert_eq!(incidents.list[1].size, Some((8, 4)));
+    let host = first.samples.iter().find(|sample| sample.source == "host");
+    assert!(host.unwrap().values["used_bytes"] > 0);
+    // Identifiers, not prose, stand in the file.
+    let text = fs::read_to_string(&path).unwrap();
+    let line = text.lines().next().unwrap();
+    for id in [
+        r#""task":"training""#,
+        r#""kind":"exhausted""#,
+        r#""resource":"device_memory""#,
+        r#""phase":"backward""#,
+        r#""cause":"unknown""#,
+        r#""health":"good""#,
+    ] {
+        assert!(line.contains(id), "{id} in {line}");
+    }
     let summary = incidents.summary();
     assert_eq!((summary.exhaustions, summary.failed), (2, 0));
     let text = summary.to_string();
@@ -72,9 +88,9 @@ fn each_exhaustion_and_what_came_of_it() {
 }
 
 #[test]
-fn a_fault_is_the_last_word() {
+fn a_fault_ends_the_batch() {
     let path = file("fault");
-    let log = IncidentLog::open(&path).unwrap();
+    let log = IncidentLog::builder(&path).open().unwrap();
     let mut processor = BatchProcessor::new(Halving::from_whole_batch()).observer(log);
     let failed = processor.process(&[1, 2][..], |_, _| -> candle_core::Result<()> {
         Err(testing::illegal_address())
@@ -82,7 +98,11 @@ fn a_fault_is_the_last_word() {
     assert!(matches!(failed, Err(Error::DeviceFault(_))));
     let incidents = Incidents::read(&path).unwrap();
     assert_eq!(incidents.list.len(), 1);
-    assert_eq!(incidents.list[0].fields["fault"]["code"], 700);
+    let fault = incidents.list[0].fault.as_ref().unwrap();
+    assert_eq!(
+        (fault.name.as_str(), fault.code),
+        ("CUDA_ERROR_ILLEGAL_ADDRESS", 700)
+    );
     assert_eq!(
         incidents.summary().to_string(),
         "no exhaustion, 1 step failed, the device was lost"
@@ -91,9 +111,9 @@ fn a_fault_is_the_last_word() {
 }
 
 #[test]
-fn the_final_exhaustion_is_told_as_one_and_as_the_end() {
+fn the_final_exhaustion_is_an_exhaustion_and_a_failure() {
     let path = file("final");
-    let log = IncidentLog::open(&path).unwrap();
+    let log = IncidentLog::builder(&path).open().unwrap();
     let mut processor = BatchProcessor::new(Halving::from_size(1)).observer(log);
     let failed = processor.process(&[1, 2][..], |_, _| -> candle_core::Result<()> {
         Err(testing::out_of_memory())
@@ -101,10 +121,8 @@ fn the_final_exhaustion_is_told_as_one_and_as_the_end() {
     assert!(failed.is_err());
     let incidents = Incidents::read(&path).unwrap();
     let last = incidents.list.last().unwrap();
-    assert_eq!(
-        last.fields["exhausted"]["cause"],
-        "a single sample does not fit"
-    );
+    let exhausted = last.exhausted.as_ref().unwrap();
+    assert_eq!(exhausted.cause, Some(Cause::NeverFits));
     let summary = incidents.summary();
     assert_eq!(
         (summary.exhaustions, summary.failed, summary.faults),
@@ -114,26 +132,28 @@ fn the_final_exhaustion_is_told_as_one_and_as_the_end() {
 }
 
 #[test]
-fn a_full_disk_stops_nothing_and_is_told() {
-    let log = IncidentLog::open("/dev/full").unwrap();
+fn a_full_disk_stops_nothing_and_is_reported() {
+    let log = IncidentLog::builder("/dev/full").open().unwrap();
     step(&log);
     assert_eq!(log.lost(), 4);
     assert_eq!(log.failure().unwrap().kind, std::io::ErrorKind::StorageFull);
-    let Err(Error::Output(error)) = IncidentLog::open("/no/such/folder/x") else {
+    let Err(Error::Output(error)) = IncidentLog::builder("/no/such/folder/x").open() else {
         panic!("there is no such folder")
     };
     assert_eq!(error.path.as_deref(), Some("/no/such/folder/x".as_ref()));
-    assert!(matches!(
-        Incidents::read("/no/such/folder/x"),
-        Err(Error::Output(_))
-    ));
+    for path in ["/no/such/folder/x", "/dev/zero"] {
+        assert!(matches!(Incidents::read(path), Err(Error::Output(_))));
+    }
 }
 
 #[test]
 fn the_file_is_bounded_and_the_latest_are_kept() {
     let path = file("bounded");
     let former = PathBuf::from(format!("{}.1", path.display()));
-    let log = IncidentLog::bounded(&path, ByteSize::kib(8)).unwrap();
+    let log = IncidentLog::builder(&path)
+        .rotate_at(ByteSize::kib(8))
+        .open()
+        .unwrap();
     for _ in 0..20 {
         step(&log);
     }
@@ -149,25 +169,27 @@ fn the_file_is_bounded_and_the_latest_are_kept() {
 }
 
 #[test]
-fn what_a_power_cut_leaves_is_passed_over() {
+fn an_incomplete_last_line_is_skipped_and_removed_when_the_log_is_opened() {
     let path = file("power-cut");
-    step(&IncidentLog::open(&path).unwrap());
+    step(&IncidentLog::builder(&path).open().unwrap());
     let mut text = fs::read_to_string(&path).unwrap();
     text.truncate(text.len() - 40);
     fs::write(&path, &text).unwrap();
-    step(&IncidentLog::open(&path).unwrap());
     let incidents = Incidents::read(&path).unwrap();
-    assert_eq!((incidents.list.len(), incidents.unreadable), (7, 1));
+    assert_eq!((incidents.list.len(), incidents.unreadable), (3, 1));
+    step(&IncidentLog::builder(&path).open().unwrap());
+    let incidents = Incidents::read(&path).unwrap();
+    assert_eq!((incidents.list.len(), incidents.unreadable), (7, 0));
     fs::remove_file(path).unwrap();
 }
 
 #[test]
 fn a_summary_of_several_phases_and_a_neighbour() {
     let line = |minutes: u64, phase: &str, others: u64| {
+        let at = (14 * 60 + minutes) * 60_000;
         format!(
-            "{{\"taken_unix_ms\":{},\"step\":1,\"kind\":\"exhausted\",\"text\":\"\",\"exhausted\":{{\"phase\":\"{phase}\",\
-             \"cause\":\"another process holds the memory\",\"bytes\":{{\"others\":{others}}}}}}}\n",
-            (14 * 60 + minutes) * 60_000
+            r#"{{"taken_unix_ms":{at},"step":1,"kind":"exhausted","text":"","exhausted":{{"phase":"{phase}","cause":"neighbour","others":{others}}}}}
+"#
         )
     };
     let backward = (2..=5).map(|minutes| line(minutes, "backward", 31 << 30));
@@ -184,11 +206,11 @@ fn a_summary_of_several_phases_and_a_neighbour() {
     );
 }
 
-/// What the policy believed stands in each line, of training and of evaluation, and comes back as it was.
+/// Each line has the policy's plan at that time, in training and evaluation alike.
 #[test]
 fn the_plan_at_that_time_is_in_each_line() {
     let path = file("plan");
-    let log = IncidentLog::open(&path).unwrap();
+    let log = IncidentLog::builder(&path).open().unwrap();
     let w = Var::new(&[1f32, 2.], &Device::Cpu).unwrap();
     let optimizer = Sgd::new_lr(vec![w.clone()], 0.1).unwrap();
     let builder = AdaptiveTrainer::builder(vec![w.clone()], optimizer);
@@ -210,20 +232,20 @@ fn the_plan_at_that_time_is_in_each_line() {
     processor.process(&x, |x, _| room(&x, 1)).unwrap();
 
     let incidents = Incidents::read(&path).unwrap();
-    let of = |task: &str| -> Vec<_> {
+    let of = |task: Task| -> Vec<_> {
         let list = incidents.list.iter();
-        list.filter(|incident| incident.task.as_deref() == Some(task))
+        list.filter(|incident| incident.task == Some(task))
             .collect()
     };
     assert_eq!(
         incidents.list.len(),
-        of("training").len() + of("evaluation").len() + of("processing").len()
+        of(Task::Training).len() + of(Task::Evaluation).len() + of(Task::Processing).len()
     );
     let last = |task| of(task).last().unwrap().plan;
-    assert_eq!(last("training"), plan);
+    assert_eq!(last(Task::Training), plan);
     assert_eq!(plan.unwrap().reason, Reason::Failed);
-    assert_eq!(last("evaluation").unwrap().using, Some(2));
-    assert_eq!(last("processing").unwrap().using, Some(1));
+    assert_eq!(last(Task::Evaluation).unwrap().using, Some(2));
+    assert_eq!(last(Task::Processing).unwrap().using, Some(1));
     assert!(
         incidents
             .list
@@ -233,7 +255,7 @@ fn the_plan_at_that_time_is_in_each_line() {
     fs::remove_file(path).unwrap();
 }
 
-/// All of a plan, whatever it says; a policy that tells nothing has none.
+/// Every reason and extreme numbers survive writing and reading.
 #[test]
 fn a_plan_is_read_back_as_it_was() {
     #[derive(Debug)]
@@ -264,7 +286,7 @@ fn a_plan_is_read_back_as_it_was() {
         plan.reason = reason;
         (plan.base, plan.each, plan.room) = (Some(u64::MAX), Some(2), None);
         (plan.fits, plan.using) = (Some(usize::MAX), Some(3));
-        let log = IncidentLog::open(&path).unwrap();
+        let log = IncidentLog::builder(&path).open().unwrap();
         let mut processor = BatchProcessor::new(Planned(plan, 1)).observer(log);
         processor.process(&[1, 2, 3][..], |_, _| Ok(())).unwrap();
         let incidents = Incidents::read(&path).unwrap();
@@ -274,12 +296,12 @@ fn a_plan_is_read_back_as_it_was() {
     }
 }
 
-/// A file that cannot be written is told once, however often it is tried, and the last incident is not lost in a buffer.
+/// Failures to write are logged once, and the subscriber may ask the log while it receives the event.
 #[test]
-fn a_failure_to_write_is_told_once() {
+fn a_failure_to_write_is_logged_once_by_a_subscriber_that_asks_the_log() {
     use tracing::{Event, Metadata, span};
 
-    struct Counter(Arc<AtomicUsize>);
+    struct Counter(Arc<AtomicUsize>, IncidentLog);
     impl tracing::Subscriber for Counter {
         fn enabled(&self, metadata: &Metadata<'_>) -> bool {
             metadata.target().starts_with("candle_headroom::incident")
@@ -290,6 +312,7 @@ fn a_failure_to_write_is_told_once() {
         fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
         fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
         fn event(&self, _: &Event<'_>) {
+            assert!(self.1.lost() > 0 && self.1.failure().is_some());
             self.0.fetch_add(1, Ordering::Relaxed);
         }
         fn enter(&self, _: &span::Id) {}
@@ -297,22 +320,22 @@ fn a_failure_to_write_is_told_once() {
     }
 
     let told = Arc::new(AtomicUsize::new(0));
-    // With a single subscriber, what another test's thread meets first is never told to this one either.
+    // With a single subscriber, `tracing` caches another test's lack of interest in a call site for this one too.
     let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
-    tracing::subscriber::with_default(Counter(Arc::clone(&told)), || {
-        let log = IncidentLog::open("/dev/full").unwrap();
+    let log = IncidentLog::builder("/dev/full").open().unwrap();
+    tracing::subscriber::with_default(Counter(Arc::clone(&told), log.clone()), || {
         (0..3).for_each(|_| step(&log));
         assert_eq!(log.lost(), 12);
     });
     assert_eq!(told.load(Ordering::Relaxed), 1);
 }
 
-/// The process is gone in the middle of its work, without a word: each line is there all the same.
+/// The process aborts in the middle of its work; each line is there.
 #[test]
 fn what_happened_before_the_process_was_killed_is_in_the_file() {
     const CHILD: &str = "HEADROOM_TEST_KILLED";
     if let Some(path) = std::env::var_os(CHILD) {
-        step(&IncidentLog::open(PathBuf::from(path)).unwrap());
+        step(&IncidentLog::builder(path).open().unwrap());
         std::process::abort();
     }
     let path = file("killed");
@@ -328,7 +351,7 @@ fn what_happened_before_the_process_was_killed_is_in_the_file() {
     fs::remove_file(path).unwrap();
 }
 
-/// The machine's end within a character, in the present file and in the one before.
+/// A line that ends within a character, in the latest file and in the one before.
 #[test]
 fn a_line_that_ends_within_a_character_costs_itself_alone() {
     let folder = std::env::temp_dir().join(format!("incidents-cut-{}", std::process::id()));
@@ -347,7 +370,29 @@ fn a_line_that_ends_within_a_character_costs_itself_alone() {
         assert_eq!((read.list.len(), read.unreadable), (files, files));
     }
     std::fs::remove_file(&path).unwrap();
+    // A kill between renaming the file and creating the new one leaves the former alone.
+    assert_eq!(Incidents::read(&path).unwrap().list.len(), 1);
+    std::fs::remove_file(folder.join("log.1")).unwrap();
     let missing = Incidents::read(&path).unwrap_err().to_string();
     assert!(missing.starts_with("cannot read "), "{missing}");
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Identifiers of a newer version are unknown, and the rest of the line is read.
+#[test]
+fn identifiers_of_a_newer_version_are_unknown() {
+    let line = r#"{"taken_unix_ms":0,"step":1,"kind":"new","text":"","task":"new","plan":{"reason":"new"},
+        "exhausted":{"phase":"new","cause":"new","resource":"new","bytes":{"limit":7},"new":1},"new":1}"#;
+    let incidents = Incidents::parse(&line.replace('\n', ""));
+    let [incident] = &incidents.list[..] else {
+        panic!("{incidents:?}")
+    };
+    assert_eq!((incident.kind, incident.task), (IncidentKind::Other, None));
+    assert_eq!(incident.plan, None);
+    let exhausted = incident.exhausted.as_ref().unwrap();
+    assert_eq!((exhausted.phase, exhausted.resource), (None, None));
+    assert_eq!(
+        (exhausted.cause, exhausted.bytes.limit),
+        (Some(Cause::Unknown), Some(7))
+    );
 }

@@ -1,4 +1,4 @@
-//! What a monitor's sink tells the crate `metrics`.
+//! Samples as gauges of the crate `metrics`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use candle_headroom::monitor::MetricsSink;
 use candle_headroom::Monitor;
-
 use crate::nvml;
 use metrics::{
     Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
@@ -58,7 +57,7 @@ fn kept() -> &'static Kept {
 #[test]
 fn known_numbers_are_gauges_and_unknown_ones_are_not() {
     let kept = kept();
-    // SAFETY: there is no such library.
+    // SAFETY: there is no such file.
     let monitor = unsafe { Monitor::builder().library("/no/library") }
         .interval(Duration::from_millis(5))
         .sink(MetricsSink::new());
@@ -76,11 +75,11 @@ fn known_numbers_are_gauges_and_unknown_ones_are_not() {
 }
 
 #[test]
-fn a_gpu_that_is_lost_is_down_and_shows_nothing_old() {
+fn a_lost_gpu_is_down_and_shows_no_old_values() {
     const GPU: u32 = 6;
     let kept = kept();
     let simulator = nvml::Simulator::load();
-    // SAFETY: the simulated NVML is this project's own.
+    // SAFETY: the simulated NVML.
     let monitor = unsafe { Monitor::builder().library(nvml::library()) }
         .interval(Duration::from_millis(5))
         .sink(MetricsSink::new())

@@ -1,27 +1,35 @@
-//! The monitor on the simulated NVML: every field failing in turn, GPUs that go and come, calls that hang, and bad input.
+//! The monitor on the simulated NVML: every field failing in turn, GPUs that are lost and found, calls that hang, and bad input.
 //!
-//! Each test has devices of its own, since all tests share one library.
+//! Each test has GPUs of its own, since all tests share one library.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::nvml::{self, Simulator};
 use candle_headroom::error::MonitorError;
 use candle_headroom::incident::IncidentLog;
-use candle_headroom::monitor::{Health, HeldDown, MonitorBuilder, Sample, Threshold};
+use candle_headroom::monitor::{Crossing, Health, HeldDown, MonitorBuilder, Sample, Sink, Source, Threshold};
 use candle_headroom::{ByteSize, Error, Monitor};
+use crate::nvml::{self, Simulator};
 
 const GIB: u64 = 1 << 30;
 
 fn quick() -> MonitorBuilder {
-    // SAFETY: the simulated NVML is this project's own.
+    // SAFETY: the simulated NVML.
     let builder = unsafe { Monitor::builder().library(nvml::library()) };
     builder.interval(Duration::from_millis(5))
 }
 
-/// Waits for a sample of a GPU for which `is_it` holds.
+/// A monitor of the host alone.
+fn without_gpus() -> MonitorBuilder {
+    // SAFETY: there is no such file.
+    let builder = unsafe { Monitor::builder().library("/no/such/library.so") };
+    builder.interval(Duration::from_millis(2))
+}
+
+/// Waits for a sample of a source for which `is_it` holds.
 fn until(monitor: &Monitor, source: usize, is_it: impl Fn(&Sample) -> bool) -> Sample {
     let began = Instant::now();
     loop {
@@ -72,10 +80,10 @@ fn every_field_of_every_gpu_and_the_host() {
 }
 
 #[test]
-fn a_field_that_fails_is_not_known_and_all_others_are() {
+fn a_field_that_fails_is_unknown_and_the_others_are_known() {
     const GPU: u32 = 1;
     let simulator = Simulator::load();
-    // 3: not supported; 4: no permission; 13: an older library has no such function; 999: unknown, which may pass.
+    // 3: not supported; 4: no permission; 13: missing in an older library; 999: unknown, which may pass.
     for status in [3, 4, 13, 999] {
         for (function, field) in [
             ("nvmlDeviceGetUtilizationRates", "utilisation_percent"),
@@ -87,7 +95,7 @@ fn a_field_that_fails_is_not_known_and_all_others_are() {
             ("nvmlDeviceGetTotalEccErrors", "ecc_errors"),
             ("nvmlDeviceGetPcieThroughput", "pcie_sent_bytes_per_second"),
             ("nvmlDeviceGetComputeRunningProcesses_v3", "others_bytes"),
-            ("nvmlDeviceGetMemoryInfo_v2", "none: the older call serves"),
+            ("nvmlDeviceGetMemoryInfo_v2", "none: the older call is used"),
         ] {
             simulator.fail(GPU, function, status);
             let monitor = quick().start().unwrap();
@@ -95,7 +103,7 @@ fn a_field_that_fails_is_not_known_and_all_others_are() {
             assert_eq!(sample.health, Health::Good, "{function}");
             let shown = format!("{sample:?}");
             let missing = shown.matches("None").count();
-            // One call may stand for two fields; the process's own memory is not known without a context anyway.
+            // One call can fill two fields. The process's own memory is unknown in any case.
             let expected = match function {
                 "nvmlDeviceGetMemoryInfo_v2" => 1,
                 "nvmlDeviceGetUtilizationRates" | "nvmlDeviceGetClockInfo" => 3,
@@ -130,14 +138,18 @@ fn a_gpu_that_is_unplugged_is_lost_and_found_again() {
     assert_eq!(
         (lost.total, lost.temperature),
         (None, None),
-        "nothing old is shown"
+        "no old values are shown"
     );
-    assert_eq!(monitor.latest()[3].health, Health::Good, "the others go on");
+    assert_eq!(
+        monitor.latest()[3].health,
+        Health::Good,
+        "the others are sampled"
+    );
     simulator.lose(GPU, false);
     until(&monitor, 2, |sample| {
         sample.health == Health::Good && sample.total.is_some()
     });
-    // A driver that was reset forgets who had begun with it.
+    // A driver that was reset has forgotten its sessions.
     simulator.fail(GPU, "nvmlDeviceGetMemoryInfo_v2", 16);
     until(&monitor, 2, |sample| sample.health == Health::NeedsReset);
     simulator.fail(GPU, "nvmlDeviceGetMemoryInfo_v2", 1);
@@ -177,12 +189,13 @@ fn a_gpu_whose_every_call_fails_is_lost_and_found_again() {
 }
 
 #[test]
-fn what_keeps_the_samples_keeps_no_listener() {
+fn a_holder_of_samples_keeps_no_listener_alive() {
     let path = std::env::temp_dir().join(format!("monitor-kept-{}.jsonl", std::process::id()));
-    // SAFETY: there is no such library.
-    let monitor = unsafe { Monitor::builder().library("/no/such/library.so") };
-    let monitor = monitor.start().unwrap();
-    let log = IncidentLog::open(&path).unwrap().monitor(&monitor);
+    let monitor = without_gpus().start().unwrap();
+    let log = IncidentLog::builder(&path)
+        .monitor(&monitor)
+        .open()
+        .unwrap();
     let kept = Arc::new(());
     let in_listener = Arc::clone(&kept);
     let subscription = monitor.subscribe(move |_, _| drop(Arc::clone(&in_listener)));
@@ -204,24 +217,113 @@ fn a_call_that_hangs_holds_nobody_up() {
     until(&monitor, 8, |sample| {
         sample.at > before + Duration::from_millis(50)
     });
-    // It cannot be waited for: whoever ends the monitor goes on at once.
+    // Dropping the monitor does not wait for the call.
     let began = Instant::now();
     drop(monitor);
-    assert!(
-        began.elapsed() < Duration::from_millis(1000),
-        "{:?}",
-        began.elapsed()
-    );
+    let took = began.elapsed();
     simulator.delay(GPU, 0);
+    assert!(took < Duration::from_millis(1000), "{took:?}");
+
+    // The result of a call that returned late is the next sample, unless it took more than ten seconds.
+    let monitor = quick().history(100_000).start().unwrap();
+    until(&monitor, 3, |sample| sample.health == Health::Good);
+    for (milliseconds, is_shown) in [(2500, true), (10_500, false)] {
+        let since = monitor.latest()[3].at;
+        let returned = |sample: &Sample| sample.at > since && sample.health == Health::Good;
+        simulator.delay(GPU, milliseconds);
+        until(&monitor, 3, |sample| sample.health == Health::Hanging);
+        simulator.delay(GPU, 0);
+        let sample = until(&monitor, 3, returned);
+        assert!(sample.total.is_some(), "{sample:?}");
+        let history = monitor.history(3).into_iter();
+        let mut shown = history.filter(|sample| returned(sample));
+        let least = Duration::from_millis(milliseconds - 500);
+        assert_eq!(shown.any(|sample| sample.took > least), is_shown);
+    }
+    drop(monitor);
+
+    // No call begins once the monitor ends: it ends while a listener runs, and the next GPU would hang by then.
+    let monitor = quick().start().unwrap();
+    until(&monitor, 3, |sample| sample.health == Health::Good);
+    let (send, receive) = mpsc::channel();
+    let hangs = AtomicBool::new(false);
+    let _listening = monitor.subscribe(move |_, sample| {
+        if sample.source == 2 && !hangs.swap(true, Ordering::Relaxed) {
+            Simulator::load().delay(GPU, 8000);
+            send.send(()).unwrap();
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    });
+    receive.recv().unwrap();
+    let began = Instant::now();
+    drop(monitor);
+    let took = began.elapsed();
+    simulator.delay(GPU, 0);
+    assert!(took < Duration::from_secs(4), "{took:?}");
 }
 
 #[test]
-fn thresholds_ring_once_and_again_after_they_fell_back() {
+fn a_sink_that_fails_is_tried_again_and_counted() {
+    #[derive(Debug)]
+    struct Every(Arc<AtomicUsize>);
+    impl Sink for Every {
+        fn write(&mut self, _: &Source, _: &Sample) -> io::Result<()> {
+            match self.0.fetch_add(1, Ordering::Relaxed) % 3 {
+                2 => Ok(()),
+                _ => Err(io::ErrorKind::StorageFull.into()),
+            }
+        }
+    }
+    let calls = Arc::new(AtomicUsize::new(0));
+    let sink = Every(Arc::clone(&calls));
+    let monitor = without_gpus().sink(sink).start().unwrap();
+    while calls.load(Ordering::Relaxed) < 30 {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    // Read in this order, each call but the last has been counted.
+    let (failed, calls) = (
+        monitor.failed_writes(),
+        calls.load(Ordering::Relaxed) as u64,
+    );
+    assert!(
+        (19..=calls - calls / 3).contains(&failed),
+        "{failed} of {calls}"
+    );
+}
+
+#[test]
+fn a_sink_that_panics_is_dropped_and_what_it_lost_is_counted() {
+    #[derive(Debug)]
+    struct Third(Arc<AtomicUsize>);
+    impl Sink for Third {
+        fn write(&mut self, _: &Source, _: &Sample) -> io::Result<()> {
+            let calls = self.0.fetch_add(1, Ordering::Relaxed);
+            assert!(calls < 2, "this test's sink panics");
+            Ok(())
+        }
+    }
+    let calls = Arc::new(AtomicUsize::new(0));
+    let sink = Third(Arc::clone(&calls));
+    let monitor = without_gpus().sink(sink).start().unwrap();
+    let began = Instant::now();
+    while monitor.failed_writes() < 8 {
+        assert!(
+            began.elapsed() < Duration::from_secs(20),
+            "the monitor goes on"
+        );
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(calls.load(Ordering::Relaxed), 3, "not called again");
+    assert_eq!(Arc::strong_count(&calls), 1, "dropped");
+}
+
+#[test]
+fn thresholds_ring_once_and_again_after_recovering() {
     const GPU: u32 = 4;
     let simulator = Simulator::load();
     let rings = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&rings);
-    let note = move |crossing: &candle_headroom::monitor::Crossing<'_>| {
+    let note = move |crossing: &Crossing<'_>| {
         let source = crossing.sample.source;
         noted
             .lock()
@@ -283,7 +385,7 @@ fn history_is_a_ring_and_listeners_come_and_go() {
     let counted = Arc::clone(&panicked);
     let _panics = monitor.subscribe(move |_, _| {
         counted.fetch_add(1, Ordering::SeqCst);
-        panic!("a listener of the test's own");
+        panic!("this test's listener panics");
     });
     for _ in 0..9 * 20 {
         receive.recv_timeout(Duration::from_secs(20)).unwrap();
@@ -299,10 +401,8 @@ fn history_is_a_ring_and_listeners_come_and_go() {
 }
 
 #[test]
-fn without_nvml_the_host_is_watched_and_the_reason_is_told() {
-    // SAFETY: there is no such library.
-    let monitor = unsafe { Monitor::builder().library("/no/such/library.so") };
-    let monitor = monitor.start().unwrap();
+fn without_nvml_the_host_is_sampled_and_the_reason_is_given() {
+    let monitor = without_gpus().start().unwrap();
     assert_eq!(monitor.sources().len(), 1);
     assert!(
         monitor
@@ -312,7 +412,7 @@ fn without_nvml_the_host_is_watched_and_the_reason_is_told() {
 }
 
 #[test]
-fn bad_input_is_told_by_type() {
+fn bad_input_is_a_typed_error() {
     let refused = |builder: MonitorBuilder| match builder.start() {
         Err(Error::Monitor(error)) => *error,
         other => panic!("{other:?}"),
@@ -325,7 +425,8 @@ fn bad_input_is_told_by_type() {
     assert_eq!(refused(builder().history(0)), MonitorError::History);
     for samples in [usize::MAX, 1 << 42] {
         let error = refused(builder().history(samples));
-        assert_eq!(error, MonitorError::HistoryTooLong { samples });
+        let found = |found: usize| found == samples;
+        assert!(matches!(error, MonitorError::HistoryTooLong { samples, .. } if found(samples)));
         assert!(error.to_string().contains(&samples.to_string()), "{error}");
     }
     for threshold in [

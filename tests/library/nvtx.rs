@@ -1,4 +1,4 @@
-//! What a profiler is told: NVTX's own code, with a tool that is linked in.
+//! The ranges that a profiler sees: NVTX's own code, with a tool that is linked in.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_uint};
@@ -80,7 +80,7 @@ fn told() -> Vec<String> {
     TOLD.take()
 }
 
-/// The ranges by their paths, and that each of them ends.
+/// The paths of the ranges; checks that each of them ends.
 fn paths(told: &[String]) -> Vec<String> {
     let (mut open, mut paths) = (Vec::new(), Vec::new());
     for line in told {

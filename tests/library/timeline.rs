@@ -1,4 +1,4 @@
-//! The record of a run: the trace against its format, the page against what a browser needs, and what both say of a run.
+//! The record of a run: the trace follows its format, the page needs nothing but a browser, and both tell what happened.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use candle_headroom::testing::Faults;
 use candle_headroom::{AccumulatingTrainer, AdaptiveTrainer, Error, Sgd, Timeline};
 use serde_json::Value;
 
-/// Three steps of 8 samples, with memory that runs out once in the second.
+/// Three steps of 8 samples; memory runs out twice in the second.
 fn recorded() -> Timeline {
     let timeline = Timeline::new();
     let w = Var::new(&[1f32, 2.], &Device::Cpu).unwrap();
@@ -38,7 +38,7 @@ fn trace(timeline: &Timeline) -> Vec<Value> {
     trace["traceEvents"].as_array().unwrap().clone()
 }
 
-/// What the page's script is given.
+/// The data of the page's script.
 fn data(timeline: &Timeline) -> Value {
     let mut page = Vec::new();
     timeline.write_page("", &mut page).unwrap();
@@ -47,7 +47,7 @@ fn data(timeline: &Timeline) -> Value {
     serde_json::from_str(data.split("</script>").next().unwrap()).unwrap()
 }
 
-/// Google's «Trace Event Format», as far as complete events, counters, instants and metadata go.
+/// Google's "Trace Event Format": complete events, counters, instants and metadata.
 #[test]
 fn the_trace_is_in_the_format() {
     let events = trace(&recorded());
@@ -63,7 +63,7 @@ fn the_trace_is_in_the_format() {
             "X" => {
                 let duration = field("dur").as_f64().unwrap();
                 assert!(duration >= 0., "{event}");
-                // Spans of one row neither overlap nor go back: viewers would nest them wrongly.
+                // Viewers would nest spans of one row that overlap.
                 let end = ends.entry(field("tid").as_u64().unwrap()).or_default();
                 assert!(at >= *end - 1e-3, "{event} begins before {end}");
                 *end = at + duration;
@@ -80,7 +80,7 @@ fn the_trace_is_in_the_format() {
                 "{event}"
             ),
             "M" => assert!(field("args")["name"].is_string(), "{event}"),
-            other => panic!("{other} is no kind of event written here"),
+            other => panic!("unexpected event `{other}`"),
         }
     }
 }
@@ -105,13 +105,13 @@ fn the_trace_tells_what_happened() {
     assert_eq!(marks[0]["args"]["step"], 2);
     let text = marks[0]["args"]["detail"].as_str().unwrap();
     assert!(text.contains("out of device memory in backward"), "{text}");
-    // 1/0 is no number and is passed over.
+    // 1/0 is not finite and ignored.
     let losses = events.iter().filter(|event| event["name"] == "loss");
     assert_eq!(losses.count(), 2);
 }
 
 #[test]
-fn the_page_is_one_file_that_asks_for_nothing() {
+fn the_page_is_one_file_without_requests() {
     let mut page = Vec::new();
     let title = "<b> & </script><script>alert(1)</script>";
     let timeline = recorded();
@@ -128,11 +128,7 @@ fn the_page_is_one_file_that_asks_for_nothing() {
     assert_eq!(data["totals"]["steps"], 3);
     assert_eq!(data["totals"]["samples"], 24);
     assert_eq!(data["totals"]["exhaustions"], 2);
-    assert_eq!(
-        data["steps"]["limit"][0],
-        Value::Null,
-        "not known, so not 0"
-    );
+    assert_eq!(data["steps"]["limit"][0], Value::Null, "unknown, so not 0");
 }
 
 #[test]
@@ -143,7 +139,7 @@ fn an_empty_record_can_be_written() {
     assert!(trace(&timeline).iter().all(|event| event["ph"] == "M"));
 }
 
-/// Its memory is bounded, and what was forgotten is still counted.
+/// The record is bounded, and merged steps keep their samples.
 #[test]
 fn a_long_run_is_kept_coarsely() {
     let timeline = Timeline::new();
@@ -161,7 +157,7 @@ fn a_long_run_is_kept_coarsely() {
 }
 
 #[test]
-fn what_cannot_be_written_is_told_with_its_place() {
+fn a_failure_to_write_names_the_path() {
     struct Full;
     impl Write for Full {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
@@ -190,9 +186,9 @@ fn what_cannot_be_written_is_told_with_its_place() {
     );
 }
 
-/// A failed step is told once, with what it failed with, and the next one is recorded again.
+/// A failed step is recorded once, with its error, and the next one is recorded again.
 #[test]
-fn a_step_that_fails_is_told() {
+fn a_failed_step_is_recorded() {
     let timeline = Timeline::new();
     let mut processor = BatchProcessor::new(Fixed::new(4).unwrap()).observer(timeline.clone());
     let x = [1, 2, 3, 4];
@@ -208,7 +204,7 @@ fn a_step_that_fails_is_told() {
     assert_eq!(failed[0]["args"]["text"], "no such file");
 }
 
-/// Evaluation is in the record, apart from the steps: its sizes and its speed are others.
+/// Evaluations are recorded apart from steps.
 #[test]
 fn evaluations_count_apart() {
     let timeline = Timeline::new();
@@ -249,7 +245,7 @@ fn evaluations_count_apart() {
     assert_eq!(spans.count(), 2);
 }
 
-/// The update of a window is no step of its own.
+/// The update of accumulated batches is not a step of its own.
 #[test]
 fn windows_of_batches_are_counted_by_their_batches() {
     let timeline = Timeline::new();
@@ -265,4 +261,49 @@ fn windows_of_batches_are_counted_by_their_batches() {
     let events = trace(&timeline);
     let steps = events.iter().filter(|event| event["cat"] == "step").count();
     assert_eq!((trainer.updates(), steps), (2, 8));
+}
+
+/// Notes are on the page and in the trace; the latest 64 are kept, one line of each.
+#[test]
+fn notes_are_kept_with_their_time() {
+    let timeline = Timeline::new();
+    for i in 0..70 {
+        timeline.note(&format!("note {i}\nand more"));
+    }
+    let data = data(&timeline);
+    let notes = data["notes"].as_array().unwrap();
+    assert_eq!((notes.len(), &notes[63]["text"]), (64, &"note 69".into()));
+    assert!(notes.is_sorted_by(|a, b| a["at"].as_f64() <= b["at"].as_f64()));
+    let events = trace(&timeline);
+    let notes = events.iter().filter(|event| event["name"] == "note");
+    assert_eq!(notes.count(), 64);
+}
+
+/// A page replaces a file as a whole and keeps its mode; a new one gets the process's default mode.
+#[test]
+#[cfg(unix)]
+fn a_page_replaces_a_file_and_keeps_its_mode() {
+    use std::fs;
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+    let folder = std::env::temp_dir().join(format!("headroom-page-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let (page, plain) = (folder.join("page.html"), folder.join("plain"));
+    fs::write(&plain, "").unwrap();
+    Timeline::new().save_page("", &page).unwrap();
+    assert_eq!(mode(&page), mode(&plain), "the umask's");
+    fs::set_permissions(&page, fs::Permissions::from_mode(0o640)).unwrap();
+    Timeline::new().save_page("", &page).unwrap();
+    assert_eq!(mode(&page), 0o640);
+    // A socket can neither be written nor replaced.
+    let socket = folder.join("socket");
+    let _socket = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    Timeline::new().save_page("", &socket).unwrap_err();
+    assert!(fs::metadata(&socket).unwrap().file_type().is_socket());
+    assert_eq!(
+        fs::read_dir(&folder).unwrap().count(),
+        3,
+        "nothing is left behind"
+    );
+    fs::remove_dir_all(folder).unwrap();
 }

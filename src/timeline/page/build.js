@@ -38,7 +38,7 @@ function build() {
     const shown = panel.lines.filter(line => known(line.value).length);
     if (panel.marks) {
       for (const line of shown) html(keys, 'span', line.dots ? 'key dash' : 'key', line.name).style.setProperty('--c', `var(${line.colour})`);
-      if (evaluations.length) html(keys, 'span', 'key box', 'evaluation').style.setProperty('--c', 'var(--rate)');
+      if (evaluations.length) html(keys, 'span', 'key box', 'evaluation').style.setProperty('--c', 'var(--evaluation)');
       if (limit) html(keys, 'span', 'key dash', 'limit').style.setProperty('--c', 'var(--limit)');
     } else if (shown.length > 1) {
       for (const line of shown) html(keys, 'span', line.dots ? 'key dash' : 'key', line.name).style.setProperty('--c', `var(${line.colour})`);
@@ -46,6 +46,7 @@ function build() {
       const values = known(shown[0].value);
       html(keys, 'span', '', `last ${panel.unit(values.at(-1))}`);
     }
+    if (panel.marks) buildKinds(html(box, 'div', 'keys'));
     panel.box = html(box, 'div');
     panel.root = svg(panel.box, 'svg', { role: 'img', 'aria-label': panel.title + ' over time' });
     interact(panel.root, () => view, range => { view = range || whole.slice(); draw(); }, (event, at, place) => {
@@ -87,20 +88,30 @@ function buildDetail() {
     html(row, 'td', total.peak === highest && highest > 0 ? 'n top' : 'n', bytes(total.peak));
   });
 }
+function badge(parent, glyph, colour) {
+  html(parent, 'span', 'badge', glyph).style.setProperty('--c', `var(${colour})`);
+}
+function buildKinds(keys) {
+  for (const kind of new Set(marks.map(mark => mark.kind))) {
+    const [glyph, colour, meaning] = kindOf(kind), key = html(keys, 'span');
+    badge(key, glyph, colour);
+    key.append(meaning);
+  }
+  if (marks.length < 2) return;
+  const key = html(keys, 'span');
+  badge(key, '2', '--other');
+  key.append('several, in the colour of the worst');
+}
 function buildMarks() {
   if (!marks.length) return;
   $('marks').hidden = false;
-  const kinds = new Map();
-  for (const mark of marks) kinds.set(mark.kind, (kinds.get(mark.kind) || 0) + 1);
-  for (const [kind, number] of kinds) html($('kinds'), 'span', 'key box', `${number} ${kind}`).style.setProperty('--c', colour(kind));
   const list = $('marks').querySelector('ol');
   for (const mark of marks.slice(-300).reverse()) {
     const item = html(list, 'li');
-    item.style.setProperty('--c', colour(mark.kind));
     html(item, 'time', '', time(mark.at)).title = clock(mark.at);
     html(item, 'span', 'step', 'step ' + mark.step);
     const text = html(item, mark.detail ? 'details' : 'div'), head = mark.detail ? html(text, 'summary') : text;
-    html(head, 'span', 'dot');
+    badge(head, ...kindOf(mark.kind));
     head.append(mark.text);
     if (mark.detail) html(text, 'pre', '', mark.detail);
   }

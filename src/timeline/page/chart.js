@@ -9,15 +9,20 @@ function ticks(low, high, about, isBytes) {
   return list;
 }
 
-const LEFT = 76, RIGHT = 14, MARKS = 22;
+const LEFT = 76, RIGHT = 14, MARKS = 22, NOTES = 20;
 const whole = count ? [Math.min(steps.began[0], 0), steps.ended[count - 1]] : [0, Math.max(data.now, 1)];
 const evaluations = data.evaluations;
 if (evaluations.length) whole[1] = Math.max(whole[1], evaluations.at(-1).ended);
-if (marks.length) whole[1] = Math.max(whole[1], marks[marks.length - 1].at);
+for (const last of [marks.at(-1), data.notes.at(-1)]) if (last) whole[1] = Math.max(whole[1], last.at);
 let view = whole.slice();
-const colours = { exhausted: '--exhausted', failed: '--failed', grown: '--grown', shrunk: '--shrunk', paced: '--rate', restarted: '--shrunk', 'over limit': '--shrunk' };
-const glyphs = { exhausted: '×', failed: '!', grown: '▴', shrunk: '▾', paced: '»', restarted: '↻', 'over limit': '−' };
-const colour = kind => `var(${colours[kind] || '--other'})`;
+// Each kind of event: its glyph, its colour, and what it means. Red is out of memory, teal the micro-batch's size.
+const kinds = {
+  exhausted: ['×', '--limit', 'out of memory, retried'], failed: ['!', '--ink', 'step failed'],
+  fault: ['!', '--ink', 'device lost'], grown: ['▴', '--batch', 'larger micro-batch'],
+  shrunk: ['▾', '--batch', 'smaller micro-batch'], paced: ['»', '--batch', 'other size, for speed'],
+  restarted: ['↻', '--other', 'batch begun again'], over_limit: ['−', '--other', 'update over the limit'],
+};
+const kindOf = kind => kinds[kind] || ['·', '--other', kind];
 
 // What a chart shows: rows of steps, or series of their own.
 const rate = steps.busy.map((busy, i) => busy > 0 ? steps.samples[i] / busy * 1000 : null);
@@ -29,15 +34,15 @@ const panels = [{
   lines: [
     { name: 'held by the pool', value: steps.reserved, colour: '--held', fill: '--held-fill' },
     { name: 'highest use in a step', value: steps.peak, colour: '--memory', fill: '--memory-fill' },
-    { name: 'in use between steps', value: steps.inUse, colour: '--batch', thin: true },
-    { name: 'expected by the plan', value: steps.planned, colour: '--number', thin: true, dots: true },
+    { name: 'in use between steps', value: steps.inUse, colour: '--kept' },
+    { name: 'predicted', value: steps.planned, colour: '--plan', thin: true, dots: true },
   ],
-  empty: hasMemory ? '' : 'Nobody counts memory here: give the trainer a DeviceMemory, and on the host install the TrackingAllocator.',
+  empty: hasMemory ? '' : 'Memory is not counted: give the trainer a DeviceMemory, and on the host install the TrackingAllocator.',
 }, {
   title: 'Micro-batch', height: 118, unit: value => plural(value, 'sample'), strikes: true,
   lines: [
     { name: 'largest in a step', value: steps.most, colour: '--batch', fill: '--batch-fill' },
-    { name: 'would fit, by the plan', value: steps.fits, colour: '--number', thin: true, dots: true },
+    { name: 'predicted to fit', value: steps.fits, colour: '--plan', thin: true, dots: true },
   ],
 }, {
   title: 'Throughput', height: 118, unit: value => digits(value) + ' samples/s', strikes: true,
@@ -84,7 +89,8 @@ function drawPanel(panel, isLast) {
   root.replaceChildren();
   root.setAttribute('viewBox', `0 0 ${width} ${height}`);
   root.setAttribute('height', height);
-  const up = panel.marks && marks.length ? MARKS : 8, bottom = panel.height - 8;
+  const noteRow = panel.marks && marks.length ? MARKS : 8, bottom = panel.height - 8;
+  const up = noteRow + (panel.marks && data.notes.length ? NOTES : 0);
   let low = 0, high = panel.top ? panel.top() : Math.max(...panel.lines.map(line => ceiling(line.value)));
   if (panel.floats) {
     const shown = panel.lines[0].value.filter((_, i) => panel.lines[0].at[i] >= view[0] && panel.lines[0].at[i] <= view[1]);
@@ -104,7 +110,7 @@ function drawPanel(panel, isLast) {
   }
   if (panel.marks) {
     for (const one of evaluations.filter(one => one.peak !== null)) {
-      svg(plot, 'rect', { x: x(one.began), width: Math.max(x(one.ended) - x(one.began), 1), y: y(one.peak), height: Math.max(0, bottom - y(one.peak)), style: 'fill:var(--rate);opacity:.35' });
+      svg(plot, 'rect', { x: x(one.began), width: Math.max(x(one.ended) - x(one.began), 1), y: y(one.peak), height: Math.max(0, bottom - y(one.peak)), style: 'fill:var(--evaluation);opacity:.45' });
     }
   }
   for (const line of panel.lines) {
@@ -121,16 +127,31 @@ function drawPanel(panel, isLast) {
   if (panel.empty) svg(root, 'text', { x: (LEFT + width) / 2, y: panel.height / 2, 'text-anchor': 'middle' }, panel.empty);
   const inView = marks.filter(mark => mark.at >= view[0] && mark.at <= view[1]);
   if (panel.strikes || panel.marks) {
-    for (const mark of inView.filter(mark => mark.kind === 'exhausted' || mark.kind === 'failed')) {
+    for (const mark of inView.filter(mark => ['exhausted', 'failed', 'fault'].includes(mark.kind))) {
       svg(plot, 'line', { class: 'strike', x1: x(mark.at), x2: x(mark.at), y1: up, y2: bottom });
     }
   }
+  drawNotes(root, plot, x, panel.marks ? noteRow + 13 : null, up, bottom, width - RIGHT);
   if (panel.marks) drawMarks(root, inView, x);
   svg(root, 'line', { class: 'axis', x1: LEFT, x2: width - RIGHT, y1: bottom, y2: bottom });
   panel.cursor = svg(root, 'line', { class: 'cursor', y1: up, y2: bottom, visibility: 'hidden' });
 }
 
-// Marks that would cover each other become one with their number.
+// The user's own notes: a line through each chart, with the text above the first one where there is room.
+function drawNotes(root, plot, x, row, up, bottom, right) {
+  const shown = data.notes.filter(note => note.at >= view[0] && note.at <= view[1]);
+  let free = 0;
+  shown.forEach(({ at, text }, i) => {
+    const place = x(at), length = text.length * 7.6, next = shown[i + 1] ? x(shown[i + 1].at) : right;
+    svg(plot, 'line', { class: 'note', x1: place, x2: place, y1: row === null ? up : row + 3, y2: bottom });
+    const isLeft = place + length > next && place - length > free;
+    if (row === null || place < free) return;
+    svg(root, 'text', { class: 'note', x: place + (isLeft ? -3 : 3), y: row, 'text-anchor': isLeft ? 'end' : 'start' }, text);
+    free = place + (isLeft ? 0 : length) + 12;
+  });
+}
+
+// Marks that would cover each other become one that shows their number.
 function drawMarks(root, shown, x) {
   const groups = [];
   for (const mark of shown) {
@@ -138,10 +159,10 @@ function drawMarks(root, shown, x) {
     if (group && at - group.x < 15) group.marks.push(mark); else groups.push({ x: at, marks: [mark] });
   }
   for (const group of groups) {
-    const worst = group.marks.find(mark => mark.kind === 'failed') || group.marks.find(mark => mark.kind === 'exhausted') || group.marks[0];
+    const worst = ['fault', 'failed', 'exhausted'].map(kind => group.marks.find(mark => mark.kind === kind)).find(mark => mark) || group.marks[0];
     const item = svg(root, 'g', { class: 'mark', transform: `translate(${group.x},10)` });
-    svg(item, 'circle', { r: 7.5, style: `fill:${colour(worst.kind)}` });
-    svg(item, 'text', { y: 3.5 }, group.marks.length > 1 ? Math.min(group.marks.length, 99) : glyphs[worst.kind] || '·');
+    svg(item, 'circle', { r: 7.5, style: `fill:var(${kindOf(worst.kind)[1]})` });
+    svg(item, 'text', { y: 3.5 }, group.marks.length > 1 ? Math.min(group.marks.length, 99) : kindOf(worst.kind)[0]);
     const lines = group.marks.slice(0, 6).map(mark => `step ${mark.step}: ${mark.text}`);
     if (group.marks.length > 6) lines.push(`and ${group.marks.length - 6} more`);
     item.addEventListener('pointermove', event => { event.stopPropagation(); showTip(event, time(group.marks[0].at), [], lines); });

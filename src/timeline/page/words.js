@@ -1,4 +1,4 @@
-// What all parts use: the record, numbers as people read them, and elements.
+// What all parts use: the record, formatting of numbers, and elements.
 'use strict';
 const data = JSON.parse(document.getElementById('data').textContent);
 const steps = data.steps, phases = data.phases, marks = data.marks, count = steps.began.length;
@@ -6,7 +6,7 @@ const $ = id => document.getElementById(id);
 const known = values => values.filter(value => value !== null);
 const most = values => known(values).reduce((a, b) => Math.max(a, b), -Infinity);
 
-// Numbers as people read them.
+// Formatting of numbers.
 const trim = text => text.includes('.') ? text.replace(/\.?0+$/, '') : text;
 const digits = (value, n = 3) => {
   const size = Math.abs(value);
