@@ -19,6 +19,9 @@ use crate::batch::{Observer, TrainingEvent};
 use crate::error::{OutputError, Result};
 use recorder::Recorder;
 
+#[cfg(feature = "nvtx")]
+pub use crate::nvtx::NvtxRanges;
+
 /// A record of the work that a trainer or a [`BatchProcessor`](crate::BatchProcessor) does: steps, micro-batches, phases, peaks
 /// and what happened to them.
 ///

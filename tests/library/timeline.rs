@@ -14,8 +14,11 @@ use serde_json::Value;
 fn recorded() -> Timeline {
     let timeline = Timeline::new();
     let w = Var::new(&[1f32, 2.], &Device::Cpu).unwrap();
-    let optimizer = Sgd::new_lr(vec![w.clone()], 0.1).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(vec![w.clone()], optimizer)
+    let optimizer = Sgd::builder(vec![w.clone()])
+        .learning_rate(0.1)
+        .build()
+        .unwrap();
+    let mut trainer = AdaptiveTrainer::builder(optimizer)
         .policy(Halving::from_size(4))
         .observer(timeline.clone())
         .build()
@@ -147,7 +150,9 @@ fn an_empty_record_can_be_written() {
 #[test]
 fn a_long_run_is_kept_coarsely() {
     let timeline = Timeline::new();
-    let mut processor = BatchProcessor::new(Fixed::new(1).unwrap()).observer(timeline.clone());
+    let mut processor = BatchProcessor::builder(Fixed::new(1).unwrap())
+        .observer(timeline.clone())
+        .build();
     for _ in 0..10_000 {
         processor.process(&[1, 2][..], |_, _| Ok(())).unwrap();
     }
@@ -194,7 +199,9 @@ fn what_cannot_be_written_is_told_with_its_place() {
 #[test]
 fn a_step_that_fails_is_told() {
     let timeline = Timeline::new();
-    let mut processor = BatchProcessor::new(Fixed::new(4).unwrap()).observer(timeline.clone());
+    let mut processor = BatchProcessor::builder(Fixed::new(4).unwrap())
+        .observer(timeline.clone())
+        .build();
     let x = [1, 2, 3, 4];
     let failed = processor.process(&x[..], |_, _| -> candle_core::Result<()> {
         candle_core::bail!("no such file\nwith a second line")
@@ -213,8 +220,11 @@ fn a_step_that_fails_is_told() {
 fn evaluations_count_apart() {
     let timeline = Timeline::new();
     let w = Var::new(&[1f32, 2.], &Device::Cpu).unwrap();
-    let optimizer = Sgd::new_lr(vec![w.clone()], 0.1).unwrap();
-    let builder = AdaptiveTrainer::builder(vec![w.clone()], optimizer);
+    let optimizer = Sgd::builder(vec![w.clone()])
+        .learning_rate(0.1)
+        .build()
+        .unwrap();
+    let builder = AdaptiveTrainer::builder(optimizer);
     let mut trainer = builder.observer(timeline.clone()).build().unwrap();
     let x = Tensor::ones((8, 2), DType::F32, &Device::Cpu).unwrap();
     for _ in 0..2 {
@@ -254,8 +264,11 @@ fn evaluations_count_apart() {
 fn windows_of_batches_are_counted_by_their_batches() {
     let timeline = Timeline::new();
     let w = Var::new(&[1f32, 2.], &Device::Cpu).unwrap();
-    let optimizer = Sgd::new_lr(vec![w.clone()], 0.1).unwrap();
-    let trainer = AccumulatingTrainer::new(vec![w.clone()], optimizer, 4).unwrap();
+    let optimizer = Sgd::builder(vec![w.clone()])
+        .learning_rate(0.1)
+        .build()
+        .unwrap();
+    let trainer = AccumulatingTrainer::builder(optimizer, 4).build().unwrap();
     let mut trainer = trainer.observer(timeline.clone());
     let x = Tensor::ones((8, 2), DType::F32, &Device::Cpu).unwrap();
     for _ in 0..8 {
