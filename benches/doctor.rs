@@ -1,4 +1,4 @@
-//! What the environment checker takes on a machine without a GPU, what it recognises, and what it reports beside others.
+//! The environment checker's time on a machine without a GPU, the symptoms it recognizes, and a count of conditions beside others.
 //!
 //! `cargo bench --bench doctor [-- --quick]`
 

@@ -56,7 +56,8 @@ fn watch(monitor: &Monitor, seconds: u64) -> (f64, f64) {
 }
 
 fn builder() -> MonitorBuilder {
-    let builder = Monitor::builder().library(nvml::library());
+    // SAFETY: the simulated NVML is this project's own.
+    let builder = unsafe { Monitor::builder().library(nvml::library()) };
     builder
         .interval(Duration::from_millis(100))
         .history(10_000)

@@ -58,9 +58,7 @@ struct Measured {
 fn measure(title: &str, shapes: &[Vec<usize>], rounds: usize) -> candle_headroom::Result<Measured> {
     let ours = Parameters::on(&Device::Cpu, shapes)?;
     let candles = Parameters::on(&Device::Cpu, shapes)?;
-    let mut fused = AdamW::builder(ours.vars)
-        .params(ParamsAdamW::default())
-        .build()?;
+    let mut fused = AdamW::builder(ours.vars).build()?;
     let mut candle = candle_nn::AdamW::new(candles.vars, ParamsAdamW::default())?;
     let mut sweep = Sweep::new(shapes);
     fused.commit(&ours.gradients)?;
@@ -76,7 +74,9 @@ fn measure(title: &str, shapes: &[Vec<usize>], rounds: usize) -> candle_headroom
         Contender::new("candle_nn", || {
             candle.step(&candles.gradients).expect("a step")
         }),
-        Contender::new("fused", || fused.commit(&ours.gradients).expect("a step")),
+        Contender::new("fused", || {
+            fused.commit(&ours.gradients).expect("a step");
+        }),
         Contender::new("sweep", || sweep.run()),
     ];
     let rounds = alternate(contenders, rounds);

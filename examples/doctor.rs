@@ -1,9 +1,9 @@
-//! Is this machine fit for candle, and if not, what to do?
+//! Is this machine fit for candle, and if not, what helps?
 //!
 //! `cargo run --example doctor -- [--json] [--redact] [--strict] [--require cuda,mem=8GiB]`
 //!
-//! It ends with 0 where the machine is fit, with 1 where there are warnings and `--strict` is given, with 2 where it is not fit, and with
-//! 3 where it was asked what it does not know, or where the report cannot be written.
+//! Exit status: 0 if the machine is fit, 1 if there are warnings and `--strict` is given, 2 if it is not fit, and 3 for unknown arguments or
+//! if the report cannot be written.
 
 use std::io::{ErrorKind, IsTerminal, Write, stdout};
 
@@ -18,18 +18,18 @@ struct Arguments {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Leave out what identifies the machine and its user.
+    /// Remove what identifies the machine and its user.
     #[arg(long)]
     redact: bool,
-    /// End with 1 where there are warnings.
+    /// Exit with 1 if there are warnings.
     #[arg(long)]
     strict: bool,
-    /// What the machine has to be fit for: `cpu`, `cuda`, or `cuda,mem=8GiB`.
+    /// What the machine must be fit for: `cpu`, `cuda`, or `cuda,mem=8GiB`.
     #[arg(long)]
     require: Option<Requirement>,
 }
 
-/// It was asked what it does not know, or could not answer.
+/// The status for unknown arguments and for a report that cannot be written.
 const NO_ANSWER: i32 = 3;
 
 fn main() -> ! {
@@ -43,20 +43,20 @@ fn main() -> ! {
             }
         }
     };
-    // SAFETY: it ends the process, and nothing here is left to be dropped; what was printed is flushed. An ordinary end would run the
-    // destructors of the driver's libraries, which can wait for ever for a call that a probe had to leave behind.
+    // SAFETY: ends the process; the output is flushed. An ordinary exit would run the destructors of the driver's libraries, which can wait
+    // forever for a call that a probe has left behind.
     unsafe { libc::_exit(code) }
 }
 
-/// Prints the report, and says how the program ends.
+/// Prints the report and returns the exit status.
 fn check(arguments: &Arguments) -> i32 {
     let environment = Environment::new();
     let mut report = environment.check();
-    // Real work, where this build can do any on a GPU.
+    // Only a build with `cuda` can work on a GPU.
     if cfg!(feature = "cuda") && report.is_fit_for(Requirement::CudaInference) {
         report.extend([environment.smoke_test(DeviceLocation::Cuda { gpu_id: 0 })]);
     }
-    // What the requirement lacks is a part of the report.
+    // Obstacles to the requirement are part of the report.
     let known = report.clone();
     let obstacles = arguments.require.map(|required| report.obstacles(required));
     let new = obstacles.iter().flatten();
@@ -70,11 +70,11 @@ fn check(arguments: &Arguments) -> i32 {
     let verdict = arguments.require.zip(obstacles.as_deref());
     let verdict = verdict.map(|(required, obstacles)| verdict_on(required, obstacles));
     match print(&report, verdict.as_deref(), arguments.json) {
-        // Whoever reads has read enough.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         Err(error) => {
-            // There may be no place left to say so.
-            let _ = writeln!(std::io::stderr(), "the report cannot be written: {error}");
+            // This may fail as well.
+            let _ = writeln!(std::io::stderr(), "cannot write the report: {error}");
             return NO_ANSWER;
         }
         Ok(()) => {}
@@ -90,20 +90,20 @@ fn check(arguments: &Arguments) -> i32 {
     }
 }
 
-/// The last line where something was required.
+/// The last line, if something was required.
 fn verdict_on(required: Requirement, obstacles: &[Finding]) -> String {
     match obstacles {
-        [] => format!("fit for what is required: {required}"),
+        [] => format!("the requirement is met: {required}"),
         obstacles => {
             let codes: Vec<_> = obstacles.iter().map(|finding| finding.code.id).collect();
             let codes = codes.join(", ");
-            format!("not fit for what is required: {required} ({codes})")
+            format!("the requirement is not met: {required} ({codes})")
         }
     }
 }
 
 fn print(report: &Report, verdict: Option<&str>, json: bool) -> std::io::Result<()> {
-    // The variable counts where it is set to something: no-color.org.
+    // An empty variable does not count: no-color.org.
     let no_colours = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let mut out = stdout().lock();
     if json {

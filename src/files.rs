@@ -1,13 +1,13 @@
-//! Reading files that others wrote: never more than a part, and never waiting for a writer.
+//! Reading files of unknown size and kind, without waiting for a writer.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::path::Path;
 
-/// The most that is read of a file, in bytes; what `/proc` and `/sys` hold is far below it.
+/// The most that is read of a file, in bytes; files in `/proc` and `/sys` are far smaller.
 const MOST: u64 = 1 << 20;
 
-/// The beginning of a file as text; what is no UTF-8 is replaced.
+/// The beginning of a file as text; invalid UTF-8 is replaced.
 pub(crate) fn text(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     open(path)?.take(MOST).read_to_end(&mut bytes)?;
@@ -21,11 +21,11 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     without_waiting(&mut options).open(path)
 }
 
-/// A pipe without a writer, or the kernel's log at its end, would wait for ever.
+/// Makes opening and reading return at once. A pipe without a writer, or the kernel's log at its end, would block forever.
 #[cfg(target_os = "linux")]
 pub(crate) fn without_waiting(options: &mut OpenOptions) -> &mut OpenOptions {
     use std::os::unix::fs::OpenOptionsExt;
-    /// The same number on every architecture that CUDA exists for.
+    /// The value on every architecture that CUDA supports.
     const O_NONBLOCK: i32 = 0o4000;
     options.custom_flags(O_NONBLOCK)
 }

@@ -80,10 +80,10 @@ pub mod incident;
 pub mod memory;
 pub mod monitor;
 mod nvml;
-#[cfg(feature = "nvtx")]
-mod nvtx;
 pub mod optim;
 mod output;
+mod patience;
+mod replace;
 #[cfg(feature = "testing")]
 pub mod testing;
 #[cfg(not(feature = "testing"))]
@@ -93,41 +93,11 @@ pub mod train;
 
 pub use bytesize::ByteSize;
 
-pub use batch::{
-    Batch, BatchPolicy, BatchProcessor, Completed, Decay, Event, Extent, Failed, Fixed, Halving,
-    MemoryModel, MicroBatch, Observer, Plan, Prediction, Predictive, Processed, Reason, Task,
-    find_batch_size, find_batch_size_within, process_batches,
-};
-pub use environment::{
-    Coloured, Environment, Finding, FindingCode, Gpu, Report, Requirement, Severity,
-    UnknownRequirement,
-};
-pub use error::{
-    BatchError, Cause, DeviceFault, Error, ErrorExt, Holding, LossError, MemoryError,
-    MemoryReading, MonitorError, Neighbour, OptimizerError, OutputError, ParameterError, Phase,
-    PolicyError, Remedy, Resource, ResourceExhausted, Result, StateError, UpdateInterrupted,
-    WindowLost,
-};
-pub use incident::{Incident, IncidentLog, IncidentSummary, Incidents};
-pub use memory::{
-    AUTO_FRACTION, CudaMemoryBuilder, DEVICE_AUTO_FRACTION, DeviceMemory, Enforcement, Growth,
-    HostMemoryBuilder, Limit, MemoryStats, OverLimit, PEAK_ERROR, PeakScope, TrackingAllocator,
-};
-#[cfg(feature = "metrics")]
-pub use monitor::MetricsSink;
-pub use monitor::{
-    Crossing, CsvSink, Health, HeldDown, JsonLinesSink, Monitor, MonitorBuilder, Sample, Sink,
-    Source, Subscription, Threshold,
-};
-#[cfg(feature = "nvtx")]
-pub use nvtx::NvtxRanges;
-pub use optim::{
-    Adafactor, Adam, AdamW, Algorithm, Commit, Foreign, Fused, FusedBuilder, Group, GroupOptions,
-    LearningRate, Lion, LossScale, Parameter, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion,
-    ParamsSgd, Progress, Sgd, StateDict,
-};
+pub use batch::{Batch, MicroBatch, Predictive, process_batches};
+pub use environment::Environment;
+pub use error::{DeviceFault, Error, ErrorExt, ResourceExhausted, Result};
+pub use memory::{DeviceMemory, TrackingAllocator, recover};
+pub use monitor::Monitor;
+pub use optim::{AdamW, Foreign, LearningRate, Sgd};
 pub use timeline::Timeline;
-pub use train::{
-    AccumulatingTrainer, AdaptiveTrainer, AdaptiveTrainerBuilder, Explanation, GradientAccumulator,
-    Loss, StepLoss, StepReport,
-};
+pub use train::{AccumulatingTrainer, AdaptiveTrainer, GradientAccumulator, Loss, StepReport};

@@ -1,38 +1,35 @@
-//! Files that are whole or not there, and files of whole lines.
+//! Writing files: whole files that replace others, and files of lines.
 
-use std::fs;
-use std::io::{self, Read, Seek, Write};
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::OutputError;
 
-/// Writes a file beside `path` and puts it in its place. What is no file, such as a device or a pipe, is written to and stays.
+/// Replaces a file as a whole or not at all, keeping its permissions. Devices and pipes are written to in place.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), OutputError> {
-    static WRITTEN: AtomicU64 = AtomicU64::new(0);
-    let failed = |error| OutputError::at(path, &error);
-    if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
-        let opened = fs::File::options().write(true).open(path);
-        let written = opened.and_then(|mut file| file.write_all(bytes));
-        return written.map_err(failed);
-    }
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
-    name.push(format!(".{}-{number}.part", std::process::id()));
-    let part = path.with_file_name(name);
-    let written = fs::File::create(&part).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()
-    });
-    let replaced = written.and_then(|()| fs::rename(&part, path));
-    if replaced.is_err() {
-        // What is left of it helps nobody; the error that led here is the one to tell.
-        let _ = fs::remove_file(&part);
-    }
-    replaced.map_err(failed)
+    let replace = || -> io::Result<()> {
+        let there = fs::metadata(path).ok();
+        if there.as_ref().is_some_and(|there| !there.is_file()) {
+            return File::options().write(true).open(path)?.write_all(bytes);
+        }
+        let folder = path.parent().filter(|folder| *folder != Path::new(""));
+        let mut new = tempfile::Builder::new();
+        // `tempfile` would make it readable by its owner alone; the process's umask still applies.
+        #[cfg(unix)]
+        new.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let mut new = new.tempfile_in(folder.unwrap_or(Path::new(".")))?;
+        if let Some(there) = there {
+            new.as_file().set_permissions(there.permissions())?;
+        }
+        new.write_all(bytes)?;
+        new.as_file().sync_all()?;
+        Ok(new.persist(path).map(drop)?)
+    };
+    replace().map_err(|error| OutputError::at(path, &error))
 }
 
-/// The first line of a text that somebody else has written, as far as a record of bounded size can take it: 1 KiB.
+/// The first line of a text, at most 1 KiB of it.
 pub(crate) fn first_line(text: &str) -> &str {
     const MOST: usize = 1024;
     let line = text.lines().next().unwrap_or_default();
@@ -41,179 +38,125 @@ pub(crate) fn first_line(text: &str) -> &str {
     line.get(..end.unwrap_or(0)).unwrap_or_default()
 }
 
-/// A file of lines, each written whole by one call, so that a process that is killed leaves whole lines. Nobody else writes to it.
+/// A file of lines with one writer. Each line is written by one call. The kernel can end that call early when the process is killed,
+/// so the file may end in the beginning of a line, which `open` removes.
 #[derive(Debug)]
 pub(crate) struct LineFile {
     path: PathBuf,
-    file: fs::File,
+    file: File,
+    /// In bytes, up to the last whole line.
     length: u64,
-    /// In bytes; a file that would become longer is put aside.
-    most: Option<u64>,
-    /// A line was cut off, by a full disk or by the machine's end: the next one begins on a line of its own.
-    is_cut_off: bool,
+    /// The first line of each file, or empty.
+    header: String,
+    /// A file that would become longer, in bytes, is renamed.
+    rotate_at: Option<u64>,
+    is_regular: bool,
+    /// A line was written in part and not removed yet.
+    is_torn: bool,
 }
 
 impl LineFile {
-    /// Goes on with the file at `path`, or creates it.
-    pub(crate) fn open(path: &Path, most: Option<u64>) -> io::Result<Self> {
-        let mut file = create(path)?;
+    /// Opens the file to append to it, or creates it.
+    pub(crate) fn open(path: &Path, header: String, rotate_at: Option<u64>) -> io::Result<Self> {
+        let file = open(path)?;
         let there = file.metadata()?;
-        let length = there.len();
-        // A device or a pipe cannot be put aside.
-        let most = most.filter(|_| there.is_file());
-        let mut last = *b"\n";
-        if length > 0 && file.seek(io::SeekFrom::End(-1)).is_ok() {
-            file.read_exact(&mut last)?;
-        }
-        Ok(Self {
+        let mut lines = Self {
             path: path.to_owned(),
             file,
-            length,
-            most,
-            is_cut_off: last != *b"\n",
-        })
+            length: there.len(),
+            header,
+            rotate_at,
+            is_regular: there.is_file(),
+            is_torn: false,
+        };
+        if lines.is_regular {
+            lines.repair()?;
+        }
+        lines.begin()?;
+        Ok(lines)
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Waits until what was written is on the disk. Where there is none, as with a pipe, there is nothing to wait for.
+    /// Waits until all lines are on the disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        match self.file.sync_data() {
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
-            synced => synced,
+        match self.is_regular {
+            true => self.file.sync_data(),
+            false => Ok(()),
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.length == 0
-    }
-
-    /// Writes a line, which ends with a line feed.
+    /// Writes a line, which must end with a line feed.
     pub(crate) fn append(&mut self, line: &[u8]) -> io::Result<()> {
         let longer = self.length.saturating_add(line.len() as u64);
-        if self.length > 0 && self.most.is_some_and(|most| longer > most) {
+        let is_empty = self.length <= self.header.len() as u64;
+        // A device or a pipe cannot be renamed.
+        let rotate_at = self.rotate_at.filter(|_| self.is_regular && !is_empty);
+        if rotate_at.is_some_and(|most| longer > most) {
             self.rotate()?;
         }
-        if self.is_cut_off {
-            self.file.write_all(b"\n")?;
-            self.length += 1;
-            self.is_cut_off = false;
+        self.write(line)
+    }
+
+    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        if self.is_torn {
+            self.file.set_len(self.length)?;
+            self.is_torn = false;
         }
         let written = self.file.write_all(line);
         match &written {
             Ok(()) => self.length += line.len() as u64,
-            Err(_) => {
-                let length = self.file.metadata().map_or(self.length, |file| file.len());
-                self.is_cut_off = length != self.length;
-                self.length = length;
-            }
+            // A full disk may have taken a part of the line.
+            Err(_) => self.is_torn = self.is_regular && self.file.set_len(self.length).is_err(),
         }
         written
+    }
+
+    fn begin(&mut self) -> io::Result<()> {
+        match self.length == 0 && !self.header.is_empty() {
+            true => self.write(&self.header.clone().into_bytes()),
+            false => Ok(()),
+        }
+    }
+
+    /// Removes an incomplete last line. If it does not look like one of ours it is ended instead: the file may be somebody else's.
+    fn repair(&mut self) -> io::Result<()> {
+        const MOST: u64 = 64 << 10;
+        let from = self.length.saturating_sub(MOST);
+        let mut tail = Vec::new();
+        self.file.seek(SeekFrom::Start(from))?;
+        self.file.read_to_end(&mut tail)?;
+        let whole = tail.iter().rposition(|byte| *byte == b'\n');
+        let torn = tail.get(whole.map_or(0, |last| last + 1)..);
+        let Some([first, ..]) = torn else {
+            return Ok(());
+        };
+        let torn = torn.unwrap_or_default();
+        let is_whole_line = whole.is_some() || from == 0;
+        let is_ours = *first == b'{' || first.is_ascii_digit();
+        if is_whole_line && (is_ours || self.header.as_bytes().starts_with(torn)) {
+            self.length -= torn.len() as u64;
+            self.file.set_len(self.length)?;
+            let (bytes, file) = (torn.len(), self.path.display());
+            tracing::warn!(bytes, %file, "removed an incomplete last line");
+            return Ok(());
+        }
+        self.write(b"\n")
     }
 
     fn rotate(&mut self) -> io::Result<()> {
         let mut former = self.path.clone().into_os_string();
         former.push(".1");
         match fs::rename(&self.path, former) {
-            // Somebody has moved it away, or the last attempt ended here.
+            // The file was moved away, or the last attempt failed after renaming it.
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        self.file = create(&self.path)?;
-        (self.length, self.is_cut_off) = (0, false);
-        Ok(())
+        self.file = open(&self.path)?;
+        (self.length, self.is_torn) = (0, false);
+        self.begin()
     }
 }
 
-fn create(path: &Path) -> io::Result<fs::File> {
-    fs::File::options()
-        .append(true)
-        .create(true)
-        .read(true)
-        .open(path)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn folder(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("headroom-{}-{name}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        folder
-    }
-
-    #[test]
-    fn a_line_that_was_cut_off_stands_alone() {
-        let folder = folder("cut-off");
-        let path = folder.join("lines");
-        fs::write(&path, "one\ntw").unwrap();
-        let mut file = LineFile::open(&path, None).unwrap();
-        file.append(b"three\n").unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "one\ntw\nthree\n");
-        fs::remove_dir_all(folder).unwrap();
-    }
-
-    #[test]
-    fn two_files_are_never_longer_than_asked_for() {
-        let folder = folder("rotated");
-        let path = folder.join("lines");
-        let mut file = LineFile::open(&path, Some(100)).unwrap();
-        for i in 0..50 {
-            file.append(format!("line {i:04}\n").as_bytes()).unwrap();
-            assert!(fs::metadata(&path).unwrap().len() <= 100);
-        }
-        let both = fs::read_to_string(folder.join("lines.1")).unwrap()
-            + &fs::read_to_string(&path).unwrap();
-        assert!(both.ends_with("line 0049\n") && both.lines().count() >= 10);
-        assert!(both.lines().all(|line| line.len() == 9));
-        fs::remove_dir_all(folder).unwrap();
-    }
-
-    #[test]
-    fn a_file_that_was_moved_away_is_begun_anew() {
-        let folder = folder("moved");
-        let path = folder.join("lines");
-        let mut file = LineFile::open(&path, Some(20)).unwrap();
-        file.append(b"0123456789\n").unwrap();
-        fs::remove_file(&path).unwrap();
-        for _ in 0..3 {
-            file.append(b"0123456789\n").unwrap();
-        }
-        assert_eq!(fs::read_to_string(&path).unwrap(), "0123456789\n");
-        fs::remove_dir_all(folder).unwrap();
-    }
-
-    /// A socket stands for all that is no file: it can neither be opened nor put aside.
-    #[test]
-    #[cfg(unix)]
-    fn what_is_no_file_stays() {
-        use std::os::unix::fs::FileTypeExt;
-        let folder = folder("special");
-        let path = folder.join("socket");
-        let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        replace(&path, b"text").unwrap_err();
-        let kind = fs::metadata(&path).unwrap().file_type();
-        assert!(kind.is_socket());
-        assert_eq!(
-            LineFile::open(Path::new("/dev/null"), Some(1))
-                .unwrap()
-                .most,
-            None
-        );
-        fs::remove_dir_all(folder).unwrap();
-    }
-
-    /// `/dev/full` is a disk that is.
-    #[test]
-    #[cfg(target_os = "linux")]
-    fn a_full_disk_is_an_error_and_nothing_else() {
-        let mut file = LineFile::open(Path::new("/dev/full"), None).unwrap();
-        for _ in 0..3 {
-            let error = file.append(b"line\n").unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::StorageFull);
-        }
-    }
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.append(true).create(true).read(true).open(path)
 }

@@ -54,7 +54,7 @@ fn allocations<A: Algorithm>(
     let vars =
         vars.map(|(i, shape)| Var::from_tensor(&on_device(tensor(shape, i, dtype))).unwrap());
     let vars: Vec<_> = vars.collect();
-    let builder = Fused::builder(params.clone()).group(vars.clone());
+    let builder = Fused::builder(vars.clone()).params(params.clone());
     let mut optimizer = with(builder).build().unwrap();
     let mut stores = [GradStore::default(), GradStore::default()];
     for (i, var) in vars.iter().enumerate() {
@@ -63,17 +63,21 @@ fn allocations<A: Algorithm>(
         stores[1].insert(var, (&gradient / 0.).unwrap());
         stores[0].insert(var, gradient);
     }
+    let one = Tensor::ones((), DType::F32, device).unwrap();
+    optimizer.scale_loss(&one).unwrap();
     optimizer.commit(&stores[0]).unwrap();
-    let region = Region::new(ALLOCATOR);
+    let mut counts = (0, 0, 0);
     for store in [&stores[0], &stores[1], &stores[0]] {
+        // With a loss scale, each update is of another loss.
+        optimizer.scale_loss(&one).unwrap();
+        let region = Region::new(ALLOCATOR);
         optimizer.commit(store).unwrap();
+        let change = region.change();
+        counts.0 += change.allocations;
+        counts.1 += change.reallocations;
+        counts.2 += change.deallocations;
     }
-    let change = region.change();
-    (
-        change.allocations,
-        change.reallocations,
-        change.deallocations,
-    )
+    counts
 }
 
 fn check<A: Algorithm>(device: &Device, params: A) {

@@ -116,6 +116,14 @@ fn curves(batch: usize, room: usize) -> Vec<Curve> {
     ]
 }
 
+/// The same device where nobody measures memory.
+fn blind(curve: &Curve) -> Curve {
+    Curve {
+        is_blind: true,
+        ..curve.clone()
+    }
+}
+
 /// The same device with 0.4 of the room for a third of the time.
 fn pressed(curve: &Curve) -> Curve {
     let [(0, room)] = curve.rooms[..] else {
@@ -189,6 +197,25 @@ impl Worst {
     }
 }
 
+/// Steps until the default policy uses 0.95 of what fits again where nobody measures memory.
+fn blind_regrow_steps(families: &[Vec<Curve>]) -> f64 {
+    let mut worst = 0f64;
+    for (curve, (batch, room)) in (families.iter().zip(BATCHES))
+        .flat_map(|(curves, batch)| curves.iter().map(move |curve| (curve, batch)))
+    {
+        for seed in SEEDS {
+            let device = Device::new(&blind(&pressed(curve)), seed);
+            let tally = ours::run(&mut Predictive::new(), device, STEPS);
+            let steps = tally.regrow_steps(66);
+            if steps > 10. {
+                println!("blind on {} ({batch}, {room}): {steps} steps", curve.name);
+            }
+            worst = worst.max(steps);
+        }
+    }
+    worst
+}
+
 fn measure(curve: &Curve, run: fn(Device) -> Tally) -> Worst {
     let seeds = SEEDS.map(|seed| {
         let tally = run(Device::new(curve, seed));
@@ -258,6 +285,11 @@ pub fn compare() {
     figure(
         "adaptation/ours_worst_regrow_steps",
         worst.regrow_steps,
+        "steps",
+    );
+    figure(
+        "adaptation/blind_regrow_steps",
+        blind_regrow_steps(&families),
         "steps",
     );
     figure(

@@ -27,6 +27,8 @@ pub struct Curve {
     pub workspace: Option<(usize, f64)>,
     /// For how many samples there is room, with base and workspace, from each step on.
     pub rooms: Vec<(usize, usize)>,
+    /// Whether nobody measures memory.
+    pub is_blind: bool,
     /// How much longer than the first batch's samples each step's are, in turn.
     pub lengths: Vec<f64>,
 }
@@ -47,6 +49,7 @@ impl Curve {
             workspace: None,
             rooms: vec![(0, room)],
             lengths: vec![1.],
+            is_blind: false,
         }
     }
 }

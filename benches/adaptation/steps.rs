@@ -30,27 +30,35 @@ pub fn step(policy: &mut dyn BatchPolicy, device: &mut Device) -> Step {
     let (mut step, mut done) = (Step::default(), 0);
     while done < total {
         let mut now = MemoryReading::default();
-        now.in_use = Some(device.in_use as u64);
-        now.limit = Some(device.limit() as u64);
-        policy.prepare(&now);
+        if !device.curve.is_blind {
+            now.in_use = Some(device.in_use as u64);
+            now.limit = Some(device.limit() as u64);
+            policy.prepare(&now);
+        }
         let size = policy.size(total - done);
         assert!((1..=total - done).contains(&size), "{size}");
         let Some(peak) = device.run(size) else {
-            let mut exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::Limit);
+            let cause = match device.curve.is_blind {
+                true => Cause::Unknown,
+                false => Cause::Limit,
+            };
+            let mut exhausted = ResourceExhausted::new(Resource::DeviceMemory, cause);
             exhausted.bytes = now;
             policy.failed(&Failed::new(size, &exhausted));
             assert!(policy.size(total - done) < size, "one sample always fits");
             step.failed.push(size);
             continue;
         };
-        let mut completed = Completed::new(size);
-        (completed.before, completed.limit) = (now.in_use, now.limit);
-        completed.peak = Some(peak);
-        let forward = device.forward(size);
-        completed.forward_peak = (now.in_use.zip(forward)).map(|(before, own)| before + own);
         if let Some(seconds) = device.seconds(size) {
             let micro_batch = Extent::new(size, cost.div_ceil(total) * size);
             policy.timed(&micro_batch, Duration::from_secs_f64(seconds));
+        }
+        let mut completed = Completed::new(size);
+        if !device.curve.is_blind {
+            (completed.before, completed.limit) = (now.in_use, now.limit);
+            completed.peak = Some(peak);
+            let forward = device.forward(size);
+            completed.forward_peak = (now.in_use.zip(forward)).map(|(before, own)| before + own);
         }
         policy.succeeded(&completed);
         step.sizes.push(size);

@@ -35,8 +35,10 @@ impl Watching {
             false => None,
         };
         let incidents = match (&arguments.incidents, &monitor) {
-            (Some(path), Some(monitor)) => Some(IncidentLog::open(path)?.monitor(monitor)),
-            (Some(path), None) => Some(IncidentLog::open(path)?),
+            (Some(path), Some(monitor)) => {
+                Some(IncidentLog::builder(path).monitor(monitor).open()?)
+            }
+            (Some(path), None) => Some(IncidentLog::builder(path).open()?),
             (None, _) => None,
         };
         let monitor = monitor.map(|monitor| {

@@ -1,11 +1,13 @@
 use super::policy::{BatchPolicy, Failed};
 use crate::error::{PolicyError, Result};
 
-/// Takes a part of whatever does not fit, beginning with the whole batch, and never grows back: by nine tenths what
-/// Accelerate's `find_executable_batch_size` does.
+/// Multiplies a size that does not fit by a factor, starting with the whole batch, and never grows back: with 0.9 what
+/// Accelerate's `find_executable_batch_size` does. Sizes are samples, whatever they cost.
 ///
 /// ```
-/// use candle_headroom::{BatchPolicy, Cause, Decay, Failed, Resource, ResourceExhausted};
+/// use candle_headroom::batch::{BatchPolicy, Decay, Failed};
+/// use candle_headroom::ResourceExhausted;
+/// use candle_headroom::error::{Cause, Resource};
 ///
 /// let mut policy = Decay::new(0.9)?;
 /// let exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::DeviceFull);
@@ -21,7 +23,7 @@ pub struct Decay {
 }
 
 impl Decay {
-    /// Takes `factor` of a size that failed: a number above 0 and below 1.
+    /// Creates the policy; `factor` lies between 0 and 1, both excluded.
     ///
     /// # Errors
     /// [`PolicyError::Factor`].

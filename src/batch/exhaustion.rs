@@ -36,7 +36,6 @@ pub(crate) fn complete(
         micro_batch,
     } = circumstances;
     let start = memory.and_then(|(_, scope)| scope.start());
-    let own: u64 = held.iter().map(|holding| holding.bytes).sum();
     exhausted.held = held;
     if let Some((memory, scope)) = memory {
         let need = micro_batch.as_ref().and_then(|failed| failed.need);
@@ -47,11 +46,9 @@ pub(crate) fn complete(
     };
     predict(exhausted, samples.len(), start, plan);
     let mut is_passing = matches!(exhausted.cause, Cause::Neighbour | Cause::Fragmented);
-    if let Some(others) = start.and_then(|start| others(exhausted, start, own))
-        && samples.len() == 1
-    {
+    if samples.len() == 1 && exhausted.may_fit_alone() {
         exhausted.cause = Cause::Limit;
-        exhausted.held.push(Holding::new(Holding::OTHERS, others));
+        exhausted.name_other_use();
         is_passing = true;
     }
     advise(exhausted, &samples, start, plan);
@@ -96,16 +93,6 @@ fn predict(
         let holding = Holding::new(Holding::ACTIVATIONS, activations.min(most));
         exhausted.held.push(holding);
     }
-}
-
-/// Returns the bytes that others in this process hold, if the work would have fitted without them: it and the `own` holdings
-/// are below the limit, and the others hold more than was left.
-fn others(exhausted: &ResourceExhausted, start: u64, own: u64) -> Option<u64> {
-    let (peak, limit) = (exhausted.bytes.peak?, exhausted.bytes.limit?);
-    let others = start.checked_sub(own).filter(|_| own > 0)?;
-    let needed = exhausted.expected_peak.unwrap_or(0).max(peak) - start.min(peak);
-    let fits_alone = own.saturating_add(needed) <= limit;
-    (fits_alone && others > limit.saturating_sub(peak)).then_some(others)
 }
 
 fn advise(

@@ -15,7 +15,8 @@ const MARGIN: f64 = 0.01;
 /// [`process_batches`](crate::process_batches) need no such search: they find the size while they work.
 ///
 /// ```
-/// use candle_headroom::{batch::find_batch_size, testing};
+/// use candle_headroom::batch::find_batch_size;
+/// use candle_headroom::testing;
 ///
 /// let mut calls = 0;
 /// let size = find_batch_size(1024, |size| {
@@ -45,7 +46,8 @@ pub fn find_batch_size<T>(
 /// sixteenth more could fit. A size that goes over a soft limit does not count as fitting.
 ///
 /// ```
-/// use candle_headroom::{DeviceMemory, batch::find_batch_size_within};
+/// use candle_headroom::batch::find_batch_size_within;
+/// use candle_headroom::DeviceMemory;
 ///
 /// let memory = DeviceMemory::host().open()?; // no limit, so every size fits
 /// assert_eq!(find_batch_size_within(&memory, 1024, |_| Ok(()))?, 1024);

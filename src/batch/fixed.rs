@@ -1,10 +1,10 @@
-use super::{BatchPolicy, Failed};
+use super::policy::{BatchPolicy, Failed};
 use crate::error::{PolicyError, Result};
 
-/// Always the same size, and no smaller one when it does not fit.
+/// Uses the same size always, and no smaller one if it does not fit.
 ///
 /// ```
-/// use candle_headroom::{BatchPolicy, Fixed};
+/// use candle_headroom::batch::{BatchPolicy, Fixed};
 ///
 /// let policy = Fixed::new(16)?;
 /// assert_eq!((policy.size(100), policy.size(5)), (16, 5));
@@ -17,16 +17,16 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    /// Micro-batches of `size` samples.
+    /// Creates the policy for micro-batches of `size` samples.
     ///
     /// # Errors
     /// [`PolicyError::Zero`].
     pub fn new(size: usize) -> Result<Self> {
         match size {
-            0 => Err(PolicyError::Zero {
-                what: "a micro-batch's size",
+            0 => {
+                let what = "the size of a micro-batch";
+                Err(PolicyError::Zero { what }.into())
             }
-            .into()),
             size => Ok(Self { size }),
         }
     }

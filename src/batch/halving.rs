@@ -1,55 +1,115 @@
-use super::policy::{BatchPolicy, Completed, Failed};
-use crate::error::MemoryReading;
+use super::policy::{BatchPolicy, Completed, Extent, Failed};
+use crate::error::{MemoryReading, PolicyError, Result};
 
-/// After a failure, micro-batches at the smaller size before the larger one is tried again; doubled by each failure of it.
+/// Micro-batches at the smaller size before the larger one is tried again; doubled by each failure of it.
 const PATIENCE: u32 = 32;
 const MOST_PATIENCE: u32 = 1024;
 
-/// Halves when a micro-batch does not fit, and doubles back when it should fit again.
+/// Halves the size when a micro-batch does not fit, and doubles it when twice as much should fit again.
 ///
-/// Where use and limit are known, it doubles only while twice what the last micro-batch needed of its own (its peak less what
-/// was in use before it) still fits, so that a soft limit is not reached by trial. Activations grow at most in proportion to
-/// the samples, so this errs on the small side. Where nothing is known, the size that failed is tried again after 32
-/// micro-batches that went well, later after 64, and so on up to 1,024: pressure that goes is noticed, pressure that stays
-/// costs little.
+/// If use and limit are known, it doubles only while twice what the last micro-batch took (its peak less what was in use
+/// before it) fits, so that a soft limit is not reached by trying. Activations grow at most in proportion to the samples, so
+/// this errs on the small side. If they are not known, the size that failed is tried again after 32 micro-batches that went
+/// well, then after 64, and so on up to 1,024.
 ///
-/// Halving is what Composer's automatic micro-batching does; it neither looks ahead nor grows back.
+/// Sizes are remembered as [cost](crate::Batch::cost), so that batches of longer samples are cut into smaller micro-batches.
+///
+/// Composer's automatic micro-batching halves in the same way; it neither looks ahead nor grows back.
 ///
 /// ```
-/// use candle_headroom::{BatchPolicy, Halving};
+/// use candle_headroom::batch::{BatchPolicy, Halving};
 ///
 /// assert_eq!(Halving::from_whole_batch().size(100), 100);
 /// assert_eq!(Halving::from_one().size(100), 1);
-/// assert_eq!(Halving::from_size(32).at_most(64).size(100), 32);
+/// assert_eq!(Halving::builder().start(32).at_most(64).build()?.size(100), 32);
+/// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Halving {
-    size: usize,
+    /// The largest size to use, as cost.
+    cost: usize,
+    /// The same in samples, set by the caller.
     most: usize,
-    /// The size that failed last, and the limit that was in force then.
+    /// The cost of one sample in the present batch; `None` before the first batch, when costs are samples.
+    each: Option<usize>,
+    /// The cost that failed last, and the limit that was in force then, in bytes.
     ceiling: Option<(usize, Option<u64>)>,
     streak: u32,
     patience: u32,
-    /// The last full micro-batch's size and what it needed of its own, in bytes.
+    /// The cost of the last micro-batch and what it took, in bytes.
     need: Option<(usize, u64)>,
 }
 
+/// Options of [`Halving`].
+///
+/// ```
+/// use candle_headroom::batch::Halving;
+///
+/// let policy = Halving::builder().start(8).at_most(64).build()?;
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HalvingBuilder {
+    start: usize,
+    most: usize,
+}
+
+impl HalvingBuilder {
+    /// Sets the size of the first micro-batch, in samples; the whole batch by default.
+    pub fn start(mut self, size: usize) -> Self {
+        self.start = size;
+        self
+    }
+
+    /// Sets the largest size, in samples.
+    pub fn at_most(mut self, size: usize) -> Self {
+        self.most = size;
+        self
+    }
+
+    /// Creates the policy.
+    ///
+    /// # Errors
+    /// [`PolicyError::Zero`] for a size of 0.
+    pub fn build(self) -> Result<Halving> {
+        match self.start.min(self.most) {
+            0 => {
+                let what = "the size of a micro-batch";
+                Err(PolicyError::Zero { what }.into())
+            }
+            size => Ok(Halving {
+                most: self.most,
+                ..Halving::from_size(size)
+            }),
+        }
+    }
+}
+
 impl Halving {
+    /// Options for a policy that starts with the whole batch.
+    pub fn builder() -> HalvingBuilder {
+        HalvingBuilder {
+            start: usize::MAX,
+            most: usize::MAX,
+        }
+    }
+
     /// Starts with the whole batch: for devices that refuse an allocation that does not fit.
     pub fn from_whole_batch() -> Self {
         Self::from_size(usize::MAX)
     }
 
-    /// Starts with a single sample: for the host, where an allocation is never refused and must not be tried.
+    /// Starts with one sample: for the host, where an allocation is never refused and must not be tried.
     pub fn from_one() -> Self {
         Self::from_size(1)
     }
 
-    /// Starts with `size` samples, for example those that an earlier run ended with; with 1 where `size` is 0.
+    /// Starts with `size` samples, for example those that an earlier run ended with; with 1 if `size` is 0.
     pub fn from_size(size: usize) -> Self {
         Self {
-            size: size.max(1),
+            cost: size.max(1),
             most: usize::MAX,
+            each: None,
             ceiling: None,
             streak: 0,
             patience: PATIENCE,
@@ -57,19 +117,26 @@ impl Halving {
         }
     }
 
-    /// Never goes above `size` samples; above 1 where `size` is 0.
-    pub fn at_most(mut self, size: usize) -> Self {
-        self.most = size.max(1);
-        self.size = self.size.min(self.most);
-        self
+    fn cost_of(&self, samples: usize) -> usize {
+        samples.saturating_mul(self.each.unwrap_or(1))
     }
 
-    fn shrink(&mut self, failed: usize, limit: Option<u64>) {
-        if self.ceiling.is_some_and(|(size, _)| size == failed) {
+    /// The largest size to use, in samples.
+    fn samples(&self) -> usize {
+        let size = match self.cost {
+            usize::MAX => usize::MAX,
+            cost => cost / self.each.unwrap_or(1),
+        };
+        size.clamp(1, self.most)
+    }
+
+    fn shrink(&mut self, failed: usize, limit: Option<u64>, is_passing: bool) {
+        let cost = self.cost_of(failed);
+        if !is_passing && self.ceiling.is_some_and(|(before, _)| before == cost) {
             self.patience = (self.patience * 2).min(MOST_PATIENCE);
         }
-        self.ceiling = Some((failed, limit));
-        self.size = (failed / 2).max(1);
+        self.ceiling = Some((cost, limit));
+        self.cost = self.cost_of((failed / 2).max(1));
         self.streak = 0;
     }
 
@@ -85,15 +152,16 @@ impl Halving {
     }
 }
 
-/// Whether twice the micro-batch would have stayed within the limit; true where that is not known.
+/// Whether twice the micro-batch would have stayed within the limit; true if that is not known.
 fn twice_fits(completed: &Completed) -> bool {
-    match (own_need(completed), completed.peak, completed.limit) {
-        (Some(own), Some(peak), Some(limit)) => peak.saturating_add(own) <= limit,
+    match (completed.before, own_need(completed), completed.limit) {
+        (Some(before), Some(own), Some(limit)) => {
+            before.saturating_add(own.saturating_mul(2)) <= limit
+        }
         _ => true,
     }
 }
 
-/// What a micro-batch took above what was in use before it, in bytes.
 fn own_need(completed: &Completed) -> Option<u64> {
     Some(completed.peak?.saturating_sub(completed.before?))
 }
@@ -108,7 +176,15 @@ fn is_raised(before: Option<u64>, now: Option<u64>) -> bool {
 
 impl BatchPolicy for Halving {
     fn size(&self, remaining: usize) -> usize {
-        self.size.min(remaining)
+        self.samples().min(remaining)
+    }
+
+    fn begin(&mut self, batch: &Extent) {
+        let each = batch.each();
+        if self.each.is_none() {
+            self.cost = self.cost.saturating_mul(each);
+        }
+        self.each = Some(each);
     }
 
     fn prepare(&mut self, now: &MemoryReading) {
@@ -116,147 +192,44 @@ impl BatchPolicy for Halving {
         else {
             return;
         };
-        let each = own.div_ceil(measured as u64);
-        let fits = |size: usize| {
-            let need = each.saturating_mul(size as u64);
-            in_use.saturating_add(need) <= limit
+        let fits = |cost: usize| {
+            let need = u128::from(own) * cost as u128 / measured.max(1) as u128;
+            u128::from(in_use) + need <= u128::from(limit)
         };
-        let size = self.size.min(measured);
-        if size > 1 && !fits(size) {
-            self.shrink(size, Some(limit));
-            while self.size > 1 && !fits(self.size) {
-                self.size /= 2;
+        let each = self.each.unwrap_or(1);
+        let size = self.samples().min(measured / each);
+        if size > 1 && !fits(self.cost_of(size)) {
+            self.shrink(size, Some(limit), false);
+            while self.samples() > 1 && !fits(self.cost) {
+                self.cost = self.cost_of(self.samples() / 2);
             }
         }
     }
 
     fn succeeded(&mut self, completed: &Completed) {
-        self.need = own_need(completed).map(|own| (completed.size, own));
+        let cost = self.cost_of(completed.size);
+        self.need = own_need(completed).map(|own| (cost, own));
         if completed.is_over_limit() {
-            self.shrink(completed.size, completed.limit);
+            self.shrink(completed.size, completed.limit, false);
             return;
         }
         // A batch's last micro-batch may be smaller and says nothing about the size in use.
-        if completed.size < self.size {
+        if completed.size < self.samples() {
             return;
         }
-        if self.ceiling.is_some_and(|(size, _)| completed.size >= size) {
+        if self.ceiling.is_some_and(|(failed, _)| cost >= failed) {
             self.ceiling = None;
             self.patience = PATIENCE;
         }
         self.streak = self.streak.saturating_add(1);
         if self.may_double(completed) {
-            self.size = self.size.saturating_mul(2).min(self.most);
+            self.cost = self.cost_of(self.samples().saturating_mul(2).min(self.most));
             self.streak = 0;
         }
     }
 
     fn failed(&mut self, failed: &Failed<'_>) {
-        self.shrink(failed.size, failed.exhausted.bytes.limit);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::error::{Cause, Resource, ResourceExhausted};
-
-    fn completed(size: usize, before: u64, peak: u64, limit: u64) -> Completed {
-        Completed {
-            before: Some(before),
-            peak: Some(peak),
-            limit: Some(limit),
-            ..Completed::new(size)
-        }
-    }
-
-    fn unknown(size: usize) -> Completed {
-        Completed::new(size)
-    }
-
-    fn fail(policy: &mut Halving, size: usize) {
-        let exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::Unknown);
-        policy.failed(&Failed::new(size, &exhausted));
-    }
-
-    #[test]
-    fn doubles_only_while_twice_its_own_need_fits() {
-        let mut policy = Halving::from_one();
-        // 100 in use before; 10 a sample; a limit of 190 has room for 9 samples, so for 8.
-        for expected in [2, 4, 8, 8, 8] {
-            let size = policy.size(64);
-            policy.succeeded(&completed(size, 100, 100 + 10 * size as u64, 190));
-            assert_eq!(policy.size(64), expected);
-        }
-    }
-
-    #[test]
-    fn less_room_is_met_before_it_is_overrun() {
-        let mut policy = Halving::from_one();
-        for size in [1, 2, 4, 8] {
-            policy.succeeded(&completed(size, 100, 100 + 10 * size as u64, 1000));
-        }
-        assert_eq!(policy.size(64), 16);
-        policy.succeeded(&completed(16, 100, 260, 1000));
-        let mut now = MemoryReading::default();
-        (now.in_use, now.limit) = (Some(100), Some(1000));
-        policy.prepare(&now);
-        assert_eq!(policy.size(64), 32, "there is room for 90");
-        now.limit = Some(150);
-        policy.prepare(&now);
-        assert_eq!(policy.size(64), 4, "there is room for 5");
-        now.limit = Some(100);
-        policy.prepare(&now);
-        assert_eq!(policy.size(64), 1);
-    }
-
-    #[test]
-    fn a_raised_limit_is_used_at_once_and_an_overrun_shrinks() {
-        let mut policy = Halving::from_one();
-        policy.succeeded(&completed(1, 0, 10, 40));
-        policy.succeeded(&completed(2, 0, 50, 40));
-        assert_eq!(policy.size(64), 1);
-        for _ in 0..10 {
-            policy.succeeded(&completed(1, 0, 10, 40));
-            assert_eq!(policy.size(64), 1, "2 has failed under this limit");
-        }
-        policy.succeeded(&completed(1, 0, 10, 400));
-        assert_eq!(policy.size(64), 2);
-    }
-
-    #[test]
-    fn without_numbers_it_grows_back_after_patience_and_waits_longer_each_time() {
-        let mut policy = Halving::from_whole_batch();
-        fail(&mut policy, 64);
-        assert_eq!(policy.size(64), 32);
-        let mut waits = Vec::new();
-        for _ in 0..8 {
-            let mut wait = 0;
-            while policy.size(64) == 32 {
-                policy.succeeded(&unknown(32));
-                wait += 1;
-            }
-            assert_eq!(policy.size(64), 64);
-            waits.push(wait);
-            fail(&mut policy, 64);
-        }
-        assert_eq!(waits, [32, 64, 128, 256, 512, 1024, 1024, 1024]);
-    }
-
-    #[test]
-    fn never_above_its_cap() {
-        let mut policy = Halving::from_size(3).at_most(10);
-        for _ in 0..10 {
-            policy.succeeded(&unknown(policy.size(64)));
-        }
-        assert_eq!(policy.size(64), 10);
-        assert_eq!(Halving::from_whole_batch().at_most(0).size(64), 1);
-    }
-
-    #[test]
-    fn never_below_one() {
-        let mut policy = Halving::from_one();
-        fail(&mut policy, 1);
-        assert_eq!(policy.size(64), 1);
+        let limit = failed.exhausted.bytes.limit;
+        self.shrink(failed.size, limit, failed.is_passing);
     }
 }

@@ -5,7 +5,8 @@ use bytesize::ByteSize;
 /// What a policy believes, and why it uses the size that it uses. `{}` is one line.
 ///
 /// ```
-/// use candle_headroom::{BatchPolicy, Completed, Predictive, Reason};
+/// use candle_headroom::batch::{BatchPolicy, Completed, Reason};
+/// use candle_headroom::Predictive;
 ///
 /// let mut policy = Predictive::new();
 /// for size in [1, 1, 4, 8] {
@@ -19,7 +20,7 @@ use bytesize::ByteSize;
 /// assert_eq!((plan.base, plan.each, plan.reason), (Some(100), Some(10), Reason::Room));
 /// assert!(plan.to_string().starts_with("base 100 B, 10 B a sample, room for "));
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct Plan {
     /// What a micro-batch takes besides its samples, in bytes.
@@ -41,11 +42,12 @@ pub struct Plan {
 /// Why a policy does not use larger micro-batches.
 ///
 /// ```
-/// use candle_headroom::Reason;
+/// use candle_headroom::batch::Reason;
 ///
 /// assert_eq!(Reason::Speed.to_string(), "throughput flat above");
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Reason {
     /// Nothing is known that bounds it.
@@ -112,25 +114,6 @@ impl Plan {
     pub fn using(mut self, samples: usize) -> Self {
         self.using = Some(samples);
         self
-    }
-}
-
-impl Reason {
-    const ALL: [Self; 7] = [
-        Self::Unbounded,
-        Self::Unmeasured,
-        Self::Room,
-        Self::Failed,
-        Self::Speed,
-        Self::Timing,
-        Self::Allowed,
-    ];
-
-    /// The one that is shown like this.
-    pub(crate) fn named(text: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|reason| reason.to_string() == text)
     }
 }
 

@@ -48,7 +48,8 @@ where
         let what = "the chunk size";
         return Err(PolicyError::Zero { what }.into());
     }
-    let mut processor = BatchProcessor::builder(Predictive::new().at_most(size)).build();
+    let policy = Predictive::builder().at_most(size).build()?;
+    let mut processor = BatchProcessor::builder(policy).build();
     Ok(processor.process(inputs, |chunk, _| f(chunk))?.results)
 }
 
@@ -82,7 +83,8 @@ pub struct BatchProcessor {
 /// Options of a [`BatchProcessor`], made by [`BatchProcessor::builder`].
 ///
 /// ```
-/// use candle_headroom::{DeviceMemory, Predictive, batch::BatchProcessor};
+/// use candle_headroom::batch::BatchProcessor;
+/// use candle_headroom::{DeviceMemory, Predictive};
 ///
 /// let memory = DeviceMemory::host().open()?;
 /// let processor = BatchProcessor::builder(Predictive::new()).memory(&memory).build();

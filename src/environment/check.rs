@@ -4,25 +4,25 @@ use std::time::{Duration, Instant};
 
 use candle_core::DeviceLocation;
 
-use super::built;
-use super::facts::Facts;
 use super::finding::Finding;
+use super::gather::gather;
 use super::judge::judge;
 use super::probe::ptx::Kernels;
 use super::report::Report;
 use super::source::Source;
-use super::timed::Probe;
-use super::{redact, smoke};
+use super::{built, redact, smoke};
 
-/// What is to be checked: this machine, unless told otherwise.
+/// The machine to check: this one by default.
 ///
-/// Every library is loaded when it is asked for, so a build without the feature `cuda` checks as much as one with it, on machines on
-/// which a program that links CUDA would not even start. Calls that can hang run in threads of their own; one that does not end in
-/// time is left behind there, and the report comes without it. At the process's end destructors of the driver's libraries may wait
-/// for such a call: a program that has to end then is best ended by `_exit`, as the example `doctor` is.
+/// Libraries are loaded at run time, so a build without the feature `cuda` checks as much as one with it, also on machines on which a
+/// program that links CUDA would not start. On Linux a library that the process has not loaded yet is first loaded in a child process, and
+/// not at all here if it hangs or crashes there. Calls that can hang run in threads; one that does not return in time is left behind in
+/// its thread, and the report comes without its result. At the process's end, destructors of the driver's libraries may wait for such a
+/// call; end the program by `_exit` in that case, as the example `doctor` does.
 ///
 /// ```
-/// use candle_headroom::{Environment, Requirement};
+/// use candle_headroom::environment::Requirement;
+/// use candle_headroom::Environment;
 ///
 /// let report = Environment::new().check();
 /// println!("{report}");
@@ -34,11 +34,11 @@ pub struct Environment {
     time_limit: Duration,
 }
 
-/// A driver that wakes eight GPUs takes some seconds.
+/// A driver takes some seconds to wake eight GPUs.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 impl Environment {
-    /// This machine and this process's variables.
+    /// This machine and the process's variables.
     pub fn new() -> Self {
         let mut source = Source::of_this_process();
         source.kernels = built::kernels();
@@ -48,19 +48,22 @@ impl Environment {
         }
     }
 
-    /// Reads `/proc`, `/sys`, `/dev`, `/etc` and all libraries below this folder, as a test or the check of an image does.
+    /// Reads `/proc`, `/sys`, `/dev`, `/etc` and all libraries below this folder, as tests and checks of images do.
     ///
-    /// NVML and libcuda are then loaded from there and from nowhere else, **which runs the code in them in this process**: name only
-    /// folders that you would run a program from, and check an image of unknown origin where it can do no harm. Links in it are followed
-    /// as the machine would follow them, and never lead out of the folder.
+    /// NVML and libcuda are then loaded from there alone. Links in the folder are followed as the machine would follow them and never
+    /// lead out of it.
+    ///
+    /// # Safety
+    /// [`check`](Self::check) runs the code of the libraries `libcuda.so.1` and `libnvidia-ml.so.1` below the folder in this process. It
+    /// must be sound to load and call them as NVIDIA's.
     #[must_use]
-    pub fn root(mut self, root: impl Into<PathBuf>) -> Self {
+    pub unsafe fn root(mut self, root: impl Into<PathBuf>) -> Self {
         self.source.root = root.into();
         self
     }
 
-    /// Uses these variables instead of the process's own, `PATH` and `LD_LIBRARY_PATH` included. libcuda itself reads the process's
-    /// own all the same.
+    /// Uses these variables instead of the process's own, including `PATH` and `LD_LIBRARY_PATH`. The loader and libcuda still read the
+    /// process's own.
     #[must_use]
     pub fn variables<N: Into<String>, V: Into<String>>(
         mut self,
@@ -73,8 +76,8 @@ impl Environment {
         self
     }
 
-    /// Checks whether driver and GPUs can run these kernels too, given as the text of a PTX file. A build with the feature `cuda`
-    /// checks candle's and its own by itself.
+    /// Also checks whether the driver and the GPUs can run these kernels, given as the text of a PTX file. A build with the feature `cuda`
+    /// checks candle's kernels and its own by default.
     ///
     /// ```
     /// use candle_headroom::Environment;
@@ -88,29 +91,30 @@ impl Environment {
         self
     }
 
-    /// How long the probes together may take, 30 seconds otherwise; the smoke test may take as long again.
+    /// Limits the time of all probes together, 30 seconds by default. The smoke test may take as long again.
     #[must_use]
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
         self
     }
 
-    /// Looks at everything. What could not be looked at is a finding too, and nothing is passed over without one.
+    /// Checks everything. What could not be checked is a finding too.
     ///
-    /// libcuda is initialised on the way, as creating a candle device would: from then on a change of CUDA_VISIBLE_DEVICES has no effect
-    /// on this process, and a process that forks must not use CUDA in the child. Nothing is allocated on a GPU.
+    /// This initializes libcuda, as creating a candle device would: from then on a change of `CUDA_VISIBLE_DEVICES` has no effect on this
+    /// process, and a forked child must not use CUDA. Nothing is allocated on a GPU.
     pub fn check(&self) -> Report {
         let source = Arc::new(self.source.clone());
         let mut findings = Vec::new();
-        let facts = Facts::gather(source, self.deadline(), &mut findings);
+        let facts = gather(source, self.deadline(), &mut findings);
         findings.extend(judge(&facts));
-        Report::new(findings, &facts, redact::private_words(&self.source))
+        let words = redact::private_words(&self.source);
+        Report::new(findings, facts.all_gpus(), words)
     }
 
-    /// Does real work on a device: opens it, allocates, launches a kernel, multiplies matrices, reads back, and makes one step of the fused
-    /// AdamW; each result is compared with what it must be.
+    /// Works on a device: opens it, allocates, launches a kernel, multiplies matrices, reads back, and makes one step of the fused AdamW.
+    /// Each result is compared with the expected values.
     ///
-    /// A CUDA device needs the feature `cuda`. The finding is `HR-900` where all is well.
+    /// A CUDA device needs the feature `cuda`. The finding is `HR-900` if all is well.
     ///
     /// ```
     /// use candle_core::DeviceLocation;
@@ -120,12 +124,10 @@ impl Environment {
     /// assert_eq!(finding.code.id, "HR-900");
     /// ```
     pub fn smoke_test(&self, device: DeviceLocation) -> Finding {
-        let source = Arc::new(self.source.clone());
-        let probe = Probe::start("the smoke test", &source, move |_| smoke::test(device));
-        smoke::finish(probe, device, self.deadline())
+        smoke::run(device, self.deadline())
     }
 
-    /// A limit beyond what the clock can count is none.
+    /// A limit that the clock cannot represent becomes a year.
     fn deadline(&self) -> Instant {
         const FAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
         let now = Instant::now();

@@ -1,11 +1,13 @@
 use std::borrow::Cow;
 
 use candle_core::DeviceLocation;
+use serde::Serializer;
+use serde::ser::SerializeMap;
 
 use super::code::{FindingCode, Severity};
 use crate::facts::Status;
 
-/// Something that was found: what was seen, what it leads to, and what to do next.
+/// A condition of the machine: what was seen, the consequences, and what to do next.
 ///
 /// ```
 /// use candle_headroom::Environment;
@@ -17,27 +19,26 @@ use crate::facts::Status;
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What it is in general.
-    #[serde(flatten, serialize_with = "general")]
+    /// The kind of finding.
+    #[serde(flatten, serialize_with = "kind")]
     pub code: &'static FindingCode,
-    /// Which GPU it is about, by NVML's number; `None` for the machine.
+    /// NVML's index of the GPU that it is about; `None` for the machine.
     pub gpu: Option<u32>,
-    /// Which of candle's devices it is about, where work was tried on one.
+    /// The candle device that it is about, for results of a smoke test.
     #[serde(serialize_with = "device")]
     pub device: Option<DeviceLocation>,
     /// The evidence.
     pub seen: String,
-    /// What it leads to here.
+    /// The consequences here.
     pub leads_to: Cow<'static, str>,
-    /// What to do next; empty where nothing has to be done.
+    /// What to do next; empty if nothing has to be done.
     pub next_step: Cow<'static, str>,
-    /// The command that does it or looks further; empty where there is none.
+    /// A command that does it or looks further; empty if there is none.
     pub command: Cow<'static, str>,
 }
 
-/// The part of a code that a finding does not say itself.
-fn general<S: serde::Serializer>(code: &FindingCode, serializer: S) -> Result<S::Ok, S::Error> {
-    use serde::ser::SerializeMap;
+/// The fields of the code that the finding does not have itself.
+fn kind<S: Serializer>(code: &FindingCode, serializer: S) -> Result<S::Ok, S::Error> {
     let mut map = serializer.serialize_map(Some(4))?;
     map.serialize_entry("code", code.id)?;
     map.serialize_entry("severity", &code.severity)?;
@@ -46,8 +47,8 @@ fn general<S: serde::Serializer>(code: &FindingCode, serializer: S) -> Result<S:
     map.end()
 }
 
-/// As in `cuda:0`.
-fn device<S: serde::Serializer>(
+/// Such as `cuda:0`.
+fn device<S: Serializer>(
     device: &Option<DeviceLocation>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
@@ -72,12 +73,12 @@ impl Finding {
         }
     }
 
-    /// How grave it is.
+    /// The severity of its code.
     pub fn severity(&self) -> Severity {
         self.code.severity
     }
 
-    /// About one GPU, whose number goes into the command.
+    /// About one GPU, whose index goes into the command.
     pub(super) fn on(mut self, gpu: u32) -> Self {
         self.gpu = Some(gpu);
         if self.command.contains(" -i N") {
@@ -102,21 +103,21 @@ impl Finding {
         self
     }
 
-    /// With the next step that the facts name for a status.
+    /// With the remedy for a status.
     pub(super) fn advised(self, status: Option<&'static Status>) -> Self {
         match status {
             Some(status) => self.next(status.remedy),
-            None => {
-                self.next("look it up in NVIDIA's documentation: it is newer than this checker")
-            }
+            None => self.next(
+                "look the status up in NVIDIA's documentation; this version does not know it",
+            ),
         }
     }
 }
 
-/// How a status is written: its number, and its name and cause where they are known.
-pub(super) fn told(library: &str, number: u32, status: Option<&'static Status>) -> String {
+/// A status with its name and cause, if they are known.
+pub(super) fn answer(call: &str, number: u32, status: Option<&'static Status>) -> String {
     match status {
-        Some(status) => format!("{library} {number} {}: {}", status.name, status.cause),
-        None => format!("{library} {number}, which is not known here"),
+        Some(status) => format!("{call} returns {number} {}: {}", status.name, status.cause),
+        None => format!("{call} returns {number}, an unknown status"),
     }
 }

@@ -1,14 +1,15 @@
-//! Is this machine fit, and if not, what to do: [`Environment::check`].
+//! Is this machine fit for candle, and if not, what helps? See [`Environment::check`].
 //!
-//! Probes read files and libraries and judge nothing ([`probe`]); judges draw conclusions and read nothing ([`judge`]); what can be
-//! concluded is data ([`code`]). Nothing here panics, prints, or fails: what cannot be read is a finding.
+//! Probes read files and libraries and judge nothing ([`probe`]); judges draw conclusions and read nothing ([`judge`]); the findings'
+//! texts are a table ([`code`]). Nothing here panics, prints or fails: what cannot be read is a finding.
 
 mod built;
 mod check;
 mod code;
 mod facts;
 mod finding;
-mod json;
+mod gather;
+mod gpu;
 mod judge;
 mod probe;
 mod redact;
@@ -17,12 +18,11 @@ mod requirement;
 mod smoke;
 mod source;
 mod terminal;
-mod timed;
 mod visible;
 
 pub use check::Environment;
 pub use code::{FindingCode, Severity};
 pub use finding::Finding;
-pub use report::{Gpu, Report};
+pub use gpu::Gpu;
+pub use report::Report;
 pub use requirement::{Requirement, UnknownRequirement};
-pub use terminal::Coloured;

@@ -3,33 +3,42 @@ use std::str::FromStr;
 
 use bytesize::ByteSize;
 
-/// What a machine is wanted for.
+/// What a machine is needed for.
 ///
 /// ```
-/// use candle_headroom::{ByteSize, Requirement};
+/// use candle_headroom::ByteSize;
+/// use candle_headroom::environment::Requirement;
 ///
 /// assert_eq!("cuda".parse(), Ok(Requirement::CudaInference));
-/// let training = Requirement::CudaTraining { bytes: ByteSize::gib(8).as_u64() };
+/// let training = Requirement::cuda_training(ByteSize::gib(8).as_u64());
 /// assert_eq!("cuda,mem=8GiB".parse(), Ok(training));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Requirement {
-    /// Anything on the CPU: `cpu`.
+    /// Work on the CPU: `cpu`.
     Cpu,
-    /// Anything on a GPU, whatever memory it has free: `cuda`.
+    /// Work on a GPU, however much memory it has free: `cuda`.
     CudaInference,
     /// Work on a GPU that needs memory: `cuda,mem=8GiB`.
+    #[non_exhaustive]
     CudaTraining {
-        /// How many bytes have to be free on one GPU.
+        /// The bytes that must be free on one GPU.
         bytes: u64,
     },
 }
 
-/// Text that names no requirement.
+/// A text that names no requirement.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("«{0}» is no requirement: give `cpu`, `cuda`, or `cuda,mem=8GiB`")]
+#[error("unknown requirement `{0}`: use `cpu`, `cuda`, or `cuda,mem=8GiB`")]
 pub struct UnknownRequirement(String);
+
+impl Requirement {
+    /// Work on a GPU that has this many bytes free.
+    pub fn cuda_training(bytes: u64) -> Self {
+        Self::CudaTraining { bytes }
+    }
+}
 
 impl FromStr for Requirement {
     type Err = UnknownRequirement;
@@ -42,9 +51,7 @@ impl FromStr for Requirement {
             Some(("cuda", memory)) => {
                 let size = memory.strip_prefix("mem=").ok_or_else(unknown)?;
                 let size: ByteSize = size.parse().map_err(|_| unknown())?;
-                Ok(Self::CudaTraining {
-                    bytes: size.as_u64(),
-                })
+                Ok(Self::cuda_training(size.as_u64()))
             }
             _ => Err(unknown()),
         }
@@ -57,7 +64,7 @@ impl fmt::Display for Requirement {
             Self::Cpu => f.write_str("work on the CPU"),
             Self::CudaInference => f.write_str("work on a GPU"),
             Self::CudaTraining { bytes } => {
-                write!(f, "work on a GPU that takes {}", ByteSize(*bytes))
+                write!(f, "work on a GPU with {} of free memory", ByteSize(*bytes))
             }
         }
     }

@@ -4,20 +4,16 @@ use super::code::Severity;
 use super::finding::Finding;
 use super::report::Report;
 
-/// A report with colours, from [`Report::coloured`].
-#[derive(Debug)]
-pub struct Coloured<'a>(&'a Report);
-
 /// Columns of a line.
 const WIDTH: usize = 110;
-/// Where texts begin.
+/// The column in which texts begin.
 const INDENT: usize = 17;
 /// The width of a label and the space behind it.
 const LABEL: usize = 6;
 
 impl Report {
-    /// The same text with colours by severity, as ANSI escape sequences. Whether they are wanted is for the caller to say: usually where
-    /// the output is a terminal and the variable NO_COLOR is not set, or set to nothing.
+    /// The same text with colours by severity, as ANSI escape sequences. Use it if the output is a terminal and the variable `NO_COLOR` is
+    /// unset or empty.
     ///
     /// ```
     /// use std::io::{IsTerminal, stdout};
@@ -30,17 +26,13 @@ impl Report {
     ///     false => println!("{report}"),
     /// }
     /// ```
-    pub fn coloured(&self) -> Coloured<'_> {
+    pub fn coloured(&self) -> impl fmt::Display + '_ {
         Coloured(self)
     }
 
     fn write(&self, f: &mut fmt::Formatter<'_>, colours: bool) -> fmt::Result {
-        writeln!(
-            f,
-            "candle-headroom {}: {}",
-            env!("CARGO_PKG_VERSION"),
-            self.summary()
-        )?;
+        let version = env!("CARGO_PKG_VERSION");
+        writeln!(f, "candle-headroom {version}: {}", self.summary())?;
         let count = |severity| {
             let findings = self.findings().iter();
             findings
@@ -55,7 +47,7 @@ impl Report {
             count(Severity::Note),
             count(Severity::Ok)
         )?;
-        for (finding, gpus) in together(self.findings()) {
+        for (finding, gpus) in grouped(self.findings()) {
             write_finding(f, finding, &gpus, colours)?;
         }
         Ok(())
@@ -68,70 +60,55 @@ impl fmt::Display for Report {
     }
 }
 
+struct Coloured<'a>(&'a Report);
+
 impl fmt::Display for Coloured<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.write(f, true)
     }
 }
 
-/// Findings that differ in their GPU alone as one, with the numbers of all: large machines have many of a kind.
-fn together(findings: &[Finding]) -> Vec<(&Finding, Vec<u32>)> {
-    let mut together: Vec<(&Finding, Vec<u32>)> = Vec::new();
+/// Findings that differ only in their GPU as one, with the indexes of all GPUs.
+fn grouped(findings: &[Finding]) -> Vec<(&Finding, Vec<String>)> {
+    let mut groups: Vec<(&Finding, Vec<String>)> = Vec::new();
     for finding in findings {
-        if finding.gpu.is_none() {
-            together.push((finding, Vec::new()));
-            continue;
-        }
-        let is_alike = |(other, gpus): &&mut (&Finding, Vec<u32>)| {
+        let gpu = finding.gpu.map(|gpu| gpu.to_string());
+        let is_alike = |(other, gpus): &&mut (&Finding, Vec<String>)| {
             !gpus.is_empty() && other.code == finding.code && other.seen == finding.seen
         };
-        match together.iter_mut().find(is_alike) {
-            Some((_, gpus)) => gpus.extend(finding.gpu),
-            None => together.push((finding, finding.gpu.into_iter().collect())),
+        match groups.iter_mut().find(is_alike) {
+            Some((_, gpus)) if gpu.is_some() => gpus.extend(gpu),
+            _ => groups.push((finding, gpu.into_iter().collect())),
         }
     }
-    together
-}
-
-fn about(gpus: &[u32]) -> String {
-    match gpus {
-        [] => String::new(),
-        [gpu] => format!("GPU {gpu}: "),
-        gpus => {
-            let numbers: Vec<_> = gpus.iter().map(u32::to_string).collect();
-            format!("GPUs {}: ", numbers.join(", "))
-        }
-    }
+    groups
 }
 
 fn write_finding(
     f: &mut fmt::Formatter<'_>,
     finding: &Finding,
-    gpus: &[u32],
+    gpus: &[String],
     colours: bool,
 ) -> fmt::Result {
-    let colour = match finding.severity() {
-        Severity::Ok => "\x1b[32m",
-        Severity::Note => "\x1b[36m",
-        Severity::Warning => "\x1b[33m",
-        Severity::Failure => "\x1b[1;31m",
+    let (on, off) = match (colours, finding.severity()) {
+        (false, _) => ("", ""),
+        (_, Severity::Ok) => ("\x1b[32m", "\x1b[0m"),
+        (_, Severity::Note) => ("\x1b[36m", "\x1b[0m"),
+        (_, Severity::Warning) => ("\x1b[33m", "\x1b[0m"),
+        (_, Severity::Failure) => ("\x1b[1;31m", "\x1b[0m"),
     };
-    let (on, off) = match colours {
-        true => (colour, "\x1b[0m"),
-        false => ("", ""),
+    let severity = finding.severity();
+    write!(f, "{on}{severity:<8}{off} {}  ", finding.code.id)?;
+    let title = match gpus {
+        [] => finding.code.title.to_owned(),
+        [gpu] => format!("GPU {gpu}: {}", finding.code.title),
+        gpus => format!("GPUs {}: {}", gpus.join(", "), finding.code.title),
     };
-    write!(
-        f,
-        "{on}{:<8}{off} {}  ",
-        finding.severity(),
-        finding.code.id
-    )?;
-    let gpu = about(gpus);
-    if finding.severity() == Severity::Ok {
-        let line = format!("{gpu}{}: {}", finding.code.title, printable(&finding.seen));
+    if severity == Severity::Ok {
+        let line = format!("{title}: {}", printable(&finding.seen));
         return write_wrapped(f, &line, INDENT);
     }
-    write_wrapped(f, &format!("{gpu}{}", finding.code.title), INDENT)?;
+    write_wrapped(f, &title, INDENT)?;
     for (label, text) in [
         ("seen", finding.seen.as_str()),
         ("so", &finding.leads_to),
@@ -142,24 +119,17 @@ fn write_finding(
             write_wrapped(f, &printable(text), INDENT + LABEL)?;
         }
     }
-    // In one line whatever its length, so that it can be copied.
-    match finding.command.is_empty() {
-        true => Ok(()),
-        false => writeln!(
-            f,
-            "{:INDENT$}{:<LABEL$}{}",
-            "",
-            "run",
-            printable(&finding.command)
-        ),
+    if !finding.command.is_empty() {
+        // In one line, so that it can be copied.
+        let command = printable(&finding.command);
+        writeln!(f, "{:INDENT$}{:<LABEL$}{command}", "", "run")?;
     }
+    Ok(())
 }
 
-/// Files and libraries may hold anything, escape sequences for the terminal included.
+/// Replaces control characters: files and libraries may hold escape sequences.
 fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect()
+    text.replace(char::is_control, " ")
 }
 
 /// Breaks a text at spaces; further lines are indented as the first is.

@@ -1,24 +1,24 @@
-/// What CUDA_VISIBLE_DEVICES leaves of a machine's GPUs, by the driver's rules: a list of numbers or of beginnings of UUIDs, which
-/// ends at the first that names none; a GPU named twice leaves none at all.
+/// The GPUs that CUDA_VISIBLE_DEVICES leaves visible, by the driver's rules: a list of numbers or of prefixes of UUIDs, which ends at the
+/// first entry that names no GPU. A GPU named twice leaves none visible.
 ///
-/// The first entry decides whether numbers or UUIDs count: the list ends at one of the other kind. Of a number only the digits that it
-/// begins with are read.
+/// The first entry decides between numbers and UUIDs: the list ends at an entry of the other kind. Of a number only its leading digits
+/// are read.
 ///
 /// Source: CUDA Programming Guide, environment variables; the rest is the driver's behaviour.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Visible {
-    /// By their places among the machine's GPUs; numbers count as CUDA orders them, which need not be NVML's order.
-    pub(super) gpus: Vec<usize>,
+pub(crate) struct Visible {
+    /// Places among the machine's GPUs. Numbers count in CUDA's order, which can differ from NVML's.
+    pub(crate) gpus: Vec<usize>,
     /// The first entry that names no GPU.
-    pub(super) invalid: Option<String>,
+    pub(crate) invalid: Option<String>,
     /// The first entry that names a GPU for the second time.
-    pub(super) twice: Option<String>,
-    /// Whether instances of divided GPUs are named, which NVML's list of GPUs does not tell.
-    pub(super) names_instances: bool,
+    pub(crate) twice: Option<String>,
+    /// Whether instances of divided GPUs are named, which NVML's list of GPUs lacks.
+    pub(crate) names_instances: bool,
 }
 
 impl Visible {
-    pub(super) fn parse(variable: Option<&str>, uuids: &[&str]) -> Self {
+    pub(crate) fn parse(variable: Option<&str>, uuids: &[String]) -> Self {
         let Some(variable) = variable else {
             return Self {
                 gpus: (0..uuids.len()).collect(),
@@ -54,13 +54,13 @@ impl Visible {
         visible
     }
 
-    pub(super) fn hides_all(&self) -> bool {
+    pub(crate) fn hides_all(&self) -> bool {
         self.gpus.is_empty() && !self.names_instances
     }
 }
 
-/// A number, or the beginning of one GPU's UUID alone.
-fn place(entry: &str, uuids: &[&str]) -> Option<usize> {
+/// The place of a GPU by its number, or by a prefix of its UUID that no other GPU has.
+fn place(entry: &str, uuids: &[String]) -> Option<usize> {
     if entry.starts_with("GPU-") {
         let mut named = uuids
             .iter()
@@ -78,30 +78,4 @@ fn place(entry: &str, uuids: &[&str]) -> Option<usize> {
         .parse()
         .ok()
         .filter(|place| *place < uuids.len())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const UUIDS: [&str; 3] = ["GPU-11-a", "GPU-12-b", "GPU-2-c"];
-
-    #[test]
-    fn the_driver_s_rules() {
-        let gpus = |text: &str| Visible::parse(Some(text), &UUIDS).gpus;
-        assert_eq!(Visible::parse(None, &UUIDS).gpus, [0, 1, 2]);
-        assert_eq!(gpus("2,0"), [2, 0]);
-        assert_eq!(gpus("0,2,-1,1"), [0, 2], "the guide's own example");
-        assert_eq!(gpus("1, 7 ,0"), [1]);
-        assert_eq!(gpus("GPU-12,GPU-2"), [1, 2]);
-        assert!(gpus("GPU-1").is_empty(), "two begin so");
-        assert!(gpus("").is_empty() && gpus("-1").is_empty() && gpus("NoDevFiles").is_empty());
-        assert!(gpus("0,1,0").is_empty(), "twice");
-        assert!(gpus("GPU-12,GPU-12-b").is_empty(), "twice");
-        assert_eq!(gpus("1,GPU-11,0"), [1], "numbers, and then a UUID");
-        assert_eq!(gpus("GPU-12,0"), [1], "UUIDs, and then a number");
-        assert_eq!(gpus("1x, 2 of them"), [1, 2], "digits alone count");
-        let instance = Visible::parse(Some("MIG-5f9c"), &UUIDS);
-        assert!(instance.names_instances && !instance.hides_all());
-    }
 }

@@ -1,17 +1,21 @@
-//! The words in which an exhaustion is told: what ran out, when, and why.
+//! What ran out, in which part of a step, and why.
 
 use std::fmt;
 
-/// What ran out.
+use serde::{Deserialize, Serialize};
+
+/// The kind of memory that ran out.
 ///
 /// ```
-/// use candle_headroom::{Cause, Phase, Resource, ResourceExhausted};
+/// use candle_headroom::error::{Cause, Phase, Resource};
+/// use candle_headroom::ResourceExhausted;
 ///
 /// let mut exhausted = ResourceExhausted::new(Resource::HostMemory, Cause::Limit);
 /// exhausted.phase = Some(Phase::Backward);
 /// assert_eq!(exhausted.to_string(), "out of host memory in backward: the limit is reached");
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Resource {
     /// Memory of the accelerator.
@@ -24,14 +28,9 @@ pub enum Resource {
     LibraryWorkspace,
 }
 
-/// The part of a step in which something ran out.
-///
-/// ```
-/// use candle_headroom::Phase;
-///
-/// assert_eq!(Phase::Accumulate.to_string(), "accumulate");
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// The part of a step in which memory ran out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Phase {
     /// Cutting the micro-batch out of the batch, or moving it to the device.
@@ -48,14 +47,9 @@ pub enum Phase {
     Load,
 }
 
-/// Why something ran out.
-///
-/// ```
-/// use candle_headroom::Cause;
-///
-/// assert_eq!(Cause::NeverFits.to_string(), "a single sample does not fit");
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// Why memory ran out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Cause {
     /// The limit that the program set for itself.
@@ -68,7 +62,7 @@ pub enum Cause {
     Neighbour,
     /// A single sample needs more than there is.
     NeverFits,
-    /// It cannot be told.
+    /// The numbers do not tell.
     Unknown,
 }
 

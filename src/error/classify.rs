@@ -6,9 +6,12 @@ use std::fmt;
 use std::io;
 
 use super::chain::chain;
+use super::circumstances::{Cause, Resource};
 use super::codes::{self, Form, Meaning};
 use super::error::{Error, UpdateInterrupted, WindowLost};
-use super::{Cause, DeviceFault, Resource, ResourceExhausted, cuda, rendering};
+use super::exhausted::ResourceExhausted;
+use super::fault::DeviceFault;
+use super::{cuda, rendering};
 use crate::facts::Status;
 
 /// An error's meaning.
@@ -52,9 +55,8 @@ pub(super) fn classify(error: &(dyn StdError + 'static)) -> Class {
             Link::Known(class) => return class,
             Link::Wrapper => {}
             Link::Text(inner) => text = Some(inner),
-            Link::Foreign => {
-                foreign.get_or_insert(error);
-            }
+            // The innermost one is where the chain may have been cut.
+            Link::Foreign => foreign = Some(error),
         }
     }
     match (text, foreign) {

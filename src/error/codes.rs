@@ -1,22 +1,21 @@
 //! The status codes of NVIDIA's libraries that this crate acts on, by their enum names.
 //!
-//! Names and numbers are those of CUDA 13 as `cudarc` 0.19.10 binds them; which codes are sticky is NVIDIA's statement in
-//! `CUresult`'s documentation («This leaves the process in an inconsistent state … the process must be terminated and
-//! relaunched»).
+//! Names and numbers are those of CUDA 13 as `cudarc` 0.19.10 binds them. NVIDIA's documentation of `CUresult` says which codes are sticky ("This leaves
+//! the process in an inconsistent state … the process must be terminated and relaunched").
 
-use super::Resource;
+use super::circumstances::Resource;
 use crate::facts::{self, Status};
 
-/// What a status code means for a program that wants to go on.
+/// A status code's meaning for a program that wants to go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// Something ran out; smaller work may fit.
+    /// Memory ran out; smaller work may fit.
     Exhausted(Resource),
-    /// A library could not run something on the device; where the context is lost, this is all that it says of it.
+    /// A library could not run something on the device. It reports nothing more when the context is lost.
     Execution,
-    /// The device context is lost; nothing in this process will work again.
+    /// The device context is lost to this process.
     Sticky,
-    /// Nothing that a running program can act on, but something that its user can.
+    /// The user can act on it, the running program cannot.
     Setup,
 }
 
@@ -25,7 +24,7 @@ pub(super) enum Meaning {
 pub(super) struct Code {
     pub(super) name: &'static str,
     pub(super) meaning: Meaning,
-    /// What the facts say of it; the driver's codes alone have some.
+    /// The entry in the table of facts, which has the driver's codes only.
     pub(super) status: Option<&'static Status>,
 }
 
@@ -45,12 +44,12 @@ const fn execution(name: &'static str) -> Code {
     }
 }
 
-/// The driver's statuses that are no end of memory: which of them leave the context lost.
+/// The driver's statuses that leave the context lost. 46 (busy, or in exclusive use) is not one of them.
 const STICKY: &[u32] = &[
     214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810,
 ];
 
-/// The codes of NVIDIA's other libraries that are classified.
+/// The classified codes of NVIDIA's other libraries.
 const LIBRARIES: &[Code] = &[
     exhausted("cudaErrorMemoryAllocation", Resource::DeviceMemory),
     exhausted("CUBLAS_STATUS_ALLOC_FAILED", Resource::LibraryWorkspace),
@@ -78,7 +77,7 @@ const LIBRARIES: &[Code] = &[
     execution("CUDNN_STATUS_EXECUTION_FAILED"),
 ];
 
-/// Every code that is known; all others come back to the caller unchanged and without advice.
+/// Every known code; errors with any other one come back to the caller unchanged and without advice.
 pub(super) fn codes() -> impl Iterator<Item = Code> {
     let driver = facts::CUDA.iter().map(|status| Code {
         name: status.name,
@@ -189,15 +188,11 @@ mod tests {
     }
 
     #[test]
-    fn no_name_is_listed_twice() {
+    fn no_name_is_listed_twice_and_every_sticky_number_is_a_fact() {
         let mut names: Vec<_> = codes().map(|code| code.name).collect();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), codes().count());
-    }
-
-    #[test]
-    fn every_sticky_number_is_in_the_table_of_facts() {
         let sticky = codes().filter(|code| code.meaning == Meaning::Sticky);
         assert_eq!(sticky.count(), STICKY.len());
     }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::classify::{Class, classify};
 use super::error::{Error, External};
-use super::{DeviceFault, ResourceExhausted};
+use super::exhausted::ResourceExhausted;
+use super::fault::DeviceFault;
 
 /// Questions about any error: candle's, the caller's own, or one in an `anyhow::Error`.
 ///

@@ -24,7 +24,11 @@ impl Error {
     /// assert_eq!(Error::from(wrapped).downcast_ref::<Corrupt>(), Some(&Corrupt(3)));
     /// ```
     pub fn downcast_ref<T: StdError + 'static>(&self) -> Option<&T> {
-        chain(self).find_map(|error| error.downcast_ref())
+        chain(self).find_map(|error| {
+            let boxed = || error.downcast_ref::<Box<T>>().map(|boxed| &**boxed);
+            let shared = || error.downcast_ref::<Arc<T>>().map(|shared| &**shared);
+            error.downcast_ref().or_else(boxed).or_else(shared)
+        })
     }
 
     /// Takes the caller's error of type `T` out of this one, through candle's wrappers, `Box` and [`io::Error`].
@@ -72,6 +76,10 @@ fn from_box<T: StdError + Send + Sync + 'static>(error: Boxed) -> Result<T, Boxe
     };
     let error = match error.downcast::<Box<T>>() {
         Ok(found) => return Ok(**found),
+        Err(error) => error,
+    };
+    let error = match error.downcast::<Arc<T>>() {
+        Ok(found) => return Arc::try_unwrap(*found).map_err(Boxed::from),
         Err(error) => error,
     };
     let error = match error.downcast::<Error>() {

@@ -3,12 +3,14 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use super::circumstances::Phase;
+use super::exhausted::ResourceExhausted;
 use super::fault::DeviceFault;
-use super::input::{BatchError, LossError, MemoryError, ParameterError, PolicyError};
+use super::input::{BatchError, LossError, ParameterError, PolicyError};
+use super::memory::MemoryError;
 use super::optimizer::{OptimizerError, StateError};
 use super::rendering::{self, Final};
 use super::watch::{MonitorError, OutputError};
-use super::{Phase, ResourceExhausted};
 
 /// This crate's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -178,13 +180,13 @@ impl fmt::Debug for External {
 /// the step by itself if the reason is an exhaustion.
 ///
 /// ```
-/// use candle_headroom::error::{Cause, Error, Resource, ResourceExhausted, WindowLost};
+/// use candle_headroom::error::{Cause, Resource, WindowLost};
+/// use candle_headroom::{Error, ResourceExhausted};
 ///
 /// let lost = WindowLost::new(8, ResourceExhausted::new(Resource::HostMemory, Cause::Limit));
 /// assert_eq!(lost.samples, 8);
 /// assert!(matches!(lost.reason, Error::ResourceExhausted(_)));
 /// ```
-#[derive(Debug)]
 #[non_exhaustive]
 pub struct WindowLost {
     /// Number of samples that the lost gradients came from.
@@ -214,6 +216,13 @@ impl fmt::Display for WindowLost {
     }
 }
 
+/// The same text as [`Display`](fmt::Display).
+impl fmt::Debug for WindowLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl StdError for WindowLost {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         Some(&self.reason)
@@ -227,14 +236,14 @@ impl StdError for WindowLost {
 /// matches its parameters: restore both from a checkpoint, then call `replace_optimizer`.
 ///
 /// ```
-/// use candle_headroom::error::{Error, UpdateInterrupted};
+/// use candle_headroom::error::UpdateInterrupted;
+/// use candle_headroom::Error;
 ///
 /// // From an optimizer of your own:
 /// let reason = Error::from(candle_core::Error::msg("the second parameter group failed"));
 /// let interrupted = UpdateInterrupted::new(reason);
 /// assert!(interrupted.to_string().contains("the second parameter group failed"));
 /// ```
-#[derive(Debug)]
 #[non_exhaustive]
 pub struct UpdateInterrupted {
     /// The error that interrupted the update; `None` if a further step was refused.
@@ -261,6 +270,13 @@ impl fmt::Display for UpdateInterrupted {
             Some(reason) => write!(f, " ({reason})"),
             None => Ok(()),
         }
+    }
+}
+
+/// The same text as [`Display`](fmt::Display).
+impl fmt::Debug for UpdateInterrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

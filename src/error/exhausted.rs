@@ -1,23 +1,23 @@
+//! [`ResourceExhausted`] and its parts.
+
 use std::borrow::Cow;
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytesize::ByteSize;
 use candle_core::DeviceLocation;
 
-use super::report::{self, Holding, Neighbour};
-use super::{Cause, Phase, Resource};
+use super::circumstances::{Cause, Phase, Resource};
 
-/// Something ran out of memory, with everything that was known about it at that moment.
+/// Memory ran out, with everything that was known about it at that moment.
 ///
-/// It goes into a [`candle_core::Error`] by `?` and comes out again through [`ErrorExt`](crate::ErrorExt); see
-/// [`Error`](crate::Error). `{}` is one line, `{:#}` the long form with every number and remedy.
+/// It goes into a [`candle_core::Error`] by `?` and comes out again through [`ErrorExt`](super::ErrorExt). `{}` writes one line, `{:#}` and `{:?}`
+/// the long form with every number and remedy.
 ///
 /// ```
-/// use candle_headroom::{ErrorExt, Resource};
+/// use candle_headroom::error::Resource;
+/// use candle_headroom::ErrorExt;
 ///
-/// // The text is what candle keeps of a driver's error once it has been formatted.
+/// // The text that candle keeps of a driver's error after formatting it.
 /// let error = candle_core::Error::msg("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")");
 /// let exhausted = error.resource_exhausted().expect("an exhaustion");
 /// assert_eq!(exhausted.resource, Resource::DeviceMemory);
@@ -26,46 +26,47 @@ use super::{Cause, Phase, Resource};
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ResourceExhausted {
-    /// Where it happened; `None` where only an error's text was left.
+    /// The device; `None` where only an error's text was left.
     pub device: Option<DeviceLocation>,
     /// What ran out.
     pub resource: Resource,
-    /// In which part of the work; `None` outside a trainer or [`process_batches`](crate::process_batches).
+    /// The part of the work; `None` outside a trainer or [`process_batches`](crate::process_batches).
     pub phase: Option<Phase>,
     /// Why it ran out.
     pub cause: Cause,
     /// The memory's state when it ran out.
     pub bytes: MemoryReading,
-    /// The use that the whole micro-batch would have come to by the policy's model, in bytes; `None` before there is one.
+    /// The use that the policy's model predicts for the whole micro-batch, in bytes; `None` before there is a model.
     pub expected_peak: Option<u64>,
     /// The size of the failed micro-batch, in samples.
     pub micro_batch: Option<usize>,
     /// The failed samples, as positions in the batch.
     pub samples: Option<Range<usize>>,
-    /// What is known to hold the memory: the model's own, where a trainer was at work, and activations, where a policy has a model of
-    /// them. What is left of the use is gradients on their way, workspaces, and whatever else the program holds.
+    /// What is known to hold the memory: parameters, gradients and optimizer state of a trainer, activations by the policy's model, and the rest of
+    /// the process where that is the reason. The remainder is transient gradients and workspaces.
     pub held: Vec<Holding>,
-    /// Other processes on the GPU, by what they hold, the most first: asked for when a step finally fails. Empty where there are none, and
-    /// where the driver does not tell, as in most containers.
+    /// Other processes on the GPU, the largest first; read when a step finally fails. Empty if there are none or if the driver does not list
+    /// them, as in most containers.
     pub neighbours: Vec<Neighbour>,
-    /// What would help, the simplest first; [`ranked_remedies`](Self::ranked_remedies) ranks them by bytes.
+    /// Remedies, the simplest first; [`ranked_remedies`](Self::ranked_remedies) sorts them by bytes.
     pub remedies: Vec<Remedy>,
     pub(super) source: Option<Arc<candle_core::Error>>,
 }
 
-/// The memory's state at one moment, in bytes. What is not known is `None`, never 0.
+/// A device's memory at one moment, in bytes. What is not known is `None`, never 0.
 ///
 /// ```
-/// use candle_headroom::MemoryReading;
+/// use candle_headroom::error::MemoryReading;
 ///
 /// let mut reading = MemoryReading::default();
 /// reading.limit = Some(1 << 30);
 /// assert_eq!((reading.limit, reading.free), (Some(1 << 30), None));
 /// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct MemoryReading {
-    /// What the failed allocation asked for. candle's errors do not carry it.
+    /// Size of the failed allocation. candle's errors do not carry it.
     pub requested: Option<u64>,
     /// In use by the program.
     pub in_use: Option<u64>,
@@ -73,7 +74,7 @@ pub struct MemoryReading {
     pub reserved: Option<u64>,
     /// The highest use since the micro-batch began.
     pub peak: Option<u64>,
-    /// The limit that was set.
+    /// The limit.
     pub limit: Option<u64>,
     /// Free on the device.
     pub free: Option<u64>,
@@ -81,25 +82,84 @@ pub struct MemoryReading {
     pub total: Option<u64>,
 }
 
+/// Something that holds memory while work fails.
+///
+/// ```
+/// use candle_headroom::error::Holding;
+///
+/// let holding = Holding::new("parameters", 3 << 20);
+/// assert_eq!((holding.what, holding.bytes), ("parameters", 3_145_728));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holding {
+    /// `parameters`, `accumulated gradients`, `optimizer state`, [`ACTIVATIONS`](Self::ACTIVATIONS) or [`OTHER`](Self::OTHER).
+    pub what: &'static str,
+    /// Its size in bytes, computed from shapes and types; an allocator may round it up. Activations are an estimate of the policy's model.
+    pub bytes: u64,
+}
+
+/// Another process that holds memory of the same GPU.
+///
+/// ```
+/// use candle_headroom::error::Neighbour;
+///
+/// let neighbour = Neighbour::new(4711, Some("python3".to_owned()), Some(31 << 30));
+/// assert_eq!(neighbour.to_string(), "python3 (4711)");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
+pub struct Neighbour {
+    /// The process ID.
+    pub process: u32,
+    /// The name that `ps` shows, if this process may read it.
+    pub name: Option<String>,
+    /// The bytes it holds, if the driver reports them.
+    pub bytes: Option<u64>,
+}
+
 /// One thing that would help.
 ///
 /// ```
-/// use candle_headroom::Remedy;
+/// use candle_headroom::error::Remedy;
 ///
 /// let remedy = Remedy::new("a micro-batch of 8", Some(3 << 20));
 /// assert_eq!(remedy.to_string(), "a micro-batch of 8 (saves about 3.0 MiB)");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct Remedy {
     /// What to do.
     pub advice: Cow<'static, str>,
-    /// What it would save at least, in bytes, where that can be estimated.
+    /// The bytes that it would save at least, where that can be estimated.
     pub saves: Option<u64>,
 }
 
+impl Holding {
+    /// Activations of the micro-batch's samples, by the policy's model.
+    pub const ACTIVATIONS: &'static str = "activations (by the fit)";
+    /// Memory of this process that is not the trainer's: the batch, other models, other threads.
+    pub const OTHER: &'static str = "other memory of this process";
+
+    /// `bytes` bytes of `what`.
+    pub fn new(what: &'static str, bytes: u64) -> Self {
+        Self { what, bytes }
+    }
+}
+
+impl Neighbour {
+    /// A process that holds `bytes` bytes.
+    pub fn new(process: u32, name: Option<String>, bytes: Option<u64>) -> Self {
+        Self {
+            process,
+            name,
+            bytes,
+        }
+    }
+}
+
 impl Remedy {
-    /// A piece of advice, with the bytes it would save where that can be estimated.
+    /// A piece of advice, with the bytes that it would save where that can be estimated.
     pub fn new(advice: impl Into<Cow<'static, str>>, saves: Option<u64>) -> Self {
         Self {
             advice: advice.into(),
@@ -109,13 +169,6 @@ impl Remedy {
 }
 
 impl ResourceExhausted {
-    /// What others held on the device, in bytes: what is taken there and not the pool's. On a GPU this is NVIDIA's own contexts and
-    /// libraries as well as other processes.
-    pub(crate) fn others(&self) -> Option<u64> {
-        let taken = self.bytes.total?.checked_sub(self.bytes.free?)?;
-        taken.checked_sub(self.bytes.reserved?)
-    }
-
     /// An exhaustion of which nothing else is known.
     pub fn new(resource: Resource, cause: Cause) -> Self {
         Self {
@@ -134,13 +187,14 @@ impl ResourceExhausted {
         }
     }
 
-    /// What would help, by what it saves, the most first; last what cannot be told in bytes.
+    /// The remedies by the bytes that they save, the most first; last those without an estimate.
     ///
-    /// Smaller micro-batches save what the policy's model says, or half of what the failed one took. A trainer adds what
-    /// its optimizer could do without: other moments, another algorithm, parameters that are not trained.
+    /// Smaller micro-batches save what the policy's model predicts, or half of what the failed one took. A trainer adds what
+    /// its optimizer could do without: other moments, another algorithm, frozen parameters.
     ///
     /// ```
-    /// use candle_headroom::{Cause, Remedy, Resource, ResourceExhausted};
+    /// use candle_headroom::error::{Cause, Remedy, Resource};
+    /// use candle_headroom::ResourceExhausted;
     ///
     /// let mut exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::Limit);
     /// exhausted.remedies = vec![Remedy::new("a", None), Remedy::new("b", Some(1)), Remedy::new("c", Some(2))];
@@ -152,62 +206,88 @@ impl ResourceExhausted {
         remedies.sort_by_key(|remedy| std::cmp::Reverse(remedy.saves));
         remedies.into_iter()
     }
-}
 
-impl fmt::Display for ResourceExhausted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        super::rendering::note(self);
-        write!(f, "out of {}", self.resource)?;
-        if let Some(phase) = self.phase {
-            write!(f, " in {phase}")?;
+    /// Bytes taken on the device outside the pool: on a GPU NVIDIA's contexts and libraries as well as other processes.
+    pub(crate) fn others(&self) -> Option<u64> {
+        let taken = self.bytes.total?.checked_sub(self.bytes.free?)?;
+        taken.checked_sub(self.bytes.reserved?)
+    }
+
+    /// Bytes that this process uses besides what the trainer is known to hold; `None` where that is not known.
+    pub(crate) fn other_use(&self) -> Option<u64> {
+        let held = self
+            .held
+            .iter()
+            .filter(|held| ![Holding::ACTIVATIONS, Holding::OTHER].contains(&held.what));
+        let held = held.map(|held| held.bytes).reduce(u64::saturating_add)?;
+        Some(self.bytes.in_use?.saturating_sub(held))
+    }
+
+    /// Whether the failed work may fit once the rest of the process has freed its memory, so that the limit and not the work is the reason.
+    ///
+    /// What was seen of the work is a lower bound: under a hard limit the refused allocation is not in the peak. Unless more was seen than fits,
+    /// the rest of the process is to blame if without it the room would at least double.
+    pub(crate) fn may_fit_alone(&self) -> bool {
+        let bytes = &self.bytes;
+        let (Some(other), Some(in_use), Some(bound)) =
+            (self.other_use(), bytes.in_use, bytes.limit.or(bytes.total))
+        else {
+            return false;
+        };
+        let seen = self.expected_peak.max(bytes.peak).unwrap_or(in_use);
+        match seen > bound {
+            true => seen - other.min(seen) <= bound,
+            false => other > 0 && other >= bound.saturating_sub(in_use),
         }
-        match (self.micro_batch, &self.samples) {
-            (Some(size), Some(samples)) => write!(
-                f,
-                " of a micro-batch of {size} (samples {}..{})",
-                samples.start, samples.end
-            )?,
-            (Some(size), None) => write!(f, " of a micro-batch of {size}")?,
-            _ => {}
-        }
-        write!(f, ": {}", self.cause)?;
-        match (self.bytes.peak.or(self.bytes.in_use), self.bytes.limit) {
-            (Some(used), Some(limit)) => {
-                write!(f, " ({} of {} used)", ByteSize(used), ByteSize(limit))?
-            }
-            (Some(used), None) => write!(f, " ({} used)", ByteSize(used))?,
-            (None, Some(limit)) => write!(f, " (limit {})", ByteSize(limit))?,
-            (None, None) => {}
-        }
-        if f.alternate() {
-            return report::write(self, f);
-        }
-        match self.remedies.first() {
-            Some(remedy) => write!(f, "; {remedy}"),
-            None => Ok(()),
+    }
+
+    /// Adds the rest of the process to what holds the memory.
+    pub(crate) fn name_other_use(&mut self) {
+        if let Some(bytes) = self.other_use().filter(|&bytes| bytes > 0) {
+            self.held.push(Holding::new(Holding::OTHER, bytes));
         }
     }
 }
 
-/// The long form of [`Display`](fmt::Display): candle's own errors use one text for both, and `main` shows this one.
-impl fmt::Debug for ResourceExhausted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:#}")
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl std::error::Error for ResourceExhausted {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_deref().map(|source| source as _)
-    }
-}
+    const MIB: u64 = 1 << 20;
 
-impl fmt::Display for Remedy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.advice)?;
-        match self.saves {
-            Some(bytes) => write!(f, " (saves about {})", ByteSize(bytes)),
-            None => Ok(()),
-        }
+    fn exhausted(in_use: u64, peak: u64, limit: u64, held: u64) -> ResourceExhausted {
+        let mut exhausted = ResourceExhausted::new(Resource::HostMemory, Cause::Limit);
+        let bytes = &mut exhausted.bytes;
+        (bytes.in_use, bytes.peak, bytes.limit) = (Some(in_use), Some(peak), Some(limit));
+        exhausted.held = vec![
+            Holding::new("parameters", held),
+            Holding::new(Holding::ACTIVATIONS, peak - in_use),
+        ];
+        exhausted
+    }
+
+    #[test]
+    fn the_rest_of_the_process_is_named_where_it_is_in_the_way() {
+        // A limit of 48 MiB, of which another thread holds 47; the work takes 0.5.
+        let mut crowded = exhausted(47 * MIB + 1024, 48 * MIB + 1, 48 * MIB, 1024);
+        assert!(crowded.may_fit_alone());
+        crowded.name_other_use();
+        let other = Holding::new(Holding::OTHER, 47 * MIB);
+        assert_eq!(crowded.held.last(), Some(&other));
+        assert_eq!(crowded.other_use(), Some(47 * MIB), "not subtracted itself");
+        // Refused by a hard limit: the peak stays below it.
+        assert!(exhausted(47 * MIB, 47 * MIB, 48 * MIB, 1024).may_fit_alone());
+    }
+
+    #[test]
+    fn work_that_is_too_large_by_itself_is_the_reason() {
+        assert!(!exhausted(MIB, 60 * MIB, 48 * MIB, 1024).may_fit_alone());
+        assert!(!exhausted(20 * MIB, 20 * MIB, 48 * MIB, 20 * MIB).may_fit_alone());
+        let mut unknown = exhausted(47 * MIB, 49 * MIB, 48 * MIB, 0);
+        unknown.held.clear();
+        assert!(
+            !unknown.may_fit_alone(),
+            "nobody knows what the trainer holds"
+        );
     }
 }

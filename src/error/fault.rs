@@ -4,10 +4,10 @@ use std::sync::Arc;
 use super::rendering;
 use crate::facts::Status;
 
-/// The device's context is lost: every later call on this device fails too, and only a new process helps.
+/// The device's context is lost: every later call on the device fails, and only a new process can use it again.
 ///
-/// It is never retried. What was computed before the fault and lies in host memory can still be saved: do that, report, and
-/// end the process in order; dropping device handles after a sticky fault can panic inside `cudarc`.
+/// It is never retried. Results in host memory can still be saved: save them, report, and shut the process down cleanly. Dropping device handles after
+/// a sticky fault can panic inside `cudarc`.
 ///
 /// ```
 /// use candle_headroom::{Error, ErrorExt};
@@ -26,7 +26,7 @@ pub struct DeviceFault {
     pub code: u32,
     /// What the code means.
     pub cause: &'static str,
-    /// What to do next, apart from starting a new process.
+    /// What to do besides starting a new process.
     pub remedy: &'static str,
     pub(super) source: Option<Arc<candle_core::Error>>,
 }
@@ -48,13 +48,13 @@ impl fmt::Display for DeviceFault {
         rendering::note(self);
         write!(
             f,
-            "device fault {} ({}): {}; the device is lost to this process: save what is in host memory and start a new one, then {}",
+            "device fault {} ({}): {}; the device is lost to this process: save what is in host memory, start a new process, and {}",
             self.name, self.code, self.cause, self.remedy
         )
     }
 }
 
-/// The same text as [`Display`](fmt::Display), as candle's own errors do it.
+/// The same text as [`Display`](fmt::Display), as in candle's own errors.
 impl fmt::Debug for DeviceFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

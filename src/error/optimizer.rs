@@ -1,161 +1,182 @@
-//! What an optimizer cannot work with.
+//! Errors of optimizers.
 
 use std::fmt;
 
 use candle_core::{DType, DeviceLocation, Shape};
 
-/// An optimizer was given something it cannot work with. Nothing has changed.
+/// An optimizer was given something that it cannot work with. Nothing has changed.
 ///
-/// Parameters are told by their names, or by their places in the list where they have none.
+/// Errors name parameters; a parameter without a name has its place in the list.
 ///
 /// ```
 /// use candle_core::{Device, Var};
-/// use candle_headroom::{AdamW, Error, OptimizerError};
+/// use candle_headroom::error::OptimizerError;
+/// use candle_headroom::{AdamW, Error};
 ///
 /// let w = Var::new(0f32, &Device::Cpu)?;
-/// let Err(Error::Optimizer(error)) = AdamW::new_lr(vec![w], -0.1) else { unreachable!() };
+/// let Err(Error::Optimizer(error)) = AdamW::builder(vec![w]).learning_rate(-0.1).build() else { unreachable!() };
 /// assert!(matches!(*error, OptimizerError::HyperParameter { name: "lr", .. }));
+/// assert_eq!(error.to_string(), "`lr` of AdamW must be finite and at least 0, got -0.1");
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptimizerError {
-    /// A hyper-parameter is outside its range, or not a number.
-    #[error("{name} = {value} is not possible for {optimizer}: it is {allowed}")]
+    /// A hyper-parameter is outside its range.
+    #[error("`{name}` of {optimizer} must be {allowed}, got {value}")]
+    #[non_exhaustive]
     HyperParameter {
-        /// Whose.
+        /// The optimizer.
         optimizer: &'static str,
-        /// Which.
+        /// The hyper-parameter.
         name: &'static str,
-        /// What was given, as it is written.
+        /// The value that was given.
         value: String,
-        /// What it may be.
+        /// The values that are possible.
         allowed: &'static str,
     },
-    /// Hyper-parameters under which other tensors would be kept than there are.
+    /// Other hyper-parameters would need other state than there is.
     #[error(
-        "{optimizer} was built to keep {kept} for each parameter, which the new hyper-parameters do not go with: build a new one"
+        "the new hyper-parameters of {optimizer} need other state than it keeps for each parameter ({kept}): build a new optimizer"
     )]
+    #[non_exhaustive]
     Kept {
-        /// Whose.
+        /// The optimizer.
         optimizer: &'static str,
-        /// What it keeps.
+        /// The names of the tensors that it keeps.
         kept: String,
     },
-    /// Two parameters have the same name.
-    #[error("two parameters are named «{name}»: state could not be told apart")]
+    /// Two parameters have the same name, so that saved state could not tell them apart.
+    #[error("two parameters have the name `{name}`: give each its own")]
+    #[non_exhaustive]
     Name {
         /// The name.
         name: String,
     },
-    /// The parameters lie on several devices.
+    /// The parameters are on several devices.
     #[error(
-        "parameter «{parameter}» is on {found:?}, the first on {expected:?}: an optimizer is of one device, so make one for each"
+        "parameter `{parameter}` is on {found:?}, the first one on {expected:?}: build one optimizer for each device"
     )]
+    #[non_exhaustive]
     Devices {
-        /// The first that lies elsewhere.
+        /// The first parameter on another device.
         parameter: String,
-        /// Where the first parameter is.
+        /// The device of the first parameter.
         expected: DeviceLocation,
-        /// Where this one is.
+        /// The device of this one.
         found: DeviceLocation,
     },
     /// There are no fused passes for this device.
     #[error(
         "fused optimizers run on the CPU and, with the feature `cuda`, on CUDA, not on {device:?}: use candle_nn's there"
     )]
+    #[non_exhaustive]
     Device {
         /// The device.
         device: DeviceLocation,
     },
-    /// A parameter that cannot be changed in one stretch.
-    #[error("parameter «{parameter}» is not contiguous: make the Var from `tensor.contiguous()?`")]
+    /// A parameter is not contiguous.
+    #[error("parameter `{parameter}` is not contiguous: make the Var from `tensor.contiguous()?`")]
+    #[non_exhaustive]
     NotContiguous {
-        /// Which.
+        /// The parameter.
         parameter: String,
     },
-    /// Moments of this type are not kept.
+    /// Moments cannot have this type.
     #[error(
-        "moments in {dtype:?} are not kept for parameter «{parameter}» of {parameter_dtype:?}: they are f32 or bf16, and f64 for f64 parameters"
+        "moments of parameter `{parameter}`, which is {parameter_dtype:?}, cannot be {dtype:?}: they are f32 or bf16, and f64 for f64 parameters"
     )]
+    #[non_exhaustive]
     Moments {
-        /// For which parameter.
+        /// The parameter.
         parameter: String,
         /// Its type.
         parameter_dtype: DType,
-        /// The type asked for.
+        /// The type that was asked for.
         dtype: DType,
     },
     /// There is no such group.
-    #[error("there is no group {group}: this optimizer has {groups}, counted from 0")]
+    #[error("there is no group {group}: the optimizer has {groups}, counted from 0")]
+    #[non_exhaustive]
     Group {
-        /// Which was asked for.
+        /// The index that was asked for.
         group: usize,
-        /// How many there are.
+        /// The number of groups.
         groups: usize,
     },
-    /// A gradient of another shape than its parameter.
-    #[error("parameter «{parameter}» has shape {expected:?} but its gradient has {found:?}")]
+    /// The optimizer has a loss scale, and no loss was scaled since its last update.
+    #[error(
+        "the optimizer has a loss scale, but the gradients are of a loss that was not scaled: differentiate `optimizer.scale_loss(&loss)?`, or call `backward_step`"
+    )]
+    Unscaled,
+    /// A gradient does not have its parameter's shape.
+    #[error("the gradient of parameter `{parameter}` has shape {found:?}, not {expected:?}")]
+    #[non_exhaustive]
     GradientShape {
-        /// Whose.
+        /// The parameter.
         parameter: String,
-        /// The parameter's.
+        /// The parameter's shape.
         expected: Shape,
-        /// The gradient's.
+        /// The gradient's shape.
         found: Shape,
     },
-    /// A gradient of a type that does not go with its parameter.
+    /// A gradient has a type that does not fit its parameter.
     #[error(
-        "parameter «{parameter}» is {expected:?} but its gradient is {found:?}: it has the parameter's type, or f32 for f16 and bf16"
+        "the gradient of parameter `{parameter}` is {found:?}: it must be {expected:?} as the parameter, or f32 if that is f16 or bf16"
     )]
+    #[non_exhaustive]
     GradientDType {
-        /// Whose.
+        /// The parameter.
         parameter: String,
-        /// The parameter's.
+        /// The parameter's type.
         expected: DType,
-        /// The gradient's.
+        /// The gradient's type.
         found: DType,
     },
-    /// A gradient on another device than its parameter.
+    /// A gradient is on another device than its parameter.
     #[error(
-        "parameter «{parameter}» is on {expected:?} but its gradient is on {found:?}, or belongs to another handle of that device"
+        "the gradient of parameter `{parameter}` is on {found:?}, the parameter on {expected:?} (or on another handle of that device)"
     )]
+    #[non_exhaustive]
     GradientDevice {
-        /// Whose.
+        /// The parameter.
         parameter: String,
-        /// Where the parameter is.
+        /// The parameter's device.
         expected: DeviceLocation,
-        /// Where the gradient is.
+        /// The gradient's device.
         found: DeviceLocation,
     },
-    /// A gradient that is the memory of its own or of another parameter.
-    #[error("the gradient of parameter «{parameter}» is a parameter's own memory: give a copy")]
+    /// A gradient shares the memory of a parameter.
+    #[error("the gradient of parameter `{parameter}` is a parameter's own memory: pass a copy")]
+    #[non_exhaustive]
     GradientShared {
-        /// Whose.
+        /// The parameter.
         parameter: String,
     },
-    /// A gradient whose memory is too scattered to be read in place.
+    /// A gradient has too many axes that are not contiguous.
     #[error(
-        "the gradient of parameter «{parameter}» has {rank} axes that are not contiguous: make it so by `contiguous()?`"
+        "the gradient of parameter `{parameter}` has {rank} axes that are not contiguous: call `contiguous()?` on it"
     )]
+    #[non_exhaustive]
     GradientStrides {
-        /// Whose.
+        /// The parameter.
         parameter: String,
-        /// Its axes.
+        /// The number of axes.
         rank: usize,
     },
 }
 
-/// Saved state does not fit the optimizer that it was to be loaded into. Nothing has changed.
+/// Saved state does not fit the optimizer. Nothing has changed.
 ///
-/// All that does not fit is listed, not only the first.
+/// It lists everything that does not fit.
 ///
 /// ```
 /// use candle_core::{Device, Var};
-/// use candle_headroom::{AdamW, Error, ParamsAdamW, StateDict};
+/// use candle_headroom::optim::StateDict;
+/// use candle_headroom::{AdamW, Error};
 ///
 /// let w = Var::new(&[0f32, 1.], &Device::Cpu)?;
-/// let mut optimizer = AdamW::new(vec![("w", w)], ParamsAdamW::default())?;
+/// let mut optimizer = AdamW::builder(vec![("w", w)]).build()?;
 /// let Err(Error::State(error)) = optimizer.load_state(&StateDict::default()) else { unreachable!() };
 /// assert_eq!(error.missing, ["w.exp_avg", "w.exp_avg_sq", "w.step"]);
 /// # Ok::<(), candle_headroom::Error>(())
@@ -163,9 +184,9 @@ pub enum OptimizerError {
 #[derive(Debug, Clone, Default, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub struct StateError {
-    /// Entries that the optimizer needs and the state does not have.
+    /// Tensors that the optimizer needs and the state does not have.
     pub missing: Vec<String>,
-    /// Entries that the state has and the optimizer does not know.
+    /// Tensors that the state has and the optimizer does not know.
     pub unexpected: Vec<String>,
     /// Entries that are not what the optimizer needs, each with what is wrong.
     pub unfit: Vec<String>,

@@ -1,69 +1,54 @@
-//! The long form of an exhaustion: what was asked for, what holds the memory, what would help.
+//! The texts of an exhaustion: one line, and the long form.
 
 use std::fmt;
 
 use bytesize::ByteSize;
 
-use super::ResourceExhausted;
+use super::exhausted::{Holding, Neighbour, Remedy, ResourceExhausted};
+use super::rendering;
 
-/// Something that holds memory while work fails.
-///
-/// ```
-/// use candle_headroom::Holding;
-///
-/// let holding = Holding::new("parameters", 3 << 20);
-/// assert_eq!((holding.what, holding.bytes), ("parameters", 3_145_728));
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Holding {
-    /// What it is: `parameters`, `accumulated gradients`, `optimizer state`, [`ACTIVATIONS`](Self::ACTIVATIONS).
-    pub what: &'static str,
-    /// What it takes, in bytes, counted from its shapes and types; an allocator may round it up. Activations are not counted but told by
-    /// the policy's model: what its samples take, as far as it is in use.
-    pub bytes: u64,
-}
-
-impl Holding {
-    /// What the samples of the micro-batch take, by the policy's model.
-    pub const ACTIVATIONS: &'static str = "activations (by the fit)";
-
-    /// Memory of this process that the trainer does not hold: data, other models, other trainers.
-    pub const OTHERS: &'static str = "other memory of this process";
-
-    /// So many bytes of something.
-    pub fn new(what: &'static str, bytes: u64) -> Self {
-        Self { what, bytes }
+impl fmt::Display for ResourceExhausted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        rendering::note(self);
+        write!(f, "out of {}", self.resource)?;
+        if let Some(phase) = self.phase {
+            write!(f, " in {phase}")?;
+        }
+        if let Some(size) = self.micro_batch {
+            write!(f, " of a micro-batch of {size}")?;
+            if let Some(samples) = &self.samples {
+                write!(f, " (samples {}..{})", samples.start, samples.end)?;
+            }
+        }
+        write!(f, ": {}", self.cause)?;
+        match (self.bytes.peak.or(self.bytes.in_use), self.bytes.limit) {
+            (Some(used), Some(limit)) => {
+                write!(f, " ({} of {} used)", ByteSize(used), ByteSize(limit))?
+            }
+            (Some(used), None) => write!(f, " ({} used)", ByteSize(used))?,
+            (None, Some(limit)) => write!(f, " (limit {})", ByteSize(limit))?,
+            (None, None) => {}
+        }
+        if f.alternate() {
+            return write_details(self, f);
+        }
+        match self.remedies.first() {
+            Some(remedy) => write!(f, "; {remedy}"),
+            None => Ok(()),
+        }
     }
 }
 
-/// Another process that holds memory of the same GPU.
-///
-/// ```
-/// use candle_headroom::Neighbour;
-///
-/// let neighbour = Neighbour::new(4711, Some("python3".to_owned()), Some(31 << 30));
-/// assert_eq!(neighbour.to_string(), "python3 (4711)");
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Neighbour {
-    /// Its number.
-    pub process: u32,
-    /// Its name, as `ps` shows it, where this process may see that.
-    pub name: Option<String>,
-    /// What it holds, in bytes, where the driver tells.
-    pub bytes: Option<u64>,
+/// The long form of [`Display`](fmt::Display): `main` shows this one, and candle's own errors use one text for both.
+impl fmt::Debug for ResourceExhausted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:#}")
+    }
 }
 
-impl Neighbour {
-    /// A process that holds so many bytes.
-    pub fn new(process: u32, name: Option<String>, bytes: Option<u64>) -> Self {
-        Self {
-            process,
-            name,
-            bytes,
-        }
+impl std::error::Error for ResourceExhausted {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
     }
 }
 
@@ -76,11 +61,21 @@ impl fmt::Display for Neighbour {
     }
 }
 
-/// So many neighbours are named; the rest are one line.
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.advice)?;
+        match self.saves {
+            Some(bytes) => write!(f, " (saves about {})", ByteSize(bytes)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The largest neighbours are named; one line counts the rest.
 const NEIGHBOURS: usize = 5;
 
-/// Behind the headline.
-pub(super) fn write(exhausted: &ResourceExhausted, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// Everything after the headline.
+fn write_details(exhausted: &ResourceExhausted, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if let Some(device) = exhausted.device {
         write!(f, "\n  {:<30}  {device:?}", "device")?;
     }
@@ -98,7 +93,7 @@ pub(super) fn write(exhausted: &ResourceExhausted, f: &mut fmt::Formatter<'_>) -
     }
 }
 
-/// What was asked for, and what the program itself holds.
+/// The request, and what the program holds.
 fn write_use(exhausted: &ResourceExhausted, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let bytes = &exhausted.bytes;
     let bound = bytes.limit.or(bytes.total);
@@ -110,7 +105,7 @@ fn write_use(exhausted: &ResourceExhausted, f: &mut fmt::Formatter<'_>) -> fmt::
             line(f, name, number, bound)?;
         }
     }
-    // The peak is what stood in the way; what is in use now is what was left after the failed work was dropped.
+    // The peak counts: the use now is what was left after the failed work was dropped.
     let Some(used) = bytes.peak.or(bytes.in_use) else {
         return Ok(());
     };
@@ -134,7 +129,7 @@ fn write_use(exhausted: &ResourceExhausted, f: &mut fmt::Formatter<'_>) -> fmt::
     Ok(())
 }
 
-/// The rest of the device, and who holds it.
+/// The rest of the device, and its holders.
 fn write_device(exhausted: &ResourceExhausted, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let bytes = &exhausted.bytes;
     let dropped = bytes.in_use.filter(|_| bytes.peak.is_some());
@@ -180,7 +175,7 @@ fn write_remedies(exhausted: &ResourceExhausted, f: &mut fmt::Formatter<'_>) -> 
     Ok(())
 }
 
-/// A name and its bytes below each other, with their share of a whole.
+/// A line with a name, its bytes, and their share of a whole.
 fn line(f: &mut fmt::Formatter<'_>, name: &str, bytes: u64, whole: Option<u64>) -> fmt::Result {
     let shown = ByteSize(bytes).to_string();
     write!(f, "\n  {name:<31} {shown:>9}")?;

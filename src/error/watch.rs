@@ -1,9 +1,9 @@
-//! What watching can fail on.
+//! Errors of the monitor, the timeline and the incident log.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Something cannot be written, or read back: a report, a trace, an incident.
+/// A report, trace or log cannot be written or read.
 ///
 /// ```
 /// use candle_headroom::{Error, Timeline};
@@ -15,15 +15,15 @@ use std::path::{Path, PathBuf};
 #[error("cannot {action} {target}: {reason}")]
 #[non_exhaustive]
 pub struct OutputError {
-    /// `write`, or `read`.
+    /// `write` or `read`.
     pub action: &'static str,
-    /// What was to be written or read: a path, or what it is where the place is the caller's.
+    /// The path, or for a caller's own writer what was written to it.
     pub target: String,
-    /// What the operating system, or the caller's writer, said.
+    /// The message of the operating system or of the caller's writer.
     pub reason: String,
-    /// The same for programs.
+    /// The kind of the error.
     pub kind: io::ErrorKind,
-    /// The path, where it is a file's.
+    /// The path, if the target is a file.
     pub path: Option<PathBuf>,
 }
 
@@ -53,11 +53,12 @@ impl OutputError {
     }
 }
 
-/// A [`Monitor`](crate::Monitor) cannot be started as asked.
+/// A [`Monitor`](crate::Monitor) cannot be started.
 ///
 /// ```
 /// use std::time::Duration;
-/// use candle_headroom::{Error, Monitor, MonitorError};
+/// use candle_headroom::{Error, Monitor};
+/// use candle_headroom::error::MonitorError;
 ///
 /// let Err(Error::Monitor(error)) = Monitor::builder().interval(Duration::ZERO).start() else { unreachable!() };
 /// assert_eq!(*error, MonitorError::Interval);
@@ -65,32 +66,35 @@ impl OutputError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MonitorError {
-    /// No time between samples.
-    #[error("a monitor samples at an interval above 0")]
+    /// The interval is 0.
+    #[error("`interval` must be above 0, got 0")]
     Interval,
-    /// Nothing would be kept.
-    #[error("a monitor keeps at least 1 sample of each source")]
+    /// The history is 0.
+    #[error("`history` must be at least 1 sample, got 0")]
     History,
-    /// More would be kept than there is memory for.
+    /// The history does not fit into memory.
     #[error(
-        "a history of {samples} samples of each source does not fit into memory: at some 400 bytes each, keep fewer"
+        "`history` does not fit into memory: {samples} samples of about 400 bytes for each source; keep fewer"
     )]
+    #[non_exhaustive]
     HistoryTooLong {
-        /// How many were asked for.
+        /// The number of samples.
         samples: usize,
     },
-    /// A threshold that can never be passed, or always is.
+    /// A threshold can never be crossed, or always is.
     #[error(
-        "a threshold of {threshold} is none: shares lie above 0 and up to 1, and all others are above 0"
+        "`threshold` is out of range, got {threshold}: a share must be in (0, 1], any other value above 0"
     )]
+    #[non_exhaustive]
     Threshold {
-        /// The threshold, as it is written.
+        /// The threshold as it is displayed.
         threshold: String,
     },
-    /// The operating system gives no further thread.
-    #[error("the monitor's thread cannot be started: {reason}")]
+    /// The operating system starts no further thread.
+    #[error("cannot start the monitor's thread: {reason}")]
+    #[non_exhaustive]
     Thread {
-        /// What the operating system said.
+        /// The message of the operating system.
         reason: String,
     },
 }

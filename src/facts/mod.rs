@@ -1,30 +1,32 @@
-//! What NVIDIA's numbers mean and what to do about them: one table of facts for [errors](crate::Error) and for the
-//! [environment checker](crate::Environment).
+//! NVIDIA's numbers, their meaning and their remedies, for [errors](crate::error) and for the
+//! [environment checker](crate::environment).
 //!
-//! [`tables`] holds the data with their sources; this file looks them up. A number that is not listed is no error: its lookup is
-//! `None`, and whoever asks shows the number itself.
+//! The lookup of an unlisted number is `None`; the caller then shows the number itself.
 
+mod statuses;
 mod tables;
 mod version;
 
+pub(crate) use statuses::CUDA;
 pub(crate) use tables::{
-    CUDA, CUDNN_FLOORS, DEBUGGING_VARIABLES, DRIVERS, MINOR_VERSION_FLOORS, PTX_ISA,
+    CUDNN_FLOORS, DEBUGGING_VARIABLES, DRIVERS, MINOR_VERSION_FLOORS, PTX_ISA,
 };
 pub(crate) use version::{Release, Version};
 
-use tables::{CLOCK_REASONS, NVML, WRONG_PROCESSES, XID, XID_BY_TEXT};
+use statuses::NVML;
+use tables::{CLOCK_REASONS, WRONG_PROCESSES, XID, XID_BY_TEXT};
 
-/// A status code of a library: what is behind it, and what to do.
+/// A status code of a library, its cause and its remedy.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Status {
     pub(crate) number: u32,
-    /// As the library's own header spells it.
+    /// As in the library's header.
     pub(crate) name: &'static str,
     pub(crate) cause: &'static str,
     pub(crate) remedy: &'static str,
 }
 
-/// What the kernel module's message calls for.
+/// The action that a message of the kernel module requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum XidAction {
     RestartApplication,
@@ -39,7 +41,7 @@ pub(crate) enum XidAction {
     SaidInText,
 }
 
-/// How much a reason for lower clocks matters.
+/// The severity of a reason for lower clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Weight {
     Benign,
@@ -73,7 +75,7 @@ pub(crate) const fn nvml(number: u32) -> Option<&'static Status> {
     find(NVML, number)
 }
 
-/// `const`, so that other tables can take their texts from this one while they are compiled.
+/// `const`, so that other tables can take their texts from this one at compile time.
 const fn find(table: &'static [Status], number: u32) -> Option<&'static Status> {
     let mut index = 0;
     while index < table.len() {
@@ -85,7 +87,7 @@ const fn find(table: &'static [Status], number: u32) -> Option<&'static Status> 
     None
 }
 
-/// What an Xid calls for; where its text names the action, that decides.
+/// The action for an Xid. For Xid 154 the message's text names it.
 pub(crate) fn xid(number: u32, text: &str) -> Option<XidAction> {
     let listed = XID.iter().find(|(numbers, _)| numbers.contains(&number));
     match listed.map(|(_, action)| *action) {
@@ -108,13 +110,13 @@ pub(crate) fn clock_reasons(bits: u64) -> (Vec<&'static ClockReason>, u64) {
     (known, unknown)
 }
 
-/// How much the worst of the listed reasons among `bits` matters; allocates nothing.
+/// The greatest weight of the listed reasons among `bits`. Allocates nothing.
 pub(crate) fn worst_clock_reason(bits: u64) -> Option<Weight> {
     let set = CLOCK_REASONS.iter().filter(|reason| bits & reason.bit != 0);
     set.map(|reason| reason.weight).max()
 }
 
-/// The first release of CUDA whose driver loads PTX of this version.
+/// The first CUDA release whose driver loads PTX of this version.
 pub(crate) fn cuda_of_ptx(ptx: Version) -> Option<Version> {
     PTX_ISA
         .iter()
@@ -122,13 +124,13 @@ pub(crate) fn cuda_of_ptx(ptx: Version) -> Option<Version> {
         .map(|(_, cuda)| *cuda)
 }
 
-/// The driver packaged with a release of CUDA: one that is older does not load PTX made by that release's compiler.
+/// The driver packaged with a CUDA release. Older drivers do not load PTX made by that release's compiler.
 pub(crate) fn driver_of_cuda(cuda: Version) -> Option<Version> {
     let releases = DRIVERS.iter().filter(|driver| driver.cuda == cuda);
     releases.map(|driver| driver.linux).min()
 }
 
-/// The oldest driver on which libraries of this major version of CUDA start at all.
+/// The oldest driver on which libraries of this major CUDA version start.
 pub(crate) fn floor_of_major(major: u32) -> Option<Version> {
     MINOR_VERSION_FLOORS
         .iter()
@@ -136,7 +138,7 @@ pub(crate) fn floor_of_major(major: u32) -> Option<Version> {
         .map(|(_, floor)| *floor)
 }
 
-/// Whether this driver's newest calls for a GPU's processes cannot be relied on.
+/// Whether this driver's newest calls for a GPU's processes are unreliable.
 pub(crate) fn reports_processes_wrongly(driver: Version) -> bool {
     driver >= WRONG_PROCESSES.0 && driver < WRONG_PROCESSES.1
 }
@@ -145,7 +147,7 @@ pub(crate) fn reports_processes_wrongly(driver: Version) -> bool {
 mod tests {
     use super::*;
 
-    fn no_number_twice(table: &'static [Status]) {
+    fn assert_distinct(table: &'static [Status]) {
         for status in table {
             assert_eq!(find(table, status.number), Some(status), "listed twice");
             assert!(!status.cause.is_empty() && !status.remedy.is_empty());
@@ -155,8 +157,8 @@ mod tests {
 
     #[test]
     fn every_status_is_found_by_its_number() {
-        no_number_twice(CUDA);
-        no_number_twice(NVML);
+        assert_distinct(CUDA);
+        assert_distinct(NVML);
         assert_eq!(
             cuda(222).unwrap().name,
             "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn xid_154_says_its_action_itself() {
+    fn the_text_of_xid_154_names_the_action() {
         for (text, action) in [
             (
                 "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_of_versions_go_one_way() {
+    fn tables_of_versions_are_ordered() {
         assert!(
             PTX_ISA
                 .windows(2)
@@ -248,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn cudnn_s_floors_are_those_of_its_cuda() {
+    fn the_floors_of_cudnn_are_those_of_its_cuda() {
         for (_, cuda, floor) in CUDNN_FLOORS {
             assert_eq!(floor_of_major(*cuda), Some(*floor));
         }

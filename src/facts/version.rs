@@ -10,7 +10,7 @@ impl Version {
         Self(parts)
     }
 
-    /// CUDA's way of writing 12.4 as 12040.
+    /// From CUDA's number, such as 12040 for 12.4.
     pub(crate) fn of_cuda(number: i32) -> Option<Self> {
         let number = u32::try_from(number).ok().filter(|number| *number > 0)?;
         Some(Self([number / 1000, number % 1000 / 10, 0]))
@@ -20,13 +20,13 @@ impl Version {
         self.0[0]
     }
 
-    /// Major and minor alone.
+    /// Only major and minor.
     pub(crate) fn release(self) -> Self {
         Self([self.0[0], self.0[1], 0])
     }
 }
 
-/// A toolkit's version as it is usually written: major and minor.
+/// Displays a toolkit's version as major and minor.
 pub(crate) struct Release(pub(crate) Version);
 
 impl fmt::Display for Release {
@@ -35,7 +35,7 @@ impl fmt::Display for Release {
     }
 }
 
-/// A driver's version: NVIDIA writes the last number with two digits.
+/// Displays a driver's version. NVIDIA writes the last number with two digits.
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [major, minor, patch] = self.0;
@@ -46,11 +46,11 @@ impl fmt::Display for Version {
     }
 }
 
-/// Something that is no version.
+/// The error for a text that is not a version.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NoVersion;
 
-/// One to three numbers with dots; more numbers are left out.
+/// Parses one to three numbers separated by dots; further numbers are ignored.
 impl FromStr for Version {
     type Err = NoVersion;
 

@@ -1,181 +1,184 @@
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::io;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use candle_core::DeviceLocation;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
-use crate::batch::{Event, Plan, TrainingEvent};
-use crate::error::{DeviceFault, Error, Neighbour, ResourceExhausted};
-use crate::monitor::{Sample, Source, write_object};
+use super::exhaustion::{Exhaustion, known};
+use super::kind::IncidentKind;
+use crate::batch::{Event, Plan, Task, TrainingEvent};
+use crate::error::{DeviceFault, Error};
+use crate::monitor::{Sample, SampleLine, SampleRecord, Source};
 use crate::output::first_line;
 
-/// An incident on its way into the file.
-pub(super) struct Record {
-    value: Value,
-    /// A step has failed: the process may end next.
-    pub(super) ends_the_work: bool,
+/// One line of an [`IncidentLog`](super::IncidentLog). Fields that do not apply are left out in the file.
+///
+/// ```
+/// use candle_headroom::incident::{IncidentKind, Incidents};
+///
+/// let incidents = Incidents::parse(r#"{"taken_unix_ms":0,"step":3,"kind":"grown","text":"…","size":[8,16]}"#);
+/// assert_eq!((incidents.list[0].kind, incidents.list[0].size), (IncidentKind::Grown, Some((8, 16))));
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Incident {
+    /// When it happened by the machine's clock, in milliseconds since 1970.
+    pub taken_unix_ms: u64,
+    /// The number of the process.
+    #[serde(default)]
+    pub process: u32,
+    /// What the batch was for. Each task counts its own steps.
+    #[serde(default, deserialize_with = "known")]
+    pub task: Option<Task>,
+    /// In which step, counted from 1.
+    pub step: u64,
+    /// What happened.
+    pub kind: IncidentKind,
+    /// What happened, for people. The wording may change between versions.
+    pub text: String,
+    /// The exhaustion, of `Exhausted` and `Failed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exhausted: Option<Exhaustion>,
+    /// The fault, of `Fault`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<Fault>,
+    /// Samples in a micro-batch before and after, of `Retried`, `Grown`, `Shrunk` and `Paced`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<(usize, usize)>,
+    /// Peak and limit in bytes, of `OverLimit`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over_limit: Option<(u64, u64)>,
+    /// Finished samples that are computed again, of `Restarted`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<usize>,
+    /// What the policy believed at that time, if it has a model.
+    #[serde(
+        default,
+        deserialize_with = "known",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub plan: Option<Plan>,
+    /// The last samples of the monitor, if the log has one.
+    #[serde(default, skip_serializing)]
+    pub samples: Vec<SampleRecord>,
 }
 
-impl Record {
-    /// What is an incident: not the ordinary course of things.
-    pub(super) fn of(moment: &TrainingEvent<'_>, now: SystemTime) -> Option<Self> {
-        let mut ends_the_work = false;
-        let (task, step, kind, text, details, plan) = match moment {
+/// A device fault's status code. Its cause and remedy are in the incident's text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Fault {
+    /// The status code's name, for example `CUDA_ERROR_ILLEGAL_ADDRESS`.
+    pub name: String,
+    /// The status code's number, for example 700.
+    pub code: u32,
+}
+
+impl From<&DeviceFault> for Fault {
+    fn from(fault: &DeviceFault) -> Self {
+        Self {
+            name: fault.name.to_string(),
+            code: fault.code,
+        }
+    }
+}
+
+impl Incident {
+    /// The incident that an event is, or `None` for the ordinary course of training.
+    pub(super) fn of(moment: &TrainingEvent<'_>) -> Option<Self> {
+        let (task, step, plan, kind) = match moment {
             TrainingEvent::Exhausted {
-                task,
-                step,
-                exhausted,
-                plan,
-            } => {
-                let details = ("exhausted", of_exhausted(exhausted));
-                let text = exhausted.to_string();
-                (task, step, "exhausted", text, Some(details), plan)
-            }
+                task, step, plan, ..
+            } => (task, step, plan, IncidentKind::Exhausted),
             TrainingEvent::Happened {
                 task,
                 step,
                 event,
                 plan,
-            } => {
-                let details = ("size", of_event(event));
-                let text = event.to_string();
-                (task, step, kind(event), text, Some(details), plan)
-            }
+            } => (task, step, plan, IncidentKind::from(*event)),
             TrainingEvent::BatchFailed {
                 task,
                 step,
                 error,
                 plan,
                 ..
-            } => {
-                ends_the_work = true;
-                let details = match error {
-                    Error::DeviceFault(fault) => Some(("fault", of_fault(fault))),
-                    Error::ResourceExhausted(exhausted) => {
-                        Some(("exhausted", of_exhausted(exhausted)))
-                    }
-                    _ => None,
-                };
-                let kind = match error {
-                    Error::DeviceFault(_) => "fault",
-                    _ => "failed",
-                };
-                let text = error.to_string();
-                // candle's errors carry a whole backtrace when `RUST_BACKTRACE` is set.
-                let text = first_line(&text).to_owned();
-                (task, step, kind, text, details, plan)
-            }
+            } => match error {
+                Error::DeviceFault(_) => (task, step, plan, IncidentKind::Fault),
+                _ => (task, step, plan, IncidentKind::Failed),
+            },
             _ => return None,
         };
-        let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let mut value = json!({
-            "taken_unix_ms": since.as_millis() as u64,
-            "process": std::process::id(),
-            "task": task.to_string(),
-            // As reports number them, from 1.
-            "step": step + 1,
-            "kind": kind,
-            "text": text,
-        });
-        if let Some((name, details)) = details {
-            value[name] = details;
-        }
-        if let Some(plan) = plan {
-            value["plan"] = of_plan(plan);
-        }
-        Some(Self {
-            value,
-            ends_the_work,
-        })
-    }
-
-    /// One line of JSON, without its end.
-    pub(super) fn line(self, samples: &[(Source, Sample)]) -> String {
-        let mut line = self.value.to_string();
-        if !samples.is_empty() {
-            // Before the closing brace; a sample is an object already.
-            line.pop();
-            line.push_str(",\"samples\":[");
-            for (index, (source, sample)) in samples.iter().enumerate() {
-                if index > 0 {
-                    line.push(',');
-                }
-                write_object(&mut line, source, sample);
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let mut incident = Self {
+            taken_unix_ms: since.unwrap_or_default().as_millis() as u64,
+            process: std::process::id(),
+            task: Some(*task),
+            step: step + 1,
+            kind,
+            text: String::new(),
+            exhausted: None,
+            fault: None,
+            size: None,
+            over_limit: None,
+            lost: None,
+            plan: *plan,
+            samples: Vec::new(),
+        };
+        match moment {
+            TrainingEvent::Exhausted { exhausted, .. } => {
+                incident.text = exhausted.to_string();
+                incident.exhausted = Some((*exhausted).into());
             }
-            line.push_str("]}");
+            TrainingEvent::Happened { event, .. } => incident.happened(event),
+            TrainingEvent::BatchFailed { error, .. } => {
+                // With `RUST_BACKTRACE` set, candle's errors contain a whole backtrace.
+                incident.text = first_line(&error.to_string()).to_owned();
+                match error {
+                    Error::DeviceFault(fault) => incident.fault = Some((&**fault).into()),
+                    Error::ResourceExhausted(exhausted) => {
+                        incident.exhausted = Some((&**exhausted).into());
+                    }
+                    _ => {}
+                }
+            }
+            _ => {}
         }
-        line
+        Some(incident)
     }
-}
 
-fn kind(event: &Event) -> &'static str {
-    match event {
-        Event::Grown { .. } => "grown",
-        Event::Shrunk { .. } => "shrunk",
-        Event::Paced { .. } => "paced",
-        Event::Retried { .. } => "retried",
-        Event::OverLimit { .. } => "over_limit",
-        Event::Restarted { .. } => "restarted",
-    }
-}
-
-fn of_event(event: &Event) -> Value {
-    match event {
-        Event::Grown { from, to } | Event::Shrunk { from, to } | Event::Paced { from, to } => {
-            json!({"from": from, "to": to})
+    fn happened(&mut self, event: &Event) {
+        self.text = event.to_string();
+        match event {
+            Event::Grown { from, to } | Event::Shrunk { from, to } | Event::Paced { from, to } => {
+                self.size = Some((*from, *to));
+            }
+            Event::Retried { samples, to, .. } => self.size = Some((samples.len(), *to)),
+            Event::OverLimit { peak, limit } => self.over_limit = Some((*peak, *limit)),
+            Event::Restarted { lost } => self.lost = Some(*lost),
         }
-        Event::Retried { samples, to, .. } => json!({"from": samples.len(), "to": to}),
-        Event::OverLimit { peak, limit } => json!({"peak": peak, "limit": limit}),
-        Event::Restarted { lost } => json!({ "lost": lost }),
     }
-}
 
-/// All that is known, in bytes; what is not is `null`.
-fn of_exhausted(exhausted: &ResourceExhausted) -> Value {
-    let bytes = &exhausted.bytes;
-    let remedies = exhausted.ranked_remedies();
-    let (held, neighbours) = (exhausted.held.iter(), exhausted.neighbours.iter());
-    let samples = exhausted.samples.as_ref();
-    let source = std::error::Error::source(exhausted).map(ToString::to_string);
-    json!({
-        "device": exhausted.device.map(device),
-        "resource": exhausted.resource.to_string(),
-        "phase": exhausted.phase.map(|phase| phase.to_string()),
-        "cause": exhausted.cause.to_string(),
-        "bytes": {
-            "requested": bytes.requested, "in_use": bytes.in_use, "reserved": bytes.reserved, "peak": bytes.peak,
-            "limit": bytes.limit, "free": bytes.free, "total": bytes.total, "others": exhausted.others(),
-        },
-        "expected_peak": exhausted.expected_peak,
-        "held": held.map(|held| json!({"what": held.what, "bytes": held.bytes})).collect::<Vec<_>>(),
-        "neighbours": neighbours.map(of_neighbour).collect::<Vec<_>>(),
-        "micro_batch": exhausted.micro_batch,
-        "samples": samples.map(|samples| [samples.start, samples.end]),
-        "remedies": remedies.map(|remedy| json!({"advice": remedy.advice, "saves": remedy.saves})).collect::<Vec<_>>(),
-        "source": source.as_ref().map(|source| first_line(source)),
-    })
-}
+    /// When it happened, by the machine's clock.
+    pub fn taken(&self) -> SystemTime {
+        let since = Duration::from_millis(self.taken_unix_ms);
+        UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH)
+    }
 
-fn of_neighbour(neighbour: &Neighbour) -> Value {
-    json!({"process": neighbour.process, "name": neighbour.name, "bytes": neighbour.bytes})
-}
-
-/// What was believed at that time, and so why the size was what it was.
-fn of_plan(plan: &Plan) -> Value {
-    json!({
-        "base": plan.base, "each": plan.each, "each_forward": plan.each_forward, "room": plan.room, "fits": plan.fits,
-        "using": plan.using, "reason": plan.reason.to_string(),
-    })
-}
-
-fn of_fault(fault: &DeviceFault) -> Value {
-    json!({"name": fault.name, "code": fault.code, "cause": fault.cause, "remedy": fault.remedy})
-}
-
-/// As the command line of candle's examples writes it.
-fn device(device: DeviceLocation) -> String {
-    match device {
-        DeviceLocation::Cpu => "cpu".to_owned(),
-        DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
-        DeviceLocation::Metal { gpu_id } => format!("metal:{gpu_id}"),
+    /// The incident as a line of JSON, with samples of a monitor.
+    pub(super) fn line(&self, samples: &[(Source, Sample)]) -> io::Result<Vec<u8>> {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            #[serde(flatten)]
+            incident: &'a Incident,
+            #[serde(skip_serializing_if = "Vec::is_empty")]
+            samples: Vec<SampleLine<'a>>,
+        }
+        let samples = samples.iter();
+        let mut line = serde_json::to_vec(&Line {
+            incident: self,
+            samples: samples
+                .map(|(source, sample)| SampleLine(source, sample))
+                .collect(),
+        })?;
+        line.push(b'\n');
+        Ok(line)
     }
 }

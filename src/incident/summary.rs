@@ -1,16 +1,19 @@
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytesize::ByteSize;
 
-use super::Incident;
+use super::kind::IncidentKind;
+use super::record::Incident;
+use crate::error::{Cause, Phase};
 
-/// What a file of incidents comes down to, as one line: «7 exhaustions, all in backward, between 14:02 and 14:05 UTC, a neighbour held
-/// 31.0 GiB».
+/// A summary of incidents. `{}` is one line: `7 exhaustions, all in backward, between 14:02 and 14:05 UTC, a neighbour held
+/// 31.0 GiB`.
 ///
 /// ```
-/// use candle_headroom::Incidents;
+/// use candle_headroom::incident::Incidents;
 ///
 /// let incidents = Incidents::parse(
 ///     r#"{"taken_unix_ms":50520000,"step":7,"kind":"exhausted","text":"…","exhausted":{"phase":"backward"}}"#,
@@ -22,19 +25,19 @@ use super::Incident;
 pub struct IncidentSummary {
     /// How often memory ran out.
     pub exhaustions: usize,
-    /// In which phases, and how often.
-    pub phases: BTreeMap<String, usize>,
-    /// From which causes, and how often.
-    pub causes: BTreeMap<String, usize>,
-    /// The first and the last exhaustion.
+    /// Exhaustions in each phase; `None` if it is not known.
+    pub phases: BTreeMap<Option<Phase>, usize>,
+    /// Exhaustions from each cause; `None` if it is not one that this version knows.
+    pub causes: BTreeMap<Option<Cause>, usize>,
+    /// The times of the first and the last exhaustion.
     pub between: Option<(SystemTime, SystemTime)>,
-    /// The most that others held on the device in an exhaustion that was blamed on them, in bytes.
+    /// The most memory that others held in an exhaustion caused by a neighbour, in bytes.
     pub neighbour: Option<u64>,
-    /// How often the micro-batches' size changed without a failure: grown, shrunk, or for speed.
+    /// How often the size of micro-batches changed without a failure.
     pub adaptations: usize,
-    /// Steps that failed, by an exhaustion that nothing helped against or by another error.
+    /// Batches that ended with an error.
     pub failed: usize,
-    /// Of those, devices that were lost.
+    /// Batches that ended because the device was lost; also counted in `failed`.
     pub faults: usize,
 }
 
@@ -42,11 +45,13 @@ impl IncidentSummary {
     pub(super) fn of(incidents: &[Incident]) -> Self {
         let mut summary = Self::default();
         for incident in incidents {
-            match incident.kind.as_str() {
-                "exhausted" => summary.add(incident),
-                "grown" | "shrunk" | "paced" => summary.adaptations += 1,
-                "failed" => summary.failed += 1,
-                "fault" => {
+            match incident.kind {
+                IncidentKind::Exhausted => summary.add(incident),
+                IncidentKind::Grown | IncidentKind::Shrunk | IncidentKind::Paced => {
+                    summary.adaptations += 1;
+                }
+                IncidentKind::Failed => summary.failed += 1,
+                IncidentKind::Fault => {
                     summary.failed += 1;
                     summary.faults += 1;
                 }
@@ -57,17 +62,18 @@ impl IncidentSummary {
     }
 
     fn add(&mut self, incident: &Incident) {
-        let exhausted = &incident.fields["exhausted"];
         self.exhaustions += 1;
-        let phase = exhausted["phase"].as_str().unwrap_or("an unknown phase");
-        *self.phases.entry(phase.to_owned()).or_default() += 1;
-        let cause = exhausted["cause"].as_str().unwrap_or_default();
-        *self.causes.entry(cause.to_owned()).or_default() += 1;
-        if cause == crate::error::Cause::Neighbour.to_string() {
-            self.neighbour = self.neighbour.max(exhausted["bytes"]["others"].as_u64());
+        let exhausted = incident.exhausted.as_ref();
+        let phase = exhausted.and_then(|exhausted| exhausted.phase);
+        *self.phases.entry(phase).or_default() += 1;
+        let cause = exhausted.and_then(|exhausted| exhausted.cause);
+        *self.causes.entry(cause).or_default() += 1;
+        if cause == Some(Cause::Neighbour) {
+            let others = exhausted.and_then(|exhausted| exhausted.others);
+            self.neighbour = self.neighbour.max(others);
         }
-        let at = incident.taken;
-        // Clocks are set back at times: the order in the file need not be that of the times.
+        let at = incident.taken();
+        // The machine's clock may have been set back, so the first in the file need not be the earliest.
         self.between = Some(match self.between {
             Some((first, last)) => (first.min(at), last.max(at)),
             None => (at, at),
@@ -82,30 +88,25 @@ impl fmt::Display for IncidentSummary {
             1 => f.write_str("1 exhaustion")?,
             many => write!(f, "{many} exhaustions")?,
         }
-        match self.phases.len() {
-            0 => {}
-            1 => {
-                let all = if self.exhaustions == 1 { "" } else { "all " };
-                let phase = self.phases.keys().next();
-                write!(f, ", {all}in {}", phase.map_or("", String::as_str))?;
-            }
-            _ => {
-                let phases = self.phases.iter();
-                let phases: Vec<_> = phases
-                    .map(|(phase, count)| format!("{count} in {phase}"))
-                    .collect();
-                write!(f, ", {}", phases.join(" and "))?;
+        let name = |phase: &Option<Phase>| {
+            phase.map_or("an unknown phase".to_owned(), |phase| phase.to_string())
+        };
+        let mut phases: Vec<_> = self.phases.iter().collect();
+        phases.sort_by_key(|(_, count)| Reverse(**count));
+        match &phases[..] {
+            [] => {}
+            [(phase, 1)] => write!(f, ", in {}", name(phase))?,
+            [(phase, _)] => write!(f, ", all in {}", name(phase))?,
+            phases => {
+                let phases = phases.iter();
+                let phases = phases.map(|(phase, count)| format!("{count} in {}", name(phase)));
+                write!(f, ", {}", phases.collect::<Vec<_>>().join(" and "))?;
             }
         }
         if let Some((first, last)) = self.between {
-            const DAY: Duration = Duration::from_secs(24 * 3600);
-            let over = last.duration_since(first).unwrap_or_default();
-            match (Hour(first).to_string(), Hour(last).to_string()) {
-                _ if over > DAY => write!(
-                    f,
-                    ", over {:.1} days",
-                    over.as_secs_f64() / DAY.as_secs_f64()
-                )?,
+            let days = last.duration_since(first).unwrap_or_default().as_secs_f64() / 86_400.;
+            match (hour(first), hour(last)) {
+                _ if days > 1. => write!(f, ", over {days:.1} days")?,
                 (first, last) if first == last => write!(f, ", at {first} UTC")?,
                 (first, last) => write!(f, ", between {first} and {last} UTC")?,
             }
@@ -119,10 +120,10 @@ impl fmt::Display for IncidentSummary {
             many => write!(f, ", {many} changes of size")?,
         }
         match self.failed {
-            0 => Ok(()),
-            1 => write!(f, ", 1 step failed"),
-            many => write!(f, ", {many} steps failed"),
-        }?;
+            0 => {}
+            1 => f.write_str(", 1 step failed")?,
+            many => write!(f, ", {many} steps failed")?,
+        }
         match self.faults {
             0 => Ok(()),
             _ => f.write_str(", the device was lost"),
@@ -130,17 +131,9 @@ impl fmt::Display for IncidentSummary {
     }
 }
 
-/// An hour and minute of the day.
-struct Hour(SystemTime);
-
-impl fmt::Display for Hour {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let minutes = self
-            .0
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_secs()
-            / 60;
-        write!(f, "{:02}:{:02}", minutes / 60 % 24, minutes % 60)
-    }
+/// Hour and minute of the day.
+fn hour(time: SystemTime) -> String {
+    let since: Duration = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let minutes = since.as_secs() / 60;
+    format!("{:02}:{:02}", minutes / 60 % 24, minutes % 60)
 }

@@ -2,14 +2,14 @@ use std::alloc::{GlobalAlloc, Layout, System};
 
 use super::counters::COUNTERS;
 
-/// A global allocator that counts: live bytes, their peak, and the first request over a limit.
+/// A global allocator that counts live bytes, their peak, and the first request over a limit.
 ///
-/// It wraps any allocator and passes every request on; the limit is soft, since candle's CPU backend cannot handle a refused
-/// allocation. Requests of 8 KiB and more are counted at once; smaller ones in batches, so that a peak is exact to
-/// [`PEAK_ERROR`](super::PEAK_ERROR) bytes, while live bytes are exact whenever no thread allocates. Counting takes an addition
-/// on a cache line of the thread's own (for the 48 first threads; later ones share 16), no lock and no thread-local destructor.
+/// It wraps any allocator and passes every request on; the limit is soft, because candle's CPU backend cannot handle a refused
+/// allocation. Requests of 8 KiB and more are counted at once, smaller ones in batches: a peak is exact to
+/// [`PEAK_ERROR`](super::PEAK_ERROR) bytes, live bytes are exact whenever no thread allocates. Counting costs one addition on the thread's own
+/// cache line (for the first 48 threads; later ones share 16), no lock and no thread-local destructor.
 ///
-/// There is one set of counts per process, read through [`DeviceMemory::host`](super::DeviceMemory::host).
+/// The counts are process-wide; read them through [`DeviceMemory::host`](super::DeviceMemory::host).
 ///
 /// ```standalone_crate
 /// use candle_headroom::{ByteSize, DeviceMemory, TrackingAllocator};
@@ -27,9 +27,8 @@ use super::counters::COUNTERS;
 /// }
 /// ```
 ///
-/// The counts are of bytes requested. What the wrapped allocator keeps back for itself, memory mapped by other means, thread
-/// stacks and the program's code are not in them; while a `realloc` moves a block, the old and the new one exist together and
-/// only the new one is counted.
+/// The counts are of requested bytes. They exclude the wrapped allocator's own reserve, memory mapped by other means, thread
+/// stacks and the program's code. While a `realloc` moves a block, only the new one of the two is counted.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct TrackingAllocator<A = System> {
     inner: A,
@@ -54,7 +53,7 @@ impl<A> TrackingAllocator<A> {
     }
 }
 
-/// A layout's size fits an `isize`, by `Layout`'s own rule.
+/// A layout's size fits an `isize`: `Layout` guarantees it.
 #[inline]
 fn counted(pointer: *mut u8, layout: Layout) -> *mut u8 {
     if pointer.is_null() {
@@ -71,13 +70,13 @@ fn counted(pointer: *mut u8, layout: Layout) -> *mut u8 {
 unsafe impl<A: GlobalAlloc> GlobalAlloc for TrackingAllocator<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise for `alloc` is the one `inner.alloc` asks for.
+        // SAFETY: the caller upholds the contract of `alloc`, which is that of `inner.alloc`.
         counted(unsafe { self.inner.alloc(layout) }, layout)
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise for `alloc_zeroed` is the one `inner.alloc_zeroed` asks for.
+        // SAFETY: the caller upholds the contract of `alloc_zeroed`, which is that of `inner.alloc_zeroed`.
         counted(unsafe { self.inner.alloc_zeroed(layout) }, layout)
     }
 

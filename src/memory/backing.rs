@@ -8,9 +8,8 @@ use super::stats::MemoryStats;
 use super::turn::Turns;
 use crate::error::{MemoryReading, Neighbour, Resource, ResourceExhausted, Result};
 
-/// What a [`DeviceMemory`](super::DeviceMemory) asks of the memory behind it: the process's own on the host, a pool on a GPU.
-///
-/// Where the driver or the allocator cannot answer, the answer is `None`.
+/// The memory behind a [`DeviceMemory`](super::DeviceMemory): the process's own on the host, a pool on a GPU. `None` is what the driver or the
+/// allocator does not report.
 pub(super) trait Backing: fmt::Debug + Send + Sync {
     fn resource(&self) -> Resource;
 
@@ -20,13 +19,13 @@ pub(super) trait Backing: fmt::Debug + Send + Sync {
 
     fn in_use(&self) -> Option<u64>;
 
-    /// Bytes that this program could still take, apart from its limit.
+    /// Bytes that this program can still take, apart from its limit.
     fn free(&self) -> Option<u64>;
 
     /// Bytes in use, the limit, and what else costs little to read. Changes nothing.
     fn reading(&self) -> MemoryReading;
 
-    /// Work on the pool that is due between micro-batches.
+    /// Work on the pool that is due before a micro-batch.
     fn maintain(&self) {}
 
     fn stats(&self) -> MemoryStats;
@@ -34,7 +33,7 @@ pub(super) trait Backing: fmt::Debug + Send + Sync {
     /// The highest use since it was last taken.
     fn take_peak(&self) -> Option<u64>;
 
-    /// Every stretch whose peak is being measured.
+    /// The open peak scopes.
     fn scopes(&self) -> &Mutex<Scopes>;
 
     /// The order in which the trainers on this memory work.
@@ -44,14 +43,13 @@ pub(super) trait Backing: fmt::Debug + Send + Sync {
         self.scopes().lock().reset(self.take_peak());
     }
 
-    /// Gives back what is held and not used.
+    /// Returns unused memory to the device.
     fn trim(&self) -> Result<()>;
 
-    /// Fills in the memory's state, and the cause where it can be told from that.
-    /// `need` is what work of the failed one's size is known to take.
+    /// Sets the memory's state, and the cause if it follows from the state. `need` is the known use of work of this size.
     fn describe(&self, exhausted: &mut ResourceExhausted, need: Option<u64>);
 
-    /// The other processes that hold memory of the same device, where the driver tells.
+    /// Other processes that hold memory of the same device, if the driver lists them.
     fn neighbours(&self) -> Vec<Neighbour> {
         Vec::new()
     }

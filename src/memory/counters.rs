@@ -1,16 +1,16 @@
 //! The process-wide counts of host memory that [`TrackingAllocator`](super::TrackingAllocator) keeps.
 //!
-//! Large requests are added to one shared counter at once. Small ones go to a slot, each on a cache line of its own, and reach the
-//! shared counter when the slot has gathered [`BATCH`] bytes. The first threads own a slot each and write it without atomic
-//! read-modify-writes; later ones share a few. Slots are static, not thread-local: what a thread leaves behind when it ends stays
-//! counted, and nothing here needs a destructor, which an allocator must not have.
+//! Large requests go to one shared counter at once. Small ones go to a slot on a cache line of its own, and from there to the
+//! shared counter in batches of [`BATCH`] bytes. The first threads own a slot each and write it without atomic
+//! read-modify-writes; later ones share a few. Slots are static, not thread-local: an ended thread's counts stay, and nothing needs a
+//! destructor, which an allocator must not have.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::Relaxed};
 
-/// Requests of this size and above are counted exactly; a slot holds back less than this, up or down.
+/// Requests of this size and above are counted at once; a slot holds back less than this, up or down.
 pub(super) const BATCH: usize = 8 * 1024;
-/// Slots with one writer: for the first threads of the process, for good.
+/// Slots with one writer each, for the first threads of the process.
 const OWNED: usize = 48;
 const SHARED: usize = 16;
 const SLOTS: usize = OWNED + SHARED;
@@ -20,7 +20,7 @@ const _: () = assert!(SLOTS * BATCH == super::PEAK_ERROR as usize);
 #[repr(align(128))]
 struct Line<T>(T);
 
-/// All of it is `Relaxed`: the counts order nothing but themselves.
+/// All accesses are `Relaxed`: the counts order nothing but themselves.
 pub(super) struct Counters {
     live: Line<AtomicIsize>,
     peak: Line<AtomicIsize>,
@@ -99,7 +99,7 @@ impl Counters {
     fn add_exactly(&self, bytes: isize) {
         let live = self.live.0.fetch_add(bytes, Relaxed).saturating_add(bytes);
         if bytes > 0 {
-            // A load first: while nothing rises above the peak its cache line stays shared.
+            // A load first: while no count rises above the peak, its cache line stays shared.
             if live > self.peak.0.load(Relaxed) {
                 self.peak.0.fetch_max(live, Relaxed);
             }
@@ -109,7 +109,7 @@ impl Counters {
         }
     }
 
-    /// Notes a request that its allocator refused, if it would have gone over the limit.
+    /// Notes a request that the allocator refused and that would have gone over the limit.
     pub(super) fn refused(&self, bytes: usize) {
         let live = self.in_use();
         if live.saturating_add(bytes) > self.limit.0.load(Relaxed) {
@@ -129,45 +129,45 @@ impl Counters {
         }
     }
 
-    /// What the slots hold back.
+    /// Bytes that the slots hold back.
     fn pending(&self) -> isize {
         let slots = self.slots.iter().map(|slot| slot.0.load(Relaxed));
         slots.fold(0, isize::saturating_add)
     }
 
-    /// Live bytes: exact while no thread allocates, otherwise a moment's view.
+    /// Live bytes; exact while no thread allocates.
     pub(super) fn in_use(&self) -> usize {
         bytes(self.live.0.load(Relaxed), self.pending())
     }
 
-    /// Returns the peak, within [`PEAK_ERROR`](super::PEAK_ERROR): the shared counter's, and what the slots hold back now. A new one
-    /// begins at the present count.
+    /// The peak of the shared counter and what the slots hold back now, exact to [`PEAK_ERROR`](super::PEAK_ERROR). A new peak begins at the
+    /// present count.
     pub(super) fn take_peak(&self) -> usize {
         let live = self.live.0.load(Relaxed);
         let peak = self.peak.0.swap(live, Relaxed);
         bytes(peak.max(live), self.pending())
     }
 
-    /// Whether anything was ever counted; before `main` begins the runtime has allocated already.
+    /// Whether the allocator is installed: the runtime allocates before `main` begins.
     pub(super) fn are_fed(&self) -> bool {
         self.peak.0.load(Relaxed) != 0 || self.slots.iter().any(|s| s.0.load(Relaxed) != 0)
     }
 
-    /// Sets the limit that [`first_over`](Self::first_over) watches, and forgets what was noted.
+    /// Sets the limit that [`first_over`](Self::first_over) watches, and clears the note.
     pub(super) fn watch(&self, limit: usize) {
         self.limit.0.store(limit, Relaxed);
         self.first_over.0.live.store(0, Relaxed);
         self.first_over.0.requested.store(0, Relaxed);
     }
 
-    /// The first request that went over the limit, and the live bytes it led to.
+    /// The first request over the limit, and the live bytes with it.
     pub(super) fn first_over(&self) -> Option<(usize, usize)> {
         let requested = self.first_over.0.requested.load(Relaxed);
         (requested > 0).then(|| (requested, self.first_over.0.live.load(Relaxed)))
     }
 }
 
-/// A count that other threads may be changing: below zero for a moment, never below zero in truth.
+/// A count that other threads are changing can be below zero for a moment.
 fn bytes(shared: isize, pending: isize) -> usize {
     shared.saturating_add(pending).max(0).unsigned_abs()
 }

@@ -11,12 +11,11 @@ use super::turn::Turn;
 use super::{Limit, cuda};
 use crate::error::{Cause, MemoryReading, Remedy, ResourceExhausted, Result};
 
-/// The memory of one device: how much there is, how much is used, how much may be used.
+/// The memory of one device: its capacity, its use, and its limit.
 ///
-/// A handle is cheap to clone. As long as one of a device's handles lives, the settings it was opened with hold for the whole
-/// process; opening it again with the same settings, or with no limit asked for, gives another handle to the same memory, and
-/// with others an error, as TensorFlow has it for its memory settings. [`set_limit`](Self::set_limit) changes the limit for
-/// all handles.
+/// A handle is cheap to clone. While one of a device's handles lives, its settings hold for the whole process: opening the device again with the
+/// same settings, or without a limit, gives another handle to the same memory; other settings are an error, as in TensorFlow.
+/// [`set_limit`](Self::set_limit) changes the limit for all handles.
 ///
 /// ```standalone_crate
 /// use candle_core::{DType, Tensor};
@@ -47,14 +46,14 @@ impl DeviceMemory {
         Self { device, backing }
     }
 
-    /// The memory that this process takes from the host, counted by [`TrackingAllocator`](super::TrackingAllocator).
+    /// This process's memory on the host, counted by [`TrackingAllocator`](super::TrackingAllocator).
     ///
-    /// Where that is not installed, the handle still opens without a limit, and says `None` where it would count.
+    /// Without that allocator the handle opens only without a limit, and its counts are `None`.
     pub fn host() -> HostMemoryBuilder {
         HostMemoryBuilder::default()
     }
 
-    /// The memory of the GPU that CUDA numbers `ordinal`, served from a pool of this crate's own; see [`CudaMemoryBuilder`].
+    /// The memory of CUDA device `ordinal`, served from a pool of this crate; see [`CudaMemoryBuilder`].
     pub fn cuda(ordinal: usize) -> CudaMemoryBuilder {
         CudaMemoryBuilder::new(ordinal)
     }
@@ -69,25 +68,24 @@ impl DeviceMemory {
         self.backing.limit()
     }
 
-    /// Changes the limit for every handle of this device, up or down. Trainers follow at their next micro-batch.
+    /// Raises or lowers the limit for every handle of this device. Trainers follow at their next micro-batch.
     ///
-    /// On a GPU a hard limit stays hard: tensors that live stay where they are, and new ones come from a new pool that may grow
-    /// to what they leave of the limit.
+    /// On a GPU a hard limit stays hard: live tensors stay where they are, and new ones come from a new pool that may grow to the rest of the limit.
     ///
     /// # Errors
-    /// [`MemoryError`](crate::MemoryError), as for [`HostMemoryBuilder::open`] and [`CudaMemoryBuilder::open`]; the limit then
+    /// [`MemoryError`](crate::error::MemoryError), as for [`HostMemoryBuilder::open`] and [`CudaMemoryBuilder::open`]; the limit then
     /// stays as it was.
     pub fn set_limit(&self, limit: impl Into<Limit>) -> Result<()> {
         self.backing.set_limit(limit.into())
     }
 
-    /// Bytes in use now; `None` where nobody counts.
+    /// Bytes in use now; `None` if they are not counted.
     pub fn in_use(&self) -> Option<u64> {
         self.backing.in_use()
     }
 
-    /// Whether `bytes` more would stay within the limit and within what the operating system or the driver has left; `None` where
-    /// neither is known. A promise it is not: others allocate too, and what is free may lie in pieces.
+    /// Whether `bytes` more would stay within the limit and the free memory of the machine or GPU; `None` if neither is known.
+    /// This is an estimate: others allocate too, and free memory may be fragmented.
     pub fn would_fit(&self, bytes: u64) -> Option<bool> {
         let in_limit = match (self.in_use(), self.limit()) {
             (Some(in_use), Some(limit)) => Some(in_use.saturating_add(bytes) <= limit),
@@ -100,34 +98,33 @@ impl DeviceMemory {
         }
     }
 
-    /// Everything that is known. It reads files of the operating system or asks the driver: ask it between steps, not between
-    /// operations.
+    /// All figures. It reads files of the operating system or asks the driver: call it between steps, not between operations.
     pub fn stats(&self) -> MemoryStats {
         self.backing.stats()
     }
 
-    /// Starts [`MemoryStats::peak`] and [`MemoryStats::peak_reserved`] anew from what is in use now. Open scopes keep theirs.
+    /// Restarts [`MemoryStats::peak`] and [`MemoryStats::peak_reserved`] at the present use. Open scopes keep their peaks.
     pub fn reset_peak(&self) {
         self.backing.reset_peak();
     }
 
-    /// Gives back to the device what the pool holds and nobody uses; on the host the allocator does so by itself.
+    /// Returns the pool's unused memory to the device; on the host the allocator does so by itself.
     ///
-    /// It waits for the work that is under way, since memory whose last use is not over cannot be given back.
+    /// It waits for the queued work, since memory that is still used cannot be returned.
     ///
     /// # Errors
-    /// A [`DeviceFault`](crate::DeviceFault) or candle's error where the device is lost.
+    /// A [`DeviceFault`](crate::DeviceFault), or candle's error, if the device is lost.
     pub fn trim(&self) -> Result<()> {
         cuda::synchronize(&self.device)?;
         self.backing.trim()
     }
 
-    /// Measures the peak from here on, for as long as the scope lives.
+    /// Measures the peak from now on, while the scope lives.
     pub fn peak_scope(&self) -> PeakScope {
         PeakScope::new(Arc::clone(&self.backing))
     }
 
-    /// Bytes in use, reserved and allowed now: what a [`BatchPolicy`](crate::BatchPolicy) plans with. It only reads: no pool is created, trimmed or
+    /// Bytes in use, reserved and allowed now: what a [`BatchPolicy`](crate::batch::BatchPolicy) plans with. It only reads: no pool is created, trimmed or
     /// switched, and nothing waits for the device.
     ///
     /// ```
@@ -168,7 +165,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Bytes that limit and device leave, where something bounds them; on the host the limit alone.
+    /// Bytes that limit and device leave; on the host the limit alone. `None` if nothing bounds them.
     pub(crate) fn room(&self) -> Option<u64> {
         let now = self.surroundings();
         let held = now.free.zip(now.reserved);
@@ -177,7 +174,7 @@ impl DeviceMemory {
         Some(bound.saturating_sub(now.in_use?))
     }
 
-    /// The exhaustion to report if use has gone over the limit since `scope` began.
+    /// The exhaustion to report if the use has exceeded the limit since `scope` began.
     pub(crate) fn check(&self, scope: &PeakScope) -> Result<(), Box<ResourceExhausted>> {
         let (Some(limit), Some(peak)) = (self.limit(), scope.peak()) else {
             return Ok(());
@@ -190,8 +187,7 @@ impl DeviceMemory {
         Err(Box::new(exhausted))
     }
 
-    /// Fills in what is known of this memory, for an exhaustion that was met since `scope` began.
-    /// `need` is what work of the failed one's size is known to take, in bytes.
+    /// Adds the memory's state to an exhaustion since `scope` began. `need` is the known use of work of the failed size, in bytes.
     pub(crate) fn describe(
         &self,
         scope: &PeakScope,
@@ -203,8 +199,8 @@ impl DeviceMemory {
         self.backing.describe(exhausted, need);
     }
 
-    /// Adds who else holds memory of the device, and what the largest of them gone would save where that may be why it ran out.
-    /// It asks the driver and may take a while.
+    /// Adds the other processes on the device, and as a remedy the end of the largest one if that may be the reason.
+    /// It asks the driver and may take seconds.
     pub(crate) fn name_neighbours(&self, exhausted: &mut ResourceExhausted) {
         exhausted.neighbours = self.backing.neighbours();
         let largest = exhausted.neighbours.first();

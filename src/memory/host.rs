@@ -1,4 +1,4 @@
-//! The one limit on this process's memory, and who holds it.
+//! The limit on this process's memory.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -16,20 +16,20 @@ use super::turn::Turns;
 use super::{AUTO_FRACTION, DeviceMemory, Limit};
 use crate::error::{MemoryError, MemoryReading, Resource, ResourceExhausted, Result};
 
-/// The limit in force while a handle lives.
+/// The open host memory, while a handle lives.
 static OPEN: Mutex<Weak<HostMemory>> = Mutex::new(Weak::new());
 
-/// One for the process, as the counters are: peaks outlive the handles that ask for them.
+/// Process-wide, as the counters are: peaks outlive the handles.
 static SCOPES: Mutex<Scopes> = Mutex::new(Scopes::new());
 
 static TURNS: Turns = Turns::new();
 
-/// How the host's memory is to be opened; made by [`DeviceMemory::host`].
+/// Options for opening the host's memory; from [`DeviceMemory::host`].
 ///
 /// ```
 /// use candle_headroom::DeviceMemory;
 ///
-/// let memory = DeviceMemory::host().open()?; // without a limit, whoever counts
+/// let memory = DeviceMemory::host().open()?; // without a limit
 /// assert_eq!(memory.limit(), None);
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
@@ -40,7 +40,7 @@ pub struct HostMemoryBuilder {
 }
 
 impl HostMemoryBuilder {
-    /// Lets the process use this much; without it, as much as there is.
+    /// Limits the process's use; unlimited by default.
     pub fn limit(mut self, limit: impl Into<Limit>) -> Self {
         self.limit = limit.into();
         self
@@ -49,9 +49,8 @@ impl HostMemoryBuilder {
     /// Opens the host's memory.
     ///
     /// # Errors
-    /// [`MemoryError`]: a limit without the tracking allocator, a limit below what is in use, a fraction that is none,
-    /// [`Limit::Auto`] on a machine that does not report its memory, or a limit other than the one in force. Nothing is changed
-    /// then.
+    /// [`MemoryError`]: a limit without the tracking allocator, below the present use, or other than the one in force; a fraction outside (0, 1];
+    /// [`Limit::Auto`] on a machine that does not report its memory. Nothing has changed then.
     pub fn open(self) -> Result<DeviceMemory> {
         Ok(DeviceMemory::new(
             Device::Cpu,
@@ -68,12 +67,12 @@ struct HostMemory {
 }
 
 impl HostMemory {
-    /// The limit in force, if it is what is asked for; a new one where none is.
+    /// The open memory if its limit is the one asked for, or a new one.
     fn open(asked: Limit) -> Result<Arc<Self>> {
         refuse_uncounted(asked)?;
         let mut open = OPEN.lock();
         if let Some(host) = open.upgrade() {
-            // A handle that turns out to be the last one takes the lock when it drops.
+            // If `host` is the last handle, its drop takes the lock.
             drop(open);
             host.agree(asked)?;
             return Ok(host);
@@ -189,7 +188,7 @@ impl Backing for HostMemory {
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
-        // Somebody may have opened the host anew since the last handle let go: then the counters are theirs.
+        // Another thread may have opened the host again meanwhile: then the counters are its own.
         let open = OPEN.lock();
         if open.strong_count() == 0 {
             COUNTERS.watch(usize::MAX);
@@ -213,7 +212,7 @@ fn refuse_uncounted(limit: Limit) -> Result<(), MemoryError> {
     }
 }
 
-/// The limit in bytes, if it can be kept from here on.
+/// The limit in bytes, if it is not exceeded already.
 fn admit(limit: Limit) -> Result<Option<u64>, MemoryError> {
     refuse_uncounted(limit)?;
     let in_use = COUNTERS.in_use() as u64;

@@ -2,18 +2,19 @@ use bytesize::ByteSize;
 
 use crate::error::MemoryError;
 
-/// What [`Limit::Auto`] leaves of the memory that the machine or the container has to give: the rest is for what the
-/// allocator does not see (code, stacks, mapped files, the allocator's own reserve) and for other programs.
+/// The fraction of the machine's or container's available memory that [`Limit::Auto`] takes. The rest is for what the
+/// allocator does not count (code, stacks, mapped files, the allocator's own reserve) and for other programs.
 pub const AUTO_FRACTION: f64 = 0.8;
 
-/// What [`Limit::Auto`] takes on a GPU, of what is free when its memory is opened. Less is left than on the host: outside the pool
-/// lie only kernels and the workspaces of NVIDIA's libraries.
+/// The fraction of a GPU's free memory that [`Limit::Auto`] takes when the memory is opened. It is larger than on the host: only kernels and the
+/// workspaces of NVIDIA's libraries are outside the pool.
 pub const DEVICE_AUTO_FRACTION: f64 = 0.9;
 
-/// How much memory a program may use.
+/// The memory that a program may use.
 ///
 /// ```
-/// use candle_headroom::{ByteSize, Limit};
+/// use candle_headroom::memory::Limit;
+/// use candle_headroom::ByteSize;
 ///
 /// assert_eq!(Limit::from(ByteSize::mib(256)), Limit::Bytes(ByteSize::mib(256)));
 /// assert_eq!(Limit::default(), Limit::Unlimited);
@@ -21,25 +22,25 @@ pub const DEVICE_AUTO_FRACTION: f64 = 0.9;
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Limit {
-    /// As much as there is.
+    /// No limit.
     #[default]
     Unlimited,
-    /// This much, for the whole process.
+    /// So many bytes, for the whole process.
     Bytes(ByteSize),
-    /// This part of the device's capacity, above 0 and at most 1; on the host of the machine's memory, or of the container's
-    /// where that is less. TensorFlow calls it `per_process_gpu_memory_fraction`.
+    /// A fraction in (0, 1] of the device's capacity; on the host of the machine's or container's memory, whichever is
+    /// less. TensorFlow calls it `per_process_gpu_memory_fraction`.
     Fraction(f64),
-    /// What can be had at the moment when the limit is set, with something to spare. On the host [`AUTO_FRACTION`] of the least
-    /// of the control group's limit (version 2 or 1) and the available memory (`MemAvailable`, and what the process itself holds
-    /// already). On a GPU [`DEVICE_AUTO_FRACTION`] of what is free and of what the process's pool holds already.
+    /// Most of what is available when the limit is set. On the host [`AUTO_FRACTION`] of the control group's limit (version 2 or 1) or the available
+    /// memory (`MemAvailable` and what the process holds already), whichever is less. On a GPU [`DEVICE_AUTO_FRACTION`] of the free memory and of
+    /// what the process's pool holds already.
     Auto,
 }
 
-/// What there is to be limited, in bytes.
+/// The memory to be limited, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
     pub(super) total: Option<u64>,
-    /// What this program may have in all, with what it holds already.
+    /// What this program can have in total, with what it holds already.
     pub(super) usable: Option<u64>,
     pub(super) auto_fraction: f64,
 }

@@ -1,4 +1,4 @@
-//! How much memory there is, who uses it, who may.
+//! The memory of a device: counting, limiting, growing, and recovering after it ran out.
 
 mod allocator;
 mod backing;
@@ -14,19 +14,16 @@ mod system;
 mod turn;
 
 pub use allocator::TrackingAllocator;
+pub(crate) use cuda::unmask;
 pub use cuda::{CudaMemoryBuilder, Growth, recover};
-pub(crate) use cuda::{synchronize, unmask};
 pub use device::DeviceMemory;
 pub use host::HostMemoryBuilder;
 pub use limit::{AUTO_FRACTION, DEVICE_AUTO_FRACTION, Limit};
 pub use scope::PeakScope;
 pub(crate) use stats::Bytes;
 pub use stats::{Enforcement, MemoryStats, OverLimit};
-#[allow(unused_imports)] // the engine takes it up
 pub(crate) use stopwatch::Stopwatch;
 pub(crate) use system::SystemMemory;
-#[allow(unused_imports)] // likewise
-pub(crate) use turn::Turn;
 
-/// How far a peak of host memory can be from the truth, in bytes (512 KiB): 64 counters each hold back less than 8 KiB.
+/// The error bound of a peak of host memory, in bytes (512 KiB): 64 counters each hold back less than 8 KiB.
 pub const PEAK_ERROR: u64 = 512 * 1024;

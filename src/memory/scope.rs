@@ -1,10 +1,10 @@
-//! Peaks over a stretch of the program, however stretches nest or overlap.
+//! Peaks over parts of the program that nest or overlap.
 
 use std::sync::Arc;
 
 use super::backing::Backing;
 
-/// Allocator and driver keep one running peak each; every open scope collects it whenever any of them begins, reads or ends.
+/// Allocator and driver keep one running peak each; every open scope takes it over whenever any scope begins, is read or ends.
 #[derive(Debug)]
 pub(super) struct Scopes {
     overall: u64,
@@ -21,7 +21,7 @@ impl Scopes {
         }
     }
 
-    /// Notes a peak that was just taken.
+    /// Adds a peak that was just taken to all scopes.
     fn collect(&mut self, peak: Option<u64>) {
         let peak = peak.unwrap_or(0);
         self.overall = self.overall.max(peak);
@@ -36,7 +36,7 @@ impl Scopes {
         self.overall
     }
 
-    /// Begins the overall peak anew; open scopes keep theirs.
+    /// Restarts the overall peak; open scopes keep theirs.
     pub(super) fn reset(&mut self, peak: Option<u64>) {
         self.collect(peak);
         self.overall = 0;
@@ -55,9 +55,9 @@ impl Scopes {
     }
 }
 
-/// The peak of a device's memory from its creation to each reading; see [`DeviceMemory::peak_scope`](super::DeviceMemory::peak_scope).
+/// The peak of a device's memory since the scope's creation; from [`DeviceMemory::peak_scope`](super::DeviceMemory::peak_scope).
 ///
-/// Scopes may nest and overlap, in one thread or several; each sees the whole process's memory on that device.
+/// Scopes may nest and overlap, in one thread or several; each measures the whole process's use of the device.
 ///
 /// ```
 /// let memory = candle_headroom::DeviceMemory::host().open()?;
@@ -65,7 +65,7 @@ impl Scopes {
 /// // … work …
 /// match (scope.start(), scope.peak()) {
 ///     (Some(start), Some(peak)) => println!("{} bytes at most", peak - start),
-///     _ => println!("nobody counts: the tracking allocator is not installed"),
+///     _ => println!("not counted: the tracking allocator is not installed"),
 /// }
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
@@ -73,7 +73,7 @@ impl Scopes {
 #[must_use = "a scope that is dropped at once measures nothing"]
 pub struct PeakScope {
     memory: Arc<dyn Backing>,
-    /// With the use at the beginning; `None` where nobody counts.
+    /// The scope's number and its use at the start; `None` if the use is not counted.
     open: Option<(u64, u64)>,
 }
 
@@ -92,7 +92,7 @@ impl PeakScope {
         self.open.map(|(_, start)| start)
     }
 
-    /// The highest use since the scope began, in bytes; `None` where nobody counts.
+    /// The highest use since the scope began, in bytes; `None` if it is not counted.
     pub fn peak(&self) -> Option<u64> {
         let (id, _) = self.open?;
         let mut scopes = self.memory.scopes().lock();

@@ -7,7 +7,7 @@ use bytesize::ByteSize;
 /// ```
 /// let memory = candle_headroom::DeviceMemory::host().open()?;
 /// let stats = memory.stats();
-/// // This program has not installed the tracking allocator, so nobody counts.
+/// // This program has not installed the tracking allocator, so nothing is counted.
 /// assert_eq!(stats.in_use, None);
 /// assert_eq!(stats.to_string(), "in use n/a, peak n/a, no limit");
 /// # Ok::<(), candle_headroom::Error>(())
@@ -15,13 +15,12 @@ use bytesize::ByteSize;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStats {
-    /// Bytes that the program holds now. On the host: requested from the tracking allocator and not given back, by candle and
-    /// by everything else in the process.
+    /// Bytes that the program holds now. On the host: all live bytes of the process, candle's and others.
     pub in_use: Option<u64>,
     /// The highest `in_use` since the program started or the peak was reset; on the host within
     /// [`PEAK_ERROR`](super::PEAK_ERROR).
     pub peak: Option<u64>,
-    /// What the pool holds of the device, in use or kept for reuse; `None` on the host, which has no pool of ours.
+    /// Bytes that the pool has taken from the device, in use or kept for reuse; `None` on the host, which has no pool.
     pub reserved: Option<u64>,
     /// The highest `reserved` since the memory was opened or the peak was reset.
     pub peak_reserved: Option<u64>,
@@ -29,24 +28,24 @@ pub struct MemoryStats {
     pub limit: Option<u64>,
     /// How the limit is enforced; `None` without a limit.
     pub enforcement: Option<Enforcement>,
-    /// What the operating system or the driver says other programs and this one could still take. It moves with every program
-    /// on the machine. On a GPU the pool's own unused memory is not in it.
+    /// Bytes that programs can still take, as the operating system or the driver reports. On a GPU without the pool's own unused memory.
     pub free: Option<u64>,
-    /// The device's capacity; on the host the machine's memory, or the container's limit where that is less.
+    /// The device's capacity; on the host the machine's memory or the container's limit, whichever is less.
     pub total: Option<u64>,
-    /// What is taken on the GPU and does not belong to the pool: CUDA's contexts and modules, workspaces of NVIDIA's libraries,
-    /// tensors from before the memory was opened, other processes. Which of them holds it cannot be told from here.
+    /// Bytes taken on the GPU outside the pool: CUDA's contexts and modules, workspaces of NVIDIA's libraries, tensors from
+    /// before the memory was opened, and other processes. The driver does not report which.
     pub unaccounted: Option<u64>,
-    /// The first request that took the program over its limit, since the limit was set; the host's allocator notes it.
+    /// The first request over the limit since it was set; on the host only.
     pub first_over_limit: Option<OverLimit>,
 }
 
 /// How a limit is enforced.
 ///
 /// ```
-/// use candle_headroom::{DeviceMemory, Enforcement};
+/// use candle_headroom::memory::Enforcement;
+/// use candle_headroom::DeviceMemory;
 ///
-/// // On the host a limit can only be soft; here there is none.
+/// // On the host a limit is soft; here there is no limit.
 /// let enforcement = DeviceMemory::host().open()?.stats().enforcement;
 /// assert_ne!(enforcement, Some(Enforcement::Hard));
 /// # Ok::<(), candle_headroom::Error>(())
@@ -56,12 +55,12 @@ pub struct MemoryStats {
 pub enum Enforcement {
     /// The driver refuses allocations over the limit.
     Hard,
-    /// Allocations over the limit succeed; trainers look at the use after the forward pass and after each micro-batch, and cut the
-    /// work smaller.
+    /// Allocations over the limit succeed; trainers check the use after the forward pass and after each micro-batch, and reduce the
+    /// size.
     Soft,
 }
 
-/// A request that took the program over its limit.
+/// A request over the limit.
 ///
 /// ```
 /// let memory = candle_headroom::DeviceMemory::host().open()?;
@@ -73,14 +72,14 @@ pub enum Enforcement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OverLimit {
-    /// What was asked for, in bytes; for small requests, counted in batches, the batch.
+    /// Its size in bytes; for small requests, which are counted in batches, the batch's.
     pub requested: u64,
-    /// What was in use with it, in bytes.
+    /// Bytes in use with it.
     pub in_use: u64,
 }
 
 impl MemoryStats {
-    /// What the pool holds and nobody uses, in bytes: kept for reuse, or lying in pieces between what is used.
+    /// Bytes that the pool holds unused: kept for reuse, or in pieces between used ones.
     pub fn fragmentation(&self) -> Option<u64> {
         Some(self.reserved?.saturating_sub(self.in_use?))
     }
@@ -101,7 +100,7 @@ impl fmt::Display for MemoryStats {
     }
 }
 
-/// A number of bytes that may not be known.
+/// Formats a number of bytes, or `n/a`.
 pub(crate) struct Bytes(pub(crate) Option<u64>);
 
 impl fmt::Display for Bytes {

@@ -1,4 +1,4 @@
-//! How much memory this machine and this container let a process have.
+//! The memory that this machine and this container give a process.
 
 use std::path::{Path, PathBuf};
 
@@ -9,9 +9,9 @@ use crate::files;
 pub(crate) struct SystemMemory {
     pub(crate) total: Option<u64>,
     pub(crate) available: Option<u64>,
-    /// The least of the limits of the control groups that this process is in.
+    /// The smallest limit of the control groups that this process is in.
     pub(crate) cgroup_limit: Option<u64>,
-    /// The least that one of those groups has left.
+    /// The smallest amount that one of those groups has left.
     pub(crate) cgroup_free: Option<u64>,
 }
 
@@ -20,7 +20,7 @@ impl SystemMemory {
         Self::read_by(|path| files::text(path).ok())
     }
 
-    /// Reads the files of `/proc` and `/sys` by `text`, so that machines can be laid out in folders.
+    /// Reads the files of `/proc` and `/sys` through `text`, which tests and the environment check replace.
     pub(crate) fn read_by(text: impl Fn(&Path) -> Option<String>) -> Self {
         let info = text(Path::new("/proc/meminfo")).unwrap_or_default();
         let groups = groups(&text);
@@ -32,7 +32,7 @@ impl SystemMemory {
         }
     }
 
-    /// What a process that holds `in_use` bytes already may have in all.
+    /// Bytes that a process may have in total if it holds `in_use` already.
     pub(crate) fn usable(&self, in_use: u64) -> Option<u64> {
         let available = self
             .available
@@ -40,7 +40,7 @@ impl SystemMemory {
         available.into_iter().chain(self.cgroup_limit).min()
     }
 
-    /// What this process and all others could still take.
+    /// Bytes that this process and all others can still take.
     pub(crate) fn free(&self) -> Option<u64> {
         self.available.into_iter().chain(self.cgroup_free).min()
     }
@@ -61,15 +61,15 @@ impl SystemMemory {
 /// A control group with a limit.
 struct Group {
     limit: u64,
-    /// Without the part of the page cache that the kernel drops before it kills: reading a data set fills a group with that.
+    /// Without the page cache that the kernel drops before it kills: reading a data set fills a group with it.
     used: Option<u64>,
 }
 
-/// What the files of a group are called.
+/// File names of one version of control groups.
 struct Names {
     limit: &'static str,
     used: &'static str,
-    /// The line of `memory.stat` with the page cache that is dropped first.
+    /// The line of `memory.stat` with the page cache that the kernel drops first.
     cache: &'static str,
 }
 
@@ -90,7 +90,7 @@ impl Group {
     }
 }
 
-/// The limited groups that this process is in, of either version.
+/// The groups with a limit that this process is in, of either version.
 fn groups(text: &impl Fn(&Path) -> Option<String>) -> Vec<Group> {
     let groups = text(Path::new("/proc/self/cgroup")).unwrap_or_default();
     let mount = Path::new("/sys/fs/cgroup");
@@ -109,8 +109,8 @@ fn groups(text: &impl Fn(&Path) -> Option<String>) -> Vec<Group> {
     found
 }
 
-/// The group and all above it up to the mount: a parent's limit binds its children. Inside a container the path may name
-/// groups that are not mounted there; the mount itself is then the container's own group.
+/// The group and all its parents up to the mount, since a parent's limit binds its children. Inside a container the path may name
+/// groups that are not mounted; the mount itself is then the container's own group.
 fn groups_along(
     text: &impl Fn(&Path) -> Option<String>,
     mount: &Path,
@@ -144,44 +144,24 @@ fn parse_limit(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
-    /// A machine of its own in a temporary folder, which goes away with the value.
-    struct Machine(PathBuf);
-
-    impl Machine {
-        fn new(name: &str, files: &[(&str, &str)]) -> Self {
-            let root =
-                std::env::temp_dir().join(format!("candle-headroom-{}-{name}", std::process::id()));
-            for (path, text) in files {
-                let path = root.join(path);
-                fs::create_dir_all(path.parent().unwrap()).unwrap();
-                fs::write(path, text).unwrap();
-            }
-            Self(root)
-        }
-
-        fn read(&self) -> SystemMemory {
-            SystemMemory::read_by(|path| {
-                files::text(&self.0.join(path.strip_prefix("/").ok()?)).ok()
-            })
-        }
+    fn machine(files: &[(&str, &str)]) -> SystemMemory {
+        SystemMemory::read_by(|path| {
+            let file = files.iter().find(|(name, _)| Path::new(name) == path);
+            file.map(|(_, text)| (*text).to_owned())
+        })
     }
 
-    impl Drop for Machine {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
-    const MEMINFO: &str = "MemTotal:       8388608 kB\nMemFree: 1 kB\nMemAvailable:   4194304 kB\n";
+    const MEMINFO: (&str, &str) = (
+        "/proc/meminfo",
+        "MemTotal:       8388608 kB\nMemFree: 1 kB\nMemAvailable:   4194304 kB\n",
+    );
     const GIB: u64 = 1 << 30;
 
     #[test]
     fn a_machine_without_groups() {
-        let memory = Machine::new("plain", &[("proc/meminfo", MEMINFO)]).read();
+        let memory = machine(&[MEMINFO]);
         assert_eq!(memory.total, Some(8 * GIB));
         assert_eq!(memory.usable(GIB), Some(5 * GIB));
         assert_eq!(memory.cgroup_limit, None);
@@ -189,101 +169,81 @@ mod tests {
 
     #[test]
     fn version_2_takes_the_least_limit_up_to_the_mount() {
-        let machine = Machine::new(
-            "v2",
-            &[
-                ("proc/meminfo", MEMINFO),
-                ("proc/self/cgroup", "0::/job/step\n"),
-                ("sys/fs/cgroup/job/memory.max", "2147483648\n"),
-                ("sys/fs/cgroup/job/memory.current", "1610612736\n"),
-                ("sys/fs/cgroup/job/step/memory.max", "max\n"),
-            ],
-        );
-        assert_eq!(machine.read().cgroup_limit, Some(2 * GIB));
-        assert_eq!(machine.read().usable(0), Some(2 * GIB));
-        assert_eq!(machine.read().capacity(), Some(2 * GIB));
-        assert_eq!(
-            machine.read().free(),
-            Some(GIB / 2),
-            "not the limit, but what is left of it"
-        );
+        let memory = machine(&[
+            MEMINFO,
+            ("/proc/self/cgroup", "0::/job/step\n"),
+            ("/sys/fs/cgroup/job/memory.max", "2147483648\n"),
+            ("/sys/fs/cgroup/job/memory.current", "1610612736\n"),
+            ("/sys/fs/cgroup/job/step/memory.max", "max\n"),
+        ]);
+        assert_eq!(memory.cgroup_limit, Some(2 * GIB));
+        assert_eq!(memory.usable(0), Some(2 * GIB));
+        assert_eq!(memory.capacity(), Some(2 * GIB));
+        let left = Some(GIB / 2);
+        assert_eq!(memory.free(), left, "not the limit, but what is left of it");
     }
 
     #[test]
     fn page_cache_that_is_dropped_first_counts_as_free() {
-        let version_2 = Machine::new(
-            "cache2",
-            &[
-                ("proc/meminfo", MEMINFO),
-                ("proc/self/cgroup", "0::/job\n"),
-                ("sys/fs/cgroup/job/memory.max", "2147483648\n"),
-                ("sys/fs/cgroup/job/memory.current", "2147483648\n"),
-                (
-                    "sys/fs/cgroup/job/memory.stat",
-                    "anon 1\nfile 9\ninactive_file 1073741824\n",
-                ),
-            ],
-        );
-        assert_eq!(version_2.read().free(), Some(GIB));
-        let version_1 = Machine::new(
-            "cache1",
-            &[
-                ("proc/meminfo", MEMINFO),
-                ("proc/self/cgroup", "4:memory:/job\n"),
-                (
-                    "sys/fs/cgroup/memory/job/memory.limit_in_bytes",
-                    "2147483648\n",
-                ),
-                (
-                    "sys/fs/cgroup/memory/job/memory.usage_in_bytes",
-                    "2147483648\n",
-                ),
-                (
-                    "sys/fs/cgroup/memory/job/memory.stat",
-                    "inactive_file 1\ntotal_inactive_file 1073741824\n",
-                ),
-            ],
-        );
-        assert_eq!(version_1.read().free(), Some(GIB));
+        let version_2 = machine(&[
+            MEMINFO,
+            ("/proc/self/cgroup", "0::/job\n"),
+            ("/sys/fs/cgroup/job/memory.max", "2147483648\n"),
+            ("/sys/fs/cgroup/job/memory.current", "2147483648\n"),
+            (
+                "/sys/fs/cgroup/job/memory.stat",
+                "anon 1\nfile 9\ninactive_file 1073741824\n",
+            ),
+        ]);
+        assert_eq!(version_2.free(), Some(GIB));
+        let version_1 = machine(&[
+            MEMINFO,
+            ("/proc/self/cgroup", "4:memory:/job\n"),
+            (
+                "/sys/fs/cgroup/memory/job/memory.limit_in_bytes",
+                "2147483648\n",
+            ),
+            (
+                "/sys/fs/cgroup/memory/job/memory.usage_in_bytes",
+                "2147483648\n",
+            ),
+            (
+                "/sys/fs/cgroup/memory/job/memory.stat",
+                "inactive_file 1\ntotal_inactive_file 1073741824\n",
+            ),
+        ]);
+        assert_eq!(version_1.free(), Some(GIB));
     }
 
     #[test]
     fn a_container_sees_only_its_mount() {
-        let machine = Machine::new(
-            "container",
-            &[
-                ("proc/meminfo", MEMINFO),
-                ("proc/self/cgroup", "0::/../../docker/abc\n"),
-                ("sys/fs/cgroup/memory.max", "1073741824\n"),
-            ],
-        );
-        assert_eq!(machine.read().cgroup_limit, Some(GIB));
+        let memory = machine(&[
+            MEMINFO,
+            ("/proc/self/cgroup", "0::/../../docker/abc\n"),
+            ("/sys/fs/cgroup/memory.max", "1073741824\n"),
+        ]);
+        assert_eq!(memory.cgroup_limit, Some(GIB));
     }
 
     #[test]
     fn version_1_and_its_number_for_unlimited() {
-        let limited = Machine::new(
-            "v1",
-            &[
-                ("proc/meminfo", MEMINFO),
-                ("proc/self/cgroup", "5:cpu,cpuacct:/job\n4:memory:/job\n"),
-                (
-                    "sys/fs/cgroup/memory/job/memory.limit_in_bytes",
-                    "1073741824\n",
-                ),
-                (
-                    "sys/fs/cgroup/memory/memory.limit_in_bytes",
-                    "9223372036854771712\n",
-                ),
-            ],
-        );
-        assert_eq!(limited.read().cgroup_limit, Some(GIB));
-        assert_eq!(parse_limit("9223372036854771712"), None);
+        let unlimited = "9223372036854771712\n";
+        let memory = machine(&[
+            MEMINFO,
+            ("/proc/self/cgroup", "5:cpu,cpuacct:/job\n4:memory:/job\n"),
+            (
+                "/sys/fs/cgroup/memory/job/memory.limit_in_bytes",
+                "1073741824\n",
+            ),
+            ("/sys/fs/cgroup/memory/memory.limit_in_bytes", unlimited),
+        ]);
+        assert_eq!(memory.cgroup_limit, Some(GIB));
+        assert_eq!(parse_limit(unlimited), None);
     }
 
     #[test]
-    fn nothing_known_is_none() {
-        let memory = Machine::new("empty", &[("proc/meminfo", "garbage\n")]).read();
+    fn unreadable_files_give_none() {
+        let memory = machine(&[("/proc/meminfo", "garbage\n")]);
         assert_eq!(memory, SystemMemory::default());
         assert_eq!(memory.usable(0), None);
     }

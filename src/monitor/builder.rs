@@ -1,28 +1,30 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::gpu::{self, Gpu};
+use super::handle::Monitor;
 use super::host::Host;
-use super::keeper::{Keeper, Outlets};
 use super::record::Record;
 use super::sink::{Outlet, Sink};
-use super::source::{Look, MachineClock, Source};
-use super::watchdog::Threads;
+use super::source::{Look, Source};
+use super::threads::Threads;
+use super::threshold::{Crossing, Threshold};
 use super::watched::{Ring, Watched};
-use super::{Crossing, Monitor, Threshold};
+use super::worker::Worker;
 use crate::error::{MonitorError, Result};
 use crate::nvml::{Library, NAMES, within};
 
-/// How long the driver may take to list the GPUs: it wakes those that sleep.
+/// How long the driver may take to list the GPUs, which wakes those that sleep.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// What a [`Monitor`] is made of; from [`Monitor::builder`].
+/// Options of a [`Monitor`]; from [`Monitor::builder`].
 ///
 /// ```
 /// use std::time::Duration;
-/// use candle_headroom::{Monitor, Threshold};
+/// use candle_headroom::Monitor;
+/// use candle_headroom::monitor::Threshold;
 ///
 /// let monitor = Monitor::builder()
 ///     .interval(Duration::from_millis(100))
@@ -53,21 +55,28 @@ impl Default for MonitorBuilder {
     }
 }
 
+impl Monitor {
+    /// Options for a monitor; by default one sample a second, with the last 600 kept of each source.
+    pub fn builder() -> MonitorBuilder {
+        MonitorBuilder::default()
+    }
+}
+
 impl MonitorBuilder {
-    /// The time from one sample to the next; a second without it.
+    /// Sets the time between two samples. Default: one second.
     pub fn interval(mut self, interval: Duration) -> Self {
         self.interval = interval;
         self
     }
 
-    /// How many samples are kept of each source; 600 without it. They take some 400 bytes each, at once.
+    /// Sets how many samples are kept of each source. Default: 600. Each takes about 400 bytes, allocated at the start.
     pub fn history(mut self, samples: usize) -> Self {
         self.history = samples;
         self
     }
 
-    /// Calls `ring` when a source passes the threshold, and again when it is good again; several may be given. `tracing` is told
-    /// too.
+    /// Calls `ring` when a source crosses the threshold and when it has recovered; both are also logged with `tracing`. Can be called
+    /// several times.
     pub fn threshold(
         mut self,
         threshold: Threshold,
@@ -77,26 +86,29 @@ impl MonitorBuilder {
         self
     }
 
-    /// Writes each sample there; several may be given.
+    /// Writes each sample to `sink`. Can be called several times.
     pub fn sink(mut self, sink: impl Sink + 'static) -> Self {
         self.sinks.push(Outlet::new(sink));
         self
     }
 
-    /// Where NVML is, if the loader does not find it by its name.
-    pub fn library(mut self, path: impl AsRef<Path>) -> Self {
+    /// Sets the path of NVML, for machines on which the loader does not find it by name.
+    ///
+    /// # Safety
+    /// The file must be NVML or a compatible library: loading it runs its initialization code in this process, and the monitor calls
+    /// its functions with NVML's signatures.
+    pub unsafe fn library(mut self, path: impl AsRef<Path>) -> Self {
         self.library = Some(path.as_ref().to_owned());
         self
     }
 
-    /// Starts the monitor, and waits for its first sample: 15 seconds at most for the driver to list its GPUs, and 3 for the sample.
+    /// Starts the monitor and waits for its first sample: at most 15 seconds for the driver to list the GPUs and 3 for the sample.
     ///
-    /// That there is no GPU, or no driver, or that it does not answer, is no error: then the host alone is watched, and
-    /// [`Monitor::without_gpus`] says why. A GPU that cannot be reached now, while others can, is left out for good: it has no identity
-    /// by which it could be looked for later.
+    /// Without a GPU or a driver, or if the driver does not answer, the monitor samples the host alone and [`Monitor::without_gpus`]
+    /// says why. A GPU that cannot be reached now while others can is left out for good, because its UUID is not known.
     ///
     /// # Errors
-    /// [`MonitorError`].
+    /// [`MonitorError`] if an option is out of range, the history does not fit into memory, or no thread can be started.
     pub fn start(self) -> Result<Monitor> {
         if self.interval.is_zero() {
             return Err(MonitorError::Interval.into());
@@ -123,39 +135,29 @@ impl MonitorBuilder {
             Err(reason) => (Vec::new(), Some(reason)),
         };
         lookers.push(Box::new(Host::open(self.interval)));
-        sources.push(Source {
-            name: "host".to_owned(),
-            uuid: None,
-            cuda: None,
-        });
-        let watched = self.thresholds.into_iter();
-        let outlets = Outlets {
-            watched: watched
-                .map(|(threshold, ring)| Watched::new(threshold, ring, sources.len()))
-                .collect(),
-            sinks: self.sinks,
-        };
-        let clock = MachineClock(Instant::now());
+        sources.push(Source::host());
+        let thresholds = self.thresholds.into_iter();
+        let thresholds = thresholds
+            .map(|(threshold, ring)| Watched::new(threshold, ring, sources.len()))
+            .collect();
         let record = Record::new(sources, self.history)?;
-        let keeper = Arc::new(Keeper::new(record, lookers, clock, self.interval, outlets));
-        let threads =
-            Threads::start(Arc::clone(&keeper)).map_err(|error| MonitorError::Thread {
-                reason: error.to_string(),
-            })?;
-        Ok(Monitor {
-            shared: keeper,
-            _threads: threads,
-            without_gpus,
-        })
+        let worker = Worker::new(record, lookers, self.interval, thresholds, self.sinks);
+        let threads = Threads::start(worker).map_err(|error| MonitorError::Thread {
+            reason: error.to_string(),
+        })?;
+        Ok(Monitor::new(threads, without_gpus))
     }
 }
 
-/// NVML and the GPUs that it lists, or why there are none.
+/// Loads NVML and lists its GPUs, or says why there are none.
 fn gpus(library: Option<&Path>) -> std::result::Result<(Arc<Library>, Vec<Source>), String> {
     let library = match library {
-        Some(path) => Library::load(&[path])?,
-        None => Library::load(&NAMES)?,
+        // SAFETY: the caller of `library` vouches for it.
+        Some(path) => unsafe { Library::load(&[path], PATIENCE / 2) },
+        // SAFETY: the names are those of NVIDIA's library, which may be loaded at any time.
+        None => unsafe { Library::load(&NAMES, PATIENCE / 2) },
     };
+    let library = library.map_err(|error| error.to_string())?;
     let sources = gpu::list(&library)?;
     Ok((library, sources))
 }

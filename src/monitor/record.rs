@@ -1,19 +1,18 @@
-//! What was seen: the sources, and the latest samples of each.
-
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Health, Sample, Source};
+use super::sample::{Health, Sample};
+use super::source::Source;
 use crate::error::MonitorError;
 
-/// Apart from the monitor's work, so that whoever keeps it keeps no sink, listener or driver with it.
+/// The sources and their latest samples. Separate from the worker, so that a holder of samples keeps no sink, listener or driver alive.
 pub(super) struct Record {
     pub(super) sources: Vec<Source>,
-    /// For each source, the oldest first.
-    pub(super) rings: Mutex<Vec<VecDeque<Sample>>>,
+    /// For each source, oldest first.
+    rings: Mutex<Vec<VecDeque<Sample>>>,
     most: usize,
 }
 
@@ -21,10 +20,9 @@ impl Record {
     pub(super) fn new(sources: Vec<Source>, most: usize) -> Result<Self, MonitorError> {
         let ring = |_: &Source| {
             let mut ring = VecDeque::new();
-            match ring.try_reserve_exact(most) {
-                Ok(()) => Ok(ring),
-                Err(_) => Err(MonitorError::HistoryTooLong { samples: most }),
-            }
+            let reserved = ring.try_reserve_exact(most);
+            reserved.map_err(|_| MonitorError::HistoryTooLong { samples: most })?;
+            Ok(ring)
         };
         let rings: Result<_, _> = sources.iter().map(ring).collect();
         Ok(Self {
@@ -34,8 +32,8 @@ impl Record {
         })
     }
 
-    /// Puts the sample into its ring; the room was reserved, so nothing is allocated. Returns the health of the one before.
-    pub(super) fn keep(&self, sample: &Sample) -> Option<Health> {
+    /// Stores a sample without allocating and returns the health of the one before.
+    pub(super) fn push(&self, sample: &Sample) -> Option<Health> {
         let mut rings = self.rings.lock();
         let ring = rings.get_mut(sample.source)?;
         let before = ring.back().map(|last| last.health);
@@ -52,20 +50,18 @@ impl Record {
         latest.collect()
     }
 
-    pub(super) fn of(&self, source: usize) -> Vec<Sample> {
+    pub(super) fn history(&self, source: usize) -> Vec<Sample> {
         let rings = self.rings.lock();
-        let ring = rings.get(source);
-        ring.map(|ring| ring.iter().copied().collect())
-            .unwrap_or_default()
+        rings.get(source).into_iter().flatten().copied().collect()
     }
 }
 
-/// The samples of a monitor, whether it still runs or not.
+/// The samples of a monitor, which may have ended.
 #[derive(Clone)]
-pub(crate) struct Eye(pub(super) Arc<Record>);
+pub(crate) struct Samples(pub(super) Arc<Record>);
 
-impl Eye {
-    /// The last samples of each source with it, the oldest first.
+impl Samples {
+    /// The last samples of each source, oldest first.
     pub(crate) fn last(&self, count: usize) -> Vec<(Source, Sample)> {
         let rings = self.0.rings.lock();
         let pairs = self.0.sources.iter().zip(rings.iter());
@@ -77,8 +73,28 @@ impl Eye {
     }
 }
 
-impl fmt::Debug for Eye {
+impl fmt::Debug for Samples {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Eye").field(&self.0.sources).finish()
+        f.debug_tuple("Samples").field(&self.0.sources).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::*;
+
+    #[test]
+    fn a_full_ring_does_not_grow() {
+        let record = Record::new(vec![Source::host()], 600).unwrap();
+        let capacity = record.rings.lock()[0].capacity();
+        for second in 0..86_400 {
+            record.push(&Sample::blank(0, UNIX_EPOCH, Duration::from_secs(second)));
+        }
+        let history = record.history(0);
+        assert_eq!(history.len(), 600);
+        assert_eq!(history[599].at, Duration::from_secs(86_399));
+        assert_eq!(record.rings.lock()[0].capacity(), capacity);
     }
 }

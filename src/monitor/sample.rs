@@ -3,10 +3,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytesize::ByteSize;
 
-use super::HeldDown;
+use super::held_down::HeldDown;
 
-/// What a [`Monitor`](super::Monitor) saw of one GPU, or of the host, at one moment. What the driver does not tell is `None`, shown as
-/// «n/a», never 0.
+/// The state of one GPU, or of the host, at one moment. A value that is not known is `None`, displayed as `n/a`, never 0.
 ///
 /// ```
 /// use candle_headroom::Monitor;
@@ -20,70 +19,70 @@ use super::HeldDown;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Sample {
-    /// Of which of [`Monitor::sources`](super::Monitor::sources).
+    /// The index in [`Monitor::sources`](super::Monitor::sources).
     pub source: usize,
-    /// When it was taken, by the machine's clock, which people and services set at will.
+    /// When it was taken, by the machine's clock, which can be set back.
     pub taken: SystemTime,
-    /// The same since the monitor started, by a clock that only goes forward.
+    /// When it was taken, as time since the monitor started, which never goes back.
     pub at: Duration,
-    /// How long taking it took; for a call that hangs, how long it has been waited for.
+    /// How long taking it took; for a call that hangs, how long it has been running.
     pub took: Duration,
     /// Whether the source answers.
     pub health: Health,
-    /// Memory in all, in bytes; the host's is read twice a second at most.
+    /// Total memory, in bytes. The host's memory is read at most twice a second.
     pub total: Option<u64>,
-    /// Memory taken, by whomever, in bytes; on the host what cannot be had any more.
+    /// Memory used by all processes, in bytes; on the host, memory that is not available.
     pub used: Option<u64>,
-    /// Memory left, in bytes; on the host what can be had without swapping.
+    /// Free memory, in bytes; on the host, memory available without swapping.
     pub free: Option<u64>,
-    /// What this process holds, in bytes: on the host its resident memory, read twice a second at most. On a GPU `None` as long as the
-    /// driver does not list this process, and in most containers, where the driver lists processes by the host's numbers.
+    /// Memory of this process, in bytes: on the host its resident memory, read at most twice a second. On a GPU `None` until the driver
+    /// lists this process, and in most containers, where the driver lists the host's process numbers.
     pub process: Option<u64>,
-    /// What other processes hold on the GPU, in bytes. `None` in such containers, where they cannot be told apart, and where the driver
-    /// does not tell what one of them holds.
+    /// Memory of other processes on the GPU, in bytes. `None` in such containers, and where the driver does not report it for one of
+    /// them.
     pub others: Option<u64>,
     /// The share of time in which a kernel ran, in percent.
     pub utilisation: Option<u64>,
     /// The share of time in which the GPU's memory was read or written, in percent.
     pub memory_utilisation: Option<u64>,
-    /// In degrees Celsius.
+    /// Temperature in degrees Celsius.
     pub temperature: Option<u64>,
-    /// In milliwatts.
+    /// Power draw in milliwatts.
     pub power: Option<u64>,
-    /// The most it may draw, in milliwatts; asked for once a second.
+    /// Power limit in milliwatts, read once a second.
     pub power_limit: Option<u64>,
-    /// The clock of its multiprocessors, in MHz.
+    /// Clock of the multiprocessors in MHz.
     pub clock: Option<u64>,
-    /// The clock of its memory, in MHz.
+    /// Clock of the memory in MHz.
     pub memory_clock: Option<u64>,
     /// Why the clocks are lower than they could be.
     pub held_down: Option<HeldDown>,
-    /// Traffic to the GPU over PCIe, in bytes a second, as NVML measures it for 20 ms once a second. Its KB are taken as 1,000 bytes.
+    /// PCIe traffic to the GPU in bytes per second. NVML measures it for 20 ms, once a second; its KB are taken as 1,000 bytes.
     pub pcie_received: Option<u64>,
-    /// Traffic from the GPU, likewise.
+    /// PCIe traffic from the GPU, likewise.
     pub pcie_sent: Option<u64>,
-    /// Memory errors that could not be corrected, since the driver was loaded; asked for once a second.
+    /// Uncorrected memory errors since the driver was loaded, read once a second.
     pub ecc_errors: Option<u64>,
 }
 
 /// Whether a source answers.
 ///
 /// ```
-/// use candle_headroom::Health;
+/// use candle_headroom::monitor::Health;
 ///
-/// assert_eq!(Health::Lost.to_string(), "lost");
+/// assert_eq!(Health::NeedsReset.to_string(), "needs reset");
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Health {
     /// It answers.
     Good,
-    /// A call has not come back; nothing else is asked until it does.
+    /// A call has not returned. The monitor asks nothing else of this source until it does.
     Hanging,
-    /// It has fallen off the bus, was unplugged, its driver is gone, or every call for it fails. The monitor looks for it again
-    /// from time to time.
+    /// It fell off the bus, was unplugged, lost its driver, or fails every call. The monitor looks for it again every two seconds.
     Lost,
-    /// It answers that it must be reset.
+    /// It reports that it must be reset.
     NeedsReset,
 }
 
@@ -98,11 +97,11 @@ impl fmt::Display for Health {
     }
 }
 
-/// How many numbers a sample holds beside its source, time and health.
+/// The number of values in a sample.
 pub(super) const VALUES: usize = 16;
 
 impl Sample {
-    /// Nothing known.
+    /// A sample with no known value.
     pub(super) fn blank(source: usize, taken: SystemTime, at: Duration) -> Self {
         Self {
             source,
@@ -129,7 +128,7 @@ impl Sample {
         }
     }
 
-    /// The numbers by their names, for everything that writes them down.
+    /// The values with their names in files and metrics.
     pub(super) fn values(&self) -> [(&'static str, Option<u64>); VALUES] {
         [
             ("total_bytes", self.total),
@@ -151,10 +150,15 @@ impl Sample {
         ]
     }
 
-    /// Milliseconds since 1970, by the machine's clock; 0 before.
-    pub(crate) fn unix_milliseconds(&self) -> u64 {
+    /// Milliseconds from 1970 to `taken`; 0 if the machine's clock shows an earlier time.
+    pub(super) fn unix_milliseconds(&self) -> u64 {
         let since = self.taken.duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// `took` in microseconds.
+    pub(super) fn microseconds(&self) -> u64 {
+        u64::try_from(self.took.as_micros()).unwrap_or(u64::MAX)
     }
 }
 
@@ -181,7 +185,7 @@ impl fmt::Display for Sample {
     }
 }
 
-/// A value with its unit, or «n/a».
+/// A value with its unit, or `n/a`.
 struct Shown<T>(Option<T>, &'static str);
 
 impl<T: fmt::Display> fmt::Display for Shown<T> {
@@ -198,8 +202,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_is_shown_so() {
-        let mut sample = Sample::blank(0, UNIX_EPOCH, Duration::ZERO);
+    fn unknown_values_are_displayed_as_such() {
+        let before_1970 = UNIX_EPOCH - Duration::from_secs(5);
+        let mut sample = Sample::blank(0, before_1970, Duration::ZERO);
+        assert_eq!(sample.unix_milliseconds(), 0);
         assert_eq!(
             sample.to_string(),
             "n/a of n/a used, this process n/a, busy n/a, n/a, n/a of n/a, n/a"

@@ -1,15 +1,15 @@
 use std::fmt;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use super::Sample;
+use super::sample::Sample;
 
-/// What is watched: a GPU, or the host.
+/// A GPU, or the host.
 ///
 /// ```
 /// use candle_headroom::Monitor;
 ///
 /// let monitor = Monitor::builder().start()?;
-/// let host = monitor.sources().last().expect("the host is always watched");
+/// let host = monitor.sources().last().expect("the host is always sampled");
 /// assert_eq!((host.name.as_str(), host.uuid.as_deref()), ("host", None));
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
@@ -18,11 +18,21 @@ use super::Sample;
 pub struct Source {
     /// The GPU's name, or `host`.
     pub name: String,
-    /// The GPU's identity, which stays the same whatever order it is listed in; `None` for the host.
+    /// The GPU's UUID; `None` for the host.
     pub uuid: Option<String>,
-    /// The GPU's number as CUDA counts in this process, and so candle; `None` where the program was built without the feature
-    /// `cuda`, or CUDA does not see the GPU (`CUDA_VISIBLE_DEVICES`).
+    /// The GPU's CUDA ordinal in this process, which candle uses too. `None` in programs built without the feature `cuda`, and for
+    /// GPUs that CUDA does not see (`CUDA_VISIBLE_DEVICES`).
     pub cuda: Option<usize>,
+}
+
+impl Source {
+    pub(super) fn host() -> Self {
+        Self {
+            name: "host".to_owned(),
+            uuid: None,
+            cuda: None,
+        }
+    }
 }
 
 impl fmt::Display for Source {
@@ -34,36 +44,14 @@ impl fmt::Display for Source {
     }
 }
 
-/// Somebody who can look at a source. One call is one sample; the time it took is the caller's to measure.
+/// Samples one source.
 pub(super) trait Look: Send {
-    /// Fills in what can be seen now, and the health.
+    /// Fills in the values and the health.
     fn look(&mut self, sample: &mut Sample);
 }
 
-/// When to ask again for what is asked for once in a `period`, with samples at an interval: half of one early, since no sample comes at
-/// its moment exactly, and one that came a little early would have to wait for the next.
+/// When to ask again for a value that is asked for once in a `period`, given samples at an interval. Half an interval early: samples
+/// do not come at exact times, and one that came a little early would have to wait for the next.
 pub(super) fn again(at: Duration, period: Duration, interval: Duration) -> Duration {
     at.saturating_add(period.saturating_sub(interval / 2))
-}
-
-/// Where the time comes from: two clocks, of which only the first can be trusted to go forward.
-pub(super) trait Clock: Send + Sync {
-    /// Since the monitor started.
-    fn elapsed(&self) -> Duration;
-    /// What the machine shows.
-    fn wall(&self) -> SystemTime;
-}
-
-/// The machine's clocks.
-#[derive(Debug)]
-pub(super) struct MachineClock(pub(super) std::time::Instant);
-
-impl Clock for MachineClock {
-    fn elapsed(&self) -> Duration {
-        self.0.elapsed()
-    }
-
-    fn wall(&self) -> SystemTime {
-        SystemTime::now()
-    }
 }

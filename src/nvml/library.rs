@@ -1,163 +1,128 @@
-//! The library, and sessions with it.
-
-use std::ffi::{CString, c_char, c_uint};
-use std::fmt;
-use std::mem::ManuallyDrop;
-use std::path::Path;
-use std::ptr::null_mut;
+use std::ffi::c_uint;
+use std::mem::{ManuallyDrop, transmute};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t};
+use nvml_wrapper::error::NvmlError;
 
-use super::{Device, FUNCTION_NOT_FOUND, Field, text};
+use super::{Device, FUNCTION_NOT_FOUND, Field, LIBRARY_NOT_FOUND, NO_DATA};
 use crate::facts;
+use crate::patience::{self, Call, LoadError};
 
-/// Where the driver puts it.
+/// Where the driver installs NVML.
 pub(crate) const NAMES: [&str; 2] = match cfg!(windows) {
     true => ["nvml.dll", "C:\\Windows\\System32\\nvml.dll"],
     false => ["libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1"],
 };
 
-/// NVML's functions. Never unloaded, since other parts of the process may use it too.
+/// A library that is loaded for good.
+#[derive(Debug)]
 pub(crate) struct Library {
-    pub(super) functions: ManuallyDrop<NvmlLib>,
+    path: PathBuf,
 }
 
-/// NVML at work; it ends when the last device of it is dropped.
+/// A session with NVML; it ends when the last of its devices is dropped.
+#[derive(Debug)]
 pub(crate) struct Nvml {
-    library: Arc<Library>,
-    driver: Field<String>,
+    pub(super) wrapper: ManuallyDrop<nvml_wrapper::Nvml>,
     /// Whether the newest calls for processes must not be made.
     pub(super) avoids_newest: bool,
 }
 
-/// Calls a function that writes one value.
-pub(super) fn read<F: Copy, T>(
-    function: &Result<F, libloading::Error>,
-    mut place: T,
-    call: impl FnOnce(F, &mut T) -> u32,
-) -> Field<T> {
-    let function = *function.as_ref().map_err(|_| FUNCTION_NOT_FOUND)?;
-    match call(function, &mut place) {
-        0 => Ok(place),
-        code => Err(code),
+/// The return code behind an error of the wrapper.
+pub(super) fn return_code(error: NvmlError) -> u32 {
+    match error {
+        NvmlError::LibloadingError(_) => LIBRARY_NOT_FOUND,
+        NvmlError::FailedToLoadSymbol(_) => FUNCTION_NOT_FOUND,
+        NvmlError::Utf8Error(_) | NvmlError::NulError(_) => NO_DATA,
+        error => error.into(),
     }
 }
 
 impl Library {
-    /// Loads the first that is there; the error is what the loader says of the first.
-    pub(crate) fn load<P: AsRef<Path>>(paths: &[P]) -> Result<Arc<Self>, String> {
+    /// Loads the first that exists, unless it hangs in a child process for longer than `limit`. The error is about the first.
+    ///
+    /// # Safety
+    /// The libraries must be NVML, or as sound to load and call.
+    pub(crate) unsafe fn load<P: AsRef<Path>>(
+        paths: &[P],
+        limit: Duration,
+    ) -> Result<Arc<Self>, LoadError> {
+        let init = Call {
+            name: c"nvmlInit_v2",
+            // SAFETY: `nvmlReturn_t nvmlInit_v2(void)`.
+            make: |function| unsafe {
+                transmute::<*mut _, unsafe extern "C" fn() -> c_uint>(function)();
+            },
+        };
         let mut reason = None;
         for path in paths {
-            // SAFETY: loading runs the library's initialisers; NVML is made to be loaded at any time. Its functions have the signatures
-            // of the bindings, since NVML never changes those of a name.
-            match unsafe { NvmlLib::new(path.as_ref()) } {
-                Ok(library) => {
-                    return Ok(Arc::new(Self {
-                        functions: ManuallyDrop::new(library),
-                    }));
+            let path = path.as_ref();
+            // SAFETY: the caller vouches for the library.
+            match unsafe { patience::load(path, &[init], limit) } {
+                Ok(_) => {
+                    let path = path.to_owned();
+                    return Ok(Arc::new(Self { path }));
                 }
-                Err(error) => {
-                    reason.get_or_insert_with(|| error.to_string());
+                Err(LoadError::Absent(text)) => {
+                    reason.get_or_insert(text);
                 }
+                Err(error) => return Err(error),
             }
         }
-        Err(reason.unwrap_or_else(|| format!("{}: not found", NAMES[0])))
+        let reason = reason.unwrap_or_else(|| format!("{}: not found", NAMES[0]));
+        Err(LoadError::Absent(reason))
     }
 
     /// Begins a session.
-    pub(crate) fn begin(self: &Arc<Self>) -> Field<Arc<Nvml>> {
-        // SAFETY: it has no arguments, and may be called any number of times.
-        read(&self.functions.nvmlInit_v2, (), |call, ()| unsafe {
-            call()
-        })?;
-        let mut nvml = Nvml {
-            library: Arc::clone(self),
-            driver: Err(FUNCTION_NOT_FOUND),
-            avoids_newest: false,
-        };
-        nvml.driver = nvml.ask_driver();
-        let version = nvml.driver.as_ref().ok().and_then(|text| text.parse().ok());
-        nvml.avoids_newest = version.is_some_and(facts::reports_processes_wrongly);
-        Ok(Arc::new(nvml))
+    pub(crate) fn begin(&self) -> Field<Arc<Nvml>> {
+        let path = self.path.as_os_str();
+        let wrapper = nvml_wrapper::Nvml::builder().lib_path(path).init();
+        let wrapper = wrapper.map_err(return_code)?;
+        let driver = wrapper.sys_driver_version();
+        let driver = driver.ok().and_then(|text| text.parse().ok());
+        Ok(Arc::new(Nvml {
+            wrapper: ManuallyDrop::new(wrapper),
+            avoids_newest: driver.is_some_and(facts::reports_processes_wrongly),
+        }))
     }
 }
 
 impl Nvml {
-    pub(super) fn functions(&self) -> &NvmlLib {
-        &self.library.functions
-    }
-
-    fn ask_driver(&self) -> Field<String> {
-        let function = &self.functions().nvmlSystemGetDriverVersion;
-        // SAFETY: no more is written than the length that it is told.
-        read(function, [0 as c_char; 96], |call, room| unsafe {
-            call(room.as_mut_ptr(), room.len() as c_uint)
-        })
-        .map(|room| text(&room))
-    }
-
     /// The version of the kernel module.
     pub(crate) fn driver(&self) -> Field<String> {
-        self.driver.clone()
+        self.wrapper.sys_driver_version().map_err(return_code)
     }
 
     /// The newest CUDA that the driver supports, as 12040.
     pub(crate) fn cuda(&self) -> Field<i32> {
-        let function = &self.functions().nvmlSystemGetCudaDriverVersion_v2;
-        // SAFETY: the place for the number outlives the call.
-        read(function, 0, |call, place| unsafe { call(place) })
+        self.wrapper.sys_cuda_driver_version().map_err(return_code)
     }
 
-    /// How many GPUs there are.
+    /// The number of GPUs.
     pub(crate) fn count(&self) -> Field<u32> {
-        let function = &self.functions().nvmlDeviceGetCount_v2;
-        // SAFETY: the place for the number outlives the call.
-        read(function, 0, |call, place| unsafe { call(place) })
+        self.wrapper.device_count().map_err(return_code)
     }
 
-    /// A GPU by its place in NVML's order.
+    /// A GPU by its index in NVML's order.
     pub(crate) fn device(self: &Arc<Self>, index: u32) -> Field<Device> {
-        let function = &self.functions().nvmlDeviceGetHandleByIndex_v2;
-        let null: nvmlDevice_t = null_mut();
-        // SAFETY: the place for the handle outlives the call.
-        let handle = read(function, null, |call, place| unsafe { call(index, place) })?;
-        Ok(Device::new(self, handle))
+        let device = self.wrapper.device_by_index(index);
+        Ok(Device::new(self, device.map_err(return_code)?))
     }
 
-    /// A GPU by its identity.
     pub(crate) fn device_by_uuid(self: &Arc<Self>, uuid: &str) -> Field<Device> {
-        const INVALID_ARGUMENT: u32 = 2;
-        let uuid = CString::new(uuid).map_err(|_| INVALID_ARGUMENT)?;
-        let function = &self.functions().nvmlDeviceGetHandleByUUID;
-        let null: nvmlDevice_t = null_mut();
-        // SAFETY: the text and the place for the handle outlive the call.
-        let handle = read(function, null, |call, place| unsafe {
-            call(uuid.as_ptr(), place)
-        })?;
-        Ok(Device::new(self, handle))
+        let device = self.wrapper.device_by_uuid(uuid);
+        Ok(Device::new(self, device.map_err(return_code)?))
     }
 }
 
 impl Drop for Nvml {
     fn drop(&mut self) {
-        // SAFETY: it has no arguments, and ends what one call of `nvmlInit_v2` began. There is nothing to do where it fails.
-        let _ = read(&self.functions().nvmlShutdown, (), |call, ()| unsafe {
-            call()
-        });
-    }
-}
-
-impl fmt::Debug for Nvml {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Nvml")
-            .field("driver", &self.driver)
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Library {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Library").finish_non_exhaustive()
+        // The wrapper panics if the library has no such function.
+        if self.wrapper.lib().nvmlShutdown.is_ok() {
+            // SAFETY: dropped here alone.
+            unsafe { ManuallyDrop::drop(&mut self.wrapper) };
+        }
     }
 }

@@ -1,24 +1,23 @@
-//! Who else holds memory of a GPU.
-
 use std::fs;
 use std::time::Duration;
 
 use super::{Library, NAMES, Processes, knows_processes, within};
 use crate::error::Neighbour;
 
-/// The other processes on a GPU, by what they hold, the most first; none where NVML is not there, does not tell, or takes longer than
+/// The other processes on a GPU and what they hold, the most first. Empty if NVML is missing, does not list them, or takes longer than
 /// `patience`.
 pub(crate) fn neighbours(uuid: &str, patience: Duration) -> Vec<Neighbour> {
     let uuid = uuid.to_owned();
-    let asked = within(patience, move || ask(&uuid));
+    let asked = within(patience, move || ask(&uuid, patience / 2));
     asked.flatten().unwrap_or_default()
 }
 
-fn ask(uuid: &str) -> Option<Vec<Neighbour>> {
+fn ask(uuid: &str, limit: Duration) -> Option<Vec<Neighbour>> {
     if !knows_processes() {
         return None;
     }
-    let nvml = Library::load(&NAMES).ok()?.begin().ok()?;
+    // SAFETY: the names are those of NVIDIA's library, which may be loaded at any time.
+    let nvml = unsafe { Library::load(&NAMES, limit) }.ok()?.begin().ok()?;
     let device = nvml.device_by_uuid(uuid).ok()?;
     let mut processes = Processes::default();
     device.list_processes(&mut processes).ok()?;
@@ -31,7 +30,7 @@ fn ask(uuid: &str) -> Option<Vec<Neighbour>> {
     Some(neighbours)
 }
 
-/// As `ps` shows it; `None` for a process of somebody whose processes are hidden, and on other systems.
+/// As `ps` shows it; `None` for a hidden process, and on systems other than Linux.
 fn name(process: u32) -> Option<String> {
     let name = fs::read_to_string(format!("/proc/{process}/comm")).ok()?;
     Some(name.trim_end().to_owned())

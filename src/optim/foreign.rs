@@ -11,7 +11,8 @@ use crate::error::{Error, Phase, Result, UpdateInterrupted};
 ///
 /// ```
 /// use candle_core::{Device, Var};
-/// use candle_headroom::{Foreign, optim::Commit};
+/// use candle_headroom::optim::Commit;
+/// use candle_headroom::Foreign;
 /// use candle_nn::{Optimizer, SGD};
 ///
 /// let w = Var::new(3f32, &Device::Cpu)?;

@@ -13,7 +13,8 @@ use super::Parameter;
 ///
 /// ```
 /// use candle_core::{DType, Device};
-/// use candle_headroom::{AdamW, optim::Group};
+/// use candle_headroom::optim::Group;
+/// use candle_headroom::AdamW;
 /// use candle_nn::{linear, VarBuilder, VarMap};
 ///
 /// let varmap = VarMap::new();

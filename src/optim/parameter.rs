@@ -4,7 +4,8 @@ use candle_core::Var;
 ///
 /// ```
 /// use candle_core::{Device, Var};
-/// use candle_headroom::{AdamW, optim::{Commit, Parameter}};
+/// use candle_headroom::optim::{Commit, Parameter};
+/// use candle_headroom::AdamW;
 ///
 /// let w = Var::new(&[0f32, 1.], &Device::Cpu)?;
 /// let optimizer = AdamW::builder(vec![Parameter::new("w", w)]).build()?;

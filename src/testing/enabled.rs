@@ -11,20 +11,20 @@ thread_local! {
 struct Plan {
     id: u64,
     faults: Faults,
-    /// Points passed in all phases, in the chosen phase, and points that failed.
+    /// Points passed in all phases, points passed in the chosen phase, and failed points.
     points: usize,
     matching: usize,
     fired: usize,
 }
 
-/// Which points are to fail, and how; see the [module](crate::testing).
+/// The points that fail, and their error; see the [module](crate::testing).
 ///
 /// ```
 /// use candle_headroom::testing::{Faults, illegal_address};
 ///
 /// // The 6th point and the two after it fail with a sticky fault.
 /// let armed = Faults::at(5).times(3).failing_with(illegal_address).arm();
-/// drop(armed); // nothing fails any more
+/// drop(armed); // disarmed
 /// ```
 #[derive(Debug, Clone, Copy)]
 #[must_use = "call `arm()`"]
@@ -36,7 +36,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// The point of this index fails, counted from 0 over all phases from the arming on.
+    /// Fails the point with this index, counted from 0 over all phases since arming.
     pub fn at(point: usize) -> Self {
         Self {
             phase: None,
@@ -46,7 +46,7 @@ impl Faults {
         }
     }
 
-    /// The point of this index within one phase fails.
+    /// Fails the point with this index within one phase.
     pub fn in_phase(phase: Phase, point: usize) -> Self {
         Self {
             phase: Some(phase),
@@ -54,17 +54,17 @@ impl Faults {
         }
     }
 
-    /// This many points in a row fail, instead of one.
+    /// Fails this many consecutive points instead of one.
     pub fn times(self, times: usize) -> Self {
         Self { times, ..self }
     }
 
-    /// They fail with this error instead of [`out_of_memory`].
+    /// Fails with this error instead of [`out_of_memory`].
     pub fn failing_with(self, error: fn() -> candle_core::Error) -> Self {
         Self { error, ..self }
     }
 
-    /// Lets the faults happen on this thread, until the guard is dropped. They replace any that are armed.
+    /// Arms the faults on this thread until the guard is dropped, in place of any others.
     pub fn arm(self) -> ArmedFaults {
         ARMED.with(|armed| {
             let mut armed = armed.borrow_mut();
@@ -84,7 +84,7 @@ impl Faults {
     }
 }
 
-/// Faults that can happen on this thread as long as this value lives, or until others are armed.
+/// Faults armed on this thread, until dropped or until others are armed.
 ///
 /// ```
 /// use candle_headroom::testing::{Faults, probe};
@@ -99,18 +99,18 @@ impl Faults {
 #[derive(Debug)]
 #[must_use = "dropping it disarms the faults"]
 pub struct ArmedFaults {
-    /// Another plan may have taken this one's place; it is not this guard's to read or to disarm.
+    /// Tells this guard's plan from one that has replaced it.
     id: u64,
     thread_bound: PhantomData<*const ()>,
 }
 
 impl ArmedFaults {
-    /// How many points failed so far.
+    /// Number of points that failed so far.
     pub fn fired(&self) -> usize {
         self.read(|plan| plan.fired)
     }
 
-    /// How many points were passed so far, in all phases.
+    /// Number of points passed so far, in all phases.
     pub fn points(&self) -> usize {
         self.read(|plan| plan.points)
     }
@@ -137,9 +137,9 @@ impl Drop for ArmedFaults {
     }
 }
 
-/// A point that an armed fault can choose.
+/// A point at which an armed fault can fail.
 pub(crate) fn inject(phase: Phase) -> candle_core::Result<()> {
-    // The error is made after the borrow: making it may pass a point itself.
+    // The error is created after the borrow ends: creating it may pass a point itself.
     let error = ARMED.with(|armed| {
         armed
             .borrow_mut()
@@ -166,7 +166,7 @@ impl Plan {
     }
 }
 
-/// What candle's CUDA backend returns when the driver has no memory left, as far as a build without CUDA can have it.
+/// The error of candle's CUDA backend when the driver has no memory left, as far as a build without CUDA can represent it.
 ///
 /// ```
 /// use candle_headroom::{ErrorExt, testing};
@@ -177,7 +177,7 @@ pub fn out_of_memory() -> candle_core::Error {
     driver_error("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")")
 }
 
-/// What candle's CUDA backend returns after a kernel has read a wrong address: a sticky fault.
+/// The error of candle's CUDA backend after a kernel has read an invalid address: a sticky fault.
 ///
 /// ```
 /// use candle_headroom::{ErrorExt, testing};

@@ -1,13 +1,15 @@
-//! Making memory run out on purpose, at a chosen point: for your own tests, behind the feature `testing`.
+//! Makes memory run out at a chosen point, for your own tests; behind the feature `testing`.
 //!
 //! Every phase of every micro-batch of a trainer or of [`process_batches`](crate::process_batches) is a point, and so is every
-//! [`probe`] in a model, once in the forward and once in the backward pass. Faults are armed for the current thread and go
-//! when their guard is dropped.
+//! [`probe`] in a model, once in the forward and once in the backward pass. Faults are armed for the current thread until their guard is
+//! dropped.
 //!
 //! ```
 //! # #[cfg(feature = "testing")] {
 //! use candle_core::{Device, Tensor};
-//! use candle_headroom::{process_batches, testing::Faults, Phase};
+//! use candle_headroom::error::Phase;
+//! use candle_headroom::testing::Faults;
+//! use candle_headroom::process_batches;
 //!
 //! let x = Tensor::arange(0f32, 8., &Device::Cpu)?;
 //! let armed = Faults::in_phase(Phase::Forward, 1).arm(); // the second chunk

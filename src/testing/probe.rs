@@ -3,12 +3,12 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 use super::inject;
 use crate::error::Phase;
 
-/// A copy of `tensor` whose making can fail, and whose gradient can: a point within the forward and within the backward pass
-/// of a model. CPU only.
+/// Copies a tensor of any shape: a point in the forward pass of a model and one in its backward pass. CPU only.
 ///
 /// ```
 /// use candle_core::{Device, Tensor, Var};
-/// use candle_headroom::{Phase, testing::{Faults, probe}};
+/// use candle_headroom::error::Phase;
+/// use candle_headroom::testing::{Faults, probe};
 ///
 /// let x = Var::new(&[1f32, 2.], &Device::Cpu)?;
 /// let _armed = Faults::in_phase(Phase::Backward, 0).arm();
@@ -18,7 +18,7 @@ use crate::error::Phase;
 /// ```
 ///
 /// # Errors
-/// The armed fault, or candle's error where `tensor` is on another device.
+/// The armed fault, or candle's error if `tensor` is on another device.
 pub fn probe(tensor: &Tensor) -> Result<Tensor> {
     inject(Phase::Forward)?;
     tensor.force_contiguous()?.apply_op1(Probe)
@@ -32,7 +32,7 @@ impl CustomOp1 for Probe {
     }
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        // The storage was made for this tensor alone, so all of it is the tensor.
+        // `force_contiguous` made the storage for this tensor alone.
         Ok((storage.clone(), layout.shape().clone()))
     }
 

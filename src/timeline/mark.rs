@@ -1,59 +1,25 @@
 use crate::batch::{Event, Task};
 use crate::error::{Error, ResourceExhausted};
+use crate::incident::IncidentKind;
+use crate::output::first_line;
 
-/// Something that happened at one moment.
+/// An event at one time.
 #[derive(Debug, Clone)]
 pub(super) struct Mark {
+    /// In nanoseconds.
     pub(super) at: u64,
     /// Counted from 1.
     pub(super) step: u64,
-    pub(super) kind: MarkKind,
+    pub(super) kind: IncidentKind,
     pub(super) text: String,
-    /// The long form, where there is one.
+    /// The long form of an exhaustion.
     pub(super) detail: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum MarkKind {
-    Exhausted,
-    Failed,
-    Grown,
-    Shrunk,
-    Paced,
-    Restarted,
-    OverLimit,
-}
-
-impl MarkKind {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Exhausted => "exhausted",
-            Self::Failed => "failed",
-            Self::Grown => "grown",
-            Self::Shrunk => "shrunk",
-            Self::Paced => "paced",
-            Self::Restarted => "restarted",
-            Self::OverLimit => "over limit",
-        }
-    }
-
-    fn of(event: &Event) -> Self {
-        match event {
-            Event::Grown { .. } => Self::Grown,
-            Event::Shrunk { .. } => Self::Shrunk,
-            Event::Paced { .. } => Self::Paced,
-            Event::Retried { .. } => Self::Exhausted,
-            Event::OverLimit { .. } => Self::OverLimit,
-            Event::Restarted { .. } => Self::Restarted,
-        }
-    }
-}
-
-/// When, and in what.
+/// When and where an event happened.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     pub(super) at: u64,
-    /// Counted from 1.
     pub(super) step: u64,
     pub(super) task: Task,
 }
@@ -61,19 +27,26 @@ pub(super) struct Place {
 impl Mark {
     pub(super) fn exhausted(place: Place, exhausted: &ResourceExhausted) -> Self {
         let detail = Some(format!("{exhausted:#}"));
-        Self::new(place, MarkKind::Exhausted, &exhausted.to_string(), detail)
+        let kind = IncidentKind::Exhausted;
+        Self::new(place, kind, &exhausted.to_string(), detail)
     }
 
     pub(super) fn happened(place: Place, event: &Event) -> Self {
-        Self::new(place, MarkKind::of(event), &event.to_string(), None)
+        let kind = match IncidentKind::from(event) {
+            // Belongs to the mark of the exhaustion.
+            IncidentKind::Retried => IncidentKind::Exhausted,
+            kind => kind,
+        };
+        Self::new(place, kind, &event.to_string(), None)
     }
 
     pub(super) fn failed(place: Place, error: &Error) -> Self {
+        // With `RUST_BACKTRACE` set, candle's errors contain a whole backtrace.
         let text = error.to_string();
-        Self::new(place, MarkKind::Failed, first_line(&text), None)
+        Self::new(place, IncidentKind::Failed, first_line(&text), None)
     }
 
-    fn new(place: Place, kind: MarkKind, text: &str, detail: Option<String>) -> Self {
+    fn new(place: Place, kind: IncidentKind, text: &str, detail: Option<String>) -> Self {
         Self {
             at: place.at,
             step: place.step,
@@ -85,9 +58,4 @@ impl Mark {
             detail,
         }
     }
-}
-
-/// candle's errors carry a whole backtrace when `RUST_BACKTRACE` is set.
-fn first_line(text: &str) -> &str {
-    crate::output::first_line(text)
 }

@@ -1,44 +1,47 @@
 use std::collections::VecDeque;
 use std::time::{Instant, SystemTime};
 
-use super::mark::{Mark, MarkKind, Place};
+use super::mark::{Mark, Place};
 use super::row::{MicroRow, Number, PhaseRow, Planned, StepRow};
 use super::thin::Thinned;
 use super::totals::Totals;
 use crate::batch::{Event, Task, TrainingEvent};
 use crate::error::{MemoryReading, Phase};
+use crate::incident::IncidentKind;
+use crate::output::first_line;
 
-/// Rows for the whole run; it is at this resolution at least by half.
+/// Rows for the whole run; merging leaves at least half as many.
 const STEPS: usize = 4096;
-/// The latest phases and micro-batches.
 const PHASES: usize = 16_384;
 const MICRO_BATCHES: usize = 4096;
-/// Marks carry texts.
 const MARKS: usize = 512;
 const EVALUATIONS: usize = 1024;
 const NUMBERS: usize = 2048;
 const NAMES: usize = 8;
+const NOTES: usize = 64;
 
 #[derive(Debug, Clone)]
 pub(super) struct Recorder {
     origin: Instant,
     pub(super) began: SystemTime,
     pub(super) steps: Thinned<StepRow>,
-    /// Between steps; they count apart, and their sizes are others.
+    /// Separate from steps: they are counted apart and have other sizes.
     pub(super) evaluations: VecDeque<StepRow>,
     pub(super) phases: VecDeque<PhaseRow>,
     pub(super) micro_batches: VecDeque<MicroRow>,
     pub(super) marks: VecDeque<Mark>,
     pub(super) numbers: Vec<(String, Thinned<Number>)>,
+    /// The time in nanoseconds and the text.
+    pub(super) notes: VecDeque<(u64, String)>,
     pub(super) totals: Totals,
-    /// When the micro-batch at hand began, and the highest use noted in it.
+    /// When the current micro-batch began, and its highest use so far.
     micro_began: Option<u64>,
     running_peak: Option<u64>,
-    /// In use when the batch at hand began.
+    /// In use when the current batch began.
     used_before: Option<u64>,
-    /// The last step, counted from 1: what happens in an evaluation belongs to it.
+    /// The last step, counted from 1. Events of an evaluation belong to it.
     last_step: u64,
-    /// A mark for an exhaustion that may yet be tried again.
+    /// The last mark is an exhaustion that may be retried.
     is_pending: bool,
 }
 
@@ -53,6 +56,7 @@ impl Recorder {
             micro_batches: VecDeque::new(),
             marks: VecDeque::new(),
             numbers: Vec::new(),
+            notes: VecDeque::new(),
             totals: Totals::default(),
             micro_began: None,
             running_peak: None,
@@ -62,9 +66,9 @@ impl Recorder {
         }
     }
 
-    /// Nanoseconds since the beginning, for some 580 years.
-    fn at(&self, moment: Instant) -> u64 {
-        let since = moment.saturating_duration_since(self.origin);
+    /// Nanoseconds since the beginning.
+    fn at(&self, time: Instant) -> u64 {
+        let since = time.saturating_duration_since(self.origin);
         u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
     }
 
@@ -73,26 +77,29 @@ impl Recorder {
     }
 
     pub(super) fn number(&mut self, name: &str, value: f64) {
-        let at = self.now();
-        let index = self.numbers.iter().position(|(known, _)| known == name);
-        let index = match index {
-            Some(index) => index,
-            None if self.numbers.len() < NAMES => {
-                self.numbers.push((name.to_owned(), Thinned::new(NUMBERS)));
-                self.numbers.len() - 1
+        if !value.is_finite() {
+            return;
+        }
+        let (at, count) = (self.now(), 1);
+        let number = Number { at, value, count };
+        let names = self.numbers.len();
+        match self.numbers.iter_mut().find(|(known, _)| known == name) {
+            Some((_, series)) => series.push(number),
+            None if names < NAMES => {
+                let mut series = Thinned::new(NUMBERS);
+                series.push(number);
+                self.numbers.push((name.to_owned(), series));
             }
-            None => return,
-        };
-        if let Some((_, series)) = self.numbers.get_mut(index).filter(|_| value.is_finite()) {
-            series.push(Number {
-                at,
-                value,
-                count: 1,
-            });
+            None => {}
         }
     }
 
-    pub(super) fn note(&mut self, moment: &TrainingEvent<'_>) {
+    pub(super) fn note(&mut self, text: &str) {
+        let note = (self.now(), first_line(text).to_owned());
+        push(&mut self.notes, note, NOTES);
+    }
+
+    pub(super) fn record(&mut self, moment: &TrainingEvent<'_>) {
         match *moment {
             TrainingEvent::BatchBegan {
                 task, step, memory, ..
@@ -198,7 +205,7 @@ impl Recorder {
         }
         self.micro_began.get_or_insert(row.began);
         let MemoryReading { peak, in_use, .. } = row.memory;
-        // The reading is the highest since the micro-batch began: it is this phase's where it rose during it.
+        // The reading is the highest since the micro-batch began. It is this phase's peak if it rose during the phase.
         let own = peak.filter(|_| peak > self.running_peak).max(in_use);
         self.running_peak = self.running_peak.max(peak);
         self.totals.phase(&row, own);
@@ -222,7 +229,7 @@ impl Recorder {
         self.totals.peak = self.totals.peak.max(row.peak);
         match task {
             Task::Evaluation => push(&mut self.evaluations, row, EVALUATIONS),
-            // A window's update is the end of its last batch.
+            // The update of accumulated batches belongs to the last of them.
             _ if row.samples == 0 => {
                 if let Some(last) = self.steps.last_mut() {
                     last.busy += row.busy;
@@ -244,8 +251,8 @@ impl Recorder {
     fn happened(&mut self, task: Task, event: &Event) {
         let mark = Mark::happened(self.place(task), event);
         match self.marks.back_mut() {
-            // The exhaustion has its mark already; what came of it is the better headline.
-            Some(last) if self.is_pending && mark.kind == MarkKind::Exhausted => {
+            // The exhaustion has a mark already; its outcome is the better text.
+            Some(last) if self.is_pending && mark.kind == IncidentKind::Exhausted => {
                 last.text = mark.text;
                 self.is_pending = false;
             }
@@ -260,7 +267,7 @@ impl Recorder {
     }
 }
 
-/// Appends, and forgets the oldest where there are `most` already.
+/// Appends a row and drops the oldest if there are `most` already.
 fn push<T>(rows: &mut VecDeque<T>, row: T, most: usize) {
     if rows.len() >= most {
         rows.pop_front();

@@ -1,18 +1,19 @@
-//! What the record is made of. Times are nanoseconds since its beginning, memory is in bytes.
+//! The rows of a record. Times are nanoseconds since its beginning, memory is in bytes.
 
 use super::thin::Merge;
 use crate::batch::{Plan, Reason};
 use crate::error::{MemoryReading, Phase};
 
-/// A step, or several that were put together.
+/// A step, or several that were merged.
 #[derive(Debug, Clone)]
 pub(super) struct StepRow {
     pub(super) began: u64,
     pub(super) ended: u64,
-    /// Time within steps; less than between beginning and end where the caller does other things.
+    /// Time within steps, without the caller's work between them.
     pub(super) busy: u64,
-    /// Steps of which the last has this number, counted from 1.
+    /// How many steps this row holds.
     pub(super) steps: u64,
+    /// The number of the last of them, counted from 1.
     pub(super) last: u64,
     pub(super) samples: u64,
     pub(super) micro_batches: u64,
@@ -26,12 +27,12 @@ pub(super) struct StepRow {
     pub(super) planned: Option<Planned>,
 }
 
-/// What the policy believed at a step's end.
+/// The policy's plan at the end of a step.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Planned {
-    /// The largest micro-batch for which there is room, in samples; no more than the batch has.
+    /// The largest micro-batch that fits, in samples, at most the batch's.
     pub(super) fits: Option<u64>,
-    /// The use that the micro-batches in use come to.
+    /// The predicted peak of a micro-batch, in bytes.
     pub(super) peak: Option<u64>,
     pub(super) reason: Reason,
 }
@@ -98,7 +99,7 @@ pub(super) struct MicroRow {
     pub(super) peak: Option<u64>,
 }
 
-/// A number of the caller's own, or the mean of several.
+/// A number of the caller's, or the mean of several.
 #[derive(Debug, Clone)]
 pub(super) struct Number {
     pub(super) at: u64,

@@ -1,22 +1,22 @@
-/// Rows of a run of any length in a list of bounded length: when it is full, neighbours are put together, and from then on as
-/// many rows as that makes one.
+/// Rows of a run of any length in a list of bounded length. When the list is full, neighbouring rows are merged in pairs, and each
+/// later row holds twice as many as before.
 #[derive(Debug, Clone)]
 pub(super) struct Thinned<R> {
     rows: Vec<R>,
     most: usize,
-    /// How many rows become one.
+    /// How many pushed rows one row of the list holds.
     stride: u32,
-    /// How many the last row holds already.
+    /// How many the last row holds so far.
     filled: u32,
 }
 
-/// What can be put together with what comes next.
+/// A row that can absorb the next one.
 pub(super) trait Merge: Clone {
     fn merge(&mut self, next: &Self);
 }
 
 impl<R: Merge> Thinned<R> {
-    /// At most `most` rows, an even number.
+    /// A list of at most `most` rows, which must be even.
     pub(super) fn new(most: usize) -> Self {
         Self {
             rows: Vec::new(),
@@ -59,38 +59,5 @@ impl<R: Merge> Thinned<R> {
 
     pub(super) fn rows(&self) -> &[R] {
         &self.rows
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Debug, Clone, PartialEq)]
-    struct Sum(u64);
-
-    impl Merge for Sum {
-        fn merge(&mut self, next: &Self) {
-            self.0 += next.0;
-        }
-    }
-
-    #[test]
-    fn nothing_is_lost_and_the_length_is_bounded() {
-        for count in [0, 1, 7, 8, 9, 100, 12_345] {
-            let mut thinned = Thinned::new(8);
-            (0..count).for_each(|_| thinned.push(Sum(1)));
-            let total: u64 = thinned.rows().iter().map(|row| row.0).sum();
-            assert_eq!(total, count);
-            assert!(thinned.rows().len() <= 8, "{count}");
-            assert!(count < 8 || thinned.rows().len() >= 4, "{count}");
-        }
-    }
-
-    #[test]
-    fn a_short_run_keeps_each_row() {
-        let mut thinned = Thinned::new(8);
-        (0..8).for_each(|i| thinned.push(Sum(i)));
-        assert_eq!(thinned.rows(), (0..8).map(Sum).collect::<Vec<_>>());
     }
 }

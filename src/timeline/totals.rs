@@ -1,4 +1,4 @@
-//! Of the whole run, whatever the buffers have forgotten.
+//! Totals of the whole run, including rows that were dropped.
 
 use super::row::PhaseRow;
 use crate::error::Phase;
@@ -26,17 +26,17 @@ pub(super) struct Totals {
     pub(super) phases: [PhaseTotal; ORDER.len()],
 }
 
-/// What all runs of one phase took together.
+/// All runs of one phase.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct PhaseTotal {
     pub(super) count: u64,
     pub(super) nanoseconds: u64,
-    /// The highest use that was met in it.
+    /// The highest use in it, in bytes.
     pub(super) peak: Option<u64>,
 }
 
 impl Totals {
-    /// A phase has ended; `peak` is the highest use that was its own.
+    /// Adds a phase. `peak` is the highest use during it.
     pub(super) fn phase(&mut self, row: &PhaseRow, peak: Option<u64>) {
         let index = ORDER.iter().position(|phase| *phase == row.phase);
         if let Some(total) = index.and_then(|index| self.phases.get_mut(index)) {

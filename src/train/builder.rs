@@ -15,7 +15,7 @@ use crate::optim::Commit;
 ///
 /// let w = Var::new(&[1f32, 2.], &Device::Cpu)?;
 /// let trainer = AdaptiveTrainer::builder(Sgd::builder(vec![w]).learning_rate(0.1).build()?)
-///     .policy(Predictive::new().at_most(16))
+///     .policy(Predictive::builder().at_most(16).build()?)
 ///     .seed(42)
 ///     .build()?;
 /// assert_eq!(trainer.micro_batch(64), 16);
@@ -95,12 +95,12 @@ impl<O: Commit> AdaptiveTrainerBuilder<O> {
     pub fn build(self) -> Result<AdaptiveTrainer<O>> {
         let core = Core::new(self.optimizer, &self.buffers)?;
         let device = core.device().clone();
-        let parameters = device.location();
+        let vars = device.location();
         if let Some(memory) = &self.memory
-            && memory.device().location() != parameters
+            && memory.device().location() != vars
         {
             let memory = memory.device().location();
-            return Err(ParameterError::Device { parameters, memory }.into());
+            return Err(ParameterError::Device { vars, memory }.into());
         }
         let evaluation = self.observers.of(Task::Evaluation);
         let mut engine = Engine::new(self.policy, device.clone(), self.observers);

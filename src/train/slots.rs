@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, TensorId, Var};
@@ -42,12 +42,12 @@ impl Slots {
         {
             return Ok(());
         }
-        let mut seen: HashMap<TensorId, &Parameter> = HashMap::new();
+        let mut seen = HashSet::new();
         for parameter in trainable() {
             let dtype = parameter.var.dtype();
-            if let Some(first) = seen.insert(parameter.var.id(), parameter) {
-                let (first, second) = (first.name.clone(), parameter.name.clone());
-                return Err(ParameterError::Duplicate { first, second }.into());
+            if !seen.insert(parameter.var.id()) {
+                let parameter = parameter.name.clone();
+                return Err(ParameterError::Duplicate { parameter }.into());
             }
             if !matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::BF16) {
                 let parameter = parameter.name.clone();

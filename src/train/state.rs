@@ -12,7 +12,8 @@ impl<O: Commit> AdaptiveTrainer<O> {
     ///
     /// ```
     /// use candle_core::{DType, Device};
-    /// use candle_headroom::{AdamW, AdaptiveTrainer, optim::StateDict};
+    /// use candle_headroom::optim::StateDict;
+    /// use candle_headroom::{AdamW, AdaptiveTrainer};
     /// use candle_nn::{linear, VarBuilder, VarMap};
     ///
     /// let varmap = VarMap::new();

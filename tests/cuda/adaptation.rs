@@ -25,7 +25,11 @@ struct Job {
 impl Job {
     /// By memory alone: what time is taken by, on a busy machine, would change the sizes.
     fn new(memory: DeviceMemory, samples: usize) -> Self {
-        Self::with(Predictive::new().regardless_of_speed(), memory, samples)
+        Self::with(
+            Predictive::builder().regardless_of_speed().build().unwrap(),
+            memory,
+            samples,
+        )
     }
 
     fn with(policy: Predictive, memory: DeviceMemory, samples: usize) -> Self {

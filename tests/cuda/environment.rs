@@ -1,4 +1,4 @@
-//! The environment checker with a driver: what it says of it, and real work on a device.
+//! The environment checker with a driver, and the smoke test on a device.
 
 use candle_core::DeviceLocation;
 use candle_headroom::Environment;
@@ -23,9 +23,9 @@ fn a_machine_that_runs_this_suite_is_fit() {
     let gpu = gpu();
     let report = Environment::new().check();
     assert!(report.is_fit_for(Requirement::CudaInference), "{report}");
-    let training = Requirement::CudaTraining { bytes: 64 * MIB };
+    let training = Requirement::cuda_training(64 * MIB);
     assert!(report.is_fit_for(training), "{report}");
-    assert!(!report.is_fit_for(Requirement::CudaTraining { bytes: u64::MAX }));
+    assert!(!report.is_fit_for(Requirement::cuda_training(u64::MAX)));
     for code in ["HR-300", "HR-312", "HR-400"] {
         assert!(has(&report, code), "{code}\n{report}");
     }
@@ -33,8 +33,7 @@ fn a_machine_that_runs_this_suite_is_fit() {
     assert_eq!(finding.code.id, "HR-900", "{}", finding.seen);
 }
 
-/// What candle's users meet most: kernels of a newer toolkit than the driver. It is told before the first kernel, and the first kernel
-/// then fails as it was told.
+/// Kernels of a newer toolkit than the driver: the checker reports it, and the first kernel fails in that way.
 #[test]
 fn a_driver_older_than_the_kernels() {
     let Some((gpu, _)) = simulated(2) else {

@@ -1,5 +1,15 @@
-//! A device that is lost at any launch of a step: told by type, never retried, without a panic.
+//! A device that is lost at any launch of a step: a typed error, never retried, without a panic.
 
+use candle_core::cuda_backend::CudaError;
+use candle_core::cuda_backend::cudarc::cublas::result::CublasError;
+use candle_core::cuda_backend::cudarc::cublas::sys::cublasStatus_t;
+use candle_core::cuda_backend::cudarc::curand::result::CurandError;
+use candle_core::cuda_backend::cudarc::curand::sys::curandStatus_t;
+use candle_core::cuda_backend::cudarc::driver::DriverError;
+use candle_core::cuda_backend::cudarc::driver::sys::CUresult;
+use candle_core::cuda_backend::cudarc::nvrtc::CompileError;
+use candle_core::cuda_backend::cudarc::nvrtc::result::NvrtcError;
+use candle_core::cuda_backend::cudarc::nvrtc::sys::nvrtcResult;
 use candle_core::{DType, Device, Tensor};
 use candle_headroom::{DeviceMemory, Error, ErrorExt, process_batches};
 
@@ -103,7 +113,6 @@ fn an_error_from_a_drop_is_drained() {
     let Device::Cuda(cuda) = memory.device() else {
         panic!("a CUDA device");
     };
-    use candle_core::cuda_backend::cudarc::driver::{DriverError, sys::CUresult};
     let context = cuda.cuda_stream().context().clone();
     let job = Job::transformer(memory.device());
     let mut trainer = job.trainer(Some(&memory), Halves(SAMPLES));
@@ -146,4 +155,45 @@ fn candle_s_synchronize_reports_a_fault_as_text() {
     let error = device.synchronize().unwrap_err();
     simulator.clear_fault();
     assert!(error.device_fault().is_some(), "{error}");
+}
+
+fn candle(error: impl Into<CudaError>) -> candle_core::Error {
+    error.into().into()
+}
+
+#[test]
+fn each_library_s_exhaustion_is_found_by_type() {
+    let out_of_memory = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+    let load = CudaError::Load {
+        cuda: DriverError(out_of_memory),
+        module_name: "reduce".to_owned(),
+    };
+    let nvrtc = NvrtcError(nvrtcResult::NVRTC_ERROR_OUT_OF_MEMORY);
+    for error in [
+        candle(DriverError(out_of_memory)),
+        candle(CublasError(cublasStatus_t::CUBLAS_STATUS_ALLOC_FAILED)),
+        candle(CurandError(curandStatus_t::CURAND_STATUS_ALLOCATION_FAILED)),
+        candle(CompileError::GetPtxError(nvrtc)),
+        candle(load),
+        candle_core::Error::wrap(DriverError(out_of_memory)),
+    ] {
+        assert!(error.resource_exhausted().is_some(), "{error}");
+        assert!(error.context("a user's").resource_exhausted().is_some());
+    }
+}
+
+#[test]
+fn a_fault_is_found_by_type_and_another_status_is_nothing() {
+    let fault = candle(DriverError(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS));
+    assert_eq!(fault.device_fault().unwrap().code, 700);
+    for other in [
+        candle(DriverError(CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)),
+        candle(CublasError(cublasStatus_t::CUBLAS_STATUS_INVALID_VALUE)),
+        candle(CudaError::MissingKernel {
+            module_name: "CUDA_ERROR_OUT_OF_MEMORY".to_owned(),
+        }),
+    ] {
+        assert!(other.resource_exhausted().is_none(), "{other}");
+        assert!(other.device_fault().is_none(), "{other}");
+    }
 }

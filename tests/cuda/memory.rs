@@ -2,10 +2,10 @@
 
 use candle_core::{DType, Device, Tensor};
 use candle_headroom::error::MemoryError;
-use candle_headroom::memory::{Growth, Limit};
+use candle_headroom::memory::{Growth, Limit, PeakScope};
 use candle_headroom::{DeviceMemory, Error};
 
-use crate::gpu::{MIB, bytes, gpu, simulated};
+use crate::gpu::{MIB, bytes, fresh, gpu, simulated};
 use crate::simulator::Simulator;
 
 fn memory_error(error: Error) -> MemoryError {
@@ -30,8 +30,7 @@ fn it_counts_what_tensors_hold() {
 
     let inner = memory.peak_scope();
     drop(bytes(&memory, 32 * MIB).unwrap());
-    let rise =
-        |scope: &candle_headroom::memory::PeakScope| scope.peak().unwrap() - scope.start().unwrap();
+    let rise = |scope: &PeakScope| scope.peak().unwrap() - scope.start().unwrap();
     assert_eq!((rise(&outer), rise(&inner)), (64 * MIB, 32 * MIB));
 
     let after = memory.stats();
@@ -121,15 +120,15 @@ fn bad_settings_are_refused_and_change_nothing() {
         (open().limit(MIB), "a limit of 1.0 MiB is too small"),
         (
             open().limit(Limit::Fraction(0.)),
-            "a limit of 0 of the memory",
+            "limit fraction must be in (0, 1], got 0",
         ),
         (
             open().limit(Limit::Fraction(1.5)),
-            "a limit of 1.5 of the memory",
+            "limit fraction must be in (0, 1], got 1.5",
         ),
         (
             open().limit(Limit::Fraction(f64::NAN)),
-            "a limit of NaN of the memory",
+            "limit fraction must be in (0, 1], got NaN",
         ),
         (
             open().growth(Growth::Preallocate).limit(free * 2),
@@ -150,6 +149,48 @@ fn bad_settings_are_refused_and_change_nothing() {
     assert!(bytes(&memory, 64 * MIB).is_ok());
 }
 
+/// Another process uses the device exclusively, or it is being reset: no fault, and over as soon as that is.
+#[test]
+fn a_busy_device_is_unavailable_with_the_remedy() {
+    const UNAVAILABLE: i32 = 46;
+    let Some((gpu, simulator)) = simulated(3) else {
+        return;
+    };
+    simulator.fault_at_launch(0, UNAVAILABLE, true);
+    let opened = DeviceMemory::cuda(gpu.ordinal).open();
+    simulator.clear_fault();
+    let error = memory_error(opened.unwrap_err());
+    let text = error.to_string();
+    assert!(text.contains("CUDA_ERROR_DEVICE_UNAVAILABLE"), "{text}");
+    assert!(text.contains("check the compute mode"), "{text}");
+    let is_unavailable = matches!(error, MemoryError::Unavailable { ordinal: 3, .. });
+    assert!(is_unavailable, "{text}");
+    assert!(DeviceMemory::cuda(gpu.ordinal).open().is_ok());
+}
+
+/// A pool is due to be replaced, which is for the next micro-batch to do.
+#[test]
+fn a_reading_changes_nothing() {
+    let Some((gpu, simulator)) = fresh(4, 1024 * MIB) else {
+        return;
+    };
+    let open = DeviceMemory::cuda(gpu.ordinal).limit(640 * MIB);
+    let memory = open.open().unwrap();
+    let held = bytes(&memory, 500 * MIB).unwrap();
+    memory.set_limit(600 * MIB).unwrap();
+    drop(held);
+    memory.device().synchronize().unwrap();
+    simulator.reset_counters();
+    let before = simulator.counters();
+    let readings: Vec<_> = (0..10).map(|_| memory.reading()).collect();
+    assert_eq!(simulator.counters(), before);
+    assert_eq!(readings[0].in_use, Some(0));
+    assert!(readings.windows(2).all(|pair| pair[0] == pair[1]));
+    // The current pool is still the one that was made while the tensor lived.
+    assert!(bytes(&memory, 550 * MIB).is_err());
+    assert!(bytes(&memory, 50 * MIB).is_ok());
+}
+
 #[test]
 fn a_device_without_pools_is_refused() {
     let Some((gpu, simulator)) = simulated(3) else {
@@ -160,7 +201,7 @@ fn a_device_without_pools_is_refused() {
     simulator.set_pools_supported(true);
     let error = memory_error(opened.unwrap_err());
     assert!(
-        matches!(error, MemoryError::NoPools { ordinal: 3 }),
+        matches!(error, MemoryError::NoPools { ordinal: 3, .. }),
         "{error}"
     );
 }

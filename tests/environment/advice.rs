@@ -1,4 +1,4 @@
-//! What is said, and what to do is named, on machines of a special kind.
+//! Findings and remedies on unusual machines.
 
 use candle_headroom::environment::Severity;
 
@@ -43,9 +43,9 @@ fn a_gpu_for_virtual_machines() {
     assert!(!report.to_string().contains("modprobe"), "{report}");
 }
 
-/// Without `--nv` Apptainer passes the nodes in, and no libraries.
+/// Without `--nv` Apptainer passes the nodes in, but no libraries.
 #[test]
-fn apptainer_is_told_how_to_start() {
+fn apptainer_needs_an_option() {
     let report = Machine::healthy()
         .without(&format!("{LIBRARIES}/libcuda.so.1"))
         .variable("APPTAINER_CONTAINER", "/images/train.sif")
@@ -57,7 +57,7 @@ fn apptainer_is_told_how_to_start() {
 }
 
 #[test]
-fn a_container_s_processes_may_be_this_one() {
+fn a_process_listed_in_a_container_may_be_this_one() {
     let report = Machine::healthy()
         .file("/.dockerenv", "")
         .answers("memory.used=145000000000\nprocesses=4711:139000000000")

@@ -1,8 +1,8 @@
-//! What each checker reports, counted on one list: docs/conditions.tsv.
+//! Counts what each checker reports, by docs/conditions.tsv.
 
 const LIST: &str = include_str!("../../docs/conditions.tsv");
 
-/// The columns behind condition and «applies»: this crate first.
+/// The columns after `condition` and `applies`, this crate first.
 pub const CHECKERS: [&str; 6] = [
     "here",
     "torch_collect_env",
@@ -12,7 +12,7 @@ pub const CHECKERS: [&str; 6] = [
     "dcgm",
 ];
 
-/// Each condition that applies to candle: its name, and what the checkers' columns say.
+/// The name and the checkers' columns of each condition that applies to candle.
 pub fn conditions() -> Vec<(&'static str, Vec<&'static str>)> {
     let lines = LIST
         .lines()
@@ -22,7 +22,7 @@ pub fn conditions() -> Vec<(&'static str, Vec<&'static str>)> {
     applying.map(|line| (line[0], line[2..].to_vec())).collect()
 }
 
-/// How many of them each checker reports.
+/// The number of conditions that each checker reports.
 pub fn covered() -> Vec<(&'static str, usize)> {
     let conditions = conditions();
     let count = |column: usize| {

@@ -1,6 +1,6 @@
-//! docs/environment.md and docs/conditions.tsv say what the code says.
+//! docs/environment.md and docs/conditions.tsv match the code.
 
-use candle_headroom::environment::FindingCode;
+use candle_headroom::environment::{FindingCode, Severity};
 
 use crate::conditions::{CHECKERS, conditions, covered};
 
@@ -30,6 +30,24 @@ fn every_code_is_documented_as_it_is() {
     }
     let rows = DOCUMENT.lines().filter(|line| line.starts_with("| `HR-"));
     assert_eq!(rows.count(), FindingCode::all().len());
+}
+
+#[test]
+fn codes_are_well_formed_and_in_order() {
+    let codes = FindingCode::all();
+    assert!(codes.windows(2).all(|pair| pair[0].id < pair[1].id));
+    for code in codes {
+        let number = code.id.strip_prefix("HR-").unwrap();
+        assert!(number.len() == 3 && number.parse::<u16>().is_ok());
+        assert!(!code.title.is_empty() && !code.title.ends_with('.'));
+        let has_texts = !code.leads_to.is_empty() && !code.next_step.is_empty();
+        let has_texts_elsewhere = ["HR-202", "HR-307", "HR-901"].contains(&code.id);
+        assert!(
+            code.severity < Severity::Warning || has_texts || has_texts_elsewhere,
+            "{}",
+            code.id
+        );
+    }
 }
 
 #[test]

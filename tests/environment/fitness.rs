@@ -9,9 +9,7 @@ use crate::machine::{Machine, codes};
 const CUDA: Requirement = Requirement::CudaInference;
 
 fn training(gib: u64) -> Requirement {
-    Requirement::CudaTraining {
-        bytes: ByteSize::gib(gib).as_u64(),
-    }
+    Requirement::cuda_training(ByteSize::gib(gib).as_u64())
 }
 
 fn obstacles(machine: &Machine, requirement: Requirement) -> Vec<&'static str> {
@@ -54,7 +52,7 @@ fn one_sick_gpu_of_two_is_no_obstacle_until_the_other_is_hidden() {
 }
 
 #[test]
-fn nothing_known_of_cuda_is_not_fit() {
+fn a_machine_whose_cuda_is_unknown_is_not_fit() {
     let machine = Machine::healthy().answers("hang.cuInit=1\nhang.nvmlInit_v2=1");
     let report = machine
         .environment()
@@ -65,15 +63,14 @@ fn nothing_known_of_cuda_is_not_fit() {
 }
 
 #[test]
-fn kernels_that_fit_are_told() {
+fn kernels_that_fit_are_reported() {
     let report = Machine::healthy()
         .kernels("mine", ".version 9.0\n.target sm_80\n")
         .check();
     assert!(codes(&report).contains(&"HR-312"), "{report}");
 }
 
-/// A build with `cuda` judges its own kernels, whatever they were compiled for: a later GPU runs none of those that are bound to one
-/// kind, and an earlier one none at all.
+/// A build with `cuda` judges its own kernels: an older GPU runs none of them.
 #[cfg(feature = "cuda")]
 #[test]
 fn kernels_of_this_build_do_not_run_on_an_old_gpu() {
@@ -83,7 +80,7 @@ fn kernels_of_this_build_do_not_run_on_an_old_gpu() {
 }
 
 #[test]
-fn the_smoke_test_works_on_the_cpu_and_fails_in_words() {
+fn the_smoke_test_works_on_the_cpu_and_describes_failures() {
     let finding = Environment::new().smoke_test(DeviceLocation::Cpu);
     assert_eq!(finding.code.id, "HR-900", "{}", finding.seen);
     let finding = Environment::new().smoke_test(DeviceLocation::Metal { gpu_id: 0 });
@@ -94,11 +91,11 @@ fn the_smoke_test_works_on_the_cpu_and_fails_in_words() {
     assert_eq!(codes(&report)[0], "HR-901", "the worst first");
 }
 
-/// The stand-in's CUDA tells its devices apart by their numbers.
+/// The UUIDs of the stand-in's CUDA devices.
 const SAME_UUID: &str = "gpus=2\n0.uuid=GPU-00000000-0000-0000-0000-000000000000\n1.uuid=GPU-01010101-0101-0101-0101-010101010101";
 
 #[test]
-fn work_that_failed_speaks_against_its_own_device_alone() {
+fn failed_work_counts_against_its_own_device_only() {
     let metal = Environment::new().smoke_test(DeviceLocation::Metal { gpu_id: 0 });
     assert_eq!(metal.code.id, "HR-901");
     let failed_on = |device, machine: &Machine| {
@@ -129,7 +126,7 @@ fn memory_of_a_divided_gpu_is_not_counted() {
 }
 
 #[test]
-fn a_gpu_that_shares_the_host_s_memory_has_what_is_free_there() {
+fn a_gpu_that_shares_the_host_s_memory_has_the_host_s_free_memory() {
     let untold =
         "integrated=1\nstatus.nvmlDeviceGetMemoryInfo=3\nstatus.nvmlDeviceGetMemoryInfo_v2=3";
     let machine = Machine::healthy().answers(SAME_UUID).answers(untold);

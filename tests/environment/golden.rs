@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::machine::{DRIVER, Machine};
 
-/// Without `cuda`: with it the build's own kernels are in the report, too.
+/// With `cuda` the build's own kernels are in the report too, so that it is compared without `cuda` only.
 #[cfg(not(feature = "cuda"))]
 fn golden(name: &str, machine: &Machine) {
     let report = machine.check().to_string();

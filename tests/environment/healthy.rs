@@ -1,4 +1,4 @@
-//! Machines in order, of all common kinds: no finding about them is more than a note.
+//! Common machines in order: no finding about them is worse than a note.
 
 use candle_headroom::environment::{Report, Requirement, Severity};
 
@@ -41,7 +41,7 @@ fn a_machine_with_everything() {
     assert_eq!(found, expected, "{report}");
 }
 
-/// Ubuntu with nothing but the driver: what programs with `cuda` lack is told, and nothing is broken.
+/// Ubuntu with only the driver: the libraries that programs with `cuda` lack are reported, and nothing is broken.
 #[test]
 fn the_driver_alone() {
     let report = Machine::plain()
@@ -103,7 +103,7 @@ fn jetson_up_to_jetpack_5() {
     );
 }
 
-/// A driver as on other machines, of which NVML tells little.
+/// A driver as on other machines, whose NVML reports little.
 #[test]
 fn jetson_from_jetpack_6_on() {
     let untold = [
@@ -136,7 +136,7 @@ fn wsl_with_a_gpu() {
     assert!(codes(&report).contains(&"HR-108"));
 }
 
-/// The device is there for GPUs of any vendor's.
+/// `/dev/dxg` exists for GPUs of any vendor.
 #[test]
 fn wsl_without_a_gpu_of_nvidia_s() {
     let report = without_gpu(Machine::wsl().file("/usr/lib/wsl/lib/libdxcore.so", ""));
@@ -162,7 +162,7 @@ fn libraries_of_another_word_size() {
         .file("/etc/ld.so.conf.d/i386.conf", format!("{folder}\n")));
 }
 
-/// NVML and CUDA work, so it does not matter what lies about.
+/// NVML and CUDA work, so unused libraries do not matter.
 #[test]
 fn a_stale_library_of_the_driver() {
     let report = Machine::healthy()
@@ -227,7 +227,7 @@ fn nouveau_on_another_gpu() {
 }
 
 #[test]
-fn cuda_knows_better_what_its_variable_leaves() {
+fn cuda_s_own_list_outweighs_its_variable() {
     for value in ["none", "0,0", "GPU-ffff"] {
         let machine = Machine::healthy().variable("CUDA_VISIBLE_DEVICES", value);
         let report = machine.check();

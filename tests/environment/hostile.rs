@@ -1,4 +1,4 @@
-//! Files that are cut off, no text, huge, or links in a circle: a report comes all the same.
+//! Truncated, binary and huge files, and circular links: the check still returns a report.
 
 use std::fs;
 
@@ -48,7 +48,7 @@ fn text() -> impl Strategy<Value = Vec<u8>> {
         "580.95.05",
         "535.",
         "\u{1b}[2J",
-        "«»",
+        "`",
         "\n",
         ":",
         "0x10de",
@@ -189,8 +189,8 @@ fn huge_files_are_read_in_part() {
 fn an_empty_root_and_none_at_all() {
     for report in [
         Machine::empty().check(),
-        Environment::new()
-            .root("/nowhere/at/all")
+        // SAFETY: there is no library.
+        unsafe { Environment::new().root("/nowhere/at/all") }
             .variables([("A", "b")])
             .check(),
     ] {

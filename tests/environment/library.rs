@@ -1,4 +1,4 @@
-//! NVML and libcuda that fail, lack functions, or never return.
+//! NVML and libcuda that fail, lack functions, or never return. See hanging.rs for libraries that hang while they are loaded.
 
 use std::time::{Duration, Instant};
 
@@ -44,8 +44,8 @@ const FUNCTIONS: [&str; 34] = [
     "nvmlDeviceGetComputeMode",
 ];
 
-/// What a failing function may leave unsaid: it has another one to fall back on, or nothing depends on it.
-const WITHOUT_A_WORD: [&str; 6] = [
+/// Functions whose failure need not be reported: there is another one to fall back on, or nothing depends on it.
+const UNREPORTED: [&str; 6] = [
     "nvmlShutdown",
     "nvmlSystemGetDriverVersion",
     "nvmlSystemGetCudaDriverVersion_v2",
@@ -55,7 +55,7 @@ const WITHOUT_A_WORD: [&str; 6] = [
 ];
 
 #[test]
-fn every_error_from_every_function_is_told_or_survived() {
+fn every_error_from_every_function_is_reported_or_survived() {
     let known = (1..=30).chain([999, 4242]);
     let healthy = codes(&Machine::healthy().check());
     let machine = Machine::healthy();
@@ -64,21 +64,21 @@ fn every_error_from_every_function_is_told_or_survived() {
             let machine = machine_with(&machine, &format!("status.{function}={code}"));
             let report = machine.check();
             machine_with(machine, &format!("status.{function}=0"));
-            let is_told = codes(&report) != healthy;
-            // A list that does not fit is how its length is asked for, and an older call stands in for one that is missing.
+            let is_reported = codes(&report) != healthy;
+            // A list that does not fit is requested again with more room, and an older call replaces a missing one.
             let goes_on = match function {
                 "nvmlDeviceGetComputeRunningProcesses_v3"
                 | "nvmlDeviceGetGraphicsRunningProcesses_v3" => matches!(code, 7 | 13),
-                // What a GPU repairs its memory by is told by the other of the two.
+                // A GPU repairs its memory in one of two ways.
                 "nvmlDeviceGetRetiredPages"
                 | "nvmlDeviceGetRetiredPagesPendingStatus"
                 | "nvmlDeviceGetRemappedRows" => [3, 4, 6, 7, 13, 21, 25, 26, 29].contains(&code),
-                _ => WITHOUT_A_WORD.contains(&function),
+                _ => UNREPORTED.contains(&function),
             };
-            assert!(is_told || goes_on, "{function} {code}\n{report}");
-            // The number itself is in the report, also one that nobody knows, unless a finding of its own says what it means.
+            assert!(is_reported || goes_on, "{function} {code}\n{report}");
+            // The number is in the report, unless a finding of its own explains it.
             let has_own = matches!((function, code), ("nvmlInit_v2", 9 | 18));
-            if is_told && !has_own {
+            if is_reported && !has_own {
                 assert!(
                     report.to_string().contains(&code.to_string()),
                     "{function} {code}\n{report}"
@@ -206,7 +206,7 @@ fn a_library_that_hangs_is_left_behind() {
         assert!(started.elapsed() < Duration::from_secs(5), "{function}");
         assert!(codes(&report).contains(&"HR-001"), "{function}\n{report}");
         assert!(report.worst() >= Severity::Warning);
-        // What other probes saw is told all the same.
+        // The results of other probes are reported.
         assert!(codes(&report).contains(&"HR-700"), "{report}");
         if function == "cuInit" {
             assert!(

@@ -32,12 +32,7 @@ fn workshop() -> &'static Workshop {
             let part = folder.join(format!("{name}-{}.so", std::process::id()));
             let source =
                 Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/environment/stand_in.rs");
-            // The compiler that builds this test, where cargo says which; cargo passes itself on to what it runs.
-            let cargo = std::env::var_os("CARGO").map(PathBuf::from);
-            let beside = cargo
-                .map(|cargo| cargo.with_file_name("rustc"))
-                .filter(|path| path.exists());
-            let mut rustc = Command::new(beside.unwrap_or_else(|| "rustc".into()));
+            let mut rustc = rustc();
             rustc.args([
                 "--edition=2024",
                 "--crate-type=cdylib",
@@ -51,6 +46,15 @@ fn workshop() -> &'static Workshop {
         });
         Workshop { folder, libraries }
     })
+}
+
+/// The compiler that builds this test, where cargo says which; cargo passes itself on to what it runs.
+pub fn rustc() -> Command {
+    let cargo = std::env::var_os("CARGO").map(PathBuf::from);
+    let beside = cargo
+        .map(|cargo| cargo.with_file_name("rustc"))
+        .filter(|path| path.exists());
+    Command::new(beside.unwrap_or_else(|| "rustc".into()))
 }
 
 /// A machine of its own, which goes away with the value.
@@ -269,8 +273,8 @@ impl Machine {
     }
 
     pub fn environment(&self) -> Environment {
-        let environment = Environment::new()
-            .root(&self.root)
+        // SAFETY: the libraries below the root are the stand-ins, and files that are no libraries.
+        let environment = unsafe { Environment::new().root(&self.root) }
             .variables(self.variables.clone())
             .time_limit(Duration::from_secs(60));
         let kernels = self.kernels.iter();

@@ -28,7 +28,7 @@ fn number(gpu: usize, name: &str, otherwise: i64) -> i64 {
     value(gpu, name, "").parse().unwrap_or(otherwise)
 }
 
-/// What a function answers, after what it does.
+/// Runs a function's body and returns its status.
 fn answer(gpu: usize, function: &str, body: impl FnOnce()) -> c_uint {
     if number(gpu, &format!("hang.{function}"), 0) != 0 {
         loop {
@@ -203,7 +203,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(handle: usize, to: *mut u64)
     answer(gpu, "nvmlDeviceGetMemoryInfo_v2", || unsafe { write_memory(gpu, to, [1, 3, 4]) })
 }
 
-/// `processes`, or `graphics`, is a list of `pid:bytes`, the bytes empty where they are not told; `words` is the size of an element.
+/// `processes`, or `graphics`, is a list of `pid:bytes`, the bytes empty if they are unknown; `words` is the size of an element.
 unsafe fn write_processes(handle: usize, name: &str, count: *mut c_uint, to: *mut u64, words: usize) -> c_uint {
     let gpu = gpu(handle);
     let list = if name.contains("Graphics") { "graphics" } else { "processes" };

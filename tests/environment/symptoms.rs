@@ -1,4 +1,4 @@
-//! Everything that the checker is to recognise: how a machine comes to show it, and the code that it leads to.
+//! All symptoms that the checker recognizes: a machine that shows it, and the code of the finding.
 
 use crate::machine::{DRIVER, LIBRARIES, Machine};
 

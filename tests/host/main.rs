@@ -12,6 +12,7 @@ mod no_ratchet;
 mod report;
 #[path = "../support/mod.rs"]
 mod support;
+mod two_trainers;
 
 use candle_headroom::TrackingAllocator;
 

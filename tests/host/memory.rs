@@ -12,7 +12,7 @@ use candle_headroom::{ByteSize, DeviceMemory, Error, TrackingAllocator};
 use crate::ALLOCATOR;
 use crate::support::alone;
 
-/// What the test harness itself may allocate meanwhile.
+/// Upper bound of what the test harness itself allocates meanwhile.
 const NOISE: u64 = 64 * 1024;
 
 fn in_use() -> u64 {
@@ -35,7 +35,7 @@ fn small_and_large_requests_are_counted_to_the_byte() {
         16 * 1024 + 1,
         1 << 20,
     ] {
-        // Enough of them that the noise is no part of it.
+        // So many that the noise does not matter.
         let count = (64 * NOISE as usize / size).max(100);
         let before = in_use();
         let blocks: Vec<Vec<u8>> = (0..count).map(|_| Vec::with_capacity(size)).collect();
@@ -71,12 +71,12 @@ fn realloc_zeroed_and_aligned_requests_are_counted() {
     assert_near(in_use(), before, NOISE);
 }
 
-/// An allocator that refuses all, or answers to all without memory behind it.
+/// An allocator that refuses every request, or grants every request without memory behind it.
 struct Fake {
     refuses: AtomicBool,
 }
 
-// SAFETY: the addresses it answers with are never read or written by the test below, and nothing is freed.
+// SAFETY: the test below never reads or writes the returned addresses, and nothing is freed.
 unsafe impl GlobalAlloc for Fake {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match self.refuses.load(Ordering::Relaxed) {
@@ -107,7 +107,7 @@ fn sizes_near_the_largest_neither_wrap_nor_stay_counted() {
         assert_eq!(over.requested, isize::MAX as u64);
         assert_eq!(memory.would_fit(u64::MAX), Some(false));
 
-        // Granted, as no real machine would, and given back: up and down by the same.
+        // Granted and freed: the count rises and falls by the same amount.
         fake.get_ref().refuses.store(false, Ordering::Relaxed);
         let large = Layout::from_size_align(isize::MAX as usize / 4, 1).unwrap();
         let blocks = [fake.alloc(large), fake.alloc(large)];
@@ -121,7 +121,7 @@ fn sizes_near_the_largest_neither_wrap_nor_stay_counted() {
     memory.reset_peak();
 }
 
-/// 8 threads allocate and free at random, and end while blocks they made live on.
+/// 8 threads allocate and free at random, and end while some of their blocks live on.
 #[test]
 fn eight_threads_count_right() {
     let _alone = alone();
@@ -165,7 +165,7 @@ fn eight_threads_count_right() {
         .sum::<usize>();
     let expected = (blocks + lists) as u64;
     assert_near(in_use() - before, expected, NOISE);
-    // Each thread held at most one block more than it kept: 8 times 100,100 bytes.
+    // Each thread held at most one block besides those it kept: 8 times 100,100 bytes.
     let peak = scope.peak().unwrap() - scope.start().unwrap();
     assert!(peak + PEAK_ERROR >= expected, "{peak} {expected}");
     assert!(
@@ -176,7 +176,7 @@ fn eight_threads_count_right() {
     assert_near(in_use(), before, NOISE);
 }
 
-/// What threads leave behind when they end is not lost: thousands of short ones do not move the count.
+/// The counts of ended threads are not lost: thousands of short ones do not move the total.
 #[test]
 fn many_short_threads_leave_no_drift() {
     let _alone = alone();
@@ -259,7 +259,7 @@ fn limits_are_shared_changed_and_given_up() {
     assert_eq!(memory.would_fit(100 << 20), Some(true));
     assert_eq!(memory.would_fit(512 << 20), Some(false));
 
-    // Below what is in use: refused, and unchanged.
+    // Below the present use: refused, and unchanged.
     let held = vec![1u8; 64 << 20];
     let error = memory.set_limit(ByteSize::mib(32)).unwrap_err();
     assert!(
@@ -269,7 +269,7 @@ fn limits_are_shared_changed_and_given_up() {
     assert_eq!(memory.limit(), Some(512 << 20));
     drop(held);
 
-    // The first request over the limit is noted, and no other.
+    // Only the first request over the limit is noted.
     assert_eq!(memory.stats().first_over_limit, None);
     drop((vec![1u8; 600 << 20], vec![1u8; 700 << 20]));
     let over = memory.stats().first_over_limit.unwrap();

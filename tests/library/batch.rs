@@ -88,7 +88,8 @@ fn parts_must_agree() {
         BatchError::Lengths {
             part: 2,
             expected: 4,
-            found: 3
+            found: 3,
+            ..
         }
     ));
     assert_eq!(

@@ -1,12 +1,15 @@
 //! Classification of every candle error, and the ways into and out of it.
 
+use std::backtrace::Backtrace;
+use std::error::Error as StdError;
 use std::io;
 use std::process::Command;
+use std::sync::Arc;
 
-use candle_core::{Context, Device, Error as CandleError, Var};
-use candle_headroom::error::{Phase, Resource};
+use candle_core::{Context, DType, Device, Error as CandleError, Tensor, Var};
+use candle_headroom::error::{Cause, Phase, Resource, UpdateInterrupted, WindowLost};
 use candle_headroom::{
-    DeviceFault, Error, ErrorExt, Foreign, GradientAccumulator, ResourceExhausted,
+    DeviceFault, Error, ErrorExt, Foreign, GradientAccumulator, ResourceExhausted, process_batches,
 };
 use candle_nn::Optimizer;
 
@@ -114,6 +117,7 @@ fn table() -> Vec<(&'static str, CandleError, Expected)> {
         ("ecc", cuda("DriverError(CUDA_ERROR_ECC_UNCORRECTABLE, \"…\")"), Fault(214)),
         ("launch resources", cuda("DriverError(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, \"too many resources requested\")"), Other),
         ("ptx", cuda("DriverError(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, \"…\")"), Other),
+        ("busy", cuda("DriverError(CUDA_ERROR_DEVICE_UNAVAILABLE, \"…\")"), Other),
         ("missing kernel", cuda("missing kernel 'out of memory'"), Other),
         // Through every wrapper.
         ("backtrace", CandleError::WithBacktrace { inner: Box::new(oom()), backtrace: Box::new(std::backtrace::Backtrace::force_capture()) }, DEVICE),
@@ -289,17 +293,10 @@ fn round_trips() {
 
     // A user's own error goes through ours and candle's with its type.
     let error = Error::from(wrapped_context(UserError::Unrelated));
-    let Error::Candle(candle) = error else {
-        panic!("not ours to change")
-    };
-    let mut candle = *candle;
-    while let CandleError::WithBacktrace { inner, .. } = candle {
-        candle = *inner;
-    }
-    let CandleError::WrappedContext { wrapped, .. } = candle else {
-        panic!("{candle}")
-    };
-    assert!(matches!(wrapped.downcast_ref(), Some(UserError::Unrelated)));
+    assert!(matches!(
+        error.downcast::<UserError>(),
+        Ok(UserError::Unrelated)
+    ));
 
     // ResourceExhausted and DeviceFault on their own.
     let lone: ResourceExhausted = oom().resource_exhausted().unwrap();
@@ -308,6 +305,9 @@ fn round_trips() {
         .device_fault()
         .unwrap();
     assert!(CandleError::from(lone).device_fault().is_some());
+
+    look_through_every_wrapper();
+    find_the_caller_s_type();
 }
 
 /// Whether errors carry backtraces is fixed when the first one is captured, so each setting has a process of its own.
@@ -338,6 +338,250 @@ fn round_trips_with_and_without_backtraces() {
     }
 }
 
+/// An enum as users write them, which passes other errors through.
+#[derive(Debug, thiserror::Error)]
+enum Passing {
+    #[error(transparent)]
+    Headroom(#[from] Error),
+    #[error(transparent)]
+    Boxed(#[from] Box<Error>),
+    #[error(transparent)]
+    Shared(#[from] Arc<Error>),
+    #[error(transparent)]
+    Candle(#[from] CandleError),
+    #[error(transparent)]
+    BoxedCandle(#[from] Box<CandleError>),
+    #[error(transparent)]
+    SharedCandle(#[from] Arc<CandleError>),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Anyhow(#[from] anyhow::Error),
+    #[error("a source")]
+    Source(#[source] Box<CandleError>),
+    #[error("nested")]
+    Nested(#[source] Box<Passing>),
+    #[error("only displayed: {0}")]
+    Displayed(Error),
+}
+
+/// An exhaustion with details that no text has.
+fn detailed() -> Error {
+    let mut exhausted = ResourceExhausted::new(Resource::PinnedMemory, Cause::Fragmented);
+    exhausted.phase = Some(Phase::Load);
+    exhausted.bytes.free = Some(12345);
+    exhausted.into()
+}
+
+fn candle() -> CandleError {
+    detailed().into()
+}
+
+fn with_backtrace(inner: CandleError) -> CandleError {
+    CandleError::WithBacktrace {
+        inner: Box::new(inner),
+        backtrace: Box::new(Backtrace::force_capture()),
+    }
+}
+
+/// Every way in which a user's enum can hide an exhaustion.
+#[rustfmt::skip] // a row a line
+const PASSING: &[(&str, fn() -> Passing)] = &[
+    ("ours", || detailed().into()),
+    ("boxed", || Box::new(detailed()).into()),
+    ("shared", || Arc::new(detailed()).into()),
+    ("candle", || candle().into()),
+    ("boxed candle", || Box::new(candle()).into()),
+    ("shared candle", || Arc::new(candle()).into()),
+    ("backtrace", || with_backtrace(candle()).into()),
+    ("boxed backtrace", || Box::new(with_backtrace(candle())).into()),
+    ("context", || candle().context("in layer 3").into()),
+    ("path", || candle().with_path("weights").bt().into()),
+    ("wrapped context", || wrapped_context(detailed()).into()),
+    ("wrapped candle", || wrapped_context(candle()).into()),
+    ("wrapped enum", || wrapped_context(Passing::from(Box::new(detailed()))).into()),
+    ("candle's wrap", || CandleError::wrap(detailed()).into()),
+    ("wrapped twice", || CandleError::wrap(with_backtrace(wrapped_context(candle()))).into()),
+    ("io", || io::Error::other(detailed()).into()),
+    ("io around an enum", || io::Error::other(Passing::from(detailed())).into()),
+    ("io in candle", || CandleError::Io(io::Error::other(Passing::from(Arc::new(detailed())))).into()),
+    ("anyhow", || anyhow::Error::from(detailed()).into()),
+    ("anyhow with context", || anyhow::Error::from(candle()).context("outer").into()),
+    ("source", || Passing::Source(Box::new(with_backtrace(candle())))),
+    ("nested", || Passing::Nested(Box::new(with_backtrace(candle().context("inner")).into()))),
+    ("displayed", || Passing::Displayed(detailed())),
+];
+
+fn look_through_every_wrapper() {
+    for (name, make) in PASSING {
+        let check = |way: &str, found: Option<&ResourceExhausted>| {
+            let found = found.unwrap_or_else(|| panic!("{name} {way}"));
+            let details = (found.resource, found.cause, found.phase, found.bytes.free);
+            let expected = (
+                Resource::PinnedMemory,
+                Cause::Fragmented,
+                Some(Phase::Load),
+                Some(12345),
+            );
+            assert_eq!(details, expected, "{name} {way}");
+        };
+        let error: Box<dyn StdError + Send + Sync> = Box::new(make());
+        check("as it is", error.resource_exhausted().as_ref());
+        let any = anyhow::Error::from(make());
+        let any: &(dyn StdError + Send + Sync) = any.as_ref();
+        check("in anyhow", any.resource_exhausted().as_ref());
+        check(
+            "in context",
+            wrapped_context(make()).resource_exhausted().as_ref(),
+        );
+        // Candle keeps what the error displays, and nothing else.
+        if make().to_string().contains("out of pinned host memory") {
+            let wrapped = CandleError::wrap(make());
+            check("in candle's wrap", wrapped.resource_exhausted().as_ref());
+        }
+        let external = Error::external(make());
+        check("as an external error", external.resource_exhausted());
+        let carried = Error::from(with_backtrace(external.into()));
+        check("through candle", carried.resource_exhausted());
+        assert!(carried.downcast_ref::<Passing>().is_some(), "{name}");
+        assert!(carried.downcast::<Passing>().is_ok(), "{name}");
+
+        // In a closure it is retried.
+        let x = Tensor::arange(0f32, 8., &Device::Cpu).unwrap();
+        let ways: [fn(Passing) -> Error; 2] = [
+            |error| Error::external(error),
+            |error| Error::from(wrapped_context(error)),
+        ];
+        for carry in ways {
+            let mut is_first = true;
+            let sums = process_batches(&x, 8, |chunk| match std::mem::take(&mut is_first) {
+                true => Err(carry(make()))?,
+                false => chunk.sum_all()?.to_scalar::<f32>(),
+            });
+            assert_eq!(sums.unwrap().iter().sum::<f32>(), 28., "{name}");
+        }
+    }
+    // A driver's error that candle has turned into text.
+    let text = "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")";
+    for message in [
+        CandleError::msg(text),
+        CandleError::msg(text).context("in layer 3"),
+        CandleError::wrap(text),
+    ] {
+        let error: Box<dyn StdError + Send + Sync> = Box::new(Passing::from(message));
+        let exhausted = error.resource_exhausted().unwrap();
+        assert_eq!(exhausted.resource, Resource::DeviceMemory);
+    }
+    // What must not be retried.
+    let interrupted: [fn() -> Error; 2] = [
+        || UpdateInterrupted::new(detailed()).into(),
+        || WindowLost::new(3, detailed()).into(),
+    ];
+    for make in interrupted {
+        for error in [
+            Passing::from(make()),
+            Passing::from(Box::new(make())),
+            Passing::from(with_backtrace(make().into())),
+            Passing::from(CandleError::wrap(make())),
+            Passing::Displayed(make()),
+        ] {
+            let error: Box<dyn StdError + Send + Sync> = Box::new(error);
+            assert!(error.resource_exhausted().is_none(), "{error}");
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, thiserror::Error)]
+#[error("sample {0} is corrupt")]
+struct Corrupt(u32);
+
+fn find_the_caller_s_type() {
+    let carried = || CandleError::from(Error::external(Corrupt(7)));
+    let errors: Vec<(&str, CandleError)> = vec![
+        ("external", carried()),
+        ("boxed", Error::external(Box::new(Corrupt(7))).into()),
+        ("shared", Error::external(Arc::new(Corrupt(7))).into()),
+        ("backtrace", with_backtrace(carried())),
+        ("context", carried().context("in batch 17")),
+        ("path", with_backtrace(carried().with_path("data"))),
+        ("wrapped context", wrapped_context(Corrupt(7))),
+        (
+            "wrapped candle",
+            wrapped_context(wrapped_context(carried())),
+        ),
+        ("io", CandleError::Io(io::Error::other(Corrupt(7)))),
+        ("nested io", wrapped_context(io::Error::other(carried()))),
+        (
+            "backend",
+            CandleError::Cuda(Box::new(Corrupt(7))).context("in layer 3"),
+        ),
+    ];
+    for (name, error) in errors {
+        let error = Error::from(error);
+        let text = error.to_string();
+        assert!(error.resource_exhausted().is_none(), "{name}");
+        assert_eq!(error.downcast_ref(), Some(&Corrupt(7)), "{name}");
+        let error = error.downcast::<UserError>().unwrap_err();
+        assert_eq!(error.to_string(), text, "{name}: unchanged");
+        assert_eq!(error.downcast::<Corrupt>().unwrap(), Corrupt(7), "{name}");
+    }
+    // Through a closure, and an error of another kind around it.
+    let x = Tensor::zeros((8, 2), DType::F32, &Device::Cpu).unwrap();
+    let mut calls = 0;
+    let result = process_batches(&x, 4, |_| {
+        calls += 1;
+        Err::<(), _>(Corrupt(7)).map_err(Error::external)?;
+        Ok(())
+    });
+    assert_eq!(calls, 1, "not retried");
+    assert_eq!(
+        result.unwrap_err().downcast::<Corrupt>().unwrap(),
+        Corrupt(7)
+    );
+    let inside = Error::from(UpdateInterrupted::new(Error::external(Corrupt(7))));
+    assert_eq!(inside.downcast_ref(), Some(&Corrupt(7)));
+    let inside = inside.downcast::<Corrupt>().unwrap_err();
+    assert!(matches!(inside, Error::UpdateInterrupted(_)));
+    assert_eq!(
+        Error::external(Corrupt(7)).to_string(),
+        "sample 7 is corrupt"
+    );
+}
+
+#[test]
+fn the_source_is_the_content() {
+    let error = detailed();
+    let source = error.source().unwrap();
+    assert!(source.is::<ResourceExhausted>());
+    let error = Error::from(CandleError::UnwrapNone);
+    assert!(error.source().unwrap().is::<CandleError>());
+    let error = Error::external(Corrupt(7));
+    assert!(error.source().unwrap().is::<Corrupt>());
+    let error = Error::from(WindowLost::new(1, detailed()));
+    let lost = error.source().unwrap();
+    assert!(lost.is::<WindowLost>() && lost.source().unwrap().is::<Error>());
+}
+
+/// A `source()` that leads back to its own error does not hang the search.
+#[test]
+fn an_endless_chain_ends() {
+    #[derive(Debug)]
+    struct Endless;
+    impl std::fmt::Display for Endless {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("endless")
+        }
+    }
+    impl StdError for Endless {
+        fn source(&self) -> Option<&(dyn StdError + 'static)> {
+            Some(self)
+        }
+    }
+    let error = Error::external(Endless);
+    assert!(error.resource_exhausted().is_none());
+    assert!(error.downcast_ref::<Corrupt>().is_none());
+}
+
 #[test]
 fn context_that_somebody_added_is_kept() {
     let error = CandleError::from(Error::from(oom())).context("in batch 17");
@@ -366,7 +610,7 @@ fn texts_say_what_is_known_and_nothing_else() {
     exhausted.samples = Some(16..24);
     exhausted.bytes.peak = Some(300 << 20);
     exhausted.bytes.limit = Some(256 << 20);
-    exhausted.cause = candle_headroom::error::Cause::Limit;
+    exhausted.cause = Cause::Limit;
     assert_eq!(
         exhausted.to_string(),
         "out of device memory in backward of a micro-batch of 8 (samples 16..24): the limit is reached (300.0 MiB of 256.0 MiB used)"
@@ -383,14 +627,14 @@ fn texts_say_what_is_known_and_nothing_else() {
 #[test]
 fn a_status_brings_its_remedy_through_every_wrapper() {
     let too_new = || cuda("DriverError(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, \"…\")");
-    let expected = "update the driver, or build with a toolkit no newer than it";
+    let expected = "update the driver, or build with a toolkit that is no newer";
     assert_eq!(too_new().remedy(), Some(expected));
     assert_eq!(too_new().context("a user's").remedy(), Some(expected));
     assert_eq!(Error::from(too_new()).remedy(), Some(expected));
     let any = anyhow::Error::from(too_new());
     let dynamic: &(dyn std::error::Error + Send + Sync + 'static) = any.as_ref();
     assert_eq!(dynamic.remedy(), Some(expected));
-    // It is none of the errors that a program can act on.
+    // A program cannot act on it.
     assert!(too_new().resource_exhausted().is_none() && too_new().device_fault().is_none());
     let fault = cuda("DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, \"…\")");
     assert_eq!(
@@ -403,4 +647,7 @@ fn a_status_brings_its_remedy_through_every_wrapper() {
         "an exhaustion has remedies of its own"
     );
     assert_eq!(CandleError::Msg("no code".to_owned()).remedy(), None);
+    let busy = cuda("DriverError(CUDA_ERROR_DEVICE_UNAVAILABLE, \"…\")");
+    let remedy = busy.remedy().unwrap();
+    assert!(remedy.contains("compute mode"), "{remedy}");
 }

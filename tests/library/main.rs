@@ -4,6 +4,7 @@ mod accumulator;
 mod batch;
 #[path = "../../benches/adaptation/curves.rs"]
 mod curves;
+mod engine;
 mod error;
 mod incidents;
 mod memory_model;
@@ -28,3 +29,4 @@ mod support;
 mod timeline;
 mod trainer;
 mod trainer_optimizers;
+mod windows;

@@ -58,9 +58,9 @@ fn kept() -> &'static Kept {
 #[test]
 fn known_numbers_are_gauges_and_unknown_ones_are_not() {
     let kept = kept();
-    let monitor = Monitor::builder()
+    // SAFETY: there is no such library.
+    let monitor = unsafe { Monitor::builder().library("/no/library") }
         .interval(Duration::from_millis(5))
-        .library("/no/library")
         .sink(MetricsSink::new());
     let monitor = monitor.start().unwrap();
     let host = monitor.latest()[0];
@@ -80,9 +80,9 @@ fn a_gpu_that_is_lost_is_down_and_shows_nothing_old() {
     const GPU: u32 = 6;
     let kept = kept();
     let simulator = nvml::Simulator::load();
-    let monitor = Monitor::builder()
+    // SAFETY: the simulated NVML is this project's own.
+    let monitor = unsafe { Monitor::builder().library(nvml::library()) }
         .interval(Duration::from_millis(5))
-        .library(nvml::library())
         .sink(MetricsSink::new())
         .start()
         .unwrap();

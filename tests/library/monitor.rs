@@ -16,7 +16,8 @@ use candle_headroom::{ByteSize, Error, Monitor};
 const GIB: u64 = 1 << 30;
 
 fn quick() -> MonitorBuilder {
-    let builder = Monitor::builder().library(nvml::library());
+    // SAFETY: the simulated NVML is this project's own.
+    let builder = unsafe { Monitor::builder().library(nvml::library()) };
     builder.interval(Duration::from_millis(5))
 }
 
@@ -178,7 +179,8 @@ fn a_gpu_whose_every_call_fails_is_lost_and_found_again() {
 #[test]
 fn what_keeps_the_samples_keeps_no_listener() {
     let path = std::env::temp_dir().join(format!("monitor-kept-{}.jsonl", std::process::id()));
-    let monitor = Monitor::builder().library("/no/such/library.so");
+    // SAFETY: there is no such library.
+    let monitor = unsafe { Monitor::builder().library("/no/such/library.so") };
     let monitor = monitor.start().unwrap();
     let log = IncidentLog::open(&path).unwrap().monitor(&monitor);
     let kept = Arc::new(());
@@ -298,10 +300,9 @@ fn history_is_a_ring_and_listeners_come_and_go() {
 
 #[test]
 fn without_nvml_the_host_is_watched_and_the_reason_is_told() {
-    let monitor = Monitor::builder()
-        .library("/no/such/library.so")
-        .start()
-        .unwrap();
+    // SAFETY: there is no such library.
+    let monitor = unsafe { Monitor::builder().library("/no/such/library.so") };
+    let monitor = monitor.start().unwrap();
     assert_eq!(monitor.sources().len(), 1);
     assert!(
         monitor

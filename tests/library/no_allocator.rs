@@ -1,6 +1,6 @@
-//! A program without the tracking allocator: nothing is counted, and nothing is claimed.
+//! A program without the tracking allocator: nothing is counted, and every count is `None`.
 
-use candle_headroom::error::MemoryError;
+use candle_headroom::error::{MemoryError, MemoryReading};
 use candle_headroom::memory::Limit;
 use candle_headroom::{ByteSize, DeviceMemory, Error};
 
@@ -28,6 +28,7 @@ fn what_is_not_counted_is_none() {
     assert_eq!((stats.in_use, stats.peak, stats.limit), (None, None, None));
     assert_eq!((stats.enforcement, stats.first_over_limit), (None, None));
     assert_eq!(memory.in_use(), None);
+    assert_eq!(memory.reading(), MemoryReading::default());
     let scope = memory.peak_scope();
     assert_eq!((scope.start(), scope.peak()), (None, None));
     assert!(memory.set_limit(ByteSize::gib(1)).is_err());

@@ -150,7 +150,7 @@ impl<'a> Case<'a> {
     }
 
     fn build<A: Algorithm>(&self, vars: &[Var], params: A) -> Fused<A> {
-        let mut builder = Fused::builder(params);
+        let mut builder = Fused::builder(Group::default()).params(params);
         let named = |i: usize| Group::from(vec![(i.to_string(), vars[i].clone())]);
         match (self.numbers("lrs"), self.numbers("weight_decays")) {
             (Some(lrs), Some(decays)) => {
@@ -163,7 +163,7 @@ impl<'a> Case<'a> {
             _ => {
                 let named = vars.iter().enumerate();
                 let named = named.map(|(i, var)| (i.to_string(), var.clone()));
-                builder = builder.group(named.collect::<Group>());
+                builder = builder.group(named.collect::<Vec<_>>());
             }
         }
         if let Some(norm) = self.maybe("clip_norm") {
@@ -173,12 +173,12 @@ impl<'a> Case<'a> {
             builder = builder.clip_value(value);
         }
         if self.words.contains_key("init_scale") {
-            builder = builder.loss_scale(LossScale {
-                initial: self.number("init_scale"),
-                growth: self.number("growth_factor"),
-                backoff: self.number("backoff_factor"),
-                interval: self.count("growth_interval") as u64,
-            });
+            builder = builder.loss_scale(
+                LossScale::fixed(self.number("init_scale"))
+                    .growth(self.number("growth_factor"))
+                    .backoff(self.number("backoff_factor"))
+                    .interval(self.count("growth_interval") as u64),
+            );
         }
         if self.name.contains(".master.") {
             builder = builder.master_weights();
@@ -193,6 +193,8 @@ impl<'a> Case<'a> {
         let mut worst = 0f64;
         for step in 1..=self.count("steps") {
             let before = optimizer.progress().unwrap();
+            let one = Tensor::ones((), DType::F32, &Device::Cpu).unwrap();
+            optimizer.scale_loss(&one).unwrap();
             optimizer.commit(&self.gradients(step, &vars)).unwrap();
             let progress = optimizer.progress().unwrap();
             for (i, var) in vars.iter().enumerate() {
@@ -219,7 +221,7 @@ impl<'a> Case<'a> {
                 .enumerate()
                 .filter(|_| self.name.contains(".master."))
             {
-                let masters = optimizer.state_dict().unwrap().tensors;
+                let masters = optimizer.state().unwrap().tensors;
                 let master = &masters[&format!("{i}.master")];
                 worst = worst.max(self.expect(&format!("master/{step}/{i}"), master));
             }
@@ -231,7 +233,7 @@ impl<'a> Case<'a> {
     fn compare_state<A: Algorithm>(&self, optimizer: &Fused<A>) -> f64 {
         let mut worst = 0f64;
         let mut compared = 0;
-        for (name, tensor) in optimizer.state_dict().unwrap().tensors {
+        for (name, tensor) in optimizer.state().unwrap().tensors {
             let (parameter, kept) = name.split_once('.').unwrap();
             let path = format!("state/{kept}/{parameter}");
             match self.maybe_tensor(&path) {

@@ -27,9 +27,8 @@ impl Drop for Folder {
 }
 
 fn watch_for(milliseconds: u64, builder: candle_headroom::monitor::MonitorBuilder) -> Monitor {
-    let builder = builder
-        .interval(Duration::from_millis(2))
-        .library("/no/library");
+    // SAFETY: there is no such library.
+    let builder = unsafe { builder.library("/no/library") }.interval(Duration::from_millis(2));
     let monitor = builder.start().unwrap();
     std::thread::sleep(Duration::from_millis(milliseconds));
     monitor

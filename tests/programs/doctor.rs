@@ -1,4 +1,4 @@
-//! The example `doctor` as a user runs it: what it prints, and the status with which it ends.
+//! The example `doctor`: its output and its exit status.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -42,12 +42,12 @@ fn any_machine_is_fit_for_the_cpu() {
     assert!(text.starts_with("candle-headroom 0.1.0: "), "{text}");
     assert!(!text.contains('\u{1b}'), "no colours where no terminal is");
     assert!(text.contains("HR-800"), "{text}");
-    let verdict = "\nfit for what is required: work on the CPU\n";
+    let verdict = "\nthe requirement is met: work on the CPU\n";
     assert!(text.ends_with(verdict), "{text}");
 }
 
 #[test]
-fn a_machine_without_a_gpu_is_told_so_at_once() {
+fn a_machine_without_a_gpu_is_reported_within_a_second() {
     let started = Instant::now();
     let report = json(&[]);
     let took = started.elapsed();
@@ -74,12 +74,12 @@ fn a_machine_without_a_gpu_is_told_so_at_once() {
 }
 
 #[test]
-fn a_requirement_that_nothing_meets_is_in_the_report() {
+fn an_unmet_requirement_is_in_the_report() {
     let arguments = ["--require", "cuda,mem=900TiB"];
     let output = doctor(&arguments);
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8_lossy(&output.stdout);
-    let verdict = "\nnot fit for what is required: work on a GPU that takes 900.0 TiB (HR-";
+    let verdict = "\nthe requirement is not met: work on a GPU with 900.0 TiB of free memory (HR-";
     assert!(text.contains(verdict), "{text}");
     let report = json(&arguments);
     assert!(
@@ -92,7 +92,7 @@ fn a_requirement_that_nothing_meets_is_in_the_report() {
 }
 
 #[test]
-fn a_requirement_that_is_none_is_refused() {
+fn an_unknown_requirement_is_rejected() {
     let output = doctor(&["--require", "gpu"]);
     assert_eq!(
         output.status.code(),
@@ -102,15 +102,15 @@ fn a_requirement_that_is_none_is_refused() {
     assert_eq!(doctor(&["--help"]).status.code(), Some(0));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(
-        text.contains("give `cpu`, `cuda`, or `cuda,mem=8GiB`"),
+        text.contains("use `cpu`, `cuda`, or `cuda,mem=8GiB`"),
         "{text}"
     );
 }
 
-/// The driver's libraries may have destructors that wait for a call which a probe had to leave behind.
+/// Destructors of the driver's libraries may wait for a call that a probe has left behind.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_library_that_hangs_at_the_end_does_not_hold_the_doctor() {
+fn a_library_that_hangs_at_exit_does_not_block_the_doctor() {
     const LIBRARY: &str = r#"
         #[unsafe(no_mangle)]
         pub extern "C" fn cuInit(_flags: u32) -> u32 { 999 }
@@ -148,7 +148,7 @@ fn a_library_that_hangs_at_the_end_does_not_hold_the_doctor() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn output_that_is_closed_or_full_is_no_crash() {
+fn closed_or_full_output_is_not_a_crash() {
     let full = std::fs::OpenOptions::new()
         .write(true)
         .open("/dev/full")
@@ -156,7 +156,7 @@ fn output_that_is_closed_or_full_is_no_crash() {
     let output = program().stdout(full).output().unwrap();
     assert_eq!(output.status.code(), Some(3));
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(text.starts_with("the report cannot be written"), "{text}");
+    assert!(text.starts_with("cannot write the report"), "{text}");
 
     let mut child = program()
         .args(["--require", "cpu"])

@@ -1,18 +1,16 @@
-//! What one more observation changes.
+use super::level::{LEVELS, Level};
+use super::memory_model::MemoryModel;
 
-use super::level::Level;
-use super::{LEVELS, MemoryModel};
-
-/// What a new observation weighs in the scatter.
+/// Weight of a new observation in the scatter.
 const SCATTER_WEIGHT: f64 = 1. / 32.;
-/// An observation so many times more or less than was predicted says that the curve is another one.
+/// An observation that differs from the prediction by this factor contradicts the curve.
 const CHANGED: f64 = 1.25;
-/// How many of them in a row have to say so: one alone may be a spike.
+/// Contradictions in a row that start a new curve: one alone may be a spike.
 const CHANGES: usize = 3;
 
 impl MemoryModel {
-    /// Whether an observation cannot lie on the curve as it was. More than the line between the two costs around it is too
-    /// much; less is too little only where a smaller cost took more, for a curve may have steps.
+    /// Whether an observation cannot lie on the curve. It is too high above the line between the two costs around it, but
+    /// too low only below what a smaller cost took, because a curve may have steps.
     pub(super) fn contradicts(&self, cost: usize, bytes: u64) -> bool {
         let mut known = self.levels.iter().rev();
         let lower = known.find(|level| level.cost <= cost || level.is_near(cost));
@@ -26,19 +24,19 @@ impl MemoryModel {
         is_less || is_more
     }
 
-    /// Takes an observation among the costs seen for scatter, unless it shows a step.
+    /// Adds an observation within the range of costs seen to the scatter, unless it shows a step.
     pub(super) fn note_scatter(&mut self, cost: usize, bytes: u64) {
         let range = self.levels.first().zip(self.levels.last());
         let is_within = range.is_some_and(|(low, high)| low.cost <= cost && cost <= high.cost);
         if let Some(expected) = self.expected(cost).filter(|_| is_within) {
             let off = (bytes.max(1) as f64 / expected.max(1.) - 1.).abs();
             if off <= CHANGED - 1. {
-                self.scatter += (off - self.scatter) * SCATTER_WEIGHT;
+                self.scatter += ((off - self.scatter()) * SCATTER_WEIGHT) as f32;
             }
         }
     }
 
-    /// Keeps an observation aside that contradicts the others; once there are enough of them, forgets the others.
+    /// Holds back an observation that contradicts the others; once there are enough of them, forgets the others.
     pub(super) fn hold(&mut self, cost: usize, bytes: u64) {
         self.held.push((cost, bytes));
         if self.held.len() < CHANGES {

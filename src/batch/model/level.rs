@@ -1,14 +1,21 @@
-/// What a new observation weighs in the mean.
+use serde::{Deserialize, Serialize};
+
+/// Number of costs that are remembered.
+pub(super) const LEVELS: usize = 16;
+/// Costs are clamped to this, so that sums of them do not overflow.
+pub(in crate::batch) const MOST_COST: usize = usize::MAX / 64;
+/// Weight of a new observation in the mean.
 const WEIGHT: f64 = 0.125;
-/// Costs that differ by no more than one part in so many are the same level.
+/// Costs that differ by no more than this fraction (1/64) share a level.
 const NEAR: usize = 64;
 
 /// What micro-batches of one cost took, in bytes above what was in use before them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Level {
     pub(super) cost: usize,
     pub(super) mean: u64,
-    /// When it was last seen, in observations of the model.
+    /// When it was last seen, counted in observations of the model.
     pub(super) seen: u64,
 }
 
@@ -17,7 +24,7 @@ impl Level {
         self.cost.abs_diff(cost) <= self.cost / NEAR
     }
 
-    /// Learns what a cost near this one took, where each unit takes `slope`.
+    /// Adds an observation at a cost near this one, where each unit of cost takes `slope` bytes.
     pub(super) fn observe(&mut self, cost: usize, bytes: u64, slope: f64, now: u64) {
         let here = bytes as f64 + slope * (self.cost as f64 - cost as f64);
         let mean = self.mean as f64;
@@ -25,7 +32,7 @@ impl Level {
         self.seen = now;
     }
 
-    /// Bytes for each unit of cost from `low` to this one.
+    /// Bytes for each unit of cost from `low` to this level.
     pub(super) fn slope_from(&self, low: &Self) -> f64 {
         (self.mean as f64 - low.mean as f64) / (self.cost as f64 - low.cost as f64)
     }

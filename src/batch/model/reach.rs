@@ -1,34 +1,34 @@
-//! The curve itself, and what lies beyond the costs that were seen.
-
 use super::level::Level;
-use super::{DEVIATIONS, MemoryModel};
+use super::memory_model::MemoryModel;
 
-/// How far beyond the largest cost that was seen anything is said to fit, and how far where it is the only one: in
-/// proportion to one, which is then expected, errs on the safe side.
+/// Mean deviations that an observation may lie above the prediction: about 2.4 standard deviations of a normal distribution.
+const DEVIATIONS: f64 = 3.;
+/// How many times the largest cost seen may be said to fit; more if only one was seen, because then proportional growth is
+/// assumed, which errs on the safe side.
 const REACH: usize = 8;
 const FIRST_REACH: usize = 16;
-/// What is added to a slope for a cost twice the largest seen, and beyond; less for one that is nearer.
+/// Fraction that is added to the slope for a cost of twice the largest seen, or more; less for one that is nearer.
 const CAUTION: f64 = 0.25;
-/// As long as it is not known whether the slope holds, so much farther than the largest cost nothing but proportion counts;
-/// nearer, as much less as it is nearer.
+/// Until the slope has been verified, costs beyond the largest by this fraction are expected in proportion, nearer ones in
+/// between.
 const NEAR: f64 = 0.125;
-/// A cost so many times the largest seen shows whether the slope holds, and within which part of what was expected it does.
+/// A cost of this many times the largest seen verifies the slope if the growth is off by at most this fraction.
 const FARTHER: f64 = 1.25;
 const HOLDS: f64 = 0.1;
-/// Growth by no more than this part of the whole is none.
+/// Growth by no more than this fraction of the whole counts as flat.
 const FLAT: f64 = 0.02;
-/// Slopes are taken between costs that differ by at least this part of the larger one, and by so many times the scatter, up
-/// to a fifth.
+/// Slopes are taken between costs that differ by at least this fraction of the larger one and by this many times the
+/// scatter, up to a fifth.
 const APART: f64 = 0.02;
 const APART_IN_SCATTER: f64 = 10.;
 const MOST_APART: f64 = 0.2;
-/// This part of the room has to be left before more is tried on no other ground.
+/// The fraction of the room (1/16) that has to be left before more than one sample is tried without evidence.
 const LEFT: f64 = 16.;
-/// With less, so many observations.
+/// Observations before it is tried with less.
 const MANY: u64 = 128;
 
 impl MemoryModel {
-    /// The largest cost of which anything is said.
+    /// The largest cost that may be said to fit.
     pub(super) fn farthest(&self) -> Option<usize> {
         let reach = match self.levels.len() {
             1 => FIRST_REACH,
@@ -37,7 +37,7 @@ impl MemoryModel {
         Some(self.largest_seen()?.saturating_mul(reach))
     }
 
-    /// What is most likely, in bytes.
+    /// The most likely value, in bytes.
     pub(super) fn expected(&self, cost: usize) -> Option<f64> {
         self.curve(
             cost,
@@ -46,7 +46,7 @@ impl MemoryModel {
         )
     }
 
-    /// The most that is to be expected, in bytes; it does not fall as the cost rises.
+    /// The upper bound, in bytes; it does not fall as the cost rises.
     pub(super) fn most(&self, cost: usize) -> Option<f64> {
         let lower = self.levels.iter().take_while(|level| level.cost <= cost);
         let highest = lower.map(|level| level.mean).max().unwrap_or(0);
@@ -65,7 +65,7 @@ impl MemoryModel {
                 slope * beyond
             },
         )?;
-        Some(most * (1. + DEVIATIONS * self.scatter))
+        Some(most * (1. + DEVIATIONS * self.scatter()))
     }
 
     /// Linear between the levels; below them by [`slope_below`](Self::slope_below), above them by `beyond`.
@@ -85,7 +85,7 @@ impl MemoryModel {
             (Some(level), Some(_)) => Some(value(level)),
             (Some(top), None) => {
                 let more = (cost - top.cost) as f64;
-                // In proportion is the most: a steeper slope is that of a step between the costs it was taken from.
+                // Proportional growth is the maximum: a steeper slope comes from a step between the costs it was taken from.
                 Some(value(top) + beyond(top, more).min(value(top) * more / top.cost as f64))
             }
             (None, Some(low)) => {
@@ -95,9 +95,9 @@ impl MemoryModel {
         }
     }
 
-    /// A cost somewhat above the largest seen that likely fits, without certainty: up to twice as much, by the line through the
-    /// smaller ones. After one `unit` alone it is two, if a sixteenth of the room is left, or after many of them: what one took
-    /// may be nearly all base, and reckoning in proportion to that would never find room for more.
+    /// A cost above the largest seen, up to twice as much, that likely fits by the line through the smaller ones. After one
+    /// `unit` alone it is two, if a sixteenth of the room is left or after many observations: one unit may take nearly all
+    /// base, and proportional growth would never find room for more.
     pub(in crate::batch) fn next_to_try(&self, bytes: u64, unit: usize) -> Option<usize> {
         let top = self.levels.last()?;
         let left = bytes as f64 - self.most(top.cost)?;
@@ -123,8 +123,8 @@ impl MemoryModel {
         Some(self.steepest(self.levels.last()?))
     }
 
-    /// What each unit less than the lowest level saves: as if half of that were base, or what is known to be; less where the
-    /// costs above it tell so.
+    /// Bytes for each unit of cost below the lowest level, as if half of that level, or the assumed base, were base; less if
+    /// the costs above it show a smaller slope.
     fn slope_below(&self, low: &Level) -> f64 {
         let above = self.levels.get(1).into_iter().chain(self.levels.last());
         let above = above.filter(|level| level.cost > low.cost);
@@ -133,8 +133,8 @@ impl MemoryModel {
         slopes.fold(growing.min(low.proportion() / 2.), f64::min)
     }
 
-    /// Looks whether the slope so far told what a larger cost takes. Small micro-batches may peak elsewhere, or with what
-    /// is allocated once.
+    /// Checks whether the slope so far predicted a larger cost. Small micro-batches may peak elsewhere, or with what is
+    /// allocated once.
     pub(super) fn verify(&mut self, cost: usize, bytes: u64) {
         let Some(top) = self.levels.last().copied() else {
             return;
@@ -144,7 +144,7 @@ impl MemoryModel {
         };
         if cost as f64 >= top.cost as f64 * FARTHER {
             let more = bytes as f64 - top.mean as f64;
-            // A flat stretch tells nothing about what follows it.
+            // A flat stretch says nothing about what follows it.
             let is_flat = expected <= FLAT * top.mean as f64;
             self.slope_holds = !is_flat && (more - expected).abs() <= HOLDS * expected;
         }
@@ -156,16 +156,16 @@ impl MemoryModel {
         (self.levels.last()).is_some_and(|top| 2. * growing(top) < top.mean as f64)
     }
 
-    /// What each unit up to the largest level took, from the nearest one that lies well below it; in proportion where there
-    /// is none.
+    /// Bytes for each unit of cost below a level, from the nearest level that lies well below it; its proportion if there is
+    /// none.
     fn slope_to(&self, top: &Level) -> f64 {
-        let apart = (APART_IN_SCATTER * self.scatter).clamp(APART, MOST_APART);
+        let apart = (APART_IN_SCATTER * self.scatter()).clamp(APART, MOST_APART);
         let mut lower = self.levels.iter().rev();
         let low = lower.find(|low| low.cost as f64 <= (1. - apart) * top.cost as f64);
         low.map_or(top.proportion(), |low| top.slope_from(low).max(0.))
     }
 
-    /// What each unit near a level takes.
+    /// Bytes for each unit of cost around a level.
     pub(super) fn slope_about(&self, level: &Level) -> f64 {
         match self.levels.first() {
             Some(low) if low.cost < level.cost => self.slope_to(level),
@@ -173,7 +173,7 @@ impl MemoryModel {
         }
     }
 
-    /// The same as [`slope_to`](Self::slope_to) or, where that is more, over a longer way, on which single peaks that are off count for less.
+    /// [`slope_to`](Self::slope_to), or the slope over a longer distance if that is steeper: outliers count for less there.
     fn steepest(&self, top: &Level) -> f64 {
         let mut lower = self.levels.iter().rev();
         let far = lower.find(|low| low.cost <= top.cost / 2);

@@ -1,45 +1,44 @@
-//! A model as serde sees it, checked when it is read.
+use serde::Deserialize;
 
-use serde::{Deserialize, Serialize};
-
-use super::MemoryModel;
-use super::level::Level;
+use super::level::{LEVELS, Level, MOST_COST};
 use crate::error::PolicyError;
 
-#[derive(Serialize, Deserialize)]
-pub(super) struct State {
-    levels: Vec<Level>,
-    observed: u64,
-    scatter: f64,
-    slope_holds: bool,
+/// A model as it is read, before it is checked.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Unchecked {
+    pub(super) levels: Vec<Level>,
+    pub(super) observed: u64,
+    pub(super) scatter: f32,
+    pub(super) slope_holds: bool,
     #[serde(default)]
-    assumed_base: u64,
+    pub(super) assumed_base: u64,
 }
 
-impl From<MemoryModel> for State {
-    fn from(model: MemoryModel) -> Self {
-        Self {
-            levels: model.levels,
-            observed: model.observed,
-            scatter: model.scatter,
-            slope_holds: model.slope_holds,
-            assumed_base: model.assumed_base,
+impl Unchecked {
+    /// Sorts the levels, and returns what cannot be true of a model.
+    pub(super) fn check(&mut self) -> Result<(), PolicyError> {
+        self.levels.sort_by_key(|level| level.cost);
+        let Self {
+            levels,
+            observed,
+            scatter,
+            ..
+        } = self;
+        let is_cost = |level: &Level| (1..=MOST_COST).contains(&level.cost);
+        let is_seen = |level: &Level| level.seen <= *observed;
+        let saved = |what| Err(PolicyError::Saved { what });
+        match () {
+            () if levels.len() > LEVELS => saved("more than 16 costs"),
+            () if !levels.iter().all(is_cost) => saved("a cost of 0, or one that no batch has"),
+            () if !levels.iter().all(is_seen) || levels.len() as u64 > *observed => {
+                saved("fewer observations than costs")
+            }
+            () if !(0. ..=1.).contains(scatter) => saved("a scatter outside 0 to 1"),
+            () if levels.windows(2).any(|pair| pair[0].cost == pair[1].cost) => {
+                saved("the same cost twice")
+            }
+            () => Ok(()),
         }
-    }
-}
-
-impl TryFrom<State> for MemoryModel {
-    type Error = PolicyError;
-
-    fn try_from(state: State) -> Result<Self, PolicyError> {
-        let model = Self {
-            levels: state.levels,
-            observed: state.observed,
-            scatter: state.scatter,
-            slope_holds: state.slope_holds,
-            assumed_base: state.assumed_base,
-            held: Vec::new(),
-        };
-        model.checked()
     }
 }

@@ -1,55 +1,57 @@
-/// Micro-batches that go well before a cost that has failed is approached again: where the numbers said that it fits, where
-/// nobody counts, and where somebody else was the cause.
-const KNOWN: u32 = 128;
-const UNCOUNTED: u32 = 32;
+use serde::{Deserialize, Serialize};
+
+/// Micro-batches that have to go well before a cost that failed is tried again, and where other users of the memory were
+/// the cause.
+const PATIENCE: u32 = 128;
 const PASSING: u32 = 16;
 const MOST: u32 = 1 << 15;
-/// A failure that follows another is remembered so many times as long: what comes back again and again is met less and less.
+/// A failure that follows another is remembered this many times as long.
 const AGAIN: u32 = 4;
-/// Failures in a row up to this patience ask for more room each.
-const DOUBTFUL: u32 = 8 * KNOWN;
+/// Up to this patience, each failure in a row asks for more room before the next try.
+const DOUBTFUL: u32 = 8 * PATIENCE;
 
-/// A cost that did not fit, remembered until there is more room or until it may be worth another try.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A cost that did not fit although the model said that it would, avoided until there is more room or for a while: without
+/// it the model would lead to the same failure in each batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Ceiling {
     pub(super) cost: usize,
     /// The room when it failed, in bytes.
-    pub(super) room: Option<u64>,
-    /// Micro-batches that have gone well since; one more where it has been tried again.
+    room: Option<u64>,
+    /// Micro-batches that have gone well since the failure, plus one if the cost has been tried again.
     streak: u32,
     patience: u32,
 }
 
 impl Ceiling {
-    /// After a failure; one that follows another is remembered longer.
+    /// Creates the ceiling for a failure at `cost`; `before` is the one that it replaces.
     pub(super) fn new(
         cost: usize,
         room: Option<u64>,
         is_passing: bool,
         before: Option<Self>,
     ) -> Self {
-        let patience = match (is_passing, room) {
-            (true, _) => PASSING,
-            (false, Some(_)) => KNOWN,
-            (false, None) => UNCOUNTED,
-        };
-        // On the way down from one failure to what fits there are others, and they count as one.
+        // Failures on the way down to what fits count as one.
         let again = before.map_or(0, |before| match before.streak {
             0 => before.patience,
-            _ => before.patience.saturating_mul(AGAIN).min(MOST),
+            _ => before.patience.saturating_mul(AGAIN),
         });
+        let patience = match is_passing {
+            true => again.clamp(PASSING, PATIENCE),
+            false => again.clamp(PATIENCE, MOST),
+        };
         Self {
             cost,
             room,
             streak: 0,
-            patience: patience.max(again),
+            patience,
         }
     }
 
-    /// Whether more room has come than the failure met, by more than use sways: a sixteenth, and as many more as failures
-    /// have followed each other.
+    /// Returns whether there is more room than at the failure, by more than use varies: a sixteenth, and more after
+    /// several failures in a row.
     pub(super) fn is_raised(&self, room: Option<u64>) -> bool {
-        let parts = u64::from(16 * KNOWN / self.patience.clamp(KNOWN, DOUBTFUL));
+        let parts = u64::from(16 * PATIENCE / self.patience.clamp(PATIENCE, DOUBTFUL));
         match (self.room, room) {
             (Some(before), Some(now)) => now > before.saturating_add(before / parts),
             (Some(_), None) => true,
@@ -61,13 +63,13 @@ impl Ceiling {
         self.streak = self.streak.saturating_add(1);
     }
 
-    /// Whether as much has gone well as it takes.
+    /// Returns whether enough micro-batches have gone well.
     pub(super) fn is_over(&self) -> bool {
         self.streak >= self.patience
     }
 
-    /// What may be used where `cap` goes well: no more, or after a while half of the way up, at last the cost that failed.
-    /// One sample costs `each`.
+    /// The largest cost to use where `cap` goes well and one sample costs `each`: `cap` at first, later half of the way
+    /// up, at last the cost that failed.
     pub(super) fn allows(&self, cap: usize, each: usize) -> usize {
         let gap = self.cost.saturating_sub(cap);
         match self.is_over() {
@@ -77,7 +79,7 @@ impl Ceiling {
         }
     }
 
-    /// A try has begun: the next one waits as long again.
+    /// A new try has begun.
     pub(super) fn restart(&mut self) {
         self.streak = 1;
     }

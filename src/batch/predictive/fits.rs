@@ -1,13 +1,11 @@
-//! For what there is room.
-
 use super::regime::{Regime, Room};
 
-/// How many times what the forward pass took for a sample the whole may take for it: candle keeps all activations while it
-/// goes back, and makes some three tensors of each gradient. A single wide layer takes 3.7 times, deep models less.
+/// How many times what the forward pass took for a sample the whole micro-batch may take: candle keeps all activations during
+/// the backward pass and makes about three tensors for each gradient. A single wide layer takes 3.7 times, deep models less.
 const BACKWARD: f64 = 4.;
 
 impl Regime {
-    /// The largest cost for which there is room, at least one sample's; `None` where nothing was measured.
+    /// The largest cost for which there is room, at least one sample's; `None` if nothing was measured.
     pub(super) fn fits(&self, room: Room) -> Option<usize> {
         let seen = self.model.largest_seen()?;
         let certain = self
@@ -18,16 +16,16 @@ impl Regime {
             return Some(certain.max(self.each));
         }
         let careful = self.bounded_by_forward(certain, seen, room);
-        // Where certainty leads on, nothing else has to.
+        // What is certain is enough to go on.
         match careful >= seen.saturating_add((seen / 4).max(self.each)) {
             true => Some(careful),
             false => Some(careful.max(self.next_to_try(seen, room))),
         }
     }
 
-    /// What is certain by the line so far, as far as the forward pass confirms it. Small micro-batches peak where the
-    /// gradients of the parameters are most of it, large ones elsewhere: the line through the small ones may end, and then
-    /// only what lies near is told by it.
+    /// What is certain by the line so far, as far as the forward pass confirms it. Small micro-batches may peak where the
+    /// parameters' gradients dominate, larger ones elsewhere, so the line through the small ones may end; then it counts
+    /// only for costs nearby.
     fn bounded_by_forward(&self, certain: usize, seen: usize, room: Room) -> usize {
         match self.fits_by_forward(seen, room) {
             Some(by_forward) if self.model.is_mostly_base() => {
@@ -38,8 +36,8 @@ impl Regime {
         }
     }
 
-    /// A cost above the largest seen, at most twice as much, that likely fits: by what the forward pass took, or by the line
-    /// so far where nobody knows that.
+    /// A cost above the largest seen, at most twice as much, that likely fits: by the forward pass, or by the line so far if
+    /// that is not known.
     fn next_to_try(&self, seen: usize, room: Room) -> usize {
         let by_forward = self.fits_by_forward(seen, room).unwrap_or(0);
         let next = match self.forward.largest_seen().is_some() && !self.model.is_single() {
@@ -59,7 +57,7 @@ impl Regime {
         Some(seen.saturating_add(more))
     }
 
-    /// Whether `more` samples would likely fit, which is not certain because as many as `largest` were never seen.
+    /// Whether `more` samples would likely fit, which is not certain only because `largest` samples were never seen.
     pub(super) fn may_fit(&self, largest: usize, more: usize, room: Room) -> bool {
         let largest = largest.saturating_mul(self.each);
         let is_new = self.model.largest_seen().is_some_and(|seen| seen < largest);

@@ -1,12 +1,13 @@
+use serde::{Deserialize, Serialize};
+
 use super::ceiling::Ceiling;
 use super::pace::Pace;
 use crate::batch::{Completed, MOST_COST, MemoryModel};
 
-/// A larger size is used only where it is larger by more than one part in so many, and by more than twice the scatter: what
-/// use and peaks sway by is no reason.
+/// A larger size is used only if it is larger by more than this fraction (1/256) and by more than twice the scatter: use and
+/// peaks vary by as much.
 const WORTHWHILE: usize = 256;
-
-/// A first sample that takes so many times what an earlier run has learned is one of another model.
+/// A first micro-batch that takes this many times what an earlier run learned belongs to another model.
 const ANOTHER: f64 = 2.;
 
 /// What a micro-batch may take, in bytes above what is in use before it.
@@ -14,104 +15,104 @@ const ANOTHER: f64 = 2.;
 pub(super) struct Room {
     /// All that limit and device leave.
     pub(super) all: u64,
-    /// That less the margin.
+    /// `all` less the margin.
     pub(super) usable: u64,
 }
 
 /// How a micro-batch took more than there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Excess {
-    /// It went over a soft limit and was finished: what it took is known.
+    /// It went over a soft limit and finished.
     Soft,
     /// It failed.
     Hard,
-    /// It failed for a cause that goes by itself.
+    /// It failed for a cause that may go away by itself.
     Passing,
 }
 
-/// All that is known of samples of one shape. Sizes are costs: samples times [`each`](Self::each).
-#[derive(Debug, Clone, Default, PartialEq)]
+/// All that is known about samples of one shape. Sizes are costs: samples times `each`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Regime {
-    /// The cost of one sample, as it was last.
+    /// The cost of one sample in the last batch.
     pub(super) each: usize,
     /// The cost of the present batch.
+    #[serde(skip)]
     pub(super) batch: usize,
     pub(super) model: MemoryModel,
-    /// The same until the forward pass is over.
+    /// The same until the end of the forward pass.
     pub(super) forward: MemoryModel,
     /// The largest cost to use; `None` for the whole batch.
     pub(super) cap: Option<usize>,
-    /// The largest that has gone well, since the last failure below it.
+    /// The largest cost that has gone well since the last failure below it.
     pub(super) proven: usize,
     pub(super) ceiling: Option<Ceiling>,
-    /// The last ceiling, if more room has come since, or it has gone well now, until that has gone well for long: a failure
-    /// that follows is one more in a row.
+    /// A ceiling that was lifted because there is more room or because its cost went well, until that has gone well for
+    /// long: the next failure counts as one more in a row. Without it, room that varies costs a failure at each upswing.
+    #[serde(skip)]
     pub(super) lifted: Option<Ceiling>,
     pub(super) pace: Pace,
+    /// [`Probing::found`](super::probing::Probing::found) when it last failed or began.
+    #[serde(skip)]
+    pub(super) failed_at: u32,
 }
 
 impl Regime {
-    pub(super) fn new(each: usize) -> Self {
+    pub(super) fn new(each: usize, failed_at: u32) -> Self {
         Self {
             each,
+            failed_at,
             ..Self::default()
         }
     }
 
-    /// Whether nothing has happened to it yet.
-    pub(super) fn is_blank(&self) -> bool {
-        let blank = Self {
-            batch: self.batch,
-            ..Self::new(self.each)
-        };
-        *self == blank
-    }
-
-    /// Begins anew with samples of the same cost.
+    /// Forgets everything but the present batch.
     pub(super) fn forget(&mut self, samples: usize) {
-        *self = Self::new(self.each);
+        *self = Self::new(self.each, self.failed_at);
         self.begin(self.each, samples);
     }
 
-    /// A batch begins of so many samples, each of which costs so much.
+    /// A batch begins with `samples` samples that cost `each`.
     pub(super) fn begin(&mut self, each: usize, samples: usize) {
         self.each = each;
         self.batch = self.cost(samples);
         self.follow();
     }
 
-    /// Whether anything has gone well or failed, measured or not.
-    pub(super) fn has_run(&self) -> bool {
-        self.proven > 0 || self.ceiling.is_some()
+    /// Returns whether anything was measured, has gone well or failed.
+    pub(super) fn is_known(&self) -> bool {
+        self.model.largest_seen().is_some() || self.proven > 0 || self.ceiling.is_some()
+    }
+
+    /// Returns whether only trying shows what fits.
+    pub(super) fn is_blind(&self, room: Option<Room>) -> bool {
+        room.is_none() || self.model.largest_seen().is_none()
     }
 
     pub(super) fn cost(&self, samples: usize) -> usize {
         samples.max(1).saturating_mul(self.each).min(MOST_COST)
     }
 
-    /// The largest size in use, in samples.
+    /// The largest size in use, in samples; `None` for the whole batch.
     pub(super) fn samples(&self) -> Option<usize> {
         let cost = self.pace.limit(self.cap?);
         Some((cost / self.each).max(1))
     }
 
-    /// Learns what a micro-batch took.
+    /// Adds the measurements of a micro-batch to the models.
     pub(super) fn learn(&mut self, cost: usize, completed: &Completed) {
-        for (model, bytes) in [
-            (&mut self.model, own(completed.peak, completed.before)),
-            (
-                &mut self.forward,
-                own(completed.forward_peak, completed.before),
-            ),
+        for (model, peak) in [
+            (&mut self.model, completed.peak),
+            (&mut self.forward, completed.forward_peak),
         ] {
-            if let Some(bytes) = bytes {
-                // The cost of at least one sample is never 0.
+            if let Some(bytes) = own(peak, completed.before) {
+                // Only a cost of 0 is refused, and a sample costs at least 1.
                 let _ = model.observe(cost, bytes);
             }
         }
     }
 
-    /// A micro-batch went well, whatever it took.
+    /// A micro-batch went well.
     pub(super) fn succeeded(&mut self, cost: usize, room: Option<Room>) {
         self.proven = self.proven.max(cost);
         let has_fitted = |ceiling: &Ceiling| cost >= ceiling.cost;
@@ -127,29 +128,24 @@ impl Regime {
         self.refit(room);
     }
 
-    /// Goes to the size that fits by all that is known now: down where the present one does not, up where a larger one
-    /// does.
+    /// Goes to the size that fits as far as is known: down if the present one does not, up if a larger one does.
     pub(super) fn refit(&mut self, room: Option<Room>) {
         let bytes = room.map(|room| room.all);
-        if let Some(raised) = self.ceiling.filter(|ceiling| ceiling.is_raised(bytes)) {
-            self.ceiling = None;
+        if let Some(raised) = self.ceiling.take_if(|ceiling| ceiling.is_raised(bytes)) {
             self.lift(raised);
         }
-        let fits = match room.map(|room| self.fits(room)) {
-            Some(Some(fits)) => fits,
-            Some(None) if !self.has_run() => return, // the first micro-batch is to tell
-            // Without numbers, after what had failed went well: no leap.
-            _ => self.cap.map_or(usize::MAX, |cap| cap.saturating_mul(2)),
+        let Some((room, fits)) = room.and_then(|room| Some((room, self.fits(room)?))) else {
+            return;
         };
         let cap = self.cap.unwrap_or(usize::MAX);
-        // Down only where more is needed than there is, with what peaks mostly sway by: the rest of margin and scatter lies
-        // between up and down.
-        let sway = 1. + self.model.scatter();
+        // Down only if the likely need and the mean deviation exceed the room: margin and the rest of the scatter lie between
+        // the thresholds for down and up, so that the size does not swing.
+        let scatter = self.model.scatter();
         let likely = self
             .model
             .predict(cap)
-            .map(|prediction| prediction.bytes as f64 * sway);
-        if (likely.zip(bytes)).is_some_and(|(likely, room)| likely > room as f64) {
+            .map(|prediction| prediction.bytes as f64);
+        if likely.is_some_and(|likely| likely * (1. + scatter) > room.all as f64) {
             self.set(cap.min(fits));
             return;
         }
@@ -157,9 +153,8 @@ impl Regime {
             Some(ceiling) => fits.min(ceiling.allows(cap, self.each)),
             None => fits,
         };
-        let sways = (2. * self.model.scatter() * cap as f64) as usize;
-        let is_worthwhile = allowed.saturating_sub(cap) > sways.max(cap / WORTHWHILE);
-        if is_worthwhile {
+        let varies = (2. * scatter * cap as f64) as usize;
+        if allowed.saturating_sub(cap) > varies.max(cap / WORTHWHILE) {
             if let Some(ceiling) = &mut self.ceiling {
                 ceiling.restart();
             }
@@ -167,7 +162,7 @@ impl Regime {
         }
     }
 
-    /// A micro-batch of this cost did not fit, or took more than it may: `took` bytes, where that is known.
+    /// A micro-batch of this cost did not fit, or took more than it may: `took` bytes, if that is known.
     pub(super) fn exceeded(
         &mut self,
         cost: usize,
@@ -180,7 +175,7 @@ impl Regime {
             self.proven = 0;
         }
         let fits = room.and_then(|room| self.fits(room));
-        // Where it failed, the prediction has to explain that with something to spare.
+        // A failure has to be explained by the prediction with something to spare.
         let explained = match excess {
             Excess::Soft => cost,
             Excess::Hard | Excess::Passing => cost - cost / 16,
@@ -193,14 +188,14 @@ impl Regime {
                 let before = self.ceiling.or(self.lifted.take());
                 self.ceiling = Some(Ceiling::new(cost, bytes, is_passing, before));
                 match () {
-                    // Where bytes are counted, what has gone well before fails by little, at first.
+                    // Where bytes are counted, a cost that has gone well before exceeds the room by little.
                     () if was_proven && room.is_some() => cost - cost / 8,
                     () if self.proven >= cost / 2 => self.proven,
                     () => cost / 2,
                 }
             }
         };
-        // What it took is the best witness: the same for each unit, or less, is what a smaller one takes.
+        // What it took is the best estimate: a smaller one takes no more for each unit.
         let measured = took.zip(room).filter(|(took, room)| *took > room.all);
         let measured = measured.map_or(usize::MAX, |(took, room)| {
             (cost as f64 * (room.usable as f64 / took as f64)) as usize
@@ -213,22 +208,22 @@ impl Regime {
         self.lifted = Some(ceiling);
     }
 
-    /// Whether a micro-batch took so much more than the line says that an earlier run must have learned it of another
-    /// model.
+    /// Returns whether a micro-batch took so much more than the line says that an earlier run must have learned it from
+    /// another model.
     pub(super) fn is_another(&self, cost: usize, took: u64) -> bool {
         let line = self.model.base().zip(self.model.slope());
         let expected = line.map(|(base, slope)| base as f64 + slope * cost as f64);
         expected.is_some_and(|expected| took as f64 > expected * ANOTHER)
     }
 
+    /// Sets the cap to whole samples, at least one, so that what is compared is what runs.
     pub(super) fn set(&mut self, cap: usize) {
-        // Whole samples, at least one, so that what is compared is what is run.
         let cap = (cap - cap % self.each).max(self.each);
         self.cap = (cap < MOST_COST).then_some(cap);
         self.follow();
     }
 
-    /// Tells the pace what is run now if it does not choose.
+    /// Gives the pace the cost that would run if it did not choose.
     fn follow(&mut self) {
         let parts = self.batch.div_ceil(self.cap.unwrap_or(MOST_COST)).max(1);
         self.pace.follow(self.batch.div_ceil(parts));

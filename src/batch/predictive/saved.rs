@@ -1,102 +1,70 @@
-//! What was learned, as words.
+use serde::{Deserialize, Serialize};
 
-use std::str::FromStr;
-
-use super::ceiling::Ceiling;
-use super::pace::Pace;
 use super::regime::Regime;
-use super::shapes::Shapes;
-use crate::batch::{MOST_COST, MemoryModel};
+use super::shapes::{MOST_SHAPES, Shapes};
+use crate::batch::MOST_COST;
 use crate::error::{PolicyError, Result};
 
-/// What the words begin with: policy and form.
-const HEAD: &str = "predictive 1";
-const MOST_SHAPES: usize = 32;
+const POLICY: &str = "predictive";
+const VERSION: u32 = 2;
+
+/// What a [`Predictive`](super::Predictive) has learned, as it is saved.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Saved {
+    policy: String,
+    version: u32,
+    /// The last used one last.
+    shapes: Vec<Regime>,
+}
 
 impl Shapes {
-    /// One line for each shape, the last used one last.
-    pub(super) fn to_words(&self) -> String {
-        let mut words = HEAD.to_owned();
-        for regime in self.others.iter().chain([&self.active]) {
-            words.push('\n');
-            words.push_str(&regime.to_words());
-        }
-        words
+    pub(super) fn to_json(&self) -> Option<String> {
+        let shapes = self.others.iter().chain([&self.active]);
+        let saved = Saved {
+            policy: POLICY.to_owned(),
+            version: VERSION,
+            shapes: shapes.cloned().collect(),
+        };
+        serde_json::to_string(&saved).ok()
     }
 
-    pub(super) fn from_words(words: &str) -> Result<Self> {
-        let saved = |what| PolicyError::Saved { what };
-        let mut lines = words.lines();
-        if lines.next() != Some(HEAD) {
-            return Err(saved("what another policy or version has learned").into());
+    pub(super) fn from_json(json: &str) -> Result<Self> {
+        let wrong = |what| PolicyError::Saved { what };
+        let saved: Saved = serde_json::from_str(json)
+            .map_err(|_| wrong("no JSON document with the state of this policy"))?;
+        if (saved.policy.as_str(), saved.version) != (POLICY, VERSION) {
+            return Err(wrong("the state of another policy or version").into());
         }
-        let regimes = lines.map(Regime::from_words).collect::<Option<Vec<_>>>();
-        let mut regimes = regimes.ok_or(saved("a line that says nothing"))?;
-        if regimes.len() > MOST_SHAPES {
-            return Err(saved("more than 32 shapes").into());
+        if saved.shapes.len() > MOST_SHAPES {
+            return Err(wrong("more than 32 shapes").into());
         }
-        let active = regimes.pop().ok_or(saved("no shape at all"))?;
+        let shapes = saved.shapes.into_iter().map(Regime::resumed);
+        let shapes = shapes.collect::<Option<Vec<_>>>();
+        let mut shapes = shapes.ok_or(wrong("a cost that no batch has"))?;
+        let active = shapes.pop().ok_or(wrong("no shape"))?;
         Ok(Self {
             active,
-            others: regimes,
+            others: shapes,
+            ..Self::new()
         })
     }
 }
 
 impl Regime {
-    /// `EACH CAP PROVEN PREFERRED TIMED FAILED ROOM;MODEL;MODEL UNTIL FORWARD`, with `-` for what is not known.
-    fn to_words(&self) -> String {
-        format!(
-            "{} {} {} {} {} {} {};{};{}",
-            self.each,
-            word(self.cap),
-            self.proven,
-            word(self.pace.preferred),
-            word(self.pace.timed),
-            word(self.ceiling.map(|ceiling| ceiling.cost)),
-            word(self.ceiling.and_then(|ceiling| ceiling.room)),
-            self.model.to_words(),
-            self.forward.to_words(),
-        )
-    }
-
-    fn from_words(words: &str) -> Option<Self> {
-        let mut parts = words.split(';');
-        let mut numbers = parts.next()?.split(' ');
-        let each = cost(numbers.next()?)??;
-        let cap = cost(numbers.next()?)?;
-        let proven = numbers.next()?.parse().ok()?;
-        let (preferred, timed) = (cost(numbers.next()?)?, cost(numbers.next()?)?);
-        let failed = cost(numbers.next()?)?;
-        let room = number(numbers.next()?)?;
-        let model = MemoryModel::from_words(parts.next()?)?;
-        let forward = MemoryModel::from_words(parts.next()?)?;
-        (numbers.next().is_none() && parts.next().is_none()).then(|| Self {
-            model,
-            forward,
-            cap,
-            proven,
-            ceiling: failed.map(|cost| Ceiling::new(cost, room, false, None)),
-            pace: Pace::resume(preferred, timed),
-            ..Self::new(each)
-        })
-    }
-}
-
-fn word<N: ToString>(number: Option<N>) -> String {
-    number.map_or("-".to_owned(), |number| number.to_string())
-}
-
-/// A cost that a batch can have; the inner `None` stands for `-`.
-fn cost(word: &str) -> Option<Option<usize>> {
-    let cost: Option<usize> = number(word)?;
-    let can_be = cost.is_none_or(|cost| (1..=MOST_COST).contains(&cost));
-    can_be.then_some(cost)
-}
-
-fn number<N: FromStr>(word: &str) -> Option<Option<N>> {
-    match word {
-        "-" => Some(None),
-        word => Some(Some(word.parse().ok()?)),
+    /// Checks what was read.
+    fn resumed(mut self) -> Option<Self> {
+        let ceiling = self.ceiling.map(|ceiling| ceiling.cost);
+        let costs = [
+            Some(self.each),
+            self.cap,
+            ceiling,
+            self.pace.preferred,
+            self.pace.timed,
+        ];
+        let mut costs = costs.into_iter().flatten();
+        self.pace.resume();
+        let can_be = costs.all(|cost| (1..=MOST_COST).contains(&cost)) && self.proven <= MOST_COST;
+        can_be.then_some(self)
     }
 }

@@ -1,6 +1,6 @@
 use crate::environment::probe::ptx::Kernels;
 
-/// A build without `cuda` holds none.
-pub(in crate::environment) fn kernels() -> Vec<Kernels> {
+/// None without `cuda`.
+pub(crate) fn kernels() -> Vec<Kernels> {
     Vec::new()
 }

@@ -1,11 +1,11 @@
-//! The kernels that this build holds.
-
-#[cfg(feature = "cuda")]
-mod enabled;
-#[cfg(feature = "cuda")]
-pub(super) use enabled::kernels;
+//! The kernels in this build.
 
 #[cfg(not(feature = "cuda"))]
 mod disabled;
+#[cfg(feature = "cuda")]
+mod enabled;
+
 #[cfg(not(feature = "cuda"))]
 pub(super) use disabled::kernels;
+#[cfg(feature = "cuda")]
+pub(super) use enabled::kernels;

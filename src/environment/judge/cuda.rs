@@ -1,93 +1,79 @@
-use crate::environment::code::{
-    COMPAT, CUDA_FAILS, CUDA_STARTS, FABRIC, FindingCode, LIBCUDA_MISSING, MPS, NO_DEVICE,
-    OLD_POOLS, STUB,
-};
+use crate::environment::code;
 use crate::environment::facts::Facts;
-use crate::environment::finding::{Finding, told};
+use crate::environment::finding::{Finding, answer};
+use crate::environment::probe::driver::CudaDevice;
 use crate::facts::{self, Release, Version};
 
-/// From this one on a pool of device memory has a greatest size.
+/// The first CUDA whose pools of device memory have a maximum size.
 const POOLS_WITH_LIMITS: Version = Version::new([12, 2, 0]);
 
 pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
     let cuda = match &facts.cuda {
-        None => return Vec::new(),
-        Some(Err(_)) if !facts.shows_gpu() => return Vec::new(),
-        // What it comes from is a finding already.
-        Some(Err(_)) if facts.lacks_container_runtime() => return Vec::new(),
-        Some(Err(reason)) => {
-            let finding = Finding::new(&LIBCUDA_MISSING, reason.clone());
-            let is_apptainer = facts.kernel.as_ref().is_some_and(|kernel| kernel.apptainer);
-            return vec![match is_apptainer {
-                true => finding
-                    .next("start the container with `--nv`")
-                    .by("apptainer exec --nv …"),
-                false => finding,
-            }];
-        }
         Some(Ok(cuda)) => cuda,
-    };
-    let (code, call) = match (&cuda.init, &cuda.devices) {
-        (Err(code), _) => (*code, "cuInit answers"),
-        (_, Err(code)) => (*code, "cuDeviceGetCount answers"),
-        (Ok(()), Ok(devices)) if devices.is_empty() && !facts.shows_gpu() => return Vec::new(),
-        (Ok(()), Ok(devices)) if devices.is_empty() => {
-            return vec![Finding::new(
-                &NO_DEVICE,
-                "cuInit answers 0, and then counts 0 devices",
-            )];
+        // The lack of a container runtime is a finding of its own.
+        Some(Err(reason)) if facts.shows_gpu() && !facts.lacks_container_runtime() => {
+            return vec![missing(facts, reason)];
         }
-        (Ok(()), Ok(devices)) => {
-            let version = facts.cuda_of_driver();
-            let mut findings = Vec::new();
-            if let Some(old) = version.filter(|version| *version < POOLS_WITH_LIMITS) {
-                let seen = format!("it supports CUDA {}", Release(old));
-                findings.push(Finding::new(&OLD_POOLS, seen));
-            }
-            let version = version.map_or("of an unknown version".to_owned(), |version| {
-                Release(version).to_string()
-            });
-            let mut names: Vec<_> = devices
-                .iter()
-                .filter_map(|device| device.name.as_deref())
-                .collect();
-            names.dedup();
-            let seen = format!(
-                "CUDA {version}, devices: {} ({})",
-                devices.len(),
-                names.join(", ")
-            );
-            findings.push(Finding::new(&CUDA_STARTS, seen));
-            return findings;
-        }
+        _ => return Vec::new(),
     };
-    let status = facts::cuda(code);
-    let seen = told(call, code, status);
-    match own_finding(code, facts) {
-        Of::Another => Vec::new(),
-        Of::Code(code) => vec![Finding::new(code, seen)],
-        Of::Table => vec![Finding::new(&CUDA_FAILS, seen).advised(status)],
+    match (&cuda.init, &cuda.devices) {
+        (Err(status), _) => failed(facts, "cuInit", *status),
+        (_, Err(status)) => failed(facts, "cuDeviceGetCount", *status),
+        (Ok(()), Ok(devices)) if !devices.is_empty() => started(facts, devices),
+        _ if facts.shows_gpu() => {
+            let seen = "cuInit returns 0, and cuDeviceGetCount counts 0 devices";
+            vec![Finding::new(code::NO_DEVICE, seen)]
+        }
+        _ => Vec::new(),
     }
 }
 
-enum Of {
-    Code(&'static FindingCode),
-    /// The reason is a finding already.
-    Another,
-    Table,
+fn missing(facts: &Facts, reason: &str) -> Finding {
+    let finding = Finding::new(code::LIBCUDA_MISSING, reason);
+    match facts.kernel.as_ref().is_some_and(|kernel| kernel.apptainer) {
+        true => finding
+            .next("start the container with `--nv`")
+            .by("apptainer exec --nv …"),
+        false => finding,
+    }
 }
 
-fn own_finding(code: u32, facts: &Facts) -> Of {
-    match code {
-        // A machine without a GPU may have libcuda all the same, or a stub of it.
-        _ if !facts.shows_gpu() => Of::Another,
-        34 => Of::Code(&STUB),
-        100 | 101 => Of::Code(&NO_DEVICE),
-        802 | 919 => Of::Code(&FABRIC),
-        803 => Of::Another,
-        804 => Of::Code(&COMPAT),
-        805..=809 => Of::Code(&MPS),
-        999 if facts.is_container() => Of::Another,
-        _ => Of::Table,
+fn started(facts: &Facts, devices: &[CudaDevice]) -> Vec<Finding> {
+    let version = facts.cuda_of_driver();
+    let mut findings = Vec::new();
+    if let Some(old) = version.filter(|version| *version < POOLS_WITH_LIMITS) {
+        let seen = format!("the driver supports CUDA {}", Release(old));
+        findings.push(Finding::new(code::OLD_POOLS, seen));
+    }
+    let version = version.map(|version| Release(version).to_string());
+    let version = version.unwrap_or("of an unknown version".to_owned());
+    let names = devices.iter().filter_map(|device| device.name.as_deref());
+    let mut names: Vec<_> = names.collect();
+    names.dedup();
+    let (count, names) = (devices.len(), names.join(", "));
+    let seen = format!("CUDA {version}, devices: {count} ({names})");
+    findings.push(Finding::new(code::CUDA_STARTS, seen));
+    findings
+}
+
+fn failed(facts: &Facts, call: &str, number: u32) -> Vec<Finding> {
+    let status = facts::cuda(number);
+    let code = match number {
+        // A machine without a GPU may have libcuda, or a stub of it.
+        _ if !facts.shows_gpu() => return Vec::new(),
+        34 => code::STUB,
+        100 | 101 => code::NO_DEVICE,
+        802 | 919 => code::FABRIC,
+        804 => code::COMPAT,
+        805..=809 => code::MPS,
+        // The reason is a finding of its own.
+        803 => return Vec::new(),
+        999 if facts.is_container() => return Vec::new(),
+        _ => code::CUDA_FAILS,
+    };
+    let finding = Finding::new(code, answer(call, number, status));
+    match code == code::CUDA_FAILS {
+        true => vec![finding.advised(status)],
+        false => vec![finding],
     }
 }

@@ -1,6 +1,4 @@
-use crate::environment::code::{
-    BUILT, KERNELS_FIT, MACHINE_CODE, PTX_TOO_NEW, PTX_UNKNOWN, PTX_WRONG_TARGET,
-};
+use crate::environment::code;
 use crate::environment::facts::Facts;
 use crate::environment::finding::Finding;
 use crate::environment::probe::ptx::{Kernels, Target};
@@ -8,13 +6,17 @@ use crate::facts::{self, Release};
 
 pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
     let mut findings = vec![built()];
+    let gpus = gpus(facts);
     for kernels in &facts.source.kernels {
         let mut found = Vec::new();
         found.extend(against_driver(facts, kernels));
-        found.extend(against_gpus(facts, kernels));
-        let is_comparable = facts.cuda_of_driver().is_some() && !gpus(facts).is_empty();
+        found.extend(gpus.iter().filter_map(|(index, gpu)| {
+            let finding = against_gpu(kernels, kernels.target?, *gpu)?;
+            Some(finding.on(*index))
+        }));
+        let is_comparable = facts.cuda_of_driver().is_some() && !gpus.is_empty();
         if found.is_empty() && is_comparable {
-            found.push(Finding::new(&KERNELS_FIT, described(kernels)));
+            found.push(Finding::new(code::KERNELS_FIT, described(kernels)));
         }
         findings.append(&mut found);
     }
@@ -22,50 +24,37 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
 }
 
 fn built() -> Finding {
-    let features: Vec<_> = [
-        ("cuda", cfg!(feature = "cuda")),
-        ("testing", cfg!(feature = "testing")),
-    ]
-    .into_iter()
-    .filter_map(|(name, is_on)| is_on.then_some(name))
-    .collect();
-    let features = match features.as_slice() {
-        [] => "no features".to_owned(),
-        features => format!("features {}", features.join(", ")),
-    };
-    let where_to = match cfg!(feature = "cuda") {
-        true => "",
-        false => "; without `cuda` it runs on the CPU",
+    let features = match (cfg!(feature = "cuda"), cfg!(feature = "testing")) {
+        (true, true) => "features cuda, testing",
+        (true, false) => "features cuda",
+        (false, true) => "features testing; without `cuda` it runs on the CPU",
+        (false, false) => "no features; without `cuda` it runs on the CPU",
     };
     let version = env!("CARGO_PKG_VERSION");
     Finding::new(
-        &BUILT,
-        format!("candle-headroom {version} with {features}{where_to}"),
+        code::BUILT,
+        format!("candle-headroom {version} with {features}"),
     )
 }
 
 fn described(kernels: &Kernels) -> String {
-    let version = kernels
-        .version
-        .map(|version| format!("PTX {}", Release(version)));
-    let target = kernels.target.map(|target| target.to_string());
-    let known: Vec<_> = version.into_iter().chain(target).collect();
-    match known.as_slice() {
-        [] => format!("{}: neither version nor target can be read", kernels.name),
-        known => format!("{}: {}", kernels.name, known.join(" for ")),
+    let version = kernels.version.map(Release);
+    match (version, kernels.target) {
+        (Some(version), Some(target)) => format!("{}: PTX {version} for {target}", kernels.name),
+        (Some(version), None) => format!("{}: PTX {version}", kernels.name),
+        (None, Some(target)) => format!("{}: {target}", kernels.name),
+        (None, None) => format!("{}: no version and no target can be read", kernels.name),
     }
 }
 
 fn against_driver(facts: &Facts, kernels: &Kernels) -> Option<Finding> {
     let needed = kernels.version.and_then(facts::cuda_of_ptx);
     let (Some(version), Some(needed)) = (kernels.version, needed) else {
-        // A version behind the table's last is not judged, though probably too new for the driver as well.
-        return Some(Finding::new(&PTX_UNKNOWN, described(kernels)));
+        // A version after the table's last one is probably too new for the driver as well, but that is not known.
+        return Some(Finding::new(code::PTX_UNKNOWN, described(kernels)));
     };
-    let supported = facts
-        .cuda_of_driver()
-        .filter(|supported| *supported < needed)?;
-    let packaged = facts::driver_of_cuda(needed);
+    let supported = facts.cuda_of_driver();
+    let supported = supported.filter(|supported| *supported < needed)?;
     let seen = format!(
         "{}: PTX {} needs CUDA {}, the driver supports {}",
         kernels.name,
@@ -73,43 +62,29 @@ fn against_driver(facts: &Facts, kernels: &Kernels) -> Option<Finding> {
         Release(needed),
         Release(supported)
     );
-    let next = match packaged {
-        Some(driver) => format!(
-            "update the driver to {driver} or later, or build with CUDA {} or older",
-            Release(supported)
-        ),
-        None => PTX_TOO_NEW.next_step.to_owned(),
-    };
-    Some(Finding::new(&PTX_TOO_NEW, seen).next(next))
-}
-
-fn against_gpus(facts: &Facts, kernels: &Kernels) -> Vec<Finding> {
-    let Some(target) = kernels.target else {
-        return Vec::new();
-    };
-    let gpus = gpus(facts).into_iter();
-    gpus.filter_map(|(index, gpu)| {
-        against_gpu(kernels, target, gpu).map(|finding| finding.on(index))
+    let finding = Finding::new(code::PTX_TOO_NEW, seen);
+    let supported = Release(supported);
+    Some(match facts::driver_of_cuda(needed) {
+        Some(driver) => finding.next(format!(
+            "update the driver to {driver} or later, or build with CUDA {supported} or older"
+        )),
+        None => finding,
     })
-    .collect()
 }
 
 fn against_gpu(kernels: &Kernels, target: Target, gpu: (u32, u32)) -> Option<Finding> {
-    let (major, minor) = gpu;
-    let command = format!("CUDA_COMPUTE_CAP={major}{minor} cargo build --features cuda");
-    let seen = format!(
-        "{} are for {target}, the GPU is {major}.{minor}",
-        kernels.name
-    );
     let code = match (target.runs_on(gpu), target.machine_code_runs_on(gpu)) {
-        (false, _) => &PTX_WRONG_TARGET,
-        (true, false) if kernels.with_machine_code => &MACHINE_CODE,
+        (false, _) => code::PTX_WRONG_TARGET,
+        (true, false) if kernels.with_machine_code => code::MACHINE_CODE,
         (true, _) => return None,
     };
+    let (name, (major, minor)) = (&kernels.name, gpu);
+    let seen = format!("{name} are for {target}, the GPU is {major}.{minor}");
+    let command = format!("CUDA_COMPUTE_CAP={major}{minor} cargo build --features cuda");
     Some(Finding::new(code, seen).by(command))
 }
 
-/// Numbers and compute capabilities of the GPUs that this process sees, or of all where it sees none.
+/// Indexes and compute capabilities of the GPUs that this process sees, or of all if it sees none.
 fn gpus(facts: &Facts) -> Vec<(u32, (u32, u32))> {
     let gpus = facts.all_gpus();
     let sees_any = gpus.iter().any(|gpu| gpu.visible);
@@ -123,12 +98,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn machine_code_is_for_its_major_number_alone() {
+    fn machine_code_runs_on_its_major_number_only() {
         let judged = |target: &str, with_machine_code, gpu| {
             let ptx = format!(".version 8.0\n.target {target}\n");
             let kernels = Kernels::read("candle's kernels", &ptx, with_machine_code);
-            let target = kernels.target.unwrap();
-            against_gpu(&kernels, target, gpu).map(|finding| finding.code.id)
+            against_gpu(&kernels, kernels.target?, gpu).map(|finding| finding.code.id)
         };
         assert_eq!(judged("sm_80", true, (8, 6)), None);
         assert_eq!(judged("sm_80", true, (9, 0)), Some("HR-311"));

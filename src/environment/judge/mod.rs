@@ -1,4 +1,4 @@
-//! What follows from what was seen. Each file judges one subject; a finding is made in one place.
+//! What follows from what was seen. Each file judges one subject, and each finding is made in one place.
 
 mod container;
 mod cuda;
@@ -13,10 +13,9 @@ mod toolkit;
 mod variables;
 mod versions;
 
-use super::code::CUDA_FAILS;
+use super::code;
 use super::facts::Facts;
-use super::finding::{Finding, told};
-use super::probe::driver::Cuda;
+use super::finding::{Finding, answer};
 
 /// All findings, in no order.
 pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
@@ -34,20 +33,13 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
         host::judge,
     ];
     let mut findings: Vec<_> = judges.into_iter().flat_map(|judge| judge(facts)).collect();
-    findings.extend(untold(facts, &findings));
+    // No judge has found the reason for this status.
+    if let Some(Err(number)) = facts.cuda_init()
+        && !findings.iter().any(|finding| finding.code.prevents_cuda)
+    {
+        let status = crate::facts::cuda(number);
+        let seen = answer("cuInit", number, status);
+        findings.push(Finding::new(code::CUDA_FAILS, seen).advised(status));
+    }
     findings
-}
-
-/// A status of cuInit for which no judge found a reason, since what it usually comes from was not seen.
-fn untold(facts: &Facts, findings: &[Finding]) -> Option<Finding> {
-    let Some(Ok(Cuda {
-        init: Err(code), ..
-    })) = facts.cuda
-    else {
-        return None;
-    };
-    let status = crate::facts::cuda(code);
-    let is_told = findings.iter().any(|finding| finding.code.prevents_cuda);
-    (!is_told)
-        .then(|| Finding::new(&CUDA_FAILS, told("cuInit answers", code, status)).advised(status))
 }

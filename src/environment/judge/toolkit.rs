@@ -1,7 +1,4 @@
-use crate::environment::code::{
-    COMPUTE_CAP, NO_COMPILER, NO_TOOLKIT, TOOLKIT, TOOLKIT_NOWHERE, TOOLKIT_TOO_NEW,
-    TOOLKITS_DISAGREE,
-};
+use crate::environment::code;
 use crate::environment::facts::Facts;
 use crate::environment::finding::Finding;
 use crate::environment::probe::ptx::Target;
@@ -13,21 +10,16 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
         return Vec::new();
     };
     let mut findings = variables(toolkit);
-    match (&toolkit.nvcc, toolkit.version) {
-        (None, _) => findings.push(Finding::new(&NO_TOOLKIT, "no nvcc on PATH")),
-        (Some(nvcc), version) => {
-            let version = version.map_or("of an unknown version".to_owned(), |version| {
-                Release(version).to_string()
-            });
-            findings.push(Finding::new(
-                &TOOLKIT,
-                format!("{}, CUDA {version}", nvcc.display()),
-            ));
+    match &toolkit.nvcc {
+        None => findings.push(Finding::new(code::NO_TOOLKIT, "no nvcc on PATH")),
+        Some(nvcc) => {
+            let version = toolkit.version.map(|version| Release(version).to_string());
+            let version = version.unwrap_or("of an unknown version".to_owned());
+            let seen = format!("{}, CUDA {version}", nvcc.display());
+            findings.push(Finding::new(code::TOOLKIT, seen));
             if toolkit.compiler.is_none() {
-                findings.push(Finding::new(
-                    &NO_COMPILER,
-                    "no c++, g++, clang++ or cc on PATH",
-                ));
+                let seen = "no c++, g++, clang++ or cc on PATH";
+                findings.push(Finding::new(code::NO_COMPILER, seen));
             }
         }
     }
@@ -37,55 +29,52 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
 }
 
 fn variables(toolkit: &Toolkit) -> Vec<Finding> {
-    let mut findings: Vec<_> = toolkit
-        .variables
-        .iter()
-        .filter(|(_, _, leads)| leads.is_none())
-        .map(|(name, value, _)| Finding::new(&TOOLKIT_NOWHERE, format!("{name}={value}")))
-        .collect();
-    let named = toolkit
-        .variables
-        .iter()
-        .filter_map(|(name, _, leads)| Some((*name, leads.clone()?)));
-    let all: Vec<_> = named
-        .chain(toolkit.root().map(|root| ("PATH", root)))
-        .collect();
-    if all.windows(2).any(|pair| pair[0].1 != pair[1].1) {
-        let told: Vec<_> = all
+    let mut findings = Vec::new();
+    let mut named = Vec::new();
+    for (name, value, folder) in &toolkit.variables {
+        match folder {
+            Some(folder) => named.push((*name, folder.clone())),
+            None => {
+                let seen = format!("{name}={value}");
+                findings.push(Finding::new(code::TOOLKIT_NOWHERE, seen));
+            }
+        }
+    }
+    named.extend(toolkit.root().map(|root| ("PATH", root)));
+    if named.windows(2).any(|pair| pair[0].1 != pair[1].1) {
+        let named = named
             .iter()
-            .map(|(name, root)| format!("{name}: {}", root.display()))
-            .collect();
-        findings.push(Finding::new(&TOOLKITS_DISAGREE, told.join(", ")));
+            .map(|(name, root)| format!("{name}: {}", root.display()));
+        let seen = named.collect::<Vec<_>>().join(", ");
+        findings.push(Finding::new(code::TOOLKITS_DISAGREE, seen));
     }
     findings
 }
 
 fn too_new(facts: &Facts, toolkit: &Toolkit) -> Option<Finding> {
     let (version, supported) = (toolkit.version?, facts.cuda_of_driver()?);
-    let packaged =
-        facts::driver_of_cuda(version).map(|driver| format!(", whose own driver is {driver}"));
-    (version > supported).then(|| {
-        let seen = format!(
-            "CUDA {}{}; the driver supports {}",
-            Release(version),
-            packaged.unwrap_or_default(),
-            Release(supported)
-        );
-        Finding::new(&TOOLKIT_TOO_NEW, seen)
-    })
+    if version <= supported {
+        return None;
+    }
+    let driver = facts::driver_of_cuda(version);
+    let driver = driver.map(|driver| format!(", packaged with driver {driver}"));
+    let (version, driver) = (Release(version), driver.unwrap_or_default());
+    let seen = format!(
+        "CUDA {version}{driver}; the driver supports {}",
+        Release(supported)
+    );
+    Some(Finding::new(code::TOOLKIT_TOO_NEW, seen))
 }
 
 fn compute_cap(facts: &Facts) -> Option<Finding> {
     let value = facts.source.variable("CUDA_COMPUTE_CAP")?;
+    let Some(target) = Target::parse(value) else {
+        let seen = format!("CUDA_COMPUTE_CAP={value} is not a number such as 90");
+        return Some(Finding::new(code::COMPUTE_CAP, seen));
+    };
     let gpus = facts.gpus().iter();
     let mut gpus = gpus.filter_map(|gpu| Some((gpu.index, facts.capability(gpu)?)));
-    let Some(target) = Target::parse(value) else {
-        return Some(Finding::new(
-            &COMPUTE_CAP,
-            format!("CUDA_COMPUTE_CAP={value} is no number such as 90"),
-        ));
-    };
     let (index, (major, minor)) = gpus.find(|(_, gpu)| !target.runs_on(*gpu))?;
     let seen = format!("CUDA_COMPUTE_CAP={value}, GPU {index} is {major}.{minor}");
-    Some(Finding::new(&COMPUTE_CAP, seen).on(index))
+    Some(Finding::new(code::COMPUTE_CAP, seen).on(index))
 }

@@ -1,17 +1,18 @@
 //! Whether the versions of CUDA's libraries go together, and with the driver.
 
-use crate::environment::code::{CUDNN_TOO_NEW, DRIVER_TOO_OLD, LIBRARIES_MIXED};
+use crate::environment::code;
 use crate::environment::facts::Facts;
 use crate::environment::finding::Finding;
 use crate::environment::probe::libraries::{Libraries, Library};
 use crate::facts::{self, Version};
 
-/// CUDA's major version by the names that follow it; cuRAND counts by itself.
+/// The libraries that are numbered by CUDA's major version; cuRAND is not.
+const NUMBERED: [&str; 4] = ["cudart", "cublas", "cublasLt", "nvrtc"];
+
 fn majors(libraries: &Libraries) -> Vec<(&Library, u32)> {
-    let of_cuda =
-        |library: &&Library| matches!(library.name, "cudart" | "cublas" | "cublasLt" | "nvrtc");
-    let numbered = libraries.on_path.iter().filter(of_cuda);
+    let numbered = libraries.on_path.iter();
     numbered
+        .filter(|library| NUMBERED.contains(&library.name))
         .filter_map(|library| Some((library, major(library)?)))
         .collect()
 }
@@ -21,64 +22,52 @@ fn major(library: &Library) -> Option<u32> {
     number.parse::<Version>().ok().map(Version::major)
 }
 
-/// No major version of which all libraries are there.
+/// All libraries exist, but not of one major version.
 pub(super) fn mixed(libraries: &Libraries) -> Option<Finding> {
     let majors = majors(libraries);
-    let names = ["cudart", "cublas", "cublasLt", "nvrtc"];
-    let has = |name: &str, number: u32| {
-        majors
-            .iter()
-            .any(|(library, major)| library.name == name && *major == number)
+    let has_all = |is_wanted: &dyn Fn(u32) -> bool| {
+        let has = |name: &str| {
+            let mut majors = majors.iter();
+            majors.any(|(library, major)| library.name == name && is_wanted(*major))
+        };
+        NUMBERED.iter().all(|name| has(name))
     };
-    let is_whole = |number: u32| names.iter().all(|name| has(name, number));
-    let all_there = names
-        .iter()
-        .all(|name| majors.iter().any(|(library, _)| library.name == *name));
-    if !all_there || majors.iter().any(|(_, number)| is_whole(*number)) {
+    let is_whole = |number: u32| has_all(&|major| major == number);
+    if !has_all(&|_| true) || majors.iter().any(|(_, number)| is_whole(*number)) {
         return None;
     }
-    let told: Vec<_> = majors
-        .iter()
-        .map(|(library, _)| library.soname.as_str())
-        .collect();
-    Some(Finding::new(&LIBRARIES_MIXED, told.join(", ")))
+    let names = majors.iter().map(|(library, _)| library.soname.as_str());
+    let seen = names.collect::<Vec<_>>().join(", ");
+    Some(Finding::new(code::LIBRARIES_MIXED, seen))
 }
 
 pub(super) fn against_driver(facts: &Facts, libraries: &Libraries) -> Vec<Finding> {
     let mut findings = Vec::new();
     let majors = majors(libraries);
     let supported = facts.cuda_of_driver().map(Version::major);
-    // Where libraries of an older major version are there as well, a program may be linked with those.
+    // A program may be linked with the oldest of several versions.
     let oldest = majors.iter().min_by_key(|(_, number)| *number);
     if let (Some((library, major)), Some(supported)) = (oldest, supported)
         && *major > supported
     {
         let floor = facts::floor_of_major(*major);
-        let floor = floor.map_or_else(String::new, |floor| {
-            format!(", which driver {floor} brings")
-        });
-        let seen = format!(
-            "{} needs CUDA {major}{floor}; the driver supports CUDA {supported}",
-            library.soname
-        );
-        findings.push(Finding::new(&DRIVER_TOO_OLD, seen));
+        let floor = floor.map(|floor| format!(" (driver {floor} or later)"));
+        let (soname, floor) = (&library.soname, floor.unwrap_or_default());
+        let seen =
+            format!("{soname} needs CUDA {major}{floor}; the driver supports CUDA {supported}");
+        findings.push(Finding::new(code::DRIVER_TOO_OLD, seen));
     }
     if let (Some(cudnn), Some(driver)) = (libraries.find("cudnn"), facts.driver()) {
-        let cuda = majors.iter().map(|(_, number)| *number).max();
-        let of_it =
-            |floor: &&(u32, u32, Version)| Some(floor.0) == major(cudnn) && Some(floor.1) == cuda;
-        let floors = facts::CUDNN_FLOORS.iter().filter(of_it);
-        findings.extend(
-            floors
-                .filter(|(_, _, floor)| driver < *floor)
-                .map(|(_, cuda, floor)| {
-                    let seen = format!(
-                        "{} for CUDA {cuda} needs driver {floor}, this is {driver}",
-                        cudnn.soname
-                    );
-                    Finding::new(&CUDNN_TOO_NEW, seen)
-                }),
-        );
+        let soname = &cudnn.soname;
+        let newest = majors.iter().map(|(_, number)| *number).max();
+        for (cudnn_major, cuda, floor) in facts::CUDNN_FLOORS {
+            let applies = Some(*cudnn_major) == major(cudnn) && Some(*cuda) == newest;
+            if applies && driver < *floor {
+                let seen =
+                    format!("{soname} for CUDA {cuda} needs driver {floor}, this is {driver}");
+                findings.push(Finding::new(code::CUDNN_TOO_NEW, seen));
+            }
+        }
     }
     findings
 }

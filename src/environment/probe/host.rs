@@ -3,29 +3,27 @@ use crate::memory::SystemMemory;
 
 /// The machine's memory and processors.
 #[derive(Debug, Clone, Default)]
-pub(in crate::environment) struct Host {
-    pub(in crate::environment) system: Option<String>,
-    pub(in crate::environment) processors: usize,
-    pub(in crate::environment) processor: Option<String>,
-    pub(in crate::environment) memory: SystemMemory,
-    pub(in crate::environment) swap_total: Option<u64>,
-    pub(in crate::environment) swap_free: Option<u64>,
-    /// Bytes that `/dev/shm` may hold, where it is mounted with a size.
-    pub(in crate::environment) shm: Option<u64>,
+pub(crate) struct Host {
+    pub(crate) system: Option<String>,
+    pub(crate) processors: usize,
+    pub(crate) processor: Option<String>,
+    pub(crate) memory: SystemMemory,
+    pub(crate) swap_total: Option<u64>,
+    pub(crate) swap_free: Option<u64>,
+    /// The bytes that `/dev/shm` may hold, if it is mounted with a size.
+    pub(crate) shm: Option<u64>,
 }
 
 impl Host {
-    pub(in crate::environment) fn look(source: &Source) -> Self {
+    pub(crate) fn look(source: &Source) -> Self {
         let info = source.text("/proc/meminfo").unwrap_or_default();
         let processors = source.text("/proc/cpuinfo").unwrap_or_default();
-        let model = processors
-            .lines()
-            .find(|line| line.starts_with("model name"));
+        let mut lines = processors.lines();
+        let model = lines.find(|line| line.starts_with("model name"));
         let is_processor = |line: &&str| line.starts_with("processor");
+        let release = source.line("/proc/sys/kernel/osrelease");
         Self {
-            system: source
-                .line("/proc/sys/kernel/osrelease")
-                .map(|release| format!("Linux {release}")),
+            system: release.map(|release| format!("Linux {release}")),
             processors: processors.lines().filter(is_processor).count(),
             processor: model.and_then(|line| Some(line.split_once(':')?.1.trim().to_owned())),
             memory: SystemMemory::read_by(|path| source.text(path).ok()),
@@ -36,7 +34,7 @@ impl Host {
     }
 }
 
-/// The size among the options of the mount, as in «shm /dev/shm tmpfs rw,nosuid,size=65536k 0 0».
+/// The size among the options of a mount, such as `shm /dev/shm tmpfs rw,nosuid,size=65536k 0 0`.
 fn shm(mounts: &str) -> Option<u64> {
     let mut mounts = mounts.lines().map(|line| line.split_whitespace());
     let options = mounts.find_map(|mut fields| {

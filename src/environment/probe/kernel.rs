@@ -1,46 +1,47 @@
 use crate::environment::source::Source;
 use crate::facts::Version;
 
-/// What the operating system says of NVIDIA's driver, and of what this process runs in.
+/// What the operating system shows of NVIDIA's driver, and of the system that this process runs in.
 #[derive(Debug, Clone, Default)]
-pub(in crate::environment) struct Kernel {
-    pub(in crate::environment) module_loaded: bool,
-    /// As it is written.
-    pub(in crate::environment) module: Option<String>,
-    pub(in crate::environment) bus: Vec<OnBus>,
-    /// Addresses of GPUs that `vfio-pci` holds for virtual machines. They are none of this machine's.
-    pub(in crate::environment) set_aside: Vec<String>,
-    pub(in crate::environment) nodes: Vec<Node>,
-    /// The device that stands for a GPU in WSL.
-    pub(in crate::environment) dxg: bool,
-    /// Whether Windows passes NVIDIA's driver in: the device alone stands for a GPU of any vendor's.
-    pub(in crate::environment) wsl_driver: bool,
-    pub(in crate::environment) wsl: bool,
-    /// How it shows that this is a container.
-    pub(in crate::environment) container: Option<String>,
-    /// Whether it is one of Apptainer's, which used to be called Singularity.
-    pub(in crate::environment) apptainer: bool,
+pub(crate) struct Kernel {
+    pub(crate) module_loaded: bool,
+    /// The module's version, as the system writes it.
+    pub(crate) module: Option<String>,
+    pub(crate) bus: Vec<OnBus>,
+    /// Addresses of GPUs that `vfio-pci` holds for virtual machines, and this machine cannot use.
+    pub(crate) set_aside: Vec<String>,
+    pub(crate) nodes: Vec<Node>,
+    /// Whether `/dev/dxg` exists, which stands for a GPU in WSL.
+    pub(crate) dxg: bool,
+    /// Whether Windows provides NVIDIA's driver; `/dev/dxg` alone stands for a GPU of any vendor.
+    pub(crate) wsl_driver: bool,
+    pub(crate) wsl: bool,
+    /// The sign by which this is a container.
+    pub(crate) container: Option<String>,
+    /// Whether it is a container of Apptainer, formerly Singularity.
+    pub(crate) apptainer: bool,
 }
 
 /// An NVIDIA GPU on the PCI bus.
 #[derive(Debug, Clone)]
-pub(in crate::environment) struct OnBus {
-    pub(in crate::environment) address: String,
-    pub(in crate::environment) driver: Option<String>,
+pub(crate) struct OnBus {
+    pub(crate) address: String,
+    pub(crate) driver: Option<String>,
 }
 
 /// A device node of NVIDIA's driver.
 #[derive(Debug, Clone)]
-pub(in crate::environment) struct Node {
-    pub(in crate::environment) name: String,
-    /// What kept it from being opened.
-    pub(in crate::environment) denied: Option<String>,
+pub(crate) struct Node {
+    pub(crate) name: String,
+    /// Why it cannot be opened.
+    pub(crate) denied: Option<String>,
 }
 
 impl Kernel {
-    pub(in crate::environment) fn look(source: &Source) -> Self {
+    pub(crate) fn look(source: &Source) -> Self {
         let version = source.line("/sys/module/nvidia/version");
         let proc = source.line("/proc/driver/nvidia/version");
+        let mut wsl_libraries = ["libcuda.so.1", "libnvidia-ml.so.1"].into_iter();
         let release = source.line("/proc/sys/kernel/osrelease");
         let (set_aside, bus): (Vec<_>, Vec<_>) = bus(source)
             .into_iter()
@@ -54,9 +55,7 @@ impl Kernel {
             set_aside: set_aside.into_iter().map(|gpu| gpu.address).collect(),
             nodes: nodes(source),
             dxg: source.exists("/dev/dxg"),
-            wsl_driver: ["libcuda.so.1", "libnvidia-ml.so.1"]
-                .iter()
-                .any(|name| source.exists(format!("/usr/lib/wsl/lib/{name}"))),
+            wsl_driver: wsl_libraries.any(|name| source.exists(format!("/usr/lib/wsl/lib/{name}"))),
             wsl: release.is_some_and(|release| release.to_lowercase().contains("microsoft")),
             container: container(source),
             apptainer: APPTAINER.iter().any(|name| source.variable(name).is_some())
@@ -64,25 +63,32 @@ impl Kernel {
         }
     }
 
-    pub(in crate::environment) fn has_node(&self, name: &str) -> bool {
+    /// The addresses of some GPUs on the bus, separated by commas.
+    pub(crate) fn addresses(&self, is_wanted: impl Fn(&OnBus) -> bool) -> String {
+        let gpus = self.bus.iter().filter(|gpu| is_wanted(gpu));
+        let addresses: Vec<_> = gpus.map(|gpu| gpu.address.as_str()).collect();
+        addresses.join(", ")
+    }
+
+    pub(crate) fn has_node(&self, name: &str) -> bool {
         self.nodes.iter().any(|node| node.name == name)
     }
 
-    /// Whether there is a GPU of NVIDIA's, by anything that the operating system shows of one.
-    pub(in crate::environment) fn shows_gpu(&self) -> bool {
+    /// Whether the operating system shows an NVIDIA GPU in any way.
+    pub(crate) fn shows_gpu(&self) -> bool {
         self.module_loaded
             || !self.bus.is_empty()
             || !self.nodes.is_empty()
-            || self.passed_by_windows()
+            || self.is_passed_by_windows()
     }
 
-    /// Whether this is WSL with a GPU of NVIDIA's.
-    pub(in crate::environment) fn passed_by_windows(&self) -> bool {
+    /// Whether this is WSL with an NVIDIA GPU.
+    pub(crate) fn is_passed_by_windows(&self) -> bool {
         self.dxg && self.wsl_driver
     }
 
-    /// How many `/dev/nvidia0`, `/dev/nvidia1` … there are.
-    pub(in crate::environment) fn gpu_nodes(&self) -> usize {
+    /// The number of nodes `/dev/nvidia0`, `/dev/nvidia1`, …
+    pub(crate) fn gpu_nodes(&self) -> usize {
         let is_gpu = |node: &&Node| {
             let number = node.name.strip_prefix("nvidia");
             number.is_some_and(|number| number.parse::<u32>().is_ok())
@@ -91,7 +97,7 @@ impl Kernel {
     }
 }
 
-/// The first word that looks like a driver's version, as in «NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat …».
+/// The first word that looks like a version, in a line such as `NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat …`.
 fn version_in(text: &str) -> Option<String> {
     let first = text.lines().next()?;
     let words = first.split_whitespace();
@@ -101,7 +107,7 @@ fn version_in(text: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Display controllers (class 03) of NVIDIA's vendor number, and who drives them.
+/// Display controllers (class 03) of NVIDIA's vendor number, and their drivers.
 fn bus(source: &Source) -> Vec<OnBus> {
     let folder = "/sys/bus/pci/devices";
     let is_gpu = |address: &String| {
@@ -138,7 +144,7 @@ fn nodes(source: &Source) -> Vec<Node> {
         .collect()
 }
 
-/// What Apptainer sets in its containers.
+/// Variables that Apptainer sets in its containers.
 const APPTAINER: [&str; 2] = ["APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"];
 
 fn container(source: &Source) -> Option<String> {
@@ -148,7 +154,7 @@ fn container(source: &Source) -> Option<String> {
         }
     }
     if let Some(kind) = source.variable("container") {
-        return Some(format!("the variable container is «{kind}»"));
+        return Some(format!("the variable `container` is `{kind}`"));
     }
     if let Some(name) = APPTAINER
         .into_iter()

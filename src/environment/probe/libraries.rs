@@ -3,40 +3,45 @@ use std::path::{Path, PathBuf};
 use crate::environment::source::Source;
 use crate::facts::Version;
 
-/// Which of NVIDIA's libraries the loader would find, and where. Nothing is loaded: names and links tell the versions.
+/// NVIDIA's libraries where the loader would find them. Nothing is loaded: the versions come from names and links.
 #[derive(Debug, Clone, Default)]
-pub(in crate::environment) struct Libraries {
+pub(crate) struct Libraries {
     /// The folders of LD_LIBRARY_PATH.
-    pub(in crate::environment) variable: Vec<String>,
-    /// Those of them that do not exist.
-    pub(in crate::environment) absent: Vec<String>,
-    /// What lies in the folders that the loader looks through, in its order.
-    pub(in crate::environment) on_path: Vec<Library>,
-    /// What lies where toolkits are installed, but not on the path.
-    pub(in crate::environment) elsewhere: Vec<Library>,
+    pub(crate) variable: Vec<String>,
+    /// The folders of LD_LIBRARY_PATH that do not exist.
+    pub(crate) absent: Vec<String>,
+    /// Libraries in the folders that the loader searches, in its order.
+    pub(crate) on_path: Vec<Library>,
+    /// Libraries in the folders of toolkits, outside the loader's path.
+    pub(crate) elsewhere: Vec<Library>,
 }
 
 /// A library by the name that programs ask for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::environment) struct Library {
+pub(crate) struct Library {
     /// Such as `cublas`.
-    pub(in crate::environment) name: &'static str,
+    pub(crate) name: &'static str,
     /// Such as `libcublas.so.12`.
-    pub(in crate::environment) soname: String,
-    pub(in crate::environment) folder: String,
-    /// That of the file at the end of the links.
-    pub(in crate::environment) version: Option<Version>,
+    pub(crate) soname: String,
+    pub(crate) folder: String,
+    /// The version of the file at the end of the links.
+    pub(crate) version: Option<Version>,
+}
+
+impl Library {
+    pub(crate) fn path(&self) -> String {
+        format!("{}/{}", self.folder, self.soname)
+    }
 }
 
 /// What candle's feature `cuda` links against.
-pub(in crate::environment) const NEEDED: [&str; 5] =
-    ["cudart", "cublas", "cublasLt", "curand", "nvrtc"];
-/// What its features `cudnn` and `nccl` do.
-pub(in crate::environment) const OPTIONAL: [&str; 2] = ["cudnn", "nccl"];
+pub(crate) const NEEDED: [&str; 5] = ["cudart", "cublas", "cublasLt", "curand", "nvrtc"];
+/// What candle's features `cudnn` and `nccl` link against.
+pub(crate) const OPTIONAL: [&str; 2] = ["cudnn", "nccl"];
 const DRIVER: [&str; 3] = ["cuda", "nvidia-ml", "nvidia-ptxjitcompiler"];
 
 impl Libraries {
-    pub(in crate::environment) fn look(source: &Source) -> Self {
+    pub(crate) fn look(source: &Source) -> Self {
         let variable = folders_of(source.variable("LD_LIBRARY_PATH"));
         let mut folders = variable.clone();
         folders.extend(configured(source));
@@ -53,14 +58,14 @@ impl Libraries {
         }
     }
 
-    /// The first of a name on the path.
-    pub(in crate::environment) fn find(&self, name: &str) -> Option<&Library> {
+    /// The first library of this name on the path.
+    pub(crate) fn find(&self, name: &str) -> Option<&Library> {
         self.on_path.iter().find(|library| library.name == name)
     }
 }
 
-/// Where the file lies that a program would load by this name.
-pub(in crate::environment) fn locate(source: &Source, soname: &str) -> Option<PathBuf> {
+/// The file that a program would load by this name.
+pub(crate) fn locate(source: &Source, soname: &str) -> Option<PathBuf> {
     let libraries = Libraries::look(source);
     let library = libraries
         .on_path
@@ -69,7 +74,7 @@ pub(in crate::environment) fn locate(source: &Source, soname: &str) -> Option<Pa
     source.below(Path::new(&library.folder).join(soname)).ok()
 }
 
-/// The loader's own folders, and where WSL has the driver.
+/// The loader's default folders, and WSL's folder of the driver.
 const SYSTEM: [&str; 9] = [
     "/usr/lib/wsl/lib",
     "/lib/x86_64-linux-gnu",
@@ -92,11 +97,9 @@ fn folders_of(variable: Option<&str>) -> Vec<String> {
 fn configured(source: &Source) -> Vec<String> {
     let mut text = source.text("/etc/ld.so.conf").unwrap_or_default();
     let folder = "/etc/ld.so.conf.d";
-    for name in source
-        .names(folder)
-        .iter()
-        .filter(|name| name.ends_with(".conf"))
-    {
+    let mut names = source.names(folder);
+    names.retain(|name| name.ends_with(".conf"));
+    for name in names {
         text.push('\n');
         text.push_str(&source.text(format!("{folder}/{name}")).unwrap_or_default());
     }
@@ -105,19 +108,16 @@ fn configured(source: &Source) -> Vec<String> {
     folders.map(str::to_owned).take(1024).collect()
 }
 
-/// Where toolkits put their libraries.
+/// The folders in which toolkits install libraries.
 fn toolkits(source: &Source) -> Vec<String> {
     let named = ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"];
     let mut roots: Vec<_> = named
         .iter()
         .filter_map(|name| source.variable(name).map(str::to_owned))
         .collect();
-    let local = source.names("/usr/local").into_iter();
-    roots.extend(
-        local
-            .filter(|name| name.starts_with("cuda"))
-            .map(|name| format!("/usr/local/{name}")),
-    );
+    let mut local = source.names("/usr/local");
+    local.retain(|name| name.starts_with("cuda"));
+    roots.extend(local.iter().map(|name| format!("/usr/local/{name}")));
     roots.push("/opt/cuda".to_owned());
     let mut folders: Vec<_> = roots.iter().map(|root| format!("{root}/lib64")).collect();
     let conda = source.variable("CONDA_PREFIX");
@@ -126,7 +126,7 @@ fn toolkits(source: &Source) -> Vec<String> {
     folders
 }
 
-/// Where pip puts them: `site-packages/nvidia/cublas/lib` and the like, a folder for each library.
+/// The folders in which pip installs libraries, one for each, such as `site-packages/nvidia/cublas/lib`.
 fn of_pip(source: &Source) -> Vec<String> {
     let user = source.variable("HOME").map(|home| format!("{home}/.local"));
     let named =
@@ -147,7 +147,7 @@ fn of_pip(source: &Source) -> Vec<String> {
     folders
 }
 
-/// The libraries in folders; one that was `seen` already, also by another name, is passed over.
+/// The libraries in folders, without folders that were `seen` already, perhaps by another name.
 fn search(source: &Source, folders: &[String], seen: &mut Vec<PathBuf>) -> Vec<Library> {
     let mut found = Vec::new();
     for folder in folders {
@@ -161,7 +161,7 @@ fn search(source: &Source, folders: &[String], seen: &mut Vec<PathBuf>) -> Vec<L
                 continue;
             };
             let path = Path::new(folder).join(&soname);
-            // Such as the 32-bit libraries of a driver that was replaced.
+            // Such as 32-bit libraries of an old driver.
             if source.is_of_other_class(&path) {
                 continue;
             }
@@ -176,7 +176,7 @@ fn search(source: &Source, folders: &[String], seen: &mut Vec<PathBuf>) -> Vec<L
     found
 }
 
-/// `cublas` for `libcublas.so.12`; the names of files with full versions, which programs do not ask for, have more dots.
+/// `cublas` for `libcublas.so.12`. Names with full versions have more dots; programs do not ask for them.
 fn name_of(soname: &str) -> Option<&'static str> {
     let (name, version) = soname.strip_prefix("lib")?.split_once(".so.")?;
     let is_short = version.split('.').count() <= 2;

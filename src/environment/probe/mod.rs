@@ -1,4 +1,4 @@
-//! What is looked at. A probe reads and does not judge; each stands alone, and none can fail.
+//! What is there: each file looks at one subject and judges nothing.
 
 pub(super) mod driver;
 pub(super) mod host;

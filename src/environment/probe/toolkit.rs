@@ -3,37 +3,36 @@ use std::path::{Path, PathBuf};
 use crate::environment::source::Source;
 use crate::facts::Version;
 
-/// The CUDA toolkit that a build would take.
+/// The CUDA toolkit that a build would use.
 #[derive(Debug, Clone, Default)]
-pub(in crate::environment) struct Toolkit {
-    /// Where the first `nvcc` of PATH lies, links followed.
-    pub(in crate::environment) nvcc: Option<PathBuf>,
-    pub(in crate::environment) version: Option<Version>,
-    /// Variables that name a toolkit: the name, the value, and where it leads; `None` where there is nothing.
-    pub(in crate::environment) variables: Vec<(&'static str, String, Option<PathBuf>)>,
+pub(crate) struct Toolkit {
+    /// The first `nvcc` on PATH, with links followed.
+    pub(crate) nvcc: Option<PathBuf>,
+    pub(crate) version: Option<Version>,
+    /// Variables that name a toolkit: the name, the value, and the folder with links followed, if it exists.
+    pub(crate) variables: Vec<(&'static str, String, Option<PathBuf>)>,
     /// A C++ compiler, which nvcc needs.
-    pub(in crate::environment) compiler: Option<String>,
+    pub(crate) compiler: Option<String>,
 }
 
+const VARIABLES: [&str; 4] = [
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUDA_ROOT",
+    "CUDA_TOOLKIT_ROOT_DIR",
+];
+
 impl Toolkit {
-    pub(in crate::environment) fn look(source: &Source) -> Self {
+    pub(crate) fn look(source: &Source) -> Self {
         let nvcc = program(source, &["nvcc"]).map(|path| source.resolved(path));
-        let named = [
-            "CUDA_HOME",
-            "CUDA_PATH",
-            "CUDA_ROOT",
-            "CUDA_TOOLKIT_ROOT_DIR",
-        ];
-        let variables: Vec<_> = named
-            .into_iter()
-            .filter_map(|name| {
-                let value = source.variable(name).filter(|value| !value.is_empty())?;
-                let leads = source.exists(value).then(|| source.resolved(value));
-                Some((name, value.to_owned(), leads))
-            })
-            .collect();
+        let variable = |name: &&'static str| {
+            let value = source.variable(name).filter(|value| !value.is_empty())?;
+            let folder = source.exists(value).then(|| source.resolved(value));
+            Some((*name, value.to_owned(), folder))
+        };
+        let variables: Vec<_> = VARIABLES.iter().filter_map(variable).collect();
         let by_path = nvcc.as_deref().and_then(root_of);
-        let by_variable = variables.iter().find_map(|(_, _, leads)| leads.clone());
+        let by_variable = variables.iter().find_map(|(_, _, folder)| folder.clone());
         Self {
             version: by_path
                 .or(by_variable)
@@ -46,7 +45,7 @@ impl Toolkit {
     }
 
     /// The folder that holds `bin/nvcc`.
-    pub(in crate::environment) fn root(&self) -> Option<PathBuf> {
+    pub(crate) fn root(&self) -> Option<PathBuf> {
         self.nvcc.as_deref().and_then(root_of)
     }
 }
@@ -57,19 +56,15 @@ fn root_of(nvcc: &Path) -> Option<PathBuf> {
 
 fn program(source: &Source, names: &[&str]) -> Option<PathBuf> {
     let folders = source.variable("PATH").unwrap_or_default().split(':');
-    let folders: Vec<_> = folders
-        .filter(|folder| folder.starts_with('/'))
-        .take(256)
-        .collect();
-    let candidates = names.iter().flat_map(|name| {
-        folders
-            .iter()
-            .map(move |folder| Path::new(folder).join(name))
-    });
-    candidates.into_iter().find(|path| source.exists(path))
+    let folders = folders.filter(|folder| folder.starts_with('/')).take(256);
+    let in_folders = |name: &&str| {
+        let mut paths = folders.clone().map(|folder| Path::new(folder).join(name));
+        paths.find(|path| source.exists(path))
+    };
+    names.iter().find_map(in_folders)
 }
 
-/// By the toolkit's own record, or by its headers, which every installation has; nothing is run.
+/// From the toolkit's record, or from its headers, which every installation has. Nothing is run.
 fn version(source: &Source, root: &Path) -> Option<Version> {
     let record = source.text(root.join("version.json")).ok();
     let recorded = record.as_deref().and_then(|text| {

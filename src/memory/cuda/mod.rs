@@ -1,4 +1,4 @@
-//! A GPU's memory: candle on a stream-ordered pool of this crate's own.
+//! A GPU's memory: candle on a stream-ordered pool of this crate.
 
 #[cfg(feature = "cuda")]
 mod enabled;
@@ -65,25 +65,25 @@ pub(crate) fn unmask(error: Error, device: &Device) -> Error {
     }
 }
 
-/// How the pool of a GPU's memory takes memory from the driver, and when it gives it back.
+/// When the pool of a GPU takes memory from the driver, and when it returns it.
 ///
 /// ```
-/// use candle_headroom::Growth;
+/// use candle_headroom::memory::Growth;
 ///
 /// assert_eq!(Growth::default(), Growth::OnDemand);
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Growth {
-    /// Takes what is needed when it is needed, and keeps it for reuse. TensorFlow calls it memory growth.
+    /// Takes memory when it is needed and keeps it for reuse. TensorFlow calls it memory growth.
     #[default]
     OnDemand,
-    /// Takes all of the limit when the memory is opened, so that nobody else can: TensorFlow's own default. Without a limit it is
-    /// what [`Limit::Auto`] would be. Only [`DeviceMemory::trim`] gives it back. A limit can be lowered only to what the pool can give
-    /// up: what was taken in one piece may stay as long as one tensor lies in it.
+    /// Takes the whole limit when the memory is opened, so that no other process can: TensorFlow's default. Without a limit it takes what
+    /// [`Limit::Auto`] would allow. Only [`DeviceMemory::trim`] returns it. How far the limit can be lowered depends on the driver: memory
+    /// taken in one piece may stay as long as one tensor lies in it.
     Preallocate,
-    /// Gives what is not in use back at every synchronization: what CUDA itself does by default. Other processes get the memory
-    /// soon, and a loop that synchronizes pays for taking it anew each time.
+    /// Returns unused memory at every synchronization, as CUDA does by default. Other processes get it soon; a loop that synchronizes pays for
+    /// taking it again each time.
     ReturnAtSync,
 }
 
@@ -97,19 +97,18 @@ impl fmt::Display for Growth {
     }
 }
 
-/// How a GPU's memory is to be opened; made by [`DeviceMemory::cuda`].
+/// Options for opening a GPU's memory; from [`DeviceMemory::cuda`].
 ///
-/// Opening makes a memory pool of this crate's own the current one of the device, and creates candle's device after that, on a
-/// stream of its own: every tensor that the process allocates there from then on is served from the pool, also through devices
-/// that it makes itself. What was allocated before stays where it is and is counted as
-/// [unaccounted](crate::MemoryStats::unaccounted). When the last handle is dropped, the pool that was current before is current
-/// again; tensors that still live keep their memory. A program that has made a pool of its own current must not destroy it
-/// meanwhile.
+/// Opening makes a new memory pool the device's current one and then creates candle's device on a stream of its own. From then on every tensor
+/// that the process allocates on the device comes from the pool, also through other candle devices. Earlier allocations stay where they are
+/// and count as [unaccounted](crate::memory::MemoryStats::unaccounted). Dropping the last handle makes the former pool current again; live
+/// tensors keep their memory. A program that has made a pool of its own current must not destroy it meanwhile.
 ///
-/// Growth and limit can be had together, which TensorFlow refuses.
+/// Growth and limit can be combined, which TensorFlow refuses.
 ///
 /// ```no_run
-/// use candle_headroom::{ByteSize, DeviceMemory, Growth};
+/// use candle_headroom::memory::Growth;
+/// use candle_headroom::{ByteSize, DeviceMemory};
 ///
 /// let memory = DeviceMemory::cuda(0).growth(Growth::OnDemand).limit(ByteSize::gib(8)).open()?;
 /// let device = memory.device(); // candle's device, to create the model on
@@ -133,28 +132,27 @@ impl CudaMemoryBuilder {
         }
     }
 
-    /// How the pool grows; [`Growth::OnDemand`] without it.
+    /// How the pool grows; [`Growth::OnDemand`] by default.
     pub fn growth(mut self, growth: Growth) -> Self {
         self.growth = Some(growth);
         self
     }
 
-    /// Lets the process use this much of the device; without it, as much as there is.
+    /// Limits the process's use of the device; unlimited by default.
     ///
-    /// Drivers from CUDA 12.2 on refuse what goes over it: whether this one does is tried on a small pool when the memory is
-    /// opened. Where it does not, trainers look at the use and cut their work smaller.
-    /// [`MemoryStats::enforcement`](crate::MemoryStats::enforcement) says which of the two it is.
+    /// Drivers from CUDA 12.2 on refuse allocations over the limit; opening tests on a small pool whether this one does. Otherwise trainers check
+    /// the use and reduce the size. [`MemoryStats::enforcement`](crate::memory::MemoryStats::enforcement) says which of the two applies.
     pub fn limit(mut self, limit: impl Into<Limit>) -> Self {
         self.limit = limit.into();
         self
     }
 
-    /// Opens the device's memory, or shares it where it is open with the same settings, or with ones that are not asked for here.
+    /// Opens the device's memory, or shares it if it is open with the same settings or settings are not given here.
     ///
     /// # Errors
-    /// [`MemoryError`](crate::MemoryError): a build without the feature `cuda`, no such device, a device without memory pools, other
-    /// settings than those in force, a limit that cannot be had, memory that cannot be taken at once. Any error of the driver's
-    /// as candle would return it. Nothing is changed then.
+    /// [`MemoryError`](crate::error::MemoryError): a build without the feature `cuda`, no such device, a busy device or one without memory pools,
+    /// other settings than those in force, an impossible limit, or memory that cannot be taken at once. Any other error of the driver. Nothing
+    /// has changed then.
     pub fn open(self) -> Result<DeviceMemory> {
         implementation::open(self.ordinal, self.growth, self.limit)
     }

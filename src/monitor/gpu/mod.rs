@@ -1,4 +1,4 @@
-//! A GPU as NVML sees it. The library is loaded at run time; what it does not know, or no longer knows, is left out of the sample.
+//! Samples of a GPU from NVML. Values that NVML does not know stay unknown in the sample.
 
 mod order;
 mod session;
@@ -6,31 +6,35 @@ mod session;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::sample::{Health, Sample};
 use super::source::{Look, Source, again};
-use super::{Health, Sample};
 use crate::facts;
 use crate::nvml::Library;
 use session::Session;
 
-/// How long a GPU that was lost is left alone before it is looked for again.
+/// The time between two attempts to find a lost GPU.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// How often it is asked for what changes slowly or takes long.
+/// The time between two readings of the values that change slowly or take long to read.
 const CLOSE: Duration = Duration::from_secs(1);
 
-/// All GPUs that NVML lists, in CUDA's order as far as that is known.
+/// All GPUs that NVML lists, in CUDA's order where it is known.
 pub(super) fn list(library: &Arc<Library>) -> Result<Vec<Source>, String> {
     let nvml = library.begin().map_err(describe)?;
     let count = nvml.count().map_err(describe)?;
     let mut sources = Vec::new();
     for index in 0..count {
-        // One that cannot be reached now has no identity to look for later.
+        // The UUID of a GPU that cannot be reached now is not known, so it could not be found later.
         let Ok(device) = nvml.device(index) else {
             continue;
         };
-        let Ok(uuid) = device.uuid() else { continue };
+        let Ok(uuid) = device.ask(|gpu| gpu.uuid()) else {
+            continue;
+        };
         sources.push(Source {
-            name: device.name().unwrap_or_else(|_| "GPU".to_owned()),
+            name: device
+                .ask(|gpu| gpu.name())
+                .unwrap_or_else(|_| "GPU".to_owned()),
             uuid: Some(uuid),
             cuda: None,
         });
@@ -41,7 +45,7 @@ pub(super) fn list(library: &Arc<Library>) -> Result<Vec<Source>, String> {
     }
 }
 
-/// First those that CUDA knows, in its order, then the rest in NVML's.
+/// The GPUs that CUDA sees in CUDA's order, then the others in NVML's.
 fn in_order(mut sources: Vec<Source>, cuda: &[String]) -> Vec<Source> {
     for source in &mut sources {
         source.cuda = cuda
@@ -59,22 +63,21 @@ fn describe(code: u32) -> String {
     }
 }
 
-/// One GPU, found by its identity, and found again after it was lost.
+/// One GPU, found by its UUID, also after it was lost.
 #[derive(Debug)]
 pub(super) struct Gpu {
     library: Arc<Library>,
     uuid: String,
     session: Option<Session>,
     retry_at: Duration,
-    /// When it is asked for that next: traffic takes the driver 40 ms, so not all GPUs do it in one round.
+    /// When the slow values are read next.
     close_at: Duration,
-    /// By how much later than its neighbours this one does; added once.
+    /// Added once to `close_at`: reading PCIe traffic takes 40 ms, so the GPUs do it in different rounds.
     offset: Duration,
     interval: Duration,
 }
 
 impl Gpu {
-    /// The `index`-th of all, looked at at an interval.
     pub(super) fn new(
         library: Arc<Library>,
         uuid: String,
@@ -113,7 +116,7 @@ impl Look for Gpu {
             }
         };
         if sample.health != Health::Good {
-            // What was seen before the call that failed may be of a device that is gone.
+            // Values read before the call that failed may belong to a device that is gone.
             *sample = Sample {
                 health: sample.health,
                 ..Sample::blank(sample.source, sample.taken, sample.at)
@@ -138,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn cudas_order_comes_first_and_what_it_hides_last() {
+    fn gpus_are_in_cudas_order_and_hidden_ones_come_last() {
         let listed = ["a", "b", "c", "d"].map(gpu).to_vec();
         let cuda = ["c", "a"].map(str::to_owned);
         let ordered = in_order(listed, &cuda);

@@ -1,6 +1,9 @@
-//! NVML while it answers for one GPU.
+//! One GPU while NVML answers for it.
 
 use std::sync::Arc;
+
+use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, PcieUtilCounter, TemperatureSensor};
+use nvml_wrapper::error::NvmlError;
 
 use crate::monitor::{Health, HeldDown, Sample};
 use crate::nvml::{self, Device, Nvml, Processes, knows_processes};
@@ -8,28 +11,28 @@ use crate::nvml::{self, Device, Nvml, Processes, knows_processes};
 #[derive(Debug)]
 pub(super) struct Session {
     device: Device,
-    /// Fields that this GPU or this driver does not have: not asked for again.
+    /// Bits of fields that this GPU or driver does not support; they are not asked for again.
     unsupported: u32,
-    /// Whether anything was answered in this look, and whether any call failed that might have been.
+    /// Whether any call of this look succeeded, and whether any failed that is supported.
     answers: bool,
     fails: bool,
     processes: Processes,
-    /// This one's number, where the driver's list means the same by it.
+    /// This process's number, or `None` in a container, where the driver's list has other numbers.
     own_process: Option<u32>,
-    /// What changes slowly, as last asked for.
+    /// The values that change slowly, as last read.
     slow: Slow,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Slow {
-    /// In bytes a second.
+    /// In bytes per second.
     received: Option<u64>,
     sent: Option<u64>,
     power_limit: Option<u64>,
     ecc_errors: Option<u64>,
 }
 
-/// A number for what is asked, for `unsupported`.
+/// The bits of `unsupported`.
 #[derive(Debug, Clone, Copy)]
 enum Field {
     Memory,
@@ -59,10 +62,10 @@ impl Session {
         })
     }
 
-    /// Asks for everything; an error tells that the device is gone.
+    /// Reads all values. An error means that the device is gone.
     pub(super) fn look(&mut self, sample: &mut Sample, looks_closely: bool) -> Result<(), Health> {
         (self.answers, self.fails) = (false, false);
-        // A total of 0 is what GPUs without memory of their own answer.
+        // GPUs without memory of their own report a total of 0.
         let memory = self.ask(Field::Memory, Device::memory)?;
         if let Some(memory) = memory.filter(|memory| memory.total > 0) {
             sample.total = Some(memory.total);
@@ -70,13 +73,18 @@ impl Session {
             sample.free = Some(memory.free);
         }
         self.look_at_processes(sample)?;
-        let utilisation = self.ask(Field::Utilisation, Device::utilisation)?;
-        sample.utilisation = utilisation.map(|(kernels, _)| kernels.into());
-        sample.memory_utilisation = utilisation.map(|(_, memory)| memory.into());
-        sample.temperature = self.number(Field::Temperature, Device::temperature)?;
-        sample.power = self.number(Field::Power, Device::power)?;
-        sample.clock = self.number(Field::Clock, Device::clock)?;
-        sample.memory_clock = self.number(Field::MemoryClock, Device::memory_clock)?;
+        let utilisation = self.ask(Field::Utilisation, |gpu| {
+            gpu.ask(|gpu| gpu.utilization_rates())
+        })?;
+        sample.utilisation = utilisation.as_ref().map(|rates| rates.gpu.into());
+        sample.memory_utilisation = utilisation.map(|rates| rates.memory.into());
+        sample.temperature = self.number(Field::Temperature, |gpu| {
+            gpu.temperature(TemperatureSensor::Gpu)
+        })?;
+        sample.power = self.number(Field::Power, |gpu| gpu.power_usage())?;
+        sample.clock = self.number(Field::Clock, |gpu| gpu.clock_info(Clock::SM))?;
+        sample.memory_clock =
+            self.number(Field::MemoryClock, |gpu| gpu.clock_info(Clock::Memory))?;
         let bits = self.ask(Field::HeldDown, Device::clock_reasons)?;
         sample.held_down = bits.map(HeldDown::from_bits);
         if looks_closely {
@@ -90,21 +98,27 @@ impl Session {
         Ok(())
     }
 
-    /// What changes slowly, or takes long: for traffic the driver counts for 20 ms in each direction.
+    /// Reads the values that change slowly or take long: the driver counts traffic for 20 ms in each direction.
     fn look_closely(&mut self) -> Result<(), Health> {
         let bytes = |kilobytes: u64| kilobytes.saturating_mul(1000);
-        let received = self.number(Field::PcieReceived, Device::pcie_received)?;
-        let sent = self.number(Field::PcieSent, Device::pcie_sent)?;
+        let received = self.number(Field::PcieReceived, |gpu| {
+            gpu.pcie_throughput(PcieUtilCounter::Receive)
+        })?;
+        let sent = self.number(Field::PcieSent, |gpu| {
+            gpu.pcie_throughput(PcieUtilCounter::Send)
+        })?;
         self.slow = Slow {
             received: received.map(bytes),
             sent: sent.map(bytes),
-            power_limit: self.number(Field::PowerLimit, Device::power_limit)?,
-            ecc_errors: self.ask(Field::EccErrors, Device::uncorrected)?,
+            power_limit: self.number(Field::PowerLimit, |gpu| gpu.enforced_power_limit())?,
+            ecc_errors: self.ask(Field::EccErrors, |gpu| {
+                gpu.uncorrected(EccCounter::Volatile)
+            })?,
         };
         Ok(())
     }
 
-    /// Into a list that is kept: a sample allocates nothing.
+    /// Reads into a list that is kept, so that a sample allocates nothing.
     fn look_at_processes(&mut self, sample: &mut Sample) -> Result<(), Health> {
         let Some(own) = self.own_process else {
             return Ok(());
@@ -134,12 +148,13 @@ impl Session {
     fn number(
         &mut self,
         field: Field,
-        call: impl FnOnce(&Device) -> nvml::Field<u32>,
+        question: impl FnOnce(&nvml_wrapper::Device<'_>) -> Result<u32, NvmlError>,
     ) -> Result<Option<u64>, Health> {
-        Ok(self.ask(field, call)?.map(u64::from))
+        let number = self.ask(field, |device| device.ask(question))?;
+        Ok(number.map(u64::from))
     }
 
-    /// What a field says: `None` where it is not there, or not now.
+    /// The value of a field, or `None` if it is not supported or cannot be read now.
     fn ask<T>(
         &mut self,
         field: Field,
@@ -162,7 +177,7 @@ impl Session {
                 self.unsupported |= bit;
                 Ok(None)
             }
-            // It may answer the next time.
+            // The next call may succeed.
             Err(_) => {
                 self.fails = true;
                 Ok(None)

@@ -16,19 +16,19 @@ use super::values::ValuesMut;
 use super::visit::visit;
 use crate::error::{Result, UpdateInterrupted};
 use crate::optim::Committed;
-use crate::optim::fused::{Adjustment, Counters, Managed, Snapshot, Update};
-use crate::optim::rule::Rule;
+use crate::optim::fused::{Adjustment, Counters, Managed, Origin, Snapshot, Update};
+use crate::optim::rule::{Rates, Rule};
 
-/// All that is kept for the parameters, and the passes over them.
+/// The state of the parameters, and the passes over them.
 #[derive(Debug)]
 pub struct Engine {
     states: Vec<State>,
     counters: Counters,
-    /// Who moves the small parameters.
+    /// Who updates the small parameters.
     small_by: By,
 }
 
-/// What is kept for one parameter.
+/// The state of one parameter.
 #[derive(Debug)]
 pub struct State {
     tensors: Vec<CpuStorage>,
@@ -36,7 +36,7 @@ pub struct State {
     step: u64,
     partials: Vec<f64>,
     scratch: Vec<f64>,
-    /// Of the gradient's squares, by the last survey.
+    /// Sum of the gradient's squares, from the last survey.
     squares: f64,
 }
 
@@ -45,38 +45,52 @@ const SMALL_AT_A_TIME: usize = 8;
 
 impl Engine {
     pub fn new<R: Rule>(rule: &R, parameters: &[Managed], adjustment: &Adjustment) -> Result<Self> {
-        let states = parameters.iter().map(|parameter| {
-            let zeros = |(kept, dtype): &(crate::optim::rule::Kept, DType)| {
-                CpuDevice.zeros_impl(&kept.dims.clone().into(), *dtype)
-            };
-            Ok(State {
-                tensors: parameter
-                    .kept
-                    .iter()
-                    .map(zeros)
-                    .collect::<CandleResult<_>>()?,
-                master: master(parameter)?,
-                step: 0,
-                partials: vec![0.; parameter.len.div_ceil(CHUNK)],
-                scratch: vec![0.; rule.scratch(parameter.var.dims())],
-                squares: 0.,
-            })
+        let counters = Counters::new(adjustment);
+        let mut engine = Self {
+            states: Vec::new(),
+            counters,
+            small_by: By::Caller,
+        };
+        let origins = parameters.iter().map(|_| Origin::Fresh).collect();
+        engine.set_up(rule, parameters, origins, None)?;
+        Ok(engine)
+    }
+
+    /// Takes over other parameters, with an origin for each. With an error nothing has changed.
+    pub fn set_up<R: Rule>(
+        &mut self,
+        rule: &R,
+        parameters: &[Managed],
+        origins: Vec<Origin>,
+        counters: Option<Counters>,
+    ) -> Result<()> {
+        // Everything that can fail comes first.
+        let made = parameters.iter().zip(&origins);
+        let made = made.map(|(parameter, origin)| match origin {
+            Origin::Kept(_) => Ok(None),
+            Origin::Fresh => State::fresh(rule, parameter).map(Some),
+            Origin::Loaded(saved) => State::loaded(rule, parameter, saved).map(Some),
         });
+        let made = made.collect::<Result<Vec<_>>>()?;
+        let mut old: Vec<_> = self.states.drain(..).map(Some).collect();
+        let states = made.into_iter().zip(origins);
+        self.states
+            .extend(states.filter_map(|(made, origin)| match origin {
+                Origin::Kept(index) => old.get_mut(index)?.take(),
+                _ => made,
+            }));
+        self.counters = counters.unwrap_or(self.counters);
         let small = parameters.iter().map(|parameter| parameter.len);
         let small: usize = small.filter(|len| !is_shared(*len)).sum();
-        // Together they have to be worth waking somebody up.
-        let small_by = match small >= SHARED {
+        // Waking other threads pays only for this many elements.
+        self.small_by = match small >= SHARED {
             true => By::Team,
             false => By::Caller,
         };
-        if small_by == By::Team {
+        if self.small_by == By::Team {
             team::prepare();
         }
-        Ok(Self {
-            states: states.collect::<Result<_>>()?,
-            counters: Counters::new(adjustment),
-            small_by,
-        })
+        Ok(())
     }
 
     pub fn commit<R: Rule>(&mut self, update: &Update<'_, R>) -> Result<Committed> {
@@ -91,7 +105,7 @@ impl Engine {
             let rates = update.rates(parameter.group);
             move_parameter(update, parameter, state, gradient, scale, rates)
         });
-        // The checks before an update leave nothing that could fail here. If something does, parameters have moved.
+        // The checks before an update rule this out. If it happens, some parameters have changed.
         moved.map_err::<crate::error::Error, _>(|error| {
             let reason = Some(error.into());
             UpdateInterrupted { reason }.into()
@@ -99,19 +113,20 @@ impl Engine {
         Ok(Committed::Applied)
     }
 
-    /// The sum of all gradients' squares as they are; not a number where one of them is not finite.
+    /// The sum of the squares of all gradients as they are; NaN if one of them is not finite.
     fn survey<R: Rule>(&mut self, update: &Update<'_, R>) -> Result<f64> {
         self.each(update, &|state, parameter, gradient| {
             state.survey(parameter, gradient)
         })?;
         let surveyed = self.states.iter().zip(update.parameters);
-        let surveyed = surveyed.filter(|(_, parameter)| update.gradient(parameter).is_some());
-        // Not `sum`, which begins at -0.
+        let surveyed =
+            surveyed.filter(|(_, parameter)| parameter.gradient(update.gradients).is_some());
+        // `sum` would start at -0.
         Ok(surveyed.fold(0., |total, (state, _)| total + state.squares))
     }
 
-    /// Does the same to each parameter that has a gradient: to large ones in turn, each by all of candle's threads, to small ones by
-    /// several per thread of the team's, since that takes their locks.
+    /// Runs `work` on each parameter that has a gradient: on large ones one by one, each with all of candle's threads, on small ones
+    /// with several per thread of the team, since that takes their locks.
     fn each<R: Rule>(
         &mut self,
         update: &Update<'_, R>,
@@ -119,7 +134,7 @@ impl Engine {
     ) -> CandleResult<()> {
         let all = |parameters: &[Managed], states: &mut [State]| {
             (parameters.iter().zip(states)).try_for_each(|(parameter, state)| {
-                let gradient = update.gradient(parameter);
+                let gradient = parameter.gradient(update.gradients);
                 gradient.map_or(Ok(()), |gradient| work(state, parameter, gradient))
             })
         };
@@ -174,28 +189,48 @@ impl Engine {
             master: (state.master.as_ref()).map(|storage| tensor(storage, parameter.var.dims())),
         })
     }
-
-    /// Goes on from here. The snapshots' tensors have the types and sizes that are kept, as the caller has checked.
-    pub fn restore(&mut self, snapshots: Vec<Snapshot>, counters: Counters) -> Result<()> {
-        let storages = snapshots.iter().map(|snapshot| {
-            let tensors = snapshot.tensors.iter().map(storage);
-            let master = snapshot.master.as_ref().map(storage).transpose()?;
-            Ok((tensors.collect::<CandleResult<Vec<_>>>()?, master))
-        });
-        let storages = storages.collect::<CandleResult<Vec<_>>>()?;
-        for ((state, snapshot), (tensors, master)) in
-            self.states.iter_mut().zip(snapshots).zip(storages)
-        {
-            state.step = snapshot.step;
-            state.tensors = tensors;
-            state.master = master;
-        }
-        self.counters = counters;
-        Ok(())
-    }
 }
 
 impl State {
+    fn new<R: Rule>(
+        rule: &R,
+        parameter: &Managed,
+        tensors: Vec<CpuStorage>,
+        master: Option<CpuStorage>,
+        step: u64,
+    ) -> Self {
+        Self {
+            tensors,
+            master,
+            step,
+            partials: vec![0.; parameter.len.div_ceil(CHUNK)],
+            scratch: vec![0.; rule.scratch(parameter.var.dims())],
+            squares: 0.,
+        }
+    }
+
+    fn fresh<R: Rule>(rule: &R, parameter: &Managed) -> Result<Self> {
+        let zeros = parameter
+            .kept
+            .iter()
+            .map(|(kept, dtype)| CpuDevice.zeros_impl(&kept.dims.clone().into(), *dtype));
+        let zeros = zeros.collect::<CandleResult<_>>()?;
+        let master = match parameter.has_master {
+            true => Some(storage(
+                &parameter.var.as_detached_tensor().to_dtype(DType::F32)?,
+            )?),
+            false => None,
+        };
+        Ok(Self::new(rule, parameter, zeros, master, 0))
+    }
+
+    fn loaded<R: Rule>(rule: &R, parameter: &Managed, saved: &Snapshot) -> Result<Self> {
+        let tensors = saved.tensors.iter().map(storage);
+        let tensors = tensors.collect::<CandleResult<_>>()?;
+        let master = saved.master.as_ref().map(storage).transpose()?;
+        Ok(Self::new(rule, parameter, tensors, master, saved.step))
+    }
+
     fn survey(&mut self, parameter: &Managed, gradient: &Tensor) -> CandleResult<()> {
         let (storage, layout) = gradient.storage_and_layout();
         let Storage::Cpu(storage) = &*storage else {
@@ -224,7 +259,7 @@ fn move_parameter<R: Rule>(
     state: &mut State,
     gradient: &Tensor,
     scale: f64,
-    rates: crate::optim::rule::Rates,
+    rates: Rates,
 ) -> CandleResult<()> {
     let bound = update.adjustment.bound();
     visit(parameter, gradient, |storage, gradient, layout| {
@@ -256,14 +291,6 @@ fn move_parameter<R: Rule>(
     })
 }
 
-fn master(parameter: &Managed) -> Result<Option<CpuStorage>> {
-    if !parameter.has_master {
-        return Ok(None);
-    }
-    let master = parameter.var.as_detached_tensor().to_dtype(DType::F32)?;
-    Ok(Some(storage(&master)?))
-}
-
 fn storage(tensor: &Tensor) -> CandleResult<CpuStorage> {
     let tensor = tensor.force_contiguous()?;
     let (storage, _) = tensor.storage_and_layout();
@@ -273,8 +300,7 @@ fn storage(tensor: &Tensor) -> CandleResult<CpuStorage> {
     }
 }
 
-/// What the checks before an update rule out.
+/// An error that the checks before an update rule out.
 fn misplaced() -> CandleError {
-    CandleError::Msg("a gradient or parameter is of another type or device than it was".to_owned())
-        .bt()
+    CandleError::Msg("the type or device of a gradient or parameter has changed".to_owned()).bt()
 }

@@ -4,7 +4,7 @@ use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor};
 
 use crate::optim::fused::Managed;
 
-/// Lets `work` change a parameter's storage with its gradient's beside it.
+/// Gives `work` the storage of a parameter to change, and of its gradient.
 pub fn visit(
     parameter: &Managed,
     gradient: &Tensor,

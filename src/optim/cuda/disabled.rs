@@ -4,19 +4,29 @@ use candle_core::{CudaDevice, Error, Tensor};
 
 use crate::error::Result;
 use crate::optim::Committed;
-use crate::optim::fused::{Adjustment, Counters, Managed, Snapshot, Update};
+use crate::optim::fused::{Adjustment, Counters, Managed, Origin, Snapshot, Update};
 use crate::optim::rule::Rule;
 
-/// A program may turn on candle's CUDA backend by itself; then there are no fused passes for it.
+/// A program may enable candle's CUDA backend by itself; there are no fused passes for it then.
 pub const IS_BUILT: bool = false;
 
-/// There is none in this build.
+/// This build has no such engine.
 #[derive(Debug)]
 pub struct Engine(Infallible);
 
 impl Engine {
-    pub fn new<R: Rule>(_: &CudaDevice, _: &R, _: &[Managed], _: &Adjustment) -> Result<Self> {
+    pub fn new<R: Rule>(_: &CudaDevice, _: &[Managed], _: &Adjustment) -> Result<Self> {
         Err(Error::NotCompiledWithCudaSupport.into())
+    }
+
+    pub fn set_up<R: Rule>(
+        &mut self,
+        _: &[Managed],
+        _: Vec<Origin>,
+        _: Option<Counters>,
+        _: &Adjustment,
+    ) -> Result<()> {
+        match self.0 {}
     }
 
     pub fn commit<R: Rule>(&mut self, _: &Update<'_, R>) -> Result<Committed> {
@@ -31,11 +41,7 @@ impl Engine {
         match self.0 {}
     }
 
-    pub fn snapshot(&self, _: usize, _: &Managed) -> Result<Option<Snapshot>> {
-        match self.0 {}
-    }
-
-    pub fn restore(&mut self, _: Vec<Snapshot>, _: Counters) -> Result<()> {
+    pub fn snapshot(&self, _: usize) -> Result<Option<Snapshot>> {
         match self.0 {}
     }
 }

@@ -1,4 +1,4 @@
-//! The same passes on CUDA, by kernels of this crate's own.
+//! The passes on CUDA, by kernels of this crate.
 
 #[cfg(feature = "cuda")]
 mod enabled;

@@ -1,22 +1,25 @@
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::sync::atomic::AtomicBool;
 
-use candle_core::{DType, Device, Var};
+use candle_core::{DType, Device};
 
-use super::adjustment::{Adjustment, LossScale};
+use super::adjustment::Adjustment;
+use super::check;
 use super::engine::Engine;
+use super::loss_scale::LossScale;
 use super::managed::Managed;
-use super::{Fused, check, updated};
+use super::optimizer::Fused;
+use super::parameters::Parameters;
 use crate::error::{OptimizerError, ParameterError, Result};
-use crate::optim::cpu::is_shared;
-use crate::optim::{Algorithm, rule::Kept};
-use crate::optim::{Group, Parameter};
+use crate::optim::{Algorithm, Group};
 
-/// What a fused optimizer is made of; from [`Fused::builder`].
+/// Builds an optimizer; from [`Fused::builder`].
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
-/// use candle_headroom::{AdamW, optim::LossScale};
-/// use candle_nn::{linear, Module, VarBuilder, VarMap};
+/// use candle_headroom::optim::LossScale;
+/// use candle_headroom::AdamW;
+/// use candle_nn::{linear, Module, Optimizer, VarBuilder, VarMap};
 ///
 /// let varmap = VarMap::new();
 /// let model = linear(4, 2, VarBuilder::from_varmap(&varmap, DType::F16, &Device::Cpu))?;
@@ -29,7 +32,7 @@ use crate::optim::{Group, Parameter};
 ///     .build()?;
 /// let x = Tensor::ones((8, 4), DType::F16, &Device::Cpu)?;
 /// let loss = model.forward(&x)?.to_dtype(DType::F32)?.sqr()?.mean_all()?;
-/// optimizer.commit(&optimizer.scale_loss(&loss)?.backward()?)?;
+/// optimizer.backward_step(&loss)?;
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug)]
@@ -44,32 +47,53 @@ pub struct FusedBuilder<A> {
     has_masters: bool,
 }
 
-impl<A: Algorithm> FusedBuilder<A> {
-    pub(super) fn new(parameters: Group) -> Self {
-        Self {
+impl<A: Algorithm> Fused<A> {
+    /// A builder for an optimizer of these parameters: a `Vec<Var>`, named Vars, a [`VarMap`](candle_nn::VarMap), or a [`Group`].
+    pub fn builder(parameters: impl Into<Group>) -> FusedBuilder<A> {
+        FusedBuilder {
             params: A::default(),
             learning_rate: None,
             weight_decay: None,
-            groups: vec![parameters],
+            groups: vec![parameters.into()],
             adjustment: Adjustment::default(),
             moments: None,
             has_masters: false,
         }
     }
 
-    /// Sets the hyper-parameters; the rule's defaults without it.
+    /// An optimizer with these hyper-parameters.
+    ///
+    /// # Errors
+    /// As [`FusedBuilder::build`].
+    pub fn new(parameters: impl Into<Group>, params: A) -> Result<Self> {
+        Self::builder(parameters).params(params).build()
+    }
+
+    /// An optimizer with this learning rate.
+    ///
+    /// # Errors
+    /// As [`FusedBuilder::build`].
+    pub fn new_lr(parameters: impl Into<Group>, learning_rate: f64) -> Result<Self> {
+        Self::builder(parameters)
+            .learning_rate(learning_rate)
+            .build()
+    }
+}
+
+impl<A: Algorithm> FusedBuilder<A> {
+    /// Sets all hyper-parameters; those of PyTorch by default (of candle for AdamW).
     pub fn params(mut self, params: A) -> Self {
         self.params = params;
         self
     }
 
-    /// Sets the learning rate, whatever [`params`](Self::params) has.
+    /// Sets the learning rate. It takes precedence over [`params`](Self::params).
     pub fn learning_rate(mut self, learning_rate: f64) -> Self {
         self.learning_rate = Some(learning_rate);
         self
     }
 
-    /// Sets the weight decay of all groups without their own, whatever [`params`](Self::params) has.
+    /// Sets the weight decay of the groups that have none of their own. It takes precedence over [`params`](Self::params).
     pub fn weight_decay(mut self, weight_decay: f64) -> Self {
         self.weight_decay = Some(weight_decay);
         self
@@ -81,57 +105,58 @@ impl<A: Algorithm> FusedBuilder<A> {
         self
     }
 
-    /// Scales all gradients down together where their global norm is above this. A step whose gradients are not all finite has
-    /// no norm: it is skipped and counted.
+    /// Scales all gradients down if their global norm is above this. A step with a gradient that is not finite has no norm: it is
+    /// skipped and counted.
     pub fn clip_norm(mut self, norm: f64) -> Self {
         self.adjustment.clip_norm = Some(norm);
         self
     }
 
-    /// Clamps each element of each gradient to ± this; after `clip_norm`, where both are asked for.
+    /// Clamps each element of each gradient to ± this value, after `clip_norm`.
     pub fn clip_value(mut self, value: f64) -> Self {
         self.adjustment.clip_value = Some(value);
         self
     }
 
-    /// Skips, and counts, a step whose gradients are not all finite.
+    /// Skips and counts a step with a gradient that is not finite.
     pub fn skip_non_finite(mut self) -> Self {
         self.adjustment.skips_non_finite = true;
         self
     }
 
-    /// Expects gradients of a loss that was scaled by [`Fused::scale_loss`], as f16 parameters need it.
+    /// Expects gradients of a loss that [`Fused::scale_loss`] has scaled, as f16 parameters need it.
     pub fn loss_scale(mut self, scale: LossScale) -> Self {
         self.adjustment.loss_scale = Some(scale);
         self
     }
 
-    /// Keeps f16 and bf16 parameters in f32 as well (4 bytes per element), and moves those: steps too small for the type add up. A
-    /// parameter that something else writes to, such as a checkpoint that is loaded, goes on from what was written.
+    /// Keeps an f32 copy of f16 and bf16 parameters (4 bytes per element) and updates that, so that steps too small for the type
+    /// add up. If something else writes to a parameter, such as loading a checkpoint, its new value is used.
     pub fn master_weights(mut self) -> Self {
         self.has_masters = true;
         self
     }
 
-    /// Keeps moments in bf16 (2 bytes per element instead of 4), rounded at random, so that they do not stand still. Without it
-    /// they are f32, and f64 for f64 parameters. Adafactor's are small and stay as they are.
+    /// Keeps moments in bf16 (2 bytes per element instead of 4) with stochastic rounding, so that small changes add up. By default
+    /// they are f32, and f64 for f64 parameters. Adafactor's small ones do not change.
     pub fn moments(mut self, dtype: DType) -> Self {
         self.moments = Some(dtype);
         self
     }
 
-    /// Allocates all that the optimizer keeps.
+    /// Builds the optimizer and allocates its state.
     ///
     /// # Errors
-    /// [`OptimizerError`] and [`ParameterError`]: a hyper-parameter out of its range, no Var to train, one that is listed twice,
+    /// [`OptimizerError`] and [`ParameterError`]: a hyper-parameter out of its range, no Var to train, a Var that is listed twice,
     /// two of one name, a type that cannot be trained, Vars on several devices or on one without fused passes; and
-    /// [`ResourceExhausted`](crate::ResourceExhausted).
+    /// [`ResourceExhausted`](crate::error::ResourceExhausted).
     pub fn build(self) -> Result<Fused<A>> {
         let mut algorithm = self.params;
-        for (name, value) in [
+        let overrides = [
             ("lr", self.learning_rate),
             ("weight_decay", self.weight_decay),
-        ] {
+        ];
+        for (name, value) in overrides {
             if let Some(value) = value {
                 algorithm.set_hyper_parameter(name, value);
             }
@@ -140,107 +165,41 @@ impl<A: Algorithm> FusedBuilder<A> {
         self.adjustment.check(A::NAME)?;
         let mut parameters = Vec::new();
         let mut groups = Vec::new();
-        let mut seen = HashMap::new();
-        let mut index = 0;
+        let mut seen = HashSet::new();
+        let mut place = 0;
         for (group, given) in self.groups.into_iter().enumerate() {
             check::group::<A>(&given.options)?;
             groups.push(given.options);
-            for Parameter { name, var, .. } in given.named(index) {
-                if let Some(first) = seen.insert(var.id(), name.clone()) {
-                    return Err(ParameterError::Duplicate {
-                        first,
-                        second: name,
-                    }
-                    .into());
+            for parameter in given.named(place) {
+                if !seen.insert(parameter.var.id()) {
+                    let parameter = parameter.name;
+                    return Err(ParameterError::Duplicate { parameter }.into());
                 }
-                // Integer Vars are passed over, as candle's optimizers do.
-                if var.dtype().is_float() {
-                    let kept = algorithm.state(var.dims());
-                    let kept = kept_types(kept, &name, &var, self.moments)?;
-                    parameters.push(parameter(
-                        name,
-                        var,
-                        [group, index],
-                        kept,
+                // Integer Vars are skipped, as by candle's optimizers.
+                if parameter.var.dtype().is_float() {
+                    parameters.push(Managed::new(
+                        &algorithm,
+                        parameter,
+                        [group, place],
+                        self.moments,
                         self.has_masters,
                     )?);
                 }
-                index += 1;
+                place += 1;
             }
         }
         let device = one_device(&parameters)?;
-        // Large ones first: they are worked on one after the other, the small ones side by side.
-        parameters.sort_by_key(|parameter| !is_shared(parameter.len));
-        let engine = Engine::new(&device, &algorithm, &parameters, &self.adjustment)?;
-        let mut memory: Vec<_> = (parameters.iter())
-            .map(|parameter| check::memory(&parameter.var))
-            .collect();
-        memory.sort_unstable();
+        let parameters = Parameters::new(parameters, &groups);
+        let engine = Engine::new(&device, &algorithm, &parameters.updated, &self.adjustment)?;
         Ok(Fused {
-            updated: updated(&parameters, &groups),
             algorithm,
             groups,
             parameters,
-            memory,
             adjustment: self.adjustment,
+            has_scaled: AtomicBool::new(false),
             engine,
         })
     }
-}
-
-fn parameter(
-    name: String,
-    var: Var,
-    [group, place]: [usize; 2],
-    kept: Vec<(Kept, DType)>,
-    has_masters: bool,
-) -> Result<Managed> {
-    let Some((start, end)) = var.layout().contiguous_offsets() else {
-        return Err(OptimizerError::NotContiguous { parameter: name }.into());
-    };
-    let flat = var.as_detached_tensor().flatten_all()?;
-    Ok(Managed {
-        handle: flat.narrow(0, 0, flat.elem_count().min(1))?,
-        start,
-        len: end - start,
-        has_master: has_masters && matches!(var.dtype(), DType::F16 | DType::BF16),
-        name,
-        var,
-        group,
-        place,
-        kept,
-    })
-}
-
-/// Which type each tensor of state has.
-fn kept_types(
-    kept: Vec<Kept>,
-    name: &str,
-    var: &Var,
-    moments: Option<DType>,
-) -> Result<Vec<(Kept, DType)>> {
-    let full = match var.dtype() {
-        DType::F64 => DType::F64,
-        DType::F32 | DType::F16 | DType::BF16 => DType::F32,
-        dtype => {
-            let parameter = name.to_owned();
-            return Err(ParameterError::DType { parameter, dtype }.into());
-        }
-    };
-    let moments = moments.unwrap_or(full);
-    if moments != full && (moments, full) != (DType::BF16, DType::F32) {
-        return Err(OptimizerError::Moments {
-            parameter: name.to_owned(),
-            parameter_dtype: var.dtype(),
-            dtype: moments,
-        }
-        .into());
-    }
-    let kept = kept.into_iter().map(|kept| {
-        let dtype = if kept.is_moment { moments } else { full };
-        (kept, dtype)
-    });
-    Ok(kept.collect())
 }
 
 /// The device of all parameters, each of which has its own name.

@@ -1,25 +1,17 @@
 use candle_core::{Device, Tensor};
 
 use super::adjustment::{Adjustment, Counters};
-use super::managed::{Managed, Update};
+use super::managed::Managed;
+use super::update::{Origin, Snapshot, Update};
 use crate::error::{OptimizerError, Result};
-use crate::optim::Committed;
 use crate::optim::rule::Rule;
-use crate::optim::{cpu, cuda};
+use crate::optim::{Committed, cpu, cuda};
 
-/// Where the parameters lie, there the passes run.
+/// The state of all parameters that are not frozen, and the passes over them, on the device that they are on.
 #[derive(Debug)]
 pub enum Engine {
     Cpu(cpu::Engine),
     Cuda(Box<cuda::Engine>),
-}
-
-/// What is kept for one parameter, at some moment.
-#[derive(Debug)]
-pub struct Snapshot {
-    pub step: u64,
-    pub tensors: Vec<Tensor>,
-    pub master: Option<Tensor>,
 }
 
 impl Engine {
@@ -32,13 +24,28 @@ impl Engine {
         match device {
             Device::Cpu => Ok(Self::Cpu(cpu::Engine::new(rule, parameters, adjustment)?)),
             Device::Cuda(device) if cuda::IS_BUILT => {
-                let engine = cuda::Engine::new(device, rule, parameters, adjustment)?;
+                let engine = cuda::Engine::new::<R>(device, parameters, adjustment)?;
                 Ok(Self::Cuda(Box::new(engine)))
             }
             _ => Err(OptimizerError::Device {
                 device: device.location(),
             }
             .into()),
+        }
+    }
+
+    /// Takes over other parameters, with an origin for each, and counters. With an error nothing has changed.
+    pub fn set_up<R: Rule>(
+        &mut self,
+        rule: &R,
+        parameters: &[Managed],
+        origins: Vec<Origin>,
+        counters: Option<Counters>,
+        adjustment: &Adjustment,
+    ) -> Result<()> {
+        match self {
+            Self::Cpu(engine) => engine.set_up(rule, parameters, origins, counters),
+            Self::Cuda(engine) => engine.set_up::<R>(parameters, origins, counters, adjustment),
         }
     }
 
@@ -49,7 +56,7 @@ impl Engine {
         }
     }
 
-    /// The loss, times the present loss scale.
+    /// The loss times the current loss scale.
     pub fn scale(&self, loss: &Tensor) -> Result<Tensor> {
         match self {
             Self::Cpu(engine) => Ok((loss * engine.counters().scale)?),
@@ -64,19 +71,11 @@ impl Engine {
         }
     }
 
-    /// Copies of what is kept for the parameter of this index.
+    /// Copies of the state of the parameter with this index.
     pub fn snapshot(&self, index: usize, parameter: &Managed) -> Result<Option<Snapshot>> {
         match self {
             Self::Cpu(engine) => Ok(engine.snapshot(index, parameter)),
-            Self::Cuda(engine) => engine.snapshot(index, parameter),
-        }
-    }
-
-    /// Goes on from snapshots, one for each parameter, or stays as it is.
-    pub fn restore(&mut self, snapshots: Vec<Snapshot>, counters: Counters) -> Result<()> {
-        match self {
-            Self::Cpu(engine) => engine.restore(snapshots, counters),
-            Self::Cuda(engine) => engine.restore(snapshots, counters),
+            Self::Cuda(engine) => engine.snapshot(index),
         }
     }
 }

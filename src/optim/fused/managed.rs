@@ -1,62 +1,105 @@
+use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, Var};
 
-use crate::optim::group::GroupOptions;
-use crate::optim::rule::{Kept, Rates, Rule};
-use candle_core::backprop::GradStore;
+use crate::error::{OptimizerError, ParameterError, Result};
+use crate::optim::Parameter;
+use crate::optim::rule::{Kept, Rule};
 
-/// A Var that an optimizer moves.
-#[derive(Debug)]
+/// A parameter, with what the passes over it need to know.
+#[derive(Debug, Clone)]
 pub struct Managed {
     pub name: String,
     pub var: Var,
+    /// Its group, and its place in the list that the user gave.
     pub group: usize,
-    /// Its place in the list that was given.
     pub place: usize,
-    /// Its first element, in the Var's own storage. In-place operations on candle's tensors list the axes they go along, which
-    /// allocates; on a single element there are none, and an operation sees the whole storage all the same.
+    /// Its first element, in the Var's own storage. candle's in-place operations list the axes that they go along, which
+    /// allocates; a single element has none, and the operation sees the whole storage all the same.
     pub handle: Tensor,
-    /// Where its elements lie in that storage.
+    /// Where its elements begin in that storage.
     pub start: usize,
     pub len: usize,
-    /// What is kept for it, with the types it is kept in.
+    /// The tensors that the optimizer keeps for it, and their types.
     pub kept: Vec<(Kept, DType)>,
     pub has_master: bool,
 }
 
-/// All that is given to an engine for one update.
-#[derive(Debug)]
-pub struct Update<'a, R> {
-    pub rule: &'a R,
-    pub groups: &'a [GroupOptions],
-    pub adjustment: &'a super::adjustment::Adjustment,
-    pub parameters: &'a [Managed],
-    pub gradients: &'a GradStore,
-}
-
-impl<'a, R: Rule> Update<'a, R> {
-    /// The gradient that moves a parameter, unless it has none or is frozen.
-    pub fn gradient(&self, parameter: &Managed) -> Option<&'a Tensor> {
-        gradient(self.groups, self.gradients, parameter)
+impl Managed {
+    pub fn new<R: Rule>(
+        rule: &R,
+        Parameter { name, var }: Parameter,
+        [group, place]: [usize; 2],
+        moments: Option<DType>,
+        has_masters: bool,
+    ) -> Result<Self> {
+        let kept = kept_types(rule.state(var.dims()), &name, &var, moments)?;
+        let Some((start, end)) = var.layout().contiguous_offsets() else {
+            return Err(OptimizerError::NotContiguous { parameter: name }.into());
+        };
+        let flat = var.as_detached_tensor().flatten_all()?;
+        Ok(Self {
+            handle: flat.narrow(0, 0, flat.elem_count().min(1))?,
+            start,
+            len: end - start,
+            has_master: has_masters && matches!(var.dtype(), DType::F16 | DType::BF16),
+            name,
+            var,
+            group,
+            place,
+            kept,
+        })
     }
 
-    pub fn rates(&self, group: usize) -> Rates {
-        let options = self.groups.get(group).copied().unwrap_or_default();
-        Rates {
-            learning_rate: self.rule.learning_rate() * options.learning_rate_factor,
-            weight_decay: options.weight_decay.unwrap_or(self.rule.weight_decay()),
+    /// Its gradient; `None` also for a parameter without elements.
+    pub fn gradient<'a>(&self, gradients: &'a GradStore) -> Option<&'a Tensor> {
+        gradients.get(&self.var).filter(|_| self.len > 0)
+    }
+
+    /// Bytes of the tensors that are kept for it, without its master weights.
+    pub fn kept_bytes(&self) -> u64 {
+        self.kept.iter().map(bytes_of).sum()
+    }
+
+    pub fn master_bytes(&self) -> u64 {
+        match self.has_master {
+            true => (self.len * size_of::<f32>()) as u64,
+            false => 0,
         }
     }
 }
 
-/// See [`Update::gradient`].
-pub fn gradient<'a>(
-    groups: &[GroupOptions],
-    gradients: &'a GradStore,
-    parameter: &Managed,
-) -> Option<&'a Tensor> {
-    let is_frozen = (groups.get(parameter.group)).is_some_and(|options| options.frozen);
-    match is_frozen || parameter.len == 0 {
-        true => None,
-        false => gradients.get(&parameter.var),
+pub fn bytes_of((kept, dtype): &(Kept, DType)) -> u64 {
+    let elements: usize = kept.dims.iter().product();
+    (elements * dtype.size_in_bytes()) as u64
+}
+
+/// The type of each tensor of state.
+fn kept_types(
+    kept: Vec<Kept>,
+    name: &str,
+    var: &Var,
+    moments: Option<DType>,
+) -> Result<Vec<(Kept, DType)>> {
+    let full = match var.dtype() {
+        DType::F64 => DType::F64,
+        DType::F32 | DType::F16 | DType::BF16 => DType::F32,
+        dtype => {
+            let parameter = name.to_owned();
+            return Err(ParameterError::DType { parameter, dtype }.into());
+        }
+    };
+    let moments = moments.unwrap_or(full);
+    if moments != full && (moments, full) != (DType::BF16, DType::F32) {
+        return Err(OptimizerError::Moments {
+            parameter: name.to_owned(),
+            parameter_dtype: var.dtype(),
+            dtype: moments,
+        }
+        .into());
     }
+    let kept = kept.into_iter().map(|kept| {
+        let dtype = if kept.is_moment { moments } else { full };
+        (kept, dtype)
+    });
+    Ok(kept.collect())
 }

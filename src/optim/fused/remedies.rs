@@ -1,23 +1,25 @@
 use candle_core::DType;
 
-use super::Fused;
-use super::managed::Managed;
+use super::managed::{Managed, bytes_of};
+use super::optimizer::Fused;
 use crate::error::Remedy;
-use crate::optim::rule::{Kept, Rule};
+use crate::optim::rule::Rule;
 use crate::optim::{Algorithm, ParamsAdafactor};
 
 impl<A: Algorithm> Fused<A> {
-    /// What would make this optimizer and its gradients take less, in bytes: kept state and sums of gradients are counted,
-    /// not estimated.
-    pub(in crate::optim) fn remedies(&self) -> Vec<Remedy> {
-        let total = |bytes: fn(&Managed) -> u64| self.parameters.iter().map(bytes).sum::<u64>();
-        let adafactor = ParamsAdafactor::NAME;
+    /// Ways to use less memory for state and summed gradients, in bytes that are counted, not estimated.
+    pub(super) fn remedies(&self) -> Vec<Remedy> {
+        let updated = &self.parameters.updated;
+        let total = |bytes: fn(&Managed) -> u64| updated.iter().map(bytes).sum::<u64>();
         let mut remedies = vec![
             ("moments in bf16".to_owned(), total(in_bf16)),
-            ("Sgd without momentum".to_owned(), total(kept)),
+            (
+                "Sgd without momentum".to_owned(),
+                total(Managed::kept_bytes),
+            ),
         ];
-        if A::NAME != adafactor {
-            remedies.push((adafactor.to_owned(), total(by_adafactor)));
+        if A::NAME != ParamsAdafactor::NAME {
+            remedies.push((ParamsAdafactor::NAME.to_owned(), total(by_adafactor)));
         }
         remedies.extend(self.freezing());
         let saving = remedies.into_iter().filter(|(_, saves)| *saves > 0);
@@ -26,39 +28,25 @@ impl<A: Algorithm> Fused<A> {
             .collect()
     }
 
-    /// To leave a group out, or, where there is one, the largest parameter.
+    /// Freezing a group or, if there is one group, the largest parameter.
     fn freezing(&self) -> Vec<(String, u64)> {
-        let trained = |parameter: &&Managed| {
-            let options = self.groups.get(parameter.group);
-            !options.is_some_and(|options| options.frozen)
-        };
-        let trained = || self.parameters.iter().filter(trained);
+        let updated = &self.parameters.updated;
+        let saves = |p: &Managed| gradient(p) + p.kept_bytes() + p.master_bytes();
         if self.groups.len() > 1 {
             let groups = (0..self.groups.len()).map(|group| {
-                let parameters = trained().filter(|parameter| parameter.group == group);
-                let saves = parameters.map(|parameter| gradient(parameter) + kept(parameter));
-                (format!("group {group} not trained"), saves.sum())
+                let parameters = updated.iter().filter(|p| p.group == group);
+                (
+                    format!("group {group} not trained"),
+                    parameters.map(saves).sum(),
+                )
             });
             return groups.collect();
         }
-        let largest = trained().max_by_key(|parameter| parameter.len);
-        let others = trained().count() > 1;
-        let largest = largest.filter(|_| others).map(|parameter| {
-            let advice = format!("{} not trained", parameter.name);
-            (advice, gradient(parameter) + kept(parameter))
-        });
+        let largest = updated.iter().max_by_key(|parameter| parameter.len);
+        let largest = largest.filter(|_| updated.len() > 1);
+        let largest = largest.map(|p| (format!("`{}` not trained", p.name), saves(p)));
         largest.into_iter().collect()
     }
-}
-
-fn bytes_of((kept, dtype): &(Kept, DType)) -> u64 {
-    let elements: usize = kept.dims.iter().product();
-    (elements * dtype.size_in_bytes()) as u64
-}
-
-/// All that is kept for a parameter besides its master weights.
-fn kept(parameter: &Managed) -> u64 {
-    parameter.kept.iter().map(bytes_of).sum()
 }
 
 fn in_bf16(parameter: &Managed) -> u64 {
@@ -73,10 +61,10 @@ fn by_adafactor(parameter: &Managed) -> u64 {
         .into_iter()
         .map(|kept| bytes_of(&(kept, DType::F32)))
         .sum();
-    kept(parameter).saturating_sub(needed)
+    parameter.kept_bytes().saturating_sub(needed)
 }
 
-/// The sum of a parameter's gradients, which is f32 for smaller types.
+/// Bytes of a parameter's summed gradients, which are f32 for smaller types.
 fn gradient(parameter: &Managed) -> u64 {
     (parameter.len * parameter.var.dtype().size_in_bytes().max(4)) as u64
 }

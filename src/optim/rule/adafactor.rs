@@ -1,27 +1,28 @@
-use super::{Kept, Kernel, Rates, Rule};
+use super::elementwise::Rates;
+use super::update_rule::{Kept, Kernel, Rule};
 use crate::optim::cpu::{
     BLOCK, By, CHUNK, Gradient, Lanes, Real, Target, ValuesMut, in_blocks, in_stretches, share,
     sum, sum_of_squares, take,
 };
 
-/// Hyper-parameters of [`Adafactor`](crate::Adafactor), as PyTorch's (2.5 and later), after Shazeer & Stern 2018
+/// Hyper-parameters of [`Adafactor`](crate::optim::Adafactor), as in PyTorch (2.5 and later), after Shazeer & Stern 2018
 /// (arXiv 1804.04235).
 ///
 /// ```
-/// use candle_headroom::ParamsAdafactor;
+/// use candle_headroom::optim::ParamsAdafactor;
 ///
 /// assert_eq!(ParamsAdafactor::default().lr, 0.01);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ParamsAdafactor {
-    /// The most that a step is, relative to the parameter's root mean square; it falls with one over the root of the step.
+    /// The largest step relative to the parameter's root mean square. It falls with one over the square root of the step.
     pub lr: f64,
-    /// The second moment takes in the new gradient by the step to this power.
+    /// Exponent of the second moment's decay: beta2 at step t is 1 − t^beta2_decay.
     pub beta2_decay: f64,
-    /// The smallest root of the second moment, but never less than its type can hold; `None` or 0 for the smallest step of the type
-    /// that is computed in (f32, or f64 for f64 parameters).
+    /// The smallest square root of the second moment, and never below what its type can hold. `None` or 0 for the machine epsilon
+    /// of the type of the computation (f32, or f64 for f64 parameters).
     pub eps1: Option<f64>,
-    /// The smallest root mean square of a parameter that steps are relative to.
+    /// The smallest root mean square of a parameter that a step is relative to.
     pub eps2: f64,
     /// The largest root mean square of a step before it is scaled.
     pub clip_threshold: f64,
@@ -117,8 +118,8 @@ impl ParamsAdafactor {
         let estimate = match dims {
             [.., rows, columns] => {
                 let (rows, columns) = (*rows, *columns);
-                take_in_rows(first, gradient, columns, add, is_shared);
-                take_in_columns(second, gradient, rows, columns, add, is_shared);
+                blend_rows(first, gradient, columns, add, is_shared);
+                blend_columns(second, gradient, rows, columns, add, is_shared);
                 for (mean, rows) in scratch.iter_mut().zip(first.chunks(rows.max(1))) {
                     let total: f64 = rows.iter().map(|row| row.to_f64()).sum();
                     *mean = (total / rows.len() as f64).max(eps1);
@@ -131,7 +132,7 @@ impl ParamsAdafactor {
                 }
             }
             _ => {
-                take_in(first, gradient, add, is_shared);
+                blend_elements(first, gradient, add, is_shared);
                 Estimate::Full(first)
             }
         };
@@ -173,7 +174,7 @@ impl ParamsAdafactor {
 /// The second moment of a parameter's gradient.
 enum Estimate<'a, C> {
     Full(&'a [C]),
-    /// The product of a row's and a column's, over the mean of its matrix's rows.
+    /// The row's times the column's, over the mean of the matrix's rows.
     Factored {
         rows: &'a [C],
         columns: &'a [C],
@@ -183,7 +184,7 @@ enum Estimate<'a, C> {
 }
 
 impl<C: Real> Estimate<'_, C> {
-    /// Divides gradients, from element `start` on, by the root of their second moment.
+    /// Divides gradients, from element `start` on, by the square root of their second moment.
     fn divide(&self, start: usize, floor: f64, gradients: &mut [C]) {
         let floor = C::from_f64(floor);
         let root = |square: C| if square > floor { square } else { floor }.sqrt();
@@ -222,8 +223,8 @@ impl<C: Real> Estimate<'_, C> {
     }
 }
 
-/// Takes a gradient's squares into the second moment of each element.
-fn take_in<C: Real>(kept: &mut [C], gradient: Gradient<'_>, add: f64, is_shared: bool) {
+/// Blends a gradient's squares into the second moment of each element.
+fn blend_elements<C: Real>(kept: &mut [C], gradient: Gradient<'_>, add: f64, is_shared: bool) {
     in_stretches(kept, CHUNK, is_shared, |start, kept| {
         in_blocks(0..kept.len(), |at, block: &mut [C]| {
             gradient.load_adjusted(start + at, block);
@@ -234,8 +235,8 @@ fn take_in<C: Real>(kept: &mut [C], gradient: Gradient<'_>, add: f64, is_shared:
     });
 }
 
-/// Takes the mean square of each row in.
-fn take_in_rows<C: Real>(
+/// Blends the mean square of each row into the rows' second moment.
+fn blend_rows<C: Real>(
     kept: &mut [C],
     gradient: Gradient<'_>,
     columns: usize,
@@ -262,8 +263,8 @@ fn take_in_rows<C: Real>(
     );
 }
 
-/// Takes the mean square of each column in.
-fn take_in_columns<C: Real>(
+/// Blends the mean square of each column into the columns' second moment.
+fn blend_columns<C: Real>(
     kept: &mut [C],
     gradient: Gradient<'_>,
     rows: usize,
@@ -291,7 +292,7 @@ fn take_in_columns<C: Real>(
     });
 }
 
-/// `old + add · (new - old)`, as PyTorch's `lerp`.
+/// `old + add · (new - old)`, as `lerp` in PyTorch.
 fn blend<C: Real>(old: C, new: f64, add: f64) -> C {
     C::from_f64(old.to_f64() + add * (new - old.to_f64()))
 }

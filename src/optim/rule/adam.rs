@@ -1,12 +1,13 @@
 use candle_nn::ParamsAdamW;
 
-use super::{Elementwise, Kept, Kernel, Rates, Rule, moment, power};
+use super::elementwise::{Elementwise, Rates, power};
+use super::update_rule::{Kept, Kernel, Rule, moment};
 use crate::optim::cpu::{Real, Target};
 
-/// Hyper-parameters of [`Adam`](crate::Adam), with PyTorch's defaults.
+/// Hyper-parameters of [`Adam`](crate::optim::Adam), with PyTorch's defaults.
 ///
 /// ```
-/// use candle_headroom::ParamsAdam;
+/// use candle_headroom::optim::ParamsAdam;
 ///
 /// assert_eq!(ParamsAdam::default().weight_decay, 0.);
 /// ```
@@ -18,7 +19,7 @@ pub struct ParamsAdam {
     pub beta1: f64,
     /// Decay of the second moment.
     pub beta2: f64,
-    /// Added to the root of the second moment.
+    /// Added to the square root of the second moment.
     pub eps: f64,
     /// L2 penalty, added to the gradient.
     pub weight_decay: f64,
@@ -42,13 +43,13 @@ pub struct AdamStep {
     beta1: f64,
     beta2: f64,
     eps: f64,
-    /// Learning rate over the first moment's bias.
+    /// Learning rate over the bias correction of the first moment.
     size: f64,
-    /// One over the root of the second moment's bias.
+    /// One over the square root of the bias correction of the second moment.
     unbias: f64,
-    /// What is left of the parameter: decoupled weight decay.
+    /// Factor on the parameter: decoupled weight decay.
     keep: f64,
-    /// What of the parameter is added to the gradient: coupled weight decay.
+    /// Factor of the parameter in the gradient: coupled weight decay.
     penalty: f64,
 }
 
@@ -84,7 +85,7 @@ fn update<C: Real>(
 ) {
     let [beta1, beta2, eps, size] = [step.beta1, step.beta2, step.eps, step.size].map(C::from_f64);
     let [unbias, keep, penalty] = [step.unbias, step.keep, step.penalty].map(C::from_f64);
-    // Taken in f64: in f32, 1 - 0.999 is off by 5 in 100,000.
+    // In f64, because 1 - 0.999 in f32 is off by 5 in 100,000.
     let [add1, add2] = [1. - step.beta1, 1. - step.beta2].map(C::from_f64);
     let moments = first.iter_mut().zip(second);
     for ((p, g), (m, v)) in parameter.iter_mut().zip(gradient).zip(moments) {

@@ -1,5 +1,6 @@
-//! A rule's numbers by their names: to be checked, saved and sent to a GPU.
+use crate::error::{OptimizerError, Result};
 
+/// A hyper-parameter by its name: to be checked, saved and sent to a GPU.
 #[derive(Debug, Clone, Copy)]
 pub struct HyperParameter {
     pub name: &'static str,
@@ -7,19 +8,19 @@ pub struct HyperParameter {
     pub range: Range,
 }
 
-/// What a hyper-parameter may be.
+/// The values that a number may have; all are finite.
 #[derive(Debug, Clone, Copy)]
 pub enum Range {
     NotNegative,
     Positive,
-    /// From 0 to below 1.
-    Fraction,
     NotPositive,
+    /// At least 0 and below 1.
+    Fraction,
     /// Above 0 and at most 1.
     Part,
-    /// From 1 on.
+    /// At least 1.
     Multiple,
-    /// Above 0, and such that f32 can hold it.
+    /// Positive, and a normal number in f32.
     Scale,
     /// 0 or 1.
     Flag,
@@ -31,8 +32,8 @@ impl Range {
             && match self {
                 Self::NotNegative => value >= 0.,
                 Self::Positive => value > 0.,
-                Self::Fraction => (0. ..1.).contains(&value),
                 Self::NotPositive => value <= 0.,
+                Self::Fraction => (0. ..1.).contains(&value),
                 Self::Part => value > 0. && value <= 1.,
                 Self::Multiple => value >= 1.,
                 Self::Scale => value > 0. && (value as f32).is_normal(),
@@ -42,19 +43,32 @@ impl Range {
 
     pub fn words(self) -> &'static str {
         match self {
-            Self::NotNegative => "a finite number from 0 on",
-            Self::Positive => "a finite number above 0",
+            Self::NotNegative => "finite and at least 0",
+            Self::Positive => "finite and above 0",
+            Self::NotPositive => "finite and at most 0",
             Self::Fraction => "at least 0 and below 1",
-            Self::NotPositive => "a finite number, 0 or below",
             Self::Part => "above 0 and at most 1",
-            Self::Multiple => "a finite number from 1 on",
-            Self::Scale => "a number above 0 that f32 can hold",
+            Self::Multiple => "finite and at least 1",
+            Self::Scale => "above 0 and in the range of f32",
             Self::Flag => "0 or 1",
+        }
+    }
+
+    pub fn check(self, optimizer: &'static str, name: &'static str, value: f64) -> Result<()> {
+        match self.holds(value) {
+            true => Ok(()),
+            false => Err(OptimizerError::HyperParameter {
+                optimizer,
+                name,
+                value: value.to_string(),
+                allowed: self.words(),
+            }
+            .into()),
         }
     }
 }
 
-/// A field that is written as a number.
+/// A field that is saved as a number.
 pub trait Number {
     fn number(&self) -> f64;
     fn set(&mut self, number: f64);
@@ -80,7 +94,7 @@ impl Number for bool {
     }
 }
 
-/// `None` is written as 0.
+/// `None` is saved as 0.
 impl Number for Option<f64> {
     fn number(&self) -> f64 {
         self.unwrap_or(0.)
@@ -91,7 +105,7 @@ impl Number for Option<f64> {
     }
 }
 
-/// The part of a `Rule` that reads and writes the fields of its hyper-parameters. They go to the GPU in this order.
+/// Implements the methods of `Rule` that read and write the fields of its hyper-parameters. They go to the GPU in this order.
 macro_rules! hyper_parameters {
     ($($name:ident: $range:ident),+ $(,)?) => {
         fn hyper_parameters(&self) -> impl Iterator<Item = $crate::optim::rule::HyperParameter> {

@@ -1,22 +1,23 @@
-use super::{Elementwise, Kept, Kernel, Rates, Rule, moment};
+use super::elementwise::{Elementwise, Rates};
+use super::update_rule::{Kept, Kernel, Rule, moment};
 use crate::optim::cpu::{Real, Target};
 
-/// Hyper-parameters of [`Lion`](crate::Lion): Algorithm 2 of Chen et al. 2023 (arXiv 2302.06675), with its defaults.
+/// Hyper-parameters of [`Lion`](crate::optim::Lion): Algorithm 2 of Chen et al. 2023 (arXiv 2302.06675), with its defaults.
 ///
 /// ```
-/// use candle_headroom::ParamsLion;
+/// use candle_headroom::optim::ParamsLion;
 ///
 /// assert_eq!(ParamsLion::default().beta2, 0.99);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ParamsLion {
-    /// Learning rate; the authors advise a tenth to a third of AdamW's.
+    /// Learning rate. The authors advise a tenth to a third of AdamW's.
     pub lr: f64,
-    /// How much of the momentum goes into a step's direction.
+    /// Weight of the momentum in a step's direction.
     pub beta1: f64,
     /// Decay of the momentum.
     pub beta2: f64,
-    /// Decoupled weight decay; the authors advise three to ten times AdamW's.
+    /// Decoupled weight decay. The authors advise three to ten times AdamW's.
     pub weight_decay: f64,
 }
 

@@ -1,111 +1,21 @@
-//! The rules by which optimizers move their parameters.
+//! The update rules.
 
 #[macro_use]
 mod hyper_parameters;
 
 mod adafactor;
 mod adam;
+mod elementwise;
 mod lion;
 mod sgd;
+mod update_rule;
 
 pub use adafactor::ParamsAdafactor;
 pub use adam::ParamsAdam;
+pub use elementwise::{Elementwise, Rates};
 pub use hyper_parameters::{HyperParameter, Range};
 pub use lion::ParamsLion;
 pub use sgd::ParamsSgd;
-
-use std::fmt::Debug;
-
-use super::cpu::{Real, Target};
-
-/// A rule, and its hyper-parameters.
-pub trait Rule: Clone + Debug + Default + Send + Sync + 'static {
-    /// The optimizer's name.
-    const NAME: &'static str;
-    /// What moves parameters on the GPU; the hyper-parameters go there in the order of [`hyper_parameters`](Self::hyper_parameters).
-    const KERNEL: Kernel;
-
-    /// An iterator, since a step on the GPU asks for them and allocates nothing.
-    fn hyper_parameters(&self) -> impl Iterator<Item = HyperParameter>;
-    fn set_hyper_parameter(&mut self, name: &str, value: f64);
-    fn learning_rate(&self) -> f64;
-    fn set_learning_rate(&mut self, learning_rate: f64);
-    fn weight_decay(&self) -> f64;
-
-    /// What it keeps for a parameter of these dimensions.
-    fn state(&self, dims: &[usize]) -> Vec<Kept>;
-
-    /// How many f64 it needs for a parameter while it computes.
-    fn scratch(&self, _: &[usize]) -> usize {
-        0
-    }
-
-    /// Moves a parameter for the `step`-th time, counted from 1.
-    fn apply(&self, rates: Rates, step: u64, target: Target<'_>);
-}
-
-/// The rules that there are kernels for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kernel {
-    Adafactor,
-    Adam,
-    AdamW,
-    Lion,
-    Sgd,
-}
-
-/// A rule that looks at each element by itself.
-pub trait Elementwise: Rule {
-    /// What is the same for all elements in one step.
-    type Step: Copy + Sync;
-
-    fn at(&self, rates: Rates, step: u64) -> Self::Step;
-
-    /// All slices are equally long; a state that the rule does not keep is empty.
-    fn update<C: Real>(
-        step: &Self::Step,
-        adjust: impl Fn(C) -> C,
-        parameter: &mut [C],
-        gradient: &[C],
-        state: [&mut [C]; 2],
-    );
-}
-
-/// What differs between groups of parameters.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rates {
-    pub learning_rate: f64,
-    pub weight_decay: f64,
-}
-
-/// A tensor of state.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Kept {
-    /// As PyTorch names it.
-    pub name: &'static str,
-    pub dims: Vec<usize>,
-    /// Whether it may be kept in bf16.
-    pub is_moment: bool,
-}
-
-/// State of the parameter's own shape.
-fn moment(name: &'static str, dims: &[usize]) -> Kept {
-    Kept {
-        name,
-        dims: dims.to_vec(),
-        is_moment: true,
-    }
-}
-
-/// `base` to a whole power, by squaring: the kernels do the same, so that both give the same bits.
-fn power(base: f64, mut exponent: u64) -> f64 {
-    let (mut result, mut square) = (1., base);
-    while exponent > 0 {
-        if exponent % 2 == 1 {
-            result *= square;
-        }
-        square *= square;
-        exponent /= 2;
-    }
-    result
-}
+#[cfg(feature = "cuda")]
+pub use update_rule::Kernel;
+pub use update_rule::{Kept, Rule};

@@ -1,10 +1,11 @@
-use super::{Elementwise, Kept, Kernel, Rates, Rule, moment};
+use super::elementwise::{Elementwise, Rates};
+use super::update_rule::{Kept, Kernel, Rule, moment};
 use crate::optim::cpu::{Real, Target};
 
-/// Hyper-parameters of [`Sgd`](crate::Sgd), as PyTorch's: with momentum 0 nothing is kept for a parameter.
+/// Hyper-parameters of [`Sgd`](crate::optim::Sgd), as in PyTorch. With momentum 0 there is no state.
 ///
 /// ```
-/// use candle_headroom::ParamsSgd;
+/// use candle_headroom::optim::ParamsSgd;
 ///
 /// let params = ParamsSgd { lr: 0.1, momentum: 0.9, nesterov: true, ..Default::default() };
 /// assert_eq!(params.dampening, 0.);
@@ -13,13 +14,13 @@ use crate::optim::cpu::{Real, Target};
 pub struct ParamsSgd {
     /// Learning rate.
     pub lr: f64,
-    /// What is kept of the momentum in each step.
+    /// Factor on the momentum in each step; 0 for none.
     pub momentum: f64,
-    /// What is held back of each gradient but a parameter's first.
+    /// Part of each gradient, but a parameter's first, that does not go into the momentum.
     pub dampening: f64,
     /// L2 penalty, added to the gradient.
     pub weight_decay: f64,
-    /// Nesterov's momentum.
+    /// Whether to use Nesterov momentum.
     pub nesterov: bool,
 }
 
@@ -40,7 +41,7 @@ pub struct SgdStep {
     learning_rate: f64,
     penalty: f64,
     momentum: f64,
-    /// How much of the gradient goes into the momentum.
+    /// Part of the gradient that goes into the momentum.
     add: f64,
     nesterov: bool,
 }

@@ -1,4 +1,4 @@
-//! The record as one file for a browser. The page's own parts lie beside this file.
+//! The record as one file for a browser, assembled from the files in this folder.
 
 use std::io::{self, Write};
 use std::time::UNIX_EPOCH;
@@ -19,12 +19,12 @@ const SCRIPT: &str = concat!(
     include_str!("build.js"),
 );
 
-/// So many of the latest phases are on the page; all that are kept are in the trace.
+/// How many of the latest phases are on the page. The trace has all that are kept.
 const PHASES: usize = 4000;
 
 pub(super) fn write(recorder: &Recorder, title: &str, to: &mut impl Write) -> io::Result<()> {
     let title = escape(title);
-    // A text within a script element ends at the first `</script`; in JSON the bracket can be written so.
+    // `</script` would end the script element that holds the data; JSON allows this escape for the bracket.
     let data = data(recorder).to_string().replace('<', "\\u003c");
     let mut rest = PAGE;
     for (place, text) in [
@@ -34,7 +34,7 @@ pub(super) fn write(recorder: &Recorder, title: &str, to: &mut impl Write) -> io
         ("{data}", &data),
         ("{script}", SCRIPT),
     ] {
-        // Each place stands once, in this order; what is put in is not searched again.
+        // Each placeholder occurs once, in this order; inserted text is not searched again.
         if let Some((before, after)) = rest.split_once(place) {
             to.write_all(before.as_bytes())?;
             to.write_all(text.as_bytes())?;
@@ -44,7 +44,7 @@ pub(super) fn write(recorder: &Recorder, title: &str, to: &mut impl Write) -> io
     to.write_all(rest.as_bytes())
 }
 
-/// Columns rather than rows: a third of the bytes. Times are milliseconds since the beginning, what is not known is `null`.
+/// Columns, because they take a third of the bytes of rows. Times are milliseconds since the beginning; unknown values are `null`.
 fn data(recorder: &Recorder) -> Value {
     let totals = &recorder.totals;
     let steps = recorder.steps.rows();
@@ -103,8 +103,10 @@ fn data(recorder: &Recorder) -> Value {
             "peak": phases().map(|row| row.memory.peak).collect::<Vec<_>>(),
         },
         "marks": recorder.marks.iter().map(|mark| json!({
-            "at": milliseconds(mark.at), "step": mark.step, "kind": mark.kind.name(),
-            "text": mark.text, "detail": mark.detail,
+            "at": milliseconds(mark.at), "step": mark.step, "kind": mark.kind, "text": mark.text, "detail": mark.detail,
+        })).collect::<Vec<_>>(),
+        "notes": recorder.notes.iter().map(|(at, text)| json!({
+            "at": milliseconds(*at), "text": text,
         })).collect::<Vec<_>>(),
     })
 }
@@ -113,7 +115,7 @@ fn column<T: Into<Value>>(rows: &[StepRow], field: impl Fn(&StepRow) -> T) -> Ve
     rows.iter().map(|row| field(row).into()).collect()
 }
 
-/// To the microsecond.
+/// With microseconds as decimals.
 fn milliseconds(nanoseconds: u64) -> f64 {
     (nanoseconds / 1000) as f64 / 1e3
 }

@@ -2,13 +2,14 @@
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
+use candle_headroom::error::OptimizerError;
 use candle_headroom::optim::{
-    Algorithm, Fused, FusedBuilder, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW,
-    ParamsLion, ParamsSgd,
+    Algorithm, Committed, Fused, FusedBuilder, GroupOptions, LossScale, ParamsAdafactor,
+    ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd,
 };
-use candle_headroom::{AdamW, Sgd};
+use candle_headroom::{AdamW, Error, Sgd};
 
-use super::{Job, bits, device};
+use super::{Job, bits, device, scale};
 use crate::support::{flat, wave};
 
 /// What an optimizer has done to the parameters after some steps, and how far it says it is.
@@ -20,16 +21,14 @@ fn run<A: Algorithm>(
     spoil: &impl Fn(usize, &Job, &mut GradStore),
 ) -> (Vec<Vec<f64>>, String) {
     let job = Job::new(device, dtype);
-    let mut optimizer = options(job.groups(Fused::builder(params.clone())))
-        .build()
-        .unwrap();
+    let mut optimizer = options(job.builder(params)).build().unwrap();
     let mut told = String::new();
     for step in 0..5 {
-        let mut frozen = optimizer.group(2).unwrap();
-        frozen.is_frozen = step == 3;
+        let frozen = optimizer.group(2).unwrap().frozen(step == 3);
         optimizer.set_group(2, frozen).unwrap();
         let mut gradients = job.gradients(step);
         spoil(step, &job, &mut gradients);
+        scale(&optimizer, device);
         optimizer.commit(&gradients).unwrap();
         told += &format!("{:?}\n", optimizer.progress().unwrap());
     }
@@ -252,12 +251,7 @@ fn steps_that_are_not_finite_are_skipped_as_on_the_cpu() {
             .unwrap();
         gradients.insert(var, values.to_device(&job.device).unwrap());
     };
-    let scale = LossScale {
-        initial: 1024.,
-        growth: 2.,
-        backoff: 0.25,
-        interval: 2,
-    };
+    let scale = LossScale::fixed(1024.).growth(2.).backoff(0.25).interval(2);
     for dtype in [DType::F32, DType::F16] {
         let params = ParamsAdamW {
             lr: 0.05,
@@ -285,7 +279,7 @@ fn the_loss_is_scaled_on_the_device() {
             let var = Var::from_tensor(&wave(4, 1, dtype).unwrap().to_device(device).unwrap());
             let var = var.unwrap();
             let scale = LossScale::fixed(1000.1);
-            let builder = Sgd::builder(ParamsSgd::default()).group(vec![var.clone()]);
+            let builder = Sgd::builder(vec![var.clone()]);
             let optimizer = builder.loss_scale(scale).build().unwrap();
             let loss = var.sqr().unwrap().sum_all().unwrap();
             let scaled = optimizer.scale_loss(&loss).unwrap();
@@ -311,7 +305,7 @@ fn many_small_ones_beside_a_large_one() {
             Var::from_tensor(&wave.to_device(device).unwrap()).unwrap()
         });
         let vars: Vec<_> = vars.collect();
-        let builder = AdamW::builder(ParamsAdamW::default()).group(vars.clone());
+        let builder = AdamW::builder(vars.clone());
         let mut optimizer = builder.clip_norm(1.).build().unwrap();
         let mut gradients = GradStore::default();
         for (index, var) in vars.iter().enumerate() {
@@ -327,19 +321,47 @@ fn many_small_ones_beside_a_large_one() {
     assert!(bits(&on_device.0) == bits(&on_host.0));
 }
 
-/// Without any gradient a step is counted all the same, as on the CPU; without any but frozen ones, too.
+/// A step without any gradient counts, as on the CPU, also when groups are frozen, and when all are.
 #[test]
 fn a_step_without_gradients_counts() {
     let (_gpu, device) = device();
     let told = |device: &Device| {
         let job = Job::new(device, DType::F32);
-        let mut optimizer = job.groups(AdamW::builder(ParamsAdamW::default()));
-        optimizer = optimizer.clip_norm(1.);
-        let mut optimizer = optimizer.build().unwrap();
+        let builder = job.builder(&ParamsAdamW::default());
+        let mut optimizer = builder.clip_norm(1.).build().unwrap();
         optimizer.commit(&GradStore::default()).unwrap();
-        assert_eq!(job.values(), Job::new(&Device::Cpu, DType::F32).values());
+        for group in 0..3 {
+            optimizer
+                .set_group(group, GroupOptions::default().frozen(true))
+                .unwrap();
+            optimizer.commit(&job.gradients(group)).unwrap();
+        }
         let progress = optimizer.progress().unwrap();
-        (progress.steps, progress.gradient_norm.map(f64::to_bits))
+        assert_eq!(optimizer.state_bytes(), 0);
+        let norm = progress.gradient_norm.map(f64::to_bits);
+        (bits(&job.values()), progress.steps, norm)
     };
     assert_eq!(told(&device), told(&Device::Cpu));
+}
+
+/// With a survey the device decides, and nobody waits for it.
+#[test]
+fn what_came_of_an_update_is_known_to_the_device() {
+    let (_gpu, device) = device();
+    let job = Job::new(&device, DType::F32);
+    let plain = job.builder(&ParamsAdamW::default());
+    let mut plain = plain.build().unwrap();
+    assert_eq!(plain.commit(&job.gradients(0)).unwrap(), Committed::Applied);
+    let surveyed = job.builder(&ParamsAdamW::default()).skip_non_finite();
+    let mut surveyed = surveyed.build().unwrap();
+    assert_eq!(
+        surveyed.commit(&job.gradients(0)).unwrap(),
+        Committed::Unknown
+    );
+    assert_eq!(surveyed.progress().unwrap().steps, 1);
+
+    let scaled = job.builder(&ParamsAdamW::default());
+    let mut scaled = scaled.loss_scale(LossScale::dynamic()).build().unwrap();
+    let error = scaled.commit(&job.gradients(0)).unwrap_err();
+    assert!(matches!(error, Error::Optimizer(error) if *error == OptimizerError::Unscaled));
 }

@@ -12,7 +12,7 @@ use candle_headroom::optim::{
 use candle_headroom::{AdamW, Error, Sgd};
 use candle_nn::Optimizer;
 
-use super::{Job, bits, device};
+use super::{Job, bits, device, scale};
 use crate::gpu::simulated;
 use crate::support::flat;
 
@@ -30,14 +30,17 @@ fn every_failure<A: Algorithm + Debug>(
     let device = Device::new_cuda_with_stream(gpu.ordinal).unwrap();
     let build = || {
         let job = Job::new(&device, DType::F32);
-        let optimizer = options(job.groups(Fused::builder(params.clone())))
-            .build()
-            .unwrap();
+        let optimizer = options(job.builder(&params)).build().unwrap();
         (job, optimizer)
     };
     let (calm_job, mut calm) = build();
     let (job, mut optimizer) = build();
     // A step before, so that there are moments; one after shows that they are what they should be.
+    let both = |calm: &Fused<A>, optimizer: &Fused<A>| {
+        scale(calm, &device);
+        scale(optimizer, &device);
+    };
+    both(&calm, &optimizer);
     calm.commit(&calm_job.gradients(0)).unwrap();
     optimizer.commit(&job.gradients(0)).unwrap();
     let (mut failures, mut step) = (0, 0);
@@ -49,6 +52,7 @@ fn every_failure<A: Algorithm + Debug>(
                 optimizer.set_learning_rate(1e-3 * step as f64);
             }
             let (expected, gradients) = (calm_job.gradients(step), job.gradients(step));
+            both(&calm, &optimizer);
             let (before, told) = (job.values(), optimizer.progress().unwrap());
             simulator.fail_work(nth, 1, status);
             let outcome = optimizer.commit(&gradients);
@@ -76,6 +80,7 @@ fn every_failure<A: Algorithm + Debug>(
     }
     assert!(failures >= 6, "{failures}");
     // All moments, in another step.
+    both(&calm, &optimizer);
     calm.commit(&calm_job.gradients(99)).unwrap();
     optimizer.commit(&job.gradients(99)).unwrap();
     assert_eq!(bits(&job.values()), bits(&calm_job.values()));
@@ -114,11 +119,8 @@ fn a_step_allocates_nothing_and_waits_for_nothing() {
             gradients.insert(var, Tensor::ones((3, 2), DType::F32, &device).unwrap());
         }
         let group = || Group::from(vars.clone());
-        let mut adamw = AdamW::builder(group())
-            .params(ParamsAdamW::default())
-            .build()
-            .unwrap();
-        let clipped = AdamW::builder(ParamsAdamW::default()).group(group());
+        let mut adamw = AdamW::new(group(), ParamsAdamW::default()).unwrap();
+        let clipped = AdamW::builder(group());
         let mut clipped = clipped.clip_norm(1.).build().unwrap();
         let mut adam = Adam::builder(group())
             .params(ParamsAdam::default())
@@ -137,12 +139,12 @@ fn a_step_allocates_nothing_and_waits_for_nothing() {
             .build()
             .unwrap();
         let mut commits: Vec<Box<dyn FnMut()>> = vec![
-            Box::new(|| adamw.commit(&gradients).unwrap()),
-            Box::new(|| clipped.commit(&gradients).unwrap()),
-            Box::new(|| adam.commit(&gradients).unwrap()),
-            Box::new(|| lion.commit(&gradients).unwrap()),
-            Box::new(|| sgd.commit(&gradients).unwrap()),
-            Box::new(|| adafactor.commit(&gradients).unwrap()),
+            Box::new(|| drop(adamw.commit(&gradients).unwrap())),
+            Box::new(|| drop(clipped.commit(&gradients).unwrap())),
+            Box::new(|| drop(adam.commit(&gradients).unwrap())),
+            Box::new(|| drop(lion.commit(&gradients).unwrap())),
+            Box::new(|| drop(sgd.commit(&gradients).unwrap())),
+            Box::new(|| drop(adafactor.commit(&gradients).unwrap())),
         ];
         let mut launches = Vec::new();
         for commit in &mut commits {
@@ -236,8 +238,7 @@ fn a_failed_construction_leaves_nothing_behind() {
     let device = Device::new_cuda_with_stream(gpu.ordinal).unwrap();
     let job = Job::new(&device, DType::BF16);
     let build = || {
-        let builder = Fused::builder(ParamsAdafactor::default());
-        job.groups(builder)
+        job.builder(&ParamsAdafactor::default())
             .clip_norm(1.)
             .loss_scale(LossScale::dynamic())
             .master_weights()

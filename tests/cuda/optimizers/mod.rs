@@ -6,7 +6,7 @@ mod state;
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::optim::{Algorithm, FusedBuilder, Group};
+use candle_headroom::optim::{Algorithm, Fused, FusedBuilder, Group};
 
 use crate::gpu::{Gpu, gpu};
 use crate::support::{flat, wave};
@@ -72,10 +72,10 @@ impl Job {
         gradients
     }
 
-    fn groups<A: Algorithm>(&self, builder: FusedBuilder<A>) -> FusedBuilder<A> {
+    fn builder<A: Algorithm>(&self, params: &A) -> FusedBuilder<A> {
         let group = |from: usize, to: usize| Group::from(self.vars[from..to].to_vec());
-        builder
-            .group(group(0, 2))
+        Fused::builder(group(0, 2))
+            .params(params.clone())
             .group(group(2, 4).learning_rate_factor(0.5).weight_decay(0.2))
             .group(group(4, 5))
     }
@@ -88,4 +88,10 @@ impl Job {
 fn bits(values: &[Vec<f64>]) -> Vec<Vec<u64>> {
     let bits = |values: &Vec<f64>| values.iter().map(|value| value.to_bits()).collect();
     values.iter().map(bits).collect()
+}
+
+/// A scaled loss, which an update with a loss scale asks for.
+fn scale<A: Algorithm>(optimizer: &Fused<A>, device: &Device) {
+    let one = Tensor::ones((), DType::F32, device).unwrap();
+    optimizer.scale_loss(&one).unwrap();
 }

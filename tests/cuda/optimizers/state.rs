@@ -5,15 +5,12 @@ use candle_headroom::optim::{
     Algorithm, Fused, LossScale, ParamsAdafactor, ParamsAdamW, ParamsLion, ParamsSgd, StateDict,
 };
 
-use super::{Job, bits, device};
+use super::{Job, bits, device, scale};
 use crate::gpu::simulated;
 
 fn build<A: Algorithm>(job: &Job, params: &A) -> Fused<A> {
-    let builder = job.groups(Fused::builder(params.clone()));
-    let scale = LossScale {
-        interval: 2,
-        ..LossScale::dynamic()
-    };
+    let builder = job.builder(params);
+    let scale = LossScale::dynamic().interval(2);
     let builder = builder.clip_norm(1.).loss_scale(scale);
     builder.master_weights().build().unwrap()
 }
@@ -25,12 +22,14 @@ fn moves_over<A: Algorithm>(params: A, dtype: DType, tolerance: f64) {
         let whole = Job::new(&Device::Cpu, dtype);
         let mut optimizer = build(&whole, &params);
         for step in 0..6 {
+            scale(&optimizer, &whole.device);
             optimizer.commit(&whole.gradients(step)).unwrap();
         }
 
         let first = Job::new(from, dtype);
         let mut saved = build(&first, &params);
         for step in 0..3 {
+            scale(&saved, &first.device);
             saved.commit(&first.gradients(step)).unwrap();
         }
         let dict = saved.state().unwrap();
@@ -43,6 +42,7 @@ fn moves_over<A: Algorithm>(params: A, dtype: DType, tolerance: f64) {
         let mut loaded = build(&second, &params);
         loaded.load_state(&dict).unwrap();
         for step in 3..6 {
+            scale(&loaded, &second.device);
             loaded.commit(&second.gradients(step)).unwrap();
         }
         assert_eq!(loaded.progress().unwrap(), optimizer.progress().unwrap());
@@ -81,6 +81,7 @@ fn a_load_that_fails_changes_nothing() {
     let start = || {
         let job = Job::new(&device, DType::F32);
         let mut optimizer = build(&job, &ParamsAdamW::default());
+        scale(&optimizer, &device);
         optimizer.commit(&job.gradients(0)).unwrap();
         (job, optimizer)
     };
@@ -88,6 +89,7 @@ fn a_load_that_fails_changes_nothing() {
     let (job, mut optimizer) = start();
     let dict = {
         let (job, mut other) = start();
+        scale(&other, &device);
         other.commit(&job.gradients(1)).unwrap();
         other.state().unwrap()
     };
@@ -114,6 +116,8 @@ fn a_load_that_fails_changes_nothing() {
     }
     assert!(failures > 20, "{failures}");
     for step in 2..4 {
+        scale(&calm, &device);
+        scale(&optimizer, &device);
         calm.commit(&calm_job.gradients(step)).unwrap();
         optimizer.commit(&job.gradients(step)).unwrap();
         assert_eq!(bits(&job.values()), bits(&calm_job.values()));
@@ -131,6 +135,46 @@ fn a_load_that_fails_changes_nothing() {
     // Rounded up to what an allocation takes at least.
     let rounding = 512 * simulator.counters().allocations;
     assert!(beside <= state as u64 + rounding, "{beside} {state}");
+}
+
+/// An error at any allocation or copy of a thaw leaves everything as it was.
+#[test]
+fn a_thaw_that_fails_changes_nothing() {
+    let Some((gpu, simulator)) = simulated(0) else {
+        return;
+    };
+    let device = Device::new_cuda_with_stream(gpu.ordinal).unwrap();
+    let job = Job::new(&device, DType::BF16);
+    let mut optimizer = build(&job, &ParamsAdamW::default());
+    let all = optimizer.state_bytes();
+    let [thawed, frozen] = [false, true].map(|f| optimizer.group(1).unwrap().frozen(f));
+    optimizer.set_group(1, frozen).unwrap();
+    let part = optimizer.state_bytes();
+    assert!(part < all);
+    let mut failures = 0;
+    let orders: [&dyn Fn(u64); 2] = [&|nth| simulator.fail_allocation(nth, 1), &|nth| {
+        simulator.fail_work(nth, 1, 2)
+    }];
+    for order in orders {
+        for nth in 1.. {
+            let live = simulator.counters().live_bytes;
+            order(nth);
+            let outcome = optimizer.set_group(1, thawed);
+            simulator.disarm();
+            let Err(error) = outcome else {
+                assert_eq!(optimizer.state_bytes(), all);
+                assert!(simulator.counters().live_bytes > live);
+                optimizer.set_group(1, frozen).unwrap();
+                break;
+            };
+            assert!(error.resource_exhausted().is_some(), "{error}");
+            assert_eq!(simulator.counters().live_bytes, live);
+            assert_eq!(optimizer.state_bytes(), part);
+            assert_eq!(optimizer.group(1).unwrap(), frozen);
+            failures += 1;
+        }
+    }
+    assert!(failures > 20, "{failures}");
 }
 
 fn same(one: &StateDict, other: &StateDict) -> bool {

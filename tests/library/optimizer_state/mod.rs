@@ -1,6 +1,7 @@
 //! State that is saved, loaded, refused, and taken over from PyTorch.
 
 mod files;
+mod kills;
 mod pytorch;
 
 use std::collections::HashMap;
@@ -10,8 +11,8 @@ use crate::support::{self, flat, snapshot, wave};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::optim::{
-    Adafactor, Algorithm, Fused, Group, GroupOptions, Lion, LossScale, ParamsAdafactor,
-    ParamsAdamW, ParamsLion, ParamsSgd, StateDict,
+    Adafactor, Algorithm, Committed, Fused, Group, Lion, LossScale, ParamsAdafactor, ParamsAdamW,
+    ParamsLion, ParamsSgd, StateDict,
 };
 use candle_headroom::{AdamW, Error, LearningRate, Sgd};
 use candle_nn::Optimizer;
@@ -70,29 +71,26 @@ impl AsRef<Path> for File {
 /// Ten steps in one go, and five, saved, loaded into another optimizer whose parameters stand in another order, and five more.
 fn resumes<A: Algorithm>(params: A, dtype: DType) {
     let build = |parameters: &[(String, Var)], params: A| {
-        let builder = Fused::builder(params).group(parameters.to_vec());
-        let builder = builder.loss_scale(LossScale {
-            interval: 2,
-            ..LossScale::dynamic()
-        });
+        let builder = Fused::builder(parameters.to_vec()).params(params);
+        let builder = builder.loss_scale(LossScale::dynamic().interval(2));
         builder.master_weights().build().unwrap()
     };
     let whole = named(dtype, &[0, 1, 2, 3]);
     let mut optimizer = build(&whole, params.clone());
     for step in 0..10 {
-        optimizer.commit(&gradients(&whole, step)).unwrap();
+        commit(&mut optimizer, &gradients(&whole, step)).unwrap();
     }
 
     let first = named(dtype, &[0, 1, 2, 3]);
     let mut saved = build(&first, params);
     for step in 0..5 {
-        saved.commit(&gradients(&first, step)).unwrap();
+        commit(&mut saved, &gradients(&first, step)).unwrap();
     }
     let file = File::new(&format!(
         "{}-{dtype:?}",
         std::any::type_name::<A>().replace(':', "")
     ));
-    saved.state_dict().unwrap().save(&file).unwrap();
+    saved.state().unwrap().save(&file).unwrap();
 
     let second = named(dtype, &[2, 0, 3, 1]);
     for (name, var) in &second {
@@ -101,12 +99,10 @@ fn resumes<A: Algorithm>(params: A, dtype: DType) {
     }
     // Other hyper-parameters, which the file's replace.
     let mut loaded = build(&second, A::default());
-    loaded
-        .load_state_dict(&StateDict::load(&file).unwrap())
-        .unwrap();
+    loaded.load_state(&StateDict::load(&file).unwrap()).unwrap();
     assert_eq!(loaded.progress().unwrap().steps, 5);
     for step in 5..10 {
-        loaded.commit(&gradients(&second, step)).unwrap();
+        commit(&mut loaded, &gradients(&second, step)).unwrap();
     }
     assert_eq!(values(&second), values(&whole), "bit by bit");
     let (loaded, optimizer) = (loaded.progress().unwrap(), optimizer.progress().unwrap());
@@ -155,7 +151,7 @@ fn resumes_from(params: ParamsSgd, dtype: DType) {
     let (first, second) = (named(dtype, &[0, 1]), named(dtype, &[0, 1]));
     let mut saved = Sgd::new(first.clone(), params).unwrap();
     saved.commit(&gradients(&first, 0)).unwrap();
-    let dict = saved.state_dict().unwrap();
+    let dict = saved.state().unwrap();
     second
         .iter()
         .zip(&first)
@@ -168,7 +164,7 @@ fn resumes_from(params: ParamsSgd, dtype: DType) {
         },
     )
     .unwrap();
-    loaded.load_state_dict(&dict).unwrap();
+    loaded.load_state(&dict).unwrap();
     assert_eq!(*loaded.params(), params);
     saved.commit(&gradients(&first, 1)).unwrap();
     loaded.commit(&gradients(&second, 1)).unwrap();
@@ -187,27 +183,21 @@ fn groups_come_back_with_their_options() {
         if let Some(decay) = decay {
             second = second.weight_decay(decay);
         }
-        let builder = AdamW::builder(ParamsAdamW::default());
-        builder.group(first).group(second).build().unwrap()
+        AdamW::builder(first).group(second).build().unwrap()
     };
     let mut saved = build(0.25, Some(0.5));
-    let frozen = GroupOptions {
-        is_frozen: true,
-        ..saved.group(0).unwrap()
-    };
+    let frozen = saved.group(0).unwrap().frozen(true);
     saved.set_group(0, frozen).unwrap();
     let mut loaded = build(1., None);
-    loaded
-        .load_state_dict(&saved.state_dict().unwrap())
-        .unwrap();
+    loaded.load_state(&saved.state().unwrap()).unwrap();
     assert_eq!(loaded.groups(), saved.groups());
 
     let mut one = AdamW::new(parameters, ParamsAdamW::default()).unwrap();
-    let error = one
-        .load_state_dict(&saved.state_dict().unwrap())
-        .unwrap_err();
+    let error = one.load_state(&saved.state().unwrap()).unwrap_err();
     assert!(
-        error.to_string().contains("group are 2 groups, not 1"),
+        error
+            .to_string()
+            .contains("groups: 2 in the saved state, 1 here"),
         "{error}"
     );
 }
@@ -217,7 +207,7 @@ fn everything_that_does_not_fit_is_listed_and_nothing_changes() {
     let parameters = named(DType::F32, &[0, 1, 2]);
     let mut optimizer = AdamW::new(parameters.clone(), ParamsAdamW::default()).unwrap();
     optimizer.commit(&gradients(&parameters, 0)).unwrap();
-    let before = optimizer.state_dict().unwrap();
+    let before = optimizer.state().unwrap();
     let mut dict = before.clone();
     let device = &Device::Cpu;
     dict.tensors.remove("layer.0.exp_avg");
@@ -236,10 +226,12 @@ fn everything_that_does_not_fit_is_listed_and_nothing_changes() {
     );
     dict.tensors
         .insert("layer.0.step".into(), Tensor::new(-1f32, device).unwrap());
-    dict.metadata.insert("beta1".into(), "1.5".into());
-    dict.metadata.insert("lr".into(), "fast".into());
-    dict.metadata.insert("steps".into(), "-3".into());
-    let Err(Error::State(error)) = optimizer.load_state_dict(&dict) else {
+    change(&mut dict, |saved| {
+        saved["params"]["beta1"] = 1.5.into();
+        saved["params"]["lr"] = (-1.).into();
+        saved["steps"] = u64::MAX.into();
+    });
+    let Err(Error::State(error)) = optimizer.load_state(&dict) else {
         panic!("it was loaded")
     };
     assert_eq!(error.missing, ["layer.0.exp_avg", "layer.2.step"]);
@@ -248,21 +240,21 @@ fn everything_that_does_not_fit_is_listed_and_nothing_changes() {
     for word in [
         "[8], not [7]",
         "U32",
-        "number of steps",
-        "beta1 is 1.5",
-        "«fast»",
-        "«-3»",
+        "not a number of steps",
+        "beta1 is 1.5, not at least 0 and below 1",
+        "lr is -1, not finite and at least 0",
+        "steps is 18446744073709551615",
     ] {
         assert!(error.to_string().contains(word), "{word}: {error}");
     }
-    let after = optimizer.state_dict().unwrap();
+    let after = optimizer.state().unwrap();
     assert_eq!(after.metadata, before.metadata);
     for (name, tensor) in &before.tensors {
         assert_eq!(flat(&after.tensors[name]), flat(tensor), "{name}");
     }
 
     let mut lion = Lion::new(parameters, ParamsLion::default()).unwrap();
-    let error = lion.load_state_dict(&before).unwrap_err();
+    let error = lion.load_state(&before).unwrap_err();
     assert!(
         error.to_string().contains("optimizer is AdamW, not Lion"),
         "{error}"
@@ -272,14 +264,14 @@ fn everything_that_does_not_fit_is_listed_and_nothing_changes() {
 #[test]
 fn masters_and_small_moments_are_part_of_the_state() {
     let parameters = named(DType::BF16, &[0, 1]);
-    let builder = AdamW::builder(ParamsAdamW::default()).group(parameters.clone());
+    let builder = AdamW::builder(parameters.clone());
     let mut optimizer = builder
         .master_weights()
         .moments(DType::BF16)
         .build()
         .unwrap();
     optimizer.commit(&gradients(&parameters, 0)).unwrap();
-    let dict = optimizer.state_dict().unwrap();
+    let dict = optimizer.state().unwrap();
     assert_eq!(dict.tensors["layer.0.exp_avg"].dtype(), DType::BF16);
     assert_eq!(dict.tensors["layer.0.master"].dtype(), DType::F32);
     let rounded = dict.tensors["layer.0.master"]
@@ -293,7 +285,7 @@ fn masters_and_small_moments_are_part_of_the_state() {
 fn what_adafactor_keeps_is_small() {
     let parameters = vec![("w", Var::zeros((64, 48), DType::F32, &Device::Cpu).unwrap())];
     let optimizer = Adafactor::new(parameters, ParamsAdafactor::default()).unwrap();
-    let dict = optimizer.state_dict().unwrap();
+    let dict = optimizer.state().unwrap();
     assert_eq!(dict.tensors["w.row_var"].dims(), [64, 1]);
     assert_eq!(dict.tensors["w.col_var"].dims(), [1, 48]);
 }
@@ -303,11 +295,28 @@ fn a_snapshot_is_a_copy() {
     let parameters = named(DType::F32, &[0]);
     let mut optimizer = Lion::new(parameters.clone(), ParamsLion::default()).unwrap();
     optimizer.commit(&gradients(&parameters, 0)).unwrap();
-    let dict = optimizer.state_dict().unwrap();
+    let dict = optimizer.state().unwrap();
     let before = flat(&dict.tensors["layer.0.exp_avg"]);
     let vars: Vec<Var> = parameters.iter().map(|(_, var)| var.clone()).collect();
     let still = snapshot(&vars);
     optimizer.commit(&gradients(&parameters, 1)).unwrap();
     assert_eq!(flat(&dict.tensors["layer.0.exp_avg"]), before);
     assert_ne!(snapshot(&vars), still);
+}
+
+/// An update with gradients that did not come from a loss, also with a loss scale.
+fn commit<A: Algorithm>(
+    optimizer: &mut Fused<A>,
+    gradients: &GradStore,
+) -> Result<Committed, Error> {
+    let device = optimizer.parameters()[0].var.device();
+    optimizer.scale_loss(&Tensor::ones((), DType::F32, device)?)?;
+    optimizer.commit(gradients)
+}
+
+/// Changes the document that a state dict holds besides tensors.
+fn change(state: &mut StateDict, change: impl FnOnce(&mut serde_json::Value)) {
+    let mut saved = serde_json::from_str(&state.metadata["optimizer"]).unwrap();
+    change(&mut saved);
+    state.metadata.insert("optimizer".into(), saved.to_string());
 }

@@ -29,7 +29,7 @@ fn goes_on_from_a_checkpoint_of_pytorch() {
     };
     let mut optimizer = AdamW::new(parameters.clone(), params).unwrap();
     let state = StateDict::load(data("pytorch_adamw.safetensors")).unwrap();
-    optimizer.load_state_dict(&state).unwrap();
+    optimizer.load_state(&state).unwrap();
     assert_eq!(optimizer.learning_rate(), 0.01);
     for step in 1..=3 {
         let mut store = GradStore::default();
@@ -49,12 +49,13 @@ fn goes_on_from_a_checkpoint_of_pytorch() {
 #[test]
 fn schedules_are_pytorchs() {
     let tables = candle_core::safetensors::load(data("tables.safetensors"), &Device::Cpu).unwrap();
-    let cosine = LearningRate::cosine(0.1, 50).unwrap().floor(0.001).unwrap();
+    let cosine = LearningRate::builder(0.1).cosine(50).floor(0.001);
     for (name, schedule) in [
         ("cosine", cosine),
         ("cosine_warm_up", cosine.warm_up(10)),
-        ("step", LearningRate::steps(0.1, 10, 0.5).unwrap()),
+        ("step", LearningRate::builder(0.1).steps(10, 0.5)),
     ] {
+        let schedule = schedule.build().unwrap();
         let rates = flat(&tables[&format!("schedule.{name}/lr")]);
         for (step, rate) in rates.into_iter().enumerate() {
             let ours = schedule.at(step as u64);
@@ -64,4 +65,51 @@ fn schedules_are_pytorchs() {
             );
         }
     }
+}
+
+#[test]
+fn decays_end_at_the_floor_and_never_rise() {
+    let builder = || LearningRate::builder(0.1);
+    for schedule in [
+        builder().cosine(50),
+        builder().linear(50),
+        builder().steps(7, 0.5),
+    ] {
+        let schedule = schedule.floor(0.001).warm_up(10).build().unwrap();
+        let rates: Vec<f64> = (0..200).map(|step| schedule.at(step)).collect();
+        assert!(rates[..11].is_sorted());
+        assert!(rates[10..].iter().rev().is_sorted(), "{rates:?}");
+        assert_eq!(rates[10], 0.1);
+        assert_eq!(rates[199], 0.001);
+    }
+}
+
+#[test]
+fn odd_lengths_do_no_harm() {
+    let builder = || LearningRate::builder(0.1);
+    let schedule = builder().cosine(0).build().unwrap();
+    assert_eq!((schedule.at(0), schedule.at(u64::MAX)), (0., 0.));
+    let late = builder().linear(5).warm_up(10).build().unwrap();
+    assert_eq!(late.at(10), 0.);
+    let steps = builder().steps(1, 0.5).build().unwrap();
+    assert_eq!(steps.at(u64::MAX), 0.);
+}
+
+#[test]
+fn bad_numbers_of_a_schedule_are_refused() {
+    for bad in [-1., f64::NAN, f64::INFINITY] {
+        assert!(LearningRate::builder(bad).build().is_err());
+        assert!(LearningRate::builder(bad).cosine(1).build().is_err());
+        let builder = LearningRate::builder(0.1);
+        assert!(builder.steps(1, bad).build().is_err());
+        assert!(builder.floor(bad).build().is_err());
+    }
+    let error = LearningRate::builder(0.1)
+        .steps(0, 0.5)
+        .build()
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "`every` of LearningRate must be finite and above 0, got 0"
+    );
 }

@@ -9,7 +9,7 @@ fn check_atomic<A: Algorithm>(params: A) {
     let vars = make_vars(&shapes, DType::F32);
     let twins = copies(&vars);
     let build = |vars: &[Var]| {
-        let builder = Fused::builder(params.clone()).group(vars.to_vec());
+        let builder = Fused::builder(vars.to_vec()).params(params.clone());
         builder
             .clip_norm(0.5)
             .loss_scale(LossScale::dynamic())
@@ -23,7 +23,7 @@ fn check_atomic<A: Algorithm>(params: A) {
         loop {
             let before = (bits(&vars), counted(optimizer.progress().unwrap()));
             let armed = Faults::in_phase(Phase::Optimizer, points).arm();
-            let result = optimizer.commit(&store);
+            let result = commit(&mut optimizer, &store);
             if armed.fired() == 0 {
                 result.unwrap();
                 break;
@@ -37,7 +37,7 @@ fn check_atomic<A: Algorithm>(params: A) {
             points += 1;
         }
         assert!(points >= vars.len(), "{points}");
-        twin.commit(&gradients(&twins, step)).unwrap();
+        commit(&mut twin, &gradients(&twins, step)).unwrap();
         assert_eq!(bits(&vars), bits(&twins));
         let [ours, twins] = [&optimizer, &twin].map(|o| counted(o.progress().unwrap()));
         assert_eq!(ours, twins);
@@ -101,7 +101,7 @@ fn runs() -> impl Strategy<Value = Run> {
 
 impl Run {
     fn build<A: Algorithm>(&self, params: A, vars: &[Var]) -> Fused<A> {
-        let mut builder = Fused::builder(params).group(vars.to_vec());
+        let mut builder = Fused::builder(vars.to_vec()).params(params);
         if let Some(norm) = self.clip_norm {
             builder = builder.clip_norm(norm);
         }
@@ -152,18 +152,18 @@ impl Run {
             if let Some(point) = *point {
                 let before = (bits(&vars), counted(optimizer.progress().unwrap()));
                 let armed = Faults::in_phase(Phase::Optimizer, point).arm();
-                let result = optimizer.commit(&store);
+                let result = commit(&mut optimizer, &store);
                 prop_assert_eq!(result.is_err(), armed.fired() == 1);
                 drop(armed);
                 if result.is_err() {
                     let after = (bits(&vars), counted(optimizer.progress().unwrap()));
                     prop_assert_eq!(before, after);
-                    optimizer.commit(&store).unwrap();
+                    commit(&mut optimizer, &store).unwrap();
                 }
             } else {
-                optimizer.commit(&store).unwrap();
+                commit(&mut optimizer, &store).unwrap();
             }
-            twin.commit(&self.gradients(&twins, step, false)).unwrap();
+            commit(&mut twin, &self.gradients(&twins, step, false)).unwrap();
             prop_assert_eq!(bits(&vars), bits(&twins));
             let [ours, twins] = [&optimizer, &twin].map(|o| counted(o.progress().unwrap()));
             prop_assert_eq!(ours, twins);

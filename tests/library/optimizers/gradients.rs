@@ -33,7 +33,7 @@ fn check_groups<A: Rates>(params: A) {
     let vars = make_vars(&[&[5], &[4, 3], &[6]], DType::F64);
     let twins = copies(&vars);
     let group = |i: usize| Group::from(vec![vars[i].clone()]);
-    let builder = Fused::builder(params.clone()).group(group(0));
+    let builder = Fused::builder(group(0)).params(params.clone());
     let builder = builder.group(group(1).learning_rate_factor(0.25).weight_decay(0.02));
     let builder = builder.group(group(2).frozen()).clip_norm(1e9);
     let mut optimizer = builder.build().unwrap();
@@ -60,10 +60,7 @@ fn check_groups<A: Rates>(params: A) {
     assert_eq!(bits(&vars), bits(&twins));
 
     // Thawed, its first step is its first; and the second stands still from now on.
-    let frozen = GroupOptions {
-        is_frozen: true,
-        ..optimizer.group(1).unwrap()
-    };
+    let frozen = optimizer.group(1).unwrap().frozen(true);
     optimizer.set_group(1, frozen).unwrap();
     optimizer.set_group(2, GroupOptions::default()).unwrap();
     assert_eq!(optimizer.groups()[1], frozen);
@@ -82,7 +79,7 @@ fn groups_have_rates_of_their_own_and_can_stand_still() {
 #[test]
 fn a_new_learning_rate_moves_all_groups() {
     let vars = make_vars(&[&[5], &[4]], DType::F64);
-    let builder = Sgd::builder(ParamsSgd::default()).group(vec![vars[0].clone()]);
+    let builder = Sgd::builder(vec![vars[0].clone()]);
     let slower = Group::from(vec![vars[1].clone()]).learning_rate_factor(0.5);
     let mut optimizer = builder.group(slower).build().unwrap();
     optimizer.set_learning_rate(0.5);
@@ -102,10 +99,10 @@ fn clipping_is_scaling_and_clamping_by_hand() {
     fn check<A: Algorithm>(params: A) {
         let vars = make_vars(&[&[LARGE], &[4, 3], &[]], DType::F64);
         let [by_hand, clamped, twins] = [copies(&vars), copies(&vars), copies(&vars)];
-        let builder = Fused::builder(params.clone()).group(vars.clone());
+        let builder = Fused::builder(vars.clone()).params(params.clone());
         let mut clips = builder.clip_norm(0.5).build().unwrap();
         let mut hand = Fused::new(by_hand.clone(), params.clone()).unwrap();
-        let builder = Fused::builder(params.clone()).group(clamped.clone());
+        let builder = Fused::builder(clamped.clone()).params(params.clone());
         let mut clamps = builder.clip_value(0.1).build().unwrap();
         let mut twin = Fused::new(twins.clone(), params).unwrap();
         for step in 0..3 {
@@ -158,7 +155,7 @@ fn a_step_that_is_not_finite_is_skipped_and_counted() {
         shapes.push(&[LARGE]);
         let vars = make_vars(&shapes, dtype);
         let twins = copies(&vars);
-        let builder = Fused::builder(params.clone()).group(vars.clone());
+        let builder = Fused::builder(vars.clone()).params(params.clone());
         let mut optimizer = builder.skip_non_finite().build().unwrap();
         let mut twin = Fused::new(twins.clone(), params).unwrap();
         optimizer.commit(&gradients(&vars, 0)).unwrap();
@@ -205,7 +202,7 @@ fn without_being_asked_to_look_a_step_goes_through() {
 #[test]
 fn a_frozen_parameters_gradient_may_be_what_it_likes() {
     let vars = make_vars(&[&[3], &[4]], DType::F32);
-    let builder = Sgd::builder(sgd(0.)).group(vec![vars[0].clone()]);
+    let builder = Sgd::builder(vec![vars[0].clone()]).params(sgd(0.));
     let frozen = Group::from(vec![vars[1].clone()]).frozen();
     let mut optimizer = builder.group(frozen).skip_non_finite().build().unwrap();
     optimizer.commit(&spoilt(&vars, 0, 1, 2, f64::NAN)).unwrap();
@@ -216,13 +213,8 @@ fn a_frozen_parameters_gradient_may_be_what_it_likes() {
 fn a_loss_scale_falls_with_each_skip_and_grows_after_a_while() {
     let vars = make_vars(&[&[3], &[4]], DType::F32);
     let twins = copies(&vars);
-    let scale = LossScale {
-        initial: 8.,
-        growth: 4.,
-        backoff: 0.25,
-        interval: 2,
-    };
-    let builder = Sgd::builder(sgd(0.9)).group(vars.clone());
+    let scale = LossScale::fixed(8.).growth(4.).backoff(0.25).interval(2);
+    let builder = Sgd::builder(vars.clone()).params(sgd(0.9));
     let mut optimizer = builder.loss_scale(scale).build().unwrap();
     let mut twin = Sgd::new(twins.clone(), sgd(0.9)).unwrap();
     let loss_of = |vars: &[Var]| (vars[0].sqr()?.sum_all()? + vars[1].sqr()?.sum_all()?)? / 3.;
@@ -260,16 +252,13 @@ fn a_loss_scale_falls_with_each_skip_and_grows_after_a_while() {
 fn a_loss_scale_stays_where_f32_can_multiply_with_it() {
     let vars = make_vars(&[&[3]], DType::F32);
     for (factor, value) in [(f64::MIN_POSITIVE, f64::NAN), (1e30, 1.)] {
-        let scale = LossScale {
-            initial: 1024.,
-            growth: 1e30,
-            backoff: f64::MIN_POSITIVE,
-            interval: 1,
-        };
-        let builder = Sgd::builder(sgd(0.)).group(vars.clone());
+        let scale = LossScale::fixed(1024.)
+            .growth(1e30)
+            .backoff(f64::MIN_POSITIVE);
+        let builder = Sgd::builder(vars.clone()).params(sgd(0.));
         let mut optimizer = builder.loss_scale(scale).build().unwrap();
         for _ in 0..3 {
-            optimizer.commit(&spoilt(&vars, 0, 0, 0, value)).unwrap();
+            commit(&mut optimizer, &spoilt(&vars, 0, 0, 0, value)).unwrap();
             let scale = optimizer.progress().unwrap().loss_scale.unwrap() as f32;
             assert!(scale.is_normal(), "{factor:e}: {scale:e}");
         }
@@ -279,7 +268,7 @@ fn a_loss_scale_stays_where_f32_can_multiply_with_it() {
 #[test]
 fn a_half_loss_is_scaled_in_f32() {
     let vars = make_vars(&[&[3]], DType::F16);
-    let builder = AdamW::builder(adamw()).group(vars.clone());
+    let builder = AdamW::builder(vars.clone()).params(adamw());
     let optimizer = builder.loss_scale(LossScale::dynamic()).build().unwrap();
     let loss = Tensor::new(half::f16::from_f32(3.), &Device::Cpu).unwrap();
     let scaled = optimizer.scale_loss(&loss).unwrap();

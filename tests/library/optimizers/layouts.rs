@@ -24,7 +24,7 @@ fn a_gradient_may_lie_in_memory_as_it_likes() {
         let gradient = tensor(&[shape.0, shape.1], 2, dtype);
         let moved = |gradient: &Tensor| {
             let vars = copies(std::slice::from_ref(&var));
-            let builder = Fused::builder(params.clone()).group(vars.clone());
+            let builder = Fused::builder(vars.clone()).params(params.clone());
             let mut optimizer = builder.clip_norm(0.5).build().unwrap();
             for _ in 0..2 {
                 let store = store([(vars[0].clone(), gradient.clone())]);
@@ -65,7 +65,7 @@ fn half_parameters_are_f32_ones_rounded() {
             .iter()
             .map(|twin| Var::from_tensor(twin).unwrap())
             .collect();
-        let builder = Fused::builder(params.clone()).group(vars.clone());
+        let builder = Fused::builder(vars.clone()).params(params.clone());
         let builder = if has_masters {
             builder.master_weights()
         } else {
@@ -112,7 +112,7 @@ fn masters_add_up_what_a_half_cannot_tell_apart() {
             lr: 1e-4,
             ..Default::default()
         };
-        let builder = Sgd::builder(params).group(vec![var.clone()]);
+        let builder = Sgd::builder(vec![var.clone()]).params(params);
         let builder = if has_masters {
             builder.master_weights()
         } else {
@@ -136,7 +136,9 @@ fn masters_change_nothing_for_full_parameters() {
     for dtype in [DType::F64, DType::F32] {
         let vars = make_vars(&[&[40]], dtype);
         let twins = copies(&vars);
-        let builder = AdamW::builder(adamw()).group(vars.clone()).master_weights();
+        let builder = AdamW::builder(vars.clone())
+            .params(adamw())
+            .master_weights();
         let mut optimizer = builder.build().unwrap();
         let mut twin = AdamW::new(twins.clone(), adamw()).unwrap();
         optimizer.commit(&gradients(&vars, 0)).unwrap();
@@ -149,7 +151,7 @@ fn masters_change_nothing_for_full_parameters() {
 /// thousandth in a step, which bf16, rounded to the nearest, could not follow either way.
 fn last_steps(params: ParamsAdam, moments: DType, len: usize) -> [f64; 2] {
     let var = Var::zeros(len, DType::F32, &Device::Cpu).unwrap();
-    let builder = Adam::builder(params).group(vec![var.clone()]);
+    let builder = Adam::builder(vec![var.clone()]).params(params);
     let mut optimizer = builder.moments(moments).build().unwrap();
     [1f32, 0.1].map(|size| {
         let gradient = Tensor::full(size, len, &Device::Cpu).unwrap();
@@ -187,9 +189,11 @@ fn moments_in_bf16_move_with_those_in_f32() {
 fn moments_in_bf16_are_the_same_bits_in_each_run() {
     let run = || {
         let vars = make_vars(&[&[LARGE], &[40, 7]], DType::F32);
-        let builder = AdamW::builder(adamw()).group(vars.clone());
+        let builder = AdamW::builder(vars.clone()).params(adamw());
         let mut optimizer = builder.moments(DType::BF16).build().unwrap();
-        (0..3).for_each(|step| optimizer.commit(&gradients(&vars, step)).unwrap());
+        for step in 0..3 {
+            optimizer.commit(&gradients(&vars, step)).unwrap();
+        }
         bits(&vars)
     };
     assert_eq!(run(), run());

@@ -3,9 +3,11 @@
 
 mod atomic;
 mod candle;
+mod frozen;
 mod gradients;
 mod layouts;
 mod refused;
+mod scaled;
 mod shared;
 mod sizes;
 
@@ -14,7 +16,7 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::error::{OptimizerError, ParameterError, Phase};
 use candle_headroom::optim::{
-    Adam, Algorithm, Fused, Group, GroupOptions, LossScale, ParamsAdafactor, ParamsAdam,
+    Adam, Algorithm, Committed, Fused, Group, GroupOptions, LossScale, ParamsAdafactor, ParamsAdam,
     ParamsAdamW, ParamsLion, ParamsSgd, Progress,
 };
 use candle_headroom::testing::Faults;
@@ -138,4 +140,14 @@ fn optimizer_error(error: Error) -> OptimizerError {
         Error::Optimizer(error) => *error,
         other => panic!("{other:?}"),
     }
+}
+
+/// An update with gradients that did not come from a loss, also with a loss scale.
+fn commit<A: Algorithm>(
+    optimizer: &mut Fused<A>,
+    gradients: &GradStore,
+) -> Result<Committed, Error> {
+    let device = optimizer.parameters()[0].var.device();
+    optimizer.scale_loss(&Tensor::ones((), DType::F32, device)?)?;
+    optimizer.commit(gradients)
 }

@@ -2,6 +2,12 @@
 
 use super::*;
 
+/// The error's text says the same as these words, in any order.
+fn says(error: &OptimizerError, words: &[&str]) -> bool {
+    let text = error.to_string();
+    words.iter().all(|word| text.contains(word))
+}
+
 fn refused_at_first<A: Algorithm>(optimizer: Result<Fused<A>, Error>) -> OptimizerError {
     optimizer_error(optimizer.unwrap_err())
 }
@@ -73,7 +79,7 @@ fn a_learning_rate_set_by_candles_interface_is_refused_at_the_next_step() {
 
 #[test]
 fn adjustments_out_of_range_are_refused_and_named() {
-    let builder = || Sgd::builder(sgd(0.)).group(make_vars(&[&[3]], DType::F32));
+    let builder = || Sgd::builder(make_vars(&[&[3]], DType::F32)).params(sgd(0.));
     for bad in [0., -1., f64::NAN, f64::INFINITY] {
         let error = refused_at_first(builder().clip_norm(bad).build());
         assert!(is_hyper_parameter(error, "clip_norm"));
@@ -83,25 +89,16 @@ fn adjustments_out_of_range_are_refused_and_named() {
         let good = LossScale::dynamic();
         assert!(is_hyper_parameter(
             scale(LossScale::fixed(bad)),
-            "the loss scale"
+            "loss_scale.initial"
         ));
-        let growth = scale(LossScale {
-            growth: bad,
-            ..good
-        });
-        assert!(is_hyper_parameter(growth, "the loss scale's growth"));
-        let backoff = scale(LossScale {
-            backoff: bad,
-            ..good
-        });
-        assert!(is_hyper_parameter(backoff, "the loss scale's backoff"));
+        let growth = scale(good.growth(bad));
+        assert!(is_hyper_parameter(growth, "loss_scale.growth"));
+        let backoff = scale(good.backoff(bad));
+        assert!(is_hyper_parameter(backoff, "loss_scale.backoff"));
     }
-    let interval = LossScale {
-        interval: 0,
-        ..LossScale::dynamic()
-    };
+    let interval = LossScale::dynamic().interval(0);
     let error = refused_at_first(builder().loss_scale(interval).build());
-    assert!(is_hyper_parameter(error, "the loss scale's interval"));
+    assert!(is_hyper_parameter(error, "loss_scale.interval"));
 }
 
 #[test]
@@ -114,22 +111,26 @@ fn group_options_out_of_range_are_refused_and_named() {
         assert!(is_hyper_parameter(error, "weight_decay"));
 
         let mut optimizer = Sgd::new(group(), sgd(0.)).unwrap();
-        let options = GroupOptions {
-            learning_rate_factor: bad,
-            ..Default::default()
-        };
+        let options = GroupOptions::default().learning_rate_factor(bad);
         let error = optimizer_error(optimizer.set_group(0, options).unwrap_err());
         assert!(is_hyper_parameter(error, "learning_rate_factor"));
         assert_eq!(optimizer.group(0).unwrap(), GroupOptions::default());
     }
     let mut optimizer = Sgd::new(group(), sgd(0.)).unwrap();
-    let expected = OptimizerError::Group {
-        group: 1,
-        groups: 1,
+    let is_expected = |error| {
+        let error = optimizer_error(error);
+        matches!(
+            error,
+            OptimizerError::Group {
+                group: 1,
+                groups: 1,
+                ..
+            }
+        )
     };
-    assert_eq!(optimizer_error(optimizer.group(1).unwrap_err()), expected);
+    assert!(is_expected(optimizer.group(1).unwrap_err()));
     let error = optimizer.set_group(1, GroupOptions::default()).unwrap_err();
-    assert_eq!(optimizer_error(error), expected);
+    assert!(is_expected(error));
 }
 
 #[test]
@@ -137,7 +138,7 @@ fn lists_that_cannot_be_trained_are_refused() {
     let parameter_error = |group: Vec<Group>| {
         let builder = group
             .into_iter()
-            .fold(Sgd::builder(sgd(0.9)), |b, group| b.group(group));
+            .fold(Sgd::builder(Group::default()), |b, group| b.group(group));
         match builder.build().unwrap_err() {
             Error::Parameter(error) => *error,
             other => panic!("{other:?}"),
@@ -156,24 +157,23 @@ fn lists_that_cannot_be_trained_are_refused() {
     // Counted as they were listed, over all groups, whatever is passed over or worked on first.
     let large = make_vars(&[&[LARGE]], DType::F32).remove(0);
     let twice = vec![integer(), a.clone(), large.clone(), a.clone()];
-    let duplicate = |first, second| ParameterError::Duplicate { first, second };
-    assert_eq!(parameter_error(vec![twice.into()]), duplicate(1, 3));
+    let duplicate = |groups| match parameter_error(groups) {
+        ParameterError::Duplicate { parameter, .. } => parameter,
+        other => panic!("{other}"),
+    };
+    assert_eq!(duplicate(vec![twice.into()]), "3");
     let groups = vec![
         vec![b.clone(), a.clone()].into(),
         vec![large, b.clone()].into(),
     ];
-    assert_eq!(parameter_error(groups), duplicate(0, 3));
+    assert_eq!(duplicate(groups), "3");
 
     let names = vec![("w", a.clone()), ("w", b.clone())];
-    let expected = OptimizerError::Name {
-        name: "w".to_owned(),
-    };
-    assert_eq!(refused_at_first(Sgd::new(names, sgd(0.))), expected);
-    let builder = Sgd::builder(sgd(0.)).group(vec![("w", a)]);
-    assert_eq!(
-        refused_at_first(builder.group(vec![("w", b)]).build()),
-        expected
-    );
+    let is_expected = |error| matches!(error, OptimizerError::Name { name, .. } if name == "w");
+    assert!(is_expected(refused_at_first(Sgd::new(names, sgd(0.)))));
+    let builder = Sgd::builder(vec![("w", a)]).params(sgd(0.));
+    let error = refused_at_first(builder.group(vec![("w", b)]).build());
+    assert!(is_expected(error));
 }
 
 #[test]
@@ -193,18 +193,18 @@ fn integer_vars_are_passed_over() {
 fn state_that_is_not_there_is_refused() {
     let vars = make_vars(&[&[3]], DType::F64);
     let mut optimizer = Sgd::new(vars.clone(), sgd(0.)).unwrap();
-    let kept = |kept: &str| OptimizerError::Kept {
-        optimizer: "Sgd",
-        kept: kept.to_owned(),
+    let keeps = |error, expected: &str| {
+        let error = optimizer_error(error);
+        matches!(error, OptimizerError::Kept { optimizer: "Sgd", kept, .. } if kept == expected)
     };
     let error = optimizer.set_params(sgd(0.9)).unwrap_err();
-    assert_eq!(optimizer_error(error), kept("nothing"));
+    assert!(keeps(error, "nothing"));
     assert_eq!(*optimizer.params(), sgd(0.));
     optimizer.commit(&gradients(&vars, 0)).unwrap();
 
     let mut optimizer = Sgd::new(vars, sgd(0.9)).unwrap();
     let error = optimizer.set_params(sgd(0.)).unwrap_err();
-    assert_eq!(optimizer_error(error), kept("momentum_buffer"));
+    assert!(keeps(error, "momentum_buffer"));
     optimizer.set_params(sgd(0.5)).unwrap();
     assert_eq!(optimizer.params().momentum, 0.5);
 }
@@ -219,16 +219,18 @@ fn moments_that_are_not_kept_are_refused() {
         (DType::F64, DType::BF16),
         (DType::F64, DType::F32),
     ] {
-        let builder = AdamW::builder(adamw()).group(make_vars(&[&[3]], parameter));
-        let expected = OptimizerError::Moments {
-            parameter: "0".to_owned(),
-            parameter_dtype: parameter,
-            dtype: moments,
-        };
-        assert_eq!(refused_at_first(builder.moments(moments).build()), expected);
+        let builder = AdamW::builder(make_vars(&[&[3]], parameter)).params(adamw());
+        let error = refused_at_first(builder.moments(moments).build());
+        let words = [
+            "`0`",
+            &format!("{parameter:?}"),
+            &format!("cannot be {moments:?}"),
+        ];
+        assert!(matches!(error, OptimizerError::Moments { .. }));
+        assert!(says(&error, &words), "{error}");
     }
     for dtype in [DType::F32, DType::F16, DType::BF16] {
-        let builder = AdamW::builder(adamw()).group(make_vars(&[&[3]], dtype));
+        let builder = AdamW::builder(make_vars(&[&[3]], dtype)).params(adamw());
         builder.moments(DType::F32).build().unwrap();
     }
 }
@@ -241,10 +243,10 @@ fn gradients_that_do_not_fit_are_refused_before_anything_moves() {
         let named = ["large", "first", "second", "third"]
             .into_iter()
             .zip(vars.clone());
-        let builder = Fused::builder(params.clone()).group(named.collect::<Group>());
+        let builder = Fused::builder(named.collect::<Vec<_>>()).params(params.clone());
         let mut optimizer = builder.clip_norm(1.).build().unwrap();
-        let mut twin = Fused::builder(params)
-            .group(twins.clone())
+        let mut twin = Fused::builder(twins.clone())
+            .params(params)
             .clip_norm(1.)
             .build()
             .unwrap();
@@ -255,21 +257,20 @@ fn gradients_that_do_not_fit_are_refused_before_anything_moves() {
             let mut store = gradients(&vars, 1);
             store.insert(&vars[3], bad.clone());
             let error = optimizer_error(optimizer.commit(&store).unwrap_err());
-            let parameter = "third".to_owned();
-            let expected = match bad.dims() != vars[3].dims() {
-                _ if is_shared => OptimizerError::GradientShared { parameter },
-                true => OptimizerError::GradientShape {
-                    parameter,
-                    expected: vars[3].shape().clone(),
-                    found: bad.shape().clone(),
-                },
-                false => OptimizerError::GradientDType {
-                    parameter,
-                    expected: dtype,
-                    found: bad.dtype(),
-                },
+            let (has_shape, shape) = (bad.dims() == vars[3].dims(), bad.shape());
+            let words = match error {
+                OptimizerError::GradientShared { .. } if is_shared => vec![],
+                OptimizerError::GradientShape { .. } if !has_shape => {
+                    vec![format!("{:?}", vars[3].shape()), format!("{shape:?}")]
+                }
+                OptimizerError::GradientDType { .. } if has_shape => {
+                    vec![format!("{dtype:?}"), format!("{:?}", bad.dtype())]
+                }
+                _ => panic!("{error}"),
             };
-            assert_eq!(error, expected);
+            assert!(error.to_string().contains("`third`"), "{error}");
+            let words: Vec<_> = words.iter().map(String::as_str).collect();
+            assert!(says(&error, &words), "{error}");
             let after = (bits(&vars), counted(optimizer.progress().unwrap()));
             assert_eq!(before, after);
         }

@@ -51,7 +51,7 @@ fn a_parameter_that_is_written_to_goes_on_from_there() {
             lr: 0.001,
             ..ParamsSgd::default()
         };
-        let builder = Sgd::builder(params).group(vec![var.clone()]);
+        let builder = Sgd::builder(vec![var.clone()]).params(params);
         let mut optimizer = builder.master_weights().build().unwrap();
         let gradient = Tensor::ones(5, dtype, &Device::Cpu).unwrap();
         let gradients = store([(var.clone(), gradient)]);

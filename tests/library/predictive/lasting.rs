@@ -21,7 +21,7 @@ fn a_limit_far_below_what_is_remembered_is_met() {
             },
             1,
         );
-        let mut policy = Predictive::new().regardless_of_speed();
+        let mut policy = Predictive::builder().regardless_of_speed().build().unwrap();
         for index in 0..60 {
             device.curve.batch = 300 + 37 * (index * 7 % 40);
             step(&mut policy, &mut device);

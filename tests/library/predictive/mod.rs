@@ -1,11 +1,14 @@
 //! `Predictive` on devices that exist as numbers only: how often it fails, where it settles, and that it stays there.
 
+mod blind;
 mod changes;
+mod halving;
 mod kept;
 mod lasting;
 mod properties;
 mod settling;
 mod surroundings;
+mod timing;
 
 use candle_headroom::batch::BatchPolicy;
 

@@ -64,6 +64,7 @@ proptest! {
             workspace,
             rooms,
             lengths,
+            is_blind: false,
         };
         let mut device = Device::new(&curve, seed);
         let steps = run(&mut Predictive::new(), &mut device, 3 * STEPS * shapes);

@@ -139,7 +139,7 @@ fn the_fastest_size_not_the_largest() {
     for (minds_speed, expected) in [(true, 32), (false, 128)] {
         let mut policy = match minds_speed {
             true => Predictive::new(),
-            false => Predictive::new().regardless_of_speed(),
+            false => Predictive::builder().regardless_of_speed().build().unwrap(),
         };
         policy.begin(&Extent::new(128, 128));
         for _ in 0..200 {

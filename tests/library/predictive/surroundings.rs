@@ -71,8 +71,9 @@ fn without_numbers_it_halves_and_goes_back_up() {
         (sizes, failures)
     };
     assert_eq!(step(20), (vec![16; 4], 2));
+    // More room is looked for every 8 batches, each time by the batch in 3 parts.
     let failures: usize = (0..200).map(|_| step(20).1).sum();
-    assert!(failures <= 8, "{failures}");
+    assert!(failures <= 25, "{failures}");
     let steps = (0..600).take_while(|_| step(64).0 != [64]).count();
-    assert!(steps < 600, "a ratchet");
+    assert!(steps <= 10, "{steps}");
 }

@@ -1,115 +1,104 @@
-use crate::environment::code::{
-    CLOCKS_HARDWARE, CLOCKS_OTHER, CLOCKS_SOFTWARE, ECC_ERRORS, ECC_HISTORY, ECC_OFF, HOT,
-    MANY_RETIRED, PCIE_NARROW, PCIE_REPLAYS, REMAP_FAILED, REPAIR_PENDING,
-};
+use crate::environment::code;
 use crate::environment::finding::Finding;
 use crate::environment::probe::nvml::GpuReading;
 use crate::facts::{self, Weight};
 
-/// A GPU that works more than this, in percent, is under load.
+/// A GPU that is busier than this, in percent, is under load.
 const UNDER_LOAD: u32 = 50;
-/// So many retired pages are DCGM's limit.
+/// DCGM's limit of retired pages.
 const MOST_RETIRED: u32 = 60;
-/// So many degrees below the slowdown a GPU counts as hot.
+/// A GPU is hot from this many degrees below its slowdown temperature.
 const NEAR: u32 = 5;
 
-/// What the GPU's memory has been through.
+/// Errors of the GPU's memory.
 pub(super) fn errors(gpu: &GpuReading) -> Vec<Finding> {
     let mut found = Vec::new();
-    match gpu.uncorrected {
-        Ok((volatile, _)) if volatile > 0 => {
+    match gpu.uncorrected.unwrap_or_default() {
+        (0, 0) => {}
+        (0, lifetime) => {
+            let seen = format!("{lifetime} uncorrected errors in the GPU's life");
+            found.push(Finding::new(code::ECC_HISTORY, seen));
+        }
+        (volatile, _) => {
             let seen = format!("{volatile} uncorrected errors since the driver was loaded");
-            found.push(Finding::new(&ECC_ERRORS, seen));
+            found.push(Finding::new(code::ECC_ERRORS, seen));
         }
-        Ok((_, lifetime)) if lifetime > 0 => {
-            found.push(Finding::new(
-                &ECC_HISTORY,
-                format!("{lifetime} uncorrected errors in its life"),
-            ));
-        }
-        _ => {}
     }
     if gpu.remapped.is_ok_and(|rows| rows.failed) {
-        found.push(Finding::new(&REMAP_FAILED, "row remapping has failed"));
+        let seen = "row remapping has failed";
+        found.push(Finding::new(code::REMAP_FAILED, seen));
     }
-    let rows_pending = gpu.remapped.is_ok_and(|rows| rows.pending);
-    if rows_pending || gpu.retirement_pending == Ok(true) {
-        let what = if rows_pending {
-            "row remapping"
-        } else {
-            "page retirement"
-        };
-        found.push(Finding::new(&REPAIR_PENDING, format!("{what} is pending")));
+    if gpu.remapped.is_ok_and(|rows| rows.pending) {
+        let seen = "row remapping is pending";
+        found.push(Finding::new(code::REPAIR_PENDING, seen));
+    } else if gpu.retirement_pending == Ok(true) {
+        let seen = "page retirement is pending";
+        found.push(Finding::new(code::REPAIR_PENDING, seen));
     }
     let retired = retired(gpu);
     if retired >= MOST_RETIRED {
-        found.push(Finding::new(
-            &MANY_RETIRED,
-            format!("retired pages: {retired}"),
-        ));
+        let seen = format!("retired pages: {retired}");
+        found.push(Finding::new(code::MANY_RETIRED, seen));
     }
-    match gpu.ecc {
-        Ok((true, true)) | Err(_) => {}
-        Ok((now, next)) => {
-            let word = |on| if on { "on" } else { "off" };
-            let seen = format!("ECC is {}, after the next reset {}", word(now), word(next));
-            found.push(Finding::new(&ECC_OFF, seen));
-        }
+    if let Ok((now, next)) = gpu.ecc
+        && !(now && next)
+    {
+        let word = |on| if on { "on" } else { "off" };
+        let (now, next) = (word(now), word(next));
+        let seen = format!("ECC is {now}, after the next reset {next}");
+        found.push(Finding::new(code::ECC_OFF, seen));
     }
     found
 }
 
 pub(super) fn retired(gpu: &GpuReading) -> u32 {
-    let pages = gpu.retired.unwrap_or_default();
-    pages.0.saturating_add(pages.1)
+    let (double, single) = gpu.retired.unwrap_or_default();
+    double.saturating_add(single)
 }
 
-/// What makes the GPU slower than it could be.
+/// What slows the GPU down.
 pub(super) fn speed(gpu: &GpuReading) -> Vec<Finding> {
     let mut found = Vec::new();
     if let (Ok(now), Ok(slowdown)) = (gpu.temperature, gpu.slowdown)
         && slowdown > 0
         && now.saturating_add(NEAR) >= slowdown
     {
-        let seen = format!("{now}°C, and clocks go down at {slowdown}°C");
-        found.push(Finding::new(&HOT, seen));
+        let seen = format!("{now}°C; the clocks are lowered at {slowdown}°C");
+        found.push(Finding::new(code::HOT, seen));
     }
     let (reasons, unknown) = facts::clock_reasons(gpu.clock_reasons.unwrap_or(0));
     for (weight, code) in [
-        (Weight::Failure, &CLOCKS_HARDWARE),
-        (Weight::Warning, &CLOCKS_SOFTWARE),
-        (Weight::Note, &CLOCKS_OTHER),
+        (Weight::Failure, code::CLOCKS_HARDWARE),
+        (Weight::Warning, code::CLOCKS_SOFTWARE),
+        (Weight::Note, code::CLOCKS_OTHER),
     ] {
         let of_weight = reasons.iter().filter(|reason| reason.weight == weight);
-        let mut texts: Vec<_> = of_weight
-            .map(|reason| format!("{} ({:#x})", reason.text, reason.bit))
-            .collect();
+        let texts = of_weight.map(|reason| format!("{} ({:#x})", reason.text, reason.bit));
+        let mut texts: Vec<_> = texts.collect();
         if weight == Weight::Note && unknown != 0 {
-            texts.push(format!("reasons that are not known here ({unknown:#x})"));
+            texts.push(format!("unknown reasons ({unknown:#x})"));
         }
         if !texts.is_empty() {
             found.push(Finding::new(code, texts.join(", ")));
         }
     }
     if let Some(count) = gpu.pcie_replays.ok().filter(|count| *count > 0) {
-        found.push(Finding::new(
-            &PCIE_REPLAYS,
-            format!("repeated transfers: {count}"),
-        ));
+        let seen = format!("repeated transfers: {count}");
+        found.push(Finding::new(code::PCIE_REPLAYS, seen));
     }
     let is_working = gpu.utilization.is_ok_and(|percent| percent > UNDER_LOAD);
-    let narrow = gpu.pcie_width.ok().filter(|(now, most)| now < most);
-    // An idle GPU lowers its generation by itself; its width says something either way.
-    let slow = gpu
-        .pcie_generation
-        .ok()
-        .filter(|(now, most)| is_working && now < most);
-    if narrow.is_some() || slow.is_some() {
-        let mut seen = Vec::new();
-        seen.extend(narrow.map(|(now, most)| format!("{now} of {most} lanes")));
-        seen.extend(slow.map(|(now, most)| format!("generation {now} of {most}")));
+    let mut seen = Vec::new();
+    if let Some((now, most)) = gpu.pcie_width.ok().filter(|(now, most)| now < most) {
+        seen.push(format!("{now} of {most} lanes"));
+    }
+    // An idle GPU lowers its generation by itself, but not its width.
+    let generation = gpu.pcie_generation.ok().filter(|_| is_working);
+    if let Some((now, most)) = generation.filter(|(now, most)| now < most) {
+        seen.push(format!("generation {now} of {most}"));
+    }
+    if !seen.is_empty() {
         seen.push(if is_working { "under load" } else { "idle" }.to_owned());
-        found.push(Finding::new(&PCIE_NARROW, seen.join(", ")));
+        found.push(Finding::new(code::PCIE_NARROW, seen.join(", ")));
     }
     found
 }

@@ -1,67 +1,65 @@
 use bytesize::ByteSize;
 
-use crate::environment::code::{MEMORY_UNKNOWN, NEIGHBOUR, PROCESSES_WRONG};
+use crate::environment::code;
 use crate::environment::facts::Facts;
-use crate::environment::finding::{Finding, told};
+use crate::environment::finding::{Finding, answer};
 use crate::environment::probe::nvml::GpuReading;
-use crate::facts::{self, Version};
+use crate::facts;
 
 /// From this share of its memory on a GPU counts as filled by others.
 const FILLED: f64 = 0.5;
+/// The processes that are named.
+const NAMED: usize = 8;
 
-/// How much of the GPU's memory others hold.
+/// What others hold of the GPU's memory.
 pub(super) fn memory(facts: &Facts, gpu: &GpuReading) -> Vec<Finding> {
     let mut found = Vec::new();
     match gpu.memory {
         Ok(memory) if memory.total > 0 => {
             let (own, others) = processes(facts, gpu);
             if memory.used.saturating_sub(own) as f64 >= FILLED * memory.total as f64 {
-                let mut seen = format!(
-                    "{} of {} in use, {} free",
-                    ByteSize(memory.used),
-                    ByteSize(memory.total),
-                    ByteSize(memory.free)
-                );
-                if let Some(others) = others {
-                    seen.push_str(&format!("; {others}"));
-                }
-                found.push(Finding::new(&NEIGHBOUR, seen));
+                let bytes = [memory.used, memory.total, memory.free].map(ByteSize);
+                let [used, total, free] = bytes;
+                let others = others.map(|others| format!("; {others}"));
+                let others = others.unwrap_or_default();
+                let seen = format!("{used} of {total} in use, {free} free{others}");
+                found.push(Finding::new(code::NEIGHBOUR, seen));
             }
         }
-        Ok(_) => found.push(Finding::new(&MEMORY_UNKNOWN, "NVML says 0 bytes")),
-        Err(code) => {
-            let seen = told("nvmlDeviceGetMemoryInfo answers", code, facts::nvml(code));
-            found.push(Finding::new(&MEMORY_UNKNOWN, seen));
+        Ok(_) => found.push(Finding::new(code::MEMORY_UNKNOWN, "NVML reports 0 bytes")),
+        Err(number) => {
+            let seen = answer("nvmlDeviceGetMemoryInfo", number, facts::nvml(number));
+            found.push(Finding::new(code::MEMORY_UNKNOWN, seen));
         }
     }
-    let affected = |driver: &Version| facts::reports_processes_wrongly(*driver);
-    if let Some(version) = facts.driver().filter(affected) {
-        found.push(Finding::new(&PROCESSES_WRONG, format!("driver {version}")));
+    if let Some(driver) = facts.driver()
+        && facts::reports_processes_wrongly(driver)
+    {
+        let seen = format!("driver {driver}");
+        found.push(Finding::new(code::PROCESSES_WRONG, seen));
     }
     found
 }
 
-/// What this process holds of the GPU's memory, and who else is there, where that is told. In a container the numbers of processes
-/// are the host's, so this process cannot be told from others.
+/// What this process holds of the GPU's memory, and the other processes, if they are known. In a container the processes' numbers are
+/// the host's, so that this process is one of the others.
 fn processes(facts: &Facts, gpu: &GpuReading) -> (u64, Option<String>) {
     let Ok(processes) = &gpu.processes else {
         return (0, None);
     };
     let own = (!facts.is_container()).then(std::process::id);
     let (own, others): (Vec<_>, Vec<_>) = processes.iter().partition(|(pid, _)| Some(*pid) == own);
-    let mut told: Vec<_> = others
-        .iter()
-        .take(8)
-        .map(|(pid, bytes)| match bytes {
-            Some(bytes) => format!("process {pid} holds {}", ByteSize(*bytes)),
-            None => format!("process {pid} holds an unknown part"),
-        })
-        .collect();
-    if told.is_empty() {
-        told.push("NVML shows no other process".to_owned());
+    let describe = |(pid, bytes): &(u32, Option<u64>)| match bytes {
+        Some(bytes) => format!("process {pid} holds {}", ByteSize(*bytes)),
+        None => format!("process {pid} holds an unknown part"),
+    };
+    let mut described: Vec<_> = others.into_iter().take(NAMED).map(describe).collect();
+    if described.is_empty() {
+        described.push("NVML lists no other process".to_owned());
     } else if facts.is_container() {
-        told.push("numbers are the host's, and this process may be among them".to_owned());
+        described.push("numbers are the host's, and this process may be among them".to_owned());
     }
     let own = own.iter().filter_map(|(_, bytes)| *bytes);
-    (own.fold(0, u64::saturating_add), Some(told.join(", ")))
+    let own = own.fold(0, u64::saturating_add);
+    (own, Some(described.join(", ")))
 }

@@ -1,15 +1,15 @@
 use crate::error::{Cause, MemoryReading};
 
-/// By how much of the device what is not ours must have grown to be blamed.
+/// A neighbour is blamed if memory outside the pool has grown by more than the device's capacity divided by this.
 const NEIGHBOUR_FRACTION: u64 = 64;
 
-/// What a failed allocation met, as far as the numbers tell; how much it asked for is not among them.
+/// The state that a failed allocation met. Its size is not known.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Situation {
     pub(super) bytes: MemoryReading,
-    /// What work of this size is known to take; `None` where none has gone well yet.
+    /// The known use of work of this size; `None` if none has succeeded yet.
     pub(super) need: Option<u64>,
-    /// By how much the memory outside the pool has grown since the pool was made.
+    /// Growth of the memory outside the pool since the pool was created.
     pub(super) others_grew: u64,
 }
 
@@ -24,7 +24,7 @@ impl Situation {
         let unused = reserved.saturating_sub(used);
         let limit_leaves = self.bytes.limit.map(|limit| limit.saturating_sub(reserved));
         let growth = limit_leaves.unwrap_or(u64::MAX).min(free);
-        // Where more is left than the whole work takes, it did not fail for want of bytes.
+        // With more left than the whole work takes, bytes were not the reason.
         if let Some(need) = self.need {
             if growth >= need {
                 return Cause::Unknown;
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_that_was_met_is_named() {
+    fn the_reached_bound_is_named() {
         let limited = situation(4 * GIB, 4 * GIB, Some(4 * GIB + 1), 9 * GIB);
         assert_eq!(limited.cause(), Cause::Limit);
         let full = situation(14 * GIB, 15 * GIB, None, GIB / 2);
@@ -83,10 +83,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_is_not_guessed() {
+    fn an_unknown_cause_is_not_guessed() {
         let plenty = situation(GIB, GIB, None, 14 * GIB);
         assert_eq!(plenty.cause(), Cause::Unknown);
-        // Of work that has never gone well nobody knows what it takes: the nearer bound is blamed.
+        // The use of work that has never succeeded is not known: the nearer bound is blamed.
         let first = Situation {
             need: None,
             ..plenty

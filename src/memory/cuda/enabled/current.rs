@@ -1,4 +1,5 @@
-//! Which pool serves a device: one of ours takes the seat, and gives it back in the end.
+//! The current pool of each device, from which the driver serves allocations: one of this crate's while its memory is open, then the
+//! former one again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,19 +14,19 @@ use super::pool::Pool;
 static CURRENT: Mutex<BTreeMap<usize, CurrentPool>> = Mutex::new(BTreeMap::new());
 
 struct CurrentPool {
-    /// The pool that served before any of ours did; whoever made it keeps it alive, as CUDA does its default pool.
+    /// The pool that was current before; its creator keeps it alive, as CUDA keeps its default pool.
     before: Handle,
     ours: Handle,
-    /// Ours has taken all that it may, and is to keep it.
+    /// Whether our pool has been preallocated and must keep its memory.
     is_filled: bool,
 }
 
-/// Lets a pool serve every later allocation of the process on this device.
+/// Makes a pool serve every later allocation of the process on this device.
 pub(super) fn take(context: &CudaContext, pool: &Pool, is_filled: bool) -> Result<(), DriverError> {
     let mut pools = CURRENT.lock();
     let current = driver::current_pool(context)?;
     pool.make_current()?;
-    // A pool of ours that has not given the seat back yet is about to go: what was before it was before us, too.
+    // If another pool of ours is current, it is about to go: the pool before it is the one to restore.
     let before = match pools.get(&context.ordinal()) {
         Some(entry) if entry.ours == current => entry.before,
         _ => current,
@@ -39,15 +40,15 @@ pub(super) fn take(context: &CudaContext, pool: &Pool, is_filled: bool) -> Resul
     Ok(())
 }
 
-/// Gives what the pool that serves the device holds and nobody uses back to the device, where free pieces become one. A pool that
-/// is to keep what it has taken takes it again, as far as nobody was quicker.
+/// Returns the current pool's unused memory to the device, where free pieces are merged. A preallocated pool takes it again, unless another
+/// process was quicker.
 pub(super) fn trim(context: &Arc<CudaContext>) -> Result<(), DriverError> {
-    // While the seats are held no pool of ours leaves its own, and so none is destroyed.
+    // While the lock is held no pool of ours stops being current, and so none is destroyed.
     let pools = CURRENT.lock();
     let current = driver::current_pool(context)?;
     let entry = pools.get(&context.ordinal());
     let refill = entry.is_some_and(|entry| entry.ours == current && entry.is_filled);
-    // SAFETY: a device's current pool exists: one of ours leaves its seat before it is destroyed, and the others' owners keep theirs.
+    // SAFETY: a device's current pool exists: ours stop being current before they are destroyed, and other creators keep theirs alive.
     unsafe {
         let before = driver::attribute(current, Attribute::Reserved)?;
         driver::trim_pool(current, 0)?;
@@ -62,7 +63,7 @@ pub(super) fn trim(context: &Arc<CudaContext>) -> Result<(), DriverError> {
     Ok(())
 }
 
-/// Gives the seat back to the pool that served before, unless somebody else has taken it since: then it is theirs.
+/// Makes the former pool current again, unless a pool that is not ours has become current since.
 pub(super) fn leave(context: &CudaContext, pool: &Pool) {
     let mut pools = CURRENT.lock();
     let Some(entry) = pools.remove(&context.ordinal()) else {
@@ -73,7 +74,7 @@ pub(super) fn leave(context: &CudaContext, pool: &Pool) {
         return;
     }
     let left = driver::current_pool(context).and_then(|current| match current == entry.ours {
-        // SAFETY: the pool served this device before ours did, and is kept alive by whoever made it.
+        // SAFETY: the pool was current on this device before ours, and its creator keeps it alive.
         true => unsafe { driver::set_current_pool(context, entry.before) },
         false => Ok(()),
     });

@@ -1,4 +1,4 @@
-//! The driver's calls on memory pools that cudarc leaves to its users, each as thin as it can be.
+//! Thin wrappers of the driver's calls on memory pools that cudarc has only as unsafe functions.
 
 use std::ffi::c_void;
 use std::mem::size_of;
@@ -7,11 +7,10 @@ use std::sync::Arc;
 use candle_core::cuda_backend::cudarc::driver::result::{self, DriverError, device, mem_pool};
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream, sys};
 
-/// The first driver whose pools can have a greatest size, as `cuDriverGetVersion` counts.
+/// The first driver with `maxSize` for pools, as `cuDriverGetVersion` numbers it.
 pub(super) const FIRST_WITH_MAX_SIZE: i32 = 12020;
 
-/// `CUmemPoolProps` as it has been laid out since CUDA 12.2: cudarc's own depends on the toolkit that a program is built with,
-/// which says nothing about the driver that it runs on.
+/// `CUmemPoolProps` in its layout since CUDA 12.2. cudarc's own depends on the toolkit of the build, not on the driver at run time.
 #[repr(C)]
 struct PoolProperties {
     allocation_type: u32,
@@ -29,7 +28,7 @@ const _: () = assert!(size_of::<sys::CUmemPoolProps>() == 88);
 const ALLOCATION_TYPE_PINNED: u32 = 1;
 const LOCATION_TYPE_DEVICE: u32 = 1;
 
-/// A pool's handle, no more: it may be dangling, and only whoever owns the pool may use it for more than a comparison.
+/// A pool's handle. It may dangle: only the pool's owner may use it for more than a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Handle(sys::CUmemoryPool);
 
@@ -67,7 +66,7 @@ pub(super) fn version() -> Result<i32, DriverError> {
     Ok(version)
 }
 
-/// A pool of the context's device; `max_size` only on drivers that know it: for older ones these bytes are reserved.
+/// Creates a pool on the context's device. `max_size` only for drivers that know it: older ones reserve these bytes.
 pub(super) fn create_pool(
     context: &CudaContext,
     max_size: Option<usize>,
@@ -87,9 +86,9 @@ pub(super) fn create_pool(
 }
 
 /// # Safety
-/// The pool is the caller's, and nobody uses the handle afterwards.
+/// The caller owns the pool, and nothing uses the handle afterwards.
 pub(super) unsafe fn destroy_pool(pool: Handle) -> Result<(), DriverError> {
-    // SAFETY: the caller's promise. What is still allocated from it keeps the pool alive in the driver.
+    // SAFETY: the caller owns the pool. The driver keeps it alive while allocations from it live.
     unsafe { mem_pool::destroy(pool.0) }
 }
 
@@ -106,7 +105,7 @@ pub(super) unsafe fn set_current_pool(
     context: &CudaContext,
     pool: Handle,
 ) -> Result<(), DriverError> {
-    // SAFETY: the context's device was returned by the driver, and the pool is valid by the caller's promise.
+    // SAFETY: the context's device was returned by the driver, and the pool is valid, as the caller guarantees.
     unsafe { device::set_mem_pool(context.cu_device(), pool.0) }
 }
 
@@ -114,7 +113,7 @@ pub(super) unsafe fn set_current_pool(
 /// The pool exists.
 pub(super) unsafe fn attribute(pool: Handle, attribute: Attribute) -> Result<u64, DriverError> {
     let mut value = 0u64;
-    // SAFETY: the pool is valid by the caller's promise; every attribute here is written as a `cuuint64_t`.
+    // SAFETY: the pool is valid, as the caller guarantees; every attribute here is written as a `cuuint64_t`.
     unsafe { mem_pool::get_attribute(pool.0, attribute.code(), (&raw mut value).cast()) }?;
     Ok(value)
 }
@@ -126,18 +125,18 @@ pub(super) unsafe fn set_attribute(
     attribute: Attribute,
     mut value: u64,
 ) -> Result<(), DriverError> {
-    // SAFETY: the pool is valid by the caller's promise; every attribute here is read as a `cuuint64_t`.
+    // SAFETY: the pool is valid, as the caller guarantees; every attribute here is read as a `cuuint64_t`.
     unsafe { mem_pool::set_attribute(pool.0, attribute.code(), (&raw mut value).cast()) }
 }
 
 /// # Safety
 /// The pool exists.
 pub(super) unsafe fn trim_pool(pool: Handle, keep: usize) -> Result<(), DriverError> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the pool exists, as the caller guarantees.
     unsafe { mem_pool::trim_to(pool.0, keep) }
 }
 
-/// Takes bytes from a pool and lets go of them at once, in the stream's order.
+/// Allocates bytes from a pool and frees them at once, in stream order.
 ///
 /// # Safety
 /// The pool exists, and belongs to the stream's device.
@@ -153,7 +152,7 @@ pub(super) unsafe fn take_and_free(
     unsafe { result::free_async(address, stream.cu_stream()) }
 }
 
-/// Free and total bytes of the device. Unlike cudarc's own it leaves an error that a drop has stored in its context where it is.
+/// Free and total bytes of the device. Unlike cudarc's own function it does not return an error that a drop has stored in the context.
 pub(super) fn free_and_total(context: &CudaContext) -> Result<(u64, u64), DriverError> {
     // SAFETY: the context lives as long as it is borrowed.
     unsafe { result::ctx::set_current(context.cu_ctx()) }?;

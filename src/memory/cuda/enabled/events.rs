@@ -58,7 +58,7 @@ impl Events {
     }
 }
 
-/// Unlike cudarc's own it leaves an error that a drop has stored in its context where it is.
+/// Unlike cudarc's own function it does not return an error that a drop has stored in the context.
 fn record(event: &CudaEvent, stream: &CudaStream) -> Result<(), DriverError> {
     // SAFETY: the context lives as long as its stream.
     unsafe { result::ctx::set_current(stream.context().cu_ctx()) }?;

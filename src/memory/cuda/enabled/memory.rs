@@ -21,18 +21,18 @@ use crate::memory::turn::Turns;
 use crate::memory::{DEVICE_AUTO_FRACTION, Growth, Limit};
 use crate::nvml;
 
-/// How long NVML may take to list processes: as a rule it is a few hundredths of a second.
+/// The time limit for NVML to list processes, which usually takes a few hundredths of a second.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A device's memory while a handle lives.
+/// A GPU's memory, while a handle lives.
 #[derive(Debug)]
 pub(super) struct CudaMemory {
     context: Arc<CudaContext>,
     device: Device,
     growth: Growth,
-    /// Whether the driver keeps a pool's greatest size.
+    /// Whether the driver enforces `maxSize`.
     is_hard: bool,
-    /// What was taken on the device by others, and by CUDA itself, when the memory was opened.
+    /// Bytes taken outside the pool when the memory was opened.
     others_at_open: u64,
     state: Mutex<State>,
     scopes: Mutex<Scopes>,
@@ -48,7 +48,7 @@ struct State {
 }
 
 impl CudaMemory {
-    /// The pools have taken their seat; the limit is given as it was asked for and in bytes.
+    /// `pools` must be current already; the limit is given as asked for and in bytes.
     pub(super) fn new(
         (context, device): (Arc<CudaContext>, Device),
         (growth, is_hard): (Growth, bool),
@@ -77,7 +77,7 @@ impl CudaMemory {
         &self.device
     }
 
-    /// Whether the settings in force are those asked for, or nothing else is asked for.
+    /// Checks that no other settings are asked for than those in force.
     pub(super) fn agree(&self, growth: Option<Growth>, asked: Limit) -> Result<()> {
         let ordinal = self.context.ordinal();
         if let Some(growth) = growth.filter(|&growth| growth != self.growth) {
@@ -107,7 +107,7 @@ impl CudaMemory {
     }
 }
 
-/// What there is on a device with this much free, of which the pools hold some.
+/// The room of a device with `free` bytes free and `held` bytes in the pools.
 pub(super) fn room(free: u64, total: u64, held: u64) -> Room {
     Room {
         total: Some(total),
@@ -126,9 +126,9 @@ impl Backing for CudaMemory {
     }
 
     fn set_limit(&self, asked: Limit) -> Result<()> {
-        // What was freed cannot leave the pool before its last use is over.
+        // Freed memory stays in the pool until its last use has finished.
         synchronize(&self.device)?;
-        // A retired pool's peak is not asked for again.
+        // The peak of a pool that is about to be replaced is not read again.
         self.scopes.lock().overall(self.take_peak());
         let mut state = self.state.lock();
         let room = self.room(&state)?;
@@ -173,7 +173,7 @@ impl Backing for CudaMemory {
     }
 
     fn maintain(&self) {
-        // What fails here only leaves the pool as small as it was.
+        // On failure the pool stays as small as it was.
         let _ = self.state.lock().pools.hand_on();
     }
 
@@ -216,7 +216,7 @@ impl Backing for CudaMemory {
 
     fn reset_peak(&self) {
         self.scopes.lock().reset(self.take_peak());
-        // A lost device has no peak to begin anew, and says so wherever an error can be returned.
+        // Fails only on a lost device, which every call that can return an error reports.
         let _ = self.state.lock().pools.restart_reserved_high();
     }
 

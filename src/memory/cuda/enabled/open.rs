@@ -1,4 +1,4 @@
-//! Opening a device: what is tried, in which order, and what is put back where it fails.
+//! Opening a device: the order of the calls, and what is undone when one fails.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -17,10 +17,10 @@ use super::recovery::driver_error;
 use crate::error::{Error, MemoryError, Result};
 use crate::memory::{DeviceMemory, Growth, Limit};
 
-/// The devices whose memory is open in this process.
+/// The open memory of this process, by device.
 static OPEN: Mutex<BTreeMap<usize, Weak<CudaMemory>>> = Mutex::new(BTreeMap::new());
 
-/// A pool of this size, and twice that from it, tells whether the driver keeps a pool's greatest size.
+/// A pool of this size is asked for twice its size, to test whether the driver enforces `maxSize`.
 const TRIAL: u64 = 32 << 20;
 
 pub(in crate::memory::cuda) fn open(
@@ -48,7 +48,9 @@ fn open_anew(ordinal: usize, growth: Growth, asked: Limit) -> Result<CudaMemory>
     if !context.has_async_alloc() {
         return Err(MemoryError::NoPools { ordinal }.into());
     }
-    let (free, total) = driver::free_and_total(&context).map_err(driver_error)?;
+    // The first call that needs the device itself.
+    let (free, total) =
+        driver::free_and_total(&context).map_err(|error| refused(ordinal, error))?;
     let room = room(free, total, 0);
     let limit = asked.resolve(room)?;
     if let Some(limit) = limit.filter(|&limit| limit < STEP) {
@@ -59,11 +61,11 @@ fn open_anew(ordinal: usize, growth: Growth, asked: Limit) -> Result<CudaMemory>
         (Growth::Preallocate, limit) => limit,
         _ => None,
     };
-    let is_hard = keeps_max_size(&context, free).map_err(driver_error)?;
-    // More than the device has is no greatest size that every driver takes.
+    let is_hard = enforces_max_size(&context, free).map_err(driver_error)?;
+    // Not every driver accepts a `maxSize` above the capacity.
     let max_size = limit.filter(|_| is_hard).map(|limit| limit.min(total));
     let pools = Pools::new(&context, growth, max_size, fill)?;
-    // Before candle's device, whose own allocations come from the pool as well.
+    // Before candle's device, whose own allocations then come from the pool as well.
     pools.make_current()?;
     match Device::new_cuda_with_stream(ordinal) {
         Ok(device) => Ok(CudaMemory::new(
@@ -79,40 +81,46 @@ fn open_anew(ordinal: usize, growth: Growth, asked: Limit) -> Result<CudaMemory>
     }
 }
 
-/// The device's primary context, or why there is none.
+/// The device's primary context.
 fn context(ordinal: usize) -> Result<Arc<CudaContext>> {
-    // cudarc takes a larger number modulo 2³².
+    // cudarc truncates the number to 32 bits.
     let known =
         i32::try_from(ordinal).map_err(|_| DriverError(CUresult::CUDA_ERROR_INVALID_DEVICE));
     let opened = known.and_then(|_| CudaContext::new(ordinal));
-    opened.map_err(|error| {
-        let unknown = error.0 == CUresult::CUDA_ERROR_INVALID_DEVICE;
-        match (driver_error(error), CudaContext::device_count()) {
-            (_, Ok(count)) if unknown => MemoryError::NoSuchDevice {
-                ordinal,
-                count: usize::try_from(count).unwrap_or(0),
-            }
-            .into(),
-            (Error::Candle(_), _) => MemoryError::Unavailable {
-                ordinal,
-                status: format!("{:?}", error.0),
-            }
-            .into(),
-            // Memory has run out, or the device is lost: that has a type of its own.
-            (error, _) => error,
+    opened.map_err(|error| match (error.0, CudaContext::device_count()) {
+        (CUresult::CUDA_ERROR_INVALID_DEVICE, Ok(count)) => MemoryError::NoSuchDevice {
+            ordinal,
+            count: usize::try_from(count).unwrap_or(0),
         }
+        .into(),
+        _ => refused(ordinal, error),
     })
 }
 
-/// Whether the driver refuses what goes over a pool's greatest size. Its documentation does not say whether it always does, and
-/// older ones cannot.
-fn keeps_max_size(context: &Arc<CudaContext>, free: u64) -> Result<bool, DriverError> {
-    // On a device that is as full as that, a refusal would prove nothing.
+/// Why the driver does not let this program have the device: busy, in exclusive mode, or not visible. An exhaustion and a lost device have types
+/// of their own.
+fn refused(ordinal: usize, error: DriverError) -> Error {
+    match driver_error(error) {
+        answer @ Error::Candle(_) => MemoryError::Unavailable {
+            ordinal,
+            status: format!("{:?}", error.0),
+            remedy: answer.remedy().unwrap_or(
+                "check whether `nvidia-smi` lists it and whether CUDA_VISIBLE_DEVICES hides it",
+            ),
+        }
+        .into(),
+        known => known,
+    }
+}
+
+/// Whether the driver refuses allocations over a pool's `maxSize`. Its documentation does not promise it, and older drivers cannot.
+fn enforces_max_size(context: &Arc<CudaContext>, free: u64) -> Result<bool, DriverError> {
+    // On a device with less free, a refusal would prove nothing.
     if driver::version()? < driver::FIRST_WITH_MAX_SIZE || free < 2 * TRIAL {
         return Ok(false);
     }
     let (trial, stream) = (Pool::new(context, Some(TRIAL))?, context.default_stream());
-    // Where this much cannot be had, a refusal of more is none of the pool's.
+    // Only if the first succeeds is the second refused because of `maxSize`.
     Ok(can_take(&trial, TRIAL, &stream)? && !can_take(&trial, 2 * TRIAL, &stream)?)
 }
 

@@ -5,21 +5,21 @@ use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream};
 
 use super::driver::{self, Attribute, Handle};
 
-/// A stream-ordered memory pool of our own; destroyed when dropped, while what is allocated from it lives on.
+/// A stream-ordered memory pool; destroyed when dropped, while allocations from it live on.
 #[derive(Debug)]
 pub(super) struct Pool {
     handle: Handle,
-    /// The pool belongs to its device, which the primary context keeps open.
+    /// Keeps the primary context, and with it the pool's device, open.
     context: Arc<CudaContext>,
 }
 
 impl Pool {
-    /// An empty pool that may reserve `max_size` bytes, rounded by the driver; `None` for as much as there is.
+    /// An empty pool that may reserve `max_size` bytes, rounded by the driver; `None` for no maximum.
     pub(super) fn new(
         context: &Arc<CudaContext>,
         max_size: Option<u64>,
     ) -> Result<Self, DriverError> {
-        // 0 would mean «no greatest size».
+        // 0 would mean no maximum.
         let max_size = max_size.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX).max(1));
         Ok(Self {
             handle: driver::create_pool(context, max_size)?,
@@ -53,22 +53,22 @@ impl Pool {
     pub(super) fn take_used_high(&self) -> Result<u64, DriverError> {
         let high = self.get(Attribute::UsedHigh)?;
         self.set(Attribute::UsedHigh, 0)?;
-        // Whether a peak begins anew at the present use or at 0 is not documented.
+        // Whether a reset peak starts at the present use or at 0 is not documented.
         Ok(high.max(self.used()?))
     }
 
-    /// How many reserved bytes a synchronization leaves in the pool.
+    /// Sets how many reserved bytes a synchronization leaves in the pool.
     pub(super) fn keep_at_sync(&self, bytes: u64) -> Result<(), DriverError> {
         self.set(Attribute::ReleaseThreshold, bytes)
     }
 
-    /// Gives all that nobody uses back to the device.
+    /// Returns all unused memory to the device.
     pub(super) fn trim(&self) -> Result<(), DriverError> {
         // SAFETY: the pool exists as long as `self` does.
         unsafe { driver::trim_pool(self.handle, 0) }
     }
 
-    /// Lets the pool reserve this much at once, and waits until every stream may use it.
+    /// Makes the pool reserve this many bytes, and waits until every stream can use them.
     pub(super) fn fill(&self, bytes: u64, stream: &Arc<CudaStream>) -> Result<(), DriverError> {
         if bytes == 0 {
             return Ok(());
@@ -98,7 +98,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // SAFETY: the pool is ours, and nobody can use the handle any more.
+        // SAFETY: `self` owns the pool, and its handle is not used any more.
         if let Err(error) = unsafe { driver::destroy_pool(self.handle) } {
             tracing::warn!(%error, "a memory pool could not be destroyed");
         }

@@ -11,29 +11,29 @@ use super::recovery::driver_error;
 use crate::error::{MemoryError, Result};
 use crate::memory::Growth;
 
-/// The step in which GPUs map memory. A driver rounds a pool's greatest size up; in whole steps it stays within the limit.
+/// The granularity at which GPUs map memory. Drivers round `maxSize` up; whole steps stay within the limit.
 pub(super) const STEP: u64 = 2 << 20;
 
-/// Of the limit: retired pools must have given back this much before the current pool is replaced by a larger one.
+/// The current pool is replaced by a larger one once retired pools have returned the limit divided by this.
 const WORTH_HANDING_ON: u64 = 64;
 
-/// The pool that serves new tensors, and those from before the limit was changed, with the tensors that have lived since.
+/// The pool that serves new tensors, and pools from before the limit changed, with the tensors that still live in them.
 #[derive(Debug)]
 pub(super) struct Pools {
     context: Arc<CudaContext>,
     growth: Growth,
-    /// What all of them together may reserve, where the driver sees to that.
+    /// What all pools together may reserve, if the driver enforces it.
     limit: Option<u64>,
     current: Pool,
     retired: Vec<Pool>,
-    /// What the retired ones held when the current one was made: it may grow to what that left of the limit.
+    /// Bytes that the retired pools held when the current one was created with the rest of the limit.
     held: u64,
-    /// The highest reservation under former current pools.
+    /// The highest reservation before the current pool.
     reserved_high: u64,
 }
 
 impl Pools {
-    /// One pool, which may grow to `limit` bytes and has taken `fill` bytes already. It does not serve anybody yet.
+    /// One pool, which may grow to `limit` bytes and has reserved `fill` bytes. It is not current yet.
     pub(super) fn new(
         context: &Arc<CudaContext>,
         growth: Growth,
@@ -51,7 +51,7 @@ impl Pools {
         })
     }
 
-    /// Lets the current pool serve every later allocation of the process on this device.
+    /// Makes the pool serve every later allocation of the process on this device.
     pub(super) fn make_current(&self) -> Result<()> {
         current::take(&self.context, &self.current, self.is_filled()).map_err(driver_error)
     }
@@ -64,8 +64,8 @@ impl Pools {
         self.growth == Growth::Preallocate
     }
 
-    /// Puts a pool in the current one's place, so that all of them together may grow to `limit` bytes. What a preallocated pool
-    /// had taken is taken again where that fails.
+    /// Replaces the current pool, so that all pools together may grow to `limit` bytes. If that fails, a preallocated pool takes again what it
+    /// had.
     pub(super) fn replace(&mut self, limit: Option<u64>) -> Result<()> {
         let before = self.current.reserved().map_err(driver_error)?;
         let high = self.reserved_high().map_err(driver_error)?;
@@ -75,7 +75,7 @@ impl Pools {
             Err(_) if self.is_filled() => {
                 let left = self.current.reserved().unwrap_or(before);
                 let bytes = before.saturating_sub(left);
-                // Somebody else may have been quicker; the error that is returned is the one that matters.
+                // Another process may have been quicker; the first error is the one to return.
                 let _ = self.current.fill(bytes, &self.context.default_stream());
             }
             Err(_) => {}
@@ -98,7 +98,7 @@ impl Pools {
         let pool = pool(&self.context, self.growth, left, fill)?;
         current::take(&self.context, &pool, self.is_filled()).map_err(driver_error)?;
         let retired = std::mem::replace(&mut self.current, pool);
-        // What its tensors let go of is of no use to it any more. If this fails, it only keeps that for longer.
+        // It does not serve new tensors. On failure it only keeps freed memory for longer.
         let _ = retired.keep_at_sync(0);
         self.retired.push(retired);
         self.retired
@@ -107,7 +107,7 @@ impl Pools {
         Ok(())
     }
 
-    /// Lets a new pool have what retired ones have given back since: they will not use it any more, and the current one may not.
+    /// Gives what retired pools have returned to a new, larger pool: they do not use it any more, and the current pool may not.
     pub(super) fn hand_on(&mut self) -> Result<()> {
         let (Some(limit), false) = (self.limit, self.retired.is_empty()) else {
             return Ok(());
@@ -130,7 +130,7 @@ impl Pools {
         sum(self.all(), Pool::reserved)
     }
 
-    /// The highest reservation since it was last begun anew. Retired pools only shrink.
+    /// The highest reservation since its last reset. Retired pools only shrink.
     pub(super) fn reserved_high(&self) -> Result<u64, DriverError> {
         let now = self.current.reserved_high()? + sum(&self.retired, Pool::reserved)?;
         Ok(now.max(self.reserved_high))
@@ -146,7 +146,7 @@ impl Pools {
         Ok(self.current.take_used_high()? + sum(&self.retired, Pool::used)?)
     }
 
-    /// Gives all that nobody uses back to the device.
+    /// Returns all unused memory to the device.
     pub(super) fn trim(&self) -> Result<(), DriverError> {
         self.all().try_for_each(Pool::trim)
     }

@@ -1,4 +1,4 @@
-//! What makes a GPU ready for the next attempt after memory has run out on it.
+//! Makes a GPU ready for another attempt after memory ran out.
 
 use candle_core::Device;
 use candle_core::cuda_backend::CudaError;
@@ -9,10 +9,10 @@ use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream};
 use super::current;
 use crate::error::{Error, Result};
 
-/// Waits for the device's work, and lets an asynchronous fault surface here, typed.
+/// Waits for the device's work, and returns an asynchronous fault with its type, which candle's `synchronize` turns into text.
 ///
-/// candle's own `synchronize` has turned the error into text. Before that cudarc returns whatever a drop could not report, from
-/// any thread, so these are taken out first: otherwise an old error would pass for the answer.
+/// cudarc first returns errors that drops on any thread have stored; these are taken out before, so that an old error is not mistaken for
+/// the answer.
 pub(in crate::memory::cuda) fn synchronize(device: &Device) -> Result<()> {
     let Device::Cuda(cuda) = device else {
         return Ok(device.synchronize()?);
@@ -21,7 +21,7 @@ pub(in crate::memory::cuda) fn synchronize(device: &Device) -> Result<()> {
     drain(stream.context())?;
     match stream.synchronize() {
         Ok(()) => Ok(()),
-        // Another thread may have stored one in between: then the wait has not happened yet.
+        // Another thread may have stored an error in between: then nothing has waited yet.
         Err(error) => {
             note_stored(error)?;
             wait(&stream)
@@ -29,8 +29,7 @@ pub(in crate::memory::cuda) fn synchronize(device: &Device) -> Result<()> {
     }
 }
 
-/// The rungs before a retry: wait, take out stored errors, and give the pool's unused memory back to the device, which merges
-/// what lay in pieces.
+/// Waits, takes out stored errors, and returns the pool's unused memory to the device, which merges free pieces.
 pub(in crate::memory::cuda) fn recover(device: &Device) -> Result<()> {
     synchronize(device)?;
     let Device::Cuda(cuda) = device else {
@@ -59,7 +58,7 @@ pub(super) fn drain(context: &CudaContext) -> Result<()> {
     }
 }
 
-/// An error that a drop could not return says nothing about the work since, unless the device is lost.
+/// An error that a drop has stored says nothing about later work, unless the device is lost.
 fn note_stored(error: DriverError) -> Result<()> {
     let leaked = error.0 == CUresult::CUDA_ERROR_INVALID_CONTEXT;
     match driver_error(error) {

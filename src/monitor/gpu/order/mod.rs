@@ -1,5 +1,5 @@
-//! CUDA numbers devices in an order of its own, fastest first unless told otherwise, and shows those alone that
-//! `CUDA_VISIBLE_DEVICES` lets through; NVML goes by the PCI bus. Their UUIDs are the same.
+//! CUDA's order of the GPUs. By default CUDA numbers the fastest first and hides those that `CUDA_VISIBLE_DEVICES` leaves out; NVML
+//! orders by PCI bus. UUIDs are the same in both.
 
 #[cfg(feature = "cuda")]
 mod enabled;

@@ -8,9 +8,9 @@ use crate::optim::axes::{Axes, MAX_RANK};
 use crate::optim::fused::{Managed, Update};
 use crate::optim::rule::Rule;
 
-/// How many hyper-parameters a rule can have.
+/// The largest number of hyper-parameters of a rule.
 const HYPER_PARAMETERS: usize = 8;
-/// Words of `Header` and `Entry` in kernels/fused.cuh, and of a strided gradient's axes.
+/// Words of `Header` and `Entry` in kernels/fused.cuh, and of the axes of a strided gradient.
 const HEADER: usize = HYPER_PARAMETERS + 6;
 const ENTRY: usize = 6;
 const AXES: usize = 2 * MAX_RANK;
@@ -19,8 +19,8 @@ const SURVEYS: u64 = 1;
 const CLIPS_NORM: u64 = 2;
 const HAS_LOSS_SCALE: u64 = 4;
 
-/// What the device has to be told of one step, in words of 64 bits: a header, an entry for each parameter, and then the axes of
-/// strided gradients. It is written into memory that is used again, and sent only where it differs from what was sent last.
+/// The description of one step for the device, in words of 64 bits: a header, an entry for each parameter, and the axes of strided
+/// gradients. Its memory is reused, and it is sent only if it differs from the last one.
 #[derive(Debug)]
 pub struct Frame {
     words: Vec<u64>,
@@ -31,7 +31,7 @@ pub struct Frame {
 
 impl Frame {
     pub fn new(device: &CudaDevice, parameters: usize) -> Result<Self> {
-        let most = HEADER + parameters * (ENTRY + AXES);
+        let most = HEADER + parameters.max(1) * (ENTRY + AXES);
         Ok(Self {
             words: Vec::with_capacity(most),
             axes: Vec::with_capacity(parameters * AXES),
@@ -40,14 +40,14 @@ impl Frame {
         })
     }
 
-    /// Writes down an update, on the host; all that could be wrong with it is found here.
+    /// Describes an update, on the host. Everything that could be wrong with it is found here.
     pub fn fill<R: Rule>(&mut self, update: &Update<'_, R>) -> Result<()> {
         self.words.clear();
         self.axes.clear();
         self.header(update);
         let start = HEADER + update.parameters.len() * ENTRY;
         for parameter in update.parameters {
-            let entry = match update.gradient(parameter) {
+            let entry = match parameter.gradient(update.gradients) {
                 Some(gradient) => self.entry(update, parameter, gradient, start)?,
                 None => [0; ENTRY],
             };
@@ -59,6 +59,7 @@ impl Frame {
 
     fn header<R: Rule>(&mut self, update: &Update<'_, R>) {
         let adjustment = update.adjustment;
+        // No rule has more than `HYPER_PARAMETERS`; the bits of all rules are tested against the CPU's.
         let hyper = update.rule.hyper_parameters().map(|hyper| hyper.value);
         let hyper = hyper.chain(std::iter::repeat(0.)).take(HYPER_PARAMETERS);
         self.words.extend(hyper.map(f64::to_bits));
@@ -111,35 +112,10 @@ impl Frame {
         if self.words == self.sent {
             return Ok(());
         }
-        // Until it has arrived, what the device has is unknown.
+        // If the copy fails, the content of the device's memory is unknown.
         self.sent.clear();
         device.memcpy_htod(&self.words, &mut self.device)?;
         std::mem::swap(&mut self.words, &mut self.sent);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::optim::{ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd};
-
-    fn count<R: Rule>() -> usize {
-        R::default().hyper_parameters().count()
-    }
-
-    #[test]
-    fn the_header_holds_each_rules_hyper_parameters() {
-        let counts = [
-            count::<ParamsAdafactor>(),
-            count::<ParamsAdam>(),
-            count::<ParamsAdamW>(),
-            count::<ParamsLion>(),
-            count::<ParamsSgd>(),
-        ];
-        assert!(
-            counts.iter().all(|count| *count <= HYPER_PARAMETERS),
-            "{counts:?}"
-        );
     }
 }

@@ -6,14 +6,14 @@ use candle_core::{CpuStorage, CudaStorage, DType, InplaceOp2, Layout, Result, Te
 use super::layout::{address, address_mut, misplaced};
 use crate::optim::fused::Managed;
 
-/// Where a parameter and its gradient lie, under candle's own locks and checks.
+/// The addresses of a parameter and its gradient, under candle's own locks and checks.
 pub fn locate(parameter: &Managed, gradient: &Tensor) -> Result<(u64, u64)> {
     let locate = Locate(Cell::new(None));
     parameter.handle.inplace_op2(gradient, &locate)?;
     locate.0.get().ok_or_else(misplaced)
 }
 
-/// An operation that only looks where its operands are.
+/// An operation that only takes the addresses of its operands.
 struct Locate(Cell<Option<(u64, u64)>>);
 
 impl InplaceOp2 for Locate {

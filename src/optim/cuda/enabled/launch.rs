@@ -9,7 +9,7 @@ use candle_core::{CudaDevice, Result};
 use super::layout::{Arguments, THREADS, misplaced};
 use crate::optim::rule::Kernel;
 
-/// A kernel's source, by the name that its module has.
+/// Compiled kernels, and the name of their module.
 #[derive(Debug, Clone, Copy)]
 pub struct Module {
     pub name: &'static str,
@@ -32,7 +32,7 @@ const LION: Module = module!("lion");
 const SGD: Module = module!("sgd");
 
 impl Module {
-    /// Where a rule's kernels are.
+    /// The kernels of a rule.
     pub fn of(kernel: Kernel) -> Self {
         match kernel {
             Kernel::Adafactor => ADAFACTOR,
@@ -42,7 +42,7 @@ impl Module {
         }
     }
 
-    /// The kernel by which a rule's step is decided; adam.cu has two.
+    /// The kernel that decides about a rule's step; adam.cu has two.
     pub fn decision(kernel: Kernel) -> String {
         match kernel {
             Kernel::AdamW => "decide_adamw".to_owned(),
@@ -51,12 +51,12 @@ impl Module {
     }
 }
 
-/// A kernel with the blocks that it is launched with.
+/// A kernel and its number of blocks.
 #[derive(Debug)]
 pub struct Launch {
     function: CudaFunction,
     blocks: (u32, u32),
-    /// Where the tasks of its blocks lie, for kernels that have a second argument.
+    /// The address of the tasks of its blocks, for kernels that have a second argument.
     tasks: u64,
 }
 
@@ -84,18 +84,18 @@ impl Launch {
         Self { tasks, ..self }
     }
 
-    /// Not by cudarc's builder: that allocates, and for memory that it is given as such it records events after the launch, which
-    /// can fail when parameters have moved already.
+    /// Does without cudarc's builder, which allocates, and records events after the launch that can fail when parameters have changed
+    /// already.
     ///
     /// # Safety
-    /// All that `arguments` points to lives until the stream has come past this launch.
+    /// The memory that `arguments` points to lives until the stream has executed this launch.
     pub unsafe fn run(&self, stream: &CudaStream, arguments: &Arguments) -> Result<()> {
         let mut both: [*mut c_void; 2] = [
             from_ref(arguments).cast_mut().cast(),
             from_ref(&self.tasks).cast_mut().cast(),
         ];
         // SAFETY: the kernels take `Arguments`, and some of them a pointer after it; both are copied before this returns. The grid
-        // is that of the tables that the kernel reads; the rest is the caller's promise.
+        // is that of the tables that the kernel reads; the caller guarantees the rest.
         unsafe {
             launch_kernel(
                 self.function.cu_function(),

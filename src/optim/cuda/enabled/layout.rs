@@ -1,5 +1,5 @@
-//! What lies in the device's memory. Each of these has its counterpart in kernels/fused.cuh, `Task` in kernels/adafactor.cu, where the
-//! same sizes are asserted.
+//! Structs in the device's memory. Each has its counterpart in kernels/fused.cuh (`Task` in kernels/adafactor.cu), which asserts the
+//! same sizes.
 
 use candle_core::cuda_backend::cudarc::driver::{DevicePtr, DevicePtrMut, DeviceRepr};
 use candle_core::cuda_backend::{CudaStorageSlice, cudarc::driver::CudaStream};
@@ -7,12 +7,12 @@ use candle_core::{CudaStorage, DType, Error, Result, Storage, Tensor};
 
 use crate::optim::fused::Counters;
 
-/// How many elements one partial sum is of: as on the CPU, so that sums have the same order.
+/// Elements per partial sum: as on the CPU, so that sums have the same order.
 pub const CHUNK: usize = crate::optim::cpu::CHUNK;
 
 pub const THREADS: usize = 256;
 
-/// One parameter in all steps; addresses are 0 where there is nothing.
+/// One parameter in all steps. The address of what is missing is 0.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Slot {
@@ -30,13 +30,13 @@ pub struct Slot {
 }
 
 #[repr(C)]
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Chunk {
     pub parameter: u32,
     pub index: u32,
 }
 
-/// What a block of Adafactor's sums does.
+/// The work of a block of Adafactor's sums.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Task {
@@ -59,14 +59,14 @@ pub struct Control {
 }
 
 #[repr(C)]
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Coefficients {
     values: [f64; 6],
     step: u32,
     moves: u32,
 }
 
-/// Where everything lies: the argument of every kernel.
+/// The addresses of everything: the argument of every kernel.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Arguments {
@@ -128,7 +128,7 @@ impl From<Control> for Counters {
     }
 }
 
-/// A type's number in the kernels; parameters and gradients are checked before.
+/// The number of a type in the kernels.
 pub fn code(dtype: DType) -> Result<u32> {
     match dtype {
         DType::F32 => Ok(0),
@@ -139,7 +139,7 @@ pub fn code(dtype: DType) -> Result<u32> {
     }
 }
 
-/// Does the same to the values of whichever type they are.
+/// Evaluates `$do` for values of any type.
 macro_rules! each {
     ($slice:expr, $dtype:expr, $values:ident => $do:expr) => {
         match $slice {
@@ -152,17 +152,17 @@ macro_rules! each {
     };
 }
 
-/// Where a storage begins, for reading. What other streams have to write there is waited for, by the stream.
+/// The address of a storage, for reading. The stream waits for what other streams write there.
 pub fn address(storage: &CudaStorage, dtype: DType, stream: &CudaStream) -> Result<u64> {
     each!(&storage.slice, dtype, values => values.device_ptr(stream).0)
 }
 
-/// The same for writing.
+/// The address of a storage, for writing.
 pub fn address_mut(storage: &mut CudaStorage, dtype: DType, stream: &CudaStream) -> Result<u64> {
     each!(&mut storage.slice, dtype, values => values.device_ptr_mut(stream).0)
 }
 
-/// Where a tensor that is an engine's own begins.
+/// The address of an engine's own tensor.
 pub fn address_of(tensor: &Tensor, stream: &CudaStream) -> Result<u64> {
     let (storage, layout) = tensor.storage_and_layout();
     match &*storage {
@@ -174,7 +174,7 @@ pub fn address_of(tensor: &Tensor, stream: &CudaStream) -> Result<u64> {
     }
 }
 
-/// What the checks before an update rule out.
+/// An error that the checks before an update rule out.
 pub fn misplaced() -> Error {
-    Error::Msg("a gradient or parameter is of another type or device than it was".to_owned()).bt()
+    Error::Msg("the type or device of a gradient or parameter has changed".to_owned()).bt()
 }

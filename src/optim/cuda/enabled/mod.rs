@@ -4,6 +4,7 @@ mod gradient;
 mod launch;
 mod layout;
 mod state;
+mod tables;
 mod tasks;
 
 pub use engine::Engine;

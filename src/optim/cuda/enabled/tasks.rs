@@ -3,10 +3,10 @@ use candle_core::cuda_backend::cudarc::driver::CudaSlice;
 
 use super::launch::{Launch, Module};
 use super::layout::{THREADS, Task};
-use super::state::{Place, start};
+use super::tables::{Place, start};
 use crate::error::Result;
 
-/// Kinds of work, rows that a block sums, and means that it takes; as in kernels/adafactor.cu.
+/// Kinds of work, rows that a block sums, and means that it computes; as in kernels/adafactor.cu.
 const SQUARES: u32 = 0;
 const ROWS: u32 = 1;
 const COLUMNS: u32 = 2;
@@ -14,7 +14,7 @@ const MEANS: u32 = 3;
 const ROWS_PER_TASK: usize = 64;
 const MEANS_PER_TASK: usize = THREADS / 32;
 
-/// What the blocks do that make Adafactor's sums.
+/// The work of the blocks that compute Adafactor's sums.
 #[derive(Debug)]
 pub struct Tasks {
     gather: Option<CudaSlice<Task>>,
@@ -51,7 +51,7 @@ impl Tasks {
         })
     }
 
-    /// What comes between the decision and the last launch.
+    /// The launches between the decision and the last one.
     pub fn launches(
         &self,
         device: &CudaDevice,

@@ -1,0 +1,247 @@
+use std::time::Duration;
+
+use super::regime::{Excess, Regime, Room, own};
+use super::shapes::Shapes;
+use crate::batch::{BatchPolicy, Completed, Extent, Failed, MOST_COST, MemoryModel, Plan};
+use crate::error::{MemoryReading, Result};
+
+/// Learns what micro-batches take of memory and uses the largest that fits, or a smaller one that is as fast. Trainers use
+/// it by default.
+///
+/// - With a limit or a GPU whose memory is known, the first micro-batch is one sample. The next ones are as large as fits
+///   by what those before took ([`MemoryModel`]); about five lead to the largest. On a straight line most of that is
+///   certain; what is only likely is tried where nothing else leads on, or where a batch would take fewer parts. All of it
+///   is work of the batch that is being trained.
+/// - A batch is cut evenly: 100 samples with room for 64 become 50 and 50.
+/// - A limit that was lowered, or a device on which others take memory, reduces the size before the next micro-batch
+///   begins; room that comes back is used at once. Others are looked for before a batch and after a failure.
+/// - After a failure, or a peak over a soft limit, that the model did not predict, the next size is no larger than the
+///   measured peak suggests. The failed size is avoided until there is more room, or until 128 micro-batches have gone well,
+///   then 512, up to 32,768; 16 to 128 if the cause may go away by itself ([`Failed::is_passing`]).
+/// - Where the room is known, half of the settled size is timed, and half of that; the smallest that is slower than the
+///   fastest by no more than 2 % is used. Everything is timed again if larger sizes become possible, or if twice as many
+///   samples are found to be faster after 4,096 micro-batches, later 8,192 and more. Timing never waits for the device. It
+///   makes sizes, and with them rounding, differ from run to run; see
+///   [`regardless_of_speed`](crate::batch::PredictiveBuilder::regardless_of_speed).
+/// - Without measurements it begins with the whole batch and halves what fails. Every few batches it tries the next larger
+///   size, and grows by at most 5 % or one part at a time until one fails. Within 10 batches after more room has come, it
+///   uses at least 0.95 of what fits, at the cost of one failure. While there is not more room, failed tries cost at most a
+///   ninth of the work with two micro-batches in a batch, a twenty-fourth with four, and less with more.
+/// - Samples of different shapes are told apart by their [cost](crate::Batch::cost), so that longer samples are cut into
+///   smaller micro-batches.
+///
+/// ```
+/// use candle_headroom::Predictive;
+/// use candle_headroom::batch::{BatchPolicy, Completed, Extent};
+///
+/// let mut policy = Predictive::new();
+/// policy.begin(&Extent::new(128, 128));
+/// // A base of 100 bytes and 10 for each sample in 1,100 bytes: room for 100 samples.
+/// let mut sizes = Vec::new();
+/// for _ in 0..8 {
+///     let size = policy.size(128);
+///     let mut completed = Completed::new(size);
+///     (completed.before, completed.limit) = (Some(0), Some(1100));
+///     completed.peak = Some(100 + 10 * size as u64);
+///     policy.succeeded(&completed);
+///     sizes.push(policy.size(128));
+/// }
+/// assert_eq!(sizes.last(), Some(&64)); // 64 + 64
+/// ```
+#[derive(Debug, Clone)]
+pub struct Predictive {
+    pub(super) options: Options,
+    pub(super) shapes: Shapes,
+    /// Samples in the present batch.
+    samples: usize,
+    /// What a micro-batch may take above what is in use, in bytes.
+    pub(super) available: Option<u64>,
+    /// What this process could have of the device in total when it was last asked, in bytes.
+    device: Option<u64>,
+    /// Nothing has finished in this process yet. The first micro-batch also allocates what is kept for ever.
+    pub(super) is_cold: bool,
+    /// The first micro-batch took far more than an earlier run has learned.
+    is_doubted: bool,
+}
+
+/// What the caller chooses.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Options {
+    /// The part of the room that is left free.
+    pub(super) margin: f64,
+    /// The largest size, in samples.
+    pub(super) most: usize,
+    pub(super) minds_speed: bool,
+}
+
+impl Predictive {
+    pub(super) fn with(options: Options) -> Self {
+        Self {
+            options,
+            shapes: Shapes::new(),
+            samples: 0,
+            available: None,
+            device: None,
+            is_cold: true,
+            is_doubted: false,
+        }
+    }
+
+    /// Returns what is known about samples of the present shape; sizes are [costs](crate::Batch::cost).
+    pub fn model(&self) -> &MemoryModel {
+        &self.shapes.active.model
+    }
+
+    pub(super) fn room(&self) -> Option<Room> {
+        self.available.map(|all| Room {
+            all,
+            usable: (all as f64 * (1. - self.options.margin)) as u64,
+        })
+    }
+
+    /// The largest size in use, in samples; `None` for the whole batch.
+    pub(super) fn largest(&self) -> Option<usize> {
+        match self.is_cold && self.available.is_some() {
+            true => Some(1),
+            false => self.shapes.active.samples(),
+        }
+    }
+
+    /// Whether `largest` samples are to run although that cuts the batch unevenly: the batch would likely take fewer parts,
+    /// and one run of more samples than were ever seen makes that certain.
+    fn is_worth_a_look(&self, largest: usize) -> bool {
+        let Some(room) = self.room() else {
+            return false;
+        };
+        let (parts, most) = (self.samples.div_ceil(largest), self.options.most);
+        parts > 1 && largest < most && {
+            let fewer = self.samples.div_ceil(parts - 1).min(most);
+            self.shapes.active.may_fit(largest, fewer, room)
+        }
+    }
+
+    /// The size to try where memory is not measured, if it is time for that.
+    fn probe(&self) -> Option<usize> {
+        let largest = self.largest()?;
+        let probe = self.shapes.probe(self.samples, self.room())?;
+        Some(probe.min(self.options.most)).filter(|probe| *probe > largest)
+    }
+
+    fn see(&mut self, now: &MemoryReading) {
+        if let (Some(free), Some(reserved)) = (now.free, now.reserved) {
+            self.device = Some(free.saturating_add(reserved));
+        }
+        let bound = now.limit.into_iter().chain(self.device).min();
+        let available = bound.zip(now.in_use);
+        self.available = available.map(|(bound, in_use)| bound.saturating_sub(in_use));
+    }
+}
+
+impl BatchPolicy for Predictive {
+    fn size(&self, remaining: usize) -> usize {
+        let most = self.options.most;
+        if let Some(probe) = self.probe().filter(|probe| *probe <= remaining) {
+            return probe;
+        }
+        match self.largest() {
+            Some(largest) if largest < remaining && self.is_worth_a_look(largest) => largest,
+            Some(largest) if largest < most => {
+                let parts = remaining.div_ceil(largest);
+                remaining.div_ceil(parts.max(1))
+            }
+            _ => most.min(remaining),
+        }
+    }
+
+    fn begin(&mut self, batch: &Extent) {
+        self.samples = batch.samples;
+        let each = batch.each().min(MOST_COST);
+        let room = self.room();
+        self.shapes.select(each, batch.samples, room);
+    }
+
+    fn prepare(&mut self, now: &MemoryReading) {
+        self.see(now);
+        let room = self.room();
+        self.shapes.derive(room);
+        self.shapes.active.refit(room);
+    }
+
+    fn succeeded(&mut self, completed: &Completed) {
+        let mut now = MemoryReading::default();
+        (now.in_use, now.limit) = (completed.before, completed.limit);
+        self.see(&now);
+        let room = self.room();
+        let regime = &mut self.shapes.active;
+        let cost = regime.cost(completed.size);
+        let took = own(completed.peak, completed.before);
+        if self.is_cold && took.is_some_and(|took| regime.is_another(cost, took)) {
+            if !self.is_doubted {
+                self.is_doubted = true;
+                return; // the excess may be allocated once; another sample shows that
+            }
+            regime.forget(self.samples);
+        }
+        // What is allocated once says nothing about a shape that an earlier run has learned.
+        if !self.is_cold || regime.model.largest_seen().is_none() {
+            regime.learn(cost, completed);
+        }
+        self.is_cold = false;
+        if completed.is_over_limit() {
+            regime.exceeded(cost, took, room, Excess::Soft);
+            return;
+        }
+        if self.options.minds_speed && room.is_some() {
+            regime.pace.succeeded(cost, regime.each);
+        }
+        let is_blind = regime.is_blind(room);
+        regime.succeeded(cost, room);
+        if is_blind {
+            self.shapes.succeeded_blind(cost);
+        }
+    }
+
+    fn failed(&mut self, failed: &Failed<'_>) {
+        let bytes = &failed.exhausted.bytes;
+        self.see(bytes);
+        let room = self.room();
+        let regime = &mut self.shapes.active;
+        let cost = regime.cost(failed.size);
+        let took = own(bytes.peak, bytes.in_use);
+        let excess = match failed.is_passing {
+            true => Excess::Passing,
+            false => Excess::Hard,
+        };
+        regime.exceeded(cost, took, room, excess);
+        if regime.is_blind(room) {
+            self.shapes.failed_blind(failed.is_passing);
+        }
+    }
+
+    fn wants_time(&self) -> bool {
+        let Regime { pace, each, .. } = &self.shapes.active;
+        self.options.minds_speed && self.available.is_some() && pace.wants_time(*each)
+    }
+
+    fn timed(&mut self, micro_batch: &Extent, elapsed: Duration) {
+        let cost = micro_batch.cost.clamp(1, MOST_COST);
+        let regime = self.shapes.find(micro_batch.each().min(MOST_COST));
+        if let Some(regime) = regime.filter(|_| self.options.minds_speed && !elapsed.is_zero()) {
+            regime.pace.time(cost, elapsed.as_secs_f64());
+        }
+    }
+
+    fn plan(&self) -> Option<Plan> {
+        Some(self.explained())
+    }
+
+    fn state(&self) -> Option<String> {
+        self.shapes.to_json()
+    }
+
+    fn load_state(&mut self, state: &str) -> Result<()> {
+        self.shapes = Shapes::from_json(state)?;
+        (self.is_cold, self.is_doubted) = (true, false);
+        Ok(())
+    }
+}

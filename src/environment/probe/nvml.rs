@@ -1,0 +1,145 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nvml_wrapper::enum_wrappers::device::{
+    ComputeMode, EccCounter, TemperatureSensor, TemperatureThreshold,
+};
+
+use super::libraries::locate;
+use crate::environment::source::Source;
+use crate::nvml::{Device, Field, Library, Memory, NAMES, Processes, Remapped};
+use crate::patience::LoadError;
+
+/// More GPUs than any machine has, whatever a broken library says.
+const MOST_GPUS: u32 = 1024;
+
+/// What NVML says of a machine. A value that it refuses is its return code.
+#[derive(Debug, Clone)]
+pub(crate) struct Readings {
+    pub(crate) init: Field<()>,
+    /// The version of the kernel module.
+    pub(crate) driver: Field<String>,
+    /// The newest CUDA that the driver supports, as 12040.
+    pub(crate) cuda: Field<i32>,
+    pub(crate) gpus: Field<Vec<GpuReading>>,
+}
+
+/// Loads NVML and asks for everything.
+pub(crate) fn look(source: &Source, limit: Duration) -> Result<Readings, LoadError> {
+    let paths: Vec<PathBuf> = match source.is_this_machine() {
+        true => NAMES.map(Into::into).to_vec(),
+        false => locate(source, NAMES[0]).into_iter().collect(),
+    };
+    // SAFETY: this is NVIDIA's library, which may be loaded and initialized at any time; the caller of `Environment::root` vouches for any
+    // other file.
+    let nvml = unsafe { Library::load(&paths, limit) }?.begin();
+    let nvml = nvml.as_ref().map_err(|code| *code);
+    let gpus = nvml.and_then(|nvml| {
+        let count = nvml.count()?.min(MOST_GPUS);
+        let reading = |index| GpuReading::of(index, nvml.device(index));
+        Ok((0..count).map(reading).collect())
+    });
+    Ok(Readings {
+        init: nvml.map(|_| ()),
+        driver: nvml.and_then(|nvml| nvml.driver()),
+        cuda: nvml.and_then(|nvml| nvml.cuda()),
+        gpus,
+    })
+}
+
+/// Declares [`GpuReading`]: for each field its type, its name in reports, and how it is read.
+macro_rules! readings {
+    ($($(#[$doc:meta])* $field:ident: $type:ty = $name:literal, $read:expr;)*) => {
+        /// What NVML says of one GPU.
+        #[derive(Debug, Clone)]
+        pub(crate) struct GpuReading {
+            pub(crate) index: u32,
+            /// The return code if there is no handle, and so nothing else.
+            pub(crate) handle: Field<()>,
+            $($(#[$doc])* pub(crate) $field: Field<$type>,)*
+        }
+
+        impl GpuReading {
+            fn of(index: u32, device: Field<Device>) -> Self {
+                let device = device.as_ref().map_err(|code| *code);
+                Self {
+                    index,
+                    handle: device.map(|_| ()),
+                    $($field: device.and_then($read),)*
+                }
+            }
+
+            /// The names and return codes of the values that NVML refused.
+            pub(crate) fn refused(&self) -> Vec<(&'static str, u32)> {
+                let all = [$(($name, self.$field.as_ref().err().copied())),*];
+                let refused = all.into_iter();
+                refused.filter_map(|(name, code)| Some((name, code?))).collect()
+            }
+        }
+    };
+}
+
+readings! {
+    name: String = "name", |gpu| gpu.ask(|gpu| gpu.name());
+    uuid: String = "UUID", |gpu| gpu.ask(|gpu| gpu.uuid());
+    serial: String = "serial number", |gpu| gpu.ask(|gpu| gpu.serial());
+    pci: String = "PCI address", |gpu| gpu.ask(|gpu| gpu.pci_info().map(|info| info.bus_id));
+    capability: (u32, u32) = "compute capability", capability;
+    memory: Memory = "memory", Device::memory;
+    /// Processes that compute, with their bytes if known.
+    processes: Vec<(u32, Option<u64>)> = "processes", processes;
+    /// The number of processes that draw.
+    graphics: usize = "graphics processes", Device::graphics;
+    /// Now, and after the next reset.
+    ecc: (bool, bool) = "ECC mode", |gpu| {
+        gpu.ask(|gpu| gpu.is_ecc_enabled().map(|ecc| (ecc.currently_enabled, ecc.pending_enabled)))
+    };
+    /// Uncorrected errors since the driver was loaded, and in the GPU's life.
+    uncorrected: (u64, u64) = "ECC errors", |gpu| {
+        Ok((gpu.uncorrected(EccCounter::Volatile)?, gpu.uncorrected(EccCounter::Aggregate)?))
+    };
+    /// Pages retired because of double bit errors, and because of many single bit errors.
+    retired: (u32, u32) = "retired pages", Device::retired;
+    retirement_pending: bool = "pending page retirement", |gpu| {
+        gpu.ask(|gpu| gpu.are_pages_pending_retired())
+    };
+    remapped: Remapped = "remapped rows", Device::remapped;
+    inforom: () = "infoROM", |gpu| gpu.ask(|gpu| gpu.validate_info_rom());
+    /// In °C.
+    temperature: u32 = "temperature", |gpu| gpu.ask(|gpu| gpu.temperature(TemperatureSensor::Gpu));
+    /// The temperature, in °C, at which the clocks are lowered.
+    slowdown: u32 = "slowdown temperature", |gpu| {
+        gpu.ask(|gpu| gpu.temperature_threshold(TemperatureThreshold::Slowdown))
+    };
+    /// In milliwatts.
+    power: u32 = "power", |gpu| gpu.ask(|gpu| gpu.power_usage());
+    /// In milliwatts.
+    power_limit: u32 = "power limit", |gpu| gpu.ask(|gpu| gpu.enforced_power_limit());
+    clock_reasons: u64 = "clock event reasons", Device::clock_reasons;
+    /// In percent.
+    utilization: u32 = "utilisation", |gpu| gpu.ask(|gpu| gpu.utilization_rates().map(|rates| rates.gpu));
+    /// Lanes: now, and at most.
+    pcie_width: (u32, u32) = "PCIe width", |gpu| {
+        gpu.ask(|gpu| Ok((gpu.current_pcie_link_width()?, gpu.max_pcie_link_width()?)))
+    };
+    pcie_generation: (u32, u32) = "PCIe generation", |gpu| {
+        gpu.ask(|gpu| Ok((gpu.current_pcie_link_gen()?, gpu.max_pcie_link_gen()?)))
+    };
+    /// Repeated transfers over the link to the host.
+    pcie_replays: u32 = "PCIe replays", |gpu| gpu.ask(|gpu| gpu.pcie_replay_counter());
+    persistence: bool = "persistence mode", |gpu| gpu.ask(|gpu| gpu.is_in_persistent_mode());
+    mig: bool = "MIG mode", |gpu| gpu.ask(|gpu| gpu.mig_mode().map(|mode| mode.current != 0));
+    compute_mode: ComputeMode = "compute mode", |gpu| gpu.ask(|gpu| gpu.compute_mode());
+}
+
+fn capability(gpu: &Device) -> Field<(u32, u32)> {
+    let capability = gpu.ask(|gpu| gpu.cuda_compute_capability())?;
+    let (major, minor) = (capability.major, capability.minor);
+    Ok((major.max(0) as u32, minor.max(0) as u32))
+}
+
+fn processes(gpu: &Device) -> Field<Vec<(u32, Option<u64>)>> {
+    let mut processes = Processes::default();
+    gpu.list_processes(&mut processes)?;
+    Ok(processes.iter().collect())
+}

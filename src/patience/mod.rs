@@ -1,0 +1,20 @@
+//! Calls that may never return, such as those into a driver in trouble.
+//!
+//! Nothing can end such a call from outside. [`Task`] runs it in a thread that can be left behind. [`load`] loads a library after a child
+//! process has loaded it in time, because a library that hangs in its initializers holds the loader's lock, without which no further
+//! thread of the process can start.
+
+#[cfg(target_os = "linux")]
+mod child;
+mod library;
+#[cfg(not(target_os = "linux"))]
+mod no_child;
+mod task;
+
+#[cfg(target_os = "linux")]
+use child::{is_loaded, rehearse};
+#[cfg(not(target_os = "linux"))]
+use no_child::{is_loaded, rehearse};
+
+pub(crate) use library::{Call, LoadError, load};
+pub(crate) use task::{Task, Unfinished, within};

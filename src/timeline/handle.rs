@@ -1,0 +1,126 @@
+use std::fmt;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::recorder::Recorder;
+use super::{page, trace};
+use crate::batch::{Observer, TrainingEvent};
+use crate::error::{OutputError, Result};
+use crate::output::replace;
+
+/// Records the work of a trainer or a [`BatchProcessor`](crate::batch::BatchProcessor): steps, micro-batches, phases, memory, and
+/// what happened to them.
+///
+/// The record takes at most about 4 MiB. It keeps the latest phases and micro-batches, and the steps of the whole run: in a long run
+/// neighbouring steps are merged, keeping their highest peak. Clones share one record. Times are the host's: on a GPU a phase's time
+/// is that of queuing its work, because the record never waits for a device.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom::Timeline;
+/// use candle_headroom::batch::{BatchProcessor, Fixed};
+///
+/// let timeline = Timeline::new();
+/// let x = Tensor::arange(0f32, 64., &Device::Cpu)?; // (64,)
+/// let mut processor = BatchProcessor::new(Fixed::new(16)?).observer(timeline.clone());
+/// processor.process(&x, |chunk, _| chunk.sqr()?.sum_all())?;
+/// timeline.number("quality", 0.9); // a curve of your own
+/// timeline.note("the cache is full"); // a label above the charts
+///
+/// let mut trace = Vec::new();
+/// timeline.write_trace(&mut trace)?; // for https://ui.perfetto.dev
+/// let mut page = Vec::new();
+/// timeline.write_page("sums of squares", &mut page)?; // for a browser
+/// assert!(page.starts_with(b"<!doctype html>"));
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Timeline {
+    recorder: Arc<Mutex<Recorder>>,
+}
+
+impl Timeline {
+    /// An empty record that begins now.
+    pub fn new() -> Self {
+        Self {
+            recorder: Arc::new(Mutex::new(Recorder::new())),
+        }
+    }
+
+    /// Records a number at the current time, such as a loss: a curve on the page and a counter in the trace. Up to 8 names are
+    /// kept, and a number that is not finite is ignored.
+    pub fn number(&self, name: &str, value: f64) {
+        self.recorder.lock().number(name, value);
+    }
+
+    /// Records a text at the current time, such as a change of the data: a label on the page and an instant in the trace. The latest
+    /// 64 are kept.
+    pub fn note(&self, text: &str) {
+        self.recorder.lock().note(text);
+    }
+
+    /// Writes the record in the Chrome trace format, which [Perfetto](https://ui.perfetto.dev), `chrome://tracing` and Speedscope
+    /// open: spans for steps, micro-batches and phases, counters for memory in bytes, and instants for events.
+    ///
+    /// # Errors
+    /// [`OutputError`] if `to` fails.
+    pub fn write_trace(&self, to: &mut impl Write) -> Result<()> {
+        // A copy, so that a slow disk does not stop the work that is being recorded.
+        let recorder = self.recorder.lock().clone();
+        trace::write(&recorder, to).map_err(|error| OutputError::of("a trace", &error).into())
+    }
+
+    /// Writes the record as a page for a browser: one file that needs no network. `title` is its heading.
+    ///
+    /// # Errors
+    /// [`OutputError`] if `to` fails.
+    pub fn write_page(&self, title: &str, to: &mut impl Write) -> Result<()> {
+        let recorder = self.recorder.lock().clone();
+        page::write(&recorder, title, to).map_err(|error| OutputError::of("a page", &error).into())
+    }
+
+    /// Writes a trace as [`write_trace`](Self::write_trace) does to a file, which is replaced as a whole or not at all.
+    ///
+    /// # Errors
+    /// [`OutputError`] with the path.
+    pub fn save_trace(&self, path: impl AsRef<Path>) -> Result<()> {
+        let mut bytes = Vec::new();
+        self.write_trace(&mut bytes)?;
+        Ok(replace(path.as_ref(), &bytes)?)
+    }
+
+    /// Writes a page as [`write_page`](Self::write_page) does to a file, which is replaced as a whole or not at all.
+    ///
+    /// # Errors
+    /// [`OutputError`] with the path.
+    pub fn save_page(&self, title: &str, path: impl AsRef<Path>) -> Result<()> {
+        let mut bytes = Vec::new();
+        self.write_page(title, &mut bytes)?;
+        Ok(replace(path.as_ref(), &bytes)?)
+    }
+}
+
+impl Default for Timeline {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Observer for Timeline {
+    fn observe(&self, moment: &TrainingEvent<'_>) {
+        self.recorder.lock().record(moment);
+    }
+}
+
+impl fmt::Debug for Timeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let recorder = self.recorder.lock();
+        f.debug_struct("Timeline")
+            .field("steps", &recorder.totals.steps)
+            .field("exhaustions", &recorder.totals.exhaustions)
+            .finish_non_exhaustive()
+    }
+}

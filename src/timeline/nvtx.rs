@@ -1,0 +1,60 @@
+use std::fmt::Display;
+
+use crate::batch::{Observer, TrainingEvent};
+
+/// Shows batches and their phases as [NVTX](https://github.com/NVIDIA/NVTX) ranges, so that Nsight Systems groups the kernels of
+/// each forward pass, backward pass and update. Retries, changes of size and exhaustions are marks.
+///
+/// A batch is a range such as `training 12`; each phase of a micro-batch is a range such as `forward` within it. All are in the
+/// default domain, on the thread that works. Without a profiler a range costs formatting its name. The feature `nvtx` compiles
+/// NVIDIA's headers and needs a C compiler.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom::batch::{BatchProcessor, Fixed};
+/// use candle_headroom::timeline::NvtxRanges;
+///
+/// let x = Tensor::arange(0f32, 10., &Device::Cpu)?; // (10,)
+/// BatchProcessor::new(Fixed::new(4)?).observer(NvtxRanges::new()).process(&x, |_, _| Ok(()))?;
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, Default)]
+#[non_exhaustive]
+pub struct NvtxRanges;
+
+impl NvtxRanges {
+    /// An observer for a trainer or a processor.
+    pub fn new() -> Self {
+        Self
+    }
+}
+
+impl Observer for NvtxRanges {
+    fn observe(&self, moment: &TrainingEvent<'_>) {
+        match moment {
+            TrainingEvent::BatchBegan { task, step, .. } => begin(&format_args!("{task} {step}")),
+            TrainingEvent::PhaseBegan { phase, .. } => begin(phase),
+            TrainingEvent::PhaseEnded { .. }
+            | TrainingEvent::BatchEnded { .. }
+            | TrainingEvent::BatchFailed { .. } => {
+                ::nvtx::range_pop!();
+            }
+            TrainingEvent::Exhausted { exhausted, .. } => mark(exhausted),
+            TrainingEvent::Happened { event, .. } => mark(event),
+            TrainingEvent::MicroBatchEnded { .. } => {}
+        }
+    }
+}
+
+fn begin(name: &dyn Display) {
+    ::nvtx::range_push!("{}", without_zeros(name));
+}
+
+fn mark(name: &dyn Display) {
+    ::nvtx::mark!("{}", without_zeros(name));
+}
+
+/// C ends a text at its first zero, and a driver's message may contain one.
+fn without_zeros(name: &dyn Display) -> String {
+    name.to_string().replace('\0', "")
+}

