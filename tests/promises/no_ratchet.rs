@@ -100,7 +100,7 @@ fn a_resumed_run_keeps_the_limit_and_its_sizes() {
             .build()
             .unwrap();
         let trainer = AdaptiveTrainer::builder(optimizer);
-        let policy = Predictive::new().regardless_of_speed();
+        let policy = Predictive::builder().regardless_of_speed().build().unwrap();
         trainer.memory(&memory).policy(policy).build().unwrap()
     };
     let mut first = trainer();
