@@ -1,4 +1,4 @@
-//! What a trainer's step costs over a hand-written candle loop of the same micro-batches, and over the naive one.
+//! Cost of a trainer's step over a hand-written candle loop of the same micro-batches, and over a naive loop.
 //!
 //! `cargo bench --bench overhead [-- --quick]`
 
@@ -12,13 +12,13 @@ use candle_nn::{Optimizer, SGD};
 use support::transformer::Config;
 use support::{Contender, Job, Rounds, alternate, figure, is_quick, measures_with_steady_heap};
 
-/// As the documents advise it: with peaks and checks in every micro-batch.
+/// Installed as the documents advise, with peaks and checks in every micro-batch.
 #[global_allocator]
 static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
 
 const MICRO_BATCHES: usize = 4;
 
-/// What candle offers: `GradStore::extend`.
+/// A step with what candle offers, `GradStore::extend`.
 fn naive(job: &Job, optimizer: &mut SGD, size: usize) -> Result<()> {
     let mut store = GradStore::default();
     for i in 0..MICRO_BATCHES {
@@ -28,7 +28,7 @@ fn naive(job: &Job, optimizer: &mut SGD, size: usize) -> Result<()> {
     optimizer.step(&store)
 }
 
-/// The steps of one model by the trainer, by hand and naively.
+/// Times the steps of one model by the trainer, by hand and naively.
 fn steps(
     title: &str,
     config: Config,
@@ -64,7 +64,7 @@ fn steps(
     Ok(rounds)
 }
 
-/// Adding up gradients alone: a model's real Vars under the smallest graph there is, one product and one sum for each.
+/// Times only the adding of gradients: a model's real Vars under the smallest possible graph, one product and one sum for each.
 fn sums(title: &str, config: Config, rounds: usize) -> candle_headroom::Result<Rounds> {
     let job = Job::new(config, 1)?;
     let factors = job

@@ -1,4 +1,4 @@
-//! A tensor that may not fit: ask first, catch what happens, go on.
+//! Computes a result that may not fit: asks first, catches the error, and goes on in parts.
 //!
 //! `cargo run --example catch_exhaustion`
 
@@ -10,7 +10,7 @@ use candle_headroom::{
 #[global_allocator]
 static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
 
-/// All pairs of rows, compared: the memory grows with the square of the rows.
+/// Compares all pairs of rows: `(rows, width)` to `(rows, rows)`.
 fn similarities(rows: &Tensor) -> candle_core::Result<Tensor> {
     rows.matmul(&rows.t()?)
 }
@@ -27,7 +27,7 @@ fn main() -> Result<(), Error> {
         memory.would_fit(needed)
     );
 
-    // On a GPU the allocation itself fails. This is how that looks, and how a program goes on.
+    // On a GPU the allocation itself fails, with this error.
     let result = match memory.would_fit(needed) {
         Some(true) => similarities(&rows),
         _ => Err(candle_core::Error::msg(
@@ -42,7 +42,7 @@ fn main() -> Result<(), Error> {
         },
     }
 
-    // A part at a time: the nearest other row of each.
+    // In parts of at most 256 rows.
     let nearest = process_batches(&rows, 256, |part| {
         let similarity = part.matmul(&rows.t()?)?;
         similarity.max(1)?.sum_all()?.to_scalar::<f32>()

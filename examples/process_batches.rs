@@ -1,4 +1,4 @@
-//! Inference over a data set whose fitting batch size is not known: under a limit, in order, each sample once.
+//! Runs inference over a data set under a memory limit. The batch size is found while it runs; results come in order, each sample once.
 //!
 //! `cargo run --release --example process_batches`
 

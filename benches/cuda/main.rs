@@ -21,7 +21,7 @@ use support::{Contender, Job, alternate, is_quick, median};
 const MIB: u64 = 1 << 20;
 const MICRO_BATCHES: usize = 4;
 
-/// The model and the sizes: small where there is no GPU to fill.
+/// The model and the sizes. They are small without a real GPU.
 struct Scale {
     config: Config,
     size: usize,
@@ -66,7 +66,7 @@ fn report(name: &str, number: f64, unit: &str) {
     }
 }
 
-/// Both on the same device, each with its own optimizer, and each waited for.
+/// Both on the same device, each with its own optimizer, and synchronized after each step.
 fn against_a_loop_by_hand(scale: &Scale) -> Result<()> {
     let memory = DeviceMemory::cuda(0).open()?;
     let job = Job::on(memory.device(), scale.config, MICRO_BATCHES * scale.size)?;
@@ -181,7 +181,7 @@ fn keeping_a_limit(scale: &Scale) -> Result<()> {
     Ok(())
 }
 
-/// Half of what failed, and the whole again after a success.
+/// Halves its size at each failure and returns to the whole after a success.
 #[derive(Debug)]
 struct Halve {
     whole: usize,

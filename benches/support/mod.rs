@@ -1,4 +1,4 @@
-//! Side by side in one run: alternated rounds, medians, figure lines.
+//! Comparison of contenders in one run: alternated rounds, medians, figure lines.
 #![allow(dead_code)] // each benchmark uses its own part
 
 pub mod parameters;
@@ -14,16 +14,16 @@ use candle_headroom::Foreign;
 use candle_nn::{Optimizer, SGD, VarBuilder, VarMap};
 use transformer::{Config, Transformer};
 
-/// `--quick` asks for fewer rounds; cargo adds `--bench`.
+/// Whether `--quick` asks for fewer rounds.
 pub fn is_quick() -> bool {
     std::env::args().any(|argument| argument == "--quick")
 }
 
-/// Runs this benchmark again with glibc keeping what is freed, and tells whether this is the process that is to measure.
+/// Starts this benchmark again with a glibc that keeps freed memory. Returns whether this is the process that measures.
 ///
-/// By default glibc gives the top of its heap back at each large free and faults it in again, at moments that depend on where
-/// blocks happen to lie: in a loop that frees a whole graph per micro-batch that moves ratios by some 5 % either way from one
-/// process to the next, more than what is measured here (docs/benchmarks.md). Other systems' allocators do not read these variables.
+/// By default glibc returns the top of its heap at each large free and faults it in again, at moments that depend on where blocks
+/// lie. In a loop that frees a graph for each micro-batch, this moves ratios by about 5 % from one process to the next, more than the
+/// benchmarks measure (docs/benchmarks.md). Other allocators ignore these variables.
 pub fn measures_with_steady_heap() -> bool {
     const VARIABLES: [&str; 2] = ["MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"];
     if VARIABLES
@@ -50,7 +50,7 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Something to be timed, with its name.
+/// A named function to time.
 pub struct Contender<'a> {
     pub name: &'static str,
     pub run: Box<dyn FnMut() -> Duration + 'a>,
@@ -74,8 +74,8 @@ impl<'a> Contender<'a> {
     }
 }
 
-/// Seconds of each contender in each round. Every round runs all of them, beginning with another one each time, so that what
-/// the machine does meanwhile falls on all alike.
+/// Seconds of each contender in each round. Every round runs all of them and begins with another one, so that other load on the
+/// machine affects all alike.
 pub struct Rounds {
     names: Vec<&'static str>,
     seconds: Vec<Vec<f64>>,
@@ -123,7 +123,7 @@ impl Rounds {
     }
 }
 
-/// The main job's model, with its data.
+/// The model of `train_text`, with its data.
 pub struct Job {
     pub model: Transformer,
     pub vars: Vec<Var>,
@@ -174,7 +174,7 @@ impl Job {
         Ok(Foreign::new(sgd, self.vars.clone()))
     }
 
-    /// What a careful user writes: the gradients of the trained Vars alone, added up out of place.
+    /// A careful hand-written loop: adds up the gradients of the trained Vars, out of place.
     pub fn step_by_hand(&self, optimizer: &mut SGD, count: usize, size: usize) -> Result<()> {
         let mut sums: Vec<Option<Tensor>> = vec![None; self.vars.len()];
         for i in 0..count {

@@ -1,4 +1,4 @@
-//! Parameters to be moved by an optimizer, without a model around them.
+//! Parameters for an optimizer, without a model.
 
 use candle_core::backprop::GradStore;
 use candle_core::{Device, Result, Tensor, Var};

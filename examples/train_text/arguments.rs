@@ -1,53 +1,60 @@
-use std::path::PathBuf;
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
 use candle_headroom::DeviceMemory;
 use candle_headroom::memory::Limit;
 use clap::Parser;
 
+/// Most bytes in a batch. A batch is held twice, as u32: 256 MiB each.
+const MOST_BYTES: usize = 1 << 26;
+/// Longest text. Attention takes memory in proportion to the square of it.
+const LONGEST: usize = 4096;
+
 /// Trains a byte-level transformer on text within a memory budget that the whole batch does not fit.
 #[derive(Debug, Parser)]
 pub struct Arguments {
-    /// Text to train on; without any, this project's own documents and sources.
+    /// Text to train on. The default is this project's own documents and sources.
     pub files: Vec<PathBuf>,
-    /// Where to train: `cpu`, or `cuda:0` for the first GPU.
+    /// Device to train on: `cpu`, or `cuda:0` for the first GPU.
     #[arg(long, default_value = "cpu")]
     pub device: Place,
-    /// Memory that the process may use there, such as 128MiB.
+    /// Memory that the process may use on the device, such as 128MiB.
     #[arg(long, default_value = "72MiB")]
     pub budget: ByteSize,
-    /// Texts in a batch.
+    /// Number of texts in a batch.
     #[arg(long, default_value_t = 64)]
     pub batch: usize,
-    /// Bytes in a text.
+    /// Length of a text in bytes, at most 4096.
     #[arg(long, default_value_t = 64)]
     pub context: usize,
-    /// Updates.
+    /// Number of updates.
     #[arg(long, default_value_t = 45)]
     pub steps: usize,
-    /// Of the first parameters, the batches and the sampled text.
+    /// Seed of the initial parameters, the batches and the sampled text.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// No budget: each batch at once.
+    /// Sets no budget: each batch runs as one micro-batch.
     #[arg(long)]
     pub unlimited: bool,
-    /// A page for a browser, written at the end: memory, micro-batches, throughput and events.
+    /// Writes a page for a browser at the end: memory, micro-batches, throughput and events.
     #[arg(long, value_name = "HTML")]
     pub report: Option<PathBuf>,
-    /// A trace for https://ui.perfetto.dev, written at the end.
+    /// Writes a trace for https://ui.perfetto.dev at the end.
     #[arg(long, value_name = "JSON")]
     pub trace: Option<PathBuf>,
-    /// What goes wrong, a line each as it happens; a file that is there is gone on with.
+    /// Appends each incident to this file as it happens, one line each.
     #[arg(long, value_name = "JSONL")]
     pub incidents: Option<PathBuf>,
-    /// Watches the GPUs and the host meanwhile: their curves are on the page and in the trace, the last samples with each incident.
+    /// Samples the GPUs and the host. Their curves appear on the page and in the trace, the latest samples in each incident.
     #[arg(long)]
     pub monitor: bool,
 }
 
 impl Arguments {
+    /// Refuses what cannot be trained, before anything is allocated.
     pub fn check(&self) -> Result<()> {
         for (name, value) in [
             ("--batch", self.batch),
@@ -58,8 +65,44 @@ impl Arguments {
                 bail!("{name} 0 trains nothing: give at least 1");
             }
         }
+        if self.context > LONGEST {
+            bail!(
+                "--context {} is too long: give at most {LONGEST}",
+                self.context
+            );
+        }
+        if self.batch > MOST_BYTES / self.context {
+            bail!(
+                "--batch {} is too large: with --context {} give at most {}",
+                self.batch,
+                self.context,
+                MOST_BYTES / self.context,
+            );
+        }
+        for path in [&self.report, &self.trace, &self.incidents]
+            .into_iter()
+            .flatten()
+        {
+            check_output(path)?;
+        }
         Ok(())
     }
+}
+
+/// Refuses an existing path that is a folder, a device, or a file that cannot be written.
+fn check_output(path: &Path) -> Result<()> {
+    let Ok(metadata) = path.metadata() else {
+        return Ok(()); // a new file: whoever creates it reports a wrong folder
+    };
+    if !metadata.is_file() {
+        bail!(
+            "{} is not a regular file: name a file to write",
+            path.display()
+        );
+    }
+    let opened = OpenOptions::new().append(true).open(path);
+    opened.with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(())
 }
 
 /// A device, as candle names it.
@@ -77,7 +120,7 @@ impl Place {
         }
     }
 
-    /// Among candle's CUDA devices.
+    /// The number among candle's CUDA devices.
     pub fn ordinal(self) -> Option<usize> {
         match self {
             Self::Cpu => None,
@@ -94,7 +137,7 @@ impl FromStr for Place {
         match (text, ordinal) {
             ("cpu", _) => Ok(Self::Cpu),
             (_, Some(Ok(ordinal))) => Ok(Self::Cuda(ordinal)),
-            _ => Err("give `cpu` or `cuda:` and a GPU's number, such as `cuda:0`".to_owned()),
+            _ => Err("expected `cpu` or `cuda:` and a GPU's number, such as `cuda:0`".to_owned()),
         }
     }
 }

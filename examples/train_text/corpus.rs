@@ -1,6 +1,7 @@
 //! Real text as training data.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -8,20 +9,31 @@ use candle_core::{Device, Tensor};
 use rand::Rng;
 use rand::rngs::StdRng;
 
+/// Most bytes of text. The limit also ends the reading of a file without an end, such as `/dev/zero`.
+const MOST_BYTES: u64 = 256 << 20;
+
 pub struct Corpus {
     bytes: Vec<u8>,
 }
 
 impl Corpus {
-    /// All files one after the other; each must hold something, and together more than `context` bytes.
+    /// Reads all files, one after the other. None may be empty, and together they must hold more than `context` bytes.
     pub fn read(files: &[PathBuf], context: usize) -> Result<Self> {
         let mut bytes = Vec::new();
         for file in files {
-            let text = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-            if text.is_empty() {
+            let before = bytes.len() as u64;
+            let read = File::open(file)
+                .and_then(|open| open.take(MOST_BYTES + 1 - before).read_to_end(&mut bytes))
+                .with_context(|| format!("cannot read {}", file.display()))?;
+            if read == 0 {
                 bail!("{} is empty: name a file with text", file.display());
             }
-            bytes.extend(text);
+            if bytes.len() as u64 > MOST_BYTES {
+                bail!(
+                    "{} is too large: all text together may hold 256 MiB",
+                    file.display()
+                );
+            }
         }
         if bytes.len() < context + 1 {
             bail!(
@@ -52,7 +64,7 @@ impl Corpus {
         self.bytes.get(range).unwrap_or_default()
     }
 
-    /// Texts from random places, and each shifted by one byte: twice `(samples, context)` of u32.
+    /// Cuts texts at random places. Returns the bytes and the bytes that follow them, each `(samples, context)` of u32.
     pub fn batch(
         &self,
         samples: usize,

@@ -1,25 +1,31 @@
-//! What the user sees while and after it trains.
+//! Progress on the terminal, the closing table, and the figures.
 
 use std::collections::VecDeque;
-use std::io::IsTerminal;
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use bytesize::ByteSize;
 use candle_headroom::StepReport;
 use indicatif::{ProgressBar, ProgressStyle};
 
-pub struct Display {
+/// Prints a line to standard output. A closed or full output is an error, where `println!` would panic.
+pub fn say(line: impl Display) -> Result<()> {
+    writeln!(io::stdout(), "{line}").context("cannot write to standard output")
+}
+
+pub struct Progress {
     bar: ProgressBar,
     began: Instant,
     budget: Option<ByteSize>,
     steps: usize,
     totals: Totals,
-    /// Peaks as shares of the budget, or of the highest so far.
+    /// Peaks of the latest steps in bytes.
     peaks: VecDeque<u64>,
 }
 
-/// So many steps fit into the bar's line.
+/// Number of steps in the bar's sparkline.
 const SPARKS: usize = 16;
 
 #[derive(Default)]
@@ -33,7 +39,7 @@ struct Totals {
     micro_batch: usize,
 }
 
-impl Display {
+impl Progress {
     pub fn new(steps: usize, budget: Option<ByteSize>) -> Result<Self> {
         let style = "{bar:20} {pos}/{len}  {msg}  {elapsed}";
         let bar = ProgressBar::new(steps as u64).with_style(ProgressStyle::with_template(style)?);
@@ -61,7 +67,7 @@ impl Display {
 
         for event in &report.events {
             self.bar
-                .suspend(|| println!("step {}: {event}", report.step));
+                .suspend(|| say(format!("step {}: {event}", report.step)))?;
         }
         let peak = report
             .peak
@@ -74,16 +80,16 @@ impl Display {
         );
         self.bar.set_message(message);
         self.bar.inc(1);
-        // A log file shows no bar: ten lines tell it too.
+        // Without a terminal there is no bar: ten lines instead.
         if !std::io::stderr().is_terminal()
             && (report.step as usize).is_multiple_of(self.steps.div_ceil(10))
         {
-            println!("{report}");
+            say(report)?;
         }
         Ok(())
     }
 
-    /// The last steps' peaks, a full block for the whole budget.
+    /// Draws the latest peaks. A full block is the whole budget, or the highest peak where there is none.
     fn sparkline(&mut self, peak: Option<u64>) -> String {
         const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         self.peaks.extend(peak);
@@ -100,11 +106,11 @@ impl Display {
     }
 
     /// The closing table.
-    pub fn finish(&self) {
+    pub fn finish(&self) -> Result<()> {
         self.bar.finish_and_clear();
         let totals = &self.totals;
         let size = |bytes: Option<ByteSize>| bytes.map_or("n/a".to_owned(), |b| b.to_string());
-        println!();
+        say("")?;
         for (name, value) in [
             (
                 "peak / budget",
@@ -139,28 +145,34 @@ impl Display {
                 format!("{:.1} s", self.began.elapsed().as_secs_f64()),
             ),
         ] {
-            println!("{name:<20} {value}");
+            say(format!("{name:<20} {value}"))?;
         }
+        Ok(())
     }
 
-    /// The same numbers for programs.
-    pub fn figures(&self) {
+    /// Prints the same numbers for programs.
+    pub fn figures(&self) -> Result<()> {
         let totals = &self.totals;
-        println!(
+        say(format!(
             "figure: train_text/loss_first = {:.4} nats",
             self.first_loss()
-        );
-        println!(
+        ))?;
+        say(format!(
             "figure: train_text/loss_last = {:.4} nats",
             totals.last_loss
-        );
+        ))?;
         if let (Some(peak), Some(budget)) = (totals.peak, self.budget) {
             let ratio = peak as f64 / budget.as_u64() as f64;
-            println!("figure: train_text/peak_over_budget = {ratio:.4} x");
+            say(format!(
+                "figure: train_text/peak_over_budget = {ratio:.4} x"
+            ))?;
         }
-        println!("figure: train_text/retries = {} retries", totals.retries);
+        say(format!(
+            "figure: train_text/retries = {} retries",
+            totals.retries
+        ))?;
         let seconds = self.began.elapsed().as_secs_f64();
-        println!("figure: train_text/seconds = {seconds:.1} s");
+        say(format!("figure: train_text/seconds = {seconds:.1} s"))
     }
 
     fn first_loss(&self) -> f64 {

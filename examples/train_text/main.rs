@@ -8,6 +8,7 @@ mod display;
 mod model;
 mod watching;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -19,7 +20,7 @@ use candle_headroom::{AdamW, AdaptiveTrainer, TrackingAllocator};
 use candle_nn::{VarBuilder, VarMap, ops};
 use clap::Parser;
 use corpus::Corpus;
-use display::Display;
+use display::{Progress, say};
 use model::{Config, Transformer};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -32,7 +33,8 @@ fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            // `eprintln!` would panic where standard error is closed.
+            let _ = writeln!(io::stderr(), "error: {error:#}");
             ExitCode::from(2)
         }
     }
@@ -61,13 +63,13 @@ fn run(arguments: &Arguments) -> Result<()> {
     let model = Transformer::new(config, VarBuilder::from_varmap(&varmap, DType::F32, device))?;
     let vars = initialise(&varmap, &mut rng)?;
     let parameters: usize = vars.iter().map(|var| var.elem_count()).sum();
-    println!(
+    say(format!(
         "{parameters} parameters, {} bytes of text, batches of {} × {} bytes, budget {}",
         corpus.len(),
         arguments.batch,
         arguments.context,
         budget.map_or("unlimited".to_owned(), |budget| budget.to_string()),
-    );
+    ))?;
 
     let params = ParamsAdamW {
         lr: 5e-3,
@@ -83,33 +85,32 @@ fn run(arguments: &Arguments) -> Result<()> {
         builder = builder.observer(incidents);
     }
     let mut trainer = builder.build()?;
-    let mut display = Display::new(arguments.steps, budget)?;
-    for _ in 0..arguments.steps {
-        let batch = corpus.batch(arguments.batch, arguments.context, &mut rng)?;
-        // Only the micro-batch moves to the device.
-        let stepped = trainer.step(&batch, |(bytes, next), _| {
-            model.loss(&bytes.to_device(device)?, &next.to_device(device)?)
-        });
-        if stepped.is_err()
-            && let Err(error) = watching.finish(arguments)
-        {
-            eprintln!("{error}"); // the step's own error is the one to end with
+    let mut progress = Progress::new(arguments.steps, budget)?;
+    let mut train = || -> Result<()> {
+        for _ in 0..arguments.steps {
+            let batch = corpus.batch(arguments.batch, arguments.context, &mut rng)?;
+            // Only the micro-batch moves to the device.
+            let report = trainer.step(&batch, |(bytes, next), _| {
+                model.loss(&bytes.to_device(device)?, &next.to_device(device)?)
+            })?;
+            watching.step(&report)?;
+            progress.step(&report)?;
         }
-        let report = stepped?;
-        watching.step(&report)?;
-        display.step(&report)?;
+        progress.finish()
+    };
+    let trained = train();
+    // The files are written also where training failed, and training's error comes first.
+    let files = watching.finish(arguments);
+    trained?;
+    for line in files? {
+        say(line)?;
     }
-    display.finish();
-    watching.finish(arguments)?;
-    println!(
-        "\n{}\n",
-        sample(&model, &corpus, arguments.context, device, &mut rng)?
-    );
-    display.figures();
-    Ok(())
+    let text = sample(&model, &corpus, arguments.context, device, &mut rng)?;
+    say(format!("\n{text}\n"))?;
+    progress.figures()
 }
 
-/// Seeded parameters, in the order of their names: candle's CPU generator cannot be seeded.
+/// Sets seeded parameters in the order of their names, because candle's CPU generator cannot be seeded.
 fn initialise(varmap: &VarMap, rng: &mut StdRng) -> Result<Vec<Var>> {
     let mut named: Vec<(String, Var)> = match varmap.data().lock() {
         Ok(data) => data
@@ -125,14 +126,14 @@ fn initialise(varmap: &VarMap, rng: &mut StdRng) -> Result<Vec<Var>> {
             let values = (0..var.elem_count()).map(|_| rng.random_range(-bound..bound));
             var.set(&Tensor::from_iter(values, var.device())?.reshape(var.shape())?)?;
         } else if name.ends_with("bias") {
-            // candle draws a linear layer's bias at random; a norm's weight is 1 and stays so.
+            // candle draws a linear layer's bias at random. A norm's weight stays 1.
             var.set(&var.zeros_like()?)?;
         }
     }
     Ok(named.into_iter().map(|(_, var)| var).collect())
 }
 
-/// Some text of the model's own, begun with the corpus's first bytes.
+/// Continues the first bytes of the corpus with text drawn from the model.
 fn sample(
     model: &Transformer,
     corpus: &Corpus,

@@ -1,4 +1,4 @@
-//! What the run leaves to look at afterwards, if it was asked for.
+//! The files that a run leaves on request: page, trace and incidents.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::arguments::Arguments;
 pub struct Watching {
     timeline: Timeline,
     incidents: Option<IncidentLog>,
-    /// Its curves go into the timeline as long as it runs.
+    /// Feeds its curves into the timeline until it is dropped.
     _monitor: Option<(Monitor, Subscription)>,
 }
 
 impl Watching {
-    /// Writes every file that is not there yet, so that a wrong path ends the run before it has begun.
+    /// Creates the files that do not exist yet, so that a wrong path is an error before training.
     pub fn begin(arguments: &Arguments) -> Result<Self> {
         if let Some(path) = arguments.report.as_ref().filter(|path| !path.exists()) {
             Timeline::new().save_page("", path)?;
@@ -43,13 +43,12 @@ impl Watching {
         };
         let monitor = monitor.map(|monitor| {
             let curves = timeline.clone();
-            // Of a machine with many GPUs the one at work is enough, and the host.
+            // Only the GPU that trains, and the host.
             let ordinal = arguments.device.ordinal();
             let subscription = monitor.subscribe(move |source, sample| {
                 if source.uuid.is_some() && (ordinal.is_none() || source.cuda != ordinal) {
                     return;
                 }
-                // A GPU says how busy and how hot it is, the host how much memory is taken.
                 let numbers = [
                     ("busy, %", sample.utilisation.map(|percent| percent as f64)),
                     ("°C", sample.temperature.map(|celsius| celsius as f64)),
@@ -86,23 +85,28 @@ impl Watching {
         Ok(())
     }
 
-    /// Writes what was asked for, also of a run that ended with an error.
-    pub fn finish(&self, arguments: &Arguments) -> Result<()> {
+    /// Writes the page and the trace, also after a run that ended with an error. Returns a line about each file.
+    pub fn finish(&self, arguments: &Arguments) -> Result<Vec<String>> {
+        let mut lines = Vec::new();
         if let Some(path) = &arguments.report {
             let title = format!(
                 "train_text, batches of {} × {} bytes",
                 arguments.batch, arguments.context
             );
             self.timeline.save_page(&title, path)?;
-            println!("{}: open it in a browser", path.display());
+            lines.push(format!("{}: open it in a browser", path.display()));
         }
         if let Some(path) = &arguments.trace {
             self.timeline.save_trace(path)?;
-            println!("{}: open it in https://ui.perfetto.dev", path.display());
+            lines.push(format!(
+                "{}: open it in https://ui.perfetto.dev",
+                path.display()
+            ));
         }
         if let Some(path) = &arguments.incidents {
-            println!("{}: {}", path.display(), Incidents::read(path)?.summary());
+            let summary = Incidents::read(path)?.summary();
+            lines.push(format!("{}: {summary}", path.display()));
         }
-        Ok(())
+        Ok(lines)
     }
 }

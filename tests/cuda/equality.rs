@@ -1,4 +1,4 @@
-//! The device computes what the CPU computes, and no more than it has to.
+//! Promise 3 on CUDA: the device computes what the CPU computes.
 
 use candle_core::Device;
 use candle_headroom::DeviceMemory;
@@ -8,7 +8,7 @@ use crate::gpu::gpu;
 use crate::jobs::Job;
 use crate::support::distance;
 
-/// f32, summed in another order.
+/// Rounding of f32 sums in another order.
 const TOLERANCE: f64 = 1e-5;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Memory that runs out at every single allocation of a step, and what is left of it: nothing.
+//! Promise 1 on CUDA: memory runs out at every allocation of a step, and nothing leaks or differs.
 
 use std::collections::HashMap;
 
@@ -6,27 +6,27 @@ use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::optim::Commit;
 use candle_headroom::{AdaptiveTrainer, DeviceMemory, Error};
 
-use crate::gpu::{MIB, gpu, simulated};
+use crate::gpu::{MIB, Points, gpu, simulated};
 use crate::jobs::{Job, SAMPLES};
 use crate::simulator::Simulator;
 use crate::support::{Halves, Returns, Schedule, sgd};
 
-/// What came of a step into which failures were sent.
+/// Result of a step with injected failures.
 enum Outcome {
-    /// It was applied, in these micro-batches.
+    /// The update was applied, with these micro-batch sizes.
     Applied(Vec<usize>),
-    /// The optimizer was cut off half-way, and says so.
+    /// The optimizer was interrupted half-way and reported it.
     Interrupted,
 }
 
-/// How a step is set up, before failures are sent into it.
+/// Setup of a step before failures are injected.
 struct Setting<O> {
     optimizer: fn(&Job) -> O,
-    /// Whether an error can cut it off half-way.
+    /// Whether an error can interrupt the optimizer half-way.
     is_foreign: bool,
     /// One trainer for all trials: it has its buffers, and a size that has gone well. Its optimizer has no state.
     is_warm: bool,
-    /// Failing allocations in a row.
+    /// Number of failing allocations in a row.
     times: u64,
 }
 
@@ -96,14 +96,17 @@ impl<O: Commit> Trials<'_, O> {
 
 #[derive(Default)]
 struct Tally {
-    points: usize,
-    interrupted: usize,
+    /// Allocations of all steps.
+    points: u64,
+    /// Those of them that were made to fail.
+    tested: u64,
+    interrupted: u64,
     differing: usize,
     leaked: u64,
 }
 
 impl Tally {
-    /// Lets every allocation of a step fail, one in each trial.
+    /// Lets each chosen allocation of a step fail, one in each trial.
     fn run<O: Commit>(
         &mut self,
         (job, memory, simulator): (&Job, &DeviceMemory, Simulator),
@@ -123,7 +126,8 @@ impl Tally {
         assert!(allocations > 200, "{allocations}");
         let live = trials.simulator.counters().live_bytes;
         let mut references: HashMap<Vec<usize>, Vec<Vec<f64>>> = HashMap::new();
-        for nth in 1..=allocations {
+        self.points += allocations;
+        for nth in Points::chosen().of(allocations) {
             let sizes = match trials.step(nth) {
                 Outcome::Applied(sizes) => sizes,
                 Outcome::Interrupted => {
@@ -131,7 +135,7 @@ impl Tally {
                     HALVES.to_vec()
                 }
             };
-            self.points += 1;
+            self.tested += 1;
             self.leaked += trials.simulator.counters().live_bytes.abs_diff(live);
             let found = trials.job.state();
             let expected = references
@@ -187,7 +191,7 @@ fn at_every_allocation_of_a_step() {
     let Some(_alone) = simulated(0) else {
         return;
     };
-    // Thousands of steps: each model on a device and a thread of its own.
+    // Thousands of steps, so each model runs on its own device and thread.
     let tallies = std::thread::scope(|scope| {
         let jobs = [
             (0, Job::transformer as fn(&Device) -> Job),
@@ -197,18 +201,19 @@ fn at_every_allocation_of_a_step() {
             jobs.map(|(ordinal, job)| scope.spawn(move || every_allocation(ordinal, job)));
         threads.map(|thread| thread.join().unwrap())
     });
-    let points: usize = tallies.iter().map(|tally| tally.points).sum();
-    let interrupted: usize = tallies.iter().map(|tally| tally.interrupted).sum();
+    let points = tallies.iter().map(|tally| tally.points).sum();
+    let tested: u64 = tallies.iter().map(|tally| tally.tested).sum();
+    let interrupted: u64 = tallies.iter().map(|tally| tally.interrupted).sum();
     let leaked: u64 = tallies.iter().map(|tally| tally.leaked).sum();
     let differing: usize = tallies.iter().map(|tally| tally.differing).sum();
     println!(
-        "{interrupted} of these points lie in candle's optimizers, which cannot be undone: reported, and redone"
+        "{interrupted} of the tested points lie in candle's optimizers, whose updates cannot be undone"
     );
-    println!("figure: cuda/exhaustion_points_tested = {points} points");
+    Points::chosen().figures("exhaustion", points, tested);
     println!("figure: cuda/leaked_bytes = {leaked} bytes");
     println!("figure: cuda/parameters_differing = {differing} parameters");
     assert_eq!((leaked, differing), (0, 0));
-    assert!(interrupted > 0 && interrupted < points / 2);
+    assert!(interrupted > 0 && interrupted < tested / 2);
 }
 
 /// cuBLAS cannot have its workspace: an exhaustion of another kind, retried in the same way.

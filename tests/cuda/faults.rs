@@ -1,4 +1,4 @@
-//! A device that is lost at any launch of a step: a typed error, never retried, without a panic.
+//! Promise 4 on CUDA: a device that is lost at any launch of a step is a typed error, never retried, and no panic.
 
 use candle_core::cuda_backend::CudaError;
 use candle_core::cuda_backend::cudarc::cublas::result::CublasError;
@@ -13,7 +13,7 @@ use candle_core::cuda_backend::cudarc::nvrtc::sys::nvrtcResult;
 use candle_core::{DType, Device, Tensor};
 use candle_headroom::{DeviceMemory, Error, ErrorExt, process_batches};
 
-use crate::gpu::simulated;
+use crate::gpu::{Points, simulated};
 use crate::jobs::{Job, SAMPLES};
 use crate::simulator::Simulator;
 use crate::support::Halves;
@@ -34,11 +34,12 @@ fn at_every_launch_of_a_step() {
         let threads = jobs.map(|(ordinal, job)| scope.spawn(move || every_launch(ordinal, job)));
         threads.map(|thread| thread.join().unwrap())
     });
-    let points: u64 = points.iter().sum();
-    println!("figure: cuda/fault_points_tested = {points} points");
+    let sum = |which: fn(&(u64, u64)) -> u64| points.iter().map(which).sum();
+    Points::chosen().figures("fault", sum(|points| points.0), sum(|points| points.1));
 }
 
-fn every_launch(ordinal: usize, job: fn(&Device) -> Job) -> u64 {
+/// Loses the device at each chosen launch. Returns the number of launches, and of those chosen.
+fn every_launch(ordinal: usize, job: fn(&Device) -> Job) -> (u64, u64) {
     let simulator = Simulator::of(ordinal).unwrap();
     let memory = DeviceMemory::cuda(ordinal).open().unwrap();
     let job = job(memory.device());
@@ -51,8 +52,8 @@ fn every_launch(ordinal: usize, job: fn(&Device) -> Job) -> u64 {
     assert!(launches > 200, "{launches}");
     drop(trainer);
     let live = simulator.counters().live_bytes;
-    for nth in 1..=launches {
-        // The launch itself may say so, or, as the GPU works behind the host, a later call.
+    for nth in Points::chosen().of(launches) {
+        // Either the launch itself fails, or a later call, because the GPU runs behind the host.
         let at_once = nth % 2 == 0;
         let status = if nth % 3 == 0 { ECC } else { ILLEGAL_ADDRESS };
         job.restart();
@@ -63,23 +64,23 @@ fn every_launch(ordinal: usize, job: fn(&Device) -> Job) -> u64 {
         let fault = fault.unwrap_or_else(|| panic!("{} at {nth}: {error:?}", job.name));
         assert_eq!(fault.code, status as u32);
         assert!(fault.to_string().contains("save"), "{fault}");
-        // Whatever touches the device says the same, unless the optimizer was cut off, which forbids the step before that.
+        // Each further step fails alike, or with `UpdateInterrupted` where the optimizer was interrupted.
         let again = job.step(&mut trainer).unwrap_err();
         let is_interrupted = matches!(again, Error::UpdateInterrupted(_));
         assert!(again.device_fault().is_some() || is_interrupted, "{again}");
         simulator.disarm();
         drop(trainer);
         simulator.clear_fault();
-        // What the drops met while the device was lost is still to be told.
+        // Collects the errors that drops left while the device was lost.
         memory.trim().ok();
         let left = simulator.counters().live_bytes;
         assert_eq!(left, live, "{} at {nth}", job.name);
     }
-    // The simulator's device is sound again.
+    // The simulated device works again.
     job.restart();
     let mut trainer = job.trainer(Some(&memory), Halves(SAMPLES / 2));
     assert!(job.step(&mut trainer).is_ok());
-    launches
+    (launches, Points::chosen().of(launches).count() as u64)
 }
 
 /// What the ladder finds after an exhaustion: the device is lost, and the exhaustion no longer matters.

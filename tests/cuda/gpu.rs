@@ -1,4 +1,4 @@
-//! Which device a test runs on, and that it runs there alone.
+//! The device that a test runs on, and the points of a step at which it fails it.
 
 use candle_core::{DType, Tensor};
 use candle_headroom::DeviceMemory;
@@ -8,16 +8,16 @@ use crate::simulator::Simulator;
 
 pub const MIB: u64 = 1 << 20;
 
-/// Limits, pools and faults are the whole process's.
+/// Limits, pools and faults belong to the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A device, for one test at a time.
+/// A device that one test at a time holds.
 pub struct Gpu {
     pub ordinal: usize,
     _alone: MutexGuard<'static, ()>,
 }
 
-/// The device that every test can have; the simulator's others are for those that spoil one.
+/// Device 0, on the simulator or a real GPU. Tests that break a device use one of the simulator's others.
 pub fn gpu() -> Gpu {
     let real = std::env::var("HEADROOM_CUDA").is_ok_and(|driver| driver == "real");
     assert!(
@@ -30,7 +30,7 @@ pub fn gpu() -> Gpu {
     }
 }
 
-/// A device of the simulator; `None`, with a line that says so, on a real GPU.
+/// A device of the simulator. `None` on a real GPU, after printing that the test is skipped.
 pub fn simulated(ordinal: usize) -> Option<(Gpu, Simulator)> {
     let gpu = Gpu { ordinal, ..gpu() };
     let simulator = Simulator::of(ordinal);
@@ -40,7 +40,7 @@ pub fn simulated(ordinal: usize) -> Option<(Gpu, Simulator)> {
     simulator.map(|simulator| (gpu, simulator))
 }
 
-/// A device of the simulator with this much memory and nothing in it.
+/// A device of the simulator with this capacity in bytes and no neighbour.
 pub fn fresh(ordinal: usize, capacity: u64) -> Option<(Gpu, Simulator)> {
     let (gpu, simulator) = simulated(ordinal)?;
     simulator.set_capacity(capacity);
@@ -48,7 +48,48 @@ pub fn fresh(ordinal: usize, capacity: u64) -> Option<(Gpu, Simulator)> {
     Some((gpu, simulator))
 }
 
-/// A tensor of this many bytes, not one more.
+/// A tensor that takes exactly this many bytes.
 pub fn bytes(memory: &DeviceMemory, bytes: u64) -> candle_core::Result<Tensor> {
     Tensor::zeros(bytes as usize, DType::U8, memory.device())
+}
+
+/// The points of a step at which it is made to fail: all, or by `HEADROOM_POINTS=K:FIRST` every `K`-th from `FIRST` on, in 0..K.
+#[derive(Clone, Copy)]
+pub struct Points {
+    every: u64,
+    first: u64,
+}
+
+impl Points {
+    pub fn chosen() -> Self {
+        let chosen = std::env::var("HEADROOM_POINTS").unwrap_or("all".to_owned());
+        if chosen == "all" {
+            return Self { every: 1, first: 0 };
+        }
+        let numbers = chosen.split_once(':');
+        let numbers = numbers.and_then(|(k, first)| Some((k.parse().ok()?, first.parse().ok()?)));
+        match numbers {
+            Some((every, first)) if first < every => Self { every, first },
+            _ => {
+                panic!("HEADROOM_POINTS must be `all` or K:FIRST with FIRST below K, got {chosen}")
+            }
+        }
+    }
+
+    /// The chosen ones of the points 1 to `last`.
+    pub fn of(self, last: u64) -> impl Iterator<Item = u64> {
+        (1..=last).filter(move |point| point % self.every == self.first)
+    }
+
+    /// Prints how many points there are, and how many of them were tested.
+    pub fn figures(self, what: &str, all: u64, tested: u64) {
+        if self.every > 1 {
+            println!(
+                "every {}th of these points; HEADROOM_POINTS=all tests them all",
+                self.every
+            );
+        }
+        println!("figure: cuda/{what}_points = {all} points");
+        println!("figure: cuda/{what}_points_tested = {tested} points");
+    }
 }

@@ -1,5 +1,6 @@
-//! candle's CUDA backend under this crate: on the simulated driver, or on a real GPU with `HEADROOM_CUDA=real`
-//! (docs/testing.md). What only the simulator can do, such as a fault at a chosen launch, is passed over on a real GPU.
+//! candle's CUDA backend under this crate: on the simulated driver, or on a real GPU with `HEADROOM_CUDA=real`. Tests that need
+//! the simulator, such as a fault at a chosen launch, are skipped on a real GPU. `HEADROOM_POINTS=7:3` tests every 7th point of a step
+//! from the third on, instead of all.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -74,6 +74,18 @@ impl Simulator {
         ) -> i32);
     }
 
+    /// Each event answers "not ready" to this many queries after it is recorded.
+    #[allow(dead_code)]
+    pub fn set_event_lag(self, queries: u32) {
+        control!(simulated_cuda_set_event_lag(self.device => i32, queries => u32) -> i32);
+    }
+
+    /// The device cannot be opened, with this status, while this process holds no context of it; 0: it can.
+    #[allow(dead_code)]
+    pub fn refuse_context(self, status: u32) {
+        control!(simulated_cuda_refuse_context(self.device => i32, status => u32) -> i32);
+    }
+
     pub fn clear_fault(self) {
         control!(simulated_cuda_clear_fault(self.device => i32) -> i32);
     }

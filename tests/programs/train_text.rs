@@ -1,9 +1,9 @@
-//! The main job as a user runs it: what it reports, and how it refuses.
+//! The example `train_text` as a user runs it: what it reports, and what it refuses.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// The example's program, which `cargo test` builds beside the tests'.
+/// Path of the example's program, which `cargo test` builds beside the test programs.
 fn program() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let program = test.ancestors().nth(2).unwrap().join("examples/train_text");
@@ -60,7 +60,7 @@ fn a_seed_gives_the_same_run() {
     assert_ne!(losses("7"), losses("8"));
 }
 
-/// All that a run can leave to look at.
+/// The page, the trace and the incidents that a run writes.
 #[test]
 fn it_leaves_a_page_a_trace_and_its_incidents() {
     let folder = std::env::temp_dir().join(format!("train-text-watched-{}", std::process::id()));
@@ -115,7 +115,7 @@ fn it_leaves_a_page_a_trace_and_its_incidents() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// One clear line, and status 2.
+/// Each bad input ends with one line and status 2, before training.
 #[test]
 fn bad_input_is_refused_in_one_line() {
     let folder = std::env::temp_dir().join(format!("train-text-{}", std::process::id()));
@@ -126,6 +126,8 @@ fn bad_input_is_refused_in_one_line() {
         path.to_str().unwrap().to_owned()
     };
     let (empty, short) = (file("empty", ""), file("short", "too short"));
+    let directory = folder.to_str().unwrap().to_owned();
+    const HUGE: &str = "18446744073709551615";
     for (arguments, words) in [
         (vec!["--batch", "0"], "--batch 0"),
         (vec!["--context", "0"], "--context 0"),
@@ -134,6 +136,19 @@ fn bad_input_is_refused_in_one_line() {
         (vec!["--budget", "4MiB"], "a single sample does not fit"),
         (vec!["no-such-file"], "no-such-file"),
         (vec!["--report", "/no/folder/x.html"], "/no/folder/x.html"),
+        (
+            vec!["--batch", "1000000000000"],
+            "--batch 1000000000000 is too large",
+        ),
+        (vec!["--batch", HUGE], "is too large"),
+        (vec!["--context", "5000"], "--context 5000 is too long"),
+        (vec!["--context", HUGE], "is too long"),
+        (vec!["--report", &directory], "is not a regular file"),
+        (vec!["--trace", &directory], "is not a regular file"),
+        #[cfg(unix)]
+        (vec!["--incidents", "/dev/full"], "is not a regular file"),
+        #[cfg(unix)]
+        (vec!["/dev/zero"], "/dev/zero is too large"),
         (vec!["--incidents", "/no/folder/x"], "/no/folder/x"),
         #[cfg(not(feature = "cuda"))]
         (vec!["--device", "cuda:0"], "without its feature `cuda`"),
@@ -146,6 +161,8 @@ fn bad_input_is_refused_in_one_line() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
         assert!(stderr.contains(words), "{arguments:?}: {stderr}");
+        let trained = String::from_utf8_lossy(&output.stdout).contains("step ");
+        assert!(!trained, "{arguments:?}: refused only after training");
         assert_eq!(
             stderr.trim_end().lines().count(),
             1,
@@ -155,7 +172,32 @@ fn bad_input_is_refused_in_one_line() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A machine without a GPU says so in one line; the simulated driver can be one.
+/// Standard output that is closed or full ends the run with one line and status 2, before training.
+#[cfg(unix)]
+#[test]
+fn output_that_is_closed_or_full_is_no_crash() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    for output in [std::process::Stdio::from(writer), full.unwrap().into()] {
+        let mut command = Command::new(program());
+        command
+            .args(SHORT)
+            .env("RUST_BACKTRACE", "1")
+            .stdout(output);
+        let output = command.stderr(std::process::Stdio::piped());
+        let output = output.spawn().unwrap().wait_with_output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(
+            stderr.contains("cannot write to standard output"),
+            "{stderr}"
+        );
+        assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr}");
+    }
+}
+
+/// A machine without a GPU is reported in one line. The simulated driver stands in for one.
 #[cfg(feature = "cuda")]
 #[test]
 fn a_machine_without_a_gpu_refuses_in_one_line() {

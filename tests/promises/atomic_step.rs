@@ -15,8 +15,8 @@ use candle_nn::{Optimizer, SGD};
 use crate::jobs::{Job, Language, Perceptron, STEPS, points, uninterrupted};
 use crate::support::{ConvNet, Halves, Mlp, adamw, foreign, snapshot};
 
-/// One exhaustion at every point of every phase: the run goes on, and ends to the bit where an uninterrupted run of the same
-/// splits ends.
+/// One exhaustion at every point of every phase. The run goes on and ends with the same bits as an uninterrupted run of the same
+/// splits.
 fn exhaustion_everywhere<J: Job>() {
     let points = points::<J>();
     assert!(points > 40, "{points}");
@@ -57,7 +57,7 @@ fn exhaustion_at_every_point_transformer_weighted_by_tokens() {
     exhaustion_everywhere::<Language>();
 }
 
-/// An optimizer of somebody else's that fails between its Vars.
+/// A foreign optimizer that fails after half of its Vars.
 struct HalfWay {
     halves: [SGD; 2],
     fails: bool,
@@ -124,7 +124,7 @@ fn an_optimizer_interrupted_half_way_never_updates_twice() {
     assert_ne!(half, before);
     assert_eq!((trainer.updates(), calls.get()), (0, 1));
 
-    // It does not go on, whatever is asked, and does not touch anything.
+    // Every further step is refused and changes nothing.
     for _ in 0..2 {
         let error = step(&mut trainer).unwrap_err();
         assert!(
@@ -134,7 +134,7 @@ fn an_optimizer_interrupted_half_way_never_updates_twice() {
     }
     assert_eq!((snapshot(&model.vars), calls.get()), (half, 1));
 
-    // Restored and given a sound optimizer, it does, and ends where it would have ended.
+    // With the parameters restored and a sound optimizer, the step ends where it would have ended.
     for (var, values) in model.vars.iter().zip(&before) {
         let values = Tensor::from_slice(values, var.shape(), &Device::Cpu).unwrap();
         var.set(&values.to_dtype(DType::F32).unwrap()).unwrap();
@@ -150,7 +150,7 @@ fn an_optimizer_interrupted_half_way_never_updates_twice() {
     assert_eq!(snapshot(&model.vars), snapshot(&other.vars));
 }
 
-/// An exhaustion at each point of the update: once, and as often as anybody asks.
+/// Exhaustion at each point of the update: once, and lasting.
 fn survives_every_point<A: Algorithm>(params: A) {
     let run = |faults: Option<Faults>| {
         let model = Mlp::new(DType::F64);
@@ -176,7 +176,7 @@ fn survives_every_point<A: Algorithm>(params: A) {
             let exhausted = error.resource_exhausted().expect("an exhaustion");
             assert_eq!(exhausted.phase, Some(Phase::Optimizer));
             assert_eq!(snapshot(&model.vars), before);
-            // Nothing was interrupted, so the same step can be done again.
+            // Nothing was interrupted, so the same step works again.
             step(&mut trainer).unwrap();
         }
         assert_eq!(trainer.updates(), 2);

@@ -68,7 +68,7 @@ fn a_lost_window_is_begun_again_three_times_and_no_more() {
     let last_var = job.trained().len();
     let mut trainer = job.trainer(Halves(4));
     let (starts, armed) = (RefCell::new(Vec::new()), RefCell::new(None));
-    // Whenever a micro-batch follows another, its sums fail at the last Var, so what was before is lost each time.
+    // The sums of each micro-batch but the first fail at the last Var, so the window is lost each time.
     let mut step = |fails: bool| {
         trainer.step(&job.batch(), |(x, y), micro| {
             if micro.samples.start == 0 {
@@ -83,14 +83,14 @@ fn a_lost_window_is_begun_again_three_times_and_no_more() {
     };
     let error = step(true).unwrap_err();
     assert!(error.resource_exhausted().is_some(), "{error}");
-    // The same size once more, then smaller ones; a fifth beginning would be too many.
+    // The same size once more, then smaller ones. A fifth start would be too many.
     assert_eq!(starts.take(), [4, 4, 2, 1]);
     assert_eq!(job.state(), before);
     let report = step(false).unwrap();
     assert_eq!(job.state(), uninterrupted::<Perceptron>(&[report.sizes])[0]);
 }
 
-/// A closure may accumulate for itself; what its own accumulator loses is not the trainer's loss.
+/// A closure may use an accumulator of its own. A window that this one loses is not the trainer's.
 #[test]
 fn a_window_lost_within_the_closure_comes_back_as_it_is() {
     let job = Perceptron::new();
@@ -168,7 +168,7 @@ fn an_error_at_every_point_loses_nothing_silently() {
     }
 }
 
-/// Somebody else's optimizer that fails half-way, once.
+/// A foreign optimizer that fails while `stops` is set.
 struct Stops {
     inner: SGD,
     stops: bool,
@@ -209,7 +209,7 @@ fn an_interrupted_update_leaves_nothing_in_the_next_window() {
     let step = |trainer: &mut AccumulatingTrainer<Foreign<Stops>>, i: usize| {
         trainer.step(&batches[i], |(x, y), _| model.loss(&x, &y))
     };
-    // Through `update`, and through the step that completes a window.
+    // In `update`, and in the step that completes a window.
     for completes in [false, true] {
         trainer.replace_optimizer(optimizer(true));
         assert!(step(&mut trainer, 0).unwrap().is_none());

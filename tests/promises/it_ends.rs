@@ -41,7 +41,7 @@ fn one_sample_that_never_fits_says_so_and_costs_little() {
         .unwrap();
 }
 
-/// Exhaustion that does not go away, from every point on.
+/// Lasting exhaustion from every point on.
 #[test]
 fn lasting_exhaustion_ends_with_an_error_and_no_change() {
     let points = points::<ConvNet>();
@@ -69,7 +69,7 @@ fn lasting_exhaustion_ends_with_an_error_and_no_change() {
                 assert!(!exhausted.remedies.is_empty());
             }
         }
-        // And then training goes on, from the same state, by whatever splits.
+        // Then training goes on from the same state, with any splits.
         let done = trainer.updates() as usize;
         let mut splits = whole_splits()[..done].to_vec();
         while splits.len() < STEPS {

@@ -13,11 +13,11 @@ pub const STEPS: usize = 2;
 
 pub type State = Vec<Vec<f64>>;
 
-/// A real model with its data and optimizer, made anew for each run.
+/// A real model with its data and optimizer, created anew for each run.
 pub trait Job {
     fn new() -> Self;
     fn trained(&self) -> Vec<Var>;
-    /// All that a step may change.
+    /// Everything that a step may change.
     fn state(&self) -> State;
     fn buffers(&self) -> Vec<Tensor> {
         Vec::new()
@@ -148,7 +148,7 @@ pub fn whole_splits() -> Vec<Vec<usize>> {
     vec![vec![4, 4, 3]; STEPS]
 }
 
-/// How many points an uninterrupted run passes.
+/// Number of points that an uninterrupted run passes.
 pub fn points<J: Job>() -> usize {
     let job = J::new();
     let mut trainer = job.trainer(Halves(4));

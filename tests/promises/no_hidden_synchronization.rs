@@ -6,7 +6,7 @@ use candle_headroom::batch::Fixed;
 use crate::gpu::simulated;
 use crate::jobs::Job;
 
-/// The host runs ahead of the device through a whole step: nothing waits until the loss is read.
+/// The host runs ahead of the device through a whole step. Nothing waits until the loss is read.
 #[test]
 fn a_step_never_waits_for_the_device() {
     let Some((gpu, simulator)) = simulated(0) else {

@@ -8,7 +8,7 @@ use candle_headroom::{AdamW, AdaptiveTrainer, Error};
 use crate::jobs::{Job, Language, Perceptron, points, uninterrupted, whole_splits};
 use crate::support::{ConvNet, Halves, Mlp, snapshot};
 
-/// Faults that are not cured by smaller micro-batches: the error comes back, nothing has changed, and training goes on.
+/// An error at every point that a smaller micro-batch does not cure: it comes back, nothing has changed, and training goes on.
 fn errors_everywhere<J: Job>(error: fn() -> candle_core::Error, check: impl Fn(Error)) {
     let points = points::<J>();
     let expected = uninterrupted::<J>(&whole_splits());

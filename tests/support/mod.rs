@@ -1,4 +1,4 @@
-//! Small real models, and what tests ask of them.
+//! Small real models, policies, and helpers for tests.
 #![allow(dead_code)] // each test file uses its own part
 
 #[path = "../../examples/train_text/model.rs"]
@@ -17,7 +17,7 @@ use candle_nn::{
     VarMap, batch_norm, conv2d, linear,
 };
 
-/// For tests that set a limit on host memory: one process has one.
+/// Held by each test that measures or limits host memory, because a process has one limit.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE
@@ -25,7 +25,7 @@ pub fn alone() -> MutexGuard<'static, ()> {
         .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// All Vars of a map in the order of their names, so that two models can be compared.
+/// All Vars of a map, sorted by name, so that two models can be compared.
 pub fn vars(varmap: &VarMap) -> Vec<Var> {
     let data = varmap.data().lock().unwrap();
     let mut named: Vec<_> = data.iter().collect();
@@ -33,7 +33,7 @@ pub fn vars(varmap: &VarMap) -> Vec<Var> {
     named.into_iter().map(|(_, var)| var.clone()).collect()
 }
 
-/// Fills Vars with values that depend on nothing but their positions.
+/// Fills Vars with values that depend only on their positions.
 pub fn settle(varmap: &VarMap) -> Vec<Var> {
     let vars = vars(varmap);
     for (index, var) in vars.iter().enumerate() {
@@ -44,7 +44,7 @@ pub fn settle(varmap: &VarMap) -> Vec<Var> {
     vars
 }
 
-/// `sin` of positions: real numbers of all sizes, the same in each run.
+/// `sin` of positions: numbers of all sizes, the same in each run.
 pub fn wave(len: usize, phase: usize, dtype: DType) -> Result<Tensor> {
     let values = (0..len).map(|i| ((i * 7 + phase * 3 + 1) as f64).sin());
     Tensor::from_iter(values, &Device::Cpu)?.to_dtype(dtype)
@@ -98,7 +98,7 @@ impl Mlp {
         (self.forward(x)? - y)?.sqr()?.sum(1)?.mean_all()
     }
 
-    /// The same with a point of failure behind each layer, forward and backward.
+    /// The same loss with a point of failure after each layer, forward and backward.
     pub fn probed_loss(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
         let hidden = probe(&self.first.forward(x)?.tanh()?)?;
         let output = probe(&self.second.forward(&hidden)?)?;
@@ -173,7 +173,7 @@ impl ConvNet {
     }
 }
 
-/// A size, halved by each failure; it never grows.
+/// Halves its size at each failure and never grows.
 #[derive(Debug)]
 pub struct Halves(pub usize);
 
@@ -187,7 +187,7 @@ impl BatchPolicy for Halves {
     }
 }
 
-/// Half of what failed, and the whole again after a success.
+/// Halves its size at each failure and returns to the whole after a success.
 #[derive(Debug)]
 pub struct Returns {
     whole: usize,
@@ -214,7 +214,7 @@ impl BatchPolicy for Returns {
     }
 }
 
-/// Follows sizes that are given: the same split again.
+/// Repeats given sizes.
 #[derive(Debug)]
 pub struct Schedule {
     sizes: Vec<usize>,
@@ -267,12 +267,12 @@ pub fn accumulator(vars: &[Var]) -> GradientAccumulator<Foreign<SGD>> {
     builder.build().unwrap()
 }
 
-/// A trainer of all of a model's Vars by plain gradient descent.
+/// A trainer of all Vars of a model by plain gradient descent.
 pub fn by_sgd(model: &Mlp) -> AdaptiveTrainerBuilder<Foreign<SGD>> {
     AdaptiveTrainer::builder(sgd(&model.vars, 0.01))
 }
 
-/// A model with room for so many samples at once.
+/// Fails where a micro-batch has more samples than there is room for.
 pub fn with_room(room: &std::cell::Cell<usize>, x: &Tensor) -> Result<()> {
     match x.dim(0)? > room.get() {
         true => Err(out_of_memory()),
@@ -280,7 +280,7 @@ pub fn with_room(room: &std::cell::Cell<usize>, x: &Tensor) -> Result<()> {
     }
 }
 
-/// The gradients of `vars`, in their order, from a store.
+/// The accumulated gradients of `vars`, in their order.
 pub fn read(vars: &[Var], accumulator: &GradientAccumulator<impl Commit>) -> Vec<Vec<f64>> {
     let store = accumulator.gradients().unwrap();
     vars.iter()
@@ -308,14 +308,14 @@ pub fn accumulate_means(
     accumulator
 }
 
-/// A trainer that updates after so many batches.
+/// A trainer that updates after this many batches.
 pub fn accumulating(vars: &[Var], micro_batches: usize) -> AccumulatingTrainer<Foreign<AdamW>> {
     AccumulatingTrainer::builder(adamw(vars, 0.01), micro_batches)
         .build()
         .unwrap()
 }
 
-/// A loader's batches, of these sizes.
+/// Batches of these sizes, as from a loader.
 pub fn batches(sizes: &[usize]) -> Vec<(Tensor, Tensor)> {
     let (x, y) = Mlp::data(sizes.iter().sum(), DType::F32);
     let mut start = 0;

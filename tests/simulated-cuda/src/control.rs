@@ -1,5 +1,5 @@
-//! How tests steer the simulator: `extern "C"` functions, which a program finds by symbol in the loaded libcuda.
-//! Those that can fail return 0 for success and −1 otherwise; a device that does not exist is a failure, too.
+//! Functions by which tests control the simulator. They are `extern "C"`, and a program looks them up in the loaded libcuda.
+//! Those that can fail return 0 for success and −1 otherwise. A missing device is a failure.
 
 use std::ffi::c_char;
 use std::sync::atomic::Ordering;
@@ -144,7 +144,7 @@ pub extern "C" fn simulated_cuda_fail_host_allocation(device: u32, nth: u64, tim
     })
 }
 
-/// The same for the creation of events.
+/// Fails the creation of events in the same way.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_fail_events(device: u32, nth: u64, times: u64) -> i32 {
     with(device, |device| {
@@ -153,7 +153,26 @@ pub extern "C" fn simulated_cuda_fail_events(device: u32, nth: u64, times: u64) 
     })
 }
 
-/// The same for the loading of modules.
+/// Makes each event answer `CUDA_ERROR_NOT_READY` to this many queries after it is recorded. Any synchronization finishes all events.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_set_event_lag(device: u32, queries: u32) -> i32 {
+    with(device, |device| {
+        device.faults.event_lag = queries;
+        Ok(())
+    })
+}
+
+/// Makes retaining the device's primary context fail with `code` while nobody in this process holds it; 0 ends that. With 46,
+/// `CUDA_ERROR_DEVICE_UNAVAILABLE`, the device is as one that another process has in exclusive mode.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_refuse_context(device: u32, code: u32) -> i32 {
+    with(device, |device| {
+        device.faults.context = (code != 0).then_some(Status(code));
+        Ok(())
+    })
+}
+
+/// Fails the loading of modules in the same way.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_fail_modules(device: u32, nth: u64, times: u64) -> i32 {
     with(device, |device| {
@@ -162,7 +181,7 @@ pub extern "C" fn simulated_cuda_fail_modules(device: u32, nth: u64, times: u64)
     })
 }
 
-/// The same for cuBLAS computations, with `CUBLAS_STATUS_ALLOC_FAILED`.
+/// Fails cuBLAS computations in the same way, with `CUBLAS_STATUS_ALLOC_FAILED`.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_fail_library(device: u32, nth: u64, times: u64) -> i32 {
     with(device, |device| {
@@ -207,7 +226,7 @@ pub extern "C" fn simulated_cuda_clear_fault(device: u32) -> i32 {
     })
 }
 
-/// Withdraws all ordered failures of a device; a lost context stays lost.
+/// Withdraws everything that was ordered for a device, also the lag of events. A lost context stays lost.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_disarm(device: u32) -> i32 {
     with(device, |device| {

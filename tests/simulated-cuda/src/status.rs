@@ -14,6 +14,8 @@ impl Status {
     pub const INVALID_VALUE: Status = Status(1);
     pub const OUT_OF_MEMORY: Status = Status(2);
     pub const NOT_INITIALIZED: Status = Status(3);
+    /// The device is busy, or another process has it in exclusive mode. Not sticky.
+    pub const DEVICE_UNAVAILABLE: Status = Status(46);
     pub const INVALID_DEVICE: Status = Status(101);
     pub const INVALID_IMAGE: Status = Status(200);
     pub const INVALID_CONTEXT: Status = Status(201);
@@ -23,6 +25,8 @@ impl Status {
     pub const FILE_NOT_FOUND: Status = Status(301);
     pub const INVALID_HANDLE: Status = Status(400);
     pub const NOT_FOUND: Status = Status(500);
+    /// Work that was asked about is not finished yet. Not an error.
+    pub const NOT_READY: Status = Status(600);
     pub const ILLEGAL_ADDRESS: Status = Status(700);
     pub const CONTEXT_IS_DESTROYED: Status = Status(709);
     pub const ASSERT: Status = Status(710);

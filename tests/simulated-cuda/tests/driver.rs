@@ -6,9 +6,11 @@ use std::ffi::CStr;
 
 use simulated_cuda::control::*;
 use simulated_cuda::driver::allocation::*;
+use simulated_cuda::driver::context::*;
 use simulated_cuda::driver::context_stack::*;
 use simulated_cuda::driver::device_query::*;
 use simulated_cuda::driver::error_text::*;
+use simulated_cuda::driver::event::*;
 use simulated_cuda::driver::launch::*;
 use simulated_cuda::driver::module::*;
 use simulated_cuda::driver::stream::*;
@@ -219,4 +221,68 @@ fn a_trace_lists_what_happened() {
     unsafe { simulated_cuda_trace_text(0, text.as_mut_ptr(), needed) };
     let text = unsafe { CStr::from_ptr(text.as_ptr()) };
     assert_eq!(text, c"allocate 100\nfree 100\n");
+}
+
+/// As `cuEventQuery` and `cuEventElapsedTime` are documented.
+#[test]
+fn events_are_timed_and_queried_as_documented() {
+    const NOT_READY: u32 = 600;
+    const INVALID_HANDLE: u32 = 400;
+    let bench = Bench::new();
+    let stream = out(|place| unsafe { cuStreamCreate(place, 1) });
+    let create = |flags| out(|place| unsafe { cuEventCreate(place, flags) });
+    let elapsed = |start, end| {
+        let mut milliseconds = f32::NAN;
+        let status = unsafe { cuEventElapsedTime_v2(&mut milliseconds, start, end) };
+        (status, milliseconds)
+    };
+    let (start, end, untimed) = (create(0), create(1), create(2));
+    // Flags that do not exist, and an event for other processes with timing.
+    for flags in [8, 4] {
+        let mut event = 0;
+        assert_eq!(unsafe { cuEventCreate(&mut event, flags) }, INVALID_VALUE);
+    }
+    // Never recorded: finished, and without a time.
+    assert_eq!(cuEventQuery(start), 0);
+    assert_eq!(elapsed(start, end).0, INVALID_HANDLE);
+
+    assert_eq!(simulated_cuda_set_event_lag(0, 2), 0);
+    for event in [start, end, untimed] {
+        assert_eq!(cuEventRecord(event, stream), 0);
+    }
+    assert_eq!(elapsed(start, untimed).0, INVALID_HANDLE);
+    assert_eq!(elapsed(start, end).0, NOT_READY);
+    let queries = [0; 3].map(|_| cuEventQuery(start));
+    assert_eq!(queries, [NOT_READY, NOT_READY, 0]);
+    assert_eq!(elapsed(start, end).0, NOT_READY, "the other one is not");
+    assert_eq!(cuEventSynchronize(end), 0);
+    let (status, milliseconds) = elapsed(start, end);
+    assert_eq!(status, 0);
+    assert!((0. ..10_000.).contains(&milliseconds), "{milliseconds}");
+    assert!(elapsed(end, start).1 <= 0.);
+
+    // Recorded again, it is pending again; a synchronization of the stream finishes it.
+    assert_eq!(cuEventRecord(start, stream), 0);
+    assert_eq!(cuEventQuery(start), NOT_READY);
+    assert_eq!(cuStreamSynchronize(stream), 0);
+    assert_eq!(cuEventQuery(start), 0);
+    assert_eq!(
+        [start, end, untimed].map(|event| cuEventDestroy_v2(event)),
+        [0; 3]
+    );
+    assert_eq!(cuStreamDestroy_v2(stream), 0);
+    drop(bench);
+}
+
+/// A device that another process has in exclusive mode.
+#[test]
+fn a_context_can_be_refused() {
+    let bench = Bench::new();
+    assert_eq!(simulated_cuda_refuse_context(1, 46), 0);
+    let mut context = 0;
+    assert_eq!(unsafe { cuDevicePrimaryCtxRetain(&mut context, 1) }, 46);
+    assert_eq!(simulated_cuda_refuse_context(1, 0), 0);
+    assert_eq!(unsafe { cuDevicePrimaryCtxRetain(&mut context, 1) }, 0);
+    assert_eq!(cuDevicePrimaryCtxRelease_v2(1), 0);
+    drop(bench);
 }

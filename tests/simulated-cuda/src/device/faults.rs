@@ -52,6 +52,10 @@ pub struct Faults {
     /// Copies, memsets and kernel launches, with what they answer.
     pub work: Countdown,
     pub work_status: Status,
+    /// What retaining the primary context answers.
+    pub context: Option<Status>,
+    /// How many queries of an event answer `NOT_READY` after it was recorded.
+    pub event_lag: u32,
     loss: Option<Loss>,
     pub lost: Option<Status>,
     /// Frees that the lost context refused.

@@ -136,6 +136,9 @@ impl Device {
 
     /// What follows every synchronisation.
     pub fn synchronized(&mut self) {
+        for event in self.objects.events.values_mut() {
+            event.pending = 0;
+        }
         self.counted.synchronizations += 1;
         self.memory.release(&self.clocks);
     }

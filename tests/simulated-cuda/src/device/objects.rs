@@ -21,6 +21,8 @@ pub struct Event {
     pub timing: bool,
     /// When it was last recorded, and what came before.
     pub recorded: Option<(Instant, Snapshot)>,
+    /// How many queries still answer that the work before it is not finished.
+    pub pending: u32,
 }
 
 /// A loaded module.

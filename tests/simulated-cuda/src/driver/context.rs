@@ -6,12 +6,15 @@ use crate::handle::Kind;
 use crate::simulator::{device, of_handle};
 use crate::status::{Outcome, Status, answer, not_modelled, store, store_if_wanted};
 
-/// Retains a device's primary context; the first time costs device memory.
+/// Retains a device's primary context. The first time costs device memory, and fails where a test ordered it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut u64, ordinal: i32) -> u32 {
     answer(|| {
         let mut device = device(ordinal)?;
         if device.objects.retained == 0 {
+            if let Some(status) = device.faults.context {
+                return Err(status);
+            }
             device.memory.take_overhead(CONTEXT_BYTES)?;
         }
         device.objects.retained += 1;

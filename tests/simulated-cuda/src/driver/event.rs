@@ -10,22 +10,30 @@ use crate::status::{Outcome, Status, answer, store};
 
 /// `CU_EVENT_DISABLE_TIMING`.
 const DISABLE_TIMING: u32 = 2;
+/// `CU_EVENT_INTERPROCESS`, which requires `CU_EVENT_DISABLE_TIMING`.
+const INTERPROCESS: u32 = 4;
+/// All flags, with `CU_EVENT_BLOCKING_SYNC`.
+const FLAGS: u32 = 1 | DISABLE_TIMING | INTERPROCESS;
 
 /// Creates an event.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventCreate(event: *mut u64, flags: u32) -> u32 {
     answer(|| {
         let mut device = current::sound_device()?;
+        let timing = flags & DISABLE_TIMING == 0;
+        if flags & !FLAGS != 0 || (flags & INTERPROCESS != 0 && timing) {
+            return Err(Status::INVALID_VALUE);
+        }
         if device.faults.events.strikes() {
             return Err(Status::OUT_OF_MEMORY);
         }
         let serial = device.objects.serial();
-        let timing = flags & DISABLE_TIMING == 0;
         device.objects.events.insert(
             serial,
             Event {
                 timing,
                 recorded: None,
+                pending: 0,
             },
         );
         // SAFETY: the caller passes a place for one handle.
@@ -59,12 +67,14 @@ pub extern "C" fn cuEventRecord(event: u64, stream: u64) -> u32 {
             return Err(Status::INVALID_HANDLE);
         }
         let snapshot = device.clocks.record(key);
+        let lag = device.faults.event_lag;
         let known = device
             .objects
             .events
             .get_mut(&handle.serial)
             .ok_or(Status::INVALID_HANDLE)?;
         known.recorded = Some((Instant::now(), snapshot));
+        known.pending = lag;
         Ok(())
     })
 }
@@ -75,18 +85,22 @@ pub extern "C" fn cuEventRecordWithFlags(event: u64, stream: u64, _flags: u32) -
     cuEventRecord(event, stream)
 }
 
-/// Whether the work before an event is finished: it always is.
+/// Whether the work before an event is finished: at once, or after as many queries as a test ordered. An event that was never
+/// recorded counts as finished.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventQuery(event: u64) -> u32 {
     answer(|| {
-        let (device, serial) = of_handle(event, Kind::Event)?;
+        let (mut device, serial) = of_handle(event, Kind::Event)?;
         device.faults.check()?;
-        device
-            .objects
-            .events
-            .get(&serial)
-            .map(|_| ())
-            .ok_or(Status::INVALID_HANDLE)
+        let events = &mut device.objects.events;
+        let event = events.get_mut(&serial).ok_or(Status::INVALID_HANDLE)?;
+        match event.pending {
+            0 => Ok(()),
+            pending => {
+                event.pending = pending - 1;
+                Err(Status::NOT_READY)
+            }
+        }
     })
 }
 
@@ -123,10 +137,13 @@ fn elapsed(milliseconds: *mut f32, start: u64, end: u64) -> Outcome {
         known
             .recorded
             .as_ref()
-            .map(|(time, _)| *time)
+            .map(|(time, _)| (*time, known.pending == 0))
             .ok_or(Status::INVALID_HANDLE)
     };
-    let (start, end) = (recorded(start)?, recorded(end)?);
+    let ((start, first), (end, second)) = (recorded(start)?, recorded(end)?);
+    if !(first && second) {
+        return Err(Status::NOT_READY);
+    }
     let seconds = match end.checked_duration_since(start) {
         Some(time) => time.as_secs_f32(),
         None => -start.duration_since(end).as_secs_f32(),
@@ -135,13 +152,15 @@ fn elapsed(milliseconds: *mut f32, start: u64, end: u64) -> Outcome {
     unsafe { store(milliseconds, seconds * 1e3) }
 }
 
-/// The time between two recordings, which is host time here.
+/// The time between two recordings in milliseconds: host time here. `NOT_READY` while one of them is not finished,
+/// `INVALID_HANDLE` for an event without timing or without a recording.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, start: u64, end: u64) -> u32 {
     answer(|| elapsed(milliseconds, start, end))
 }
 
-/// The time between two recordings, which is host time here.
+/// The time between two recordings in milliseconds: host time here. `NOT_READY` while one of them is not finished,
+/// `INVALID_HANDLE` for an event without timing or without a recording.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventElapsedTime_v2(
     milliseconds: *mut f32,
