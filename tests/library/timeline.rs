@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::batch::{BatchProcessor, Fixed, Halving};
+use candle_headroom::batch::{BatchProcessor, Fixed, Halving, Samples};
 use candle_headroom::error::Phase;
 use candle_headroom::testing::Faults;
 use candle_headroom::{AccumulatingTrainer, AdaptiveTrainer, Error, Sgd, Timeline};
@@ -154,7 +154,7 @@ fn a_long_run_is_kept_coarsely() {
         .observer(timeline.clone())
         .build();
     for _ in 0..10_000 {
-        processor.process(&[1, 2][..], |_, _| Ok(())).unwrap();
+        processor.process(&Samples(&[1, 2]), |_, _| Ok(())).unwrap();
     }
     let events = trace(&timeline);
     assert!(events.len() < 4096 + 16_384 + 4096 + 10);
@@ -202,12 +202,12 @@ fn a_step_that_fails_is_told() {
     let mut processor = BatchProcessor::builder(Fixed::new(4).unwrap())
         .observer(timeline.clone())
         .build();
-    let x = [1, 2, 3, 4];
-    let failed = processor.process(&x[..], |_, _| -> candle_core::Result<()> {
+    let x = Samples(&[1, 2, 3, 4]);
+    let failed = processor.process(&x, |_, _| -> candle_core::Result<()> {
         candle_core::bail!("no such file\nwith a second line")
     });
     assert!(failed.is_err());
-    processor.process(&x[..], |_, _| Ok(())).unwrap();
+    processor.process(&x, |_, _| Ok(())).unwrap();
     let events = trace(&timeline);
     let failed = events.iter().filter(|event| event["name"] == "failed");
     let failed: Vec<_> = failed.collect();
@@ -268,8 +268,8 @@ fn windows_of_batches_are_counted_by_their_batches() {
         .learning_rate(0.1)
         .build()
         .unwrap();
-    let trainer = AccumulatingTrainer::builder(optimizer, 4).build().unwrap();
-    let mut trainer = trainer.observer(timeline.clone());
+    let builder = AccumulatingTrainer::builder(optimizer, 4);
+    let mut trainer = builder.observer(timeline.clone()).build().unwrap();
     let x = Tensor::ones((8, 2), DType::F32, &Device::Cpu).unwrap();
     for _ in 0..8 {
         let loss = |x: Tensor, _: &_| x.broadcast_mul(&w)?.sqr()?.mean_all();

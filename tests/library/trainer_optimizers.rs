@@ -61,10 +61,7 @@ fn an_overflow_is_skipped_and_the_scale_falls() {
     let model = Faint::new();
     let optimizer = Sgd::builder(vec![model.w.clone()])
         .learning_rate(1.)
-        .loss_scale(LossScale {
-            initial: 1e9,
-            ..LossScale::dynamic()
-        })
+        .loss_scale(LossScale::dynamic().initial(1e9))
         .build()
         .unwrap();
     let mut trainer = AccumulatingTrainer::builder(optimizer, 1).build().unwrap();

@@ -41,14 +41,19 @@ fn it_shrinks_under_pressure_and_grows_back_when_that_goes() {
         panic!("{:?}", report.events)
     };
     assert_eq!(*samples, 0..64);
-    // Under lasting pressure the larger size is tried ever more seldom.
-    let retries: usize = (0..200).map(|_| step().unwrap().retries).sum();
-    assert!((1..=8).contains(&retries), "{retries}");
+    // Under lasting pressure larger sizes are tried, at the cost of at most a twenty-fourth of the work with four micro-batches.
+    let reports: Vec<_> = (0..200).map(|_| step().unwrap()).collect();
+    let retries: usize = reports.iter().map(|report| report.retries).sum();
+    let recomputed: usize = reports.iter().map(|report| report.recomputed).sum();
+    assert!(
+        retries > 0 && 24 * recomputed <= 200 * 64,
+        "{retries} {recomputed}"
+    );
     room.set(64);
     let mut steps = 0;
     while step().unwrap().sizes != [64] {
         steps += 1;
-        assert!(steps < 600, "a ratchet");
+        assert!(steps <= 10, "a ratchet");
     }
     assert_eq!(step().unwrap().retries, 0);
 }
