@@ -51,7 +51,7 @@ fn main() -> candle_headroom::Result<()> {
     let whole = peak(&memory, || naive(&job, 1, size * count).map_err(Into::into))?;
     let extended = peak(&memory, || naive(&job, count, size).map_err(Into::into))?;
     let ours = peak(&memory, || {
-        let mut accumulator = GradientAccumulator::new(job.vars.clone())?;
+        let mut accumulator = GradientAccumulator::builder(job.sgd()?).build()?;
         for i in 0..count {
             accumulator.add(job.loss(i * size, size)?, size)?;
         }

@@ -38,7 +38,7 @@ fn steps(
     let job = Job::new(config, MICRO_BATCHES * size)?;
     let sgd = || SGD::new(job.vars.clone(), 1e-4);
     let memory = DeviceMemory::host().open()?;
-    let mut trainer = AdaptiveTrainer::builder(sgd()?)
+    let mut trainer = AdaptiveTrainer::builder(job.sgd()?)
         .memory(&memory)
         .policy(Fixed::new(size)?)
         .build()?;
@@ -79,7 +79,7 @@ fn sums(title: &str, config: Config, rounds: usize) -> candle_headroom::Result<R
         }
         Ok(sum)
     };
-    let mut accumulator = GradientAccumulator::new(job.vars.clone())?;
+    let mut accumulator = GradientAccumulator::builder(job.sgd()?).build()?;
     let contenders = vec![
         Contender::new("accumulator", || {
             for _ in 0..MICRO_BATCHES {

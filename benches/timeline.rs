@@ -7,7 +7,6 @@ mod support;
 use candle_headroom::batch::{BatchPolicy, Completed, Failed, Fixed, Plan};
 use candle_headroom::incident::IncidentLog;
 use candle_headroom::{AdaptiveTrainer, DeviceMemory, Predictive, Timeline, TrackingAllocator};
-use candle_nn::{Optimizer, SGD};
 use support::transformer::Config;
 use support::{Contender, Job, alternate, figure, is_quick, measures_with_steady_heap};
 
@@ -43,8 +42,7 @@ fn ratio(title: &str, config: Config, size: usize, rounds: usize) -> candle_head
     let job = Job::new(config, MICRO_BATCHES * size)?;
     let memory = DeviceMemory::host().open()?;
     let builder = || -> candle_headroom::Result<_> {
-        let sgd = SGD::new(job.vars.clone(), 1e-4)?;
-        let builder = AdaptiveTrainer::builder(sgd);
+        let builder = AdaptiveTrainer::builder(job.sgd()?);
         let policy = Planned(Fixed::new(size)?, Predictive::new());
         Ok(builder.memory(&memory).policy(policy))
     };

@@ -70,12 +70,11 @@ fn report(name: &str, number: f64, unit: &str) {
 fn against_a_loop_by_hand(scale: &Scale) -> Result<()> {
     let memory = DeviceMemory::cuda(0).open()?;
     let job = Job::on(memory.device(), scale.config, MICRO_BATCHES * scale.size)?;
-    let sgd = || SGD::new(job.vars.clone(), 1e-4);
-    let mut trainer = AdaptiveTrainer::builder(sgd()?)
+    let mut trainer = AdaptiveTrainer::builder(job.sgd()?)
         .memory(&memory)
         .policy(Fixed::new(scale.size)?)
         .build()?;
-    let mut hand = sgd()?;
+    let mut hand = SGD::new(job.vars.clone(), 1e-4)?;
     let wait = || memory.device().synchronize().expect("a sound device");
     let contenders = vec![
         Contender::new("trainer", || {
@@ -208,8 +207,7 @@ fn recovering(scale: &Scale) -> Result<()> {
     let memory = DeviceMemory::cuda(0).limit(8 * scale.block).open()?;
     let samples = 4 * scale.size;
     let job = Job::on(memory.device(), scale.config, samples)?;
-    let sgd = SGD::new(job.vars.clone(), 1e-4)?;
-    let mut trainer = AdaptiveTrainer::builder(sgd)
+    let mut trainer = AdaptiveTrainer::builder(job.sgd()?)
         .memory(&memory)
         .policy(Halve {
             whole: samples,

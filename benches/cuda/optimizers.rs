@@ -62,9 +62,7 @@ fn against_candle(
         Parameters::on(device, shapes)?,
         Parameters::on(device, shapes)?,
     );
-    let mut fused = AdamW::builder(ours.vars)
-        .params(ParamsAdamW::default())
-        .build()?;
+    let mut fused = AdamW::builder(ours.vars).build()?;
     let mut candle = candle_nn::AdamW::new(candles.vars, ParamsAdamW::default())?;
     // AdamW moves 28 bytes for a parameter; a copy moves 8 for an element.
     let copied = ours.elements * 28 / 8;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_headroom::Foreign;
 use candle_nn::{Optimizer, SGD, VarBuilder, VarMap};
 use transformer::{Config, Transformer};
 
@@ -165,6 +166,12 @@ impl Job {
             &self.x.narrow(0, start, size)?,
             &self.y.narrow(0, start, size)?,
         )
+    }
+
+    /// candle's own gradient descent, for a trainer.
+    pub fn sgd(&self) -> Result<Foreign<SGD>> {
+        let sgd = SGD::new(self.vars.clone(), 1e-4)?;
+        Ok(Foreign::new(sgd, self.vars.clone()))
     }
 
     /// A careful hand-written loop: adds up the gradients of the trained Vars, out of place.

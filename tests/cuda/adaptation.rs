@@ -5,10 +5,11 @@ use std::time::Duration;
 use candle_core::{DType, Tensor, Var};
 use candle_headroom::batch::{Event, Reason};
 use candle_headroom::error::Cause;
-use candle_headroom::{AdaptiveTrainer, DeviceMemory, Predictive, StepReport};
-use candle_nn::{Optimizer, SGD};
+use candle_headroom::{AdaptiveTrainer, DeviceMemory, Foreign, Predictive, StepReport};
+use candle_nn::SGD;
 
 use crate::gpu::{MIB, fresh};
+use crate::support::sgd;
 
 /// What each sample holds while it is worked on.
 const SAMPLE: u64 = MIB;
@@ -17,7 +18,7 @@ const SAMPLE: u64 = MIB;
 struct Job {
     memory: DeviceMemory,
     x: Tensor,
-    trainer: AdaptiveTrainer<candle_headroom::Foreign<SGD>>,
+    trainer: AdaptiveTrainer<Foreign<SGD>>,
     var: Var,
 }
 
@@ -34,9 +35,7 @@ impl Job {
     fn with(policy: Predictive, memory: DeviceMemory, samples: usize) -> Self {
         let device = memory.device();
         let var = Var::ones(4, DType::F32, device).unwrap();
-        let optimizer = SGD::new(vec![var.clone()], 1e-3).unwrap();
-        let optimizer = candle_headroom::Foreign::new(optimizer, vec![var.clone()]);
-        let trainer = AdaptiveTrainer::builder(optimizer);
+        let trainer = AdaptiveTrainer::builder(sgd(&[var.clone()], 1e-3));
         Self {
             x: Tensor::ones((samples, 4), DType::F32, device).unwrap(),
             trainer: trainer.memory(&memory).policy(policy).build().unwrap(),

@@ -5,12 +5,11 @@ use std::collections::HashMap;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::optim::Commit;
 use candle_headroom::{AdaptiveTrainer, DeviceMemory, Error};
-use candle_nn::{Optimizer, SGD};
 
 use crate::gpu::{MIB, Points, gpu, simulated};
 use crate::jobs::{Job, SAMPLES};
 use crate::simulator::Simulator;
-use crate::support::{Halves, Returns, Schedule};
+use crate::support::{Halves, Returns, Schedule, sgd};
 
 /// Result of a step with injected failures.
 enum Outcome {
@@ -253,9 +252,7 @@ fn a_limit_that_the_batch_does_not_fit() {
     };
     let var = Var::ones(4, DType::F32, memory.device()).unwrap();
     let x = Tensor::ones((32, 4), DType::F32, memory.device()).unwrap();
-    let optimizer = SGD::new(vec![var.clone()], 0.5).unwrap();
-    let optimizer = candle_headroom::Foreign::new(optimizer, vec![var.clone()]);
-    let mut trainer = AdaptiveTrainer::builder(optimizer)
+    let mut trainer = AdaptiveTrainer::builder(sgd(&[var.clone()], 0.5))
         .memory(&memory)
         .policy(Halves(32))
         .build()

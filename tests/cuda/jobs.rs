@@ -2,12 +2,12 @@
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::batch::BatchPolicy;
-use candle_headroom::optim::{Commit, LossScale, ParamsAdamW, ParamsSgd};
+use candle_headroom::optim::{Commit, LossScale, ParamsAdamW};
 use candle_headroom::{AdamW, AdaptiveTrainer, DeviceMemory, Foreign, MicroBatch, Sgd, StepReport};
-use candle_nn::{Optimizer, SGD, VarBuilder, VarMap};
+use candle_nn::{SGD, VarBuilder, VarMap};
 
 use crate::support::transformer::{Config, Transformer, VOCABULARY};
-use crate::support::{ConvNet, settle, snapshot};
+use crate::support::{ConvNet, foreign, settle, sgd, snapshot};
 
 const CONFIG: Config = Config {
     context: 4,
@@ -148,27 +148,19 @@ impl Job {
 
     /// Without state.
     pub fn plain(&self) -> Sgd {
-        let params = ParamsSgd {
-            lr: 0.1,
-            ..ParamsSgd::default()
-        };
-        Sgd::builder(self.trained.clone())
-            .params(params)
-            .build()
-            .unwrap()
+        let builder = Sgd::builder(self.trained.clone()).learning_rate(0.1);
+        builder.build().unwrap()
     }
 
     /// candle's, which an error leaves half-way.
     pub fn foreign(&self) -> Foreign<candle_nn::AdamW> {
-        let adamw = candle_nn::AdamW::new(self.trained.clone(), Self::params()).unwrap();
-        Foreign::new(adamw, self.trained.clone())
+        foreign(&self.trained, Self::params())
     }
 
     /// Plain gradient descent, to compare devices by: AdamW makes as much of a gradient that is nothing but rounding, as that of a
     /// bias in front of a BatchNorm, as of any other.
     pub fn descent(&self) -> Foreign<SGD> {
-        let sgd = SGD::new(self.trained.clone(), 0.1).unwrap();
-        Foreign::new(sgd, self.trained.clone())
+        sgd(&self.trained, 0.1)
     }
 
     pub fn step<O: Commit>(

@@ -4,10 +4,11 @@ use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::batch::{Event, Halving};
 use candle_headroom::error::Cause;
 use candle_headroom::memory::Growth;
-use candle_headroom::{AdaptiveTrainer, DeviceMemory, StepReport};
-use candle_nn::{Optimizer, SGD};
+use candle_headroom::{AdaptiveTrainer, DeviceMemory, Foreign, StepReport};
+use candle_nn::SGD;
 
 use crate::gpu::{MIB, bytes, fresh, simulated};
+use crate::support::sgd;
 
 /// Each sample of a batch holds this much while it is worked on.
 const SAMPLE: u64 = 8 * MIB;
@@ -16,7 +17,7 @@ const SAMPLE: u64 = 8 * MIB;
 struct Ballast {
     memory: DeviceMemory,
     x: Tensor,
-    trainer: AdaptiveTrainer<candle_headroom::Foreign<SGD>>,
+    trainer: AdaptiveTrainer<Foreign<SGD>>,
     var: Var,
 }
 
@@ -24,9 +25,7 @@ impl Ballast {
     fn new(memory: DeviceMemory, samples: usize) -> Self {
         let device = memory.device();
         let var = Var::ones(4, DType::F32, device).unwrap();
-        let optimizer = SGD::new(vec![var.clone()], 1e-3).unwrap();
-        let optimizer = candle_headroom::Foreign::new(optimizer, vec![var.clone()]);
-        let trainer = AdaptiveTrainer::builder(optimizer);
+        let trainer = AdaptiveTrainer::builder(sgd(&[var.clone()], 1e-3));
         let trainer = trainer
             .memory(&memory)
             .policy(Halving::from_whole_batch())

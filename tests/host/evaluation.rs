@@ -4,8 +4,9 @@ use std::cell::{Cell, RefCell};
 
 use crate::support::{ConvNet, Mlp, alone, distance, flat, snapshot};
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::batch::{Fixed, find_batch_size, find_batch_size_within};
+use candle_headroom::batch::{Fixed, Samples, find_batch_size, find_batch_size_within};
 use candle_headroom::error::{Cause, Phase};
+use candle_headroom::memory::Limit;
 use candle_headroom::testing::{Faults, illegal_address, out_of_memory};
 use candle_headroom::{AdaptiveTrainer, ByteSize, DeviceMemory, Error, Sgd};
 use candle_nn::ModuleT;
@@ -175,9 +176,7 @@ fn the_largest_batch_is_found_with_few_calls_on_every_curve() {
         assert!(expected.contains(&found), "{base} {workspace}: {found}");
         assert!(calls <= 14, "{base} {workspace}: {calls}");
     }
-    memory
-        .set_limit(candle_headroom::memory::Limit::Unlimited)
-        .unwrap();
+    memory.set_limit(Limit::Unlimited).unwrap();
 }
 
 /// A forward pass with a base of over half of the room.
@@ -198,7 +197,7 @@ fn a_large_base_does_not_keep_evaluation_at_one_sample() {
         .unwrap();
     let data = [0u8; 400];
     let mut evaluate = || {
-        let evaluated = trainer.evaluate(&data[..], |chunk, _| {
+        let evaluated = trainer.evaluate(&Samples(&data), |chunk, _| {
             Ok(vec![1u8; (30 << 20) + chunk.len() * (64 << 10)].len())
         });
         let evaluated = evaluated.unwrap();
@@ -207,9 +206,7 @@ fn a_large_base_does_not_keep_evaluation_at_one_sample() {
     };
     assert!(evaluate() <= 12);
     assert_eq!(evaluate(), 2);
-    memory
-        .set_limit(candle_headroom::memory::Limit::Unlimited)
-        .unwrap();
+    memory.set_limit(Limit::Unlimited).unwrap();
 }
 
 #[test]

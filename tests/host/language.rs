@@ -1,11 +1,11 @@
 //! A small language model, its text, and trainers of it under a limit.
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::{AdaptiveTrainer, DeviceMemory};
-use candle_nn::{Optimizer, SGD, VarBuilder, VarMap};
+use candle_headroom::{AdaptiveTrainer, DeviceMemory, Foreign};
+use candle_nn::{SGD, VarBuilder, VarMap};
 
-use crate::support::settle;
 use crate::support::transformer::{Config, Transformer};
+use crate::support::{settle, sgd};
 
 pub fn language() -> (Transformer, Vec<Var>) {
     let varmap = VarMap::new();
@@ -20,10 +20,9 @@ pub fn language() -> (Transformer, Vec<Var>) {
 }
 
 /// A trainer of all Vars by plain gradient descent, under this memory.
-pub fn by_sgd(vars: &[Var], memory: &DeviceMemory) -> AdaptiveTrainer<SGD> {
-    let optimizer = SGD::new(vars.to_vec(), 0.01).unwrap();
-    let trainer = AdaptiveTrainer::builder(optimizer);
-    trainer.memory(memory).build().unwrap()
+pub fn by_sgd(vars: &[Var], memory: &DeviceMemory) -> AdaptiveTrainer<Foreign<SGD>> {
+    let builder = AdaptiveTrainer::builder(sgd(vars, 0.01));
+    builder.memory(memory).build().unwrap()
 }
 
 pub fn text(samples: usize, length: usize) -> (Tensor, Tensor) {

@@ -73,10 +73,13 @@ fn a_sample_that_never_fits_is_still_called_so() {
     let x = Tensor::ones((4, 1), DType::F32, &Device::Cpu).unwrap();
     trainer.step(&x, |x, _| loss(&w, &x)).unwrap();
     let other = vec![1u8; 1 << 20];
-    memory
-        .set_limit(ByteSize(memory.in_use().unwrap() + MIB / 2))
-        .unwrap();
-    let failed = trainer.step(&x, |x, _| loss(&w, &x));
+    let limit = memory.in_use().unwrap() + MIB / 2;
+    memory.set_limit(ByteSize(limit)).unwrap();
+    let failed = trainer.step(&x, |x, _| {
+        // More than the limit by itself, whatever else the process holds.
+        let _ballast = vec![1u8; limit as usize];
+        loss(&w, &x)
+    });
     let Err(Error::ResourceExhausted(exhausted)) = failed else {
         panic!("{failed:?}")
     };

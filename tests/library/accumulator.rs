@@ -2,9 +2,9 @@
 
 use candle_core::{DType, Device, Var};
 use candle_headroom::error::LossError;
-use candle_headroom::{Error, GradientAccumulator};
+use candle_headroom::Error;
 
-use crate::support::{ConvNet, Mlp};
+use crate::support::{self, ConvNet, Mlp};
 
 #[test]
 fn frozen_vars_are_left_out_and_unreached_ones_reported() {
@@ -13,7 +13,7 @@ fn frozen_vars_are_left_out_and_unreached_ones_reported() {
     let idle = Var::ones(3, DType::F32, &Device::Cpu).unwrap();
     let mut vars = trained.to_vec();
     vars.push(idle.clone());
-    let mut accumulator = GradientAccumulator::new(vars).unwrap();
+    let mut accumulator = support::accumulator(&vars);
     let (x, y) = Mlp::data(4, DType::F32);
     accumulator.add(model.loss(&x, &y).unwrap(), 4).unwrap();
     let store = accumulator.gradients().unwrap();
@@ -21,7 +21,8 @@ fn frozen_vars_are_left_out_and_unreached_ones_reported() {
     assert_eq!(store.get_ids().count(), 2);
     let unreached = accumulator.unreached();
     assert_eq!(unreached.len(), 1);
-    assert_eq!(unreached[0].id(), idle.id());
+    assert_eq!(unreached[0].var.id(), idle.id());
+    assert_eq!(unreached[0].name, "2");
 }
 
 #[test]
@@ -30,7 +31,7 @@ fn softmax_without_backward_is_found() {
     let cut =
         candle_nn::ops::softmax_last_dim(&model.forward(&Mlp::data(4, DType::F32).0).unwrap())
             .unwrap();
-    let mut accumulator = GradientAccumulator::new(model.vars.clone()).unwrap();
+    let mut accumulator = support::accumulator(&model.vars);
     let added = accumulator.add(cut.sqr().unwrap().sum_all().unwrap(), 4);
     let error = added
         .and_then(|()| accumulator.gradients().map(|_| ()))
@@ -44,10 +45,10 @@ fn softmax_without_backward_is_found() {
 fn batch_norm_statistics_need_not_be_trained() {
     let model = ConvNet::new();
     let (x, y) = ConvNet::data(4);
-    let mut accumulator = GradientAccumulator::new(model.vars.clone()).unwrap();
+    let mut accumulator = support::accumulator(&model.vars);
     accumulator.add(model.loss(&x, &y).unwrap(), 4).unwrap();
     assert_eq!(accumulator.unreached().len(), 2);
-    let mut accumulator = GradientAccumulator::new(model.trained()).unwrap();
+    let mut accumulator = support::accumulator(&model.trained());
     accumulator.add(model.loss(&x, &y).unwrap(), 4).unwrap();
     assert!(accumulator.unreached().is_empty());
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use candle_core::{DType, Device, Tensor};
+use candle_headroom::batch::{Parts, Samples};
 use candle_headroom::error::BatchError;
 use candle_headroom::{Batch, Error};
 
@@ -57,7 +58,7 @@ fn tuples_arrays_vectors_and_maps_are_cut_alike() {
         assert_eq!(first_column(&part), [0, 2]);
     }
 
-    let list = vec![tensor(4), tensor(4), tensor(4)];
+    let list = Parts(vec![tensor(4), tensor(4), tensor(4)]);
     assert_eq!(list.samples().unwrap(), 4);
     assert_eq!(list.slice(0..1).unwrap().len(), 3);
 
@@ -72,9 +73,9 @@ fn tuples_arrays_vectors_and_maps_are_cut_alike() {
 #[test]
 fn lists_of_samples_are_cut_without_copies() {
     let samples = vec![String::from("a"), String::from("b"), String::from("c")];
-    let slice: &[String] = samples.as_slice().slice(1..3).unwrap();
+    let slice: &[String] = Samples(&samples).slice(1..3).unwrap();
     assert!(std::ptr::eq(slice, &samples[1..3]));
-    let mixed = (&samples[..], tensor(3));
+    let mixed = (Samples(&samples), tensor(3));
     let (words, numbers) = mixed.slice(0..2).unwrap();
     assert_eq!((words.len(), numbers.dims()), (2, &[2, 2][..]));
 }
@@ -96,7 +97,7 @@ fn parts_must_agree() {
         "part 2 of the batch holds 3 samples but the first part holds 4: all parts need the same first dimension"
     );
     assert!(matches!(
-        batch_error(&vec![tensor(4), tensor(5)]),
+        batch_error(&Parts(vec![tensor(4), tensor(5)])),
         BatchError::Lengths { .. }
     ));
     assert!(matches!(
@@ -116,7 +117,7 @@ fn what_has_no_samples_says_so() {
         BatchError::Scalar
     ));
     assert!(matches!(
-        batch_error(&Vec::<Tensor>::new()),
+        batch_error(&Parts::<Tensor>(Vec::new())),
         BatchError::NoParts
     ));
     assert!(matches!(
@@ -137,7 +138,7 @@ fn ranges_outside_are_refused() {
     for range in [3..5, 5..6, reversed, 0..usize::MAX] {
         for error in [
             tensor(4).slice(range.clone()).unwrap_err(),
-            [1, 2, 3, 4][..].slice(range.clone()).unwrap_err(),
+            Samples(&[1, 2, 3, 4]).slice(range.clone()).unwrap_err(),
             (tensor(4), tensor(4)).slice(range.clone()).unwrap_err(),
         ] {
             let Error::Batch(error) = error else {

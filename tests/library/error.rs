@@ -59,10 +59,11 @@ fn interrupted() -> Error {
         fn set_learning_rate(&mut self, _: f64) {}
     }
     let var = Var::new(0f32, &Device::Cpu).unwrap();
-    let mut accumulator = GradientAccumulator::new(vec![var.clone()]).unwrap();
+    let fails = Fails::new(vec![var.clone()], ()).unwrap();
+    let optimizer = Foreign::new(fails, vec![var.clone()]);
+    let mut accumulator = GradientAccumulator::builder(optimizer).build().unwrap();
     accumulator.add(var.sqr().unwrap(), 1).unwrap();
-    let mut optimizer = Foreign(Fails::new(vec![var], ()).unwrap());
-    accumulator.flush(&mut optimizer).unwrap_err()
+    accumulator.update().unwrap_err()
 }
 
 fn cuda(text: &str) -> CandleError {

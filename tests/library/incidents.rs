@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::batch::{BatchPolicy, BatchProcessor, Completed, Failed, Halving, Plan, Reason, Task};
+use candle_headroom::batch::{BatchPolicy, BatchProcessor, Completed, Failed, Halving, Plan, Reason, Samples, Task};
 use candle_headroom::error::{Cause, Phase, Resource};
 use candle_headroom::incident::{IncidentKind, IncidentLog, Incidents};
 use candle_headroom::testing::{Faults, self};
@@ -23,8 +23,11 @@ fn file(name: &str) -> PathBuf {
 /// A step in which memory runs out twice, in the backward pass.
 fn step(log: &IncidentLog) {
     let w = Var::new(&[1f32, 2.], &Device::Cpu).unwrap();
-    let optimizer = Sgd::new_lr(vec![w.clone()], 0.1).unwrap();
-    let builder = AdaptiveTrainer::builder(vec![w.clone()], optimizer);
+    let optimizer = Sgd::builder(vec![w.clone()])
+        .learning_rate(0.1)
+        .build()
+        .unwrap();
+    let builder = AdaptiveTrainer::builder(optimizer);
     let builder = builder.policy(Halving::from_size(8)).observer(log.clone());
     let mut trainer = builder.build().unwrap();
     let x = Tensor::ones((8, 2), DType::F32, &Device::Cpu).unwrap();
@@ -91,8 +94,8 @@ fn each_exhaustion_and_what_came_of_it() {
 fn a_fault_ends_the_batch() {
     let path = file("fault");
     let log = IncidentLog::builder(&path).open().unwrap();
-    let mut processor = BatchProcessor::new(Halving::from_whole_batch()).observer(log);
-    let failed = processor.process(&[1, 2][..], |_, _| -> candle_core::Result<()> {
+    let mut processor = BatchProcessor::builder(Halving::from_whole_batch()).observer(log).build();
+    let failed = processor.process(&Samples(&[1, 2]), |_, _| -> candle_core::Result<()> {
         Err(testing::illegal_address())
     });
     assert!(matches!(failed, Err(Error::DeviceFault(_))));
@@ -114,8 +117,8 @@ fn a_fault_ends_the_batch() {
 fn the_final_exhaustion_is_an_exhaustion_and_a_failure() {
     let path = file("final");
     let log = IncidentLog::builder(&path).open().unwrap();
-    let mut processor = BatchProcessor::new(Halving::from_size(1)).observer(log);
-    let failed = processor.process(&[1, 2][..], |_, _| -> candle_core::Result<()> {
+    let mut processor = BatchProcessor::builder(Halving::from_size(1)).observer(log).build();
+    let failed = processor.process(&Samples(&[1, 2]), |_, _| -> candle_core::Result<()> {
         Err(testing::out_of_memory())
     });
     assert!(failed.is_err());
@@ -212,8 +215,11 @@ fn the_plan_at_that_time_is_in_each_line() {
     let path = file("plan");
     let log = IncidentLog::builder(&path).open().unwrap();
     let w = Var::new(&[1f32, 2.], &Device::Cpu).unwrap();
-    let optimizer = Sgd::new_lr(vec![w.clone()], 0.1).unwrap();
-    let builder = AdaptiveTrainer::builder(vec![w.clone()], optimizer);
+    let optimizer = Sgd::builder(vec![w.clone()])
+        .learning_rate(0.1)
+        .build()
+        .unwrap();
+    let builder = AdaptiveTrainer::builder(optimizer);
     let mut trainer = builder.observer(log.clone()).build().unwrap();
     let x = Tensor::ones((8, 2), DType::F32, &Device::Cpu).unwrap();
     let room = |x: &Tensor, room: usize| match x.dim(0)? <= room {
@@ -228,7 +234,9 @@ fn the_plan_at_that_time_is_in_each_line() {
         .unwrap();
     let plan = trainer.plan();
     trainer.evaluate(&x, |x, _| room(&x, 2)).unwrap();
-    let mut processor = BatchProcessor::new(Predictive::new()).observer(log);
+    let mut processor = BatchProcessor::builder(Predictive::new())
+        .observer(log)
+        .build();
     processor.process(&x, |x, _| room(&x, 1)).unwrap();
 
     let incidents = Incidents::read(&path).unwrap();
@@ -287,8 +295,8 @@ fn a_plan_is_read_back_as_it_was() {
         (plan.base, plan.each, plan.room) = (Some(u64::MAX), Some(2), None);
         (plan.fits, plan.using) = (Some(usize::MAX), Some(3));
         let log = IncidentLog::builder(&path).open().unwrap();
-        let mut processor = BatchProcessor::new(Planned(plan, 1)).observer(log);
-        processor.process(&[1, 2, 3][..], |_, _| Ok(())).unwrap();
+        let mut processor = BatchProcessor::builder(Planned(plan, 1)).observer(log).build();
+        processor.process(&Samples(&[1, 2, 3]), |_, _| Ok(())).unwrap();
         let incidents = Incidents::read(&path).unwrap();
         assert_eq!(incidents.list[0].plan, Some(plan));
         assert_eq!(incidents.summary().adaptations, 1);

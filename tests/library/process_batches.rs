@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use candle_core::{DType, Device, Tensor};
-use candle_headroom::batch::{BatchProcessor, Event, Fixed, Halving};
+use candle_headroom::batch::{BatchProcessor, Event, Fixed, Halving, Samples};
 use candle_headroom::error::{Cause, PolicyError, Resource};
 use candle_headroom::testing::{Faults, illegal_address, out_of_memory};
 use candle_headroom::{Error, ResourceExhausted, process_batches};
@@ -53,7 +53,7 @@ fn the_size_is_remembered_and_reported() {
     let samples: Vec<u32> = (0..64).collect();
     let mut processor = BatchProcessor::builder(Halving::from_whole_batch()).build();
     let mut run = |room: usize| {
-        let processed = processor.process(samples.as_slice(), |chunk, micro| {
+        let processed = processor.process(&Samples(&samples), |chunk, micro| {
             assert_eq!(chunk.len(), micro.samples.len());
             if chunk.len() > room {
                 return Err(out_of_memory());

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::batch::{BatchProcessor, Fixed, Halving};
+use candle_headroom::batch::{BatchProcessor, Fixed, Halving, Samples};
 use candle_headroom::error::Phase;
 use candle_headroom::testing::Faults;
 use candle_headroom::{AccumulatingTrainer, AdaptiveTrainer, Error, Sgd, Timeline};
@@ -14,8 +14,11 @@ use serde_json::Value;
 fn recorded() -> Timeline {
     let timeline = Timeline::new();
     let w = Var::new(&[1f32, 2.], &Device::Cpu).unwrap();
-    let optimizer = Sgd::new_lr(vec![w.clone()], 0.1).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(vec![w.clone()], optimizer)
+    let optimizer = Sgd::builder(vec![w.clone()])
+        .learning_rate(0.1)
+        .build()
+        .unwrap();
+    let mut trainer = AdaptiveTrainer::builder(optimizer)
         .policy(Halving::from_size(4))
         .observer(timeline.clone())
         .build()
@@ -143,9 +146,11 @@ fn an_empty_record_can_be_written() {
 #[test]
 fn a_long_run_is_kept_coarsely() {
     let timeline = Timeline::new();
-    let mut processor = BatchProcessor::new(Fixed::new(1).unwrap()).observer(timeline.clone());
+    let mut processor = BatchProcessor::builder(Fixed::new(1).unwrap())
+        .observer(timeline.clone())
+        .build();
     for _ in 0..10_000 {
-        processor.process(&[1, 2][..], |_, _| Ok(())).unwrap();
+        processor.process(&Samples(&[1, 2]), |_, _| Ok(())).unwrap();
     }
     let events = trace(&timeline);
     assert!(events.len() < 4096 + 16_384 + 4096 + 10);
@@ -190,13 +195,15 @@ fn a_failure_to_write_names_the_path() {
 #[test]
 fn a_failed_step_is_recorded() {
     let timeline = Timeline::new();
-    let mut processor = BatchProcessor::new(Fixed::new(4).unwrap()).observer(timeline.clone());
-    let x = [1, 2, 3, 4];
-    let failed = processor.process(&x[..], |_, _| -> candle_core::Result<()> {
+    let mut processor = BatchProcessor::builder(Fixed::new(4).unwrap())
+        .observer(timeline.clone())
+        .build();
+    let x = Samples(&[1, 2, 3, 4]);
+    let failed = processor.process(&x, |_, _| -> candle_core::Result<()> {
         candle_core::bail!("no such file\nwith a second line")
     });
     assert!(failed.is_err());
-    processor.process(&x[..], |_, _| Ok(())).unwrap();
+    processor.process(&x, |_, _| Ok(())).unwrap();
     let events = trace(&timeline);
     let failed = events.iter().filter(|event| event["name"] == "failed");
     let failed: Vec<_> = failed.collect();
@@ -209,8 +216,11 @@ fn a_failed_step_is_recorded() {
 fn evaluations_count_apart() {
     let timeline = Timeline::new();
     let w = Var::new(&[1f32, 2.], &Device::Cpu).unwrap();
-    let optimizer = Sgd::new_lr(vec![w.clone()], 0.1).unwrap();
-    let builder = AdaptiveTrainer::builder(vec![w.clone()], optimizer);
+    let optimizer = Sgd::builder(vec![w.clone()])
+        .learning_rate(0.1)
+        .build()
+        .unwrap();
+    let builder = AdaptiveTrainer::builder(optimizer);
     let mut trainer = builder.observer(timeline.clone()).build().unwrap();
     let x = Tensor::ones((8, 2), DType::F32, &Device::Cpu).unwrap();
     for _ in 0..2 {
@@ -250,9 +260,12 @@ fn evaluations_count_apart() {
 fn windows_of_batches_are_counted_by_their_batches() {
     let timeline = Timeline::new();
     let w = Var::new(&[1f32, 2.], &Device::Cpu).unwrap();
-    let optimizer = Sgd::new_lr(vec![w.clone()], 0.1).unwrap();
-    let trainer = AccumulatingTrainer::new(vec![w.clone()], optimizer, 4).unwrap();
-    let mut trainer = trainer.observer(timeline.clone());
+    let optimizer = Sgd::builder(vec![w.clone()])
+        .learning_rate(0.1)
+        .build()
+        .unwrap();
+    let builder = AccumulatingTrainer::builder(optimizer, 4);
+    let mut trainer = builder.observer(timeline.clone()).build().unwrap();
     let x = Tensor::ones((8, 2), DType::F32, &Device::Cpu).unwrap();
     for _ in 0..8 {
         let loss = |x: Tensor, _: &_| x.broadcast_mul(&w)?.sqr()?.mean_all();

@@ -3,11 +3,8 @@
 use candle_core::{DType, Device, Var};
 use candle_headroom::error::Phase;
 use candle_headroom::testing::Faults;
-use candle_headroom::AdaptiveTrainer;
-use candle_nn::{Optimizer, SGD};
 
-use crate::support::Mlp;
-use crate::support::{accumulating, batches};
+use crate::support::{Mlp, accumulating, batches, sgd};
 
 #[test]
 fn recovery_goes_to_tracing() {
@@ -45,8 +42,8 @@ fn recovery_goes_to_tracing() {
         let model = Mlp::new(DType::F32);
         let mut vars = model.vars.clone();
         vars.push(Var::ones(1, DType::F32, &Device::Cpu).unwrap());
-        let optimizer = SGD::new(vars.clone(), 0.1).unwrap();
-        let mut trainer = AdaptiveTrainer::builder(optimizer).build().unwrap();
+        let builder = AdaptiveTrainer::builder(sgd(&vars, 0.1));
+        let mut trainer = builder.build().unwrap();
         let _armed = Faults::in_phase(Phase::Backward, 0).arm();
         let batch = Mlp::data(4, DType::F32);
         for _ in 0..3 {

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::batch::Fixed;
-use candle_headroom::optim::{LossScale, ParamsAdamW, ParamsSgd};
+use candle_headroom::optim::LossScale;
 use candle_headroom::{AccumulatingTrainer, AdamW, AdaptiveTrainer, Sgd};
 
 use crate::support::{Mlp, distance, flat};
@@ -33,11 +33,7 @@ fn a_loss_scale_saves_faint_gradients_and_is_not_in_the_report() {
     let x = Tensor::ones((8, 3), DType::F16, &Device::Cpu).unwrap();
     let run = |scale: Option<LossScale>| {
         let model = Faint::new();
-        let mut builder = Sgd::builder(ParamsSgd {
-            lr: 1e8,
-            ..Default::default()
-        })
-        .group(vec![model.w.clone()]);
+        let mut builder = Sgd::builder(vec![model.w.clone()]).learning_rate(1e8);
         if let Some(scale) = scale {
             builder = builder.loss_scale(scale);
         }
@@ -63,17 +59,11 @@ fn a_loss_scale_saves_faint_gradients_and_is_not_in_the_report() {
 #[test]
 fn an_overflow_is_skipped_and_the_scale_falls() {
     let model = Faint::new();
-    let optimizer = Sgd::builder(ParamsSgd {
-        lr: 1.,
-        ..Default::default()
-    })
-    .group(vec![model.w.clone()])
-    .loss_scale(LossScale {
-        initial: 1e9,
-        ..LossScale::dynamic()
-    })
-    .build()
-    .unwrap();
+    let optimizer = Sgd::builder(vec![model.w.clone()])
+        .learning_rate(1.)
+        .loss_scale(LossScale::dynamic().initial(1e9))
+        .build()
+        .unwrap();
     let mut trainer = AccumulatingTrainer::builder(optimizer, 1).build().unwrap();
     let x = Tensor::ones((4, 3), DType::F16, &Device::Cpu).unwrap();
     let loss = |x: Tensor| {
@@ -96,12 +86,8 @@ fn sums_are_not_rounded_before_the_update() {
     let run = |size: usize| {
         let model = Mlp::new(DType::BF16);
         let (x, y) = Mlp::data(64, DType::BF16);
-        let builder = AdamW::builder(ParamsAdamW {
-            lr: 0.01,
-            ..Default::default()
-        });
-        let optimizer = builder
-            .group(&model.varmap)
+        let optimizer = AdamW::builder(&model.varmap)
+            .learning_rate(0.01)
             .master_weights()
             .build()
             .unwrap();

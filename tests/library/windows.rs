@@ -149,7 +149,7 @@ fn a_panic_half_way_reports_the_lost_batches() {
     let w = Var::new(&[0f32], &Device::Cpu).unwrap();
     let builder = AdaptiveTrainer::builder(sgd(&w)).policy(Fixed::new(1).unwrap());
     let mut trainer = builder.build().unwrap();
-    let mut accumulate = |trainer: &mut AdaptiveTrainer<Sgd>, panic_at| {
+    let accumulate = |trainer: &mut AdaptiveTrainer<Sgd>, panic_at| {
         catch_unwind(AssertUnwindSafe(|| {
             trainer.accumulate(&numbers(&[2., 4.]), |x, micro| {
                 assert!(micro.index != panic_at, "the closure's own panic");

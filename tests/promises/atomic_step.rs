@@ -7,11 +7,11 @@ use candle_headroom::batch::Fixed;
 use candle_headroom::error::Phase;
 use candle_headroom::optim::{Algorithm, Fused, ParamsAdafactor, ParamsAdamW, ParamsLion, ParamsSgd};
 use candle_headroom::testing::{Faults, out_of_memory};
-use candle_headroom::{AdaptiveTrainer, Error, Foreign, GradientAccumulator, Loss};
-use candle_nn::{AdamW, Optimizer, SGD};
+use candle_headroom::{AdamW, AdaptiveTrainer, Error, Foreign, GradientAccumulator, Loss};
+use candle_nn::{Optimizer, SGD};
 
 use crate::jobs::{Job, Language, Perceptron, STEPS, points, uninterrupted};
-use crate::support::{ConvNet, Halves, Mlp, snapshot};
+use crate::support::{ConvNet, Halves, Mlp, adamw, foreign, snapshot};
 
 /// One exhaustion at every point of every phase. The run goes on and ends with the same bits as an uninterrupted run of the same
 /// splits.
@@ -97,7 +97,7 @@ fn an_optimizer_interrupted_half_way_never_updates_twice() {
     let model = Mlp::new(DType::F32);
     let batch = Mlp::data(8, DType::F32);
     let before = snapshot(&model.vars);
-    let optimizer = Foreign(HalfWay::new(model.vars.clone(), true).unwrap());
+    let optimizer = foreign::<HalfWay>(&model.vars, true);
     let mut trainer = AdaptiveTrainer::builder(optimizer).build().unwrap();
     let calls = Cell::new(0);
     let step = |trainer: &mut AdaptiveTrainer<Foreign<HalfWay>>| {
@@ -137,10 +137,10 @@ fn an_optimizer_interrupted_half_way_never_updates_twice() {
         let values = Tensor::from_slice(values, var.shape(), &Device::Cpu).unwrap();
         var.set(&values.to_dtype(DType::F32).unwrap()).unwrap();
     }
-    trainer.replace_optimizer(Foreign(HalfWay::new(model.vars.clone(), false).unwrap()));
+    trainer.replace_optimizer(foreign(&model.vars, false));
     step(&mut trainer).unwrap();
     let other = Mlp::new(DType::F32);
-    let optimizer = Foreign(HalfWay::new(other.vars.clone(), false).unwrap());
+    let optimizer = foreign::<HalfWay>(&other.vars, false);
     let mut trainer = AdaptiveTrainer::builder(optimizer).build().unwrap();
     trainer
         .step(&batch, |(x, y), _| other.loss(&x, &y))
@@ -218,33 +218,30 @@ fn an_exhausted_update_is_done_again_or_not_at_all() {
 fn an_update_by_hand_keeps_its_window_when_it_fails() {
     let model = Mlp::new(DType::F32);
     let (x, y) = Mlp::data(8, DType::F32);
-    let mut optimizer = candle_headroom::AdamW::builder(&model.varmap)
-        .params(ParamsAdamW::default())
-        .build()
-        .unwrap();
-    let mut accumulator = GradientAccumulator::new(model.vars.clone()).unwrap();
+    let optimizer = AdamW::builder(&model.varmap).build().unwrap();
+    let mut accumulator = GradientAccumulator::builder(optimizer).build().unwrap();
     accumulator.add(model.loss(&x, &y).unwrap(), 8).unwrap();
     let armed = Faults::in_phase(Phase::Optimizer, 1).arm();
-    let error = accumulator.flush(&mut optimizer).unwrap_err();
+    let error = accumulator.update().unwrap_err();
     assert!(error.resource_exhausted().is_some());
     drop(armed);
     assert_eq!(accumulator.samples(), 8);
-    let window = accumulator.flush(&mut optimizer).unwrap().unwrap();
-    assert_eq!(window.samples, 8);
-    assert_eq!(optimizer.progress().unwrap().steps, 1);
+    let summary = accumulator.update().unwrap().unwrap();
+    assert_eq!(summary.samples, 8);
+    assert_eq!(accumulator.optimizer().progress().unwrap().steps, 1);
 }
 
 #[test]
 fn a_batch_that_weighs_nothing_is_no_update() {
     let model = Mlp::new(DType::F32);
-    let optimizer = AdamW::new_lr(model.vars.clone(), 0.1).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(optimizer).build().unwrap();
+    let builder = AdaptiveTrainer::builder(adamw(&model.vars, 0.1));
+    let mut trainer = builder.build().unwrap();
     let before = snapshot(&model.vars);
     let (x, y) = Mlp::data(4, DType::F32);
     let report = trainer
         .step(&x, |x, _| Ok(Loss::sum(model.loss(&x, &y)?, 0.)))
         .unwrap();
-    assert!(!report.updated);
+    assert_eq!(report.updated, Some(false));
     assert_eq!((trainer.updates(), snapshot(&model.vars)), (0, before));
     assert!(report.to_string().contains("no update"), "{report}");
 }

@@ -6,10 +6,9 @@ use candle_core::DType;
 use candle_headroom::error::Phase;
 use candle_headroom::testing::Faults;
 use candle_headroom::{AdaptiveTrainer, DeviceMemory};
-use candle_nn::AdamW;
 
 use crate::language::{by_sgd, language, text};
-use crate::support::{self, Halves, Mlp, alone};
+use crate::support::{self, Halves, Mlp, adamw, alone};
 
 #[test]
 fn a_size_that_has_worked_is_tried_once_more_before_it_shrinks() {
@@ -39,8 +38,7 @@ fn a_settled_step_leaves_nothing_behind() {
     let (model, vars) = language();
     let memory = DeviceMemory::host().open().unwrap();
     let batch = text(16, 32);
-    let optimizer = AdamW::new_lr(vars.clone(), 0.01).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(optimizer)
+    let mut trainer = AdaptiveTrainer::builder(adamw(&vars, 0.01))
         .memory(&memory)
         .build()
         .unwrap();

@@ -3,16 +3,17 @@
 use std::cell::{Cell, RefCell};
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::batch::Halving;
+use candle_headroom::batch::{Halving, Samples};
 use candle_headroom::error::{Phase, WindowLost};
 use candle_headroom::testing::{Faults, illegal_address, out_of_memory};
-use candle_headroom::{AccumulatingTrainer, AdaptiveTrainer, Error, Foreign, GradientAccumulator, process_batches};
-use candle_nn::{AdamW, Optimizer, SGD};
+use candle_headroom::{AccumulatingTrainer, AdaptiveTrainer, Error, Foreign, process_batches};
+use candle_nn::{Optimizer, SGD};
 use proptest::prelude::*;
 
 use crate::jobs::{Job, Perceptron, uninterrupted};
 use crate::support::{
-    ConvNet, Halves, Mlp, accumulate_means, batches, flat, read, snapshot, wave, with_room,
+    ConvNet, Halves, Mlp, accumulate_means, accumulator, adamw, batches, flat, foreign, read, sgd,
+    snapshot, wave, with_room,
 };
 
 proptest! {
@@ -29,8 +30,7 @@ proptest! {
         let w = Var::zeros(1, DType::F64, &Device::Cpu).unwrap();
         let x = wave(samples, 3, DType::F64).unwrap();
         let policy = if start_small { Halving::from_one() } else { Halving::from_whole_batch() };
-        let optimizer = SGD::new(vec![w.clone()], 1.).unwrap();
-        let mut trainer = AdaptiveTrainer::builder(optimizer)
+        let mut trainer = AdaptiveTrainer::builder(sgd(&[w.clone()], 1.))
             .policy(policy)
             .build()
             .unwrap();
@@ -97,7 +97,7 @@ fn a_window_lost_within_the_closure_comes_back_as_it_is() {
     let before = job.state();
     let mut trainer = job.trainer(Halves(4));
     let inner = |x: &Tensor, y: &Tensor| {
-        let mut accumulator = GradientAccumulator::new(job.trained())?;
+        let mut accumulator = accumulator(&job.trained());
         accumulator.add(job.loss(x, y)?, 4)?;
         let _armed = Faults::in_phase(Phase::Accumulate, job.trained().len()).arm();
         accumulator.add(job.loss(x, y)?, 4)
@@ -121,10 +121,9 @@ fn a_window_lost_within_the_closure_comes_back_as_it_is() {
 fn an_error_at_every_point_loses_nothing_silently() {
     let sizes = [4, 4, 4, 4];
     let run = |model: &ConvNet, armed: Option<usize>, error: fn() -> candle_core::Error| {
-        let optimizer = AdamW::new_lr(model.trained(), 0.01).unwrap();
         let buffers = [model.norm.running_mean(), model.norm.running_var()];
-        let trainer = AccumulatingTrainer::builder(optimizer, 2).build().unwrap();
-        let mut trainer = trainer.buffers(buffers).unwrap();
+        let builder = AccumulatingTrainer::builder(adamw(&model.trained(), 0.01), 2);
+        let mut trainer = builder.buffers(buffers).build().unwrap();
         let (x, y) = ConvNet::data(16);
         let batches: Vec<_> = (0..4)
             .map(|i| {
@@ -203,20 +202,20 @@ impl Optimizer for Stops {
 fn an_interrupted_update_leaves_nothing_in_the_next_window() {
     let model = Mlp::new(DType::F32);
     let batches = batches(&[4, 4]);
-    let optimizer = |stops| Foreign(Stops::new(model.vars.clone(), stops).unwrap());
+    let optimizer = |stops| foreign::<Stops>(&model.vars, stops);
     let mut trainer = AccumulatingTrainer::builder(optimizer(true), 2)
         .build()
         .unwrap();
     let step = |trainer: &mut AccumulatingTrainer<Foreign<Stops>>, i: usize| {
         trainer.step(&batches[i], |(x, y), _| model.loss(&x, &y))
     };
-    // In `flush`, and in the step that completes a window.
+    // In `update`, and in the step that completes a window.
     for completes in [false, true] {
         trainer.replace_optimizer(optimizer(true));
         assert!(step(&mut trainer, 0).unwrap().is_none());
         let error = match completes {
             true => step(&mut trainer, 1).unwrap_err(),
-            false => trainer.flush().unwrap_err(),
+            false => trainer.update().unwrap_err(),
         };
         assert!(matches!(error, Error::UpdateInterrupted(_)), "{error}");
         assert!(matches!(
@@ -239,7 +238,7 @@ proptest! {
     ) {
         let samples: Vec<usize> = (0..len).collect();
         let calls = Cell::new(0usize);
-        let chunks = process_batches(samples.as_slice(), size, |chunk| {
+        let chunks = process_batches(&Samples(&samples), size, |chunk| {
             let room = rooms[calls.get() % rooms.len()];
             calls.set(calls.get() + 1);
             if chunk.len() > room {

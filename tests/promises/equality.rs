@@ -7,12 +7,12 @@ use candle_headroom::error::Phase;
 use candle_headroom::optim::ParamsAdamW;
 use candle_headroom::testing::Faults;
 use candle_headroom::{AdaptiveTrainer, GradientAccumulator, Loss};
-use candle_nn::{AdamW, Optimizer, SGD};
+use candle_nn::{AdamW, Optimizer};
 use proptest::prelude::*;
 
 use crate::support::{
-    self, Halves, Mlp, accumulate_means, accumulating, batches, by_sgd, distance, flat, read,
-    snapshot, wave,
+    self, Halves, Mlp, accumulate_means, accumulating, adamw, batches, by_sgd, distance, flat,
+    foreign, read, sgd, snapshot, wave,
 };
 
 fn whole(vars: &[Var], loss: &Tensor) -> Vec<Vec<f64>> {
@@ -91,12 +91,12 @@ fn token_weights_give_the_mean_over_all_tokens() {
     let model = Mlp::new(dtype);
     let (x, y) = Mlp::data(10, dtype);
     let mask = Tensor::new(&[1f64, 1., 1., 0., 1., 0., 0., 0., 1., 1.], &Device::Cpu).unwrap();
-    let Loss::Sum { value, weight } = token_loss(&model, &x, &y, &mask) else {
+    let Loss::Sum { value, weight, .. } = token_loss(&model, &x, &y, &mask) else {
         unreachable!()
     };
     let expected = whole(&model.vars, &(&value / weight).unwrap());
 
-    let mut accumulator = GradientAccumulator::new(model.vars.clone()).unwrap();
+    let mut accumulator = support::accumulator(&model.vars);
     for (start, size) in [(0, 4), (4, 3), (7, 1), (8, 2)] {
         let part = |t: &Tensor| t.narrow(0, start, size).unwrap();
         let loss = token_loss(&model, &part(&x), &part(&y), &part(&mask));
@@ -105,11 +105,10 @@ fn token_weights_give_the_mean_over_all_tokens() {
     let error = distance(&read(&model.vars, &accumulator), &expected);
     assert!(error <= tolerance(dtype), "{error:e}");
 
-    let mut optimizer = SGD::new(model.vars.clone(), 0.).unwrap();
-    let window = accumulator.flush(&mut optimizer).unwrap().unwrap();
-    assert_eq!(window.samples, 10);
+    let summary = accumulator.update().unwrap().unwrap();
+    assert_eq!(summary.samples, 10);
     let loss = flat(&value)[0] / weight;
-    assert!((window.loss.read().unwrap() - loss).abs() < 1e-12);
+    assert!((summary.loss.read().unwrap() - loss).abs() < 1e-12);
 }
 
 #[test]
@@ -133,16 +132,16 @@ fn a_run_that_weighs_nothing_takes_no_part_even_as_nan() {
 fn a_window_that_weighs_nothing_is_no_update() {
     let model = Mlp::new(DType::F32);
     let before = support::snapshot(&model.vars);
-    let mut accumulator = GradientAccumulator::new(model.vars.clone()).unwrap();
-    let mut optimizer = SGD::new(model.vars.clone(), 1.).unwrap();
+    let builder = GradientAccumulator::builder(sgd(&model.vars, 1.));
+    let mut accumulator = builder.build().unwrap();
     let loss = model
         .forward(&Mlp::data(2, DType::F32).0)
         .unwrap()
         .sum_all()
         .unwrap();
     accumulator.add(Loss::sum(loss, 0.), 2).unwrap();
-    assert!(accumulator.flush(&mut optimizer).unwrap().is_none());
-    assert!(accumulator.flush(&mut optimizer).unwrap().is_none());
+    assert!(accumulator.update().unwrap().is_none());
+    assert!(accumulator.update().unwrap().is_none());
     assert_eq!(support::snapshot(&model.vars), before);
 }
 
@@ -150,7 +149,7 @@ fn a_window_that_weighs_nothing_is_no_update() {
 fn half_floats_accumulate_in_single_precision() {
     for dtype in [DType::F16, DType::BF16] {
         let w = Var::ones(1, dtype, &Device::Cpu).unwrap();
-        let mut accumulator = GradientAccumulator::new(vec![w.clone()]).unwrap();
+        let mut accumulator = support::accumulator(&[w.clone()]);
         // 4,096 gradients, every second a hair above 1: a bf16 sum would stop growing at 256.
         for i in 0..4096 {
             let gradient = if i % 2 == 0 { 1. } else { 1.0078125 };
@@ -184,7 +183,7 @@ fn a_var_used_twice_gets_both_gradients() {
         twice.sqr()?.sum(1)?.mean_all()
     };
     let expected = whole(std::slice::from_ref(&w), &loss(&x).unwrap());
-    let mut accumulator = GradientAccumulator::new(vec![w.clone()]).unwrap();
+    let mut accumulator = support::accumulator(&[w.clone()]);
     for (start, size) in [(0, 2), (2, 1)] {
         let part = x.narrow(0, start, size).unwrap();
         accumulator.add(loss(&part).unwrap(), size).unwrap();
@@ -200,7 +199,7 @@ fn a_var_that_only_some_runs_use_counts_zero_in_the_others() {
         Var::new(5f64, &Device::Cpu).unwrap(),
     );
     for order in [[true, false], [false, true]] {
-        let mut accumulator = GradientAccumulator::new(vec![a.clone(), b.clone()]).unwrap();
+        let mut accumulator = support::accumulator(&[a.clone(), b.clone()]);
         for uses_b in order {
             let loss = match uses_b {
                 true => (a.as_tensor() * b.as_tensor()).unwrap(),
@@ -232,7 +231,7 @@ proptest! {
     ) {
         // d/dx of `c · x` is c, so the mean gradient is Σ c / Σ w.
         let x = Var::new(1f64, &Device::Cpu).unwrap();
-        let mut accumulator = GradientAccumulator::new(vec![x.clone()]).unwrap();
+        let mut accumulator = support::accumulator(&[x.clone()]);
         for &(weight, slope) in &runs {
             let loss = (x.as_tensor() * (slope * weight)).unwrap();
             accumulator.add(Loss::sum(loss, weight), 1).unwrap();
@@ -254,7 +253,7 @@ fn a_step_is_the_plain_candle_step() {
         lr: 0.02,
         ..Default::default()
     };
-    let optimizer = AdamW::new(ours.vars.clone(), params.clone()).unwrap();
+    let optimizer = foreign::<AdamW>(&ours.vars, params.clone());
     let mut trainer = AdaptiveTrainer::builder(optimizer).build().unwrap();
     let mut optimizer = AdamW::new(plain.vars.clone(), params).unwrap();
     let (x, y) = Mlp::data(9, DType::F32);
@@ -313,20 +312,20 @@ fn it_is_the_hand_written_loop_to_the_bit() {
     for batch in &batches(&sizes) {
         reports.extend(trainer.step(batch, |(x, y), _| ours.loss(&x, &y)).unwrap());
     }
-    reports.extend(trainer.flush().unwrap());
-    assert!(trainer.flush().unwrap().is_none());
+    reports.extend(trainer.update().unwrap());
+    assert!(trainer.update().unwrap().is_none());
 
-    let mut optimizer = AdamW::new_lr(by_hand.vars.clone(), 0.01).unwrap();
-    let mut accumulator = GradientAccumulator::new(by_hand.vars.clone()).unwrap();
+    let builder = GradientAccumulator::builder(adamw(&by_hand.vars, 0.01));
+    let mut accumulator = builder.build().unwrap();
     for (i, (x, y)) in batches(&sizes).iter().enumerate() {
         accumulator
             .add(by_hand.loss(x, y).unwrap(), sizes[i])
             .unwrap();
         if (i + 1) % 3 == 0 {
-            accumulator.flush(&mut optimizer).unwrap();
+            accumulator.update().unwrap();
         }
     }
-    accumulator.flush(&mut optimizer).unwrap();
+    accumulator.update().unwrap();
 
     assert_eq!(snapshot(&ours.vars), snapshot(&by_hand.vars));
     let summary: Vec<_> = reports

@@ -3,11 +3,11 @@
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::batch::BatchPolicy;
 use candle_headroom::testing::Faults;
-use candle_headroom::{AdaptiveTrainer, Error, Loss, StepReport};
+use candle_headroom::{AdaptiveTrainer, Error, Foreign, Loss, StepReport};
 use candle_nn::{AdamW, VarBuilder, VarMap};
 
 use crate::support::transformer::{Config, Transformer};
-use crate::support::{ConvNet, Halves, Mlp, Schedule, settle, snapshot};
+use crate::support::{ConvNet, Halves, Mlp, Schedule, adamw, settle, snapshot};
 
 pub const STEPS: usize = 2;
 
@@ -25,16 +25,15 @@ pub trait Job {
     fn batch(&self) -> (Tensor, Tensor);
     fn loss(&self, x: &Tensor, y: &Tensor) -> candle_core::Result<Loss>;
 
-    fn trainer(&self, policy: impl BatchPolicy + 'static) -> AdaptiveTrainer<AdamW> {
-        let optimizer = AdamW::new_lr(self.trained(), 0.01).unwrap();
-        AdaptiveTrainer::builder(optimizer)
+    fn trainer(&self, policy: impl BatchPolicy + 'static) -> AdaptiveTrainer<Foreign<AdamW>> {
+        AdaptiveTrainer::builder(adamw(&self.trained(), 0.01))
             .policy(policy)
             .buffers(&self.buffers())
             .build()
             .unwrap()
     }
 
-    fn step(&self, trainer: &mut AdaptiveTrainer<AdamW>) -> Result<StepReport, Error> {
+    fn step(&self, trainer: &mut AdaptiveTrainer<Foreign<AdamW>>) -> Result<StepReport, Error> {
         trainer.step(&self.batch(), |(x, y), _| self.loss(&x, &y))
     }
 }

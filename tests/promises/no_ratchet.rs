@@ -6,8 +6,8 @@ use std::cell::Cell;
 use candle_core::DType;
 use candle_headroom::batch::{Event, Fixed};
 use candle_headroom::error::{Cause, Phase};
-use candle_headroom::memory::PEAK_ERROR;
-use candle_headroom::{AdaptiveTrainer, ByteSize, DeviceMemory, Predictive};
+use candle_headroom::memory::{Limit, PEAK_ERROR};
+use candle_headroom::{AdamW, AdaptiveTrainer, ByteSize, DeviceMemory, Predictive};
 
 use crate::language::{by_sgd, language, text};
 use crate::support::{self, Mlp, alone, with_room};
@@ -30,23 +30,30 @@ fn it_shrinks_under_pressure_and_grows_back_when_that_goes() {
         (report.sizes, report.retries, report.recomputed),
         (vec![16; 4], 2, 64 + 32)
     );
-    assert_eq!(
-        report.events[0],
-        Event::Retried {
-            samples: 0..64,
-            to: 32,
-            phase: Some(Phase::Forward),
-            cause: Cause::Unknown
-        }
+    let Event::Retried {
+        samples,
+        to: 32,
+        phase: Some(Phase::Forward),
+        cause: Cause::Unknown,
+        ..
+    } = &report.events[0]
+    else {
+        panic!("{:?}", report.events)
+    };
+    assert_eq!(*samples, 0..64);
+    // Under lasting pressure larger sizes are tried, at the cost of at most a twenty-fourth of the work with four micro-batches.
+    let reports: Vec<_> = (0..200).map(|_| step().unwrap()).collect();
+    let retries: usize = reports.iter().map(|report| report.retries).sum();
+    let recomputed: usize = reports.iter().map(|report| report.recomputed).sum();
+    assert!(
+        retries > 0 && 24 * recomputed <= 200 * 64 + recomputed,
+        "{retries} {recomputed}"
     );
-    // Under lasting pressure the larger size is tried ever more seldom.
-    let retries: usize = (0..200).map(|_| step().unwrap().retries).sum();
-    assert!((1..=8).contains(&retries), "{retries}");
     room.set(64);
     let mut steps = 0;
     while step().unwrap().sizes != [64] {
         steps += 1;
-        assert!(steps < 600, "a ratchet");
+        assert!(steps <= 10, "a ratchet");
     }
     assert_eq!(step().unwrap().retries, 0);
 }
@@ -93,18 +100,18 @@ fn a_resumed_run_keeps_the_limit_and_its_sizes() {
     let memory = DeviceMemory::host().open().unwrap();
     let batch = text(64, 32);
     let trainer = || {
-        let optimizer = candle_headroom::AdamW::builder(named.clone())
+        let optimizer = AdamW::builder(named.clone())
             .learning_rate(0.01)
             .build()
             .unwrap();
         let trainer = AdaptiveTrainer::builder(optimizer);
-        let policy = Predictive::new().regardless_of_speed();
+        let policy = Predictive::builder().regardless_of_speed().build().unwrap();
         trainer.memory(&memory).policy(policy).build().unwrap()
     };
     let mut first = trainer();
     let limit = memory.in_use().unwrap() + (24 << 20);
     memory.set_limit(limit).unwrap();
-    let sizes = |trainer: &mut AdaptiveTrainer<candle_headroom::AdamW>| {
+    let sizes = |trainer: &mut AdaptiveTrainer<AdamW>| {
         let report = trainer
             .step(&batch, |(x, y), _| model.loss(&x, &y))
             .unwrap();
@@ -126,11 +133,12 @@ fn a_resumed_run_keeps_the_limit_and_its_sizes() {
     assert!(split.len() <= settled.len() + 2, "{split:?} {settled:?}");
     assert_eq!(sizes(&mut resumed), settled);
 
-    let before = resumed.learned();
+    let before = resumed.state().unwrap().metadata;
     let mut wrong = saved.clone();
     wrong.tensors.clear();
     assert!(resumed.load_state(&wrong).is_err());
-    assert_eq!(resumed.learned(), before, "nothing has changed");
+    let after = resumed.state().unwrap().metadata;
+    assert_eq!(after, before, "nothing has changed");
     assert_eq!(sizes(&mut resumed), settled);
 
     // Words that nobody can read cost no more than learning anew, and another policy is given none.
@@ -140,7 +148,7 @@ fn a_resumed_run_keeps_the_limit_and_its_sizes() {
         .insert("micro_batches.evaluation".to_owned(), "nonsense".to_owned());
     resumed.load_state(&strange).unwrap();
     drop(resumed);
-    let optimizer = candle_headroom::AdamW::builder(named.clone())
+    let optimizer = AdamW::builder(named.clone())
         .learning_rate(0.01)
         .build()
         .unwrap();
@@ -148,7 +156,5 @@ fn a_resumed_run_keeps_the_limit_and_its_sizes() {
     let mut other = other.policy(Fixed::new(8).unwrap()).build().unwrap();
     other.load_state(&saved).unwrap();
     assert_eq!(other.micro_batch(64), 8);
-    memory
-        .set_limit(candle_headroom::memory::Limit::Unlimited)
-        .unwrap();
+    memory.set_limit(Limit::Unlimited).unwrap();
 }

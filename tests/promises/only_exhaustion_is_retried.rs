@@ -2,9 +2,8 @@
 
 use candle_core::DType;
 use candle_headroom::error::Phase;
-use candle_headroom::optim::ParamsAdamW;
 use candle_headroom::testing::{Faults, illegal_address};
-use candle_headroom::{AdaptiveTrainer, Error};
+use candle_headroom::{AdamW, AdaptiveTrainer, Error};
 
 use crate::jobs::{Job, Language, Perceptron, points, uninterrupted, whole_splits};
 use crate::support::{ConvNet, Halves, Mlp, snapshot};
@@ -76,10 +75,7 @@ fn any_other_error_at_every_point_comes_back_unchanged() {
 fn a_fault_in_the_update_ends_it() {
     let model = Mlp::new(DType::F32);
     let (x, y) = Mlp::data(8, DType::F32);
-    let optimizer = candle_headroom::AdamW::builder(&model.varmap)
-        .params(ParamsAdamW::default())
-        .build()
-        .unwrap();
+    let optimizer = AdamW::builder(&model.varmap).build().unwrap();
     let mut trainer = AdaptiveTrainer::builder(optimizer).build().unwrap();
     let before = snapshot(&model.vars);
     let _armed = Faults::in_phase(Phase::Optimizer, 2)

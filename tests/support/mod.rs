@@ -8,9 +8,10 @@ use std::sync::{Mutex, MutexGuard};
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::batch::{BatchPolicy, Failed};
+use candle_headroom::optim::{Commit, ParamsAdamW};
 use candle_headroom::testing::{out_of_memory, probe};
 use candle_headroom::train::AdaptiveTrainerBuilder;
-use candle_headroom::{AccumulatingTrainer, AdaptiveTrainer, GradientAccumulator};
+use candle_headroom::{AccumulatingTrainer, AdaptiveTrainer, Foreign, GradientAccumulator};
 use candle_nn::{
     AdamW, BatchNorm, Conv2d, Conv2dConfig, Linear, Module, ModuleT, Optimizer, SGD, VarBuilder,
     VarMap, batch_norm, conv2d, linear,
@@ -241,10 +242,34 @@ impl BatchPolicy for Schedule {
     fn failed(&mut self, _: &Failed<'_>) {}
 }
 
+/// One of candle's own optimizers, for a trainer.
+pub fn foreign<O: Optimizer>(vars: &[Var], config: O::Config) -> Foreign<O> {
+    Foreign::new(O::new(vars.to_vec(), config).unwrap(), vars.to_vec())
+}
+
+/// candle's gradient descent.
+pub fn sgd(vars: &[Var], learning_rate: f64) -> Foreign<SGD> {
+    foreign(vars, learning_rate)
+}
+
+/// candle's AdamW, which allocates in each update.
+pub fn adamw(vars: &[Var], learning_rate: f64) -> Foreign<AdamW> {
+    let params = ParamsAdamW {
+        lr: learning_rate,
+        ..Default::default()
+    };
+    foreign(vars, params)
+}
+
+/// An accumulator of these Vars' gradients, for tests that do not update.
+pub fn accumulator(vars: &[Var]) -> GradientAccumulator<Foreign<SGD>> {
+    let builder = GradientAccumulator::builder(sgd(vars, 0.));
+    builder.build().unwrap()
+}
+
 /// A trainer of all Vars of a model by plain gradient descent.
-pub fn by_sgd(model: &Mlp) -> AdaptiveTrainerBuilder<SGD> {
-    let optimizer = SGD::new(model.vars.clone(), 0.01).unwrap();
-    AdaptiveTrainer::builder(optimizer)
+pub fn by_sgd(model: &Mlp) -> AdaptiveTrainerBuilder<Foreign<SGD>> {
+    AdaptiveTrainer::builder(sgd(&model.vars, 0.01))
 }
 
 /// Fails where a micro-batch has more samples than there is room for.
@@ -256,7 +281,7 @@ pub fn with_room(room: &std::cell::Cell<usize>, x: &Tensor) -> Result<()> {
 }
 
 /// The accumulated gradients of `vars`, in their order.
-pub fn read(vars: &[Var], accumulator: &GradientAccumulator) -> Vec<Vec<f64>> {
+pub fn read(vars: &[Var], accumulator: &GradientAccumulator<impl Commit>) -> Vec<Vec<f64>> {
     let store = accumulator.gradients().unwrap();
     vars.iter()
         .map(|var| flat(store.get(var).unwrap()))
@@ -264,9 +289,13 @@ pub fn read(vars: &[Var], accumulator: &GradientAccumulator) -> Vec<Vec<f64>> {
 }
 
 /// Accumulates mean losses over runs of these sizes.
-pub fn accumulate_means(model: &Mlp, sizes: &[usize], dtype: DType) -> GradientAccumulator {
+pub fn accumulate_means(
+    model: &Mlp,
+    sizes: &[usize],
+    dtype: DType,
+) -> GradientAccumulator<Foreign<SGD>> {
     let (x, y) = Mlp::data(sizes.iter().sum(), dtype);
-    let mut accumulator = GradientAccumulator::new(model.vars.clone()).unwrap();
+    let mut accumulator = accumulator(&model.vars);
     let mut start = 0;
     for &size in sizes {
         let (x, y) = (
@@ -280,9 +309,8 @@ pub fn accumulate_means(model: &Mlp, sizes: &[usize], dtype: DType) -> GradientA
 }
 
 /// A trainer that updates after this many batches.
-pub fn accumulating(vars: &[Var], micro_batches: usize) -> AccumulatingTrainer<AdamW> {
-    let optimizer = AdamW::new_lr(vars.to_vec(), 0.01).unwrap();
-    AccumulatingTrainer::builder(optimizer, micro_batches)
+pub fn accumulating(vars: &[Var], micro_batches: usize) -> AccumulatingTrainer<Foreign<AdamW>> {
+    AccumulatingTrainer::builder(adamw(vars, 0.01), micro_batches)
         .build()
         .unwrap()
 }

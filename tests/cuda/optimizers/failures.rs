@@ -116,7 +116,10 @@ fn a_step_allocates_nothing_and_waits_for_nothing() {
             gradients.insert(var, Tensor::ones((3, 2), DType::F32, &device).unwrap());
         }
         let group = || Group::from(vars.clone());
-        let mut adamw = AdamW::new(group(), ParamsAdamW::default()).unwrap();
+        let mut adamw = AdamW::builder(group())
+            .params(ParamsAdamW::default())
+            .build()
+            .unwrap();
         let clipped = AdamW::builder(group());
         let mut clipped = clipped.clip_norm(1.).build().unwrap();
         let mut adam = Adam::builder(group())

@@ -14,7 +14,10 @@ fn files_that_are_none_are_errors() {
     );
     let file = File::new("torn");
     let parameters = named(DType::F32, &[0]);
-    let optimizer = AdamW::new(parameters, ParamsAdamW::default()).unwrap();
+    let optimizer = AdamW::builder(parameters)
+        .params(ParamsAdamW::default())
+        .build()
+        .unwrap();
     optimizer.state().unwrap().save(&file).unwrap();
     let whole = std::fs::read(&file).unwrap();
     for len in 0..whole.len() {
@@ -31,7 +34,10 @@ fn files_that_are_none_are_errors() {
 fn a_file_is_replaced_as_a_whole() {
     let file = File::new("replaced");
     let parameters = named(DType::F32, &[0]);
-    let optimizer = AdamW::new(parameters, ParamsAdamW::default()).unwrap();
+    let optimizer = AdamW::builder(parameters)
+        .params(ParamsAdamW::default())
+        .build()
+        .unwrap();
     let mut dict = optimizer.state().unwrap();
     dict.save(&file).unwrap();
     dict.metadata.insert("note".into(), "second".into());
@@ -54,7 +60,10 @@ pub fn left(folder: &Path) -> usize {
 fn a_file_can_be_saved_by_several_threads() {
     let file = File::new("contended");
     let parameters = named(DType::F32, &[0, 1, 2, 3]);
-    let optimizer = AdamW::new(parameters, ParamsAdamW::default()).unwrap();
+    let optimizer = AdamW::builder(parameters)
+        .params(ParamsAdamW::default())
+        .build()
+        .unwrap();
     let dict = optimizer.state().unwrap();
     std::thread::scope(|scope| {
         for _ in 0..4 {

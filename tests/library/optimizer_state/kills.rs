@@ -3,8 +3,8 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use super::files::left;
 use super::*;
-use crate::files::left;
 
 const FOLDER: &str = "CANDLE_HEADROOM_TEST_KILLS";
 

@@ -146,21 +146,20 @@ fn a_run_goes_on_as_if_it_had_never_stopped() {
 /// Sgd's default keeps nothing, so the loading side has to have momentum too.
 fn resumes_from(params: ParamsSgd, dtype: DType) {
     let (first, second) = (named(dtype, &[0, 1]), named(dtype, &[0, 1]));
-    let mut saved = Sgd::new(first.clone(), params).unwrap();
+    let mut saved = Sgd::builder(first.clone()).params(params).build().unwrap();
     saved.commit(&gradients(&first, 0)).unwrap();
     let dict = saved.state().unwrap();
     second
         .iter()
         .zip(&first)
         .for_each(|((_, to), (_, from))| to.set(from).unwrap());
-    let mut loaded = Sgd::new(
-        second.clone(),
-        ParamsSgd {
+    let mut loaded = Sgd::builder(second.clone())
+        .params(ParamsSgd {
             momentum: 0.1,
             ..params
-        },
-    )
-    .unwrap();
+        })
+        .build()
+        .unwrap();
     loaded.load_state(&dict).unwrap();
     assert_eq!(*loaded.params(), params);
     saved.commit(&gradients(&first, 1)).unwrap();
@@ -189,7 +188,10 @@ fn groups_come_back_with_their_options() {
     loaded.load_state(&saved.state().unwrap()).unwrap();
     assert_eq!(loaded.groups(), saved.groups());
 
-    let mut one = AdamW::new(parameters, ParamsAdamW::default()).unwrap();
+    let mut one = AdamW::builder(parameters)
+        .params(ParamsAdamW::default())
+        .build()
+        .unwrap();
     let error = one.load_state(&saved.state().unwrap()).unwrap_err();
     assert!(
         error
@@ -202,7 +204,10 @@ fn groups_come_back_with_their_options() {
 #[test]
 fn everything_that_does_not_fit_is_listed_and_nothing_changes() {
     let parameters = named(DType::F32, &[0, 1, 2]);
-    let mut optimizer = AdamW::new(parameters.clone(), ParamsAdamW::default()).unwrap();
+    let mut optimizer = AdamW::builder(parameters.clone())
+        .params(ParamsAdamW::default())
+        .build()
+        .unwrap();
     optimizer.commit(&gradients(&parameters, 0)).unwrap();
     let before = optimizer.state().unwrap();
     let mut dict = before.clone();
@@ -250,7 +255,10 @@ fn everything_that_does_not_fit_is_listed_and_nothing_changes() {
         assert_eq!(flat(&after.tensors[name]), flat(tensor), "{name}");
     }
 
-    let mut lion = Lion::new(parameters, ParamsLion::default()).unwrap();
+    let mut lion = Lion::builder(parameters)
+        .params(ParamsLion::default())
+        .build()
+        .unwrap();
     let error = lion.load_state(&before).unwrap_err();
     assert!(
         error.to_string().contains("optimizer is AdamW, not Lion"),
@@ -281,7 +289,10 @@ fn masters_and_small_moments_are_part_of_the_state() {
 #[test]
 fn what_adafactor_keeps_is_small() {
     let parameters = vec![("w", Var::zeros((64, 48), DType::F32, &Device::Cpu).unwrap())];
-    let optimizer = Adafactor::new(parameters, ParamsAdafactor::default()).unwrap();
+    let optimizer = Adafactor::builder(parameters)
+        .params(ParamsAdafactor::default())
+        .build()
+        .unwrap();
     let dict = optimizer.state().unwrap();
     assert_eq!(dict.tensors["w.row_var"].dims(), [64, 1]);
     assert_eq!(dict.tensors["w.col_var"].dims(), [1, 48]);
@@ -290,7 +301,10 @@ fn what_adafactor_keeps_is_small() {
 #[test]
 fn a_snapshot_is_a_copy() {
     let parameters = named(DType::F32, &[0]);
-    let mut optimizer = Lion::new(parameters.clone(), ParamsLion::default()).unwrap();
+    let mut optimizer = Lion::builder(parameters.clone())
+        .params(ParamsLion::default())
+        .build()
+        .unwrap();
     optimizer.commit(&gradients(&parameters, 0)).unwrap();
     let dict = optimizer.state().unwrap();
     let before = flat(&dict.tensors["layer.0.exp_avg"]);

@@ -27,7 +27,10 @@ fn goes_on_from_a_checkpoint_of_pytorch() {
         weight_decay: 0.1,
         ..Default::default()
     };
-    let mut optimizer = AdamW::new(parameters.clone(), params).unwrap();
+    let mut optimizer = AdamW::builder(parameters.clone())
+        .params(params)
+        .build()
+        .unwrap();
     let state = StateDict::load(data("pytorch_adamw.safetensors")).unwrap();
     optimizer.load_state(&state).unwrap();
     assert_eq!(optimizer.learning_rate(), 0.01);

@@ -37,7 +37,12 @@ fn check_groups<A: Rates>(params: A) {
     let builder = builder.group(group(1).learning_rate_factor(0.25).weight_decay(0.02));
     let builder = builder.group(group(2).frozen()).clip_norm(1e9);
     let mut optimizer = builder.build().unwrap();
-    let alone = |i: usize, params: A| Fused::new(vec![twins[i].clone()], params).unwrap();
+    let alone = |i: usize, params: A| {
+        Fused::builder(vec![twins[i].clone()])
+            .params(params)
+            .build()
+            .unwrap()
+    };
     let mut alone = [
         alone(0, params.clone()),
         alone(1, params.with(0.25, Some(0.02))),
@@ -101,10 +106,16 @@ fn clipping_is_scaling_and_clamping_by_hand() {
         let [by_hand, clamped, twins] = [copies(&vars), copies(&vars), copies(&vars)];
         let builder = Fused::builder(vars.clone()).params(params.clone());
         let mut clips = builder.clip_norm(0.5).build().unwrap();
-        let mut hand = Fused::new(by_hand.clone(), params.clone()).unwrap();
+        let mut hand = Fused::builder(by_hand.clone())
+            .params(params.clone())
+            .build()
+            .unwrap();
         let builder = Fused::builder(clamped.clone()).params(params.clone());
         let mut clamps = builder.clip_value(0.1).build().unwrap();
-        let mut twin = Fused::new(twins.clone(), params).unwrap();
+        let mut twin = Fused::builder(twins.clone())
+            .params(params)
+            .build()
+            .unwrap();
         for step in 0..3 {
             // The last is too small to be clipped.
             let size = if step == 2 { 1e-5 } else { 3. };
@@ -157,7 +168,10 @@ fn a_step_that_is_not_finite_is_skipped_and_counted() {
         let twins = copies(&vars);
         let builder = Fused::builder(vars.clone()).params(params.clone());
         let mut optimizer = builder.skip_non_finite().build().unwrap();
-        let mut twin = Fused::new(twins.clone(), params).unwrap();
+        let mut twin = Fused::builder(twins.clone())
+            .params(params)
+            .build()
+            .unwrap();
         optimizer.commit(&gradients(&vars, 0)).unwrap();
         twin.commit(&gradients(&twins, 0)).unwrap();
         let before = bits(&vars);
@@ -192,7 +206,7 @@ fn a_step_that_is_not_finite_is_skipped_and_counted() {
 #[test]
 fn without_being_asked_to_look_a_step_goes_through() {
     let vars = make_vars(&[&[3]], DType::F32);
-    let mut optimizer = Sgd::new(vars.clone(), sgd(0.)).unwrap();
+    let mut optimizer = Sgd::builder(vars.clone()).params(sgd(0.)).build().unwrap();
     optimizer.commit(&spoilt(&vars, 0, 0, 1, f64::NAN)).unwrap();
     let values = flat(&vars[0]);
     assert!(values[0].is_finite() && values[1].is_nan() && values[2].is_finite());
@@ -216,7 +230,10 @@ fn a_loss_scale_falls_with_each_skip_and_grows_after_a_while() {
     let scale = LossScale::fixed(8.).growth(4.).backoff(0.25).interval(2);
     let builder = Sgd::builder(vars.clone()).params(sgd(0.9));
     let mut optimizer = builder.loss_scale(scale).build().unwrap();
-    let mut twin = Sgd::new(twins.clone(), sgd(0.9)).unwrap();
+    let mut twin = Sgd::builder(twins.clone())
+        .params(sgd(0.9))
+        .build()
+        .unwrap();
     let loss_of = |vars: &[Var]| (vars[0].sqr()?.sum_all()? + vars[1].sqr()?.sum_all()?)? / 3.;
     let (mut expected, mut streak) = (8., 0);
     for (step, is_bad) in [0, 0, 0, 1, 1, 0, 1, 0, 0, 0, 0].into_iter().enumerate() {
@@ -273,6 +290,6 @@ fn a_half_loss_is_scaled_in_f32() {
     let loss = Tensor::new(half::f16::from_f32(3.), &Device::Cpu).unwrap();
     let scaled = optimizer.scale_loss(&loss).unwrap();
     assert_eq!(scaled.to_scalar::<f32>().unwrap(), 3. * 65536.);
-    let unscaled = AdamW::new(vars, adamw()).unwrap();
+    let unscaled = AdamW::builder(vars).params(adamw()).build().unwrap();
     assert_eq!(unscaled.scale_loss(&loss).unwrap().dtype(), DType::F16);
 }

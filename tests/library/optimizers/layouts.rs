@@ -72,7 +72,10 @@ fn half_parameters_are_f32_ones_rounded() {
             builder
         };
         let mut optimizer = builder.build().unwrap();
-        let mut twin = Fused::new(twins.clone(), params.clone()).unwrap();
+        let mut twin = Fused::builder(twins.clone())
+            .params(params.clone())
+            .build()
+            .unwrap();
         for step in 0..4 {
             // Gradients in f32 and, as `backward` gives them, in the type itself.
             let mut own = GradStore::default();
@@ -140,7 +143,10 @@ fn masters_change_nothing_for_full_parameters() {
             .params(adamw())
             .master_weights();
         let mut optimizer = builder.build().unwrap();
-        let mut twin = AdamW::new(twins.clone(), adamw()).unwrap();
+        let mut twin = AdamW::builder(twins.clone())
+            .params(adamw())
+            .build()
+            .unwrap();
         optimizer.commit(&gradients(&vars, 0)).unwrap();
         twin.commit(&gradients(&twins, 0)).unwrap();
         assert_eq!(bits(&vars), bits(&twins));

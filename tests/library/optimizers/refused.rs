@@ -22,12 +22,18 @@ fn hyper_parameters_out_of_range_are_refused_and_named() {
     fn check<A: Algorithm>(good: &A, name: &str, bad: A) {
         let vars = make_vars(&[&[3]], DType::F64);
         let twins = copies(&vars);
-        let error = refused_at_first(Fused::new(vars.clone(), bad.clone()));
+        let error = refused_at_first(Fused::builder(vars.clone()).params(bad.clone()).build());
         assert!(is_hyper_parameter(error, name), "{bad:?}");
-        let mut optimizer = Fused::new(vars.clone(), good.clone()).unwrap();
+        let mut optimizer = Fused::builder(vars.clone())
+            .params(good.clone())
+            .build()
+            .unwrap();
         let error = optimizer_error(optimizer.set_params(bad.clone()).unwrap_err());
         assert!(is_hyper_parameter(error, name), "{bad:?}");
-        let mut twin = Fused::new(twins.clone(), good.clone()).unwrap();
+        let mut twin = Fused::builder(twins.clone())
+            .params(good.clone())
+            .build()
+            .unwrap();
         optimizer.commit(&gradients(&vars, 0)).unwrap();
         twin.commit(&gradients(&twins, 0)).unwrap();
         assert_eq!(bits(&vars), bits(&twins));
@@ -57,8 +63,14 @@ fn a_learning_rate_set_by_candles_interface_is_refused_at_the_next_step() {
     fn check<A: Algorithm>(params: A) {
         let vars = make_vars(&[&[3], &[4, 5]], DType::F32);
         let twins = copies(&vars);
-        let mut optimizer = Fused::new(vars.clone(), params.clone()).unwrap();
-        let mut twin = Fused::new(twins.clone(), params).unwrap();
+        let mut optimizer = Fused::builder(vars.clone())
+            .params(params.clone())
+            .build()
+            .unwrap();
+        let mut twin = Fused::builder(twins.clone())
+            .params(params)
+            .build()
+            .unwrap();
         let good = optimizer.learning_rate();
         for bad in [-0.1, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             optimizer.set_learning_rate(bad);
@@ -105,18 +117,26 @@ fn adjustments_out_of_range_are_refused_and_named() {
 fn group_options_out_of_range_are_refused_and_named() {
     let group = || Group::from(make_vars(&[&[3]], DType::F32));
     for bad in [-1., f64::NAN, f64::INFINITY] {
-        let error = refused_at_first(Sgd::new(group().learning_rate_factor(bad), sgd(0.)));
+        let error = refused_at_first(
+            Sgd::builder(group().learning_rate_factor(bad))
+                .params(sgd(0.))
+                .build(),
+        );
         assert!(is_hyper_parameter(error, "learning_rate_factor"));
-        let error = refused_at_first(Sgd::new(group().weight_decay(bad), sgd(0.)));
+        let error = refused_at_first(
+            Sgd::builder(group().weight_decay(bad))
+                .params(sgd(0.))
+                .build(),
+        );
         assert!(is_hyper_parameter(error, "weight_decay"));
 
-        let mut optimizer = Sgd::new(group(), sgd(0.)).unwrap();
+        let mut optimizer = Sgd::builder(group()).params(sgd(0.)).build().unwrap();
         let options = GroupOptions::default().learning_rate_factor(bad);
         let error = optimizer_error(optimizer.set_group(0, options).unwrap_err());
         assert!(is_hyper_parameter(error, "learning_rate_factor"));
         assert_eq!(optimizer.group(0).unwrap(), GroupOptions::default());
     }
-    let mut optimizer = Sgd::new(group(), sgd(0.)).unwrap();
+    let mut optimizer = Sgd::builder(group()).params(sgd(0.)).build().unwrap();
     let is_expected = |error| {
         let error = optimizer_error(error);
         matches!(
@@ -170,7 +190,9 @@ fn lists_that_cannot_be_trained_are_refused() {
 
     let names = vec![("w", a.clone()), ("w", b.clone())];
     let is_expected = |error| matches!(error, OptimizerError::Name { name, .. } if name == "w");
-    assert!(is_expected(refused_at_first(Sgd::new(names, sgd(0.)))));
+    assert!(is_expected(refused_at_first(
+        Sgd::builder(names).params(sgd(0.)).build()
+    )));
     let builder = Sgd::builder(vec![("w", a)]).params(sgd(0.));
     let error = refused_at_first(builder.group(vec![("w", b)]).build());
     assert!(is_expected(error));
@@ -180,7 +202,10 @@ fn lists_that_cannot_be_trained_are_refused() {
 fn integer_vars_are_passed_over() {
     let vars = make_vars(&[&[3]], DType::F32);
     let integer = Var::zeros(3, DType::I64, &Device::Cpu).unwrap();
-    let mut optimizer = AdamW::new(vec![integer.clone(), vars[0].clone()], adamw()).unwrap();
+    let mut optimizer = AdamW::builder(vec![integer.clone(), vars[0].clone()])
+        .params(adamw())
+        .build()
+        .unwrap();
     let before = bits(&vars);
     let mut store = gradients(&vars, 0);
     store.insert(&integer, integer.as_detached_tensor());
@@ -192,7 +217,7 @@ fn integer_vars_are_passed_over() {
 #[test]
 fn state_that_is_not_there_is_refused() {
     let vars = make_vars(&[&[3]], DType::F64);
-    let mut optimizer = Sgd::new(vars.clone(), sgd(0.)).unwrap();
+    let mut optimizer = Sgd::builder(vars.clone()).params(sgd(0.)).build().unwrap();
     let keeps = |error, expected: &str| {
         let error = optimizer_error(error);
         matches!(error, OptimizerError::Kept { optimizer: "Sgd", kept, .. } if kept == expected)
@@ -202,7 +227,7 @@ fn state_that_is_not_there_is_refused() {
     assert_eq!(*optimizer.params(), sgd(0.));
     optimizer.commit(&gradients(&vars, 0)).unwrap();
 
-    let mut optimizer = Sgd::new(vars, sgd(0.9)).unwrap();
+    let mut optimizer = Sgd::builder(vars).params(sgd(0.9)).build().unwrap();
     let error = optimizer.set_params(sgd(0.)).unwrap_err();
     assert!(keeps(error, "momentum_buffer"));
     optimizer.set_params(sgd(0.5)).unwrap();
@@ -316,7 +341,10 @@ fn gradients_that_do_not_fit_are_refused_before_anything_moves() {
 #[test]
 fn a_gradient_that_is_another_parameters_memory_is_refused() {
     let vars = make_vars(&[&[3], &[3]], DType::F32);
-    let mut optimizer = AdamW::new(vars.clone(), adamw()).unwrap();
+    let mut optimizer = AdamW::builder(vars.clone())
+        .params(adamw())
+        .build()
+        .unwrap();
     let before = bits(&vars);
     let swapped = store([
         (vars[0].clone(), vars[1].as_detached_tensor()),
@@ -336,8 +364,14 @@ fn gradients_may_share_memory_with_each_other() {
         let gradient = tensor(&[3, 4], 8, DType::F32);
         let shared = [gradient.clone(), gradient.clone(), gradient.t().unwrap()];
         let owned = shared.clone().map(|gradient| gradient.copy().unwrap());
-        let mut optimizer = Fused::new(vars.clone(), params.clone()).unwrap();
-        let mut twin = Fused::new(twins.clone(), params).unwrap();
+        let mut optimizer = Fused::builder(vars.clone())
+            .params(params.clone())
+            .build()
+            .unwrap();
+        let mut twin = Fused::builder(twins.clone())
+            .params(params)
+            .build()
+            .unwrap();
         optimizer
             .commit(&store(vars.iter().cloned().zip(shared.clone())))
             .unwrap();

@@ -19,7 +19,10 @@ fn updates_and_forward_passes_do_not_wait_for_each_other() {
             lr: 1e-6,
             ..adamw()
         };
-        let mut optimizer = AdamW::new(committed.clone(), params).unwrap();
+        let mut optimizer = AdamW::builder(committed.clone())
+            .params(params)
+            .build()
+            .unwrap();
         let gradients = gradients(&committed, 0);
         for _ in 0..500 {
             optimizer.commit(&gradients).unwrap();

@@ -112,7 +112,7 @@ fn edge_run<A: Algorithm>(
     let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
     let vars = make_vars(&shapes, dtype);
     let mut expected = snapshot(&vars);
-    let mut optimizer = Fused::new(vars.clone(), params).unwrap();
+    let mut optimizer = Fused::builder(vars.clone()).params(params).build().unwrap();
     let steps: Vec<_> = (0..3).map(|step| gradients(&vars, step)).collect();
     for (var, values) in vars.iter().zip(&mut expected) {
         let gradients: Vec<_> = steps
@@ -159,7 +159,7 @@ fn a_parameter_moves_the_same_whatever_lies_beside_it() {
         // Between the others, so that another thread comes to them.
         let (before, after) = others.split_at(beside / 3);
         let all = [before, &vars, after].concat();
-        let mut optimizer = Fused::new(all, params).unwrap();
+        let mut optimizer = Fused::builder(all).params(params).build().unwrap();
         for step in 0..3 {
             let mut store = gradients(&vars, step);
             store.extend(gradients(&others, step)).unwrap();
@@ -174,7 +174,10 @@ fn a_parameter_moves_the_same_whatever_lies_beside_it() {
         let one_by_one = shapes.map(|shape| {
             let phase = shapes.iter().position(|other| *other == shape).unwrap();
             let var = Var::from_tensor(&tensor(shape, phase, DType::F32)).unwrap();
-            let mut optimizer = Fused::new(vec![var.clone()], params.clone()).unwrap();
+            let mut optimizer = Fused::builder(vec![var.clone()])
+                .params(params.clone())
+                .build()
+                .unwrap();
             for step in 0..3 {
                 let gradient = tensor(shape, 100 + 31 * step + phase, DType::F32);
                 optimizer.commit(&store([(var.clone(), gradient)])).unwrap();
@@ -191,8 +194,11 @@ fn a_parameter_without_a_gradient_waits() {
     fn check<A: Algorithm>(params: A) {
         let vars = make_vars(&[&[5], &[4, 3]], DType::F64);
         let twin = copies(&vars[1..]);
-        let mut optimizer = Fused::new(vars.clone(), params.clone()).unwrap();
-        let mut alone = Fused::new(twin.clone(), params).unwrap();
+        let mut optimizer = Fused::builder(vars.clone())
+            .params(params.clone())
+            .build()
+            .unwrap();
+        let mut alone = Fused::builder(twin.clone()).params(params).build().unwrap();
         let second = |vars: &[Var], step| {
             let gradient = tensor(&[4, 3], step, DType::F64);
             store([(vars[vars.len() - 1].clone(), gradient)])
@@ -221,7 +227,7 @@ fn adafactor_takes_rows_of_zeros() {
             eps1,
             ..ParamsAdafactor::default()
         };
-        let mut optimizer = Fused::new(vars.clone(), params).unwrap();
+        let mut optimizer = Fused::builder(vars.clone()).params(params).build().unwrap();
         let matrix = Tensor::new(&[[1f32, 2., 3., 4.], [0.; 4], [1.; 4]], &Device::Cpu).unwrap();
         let vector = Tensor::new(&[1f32, 0., 1.], &Device::Cpu).unwrap();
         let pairs = [(vars[0].clone(), matrix), (vars[1].clone(), vector)];

@@ -5,8 +5,8 @@ use candle_headroom::error::{Cause, Resource};
 use candle_headroom::{Predictive, ResourceExhausted};
 use proptest::prelude::*;
 
+use super::run;
 use crate::curves::{Curve, Device};
-use crate::run;
 use crate::steps::Step;
 
 /// Steps within which the size has to follow, and the part of what could be used that it has to reach.
