@@ -10,8 +10,8 @@ mod support;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use candle_headroom::monitor::{FileSink, MonitorBuilder, Threshold};
 use candle_headroom::Monitor;
+use candle_headroom::monitor::{FileSink, MonitorBuilder, Threshold};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use support::{figure, is_quick};
 

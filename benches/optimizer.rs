@@ -8,8 +8,8 @@ use std::alloc::System;
 
 use candle_core::Device;
 use candle_core::utils::barrier_pool;
-use candle_headroom::optim::ParamsAdamW;
 use candle_headroom::AdamW;
+use candle_headroom::optim::ParamsAdamW;
 use candle_nn::Optimizer;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use support::parameters::{Parameters, transformer};

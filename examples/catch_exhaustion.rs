@@ -3,7 +3,9 @@
 //! `cargo run --example catch_exhaustion`
 
 use candle_core::{DType, Tensor};
-use candle_headroom::{ByteSize, DeviceMemory, Error, ErrorExt, TrackingAllocator, process_batches};
+use candle_headroom::{
+    ByteSize, DeviceMemory, Error, ErrorExt, TrackingAllocator, process_batches,
+};
 
 #[global_allocator]
 static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();

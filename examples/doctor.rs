@@ -8,8 +8,8 @@
 use std::io::{ErrorKind, IsTerminal, Write, stdout};
 
 use candle_core::DeviceLocation;
-use candle_headroom::environment::{Finding, Report, Requirement, Severity};
 use candle_headroom::Environment;
+use candle_headroom::environment::{Finding, Report, Requirement, Severity};
 use clap::Parser;
 
 /// Checks whether this machine is fit for candle.

@@ -9,7 +9,9 @@ mod model;
 use std::env;
 
 use candle_core::{DType, Device, Tensor};
-use candle_headroom::{AdamW, AdaptiveTrainer, ByteSize, DeviceMemory, Timeline, TrackingAllocator};
+use candle_headroom::{
+    AdamW, AdaptiveTrainer, ByteSize, DeviceMemory, Timeline, TrackingAllocator,
+};
 use candle_nn::{VarBuilder, VarMap};
 use model::{Config, Transformer};
 

@@ -5,7 +5,10 @@ mod support;
 use candle_core::backprop::GradStore;
 use candle_core::utils::barrier_pool;
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::optim::{Algorithm, Fused, FusedBuilder, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd};
+use candle_headroom::optim::{
+    Algorithm, Fused, FusedBuilder, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW,
+    ParamsLion, ParamsSgd,
+};
 use candle_nn::Optimizer;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use support::wave;

@@ -1,7 +1,7 @@
 //! Every contender on every curve.
 
-use candle_headroom::batch::{Decay, Halving};
 use candle_headroom::Predictive;
+use candle_headroom::batch::{Decay, Halving};
 
 use crate::curves::{Curve, Device};
 use crate::others::{self, Search};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use candle_headroom::ResourceExhausted;
 use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed};
 use candle_headroom::error::{Cause, MemoryReading, Resource};
-use candle_headroom::ResourceExhausted;
 
 use crate::curves::Device;
 

@@ -4,8 +4,8 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
-use candle_headroom::memory::Limit;
 use candle_headroom::DeviceMemory;
+use candle_headroom::memory::Limit;
 use clap::Parser;
 
 /// Most bytes in a batch. A batch is held twice, as u32: 256 MiB each.

@@ -44,12 +44,18 @@ pub(crate) fn complete(
     let Some(Failed { samples, plan, .. }) = micro_batch else {
         return false;
     };
-    predict(exhausted, samples.len(), start, plan);
+    let activations = predict(exhausted, samples.len(), start, plan);
     let mut is_passing = matches!(exhausted.cause, Cause::Neighbour | Cause::Fragmented);
     if samples.len() == 1 && exhausted.may_fit_alone() {
         exhausted.cause = Cause::Limit;
         exhausted.name_other_use();
         is_passing = true;
+    }
+    if let Some((activations, peak)) = activations.zip(exhausted.bytes.peak) {
+        let known = exhausted.held.iter().map(|holding| holding.bytes).sum();
+        let most = peak.saturating_sub(start.unwrap_or(0).max(known));
+        let holding = Holding::new(Holding::ACTIVATIONS, activations.min(most));
+        exhausted.held.push(holding);
     }
     advise(exhausted, &samples, start, plan);
     exhausted.micro_batch = Some(samples.len());
@@ -74,25 +80,18 @@ pub(crate) fn conclude(
     }
 }
 
-/// Predicts the use of the whole micro-batch, and how much of the use so far were activations.
+/// Predicts the use of the whole micro-batch, and returns how much of it are activations.
 fn predict(
     exhausted: &mut ResourceExhausted,
     samples: usize,
     start: Option<u64>,
     plan: Option<Plan>,
-) {
-    let Some((base, each)) = plan.and_then(|plan| plan.base.zip(plan.each)) else {
-        return;
-    };
+) -> Option<u64> {
+    let (base, each) = plan.and_then(|plan| plan.base.zip(plan.each))?;
     let activations = each.saturating_mul(samples as u64);
     let whole = start.map(|start| start.saturating_add(base).saturating_add(activations));
     exhausted.expected_peak = whole;
-    if let Some(peak) = exhausted.bytes.peak {
-        let known = exhausted.held.iter().map(|holding| holding.bytes).sum();
-        let most = peak.saturating_sub(start.unwrap_or(0).max(known));
-        let holding = Holding::new(Holding::ACTIVATIONS, activations.min(most));
-        exhausted.held.push(holding);
-    }
+    Some(activations)
 }
 
 fn advise(

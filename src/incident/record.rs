@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::exhaustion::{Exhaustion, known};
 use super::kind::IncidentKind;
-use crate::batch::{Event, TrainingEvent, Plan, Task};
+use crate::batch::{Event, Plan, Task, TrainingEvent};
 use crate::error::{DeviceFault, Error};
 use crate::monitor::{Sample, SampleLine, SampleRecord, Source};
 use crate::output::first_line;

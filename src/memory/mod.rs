@@ -16,8 +16,8 @@ mod turn;
 
 pub use allocator::TrackingAllocator;
 pub use counters::PEAK_ERROR;
-pub use cuda::{CudaMemoryBuilder, Growth, recover};
 pub(crate) use cuda::unmask;
+pub use cuda::{CudaMemoryBuilder, Growth, recover};
 pub use device::DeviceMemory;
 pub use host::HostMemoryBuilder;
 pub use limit::{AUTO_FRACTION, DEVICE_AUTO_FRACTION, Limit};

@@ -1,8 +1,8 @@
 //! The environment checker with a driver, and the smoke test on a device.
 
 use candle_core::DeviceLocation;
-use candle_headroom::environment::{Finding, Report, Requirement};
 use candle_headroom::Environment;
+use candle_headroom::environment::{Finding, Report, Requirement};
 
 use crate::gpu::{MIB, gpu, simulated};
 use crate::simulator::Simulator;

@@ -1,8 +1,8 @@
 //! Promise 3 on CUDA: the device computes what the CPU computes.
 
 use candle_core::Device;
-use candle_headroom::batch::Fixed;
 use candle_headroom::DeviceMemory;
+use candle_headroom::batch::Fixed;
 
 use crate::gpu::gpu;
 use crate::jobs::Job;

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use candle_headroom::environment::Severity;
 use candle_headroom::Environment;
+use candle_headroom::environment::Severity;
 use proptest::prelude::*;
 
 use crate::machine::{Machine, codes};

@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use candle_headroom::environment::Report;
 use candle_headroom::Environment;
+use candle_headroom::environment::Report;
 use libloading::Library;
 
 /// The folder of this program's machines, and the stand-ins for NVIDIA's libraries, new and old.

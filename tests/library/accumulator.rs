@@ -1,8 +1,8 @@
 //! `GradientAccumulator`: which Vars take part.
 
 use candle_core::{DType, Device, Var};
-use candle_headroom::error::LossError;
 use candle_headroom::Error;
+use candle_headroom::error::LossError;
 
 use crate::support::{self, ConvNet, Mlp};
 

@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::batch::{BatchPolicy, BatchProcessor, Extent, Failed, Halving, Observer, Plan, Reason, TrainingEvent};
+use candle_headroom::batch::{
+    BatchPolicy, BatchProcessor, Extent, Failed, Halving, Observer, Plan, Reason, TrainingEvent,
+};
 use candle_headroom::error::{Phase, UpdateInterrupted};
 use candle_headroom::optim::{Commit, Committed, Parameter};
 use candle_headroom::testing::{Faults, out_of_memory};

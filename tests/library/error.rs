@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use candle_core::{Context, DType, Device, Error as CandleError, Tensor, Var};
 use candle_headroom::error::{Cause, Phase, Resource, UpdateInterrupted, WindowLost};
-use candle_headroom::{DeviceFault, Error, ErrorExt, Foreign, GradientAccumulator, ResourceExhausted, process_batches};
+use candle_headroom::{
+    DeviceFault, Error, ErrorExt, Foreign, GradientAccumulator, ResourceExhausted, process_batches,
+};
 use candle_nn::Optimizer;
 
 #[derive(Debug, PartialEq)]

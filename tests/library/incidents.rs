@@ -8,10 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::batch::{BatchPolicy, BatchProcessor, Completed, Failed, Halving, Plan, Reason, Samples, Task};
+use candle_headroom::batch::{
+    BatchPolicy, BatchProcessor, Completed, Failed, Halving, Plan, Reason, Samples, Task,
+};
 use candle_headroom::error::{Cause, Phase, Resource};
 use candle_headroom::incident::{IncidentKind, IncidentLog, Incidents};
-use candle_headroom::testing::{Faults, self};
+use candle_headroom::testing::{self, Faults};
 use candle_headroom::{AdaptiveTrainer, ByteSize, Error, Monitor, Predictive, Sgd};
 
 fn file(name: &str) -> PathBuf {
@@ -94,7 +96,9 @@ fn each_exhaustion_and_what_came_of_it() {
 fn a_fault_ends_the_batch() {
     let path = file("fault");
     let log = IncidentLog::builder(&path).open().unwrap();
-    let mut processor = BatchProcessor::builder(Halving::from_whole_batch()).observer(log).build();
+    let mut processor = BatchProcessor::builder(Halving::from_whole_batch())
+        .observer(log)
+        .build();
     let failed = processor.process(&Samples(&[1, 2]), |_, _| -> candle_core::Result<()> {
         Err(testing::illegal_address())
     });
@@ -117,7 +121,9 @@ fn a_fault_ends_the_batch() {
 fn the_final_exhaustion_is_an_exhaustion_and_a_failure() {
     let path = file("final");
     let log = IncidentLog::builder(&path).open().unwrap();
-    let mut processor = BatchProcessor::builder(Halving::from_size(1)).observer(log).build();
+    let mut processor = BatchProcessor::builder(Halving::from_size(1))
+        .observer(log)
+        .build();
     let failed = processor.process(&Samples(&[1, 2]), |_, _| -> candle_core::Result<()> {
         Err(testing::out_of_memory())
     });
@@ -295,8 +301,12 @@ fn a_plan_is_read_back_as_it_was() {
         (plan.base, plan.each, plan.room) = (Some(u64::MAX), Some(2), None);
         (plan.fits, plan.using) = (Some(usize::MAX), Some(3));
         let log = IncidentLog::builder(&path).open().unwrap();
-        let mut processor = BatchProcessor::builder(Planned(plan, 1)).observer(log).build();
-        processor.process(&Samples(&[1, 2, 3]), |_, _| Ok(())).unwrap();
+        let mut processor = BatchProcessor::builder(Planned(plan, 1))
+            .observer(log)
+            .build();
+        processor
+            .process(&Samples(&[1, 2, 3]), |_, _| Ok(()))
+            .unwrap();
         let incidents = Incidents::read(&path).unwrap();
         assert_eq!(incidents.list[0].plan, Some(plan));
         assert_eq!(incidents.summary().adaptations, 1);

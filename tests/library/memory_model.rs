@@ -1,8 +1,8 @@
 //! `MemoryModel`: predictions, their bounds, and saved models that are refused.
 
+use candle_headroom::Error;
 use candle_headroom::batch::MemoryModel;
 use candle_headroom::error::PolicyError;
-use candle_headroom::Error;
 use proptest::prelude::*;
 
 fn model(observations: &[(usize, u64)]) -> MemoryModel {

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use candle_headroom::monitor::MetricsSink;
-use candle_headroom::Monitor;
 use crate::nvml;
+use candle_headroom::Monitor;
+use candle_headroom::monitor::MetricsSink;
 use metrics::{
     Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };

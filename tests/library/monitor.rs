@@ -8,11 +8,13 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::nvml::{self, Simulator};
 use candle_headroom::error::MonitorError;
 use candle_headroom::incident::IncidentLog;
-use candle_headroom::monitor::{Crossing, Health, HeldDown, MonitorBuilder, Sample, Sink, Source, Threshold};
+use candle_headroom::monitor::{
+    Crossing, Health, HeldDown, MonitorBuilder, Sample, Sink, Source, Threshold,
+};
 use candle_headroom::{ByteSize, Error, Monitor};
-use crate::nvml::{self, Simulator};
 
 const GIB: u64 = 1 << 30;
 

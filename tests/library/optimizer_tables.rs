@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use crate::support::flat;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::optim::{Algorithm, Fused, Group, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd};
+use candle_headroom::optim::{
+    Algorithm, Fused, Group, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion,
+    ParamsSgd,
+};
 use safetensors::SafeTensors;
 
 /// All words that a case can have: what is not listed here would be passed over in silence.

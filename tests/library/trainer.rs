@@ -4,6 +4,8 @@ use candle_core::{DType, Device, Var};
 use candle_headroom::error::Phase;
 use candle_headroom::testing::Faults;
 
+use candle_headroom::AdaptiveTrainer;
+
 use crate::support::{Mlp, accumulating, batches, sgd};
 
 #[test]

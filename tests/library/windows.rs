@@ -7,7 +7,9 @@ use candle_headroom::batch::Fixed;
 use candle_headroom::error::Phase;
 use candle_headroom::optim::LossScale;
 use candle_headroom::testing::{Faults, out_of_memory};
-use candle_headroom::{AccumulatingTrainer, AdaptiveTrainer, Error, GradientAccumulator, Loss, Sgd};
+use candle_headroom::{
+    AccumulatingTrainer, AdaptiveTrainer, Error, GradientAccumulator, Loss, Sgd,
+};
 
 fn sgd(w: &Var) -> Sgd {
     let builder = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.5);

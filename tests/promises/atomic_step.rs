@@ -5,7 +5,9 @@ use std::cell::Cell;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::batch::Fixed;
 use candle_headroom::error::Phase;
-use candle_headroom::optim::{Algorithm, Fused, ParamsAdafactor, ParamsAdamW, ParamsLion, ParamsSgd};
+use candle_headroom::optim::{
+    Algorithm, Fused, ParamsAdafactor, ParamsAdamW, ParamsLion, ParamsSgd,
+};
 use candle_headroom::testing::{Faults, out_of_memory};
 use candle_headroom::{AdamW, AdaptiveTrainer, Error, Foreign, GradientAccumulator, Loss};
 use candle_nn::{Optimizer, SGD};

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 
 use candle_core::{DType, Device, Tensor};
 use candle_headroom::error::{Cause, Phase};
-use candle_headroom::testing::{Faults, out_of_memory};
 use candle_headroom::process_batches;
+use candle_headroom::testing::{Faults, out_of_memory};
 
 use crate::jobs::{Job, STEPS, points, uninterrupted, whole_splits};
 use crate::support::{ConvNet, Halves, Mlp, by_sgd, with_room};

@@ -1,7 +1,7 @@
 //! Promise 9, no hidden synchronization. Compiled into the test program `cuda`: the simulated driver counts what waits.
 
-use candle_headroom::batch::Fixed;
 use candle_headroom::DeviceMemory;
+use candle_headroom::batch::Fixed;
 
 use crate::gpu::simulated;
 use crate::jobs::Job;

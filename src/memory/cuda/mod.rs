@@ -18,4 +18,4 @@ pub use builder::CudaMemoryBuilder;
 pub use growth::Growth;
 pub(super) use implementation::Events;
 pub use recover::recover;
-pub(crate) use recover::{synchronize, unmask};
+pub(crate) use recover::unmask;

@@ -127,7 +127,8 @@ mod tests {
 
     #[test]
     fn takes_strided_and_shifted_sources() {
-        let buffer = Var::full(f32::NAN, (3, 2), &Device::Cpu).unwrap();
+        let buffer =
+            Var::from_tensor(&Tensor::full(f32::NAN, (3, 2), &Device::Cpu).unwrap()).unwrap();
         let source = Tensor::arange(0f32, 8., &Device::Cpu).unwrap();
         let source = source.reshape((2, 4)).unwrap().narrow(1, 1, 3).unwrap();
         // With `keep` 0 the old values, NaN, do not count.

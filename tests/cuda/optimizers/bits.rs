@@ -3,7 +3,10 @@
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::error::OptimizerError;
-use candle_headroom::optim::{Algorithm, Committed, Fused, FusedBuilder, GroupOptions, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd};
+use candle_headroom::optim::{
+    Algorithm, Committed, Fused, FusedBuilder, GroupOptions, LossScale, ParamsAdafactor,
+    ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd,
+};
 use candle_headroom::{AdamW, Error, Sgd};
 
 use super::{Job, bits, device, scale};

@@ -5,7 +5,10 @@ use std::fmt::Debug;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::error::OptimizerError;
-use candle_headroom::optim::{Adafactor, Adam, Algorithm, Fused, FusedBuilder, Group, Lion, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd};
+use candle_headroom::optim::{
+    Adafactor, Adam, Algorithm, Fused, FusedBuilder, Group, Lion, LossScale, ParamsAdafactor,
+    ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd,
+};
 use candle_headroom::{AdamW, Error, Sgd};
 use candle_nn::Optimizer;
 

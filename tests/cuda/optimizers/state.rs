@@ -1,7 +1,9 @@
 //! State that comes from the device and goes back to it.
 
 use candle_core::{DType, Device};
-use candle_headroom::optim::{Algorithm, Fused, LossScale, ParamsAdafactor, ParamsAdamW, ParamsLion, ParamsSgd, StateDict};
+use candle_headroom::optim::{
+    Algorithm, Fused, LossScale, ParamsAdafactor, ParamsAdamW, ParamsLion, ParamsSgd, StateDict,
+};
 
 use super::{Job, bits, device, scale};
 use crate::gpu::simulated;

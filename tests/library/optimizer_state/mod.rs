@@ -10,7 +10,10 @@ use std::path::{Path, PathBuf};
 use crate::support::{self, flat, snapshot, wave};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::optim::{Adafactor, Algorithm, Committed, Fused, Group, Lion, LossScale, ParamsAdafactor, ParamsAdamW, ParamsLion, ParamsSgd, StateDict};
+use candle_headroom::optim::{
+    Adafactor, Algorithm, Committed, Fused, Group, Lion, LossScale, ParamsAdafactor, ParamsAdamW,
+    ParamsLion, ParamsSgd, StateDict,
+};
 use candle_headroom::{AdamW, Error, LearningRate, Sgd};
 use candle_nn::Optimizer;
 

@@ -15,7 +15,10 @@ use crate::support::{Mlp, distance, flat, snapshot, wave};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::error::{OptimizerError, ParameterError, Phase};
-use candle_headroom::optim::{Adam, Algorithm, Committed, Fused, Group, GroupOptions, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd, Progress};
+use candle_headroom::optim::{
+    Adam, Algorithm, Committed, Fused, Group, GroupOptions, LossScale, ParamsAdafactor, ParamsAdam,
+    ParamsAdamW, ParamsLion, ParamsSgd, Progress,
+};
 use candle_headroom::testing::Faults;
 use candle_headroom::{AdamW, Error, Sgd};
 use candle_nn::Optimizer;

@@ -1,8 +1,8 @@
 //! `Halving`: halves what fails, doubles what fits twice, and remembers sizes as cost.
 
+use candle_headroom::ResourceExhausted;
 use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed, Halving};
 use candle_headroom::error::{Cause, MemoryReading, Resource};
-use candle_headroom::ResourceExhausted;
 
 fn completed(size: usize, before: u64, peak: u64, limit: u64) -> Completed {
     let mut completed = Completed::new(size);

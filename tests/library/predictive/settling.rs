@@ -1,8 +1,8 @@
 //! Where it settles, and how soon.
 
+use candle_headroom::Predictive;
 use candle_headroom::batch::{BatchPolicy, Completed, Extent, Reason};
 use candle_headroom::error::MemoryReading;
-use candle_headroom::Predictive;
 
 use super::{changes, failures, run};
 use crate::curves::{Curve, Device};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use candle_headroom::batch::{BatchPolicy, Completed, Extent, Plan, Reason};
 use candle_headroom::Predictive;
+use candle_headroom::batch::{BatchPolicy, Completed, Extent, Plan, Reason};
 
 /// One micro-batch of a batch of `samples` that cost `each`, with room for all of it; returns it, if a time is wanted.
 fn run(policy: &mut Predictive, samples: usize, each: usize) -> (usize, Option<Extent>) {
