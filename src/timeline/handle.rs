@@ -25,7 +25,7 @@ use crate::output::replace;
 ///
 /// let timeline = Timeline::new();
 /// let x = Tensor::arange(0f32, 64., &Device::Cpu)?; // (64,)
-/// let mut processor = BatchProcessor::new(Fixed::new(16)?).observer(timeline.clone());
+/// let mut processor = BatchProcessor::builder(Fixed::new(16)?).observer(timeline.clone()).build();
 /// processor.process(&x, |chunk, _| chunk.sqr()?.sum_all())?;
 /// timeline.number("quality", 0.9); // a curve of your own
 /// timeline.note("the cache is full"); // a label above the charts

@@ -15,7 +15,8 @@ use crate::batch::{Observer, TrainingEvent};
 /// use candle_headroom::timeline::NvtxRanges;
 ///
 /// let x = Tensor::arange(0f32, 10., &Device::Cpu)?; // (10,)
-/// BatchProcessor::new(Fixed::new(4)?).observer(NvtxRanges::new()).process(&x, |_, _| Ok(()))?;
+/// let mut processor = BatchProcessor::builder(Fixed::new(4)?).observer(NvtxRanges::new()).build();
+/// processor.process(&x, |_, _| Ok(()))?;
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, Default)]

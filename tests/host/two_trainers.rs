@@ -101,7 +101,8 @@ fn two_trainers_on_one_limit_stay_below_it() {
     memory.reset_peak();
     let barrier = Barrier::new(2);
     std::thread::scope(|scope| {
-        for _ in 0..2 {
+        // Joined, so that thread-local memory is freed before other tests count.
+        let trainers = [(); 2].map(|()| {
             scope.spawn(|| {
                 let w = Var::ones(262_144, DType::F32, &Device::Cpu).unwrap();
                 let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(1e-3);
@@ -112,7 +113,10 @@ fn two_trainers_on_one_limit_stay_below_it() {
                     let report = trainer.step(&x, |x, _| loss(&w, &x)).unwrap();
                     assert_eq!(report.samples, 16);
                 }
-            });
+            })
+        });
+        for trainer in trainers {
+            trainer.join().unwrap();
         }
     });
     let peak = memory.stats().peak.unwrap();
