@@ -114,8 +114,15 @@ fn an_update_that_failed_keeps_its_batches() {
         .accumulate(&numbers(&[2., 4.]), |x, _| distance(&w, &x))
         .unwrap();
     let armed = Faults::in_phase(Phase::Optimizer, 0).times(10).arm();
-    assert!(trainer.update().unwrap_err().resource_exhausted().is_some());
+    let error = trainer.update().unwrap_err();
     drop(armed);
+    let exhausted = error.resource_exhausted().expect("an exhaustion");
+    assert_eq!(exhausted.phase, Some(Phase::Optimizer));
+    let held: Vec<_> = exhausted.held.iter().map(|held| held.what).collect();
+    assert_eq!(
+        held,
+        ["parameters", "accumulated gradients", "optimizer state"]
+    );
     assert_eq!(trainer.update().unwrap().unwrap().samples, 2);
     assert_eq!(value(&w), 1.5);
 }
