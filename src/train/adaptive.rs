@@ -173,11 +173,11 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// let w = Var::new(&[0f32], &Device::Cpu)?;
     /// let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.1).build()?;
     /// let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
-    /// for batch in [Tensor::new(&[1f32, 2., 3.], &Device::Cpu)?, Tensor::new(&[6f32], &Device::Cpu)?] {
+    /// for batch in [Tensor::new(&[1f32, 3.], &Device::Cpu)?, Tensor::new(&[5f32, 7.], &Device::Cpu)?] {
     ///     trainer.accumulate(&batch, |x, _| x.broadcast_sub(&w)?.sqr()?.mean_all())?;
     /// }
     /// let report = trainer.update()?.expect("two batches");
-    /// assert_eq!((report.samples, report.loss.read()?), (4, 12.5));
+    /// assert_eq!((report.samples, report.loss.read()?), (4, 21.));
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     ///

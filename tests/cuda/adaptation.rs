@@ -165,9 +165,9 @@ fn a_neighbour_in_the_middle_of_a_step() {
     assert_eq!(job.step().sizes, [600, 600]);
 }
 
-/// The device works on while the host goes ahead, so time is taken only where it decides something.
+/// Micro-batches are timed by events that are queried later, so the fastest size is found without a wait.
 #[test]
-fn the_fastest_size_is_found_without_waiting_for_each_micro_batch() {
+fn the_fastest_size_is_found_without_waiting() {
     let Some((gpu, simulator)) = fresh(4, 1024 * MIB) else {
         return;
     };
@@ -204,7 +204,10 @@ fn the_fastest_size_is_found_without_waiting_for_each_micro_batch() {
         events.extend(report.events);
         most = most.max(waits);
     }
-    assert!(most >= unasked + 4, "{most}, and {unasked} without timing");
+    assert!(
+        most <= unasked,
+        "{most} waits, and {unasked} without timing"
+    );
     let plan = job.trainer.plan().unwrap();
     assert_eq!(
         (plan.using, plan.reason),

@@ -94,13 +94,19 @@ pub extern "C" fn cuEventQuery(event: u64) -> u32 {
         device.faults.check()?;
         let events = &mut device.objects.events;
         let event = events.get_mut(&serial).ok_or(Status::INVALID_HANDLE)?;
-        match event.pending {
-            0 => Ok(()),
-            pending => {
-                event.pending = pending - 1;
-                Err(Status::NOT_READY)
+        if event.pending > 0 {
+            event.pending -= 1;
+            return Err(Status::NOT_READY);
+        }
+        // What was recorded before is finished too.
+        if let Some((reached, _)) = event.recorded.clone() {
+            for event in events.values_mut() {
+                if (event.recorded.as_ref()).is_some_and(|(recorded, _)| *recorded <= reached) {
+                    event.pending = 0;
+                }
             }
         }
+        Ok(())
     })
 }
 
