@@ -1,6 +1,6 @@
 //! Statuses of CUDA and of NVML: what each means, and what helps.
 
-use super::Status;
+use super::entries::Status;
 
 /// Number, name and cause, then the remedy.
 macro_rules! statuses {

@@ -1,10 +1,11 @@
 //! Versions, Xids and clock reasons. Each table names its source and the date on which it was read.
 
-use super::XidAction::{
+use super::entries::XidAction::{
     CheckNvlink, CheckPower, FollowOther, Ignore, Reboot, ResetGpu, RestartApplication, SaidInText,
     UpdateSoftware,
 };
-use super::{ClockReason, Driver, Version, Weight};
+use super::entries::{ClockReason, Driver, Weight};
+use super::version::Version;
 
 const fn v(major: u32, minor: u32, patch: u32) -> Version {
     Version::new([major, minor, patch])

@@ -41,7 +41,7 @@ pub struct FileSink(Format);
 
 #[derive(Debug)]
 enum Format {
-    Csv(csv::Writer<CsvFile>),
+    Csv(Box<csv::Writer<CsvFile>>),
     JsonLines(LineFile, Vec<u8>),
 }
 
@@ -106,11 +106,13 @@ impl FileSinkBuilder {
         let file = LineFile::open(&self.path, header, rotate_at)
             .map_err(|error| OutputError::at(&self.path, &error))?;
         Ok(FileSink(match self.is_csv {
-            true => Format::Csv(csv::WriterBuilder::new().has_headers(false).from_writer(
-                CsvFile {
-                    file,
-                    failure: RefCell::new(None),
-                },
+            true => Format::Csv(Box::new(
+                csv::WriterBuilder::new()
+                    .has_headers(false)
+                    .from_writer(CsvFile {
+                        file,
+                        failure: RefCell::new(None),
+                    }),
             )),
             false => Format::JsonLines(file, Vec::with_capacity(1024)),
         }))

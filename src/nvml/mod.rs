@@ -4,6 +4,7 @@
 //! does not know, asks for memory by a call that old drivers lack, and allocates each list of processes anew, without room for the longer
 //! elements that some drivers write. A function that a library lacks is a return code like any other.
 
+mod codes;
 mod device;
 mod library;
 mod memory;
@@ -12,6 +13,10 @@ mod neighbours;
 mod processes;
 mod text;
 
+pub(crate) use codes::{
+    DRIVER_NOT_LOADED, FUNCTION_NOT_FOUND, Field, GPU_IS_LOST, INSUFFICIENT_SIZE,
+    LIBRARY_NOT_FOUND, NO_DATA, NO_PERMISSION, NOT_SUPPORTED, RESET_REQUIRED, UNINITIALIZED,
+};
 pub(crate) use device::Device;
 pub(crate) use library::{Library, NAMES, Nvml};
 pub(crate) use memory::{Memory, Remapped};
@@ -21,17 +26,3 @@ pub(crate) use processes::{Processes, knows_processes};
 pub(crate) use text::{text, uuid_text};
 
 pub(crate) use crate::patience::within;
-
-/// A value, or NVML's return code.
-pub(crate) type Field<T> = Result<T, u32>;
-
-pub(crate) const UNINITIALIZED: u32 = 1;
-pub(crate) const NOT_SUPPORTED: u32 = 3;
-pub(crate) const NO_PERMISSION: u32 = 4;
-pub(crate) const INSUFFICIENT_SIZE: u32 = 7;
-pub(crate) const DRIVER_NOT_LOADED: u32 = 9;
-pub(crate) const LIBRARY_NOT_FOUND: u32 = 12;
-pub(crate) const FUNCTION_NOT_FOUND: u32 = 13;
-pub(crate) const GPU_IS_LOST: u32 = 15;
-pub(crate) const RESET_REQUIRED: u32 = 16;
-pub(crate) const NO_DATA: u32 = 21;
