@@ -106,8 +106,8 @@ pub enum PolicyError {
 /// use candle_headroom::{AdaptiveTrainer, Error, Sgd};
 ///
 /// let w = Var::new(&[1f32, 2.], &Device::Cpu)?;
-/// let sgd = Sgd::new_lr(vec![w.clone()], 0.1)?;
-/// let mut trainer = AdaptiveTrainer::builder(vec![w.clone()], sgd).build()?;
+/// let sgd = Sgd::builder(vec![w.clone()]).learning_rate(0.1).build()?;
+/// let mut trainer = AdaptiveTrainer::builder(sgd).build()?;
 /// let x = Tensor::ones((4, 2), candle_core::DType::F32, &Device::Cpu)?;
 /// let Err(Error::Loss(error)) = trainer.step(&x, |x, _| x.broadcast_mul(&w)) else { unreachable!() };
 /// assert!(matches!(*error, LossError::NotScalar { .. })); // reduce it to one number first
@@ -152,7 +152,7 @@ pub enum LossError {
 /// use candle_headroom::{Error, Sgd};
 ///
 /// let w = Var::new(0f32, &Device::Cpu)?;
-/// let Err(Error::Parameter(error)) = Sgd::new_lr(vec![w.clone(), w], 0.1) else { unreachable!() };
+/// let Err(Error::Parameter(error)) = Sgd::builder(vec![w.clone(), w]).build() else { unreachable!() };
 /// assert_eq!(error.to_string(), "parameter `1` is listed twice: list each Var once");
 /// assert!(matches!(*error, ParameterError::Duplicate { .. }));
 /// # Ok::<(), candle_core::Error>(())

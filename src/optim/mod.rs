@@ -1,11 +1,11 @@
 //! Optimizers that update all parameters in place or none, without temporaries.
 
 mod algorithms;
-#[cfg(feature = "cuda")]
 mod axes;
 mod blend;
 mod commit;
 mod cpu;
+#[cfg(feature = "cuda")]
 mod cuda;
 mod foreign;
 mod fused;

@@ -60,24 +60,6 @@ impl<A: Algorithm> Fused<A> {
             has_masters: false,
         }
     }
-
-    /// An optimizer with these hyper-parameters.
-    ///
-    /// # Errors
-    /// As [`FusedBuilder::build`].
-    pub fn new(parameters: impl Into<Group>, params: A) -> Result<Self> {
-        Self::builder(parameters).params(params).build()
-    }
-
-    /// An optimizer with this learning rate.
-    ///
-    /// # Errors
-    /// As [`FusedBuilder::build`].
-    pub fn new_lr(parameters: impl Into<Group>, learning_rate: f64) -> Result<Self> {
-        Self::builder(parameters)
-            .learning_rate(learning_rate)
-            .build()
-    }
 }
 
 impl<A: Algorithm> FusedBuilder<A> {

@@ -206,7 +206,7 @@ impl<A: Algorithm> Fused<A> {
                 }
             }
             let rule = &self.algorithm;
-            (self.engine).set_up(rule, &updated, origins, None, &self.adjustment)?;
+            (self.engine).set_up(rule, &updated, origins, None)?;
             self.parameters.set_updated(updated);
         }
         self.groups = groups;

@@ -70,13 +70,7 @@ impl<A: Algorithm> Fused<A> {
         let origins = snapshots.iter().zip(&updated);
         let origins = origins.map(|(snapshot, parameter)| snapshot.converted(parameter));
         let origins = origins.collect::<Result<_>>()?;
-        (self.engine).set_up(
-            &algorithm,
-            &updated,
-            origins,
-            Some(counters),
-            &self.adjustment,
-        )?;
+        (self.engine).set_up(&algorithm, &updated, origins, Some(counters))?;
         self.parameters.set_updated(updated);
         self.algorithm = algorithm;
         self.groups = groups;

@@ -34,6 +34,7 @@ pub struct Engine {
     _tasks: Option<Tasks>,
     launches: Vec<Launch>,
     arguments: Arguments,
+    adjustment: Adjustment,
 }
 
 impl Engine {
@@ -57,7 +58,6 @@ impl Engine {
         parameters: &[Managed],
         origins: Vec<Origin>,
         counters: Option<Counters>,
-        adjustment: &Adjustment,
     ) -> Result<()> {
         let on = Device::Cuda(self.device.clone());
         let counters = counters.map_or_else(|| self.counters(), Ok)?;
@@ -79,14 +79,8 @@ impl Engine {
             states.push(state);
             counts.push(count);
         }
-        *self = Self::of::<R>(
-            &self.device,
-            parameters,
-            adjustment,
-            states,
-            counts,
-            counters,
-        )?;
+        let (device, adjustment) = (&self.device, &self.adjustment);
+        *self = Self::of::<R>(device, parameters, adjustment, states, counts, counters)?;
         Ok(())
     }
 
@@ -115,6 +109,7 @@ impl Engine {
             tables,
             frame,
             _tasks: tasks,
+            adjustment: *adjustment,
         })
     }
 
