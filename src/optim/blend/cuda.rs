@@ -58,24 +58,20 @@ pub fn blend(
     let device = into.device.clone();
     let factors = (op.keep as f32, op.add as f32);
     match (&mut into.slice, &from.slice) {
-        (S::F32(into), S::F32(from)) => {
-            launch_blend(&device, "blend_f32_f32", into, from, layouts, factors)
-        }
-        (S::F32(into), S::F16(from)) => {
-            launch_blend(&device, "blend_f32_f16", into, from, layouts, factors)
-        }
+        (S::F32(into), S::F32(from)) => run(&device, "blend_f32_f32", into, from, layouts, factors),
+        (S::F32(into), S::F16(from)) => run(&device, "blend_f32_f16", into, from, layouts, factors),
         (S::F32(into), S::BF16(from)) => {
-            launch_blend(&device, "blend_f32_bf16", into, from, layouts, factors)
+            run(&device, "blend_f32_bf16", into, from, layouts, factors)
         }
         (S::F64(into), S::F64(from)) => {
             let factors = (op.keep, op.add);
-            launch_blend(&device, "blend_f64_f64", into, from, layouts, factors)
+            run(&device, "blend_f64_f64", into, from, layouts, factors)
         }
         _ => Err(unsupported(from.dtype())),
     }
 }
 
-fn launch_blend<T: DeviceRepr, S: DeviceRepr>(
+fn run<T: DeviceRepr, S: DeviceRepr>(
     device: &CudaDevice,
     kernel: &str,
     into: &mut CudaSlice<T>,

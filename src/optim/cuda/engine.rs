@@ -4,12 +4,10 @@ use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::CudaStream;
 use candle_core::{CudaDevice, DType, Device, Tensor};
 
-use super::frame::Frame;
-use super::gradient::locate;
+use super::frame::{Frame, locate};
 use super::launch::{Launch, Module, SURVEY};
 use super::layout::{Arguments, misplaced};
-use super::state::State;
-use super::tables::{Place, Tables};
+use super::tables::{Place, State, Tables};
 use super::tasks::Tasks;
 use crate::error::Result;
 use crate::optim::Committed;
@@ -45,7 +43,7 @@ impl Engine {
     ) -> Result<Self> {
         let on = Device::Cuda(device.clone());
         let states = parameters.iter();
-        let states = states.map(|parameter| State::fresh(parameter, &on, is_factored::<R>()));
+        let states = states.map(|parameter| State::new(parameter, None, &on, is_factored::<R>()));
         let states = states.collect::<Result<_>>()?;
         let counts = vec![0; parameters.len()];
         let counters = Counters::new(adjustment);
@@ -65,14 +63,14 @@ impl Engine {
         let (mut states, mut counts) = (Vec::new(), Vec::new());
         for (parameter, origin) in parameters.iter().zip(&origins) {
             let (state, count) = match origin {
-                Origin::Fresh => (State::fresh(parameter, &on, is_factored::<R>())?, 0),
+                Origin::Fresh => (State::new(parameter, None, &on, is_factored::<R>())?, 0),
                 Origin::Kept(index) => {
                     let kept = self.states.get(*index).zip(old.get(*index));
                     let (state, count) = kept.ok_or_else(misplaced)?;
                     (state.clone(), *count)
                 }
                 Origin::Loaded(saved) => {
-                    let state = State::loaded(parameter, saved, &on, is_factored::<R>())?;
+                    let state = State::new(parameter, Some(saved), &on, is_factored::<R>())?;
                     (state, saved.step)
                 }
             };

@@ -2,10 +2,8 @@
 
 mod engine;
 mod frame;
-mod gradient;
 mod launch;
 mod layout;
-mod state;
 mod tables;
 mod tasks;
 

@@ -16,23 +16,20 @@ use crate::optim::{Algorithm, Group};
 /// Builds an optimizer; from [`Fused::builder`].
 ///
 /// ```
-/// use candle_core::{DType, Device, Tensor};
+/// use candle_core::{DType, Device, Var};
 /// use candle_headroom::optim::LossScale;
 /// use candle_headroom::AdamW;
-/// use candle_nn::{linear, Module, Optimizer, VarBuilder, VarMap};
+/// use candle_nn::Optimizer;
 ///
-/// let varmap = VarMap::new();
-/// let model = linear(4, 2, VarBuilder::from_varmap(&varmap, DType::F16, &Device::Cpu))?;
-/// let mut optimizer = AdamW::builder(&varmap)
+/// let w = Var::ones((4, 2), DType::F16, &Device::Cpu)?;
+/// let mut optimizer = AdamW::builder(vec![w.clone()])
 ///     .learning_rate(1e-3)
 ///     .clip_norm(1.)
 ///     .loss_scale(LossScale::dynamic())
 ///     .master_weights()
 ///     .moments(DType::BF16)
 ///     .build()?;
-/// let x = Tensor::ones((8, 4), DType::F16, &Device::Cpu)?;
-/// let loss = model.forward(&x)?.to_dtype(DType::F32)?.sqr()?.mean_all()?;
-/// optimizer.backward_step(&loss)?;
+/// optimizer.backward_step(&w.to_dtype(DType::F32)?.sqr()?.mean_all()?)?;
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug)]
@@ -134,19 +131,15 @@ impl<A: Algorithm> FusedBuilder<A> {
     /// [`ResourceExhausted`](crate::error::ResourceExhausted).
     pub fn build(self) -> Result<Fused<A>> {
         let mut algorithm = self.params;
-        let overrides = [
-            ("lr", self.learning_rate),
-            ("weight_decay", self.weight_decay),
-        ];
-        for (name, value) in overrides {
-            if let Some(value) = value {
-                algorithm.set_hyper_parameter(name, value);
-            }
+        if let Some(learning_rate) = self.learning_rate {
+            algorithm.set_learning_rate(learning_rate);
+        }
+        if let Some(weight_decay) = self.weight_decay {
+            algorithm.set_hyper_parameter("weight_decay", weight_decay);
         }
         check::rule(&algorithm)?;
         self.adjustment.check(A::NAME)?;
-        let mut parameters = Vec::new();
-        let mut groups = Vec::new();
+        let (mut parameters, mut groups) = (Vec::new(), Vec::new());
         let mut seen = HashSet::new();
         let mut place = 0;
         for (group, given) in self.groups.into_iter().enumerate() {
@@ -159,13 +152,10 @@ impl<A: Algorithm> FusedBuilder<A> {
                 }
                 // Integer Vars are skipped, as by candle's optimizers.
                 if parameter.var.dtype().is_float() {
-                    parameters.push(Managed::new(
-                        &algorithm,
-                        parameter,
-                        [group, place],
-                        self.moments,
-                        self.has_masters,
-                    )?);
+                    let (moments, has_masters) = (self.moments, self.has_masters);
+                    let at = [group, place];
+                    let managed = Managed::new(&algorithm, parameter, at, moments, has_masters)?;
+                    parameters.push(managed);
                 }
                 place += 1;
             }
@@ -192,10 +182,8 @@ fn one_device(parameters: &[Managed]) -> Result<Device> {
     let mut names = HashSet::new();
     for parameter in parameters {
         if !names.insert(&parameter.name) {
-            return Err(OptimizerError::Name {
-                name: parameter.name.clone(),
-            }
-            .into());
+            let name = parameter.name.clone();
+            return Err(OptimizerError::Name { name }.into());
         }
         if !first.var.device().same_device(parameter.var.device()) {
             return Err(OptimizerError::Devices {

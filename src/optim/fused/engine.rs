@@ -1,8 +1,7 @@
 use candle_core::{Device, Tensor};
 
 use super::adjustment::{Adjustment, Counters};
-use super::managed::Managed;
-use super::update::{Origin, Snapshot, Update};
+use super::managed::{Managed, Origin, Snapshot, Update};
 use crate::error::{OptimizerError, Result};
 #[cfg(feature = "cuda")]
 use crate::optim::cuda;

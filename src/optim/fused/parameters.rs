@@ -1,8 +1,7 @@
 use std::collections::HashMap;
 
 use super::check;
-use super::managed::Managed;
-use super::update::Origin;
+use super::managed::{Managed, Origin};
 use crate::optim::cpu::is_shared;
 use crate::optim::{GroupOptions, Parameter};
 

@@ -2,11 +2,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use candle_core::{Device, Error, Tensor};
 
-use super::managed::Managed;
+use super::managed::{Managed, Origin, Snapshot};
 use super::optimizer::Fused;
-use super::reader::{MASTER, Reader, STEP, entry};
-use super::saved::{OPTIMIZER, Saved};
-use super::update::{Origin, Snapshot};
+use super::reader::{MASTER, OPTIMIZER, Reader, STEP, Saved, entry};
 use crate::error::Result;
 use crate::optim::{Algorithm, StateDict};
 

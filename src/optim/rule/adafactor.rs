@@ -1,5 +1,4 @@
-use super::elementwise::Rates;
-use super::update_rule::{Kept, Kernel, Rule};
+use super::update_rule::{Kept, Kernel, Rates, Rule};
 use crate::optim::cpu::{
     BLOCK, By, CHUNK, Gradient, Lanes, Real, Target, ValuesMut, in_blocks, in_stretches, share,
     sum, sum_of_squares, take,
