@@ -80,13 +80,11 @@ impl Engine {
         self.counters = counters.unwrap_or(self.counters);
         let small = parameters.iter().map(|parameter| parameter.len);
         let small: usize = small.filter(|len| !is_shared(*len)).sum();
+        self.small_by = By::Caller;
         // Waking other threads pays only for this many elements.
-        self.small_by = match small >= SHARED {
-            true => By::Team,
-            false => By::Caller,
-        };
-        if self.small_by == By::Team {
+        if small >= SHARED {
             team::prepare();
+            self.small_by = By::Team;
         }
         Ok(())
     }
@@ -112,12 +110,9 @@ impl Engine {
 
     /// The sum of the squares of all gradients as they are; NaN if one of them is not finite.
     fn survey<R: Rule>(&mut self, update: &Update<'_, R>) -> Result<f64> {
-        self.each(update, &|state, parameter, gradient| {
-            state.survey(parameter, gradient)
-        })?;
+        self.each(update, &State::survey)?;
         let surveyed = self.states.iter().zip(update.parameters);
-        let surveyed =
-            surveyed.filter(|(_, parameter)| parameter.gradient(update.gradients).is_some());
+        let surveyed = surveyed.filter(|(_, p)| p.gradient(update.gradients).is_some());
         // `sum` would start at -0.
         Ok(surveyed.fold(0., |total, (state, _)| total + state.squares))
     }
@@ -178,12 +173,12 @@ impl Engine {
             Tensor::from_storage(storage, dims, BackpropOp::none(), false)
         };
         let kept = state.tensors.iter().zip(&parameter.kept);
+        let kept = kept.map(|(storage, (kept, _))| tensor(storage, &kept.dims));
+        let master = state.master.as_ref();
         Some(Snapshot {
             step: state.step,
-            tensors: kept
-                .map(|(storage, (kept, _))| tensor(storage, &kept.dims))
-                .collect(),
-            master: (state.master.as_ref()).map(|storage| tensor(storage, parameter.var.dims())),
+            tensors: kept.collect(),
+            master: master.map(|storage| tensor(storage, parameter.var.dims())),
         })
     }
 }

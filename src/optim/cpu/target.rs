@@ -29,21 +29,18 @@ impl Target<'_> {
     /// Updates the parameter in one pass.
     pub fn elementwise<R: Elementwise>(self, step: &R::Step, number: u64) {
         let seed = (number as u32).wrapping_mul(0x9e37_79b9);
-        let Self {
-            lanes, is_shared, ..
-        } = self;
-        match is_shared {
-            false => lanes.update::<R>(step, seed),
-            true => {
-                share(
-                    By::Candle,
-                    lanes.len().div_ceil(CHUNK),
-                    lanes,
-                    |rest: &mut Lanes<'_>| rest.take(CHUNK),
-                    |unit| unit.update::<R>(step, seed),
-                );
-            }
+        let update = |lanes: Lanes<'_>| lanes.update::<R>(step, seed);
+        if !self.is_shared {
+            return update(self.lanes);
         }
+        let units = self.lanes.len().div_ceil(CHUNK);
+        share(
+            By::Candle,
+            units,
+            self.lanes,
+            |rest| rest.take(CHUNK),
+            update,
+        );
     }
 }
 

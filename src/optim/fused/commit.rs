@@ -28,12 +28,10 @@ impl<A: Algorithm> Commit for Fused<A> {
         // Bytes that are counted, not estimated.
         let updated = &self.parameters.updated;
         let total = |bytes: fn(&Managed) -> u64| updated.iter().map(bytes).sum::<u64>();
+        let without_momentum = total(Managed::kept_bytes);
         let mut remedies = vec![
             ("moments in bf16".to_owned(), total(in_bf16)),
-            (
-                "Sgd without momentum".to_owned(),
-                total(Managed::kept_bytes),
-            ),
+            ("Sgd without momentum".to_owned(), without_momentum),
         ];
         if A::NAME != ParamsAdafactor::NAME {
             remedies.push((ParamsAdafactor::NAME.to_owned(), total(by_adafactor)));
@@ -66,10 +64,8 @@ impl<A: Algorithm> Fused<A> {
         if self.groups.len() > 1 {
             let groups = (0..self.groups.len()).map(|group| {
                 let parameters = updated.iter().filter(|p| p.group == group);
-                (
-                    format!("group {group} not trained"),
-                    parameters.map(saves).sum(),
-                )
+                let saving = parameters.map(saves).sum();
+                (format!("group {group} not trained"), saving)
             });
             return groups.collect();
         }
@@ -88,11 +84,8 @@ fn in_bf16(parameter: &Managed) -> u64 {
 
 fn by_adafactor(parameter: &Managed) -> u64 {
     let state = ParamsAdafactor::default().state(parameter.var.dims());
-    let needed: u64 = state
-        .into_iter()
-        .map(|kept| bytes_of(&(kept, DType::F32)))
-        .sum();
-    parameter.kept_bytes().saturating_sub(needed)
+    let needed = state.into_iter().map(|kept| bytes_of(&(kept, DType::F32)));
+    parameter.kept_bytes().saturating_sub(needed.sum())
 }
 
 /// Bytes of a parameter's summed gradients, which are f32 for smaller types.

@@ -102,7 +102,7 @@ impl ParamsAdafactor {
         let squares = sum(partials, len, is_shared, |range| {
             let mut total = 0.;
             in_blocks(range, |start, block: &mut [C]| {
-                lanes.load_parameter_at(start, block);
+                lanes.load_parameter(start, block);
                 total += sum_of_squares(block);
             });
             total
@@ -157,7 +157,7 @@ impl ParamsAdafactor {
             while let Some(mut block) = lanes.take(BLOCK) {
                 let parameter = parameter.get_mut(..block.len()).unwrap_or_default();
                 let step = step.get_mut(..block.len()).unwrap_or_default();
-                block.load_parameter(parameter);
+                block.load_parameter(0, parameter);
                 gradient.load_adjusted(block.start, step);
                 estimate.divide(block.start, floor, step);
                 for (p, u) in parameter.iter_mut().zip(step) {
@@ -242,24 +242,18 @@ fn blend_rows<C: Real>(
     add: f64,
     is_shared: bool,
 ) {
-    in_stretches(
-        kept,
-        (CHUNK / columns.max(1)).max(1),
-        is_shared,
-        |start, kept| {
-            for (row, kept) in (start..).zip(kept) {
-                let mut total = 0.;
-                in_blocks(
-                    row * columns..(row + 1) * columns,
-                    |start, block: &mut [C]| {
-                        gradient.load_adjusted(start, block);
-                        total += sum_of_squares(block);
-                    },
-                );
-                *kept = blend(*kept, total / columns as f64, add);
-            }
-        },
-    );
+    let rows = (CHUNK / columns.max(1)).max(1);
+    in_stretches(kept, rows, is_shared, |start, kept| {
+        for (row, kept) in (start..).zip(kept) {
+            let mut total = 0.;
+            let row = row * columns..(row + 1) * columns;
+            in_blocks(row, |start, block: &mut [C]| {
+                gradient.load_adjusted(start, block);
+                total += sum_of_squares(block);
+            });
+            *kept = blend(*kept, total / columns as f64, add);
+        }
+    });
 }
 
 /// Blends the mean square of each column into the columns' second moment.
