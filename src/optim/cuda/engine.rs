@@ -20,7 +20,7 @@ const PARTS: u32 = 4;
 /// The state of the parameters on the device, and the launches of a step.
 ///
 /// The device decides about a step: the launches before the last compute the next counters and sums beside the current ones, and
-/// the last launch updates the parameters and makes the next ones current. So an error on the way has changed nothing, and nobody waits.
+/// the last launch updates the parameters and makes the next ones current. So an error in between changes nothing, and the host does not wait.
 #[derive(Debug)]
 pub struct Engine {
     device: CudaDevice,
@@ -50,7 +50,7 @@ impl Engine {
         Self::of::<R>(device, parameters, adjustment, states, counts, counters)
     }
 
-    /// Makes an engine beside this one, which shares the state that it keeps, and becomes that.
+    /// Builds another engine, which shares the state that is kept, and replaces this one by it.
     pub fn set_up<R: Rule>(
         &mut self,
         parameters: &[Managed],
@@ -62,17 +62,15 @@ impl Engine {
         let old = self.device.clone_dtoh(&self.tables.counts)?;
         let (mut states, mut counts) = (Vec::new(), Vec::new());
         for (parameter, origin) in parameters.iter().zip(&origins) {
+            let new = |saved| State::new(parameter, saved, &on, is_factored::<R>());
             let (state, count) = match origin {
-                Origin::Fresh => (State::new(parameter, None, &on, is_factored::<R>())?, 0),
+                Origin::Fresh => (new(None)?, 0),
                 Origin::Kept(index) => {
                     let kept = self.states.get(*index).zip(old.get(*index));
                     let (state, count) = kept.ok_or_else(misplaced)?;
                     (state.clone(), *count)
                 }
-                Origin::Loaded(saved) => {
-                    let state = State::new(parameter, Some(saved), &on, is_factored::<R>())?;
-                    (state, saved.step)
-                }
+                Origin::Loaded(saved) => (new(Some(saved))?, saved.step),
             };
             states.push(state);
             counts.push(count);

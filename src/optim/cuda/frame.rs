@@ -42,7 +42,7 @@ impl Frame {
         })
     }
 
-    /// Describes an update, on the host. Everything that could be wrong with it is found here.
+    /// Describes an update, on the host. All checks of it are here.
     pub fn fill<R: Rule>(&mut self, update: &Update<'_, R>) -> Result<()> {
         self.words.clear();
         self.axes.clear();

@@ -103,7 +103,8 @@ impl<A: Algorithm> FusedBuilder<A> {
         self
     }
 
-    /// Expects gradients of a loss that [`Fused::scale_loss`] has scaled, as f16 parameters need it.
+    /// Multiplies losses by a scale, which f16 parameters need. [`Fused::commit`] then expects gradients of a loss from
+    /// [`Fused::scale_loss`].
     pub fn loss_scale(mut self, scale: LossScale) -> Self {
         self.adjustment.loss_scale = Some(scale);
         self
@@ -117,7 +118,7 @@ impl<A: Algorithm> FusedBuilder<A> {
     }
 
     /// Keeps moments in bf16 (2 bytes per element instead of 4) with stochastic rounding, so that small changes add up. By default
-    /// they are f32, and f64 for f64 parameters. Adafactor's small ones do not change.
+    /// they are f32, and f64 for f64 parameters. Adafactor's state keeps its type.
     pub fn moments(mut self, dtype: DType) -> Self {
         self.moments = Some(dtype);
         self

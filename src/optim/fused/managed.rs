@@ -14,8 +14,8 @@ pub struct Managed {
     /// Its group, and its place in the list that the user gave.
     pub group: usize,
     pub place: usize,
-    /// Its first element, in the Var's own storage. candle's in-place operations list the axes that they go along, which
-    /// allocates; a single element has none, and the operation sees the whole storage all the same.
+    /// Its first element, in the Var's own storage. candle's in-place operations allocate a list of axes, which is empty for a
+    /// single element. The operation still gets the whole storage.
     pub handle: Tensor,
     /// Where its elements begin in that storage.
     pub start: usize,

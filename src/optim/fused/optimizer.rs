@@ -14,7 +14,7 @@ use crate::error::{OptimizerError, Phase, Result};
 use crate::optim::{Algorithm, Committed, GroupOptions, Parameter};
 use crate::testing;
 
-/// An optimizer that updates each parameter in one pass, all parameters or none, and allocates nothing for it; by its names
+/// An optimizer that updates each parameter in one pass, all parameters or none, and allocates nothing for it. Its aliases are
 /// [`AdamW`](super::super::AdamW), [`Adam`](super::super::Adam), [`Sgd`](super::super::Sgd), [`Lion`](super::super::Lion) and
 /// [`Adafactor`](super::super::Adafactor).
 ///
@@ -169,9 +169,9 @@ impl<A: Algorithm> Fused<A> {
 
     /// Sets the options of a group.
     ///
-    /// A group that it freezes loses its moments and master weights, so that frozen parameters cost nothing. A group that it thaws
-    /// gets new ones, and its steps count from 0 again, as for parameters that are new to an optimizer in PyTorch. To go on with the
-    /// moments from before, stop the group by a `learning_rate_factor` of 0 instead. On CUDA freezing and thawing wait for the device.
+    /// Freezing a group drops its moments and master weights. Thawing it allocates new ones, and its steps count from 0 again, as for
+    /// parameters that are new to an optimizer in PyTorch. To keep the moments, set `learning_rate_factor` to 0 instead. On CUDA
+    /// freezing and thawing wait for the device.
     ///
     /// # Errors
     /// [`OptimizerError`] if there is no such group or a number is out of its range, and
@@ -198,7 +198,7 @@ impl<A: Algorithm> Fused<A> {
     }
 }
 
-/// As candle's optimizers, with the same loop around it. A [`step`](Self::step) that fails has changed nothing.
+/// For loops that are written for candle's optimizers. A [`step`](Self::step) that fails has changed nothing.
 impl<A: Algorithm> Optimizer for Fused<A> {
     type Config = A;
 
