@@ -111,11 +111,9 @@ impl LearningRateBuilder {
 
     /// Rises along a straight line first: step `s` of `steps` has `(s + 1) / (steps + 1)` of the peak, so that no step has a rate
     /// of 0.
-    pub fn warm_up(self, steps: u64) -> Self {
-        Self(LearningRate {
-            warm_up: steps,
-            ..self.0
-        })
+    pub fn warm_up(mut self, steps: u64) -> Self {
+        self.0.warm_up = steps;
+        self
     }
 
     /// Builds the schedule.

@@ -145,7 +145,8 @@ fn keep_written<C: Real, H: Copy + PartialEq + Into<f64>>(
     }
 }
 
-fn own<C: Real>(values: Option<ValuesMut<'_>>) -> &mut [C] {
+/// The values as a slice; empty if there are none, or if they have another type.
+pub fn own<C: Real>(values: Option<ValuesMut<'_>>) -> &mut [C] {
     values.and_then(C::of_mut).unwrap_or_default()
 }
 

@@ -35,7 +35,7 @@ impl Adjustment {
 }
 
 /// What is counted from step to step.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Counters {
     pub steps: u64,
     pub skipped: u64,
@@ -48,11 +48,8 @@ pub struct Counters {
 impl Counters {
     pub fn new(adjustment: &Adjustment) -> Self {
         Self {
-            steps: 0,
-            skipped: 0,
             scale: adjustment.loss_scale.map_or(1., |scale| scale.initial),
-            streak: 0,
-            norm: None,
+            ..Self::default()
         }
     }
 

@@ -1,7 +1,7 @@
 use super::update_rule::{Kept, Kernel, Rates, Rule};
 use crate::optim::cpu::{
-    BLOCK, By, CHUNK, Gradient, Lanes, Real, Target, ValuesMut, in_blocks, in_stretches, share,
-    sum, sum_of_squares, take,
+    BLOCK, By, CHUNK, Gradient, Lanes, Real, Target, in_blocks, in_stretches, own, share, sum,
+    sum_of_squares, take,
 };
 
 /// Hyper-parameters of [`Adafactor`](crate::optim::Adafactor), as in PyTorch (2.5 and later), after Shazeer & Stern 2018
@@ -110,10 +110,7 @@ impl ParamsAdafactor {
         let mean_square = (squares / len as f64).sqrt();
         let size = mean_square.max(self.eps2) * rates.learning_rate.min(1. / (step as f64).sqrt());
 
-        let [first, second] = std::mem::take(&mut lanes.state).map(|state| {
-            let values = state.and_then(|values: ValuesMut<'_>| C::of_mut(values));
-            values.unwrap_or_default()
-        });
+        let [first, second] = std::mem::take(&mut lanes.state).map(own::<C>);
         let estimate = match dims {
             [.., rows, columns] => {
                 let (rows, columns) = (*rows, *columns);
