@@ -26,7 +26,7 @@ fn writer() {
 
 fn start(folder: &Path, times: u32) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "kills::writer", "--ignored"]);
+    command.args(["--exact", "optimizer_state::kills::writer", "--ignored"]);
     command.env(FOLDER, folder).env("TIMES", times.to_string());
     command.stdout(Stdio::null()).spawn().unwrap()
 }
