@@ -106,8 +106,8 @@ pub enum PolicyError {
 /// use candle_headroom::{AdaptiveTrainer, Error, Sgd};
 ///
 /// let w = Var::new(&[1f32, 2.], &Device::Cpu)?;
-/// let sgd = Sgd::builder(vec![w.clone()]).learning_rate(0.1).build()?;
-/// let mut trainer = AdaptiveTrainer::builder(sgd).build()?;
+/// let optimizer = Sgd::builder(vec![w.clone()]).build()?;
+/// let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
 /// let x = Tensor::ones((4, 2), candle_core::DType::F32, &Device::Cpu)?;
 /// let Err(Error::Loss(error)) = trainer.step(&x, |x, _| x.broadcast_mul(&w)) else { unreachable!() };
 /// assert!(matches!(*error, LossError::NotScalar { .. })); // reduce it to one number first
