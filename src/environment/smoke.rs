@@ -126,7 +126,7 @@ fn optimize(device: &Device) -> std::result::Result<Vec<f32>, Error> {
         weight_decay: 0.,
         ..ParamsAdamW::default()
     };
-    let mut optimizer = AdamW::new(vec![var.clone()], params)?;
+    let mut optimizer = AdamW::builder(vec![var.clone()]).params(params).build()?;
     let loss = (var.as_tensor() * 3.)?.sum_all()?;
     optimizer.backward_step(&loss)?;
     Ok(var.squeeze(D::Minus2)?.to_vec1()?)

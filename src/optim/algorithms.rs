@@ -14,8 +14,8 @@ pub type Sgd = Fused<ParamsSgd>;
 /// Lion (Chen et al. 2023, arXiv 2302.06675): the sign of a momentum, with half of AdamW's state.
 pub type Lion = Fused<ParamsLion>;
 
-/// Adafactor (Shazeer & Stern 2018, arXiv 1804.04235), as in PyTorch. Of a matrix's second moment it keeps the means of rows and
-/// columns only.
+/// Adafactor (Shazeer & Stern 2018, arXiv 1804.04235), as in PyTorch. For a matrix it keeps only the means of the rows and columns
+/// of the second moment.
 pub type Adafactor = Fused<ParamsAdafactor>;
 
 /// An update rule, named by the type of its hyper-parameters. Only this crate implements it.

@@ -3,8 +3,8 @@ use candle_core::Layout;
 /// The largest number of axes, after merging, that the kernels can read.
 pub const MAX_RANK: usize = 8;
 
-/// The layout of a strided tensor for the kernels: its axes without those of one element, with neighbours merged where they are as one;
-/// no axes if it is contiguous.
+/// The layout of a strided tensor for the kernels. Axes of one element are left out, and neighbours that can be read as one axis are
+/// merged. A contiguous tensor has no axes.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Axes {
@@ -25,21 +25,20 @@ impl Axes {
         let mut last: Option<(usize, usize)> = None;
         let real = layout.dims().iter().zip(layout.stride());
         for (&size, &stride) in real.filter(|(size, _)| **size != 1) {
-            last = match last {
-                Some((outer, outer_stride)) if outer_stride == size * stride => {
-                    Some((outer * size, stride))
-                }
+            let size = match last {
+                Some((outer, outer_stride)) if outer_stride == size * stride => outer * size,
                 _ => {
                     axes.rank += last.is_some() as usize;
-                    Some((size, stride))
+                    size
                 }
             };
-            if let (Some((size, stride)), Some(into), Some(stride_into)) = (
-                last,
-                axes.sizes.get_mut(axes.rank),
-                axes.strides.get_mut(axes.rank),
-            ) {
-                (*into, *stride_into) = (size, stride);
+            last = Some((size, stride));
+            // Axes beyond the limit are only counted.
+            if let Some(into) = axes.sizes.get_mut(axes.rank) {
+                *into = size;
+            }
+            if let Some(into) = axes.strides.get_mut(axes.rank) {
+                *into = stride;
             }
         }
         axes.rank += last.is_some() as usize;

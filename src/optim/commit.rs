@@ -25,34 +25,29 @@ pub enum Committed {
 /// use candle_headroom::Result;
 /// use candle_headroom::optim::{Commit, Committed, Parameter};
 ///
-/// /// Moves every parameter by `rate` against its gradient's sign.
-/// struct SignSgd {
-///     parameters: Vec<Parameter>,
-///     rate: f64,
-/// }
+/// /// Moves each parameter by 0.5 against its gradient's sign.
+/// struct SignSgd(Vec<Parameter>);
 ///
 /// impl Commit for SignSgd {
 ///     fn parameters(&self) -> &[Parameter] {
-///         &self.parameters
+///         &self.0
 ///     }
 ///
 ///     fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {
 ///         // Everything that can fail comes first, so that an error leaves all parameters as they were.
 ///         let mut updated = Vec::new();
-///         for Parameter { var, .. } in &self.parameters {
+///         for Parameter { var, .. } in &self.0 {
 ///             if let Some(gradient) = gradients.get(var) {
-///                 updated.push((var, (var.as_detached_tensor() - (gradient.sign()? * self.rate)?)?));
+///                 updated.push((var, (var.as_detached_tensor() - (gradient.sign()? * 0.5)?)?));
 ///             }
 ///         }
-///         for (var, value) in updated {
-///             var.set(&value)?;
-///         }
+///         updated.iter().try_for_each(|(var, value)| var.set(value))?;
 ///         Ok(Committed::Applied)
 ///     }
 /// }
 ///
 /// let w = Var::new(3f32, &Device::Cpu)?;
-/// let mut optimizer = SignSgd { parameters: vec![Parameter::new("w", w.clone())], rate: 0.5 };
+/// let mut optimizer = SignSgd(vec![Parameter::new("w", w.clone())]);
 /// optimizer.commit(&w.sqr()?.backward()?)?;
 /// assert_eq!(w.to_scalar::<f32>()?, 2.5);
 /// # Ok::<(), candle_headroom::Error>(())

@@ -36,11 +36,10 @@ impl<O: Optimizer> Foreign<O> {
         let group: Group = vars.into();
         let is_frozen = group.options.frozen;
         let parameters = group.named(0);
+        let parameters = parameters.filter(|p| !is_frozen && p.var.dtype().is_float());
         Self {
             optimizer,
-            parameters: parameters
-                .filter(|parameter| !is_frozen && parameter.var.dtype().is_float())
-                .collect(),
+            parameters: parameters.collect(),
         }
     }
 
@@ -66,17 +65,13 @@ impl<O: Optimizer> Commit for Foreign<O> {
     }
 
     fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {
-        let stepped = self.optimizer.step(gradients);
-        stepped.map_err(
-            |error| match Error::from(error).in_phase(Phase::Optimizer) {
-                // After a fault of the device there is nothing to go on with.
-                fault @ Error::DeviceFault(_) => fault,
-                reason => UpdateInterrupted {
-                    reason: Some(reason),
-                }
-                .into(),
-            },
-        )?;
-        Ok(Committed::Applied)
+        let Err(error) = self.optimizer.step(gradients) else {
+            return Ok(Committed::Applied);
+        };
+        match Error::from(error).in_phase(Phase::Optimizer) {
+            // After a fault of the device nothing on it can go on.
+            fault @ Error::DeviceFault(_) => Err(fault),
+            reason => Err(UpdateInterrupted::new(reason).into()),
+        }
     }
 }

@@ -4,7 +4,36 @@ use candle_core::Var;
 use candle_nn::VarMap;
 use serde::{Deserialize, Serialize};
 
-use super::Parameter;
+/// A Var that an optimizer updates, and its name.
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use candle_headroom::optim::{Commit, Parameter};
+/// use candle_headroom::AdamW;
+///
+/// let w = Var::new(&[0f32, 1.], &Device::Cpu)?;
+/// let optimizer = AdamW::builder(vec![Parameter::new("w", w)]).build()?;
+/// assert_eq!(optimizer.parameters()[0].name, "w");
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Parameter {
+    /// The name in errors and saved state. A Var without a name has its place in the list: `0`, `1`, and so on.
+    pub name: String,
+    /// The variable.
+    pub var: Var,
+}
+
+impl Parameter {
+    /// A named Var.
+    pub fn new(name: impl Into<String>, var: Var) -> Self {
+        Self {
+            name: name.into(),
+            var,
+        }
+    }
+}
 
 /// Parameters with options in common.
 ///
@@ -64,19 +93,15 @@ impl Default for GroupOptions {
 
 impl GroupOptions {
     /// Sets [`learning_rate_factor`](Self::learning_rate_factor).
-    pub fn learning_rate_factor(self, learning_rate_factor: f64) -> Self {
-        Self {
-            learning_rate_factor,
-            ..self
-        }
+    pub fn learning_rate_factor(mut self, factor: f64) -> Self {
+        self.learning_rate_factor = factor;
+        self
     }
 
     /// Sets [`weight_decay`](Self::weight_decay).
-    pub fn weight_decay(self, weight_decay: f64) -> Self {
-        Self {
-            weight_decay: Some(weight_decay),
-            ..self
-        }
+    pub fn weight_decay(mut self, weight_decay: f64) -> Self {
+        self.weight_decay = Some(weight_decay);
+        self
     }
 
     /// Sets [`frozen`](Self::frozen).
@@ -101,11 +126,9 @@ impl Group {
         self.options(|options| options.frozen(true))
     }
 
-    fn options(self, set: impl FnOnce(GroupOptions) -> GroupOptions) -> Self {
-        Self {
-            options: set(self.options),
-            ..self
-        }
+    fn options(mut self, set: impl FnOnce(GroupOptions) -> GroupOptions) -> Self {
+        self.options = set(self.options);
+        self
     }
 
     /// Splits the group into the parameters for which `is_first` holds and the others. A parameter without a name is passed

@@ -1,16 +1,15 @@
 //! Optimizers that update all parameters in place or none, without temporaries.
 
 mod algorithms;
-#[cfg(feature = "cuda")]
 mod axes;
 mod blend;
 mod commit;
 mod cpu;
+#[cfg(feature = "cuda")]
 mod cuda;
 mod foreign;
 mod fused;
 mod group;
-mod parameter;
 mod rule;
 mod schedule;
 mod state_dict;
@@ -20,8 +19,7 @@ pub(crate) use blend::blend;
 pub use commit::{Commit, Committed};
 pub use foreign::Foreign;
 pub use fused::{Fused, FusedBuilder, LossScale, Progress};
-pub use group::{Group, GroupOptions};
-pub use parameter::Parameter;
+pub use group::{Group, GroupOptions, Parameter};
 pub use rule::{ParamsAdafactor, ParamsAdam, ParamsLion, ParamsSgd};
 pub use schedule::LearningRate;
 pub use state_dict::StateDict;

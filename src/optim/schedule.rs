@@ -88,13 +88,13 @@ impl LearningRate {
 pub struct LearningRateBuilder(LearningRate);
 
 impl LearningRateBuilder {
-    /// Falls along half a cosine (Loshchilov & Hutter 2016, arXiv 1608.03983). It reaches the floor after `steps` steps, those of
-    /// the warm-up included, and stays there.
+    /// Falls along half a cosine (Loshchilov & Hutter 2016, arXiv 1608.03983) and stays at the floor from step `steps` on. The warm-up
+    /// is a part of these steps.
     pub fn cosine(self, steps: u64) -> Self {
         self.shape(Shape::Cosine { steps })
     }
 
-    /// Falls along a straight line. It reaches the floor after `steps` steps, those of the warm-up included, and stays there.
+    /// Falls along a straight line and stays at the floor from step `steps` on. The warm-up is a part of these steps.
     pub fn linear(self, steps: u64) -> Self {
         self.shape(Shape::Linear { steps })
     }
@@ -111,11 +111,9 @@ impl LearningRateBuilder {
 
     /// Rises along a straight line first: step `s` of `steps` has `(s + 1) / (steps + 1)` of the peak, so that no step has a rate
     /// of 0.
-    pub fn warm_up(self, steps: u64) -> Self {
-        Self(LearningRate {
-            warm_up: steps,
-            ..self.0
-        })
+    pub fn warm_up(mut self, steps: u64) -> Self {
+        self.0.warm_up = steps;
+        self
     }
 
     /// Builds the schedule.

@@ -1,16 +1,23 @@
 mod cpu;
+#[cfg(feature = "cuda")]
 mod cuda;
 
-use candle_core::{CpuStorage, CudaStorage, InplaceOp1, InplaceOp2, Layout, Result, Tensor, Var};
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
+use candle_core::{CpuStorage, InplaceOp1, InplaceOp2, Layout, Result, Tensor, Var};
+
+use super::axes::Axes;
 
 /// `into = keep · into + add · from`, in place. With `keep` 0 the old values are not read; without `from` they are only scaled.
 ///
 /// `into` is contiguous, f32 or f64. `from` has the same shape, any strides, and the same type or, for f32, also f16 or bf16. On the CPU
 /// and on CUDA this is one pass without a temporary. Other devices use candle's operations, with temporaries of `into`'s size.
 pub(crate) fn blend(into: &Var, keep: f64, add: f64, from: Option<&Tensor>) -> Result<()> {
-    let in_place = into.device().is_cpu() || (into.device().is_cuda() && cuda::IS_BUILT);
+    let is_cuda = cfg!(feature = "cuda") && into.device().is_cuda();
+    let in_place = is_cuda || into.device().is_cpu();
     match from {
-        Some(from) if in_place && into.device().is_cuda() && !cuda::takes(from.layout()) => {
+        // The kernels cannot read all layouts.
+        Some(from) if is_cuda && Axes::of(from.layout()).is_err() => {
             into.inplace_op2(&from.contiguous()?, &Blend { keep, add })
         }
         Some(from) if in_place => into.inplace_op2(from, &Blend { keep, add }),
@@ -39,6 +46,7 @@ impl InplaceOp1 for Scale {
         cpu::scale(self, storage, layout)
     }
 
+    #[cfg(feature = "cuda")]
     fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> Result<()> {
         cuda::scale(self, storage, layout)
     }
@@ -64,6 +72,7 @@ impl InplaceOp2 for Blend {
         cpu::blend(self, into, from, (into_layout, from_layout))
     }
 
+    #[cfg(feature = "cuda")]
     fn cuda_fwd(
         &self,
         into: &mut CudaStorage,

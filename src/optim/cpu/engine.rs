@@ -10,14 +10,13 @@ use candle_core::{
 use super::gradient::Gradient;
 use super::lanes::Lanes;
 use super::share::{By, CHUNK, SHARED, in_blocks, share, sum, sum_of_squares};
-use super::target::{Target, is_shared};
+use super::target::{Target, is_shared, visit};
 use super::team;
 use super::values::ValuesMut;
-use super::visit::visit;
 use crate::error::{Result, UpdateInterrupted};
 use crate::optim::Committed;
 use crate::optim::fused::{Adjustment, Counters, Managed, Origin, Snapshot, Update};
-use crate::optim::rule::{Rates, Rule};
+use crate::optim::rule::{Kept, Rates, Rule};
 
 /// The state of the parameters, and the passes over them.
 #[derive(Debug)]
@@ -45,10 +44,9 @@ const SMALL_AT_A_TIME: usize = 8;
 
 impl Engine {
     pub fn new<R: Rule>(rule: &R, parameters: &[Managed], adjustment: &Adjustment) -> Result<Self> {
-        let counters = Counters::new(adjustment);
         let mut engine = Self {
             states: Vec::new(),
-            counters,
+            counters: Counters::new(adjustment),
             small_by: By::Caller,
         };
         let origins = parameters.iter().map(|_| Origin::Fresh).collect();
@@ -68,8 +66,8 @@ impl Engine {
         let made = parameters.iter().zip(&origins);
         let made = made.map(|(parameter, origin)| match origin {
             Origin::Kept(_) => Ok(None),
-            Origin::Fresh => State::fresh(rule, parameter).map(Some),
-            Origin::Loaded(saved) => State::loaded(rule, parameter, saved).map(Some),
+            Origin::Fresh => State::new(rule, parameter, None).map(Some),
+            Origin::Loaded(saved) => State::new(rule, parameter, Some(saved)).map(Some),
         });
         let made = made.collect::<Result<Vec<_>>>()?;
         let mut old: Vec<_> = self.states.drain(..).map(Some).collect();
@@ -82,13 +80,11 @@ impl Engine {
         self.counters = counters.unwrap_or(self.counters);
         let small = parameters.iter().map(|parameter| parameter.len);
         let small: usize = small.filter(|len| !is_shared(*len)).sum();
+        self.small_by = By::Caller;
         // Waking other threads pays only for this many elements.
-        self.small_by = match small >= SHARED {
-            true => By::Team,
-            false => By::Caller,
-        };
-        if self.small_by == By::Team {
+        if small >= SHARED {
             team::prepare();
+            self.small_by = By::Team;
         }
         Ok(())
     }
@@ -106,21 +102,17 @@ impl Engine {
             move_parameter(update, parameter, state, gradient, scale, rates)
         });
         // The checks before an update rule this out. If it happens, some parameters have changed.
-        moved.map_err::<crate::error::Error, _>(|error| {
-            let reason = Some(error.into());
-            UpdateInterrupted { reason }.into()
+        moved.map_err(|error| UpdateInterrupted {
+            reason: Some(error.into()),
         })?;
         Ok(Committed::Applied)
     }
 
     /// The sum of the squares of all gradients as they are; NaN if one of them is not finite.
     fn survey<R: Rule>(&mut self, update: &Update<'_, R>) -> Result<f64> {
-        self.each(update, &|state, parameter, gradient| {
-            state.survey(parameter, gradient)
-        })?;
+        self.each(update, &State::survey)?;
         let surveyed = self.states.iter().zip(update.parameters);
-        let surveyed =
-            surveyed.filter(|(_, parameter)| parameter.gradient(update.gradients).is_some());
+        let surveyed = surveyed.filter(|(_, p)| p.gradient(update.gradients).is_some());
         // `sum` would start at -0.
         Ok(surveyed.fold(0., |total, (state, _)| total + state.squares))
     }
@@ -181,54 +173,42 @@ impl Engine {
             Tensor::from_storage(storage, dims, BackpropOp::none(), false)
         };
         let kept = state.tensors.iter().zip(&parameter.kept);
+        let kept = kept.map(|(storage, (kept, _))| tensor(storage, &kept.dims));
+        let master = state.master.as_ref();
         Some(Snapshot {
             step: state.step,
-            tensors: kept
-                .map(|(storage, (kept, _))| tensor(storage, &kept.dims))
-                .collect(),
-            master: (state.master.as_ref()).map(|storage| tensor(storage, parameter.var.dims())),
+            tensors: kept.collect(),
+            master: master.map(|storage| tensor(storage, parameter.var.dims())),
         })
     }
 }
 
 impl State {
-    fn new<R: Rule>(
-        rule: &R,
-        parameter: &Managed,
-        tensors: Vec<CpuStorage>,
-        master: Option<CpuStorage>,
-        step: u64,
-    ) -> Self {
-        Self {
-            tensors,
-            master,
-            step,
+    /// Saved state, or zeros.
+    fn new<R: Rule>(rule: &R, parameter: &Managed, saved: Option<&Snapshot>) -> Result<Self> {
+        let (tensors, master) = match saved {
+            Some(saved) => (
+                saved.tensors.iter().map(storage).collect(),
+                saved.master.as_ref().map(storage),
+            ),
+            None => {
+                let zeros = |(kept, dtype): &(Kept, DType)| {
+                    CpuDevice.zeros_impl(&kept.dims.clone().into(), *dtype)
+                };
+                let var = parameter.var.as_detached_tensor();
+                let master = (parameter.has_master).then(|| storage(&var.to_dtype(DType::F32)?));
+                (parameter.kept.iter().map(zeros).collect(), master)
+            }
+        };
+        let tensors: CandleResult<_> = tensors;
+        Ok(Self {
+            tensors: tensors?,
+            master: master.transpose()?,
+            step: saved.map_or(0, |saved| saved.step),
             partials: vec![0.; parameter.len.div_ceil(CHUNK)],
             scratch: vec![0.; rule.scratch(parameter.var.dims())],
             squares: 0.,
-        }
-    }
-
-    fn fresh<R: Rule>(rule: &R, parameter: &Managed) -> Result<Self> {
-        let zeros = parameter
-            .kept
-            .iter()
-            .map(|(kept, dtype)| CpuDevice.zeros_impl(&kept.dims.clone().into(), *dtype));
-        let zeros = zeros.collect::<CandleResult<_>>()?;
-        let master = match parameter.has_master {
-            true => Some(storage(
-                &parameter.var.as_detached_tensor().to_dtype(DType::F32)?,
-            )?),
-            false => None,
-        };
-        Ok(Self::new(rule, parameter, zeros, master, 0))
-    }
-
-    fn loaded<R: Rule>(rule: &R, parameter: &Managed, saved: &Snapshot) -> Result<Self> {
-        let tensors = saved.tensors.iter().map(storage);
-        let tensors = tensors.collect::<CandleResult<_>>()?;
-        let master = saved.master.as_ref().map(storage).transpose()?;
-        Ok(Self::new(rule, parameter, tensors, master, saved.step))
+        })
     }
 
     fn survey(&mut self, parameter: &Managed, gradient: &Tensor) -> CandleResult<()> {
@@ -263,20 +243,17 @@ fn move_parameter<R: Rule>(
 ) -> CandleResult<()> {
     let bound = update.adjustment.bound();
     visit(parameter, gradient, |storage, gradient, layout| {
-        let unknown = |_| misplaced();
-        let mut values = ValuesMut::of(storage).map_err(unknown)?;
-        values.take(parameter.start);
+        let values = |storage| ValuesMut::of(storage).ok_or_else(misplaced);
+        let mut parameters = values(storage)?;
+        parameters.take(parameter.start);
         let mut kept = state.tensors.iter_mut();
-        let mut next = || kept.next().map(ValuesMut::of).transpose().map_err(unknown);
+        let mut next = || kept.next().map(values).transpose();
         let lanes = Lanes {
             start: 0,
-            parameter: values.take(parameter.len),
+            parameter: parameters.take(parameter.len),
             gradient: Gradient::new(gradient, layout, scale, bound).ok_or_else(misplaced)?,
             state: [next()?, next()?],
-            master: (state.master.as_mut())
-                .map(ValuesMut::of)
-                .transpose()
-                .map_err(unknown)?,
+            master: state.master.as_mut().map(values).transpose()?,
         };
         state.step = state.step.saturating_add(1);
         let target = Target {

@@ -22,7 +22,7 @@ impl<'a> Gradient<'a> {
         scale: f64,
         bound: f64,
     ) -> Option<Self> {
-        let values = Values::of(storage).ok()?;
+        let values = Values::of(storage)?;
         let (values, layout) = match layout.contiguous_offsets() {
             Some((start, _)) => (values.from(start), None),
             None => (values, Some(layout)),

@@ -67,7 +67,7 @@ impl<'a> Lanes<'a> {
             let parameter = parameter.get_mut(..len).unwrap_or_default();
             let gradient = gradient.get_mut(..len).unwrap_or_default();
             let mut state = [&mut first, &mut second].map(|s| s.get_mut(..len).unwrap_or_default());
-            block.load_parameter(parameter);
+            block.load_parameter(0, parameter);
             block.gradient.load(block.start, gradient);
             for (from, into) in block.state.iter().zip(&mut state) {
                 match from {
@@ -86,13 +86,8 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// Reads the parameter in full precision.
-    pub fn load_parameter<C: Real>(&self, into: &mut [C]) {
-        self.load_parameter_at(0, into);
-    }
-
-    /// Reads the parameter in full precision from an element of this stretch on.
-    pub fn load_parameter_at<C: Real>(&self, start: usize, into: &mut [C]) {
+    /// Reads the parameter in full precision, from this element of the stretch on.
+    pub fn load_parameter<C: Real>(&self, start: usize, into: &mut [C]) {
         let stored = self.parameter.as_ref().from(start);
         let Some(master) = &self.master else {
             return C::load(stored, into);
@@ -150,7 +145,8 @@ fn keep_written<C: Real, H: Copy + PartialEq + Into<f64>>(
     }
 }
 
-fn own<C: Real>(values: Option<ValuesMut<'_>>) -> &mut [C] {
+/// The values as a slice; empty if there are none, or if they have another type.
+pub fn own<C: Real>(values: Option<ValuesMut<'_>>) -> &mut [C] {
     values.and_then(C::of_mut).unwrap_or_default()
 }
 

@@ -9,14 +9,13 @@ mod share;
 mod target;
 mod team;
 mod values;
-mod visit;
 
 pub use engine::Engine;
 pub use gradient::{Gradient, offsets};
-pub use lanes::{BLOCK, Lanes};
+pub use lanes::{BLOCK, Lanes, own};
 pub use real::Real;
 #[cfg(test)]
 pub use share::SHARED;
 pub use share::{By, CHUNK, in_blocks, in_stretches, share, sum, sum_of_squares};
 pub use target::{Target, is_shared};
-pub use values::{ValuesMut, take};
+pub use values::take;

@@ -34,8 +34,15 @@ pub trait Real:
     fn store(from: &[Self], into: ValuesMut<'_>);
 }
 
+#[inline]
+fn convert<S, D>(from: &[S], into: &mut [D], convert: impl Fn(&S) -> D) {
+    for (into, from) in into.iter_mut().zip(from) {
+        *into = convert(from);
+    }
+}
+
 macro_rules! real {
-    ($type:ty, $own:ident, $other:ident, $from_half:ident, $to_half:ident) => {
+    ($type:ty, $own:ident, $from_half:ident, $to_half:ident) => {
         impl Real for $type {
             const SMALLEST: f64 = <$type>::MIN_POSITIVE as f64;
 
@@ -80,10 +87,8 @@ macro_rules! real {
                     return;
                 };
                 match from {
-                    Values::$own(from) => (into.iter_mut().zip(from)).for_each(|(i, f)| *i = *f),
-                    Values::$other(from) => {
-                        (into.iter_mut().zip(from)).for_each(|(i, f)| *i = *f as Self)
-                    }
+                    Values::F32(from) => convert(from, into, |value| *value as Self),
+                    Values::F64(from) => convert(from, into, |value| *value as Self),
                     Values::F16(from) => from.get(..len).unwrap_or_default().$from_half(into),
                     Values::BF16(from) => from.get(..len).unwrap_or_default().$from_half(into),
                 }
@@ -94,10 +99,8 @@ macro_rules! real {
                 let len = from.len().min(into.len());
                 let from = from.get(..len).unwrap_or_default();
                 match into {
-                    ValuesMut::$own(into) => (into.iter_mut().zip(from)).for_each(|(i, f)| *i = *f),
-                    ValuesMut::$other(into) => {
-                        (into.iter_mut().zip(from)).for_each(|(i, f)| *i = *f as _)
-                    }
+                    ValuesMut::F32(into) => convert(from, into, |value| *value as f32),
+                    ValuesMut::F64(into) => convert(from, into, |value| *value as f64),
                     ValuesMut::F16(into) => into.get_mut(..len).unwrap_or_default().$to_half(from),
                     ValuesMut::BF16(into) => into.get_mut(..len).unwrap_or_default().$to_half(from),
                 }
@@ -106,5 +109,5 @@ macro_rules! real {
     };
 }
 
-real!(f32, F32, F64, convert_to_f32_slice, convert_from_f32_slice);
-real!(f64, F64, F32, convert_to_f64_slice, convert_from_f64_slice);
+real!(f32, F32, convert_to_f32_slice, convert_from_f32_slice);
+real!(f64, F64, convert_to_f64_slice, convert_from_f64_slice);

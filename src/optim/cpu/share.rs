@@ -63,22 +63,13 @@ pub fn in_stretches<T: Send>(
         return work(0, slice);
     }
     let units = slice.len().div_ceil(stretch);
-    share(
-        By::Candle,
-        units,
-        (0, slice),
-        |rest| Some(next_stretch(rest, stretch)),
-        |(start, slice)| work(start, slice),
-    );
-}
-
-fn next_stretch<'a, T>(
-    (start, rest): &mut (usize, &'a mut [T]),
-    stretch: usize,
-) -> (usize, &'a mut [T]) {
-    let (at, head) = (*start, take(rest, stretch));
-    *start += head.len();
-    (at, head)
+    let next = |(start, rest): &mut (usize, _)| {
+        let (at, head) = (*start, take(rest, stretch));
+        *start += head.len();
+        Some((at, head))
+    };
+    let work = |(start, slice): (usize, &mut [T])| work(start, slice);
+    share(By::Candle, units, (0, slice), next, work);
 }
 
 /// The sum of what `part` returns for each chunk of `0..len`, always added in the same order.

@@ -1,5 +1,10 @@
+use std::cell::Cell;
+
+use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor};
+
 use super::lanes::Lanes;
 use super::share::{By, CHUNK, SHARED, share};
+use crate::optim::fused::Managed;
 use crate::optim::rule::Elementwise;
 
 /// A parameter to update, with everything that a rule needs for it.
@@ -24,20 +29,46 @@ impl Target<'_> {
     /// Updates the parameter in one pass.
     pub fn elementwise<R: Elementwise>(self, step: &R::Step, number: u64) {
         let seed = (number as u32).wrapping_mul(0x9e37_79b9);
-        let Self {
-            lanes, is_shared, ..
-        } = self;
-        match is_shared {
-            false => lanes.update::<R>(step, seed),
-            true => {
-                share(
-                    By::Candle,
-                    lanes.len().div_ceil(CHUNK),
-                    lanes,
-                    |rest: &mut Lanes<'_>| rest.take(CHUNK),
-                    |unit| unit.update::<R>(step, seed),
-                );
-            }
+        let update = |lanes: Lanes<'_>| lanes.update::<R>(step, seed);
+        if !self.is_shared {
+            return update(self.lanes);
         }
+        let units = self.lanes.len().div_ceil(CHUNK);
+        share(
+            By::Candle,
+            units,
+            self.lanes,
+            |rest| rest.take(CHUNK),
+            update,
+        );
+    }
+}
+
+/// Gives `work` the storage of a parameter to change, and of its gradient.
+pub fn visit(
+    parameter: &Managed,
+    gradient: &Tensor,
+    work: impl FnOnce(&mut CpuStorage, &CpuStorage, &Layout) -> Result<()>,
+) -> Result<()> {
+    let visit = Visit(Cell::new(Some(work)));
+    parameter.handle.inplace_op2(gradient, &visit)
+}
+
+struct Visit<F>(Cell<Option<F>>);
+
+impl<F: FnOnce(&mut CpuStorage, &CpuStorage, &Layout) -> Result<()>> InplaceOp2 for Visit<F> {
+    fn name(&self) -> &'static str {
+        "fused-update"
+    }
+
+    fn cpu_fwd(
+        &self,
+        parameter: &mut CpuStorage,
+        _: &Layout,
+        gradient: &CpuStorage,
+        layout: &Layout,
+    ) -> Result<()> {
+        let work = self.0.take();
+        work.map_or(Ok(()), |work| work(parameter, gradient, layout))
     }
 }

@@ -1,26 +1,21 @@
-//! Threads of this crate, for work that takes the locks of candle's tensors: on candle's pool or rayon's it could deadlock, because candle's
-//! operations hold such locks while they wait for those pools, and a rayon pool of its own would allocate in updates.
+//! Threads of this crate, for work that takes the locks of candle's tensors. On candle's pool or rayon's such work could deadlock, because
+//! candle's operations hold these locks while they wait for those pools. A rayon pool of its own would allocate in updates.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Barrier, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use candle_core::utils::get_num_threads;
 
 type Work<'a> = dyn Fn() + Sync + 'a;
 
 struct Team {
     /// Held by the caller whose work runs.
     caller: Mutex<()>,
-    task: Mutex<Task>,
-    begun: Condvar,
-    ended: Condvar,
-}
-
-struct Task {
-    /// Counts pieces of work.
-    number: u64,
-    work: Option<Borrowed>,
-    /// Threads that have not finished it.
-    running: usize,
-    has_panicked: bool,
+    work: Mutex<Option<Borrowed>>,
+    begin: Barrier,
+    end: Barrier,
+    has_panicked: AtomicBool,
 }
 
 #[derive(Clone, Copy)]
@@ -29,86 +24,58 @@ struct Borrowed(*const Work<'static>);
 // SAFETY: the closure is `Sync`, and lives until the last thread has finished it, which `together` waits for.
 unsafe impl Send for Borrowed {}
 
-static TEAM: Team = Team {
-    caller: Mutex::new(()),
-    task: Mutex::new(Task {
-        number: 0,
-        work: None,
-        running: 0,
-        has_panicked: false,
-    }),
-    begun: Condvar::new(),
-    ended: Condvar::new(),
-};
-
-/// The number of threads besides the caller: as many as candle uses, or fewer if the system refuses more.
-static THREADS: LazyLock<usize> = LazyLock::new(|| {
-    let wanted = candle_core::utils::get_num_threads().saturating_sub(1);
+static TEAM: LazyLock<Team> = LazyLock::new(|| {
+    let wanted = get_num_threads().saturating_sub(1);
     let spawned = (0..wanted).map_while(|index| {
         let thread = std::thread::Builder::new().name(format!("headroom-{index}"));
-        thread.spawn(serve).ok()
+        thread.spawn(|| serve(&TEAM)).ok()
     });
-    spawned.count()
+    // Besides the caller: as many as candle uses, or fewer if the system refuses more.
+    let helpers = spawned.count();
+    Team {
+        caller: Mutex::new(()),
+        work: Mutex::new(None),
+        begin: Barrier::new(helpers + 1),
+        end: Barrier::new(helpers + 1),
+        has_panicked: AtomicBool::new(false),
+    }
 });
 
 /// Starts the threads. This allocates.
 pub fn prepare() {
-    LazyLock::force(&THREADS);
+    LazyLock::force(&TEAM);
 }
 
 /// Runs `work` on each thread of the team and on this one, and returns when all have finished: false if another thread has panicked.
 pub fn together(work: &Work<'_>) -> bool {
-    let _alone = lock(&TEAM.caller);
-    // SAFETY: the transmute changes the lifetime only, and `Wait` ends after the last use.
+    let team = &*TEAM;
+    let _alone = lock(&team.caller);
+    // SAFETY: the transmute changes the lifetime only, and no thread uses the closure after `end`.
     let borrowed =
         Borrowed(unsafe { std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work) });
-    let mut task = lock(&TEAM.task);
-    task.number += 1;
-    task.work = Some(borrowed);
-    task.running = *THREADS;
-    task.has_panicked = false;
-    drop(task);
-    let wait = Wait;
-    TEAM.begun.notify_all();
-    work();
-    drop(wait);
-    !lock(&TEAM.task).has_panicked
-}
-
-/// Waits for the other threads, even if the caller's own part panics.
-struct Wait;
-
-impl Drop for Wait {
-    fn drop(&mut self) {
-        let mut task = lock(&TEAM.task);
-        while task.running > 0 {
-            task = (TEAM.ended.wait(task)).unwrap_or_else(PoisonError::into_inner);
-        }
-        task.work = None;
+    *lock(&team.work) = Some(borrowed);
+    team.has_panicked.store(false, Relaxed);
+    team.begin.wait();
+    let ran = catch_unwind(AssertUnwindSafe(work));
+    team.end.wait();
+    *lock(&team.work) = None;
+    match ran {
+        Ok(()) => !team.has_panicked.load(Relaxed),
+        Err(panic) => std::panic::resume_unwind(panic),
     }
 }
 
 /// The loop of each thread of the team.
-fn serve() {
-    let mut done = 0;
+fn serve(team: &Team) {
     loop {
-        let mut task = lock(&TEAM.task);
-        while task.number == done {
-            task = (TEAM.begun.wait(task)).unwrap_or_else(PoisonError::into_inner);
+        team.begin.wait();
+        let work = *lock(&team.work);
+        if let Some(work) = work {
+            // SAFETY: `together` keeps the closure alive until this thread has come to `end`.
+            let ran = catch_unwind(AssertUnwindSafe(|| unsafe { (*work.0)() }));
+            team.has_panicked.fetch_or(ran.is_err(), Relaxed);
         }
-        done = task.number;
-        let work = task.work;
-        drop(task);
-        let ran = work.map_or(Ok(()), |work| {
-            // SAFETY: `running` counts this thread, and `together` waits for it before the closure ends.
-            catch_unwind(AssertUnwindSafe(|| unsafe { (*work.0)() }))
-        });
-        let mut task = lock(&TEAM.task);
-        task.has_panicked |= ran.is_err();
-        task.running -= 1;
-        if task.running == 0 {
-            TEAM.ended.notify_one();
-        }
+        team.end.wait();
     }
 }
 
@@ -119,7 +86,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     #[test]
     fn each_thread_does_its_part_and_callers_take_turns() {
@@ -129,9 +96,9 @@ mod tests {
                     for _ in 0..200 {
                         let count = AtomicUsize::new(0);
                         assert!(together(&|| {
-                            count.fetch_add(1, Ordering::Relaxed);
+                            count.fetch_add(1, Relaxed);
                         }));
-                        assert_eq!(count.into_inner(), *THREADS + 1);
+                        assert_eq!(count.into_inner(), get_num_threads());
                     }
                 });
             }
@@ -147,7 +114,7 @@ mod tests {
                 std::panic::resume_unwind(Box::new("on purpose"));
             }
         });
-        assert_eq!(is_whole, *THREADS == 0);
+        assert_eq!(is_whole, get_num_threads() == 1);
         assert!(together(&|| ()));
     }
 }

@@ -1,5 +1,4 @@
-use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, DType};
+use candle_core::CpuStorage;
 use half::{bf16, f16};
 
 /// Numbers of one of the types that parameters, gradients and moments have.
@@ -20,18 +19,6 @@ pub enum ValuesMut<'a> {
     BF16(&'a mut [bf16]),
 }
 
-/// Evaluates `$do` for values of any type.
-macro_rules! each {
-    ($type:ident, $values:expr, $inner:ident => $do:expr) => {
-        match $values {
-            $type::F32($inner) => $do,
-            $type::F64($inner) => $do,
-            $type::F16($inner) => $do,
-            $type::BF16($inner) => $do,
-        }
-    };
-}
-
 /// Maps values of any type to others of the same type.
 macro_rules! map {
     ($from:ident => $to:ident, $values:expr, $inner:ident => $do:expr) => {
@@ -44,26 +31,31 @@ macro_rules! map {
     };
 }
 
-/// The numbers of a storage, or its type if that is not floating-point.
+/// The numbers of a storage; `None` if they are not floating-point.
 macro_rules! floats {
     ($storage:expr) => {
         match $storage {
-            CpuStorage::F32(values) => Ok(Self::F32(values)),
-            CpuStorage::F64(values) => Ok(Self::F64(values)),
-            CpuStorage::F16(values) => Ok(Self::F16(values)),
-            CpuStorage::BF16(values) => Ok(Self::BF16(values)),
-            other => Err(other.dtype()),
+            CpuStorage::F32(values) => Some(Self::F32(values)),
+            CpuStorage::F64(values) => Some(Self::F64(values)),
+            CpuStorage::F16(values) => Some(Self::F16(values)),
+            CpuStorage::BF16(values) => Some(Self::BF16(values)),
+            _ => None,
         }
     };
 }
 
 impl<'a> Values<'a> {
-    pub fn of(storage: &'a CpuStorage) -> Result<Self, DType> {
+    pub fn of(storage: &'a CpuStorage) -> Option<Self> {
         floats!(storage)
     }
 
     pub fn len(&self) -> usize {
-        each!(Self, self, values => values.len())
+        match self {
+            Self::F32(values) => values.len(),
+            Self::F64(values) => values.len(),
+            Self::F16(values) => values.len(),
+            Self::BF16(values) => values.len(),
+        }
     }
 
     /// The values from `start` on; empty beyond the end.
@@ -73,12 +65,12 @@ impl<'a> Values<'a> {
 }
 
 impl<'a> ValuesMut<'a> {
-    pub fn of(storage: &'a mut CpuStorage) -> Result<Self, DType> {
+    pub fn of(storage: &'a mut CpuStorage) -> Option<Self> {
         floats!(storage)
     }
 
     pub fn len(&self) -> usize {
-        each!(Self, self, values => values.len())
+        self.as_ref().len()
     }
 
     pub fn is_f64(&self) -> bool {

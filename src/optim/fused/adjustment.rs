@@ -13,17 +13,15 @@ pub struct Adjustment {
 
 impl Adjustment {
     pub fn check(&self, optimizer: &'static str) -> Result<()> {
-        let clips = [
-            ("clip_norm", self.clip_norm),
-            ("clip_value", self.clip_value),
-        ];
-        for (name, value) in clips {
-            value.map_or(Ok(()), |value| {
+        let check = |name, clip: Option<f64>| {
+            clip.map_or(Ok(()), |value| {
                 Range::Positive.check(optimizer, name, value)
-            })?;
-        }
-        self.loss_scale
-            .map_or(Ok(()), |scale| scale.check(optimizer))
+            })
+        };
+        check("clip_norm", self.clip_norm)?;
+        check("clip_value", self.clip_value)?;
+        let scale = self.loss_scale;
+        scale.map_or(Ok(()), |scale| scale.check(optimizer))
     }
 
     /// Whether all gradients have to be read before the first parameter is updated.
@@ -37,7 +35,7 @@ impl Adjustment {
 }
 
 /// What is counted from step to step.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Counters {
     pub steps: u64,
     pub skipped: u64,
@@ -50,11 +48,8 @@ pub struct Counters {
 impl Counters {
     pub fn new(adjustment: &Adjustment) -> Self {
         Self {
-            steps: 0,
-            skipped: 0,
             scale: adjustment.loss_scale.map_or(1., |scale| scale.initial),
-            streak: 0,
-            norm: None,
+            ..Self::default()
         }
     }
 
@@ -68,20 +63,13 @@ impl Counters {
         };
         let is_finite = !squares.is_nan();
         if let Some(scale) = adjustment.loss_scale {
-            self.streak = if is_finite {
-                self.streak.saturating_add(1)
-            } else {
-                0
+            let streak = self.streak.saturating_add(1);
+            let factor;
+            (factor, self.streak) = match is_finite {
+                false => (scale.backoff, 0),
+                true if streak >= scale.interval => (scale.growth, 0),
+                true => (1., streak),
             };
-            let grows = is_finite && self.streak >= scale.interval;
-            let factor = match (is_finite, grows) {
-                (false, _) => scale.backoff,
-                (_, true) => scale.growth,
-                _ => 1.,
-            };
-            if grows {
-                self.streak = 0;
-            }
             // A loss is multiplied in f32, so the scale stays in its range.
             let next = self.scale * factor;
             if (next as f32).is_normal() {

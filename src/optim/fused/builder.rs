@@ -16,23 +16,20 @@ use crate::optim::{Algorithm, Group};
 /// Builds an optimizer; from [`Fused::builder`].
 ///
 /// ```
-/// use candle_core::{DType, Device, Tensor};
+/// use candle_core::{DType, Device, Var};
 /// use candle_headroom::optim::LossScale;
 /// use candle_headroom::AdamW;
-/// use candle_nn::{linear, Module, Optimizer, VarBuilder, VarMap};
+/// use candle_nn::Optimizer;
 ///
-/// let varmap = VarMap::new();
-/// let model = linear(4, 2, VarBuilder::from_varmap(&varmap, DType::F16, &Device::Cpu))?;
-/// let mut optimizer = AdamW::builder(&varmap)
+/// let w = Var::ones((4, 2), DType::F16, &Device::Cpu)?;
+/// let mut optimizer = AdamW::builder(vec![w.clone()])
 ///     .learning_rate(1e-3)
 ///     .clip_norm(1.)
 ///     .loss_scale(LossScale::dynamic())
 ///     .master_weights()
 ///     .moments(DType::BF16)
 ///     .build()?;
-/// let x = Tensor::ones((8, 4), DType::F16, &Device::Cpu)?;
-/// let loss = model.forward(&x)?.to_dtype(DType::F32)?.sqr()?.mean_all()?;
-/// optimizer.backward_step(&loss)?;
+/// optimizer.backward_step(&w.to_dtype(DType::F32)?.sqr()?.mean_all()?)?;
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug)]
@@ -59,24 +56,6 @@ impl<A: Algorithm> Fused<A> {
             moments: None,
             has_masters: false,
         }
-    }
-
-    /// An optimizer with these hyper-parameters.
-    ///
-    /// # Errors
-    /// As [`FusedBuilder::build`].
-    pub fn new(parameters: impl Into<Group>, params: A) -> Result<Self> {
-        Self::builder(parameters).params(params).build()
-    }
-
-    /// An optimizer with this learning rate.
-    ///
-    /// # Errors
-    /// As [`FusedBuilder::build`].
-    pub fn new_lr(parameters: impl Into<Group>, learning_rate: f64) -> Result<Self> {
-        Self::builder(parameters)
-            .learning_rate(learning_rate)
-            .build()
     }
 }
 
@@ -124,7 +103,8 @@ impl<A: Algorithm> FusedBuilder<A> {
         self
     }
 
-    /// Expects gradients of a loss that [`Fused::scale_loss`] has scaled, as f16 parameters need it.
+    /// Multiplies losses by a scale, which f16 parameters need. [`Fused::commit`] then expects gradients of a loss from
+    /// [`Fused::scale_loss`].
     pub fn loss_scale(mut self, scale: LossScale) -> Self {
         self.adjustment.loss_scale = Some(scale);
         self
@@ -138,7 +118,7 @@ impl<A: Algorithm> FusedBuilder<A> {
     }
 
     /// Keeps moments in bf16 (2 bytes per element instead of 4) with stochastic rounding, so that small changes add up. By default
-    /// they are f32, and f64 for f64 parameters. Adafactor's small ones do not change.
+    /// they are f32, and f64 for f64 parameters. Adafactor's state keeps its type.
     pub fn moments(mut self, dtype: DType) -> Self {
         self.moments = Some(dtype);
         self
@@ -152,19 +132,15 @@ impl<A: Algorithm> FusedBuilder<A> {
     /// [`ResourceExhausted`](crate::error::ResourceExhausted).
     pub fn build(self) -> Result<Fused<A>> {
         let mut algorithm = self.params;
-        let overrides = [
-            ("lr", self.learning_rate),
-            ("weight_decay", self.weight_decay),
-        ];
-        for (name, value) in overrides {
-            if let Some(value) = value {
-                algorithm.set_hyper_parameter(name, value);
-            }
+        if let Some(learning_rate) = self.learning_rate {
+            algorithm.set_learning_rate(learning_rate);
+        }
+        if let Some(weight_decay) = self.weight_decay {
+            algorithm.set_hyper_parameter("weight_decay", weight_decay);
         }
         check::rule(&algorithm)?;
         self.adjustment.check(A::NAME)?;
-        let mut parameters = Vec::new();
-        let mut groups = Vec::new();
+        let (mut parameters, mut groups) = (Vec::new(), Vec::new());
         let mut seen = HashSet::new();
         let mut place = 0;
         for (group, given) in self.groups.into_iter().enumerate() {
@@ -177,13 +153,10 @@ impl<A: Algorithm> FusedBuilder<A> {
                 }
                 // Integer Vars are skipped, as by candle's optimizers.
                 if parameter.var.dtype().is_float() {
-                    parameters.push(Managed::new(
-                        &algorithm,
-                        parameter,
-                        [group, place],
-                        self.moments,
-                        self.has_masters,
-                    )?);
+                    let (moments, has_masters) = (self.moments, self.has_masters);
+                    let at = [group, place];
+                    let managed = Managed::new(&algorithm, parameter, at, moments, has_masters)?;
+                    parameters.push(managed);
                 }
                 place += 1;
             }
@@ -210,10 +183,8 @@ fn one_device(parameters: &[Managed]) -> Result<Device> {
     let mut names = HashSet::new();
     for parameter in parameters {
         if !names.insert(&parameter.name) {
-            return Err(OptimizerError::Name {
-                name: parameter.name.clone(),
-            }
-            .into());
+            let name = parameter.name.clone();
+            return Err(OptimizerError::Name { name }.into());
         }
         if !first.var.device().same_device(parameter.var.device()) {
             return Err(OptimizerError::Devices {

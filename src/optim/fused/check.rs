@@ -42,38 +42,35 @@ pub fn gradients(parameters: &[Managed], occupied: &[usize], gradients: &GradSto
 }
 
 fn check(parameter: &Managed, gradient: &Tensor, occupied: &[usize]) -> Result<()> {
-    let (var, name) = (&parameter.var, || parameter.name.clone());
-    if gradient.shape() != var.shape() {
-        return Err(OptimizerError::GradientShape {
-            parameter: name(),
+    let (var, parameter) = (&parameter.var, &parameter.name);
+    let is_half = matches!(var.dtype(), DType::F16 | DType::BF16);
+    let error = if gradient.shape() != var.shape() {
+        OptimizerError::GradientShape {
+            parameter: parameter.clone(),
             expected: var.shape().clone(),
             found: gradient.shape().clone(),
         }
-        .into());
-    }
-    let takes = gradient.dtype() == var.dtype()
-        || (gradient.dtype() == DType::F32 && matches!(var.dtype(), DType::F16 | DType::BF16));
-    if !takes {
-        return Err(OptimizerError::GradientDType {
-            parameter: name(),
+    } else if gradient.dtype() != var.dtype() && !(is_half && gradient.dtype() == DType::F32) {
+        OptimizerError::GradientDType {
+            parameter: parameter.clone(),
             expected: var.dtype(),
             found: gradient.dtype(),
         }
-        .into());
-    }
-    if !var.device().same_device(gradient.device()) {
-        return Err(OptimizerError::GradientDevice {
-            parameter: name(),
+    } else if !var.device().same_device(gradient.device()) {
+        OptimizerError::GradientDevice {
+            parameter: parameter.clone(),
             expected: var.device().location(),
             found: gradient.device().location(),
         }
-        .into());
-    }
-    // candle refuses the parameter's own memory. Another parameter's would be read before or after that one is updated.
-    match occupied.binary_search(&memory(gradient)) {
-        Ok(_) => Err(OptimizerError::GradientShared { parameter: name() }.into()),
-        Err(_) => Ok(()),
-    }
+    } else if occupied.binary_search(&memory(gradient)).is_ok() {
+        // candle refuses the parameter's own memory. Another parameter's would be read before or after that one is updated.
+        OptimizerError::GradientShared {
+            parameter: parameter.clone(),
+        }
+    } else {
+        return Ok(());
+    };
+    Err(error.into())
 }
 
 /// The address of a tensor's storage: the same for all views of it, as long as it lives.

@@ -1,9 +1,11 @@
-use candle_core::Tensor;
 use candle_core::backprop::GradStore;
+use candle_core::{DType, Tensor};
 
+use super::managed::{Managed, bytes_of};
 use super::optimizer::Fused;
 use crate::error::{Remedy, Result};
-use crate::optim::{Algorithm, Commit, Committed, Parameter, StateDict};
+use crate::optim::rule::Rule;
+use crate::optim::{Algorithm, Commit, Committed, Parameter, ParamsAdafactor, StateDict};
 
 impl<A: Algorithm> Commit for Fused<A> {
     fn parameters(&self) -> &[Parameter] {
@@ -23,7 +25,22 @@ impl<A: Algorithm> Commit for Fused<A> {
     }
 
     fn remedies(&self) -> Vec<Remedy> {
-        Fused::remedies(self)
+        // Bytes that are counted, not estimated.
+        let updated = &self.parameters.updated;
+        let total = |bytes: fn(&Managed) -> u64| updated.iter().map(bytes).sum::<u64>();
+        let without_momentum = total(Managed::kept_bytes);
+        let mut remedies = vec![
+            ("moments in bf16".to_owned(), total(in_bf16)),
+            ("Sgd without momentum".to_owned(), without_momentum),
+        ];
+        if A::NAME != ParamsAdafactor::NAME {
+            remedies.push((ParamsAdafactor::NAME.to_owned(), total(by_adafactor)));
+        }
+        remedies.extend(self.freezing());
+        let saving = remedies.into_iter().filter(|(_, saves)| *saves > 0);
+        saving
+            .map(|(advice, saves)| Remedy::new(advice, Some(saves)))
+            .collect()
     }
 
     fn state_bytes(&self) -> Option<u64> {
@@ -37,4 +54,41 @@ impl<A: Algorithm> Commit for Fused<A> {
     fn load_state(&mut self, state: &StateDict) -> Result<()> {
         Fused::load_state(self, state)
     }
+}
+
+impl<A: Algorithm> Fused<A> {
+    /// Freezing a group or, if there is one group, the largest parameter.
+    fn freezing(&self) -> Vec<(String, u64)> {
+        let updated = &self.parameters.updated;
+        let saves = |p: &Managed| gradient(p) + p.kept_bytes() + p.master_bytes();
+        if self.groups.len() > 1 {
+            let groups = (0..self.groups.len()).map(|group| {
+                let parameters = updated.iter().filter(|p| p.group == group);
+                let saving = parameters.map(saves).sum();
+                (format!("group {group} not trained"), saving)
+            });
+            return groups.collect();
+        }
+        let largest = updated.iter().max_by_key(|parameter| parameter.len);
+        let largest = largest.filter(|_| updated.len() > 1);
+        let largest = largest.map(|p| (format!("`{}` not trained", p.name), saves(p)));
+        largest.into_iter().collect()
+    }
+}
+
+fn in_bf16(parameter: &Managed) -> u64 {
+    let moments = parameter.kept.iter();
+    let moments = moments.filter(|(kept, dtype)| kept.is_moment && *dtype == DType::F32);
+    moments.map(bytes_of).sum::<u64>() / 2
+}
+
+fn by_adafactor(parameter: &Managed) -> u64 {
+    let state = ParamsAdafactor::default().state(parameter.var.dims());
+    let needed = state.into_iter().map(|kept| bytes_of(&(kept, DType::F32)));
+    parameter.kept_bytes().saturating_sub(needed.sum())
+}
+
+/// Bytes of a parameter's summed gradients, which are f32 for smaller types.
+fn gradient(parameter: &Managed) -> u64 {
+    (parameter.len * parameter.var.dtype().size_in_bytes().max(4)) as u64
 }

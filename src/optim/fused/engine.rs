@@ -1,16 +1,18 @@
 use candle_core::{Device, Tensor};
 
 use super::adjustment::{Adjustment, Counters};
-use super::managed::Managed;
-use super::update::{Origin, Snapshot, Update};
+use super::managed::{Managed, Origin, Snapshot, Update};
 use crate::error::{OptimizerError, Result};
+#[cfg(feature = "cuda")]
+use crate::optim::cuda;
 use crate::optim::rule::Rule;
-use crate::optim::{Committed, cpu, cuda};
+use crate::optim::{Committed, cpu};
 
 /// The state of all parameters that are not frozen, and the passes over them, on the device that they are on.
 #[derive(Debug)]
 pub enum Engine {
     Cpu(cpu::Engine),
+    #[cfg(feature = "cuda")]
     Cuda(Box<cuda::Engine>),
 }
 
@@ -23,7 +25,8 @@ impl Engine {
     ) -> Result<Self> {
         match device {
             Device::Cpu => Ok(Self::Cpu(cpu::Engine::new(rule, parameters, adjustment)?)),
-            Device::Cuda(device) if cuda::IS_BUILT => {
+            #[cfg(feature = "cuda")]
+            Device::Cuda(device) => {
                 let engine = cuda::Engine::new::<R>(device, parameters, adjustment)?;
                 Ok(Self::Cuda(Box::new(engine)))
             }
@@ -41,17 +44,18 @@ impl Engine {
         parameters: &[Managed],
         origins: Vec<Origin>,
         counters: Option<Counters>,
-        adjustment: &Adjustment,
     ) -> Result<()> {
         match self {
             Self::Cpu(engine) => engine.set_up(rule, parameters, origins, counters),
-            Self::Cuda(engine) => engine.set_up::<R>(parameters, origins, counters, adjustment),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(engine) => engine.set_up::<R>(parameters, origins, counters),
         }
     }
 
     pub fn commit<R: Rule>(&mut self, update: &Update<'_, R>) -> Result<Committed> {
         match self {
             Self::Cpu(engine) => engine.commit(update),
+            #[cfg(feature = "cuda")]
             Self::Cuda(engine) => engine.commit(update),
         }
     }
@@ -60,6 +64,7 @@ impl Engine {
     pub fn scale(&self, loss: &Tensor) -> Result<Tensor> {
         match self {
             Self::Cpu(engine) => Ok((loss * engine.counters().scale)?),
+            #[cfg(feature = "cuda")]
             Self::Cuda(engine) => engine.scale(loss),
         }
     }
@@ -67,6 +72,7 @@ impl Engine {
     pub fn counters(&self) -> Result<Counters> {
         match self {
             Self::Cpu(engine) => Ok(engine.counters()),
+            #[cfg(feature = "cuda")]
             Self::Cuda(engine) => engine.counters(),
         }
     }
@@ -75,6 +81,7 @@ impl Engine {
     pub fn snapshot(&self, index: usize, parameter: &Managed) -> Result<Option<Snapshot>> {
         match self {
             Self::Cpu(engine) => Ok(engine.snapshot(index, parameter)),
+            #[cfg(feature = "cuda")]
             Self::Cuda(engine) => engine.snapshot(index),
         }
     }

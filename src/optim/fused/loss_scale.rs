@@ -44,7 +44,7 @@ impl LossScale {
         }
     }
 
-    /// Always the same scale. A step with a gradient that is not finite is skipped all the same.
+    /// Always the same scale. A step with a gradient that is not finite is still skipped.
     pub fn fixed(scale: f64) -> Self {
         Self {
             initial: scale,

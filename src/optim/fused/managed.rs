@@ -1,9 +1,10 @@
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, Var};
 
+use super::adjustment::Adjustment;
 use crate::error::{OptimizerError, ParameterError, Result};
-use crate::optim::Parameter;
-use crate::optim::rule::{Kept, Rule};
+use crate::optim::rule::{Kept, Rates, Rule};
+use crate::optim::{GroupOptions, Parameter};
 
 /// A parameter, with what the passes over it need to know.
 #[derive(Debug, Clone)]
@@ -13,8 +14,8 @@ pub struct Managed {
     /// Its group, and its place in the list that the user gave.
     pub group: usize,
     pub place: usize,
-    /// Its first element, in the Var's own storage. candle's in-place operations list the axes that they go along, which
-    /// allocates; a single element has none, and the operation sees the whole storage all the same.
+    /// Its first element, in the Var's own storage. candle's in-place operations allocate a list of axes, which is empty for a
+    /// single element. The operation still gets the whole storage.
     pub handle: Tensor,
     /// Where its elements begin in that storage.
     pub start: usize,
@@ -102,4 +103,43 @@ fn kept_types(
         (kept, dtype)
     });
     Ok(kept.collect())
+}
+
+/// What an engine needs for one update.
+#[derive(Debug)]
+pub struct Update<'a, R> {
+    pub rule: &'a R,
+    pub groups: &'a [GroupOptions],
+    pub adjustment: &'a Adjustment,
+    pub parameters: &'a [Managed],
+    pub gradients: &'a GradStore,
+}
+
+impl<R: Rule> Update<'_, R> {
+    pub fn rates(&self, group: usize) -> Rates {
+        let options = self.groups.get(group).copied().unwrap_or_default();
+        Rates {
+            learning_rate: self.rule.learning_rate() * options.learning_rate_factor,
+            weight_decay: options.weight_decay.unwrap_or(self.rule.weight_decay()),
+        }
+    }
+}
+
+/// The state of one parameter: its tensors, its master weights, and how often it was updated.
+#[derive(Debug)]
+pub struct Snapshot {
+    pub step: u64,
+    pub tensors: Vec<Tensor>,
+    pub master: Option<Tensor>,
+}
+
+/// Where a parameter's state comes from when an engine is set up.
+#[derive(Debug)]
+pub enum Origin {
+    /// Zeros: the parameter is new, or was frozen.
+    Fresh,
+    /// The state that the engine has at this index.
+    Kept(usize),
+    /// Saved state, of the types and sizes that are kept.
+    Loaded(Snapshot),
 }

@@ -10,14 +10,10 @@ mod managed;
 mod optimizer;
 mod parameters;
 mod reader;
-mod remedies;
-mod saved;
 mod state;
-mod update;
 
 pub use adjustment::{Adjustment, Counters, Progress};
 pub use builder::FusedBuilder;
 pub use loss_scale::LossScale;
-pub use managed::Managed;
+pub use managed::{Managed, Origin, Snapshot, Update};
 pub use optimizer::Fused;
-pub use update::{Origin, Snapshot, Update};

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use candle_core::backprop::GradStore;
@@ -7,38 +8,32 @@ use candle_nn::Optimizer;
 use super::adjustment::{Adjustment, Progress};
 use super::check;
 use super::engine::Engine;
+use super::managed::{Origin, Update};
 use super::parameters::Parameters;
-use super::update::{Origin, Update};
 use crate::error::{OptimizerError, Phase, Result};
 use crate::optim::{Algorithm, Committed, GroupOptions, Parameter};
 use crate::testing;
 
-/// An optimizer that updates each parameter in one pass, all parameters or none, and allocates nothing for it; by its names
+/// An optimizer that updates each parameter in one pass, all parameters or none, and allocates nothing for it. Its aliases are
 /// [`AdamW`](super::super::AdamW), [`Adam`](super::super::Adam), [`Sgd`](super::super::Sgd), [`Lion`](super::super::Lion) and
 /// [`Adafactor`](super::super::Adafactor).
 ///
 /// ```
-/// use candle_core::{DType, Device, Tensor};
+/// use candle_core::{Device, Var};
 /// use candle_headroom::AdamW;
-/// use candle_nn::{linear, loss, Module, VarBuilder, VarMap};
 ///
-/// let varmap = VarMap::new();
-/// let model = linear(4, 2, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
-/// let mut optimizer = AdamW::builder(&varmap).learning_rate(0.05).build()?;
-/// let (x, y) = (Tensor::randn(0f32, 1., (8, 4), &Device::Cpu)?, Tensor::zeros(8, DType::U32, &Device::Cpu)?);
+/// let w = Var::new(3f32, &Device::Cpu)?;
+/// let mut optimizer = AdamW::builder(vec![w.clone()]).learning_rate(0.05).build()?;
 /// for _ in 0..10 {
-///     let loss = loss::cross_entropy(&model.forward(&x)?, &y)?;
-///     optimizer.commit(&loss.backward()?)?;
+///     optimizer.commit(&w.sqr()?.backward()?)?;
 /// }
 /// assert_eq!(optimizer.progress()?.steps, 10);
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 ///
-/// It is a [`candle_nn::Optimizer`] too, so it replaces candle's in an existing loop by a change of the import.
-///
-/// The state is allocated by `build`, and by [`set_group`](Self::set_group) when it thaws a group.
-/// [`commit`](Self::commit) finds everything that could keep an update from being applied before it changes the first parameter. On CUDA
-/// the last of its few launches changes all parameters.
+/// It is a [`candle_nn::Optimizer`] too, so it replaces candle's in an existing loop by a change of the import. Only `build` allocates
+/// state, and [`set_group`](Self::set_group) when it thaws a group. [`commit`](Self::commit) makes all checks before it changes the first
+/// parameter. On CUDA the last of its few launches changes all parameters.
 #[derive(Debug)]
 pub struct Fused<A> {
     pub(super) algorithm: A,
@@ -54,16 +49,15 @@ impl<A: Algorithm> Fused<A> {
     /// Applies one update with these gradients. With an error nothing has changed, and it may be called again. Parameters without a
     /// gradient stay as they are, and their step is not counted.
     ///
-    /// It allocates nothing, on the host or on the device, and does not wait for the device. On CUDA the device decides whether a
-    /// step is skipped, so the answer is [`Committed::Unknown`] with clipping by norm, a loss scale or `skip_non_finite`;
-    /// [`progress`](Self::progress) knows.
+    /// It allocates nothing, on the host or on the device, and does not wait for the device. With clipping by norm, a loss scale or
+    /// `skip_non_finite` on CUDA, the device decides whether a step is skipped. The answer is then [`Committed::Unknown`], and
+    /// [`progress`](Self::progress) returns the counts.
     ///
     /// # Errors
-    /// [`OptimizerError`] if a gradient does not fit its parameter, if the learning rate that candle's
-    /// [`set_learning_rate`](Optimizer::set_learning_rate) set is out of range, or, with a loss scale, if no loss went through
-    /// [`scale_loss`](Self::scale_loss) since the last update; errors of launching on a device.
-    /// [`UpdateInterrupted`](crate::error::UpdateInterrupted) would mean that some parameters have changed; the checks before rule
-    /// it out.
+    /// [`OptimizerError`] if a gradient does not fit its parameter, if [`set_learning_rate`](Optimizer::set_learning_rate) set a rate
+    /// that is out of range, or, with a loss scale, if no loss went through [`scale_loss`](Self::scale_loss) since the last update;
+    /// errors of launching on a device. The checks rule out [`UpdateInterrupted`](crate::error::UpdateInterrupted), which would mean that
+    /// some parameters have changed.
     pub fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {
         if self.adjustment.loss_scale.is_some() && !self.has_scaled.load(Relaxed) {
             return Err(OptimizerError::Unscaled.into());
@@ -139,17 +133,13 @@ impl<A: Algorithm> Fused<A> {
         check::rule(&params)?;
         if !self.keeps_state_of(&params) {
             let kept = self.parameters.all.iter().flat_map(|p| &p.kept);
-            let mut names: Vec<_> = kept.map(|(kept, _)| kept.name).collect();
-            names.sort_unstable();
-            names.dedup();
-            return Err(OptimizerError::Kept {
-                optimizer: A::NAME,
-                kept: match names.as_slice() {
-                    [] => "nothing".to_owned(),
-                    names => names.join(" and "),
-                },
-            }
-            .into());
+            let names: BTreeSet<_> = kept.map(|(kept, _)| kept.name).collect();
+            let kept = match names.is_empty() {
+                true => "nothing".to_owned(),
+                false => Vec::from_iter(names).join(" and "),
+            };
+            let optimizer = A::NAME;
+            return Err(OptimizerError::Kept { optimizer, kept }.into());
         }
         self.algorithm = params;
         Ok(())
@@ -172,19 +162,16 @@ impl<A: Algorithm> Fused<A> {
     /// # Errors
     /// [`OptimizerError::Group`] if there is no group with this index.
     pub fn group(&self, index: usize) -> Result<GroupOptions> {
+        let (group, groups) = (index, self.groups.len());
         let options = self.groups.get(index).copied();
-        let no_group = || OptimizerError::Group {
-            group: index,
-            groups: self.groups.len(),
-        };
-        options.ok_or_else(|| no_group().into())
+        options.ok_or_else(|| OptimizerError::Group { group, groups }.into())
     }
 
     /// Sets the options of a group.
     ///
-    /// A group that it freezes loses its moments and master weights, so that frozen parameters cost nothing. A group that it thaws
-    /// gets new ones, and its steps count from 0 again, as for parameters that are new to an optimizer in PyTorch. To go on with the
-    /// moments from before, stop the group by a `learning_rate_factor` of 0 instead. On CUDA freezing and thawing wait for the device.
+    /// Freezing a group drops its moments and master weights. Thawing it allocates new ones, and its steps count from 0 again, as for
+    /// parameters that are new to an optimizer in PyTorch. To keep the moments, set `learning_rate_factor` to 0 instead. On CUDA
+    /// freezing and thawing wait for the device.
     ///
     /// # Errors
     /// [`OptimizerError`] if there is no such group or a number is out of its range, and
@@ -200,13 +187,10 @@ impl<A: Algorithm> Fused<A> {
         if !is_same {
             let updated = self.parameters.without_frozen(&groups);
             let origins = self.parameters.origins(&updated);
-            for origin in &origins {
-                if matches!(origin, Origin::Fresh) {
-                    testing::inject(Phase::Optimizer)?;
-                }
+            for _ in origins.iter().filter(|o| matches!(o, Origin::Fresh)) {
+                testing::inject(Phase::Optimizer)?;
             }
-            let rule = &self.algorithm;
-            (self.engine).set_up(rule, &updated, origins, None, &self.adjustment)?;
+            (self.engine).set_up(&self.algorithm, &updated, origins, None)?;
             self.parameters.set_updated(updated);
         }
         self.groups = groups;
@@ -214,7 +198,7 @@ impl<A: Algorithm> Fused<A> {
     }
 }
 
-/// As candle's optimizers, with the same loop around it. A [`step`](Self::step) that fails has changed nothing.
+/// For loops that are written for candle's optimizers. A [`step`](Self::step) that fails has changed nothing.
 impl<A: Algorithm> Optimizer for Fused<A> {
     type Config = A;
 

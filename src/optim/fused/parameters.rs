@@ -1,8 +1,7 @@
 use std::collections::HashMap;
 
 use super::check;
-use super::managed::Managed;
-use super::update::Origin;
+use super::managed::{Managed, Origin};
 use crate::optim::cpu::is_shared;
 use crate::optim::{GroupOptions, Parameter};
 
@@ -21,10 +20,7 @@ pub struct Parameters {
 
 impl Parameters {
     pub fn new(all: Vec<Managed>, groups: &[GroupOptions]) -> Self {
-        let mut memory: Vec<_> = all
-            .iter()
-            .map(|parameter| check::memory(&parameter.var))
-            .collect();
+        let mut memory: Vec<_> = all.iter().map(|p| check::memory(&p.var)).collect();
         memory.sort_unstable();
         let mut parameters = Self {
             all,
@@ -40,11 +36,8 @@ impl Parameters {
     /// What would be updated with these options, in the engine's order.
     pub fn without_frozen(&self, groups: &[GroupOptions]) -> Vec<Managed> {
         let is_frozen = |group: usize| groups.get(group).is_some_and(|options| options.frozen);
-        let updated = self.all.iter();
-        let mut updated: Vec<_> = updated
-            .filter(|parameter| !is_frozen(parameter.group))
-            .cloned()
-            .collect();
+        let updated = self.all.iter().filter(|p| !is_frozen(p.group));
+        let mut updated: Vec<_> = updated.cloned().collect();
         updated.sort_by_key(|parameter| !is_shared(parameter.len));
         updated
     }
@@ -53,10 +46,9 @@ impl Parameters {
     pub fn origins(&self, updated: &[Managed]) -> Vec<Origin> {
         let places = self.updated.iter().map(|parameter| parameter.place);
         let places: HashMap<_, _> = places.zip(0..).collect();
-        let updated = updated.iter();
-        let origins = updated.map(|parameter| match places.get(&parameter.place) {
-            Some(index) => Origin::Kept(*index),
-            None => Origin::Fresh,
+        let origins = updated.iter().map(|parameter| {
+            let index = places.get(&parameter.place).copied();
+            index.map_or(Origin::Fresh, Origin::Kept)
         });
         origins.collect()
     }
@@ -65,9 +57,8 @@ impl Parameters {
         let mut in_order: Vec<_> = updated.iter().collect();
         in_order.sort_by_key(|parameter| parameter.place);
         let in_order = in_order.into_iter();
-        self.names = in_order
-            .map(|managed| Parameter::new(&managed.name, managed.var.clone()))
-            .collect();
+        let names = in_order.map(|p| Parameter::new(&p.name, p.var.clone()));
+        self.names = names.collect();
         self.updated = updated;
     }
 }

@@ -1,16 +1,17 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use candle_core::{DType, Tensor};
+use serde::{Deserialize, Serialize};
 
 use super::adjustment::{Adjustment, Counters};
 use super::check;
-use super::managed::Managed;
-use super::saved::{OPTIMIZER, Saved};
-use super::update::Snapshot;
+use super::managed::{Managed, Snapshot};
 use crate::error::{Result, StateError};
-use crate::optim::rule::Range;
+use crate::optim::rule::{Range, Rule};
 use crate::optim::{Algorithm, GroupOptions, StateDict};
 
+/// The name of the document in a state dict's metadata.
+pub const OPTIMIZER: &str = "optimizer";
 pub const STEP: &str = "step";
 pub const MASTER: &str = "master";
 
@@ -20,6 +21,48 @@ const MOST_STEPS: u64 = 1 << 53;
 /// The name of a tensor in a file.
 pub fn entry(parameter: &Managed, name: &str) -> String {
     format!("{}.{name}", parameter.name)
+}
+
+/// What saved state holds besides tensors, as a JSON document. Whatever is missing stays as it is.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Saved {
+    /// The optimizer's name.
+    pub name: Option<String>,
+    pub params: BTreeMap<String, f64>,
+    pub groups: Option<Vec<GroupOptions>>,
+    pub steps: u64,
+    pub skipped: u64,
+    pub loss_scale: Option<SavedScale>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SavedScale {
+    pub scale: f64,
+    /// Steps since the scale last changed.
+    pub streak: u64,
+}
+
+impl Saved {
+    pub fn new<R: Rule>(
+        rule: &R,
+        groups: &[GroupOptions],
+        counters: Counters,
+        adjustment: &Adjustment,
+    ) -> Self {
+        let params = rule.hyper_parameters();
+        Self {
+            name: Some(R::NAME.to_owned()),
+            params: params.map(|p| (p.name.to_owned(), p.value)).collect(),
+            groups: Some(groups.to_vec()),
+            steps: counters.steps,
+            skipped: counters.skipped,
+            loss_scale: adjustment.loss_scale.map(|_| SavedScale {
+                scale: counters.scale,
+                streak: counters.streak,
+            }),
+        }
+    }
 }
 
 /// Looks saved state up and lists everything that does not fit.
@@ -40,7 +83,11 @@ impl<'a> Reader<'a> {
 
     /// The document besides the tensors, checked.
     pub fn saved<A: Algorithm>(&mut self) -> Saved {
-        let saved = Saved::of(self.state).unwrap_or_else(|error| {
+        // PyTorch's files have none.
+        let document = self.state.metadata.get(OPTIMIZER);
+        let saved = document.map(|json| serde_json::from_str::<Saved>(json));
+        let saved = saved.unwrap_or_else(|| Ok(Saved::default()));
+        let saved = saved.unwrap_or_else(|error| {
             self.unfit(OPTIMIZER, &format!("cannot be read: {error}"));
             Saved::default()
         });
@@ -92,9 +139,11 @@ impl<'a> Reader<'a> {
     }
 
     pub fn counters(&mut self, adjustment: &Adjustment, saved: &Saved) -> Counters {
-        let mut counters = Counters::new(adjustment);
-        counters.steps = saved.steps;
-        counters.skipped = saved.skipped;
+        let mut counters = Counters {
+            steps: saved.steps,
+            skipped: saved.skipped,
+            ..Counters::new(adjustment)
+        };
         if let (Some(_), Some(saved)) = (adjustment.loss_scale, &saved.loss_scale) {
             counters.streak = saved.streak;
             counters.scale = saved.scale;
@@ -107,10 +156,10 @@ impl<'a> Reader<'a> {
     }
 
     pub fn snapshot(&mut self, parameter: &Managed) -> Snapshot {
-        let kept = parameter.kept.iter();
-        let tensors =
-            kept.filter_map(|(kept, _)| self.tensor(entry(parameter, kept.name), &kept.dims));
-        let tensors = tensors.collect();
+        let tensors = parameter.kept.iter();
+        let tensors = tensors
+            .filter_map(|(kept, _)| self.tensor(entry(parameter, kept.name), &kept.dims))
+            .collect();
         let master = match parameter.has_master {
             true => self.tensor(entry(parameter, MASTER), parameter.var.dims()),
             false => None,
@@ -134,17 +183,12 @@ impl<'a> Reader<'a> {
             self.error.missing.push(name);
             return None;
         };
-        if tensor.dims() != dims {
-            self.unfit(
-                &name,
-                &format!("has shape {:?}, not {dims:?}", tensor.dims()),
-            );
+        let (found, dtype) = (tensor.dims(), tensor.dtype());
+        if found != dims {
+            self.unfit(&name, &format!("has shape {found:?}, not {dims:?}"));
         }
-        if !tensor.dtype().is_float() {
-            self.unfit(
-                &name,
-                &format!("is {:?}, not floating-point", tensor.dtype()),
-            );
+        if !dtype.is_float() {
+            self.unfit(&name, &format!("is {dtype:?}, not floating-point"));
         }
         self.known.insert(name);
         Some(tensor.clone())
@@ -160,10 +204,8 @@ impl<'a> Reader<'a> {
             .flatten_all()
             .and_then(|step| step.to_dtype(DType::F64)?.get(0)?.to_scalar::<f64>());
         let is_count = |step: &f64| (0. ..=MOST_STEPS as f64).contains(step) && step.fract() == 0.;
-        let step = step
-            .ok()
-            .filter(is_count)
-            .filter(|_| tensor.elem_count() == 1);
+        let step = step.ok().filter(is_count);
+        let step = step.filter(|_| tensor.elem_count() == 1);
         if step.is_none() {
             self.unfit(&name, "is not a number of steps");
         }

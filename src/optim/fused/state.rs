@@ -1,21 +1,17 @@
 use std::sync::atomic::Ordering::Relaxed;
 
-use candle_core::{Device, Error, Tensor};
+use candle_core::{DType, Device, Error, Tensor};
 
-use super::managed::Managed;
+use super::managed::{Managed, Origin, Snapshot};
 use super::optimizer::Fused;
-use super::reader::{MASTER, Reader, STEP, entry};
-use super::saved::{OPTIMIZER, Saved};
-use super::update::{Origin, Snapshot};
+use super::reader::{MASTER, OPTIMIZER, Reader, STEP, Saved, entry};
 use crate::error::Result;
 use crate::optim::{Algorithm, StateDict};
 
 impl<A: Algorithm> Fused<A> {
     /// A copy of the optimizer's state in host memory, with the hyper-parameters, the options of the groups, the counters and the
-    /// loss scale. Frozen parameters have no state. On CUDA this waits for the device.
-    ///
-    /// [`load_state`](Self::load_state) finds parameters by name, so give them names: a Var without one is named by its place in the
-    /// list, and `varmap.all_vars()` returns another order in each run.
+    /// loss scale. Frozen parameters have no state. On CUDA this waits for the device. [`load_state`](Self::load_state) finds parameters
+    /// by name: see [`Group`](crate::optim::Group).
     ///
     /// # Errors
     /// Errors from copying.
@@ -70,13 +66,7 @@ impl<A: Algorithm> Fused<A> {
         let origins = snapshots.iter().zip(&updated);
         let origins = origins.map(|(snapshot, parameter)| snapshot.converted(parameter));
         let origins = origins.collect::<Result<_>>()?;
-        (self.engine).set_up(
-            &algorithm,
-            &updated,
-            origins,
-            Some(counters),
-            &self.adjustment,
-        )?;
+        (self.engine).set_up(&algorithm, &updated, origins, Some(counters))?;
         self.parameters.set_updated(updated);
         self.algorithm = algorithm;
         self.groups = groups;
@@ -90,11 +80,10 @@ impl Snapshot {
     /// The same on the host, in the types that are kept for the parameter.
     fn converted(&self, parameter: &Managed) -> Result<Origin> {
         let convert = |tensor: &Tensor, dtype| tensor.to_device(&Device::Cpu)?.to_dtype(dtype);
-        let types = parameter.kept.iter().map(|(_, dtype)| *dtype);
-        let tensors = self.tensors.iter().zip(types);
-        let tensors = tensors.map(|(tensor, dtype)| convert(tensor, dtype));
+        let tensors = self.tensors.iter().zip(&parameter.kept);
+        let tensors = tensors.map(|(tensor, (_, dtype))| convert(tensor, *dtype));
         let master = self.master.as_ref();
-        let master = master.map(|master| convert(master, candle_core::DType::F32));
+        let master = master.map(|master| convert(master, DType::F32));
         Ok(Origin::Loaded(Self {
             step: self.step,
             tensors: tensors.collect::<candle_core::Result<_>>()?,

@@ -1,8 +1,7 @@
-use super::elementwise::Rates;
-use super::update_rule::{Kept, Kernel, Rule};
+use super::update_rule::{Kept, Kernel, Rates, Rule};
 use crate::optim::cpu::{
-    BLOCK, By, CHUNK, Gradient, Lanes, Real, Target, ValuesMut, in_blocks, in_stretches, share,
-    sum, sum_of_squares, take,
+    BLOCK, By, CHUNK, Gradient, Lanes, Real, Target, in_blocks, in_stretches, own, share, sum,
+    sum_of_squares, take,
 };
 
 /// Hyper-parameters of [`Adafactor`](crate::optim::Adafactor), as in PyTorch (2.5 and later), after Shazeer & Stern 2018
@@ -103,7 +102,7 @@ impl ParamsAdafactor {
         let squares = sum(partials, len, is_shared, |range| {
             let mut total = 0.;
             in_blocks(range, |start, block: &mut [C]| {
-                lanes.load_parameter_at(start, block);
+                lanes.load_parameter(start, block);
                 total += sum_of_squares(block);
             });
             total
@@ -111,10 +110,7 @@ impl ParamsAdafactor {
         let mean_square = (squares / len as f64).sqrt();
         let size = mean_square.max(self.eps2) * rates.learning_rate.min(1. / (step as f64).sqrt());
 
-        let [first, second] = std::mem::take(&mut lanes.state).map(|state| {
-            let values = state.and_then(|values: ValuesMut<'_>| C::of_mut(values));
-            values.unwrap_or_default()
-        });
+        let [first, second] = std::mem::take(&mut lanes.state).map(own::<C>);
         let estimate = match dims {
             [.., rows, columns] => {
                 let (rows, columns) = (*rows, *columns);
@@ -158,7 +154,7 @@ impl ParamsAdafactor {
             while let Some(mut block) = lanes.take(BLOCK) {
                 let parameter = parameter.get_mut(..block.len()).unwrap_or_default();
                 let step = step.get_mut(..block.len()).unwrap_or_default();
-                block.load_parameter(parameter);
+                block.load_parameter(0, parameter);
                 gradient.load_adjusted(block.start, step);
                 estimate.divide(block.start, floor, step);
                 for (p, u) in parameter.iter_mut().zip(step) {
@@ -243,24 +239,18 @@ fn blend_rows<C: Real>(
     add: f64,
     is_shared: bool,
 ) {
-    in_stretches(
-        kept,
-        (CHUNK / columns.max(1)).max(1),
-        is_shared,
-        |start, kept| {
-            for (row, kept) in (start..).zip(kept) {
-                let mut total = 0.;
-                in_blocks(
-                    row * columns..(row + 1) * columns,
-                    |start, block: &mut [C]| {
-                        gradient.load_adjusted(start, block);
-                        total += sum_of_squares(block);
-                    },
-                );
-                *kept = blend(*kept, total / columns as f64, add);
-            }
-        },
-    );
+    let rows = (CHUNK / columns.max(1)).max(1);
+    in_stretches(kept, rows, is_shared, |start, kept| {
+        for (row, kept) in (start..).zip(kept) {
+            let mut total = 0.;
+            let row = row * columns..(row + 1) * columns;
+            in_blocks(row, |start, block: &mut [C]| {
+                gradient.load_adjusted(start, block);
+                total += sum_of_squares(block);
+            });
+            *kept = blend(*kept, total / columns as f64, add);
+        }
+    });
 }
 
 /// Blends the mean square of each column into the columns' second moment.

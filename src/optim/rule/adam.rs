@@ -1,7 +1,6 @@
 use candle_nn::ParamsAdamW;
 
-use super::elementwise::{Elementwise, Rates, power};
-use super::update_rule::{Kept, Kernel, Rule, moment};
+use super::update_rule::{Elementwise, Kept, Kernel, Rates, Rule, moment, power};
 use crate::optim::cpu::{Real, Target};
 
 /// Hyper-parameters of [`Adam`](crate::optim::Adam), with PyTorch's defaults.
@@ -58,20 +57,18 @@ fn step(params: &ParamsAdam, rates: Rates, step: u64, is_decoupled: bool) -> Ada
         learning_rate,
         weight_decay,
     } = rates;
+    let (keep, penalty) = match is_decoupled {
+        true => (1. - learning_rate * weight_decay, 0.),
+        false => (1., weight_decay),
+    };
     AdamStep {
         beta1: params.beta1,
         beta2: params.beta2,
         eps: params.eps,
         size: learning_rate / (1. - power(params.beta1, step)),
         unbias: 1. / (1. - power(params.beta2, step)).sqrt(),
-        keep: match is_decoupled {
-            true => 1. - learning_rate * weight_decay,
-            false => 1.,
-        },
-        penalty: match is_decoupled {
-            true => 0.,
-            false => weight_decay,
-        },
+        keep,
+        penalty,
     }
 }
 

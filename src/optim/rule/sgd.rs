@@ -1,5 +1,4 @@
-use super::elementwise::{Elementwise, Rates};
-use super::update_rule::{Kept, Kernel, Rule, moment};
+use super::update_rule::{Elementwise, Kept, Kernel, Rates, Rule, moment};
 use crate::optim::cpu::{Real, Target};
 
 /// Hyper-parameters of [`Sgd`](crate::optim::Sgd), as in PyTorch. With momentum 0 there is no state.

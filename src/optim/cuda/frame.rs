@@ -1,8 +1,10 @@
-use candle_core::cuda_backend::cudarc::driver::CudaSlice;
-use candle_core::{CudaDevice, Tensor};
+use std::cell::Cell;
 
-use super::gradient::locate;
-use super::layout::code;
+use candle_core::backend::BackendStorage;
+use candle_core::cuda_backend::cudarc::driver::CudaSlice;
+use candle_core::{CpuStorage, CudaDevice, CudaStorage, DType, InplaceOp2, Layout, Tensor};
+
+use super::layout::{address, address_mut, code, misplaced};
 use crate::error::{OptimizerError, Result};
 use crate::optim::axes::{Axes, MAX_RANK};
 use crate::optim::fused::{Managed, Update};
@@ -40,7 +42,7 @@ impl Frame {
         })
     }
 
-    /// Describes an update, on the host. Everything that could be wrong with it is found here.
+    /// Describes an update, on the host. All checks of it are here.
     pub fn fill<R: Rule>(&mut self, update: &Update<'_, R>) -> Result<()> {
         self.words.clear();
         self.axes.clear();
@@ -116,6 +118,53 @@ impl Frame {
         self.sent.clear();
         device.memcpy_htod(&self.words, &mut self.device)?;
         std::mem::swap(&mut self.words, &mut self.sent);
+        Ok(())
+    }
+}
+
+/// The addresses of a parameter and its gradient, under candle's own locks and checks.
+pub fn locate(parameter: &Managed, gradient: &Tensor) -> candle_core::Result<(u64, u64)> {
+    let locate = Locate(Cell::new(None));
+    parameter.handle.inplace_op2(gradient, &locate)?;
+    locate.0.get().ok_or_else(misplaced)
+}
+
+/// An operation that only takes the addresses of its operands.
+struct Locate(Cell<Option<(u64, u64)>>);
+
+impl InplaceOp2 for Locate {
+    fn name(&self) -> &'static str {
+        "fused-update"
+    }
+
+    fn cpu_fwd(
+        &self,
+        _: &mut CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> candle_core::Result<()> {
+        Err(misplaced())
+    }
+
+    fn cuda_fwd(
+        &self,
+        parameter: &mut CudaStorage,
+        parameter_layout: &Layout,
+        gradient: &CudaStorage,
+        gradient_layout: &Layout,
+    ) -> candle_core::Result<()> {
+        let stream = parameter.device.cuda_stream();
+        let place = |address: u64, layout: &Layout, dtype: DType| {
+            address + (layout.start_offset() * dtype.size_in_bytes()) as u64
+        };
+        let (moved, read) = (parameter.dtype(), gradient.dtype());
+        let parameter = address_mut(parameter, moved, &stream)?;
+        let gradient = address(gradient, read, &stream)?;
+        self.0.set(Some((
+            place(parameter, parameter_layout, moved),
+            place(gradient, gradient_layout, read),
+        )));
         Ok(())
     }
 }

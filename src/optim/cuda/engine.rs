@@ -4,12 +4,10 @@ use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::CudaStream;
 use candle_core::{CudaDevice, DType, Device, Tensor};
 
-use super::frame::Frame;
-use super::gradient::locate;
+use super::frame::{Frame, locate};
 use super::launch::{Launch, Module, SURVEY};
 use super::layout::{Arguments, misplaced};
-use super::state::State;
-use super::tables::{Place, Tables};
+use super::tables::{Place, State, Tables};
 use super::tasks::Tasks;
 use crate::error::Result;
 use crate::optim::Committed;
@@ -22,7 +20,7 @@ const PARTS: u32 = 4;
 /// The state of the parameters on the device, and the launches of a step.
 ///
 /// The device decides about a step: the launches before the last compute the next counters and sums beside the current ones, and
-/// the last launch updates the parameters and makes the next ones current. So an error on the way has changed nothing, and nobody waits.
+/// the last launch updates the parameters and makes the next ones current. So an error in between changes nothing, and the host does not wait.
 #[derive(Debug)]
 pub struct Engine {
     device: CudaDevice,
@@ -34,6 +32,7 @@ pub struct Engine {
     _tasks: Option<Tasks>,
     launches: Vec<Launch>,
     arguments: Arguments,
+    adjustment: Adjustment,
 }
 
 impl Engine {
@@ -44,49 +43,40 @@ impl Engine {
     ) -> Result<Self> {
         let on = Device::Cuda(device.clone());
         let states = parameters.iter();
-        let states = states.map(|parameter| State::fresh(parameter, &on, is_factored::<R>()));
+        let states = states.map(|parameter| State::new(parameter, None, &on, is_factored::<R>()));
         let states = states.collect::<Result<_>>()?;
         let counts = vec![0; parameters.len()];
         let counters = Counters::new(adjustment);
         Self::of::<R>(device, parameters, adjustment, states, counts, counters)
     }
 
-    /// Makes an engine beside this one, which shares the state that it keeps, and becomes that.
+    /// Builds another engine, which shares the state that is kept, and replaces this one by it.
     pub fn set_up<R: Rule>(
         &mut self,
         parameters: &[Managed],
         origins: Vec<Origin>,
         counters: Option<Counters>,
-        adjustment: &Adjustment,
     ) -> Result<()> {
         let on = Device::Cuda(self.device.clone());
         let counters = counters.map_or_else(|| self.counters(), Ok)?;
         let old = self.device.clone_dtoh(&self.tables.counts)?;
         let (mut states, mut counts) = (Vec::new(), Vec::new());
         for (parameter, origin) in parameters.iter().zip(&origins) {
+            let new = |saved| State::new(parameter, saved, &on, is_factored::<R>());
             let (state, count) = match origin {
-                Origin::Fresh => (State::fresh(parameter, &on, is_factored::<R>())?, 0),
+                Origin::Fresh => (new(None)?, 0),
                 Origin::Kept(index) => {
                     let kept = self.states.get(*index).zip(old.get(*index));
                     let (state, count) = kept.ok_or_else(misplaced)?;
                     (state.clone(), *count)
                 }
-                Origin::Loaded(saved) => {
-                    let state = State::loaded(parameter, saved, &on, is_factored::<R>())?;
-                    (state, saved.step)
-                }
+                Origin::Loaded(saved) => (new(Some(saved))?, saved.step),
             };
             states.push(state);
             counts.push(count);
         }
-        *self = Self::of::<R>(
-            &self.device,
-            parameters,
-            adjustment,
-            states,
-            counts,
-            counters,
-        )?;
+        let (device, adjustment) = (&self.device, &self.adjustment);
+        *self = Self::of::<R>(device, parameters, adjustment, states, counts, counters)?;
         Ok(())
     }
 
@@ -115,6 +105,7 @@ impl Engine {
             tables,
             frame,
             _tasks: tasks,
+            adjustment: *adjustment,
         })
     }
 

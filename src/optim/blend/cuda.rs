@@ -7,10 +7,8 @@ use candle_core::cuda_backend::cudarc::driver::{
 use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
 use candle_core::{CudaDevice, CudaStorage, Layout, Result};
 
+use super::{Blend, Scale, out_of_bounds, unsupported};
 use crate::optim::axes::Axes;
-use crate::optim::blend::{Blend, Scale, out_of_bounds, unsupported};
-
-pub(in crate::optim::blend) const IS_BUILT: bool = true;
 
 const KERNELS: &str = include_str!(concat!(env!("OUT_DIR"), "/blend.ptx"));
 const MODULE: &str = "candle-headroom-blend";
@@ -22,16 +20,7 @@ const MOST_BLOCKS: usize = 1 << 16;
 // SAFETY: plain integers, laid out as `Axes` in kernels/axes.cuh.
 unsafe impl DeviceRepr for Axes {}
 
-/// Whether the kernels can read a tensor of this layout.
-pub(in crate::optim::blend) fn takes(layout: &Layout) -> bool {
-    Axes::of(layout).is_ok()
-}
-
-pub(in crate::optim::blend) fn scale(
-    op: &Scale,
-    storage: &mut CudaStorage,
-    layout: &Layout,
-) -> Result<()> {
+pub fn scale(op: &Scale, storage: &mut CudaStorage, layout: &Layout) -> Result<()> {
     use CudaStorageSlice as S;
     let device = storage.device.clone();
     match &mut storage.slice {
@@ -59,7 +48,7 @@ fn launch_scale<T: DeviceRepr>(
     Ok(())
 }
 
-pub(in crate::optim::blend) fn blend(
+pub fn blend(
     op: &Blend,
     into: &mut CudaStorage,
     from: &CudaStorage,
@@ -69,24 +58,20 @@ pub(in crate::optim::blend) fn blend(
     let device = into.device.clone();
     let factors = (op.keep as f32, op.add as f32);
     match (&mut into.slice, &from.slice) {
-        (S::F32(into), S::F32(from)) => {
-            launch_blend(&device, "blend_f32_f32", into, from, layouts, factors)
-        }
-        (S::F32(into), S::F16(from)) => {
-            launch_blend(&device, "blend_f32_f16", into, from, layouts, factors)
-        }
+        (S::F32(into), S::F32(from)) => run(&device, "blend_f32_f32", into, from, layouts, factors),
+        (S::F32(into), S::F16(from)) => run(&device, "blend_f32_f16", into, from, layouts, factors),
         (S::F32(into), S::BF16(from)) => {
-            launch_blend(&device, "blend_f32_bf16", into, from, layouts, factors)
+            run(&device, "blend_f32_bf16", into, from, layouts, factors)
         }
         (S::F64(into), S::F64(from)) => {
             let factors = (op.keep, op.add);
-            launch_blend(&device, "blend_f64_f64", into, from, layouts, factors)
+            run(&device, "blend_f64_f64", into, from, layouts, factors)
         }
         _ => Err(unsupported(from.dtype())),
     }
 }
 
-fn launch_blend<T: DeviceRepr, S: DeviceRepr>(
+fn run<T: DeviceRepr, S: DeviceRepr>(
     device: &CudaDevice,
     kernel: &str,
     into: &mut CudaSlice<T>,

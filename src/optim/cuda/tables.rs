@@ -4,9 +4,8 @@ use candle_core::{CudaDevice, DType, Device, Tensor};
 use super::layout::{
     Arguments, CHUNK, Chunk, Coefficients, Control, Slot, address_of, code, misplaced,
 };
-use super::state::State;
 use crate::error::Result;
-use crate::optim::fused::{Counters, Managed};
+use crate::optim::fused::{Counters, Managed, Snapshot};
 
 /// What never changes about a parameter.
 #[derive(Debug, Clone)]
@@ -150,4 +149,55 @@ fn chunks(places: &[Place]) -> Vec<Chunk> {
 /// The address of an engine's own memory.
 pub fn start<T>(slice: &CudaSlice<T>, stream: &CudaStream) -> u64 {
     slice.device_ptr(stream).0
+}
+
+/// The state of one parameter.
+#[derive(Debug, Clone)]
+pub struct State {
+    pub tensors: Vec<Tensor>,
+    pub master: Option<Tensor>,
+    /// For a matrix of Adafactor: its next tensors, and the means of its rows. Of use within a step only.
+    pub scratch: Vec<Tensor>,
+}
+
+impl State {
+    /// Saved state, or zeros.
+    pub fn new(
+        parameter: &Managed,
+        saved: Option<&Snapshot>,
+        device: &Device,
+        is_factored: bool,
+    ) -> Result<Self> {
+        let own = |tensor: &Tensor| tensor.force_contiguous()?.to_device(device);
+        let var = parameter.var.as_detached_tensor();
+        let (tensors, master) = match saved {
+            Some(saved) => {
+                let tensors = saved.tensors.iter().map(own);
+                let tensors = tensors.collect::<candle_core::Result<_>>()?;
+                (tensors, saved.master.as_ref().map(own))
+            }
+            None => {
+                let master = parameter.has_master.then(|| var.to_dtype(DType::F32));
+                (zeros(parameter, device)?, master)
+            }
+        };
+        Ok(Self {
+            tensors,
+            master: master.transpose()?,
+            scratch: match parameter.var.dims() {
+                [batches @ .., _, _] if is_factored => {
+                    let mut scratch = zeros(parameter, device)?;
+                    scratch.push(Tensor::zeros(batches, DType::F64, device)?);
+                    scratch
+                }
+                _ => Vec::new(),
+            },
+        })
+    }
+}
+
+fn zeros(parameter: &Managed, device: &Device) -> Result<Vec<Tensor>> {
+    let kept = parameter.kept.iter();
+    let zeros = kept.map(|(kept, dtype)| Tensor::zeros(kept.dims.as_slice(), *dtype, device));
+    Ok(zeros.collect::<candle_core::Result<_>>()?)
 }
