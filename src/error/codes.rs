@@ -28,53 +28,46 @@ pub(super) struct Code {
     pub(super) status: Option<&'static Status>,
 }
 
-const fn exhausted(name: &'static str, resource: Resource) -> Code {
-    Code {
-        name,
-        meaning: Meaning::Exhausted(resource),
-        status: None,
-    }
-}
-
-const fn execution(name: &'static str) -> Code {
-    Code {
-        name,
-        meaning: Meaning::Execution,
-        status: None,
-    }
-}
-
 /// The driver's statuses that leave the context lost. 46 (busy, or in exclusive use) is not one of them.
 const STICKY: &[u32] = &[
     214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810,
 ];
 
 /// The classified codes of NVIDIA's other libraries.
-const LIBRARIES: &[Code] = &[
-    exhausted("cudaErrorMemoryAllocation", Resource::DeviceMemory),
-    exhausted("CUBLAS_STATUS_ALLOC_FAILED", Resource::LibraryWorkspace),
-    exhausted(
-        "CURAND_STATUS_ALLOCATION_FAILED",
-        Resource::LibraryWorkspace,
+const LIBRARIES: &[(Meaning, &[&str])] = &[
+    (
+        Meaning::Exhausted(Resource::DeviceMemory),
+        &["cudaErrorMemoryAllocation"],
     ),
-    exhausted("CUDNN_STATUS_ALLOC_FAILED", Resource::LibraryWorkspace),
-    exhausted(
-        "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
-        Resource::LibraryWorkspace,
+    (
+        Meaning::Exhausted(Resource::LibraryWorkspace),
+        &[
+            "CUBLAS_STATUS_ALLOC_FAILED",
+            "CURAND_STATUS_ALLOCATION_FAILED",
+            "CUDNN_STATUS_ALLOC_FAILED",
+            "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        ],
     ),
-    exhausted(
-        "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
-        Resource::HostMemory,
+    (
+        Meaning::Exhausted(Resource::HostMemory),
+        &[
+            "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
+            "NVRTC_ERROR_OUT_OF_MEMORY",
+        ],
     ),
-    exhausted("NVRTC_ERROR_OUT_OF_MEMORY", Resource::HostMemory),
-    execution("CUBLAS_STATUS_MAPPING_ERROR"),
-    execution("CUBLAS_STATUS_EXECUTION_FAILED"),
-    execution("CUBLAS_STATUS_INTERNAL_ERROR"),
-    execution("CURAND_STATUS_LAUNCH_FAILURE"),
-    execution("CURAND_STATUS_PREEXISTING_FAILURE"),
-    execution("CURAND_STATUS_INTERNAL_ERROR"),
-    execution("CUDNN_STATUS_INTERNAL_ERROR"),
-    execution("CUDNN_STATUS_EXECUTION_FAILED"),
+    (
+        Meaning::Execution,
+        &[
+            "CUBLAS_STATUS_MAPPING_ERROR",
+            "CUBLAS_STATUS_EXECUTION_FAILED",
+            "CUBLAS_STATUS_INTERNAL_ERROR",
+            "CURAND_STATUS_LAUNCH_FAILURE",
+            "CURAND_STATUS_PREEXISTING_FAILURE",
+            "CURAND_STATUS_INTERNAL_ERROR",
+            "CUDNN_STATUS_INTERNAL_ERROR",
+            "CUDNN_STATUS_EXECUTION_FAILED",
+        ],
+    ),
 ];
 
 /// Every known code; errors with any other one come back to the caller unchanged and without advice.
@@ -88,7 +81,14 @@ pub(super) fn codes() -> impl Iterator<Item = Code> {
         },
         status: Some(status),
     });
-    LIBRARIES.iter().copied().chain(driver)
+    let libraries = LIBRARIES.iter().flat_map(|(meaning, names)| {
+        names.iter().map(|name| Code {
+            name,
+            meaning: *meaning,
+            status: None,
+        })
+    });
+    libraries.chain(driver)
 }
 
 /// How a code has to stand in a text.
@@ -153,28 +153,6 @@ fn extends(c: char, next: Option<char>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_are_words_of_their_own() {
-        for text in [
-            "CUDA_ERROR_OUT_OF_MEMORY",
-            "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")",
-            "it failed with CUDA_ERROR_OUT_OF_MEMORY.",
-            "CUDA_ERROR_OUT_OF_MEMORY: while loading",
-        ] {
-            assert!(find(text, Form::Word).is_some(), "{text}");
-        }
-        for text in [
-            "out of memory",
-            "/var/log/CUDA_ERROR_OUT_OF_MEMORY",
-            "CUDA_ERROR_OUT_OF_MEMORY.txt",
-            "CUDA_ERROR_OUT_OF_MEMORY-2",
-            "MY_CUDA_ERROR_OUT_OF_MEMORY_COUNT",
-            "CUDA_ERROR_OUT_OF_MEMORY_ISH",
-        ] {
-            assert!(find(text, Form::Word).is_none(), "{text}");
-        }
-    }
 
     #[test]
     fn every_code_is_found_and_a_sticky_one_first() {

@@ -54,13 +54,6 @@ impl fmt::Display for DeviceFault {
     }
 }
 
-/// The same text as [`Display`](fmt::Display), as in candle's own errors.
-impl fmt::Debug for DeviceFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 impl std::error::Error for DeviceFault {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.source.as_deref().map(|source| source as _)

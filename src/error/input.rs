@@ -54,15 +54,6 @@ pub enum BatchError {
 }
 
 /// A batch policy was given an invalid setting, or saved state that is not its own.
-///
-/// ```
-/// use candle_headroom::batch::Fixed;
-/// use candle_headroom::error::PolicyError;
-/// use candle_headroom::Error;
-///
-/// let Err(Error::Policy(error)) = Fixed::new(0) else { unreachable!() };
-/// assert!(matches!(*error, PolicyError::Zero { .. }));
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
@@ -99,20 +90,6 @@ pub enum PolicyError {
 }
 
 /// A loss cannot be used.
-///
-/// ```
-/// use candle_core::{Device, Tensor, Var};
-/// use candle_headroom::error::LossError;
-/// use candle_headroom::{AdaptiveTrainer, Error, Sgd};
-///
-/// let w = Var::new(&[1f32, 2.], &Device::Cpu)?;
-/// let sgd = Sgd::new_lr(vec![w.clone()], 0.1)?;
-/// let mut trainer = AdaptiveTrainer::builder(vec![w.clone()], sgd).build()?;
-/// let x = Tensor::ones((4, 2), candle_core::DType::F32, &Device::Cpu)?;
-/// let Err(Error::Loss(error)) = trainer.step(&x, |x, _| x.broadcast_mul(&w)) else { unreachable!() };
-/// assert!(matches!(*error, LossError::NotScalar { .. })); // reduce it to one number first
-/// # Ok::<(), Error>(())
-/// ```
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LossError {
@@ -145,18 +122,6 @@ pub enum LossError {
 /// The parameters or buffers given to a trainer or optimizer cannot be used.
 ///
 /// Parameters have the names that they were given with, or else their place in the list.
-///
-/// ```
-/// use candle_core::{Device, Var};
-/// use candle_headroom::error::ParameterError;
-/// use candle_headroom::{Error, Sgd};
-///
-/// let w = Var::new(0f32, &Device::Cpu)?;
-/// let Err(Error::Parameter(error)) = Sgd::new_lr(vec![w.clone(), w], 0.1) else { unreachable!() };
-/// assert_eq!(error.to_string(), "parameter `1` is listed twice: list each Var once");
-/// assert!(matches!(*error, ParameterError::Duplicate { .. }));
-/// # Ok::<(), candle_core::Error>(())
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParameterError {

@@ -48,12 +48,16 @@ pub(super) fn trim(context: &Arc<CudaContext>) -> Result<(), DriverError> {
     let current = driver::current_pool(context)?;
     let entry = pools.get(&context.ordinal());
     let refill = entry.is_some_and(|entry| entry.ours == current && entry.is_filled);
-    // SAFETY: a device's current pool exists: ours stop being current before they are destroyed, and other creators keep theirs alive.
+    // SAFETY: a device's current pool exists: ours stop being current before they are destroyed, and other creators keep theirs alive. The
+    // attribute is a `cuuint64_t`.
     unsafe {
-        let before = driver::attribute(current, Attribute::Reserved)?;
+        let before = driver::attribute(current, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
         driver::trim_pool(current, 0)?;
         if refill {
-            let taken = before.saturating_sub(driver::attribute(current, Attribute::Reserved)?);
+            let taken = before.saturating_sub(driver::attribute(
+                current,
+                Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+            )?);
             let bytes = usize::try_from(taken).unwrap_or(usize::MAX);
             if bytes > 0 {
                 let _ = driver::take_and_free(current, bytes, &context.default_stream());
