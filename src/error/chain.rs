@@ -26,13 +26,13 @@ fn inner<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError + 
         // `source()` would skip the content.
         error.get_ref().map(|inner| inner as _)
     } else {
-        behind::<candle_core::Error>(error)
-            .or_else(|| behind::<Error>(error))
-            .or_else(|| error.source())
+        let candle = pointee::<candle_core::Error>(error).map(|inner| inner as _);
+        let own = || pointee::<Error>(error).map(|inner| inner as _);
+        candle.or_else(own).or_else(|| error.source())
     }
 }
 
-/// Neither `inner` nor `wrapped` is a source to candle, and its transparent variants skip their content.
+/// Candle does not return `inner` and `wrapped` from `source()`, and its transparent variants skip their content.
 fn inner_of_candle(error: &candle_core::Error) -> Option<&(dyn StdError + 'static)> {
     use candle_core::Error as E;
     match error {
@@ -47,23 +47,15 @@ fn inner_of_candle(error: &candle_core::Error) -> Option<&(dyn StdError + 'stati
 }
 
 /// The `T` behind a pointer: `Box<T>` and `Arc<T>` are errors too and skip their content.
-fn behind<'a, T: StdError + 'static>(
-    error: &'a (dyn StdError + 'static),
-) -> Option<&'a (dyn StdError + 'static)> {
-    if let Some(boxed) = error.downcast_ref::<Box<T>>() {
-        return Some(&**boxed);
-    }
-    error.downcast_ref::<Arc<T>>().map(|shared| &**shared as _)
+fn pointee<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a T> {
+    let boxed = error.downcast_ref::<Box<T>>().map(|boxed| &**boxed);
+    boxed.or_else(|| error.downcast_ref::<Arc<T>>().map(|shared| &**shared))
 }
 
 impl Error {
     /// The error of type `T` inside this one, outermost first, through candle's wrappers, `Box`, `Arc`, [`io::Error`] and `source()`.
     pub fn downcast_ref<T: StdError + 'static>(&self) -> Option<&T> {
-        chain(self).find_map(|error| {
-            let boxed = || error.downcast_ref::<Box<T>>().map(|boxed| &**boxed);
-            let shared = || error.downcast_ref::<Arc<T>>().map(|shared| &**shared);
-            error.downcast_ref().or_else(boxed).or_else(shared)
-        })
+        chain(self).find_map(|error| error.downcast_ref().or_else(|| pointee(error)))
     }
 
     /// Takes the caller's error of type `T` out of this one, through candle's wrappers, `Box` and [`io::Error`].
@@ -95,13 +87,7 @@ fn from_source<T: StdError + Send + Sync + 'static>(
         Ok(error) => from_candle(error).map_err(Arc::new),
         Err(shared) => Err(shared),
     };
-    match error {
-        Ok(found) => Some(found),
-        Err(error) => {
-            *source = Some(error);
-            None
-        }
-    }
+    error.map_err(|error| *source = Some(error)).ok()
 }
 
 /// The content of a box of the given type, or goes on with the box.

@@ -24,20 +24,21 @@ impl SystemMemory {
     pub(crate) fn read_by(text: impl Fn(&Path) -> Option<String>) -> Self {
         let info = text(Path::new("/proc/meminfo")).unwrap_or_default();
         let groups = groups(&text);
+        let free = groups
+            .iter()
+            .filter_map(|group| Some(group.limit.saturating_sub(group.used?)));
         Self {
             total: Self::meminfo(&info, "MemTotal:"),
             available: Self::meminfo(&info, "MemAvailable:"),
             cgroup_limit: groups.iter().map(|group| group.limit).min(),
-            cgroup_free: groups.iter().filter_map(Group::free).min(),
+            cgroup_free: free.min(),
         }
     }
 
     /// Bytes that a process may have in total if it holds `in_use` already.
     pub(crate) fn usable(&self, in_use: u64) -> Option<u64> {
-        let available = self
-            .available
-            .map(|available| available.saturating_add(in_use));
-        available.into_iter().chain(self.cgroup_limit).min()
+        let usable = self.available.map(|bytes| bytes.saturating_add(in_use));
+        usable.into_iter().chain(self.cgroup_limit).min()
     }
 
     /// Bytes that this process and all others can still take.
@@ -83,12 +84,6 @@ const VERSION_1: Names = Names {
     used: "memory.usage_in_bytes",
     cache: "total_inactive_file ",
 };
-
-impl Group {
-    fn free(&self) -> Option<u64> {
-        Some(self.limit.saturating_sub(self.used?))
-    }
-}
 
 /// The groups with a limit that this process is in, of either version.
 fn groups(text: &impl Fn(&Path) -> Option<String>) -> Vec<Group> {

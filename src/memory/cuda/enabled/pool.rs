@@ -8,7 +8,7 @@ use super::driver::{self, Attribute, Handle};
 /// A stream-ordered memory pool; destroyed when dropped, while allocations from it live on.
 #[derive(Debug)]
 pub(super) struct Pool {
-    handle: Handle,
+    pub(super) handle: Handle,
     /// Keeps the primary context, and with it the pool's device, open.
     context: Arc<CudaContext>,
 }
@@ -25,10 +25,6 @@ impl Pool {
             handle: driver::create_pool(context, max_size)?,
             context: Arc::clone(context),
         })
-    }
-
-    pub(super) fn handle(&self) -> Handle {
-        self.handle
     }
 
     /// Bytes that tensors hold.
