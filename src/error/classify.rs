@@ -146,12 +146,11 @@ fn classify_text(text: &str, form: Form) -> Class {
     let Some(code) = codes::find(text, form) else {
         return Class::Other;
     };
-    match (code.meaning, code.status) {
-        (Meaning::Exhausted(resource), _) => exhausted(resource),
-        (Meaning::Execution, _) => Class::Execution,
-        (Meaning::Sticky, Some(status)) => Class::Fault(Box::new(DeviceFault::new(status))),
-        (Meaning::Setup, Some(status)) => Class::Setup(status),
-        (Meaning::Sticky | Meaning::Setup, None) => Class::Other,
+    match code.meaning {
+        Meaning::Exhausted(resource) => exhausted(resource),
+        Meaning::Execution => Class::Execution,
+        Meaning::Sticky(status) => Class::Fault(Box::new(DeviceFault::new(status))),
+        Meaning::Setup(status) => Class::Setup(status),
     }
 }
 

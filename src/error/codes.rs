@@ -7,16 +7,16 @@ use super::circumstances::Resource;
 use crate::facts::{self, Status};
 
 /// A status code's meaning for a program that wants to go on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(super) enum Meaning {
     /// Memory ran out; smaller work may fit.
     Exhausted(Resource),
     /// A library could not run something on the device. It reports nothing more when the context is lost.
     Execution,
     /// The device context is lost to this process.
-    Sticky,
+    Sticky(&'static Status),
     /// The user can act on it, the running program cannot.
-    Setup,
+    Setup(&'static Status),
 }
 
 /// One status code.
@@ -24,8 +24,6 @@ pub(super) enum Meaning {
 pub(super) struct Code {
     pub(super) name: &'static str,
     pub(super) meaning: Meaning,
-    /// The entry in the table of facts, which has the driver's codes only.
-    pub(super) status: Option<&'static Status>,
 }
 
 /// The driver's statuses that leave the context lost. 46 (busy, or in exclusive use) is not one of them.
@@ -76,16 +74,14 @@ pub(super) fn codes() -> impl Iterator<Item = Code> {
         name: status.name,
         meaning: match status.number {
             2 => Meaning::Exhausted(Resource::DeviceMemory),
-            number if STICKY.contains(&number) => Meaning::Sticky,
-            _ => Meaning::Setup,
+            number if STICKY.contains(&number) => Meaning::Sticky(status),
+            _ => Meaning::Setup(status),
         },
-        status: Some(status),
     });
     let libraries = LIBRARIES.iter().flat_map(|(meaning, names)| {
         names.iter().map(|name| Code {
             name,
             meaning: *meaning,
-            status: None,
         })
     });
     libraries.chain(driver)
@@ -111,14 +107,14 @@ const TYPES: &[&str] = &[
 
 /// A code whose name is in `text` in this form; of several the gravest, since nothing may be retried after a sticky one.
 ///
-/// Only enum names count: the words "out of memory", or a file named after a code, are not an exhaustion.
+/// Only enum names count. The words "out of memory" and a file named after a code are not an exhaustion.
 pub(super) fn find(text: &str, form: Form) -> Option<Code> {
     let named = codes().filter(|code| contains(text, code.name, form));
     named.min_by_key(|code| match code.meaning {
-        Meaning::Sticky => 0,
+        Meaning::Sticky(_) => 0,
         Meaning::Exhausted(_) => 1,
         Meaning::Execution => 2,
-        Meaning::Setup => 3,
+        Meaning::Setup(_) => 3,
     })
 }
 
@@ -158,7 +154,7 @@ mod tests {
     fn every_code_is_found_and_a_sticky_one_first() {
         for code in codes() {
             assert_eq!(find(code.name, Form::Word).unwrap().name, code.name);
-            if code.meaning == Meaning::Sticky {
+            if matches!(code.meaning, Meaning::Sticky(_)) {
                 let text = format!("CUDA_ERROR_OUT_OF_MEMORY, then {}", code.name);
                 assert_eq!(find(&text, Form::Word).unwrap().name, code.name);
             }
@@ -171,7 +167,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), codes().count());
-        let sticky = codes().filter(|code| code.meaning == Meaning::Sticky);
+        let sticky = codes().filter(|code| matches!(code.meaning, Meaning::Sticky(_)));
         assert_eq!(sticky.count(), STICKY.len());
     }
 }
