@@ -1,7 +1,7 @@
 //! The status codes of NVIDIA's libraries that this crate acts on, by their enum names.
 //!
-//! Names and numbers are those of CUDA 13 as `cudarc` 0.19.10 binds them. NVIDIA's documentation of `CUresult` says which codes are sticky ("This leaves
-//! the process in an inconsistent state … the process must be terminated and relaunched").
+//! Names and numbers are those of CUDA 13 as `cudarc` 0.19.10 binds them. NVIDIA's documentation of `CUresult` says which codes are
+//! sticky ("This leaves the process in an inconsistent state … the process must be terminated and relaunched").
 
 use super::circumstances::Resource;
 use crate::facts::{self, Status};

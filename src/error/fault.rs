@@ -6,8 +6,8 @@ use crate::facts::Status;
 
 /// The device's context is lost: every later call on the device fails, and only a new process can use it again.
 ///
-/// It is never retried. Results in host memory can still be saved: save them, report, and shut the process down cleanly. Dropping device handles after
-/// a sticky fault can panic inside `cudarc`.
+/// It is never retried. Results in host memory can still be saved: save them, report, and shut the process down cleanly. Dropping device
+/// handles after a sticky fault can panic inside `cudarc`.
 ///
 /// ```
 /// use candle_headroom::{Error, ErrorExt};

@@ -65,14 +65,14 @@ pub enum PolicyError {
         what: &'static str,
     },
     /// A margin outside [0, 0.9].
-    #[error("margin must be in [0, 0.9], got {margin}")]
+    #[error("`margin` must be in [0, 0.9], got {margin}")]
     #[non_exhaustive]
     Margin {
         /// The given margin.
         margin: String,
     },
     /// A factor outside (0, 1).
-    #[error("factor must be in (0, 1), got {factor}")]
+    #[error("`factor` must be in (0, 1), got {factor}")]
     #[non_exhaustive]
     Factor {
         /// The given factor.
