@@ -217,11 +217,6 @@ impl WindowLost {
 /// Another update would move the first parameters twice, so a trainer refuses every further step until it is given an optimizer that
 /// matches its parameters: restore both from a checkpoint, then call `replace_optimizer`.
 #[derive(thiserror::Error)]
-#[error(
-    "{}the optimizer was interrupted during an update, parameters may be partly updated: restore parameters and optimizer, then call `replace_optimizer`{}",
-    Final,
-    in_parentheses(.reason)
-)]
 #[non_exhaustive]
 pub struct UpdateInterrupted {
     /// The error that interrupted the update; `None` if a further step was refused.
@@ -238,10 +233,19 @@ impl UpdateInterrupted {
     }
 }
 
-fn in_parentheses(reason: &Option<Error>) -> String {
-    reason
-        .as_ref()
-        .map_or(String::new(), |reason| format!(" ({reason})"))
+impl fmt::Display for UpdateInterrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // `Final` has to be formatted before the reason.
+        write!(
+            f,
+            "{Final}the optimizer was interrupted during an update, parameters may be partly updated: restore parameters and \
+             optimizer, then call `replace_optimizer`"
+        )?;
+        match &self.reason {
+            Some(reason) => write!(f, " ({reason})"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// The same text as [`Display`](fmt::Display), as in candle's own errors.
