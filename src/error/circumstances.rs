@@ -67,39 +67,37 @@ pub enum Cause {
     Unknown,
 }
 
-impl fmt::Display for Resource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::DeviceMemory => "device memory",
-            Self::HostMemory => "host memory",
-            Self::PinnedMemory => "pinned host memory",
-            Self::LibraryWorkspace => "library workspace",
-        })
-    }
+macro_rules! display {
+    ($($kind:ident { $($variant:ident: $text:literal),+ $(,)? })+) => {$(
+        impl fmt::Display for $kind {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$variant => $text),+ })
+            }
+        }
+    )+};
 }
 
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Transfer => "transfer",
-            Self::Forward => "forward",
-            Self::Backward => "backward",
-            Self::Accumulate => "accumulate",
-            Self::Optimizer => "optimizer",
-            Self::Load => "load",
-        })
+display! {
+    Resource {
+        DeviceMemory: "device memory",
+        HostMemory: "host memory",
+        PinnedMemory: "pinned host memory",
+        LibraryWorkspace: "library workspace",
     }
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Limit => "the limit is reached",
-            Self::DeviceFull => "the device is full",
-            Self::Fragmented => "the free memory is in pieces",
-            Self::Neighbour => "another process holds the memory",
-            Self::NeverFits => "a single sample does not fit",
-            Self::Unknown => "the cause is not known",
-        })
+    Phase {
+        Transfer: "transfer",
+        Forward: "forward",
+        Backward: "backward",
+        Accumulate: "accumulate",
+        Optimizer: "optimizer",
+        Load: "load",
+    }
+    Cause {
+        Limit: "the limit is reached",
+        DeviceFull: "the device is full",
+        Fragmented: "the free memory is in pieces",
+        Neighbour: "another process holds the memory",
+        NeverFits: "a single sample does not fit",
+        Unknown: "the cause is not known",
     }
 }

@@ -11,7 +11,7 @@ use super::codes::{self, Form, Meaning};
 use super::error::{Error, UpdateInterrupted, WindowLost};
 use super::exhausted::ResourceExhausted;
 use super::fault::DeviceFault;
-use super::{cuda, rendering};
+use super::rendering;
 use crate::facts::Status;
 
 /// An error's meaning.
@@ -96,9 +96,11 @@ fn recognize<'a>(error: &'a (dyn StdError + 'static)) -> Link<'a> {
         Link::Known(Class::Other)
     } else if error.is::<TryReserveError>() {
         Link::Known(exhausted(Resource::HostMemory))
-    } else if let Some(status) = cuda::status(error) {
-        Link::Known(classify_text(&status, Form::Word))
     } else {
+        #[cfg(feature = "cuda")]
+        if let Some(status) = super::cuda::status(error) {
+            return Link::Known(classify_text(&status, Form::Word));
+        }
         Link::Foreign
     }
 }
@@ -144,12 +146,11 @@ fn classify_text(text: &str, form: Form) -> Class {
     let Some(code) = codes::find(text, form) else {
         return Class::Other;
     };
-    match (code.meaning, code.status) {
-        (Meaning::Exhausted(resource), _) => exhausted(resource),
-        (Meaning::Execution, _) => Class::Execution,
-        (Meaning::Sticky, Some(status)) => Class::Fault(Box::new(DeviceFault::new(status))),
-        (Meaning::Setup, Some(status)) => Class::Setup(status),
-        (Meaning::Sticky | Meaning::Setup, None) => Class::Other,
+    match code.meaning {
+        Meaning::Exhausted(resource) => exhausted(resource),
+        Meaning::Execution => Class::Execution,
+        Meaning::Sticky(status) => Class::Fault(Box::new(DeviceFault::new(status))),
+        Meaning::Setup(status) => Class::Setup(status),
     }
 }
 

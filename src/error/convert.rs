@@ -39,13 +39,6 @@ pub trait ErrorExt {
     /// same table as the findings of [`Environment::check`](crate::Environment::check).
     ///
     /// `None` for an unknown status, and for exhaustions, which have remedies of their own.
-    ///
-    /// ```
-    /// use candle_headroom::ErrorExt;
-    ///
-    /// let error = candle_core::Error::msg("DriverError(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, \"…\")");
-    /// assert!(error.remedy().is_some_and(|remedy| remedy.contains("update the driver")));
-    /// ```
     fn remedy(&self) -> Option<&'static str>;
 }
 
@@ -184,14 +177,14 @@ impl From<Error> for candle_core::Error {
     }
 }
 
-impl From<ResourceExhausted> for candle_core::Error {
-    fn from(exhausted: ResourceExhausted) -> Self {
-        Error::from(exhausted).into()
-    }
+macro_rules! into_candle {
+    ($($error:ty),+) => {$(
+        impl From<$error> for candle_core::Error {
+            fn from(error: $error) -> Self {
+                Error::from(error).into()
+            }
+        }
+    )+};
 }
 
-impl From<DeviceFault> for candle_core::Error {
-    fn from(fault: DeviceFault) -> Self {
-        Error::from(fault).into()
-    }
-}
+into_candle!(ResourceExhausted, DeviceFault);

@@ -9,7 +9,7 @@ use super::fault::DeviceFault;
 use super::input::{BatchError, LossError, ParameterError, PolicyError};
 use super::memory::MemoryError;
 use super::optimizer::{OptimizerError, StateError};
-use super::rendering::{self, Final};
+use super::rendering::Final;
 use super::watch::{MonitorError, OutputError};
 
 /// This crate's result.
@@ -187,11 +187,17 @@ impl fmt::Debug for External {
 /// assert_eq!(lost.samples, 8);
 /// assert!(matches!(lost.reason, Error::ResourceExhausted(_)));
 /// ```
+#[derive(thiserror::Error)]
+#[error(
+    "{}the gradients of {samples} samples were lost, parameters and optimizer are unchanged: run the samples again ({reason})",
+    Final
+)]
 #[non_exhaustive]
 pub struct WindowLost {
     /// Number of samples that the lost gradients came from.
     pub samples: usize,
     /// The error that caused the loss.
+    #[source]
     pub reason: Error,
 }
 
@@ -205,48 +211,16 @@ impl WindowLost {
     }
 }
 
-impl fmt::Display for WindowLost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        rendering::note(&Final);
-        write!(
-            f,
-            "the gradients of {} samples were lost, parameters and optimizer are unchanged: run the samples again ({})",
-            self.samples, self.reason
-        )
-    }
-}
-
-/// The same text as [`Display`](fmt::Display).
-impl fmt::Debug for WindowLost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl StdError for WindowLost {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        Some(&self.reason)
-    }
-}
-
 /// The optimizer failed in the middle of an update that it cannot undo: some parameters may have moved and others not, and the
 /// optimizer's state may be partly advanced.
 ///
 /// Another update would move the first parameters twice, so a trainer refuses every further step until it is given an optimizer that
 /// matches its parameters: restore both from a checkpoint, then call `replace_optimizer`.
-///
-/// ```
-/// use candle_headroom::error::UpdateInterrupted;
-/// use candle_headroom::Error;
-///
-/// // From an optimizer of your own:
-/// let reason = Error::from(candle_core::Error::msg("the second parameter group failed"));
-/// let interrupted = UpdateInterrupted::new(reason);
-/// assert!(interrupted.to_string().contains("the second parameter group failed"));
-/// ```
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub struct UpdateInterrupted {
     /// The error that interrupted the update; `None` if a further step was refused.
+    #[source]
     pub reason: Option<Error>,
 }
 
@@ -261,10 +235,11 @@ impl UpdateInterrupted {
 
 impl fmt::Display for UpdateInterrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        rendering::note(&Final);
-        f.write_str(
-            "the optimizer was interrupted during an update, parameters may be partly updated: restore parameters and optimizer, \
-             then call `replace_optimizer`",
+        // `Final` has to be formatted before the reason.
+        write!(
+            f,
+            "{Final}the optimizer was interrupted during an update, parameters may be partly updated: restore parameters and \
+             optimizer, then call `replace_optimizer`"
         )?;
         match &self.reason {
             Some(reason) => write!(f, " ({reason})"),
@@ -273,15 +248,15 @@ impl fmt::Display for UpdateInterrupted {
     }
 }
 
-/// The same text as [`Display`](fmt::Display).
-impl fmt::Debug for UpdateInterrupted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
+/// The same text as [`Display`](fmt::Display), as in candle's own errors.
+macro_rules! debug_as_display {
+    ($($error:ty),+) => {$(
+        impl fmt::Debug for $error {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+    )+};
 }
 
-impl StdError for UpdateInterrupted {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.reason.as_ref().map(|reason| reason as _)
-    }
-}
+debug_as_display!(WindowLost, UpdateInterrupted, DeviceFault);

@@ -6,8 +6,8 @@ use crate::facts::Status;
 
 /// The device's context is lost: every later call on the device fails, and only a new process can use it again.
 ///
-/// It is never retried. Results in host memory can still be saved: save them, report, and shut the process down cleanly. Dropping device handles after
-/// a sticky fault can panic inside `cudarc`.
+/// It is never retried. Results in host memory can still be saved: save them, report, and shut the process down cleanly. Dropping device
+/// handles after a sticky fault can panic inside `cudarc`.
 ///
 /// ```
 /// use candle_headroom::{Error, ErrorExt};
@@ -51,13 +51,6 @@ impl fmt::Display for DeviceFault {
             "device fault {} ({}): {}; the device is lost to this process: save what is in host memory, start a new process, and {}",
             self.name, self.code, self.cause, self.remedy
         )
-    }
-}
-
-/// The same text as [`Display`](fmt::Display), as in candle's own errors.
-impl fmt::Debug for DeviceFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

@@ -54,15 +54,6 @@ pub enum BatchError {
 }
 
 /// A batch policy was given an invalid setting, or saved state that is not its own.
-///
-/// ```
-/// use candle_headroom::batch::Fixed;
-/// use candle_headroom::error::PolicyError;
-/// use candle_headroom::Error;
-///
-/// let Err(Error::Policy(error)) = Fixed::new(0) else { unreachable!() };
-/// assert!(matches!(*error, PolicyError::Zero { .. }));
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
@@ -74,14 +65,14 @@ pub enum PolicyError {
         what: &'static str,
     },
     /// A margin outside [0, 0.9].
-    #[error("margin must be in [0, 0.9], got {margin}")]
+    #[error("`margin` must be in [0, 0.9], got {margin}")]
     #[non_exhaustive]
     Margin {
         /// The given margin.
         margin: String,
     },
     /// A factor outside (0, 1).
-    #[error("factor must be in (0, 1), got {factor}")]
+    #[error("`factor` must be in (0, 1), got {factor}")]
     #[non_exhaustive]
     Factor {
         /// The given factor.

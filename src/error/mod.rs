@@ -5,8 +5,8 @@ mod circumstances;
 mod classify;
 mod codes;
 mod convert;
+#[cfg(feature = "cuda")]
 mod cuda;
-mod downcast;
 #[allow(clippy::module_inception)]
 mod error;
 mod exhausted;

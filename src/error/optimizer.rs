@@ -169,18 +169,6 @@ pub enum OptimizerError {
 /// Saved state does not fit the optimizer. Nothing has changed.
 ///
 /// It lists everything that does not fit.
-///
-/// ```
-/// use candle_core::{Device, Var};
-/// use candle_headroom::optim::StateDict;
-/// use candle_headroom::{AdamW, Error};
-///
-/// let w = Var::new(&[0f32, 1.], &Device::Cpu)?;
-/// let mut optimizer = AdamW::builder(vec![("w", w)]).build()?;
-/// let Err(Error::State(error)) = optimizer.load_state(&StateDict::default()) else { unreachable!() };
-/// assert_eq!(error.missing, ["w.exp_avg", "w.exp_avg_sq", "w.step"]);
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
 #[derive(Debug, Clone, Default, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub struct StateError {

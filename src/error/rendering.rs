@@ -20,9 +20,16 @@ thread_local! {
     static NOTED: Cell<Noted> = const { Cell::new(Noted::Closed) };
 }
 
-/// Noted by errors that never count as the error that they contain.
+/// Part of the text of errors that never count as the error that they contain. It notes itself and writes nothing.
 #[derive(Clone)]
 pub(super) struct Final;
+
+impl fmt::Display for Final {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        note(self);
+        Ok(())
+    }
+}
 
 /// Keeps a copy of `error` for the [`render`] in progress on this thread; the first and outermost one wins.
 pub(super) fn note<T: Clone + 'static>(error: &T) {

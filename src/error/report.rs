@@ -97,56 +97,43 @@ fn write_details(exhausted: &ResourceExhausted, f: &mut fmt::Formatter<'_>) -> f
 fn write_use(exhausted: &ResourceExhausted, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let bytes = &exhausted.bytes;
     let bound = bytes.limit.or(bytes.total);
-    for (name, number) in [
-        ("asked for", bytes.requested),
-        ("would have come to (by the fit)", exhausted.expected_peak),
-    ] {
-        if let Some(number) = number {
-            line(f, name, number, bound)?;
-        }
-    }
+    line(f, "asked for", bytes.requested, bound)?;
+    let expected = exhausted.expected_peak;
+    line(f, "would have come to (by the fit)", expected, bound)?;
     // The peak counts: the use now is what was left after the failed work was dropped.
     let Some(used) = bytes.peak.or(bytes.in_use) else {
         return Ok(());
     };
-    line(f, "highest use", used, bound)?;
+    line(f, "highest use", Some(used), bound)?;
     let mut rest = used;
     let mut name = "  activations and all else";
     for holding in &exhausted.held {
         if holding.what == Holding::ACTIVATIONS {
             name = "  all else";
         }
-        line(f, &format!("  {}", holding.what), holding.bytes, Some(used))?;
+        let what = format!("  {}", holding.what);
+        line(f, &what, Some(holding.bytes), Some(used))?;
         rest = rest.saturating_sub(holding.bytes);
     }
     if !exhausted.held.is_empty() && rest > 0 {
-        line(f, name, rest, Some(used))?;
+        line(f, name, Some(rest), Some(used))?;
     }
-    if let Some(reserved) = bytes.reserved {
-        let unused = reserved.saturating_sub(used);
-        line(f, "  held by the pool, unused", unused, None)?;
-    }
-    Ok(())
+    let unused = bytes.reserved.map(|bytes| bytes.saturating_sub(used));
+    line(f, "  held by the pool, unused", unused, None)
 }
 
 /// The rest of the device, and its holders.
 fn write_device(exhausted: &ResourceExhausted, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let bytes = &exhausted.bytes;
     let dropped = bytes.in_use.filter(|_| bytes.peak.is_some());
-    for (name, number) in [
-        ("in use after it was dropped", dropped),
-        ("held by the pool in all", bytes.reserved),
-        ("limit", bytes.limit),
-        ("not the pool's (others, CUDA)", exhausted.others()),
-    ] {
-        if let Some(number) = number {
-            line(f, name, number, None)?;
-        }
-    }
+    line(f, "in use after it was dropped", dropped, None)?;
+    line(f, "held by the pool in all", bytes.reserved, None)?;
+    line(f, "limit", bytes.limit, None)?;
+    line(f, "not the pool's (others, CUDA)", exhausted.others(), None)?;
     for neighbour in exhausted.neighbours.iter().take(NEIGHBOURS) {
         let name = format!("  {neighbour}");
         match neighbour.bytes {
-            Some(bytes) => line(f, &name, bytes, None)?,
+            Some(_) => line(f, &name, neighbour.bytes, None)?,
             None => write!(f, "\n  {name:<31} {:>9}", "n/a")?,
         }
     }
@@ -154,15 +141,8 @@ fn write_device(exhausted: &ResourceExhausted, f: &mut fmt::Formatter<'_>) -> fm
         0 => {}
         more => write!(f, "\n    and {more} more")?,
     }
-    for (name, number) in [
-        ("free on the device", bytes.free),
-        ("capacity", bytes.total),
-    ] {
-        if let Some(number) = number {
-            line(f, name, number, None)?;
-        }
-    }
-    Ok(())
+    line(f, "free on the device", bytes.free, None)?;
+    line(f, "capacity", bytes.total, None)
 }
 
 fn write_remedies(exhausted: &ResourceExhausted, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -175,8 +155,16 @@ fn write_remedies(exhausted: &ResourceExhausted, f: &mut fmt::Formatter<'_>) -> 
     Ok(())
 }
 
-/// A line with a name, its bytes, and their share of a whole.
-fn line(f: &mut fmt::Formatter<'_>, name: &str, bytes: u64, whole: Option<u64>) -> fmt::Result {
+/// A line with a name, its bytes, and their share of a whole; nothing if the bytes are not known.
+fn line(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    bytes: Option<u64>,
+    whole: Option<u64>,
+) -> fmt::Result {
+    let Some(bytes) = bytes else {
+        return Ok(());
+    };
     let shown = ByteSize(bytes).to_string();
     write!(f, "\n  {name:<31} {shown:>9}")?;
     match whole.filter(|whole| *whole > 0) {

@@ -54,15 +54,6 @@ impl OutputError {
 }
 
 /// A [`Monitor`](crate::Monitor) cannot be started.
-///
-/// ```
-/// use std::time::Duration;
-/// use candle_headroom::{Error, Monitor};
-/// use candle_headroom::error::MonitorError;
-///
-/// let Err(Error::Monitor(error)) = Monitor::builder().interval(Duration::ZERO).start() else { unreachable!() };
-/// assert_eq!(*error, MonitorError::Interval);
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MonitorError {

@@ -111,14 +111,6 @@ impl DeviceMemory {
 
     /// Bytes in use, reserved and allowed now: what a [`BatchPolicy`](crate::batch::BatchPolicy) plans with. It only reads: no pool is created, trimmed or
     /// switched, and nothing waits for the device.
-    ///
-    /// ```
-    /// use candle_headroom::DeviceMemory;
-    ///
-    /// let reading = DeviceMemory::host().open()?.reading();
-    /// assert_eq!((reading.limit, reading.in_use), (None, None)); // no limit, no tracking allocator
-    /// # Ok::<(), candle_headroom::Error>(())
-    /// ```
     pub fn reading(&self) -> MemoryReading {
         self.backing.reading()
     }

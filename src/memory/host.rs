@@ -61,10 +61,8 @@ impl HostMemoryBuilder {
     /// [`MemoryError`]: a limit without the tracking allocator, below the present use, or other than the one in force; a fraction outside (0, 1];
     /// [`Limit::Auto`] on a machine that does not report its memory. Nothing has changed then.
     pub fn open(self) -> Result<DeviceMemory> {
-        Ok(DeviceMemory::new(
-            Device::Cpu,
-            HostMemory::open(self.limit)?,
-        ))
+        let host = HostMemory::open(self.limit)?;
+        Ok(DeviceMemory::new(Device::Cpu, host))
     }
 }
 
@@ -100,10 +98,12 @@ impl HostMemory {
         if asked == Limit::Unlimited || asked == *self.asked.lock() {
             return Ok(());
         }
+        let (device, open) = (DeviceLocation::Cpu, self.limit());
+        let asked = asked.resolve(room())?;
         Err(MemoryError::AlreadyOpen {
-            device: DeviceLocation::Cpu,
-            open: self.limit(),
-            asked: asked.resolve(room())?,
+            device,
+            open,
+            asked,
         }
         .into())
     }

@@ -4,55 +4,57 @@ use std::time::{Duration, Instant};
 
 use candle_core::Device;
 
+#[cfg(feature = "cuda")]
 use super::cuda::Events;
 use crate::error::Result;
 
 /// Measures the device time of the work between [`start`](Self::start) and [`stop`](Self::stop): by CUDA events on the device's stream, and by
 /// the host's clock on the CPU, where each operation has finished when it returns.
 #[derive(Debug)]
-pub(crate) struct Stopwatch {
-    clock: Clock,
-}
-
-#[derive(Debug)]
-enum Clock {
+pub(crate) enum Stopwatch {
     Host {
         start: Instant,
         elapsed: Option<Duration>,
     },
+    #[cfg(feature = "cuda")]
     Device(Events),
     /// A device whose time cannot be read without waiting for it.
-    None,
+    Untimed,
 }
 
 impl Stopwatch {
     pub(crate) fn start(device: &Device) -> Result<Self> {
-        let clock = match device {
-            Device::Cpu => Clock::Host {
+        #[cfg(feature = "cuda")]
+        if let Some(events) = Events::start(device)? {
+            return Ok(Self::Device(events));
+        }
+        Ok(match device {
+            Device::Cpu => Self::Host {
                 start: Instant::now(),
                 elapsed: None,
             },
-            device => Events::start(device)?.map_or(Clock::None, Clock::Device),
-        };
-        Ok(Self { clock })
+            _ => Self::Untimed,
+        })
     }
 
     /// Marks the end of the work that was queued so far; the host goes on at once.
     pub(crate) fn stop(&mut self) -> Result<()> {
-        match &mut self.clock {
-            Clock::Host { start, elapsed } => *elapsed = Some(start.elapsed()),
-            Clock::Device(events) => events.stop()?,
-            Clock::None => {}
+        match self {
+            Self::Host { start, elapsed } => *elapsed = Some(start.elapsed()),
+            #[cfg(feature = "cuda")]
+            Self::Device(events) => events.stop()?,
+            Self::Untimed => {}
         }
         Ok(())
     }
 
     /// The time; `None` before [`stop`](Self::stop), while the device has not finished the work, and on a device that cannot be timed.
     pub(crate) fn elapsed(&self) -> Result<Option<Duration>> {
-        match &self.clock {
-            Clock::Host { elapsed, .. } => Ok(*elapsed),
-            Clock::Device(events) => events.elapsed(),
-            Clock::None => Ok(None),
+        match self {
+            Self::Host { elapsed, .. } => Ok(*elapsed),
+            #[cfg(feature = "cuda")]
+            Self::Device(events) => events.elapsed(),
+            Self::Untimed => Ok(None),
         }
     }
 }

@@ -24,20 +24,21 @@ impl SystemMemory {
     pub(crate) fn read_by(text: impl Fn(&Path) -> Option<String>) -> Self {
         let info = text(Path::new("/proc/meminfo")).unwrap_or_default();
         let groups = groups(&text);
+        let free = groups
+            .iter()
+            .filter_map(|group| Some(group.limit.saturating_sub(group.used?)));
         Self {
             total: Self::meminfo(&info, "MemTotal:"),
             available: Self::meminfo(&info, "MemAvailable:"),
             cgroup_limit: groups.iter().map(|group| group.limit).min(),
-            cgroup_free: groups.iter().filter_map(Group::free).min(),
+            cgroup_free: free.min(),
         }
     }
 
     /// Bytes that a process may have in total if it holds `in_use` already.
     pub(crate) fn usable(&self, in_use: u64) -> Option<u64> {
-        let available = self
-            .available
-            .map(|available| available.saturating_add(in_use));
-        available.into_iter().chain(self.cgroup_limit).min()
+        let usable = self.available.map(|bytes| bytes.saturating_add(in_use));
+        usable.into_iter().chain(self.cgroup_limit).min()
     }
 
     /// Bytes that this process and all others can still take.
@@ -83,12 +84,6 @@ const VERSION_1: Names = Names {
     used: "memory.usage_in_bytes",
     cache: "total_inactive_file ",
 };
-
-impl Group {
-    fn free(&self) -> Option<u64> {
-        Some(self.limit.saturating_sub(self.used?))
-    }
-}
 
 /// The groups with a limit that this process is in, of either version.
 fn groups(text: &impl Fn(&Path) -> Option<String>) -> Vec<Group> {
@@ -146,22 +141,23 @@ fn parse_limit(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn machine(files: &[(&str, &str)]) -> SystemMemory {
+    /// A machine with these files: a path, a space and the content in each line, with `|` for the content's own line ends.
+    fn machine(files: &str) -> SystemMemory {
+        let files = format!("{MEMINFO}{files}");
         SystemMemory::read_by(|path| {
-            let file = files.iter().find(|(name, _)| Path::new(name) == path);
-            file.map(|(_, text)| (*text).to_owned())
+            let mut files = files.lines().filter_map(|line| line.split_once(' '));
+            let (_, text) = files.find(|(name, _)| Path::new(name) == path)?;
+            Some(text.replace('|', "\n"))
         })
     }
 
-    const MEMINFO: (&str, &str) = (
-        "/proc/meminfo",
-        "MemTotal:       8388608 kB\nMemFree: 1 kB\nMemAvailable:   4194304 kB\n",
-    );
+    const MEMINFO: &str =
+        "/proc/meminfo MemTotal:   8388608 kB|MemFree: 1 kB|MemAvailable:   4194304 kB|\n";
     const GIB: u64 = 1 << 30;
 
     #[test]
     fn a_machine_without_groups() {
-        let memory = machine(&[MEMINFO]);
+        let memory = machine("");
         assert_eq!(memory.total, Some(8 * GIB));
         assert_eq!(memory.usable(GIB), Some(5 * GIB));
         assert_eq!(memory.cgroup_limit, None);
@@ -169,81 +165,59 @@ mod tests {
 
     #[test]
     fn version_2_takes_the_least_limit_up_to_the_mount() {
-        let memory = machine(&[
-            MEMINFO,
-            ("/proc/self/cgroup", "0::/job/step\n"),
-            ("/sys/fs/cgroup/job/memory.max", "2147483648\n"),
-            ("/sys/fs/cgroup/job/memory.current", "1610612736\n"),
-            ("/sys/fs/cgroup/job/step/memory.max", "max\n"),
-        ]);
+        let memory = machine(
+            "/proc/self/cgroup 0::/job/step|\n\
+             /sys/fs/cgroup/job/memory.max 2147483648|\n\
+             /sys/fs/cgroup/job/memory.current 1610612736|\n\
+             /sys/fs/cgroup/job/step/memory.max max|\n",
+        );
         assert_eq!(memory.cgroup_limit, Some(2 * GIB));
         assert_eq!(memory.usable(0), Some(2 * GIB));
         assert_eq!(memory.capacity(), Some(2 * GIB));
-        let left = Some(GIB / 2);
-        assert_eq!(memory.free(), left, "not the limit, but what is left of it");
+        assert_eq!(memory.free(), Some(GIB / 2), "what is left of the limit");
     }
 
     #[test]
     fn page_cache_that_is_dropped_first_counts_as_free() {
-        let version_2 = machine(&[
-            MEMINFO,
-            ("/proc/self/cgroup", "0::/job\n"),
-            ("/sys/fs/cgroup/job/memory.max", "2147483648\n"),
-            ("/sys/fs/cgroup/job/memory.current", "2147483648\n"),
-            (
-                "/sys/fs/cgroup/job/memory.stat",
-                "anon 1\nfile 9\ninactive_file 1073741824\n",
-            ),
-        ]);
+        let version_2 = machine(
+            "/proc/self/cgroup 0::/job|\n\
+             /sys/fs/cgroup/job/memory.max 2147483648|\n\
+             /sys/fs/cgroup/job/memory.current 2147483648|\n\
+             /sys/fs/cgroup/job/memory.stat anon 1|file 9|inactive_file 1073741824|\n",
+        );
         assert_eq!(version_2.free(), Some(GIB));
-        let version_1 = machine(&[
-            MEMINFO,
-            ("/proc/self/cgroup", "4:memory:/job\n"),
-            (
-                "/sys/fs/cgroup/memory/job/memory.limit_in_bytes",
-                "2147483648\n",
-            ),
-            (
-                "/sys/fs/cgroup/memory/job/memory.usage_in_bytes",
-                "2147483648\n",
-            ),
-            (
-                "/sys/fs/cgroup/memory/job/memory.stat",
-                "inactive_file 1\ntotal_inactive_file 1073741824\n",
-            ),
-        ]);
+        let version_1 = machine(
+            "/proc/self/cgroup 4:memory:/job|\n\
+             /sys/fs/cgroup/memory/job/memory.limit_in_bytes 2147483648|\n\
+             /sys/fs/cgroup/memory/job/memory.usage_in_bytes 2147483648|\n\
+             /sys/fs/cgroup/memory/job/memory.stat inactive_file 1|total_inactive_file 1073741824|\n",
+        );
         assert_eq!(version_1.free(), Some(GIB));
     }
 
     #[test]
     fn a_container_sees_only_its_mount() {
-        let memory = machine(&[
-            MEMINFO,
-            ("/proc/self/cgroup", "0::/../../docker/abc\n"),
-            ("/sys/fs/cgroup/memory.max", "1073741824\n"),
-        ]);
+        let memory = machine(
+            "/proc/self/cgroup 0::/../../docker/abc|\n\
+             /sys/fs/cgroup/memory.max 1073741824|\n",
+        );
         assert_eq!(memory.cgroup_limit, Some(GIB));
     }
 
     #[test]
     fn version_1_and_its_number_for_unlimited() {
-        let unlimited = "9223372036854771712\n";
-        let memory = machine(&[
-            MEMINFO,
-            ("/proc/self/cgroup", "5:cpu,cpuacct:/job\n4:memory:/job\n"),
-            (
-                "/sys/fs/cgroup/memory/job/memory.limit_in_bytes",
-                "1073741824\n",
-            ),
-            ("/sys/fs/cgroup/memory/memory.limit_in_bytes", unlimited),
-        ]);
+        let memory = machine(
+            "/proc/self/cgroup 5:cpu,cpuacct:/job|4:memory:/job|\n\
+             /sys/fs/cgroup/memory/job/memory.limit_in_bytes 1073741824|\n\
+             /sys/fs/cgroup/memory/memory.limit_in_bytes 9223372036854771712|\n",
+        );
         assert_eq!(memory.cgroup_limit, Some(GIB));
-        assert_eq!(parse_limit(unlimited), None);
+        assert_eq!(parse_limit("9223372036854771712\n"), None);
     }
 
     #[test]
     fn unreadable_files_give_none() {
-        let memory = machine(&[("/proc/meminfo", "garbage\n")]);
+        let memory = SystemMemory::read_by(|_| Some("garbage\n".to_owned()));
         assert_eq!(memory, SystemMemory::default());
         assert_eq!(memory.usable(0), None);
     }

@@ -14,13 +14,11 @@ pub(super) struct Turns {
     patience: Duration,
 }
 
-/// A trainer's turn, until dropped; from [`DeviceMemory::turn`](super::DeviceMemory::turn).
+/// A trainer's turn, until dropped; from [`DeviceMemory::turn`](super::DeviceMemory::turn). `None` if no wait was needed, or the wait took too
+/// long.
 #[derive(Debug)]
 #[must_use = "the turn ends when it is dropped"]
-pub(crate) struct Turn<'a> {
-    /// `None` if no wait was needed, or the wait took too long.
-    guard: Option<ReentrantMutexGuard<'a, ()>>,
-}
+pub(crate) struct Turn<'a>(Option<ReentrantMutexGuard<'a, ()>>);
 
 impl Turns {
     pub(super) const fn new() -> Self {
@@ -39,20 +37,20 @@ impl Turns {
                 "another trainer on this memory has not finished its micro-batch: going on beside it, memory may run out"
             );
         }
-        Turn { guard }
+        Turn(guard)
     }
 }
 
 impl Turn<'_> {
     /// A turn without waiting.
     pub(super) fn free() -> Self {
-        Self { guard: None }
+        Self(None)
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        if let Some(guard) = self.guard.take() {
+        if let Some(guard) = self.0.take() {
             // Otherwise the thread that ends its turn would usually win the next one as well.
             ReentrantMutexGuard::unlock_fair(guard);
         }
@@ -90,7 +88,7 @@ mod tests {
         let turns = Turns::new();
         let outer = turns.take();
         let inner = turns.take();
-        assert!(outer.guard.is_some() && inner.guard.is_some());
+        assert!(outer.0.is_some() && inner.0.is_some());
         drop(outer);
         thread::scope(|threads| {
             let other = threads.spawn(|| turns.taken.try_lock().is_some());
@@ -125,10 +123,10 @@ mod tests {
         };
         let held = turns.take();
         thread::scope(|threads| {
-            let other = threads.spawn(|| turns.take().guard.is_none());
+            let other = threads.spawn(|| turns.take().0.is_none());
             assert!(other.join().unwrap());
         });
         drop(held);
-        assert!(turns.take().guard.is_some());
+        assert!(turns.take().0.is_some());
     }
 }

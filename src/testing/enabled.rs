@@ -66,8 +66,7 @@ impl Faults {
 
     /// Arms the faults on this thread until the guard is dropped, in place of any others.
     pub fn arm(self) -> ArmedFaults {
-        ARMED.with(|armed| {
-            let mut armed = armed.borrow_mut();
+        ARMED.with_borrow_mut(|armed| {
             let id = armed.as_ref().map_or(0, |plan| plan.id + 1);
             *armed = Some(Plan {
                 id,
@@ -116,36 +115,23 @@ impl ArmedFaults {
     }
 
     fn read(&self, field: impl Fn(&Plan) -> usize) -> usize {
-        ARMED.with(|armed| {
-            let armed = armed.borrow();
-            armed
-                .as_ref()
-                .filter(|plan| plan.id == self.id)
-                .map_or(0, field)
+        ARMED.with_borrow(|armed| {
+            let plan = armed.as_ref().filter(|plan| plan.id == self.id);
+            plan.map_or(0, field)
         })
     }
 }
 
 impl Drop for ArmedFaults {
     fn drop(&mut self) {
-        ARMED.with(|armed| {
-            let mut armed = armed.borrow_mut();
-            if armed.as_ref().is_some_and(|plan| plan.id == self.id) {
-                *armed = None;
-            }
-        });
+        ARMED.with_borrow_mut(|armed| armed.take_if(|plan| plan.id == self.id));
     }
 }
 
 /// A point at which an armed fault can fail.
 pub(crate) fn inject(phase: Phase) -> candle_core::Result<()> {
     // The error is created after the borrow ends: creating it may pass a point itself.
-    let error = ARMED.with(|armed| {
-        armed
-            .borrow_mut()
-            .as_mut()
-            .and_then(|plan| plan.pass(phase))
-    });
+    let error = ARMED.with_borrow_mut(|armed| armed.as_mut()?.pass(phase));
     error.map_or(Ok(()), |error| Err(error()))
 }
 
@@ -167,23 +153,11 @@ impl Plan {
 }
 
 /// The error of candle's CUDA backend when the driver has no memory left, as far as a build without CUDA can represent it.
-///
-/// ```
-/// use candle_headroom::{ErrorExt, testing};
-///
-/// assert!(testing::out_of_memory().resource_exhausted().is_some());
-/// ```
 pub fn out_of_memory() -> candle_core::Error {
     driver_error("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")")
 }
 
 /// The error of candle's CUDA backend after a kernel has read an invalid address: a sticky fault.
-///
-/// ```
-/// use candle_headroom::{ErrorExt, testing};
-///
-/// assert!(testing::illegal_address().device_fault().is_some());
-/// ```
 pub fn illegal_address() -> candle_core::Error {
     driver_error(
         "DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, \"an illegal memory access was encountered\")",

@@ -31,7 +31,9 @@ pub use enabled::{ArmedFaults, Faults, illegal_address, out_of_memory};
 #[cfg(feature = "testing")]
 pub use probe::probe;
 
+/// Without the feature no point fails.
 #[cfg(not(feature = "testing"))]
-mod disabled;
-#[cfg(not(feature = "testing"))]
-pub(crate) use disabled::inject;
+#[inline]
+pub(crate) fn inject(_: crate::error::Phase) -> candle_core::Result<()> {
+    Ok(())
+}

@@ -1,6 +1,6 @@
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
-use super::inject;
+use super::enabled::inject;
 use crate::error::Phase;
 
 /// Copies a tensor of any shape: a point in the forward pass of a model and one in its backward pass. CPU only.

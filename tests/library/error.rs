@@ -221,6 +221,28 @@ fn every_variant_is_classified() {
 }
 
 #[test]
+fn names_of_codes_are_words_of_their_own() {
+    for text in [
+        "CUDA_ERROR_OUT_OF_MEMORY",
+        "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")",
+        "it failed with CUDA_ERROR_OUT_OF_MEMORY.",
+        "CUDA_ERROR_OUT_OF_MEMORY: while loading",
+    ] {
+        assert_eq!(class(&CandleError::msg(text)), DEVICE, "{text}");
+    }
+    for text in [
+        "out of memory",
+        "/var/log/CUDA_ERROR_OUT_OF_MEMORY",
+        "CUDA_ERROR_OUT_OF_MEMORY.txt",
+        "CUDA_ERROR_OUT_OF_MEMORY-2",
+        "MY_CUDA_ERROR_OUT_OF_MEMORY_COUNT",
+        "CUDA_ERROR_OUT_OF_MEMORY_ISH",
+    ] {
+        assert_eq!(class(&CandleError::msg(text)), Other, "{text}");
+    }
+}
+
+#[test]
 fn conversion_agrees_and_changes_nothing_else() {
     for (name, error, expected) in table() {
         let (text, kind) = (error.to_string(), std::mem::discriminant(&error));

@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use candle_core::Device;
 
 use super::growth::Growth;
@@ -16,22 +14,4 @@ pub(super) fn synchronize(device: &Device) -> Result<()> {
 
 pub(super) fn recover(device: &Device) -> Result<()> {
     synchronize(device)
-}
-
-/// Without CUDA there are no events.
-#[derive(Debug)]
-pub(crate) enum Events {}
-
-impl Events {
-    pub(crate) fn start(_: &Device) -> Result<Option<Self>> {
-        Ok(None)
-    }
-
-    pub(crate) fn stop(&mut self) -> Result<()> {
-        match *self {}
-    }
-
-    pub(crate) fn elapsed(&self) -> Result<Option<Duration>> {
-        match *self {}
-    }
 }

@@ -14,8 +14,8 @@ pub enum Growth {
     #[default]
     OnDemand,
     /// Takes the whole limit when the memory is opened, so that no other process can: TensorFlow's default. Without a limit it takes what
-    /// [`Limit::Auto`](crate::memory::Limit::Auto) would allow. Only [`DeviceMemory::trim`](crate::memory::DeviceMemory::trim) returns it. How far the limit can be lowered depends on the driver: memory
-    /// taken in one piece may stay as long as one tensor lies in it.
+    /// [`Limit::Auto`](crate::memory::Limit::Auto) would allow. Only [`trim`](crate::memory::DeviceMemory::trim) returns it. How far the limit can
+    /// be lowered depends on the driver: memory taken in one piece may stay as long as one tensor lies in it.
     Preallocate,
     /// Returns unused memory at every synchronization, as CUDA does by default. Other processes get it soon; a loop that synchronizes pays for
     /// taking it again each time.

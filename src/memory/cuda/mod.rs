@@ -15,7 +15,8 @@ mod growth;
 mod recover;
 
 pub use builder::CudaMemoryBuilder;
+#[cfg(feature = "cuda")]
+pub(super) use enabled::Events;
 pub use growth::Growth;
-pub(super) use implementation::Events;
 pub use recover::recover;
 pub(crate) use recover::unmask;

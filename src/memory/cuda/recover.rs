@@ -1,12 +1,7 @@
 use candle_core::Device;
 
-use super::implementation;
+use super::implementation::{self, synchronize};
 use crate::error::{Error, Result};
-
-/// Waits for the work queued on the device, and returns an asynchronous fault as [`Error::DeviceFault`].
-pub(crate) fn synchronize(device: &Device) -> Result<()> {
-    implementation::synchronize(device)
-}
 
 /// Makes a device ready for another attempt after memory ran out: what the trainers do between a failed attempt and the next.
 ///

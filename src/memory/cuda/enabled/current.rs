@@ -11,6 +11,8 @@ use parking_lot::Mutex;
 use super::driver::{self, Attribute, Handle};
 use super::pool::Pool;
 
+const RESERVED: Attribute = Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
+
 static CURRENT: Mutex<BTreeMap<usize, CurrentPool>> = Mutex::new(BTreeMap::new());
 
 struct CurrentPool {
@@ -33,7 +35,7 @@ pub(super) fn take(context: &CudaContext, pool: &Pool, is_filled: bool) -> Resul
     };
     let entry = CurrentPool {
         before,
-        ours: pool.handle(),
+        ours: pool.handle,
         is_filled,
     };
     pools.insert(context.ordinal(), entry);
@@ -48,12 +50,13 @@ pub(super) fn trim(context: &Arc<CudaContext>) -> Result<(), DriverError> {
     let current = driver::current_pool(context)?;
     let entry = pools.get(&context.ordinal());
     let refill = entry.is_some_and(|entry| entry.ours == current && entry.is_filled);
-    // SAFETY: a device's current pool exists: ours stop being current before they are destroyed, and other creators keep theirs alive.
+    // SAFETY: a device's current pool exists: ours stop being current before they are destroyed, and other creators keep theirs alive. The
+    // attribute is a `cuuint64_t`.
     unsafe {
-        let before = driver::attribute(current, Attribute::Reserved)?;
+        let before = driver::attribute(current, RESERVED)?;
         driver::trim_pool(current, 0)?;
         if refill {
-            let taken = before.saturating_sub(driver::attribute(current, Attribute::Reserved)?);
+            let taken = before.saturating_sub(driver::attribute(current, RESERVED)?);
             let bytes = usize::try_from(taken).unwrap_or(usize::MAX);
             if bytes > 0 {
                 let _ = driver::take_and_free(current, bytes, &context.default_stream());
@@ -69,7 +72,7 @@ pub(super) fn leave(context: &CudaContext, pool: &Pool) {
     let Some(entry) = pools.remove(&context.ordinal()) else {
         return;
     };
-    if entry.ours != pool.handle() {
+    if entry.ours != pool.handle {
         pools.insert(context.ordinal(), entry);
         return;
     }

@@ -5,6 +5,7 @@ use std::mem::size_of;
 use std::sync::Arc;
 
 use candle_core::cuda_backend::cudarc::driver::result::{self, DriverError, device, mem_pool};
+pub(super) use candle_core::cuda_backend::cudarc::driver::sys::CUmemPool_attribute as Attribute;
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream, sys};
 
 /// The first driver with `maxSize` for pools, as `cuDriverGetVersion` numbers it.
@@ -36,28 +37,6 @@ pub(super) struct Handle(sys::CUmemoryPool);
 unsafe impl Send for Handle {}
 // SAFETY: as above; nothing behind the pointer is read here.
 unsafe impl Sync for Handle {}
-
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Attribute {
-    ReleaseThreshold,
-    Reserved,
-    ReservedHigh,
-    Used,
-    UsedHigh,
-}
-
-impl Attribute {
-    fn code(self) -> sys::CUmemPool_attribute {
-        use sys::CUmemPool_attribute as A;
-        match self {
-            Self::ReleaseThreshold => A::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
-            Self::Reserved => A::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
-            Self::ReservedHigh => A::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH,
-            Self::Used => A::CU_MEMPOOL_ATTR_USED_MEM_CURRENT,
-            Self::UsedHigh => A::CU_MEMPOOL_ATTR_USED_MEM_HIGH,
-        }
-    }
-}
 
 pub(super) fn version() -> Result<i32, DriverError> {
     let mut version = 0;
@@ -110,23 +89,23 @@ pub(super) unsafe fn set_current_pool(
 }
 
 /// # Safety
-/// The pool exists.
+/// The pool exists, and the driver writes the attribute as a `cuuint64_t`.
 pub(super) unsafe fn attribute(pool: Handle, attribute: Attribute) -> Result<u64, DriverError> {
     let mut value = 0u64;
-    // SAFETY: the pool is valid, as the caller guarantees; every attribute here is written as a `cuuint64_t`.
-    unsafe { mem_pool::get_attribute(pool.0, attribute.code(), (&raw mut value).cast()) }?;
+    // SAFETY: the pool is valid and the value has the attribute's type, as the caller guarantees.
+    unsafe { mem_pool::get_attribute(pool.0, attribute, (&raw mut value).cast()) }?;
     Ok(value)
 }
 
 /// # Safety
-/// The pool exists.
+/// The pool exists, and the driver reads the attribute as a `cuuint64_t`.
 pub(super) unsafe fn set_attribute(
     pool: Handle,
     attribute: Attribute,
     mut value: u64,
 ) -> Result<(), DriverError> {
-    // SAFETY: the pool is valid, as the caller guarantees; every attribute here is read as a `cuuint64_t`.
-    unsafe { mem_pool::set_attribute(pool.0, attribute.code(), (&raw mut value).cast()) }
+    // SAFETY: the pool is valid and the value has the attribute's type, as the caller guarantees.
+    unsafe { mem_pool::set_attribute(pool.0, attribute, (&raw mut value).cast()) }
 }
 
 /// # Safety

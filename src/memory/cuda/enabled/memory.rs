@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct CudaMemory {
     context: Arc<CudaContext>,
-    device: Device,
+    pub(super) device: Device,
     growth: Growth,
     /// Whether the driver enforces `maxSize`.
     is_hard: bool,
@@ -73,18 +73,15 @@ impl CudaMemory {
         memory
     }
 
-    pub(super) fn device(&self) -> &Device {
-        &self.device
-    }
-
     /// Checks that no other settings are asked for than those in force.
     pub(super) fn agree(&self, growth: Option<Growth>, asked: Limit) -> Result<()> {
         let ordinal = self.context.ordinal();
         if let Some(growth) = growth.filter(|&growth| growth != self.growth) {
+            let (open, asked) = (format!("{:?}", self.growth), format!("{growth:?}"));
             return Err(MemoryError::OtherGrowth {
                 ordinal,
-                open: format!("{:?}", self.growth),
-                asked: format!("{growth:?}"),
+                open,
+                asked,
             }
             .into());
         }
@@ -251,9 +248,8 @@ impl Backing for CudaMemory {
     fn neighbours(&self) -> Vec<Neighbour> {
         let uuid = device::get_uuid(self.context.cu_device());
         let bytes = uuid.map(|uuid| uuid.bytes.map(|byte| byte as u8));
-        bytes.map_or(Vec::new(), |bytes| {
-            nvml::neighbours(&nvml::uuid_text(bytes), PATIENCE)
-        })
+        let list = |bytes| nvml::neighbours(&nvml::uuid_text(bytes), PATIENCE);
+        bytes.map_or(Vec::new(), list)
     }
 }
 

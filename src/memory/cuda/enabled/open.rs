@@ -42,7 +42,7 @@ pub(in crate::memory::cuda) fn open(
             memory
         }
     };
-    Ok(DeviceMemory::new(memory.device().clone(), memory))
+    Ok(DeviceMemory::new(memory.device.clone(), memory))
 }
 
 fn open_anew(ordinal: usize, growth: Growth, asked: Limit) -> Result<CudaMemory> {

@@ -8,7 +8,7 @@ use super::driver::{self, Attribute, Handle};
 /// A stream-ordered memory pool; destroyed when dropped, while allocations from it live on.
 #[derive(Debug)]
 pub(super) struct Pool {
-    handle: Handle,
+    pub(super) handle: Handle,
     /// Keeps the primary context, and with it the pool's device, open.
     context: Arc<CudaContext>,
 }
@@ -27,39 +27,35 @@ impl Pool {
         })
     }
 
-    pub(super) fn handle(&self) -> Handle {
-        self.handle
-    }
-
     /// Bytes that tensors hold.
     pub(super) fn used(&self) -> Result<u64, DriverError> {
-        self.get(Attribute::Used)
+        self.get(Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
     }
 
     /// Bytes taken from the device.
     pub(super) fn reserved(&self) -> Result<u64, DriverError> {
-        self.get(Attribute::Reserved)
+        self.get(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
     }
 
     pub(super) fn reserved_high(&self) -> Result<u64, DriverError> {
-        self.get(Attribute::ReservedHigh)
+        self.get(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
     }
 
     pub(super) fn restart_reserved_high(&self) -> Result<(), DriverError> {
-        self.set(Attribute::ReservedHigh, 0)
+        self.set(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)
     }
 
     /// The highest use since it was last taken.
     pub(super) fn take_used_high(&self) -> Result<u64, DriverError> {
-        let high = self.get(Attribute::UsedHigh)?;
-        self.set(Attribute::UsedHigh, 0)?;
+        let high = self.get(Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH)?;
+        self.set(Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)?;
         // Whether a reset peak starts at the present use or at 0 is not documented.
         Ok(high.max(self.used()?))
     }
 
     /// Sets how many reserved bytes a synchronization leaves in the pool.
     pub(super) fn keep_at_sync(&self, bytes: u64) -> Result<(), DriverError> {
-        self.set(Attribute::ReleaseThreshold, bytes)
+        self.set(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, bytes)
     }
 
     /// Returns all unused memory to the device.
@@ -86,12 +82,12 @@ impl Pool {
     }
 
     fn get(&self, attribute: Attribute) -> Result<u64, DriverError> {
-        // SAFETY: the pool exists as long as `self` does.
+        // SAFETY: the pool exists as long as `self` does, and every attribute used in this file is a `cuuint64_t`.
         unsafe { driver::attribute(self.handle, attribute) }
     }
 
     fn set(&self, attribute: Attribute, value: u64) -> Result<(), DriverError> {
-        // SAFETY: the pool exists as long as `self` does.
+        // SAFETY: as for `get`.
         unsafe { driver::set_attribute(self.handle, attribute, value) }
     }
 }

@@ -2,9 +2,9 @@
 
 use candle_core::Device;
 use candle_core::cuda_backend::CudaError;
+use candle_core::cuda_backend::cudarc::driver::CudaContext;
 use candle_core::cuda_backend::cudarc::driver::result::DriverError;
 use candle_core::cuda_backend::cudarc::driver::sys::CUresult;
-use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream};
 
 use super::current;
 use crate::error::{Error, Result};
@@ -24,7 +24,7 @@ pub(in crate::memory::cuda) fn synchronize(device: &Device) -> Result<()> {
         // Another thread may have stored an error in between: then nothing has waited yet.
         Err(error) => {
             note_stored(error)?;
-            wait(&stream)
+            stream.synchronize().map_err(driver_error)
         }
     }
 }
@@ -47,10 +47,6 @@ pub(super) fn driver_error(error: DriverError) -> Error {
     candle_core::Error::from(CudaError::from(error)).into()
 }
 
-fn wait(stream: &CudaStream) -> Result<()> {
-    stream.synchronize().map_err(driver_error)
-}
-
 pub(super) fn drain(context: &CudaContext) -> Result<()> {
     match context.check_err() {
         Ok(()) => Ok(()),
@@ -62,18 +58,13 @@ pub(super) fn drain(context: &CudaContext) -> Result<()> {
 fn note_stored(error: DriverError) -> Result<()> {
     let leaked = error.0 == CUresult::CUDA_ERROR_INVALID_CONTEXT;
     match driver_error(error) {
-        fault @ Error::DeviceFault(_) => Err(fault),
-        error if leaked => {
-            tracing::warn!(
-                %error,
-                "a tensor was dropped on a thread without the device's context, and its memory is lost: call \
-                 `context().bind_to_thread()` on the stream of candle's device there"
-            );
-            Ok(())
-        }
-        error => {
-            tracing::warn!(%error, "an error from freeing device memory earlier");
-            Ok(())
-        }
+        fault @ Error::DeviceFault(_) => return Err(fault),
+        error if leaked => tracing::warn!(
+            %error,
+            "a tensor was dropped on a thread without the device's context, and its memory is lost: call \
+             `context().bind_to_thread()` on the stream of candle's device there"
+        ),
+        error => tracing::warn!(%error, "an error from freeing device memory earlier"),
     }
+    Ok(())
 }

@@ -1,3 +1,5 @@
+//! The error types of NVIDIA's libraries, as cudarc has them.
+
 use std::error::Error as StdError;
 use std::fmt::Debug;
 
@@ -9,7 +11,7 @@ use candle_core::cuda_backend::cudarc::nvrtc::CompileError;
 use candle_core::cuda_backend::cudarc::nvrtc::result::NvrtcError;
 
 /// The name of the status code in an error of one of these types, empty if it has none; `None` for any other type.
-pub(in crate::error) fn status(error: &(dyn StdError + 'static)) -> Option<String> {
+pub(super) fn status(error: &(dyn StdError + 'static)) -> Option<String> {
     Some(if let Some(error) = error.downcast_ref::<CudaError>() {
         of_candle(error)
     } else if let Some(DriverError(code)) = error.downcast_ref() {
