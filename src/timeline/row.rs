@@ -3,6 +3,7 @@
 use super::thin::Merge;
 use crate::batch::{Plan, Reason};
 use crate::error::{MemoryReading, Phase};
+use crate::incident::IncidentKind;
 
 /// A step, or several that were merged.
 #[derive(Debug, Clone)]
@@ -97,6 +98,18 @@ pub(super) struct MicroRow {
     pub(super) first: usize,
     pub(super) size: usize,
     pub(super) peak: Option<u64>,
+}
+
+/// An event at one time.
+#[derive(Debug, Clone)]
+pub(super) struct Mark {
+    pub(super) at: u64,
+    /// Counted from 1.
+    pub(super) step: u64,
+    pub(super) kind: IncidentKind,
+    pub(super) text: String,
+    /// The long form of an exhaustion.
+    pub(super) detail: Option<String>,
 }
 
 /// A number of the caller's, or the mean of several.
