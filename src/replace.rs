@@ -126,26 +126,19 @@ mod lock {
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
 
-    const EXCLUSIVE: i32 = 2;
-    const WITHOUT_WAITING: i32 = 4;
-
-    unsafe extern "C" {
-        fn flock(descriptor: i32, operation: i32) -> i32;
-    }
-
     fn flocked(file: &File, operation: i32) -> bool {
         // SAFETY: `flock` reads no memory, and the descriptor is open as long as `file` is borrowed.
-        unsafe { flock(file.as_raw_fd(), operation) == 0 }
+        unsafe { libc::flock(file.as_raw_fd(), operation) == 0 }
     }
 
     /// Locks a file and returns whether it still has a name. Where a file system has no locks, `is_free` is never true.
     pub(super) fn hold(file: &File) -> bool {
-        flocked(file, EXCLUSIVE);
+        flocked(file, libc::LOCK_EX);
         !file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
     }
 
     pub(super) fn is_free(file: &File) -> bool {
-        flocked(file, EXCLUSIVE | WITHOUT_WAITING)
+        flocked(file, libc::LOCK_EX | libc::LOCK_NB)
     }
 }
 

@@ -5,7 +5,7 @@ use bytesize::ByteSize;
 
 use super::held_down::HeldDown;
 
-/// The state of one GPU, or of the host, at one moment. A value that is not known is `None`, displayed as `n/a`, never 0.
+/// The state of one GPU, or of the host, at one time. A value that is not known is `None`, displayed as `n/a`, never 0.
 ///
 /// ```
 /// use candle_headroom::Monitor;
