@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use super::recorder::Recorder;
 use super::row::{PhaseRow, StepRow};
 
-/// The rows of the trace viewer, from top to bottom.
-const STEPS: u32 = 1;
-const MICRO_BATCHES: u32 = 2;
-const PHASES: u32 = 3;
-const EVALUATIONS: u32 = 4;
+/// The rows of the trace viewer, from top to bottom, with the category of their spans.
+const STEPS: (u32, &str) = (1, "step");
+const MICRO_BATCHES: (u32, &str) = (2, "micro-batch");
+const PHASES: (u32, &str) = (3, "phase");
+const EVALUATIONS: (u32, &str) = (4, "evaluation");
 
 /// An event; `tid` is its row. Times are microseconds with nanoseconds as decimals.
 fn event(ph: &str, name: &str, tid: u32, at: u64, args: Value) -> Value {
@@ -20,16 +20,16 @@ fn event(ph: &str, name: &str, tid: u32, at: u64, args: Value) -> Value {
     json!({ "ph": ph, "name": name, "pid": pid, "tid": tid, "ts": ts, "args": args })
 }
 
-fn span(cat: &str, name: &str, tid: u32, began: u64, ended: u64, args: Value) -> Value {
-    let mut span = event("X", name, tid, began, args);
+fn span(row: (u32, &str), name: &str, began: u64, ended: u64, args: Value) -> Value {
+    let mut span = event("X", name, row.0, began, args);
     span["dur"] = (ended.saturating_sub(began) as f64 / 1e3).into();
-    span["cat"] = cat.into();
+    span["cat"] = row.1.into();
     span
 }
 
 /// An instant in the scope of the process.
 fn instant(name: &str, at: u64, args: Value) -> Value {
-    let mut instant = event("i", name, STEPS, at, args);
+    let mut instant = event("i", name, STEPS.0, at, args);
     instant["cat"] = "incident".into();
     instant["s"] = "p".into();
     instant
@@ -58,10 +58,10 @@ pub(super) fn write(recorder: &Recorder, to: &mut impl Write) -> io::Result<()> 
 fn events(recorder: &Recorder) -> impl Iterator<Item = Value> {
     let names = [
         ("process_name", 0, "candle-headroom"),
-        ("thread_name", STEPS, "steps"),
-        ("thread_name", MICRO_BATCHES, "micro-batches"),
-        ("thread_name", PHASES, "phases"),
-        ("thread_name", EVALUATIONS, "evaluations"),
+        ("thread_name", STEPS.0, "steps"),
+        ("thread_name", MICRO_BATCHES.0, "micro-batches"),
+        ("thread_name", PHASES.0, "phases"),
+        ("thread_name", EVALUATIONS.0, "evaluations"),
     ];
     let names = names.into_iter();
     let names = names.map(|(what, row, name)| event("M", what, row, 0, json!({ "name": name })));
@@ -69,19 +69,12 @@ fn events(recorder: &Recorder) -> impl Iterator<Item = Value> {
     let evaluations = recorder.evaluations.iter().map(|row| {
         let name = format!("evaluation {}", row.last);
         let args = sizes(row);
-        span("evaluation", &name, EVALUATIONS, row.began, row.ended, args)
+        span(EVALUATIONS, &name, row.began, row.ended, args)
     });
     let micro_batches = recorder.micro_batches.iter().map(|row| {
         let name = format!("micro-batch of {}", row.size);
         let args = json!({"step": row.step, "first": row.first, "peak_bytes": row.peak});
-        span(
-            "micro-batch",
-            &name,
-            MICRO_BATCHES,
-            row.began,
-            row.ended,
-            args,
-        )
+        span(MICRO_BATCHES, &name, row.began, row.ended, args)
     });
     let numbers = recorder.numbers.iter().flat_map(|(name, series)| {
         let rows = series.rows().iter();
@@ -107,7 +100,7 @@ fn step(row: &StepRow) -> Value {
     args["fits"] = row.planned.and_then(|planned| planned.fits).into();
     args["planned_peak_bytes"] = row.planned.and_then(|planned| planned.peak).into();
     args["why_not_larger"] = row.planned.map(|planned| planned.reason.to_string()).into();
-    span("step", &name, STEPS, row.began, row.ended, args)
+    span(STEPS, &name, row.began, row.ended, args)
 }
 
 fn sizes(row: &StepRow) -> Value {
@@ -122,7 +115,7 @@ fn phase(row: &PhaseRow) -> impl Iterator<Item = Value> {
     let peak = row.memory.peak;
     let args = json!({"step": row.step, "succeeded": row.succeeded, "peak_bytes": peak});
     let name = row.phase.to_string();
-    let span = span("phase", &name, PHASES, row.began, row.ended, args);
+    let span = span(PHASES, &name, row.began, row.ended, args);
     let memory = [
         ("in use", row.memory.in_use),
         ("reserved", row.memory.reserved),

@@ -128,13 +128,12 @@ impl Session {
         }
         let mut others = Some(0u64);
         for (process, bytes) in self.processes.iter() {
-            match process == own {
-                true => sample.process = bytes,
-                false => {
-                    let sum = others.zip(bytes);
-                    others = sum.map(|(sum, more)| sum.saturating_add(more));
-                }
+            if process == own {
+                sample.process = bytes;
+                continue;
             }
+            let both = others.zip(bytes);
+            others = both.map(|(sum, more)| sum.saturating_add(more));
         }
         sample.others = others;
         Ok(())
