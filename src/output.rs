@@ -53,10 +53,10 @@ impl LineFile {
 
     /// Waits until all lines are on the disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        match self.is_regular {
-            true => self.file.sync_data(),
-            false => Ok(()),
+        if !self.is_regular {
+            return Ok(());
         }
+        self.file.sync_data()
     }
 
     /// Writes a line, which must end with a line feed.
@@ -92,7 +92,7 @@ impl LineFile {
         }
     }
 
-    /// Removes an incomplete last line. If it does not look like one of ours it is ended instead: the file may be somebody else's.
+    /// Removes an incomplete last line, or ends it if this crate did not write it: the file may be another program's.
     fn repair(&mut self) -> io::Result<()> {
         const MOST: u64 = 64 << 10;
         let from = self.length.saturating_sub(MOST);
