@@ -63,6 +63,7 @@ pub enum Cause {
     /// A single sample needs more than there is.
     NeverFits,
     /// The numbers do not tell.
+    #[serde(other)]
     Unknown,
 }
 

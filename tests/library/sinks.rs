@@ -173,7 +173,7 @@ fn killed_writers_leave_no_fragment_behind() {
     let mut written = 0;
     for round in 0..40 {
         let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "killed_writers_leave_no_fragment_behind"]);
+        child.args(["--exact", "sinks::killed_writers_leave_no_fragment_behind"]);
         child.stdout(std::process::Stdio::null());
         let mut child = child.env(CHILD, &folder.0).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(60 + round));
