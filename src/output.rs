@@ -1,33 +1,8 @@
-//! Writing files: whole files that replace others, and files of lines.
+//! Files of lines.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-
-use crate::error::OutputError;
-
-/// Replaces a file as a whole or not at all, keeping its permissions. Devices and pipes are written to in place.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), OutputError> {
-    let replace = || -> io::Result<()> {
-        let there = fs::metadata(path).ok();
-        if there.as_ref().is_some_and(|there| !there.is_file()) {
-            return File::options().write(true).open(path)?.write_all(bytes);
-        }
-        let folder = path.parent().filter(|folder| *folder != Path::new(""));
-        let mut new = tempfile::Builder::new();
-        // `tempfile` would make it readable by its owner alone; the process's umask still applies.
-        #[cfg(unix)]
-        new.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        let mut new = new.tempfile_in(folder.unwrap_or(Path::new(".")))?;
-        if let Some(there) = there {
-            new.as_file().set_permissions(there.permissions())?;
-        }
-        new.write_all(bytes)?;
-        new.as_file().sync_all()?;
-        Ok(new.persist(path).map(drop)?)
-    };
-    replace().map_err(|error| OutputError::at(path, &error))
-}
 
 /// The first line of a text, at most 1 KiB of it.
 pub(crate) fn first_line(text: &str) -> &str {
@@ -78,10 +53,10 @@ impl LineFile {
 
     /// Waits until all lines are on the disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        match self.is_regular {
-            true => self.file.sync_data(),
-            false => Ok(()),
+        if !self.is_regular {
+            return Ok(());
         }
+        self.file.sync_data()
     }
 
     /// Writes a line, which must end with a line feed.
@@ -117,7 +92,7 @@ impl LineFile {
         }
     }
 
-    /// Removes an incomplete last line. If it does not look like one of ours it is ended instead: the file may be somebody else's.
+    /// Removes an incomplete last line, or ends it if this crate did not write it: the file may be another program's.
     fn repair(&mut self) -> io::Result<()> {
         const MOST: u64 = 64 << 10;
         let from = self.length.saturating_sub(MOST);

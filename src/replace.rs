@@ -11,12 +11,12 @@ const SUFFIX: &str = ".part";
 /// Lets `write` fill a temporary file in the folder of `path` and renames it to `path`.
 ///
 /// An existing file keeps its mode and, where the system allows it, its owner; a new one gets the mode that the umask allows. A
-/// symbolic link is followed: the file that it names is replaced. Temporary files that killed writers left for the same path
-/// are removed; those of live writers, which hold a lock, stay.
+/// symbolic link is followed. Temporary files that killed writers left for the same path are removed; those of live writers,
+/// which hold a lock, stay.
 ///
 /// # Errors
 /// `InvalidInput` if `path` names something that is no regular file, and the errors of the file system and of `write`. The file
-/// is as it was then.
+/// is unchanged then.
 pub(crate) fn replace<E: From<Error>>(
     path: &Path,
     write: impl FnOnce(&mut NamedTempFile) -> std::result::Result<(), E>,
@@ -74,19 +74,19 @@ fn temporary(path: &Path) -> Result<NamedTempFile> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        // The umask takes its part of this.
+        // The umask still applies.
         builder.permissions(std::fs::Permissions::from_mode(0o666));
     }
     loop {
         let file = builder.tempfile_in(folder(path))?;
-        // Another writer may have taken it for stale before it was locked.
+        // Another writer may have removed it as stale before it was locked.
         if lock::hold(file.as_file()) {
             return Ok(file);
         }
     }
 }
 
-/// Removes what nobody holds a lock on. That one cannot be removed is no reason not to write.
+/// Removes the path's temporary files that nobody has locked. Failures are ignored.
 fn remove_stale(path: &Path) {
     let prefix = prefix(path);
     let entries = std::fs::read_dir(folder(path)).into_iter().flatten();
@@ -109,7 +109,7 @@ fn remove_stale(path: &Path) {
 #[cfg(unix)]
 fn keep_access(file: &File, existing: &Metadata) -> Result<()> {
     use std::os::unix::fs::{MetadataExt, fchown};
-    // Only root may give files away; everybody else becomes the new file's owner.
+    // Only root may change the owner.
     let _ = fchown(file, Some(existing.uid()), Some(existing.gid()));
     file.set_permissions(existing.permissions())
 }
@@ -126,30 +126,23 @@ mod lock {
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
 
-    const EXCLUSIVE: i32 = 2;
-    const WITHOUT_WAITING: i32 = 4;
-
-    unsafe extern "C" {
-        fn flock(descriptor: i32, operation: i32) -> i32;
-    }
-
     fn flocked(file: &File, operation: i32) -> bool {
         // SAFETY: `flock` reads no memory, and the descriptor is open as long as `file` is borrowed.
-        unsafe { flock(file.as_raw_fd(), operation) == 0 }
+        unsafe { libc::flock(file.as_raw_fd(), operation) == 0 }
     }
 
-    /// Locks a file, if it still has a name. A file system without locks has none for anybody, so its files are never stale.
+    /// Locks a file and returns whether it still has a name. Where a file system has no locks, `is_free` is never true.
     pub(super) fn hold(file: &File) -> bool {
-        flocked(file, EXCLUSIVE);
+        flocked(file, libc::LOCK_EX);
         !file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
     }
 
     pub(super) fn is_free(file: &File) -> bool {
-        flocked(file, EXCLUSIVE | WITHOUT_WAITING)
+        flocked(file, libc::LOCK_EX | libc::LOCK_NB)
     }
 }
 
-/// Elsewhere nothing is taken for stale.
+/// On other systems no file is stale.
 #[cfg(not(unix))]
 mod lock {
     use std::fs::File;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::error::{Cause, MemoryReading, Neighbour, Phase, Remedy, Resource, ResourceExhausted};
 use crate::output::first_line;
 
-/// What an incident keeps of a [`ResourceExhausted`]. A value that was not known is `null` in the file.
+/// The parts of a [`ResourceExhausted`] that an incident keeps. A value that was not known is `null` in the file.
 ///
 /// ```
 /// use candle_headroom::error::{Cause, Phase};
@@ -35,7 +35,7 @@ pub struct Exhaustion {
     pub cause: Option<Cause>,
     /// The memory's state, in bytes.
     pub bytes: MemoryReading,
-    /// Memory on the device that is not the program's pool's, in bytes: other processes, and CUDA's own.
+    /// Memory on the device outside the program's pool, in bytes: of other processes, and CUDA's own.
     pub others: Option<u64>,
     /// The peak that the policy's model predicts for the micro-batch, in bytes.
     pub expected_peak: Option<u64>,
@@ -56,6 +56,7 @@ pub struct Exhaustion {
 impl From<&ResourceExhausted> for Exhaustion {
     fn from(exhausted: &ResourceExhausted) -> Self {
         let held = exhausted.held.iter();
+        let held = held.map(|held| (held.what.to_string(), held.bytes));
         let source = exhausted.source().map(ToString::to_string);
         Self {
             device: exhausted.device.map(|device| match device {
@@ -69,9 +70,7 @@ impl From<&ResourceExhausted> for Exhaustion {
             bytes: exhausted.bytes,
             others: exhausted.others(),
             expected_peak: exhausted.expected_peak,
-            held: held
-                .map(|held| (held.what.to_string(), held.bytes))
-                .collect(),
+            held: held.collect(),
             neighbours: exhausted.neighbours.clone(),
             micro_batch: exhausted.micro_batch,
             samples: exhausted.samples.clone(),

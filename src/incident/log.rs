@@ -129,17 +129,17 @@ impl IncidentLog {
 }
 
 impl Observer for IncidentLog {
-    fn observe(&self, moment: &TrainingEvent<'_>) {
-        let Some(incident) = Incident::of(moment) else {
+    fn observe(&self, event: &TrainingEvent<'_>) {
+        let Some(incident) = Incident::of(event) else {
             return;
         };
-        let samples = self.inner.samples.as_ref();
-        let samples = samples.map(|samples| samples.last(SAMPLES));
-        let line = incident.line(&samples.unwrap_or_default());
+        let samples = self.inner.samples.iter();
+        let samples: Vec<_> = samples.flat_map(|samples| samples.last(SAMPLES)).collect();
+        let line = incident.line(&samples);
         // The process may end after these.
         let is_last = matches!(incident.kind, IncidentKind::Failed | IncidentKind::Fault);
         let written = line.and_then(|line| self.inner.write(&line, is_last));
-        // The lock is released: a subscriber of `tracing` may use this log.
+        // Logged after the lock is released, because a subscriber of `tracing` may use this log.
         if let Err((error, true)) = written.map_err(|error| self.inner.failed(error)) {
             tracing::warn!(%error, "incidents cannot be written");
         }

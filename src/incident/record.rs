@@ -51,11 +51,8 @@ pub struct Incident {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<usize>,
     /// What the policy believed at that time, if it has a model.
-    #[serde(
-        default,
-        deserialize_with = "known",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "known")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<Plan>,
     /// The last samples of the monitor, if the log has one.
     #[serde(default, skip_serializing)]
@@ -82,9 +79,9 @@ impl From<&DeviceFault> for Fault {
 }
 
 impl Incident {
-    /// The incident that an event is, or `None` for the ordinary course of training.
-    pub(super) fn of(moment: &TrainingEvent<'_>) -> Option<Self> {
-        let (task, step, plan, mut incident) = match *moment {
+    /// The incident of an event, or `None` if the event belongs to the normal course of training.
+    pub(super) fn of(event: &TrainingEvent<'_>) -> Option<Self> {
+        let (task, step, plan, mut incident) = match *event {
             TrainingEvent::Exhausted {
                 task,
                 step,
@@ -177,11 +174,10 @@ impl Incident {
             samples: Vec<SampleLine<'a>>,
         }
         let samples = samples.iter();
+        let samples = samples.map(|(source, sample)| SampleLine(source, sample));
         let mut line = serde_json::to_vec(&Line {
             incident: self,
-            samples: samples
-                .map(|(source, sample)| SampleLine(source, sample))
-                .collect(),
+            samples: samples.collect(),
         })?;
         line.push(b'\n');
         Ok(line)

@@ -88,9 +88,8 @@ impl fmt::Display for IncidentSummary {
             1 => f.write_str("1 exhaustion")?,
             many => write!(f, "{many} exhaustions")?,
         }
-        let name = |phase: &Option<Phase>| {
-            phase.map_or("an unknown phase".to_owned(), |phase| phase.to_string())
-        };
+        let unknown = "an unknown phase";
+        let name = |phase: &Option<Phase>| phase.map_or(unknown.into(), |phase| phase.to_string());
         let mut phases: Vec<_> = self.phases.iter().collect();
         phases.sort_by_key(|(_, count)| Reverse(**count));
         match &phases[..] {

@@ -24,14 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// ```
 /// use std::time::Duration;
 /// use candle_headroom::Monitor;
-/// use candle_headroom::monitor::Threshold;
 ///
-/// let monitor = Monitor::builder()
-///     .interval(Duration::from_millis(100))
-///     .history(36_000) // an hour
-///     .threshold(Threshold::held_down(), |crossing| eprintln!("{crossing}"))
-///     .start()?;
-/// assert!(!monitor.latest().is_empty());
+/// // An hour at 10 Hz.
+/// let monitor = Monitor::builder().interval(Duration::from_millis(100)).history(36_000).start()?;
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[must_use = "call `start()`"]
@@ -113,27 +108,24 @@ impl MonitorBuilder {
         for (threshold, _) in &self.thresholds {
             threshold.check()?;
         }
-        let mut lookers: Vec<Box<dyn Look>> = Vec::new();
-        let library = self.library.clone();
-        let asked = within(PATIENCE, move || gpus(library.as_deref()));
-        let unanswered = || Err("NVML does not answer".to_owned());
-        let (mut sources, without_gpus) = match asked.unwrap_or_else(unanswered) {
-            Ok((library, sources)) => {
-                let uuids = sources.iter().filter_map(|source| source.uuid.clone());
-                for (index, uuid) in uuids.enumerate() {
-                    let gpu = Gpu::new(Arc::clone(&library), uuid, index, self.interval);
-                    lookers.push(Box::new(gpu));
-                }
-                (sources, None)
+        let (mut sources, mut lookers) = (Vec::new(), Vec::<Box<dyn Look>>::new());
+        let path = self.library;
+        let asked = within(PATIENCE, move || gpus(path.as_deref()));
+        let without_gpus = match asked.unwrap_or_else(|| Err("NVML does not answer".to_owned())) {
+            Ok((library, gpus)) => {
+                let uuids = gpus.iter().filter_map(|gpu| gpu.uuid.clone());
+                lookers.extend(uuids.enumerate().map(|(index, uuid)| -> Box<dyn Look> {
+                    Box::new(Gpu::new(Arc::clone(&library), uuid, index, self.interval))
+                }));
+                sources = gpus;
+                None
             }
-            Err(reason) => (Vec::new(), Some(reason)),
+            Err(reason) => Some(reason),
         };
         lookers.push(Box::new(Host::open(self.interval)));
         sources.push(Source::host());
-        let thresholds = self.thresholds.into_iter();
-        let thresholds = thresholds
-            .map(|(threshold, ring)| Watched::new(threshold, ring, sources.len()))
-            .collect();
+        let watched = |(threshold, ring)| Watched::new(threshold, ring, sources.len());
+        let thresholds = self.thresholds.into_iter().map(watched).collect();
         let record = Record::new(sources, self.history)?;
         let worker = Worker::new(record, lookers, self.interval, thresholds, self.sinks);
         let threads = Threads::start(worker).map_err(|error| MonitorError::Thread {

@@ -46,14 +46,6 @@ enum Format {
 }
 
 /// Options of a [`FileSink`]; from [`FileSink::csv`] or [`FileSink::json_lines`].
-///
-/// ```
-/// use candle_headroom::ByteSize;
-/// use candle_headroom::monitor::FileSink;
-///
-/// let sink = FileSink::csv("/dev/null").rotate_at(ByteSize::mib(64)).open()?;
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
 #[derive(Debug, Clone)]
 #[must_use = "call `open()`"]
 pub struct FileSinkBuilder {
@@ -96,11 +88,9 @@ impl FileSinkBuilder {
     pub fn open(self) -> Result<FileSink> {
         let mut header = String::new();
         if self.is_csv {
-            header.push_str("taken_unix_ms,source,index,uuid,cuda,health,took_us");
-            for (name, _) in Sample::blank(0, UNIX_EPOCH, Duration::ZERO).values() {
-                header.extend([",", name]);
-            }
-            header.push('\n');
+            let values = Sample::blank(0, UNIX_EPOCH, Duration::ZERO).values();
+            let names = values.map(|(name, _)| name).join(",");
+            header = format!("taken_unix_ms,source,index,uuid,cuda,health,took_us,{names}\n");
         }
         let rotate_at = self.rotate_at.map(|size| size.as_u64());
         let file = LineFile::open(&self.path, header, rotate_at)

@@ -23,9 +23,7 @@ use super::threads::Threads;
 ///     .interval(Duration::from_millis(20))
 ///     .threshold(Threshold::memory_share(0.95), |crossing| eprintln!("{crossing}"))
 ///     .start()?;
-/// for (source, sample) in monitor.sources().iter().zip(monitor.latest()) {
-///     println!("{source}: {sample}");
-/// }
+/// assert_eq!(monitor.latest().len(), monitor.sources().len());
 /// let _printing = monitor.subscribe(|source, sample| println!("{source}: {sample}"));
 /// // … train …
 /// # Ok::<(), candle_headroom::Error>(())
@@ -44,16 +42,7 @@ pub struct Monitor {
     without_gpus: Option<String>,
 }
 
-/// Keeps a listener registered; dropping it ends the calls.
-///
-/// ```
-/// use candle_headroom::Monitor;
-///
-/// let monitor = Monitor::builder().start()?;
-/// let subscription = monitor.subscribe(|_, sample| println!("{sample}"));
-/// drop(subscription);
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
+/// Keeps a listener registered, from [`Monitor::subscribe`]; dropping it ends the calls.
 #[derive(Debug)]
 #[must_use = "dropping it ends the calls"]
 pub struct Subscription {

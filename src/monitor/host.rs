@@ -51,8 +51,7 @@ impl Look for Host {
             self.total = kibibytes(text, b"MemTotal:");
             self.free = kibibytes(text, b"MemAvailable:");
             let pages = resident_pages(read(self.statm.as_ref(), &mut buffer));
-            let both = pages.zip(self.page);
-            self.process = both.and_then(|(pages, page)| pages.checked_mul(page));
+            self.process = pages.and_then(|pages| pages.checked_mul(self.page?));
         }
         (sample.total, sample.free) = (self.total, self.free);
         let both = sample.total.zip(sample.free);

@@ -46,8 +46,10 @@ impl Record {
 
     pub(super) fn latest(&self) -> Vec<Sample> {
         let rings = self.rings.lock();
-        let latest = rings.iter().filter_map(|ring| ring.back().copied());
-        latest.collect()
+        rings
+            .iter()
+            .filter_map(|ring| ring.back().copied())
+            .collect()
     }
 
     pub(super) fn history(&self, source: usize) -> Vec<Sample> {

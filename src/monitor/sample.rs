@@ -5,7 +5,7 @@ use bytesize::ByteSize;
 
 use super::held_down::HeldDown;
 
-/// The state of one GPU, or of the host, at one moment. A value that is not known is `None`, displayed as `n/a`, never 0.
+/// The state of one GPU, or of the host, at one time. A value that is not known is `None`, displayed as `n/a`, never 0.
 ///
 /// ```
 /// use candle_headroom::Monitor;
@@ -97,59 +97,47 @@ impl fmt::Display for Health {
     }
 }
 
-/// The number of values in a sample.
-pub(super) const VALUES: usize = 16;
+/// Lists the values with their names in files and metrics.
+macro_rules! values {
+    ($($name:literal: $field:ident $(as $number:path)?,)*) => {
+        /// The number of values in a sample.
+        pub(super) const VALUES: usize = [$($name),*].len();
+
+        impl Sample {
+            /// A sample with no known value.
+            pub(super) fn blank(source: usize, taken: SystemTime, at: Duration) -> Self {
+                let (took, health) = (Duration::ZERO, Health::Good);
+                Self { source, taken, at, took, health, $($field: None),* }
+            }
+
+            /// The values with their names.
+            pub(super) fn values(&self) -> [(&'static str, Option<u64>); VALUES] {
+                [$(($name, self.$field$(.map($number))?)),*]
+            }
+        }
+    };
+}
+
+values! {
+    "total_bytes": total,
+    "used_bytes": used,
+    "free_bytes": free,
+    "process_bytes": process,
+    "others_bytes": others,
+    "utilisation_percent": utilisation,
+    "memory_utilisation_percent": memory_utilisation,
+    "temperature_celsius": temperature,
+    "power_milliwatts": power,
+    "power_limit_milliwatts": power_limit,
+    "clock_mhz": clock,
+    "memory_clock_mhz": memory_clock,
+    "held_down_bits": held_down as HeldDown::bits,
+    "pcie_received_bytes_per_second": pcie_received,
+    "pcie_sent_bytes_per_second": pcie_sent,
+    "ecc_errors": ecc_errors,
+}
 
 impl Sample {
-    /// A sample with no known value.
-    pub(super) fn blank(source: usize, taken: SystemTime, at: Duration) -> Self {
-        Self {
-            source,
-            taken,
-            at,
-            took: Duration::ZERO,
-            health: Health::Good,
-            total: None,
-            used: None,
-            free: None,
-            process: None,
-            others: None,
-            utilisation: None,
-            memory_utilisation: None,
-            temperature: None,
-            power: None,
-            power_limit: None,
-            clock: None,
-            memory_clock: None,
-            held_down: None,
-            pcie_received: None,
-            pcie_sent: None,
-            ecc_errors: None,
-        }
-    }
-
-    /// The values with their names in files and metrics.
-    pub(super) fn values(&self) -> [(&'static str, Option<u64>); VALUES] {
-        [
-            ("total_bytes", self.total),
-            ("used_bytes", self.used),
-            ("free_bytes", self.free),
-            ("process_bytes", self.process),
-            ("others_bytes", self.others),
-            ("utilisation_percent", self.utilisation),
-            ("memory_utilisation_percent", self.memory_utilisation),
-            ("temperature_celsius", self.temperature),
-            ("power_milliwatts", self.power),
-            ("power_limit_milliwatts", self.power_limit),
-            ("clock_mhz", self.clock),
-            ("memory_clock_mhz", self.memory_clock),
-            ("held_down_bits", self.held_down.map(|held| held.bits())),
-            ("pcie_received_bytes_per_second", self.pcie_received),
-            ("pcie_sent_bytes_per_second", self.pcie_sent),
-            ("ecc_errors", self.ecc_errors),
-        ]
-    }
-
     /// Milliseconds from 1970 to `taken`; 0 if the machine's clock shows an earlier time.
     pub(super) fn unix_milliseconds(&self) -> u64 {
         let since = self.taken.duration_since(UNIX_EPOCH).unwrap_or_default();

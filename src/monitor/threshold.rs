@@ -7,19 +7,14 @@ use super::sample::Sample;
 use super::source::Source;
 use crate::error::MonitorError;
 
-/// A limit for a value, and how far the value must recover after crossing it. Between the two nothing is reported, so a value that
-/// fluctuates around the limit does not ring at each sample.
+/// A limit for a value, and how far the value must recover after crossing it before it can cross it again.
 ///
 /// ```
-/// use candle_headroom::{ByteSize, Monitor};
+/// use candle_headroom::ByteSize;
 /// use candle_headroom::monitor::Threshold;
 ///
-/// let monitor = Monitor::builder()
-///     .threshold(Threshold::memory_share(0.95), |crossing| eprintln!("{crossing}"))
-///     .threshold(Threshold::temperature(85), |_| {}) // logged with `tracing` in any case
-///     .threshold(Threshold::memory_free(ByteSize::gib(1)), |_| {})
-///     .start()?;
-/// # Ok::<(), candle_headroom::Error>(())
+/// assert_eq!(Threshold::temperature(85).to_string(), "85 °C");
+/// assert_eq!(Threshold::memory_free(ByteSize::gib(1)).to_string(), "less than 1.0 GiB of memory left");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Threshold {
@@ -59,7 +54,7 @@ impl Threshold {
     }
 
     /// Clocks held down by heat, a power brake or the hardware; see [`HeldDown::is_harmful`](super::HeldDown::is_harmful). It recovers
-    /// after 5 seconds without.
+    /// when they have not been held down for 5 seconds.
     pub fn held_down() -> Self {
         Self::new(Quantity::HeldDown, 1., 0.)
     }
@@ -144,14 +139,11 @@ impl fmt::Display for Threshold {
 ///
 /// ```
 /// use candle_headroom::Monitor;
-/// use candle_headroom::monitor::{Crossing, Threshold};
+/// use candle_headroom::monitor::Threshold;
 ///
-/// fn ring(crossing: &Crossing<'_>) {
-///     if crossing.is_over {
-///         eprintln!("{crossing}"); // cuda:0 NVIDIA H100 80GB HBM3: 85 °C
-///     }
-/// }
-/// let monitor = Monitor::builder().threshold(Threshold::temperature(85), ring).start()?;
+/// let monitor = Monitor::builder()
+///     .threshold(Threshold::temperature(85), |crossing| eprintln!("{crossing}")) // cuda:0 NVIDIA H100: 85 °C
+///     .start()?;
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy)]

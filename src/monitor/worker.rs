@@ -1,8 +1,7 @@
 //! The monitor's work: asks each source in turn, stores the sample and hands it on.
 //!
 //! One thread does this at a time. A thread that is stuck in a driver call cannot be ended from outside, so `threads` starts another
-//! one in its place. `Duty` holds what the two need to know of each other: whose turn it is, and which sources a stuck thread still
-//! occupies.
+//! one in its place. The two share `Duty`: whose turn it is, and which sources the stuck thread still occupies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -182,12 +181,11 @@ impl Worker {
             for threshold in thresholds {
                 threshold.see(source, sample);
             }
-            let failed = sinks.iter_mut().filter_map(|sink| {
-                let is_written = sink.write(source, sample);
-                (!is_written).then_some(())
-            });
-            let failed = failed.count() as u64;
-            self.failed_writes.fetch_add(failed, Ordering::Relaxed);
+            for sink in sinks {
+                let is_lost = !sink.write(source, sample);
+                self.failed_writes
+                    .fetch_add(is_lost.into(), Ordering::Relaxed);
+            }
         }
         // Taken out of the mutex, so that a listener may subscribe others.
         let mut listeners = std::mem::take(&mut *self.listeners.lock());

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use super::recorder::Recorder;
 use super::{page, trace};
 use crate::batch::{Observer, TrainingEvent};
 use crate::error::{OutputError, Result};
-use crate::output::replace;
+use crate::replace::replace;
 
 /// Records the work of a trainer or a [`BatchProcessor`](crate::batch::BatchProcessor): steps, micro-batches, phases, memory, and
 /// what happened to them.
@@ -82,25 +83,37 @@ impl Timeline {
         page::write(&recorder, title, to).map_err(|error| OutputError::of("a page", &error).into())
     }
 
-    /// Writes a trace as [`write_trace`](Self::write_trace) does to a file, which is replaced as a whole or not at all.
+    /// Writes a trace to a file, which is replaced as a whole or not at all; see [`write_trace`](Self::write_trace).
     ///
     /// # Errors
     /// [`OutputError`] with the path.
     pub fn save_trace(&self, path: impl AsRef<Path>) -> Result<()> {
         let mut bytes = Vec::new();
         self.write_trace(&mut bytes)?;
-        Ok(replace(path.as_ref(), &bytes)?)
+        save(path.as_ref(), &bytes)
     }
 
-    /// Writes a page as [`write_page`](Self::write_page) does to a file, which is replaced as a whole or not at all.
+    /// Writes a page to a file, which is replaced as a whole or not at all; see [`write_page`](Self::write_page).
     ///
     /// # Errors
     /// [`OutputError`] with the path.
     pub fn save_page(&self, title: &str, path: impl AsRef<Path>) -> Result<()> {
         let mut bytes = Vec::new();
         self.write_page(title, &mut bytes)?;
-        Ok(replace(path.as_ref(), &bytes)?)
+        save(path.as_ref(), &bytes)
     }
+}
+
+/// Replaces a file as a whole. Devices and pipes are written to in place.
+fn save(path: &Path, bytes: &[u8]) -> Result<()> {
+    let saved = match path.metadata() {
+        Ok(there) if !there.is_file() => {
+            let file = File::options().write(true).open(path);
+            file.and_then(|mut file| file.write_all(bytes))
+        }
+        _ => replace(path, |file| file.write_all(bytes)),
+    };
+    Ok(saved.map_err(|error| OutputError::at(path, &error))?)
 }
 
 impl Default for Timeline {
@@ -110,8 +123,8 @@ impl Default for Timeline {
 }
 
 impl Observer for Timeline {
-    fn observe(&self, moment: &TrainingEvent<'_>) {
-        self.recorder.lock().record(moment);
+    fn observe(&self, event: &TrainingEvent<'_>) {
+        self.recorder.lock().record(event);
     }
 }
 

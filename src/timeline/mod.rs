@@ -1,7 +1,6 @@
 //! What happened when: a bounded record of a run, written as a page or a trace.
 
 mod handle;
-mod mark;
 #[cfg(feature = "nvtx")]
 mod nvtx;
 mod page;

@@ -31,8 +31,8 @@ impl NvtxRanges {
 }
 
 impl Observer for NvtxRanges {
-    fn observe(&self, moment: &TrainingEvent<'_>) {
-        match moment {
+    fn observe(&self, event: &TrainingEvent<'_>) {
+        match event {
             TrainingEvent::BatchBegan { task, step, .. } => begin(&format_args!("{task} {step}")),
             TrainingEvent::PhaseBegan { phase, .. } => begin(phase),
             TrainingEvent::PhaseEnded { .. }

@@ -1,8 +1,7 @@
 use std::collections::VecDeque;
 use std::time::{Instant, SystemTime};
 
-use super::mark::{Mark, Place};
-use super::row::{MicroRow, Number, PhaseRow, Planned, StepRow};
+use super::row::{Mark, MicroRow, Number, PhaseRow, Planned, StepRow};
 use super::thin::Thinned;
 use super::totals::Totals;
 use crate::batch::{Event, Task, TrainingEvent};
@@ -99,8 +98,8 @@ impl Recorder {
         push(&mut self.notes, note, NOTES);
     }
 
-    pub(super) fn record(&mut self, moment: &TrainingEvent<'_>) {
-        match *moment {
+    pub(super) fn record(&mut self, event: &TrainingEvent<'_>) {
+        match *event {
             TrainingEvent::BatchBegan {
                 task, step, memory, ..
             } => {
@@ -149,7 +148,8 @@ impl Recorder {
                 task, exhausted, ..
             } => {
                 self.totals.exhaustions += 1;
-                self.mark(Mark::exhausted(self.place(task), exhausted));
+                let (text, detail) = (exhausted.to_string(), format!("{exhausted:#}"));
+                self.mark(task, IncidentKind::Exhausted, &text, Some(detail));
                 self.is_pending = true;
                 self.micro_ended();
             }
@@ -193,7 +193,9 @@ impl Recorder {
             }
             TrainingEvent::BatchFailed { task, error, .. } => {
                 self.totals.failures += 1;
-                self.mark(Mark::failed(self.place(task), error));
+                // With `RUST_BACKTRACE` set, candle's errors contain a whole backtrace.
+                let text = error.to_string();
+                self.mark(task, IncidentKind::Failed, first_line(&text), None);
                 self.micro_ended();
             }
         }
@@ -215,14 +217,6 @@ impl Recorder {
     fn micro_ended(&mut self) {
         self.micro_began = None;
         self.running_peak = None;
-    }
-
-    fn place(&self, task: Task) -> Place {
-        Place {
-            at: self.now(),
-            step: self.last_step,
-            task,
-        }
     }
 
     fn step(&mut self, task: Task, row: StepRow, recomputed: usize) {
@@ -249,21 +243,36 @@ impl Recorder {
     }
 
     fn happened(&mut self, task: Task, event: &Event) {
-        let mark = Mark::happened(self.place(task), event);
-        match self.marks.back_mut() {
+        let text = event.to_string();
+        match (IncidentKind::from(event), self.marks.back_mut()) {
             // The exhaustion has a mark already; its outcome is the better text.
-            Some(last) if self.is_pending && mark.kind == IncidentKind::Exhausted => {
-                last.text = mark.text;
+            (IncidentKind::Retried, Some(last)) if self.is_pending => {
+                last.text = labelled(task, &text);
                 self.is_pending = false;
             }
-            _ => self.mark(mark),
+            (IncidentKind::Retried, _) => self.mark(task, IncidentKind::Exhausted, &text, None),
+            (kind, _) => self.mark(task, kind, &text, None),
         }
     }
 
-    fn mark(&mut self, mark: Mark) {
+    fn mark(&mut self, task: Task, kind: IncidentKind, text: &str, detail: Option<String>) {
+        let mark = Mark {
+            at: self.now(),
+            step: self.last_step,
+            kind,
+            text: labelled(task, text),
+            detail,
+        };
         self.totals.marks += 1;
         self.is_pending = false;
         push(&mut self.marks, mark, MARKS);
+    }
+}
+
+fn labelled(task: Task, text: &str) -> String {
+    match task {
+        Task::Evaluation => format!("evaluation: {text}"),
+        _ => text.to_owned(),
     }
 }
 

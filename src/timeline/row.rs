@@ -3,6 +3,7 @@
 use super::thin::Merge;
 use crate::batch::{Plan, Reason};
 use crate::error::{MemoryReading, Phase};
+use crate::incident::IncidentKind;
 
 /// A step, or several that were merged.
 #[derive(Debug, Clone)]
@@ -39,16 +40,15 @@ pub(super) struct Planned {
 
 impl Planned {
     pub(super) fn of(plan: &Plan, samples: u64, used_before: Option<u64>) -> Self {
-        let using = plan
-            .using
-            .map_or(samples, |using| samples.min(using as u64));
-        let taken = plan.base.zip(plan.each);
-        let taken = taken.map(|(base, each)| base.saturating_add(each.saturating_mul(using)));
+        let at_most = |size: usize| samples.min(size as u64);
+        let using = plan.using.map_or(samples, at_most);
+        let peak = |used: u64| {
+            let taken = plan.each?.saturating_mul(using);
+            Some(used.saturating_add(plan.base?.saturating_add(taken)))
+        };
         Self {
-            fits: plan.fits.map(|fits| samples.min(fits as u64)),
-            peak: used_before
-                .zip(taken)
-                .map(|(used, taken)| used.saturating_add(taken)),
+            fits: plan.fits.map(at_most),
+            peak: used_before.and_then(peak),
             reason: plan.reason,
         }
     }
@@ -97,6 +97,18 @@ pub(super) struct MicroRow {
     pub(super) first: usize,
     pub(super) size: usize,
     pub(super) peak: Option<u64>,
+}
+
+/// An event at one time.
+#[derive(Debug, Clone)]
+pub(super) struct Mark {
+    pub(super) at: u64,
+    /// Counted from 1.
+    pub(super) step: u64,
+    pub(super) kind: IncidentKind,
+    pub(super) text: String,
+    /// The long form of an exhaustion.
+    pub(super) detail: Option<String>,
 }
 
 /// A number of the caller's, or the mean of several.

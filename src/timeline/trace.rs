@@ -3,79 +3,40 @@
 use std::io::{self, Write};
 use std::time::UNIX_EPOCH;
 
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::recorder::Recorder;
 use super::row::{PhaseRow, StepRow};
 
-/// The rows of the trace viewer, from top to bottom.
-const STEPS: u32 = 1;
-const MICRO_BATCHES: u32 = 2;
-const PHASES: u32 = 3;
-const EVALUATIONS: u32 = 4;
+/// The rows of the trace viewer, from top to bottom, with the category of their spans.
+const STEPS: (u32, &str) = (1, "step");
+const MICRO_BATCHES: (u32, &str) = (2, "micro-batch");
+const PHASES: (u32, &str) = (3, "phase");
+const EVALUATIONS: (u32, &str) = (4, "evaluation");
 
-/// Times are microseconds with nanoseconds as decimals.
-#[derive(Serialize)]
-struct Event {
-    ph: &'static str,
-    name: String,
-    pid: u32,
-    tid: u32,
-    ts: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dur: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cat: Option<&'static str>,
-    /// The scope of an instant.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    s: Option<&'static str>,
-    args: Value,
+/// An event; `tid` is its row. Times are microseconds with nanoseconds as decimals.
+fn event(ph: &str, name: &str, tid: u32, at: u64, args: Value) -> Value {
+    let (pid, ts) = (std::process::id(), at as f64 / 1e3);
+    json!({ "ph": ph, "name": name, "pid": pid, "tid": tid, "ts": ts, "args": args })
 }
 
-impl Event {
-    fn new(ph: &'static str, name: &str, tid: u32, at: u64, args: Value) -> Self {
-        Self {
-            ph,
-            name: name.to_owned(),
-            pid: std::process::id(),
-            tid,
-            ts: at as f64 / 1e3,
-            dur: None,
-            cat: None,
-            s: None,
-            args,
-        }
-    }
+fn span(row: (u32, &str), name: &str, began: u64, ended: u64, args: Value) -> Value {
+    let mut span = event("X", name, row.0, began, args);
+    span["dur"] = (ended.saturating_sub(began) as f64 / 1e3).into();
+    span["cat"] = row.1.into();
+    span
+}
 
-    fn span(cat: &'static str, name: &str, tid: u32, began: u64, ended: u64, args: Value) -> Self {
-        Self {
-            dur: Some(ended.saturating_sub(began) as f64 / 1e3),
-            cat: Some(cat),
-            ..Self::new("X", name, tid, began, args)
-        }
-    }
+/// An instant in the scope of the process.
+fn instant(name: &str, at: u64, args: Value) -> Value {
+    let mut instant = event("i", name, STEPS.0, at, args);
+    instant["cat"] = "incident".into();
+    instant["s"] = "p".into();
+    instant
+}
 
-    fn instant(name: &str, at: u64, args: Value) -> Self {
-        Self {
-            cat: Some("incident"),
-            s: Some("p"),
-            ..Self::new("i", name, STEPS, at, args)
-        }
-    }
-
-    fn counter(name: &str, at: u64, args: Value) -> Self {
-        Self::new("C", name, 0, at, args)
-    }
-
-    fn named(row: u32, name: &str) -> Self {
-        let what = if row == 0 {
-            "process_name"
-        } else {
-            "thread_name"
-        };
-        Self::new("M", what, row, 0, json!({ "name": name }))
-    }
+fn counter(name: &str, at: u64, args: Value) -> Value {
+    event("C", name, 0, at, args)
 }
 
 pub(super) fn write(recorder: &Recorder, to: &mut impl Write) -> io::Result<()> {
@@ -94,49 +55,43 @@ pub(super) fn write(recorder: &Recorder, to: &mut impl Write) -> io::Result<()> 
     to.write_all(b"\n]}\n")
 }
 
-fn events(recorder: &Recorder) -> impl Iterator<Item = Event> {
+fn events(recorder: &Recorder) -> impl Iterator<Item = Value> {
     let names = [
-        (0, "candle-headroom"),
-        (STEPS, "steps"),
-        (MICRO_BATCHES, "micro-batches"),
-        (PHASES, "phases"),
-        (EVALUATIONS, "evaluations"),
+        ("process_name", 0, "candle-headroom"),
+        ("thread_name", STEPS.0, "steps"),
+        ("thread_name", MICRO_BATCHES.0, "micro-batches"),
+        ("thread_name", PHASES.0, "phases"),
+        ("thread_name", EVALUATIONS.0, "evaluations"),
     ];
-    let names = names.into_iter().map(|(row, name)| Event::named(row, name));
+    let names = names.into_iter();
+    let names = names.map(|(what, row, name)| event("M", what, row, 0, json!({ "name": name })));
     let steps = recorder.steps.rows().iter().map(step);
     let evaluations = recorder.evaluations.iter().map(|row| {
         let name = format!("evaluation {}", row.last);
         let args = sizes(row);
-        Event::span("evaluation", &name, EVALUATIONS, row.began, row.ended, args)
+        span(EVALUATIONS, &name, row.began, row.ended, args)
     });
     let micro_batches = recorder.micro_batches.iter().map(|row| {
         let name = format!("micro-batch of {}", row.size);
         let args = json!({"step": row.step, "first": row.first, "peak_bytes": row.peak});
-        Event::span(
-            "micro-batch",
-            &name,
-            MICRO_BATCHES,
-            row.began,
-            row.ended,
-            args,
-        )
+        span(MICRO_BATCHES, &name, row.began, row.ended, args)
     });
     let numbers = recorder.numbers.iter().flat_map(|(name, series)| {
         let rows = series.rows().iter();
-        rows.map(move |row| Event::counter(name, row.at, json!({ "value": row.value })))
+        rows.map(move |row| counter(name, row.at, json!({ "value": row.value })))
     });
     let marks = recorder.marks.iter().map(|mark| {
         let args = json!({"step": mark.step, "text": mark.text, "detail": mark.detail});
-        Event::instant(&mark.kind.to_string(), mark.at, args)
+        instant(&mark.kind.to_string(), mark.at, args)
     });
     let notes = recorder.notes.iter();
-    let notes = notes.map(|(at, text)| Event::instant("note", *at, json!({ "text": text })));
+    let notes = notes.map(|(at, text)| instant("note", *at, json!({ "text": text })));
     (names.chain(steps).chain(evaluations).chain(micro_batches))
         .chain(recorder.phases.iter().flat_map(phase))
         .chain(numbers.chain(marks).chain(notes))
 }
 
-fn step(row: &StepRow) -> Event {
+fn step(row: &StepRow) -> Value {
     let name = match row.steps {
         1 => format!("step {}", row.last),
         _ => format!("steps {}–{}", row.last + 1 - row.steps, row.last),
@@ -145,7 +100,7 @@ fn step(row: &StepRow) -> Event {
     args["fits"] = row.planned.and_then(|planned| planned.fits).into();
     args["planned_peak_bytes"] = row.planned.and_then(|planned| planned.peak).into();
     args["why_not_larger"] = row.planned.map(|planned| planned.reason.to_string()).into();
-    Event::span("step", &name, STEPS, row.began, row.ended, args)
+    span(STEPS, &name, row.began, row.ended, args)
 }
 
 fn sizes(row: &StepRow) -> Value {
@@ -156,11 +111,11 @@ fn sizes(row: &StepRow) -> Value {
 }
 
 /// A span, and counters for the memory at its end. A value that is not known has no counter.
-fn phase(row: &PhaseRow) -> impl Iterator<Item = Event> {
+fn phase(row: &PhaseRow) -> impl Iterator<Item = Value> {
     let peak = row.memory.peak;
     let args = json!({"step": row.step, "succeeded": row.succeeded, "peak_bytes": peak});
     let name = row.phase.to_string();
-    let span = Event::span("phase", &name, PHASES, row.began, row.ended, args);
+    let span = span(PHASES, &name, row.began, row.ended, args);
     let memory = [
         ("in use", row.memory.in_use),
         ("reserved", row.memory.reserved),
@@ -171,7 +126,6 @@ fn phase(row: &PhaseRow) -> impl Iterator<Item = Event> {
     let known = memory
         .into_iter()
         .filter_map(|(name, bytes)| Some((name, bytes?)));
-    let counters =
-        known.map(move |(name, bytes)| Event::counter(name, ended, json!({ "bytes": bytes })));
+    let counters = known.map(move |(name, bytes)| counter(name, ended, json!({ "bytes": bytes })));
     std::iter::once(span).chain(counters)
 }

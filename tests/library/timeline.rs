@@ -308,6 +308,7 @@ fn a_page_replaces_a_file_and_keeps_its_mode() {
     fs::set_permissions(&page, fs::Permissions::from_mode(0o640)).unwrap();
     Timeline::new().save_page("", &page).unwrap();
     assert_eq!(mode(&page), 0o640);
+    Timeline::new().save_page("", "/dev/null").unwrap();
     // A socket can neither be written nor replaced.
     let socket = folder.join("socket");
     let _socket = std::os::unix::net::UnixListener::bind(&socket).unwrap();

@@ -28,16 +28,14 @@ pub(super) fn list(library: &Arc<Library>) -> Result<Vec<Source>, String> {
         let Ok(device) = nvml.device(index) else {
             continue;
         };
-        let Ok(uuid) = device.ask(|gpu| gpu.uuid()) else {
-            continue;
-        };
-        sources.push(Source {
-            name: device
-                .ask(|gpu| gpu.name())
-                .unwrap_or_else(|_| "GPU".to_owned()),
-            uuid: Some(uuid),
-            cuda: None,
-        });
+        if let Ok(uuid) = device.ask(|gpu| gpu.uuid()) {
+            let name = device.ask(|gpu| gpu.name());
+            sources.push(Source {
+                name: name.unwrap_or_else(|_| "GPU".to_owned()),
+                uuid: Some(uuid),
+                cuda: None,
+            });
+        }
     }
     match sources.is_empty() {
         true => Err("NVML lists no GPU".to_owned()),
@@ -48,9 +46,8 @@ pub(super) fn list(library: &Arc<Library>) -> Result<Vec<Source>, String> {
 /// The GPUs that CUDA sees in CUDA's order, then the others in NVML's.
 fn in_order(mut sources: Vec<Source>, cuda: &[String]) -> Vec<Source> {
     for source in &mut sources {
-        source.cuda = cuda
-            .iter()
-            .position(|uuid| source.uuid.as_ref() == Some(uuid));
+        let mut uuids = cuda.iter();
+        source.cuda = uuids.position(|uuid| source.uuid.as_ref() == Some(uuid));
     }
     sources.sort_by_key(|source| source.cuda.unwrap_or(usize::MAX));
     sources
@@ -134,9 +131,8 @@ mod tests {
 
     fn gpu(uuid: &str) -> Source {
         Source {
-            name: "GPU".to_owned(),
             uuid: Some(uuid.to_owned()),
-            cuda: None,
+            ..Source::host()
         }
     }
 
@@ -145,11 +141,9 @@ mod tests {
         let listed = ["a", "b", "c", "d"].map(gpu).to_vec();
         let cuda = ["c", "a"].map(str::to_owned);
         let ordered = in_order(listed, &cuda);
-        let seen: Vec<_> = ordered
-            .iter()
-            .map(|source| (source.uuid.as_deref().unwrap(), source.cuda))
-            .collect();
+        let seen = ordered.iter();
+        let seen = seen.map(|source| (source.uuid.as_deref().unwrap(), source.cuda));
         let expected = [("c", Some(0)), ("a", Some(1)), ("b", None), ("d", None)];
-        assert_eq!(seen, expected);
+        assert!(seen.eq(expected));
     }
 }

@@ -19,17 +19,8 @@ pub(super) struct Session {
     processes: Processes,
     /// This process's number, or `None` in a container, where the driver's list has other numbers.
     own_process: Option<u32>,
-    /// The values that change slowly, as last read.
-    slow: Slow,
-}
-
-#[derive(Debug, Default, Clone, Copy)]
-struct Slow {
-    /// In bytes per second.
-    received: Option<u64>,
-    sent: Option<u64>,
-    power_limit: Option<u64>,
-    ecc_errors: Option<u64>,
+    /// What `look_closely` read last, as in a [`Sample`]: PCIe traffic received and sent, the power limit and memory errors.
+    slow: [Option<u64>; 4],
 }
 
 /// The bits of `unsupported`.
@@ -58,7 +49,7 @@ impl Session {
             fails: false,
             processes: Processes::default(),
             own_process: knows_processes().then(std::process::id),
-            slow: Slow::default(),
+            slow: [None; 4],
         })
     }
 
@@ -93,8 +84,12 @@ impl Session {
         if self.fails && !self.answers {
             return Err(Health::Lost);
         }
-        (sample.pcie_received, sample.pcie_sent) = (self.slow.received, self.slow.sent);
-        (sample.power_limit, sample.ecc_errors) = (self.slow.power_limit, self.slow.ecc_errors);
+        [
+            sample.pcie_received,
+            sample.pcie_sent,
+            sample.power_limit,
+            sample.ecc_errors,
+        ] = self.slow;
         Ok(())
     }
 
@@ -107,14 +102,14 @@ impl Session {
         let sent = self.number(Field::PcieSent, |gpu| {
             gpu.pcie_throughput(PcieUtilCounter::Send)
         })?;
-        self.slow = Slow {
-            received: received.map(bytes),
-            sent: sent.map(bytes),
-            power_limit: self.number(Field::PowerLimit, |gpu| gpu.enforced_power_limit())?,
-            ecc_errors: self.ask(Field::EccErrors, |gpu| {
+        self.slow = [
+            received.map(bytes),
+            sent.map(bytes),
+            self.number(Field::PowerLimit, |gpu| gpu.enforced_power_limit())?,
+            self.ask(Field::EccErrors, |gpu| {
                 gpu.uncorrected(EccCounter::Volatile)
             })?,
-        };
+        ];
         Ok(())
     }
 
@@ -133,13 +128,12 @@ impl Session {
         }
         let mut others = Some(0u64);
         for (process, bytes) in self.processes.iter() {
-            match process == own {
-                true => sample.process = bytes,
-                false => {
-                    let sum = others.zip(bytes);
-                    others = sum.map(|(sum, more)| sum.saturating_add(more));
-                }
+            if process == own {
+                sample.process = bytes;
+                continue;
             }
+            let both = others.zip(bytes);
+            others = both.map(|(sum, more)| sum.saturating_add(more));
         }
         sample.others = others;
         Ok(())

@@ -6,7 +6,6 @@ use std::time::UNIX_EPOCH;
 use serde_json::{Value, json};
 
 use super::recorder::Recorder;
-use super::row::StepRow;
 use super::totals::ORDER;
 
 const PAGE: &str = include_str!("page.html");
@@ -80,39 +79,40 @@ fn data(recorder: &Recorder) -> Value {
             "planned": column(steps, |row| row.planned.and_then(|planned| planned.peak)),
             "reason": column(steps, |row| row.planned.map(|planned| planned.reason.to_string())),
         },
-        "evaluations": recorder.evaluations.iter().map(|row| json!({
+        "evaluations": column(&recorder.evaluations, |row| json!({
             "began": milliseconds(row.began), "ended": milliseconds(row.ended), "peak": row.peak,
             "samples": row.samples, "most": row.most,
-        })).collect::<Vec<_>>(),
-        "numbers": recorder.numbers.iter().map(|(name, series)| json!({
+        })),
+        "numbers": column(&recorder.numbers, |(name, series)| json!({
             "name": name,
-            "at": series.rows().iter().map(|number| milliseconds(number.at)).collect::<Vec<_>>(),
-            "value": series.rows().iter().map(|number| number.value).collect::<Vec<_>>(),
-        })).collect::<Vec<_>>(),
-        "phaseNames": ORDER.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "phaseTotals": ORDER.iter().zip(&totals.phases).map(|(_, total)| json!({
+            "at": column(series.rows(), |number| milliseconds(number.at)),
+            "value": column(series.rows(), |number| number.value),
+        })),
+        "phaseNames": column(ORDER, |phase| phase.to_string()),
+        "phaseTotals": column(&totals.phases, |total| json!({
             "count": total.count, "time": milliseconds(total.nanoseconds), "peak": total.peak,
-        })).collect::<Vec<_>>(),
+        })),
         "phases": {
-            "began": phases().map(|row| milliseconds(row.began)).collect::<Vec<_>>(),
-            "ended": phases().map(|row| milliseconds(row.ended)).collect::<Vec<_>>(),
-            "phase": phases().map(|row| order(row.phase)).collect::<Vec<_>>(),
-            "step": phases().map(|row| row.step).collect::<Vec<_>>(),
-            "ok": phases().map(|row| u8::from(row.succeeded)).collect::<Vec<_>>(),
-            "inUse": phases().map(|row| row.memory.in_use).collect::<Vec<_>>(),
-            "peak": phases().map(|row| row.memory.peak).collect::<Vec<_>>(),
+            "began": column(phases(), |row| milliseconds(row.began)),
+            "ended": column(phases(), |row| milliseconds(row.ended)),
+            "phase": column(phases(), |row| order(row.phase)),
+            "step": column(phases(), |row| row.step),
+            "ok": column(phases(), |row| u8::from(row.succeeded)),
+            "inUse": column(phases(), |row| row.memory.in_use),
+            "peak": column(phases(), |row| row.memory.peak),
         },
-        "marks": recorder.marks.iter().map(|mark| json!({
+        "marks": column(&recorder.marks, |mark| json!({
             "at": milliseconds(mark.at), "step": mark.step, "kind": mark.kind, "text": mark.text, "detail": mark.detail,
-        })).collect::<Vec<_>>(),
-        "notes": recorder.notes.iter().map(|(at, text)| json!({
-            "at": milliseconds(*at), "text": text,
-        })).collect::<Vec<_>>(),
+        })),
+        "notes": column(&recorder.notes, |(at, text)| json!({ "at": milliseconds(*at), "text": text })),
     })
 }
 
-fn column<T: Into<Value>>(rows: &[StepRow], field: impl Fn(&StepRow) -> T) -> Vec<Value> {
-    rows.iter().map(|row| field(row).into()).collect()
+fn column<R, T: Into<Value>>(
+    rows: impl IntoIterator<Item = R>,
+    field: impl Fn(R) -> T,
+) -> Vec<Value> {
+    rows.into_iter().map(|row| field(row).into()).collect()
 }
 
 /// With microseconds as decimals.
