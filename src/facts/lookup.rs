@@ -85,6 +85,7 @@ pub(crate) fn reports_processes_wrongly(driver: Version) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tables::{CUDNN_FLOORS, DEBUGGING_VARIABLES};
     use super::*;
 
     fn assert_distinct(table: &'static [Status]) {

@@ -1,6 +1,7 @@
 //! Optimizers that update all parameters in place or none, without temporaries.
 
-mod algorithms;
+mod algorithm;
+mod aliases;
 mod axes;
 mod blend;
 mod commit;
@@ -14,7 +15,8 @@ mod rule;
 mod schedule;
 mod state_dict;
 
-pub use algorithms::{Adafactor, Adam, AdamW, Algorithm, Lion, Sgd};
+pub use algorithm::Algorithm;
+pub use aliases::{Adafactor, Adam, AdamW, Lion, Sgd};
 pub(crate) use blend::blend;
 pub use commit::{Commit, Committed};
 pub use foreign::Foreign;

@@ -35,7 +35,7 @@ impl Job {
     fn with(policy: Predictive, memory: DeviceMemory, samples: usize) -> Self {
         let device = memory.device();
         let var = Var::ones(4, DType::F32, device).unwrap();
-        let trainer = AdaptiveTrainer::builder(sgd(&[var.clone()], 1e-3));
+        let trainer = AdaptiveTrainer::builder(sgd(std::slice::from_ref(&var), 1e-3));
         Self {
             x: Tensor::ones((samples, 4), DType::F32, device).unwrap(),
             trainer: trainer.memory(&memory).policy(policy).build().unwrap(),

@@ -252,7 +252,7 @@ fn a_limit_that_the_batch_does_not_fit() {
     };
     let var = Var::ones(4, DType::F32, memory.device()).unwrap();
     let x = Tensor::ones((32, 4), DType::F32, memory.device()).unwrap();
-    let mut trainer = AdaptiveTrainer::builder(sgd(&[var.clone()], 0.5))
+    let mut trainer = AdaptiveTrainer::builder(sgd(std::slice::from_ref(&var), 0.5))
         .memory(&memory)
         .policy(Halves(32))
         .build()

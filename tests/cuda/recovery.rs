@@ -25,7 +25,7 @@ impl Ballast {
     fn new(memory: DeviceMemory, samples: usize) -> Self {
         let device = memory.device();
         let var = Var::ones(4, DType::F32, device).unwrap();
-        let trainer = AdaptiveTrainer::builder(sgd(&[var.clone()], 1e-3));
+        let trainer = AdaptiveTrainer::builder(sgd(std::slice::from_ref(&var), 1e-3));
         let trainer = trainer
             .memory(&memory)
             .policy(Halving::from_whole_batch())

@@ -408,7 +408,9 @@ fn with_backtrace(inner: CandleError) -> CandleError {
 
 /// Every way in which a user's enum can hide an exhaustion.
 #[rustfmt::skip] // a row a line
-const PASSING: &[(&str, fn() -> Passing)] = &[
+type Wrapping = (&'static str, fn() -> Passing);
+
+const PASSING: &[Wrapping] = &[
     ("ours", || detailed().into()),
     ("boxed", || Box::new(detailed()).into()),
     ("shared", || Arc::new(detailed()).into()),
@@ -552,7 +554,7 @@ fn find_the_caller_s_type() {
     let mut calls = 0;
     let result = process_batches(&x, 4, |_| {
         calls += 1;
-        Err::<(), _>(Corrupt(7)).map_err(Error::external)?;
+        Err::<(), _>(Error::external(Corrupt(7)))?;
         Ok(())
     });
     assert_eq!(calls, 1, "not retried");

@@ -149,7 +149,7 @@ fn a_window_that_weighs_nothing_is_no_update() {
 fn half_floats_accumulate_in_single_precision() {
     for dtype in [DType::F16, DType::BF16] {
         let w = Var::ones(1, dtype, &Device::Cpu).unwrap();
-        let mut accumulator = support::accumulator(&[w.clone()]);
+        let mut accumulator = support::accumulator(std::slice::from_ref(&w));
         // 4,096 gradients, every second a hair above 1: a bf16 sum would stop growing at 256.
         for i in 0..4096 {
             let gradient = if i % 2 == 0 { 1. } else { 1.0078125 };
@@ -183,7 +183,7 @@ fn a_var_used_twice_gets_both_gradients() {
         twice.sqr()?.sum(1)?.mean_all()
     };
     let expected = whole(std::slice::from_ref(&w), &loss(&x).unwrap());
-    let mut accumulator = support::accumulator(&[w.clone()]);
+    let mut accumulator = support::accumulator(std::slice::from_ref(&w));
     for (start, size) in [(0, 2), (2, 1)] {
         let part = x.narrow(0, start, size).unwrap();
         accumulator.add(loss(&part).unwrap(), size).unwrap();
@@ -231,7 +231,7 @@ proptest! {
     ) {
         // d/dx of `c · x` is c, so the mean gradient is Σ c / Σ w.
         let x = Var::new(1f64, &Device::Cpu).unwrap();
-        let mut accumulator = support::accumulator(&[x.clone()]);
+        let mut accumulator = support::accumulator(std::slice::from_ref(&x));
         for &(weight, slope) in &runs {
             let loss = (x.as_tensor() * (slope * weight)).unwrap();
             accumulator.add(Loss::sum(loss, weight), 1).unwrap();

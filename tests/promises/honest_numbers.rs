@@ -185,7 +185,7 @@ fn an_update_over_the_limit_is_an_event() {
     let _alone = alone();
     let memory = DeviceMemory::host().open().unwrap();
     let w = Var::zeros(1 << 20, DType::F32, &Device::Cpu).unwrap(); // 4 MiB
-    let mut trainer = AdaptiveTrainer::builder(adamw(&[w.clone()], 0.1))
+    let mut trainer = AdaptiveTrainer::builder(adamw(std::slice::from_ref(&w), 0.1))
         .memory(&memory)
         .build()
         .unwrap();

@@ -10,9 +10,10 @@ use candle_core::{
 use super::gradient::Gradient;
 use super::lanes::Lanes;
 use super::share::{By, CHUNK, SHARED, in_blocks, share, sum, sum_of_squares};
-use super::target::{Target, is_shared, visit};
+use super::target::{Target, is_shared};
 use super::team;
 use super::values::ValuesMut;
+use super::visit::visit;
 use crate::error::{Result, UpdateInterrupted};
 use crate::optim::Committed;
 use crate::optim::fused::{Adjustment, Counters, Managed, Origin, Snapshot, Update};

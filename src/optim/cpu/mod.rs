@@ -9,6 +9,7 @@ mod share;
 mod target;
 mod team;
 mod values;
+mod visit;
 
 pub use engine::Engine;
 pub use gradient::{Gradient, offsets};

@@ -1,4 +1,5 @@
-use super::update_rule::{Kept, Kernel, Rates, Rule};
+use super::elementwise::Rates;
+use super::update_rule::{Kept, Kernel, Rule};
 use crate::optim::cpu::{
     BLOCK, By, CHUNK, Gradient, Lanes, Real, Target, in_blocks, in_stretches, own, share, sum,
     sum_of_squares, take,

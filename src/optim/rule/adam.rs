@@ -1,6 +1,7 @@
 use candle_nn::ParamsAdamW;
 
-use super::update_rule::{Elementwise, Kept, Kernel, Rates, Rule, moment, power};
+use super::elementwise::{Elementwise, Rates, power};
+use super::update_rule::{Kept, Kernel, Rule, moment};
 use crate::optim::cpu::{Real, Target};
 
 /// Hyper-parameters of [`Adam`](crate::optim::Adam), with PyTorch's defaults.

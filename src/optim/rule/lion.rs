@@ -1,4 +1,5 @@
-use super::update_rule::{Elementwise, Kept, Kernel, Rates, Rule, moment};
+use super::elementwise::{Elementwise, Rates};
+use super::update_rule::{Kept, Kernel, Rule, moment};
 use crate::optim::cpu::{Real, Target};
 
 /// Hyper-parameters of [`Lion`](crate::optim::Lion): Algorithm 2 of Chen et al. 2023 (arXiv 2302.06675), with its defaults.

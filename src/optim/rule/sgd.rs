@@ -1,4 +1,5 @@
-use super::update_rule::{Elementwise, Kept, Kernel, Rates, Rule, moment};
+use super::elementwise::{Elementwise, Rates};
+use super::update_rule::{Kept, Kernel, Rule, moment};
 use crate::optim::cpu::{Real, Target};
 
 /// Hyper-parameters of [`Sgd`](crate::optim::Sgd), as in PyTorch. With momentum 0 there is no state.

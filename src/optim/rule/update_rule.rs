@@ -1,7 +1,8 @@
 use std::fmt::Debug;
 
+use super::elementwise::Rates;
 use super::hyper_parameters::HyperParameter;
-use crate::optim::cpu::{Real, Target};
+use crate::optim::cpu::Target;
 
 /// An update rule, and its hyper-parameters.
 pub trait Rule: Clone + Debug + Default + Send + Sync + 'static {
@@ -56,42 +57,4 @@ pub fn moment(name: &'static str, dims: &[usize]) -> Kept {
         dims: dims.to_vec(),
         is_moment: true,
     }
-}
-
-/// A rule that treats each element by itself.
-pub trait Elementwise {
-    /// What is the same for all elements in one step.
-    type Step: Copy + Sync;
-
-    /// The numbers of a parameter's `step`-th step, counted from 1.
-    fn at(&self, rates: Rates, step: u64) -> Self::Step;
-
-    /// Updates elements. All slices have the same length, but a state that the rule does not keep is empty.
-    fn update<C: Real>(
-        step: &Self::Step,
-        adjust: impl Fn(C) -> C,
-        parameter: &mut [C],
-        gradient: &[C],
-        state: [&mut [C]; 2],
-    );
-}
-
-/// What differs between groups of parameters.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rates {
-    pub learning_rate: f64,
-    pub weight_decay: f64,
-}
-
-/// `base` to a whole power, by squaring. The kernels do the same, so that both give the same bits.
-pub fn power(base: f64, mut exponent: u64) -> f64 {
-    let (mut result, mut square) = (1., base);
-    while exponent > 0 {
-        if exponent % 2 == 1 {
-            result *= square;
-        }
-        square *= square;
-        exponent /= 2;
-    }
-    result
 }

@@ -1,5 +1,7 @@
-use super::rule::{self, ParamsAdafactor, ParamsAdam, ParamsLion, ParamsSgd};
-use super::{Fused, ParamsAdamW};
+use candle_nn::ParamsAdamW;
+
+use super::fused::Fused;
+use super::rule::{ParamsAdafactor, ParamsAdam, ParamsLion, ParamsSgd};
 
 /// Adam with decoupled weight decay (Loshchilov & Hutter 2017, arXiv 1711.05101), as in PyTorch and candle. It takes candle's
 /// own [`ParamsAdamW`].
@@ -17,21 +19,3 @@ pub type Lion = Fused<ParamsLion>;
 /// Adafactor (Shazeer & Stern 2018, arXiv 1804.04235), as in PyTorch. For a matrix it keeps only the means of the rows and columns
 /// of the second moment.
 pub type Adafactor = Fused<ParamsAdafactor>;
-
-/// An update rule, named by the type of its hyper-parameters. Only this crate implements it.
-///
-/// ```
-/// use candle_headroom::Result;
-/// use candle_headroom::optim::{Algorithm, Fused, Group};
-///
-/// fn build<A: Algorithm>(parameters: Group, params: A) -> Result<Fused<A>> {
-///     Fused::builder(parameters).params(params).build()
-/// }
-/// ```
-pub trait Algorithm: rule::Rule {}
-
-impl Algorithm for ParamsAdafactor {}
-impl Algorithm for ParamsAdam {}
-impl Algorithm for ParamsAdamW {}
-impl Algorithm for ParamsLion {}
-impl Algorithm for ParamsSgd {}
