@@ -9,7 +9,7 @@ use crate::support::{self, flat, wave};
 fn mean_gradient(device: &Device, dtype: DType) -> (DType, Vec<f64>) {
     let weight = wave(300, 3, dtype).unwrap().reshape((20, 15)).unwrap();
     let var = Var::from_tensor(&weight.to_device(device).unwrap()).unwrap();
-    let mut accumulator = support::accumulator(&[var.clone()]);
+    let mut accumulator = support::accumulator(std::slice::from_ref(&var));
     for samples in [1usize, 4, 2, 3] {
         let x = wave(samples * 20, samples, dtype).unwrap();
         let x = x.reshape((samples, 20)).unwrap().to_device(device).unwrap();
@@ -53,7 +53,7 @@ fn nothing_is_allocated_for_adding() {
     for dtype in [DType::F32, DType::BF16] {
         let var = Var::ones((16, 16), dtype, &device).unwrap();
         let loss = || var.sqr().unwrap().sum_all().unwrap();
-        let mut accumulator = support::accumulator(&[var.clone()]);
+        let mut accumulator = support::accumulator(std::slice::from_ref(&var));
         accumulator.add(loss(), 4).unwrap();
 
         let (alone, added) = (loss(), loss());
@@ -77,7 +77,7 @@ fn a_transposed_gradient_lands_in_the_right_places() {
         let factors = Tensor::arange(0f32, 24., device).unwrap();
         let factors = factors.reshape((6, 4)).unwrap();
         let loss = (var.t().unwrap() * &factors).unwrap().sum_all().unwrap();
-        let mut accumulator = support::accumulator(&[var.clone()]);
+        let mut accumulator = support::accumulator(std::slice::from_ref(&var));
         accumulator.add(loss, 1).unwrap();
         let gradients = accumulator.gradients().unwrap();
         let expected = factors.t().unwrap().contiguous().unwrap();
@@ -99,7 +99,7 @@ fn odd_gradients_as_on_the_cpu() {
         let var = Var::zeros(dims.clone(), DType::F32, device).unwrap();
         let wave = wave(1 << axes, 1, DType::F32).unwrap();
         let factors = wave.reshape(dims).unwrap().to_device(device).unwrap();
-        let mut accumulator = support::accumulator(&[var.clone()]);
+        let mut accumulator = support::accumulator(std::slice::from_ref(&var));
         for _ in 0..2 {
             let turned = var.transpose(0, axes - 1).unwrap();
             let cut = (turned * &factors).unwrap().narrow(0, 1, 1).unwrap();

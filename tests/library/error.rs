@@ -406,10 +406,10 @@ fn with_backtrace(inner: CandleError) -> CandleError {
     }
 }
 
-/// Every way in which a user's enum can hide an exhaustion.
-#[rustfmt::skip] // a row a line
 type Wrapping = (&'static str, fn() -> Passing);
 
+/// Every way in which a user's enum can hide an exhaustion.
+#[rustfmt::skip] // a row a line
 const PASSING: &[Wrapping] = &[
     ("ours", || detailed().into()),
     ("boxed", || Box::new(detailed()).into()),
