@@ -44,7 +44,7 @@ fn it_learns_within_its_budget_and_reports_it() {
     assert!(figure(&text, "peak_over_budget") <= 1.05, "{text}");
     assert_eq!(figure(&text, "retries"), 0.);
     assert!(
-        text.contains("step 1: micro-batch 1 → ") && text.contains("there is room"),
+        text.contains("step 1: micro-batch 1 → ") && text.contains("more room"),
         "{text}"
     );
 }
@@ -105,7 +105,7 @@ fn it_leaves_a_page_a_trace_and_its_incidents() {
     let lines = read(&incidents);
     let grown = lines.lines().next().unwrap();
     assert!(
-        grown.contains("micro-batch 1 → ") && grown.contains("there is room"),
+        grown.contains("micro-batch 1 → ") && grown.contains("more room"),
         "{grown}"
     );
     assert!(
