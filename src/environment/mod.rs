@@ -1,7 +1,7 @@
 //! Is this machine fit for candle, and if not, what helps? See [`Environment::check`].
 //!
-//! Probes read files and libraries and judge nothing ([`probe`]); judges draw conclusions and read nothing ([`judge`]); the findings'
-//! texts are a table ([`code`]). Nothing here panics, prints or fails: what cannot be read is a finding.
+//! Probes read files and libraries and judge nothing (`probe`); judges draw conclusions and read nothing (`judge`); the findings'
+//! texts are a table (`code`). Nothing here panics, prints or fails: what cannot be read is a finding.
 
 mod built;
 mod check;
