@@ -6,6 +6,8 @@ mod conditions;
 mod documents;
 mod fitness;
 mod golden;
+// With the feature `cuda` this program links libcuda itself, and would not start with a broken one.
+#[cfg(not(feature = "cuda"))]
 mod hanging;
 mod healthy;
 mod hostile;
