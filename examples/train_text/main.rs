@@ -34,10 +34,17 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // `eprintln!` would panic where standard error is closed.
-            let _ = writeln!(io::stderr(), "error: {error:#}");
+            let _ = writeln!(io::stderr(), "error: {}", line(&error));
             ExitCode::from(2)
         }
     }
+}
+
+/// An error and its causes. An error that wraps another one with the same text is written once.
+fn line(error: &anyhow::Error) -> String {
+    let mut texts: Vec<String> = error.chain().map(ToString::to_string).collect();
+    texts.dedup();
+    texts.join(": ")
 }
 
 fn run(arguments: &Arguments) -> Result<()> {

@@ -207,6 +207,7 @@ fn a_machine_without_a_gpu_refuses_in_one_line() {
     let output = command.env("RUST_BACKTRACE", "1").output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{stderr}");
-    assert!(stderr.contains("answers CUDA_ERROR_NO_DEVICE"), "{stderr}");
+    assert!(stderr.contains("returned CUDA_ERROR_NO_DEVICE"), "{stderr}");
+    assert_eq!(stderr.matches("cannot be opened").count(), 1, "{stderr}");
     assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr}");
 }
