@@ -7,6 +7,7 @@ mod codes;
 mod convert;
 #[cfg(feature = "cuda")]
 mod cuda;
+// The file is named for the type that it defines.
 #[allow(clippy::module_inception)]
 mod error;
 mod exhausted;

@@ -75,7 +75,6 @@ impl Simulator {
     }
 
     /// Each event answers "not ready" to this many queries after it is recorded.
-    #[allow(dead_code)]
     pub fn set_event_lag(self, queries: u32) {
         control!(simulated_cuda_set_event_lag(self.device => i32, queries => u32) -> i32);
     }
