@@ -12,7 +12,7 @@ use std::fmt;
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Severity {
-    /// Checked, and in order.
+    /// Checked, without a problem.
     Ok,
     /// Good to know; requires no action.
     Note,
@@ -50,7 +50,7 @@ pub struct FindingCode {
     /// The severity of such a finding.
     pub severity: Severity,
     /// Whether nothing can run on a GPU because of it: on the finding's GPU if it names one, on any GPU otherwise. Such a finding need not
-    /// be grave: a machine without a GPU is in order.
+    /// be grave: a machine without a GPU has no problem.
     pub prevents_cuda: bool,
     /// What was found, in a few words.
     pub title: &'static str,
@@ -108,6 +108,7 @@ static TABLE: [FindingCode; COUNT] = {
                 b"note" => Severity::Note,
                 b"warning" => Severity::Warning,
                 b"failure" => Severity::Failure,
+                // In a constant: a compile error, never a panic of the program.
                 _ => panic!("a severity in findings.tsv is unknown"),
             },
             prevents_cuda: !prevents_cuda.is_empty(),
@@ -134,7 +135,7 @@ const fn cut(text: &str, end: u8) -> (&str, &str) {
     }
 }
 
-/// The table's entry; an id that it lacks is a compile error.
+/// Returns the table's entry. It is called in constants only, so the panic for an unknown id is a compile error.
 const fn find(id: &str) -> &'static FindingCode {
     let id = id.as_bytes();
     let mut row = 0;

@@ -164,7 +164,7 @@ impl Report {
         })
     }
 
-    /// GPUs that are visible and in order.
+    /// GPUs that are visible and without a problem.
     fn usable(&self) -> impl Iterator<Item = &Gpu> {
         self.gpus.iter().filter(|gpu| {
             let mut against = self.against_cuda();

@@ -80,7 +80,7 @@ impl Simulator {
     }
 
     /// The device cannot be opened, with this status, while this process holds no context of it; 0: it can.
-    #[allow(dead_code)]
+    #[allow(dead_code)] // to try a GPU in exclusive mode by hand
     pub fn refuse_context(self, status: u32) {
         control!(simulated_cuda_refuse_context(self.device => i32, status => u32) -> i32);
     }

@@ -255,7 +255,7 @@ fn a_report_of_many_micro_batches_is_small() {
 }
 
 #[test]
-fn both_trainers_refuse_a_memory_of_another_device_and_take_the_optimizers_parameters() {
+fn a_loss_over_other_vars_than_the_optimizers_is_an_error() {
     let (w, other) = (
         Var::new(&[3f32], &Device::Cpu).unwrap(),
         Var::new(&[5f32], &Device::Cpu).unwrap(),
