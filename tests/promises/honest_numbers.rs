@@ -5,7 +5,9 @@ use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::batch::{BatchProcessor, Event, Halving, Samples};
 use candle_headroom::error::{Cause, Phase};
 use candle_headroom::memory::{Limit, PEAK_ERROR};
-use candle_headroom::{AdamW, AdaptiveTrainer, ByteSize, DeviceMemory};
+use candle_headroom::{
+    AccumulatingTrainer, AdamW, AdaptiveTrainer, ByteSize, DeviceMemory, StepReport,
+};
 
 use crate::language::{by_sgd, language, text};
 use crate::support::{Schedule, adamw, alone, snapshot, wave};
@@ -179,22 +181,31 @@ fn inference_follows_the_limit_too() {
     assert!(scope.peak().unwrap() <= limit + PEAK_ERROR);
 }
 
-/// An update's temporaries do not depend on the micro-batch: they are told.
+/// An update's temporaries do not depend on the micro-batch, so both trainers report them.
 #[test]
 fn an_update_over_the_limit_is_an_event() {
     let _alone = alone();
     let memory = DeviceMemory::host().open().unwrap();
     let w = Var::zeros(1 << 20, DType::F32, &Device::Cpu).unwrap(); // 4 MiB
-    let mut trainer = AdaptiveTrainer::builder(adamw(std::slice::from_ref(&w), 0.1))
-        .memory(&memory)
-        .build()
-        .unwrap();
+    let optimizer = || adamw(std::slice::from_ref(&w), 0.1);
     let x = Tensor::ones(2, DType::F32, &Device::Cpu).unwrap();
-    let mut step = || {
-        trainer
-            .step(&x, |x, _| w.narrow(0, 0, 1)?.broadcast_mul(&x)?.mean_all())
-            .unwrap()
-    };
+    let loss = |x: Tensor| w.narrow(0, 0, 1)?.broadcast_mul(&x)?.mean_all();
+
+    let trainer = AdaptiveTrainer::builder(optimizer()).memory(&memory);
+    let mut trainer = trainer.build().unwrap();
+    reports_the_update(&memory, || trainer.step(&x, |x, _| loss(x)).unwrap());
+    drop(trainer);
+
+    let trainer = AccumulatingTrainer::builder(optimizer(), 1).memory(&memory);
+    let mut trainer = trainer.build().unwrap();
+    reports_the_update(&memory, || {
+        let report = trainer.step(&x, |x, _| loss(x)).unwrap();
+        report.expect("an update with each batch")
+    });
+}
+
+fn reports_the_update(memory: &DeviceMemory, mut step: impl FnMut() -> StepReport) {
+    memory.set_limit(Limit::Unlimited).unwrap();
     let free = step();
     assert!(free.events.is_empty(), "no limit: {:?}", free.events);
     // Room for the gradient's way, not for AdamW's dozen temporaries.
