@@ -122,10 +122,11 @@ fn train(
             shown.failures += report.retries;
             sizes.push(report.micro_batch());
         }
+        let plan = trainer.plan().map(|plan| plan.to_string());
         println!(
             "  {:<9} {sizes:?} {}",
             ByteSize::mib(*budget).to_string(),
-            trainer.explain()
+            plan.unwrap_or_default()
         );
         shown.peaks.append(&mut peaks.lock().expect("one thread"));
     }

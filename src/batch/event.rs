@@ -6,22 +6,6 @@ use bytesize::ByteSize;
 use crate::error::{Cause, Phase};
 
 /// A change of the micro-batch size, or a retry.
-///
-/// ```
-/// use candle_core::{Device, Tensor};
-/// use candle_headroom::batch::{BatchProcessor, Event, Halving};
-/// use candle_headroom::testing;
-///
-/// let x = Tensor::arange(0f32, 8., &Device::Cpu)?;
-/// let mut processor = BatchProcessor::builder(Halving::from_whole_batch()).build();
-/// let processed = processor.process(&x, |chunk, _| match chunk.dim(0)? {
-///     0..=4 => Ok(()),
-///     _ => Err(testing::out_of_memory()), // room for 4
-/// })?;
-/// assert!(matches!(&processed.events[0], Event::Retried { samples, to: 4, .. } if *samples == (0..8)));
-/// println!("{}", processed.events[0]); // micro-batch 8 → 4: out of memory in forward, unknown cause
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {

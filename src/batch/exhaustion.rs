@@ -1,55 +1,30 @@
 //! Completes an exhaustion: candle's error says only that an allocation failed.
 
-use std::ops::Range;
-
 use bytesize::ByteSize;
 
+use super::attempt::Attempt;
 use super::plan::Plan;
 use crate::error::{Cause, Holding, Remedy, ResourceExhausted};
-use crate::memory::{DeviceMemory, PeakScope};
+use crate::memory::DeviceMemory;
 
-/// What is known about work that ran out of memory.
-pub(crate) struct Circumstances<'a> {
-    pub(crate) memory: Option<(&'a DeviceMemory, &'a PeakScope)>,
-    /// Memory held by parameters, gradients and optimizer state; empty if nothing is trained.
-    pub(crate) held: Vec<Holding>,
-    /// The failed micro-batch; `None` for an update.
-    pub(crate) micro_batch: Option<Failed>,
-}
-
-pub(crate) struct Failed {
-    pub(crate) samples: Range<usize>,
-    /// Bytes that a micro-batch of this size is known to need.
-    pub(crate) need: Option<u64>,
-    pub(crate) plan: Option<Plan>,
-}
-
-/// Fills in bytes, cause, holdings and remedies. Returns whether the cause is likely to pass: another process or another part
-/// of this one holds the memory, or the free memory is fragmented.
-pub(crate) fn complete(
+/// Adds what the policy knows, what else holds memory, and remedies to the exhaustion of a micro-batch. Returns whether the
+/// cause is likely to pass: another process or another part of this one holds the memory, or the free memory is fragmented.
+pub(super) fn complete(
     exhausted: &mut ResourceExhausted,
-    circumstances: Circumstances<'_>,
+    attempt: &Attempt<'_>,
+    plan: Option<Plan>,
 ) -> bool {
-    let Circumstances {
-        memory,
-        held,
-        micro_batch,
-    } = circumstances;
-    let start = memory.and_then(|(_, scope)| scope.start());
-    exhausted.held = held;
-    if let Some((memory, scope)) = memory {
-        let need = micro_batch.as_ref().and_then(|failed| failed.need);
-        memory.describe(scope, need, exhausted);
-    }
-    let Some(Failed { samples, plan, .. }) = micro_batch else {
-        return false;
-    };
-    let activations = predict(exhausted, samples.len(), start, plan);
-    let mut is_passing = matches!(exhausted.cause, Cause::Neighbour | Cause::Fragmented);
-    if samples.len() == 1 && exhausted.may_fit_alone() {
-        exhausted.cause = Cause::Limit;
+    let (samples, start) = (attempt.micro.samples.clone(), attempt.memory.start());
+    let (base, each) = plan.map_or((None, None), |plan| (plan.base, plan.each));
+    let predict = |samples: usize| Some(each?.saturating_mul(samples as u64));
+    let activations = base.and_then(|_| predict(samples.len()));
+    let expected = || Some(start?.saturating_add(base?).saturating_add(activations?));
+    exhausted.expected_peak = expected();
+    exhausted.micro_batch = Some(samples.len());
+
+    let is_crowded = samples.len() == 1 && exhausted.may_fit_alone();
+    if is_crowded {
         exhausted.name_other_use();
-        is_passing = true;
     }
     if let Some((activations, peak)) = activations.zip(exhausted.bytes.peak) {
         let known = exhausted.held.iter().map(|holding| holding.bytes).sum();
@@ -57,10 +32,30 @@ pub(crate) fn complete(
         let holding = Holding::new(Holding::ACTIVATIONS, activations.min(most));
         exhausted.held.push(holding);
     }
-    advise(exhausted, &samples, start, plan);
-    exhausted.micro_batch = Some(samples.len());
+
+    let (peak, limit) = (exhausted.bytes.peak, exhausted.bytes.limit);
+    if is_crowded {
+        let advice =
+            "freeing other memory of this process, such as data, the batch itself or other models";
+        let remedy = Remedy::new(advice, exhausted.other_use());
+        exhausted.remedies.push(remedy);
+    }
+    if samples.len() > 1 {
+        let half = samples.len() / 2;
+        let measured = peak.zip(start);
+        let measured = measured.map(|(peak, start)| peak.saturating_sub(start) / 2);
+        let advice = format!("a micro-batch of {half}");
+        let remedy = Remedy::new(advice, predict(samples.len() - half).or(measured));
+        exhausted.remedies.push(remedy);
+    }
+    if let Some((peak, _)) = peak.zip(limit).filter(|(peak, limit)| peak > limit) {
+        let advice = format!("a limit of at least {}", ByteSize(peak));
+        exhausted.remedies.push(Remedy::new(advice, None));
+    }
+    let advice = "shorter samples, fewer trained parameters or a smaller model";
+    exhausted.remedies.push(Remedy::new(advice, None));
     exhausted.samples = Some(samples);
-    is_passing
+    is_crowded || matches!(exhausted.cause, Cause::Neighbour | Cause::Fragmented)
 }
 
 /// Completes an exhaustion that is not retried: asks who else uses the device, which takes time. A single sample that did not
@@ -78,44 +73,4 @@ pub(crate) fn conclude(
     if let Some(memory) = memory {
         memory.name_neighbours(exhausted);
     }
-}
-
-/// Predicts the use of the whole micro-batch, and returns how much of it are activations.
-fn predict(
-    exhausted: &mut ResourceExhausted,
-    samples: usize,
-    start: Option<u64>,
-    plan: Option<Plan>,
-) -> Option<u64> {
-    let (base, each) = plan.and_then(|plan| plan.base.zip(plan.each))?;
-    let activations = each.saturating_mul(samples as u64);
-    let whole = start.map(|start| start.saturating_add(base).saturating_add(activations));
-    exhausted.expected_peak = whole;
-    Some(activations)
-}
-
-fn advise(
-    exhausted: &mut ResourceExhausted,
-    samples: &Range<usize>,
-    start: Option<u64>,
-    plan: Option<Plan>,
-) {
-    if samples.len() > 1 {
-        let half = samples.len() / 2;
-        let measured = exhausted.bytes.peak.zip(start);
-        let measured = measured.map(|(peak, start)| peak.saturating_sub(start) / 2);
-        let each = plan.and_then(|plan| plan.each);
-        let learned = each.map(|each| each.saturating_mul((samples.len() - half) as u64));
-        let advice = format!("a micro-batch of {half}");
-        (exhausted.remedies).push(Remedy::new(advice, learned.or(measured)));
-    }
-    match (exhausted.bytes.peak, exhausted.bytes.limit) {
-        (Some(peak), Some(limit)) if peak > limit => {
-            let advice = format!("a limit of at least {}", ByteSize(peak));
-            exhausted.remedies.push(Remedy::new(advice, None));
-        }
-        _ => {}
-    }
-    let advice = "shorter samples, fewer trained parameters or a smaller model";
-    exhausted.remedies.push(Remedy::new(advice, None));
 }

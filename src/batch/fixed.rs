@@ -30,6 +30,11 @@ impl Fixed {
             size => Ok(Self { size }),
         }
     }
+
+    /// Creates the policy that does not cut batches.
+    pub fn whole_batch() -> Self {
+        Self { size: usize::MAX }
+    }
 }
 
 impl BatchPolicy for Fixed {

@@ -12,7 +12,7 @@ const MOST_PATIENCE: u32 = 1024;
 /// this errs on the small side. If they are not known, the size that failed is tried again after 32 micro-batches that went
 /// well, then after 64, and so on up to 1,024.
 ///
-/// Sizes are remembered as [cost](crate::Batch::cost), so that batches of longer samples are cut into smaller micro-batches.
+/// Sizes are remembered as [cost](crate::batch::Extent::cost), so that batches of longer samples are cut into smaller micro-batches.
 ///
 /// Composer's automatic micro-batching halves in the same way; it neither looks ahead nor grows back.
 ///

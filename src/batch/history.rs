@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use candle_core::Device;
 
 use super::policy::{BatchPolicy, Completed, Extent};
+use crate::error::Cause;
 use crate::memory::Stopwatch;
 
 /// Stopwatches that may wait for the device at once.
@@ -38,13 +39,15 @@ impl Proven {
         }
     }
 
-    /// Whether a micro-batch of at least this cost has succeeded.
-    pub(super) fn holds(&self, cost: usize) -> bool {
-        cost <= self.cost
-    }
-
-    pub(super) fn is_measured(&self) -> bool {
-        self.took.is_some()
+    /// Whether a cost that did not fit may fit at a second attempt: one that has succeeded before, if a neighbour may have
+    /// left or nothing is known; and any for which there is known to be room, if only it were in one piece.
+    pub(super) fn may_pass(&self, cost: usize, cause: Cause) -> bool {
+        let has_succeeded = cost <= self.cost;
+        match cause {
+            Cause::Fragmented => has_succeeded || self.took.is_some(),
+            Cause::Neighbour | Cause::Unknown => has_succeeded,
+            _ => false,
+        }
     }
 
     /// Returns the bytes that a micro-batch of this cost needs, if memory grows with the cost.

@@ -1,17 +1,6 @@
 use std::ops::Range;
 
 /// Identifies the samples that a closure works on, and the attempt.
-///
-/// ```
-/// use candle_core::{DType, Device, Tensor};
-/// use candle_headroom::batch::{BatchProcessor, Fixed};
-///
-/// let x = Tensor::zeros((5, 2), DType::F32, &Device::Cpu)?;
-/// let mut processor = BatchProcessor::builder(Fixed::new(2)?).build();
-/// let seen = processor.process(&x, |_chunk, micro| Ok(micro.samples.clone()))?;
-/// assert_eq!(seen.results, [0..2, 2..4, 4..5]);
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MicroBatch {

@@ -14,27 +14,18 @@ use crate::error::{Error, MemoryReading, Phase, ResourceExhausted};
 /// neither block nor panic.
 ///
 /// ```
-/// use std::sync::atomic::{AtomicUsize, Ordering};
-/// use std::sync::Arc;
-/// use candle_core::{Device, Tensor};
 /// use candle_headroom::batch::{BatchProcessor, Fixed, Observer, TrainingEvent};
 ///
-/// #[derive(Debug, Default)]
-/// struct Chunks(AtomicUsize);
+/// #[derive(Debug)]
+/// struct Print;
 ///
-/// impl Observer for Chunks {
+/// impl Observer for Print {
 ///     fn observe(&self, event: &TrainingEvent<'_>) {
-///         if let TrainingEvent::MicroBatchEnded { .. } = event {
-///             self.0.fetch_add(1, Ordering::Relaxed);
-///         }
+///         println!("{} {}: {:?}", event.task, event.step, event.kind);
 ///     }
 /// }
 ///
-/// let chunks = Arc::new(Chunks::default());
-/// let x = Tensor::arange(0f32, 10., &Device::Cpu)?;
-/// let mut processor = BatchProcessor::builder(Fixed::new(4)?).observer(chunks.clone()).build();
-/// processor.process(&x, |_, _| Ok(()))?;
-/// assert_eq!(chunks.0.load(Ordering::Relaxed), 3);
+/// let processor = BatchProcessor::builder(Fixed::new(4)?).observer(Print).build();
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 pub trait Observer: Debug + Send + Sync {
@@ -51,12 +42,6 @@ impl<O: Observer + ?Sized> Observer for std::sync::Arc<O> {
 }
 
 /// The purpose of a batch. Batches are counted for each task separately.
-///
-/// ```
-/// use candle_headroom::batch::Task;
-///
-/// assert_eq!(Task::Evaluation.to_string(), "evaluation");
-/// ```
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize,
 )]
@@ -82,59 +67,48 @@ impl fmt::Display for Task {
     }
 }
 
-/// Something that happened while a batch was processed.
-///
-/// A batch is what one call of [`AdaptiveTrainer::step`](crate::AdaptiveTrainer::step) or
-/// [`BatchProcessor::process`](super::BatchProcessor::process) processes. Its number, `step`, is that of [`MicroBatch::step`]
-/// and counts within its `task`. Times are host times: on a device that works asynchronously they are the times of queuing,
-/// because nothing waits for the device. Without a [`DeviceMemory`](crate::DeviceMemory), all memory fields are `None`.
-///
-/// ```
-/// use candle_headroom::batch::TrainingEvent;
-///
-/// fn is_trouble(event: &TrainingEvent<'_>) -> bool {
-///     matches!(event, TrainingEvent::Exhausted { .. } | TrainingEvent::BatchFailed { .. })
-/// }
-/// ```
+/// Something that happened while a batch was processed: the samples of one call of
+/// [`AdaptiveTrainer::step`](crate::AdaptiveTrainer::step) or [`BatchProcessor::process`](super::BatchProcessor::process).
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
-pub enum TrainingEvent<'a> {
+pub struct TrainingEvent<'a> {
+    /// The purpose of the batch.
+    pub task: Task,
+    /// The batch's number within its task, as in [`MicroBatch::step`].
+    pub step: u64,
+    /// The policy's plan, if it has one; `None` when a batch begins, for phases, and for micro-batches.
+    pub plan: Option<Plan>,
+    /// What happened.
+    pub kind: EventKind<'a>,
+}
+
+/// The kind of a [`TrainingEvent`], with its details.
+///
+/// Times are host times: on an asynchronous device they are the times of queuing, because nothing waits for the device.
+/// Without a [`DeviceMemory`](crate::DeviceMemory), all memory fields are `None`.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum EventKind<'a> {
     /// A batch begins.
     #[non_exhaustive]
     BatchBegan {
-        /// The purpose of the batch.
-        task: Task,
-        /// The batch's number.
-        step: u64,
         /// Number of samples; 0 for an update apart from its batches.
         samples: usize,
-        /// Memory at the start, in bytes.
+        /// Memory at the start.
         memory: MemoryReading,
     },
     /// A phase of a micro-batch, or the update, begins.
-    #[non_exhaustive]
-    PhaseBegan {
-        /// The purpose of the batch.
-        task: Task,
-        /// The batch's number.
-        step: u64,
-        /// The phase.
-        phase: Phase,
-    },
+    PhaseBegan(Phase),
     /// A phase has ended.
     #[non_exhaustive]
     PhaseEnded {
-        /// The purpose of the batch.
-        task: Task,
-        /// The batch's number.
-        step: u64,
         /// The phase.
         phase: Phase,
         /// When it began.
         began: Instant,
-        /// Its duration on the host.
+        /// Its duration.
         elapsed: Duration,
-        /// Memory at its end, in bytes; the peak is the highest use since the micro-batch, or the update, began.
+        /// Memory at its end; the peak is the highest use since the micro-batch, or the update, began.
         memory: MemoryReading,
         /// Whether it succeeded.
         succeeded: bool,
@@ -142,8 +116,6 @@ pub enum TrainingEvent<'a> {
     /// A micro-batch is finished.
     #[non_exhaustive]
     MicroBatchEnded {
-        /// The purpose of the batch.
-        task: Task,
         /// The micro-batch.
         micro: &'a MicroBatch,
         /// Its memory use.
@@ -151,39 +123,15 @@ pub enum TrainingEvent<'a> {
     },
     /// Memory ran out. A [`Happened`](Self::Happened) follows if the work is retried, a [`BatchFailed`](Self::BatchFailed) if
     /// it is not.
-    #[non_exhaustive]
-    Exhausted {
-        /// The purpose of the batch.
-        task: Task,
-        /// The batch's number.
-        step: u64,
-        /// What ran out, where and why.
-        exhausted: &'a ResourceExhausted,
-        /// The policy's plan, if it has one.
-        plan: Option<Plan>,
-    },
-    /// The micro-batch size changed, or work is retried.
-    #[non_exhaustive]
-    Happened {
-        /// The purpose of the batch.
-        task: Task,
-        /// The batch's number.
-        step: u64,
-        /// The event.
-        event: &'a Event,
-        /// The policy's plan, if it has one.
-        plan: Option<Plan>,
-    },
+    Exhausted(&'a ResourceExhausted),
+    /// The micro-batch size changed, work is retried, or an update went over the limit.
+    Happened(&'a Event),
     /// A batch is finished.
     #[non_exhaustive]
     BatchEnded {
-        /// The purpose of the batch.
-        task: Task,
-        /// The batch's number.
-        step: u64,
         /// When it began.
         began: Instant,
-        /// Its duration on the host.
+        /// Its duration.
         elapsed: Duration,
         /// Sizes of the finished micro-batches, in order.
         sizes: &'a [usize],
@@ -191,27 +139,11 @@ pub enum TrainingEvent<'a> {
         retries: usize,
         /// Number of samples that were computed again.
         recomputed: usize,
-        /// The highest use since it began, in bytes.
-        peak: Option<u64>,
-        /// Memory at its end, in bytes.
+        /// Memory at its end; the peak is the highest use since it began.
         memory: MemoryReading,
         /// Whether parameters were updated; `None` if only the device knows.
         updated: Option<bool>,
-        /// The policy's plan, if it has one.
-        plan: Option<Plan>,
     },
-    /// A batch ended with an error, which is returned to the caller next.
-    #[non_exhaustive]
-    BatchFailed {
-        /// The purpose of the batch.
-        task: Task,
-        /// The batch's number.
-        step: u64,
-        /// When it began.
-        began: Instant,
-        /// The error.
-        error: &'a Error,
-        /// The policy's plan, if it has one.
-        plan: Option<Plan>,
-    },
+    /// A batch ended with this error, which is returned to the caller next.
+    BatchFailed(&'a Error),
 }

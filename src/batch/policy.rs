@@ -154,7 +154,7 @@ impl<P: BatchPolicy + ?Sized> BatchPolicy for Box<P> {
 pub struct Extent {
     /// Number of samples.
     pub samples: usize,
-    /// Total cost, the quantity that memory grows with: see [`Batch::cost`](crate::Batch::cost).
+    /// Total cost, the quantity that memory grows with: see [`Batch::extent`](crate::Batch::extent).
     pub cost: usize,
 }
 

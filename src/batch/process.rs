@@ -1,16 +1,17 @@
+use std::sync::Arc;
+
 use candle_core::Device;
 
 use super::attempt::Attempt;
-use super::engine::{Engine, Work};
-use super::event::Event;
+use super::engine::Engine;
 use super::micro_batch::MicroBatch;
-use super::observer::Observer;
-use super::observers::{Observers, Watch};
-use super::outcome::{Failure, Outcome};
+use super::observer::{Observer, Task};
 use super::plan::Plan;
 use super::policy::BatchPolicy;
 use super::predictive::Predictive;
+use super::processed::Processed;
 use super::slices::{Batch, extent_of};
+use super::work::{Failure, Work};
 use crate::error::{Phase, PolicyError, Result};
 use crate::memory::DeviceMemory;
 
@@ -36,14 +37,11 @@ use crate::memory::DeviceMemory;
 /// - any other error of `f`, at once and unchanged.
 ///
 /// An error drops the results so far. To keep them, let `f` store them as its last act.
-pub fn process_batches<'b, B, T>(
+pub fn process_batches<'b, B: Batch + ?Sized, T>(
     inputs: &'b B,
     size: usize,
     mut f: impl FnMut(B::Slice<'b>) -> candle_core::Result<T>,
-) -> Result<Vec<T>>
-where
-    B: Batch + ?Sized,
-{
+) -> Result<Vec<T>> {
     if size == 0 {
         let what = "the chunk size";
         return Err(PolicyError::Zero { what }.into());
@@ -73,99 +71,37 @@ where
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct BatchProcessor {
-    engine: Engine,
-    /// Where `f` works, if its inputs may be elsewhere.
-    device: Option<Device>,
-    batches: u64,
-}
+pub struct BatchProcessor(Engine);
 
 /// Options of a [`BatchProcessor`], made by [`BatchProcessor::builder`].
-///
-/// ```
-/// use candle_headroom::batch::BatchProcessor;
-/// use candle_headroom::{DeviceMemory, Predictive};
-///
-/// let memory = DeviceMemory::host().open()?;
-/// let processor = BatchProcessor::builder(Predictive::new()).memory(&memory).build();
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
 #[derive(Debug)]
 #[must_use = "call `build()`"]
-pub struct BatchProcessorBuilder {
-    processor: BatchProcessor,
-}
+pub struct BatchProcessorBuilder(Engine);
 
-/// The results of [`BatchProcessor::process`].
-///
-/// ```
-/// use candle_headroom::batch::{BatchProcessor, Fixed, Samples};
-///
-/// let samples = [1, 2, 3, 4, 5];
-/// let mut processor = BatchProcessor::builder(Fixed::new(2)?).build();
-/// let processed = processor.process(&Samples(&samples), |chunk, _| Ok(chunk.to_vec()))?;
-/// assert_eq!((processed.sizes, processed.retries), (vec![2, 2, 1], 0));
-/// assert_eq!(processed.results.concat(), samples);
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Processed<T> {
-    /// One result for each finished chunk, in the order of the samples.
-    pub results: Vec<T>,
-    /// Sizes of the chunks, in samples.
-    pub sizes: Vec<usize>,
-    /// Number of chunks that did not fit and were computed again.
-    pub retries: usize,
-    /// Number of samples that were computed again.
-    pub recomputed: usize,
-    /// Changes of the size, and retries.
-    pub events: Vec<Event>,
-    /// The highest use of memory, in bytes; `None` if it is not counted.
-    pub peak: Option<u64>,
+impl BatchProcessorBuilder {
+    /// Follows this memory's limit, and completes exhaustions with its numbers.
+    pub fn memory(mut self, memory: &DeviceMemory) -> Self {
+        self.0.memory = Some(memory.clone());
+        self
+    }
+
+    /// Adds an observer.
+    pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
+        self.0.observers.add(Arc::new(observer));
+        self
+    }
+
+    /// Returns the processor.
+    pub fn build(mut self) -> BatchProcessor {
+        self.0.start(Device::Cpu);
+        BatchProcessor(self.0)
+    }
 }
 
 impl BatchProcessor {
     /// Cuts inputs by this policy.
     pub fn builder(policy: impl BatchPolicy + 'static) -> BatchProcessorBuilder {
-        let engine = Engine::new(Box::new(policy), Device::Cpu, Observers::default());
-        BatchProcessorBuilder {
-            processor: Self::from_engine(engine, None),
-        }
-    }
-
-    pub(crate) fn from_engine(engine: Engine, device: Option<Device>) -> Self {
-        Self {
-            engine,
-            device,
-            batches: 0,
-        }
-    }
-
-    pub(crate) fn policy_mut(&mut self) -> &mut Box<dyn BatchPolicy> {
-        &mut self.engine.policy
-    }
-
-    pub(crate) fn has_run(&self) -> bool {
-        self.batches > 0
-    }
-
-    /// Returns the policy's plan; `None` for a policy without one.
-    pub fn plan(&self) -> Option<Plan> {
-        self.engine.policy.plan()
-    }
-
-    /// Returns what the policy has learned, for [`load_state`](Self::load_state) in another run; `None` if it keeps nothing.
-    pub fn state(&self) -> Option<String> {
-        self.engine.policy.state()
-    }
-
-    /// Continues from what another run has learned.
-    ///
-    /// # Errors
-    /// [`PolicyError::Saved`] for state that this policy has not saved. Nothing changes then.
-    pub fn load_state(&mut self, state: &str) -> Result<()> {
-        self.engine.policy.load_state(state)
+        BatchProcessorBuilder(Engine::new(policy, Task::Processing))
     }
 
     /// Runs `f` over all samples of `inputs`, as [`process_batches`] does.
@@ -173,97 +109,70 @@ impl BatchProcessor {
     /// # Errors
     /// As [`process_batches`], and [`ResourceExhausted`](crate::ResourceExhausted) if a chunk of one sample goes over a soft
     /// limit.
-    pub fn process<'b, B, T>(
+    pub fn process<'b, B: Batch + ?Sized, T>(
         &mut self,
         inputs: &'b B,
         f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<T>,
-    ) -> Result<Processed<T>>
-    where
-        B: Batch + ?Sized,
-    {
-        let extent = extent_of(inputs)?;
-        let engine = &mut self.engine;
-        let memory = engine.memory.clone();
+    ) -> Result<Processed<T>> {
         // `f` may move inputs from the host to the memory's device.
-        engine.device = (self.device.clone())
-            .or_else(|| inputs.device().filter(|device| !device.is_cpu()))
-            .or_else(|| Some(memory.as_ref()?.device().clone()))
-            .unwrap_or(Device::Cpu);
-        let step = self.batches;
-        let watch = Watch::begin(&engine.observers, memory.as_ref(), step, extent.samples);
-        let mut chunks = Chunks {
-            inputs,
-            f,
-            results: Vec::new(),
-        };
-        let run = engine.run(step, extent, &mut chunks);
-        let plan = engine.observers.plan(&*engine.policy);
-        let outcome = run.inspect_err(|error| watch.failed(&engine.observers, error, plan))?;
-        watch.ended(
-            &engine.observers,
-            memory.as_ref(),
-            &outcome,
-            plan,
-            Some(false),
-        );
-        self.batches += 1;
-        let Outcome {
-            sizes,
-            retries,
-            recomputed,
-            events,
-        } = outcome;
-        Ok(Processed {
-            results: chunks.results,
-            sizes,
-            retries,
-            recomputed,
-            events,
-            peak: watch.peak(),
-        })
+        let memory = self.0.memory.as_ref();
+        let device = inputs.device().filter(|device| !device.is_cpu());
+        let device = device.or_else(|| Some(memory?.device().clone()));
+        self.0.device = device.unwrap_or(Device::Cpu);
+        self.0.process(inputs, f)
+    }
+
+    /// Returns the policy's plan; `None` for a policy without one.
+    pub fn plan(&self) -> Option<Plan> {
+        self.0.policy.plan()
+    }
+
+    /// Returns what the policy has learned, for [`load_state`](Self::load_state) in another run; `None` if it keeps nothing.
+    pub fn state(&self) -> Option<String> {
+        self.0.policy.state()
+    }
+
+    /// Continues from what another run has learned.
+    ///
+    /// # Errors
+    /// [`PolicyError::Saved`] for state that this policy has not saved. Nothing changes then.
+    pub fn load_state(&mut self, state: &str) -> Result<()> {
+        self.0.policy.load_state(state)
     }
 }
 
-impl BatchProcessorBuilder {
-    /// Follows this memory's limit, and completes exhaustions with its numbers.
-    pub fn memory(mut self, memory: &DeviceMemory) -> Self {
-        self.processor.engine.use_memory(memory);
-        self
-    }
-
-    /// Adds an observer.
-    pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
-        self.processor.engine.observers.add(observer);
-        self
-    }
-
-    /// Returns the processor.
-    pub fn build(self) -> BatchProcessor {
-        self.processor
+impl Engine {
+    /// Runs `f` over all samples of `inputs`.
+    pub(crate) fn process<'b, B: Batch + ?Sized, T>(
+        &mut self,
+        inputs: &'b B,
+        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<T>,
+    ) -> Result<Processed<T>> {
+        let extent = extent_of(inputs)?;
+        let (processed, ()) = self.batch(extent.samples, |engine| {
+            let processed = engine.run(extent, &mut Chunks { inputs, f })?;
+            Ok((processed, ()))
+        })?;
+        Ok(processed)
     }
 }
 
-struct Chunks<'b, B: ?Sized, F, T> {
+struct Chunks<'b, B: ?Sized, F> {
     inputs: &'b B,
     f: F,
-    results: Vec<T>,
 }
 
-impl<'b, B, F, T> Work for Chunks<'b, B, F, T>
+impl<'b, B, F, T> Work<T> for Chunks<'b, B, F>
 where
     B: Batch + ?Sized,
     F: FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<T>,
 {
-    fn micro_batch(&mut self, attempt: &Attempt<'_>) -> Result<(), Failure> {
-        let samples = attempt.micro.samples.clone();
-        let is_smallest = samples.len() == 1;
-        let chunk = attempt.run(Phase::Transfer, || self.inputs.slice(samples))?;
-        let result = attempt.run(Phase::Forward, || (self.f)(chunk, &attempt.micro))?;
-        if is_smallest {
+    fn micro_batch(&mut self, attempt: &Attempt<'_>) -> Result<T, Failure> {
+        let result = attempt.forward(self.inputs, &mut self.f)?;
+        if attempt.micro.samples.len() == 1 {
             // A larger chunk that went over the limit is kept and the next one is smaller; this one cannot be.
-            attempt.check(Phase::Forward)?;
+            attempt.memory.check(Phase::Forward)?;
         }
-        self.results.push(result);
-        Ok(())
+        Ok(result)
     }
 }

@@ -10,9 +10,9 @@ use crate::error::{BatchError, Result};
 /// | type | its samples | a slice of it |
 /// |---|---|---|
 /// | [`Tensor`] | the first dimension | a view; nothing is copied |
-/// | tuples of up to 4 batches, `[B; N]`, [`Parts`](super::Parts)`(Vec<B>)`, `HashMap<K, B>` | those of the parts, which must agree | the same type, of the parts' slices |
+/// | tuples of up to 4 batches, [`Parts`](super::Parts)`(Vec<B>)`, `HashMap<K, B>` | those of the parts, which must agree | the same type, of the parts' slices |
 /// | [`Samples`]`(&[T])` of anything | the elements | `&[T]` |
-/// | `&B`, `Box<B>` | those of `B` | that of `B` |
+/// | `&B` | those of `B` | that of `B` |
 ///
 /// A vector is not a batch by itself, since it could mean either: `Parts(vec![x, y])` cuts two tensors alike, and
 /// `Samples(&texts)` is a list of single samples.
@@ -20,13 +20,12 @@ use crate::error::{BatchError, Result};
 /// ```
 /// use candle_core::{DType, Device, Tensor};
 /// use candle_headroom::Batch;
-/// use candle_headroom::batch::Samples;
+/// use candle_headroom::batch::{Extent, Samples};
 ///
 /// let x = Tensor::zeros((8, 3), DType::F32, &Device::Cpu)?;
 /// let y = Tensor::zeros(8, DType::U32, &Device::Cpu)?;
 /// let batch = (x, y);
-/// assert_eq!(batch.samples()?, 8);
-/// assert_eq!(batch.cost()?, 8 * 3 + 8); // elements
+/// assert_eq!(batch.extent()?, Extent::new(8, 8 * 3 + 8)); // samples, elements
 /// let (x, y) = batch.slice(2..5)?;
 /// assert_eq!((x.dims(), y.dims()), (&[3, 3][..], &[3][..]));
 ///
@@ -44,28 +43,21 @@ pub trait Batch {
     where
         Self: 'a;
 
-    /// Returns the number of samples.
+    /// Returns the number of samples, and their cost: a number that memory use grows with, in any unit that is the same for
+    /// every batch.
+    ///
+    /// A tensor's cost is its number of elements, so that a batch of longer texts or larger images is known to need more memory
+    /// before it runs.
     ///
     /// # Errors
     /// [`BatchError`] if the batch has no length: a 0-dimensional tensor, no parts, or parts that disagree.
-    fn samples(&self) -> Result<usize>;
+    fn extent(&self) -> Result<Extent>;
 
     /// Returns the samples in `range`.
     ///
     /// # Errors
-    /// [`BatchError::OutOfRange`], or those of [`samples`](Self::samples).
+    /// [`BatchError::OutOfRange`], or those of [`extent`](Self::extent).
     fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>>;
-
-    /// Returns a number that memory use grows with, in any unit that is the same for every batch.
-    ///
-    /// The default is the number of samples. Tensors return their number of elements, so that a batch of longer texts or
-    /// larger images is known to need more memory before it runs.
-    ///
-    /// # Errors
-    /// Those of [`samples`](Self::samples).
-    fn cost(&self) -> Result<usize> {
-        self.samples()
-    }
 
     /// Returns the device that holds the samples, if they are tensors. It is synchronized before a retry.
     fn device(&self) -> Option<Device> {
@@ -73,11 +65,11 @@ pub trait Batch {
     }
 }
 
-/// Number of samples in a batch and their total cost.
-pub(crate) fn extent_of<B: Batch + ?Sized>(batch: &B) -> Result<Extent> {
-    match batch.samples()? {
-        0 => Err(BatchError::Empty.into()),
-        samples => Ok(Extent::new(samples, batch.cost()?)),
+/// Returns the extent of a batch with at least one sample.
+pub(crate) fn extent_of(batch: &(impl Batch + ?Sized)) -> Result<Extent> {
+    match batch.extent()? {
+        Extent { samples: 0, .. } => Err(BatchError::Empty.into()),
+        extent => Ok(extent),
     }
 }
 
@@ -92,22 +84,17 @@ fn out_of_range(range: Range<usize>, samples: usize) -> BatchError {
 impl Batch for Tensor {
     type Slice<'a> = Tensor;
 
-    fn samples(&self) -> Result<usize> {
-        let first = self.dims().first().copied();
-        Ok(first.ok_or(BatchError::Scalar)?)
+    fn extent(&self) -> Result<Extent> {
+        let samples = self.dims().first().ok_or(BatchError::Scalar)?;
+        Ok(Extent::new(*samples, self.elem_count()))
     }
 
     fn slice(&self, range: Range<usize>) -> Result<Tensor> {
-        let samples = self.samples()?;
+        let samples = self.extent()?.samples;
         if range.start > range.end || range.end > samples {
             return Err(out_of_range(range, samples).into());
         }
         Ok(self.narrow(0, range.start, range.len())?)
-    }
-
-    fn cost(&self) -> Result<usize> {
-        self.samples()?;
-        Ok(self.elem_count())
     }
 
     fn device(&self) -> Option<Device> {
@@ -115,17 +102,7 @@ impl Batch for Tensor {
     }
 }
 
-/// A list of samples of any type. A slice of it is `&[T]`.
-///
-/// ```
-/// use candle_headroom::batch::Samples;
-/// use candle_headroom::process_batches;
-///
-/// let texts = ["a", "bc", "def"];
-/// let lengths = process_batches(&Samples(&texts), 2, |chunk| Ok(chunk.concat().len()))?;
-/// assert_eq!(lengths, [3, 3]);
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
+/// A list of samples of any type, which all cost the same. A slice of it is `&[T]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Samples<'s, T>(pub &'s [T]);
 
@@ -135,8 +112,8 @@ impl<'s, T> Batch for Samples<'s, T> {
     where
         Self: 'a;
 
-    fn samples(&self) -> Result<usize> {
-        Ok(self.0.len())
+    fn extent(&self) -> Result<Extent> {
+        Ok(Extent::new(self.0.len(), self.0.len()))
     }
 
     fn slice(&self, range: Range<usize>) -> Result<&'s [T]> {
@@ -145,28 +122,21 @@ impl<'s, T> Batch for Samples<'s, T> {
     }
 }
 
-macro_rules! pointer {
-    ($($pointer:ty),+) => {$(
-        impl<B: Batch + ?Sized> Batch for $pointer {
-            type Slice<'a> = B::Slice<'a> where Self: 'a;
+impl<B: Batch + ?Sized> Batch for &B {
+    type Slice<'a>
+        = B::Slice<'a>
+    where
+        Self: 'a;
 
-            fn samples(&self) -> Result<usize> {
-                (**self).samples()
-            }
+    fn extent(&self) -> Result<Extent> {
+        (**self).extent()
+    }
 
-            fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
-                (**self).slice(range)
-            }
+    fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
+        (**self).slice(range)
+    }
 
-            fn cost(&self) -> Result<usize> {
-                (**self).cost()
-            }
-
-            fn device(&self) -> Option<Device> {
-                (**self).device()
-            }
-        }
-    )+};
+    fn device(&self) -> Option<Device> {
+        (**self).device()
+    }
 }
-
-pointer!(&B, Box<B>);

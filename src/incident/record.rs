@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::exhaustion::{Exhaustion, known};
 use super::kind::IncidentKind;
-use crate::batch::{Event, Plan, Task, TrainingEvent};
+use crate::batch::{Event, EventKind, Plan, Task, TrainingEvent};
 use crate::error::{DeviceFault, Error};
 use crate::monitor::{Sample, SampleLine, SampleRecord, Source};
 use crate::output::first_line;
@@ -81,33 +81,18 @@ impl From<&DeviceFault> for Fault {
 impl Incident {
     /// The incident of an event, or `None` if the event belongs to the normal course of training.
     pub(super) fn of(event: &TrainingEvent<'_>) -> Option<Self> {
-        let (task, step, plan, mut incident) = match *event {
-            TrainingEvent::Exhausted {
-                task,
-                step,
-                exhausted,
-                plan,
-            } => {
+        let mut incident = match event.kind {
+            EventKind::Exhausted(exhausted) => {
                 let mut incident = Self::new(IncidentKind::Exhausted, exhausted.to_string());
                 incident.exhausted = Some(exhausted.into());
-                (task, step, plan, incident)
+                incident
             }
-            TrainingEvent::Happened {
-                task,
-                step,
-                event,
-                plan,
-            } => (task, step, plan, Self::happened(event)),
-            TrainingEvent::BatchFailed {
-                task,
-                step,
-                error,
-                plan,
-                ..
-            } => (task, step, plan, Self::failed(error)),
+            EventKind::Happened(event) => Self::happened(event),
+            EventKind::BatchFailed(error) => Self::failed(error),
             _ => return None,
         };
-        (incident.task, incident.step, incident.plan) = (Some(task), step + 1, plan);
+        (incident.task, incident.step) = (Some(event.task), event.step + 1);
+        incident.plan = event.plan;
         Some(incident)
     }
 

@@ -1,6 +1,6 @@
 use std::fmt::Display;
 
-use crate::batch::{Observer, TrainingEvent};
+use crate::batch::{EventKind, Observer, TrainingEvent};
 
 /// Shows batches and their phases as [NVTX](https://github.com/NVIDIA/NVTX) ranges, so that Nsight Systems groups the kernels of
 /// each forward pass, backward pass and update. Retries, changes of size and exhaustions are marks.
@@ -32,17 +32,17 @@ impl NvtxRanges {
 
 impl Observer for NvtxRanges {
     fn observe(&self, event: &TrainingEvent<'_>) {
-        match event {
-            TrainingEvent::BatchBegan { task, step, .. } => begin(&format_args!("{task} {step}")),
-            TrainingEvent::PhaseBegan { phase, .. } => begin(phase),
-            TrainingEvent::PhaseEnded { .. }
-            | TrainingEvent::BatchEnded { .. }
-            | TrainingEvent::BatchFailed { .. } => {
+        match event.kind {
+            EventKind::BatchBegan { .. } => begin(&format_args!("{} {}", event.task, event.step)),
+            EventKind::PhaseBegan(phase) => begin(&phase),
+            EventKind::PhaseEnded { .. }
+            | EventKind::BatchEnded { .. }
+            | EventKind::BatchFailed(_) => {
                 ::nvtx::range_pop!();
             }
-            TrainingEvent::Exhausted { exhausted, .. } => mark(exhausted),
-            TrainingEvent::Happened { event, .. } => mark(event),
-            TrainingEvent::MicroBatchEnded { .. } => {}
+            EventKind::Exhausted(exhausted) => mark(exhausted),
+            EventKind::Happened(event) => mark(event),
+            EventKind::MicroBatchEnded { .. } => {}
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Instant, SystemTime};
 use super::row::{Mark, MicroRow, Number, PhaseRow, Planned, StepRow};
 use super::thin::Thinned;
 use super::totals::Totals;
-use crate::batch::{Event, Task, TrainingEvent};
+use crate::batch::{Event, EventKind, Task, TrainingEvent};
 use crate::error::{MemoryReading, Phase};
 use crate::incident::IncidentKind;
 use crate::output::first_line;
@@ -99,24 +99,27 @@ impl Recorder {
     }
 
     pub(super) fn record(&mut self, event: &TrainingEvent<'_>) {
-        match *event {
-            TrainingEvent::BatchBegan {
-                task, step, memory, ..
-            } => {
+        let TrainingEvent {
+            task,
+            step,
+            plan,
+            kind,
+        } = *event;
+        match kind {
+            EventKind::BatchBegan { memory, .. } => {
                 if task != Task::Evaluation {
                     self.last_step = step + 1;
                 }
                 self.used_before = memory.in_use;
                 self.micro_ended();
             }
-            TrainingEvent::PhaseBegan { .. } => {}
-            TrainingEvent::PhaseEnded {
+            EventKind::PhaseBegan(_) => {}
+            EventKind::PhaseEnded {
                 phase,
                 began,
                 elapsed,
                 memory,
                 succeeded,
-                ..
             } => {
                 let began = self.at(began);
                 let ended = began.saturating_add(elapsed.as_nanos() as u64);
@@ -129,9 +132,7 @@ impl Recorder {
                     memory,
                 });
             }
-            TrainingEvent::MicroBatchEnded {
-                micro, completed, ..
-            } => {
+            EventKind::MicroBatchEnded { micro, completed } => {
                 let ended = self.phases.back().map_or(0, |phase| phase.ended);
                 let row = MicroRow {
                     began: self.micro_began.unwrap_or(ended),
@@ -144,27 +145,21 @@ impl Recorder {
                 push(&mut self.micro_batches, row, MICRO_BATCHES);
                 self.micro_ended();
             }
-            TrainingEvent::Exhausted {
-                task, exhausted, ..
-            } => {
+            EventKind::Exhausted(exhausted) => {
                 self.totals.exhaustions += 1;
                 let (text, detail) = (exhausted.to_string(), format!("{exhausted:#}"));
                 self.mark(task, IncidentKind::Exhausted, &text, Some(detail));
                 self.is_pending = true;
                 self.micro_ended();
             }
-            TrainingEvent::Happened { task, event, .. } => self.happened(task, event),
-            TrainingEvent::BatchEnded {
-                task,
-                step,
+            EventKind::Happened(event) => self.happened(task, event),
+            EventKind::BatchEnded {
                 began,
                 elapsed,
                 sizes,
                 retries,
                 recomputed,
-                peak,
                 memory,
-                plan,
                 ..
             } => {
                 let busy = elapsed.as_nanos() as u64;
@@ -184,14 +179,14 @@ impl Recorder {
                         retries: retries as u64,
                         in_use: memory.in_use,
                         reserved: memory.reserved,
-                        peak,
+                        peak: memory.peak,
                         limit: memory.limit,
                         planned: plan.map(|plan| Planned::of(&plan, samples, self.used_before)),
                     },
                     recomputed,
                 );
             }
-            TrainingEvent::BatchFailed { task, error, .. } => {
+            EventKind::BatchFailed(error) => {
                 self.totals.failures += 1;
                 // With `RUST_BACKTRACE` set, candle's errors contain a whole backtrace.
                 let text = error.to_string();

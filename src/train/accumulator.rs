@@ -1,11 +1,11 @@
+use candle_core::Device;
 use candle_core::backprop::GradStore;
-use candle_core::{Device, Tensor};
 
-use super::loss::{Loss, Weighted};
-use super::slots::{Precision, Slots};
-use super::summary::UpdateSummary;
+use super::loss::Loss;
+use super::report::StepReport;
+use super::slots::Slots;
 use crate::batch::run_phase;
-use crate::error::{Error, Phase, Result, UpdateInterrupted, WindowLost};
+use crate::error::{Error, Phase, Result, UpdateInterrupted};
 use crate::optim::{Commit, Committed, Parameter};
 
 /// Accumulates the gradients of several micro-batches into one update, in a loop of your own.
@@ -41,8 +41,11 @@ use crate::optim::{Commit, Committed, Parameter};
 #[derive(Debug)]
 pub struct GradientAccumulator<O> {
     optimizer: O,
-    slots: Slots,
-    window: UpdateSummary,
+    pub(super) slots: Slots,
+    /// The report of the next update, as far as it is known.
+    pub(super) window: StepReport,
+    /// Number of updates.
+    pub(super) updates: u64,
     /// An update failed half-way: parameters and optimizer state may not belong together.
     is_interrupted: bool,
 }
@@ -51,14 +54,6 @@ pub struct GradientAccumulator<O> {
 #[derive(Debug)]
 #[must_use = "call `build()`"]
 pub struct GradientAccumulatorBuilder<O>(O);
-
-/// The gradients of a micro-batch, before they are added.
-pub(super) struct Contribution {
-    loss: Weighted,
-    samples: usize,
-    /// One for each slot.
-    gradients: Vec<Option<Tensor>>,
-}
 
 impl<O: Commit> GradientAccumulatorBuilder<O> {
     /// Builds the accumulator.
@@ -72,7 +67,8 @@ impl<O: Commit> GradientAccumulatorBuilder<O> {
         Ok(GradientAccumulator {
             optimizer: self.0,
             slots,
-            window: UpdateSummary::default(),
+            window: StepReport::default(),
+            updates: 0,
             is_interrupted: false,
         })
     }
@@ -89,7 +85,7 @@ impl<O: Commit> GradientAccumulator<O> {
     ///
     /// # Errors
     /// - [`LossError`](crate::error::LossError) and any error of the backward pass: nothing was added;
-    /// - [`WindowLost`] if adding failed half-way, so that the gradients accumulated before are lost too.
+    /// - [`WindowLost`](crate::error::WindowLost) if adding failed half-way, so that the gradients accumulated before are lost too.
     pub fn add(&mut self, loss: impl Into<Loss>, samples: usize) -> Result<()> {
         self.begin()?;
         let contribution = self.differentiate(loss.into(), samples)?;
@@ -97,46 +93,65 @@ impl<O: Commit> GradientAccumulator<O> {
     }
 
     /// Updates the parameters with the gradients accumulated since the last update. Returns `None` if nothing was added, or
-    /// all of it had weight 0.
+    /// all of it had weight 0. Parameters that received no gradient in the first update are logged with `tracing`.
     ///
     /// # Errors
     /// - [`LossError::Disconnected`](crate::error::LossError::Disconnected) if no parameter received a gradient, and any error
     ///   that left everything as it was: `update` can be called again;
     /// - [`UpdateInterrupted`] from an optimizer that is not atomic. The accumulated gradients are dropped, so that they are
     ///   not applied twice, and everything else fails until [`replace_optimizer`](Self::replace_optimizer).
-    pub fn update(&mut self) -> Result<Option<UpdateSummary>> {
+    pub fn update(&mut self) -> Result<Option<StepReport>> {
+        let has_weight = self.window.loss.weight() > 0.;
+        let report = self.commit()?;
+        Ok(has_weight.then_some(report))
+    }
+
+    /// Updates as [`update`](Self::update) does, and also reports what had no weight.
+    pub(super) fn commit(&mut self) -> Result<StepReport> {
         self.refuse_if_interrupted()?;
-        if self.window.loss.weight() == 0. {
-            self.reset();
-            return Ok(None);
-        }
-        let precision = match self.optimizer.takes_f32() {
-            true => Precision::Buffers,
-            false => Precision::Parameters,
-        };
-        let gradients = run_phase(Phase::Optimizer, || self.slots.gradients(precision))?;
-        match self.optimizer.commit(&gradients) {
-            Ok(committed) => Ok(Some(UpdateSummary {
-                updated: match committed {
-                    Committed::Applied => Some(true),
-                    Committed::Skipped => Some(false),
-                    Committed::Unknown => None,
-                },
-                ..self.reset()
-            })),
-            Err(error @ (Error::UpdateInterrupted(_) | Error::DeviceFault(_))) => {
-                self.is_interrupted = true;
-                self.reset();
-                Err(error)
+        let mut updated = Some(false);
+        if self.window.loss.weight() > 0. {
+            let takes_f32 = self.optimizer.takes_f32();
+            let gradients = run_phase(Phase::Optimizer, || self.slots.gradients(takes_f32))?;
+            updated = match self.optimizer.commit(&gradients) {
+                Ok(Committed::Applied) => Some(true),
+                Ok(Committed::Skipped) => Some(false),
+                Ok(Committed::Unknown) => None,
+                Err(error @ (Error::UpdateInterrupted(_) | Error::DeviceFault(_))) => {
+                    self.is_interrupted = true;
+                    self.reset();
+                    return Err(error);
+                }
+                Err(error) => return Err(error.in_phase(Phase::Optimizer)),
+            };
+            self.updates += 1;
+            if self.updates == 1 {
+                self.warn_of_unreached();
             }
-            Err(error) => Err(error.in_phase(Phase::Optimizer)),
+        }
+        self.slots.reset();
+        let report = std::mem::take(&mut self.window);
+        Ok(StepReport {
+            step: self.updates,
+            updated,
+            ..report
+        })
+    }
+
+    fn warn_of_unreached(&self) {
+        for parameter in self.unreached() {
+            tracing::warn!(
+                parameter = parameter.name,
+                shape = ?parameter.var.shape(),
+                "a parameter received no gradient in the first update: it is unused, or an operation without a backward pass cuts it off"
+            );
         }
     }
 
-    /// Drops the accumulated gradients, and returns what they consisted of.
-    pub fn reset(&mut self) -> UpdateSummary {
+    /// Drops the accumulated gradients, and returns the number of their samples.
+    pub fn reset(&mut self) -> usize {
         self.slots.reset();
-        std::mem::take(&mut self.window)
+        std::mem::take(&mut self.window).samples
     }
 
     /// Returns the number of samples added since the last update.
@@ -151,7 +166,7 @@ impl<O: Commit> GradientAccumulator<O> {
     /// [`LossError::Disconnected`](crate::error::LossError::Disconnected) if no parameter has a gradient, or candle's from
     /// converting.
     pub fn gradients(&self) -> Result<GradStore> {
-        self.slots.gradients(Precision::Parameters)
+        self.slots.gradients(false)
     }
 
     /// Returns the parameters that have never received a gradient: the loss does not depend on them, or an operation
@@ -186,9 +201,9 @@ impl<O: Commit> GradientAccumulator<O> {
     /// Prepares for the next micro-batch.
     pub(super) fn begin(&mut self) -> Result<()> {
         self.refuse_if_interrupted()?;
-        match self.window.sizes.is_empty() {
-            true => self.slots.follow(self.optimizer.parameters()),
-            false => Ok(()),
+        match self.window.samples {
+            0 => self.slots.follow(self.optimizer.parameters()),
+            _ => Ok(()),
         }
     }
 
@@ -204,62 +219,8 @@ impl<O: Commit> GradientAccumulator<O> {
         self.slots.bytes()
     }
 
-    pub(super) fn device(&self) -> Device {
-        let first = self.slots.first();
-        first.map_or(Device::Cpu, |var| var.device().clone())
-    }
-
-    /// Runs the backward pass of the scaled loss.
-    pub(super) fn differentiate(&self, loss: Loss, samples: usize) -> Result<Contribution> {
-        let loss = loss.weighted(samples)?;
-        let gradients = match loss.weight == 0. {
-            true => self.slots.no_gradients(),
-            false => run_phase(Phase::Backward, || {
-                (self.slots).differentiate(&self.optimizer.scale_loss(&loss.value)?)
-            })?,
-        };
-        Ok(Contribution {
-            loss: loss.detached(),
-            samples,
-            gradients,
-        })
-    }
-
-    /// Adds gradients: first everything that can run out of memory, then the means in place.
-    pub(super) fn accumulate(&mut self, contribution: Contribution) -> Result<()> {
-        let Contribution {
-            loss,
-            samples,
-            gradients,
-        } = contribution;
-        run_phase(Phase::Accumulate, || self.slots.prepare(&gradients))?;
-        if loss.weight > 0. {
-            self.blend(&loss, gradients)?;
-            self.window.loss.push(&loss);
-        }
-        self.window.samples = self.window.samples.saturating_add(samples);
-        self.window.sizes.push(samples);
-        Ok(())
-    }
-
-    /// The running weighted mean: with W the weight so far and w the new one, `mean · W/(W+w) + gradient · factor/(W+w)`.
-    fn blend(&mut self, loss: &Weighted, gradients: Vec<Option<Tensor>>) -> Result<()> {
-        let before = self.window.loss.weight();
-        let total = before + loss.weight;
-        let factors = (before / total, loss.factor / total);
-        for (index, gradient) in gradients.into_iter().enumerate() {
-            match self.slots.blend(index, factors, gradient) {
-                Ok(()) => {}
-                // Nothing has changed yet.
-                Err(reason) if index == 0 => return Err(reason),
-                Err(reason) => {
-                    return match self.reset().samples {
-                        0 => Err(reason),
-                        samples => Err(WindowLost::new(samples, reason).into()),
-                    };
-                }
-            }
-        }
-        Ok(())
+    /// Returns the devices of the parameters.
+    pub(super) fn devices(&self) -> impl Iterator<Item = &Device> {
+        self.slots.vars().map(|var| var.device())
     }
 }

@@ -1,10 +1,9 @@
-use super::core::{Accumulation, Core};
+use super::accumulation::Accumulation;
+use super::core::Core;
 use super::loss::Loss;
 use super::report::StepReport;
-use super::summary::UpdateSummary;
-use super::update::update;
-use crate::batch::{Batch, BatchProcessor, Engine, MicroBatch, Outcome, Watch, extent_of};
-use crate::error::{Error, Result, WindowLost};
+use crate::batch::{Batch, Engine, MicroBatch, Plan, Processed, extent_of};
+use crate::error::{Error, Result};
 use crate::optim::{Commit, Parameter};
 
 /// Trains with the gradient of the whole batch in micro-batches that fit, in a loop of your own.
@@ -57,27 +56,13 @@ pub struct AdaptiveTrainer<O> {
     pub(super) core: Core<O>,
     pub(super) engine: Engine,
     /// Its policy has a model of its own: without gradients, samples need less memory.
-    pub(super) evaluation: BatchProcessor,
-    /// The batches accumulated since the last update.
-    window: Outcome,
-    peak: Option<u64>,
-    pending: usize,
-    batches: u64,
+    pub(super) evaluation: Engine,
+    /// What the batches since the last update took.
+    pub(super) window: Processed<()>,
+    pub(super) pending: usize,
 }
 
 impl<O: Commit> AdaptiveTrainer<O> {
-    pub(super) fn new(core: Core<O>, engine: Engine, evaluation: BatchProcessor) -> Self {
-        Self {
-            core,
-            engine,
-            evaluation,
-            window: Outcome::default(),
-            peak: None,
-            pending: 0,
-            batches: 0,
-        }
-    }
-
     /// Applies one update with the gradient of the whole batch.
     ///
     /// `f` receives a micro-batch and its [`MicroBatch`], and returns the loss: a tensor with one element, the mean over the
@@ -90,61 +75,20 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// - [`ResourceExhausted`](crate::ResourceExhausted) if a single sample does not fit, or the policy stops;
     /// - [`DeviceFault`](crate::DeviceFault), which is never retried;
     /// - any other error of candle or of `f`, at once and unchanged;
-    /// - [`WindowLost`] if batches that were [accumulated](Self::accumulate) before were lost with this one;
+    /// - [`WindowLost`](crate::error::WindowLost) if batches that were [accumulated](Self::accumulate) before were lost with this one;
     /// - [`UpdateInterrupted`](crate::error::UpdateInterrupted) if the optimizer failed half-way.
-    pub fn step<'b, B, L>(
+    pub fn step<'b, B: Batch + ?Sized, L: Into<Loss>>(
         &mut self,
         batch: &'b B,
         f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
-    ) -> Result<StepReport>
-    where
-        B: Batch + ?Sized,
-        L: Into<Loss>,
-    {
-        let watch = self.begin(batch)?;
-        let earlier = self.core.accumulator.samples();
-        let stepped = self.run(batch, f).and_then(|mut outcome| {
-            let summary = update(&mut self.core, &self.engine, self.batches, &mut outcome);
-            let summary = summary.map_err(|error| self.lose_window(earlier, error))?;
-            Ok((outcome, summary))
-        });
-        let ended = stepped.as_ref();
-        self.end(
-            &watch,
-            ended.map(|(outcome, summary)| (outcome, is_updated(summary))),
-        );
-        let (outcome, summary) = stepped?;
-        self.pending = 0;
-        self.window.extend(outcome);
-        Ok(self.report(summary))
+    ) -> Result<StepReport> {
+        let report = self.run(batch, f, Core::update)?;
+        Ok(self.complete(report))
     }
 
     /// [`step`](Self::step) with a closure that fails with your own error type, which is returned as it is.
     ///
     /// An exhaustion within the error is found through its [`source`](std::error::Error::source) and retried.
-    ///
-    /// ```
-    /// use candle_core::{Device, Tensor, Var};
-    /// use candle_headroom::{AdaptiveTrainer, Sgd};
-    ///
-    /// #[derive(Debug, thiserror::Error)]
-    /// enum MyError {
-    ///     #[error("the text is empty")]
-    ///     Empty,
-    ///     #[error(transparent)]
-    ///     Candle(#[from] candle_core::Error),
-    ///     #[error(transparent)]
-    ///     Headroom(#[from] candle_headroom::Error),
-    /// }
-    ///
-    /// let w = Var::new(&[1f32], &Device::Cpu)?;
-    /// let mut trainer = AdaptiveTrainer::builder(Sgd::builder(vec![w.clone()]).build()?).build()?;
-    /// let x = Tensor::new(&[1f32, 2.], &Device::Cpu)?;
-    /// let error = trainer.try_step(&x, |_, _| Err::<Tensor, _>(MyError::Empty)).unwrap_err();
-    /// assert!(matches!(error, MyError::Empty));
-    /// trainer.try_step(&x, |x, _| Ok::<_, MyError>(x.broadcast_mul(&w)?.mean_all()?)).unwrap();
-    /// # Ok::<(), candle_headroom::Error>(())
-    /// ```
     ///
     /// # Errors
     /// `f`'s own, and those of [`step`](Self::step) converted.
@@ -166,39 +110,15 @@ impl<O: Commit> AdaptiveTrainer<O> {
 
     /// Accumulates the gradients of a batch for the next [`update`](Self::update).
     ///
-    /// ```
-    /// use candle_core::{Device, Tensor, Var};
-    /// use candle_headroom::{AdaptiveTrainer, Sgd};
-    ///
-    /// let w = Var::new(&[0f32], &Device::Cpu)?;
-    /// let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.1).build()?;
-    /// let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
-    /// for batch in [Tensor::new(&[1f32, 3.], &Device::Cpu)?, Tensor::new(&[5f32, 7.], &Device::Cpu)?] {
-    ///     trainer.accumulate(&batch, |x, _| x.broadcast_sub(&w)?.sqr()?.mean_all())?;
-    /// }
-    /// let report = trainer.update()?.expect("two batches");
-    /// assert_eq!((report.samples, report.loss.read()?), (4, 21.));
-    /// # Ok::<(), candle_headroom::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// Those of [`step`](Self::step). The batches before are kept if the error came before anything of this batch was added.
-    /// Otherwise they are lost, and the error is [`WindowLost`] with their number of samples.
-    pub fn accumulate<'b, B, L>(
+    /// Otherwise they are lost, and the error is [`WindowLost`](crate::error::WindowLost) with their number of samples.
+    pub fn accumulate<'b, B: Batch + ?Sized, L: Into<Loss>>(
         &mut self,
         batch: &'b B,
         f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
-    ) -> Result<()>
-    where
-        B: Batch + ?Sized,
-        L: Into<Loss>,
-    {
-        let watch = self.begin(batch)?;
-        let run = self.run(batch, f);
-        self.end(&watch, run.as_ref().map(|outcome| (outcome, Some(false))));
-        self.window.extend(run?);
-        self.pending += 1;
-        Ok(())
+    ) -> Result<()> {
+        self.run(batch, f, |_, _, _| Ok(()))
     }
 
     /// Applies one update with the batches that were accumulated. Returns `None` if there are none.
@@ -206,38 +126,58 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// # Errors
     /// Those of [`GradientAccumulator::update`](super::GradientAccumulator::update): unless it is
     /// [`UpdateInterrupted`](crate::error::UpdateInterrupted), the batches are kept and `update` can be called again.
-    /// [`WindowLost`] if a panic in a closure lost them.
+    /// [`WindowLost`](crate::error::WindowLost) if a panic in a closure lost them.
     pub fn update(&mut self) -> Result<Option<StepReport>> {
-        self.core.report_lost()?;
-        if self.core.accumulator.samples() == 0 {
+        if self.samples() == 0 {
             self.clear_window();
+            self.core.report_lost()?;
             return Ok(None);
         }
-        let memory = self.engine.memory.clone();
-        // The update belongs to the last batch.
-        let step = self.batches.saturating_sub(1);
-        let watch = Watch::begin(&self.engine.observers, memory.as_ref(), step, 0);
-        let mut outcome = Outcome::default();
-        let summary = update(&mut self.core, &self.engine, step, &mut outcome);
-        let plan = self.engine.observers.plan(&*self.engine.policy);
-        self.peak = self.peak.max(watch.peak());
-        match summary {
-            Ok(summary) => {
-                let observers = &self.engine.observers;
-                watch.ended(
-                    observers,
-                    memory.as_ref(),
-                    &outcome,
-                    plan,
-                    is_updated(&summary),
-                );
-                self.pending = 0;
-                self.window.extend(outcome);
-                Ok(Some(self.report(summary)))
+        let (core, engine) = (&mut self.core, &mut self.engine);
+        let updated = engine.batch(0, |engine| {
+            let mut processed = Processed::new();
+            let report = core.update(engine, &mut processed)?;
+            Ok((processed, report))
+        });
+        let report = self.extend_window(updated)?;
+        Ok(Some(self.complete(report)))
+    }
+
+    /// Accumulates a batch, and ends it with `end`.
+    fn run<'b, B: Batch + ?Sized, L: Into<Loss>, R>(
+        &mut self,
+        batch: &'b B,
+        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
+        end: impl FnOnce(&mut Core<O>, &Engine, &mut Processed<()>) -> Result<R>,
+    ) -> Result<R> {
+        let extent = extent_of(batch)?;
+        let earlier = self.samples();
+        if earlier == 0 {
+            self.clear_window();
+        }
+        self.core.begin()?;
+        let (core, engine) = (&mut self.core, &mut self.engine);
+        let done = engine.batch(extent.samples, |engine| {
+            let mut accumulation = Accumulation::new(core, batch, f);
+            let run = engine.run(extent, &mut accumulation);
+            let mut processed = accumulation.finish(run)?;
+            let ended = end(core, engine, &mut processed);
+            let ended = ended.map_err(|error| core.lose_window(earlier, error))?;
+            Ok((processed, ended))
+        });
+        self.extend_window(done)
+    }
+
+    /// Adds a batch to the window, or empties the window if an error has lost it.
+    fn extend_window<R>(&mut self, done: Result<(Processed<()>, R)>) -> Result<R> {
+        match done {
+            Ok((processed, ended)) => {
+                self.window.extend(processed);
+                self.pending += 1;
+                Ok(ended)
             }
             Err(error) => {
-                watch.failed(&self.engine.observers, &error, plan);
-                if self.core.accumulator.samples() == 0 {
+                if self.samples() == 0 {
                     self.clear_window();
                 }
                 Err(error)
@@ -245,85 +185,37 @@ impl<O: Commit> AdaptiveTrainer<O> {
         }
     }
 
-    fn begin<B: Batch + ?Sized>(&mut self, batch: &B) -> Result<Watch> {
-        let extent = extent_of(batch)?;
-        self.core.begin()?;
-        if self.core.accumulator.samples() == 0 {
-            self.clear_window();
-        }
-        let memory = self.engine.memory.as_ref();
-        let samples = extent.samples;
-        Ok(Watch::begin(
-            &self.engine.observers,
-            memory,
-            self.batches,
-            samples,
-        ))
-    }
-
-    fn run<'b, B, L>(
-        &mut self,
-        batch: &'b B,
-        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
-    ) -> Result<Outcome>
-    where
-        B: Batch + ?Sized,
-        L: Into<Loss>,
-    {
-        let extent = extent_of(batch)?;
-        let mut accumulation = Accumulation::new(&mut self.core, batch, f);
-        let run = self.engine.run(self.batches, extent, &mut accumulation);
-        accumulation.finish(run)
-    }
-
-    /// Reports the end of a batch to the observers, and counts it if it succeeded.
-    fn end(&mut self, watch: &Watch, ended: Result<(&Outcome, Option<bool>), &Error>) {
-        let observers = &self.engine.observers;
-        let plan = observers.plan(&*self.engine.policy);
-        self.peak = self.peak.max(watch.peak());
-        match ended {
-            Ok((outcome, updated)) => {
-                watch.ended(
-                    observers,
-                    self.engine.memory.as_ref(),
-                    outcome,
-                    plan,
-                    updated,
-                );
-                self.batches += 1;
-            }
-            Err(error) => {
-                watch.failed(observers, error, plan);
-                if self.core.accumulator.samples() == 0 {
-                    self.clear_window();
-                }
-            }
-        }
-    }
-
-    /// Drops the window after an update failed within a step: giving the batch again must not count it twice.
-    fn lose_window(&mut self, earlier: usize, reason: Error) -> Error {
-        let samples = self.core.accumulator.samples();
-        self.core.abandon();
-        match (earlier, samples) {
-            (0, _) | (_, 0) => reason,
-            _ => WindowLost::new(samples, reason).into(),
-        }
-    }
-
     fn clear_window(&mut self) {
-        self.window = Outcome::default();
-        (self.peak, self.pending) = (None, 0);
+        (self.window, self.pending) = (Processed::new(), 0);
     }
 
-    fn report(&mut self, summary: Option<UpdateSummary>) -> StepReport {
-        let outcome = std::mem::take(&mut self.window);
-        StepReport::new(self.core.updates, summary, outcome, self.peak.take())
+    /// Adds to the report of an update what its batches took.
+    fn complete(&mut self, report: StepReport) -> StepReport {
+        self.pending = 0;
+        let window = std::mem::replace(&mut self.window, Processed::new());
+        StepReport {
+            retries: window.retries,
+            recomputed: window.recomputed,
+            events: window.events,
+            peak: window.peak,
+            ..report
+        }
+    }
+
+    /// Returns the micro-batch size that a batch of `samples` would begin with.
+    pub fn micro_batch(&self, samples: usize) -> usize {
+        self.engine.policy.size(samples)
+    }
+
+    /// Returns what the policy has learned and why it uses its size; `None` for a policy without a plan. `{}` is for people,
+    /// serde for programs.
+    pub fn plan(&self) -> Option<Plan> {
+        self.engine.policy.plan()
     }
 
     /// Returns the number of updates so far, including those skipped because a gradient was not finite.
     pub fn updates(&self) -> u64 {
-        self.core.updates
+        self.core.accumulator.updates
     }
 
     /// Returns the number of batches accumulated since the last update.
@@ -364,11 +256,4 @@ impl<O: Commit> AdaptiveTrainer<O> {
     pub fn unreached(&self) -> Vec<Parameter> {
         self.core.accumulator.unreached()
     }
-}
-
-/// Whether parameters changed; without a summary nothing had weight.
-fn is_updated(summary: &Option<UpdateSummary>) -> Option<bool> {
-    summary
-        .as_ref()
-        .map_or(Some(false), |summary| summary.updated)
 }

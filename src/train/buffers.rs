@@ -2,17 +2,10 @@ use candle_core::{Tensor, Var};
 
 use crate::error::{ParameterError, Result};
 
-/// Variables that the forward pass changes by itself, such as BatchNorm's running statistics, with their values at the start
-/// of the window and of the micro-batch. Saving and restoring copy in place and allocate nothing.
-#[derive(Debug, Default)]
-pub(super) struct Buffers(Vec<Buffer>);
-
+/// Variables that the forward pass changes by itself, such as BatchNorm's running statistics, each with a saved value. Saving
+/// and restoring copy in place and allocate nothing.
 #[derive(Debug)]
-struct Buffer {
-    live: Var,
-    at_window: Var,
-    at_micro_batch: Var,
-}
+pub(super) struct Buffers(Vec<(Var, Var)>);
 
 impl Buffers {
     pub(super) fn new(tensors: &[Tensor]) -> Result<Self> {
@@ -23,32 +16,48 @@ impl Buffers {
             if !tensor.is_contiguous() {
                 return Err(ParameterError::NotContiguous { index }.into());
             }
-            Ok(Buffer {
-                live: Var::from_tensor(tensor)?,
-                at_window: Var::from_tensor(&tensor.force_contiguous()?)?,
-                at_micro_batch: Var::from_tensor(&tensor.force_contiguous()?)?,
-            })
+            let saved = Var::from_tensor(&tensor.force_contiguous()?)?;
+            Ok((Var::from_tensor(tensor)?, saved))
         });
         Ok(Self(buffers.collect::<Result<_>>()?))
     }
 
-    pub(super) fn save_window(&self) -> Result<()> {
-        self.each(|buffer| buffer.at_window.set(&buffer.live))
+    pub(super) fn save(&self) -> Result<()> {
+        let mut buffers = self.0.iter();
+        Ok(buffers.try_for_each(|(live, saved)| saved.set(live))?)
     }
 
-    pub(super) fn save_micro_batch(&self) -> Result<()> {
-        self.each(|buffer| buffer.at_micro_batch.set(&buffer.live))
+    /// Restores the saved values. A failure, which does not happen on the CPU, is logged: the caller already returns another
+    /// error, or panics.
+    pub(super) fn restore(&self) {
+        let mut buffers = self.0.iter();
+        if let Err(error) = buffers.try_for_each(|(live, saved)| live.set(saved)) {
+            tracing::error!(%error, "named buffers could not be restored and may contain traces of a failed micro-batch");
+        }
     }
 
-    pub(super) fn restore_window(&self) -> Result<()> {
-        self.each(|buffer| buffer.live.set(&buffer.at_window))
+    /// Saves the values, and restores them when the guard is dropped, also by a panic.
+    pub(super) fn guard(&self) -> Result<Guard<'_>> {
+        self.save()?;
+        Ok(Guard(Some(self)))
     }
+}
 
-    pub(super) fn restore_micro_batch(&self) -> Result<()> {
-        self.each(|buffer| buffer.live.set(&buffer.at_micro_batch))
+/// Restores buffers when it is dropped.
+#[must_use = "it restores the buffers when it is dropped"]
+pub(super) struct Guard<'a>(Option<&'a Buffers>);
+
+impl Guard<'_> {
+    /// Keeps the new values.
+    pub(super) fn keep(mut self) {
+        self.0 = None;
     }
+}
 
-    fn each(&self, copy: impl Fn(&Buffer) -> candle_core::Result<()>) -> Result<()> {
-        Ok(self.0.iter().try_for_each(copy)?)
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if let Some(buffers) = self.0 {
+            buffers.restore();
+        }
     }
 }

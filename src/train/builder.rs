@@ -1,70 +1,67 @@
-use candle_core::Tensor;
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
 
 use super::adaptive::AdaptiveTrainer;
 use super::core::Core;
-use crate::batch::{BatchPolicy, BatchProcessor, Engine, Observer, Observers, Predictive, Task};
+use crate::batch::{BatchPolicy, Engine, Observer, Predictive, Processed, Task};
 use crate::error::{ParameterError, Result};
 use crate::memory::DeviceMemory;
 use crate::optim::Commit;
 
-/// Builds an [`AdaptiveTrainer`]; made by [`AdaptiveTrainer::builder`].
-///
-/// ```
-/// use candle_core::{Device, Var};
-/// use candle_headroom::{AdaptiveTrainer, Predictive, Sgd};
-///
-/// let w = Var::new(&[1f32, 2.], &Device::Cpu)?;
-/// let trainer = AdaptiveTrainer::builder(Sgd::builder(vec![w]).learning_rate(0.1).build()?)
-///     .policy(Predictive::builder().at_most(16).build()?)
-///     .seed(42)
-///     .build()?;
-/// assert_eq!(trainer.micro_batch(64), 16);
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
+/// Builds an [`AdaptiveTrainer`] or an [`AccumulatingTrainer`](super::AccumulatingTrainer); made by their `builder`.
 #[derive(Debug)]
 #[must_use = "call `build()`"]
-pub struct AdaptiveTrainerBuilder<O> {
+pub struct AdaptiveTrainerBuilder<O, T = AdaptiveTrainer<O>> {
     optimizer: O,
-    memory: Option<DeviceMemory>,
-    policy: Box<dyn BatchPolicy>,
-    evaluation_policy: Box<dyn BatchPolicy>,
     buffers: Vec<Tensor>,
-    seed: u64,
-    observers: Observers,
+    engine: Engine,
+    evaluation: Engine,
+    /// Batches for one update of an accumulating trainer.
+    batches: usize,
+    finish: fn(AdaptiveTrainer<O>, usize) -> Result<T>,
 }
 
 impl<O: Commit> AdaptiveTrainer<O> {
     /// Trains the parameters of this optimizer.
     pub fn builder(optimizer: O) -> AdaptiveTrainerBuilder<O> {
-        AdaptiveTrainerBuilder {
-            optimizer,
-            memory: None,
-            policy: Box::new(Predictive::new()),
-            evaluation_policy: Box::new(Predictive::new()),
-            buffers: Vec::new(),
-            seed: 0,
-            observers: Observers::default().of(Task::Training),
-        }
+        AdaptiveTrainerBuilder::new(optimizer, 1, |trainer, _| Ok(trainer))
     }
 }
 
-impl<O: Commit> AdaptiveTrainerBuilder<O> {
+impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
+    pub(super) fn new(
+        optimizer: O,
+        batches: usize,
+        finish: fn(AdaptiveTrainer<O>, usize) -> Result<T>,
+    ) -> Self {
+        Self {
+            optimizer,
+            buffers: Vec::new(),
+            engine: Engine::new(Predictive::new(), Task::Training),
+            evaluation: Engine::new(Predictive::new(), Task::Evaluation),
+            batches,
+            finish,
+        }
+    }
+
     /// Follows this memory's limit, and completes reports and errors with its numbers.
     pub fn memory(mut self, memory: &DeviceMemory) -> Self {
-        self.memory = Some(memory.clone());
+        self.engine.memory = Some(memory.clone());
+        self.evaluation.memory = Some(memory.clone());
         self
     }
 
-    /// Cuts batches by this policy. The default is [`Predictive`].
+    /// Cuts batches by this policy. The default of an [`AdaptiveTrainer`] is [`Predictive`].
     pub fn policy(mut self, policy: impl BatchPolicy + 'static) -> Self {
-        self.policy = Box::new(policy);
+        self.engine.policy = Box::new(policy);
         self
     }
 
     /// Cuts [evaluation](AdaptiveTrainer::evaluate) data by this policy. The default is a separate [`Predictive`], because more
     /// samples fit without gradients.
     pub fn evaluation_policy(mut self, policy: impl BatchPolicy + 'static) -> Self {
-        self.evaluation_policy = Box::new(policy);
+        self.evaluation.policy = Box::new(policy);
         self
     }
 
@@ -77,40 +74,44 @@ impl<O: Commit> AdaptiveTrainerBuilder<O> {
 
     /// Sets the seed from which [`MicroBatch::seed`](crate::MicroBatch::seed) is derived; 0 by default.
     pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
+        self.engine.seed = seed;
         self
     }
 
     /// Adds an observer, such as a [`Timeline`](crate::Timeline).
     pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
-        self.observers.add(observer);
+        let observer: Arc<dyn Observer> = Arc::new(observer);
+        self.engine.observers.add(Arc::clone(&observer));
+        self.evaluation.observers.add(observer);
         self
     }
 
     /// Builds the trainer. The optimizer receives gradients whose memory is reused: it must copy what it keeps.
     ///
     /// # Errors
-    /// [`ParameterError`]: no parameter to train, one listed twice, a type that cannot be accumulated, a buffer that is not a
-    /// variable, or parameters on another device than the memory's.
-    pub fn build(self) -> Result<AdaptiveTrainer<O>> {
+    /// - [`ParameterError`]: no parameter to train, one listed twice, a type that cannot be accumulated, a buffer that is not a
+    ///   variable, or parameters on another device than the memory's;
+    /// - [`PolicyError::Zero`](crate::error::PolicyError::Zero) for an accumulating trainer of 0 batches.
+    pub fn build(mut self) -> Result<T> {
         let core = Core::new(self.optimizer, &self.buffers)?;
-        let device = core.device().clone();
-        let vars = device.location();
-        if let Some(memory) = &self.memory
-            && memory.device().location() != vars
-        {
+        if let Some(memory) = &self.engine.memory {
             let memory = memory.device().location();
-            return Err(ParameterError::Device { vars, memory }.into());
+            let mut others = core.accumulator.devices().map(Device::location);
+            if let Some(vars) = others.find(|vars| *vars != memory) {
+                return Err(ParameterError::Device { vars, memory }.into());
+            }
         }
-        let evaluation = self.observers.of(Task::Evaluation);
-        let mut engine = Engine::new(self.policy, device.clone(), self.observers);
-        let mut evaluation = Engine::new(self.evaluation_policy, device.clone(), evaluation);
-        engine.seed = self.seed;
-        if let Some(memory) = &self.memory {
-            engine.use_memory(memory);
-            evaluation.use_memory(memory);
-        }
-        let evaluation = BatchProcessor::from_engine(evaluation, Some(device));
-        Ok(AdaptiveTrainer::new(core, engine, evaluation))
+        let device = core.accumulator.devices().next();
+        let device = device.cloned().unwrap_or(Device::Cpu);
+        self.engine.start(device.clone());
+        self.evaluation.start(device);
+        let trainer = AdaptiveTrainer {
+            core,
+            engine: self.engine,
+            evaluation: self.evaluation,
+            window: Processed::new(),
+            pending: 0,
+        };
+        (self.finish)(trainer, self.batches)
     }
 }

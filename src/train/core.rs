@@ -1,40 +1,33 @@
 use candle_core::{Device, Tensor};
 
-use super::accumulator::{Contribution, GradientAccumulator};
+use super::accumulator::GradientAccumulator;
 use super::buffers::Buffers;
-use super::loss::Loss;
-use super::summary::UpdateSummary;
-use crate::batch::{Attempt, Batch, Failure, MicroBatch, Work};
+use super::report::StepReport;
+use crate::batch::{Engine, Event, Measured, Processed, conclude};
 use crate::error::{Error, Holding, Phase, Remedy, Result, WindowLost};
-use crate::memory::{recover, unmask};
+use crate::memory::{DeviceMemory, recover, unmask};
 use crate::optim::Commit;
 
-/// The state that a trainer's step changes, and how it is rolled back: accumulated gradients and named buffers.
+/// The state that a trainer's step changes: accumulated gradients, named buffers, and the updated parameters.
 #[derive(Debug)]
 pub(super) struct Core<O> {
     pub(super) accumulator: GradientAccumulator<O>,
-    buffers: Buffers,
-    device: Device,
-    /// Number of updates.
-    pub(super) updates: u64,
+    /// Named buffers as they were when the window began.
+    pub(super) at_window: Buffers,
+    /// The same at the beginning of a micro-batch.
+    pub(super) at_micro_batch: Buffers,
     /// Samples of earlier batches that were lost when a closure panicked, until that is reported.
-    lost: Option<usize>,
+    pub(super) lost: Option<usize>,
 }
 
 impl<O: Commit> Core<O> {
     pub(super) fn new(optimizer: O, buffers: &[Tensor]) -> Result<Self> {
-        let accumulator = GradientAccumulator::builder(optimizer).build()?;
         Ok(Self {
-            device: accumulator.device(),
-            accumulator,
-            buffers: Buffers::new(buffers)?,
-            updates: 0,
+            accumulator: GradientAccumulator::builder(optimizer).build()?,
+            at_window: Buffers::new(buffers)?,
+            at_micro_batch: Buffers::new(buffers)?,
             lost: None,
         })
-    }
-
-    pub(super) fn device(&self) -> &Device {
-        &self.device
     }
 
     /// Prepares for a batch, which may be the first one of a window.
@@ -42,7 +35,7 @@ impl<O: Commit> Core<O> {
         self.report_lost()?;
         self.accumulator.begin()?;
         match self.accumulator.samples() {
-            0 => self.buffers.save_window(),
+            0 => self.at_window.save(),
             _ => Ok(()),
         }
     }
@@ -58,231 +51,72 @@ impl<O: Commit> Core<O> {
         }
     }
 
-    /// Processes one micro-batch and adds its gradients, or leaves everything as it was.
-    fn micro_batch<'b, B, L>(
+    /// Applies the update. Completes an exhaustion in it, and reports if it went over a soft limit.
+    pub(super) fn update(
         &mut self,
-        attempt: &Attempt<'_>,
-        batch: &'b B,
-        f: &mut impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
-    ) -> Result<(), Failure>
-    where
-        B: Batch + ?Sized,
-        L: Into<Loss>,
-    {
-        self.buffers.save_micro_batch()?;
-        // A `WindowLost` from within the closure belongs to another accumulator and says nothing about this one.
-        let failure = match self.contribution(attempt, batch, f) {
-            Err(error) => Failure::MicroBatch(error),
-            Ok(contribution) => match attempt.observe(Phase::Accumulate, || {
-                self.accumulator.accumulate(contribution)
-            }) {
-                Ok(()) => return Ok(()),
-                Err(error @ Error::WindowLost(_)) => Failure::Batch(error),
-                Err(error) => Failure::MicroBatch(error),
-            },
-        };
-        let restored = match failure {
-            Failure::Batch(_) => self.buffers.restore_window(),
-            _ => self.buffers.restore_micro_batch(),
-        };
-        match restored {
-            Ok(()) => Err(failure),
-            Err(restore) => {
-                log_unrestored(&restore);
-                Err(Failure::Final(match failure.into_error() {
-                    // A lost device matters more than the lost window.
-                    Error::WindowLost(lost) if matches!(lost.reason, Error::DeviceFault(_)) => {
-                        lost.reason
-                    }
-                    error => error,
-                }))
-            }
+        engine: &Engine,
+        processed: &mut Processed<()>,
+    ) -> Result<StepReport> {
+        let memory = engine.memory.as_ref();
+        let _turn = memory.map(DeviceMemory::turn);
+        let measured = Measured::begin(memory);
+        let commit = || self.commit(&engine.device);
+        let mut report =
+            (engine.observers).phase(engine.batches, Phase::Optimizer, &measured, commit);
+        if let Err(Error::ResourceExhausted(exhausted)) = &mut report {
+            let (held, remedies) = self.held();
+            exhausted.held = held;
+            measured.describe(None, exhausted);
+            conclude(exhausted, false, memory, remedies);
         }
+        let report = report?;
+        let known = measured.peak().zip(measured.limit());
+        if let Some((peak, limit)) = known.filter(|(peak, limit)| peak > limit) {
+            // No micro-batch size would have helped, so this is reported and changes nothing.
+            let event = Event::OverLimit { peak, limit };
+            tracing::warn!("{event}");
+            engine.happened(event, &mut processed.events);
+        }
+        processed.updated = report.updated;
+        Ok(report)
     }
 
-    fn contribution<'b, B, L>(
-        &self,
-        attempt: &Attempt<'_>,
-        batch: &'b B,
-        f: &mut impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
-    ) -> Result<Contribution>
-    where
-        B: Batch + ?Sized,
-        L: Into<Loss>,
-    {
-        let samples = attempt.micro.samples.clone();
-        let size = samples.len();
-        let slice = attempt.run(Phase::Transfer, || batch.slice(samples))?;
-        let loss: Loss = attempt
-            .run(Phase::Forward, || f(slice, &attempt.micro))?
-            .into();
-        // The backward pass needs more memory than the forward pass left, so this is the moment to stop.
-        attempt.end_forward()?;
-        let contribution = attempt.observe(Phase::Backward, || {
-            self.accumulator.differentiate(loss, size)
-        })?;
-        if size == 1 {
-            // A larger micro-batch that went over a soft limit is kept and the next one is smaller; this one cannot be.
-            attempt.check(Phase::Backward)?;
-        }
-        Ok(contribution)
-    }
-
-    /// Applies the update; `None` if nothing had weight.
-    pub(super) fn update(&mut self) -> Result<Option<UpdateSummary>> {
-        let updated = match self.accumulator.update() {
+    fn commit(&mut self, device: &Device) -> Result<StepReport> {
+        let mut report = self.accumulator.commit();
+        if let Err(Error::ResourceExhausted(_)) = report {
             // Nothing has changed. The graph is gone and the device is idle, so a second attempt may succeed.
-            Err(Error::ResourceExhausted(_)) => {
-                recover(&self.device)?;
-                self.accumulator.update()
-            }
-            updated => updated,
-        };
-        let updated = updated.map_err(|error| unmask(error, &self.device))?;
-        if updated.is_some() {
-            self.updates += 1;
-            if self.updates == 1 {
-                self.warn_of_unreached();
-            }
+            recover(device)?;
+            report = self.accumulator.commit();
         }
-        Ok(updated)
+        report.map_err(|error| unmask(error, device))
     }
 
-    /// Returns the memory held by what is trained.
-    pub(super) fn held(&self) -> Vec<Holding> {
+    /// Returns the memory held by what is trained, and what would reduce it.
+    pub(super) fn held(&self) -> (Vec<Holding>, Vec<Remedy>) {
+        let optimizer = self.accumulator.optimizer();
         let (parameters, gradients) = self.accumulator.bytes();
-        let held = [
-            ("parameters", Some(parameters)),
-            ("accumulated gradients", Some(gradients)),
-            (
-                "optimizer state",
-                self.accumulator.optimizer().state_bytes(),
-            ),
+        let mut held = vec![
+            Holding::new("parameters", parameters),
+            Holding::new("accumulated gradients", gradients),
         ];
-        let known = held.into_iter();
-        known
-            .filter_map(|(what, bytes)| Some(Holding::new(what, bytes?)))
-            .collect()
+        let state = optimizer.state_bytes();
+        held.extend(state.map(|bytes| Holding::new("optimizer state", bytes)));
+        (held, optimizer.remedies())
     }
 
-    /// Drops the window and restores the buffers. A failure to do so is logged: the caller already returns an error.
+    /// Drops the window after an update failed within a step: giving the batch again must not count it twice.
+    pub(super) fn lose_window(&mut self, earlier: usize, reason: Error) -> Error {
+        let samples = self.accumulator.samples();
+        self.abandon();
+        match (earlier, samples) {
+            (0, _) | (_, 0) => reason,
+            _ => WindowLost::new(samples, reason).into(),
+        }
+    }
+
+    /// Drops the window and restores the buffers.
     pub(super) fn abandon(&mut self) {
         self.accumulator.reset();
-        if let Err(restore) = self.buffers.restore_window() {
-            log_unrestored(&restore);
-        }
-    }
-
-    /// Rolls back a batch that ended before it was finished, and returns how many samples of earlier batches were lost with
-    /// it: means cannot be taken apart, so if anything of the batch was added the whole window is dropped.
-    pub(super) fn roll_back(&mut self, earlier: usize) -> usize {
-        match self.accumulator.samples() == earlier {
-            true => 0,
-            false => {
-                self.abandon();
-                earlier
-            }
-        }
-    }
-
-    /// Runs `f` and restores the buffers afterwards, also if it panics.
-    pub(super) fn without_traces<T>(&mut self, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        struct Restore<'a>(&'a Buffers);
-        impl Drop for Restore<'_> {
-            fn drop(&mut self) {
-                if let Err(restore) = self.0.restore_micro_batch() {
-                    log_unrestored(&restore);
-                }
-            }
-        }
-        self.buffers.save_micro_batch()?;
-        let _restore = Restore(&self.buffers);
-        f()
-    }
-
-    fn warn_of_unreached(&self) {
-        for parameter in self.accumulator.unreached() {
-            tracing::warn!(
-                parameter = parameter.name,
-                shape = ?parameter.var.shape(),
-                "a parameter received no gradient in the first update: it is unused, or an operation without a backward pass cuts it off"
-            );
-        }
-    }
-}
-
-fn log_unrestored(error: &Error) {
-    tracing::error!(%error, "named buffers could not be restored and may contain traces of a failed micro-batch");
-}
-
-/// A batch whose micro-batches are accumulated. Dropping it before [`finish`](Self::finish), as a panic in the closure does,
-/// rolls it back.
-pub(super) struct Accumulation<'s, 'b, O: Commit, B: ?Sized, F> {
-    core: &'s mut Core<O>,
-    batch: &'b B,
-    f: F,
-    /// Samples that the window held before.
-    earlier: usize,
-    is_finished: bool,
-}
-
-impl<'s, 'b, O: Commit, B: ?Sized, F> Accumulation<'s, 'b, O, B, F> {
-    pub(super) fn new(core: &'s mut Core<O>, batch: &'b B, f: F) -> Self {
-        let earlier = core.accumulator.samples();
-        Self {
-            core,
-            batch,
-            f,
-            earlier,
-            is_finished: false,
-        }
-    }
-
-    /// Keeps what was accumulated, or rolls it back after an error.
-    pub(super) fn finish<T>(mut self, result: Result<T>) -> Result<T> {
-        self.is_finished = true;
-        let earlier = self.earlier;
-        result.map_err(|error| match (self.core.roll_back(earlier), error) {
-            (0, error) | (_, error @ Error::WindowLost(_)) => error,
-            (samples, reason) => WindowLost::new(samples, reason).into(),
-        })
-    }
-}
-
-impl<O: Commit, B: ?Sized, F> Drop for Accumulation<'_, '_, O, B, F> {
-    fn drop(&mut self) {
-        if self.is_finished {
-            return;
-        }
-        if let Err(restore) = self.core.buffers.restore_micro_batch() {
-            log_unrestored(&restore);
-        }
-        let lost = self.core.roll_back(self.earlier);
-        self.core.lost = (lost > 0).then_some(lost);
-    }
-}
-
-impl<'b, O, B, F, L> Work for Accumulation<'_, 'b, O, B, F>
-where
-    O: Commit,
-    B: Batch + ?Sized,
-    F: FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
-    L: Into<Loss>,
-{
-    fn micro_batch(&mut self, attempt: &Attempt<'_>) -> Result<(), Failure> {
-        let failed = self.core.micro_batch(attempt, self.batch, &mut self.f);
-        failed.map_err(|failure| match failure {
-            // Earlier batches are not here to be processed again.
-            Failure::Batch(error) if self.earlier > 0 => Failure::Final(error),
-            failure => failure,
-        })
-    }
-
-    fn held(&self) -> Vec<Holding> {
-        self.core.held()
-    }
-
-    fn remedies(&self) -> Vec<Remedy> {
-        self.core.accumulator.optimizer().remedies()
+        self.at_window.restore();
     }
 }

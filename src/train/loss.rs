@@ -12,16 +12,6 @@ const WEIGHTS: std::ops::RangeInclusive<f64> = 1e-30..=1e30;
 /// The gradient of an update is the weighted mean over its micro-batches. A mean has the number of samples as its weight. Sums
 /// are added and divided by the sum of their weights, for example the number of tokens that are not padding. That equals the
 /// gradient of the whole batch even if micro-batches differ in length; a mean of means does not (transformers #34191).
-///
-/// ```
-/// use candle_core::{Device, Tensor};
-/// use candle_headroom::Loss;
-///
-/// let per_token = Tensor::new(&[0.5f32, 1.5, 0.], &Device::Cpu)?; // the last token is padding
-/// let loss = Loss::sum(per_token.sum_all()?, 2.);
-/// assert!(matches!(loss, Loss::Sum { weight: 2., .. }));
-/// # Ok::<(), candle_core::Error>(())
-/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Loss {
@@ -38,11 +28,6 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// Makes a mean over the micro-batch's samples.
-    pub fn mean(value: Tensor) -> Self {
-        Self::Mean(value)
-    }
-
     /// Makes a sum of `weight` terms.
     pub fn sum(value: Tensor, weight: f64) -> Self {
         Self::Sum { value, weight }

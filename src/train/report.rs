@@ -1,26 +1,11 @@
 use std::fmt;
 
 use super::step_loss::StepLoss;
-use super::summary::UpdateSummary;
-use crate::batch::{Event, Outcome};
+use crate::batch::Event;
 use crate::memory::Bytes;
 
-/// The result of a step. `{}` is one line, and reads the loss.
-///
-/// ```
-/// use candle_core::{Device, Tensor, Var};
-/// use candle_headroom::{AdaptiveTrainer, Sgd};
-///
-/// let w = Var::new(&[0f32], &Device::Cpu)?;
-/// let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(0.1).build()?;
-/// let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
-/// let x = Tensor::new(&[1f32, 2., 3.], &Device::Cpu)?;
-/// let report = trainer.step(&x, |x, _| x.broadcast_sub(&w)?.sqr()?.mean_all())?;
-/// assert_eq!((report.samples, report.retries), (3, 0));
-/// assert_eq!(report.to_string(), "step 1: loss 4.6667, 3 samples in 1 micro-batch of 3, peak n/a");
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
-#[derive(Debug, Clone)]
+/// The result of a step, or of an accumulator's update. `{}` is one line, and reads the loss.
+#[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct StepReport {
     /// The number of the update, counted from 1; without an update, the number of updates so far.
@@ -45,26 +30,6 @@ pub struct StepReport {
 }
 
 impl StepReport {
-    pub(super) fn new(
-        step: u64,
-        summary: Option<UpdateSummary>,
-        outcome: Outcome,
-        peak: Option<u64>,
-    ) -> Self {
-        let updated = (summary.as_ref()).map_or(Some(false), |summary| summary.updated);
-        Self {
-            step,
-            samples: outcome.sizes.iter().sum(),
-            sizes: outcome.sizes,
-            retries: outcome.retries,
-            recomputed: outcome.recomputed,
-            events: outcome.events,
-            peak,
-            updated,
-            loss: summary.unwrap_or_default().loss,
-        }
-    }
-
     /// Returns the size of the largest micro-batch, in samples.
     pub fn micro_batch(&self) -> usize {
         self.sizes.iter().copied().max().unwrap_or_default()

@@ -10,22 +10,8 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// Returns the optimizer's state, and what the policies of training and evaluation have learned about memory, to save
     /// with a checkpoint: a resumed run starts with sizes that fit.
     ///
-    /// ```
-    /// use candle_core::{DType, Device};
-    /// use candle_headroom::optim::StateDict;
-    /// use candle_headroom::{AdamW, AdaptiveTrainer};
-    /// use candle_nn::{linear, VarBuilder, VarMap};
-    ///
-    /// let varmap = VarMap::new();
-    /// linear(4, 2, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
-    /// let optimizer = AdamW::builder(&varmap).learning_rate(1e-3).build()?;
-    /// let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
-    /// # let path = std::env::temp_dir().join(format!("candle-headroom-trainer-{}.safetensors", std::process::id()));
-    /// trainer.state()?.save(&path)?;
-    /// trainer.load_state(&StateDict::load(&path)?)?;
-    /// # std::fs::remove_file(path)?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// `trainer.state()?.save(path)?` writes it to a file, and `trainer.load_state(&StateDict::load(path)?)?` continues from
+    /// it.
     ///
     /// # Errors
     /// Those of the optimizer's [`state`](Commit::state).
@@ -33,13 +19,11 @@ impl<O: Commit> AdaptiveTrainer<O> {
         let mut state = self.optimizer().state()?;
         let learned = [
             (TRAINING, self.engine.policy.state()),
-            (EVALUATION, self.evaluation.state()),
+            (EVALUATION, self.evaluation.policy.state()),
         ];
-        for (name, learned) in learned {
-            if let Some(learned) = learned {
-                state.metadata.insert(name.to_owned(), learned);
-            }
-        }
+        let known = learned.into_iter();
+        let known = known.filter_map(|(name, learned)| Some((name.to_owned(), learned?)));
+        state.metadata.extend(known);
         Ok(state)
     }
 
@@ -52,7 +36,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
         self.optimizer_mut().load_state(state)?;
         let learned = [
             (TRAINING, &mut self.engine.policy),
-            (EVALUATION, self.evaluation.policy_mut()),
+            (EVALUATION, &mut self.evaluation.policy),
         ];
         for (name, policy) in learned {
             if let Some(learned) = state.metadata.get(name)

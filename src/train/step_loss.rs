@@ -5,19 +5,6 @@ use candle_core::{DType, Tensor};
 use super::loss::Weighted;
 
 /// The loss of an update. On an asynchronous device it stays there until it is read.
-///
-/// ```
-/// use candle_core::{Device, Var};
-/// use candle_headroom::{GradientAccumulator, Sgd};
-///
-/// let x = Var::new(3f32, &Device::Cpu)?;
-/// let optimizer = Sgd::builder(vec![x.clone()]).learning_rate(0.1).build()?;
-/// let mut accumulator = GradientAccumulator::builder(optimizer).build()?;
-/// accumulator.add(x.sqr()?, 1)?;
-/// let summary = accumulator.update()?.expect("one loss was added");
-/// assert_eq!(summary.loss.read()?, 9.);
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
 #[derive(Debug, Clone, Default)]
 pub struct StepLoss {
     /// The sum of the values read so far.

@@ -1,6 +1,8 @@
 //! Gradients are added in place on the device, for each type, and without allocating.
 
-use candle_core::{DType, Device, Tensor, Var};
+use candle_core::{DType, Device, DeviceLocation, Tensor, Var};
+use candle_headroom::error::ParameterError;
+use candle_headroom::{AccumulatingTrainer, AdaptiveTrainer, DeviceMemory, Error};
 
 use crate::gpu::{gpu, simulated};
 use crate::support::{self, flat, wave};
@@ -113,4 +115,37 @@ fn odd_gradients_as_on_the_cpu() {
         assert_eq!(on_device, on_host, "{axes} axes");
         assert!(on_host.iter().any(|&value| value != 0.));
     }
+}
+
+/// Both trainers refuse parameters on another device than the memory's, even if only one parameter is elsewhere.
+#[test]
+fn a_trainer_refuses_the_memory_of_another_device() {
+    let gpu = gpu();
+    let memory = DeviceMemory::cuda(gpu.ordinal).open().unwrap();
+    let vars =
+        [memory.device(), &Device::Cpu].map(|device| Var::ones(4, DType::F32, device).unwrap());
+    for vars in [&vars[1..], &vars] {
+        let adaptive = AdaptiveTrainer::builder(support::sgd(vars, 0.1));
+        let accumulating = AccumulatingTrainer::builder(support::sgd(vars, 0.1), 2);
+        for refused in [
+            adaptive.memory(&memory).build().err(),
+            accumulating.memory(&memory).build().err(),
+        ] {
+            let Some(Error::Parameter(error)) = refused else {
+                panic!("{refused:?}")
+            };
+            assert!(
+                matches!(
+                    *error,
+                    ParameterError::Device {
+                        vars: DeviceLocation::Cpu,
+                        ..
+                    }
+                ),
+                "{error}"
+            );
+        }
+    }
+    let trainer = AccumulatingTrainer::builder(support::sgd(&vars[..1], 0.1), 2);
+    assert!(trainer.memory(&memory).build().is_ok());
 }

@@ -80,7 +80,7 @@ fn a_drifting_limit_is_followed() {
             sizes.push(report.micro_batch());
             assert!(job.memory.stats().peak_reserved.unwrap() <= limit * MIB);
         }
-        println!("{limit} MiB: {sizes:?}; {}", job.trainer.explain());
+        println!("{limit} MiB: {sizes:?}; {}", job.trainer.plan().unwrap());
         assert_eq!(sizes[9], largest, "{limit} MiB: {sizes:?}");
     }
     println!("figure: cuda/adaptation_retries = {retries} retries");

@@ -104,24 +104,23 @@ fn evaluation_has_a_model_of_its_own() {
         assert_eq!(evaluated.results.iter().sum::<usize>(), 4000 * 3);
         assert!(evaluated.peak.unwrap() <= memory.limit().unwrap());
     }
-    let explained = trainer.explain();
-    let (training, evaluation) = (explained.training.unwrap(), explained.evaluation.unwrap());
+    let (training, evaluation) = (trainer.plan().unwrap(), trainer.evaluation_plan().unwrap());
+    let text = format!("{training}\n{evaluation}");
     assert!(
         training.each.unwrap() > 2 * evaluation.each.unwrap(),
-        "{explained}"
+        "{text}"
     );
     assert!(
         evaluation.fits.unwrap() > 2 * training.fits.unwrap(),
-        "{explained}"
-    );
-    let text = explained.to_string();
-    assert!(
-        text.starts_with("training: base ") && text.contains("\nevaluation: base "),
         "{text}"
     );
-    let json = serde_json::to_value(explained).unwrap();
-    assert_eq!(json["training"]["each"], training.each.unwrap());
-    assert!(json["evaluation"]["reason"].is_string());
+    assert!(
+        text.starts_with("base ") && text.contains("\nbase "),
+        "{text}"
+    );
+    let json = serde_json::to_value(training).unwrap();
+    assert_eq!(json["each"], training.each.unwrap());
+    assert!(json["reason"].is_string());
 }
 
 #[test]

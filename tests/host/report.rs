@@ -136,6 +136,12 @@ fn activations_are_told_by_the_fit() {
     };
     assert_eq!(held("parameters"), Some(4 * WIDTH as u64));
     assert!(held(Holding::OTHER).unwrap() >= 64 * 4 * WIDTH as u64);
+    let text = error.to_string();
+    assert!(text.contains("the limit is reached"), "{text}");
+    assert!(
+        text.contains("; freeing other memory of this process, such as data, the batch itself"),
+        "{text}"
+    );
     let activations = held(Holding::ACTIVATIONS).unwrap();
     let each = 4 * WIDTH as u64;
     assert!((each / 2..each * 8).contains(&activations), "{exhausted:#}");

@@ -49,6 +49,10 @@ fn what_others_hold_is_named_where_one_sample_would_fit_alone() {
         "{exhausted:#}"
     );
 
+    let advice = exhausted.ranked_remedies().next().unwrap();
+    assert!(advice.advice.starts_with("freeing other memory"));
+    assert!(advice.saves >= Some(40 * MIB), "{exhausted:#}");
+
     drop(other);
     let report = trainer.step(&x, |x, _| loss(&w, &x)).unwrap();
     assert_eq!(report.samples, 4, "and training goes on");

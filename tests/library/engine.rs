@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::batch::{
-    BatchPolicy, BatchProcessor, Extent, Failed, Halving, Observer, Plan, Reason, TrainingEvent,
+    BatchPolicy, BatchProcessor, EventKind, Extent, Failed, Halving, Observer, Plan, Reason,
+    TrainingEvent,
 };
 use candle_headroom::error::{Phase, UpdateInterrupted};
 use candle_headroom::optim::{Commit, Committed, Parameter};
@@ -199,8 +200,8 @@ struct Plans(Mutex<Vec<Option<Plan>>>);
 
 impl Observer for Plans {
     fn observe(&self, event: &TrainingEvent<'_>) {
-        if let TrainingEvent::BatchEnded { plan, .. } = event {
-            self.0.lock().unwrap().push(*plan);
+        if let EventKind::BatchEnded { .. } = event.kind {
+            self.0.lock().unwrap().push(event.plan);
         }
     }
 }

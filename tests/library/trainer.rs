@@ -1,6 +1,6 @@
 //! `AdaptiveTrainer`: how it behaves under pressure, and what it refuses.
 
-use candle_core::{DType, Device, Var};
+use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::error::Phase;
 use candle_headroom::testing::Faults;
 
@@ -38,7 +38,7 @@ fn recovery_goes_to_tracing() {
     }
 
     let counts = Arc::new(Counts::default());
-    // With a single subscriber, what another test's thread meets first is never told to this one either.
+    // With a single subscriber, `tracing` would cache that another test's thread has no interest in an event.
     let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
     tracing::subscriber::with_default(Counter(counts.clone()), || {
         let model = Mlp::new(DType::F32);
@@ -56,6 +56,20 @@ fn recovery_goes_to_tracing() {
     });
     // The retry, and once the Var that receives no gradient.
     assert_eq!(counts.0.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn a_report_is_one_line() {
+    let w = Var::new(&[0f32], &Device::Cpu).unwrap();
+    let mut trainer = AdaptiveTrainer::builder(sgd(std::slice::from_ref(&w), 0.1))
+        .build()
+        .unwrap();
+    let x = Tensor::new(&[1f32, 2., 3.], &Device::Cpu).unwrap();
+    let report = trainer.step(&x, |x, _| x.broadcast_sub(&w)?.sqr()?.mean_all());
+    assert_eq!(
+        report.unwrap().to_string(),
+        "step 1: loss 4.6667, 3 samples in 1 micro-batch of 3, peak n/a"
+    );
 }
 
 #[test]

@@ -180,6 +180,24 @@ fn a_panic_half_way_reports_the_lost_batches() {
     };
     assert_eq!(lost.samples, 2);
     assert!(trainer.update().unwrap().is_none(), "once");
+
+    // An accumulating trainer counts its batches from the beginning again.
+    let builder = AccumulatingTrainer::builder(sgd(&w), 2).policy(Fixed::new(1).unwrap());
+    let mut trainer = builder.build().unwrap();
+    let mut step = |panic_at| {
+        catch_unwind(AssertUnwindSafe(|| {
+            trainer.step(&numbers(&[2., 4.]), |x, micro| {
+                assert!(micro.index != panic_at, "the closure's own panic");
+                distance(&w, &x)
+            })
+        }))
+    };
+    assert!(step(9).unwrap().unwrap().is_none());
+    assert!(step(1).is_err());
+    assert!(matches!(step(9).unwrap(), Err(Error::WindowLost(_))));
+    assert!(step(9).unwrap().unwrap().is_none(), "a new window");
+    let report = step(9).unwrap().unwrap().expect("two batches");
+    assert_eq!(report.samples, 4);
 }
 
 /// The accumulator owns the optimizer, so it multiplies by the loss scale that the update divides by.

@@ -76,8 +76,8 @@ fn bad_input_is_named_and_changes_nothing() {
             .unwrap()
     };
     for (loss, samples, word) in [
-        (Loss::mean(model.vars[0].as_tensor().clone()), 1, "shape"),
-        (Loss::mean(scalar()), 0, "0 samples"),
+        (Loss::Mean(model.vars[0].as_tensor().clone()), 1, "shape"),
+        (Loss::Mean(scalar()), 0, "0 samples"),
         (Loss::sum(scalar(), -1.), 1, "-1"),
         (Loss::sum(scalar(), f64::NAN), 1, "NaN"),
         (Loss::sum(scalar(), f64::INFINITY), 1, "inf"),

@@ -9,7 +9,7 @@ use crate::error::{PolicyError, Result};
 /// Predicts the memory that a micro-batch takes from its cost, learned from the micro-batches that ran.
 ///
 /// Bytes are the peak above what was in use before the micro-batch began. The cost is the quantity that memory grows with:
-/// the number of samples, or of elements where samples differ in length ([`Batch::cost`](crate::Batch::cost)).
+/// the number of samples, or of elements where samples differ in length ([`Extent::cost`](crate::batch::Extent::cost)).
 ///
 /// - Between costs that it has seen, it interpolates.
 /// - Above the largest, it assumes proportional growth, which is never too little for a curve that is the maximum of several

@@ -27,7 +27,7 @@ use crate::error::{MemoryReading, Result};
 ///   size, and grows by at most 5 % or one part at a time until one fails. Within 10 batches after more room has come, it
 ///   uses at least 0.95 of what fits, at the cost of one failure. While there is not more room, failed tries cost at most a
 ///   ninth of the work with two micro-batches in a batch, a twenty-fourth with four, and less with more.
-/// - Samples of different shapes are told apart by their [cost](crate::Batch::cost), so that longer samples are cut into
+/// - Samples of different shapes are told apart by their [cost](crate::batch::Extent::cost), so that longer samples are cut into
 ///   smaller micro-batches.
 ///
 /// ```
@@ -87,7 +87,7 @@ impl Predictive {
         }
     }
 
-    /// Returns what is known about samples of the present shape; sizes are [costs](crate::Batch::cost).
+    /// Returns what is known about samples of the present shape; sizes are [costs](crate::batch::Extent::cost).
     pub fn model(&self) -> &MemoryModel {
         &self.shapes.active.model
     }
