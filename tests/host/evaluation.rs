@@ -27,7 +27,7 @@ fn a_metric_counts_each_sample_once_or_is_not_there() {
         let armed = Faults::in_phase(Phase::Forward, point).times(2).arm();
         let evaluated = trainer.evaluate(&x, |x, _| Ok(flat(&model.forward(&x)?)));
         drop(armed);
-        // Another split rounds otherwise.
+        // Other splits round differently.
         let found = [evaluated.unwrap().results.concat()];
         assert!(distance(&found, &expected) < 1e-5, "point {point}");
     }
@@ -67,7 +67,7 @@ fn named_buffers_are_what_they_were() {
     assert_eq!(snapshot(&net.vars), before);
 }
 
-/// Without gradients more fits, and that is learned apart from training.
+/// More samples fit without gradients, so evaluation learns sizes of its own.
 #[test]
 fn evaluation_has_a_model_of_its_own() {
     let _alone = alone();
@@ -150,7 +150,7 @@ fn the_largest_batch_is_found_within_a_limit_that_is_kept() {
     assert!(exhausted.bytes.peak.unwrap() > exhausted.bytes.limit.unwrap());
 }
 
-/// A base over half of the room, and a workspace that appears at some size.
+/// Curves with a base of more than half of the room, and with a workspace that is needed from some size on.
 #[test]
 fn the_largest_batch_is_found_with_few_calls_on_every_curve() {
     let _alone = alone();
@@ -178,7 +178,7 @@ fn the_largest_batch_is_found_with_few_calls_on_every_curve() {
     memory.set_limit(Limit::Unlimited).unwrap();
 }
 
-/// A forward pass with a base of over half of the room.
+/// A forward pass whose base takes more than half of the room.
 #[test]
 fn a_large_base_does_not_keep_evaluation_at_one_sample() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! A small language model, its text, and trainers of it under a limit.
+//! A small language model, texts for it, and a trainer of it.
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::{AdaptiveTrainer, DeviceMemory, Foreign};
@@ -19,7 +19,7 @@ pub fn language() -> (Transformer, Vec<Var>) {
     (Transformer::new(config, vb).unwrap(), settle(&varmap))
 }
 
-/// A trainer of all Vars by plain gradient descent, under this memory.
+/// Trains all Vars by plain gradient descent within this memory's limit.
 pub fn by_sgd(vars: &[Var], memory: &DeviceMemory) -> AdaptiveTrainer<Foreign<SGD>> {
     let builder = AdaptiveTrainer::builder(sgd(vars, 0.01));
     builder.memory(memory).build().unwrap()

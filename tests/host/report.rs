@@ -54,7 +54,7 @@ out of device memory in backward of a micro-batch of 16 (samples 32..48): anothe
     assert_eq!(format!("{exhausted:?}"), expected);
     assert_eq!(exhausted.to_string().lines().count(), 1);
 
-    // With a model of what samples take, activations have a line of their own; of many neighbours the largest are named.
+    // If the policy has a model, activations have their own line. Of many neighbours, the largest are named.
     let activations = Holding::new(Holding::ACTIVATIONS, 4 << 30);
     exhausted.held.push(activations);
     exhausted.expected_peak = Some(10 << 30);
@@ -72,7 +72,7 @@ out of device memory in backward of a micro-batch of 16 (samples 32..48): anothe
     }
 }
 
-/// A trainer tells what the model itself holds: 8 parameters of 4 bytes, as much in gradients, twice that in moments.
+/// The trainer names the memory of parameters (8 of 4 bytes), gradients (as much) and moments (twice as much).
 #[test]
 fn a_trainer_knows_what_is_its_own() {
     let _alone = alone();
@@ -84,7 +84,7 @@ fn a_trainer_knows_what_is_its_own() {
     let builder = AdaptiveTrainer::builder(optimizer);
     let mut trainer = builder.policy(Fixed::new(2).unwrap()).build().unwrap();
     let x = Tensor::ones((4, 8), DType::F32, &Device::Cpu).unwrap();
-    // The second micro-batch, when there are sums already.
+    // In the second micro-batch, when gradients have been accumulated.
     let _armed = Faults::in_phase(Phase::Backward, 1).times(9).arm();
     let failed = trainer.step(&x, |x, _| x.broadcast_mul(&w)?.sqr()?.mean_all());
     let error = failed.unwrap_err();
@@ -104,7 +104,7 @@ fn a_trainer_knows_what_is_its_own() {
     );
 }
 
-/// After a few steps the policy's model tells what samples take: what the failed one would have come to, and its activations.
+/// After a few steps the policy's model predicts the peak of the failed micro-batch, and its activations.
 #[test]
 fn activations_are_told_by_the_fit() {
     let _alone = alone();
@@ -126,7 +126,7 @@ fn activations_are_told_by_the_fit() {
     memory.set_limit(ByteSize::b(in_use + 4096)).unwrap();
     let error = step(&x.narrow(0, 0, 1).unwrap()).unwrap_err();
     let exhausted = error.resource_exhausted().unwrap();
-    // The data of all batches is in the way: without it the sample would fit.
+    // The caller's own batches are in the way: without them the sample would fit.
     assert_eq!(exhausted.cause, Cause::Limit, "{exhausted:#}");
     let expected = exhausted.expected_peak.unwrap();
     assert!(expected > exhausted.bytes.limit.unwrap(), "{exhausted:#}");

@@ -10,7 +10,7 @@ use crate::support::alone;
 
 const MIB: u64 = 1 << 20;
 
-/// A sample takes some 3 MiB above what it holds.
+/// Each sample needs some 3 MiB.
 fn loss(w: &Var, x: &Tensor) -> candle_core::Result<Tensor> {
     let wide = x.broadcast_mul(w)?; // samples × 262,144
     wide.sqr()?.mean_all()
@@ -30,7 +30,7 @@ fn what_others_hold_is_named_where_one_sample_would_fit_alone() {
         .build()
         .unwrap();
     let x = Tensor::ones((4, 1), DType::F32, &Device::Cpu).unwrap();
-    trainer.step(&x, |x, _| loss(&w, &x)).unwrap(); // what is allocated once
+    trainer.step(&x, |x, _| loss(&w, &x)).unwrap(); // makes the allocations of a first step
 
     let other = std::thread::spawn(|| vec![1u8; 40 << 20]).join().unwrap();
     let limit = memory.in_use().unwrap() + 2 * MIB;
@@ -80,7 +80,7 @@ fn a_sample_that_never_fits_is_still_called_so() {
     let limit = memory.in_use().unwrap() + MIB / 2;
     memory.set_limit(ByteSize(limit)).unwrap();
     let failed = trainer.step(&x, |x, _| {
-        // More than the limit by itself, whatever else the process holds.
+        // Exceeds the limit by itself, whatever else the process holds.
         let _ballast = vec![1u8; limit as usize];
         loss(&w, &x)
     });
@@ -94,7 +94,7 @@ fn a_sample_that_never_fits_is_still_called_so() {
         .unwrap();
 }
 
-/// Two threads train at once. Their micro-batches take turns, so that no step fails and the limit holds.
+/// Two threads train at the same time. Their micro-batches take turns, so that no step fails and the limit holds.
 #[test]
 fn two_trainers_on_one_limit_stay_below_it() {
     let _alone = alone();
@@ -105,7 +105,7 @@ fn two_trainers_on_one_limit_stay_below_it() {
     memory.reset_peak();
     let barrier = Barrier::new(2);
     std::thread::scope(|scope| {
-        // Joined, so that thread-local memory is freed before other tests count.
+        // Joined one by one, so that thread-local memory is freed before other tests measure.
         let trainers = [(); 2].map(|()| {
             scope.spawn(|| {
                 let w = Var::ones(262_144, DType::F32, &Device::Cpu).unwrap();

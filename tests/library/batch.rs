@@ -1,4 +1,4 @@
-//! Everything that can be cut, and everything that cannot.
+//! What can be cut into micro-batches, and what cannot.
 
 use std::collections::HashMap;
 
@@ -118,7 +118,7 @@ fn what_has_no_samples_says_so() {
         batch_error(&HashMap::<String, Tensor>::new()),
         BatchError::NoParts
     ));
-    // Empty is a length; whoever cuts the batch refuses it.
+    // 0 is a valid length here. Trainers and processors refuse it.
     assert_eq!(tensor(0).extent().unwrap().samples, 0);
 }
 

@@ -12,7 +12,7 @@ use candle_headroom::optim::{Commit, Committed, Parameter};
 use candle_headroom::testing::{Faults, out_of_memory};
 use candle_headroom::{AdaptiveTrainer, Error, Result, Sgd, process_batches};
 
-/// A policy that halves, and writes down what it was called with.
+/// A policy that halves, and records its calls.
 #[derive(Debug, Clone)]
 struct Noting {
     size: usize,
@@ -97,8 +97,8 @@ fn a_restarted_batch_begins_again_for_the_policy() {
     );
 }
 
-/// After short samples have fitted, a batch of long ones that does not fit is not tried a second time at the same size: it is
-/// the cost that has never fitted, not the number of samples.
+/// After short samples have fitted, a batch of as many long ones that does not fit is not tried a second time at the same size,
+/// because this cost has never fitted.
 #[test]
 fn sizes_are_proven_by_cost_and_not_by_samples() {
     let mut processor = BatchProcessor::builder(Halving::from_whole_batch()).build();
@@ -137,13 +137,13 @@ fn a_closures_own_error_comes_back_typed() {
     let x = Tensor::ones(4, DType::F32, &Device::Cpu).unwrap();
     let failed = trainer.try_step(&x, |_, _| Err::<Tensor, _>(MyError::Empty(3)));
     assert!(matches!(failed, Err(MyError::Empty(3))), "{failed:?}");
-    // An exhaustion within it is found and retried.
+    // An exhaustion within the closure's error is found and retried.
     let report = trainer.try_step(&x, |x, _| match x.dim(0)? > 2 {
         true => Err(MyError::from(Error::from(out_of_memory()))),
         false => Ok(x.broadcast_mul(&w)?.mean_all()?),
     });
     assert_eq!(report.unwrap().sizes, [2, 2]);
-    // One that is final comes back converted.
+    // A final exhaustion is returned converted.
     let failed = trainer.try_step(&x, |_, _| -> Result<Tensor, MyError> {
         Err(MyError::Candle(out_of_memory()))
     });
@@ -151,7 +151,7 @@ fn a_closures_own_error_comes_back_typed() {
         failed,
         Err(MyError::Headroom(Error::ResourceExhausted(_)) | MyError::Candle(_))
     ));
-    // Closures that return candle's result carry it too.
+    // A closure that returns candle's result can carry the error too.
     let error = process_batches(&x, 2, |_| -> candle_core::Result<()> {
         Err(Error::external(MyError::Empty(7)).into())
     });

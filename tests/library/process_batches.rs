@@ -92,7 +92,7 @@ fn bad_input_is_named_before_anything_runs() {
     ));
 }
 
-/// A neighbour took the room: that says nothing about the sample.
+/// If a neighbour takes the memory, a single sample that fails is not called too large.
 #[test]
 fn a_neighbours_pressure_is_not_held_against_a_single_sample() {
     let x = Tensor::zeros(1, DType::F32, &Device::Cpu).unwrap();

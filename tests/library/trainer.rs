@@ -54,7 +54,7 @@ fn recovery_goes_to_tracing() {
                 .unwrap();
         }
     });
-    // The retry, and once the Var that receives no gradient.
+    // One for the retry, and one for the Var that receives no gradient.
     assert_eq!(counts.0.load(Ordering::Relaxed), 2);
 }
 

@@ -1,4 +1,4 @@
-//! Trainers with this crate's optimizers: an update that fails is none, and can be had again.
+//! Trainers with this crate's optimizers: loss scales, skipped updates, and sums in f32.
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::batch::Fixed;
@@ -80,7 +80,7 @@ fn an_overflow_is_skipped_and_the_scale_falls() {
     assert_eq!(progress.loss_scale, Some(5e8));
 }
 
-/// f16 and bf16 sums are f32, and go to the optimizer as they are: nothing is rounded in between.
+/// Gradients of f16 and bf16 parameters are accumulated in f32 and reach the optimizer without rounding.
 #[test]
 fn sums_are_not_rounded_before_the_update() {
     let run = |size: usize| {
@@ -106,7 +106,7 @@ fn sums_are_not_rounded_before_the_update() {
             .filter(|(name, _)| name.ends_with("master"));
         masters.map(|(_, tensor)| flat(tensor)).collect::<Vec<_>>()
     };
-    // bf16 has 8 bits; the gradients themselves differ by that, the masters by much less.
+    // bf16 has 8 bits. The gradients differ by its rounding, the master weights by much less.
     let distance = distance(&run(8), &run(64));
     assert!(distance < 0.02, "{distance}");
 }

@@ -44,7 +44,7 @@ fn batches_of_different_lengths_make_one_update_of_all_samples() {
     let report = trainer.update().unwrap().expect("two batches");
     assert_eq!(report.sizes, [2, 1, 1]);
     assert_eq!((report.samples, report.updated), (4, Some(true)));
-    // The mean of all four samples is 3, and the step goes half of the way.
+    // The mean of all four samples is 3, and the learning rate is one half.
     assert_eq!(value(&w), 1.5);
     assert!(trainer.update().unwrap().is_none(), "nothing is left");
 }
@@ -152,7 +152,7 @@ fn a_panic_in_the_closure_leaves_no_trace() {
     }
 }
 
-/// Batches that were accumulated before are lost with one that panicked half-way, and the next call says so once.
+/// A panic half-way through a batch loses the batches accumulated before it. The next call returns that once.
 #[test]
 fn a_panic_half_way_reports_the_lost_batches() {
     let w = Var::new(&[0f32], &Device::Cpu).unwrap();
@@ -200,7 +200,7 @@ fn a_panic_half_way_reports_the_lost_batches() {
     assert_eq!(report.samples, 4);
 }
 
-/// The accumulator owns the optimizer, so it multiplies by the loss scale that the update divides by.
+/// The accumulator multiplies the loss by the optimizer's loss scale, because the update divides by it.
 #[test]
 fn a_loss_scale_does_not_change_an_accumulators_update() {
     let updated = |scale: Option<LossScale>| {
@@ -256,7 +256,7 @@ fn weights_up_to_the_bounds_are_taken() {
     assert!(matches!(accumulator.add(loss, 1), Err(Error::Loss(_))));
 }
 
-/// On the CPU a report keeps numbers and no tensor for a micro-batch.
+/// On the CPU a report keeps no tensors of its micro-batches.
 #[test]
 fn a_report_of_many_micro_batches_is_small() {
     let w = Var::new(&[3f32], &Device::Cpu).unwrap();
@@ -279,7 +279,7 @@ fn a_loss_over_other_vars_than_the_optimizers_is_an_error() {
         Var::new(&[5f32], &Device::Cpu).unwrap(),
     );
     let mut trainer = AccumulatingTrainer::builder(sgd(&w), 1).build().unwrap();
-    // A loss over other Vars than the optimizer's trains nothing, and that is an error, not a success.
+    // Such a loss would train nothing.
     let failed = trainer.step(&numbers(&[1.]), |x, _| distance(&other, &x));
     assert!(
         matches!(failed, Err(Error::WindowLost(_) | Error::Loss(_))),

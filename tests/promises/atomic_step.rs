@@ -15,8 +15,8 @@ use candle_nn::{Optimizer, SGD};
 use crate::jobs::{Job, Language, Perceptron, STEPS, points, uninterrupted};
 use crate::support::{ConvNet, Halves, Mlp, adamw, foreign, snapshot};
 
-/// One exhaustion at every point of every phase. The run goes on and ends with the same bits as an uninterrupted run of the same
-/// splits.
+/// One exhaustion at every point of every phase. The run continues and ends with the same bits as an uninterrupted run with
+/// the same splits.
 fn exhaustion_everywhere<J: Job>() {
     let points = points::<J>();
     assert!(points > 40, "{points}");
@@ -37,7 +37,7 @@ fn exhaustion_everywhere<J: Job>() {
         }
         assert_eq!(armed.fired(), 1, "point {point}");
         drop(armed);
-        assert!(retries <= 1, "point {point}"); // none where the optimizer's preparation failed
+        assert!(retries <= 1, "point {point}"); // 0 if the update was tried again
         assert_eq!(states, uninterrupted::<J>(&splits), "point {point}");
     }
 }
@@ -115,7 +115,7 @@ fn an_optimizer_interrupted_half_way_never_updates_twice() {
     };
     assert!(
         error.resource_exhausted().is_none(),
-        "nothing to go on with"
+        "an interrupted update is not an exhaustion"
     );
     let reason = interrupted.reason.as_ref().unwrap();
     let exhausted = reason.resource_exhausted().unwrap();
@@ -134,7 +134,7 @@ fn an_optimizer_interrupted_half_way_never_updates_twice() {
     }
     assert_eq!((snapshot(&model.vars), calls.get()), (half, 1));
 
-    // With the parameters restored and a sound optimizer, the step ends where it would have ended.
+    // With restored parameters and an optimizer that works, the step has the result that it would have had.
     for (var, values) in model.vars.iter().zip(&before) {
         let values = Tensor::from_slice(values, var.shape(), &Device::Cpu).unwrap();
         var.set(&values.to_dtype(DType::F32).unwrap()).unwrap();
@@ -150,7 +150,7 @@ fn an_optimizer_interrupted_half_way_never_updates_twice() {
     assert_eq!(snapshot(&model.vars), snapshot(&other.vars));
 }
 
-/// Exhaustion at each point of the update: once, and lasting.
+/// One exhaustion, and lasting exhaustion, at each point of the update.
 fn survives_every_point<A: Algorithm>(params: A) {
     let run = |faults: Option<Faults>| {
         let model = Mlp::new(DType::F64);

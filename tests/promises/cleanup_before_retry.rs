@@ -49,7 +49,7 @@ fn a_settled_step_leaves_nothing_behind() {
                 .unwrap(),
         )
     };
-    // Pools' threads make buffers of their own whenever they first take part, so single jumps are no leak; a leak is in every step.
+    // A pool's thread allocates its own buffers the first time it works, so use may rise in some steps. A leak rises in every step.
     let uses: Vec<u64> = (0..30)
         .map(|_| {
             step();
@@ -63,7 +63,7 @@ fn a_settled_step_leaves_nothing_behind() {
     assert!(grown <= 5, "{uses:?}");
 }
 
-/// Promise 6: what a failed micro-batch held is gone before it is tried again.
+/// The memory of a failed micro-batch is freed before it is tried again.
 #[test]
 fn nothing_of_a_failed_micro_batch_is_left_when_it_is_tried_again() {
     let _alone = alone();
@@ -75,7 +75,7 @@ fn nothing_of_a_failed_micro_batch_is_left_when_it_is_tried_again() {
     for _ in 0..3 {
         trainer
             .step(&batch, |(x, y), _| model.loss(&x, &y))
-            .unwrap(); // pools' threads make their buffers
+            .unwrap(); // the pools' threads allocate their buffers
     }
     for phase in [Phase::Backward, Phase::Accumulate] {
         let armed = Faults::in_phase(phase, 0).arm();

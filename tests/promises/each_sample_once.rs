@@ -19,7 +19,7 @@ use crate::support::{
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Each sample counts exactly once, however the room for micro-batches comes and goes.
+    /// Each sample counts exactly once, however the room for micro-batches changes.
     #[test]
     fn each_sample_counts_exactly_once(
         samples in 1usize..200,
@@ -49,7 +49,7 @@ proptest! {
                 prop_assert_eq!(report.samples, samples);
                 prop_assert_eq!(report.sizes.iter().sum::<usize>(), samples);
                 let mean = flat(&x).iter().sum::<f64>() / samples as f64;
-                // The update is minus the mean of all samples: one missing or doubled would show.
+                // The update is minus the mean of all samples, so a missing or doubled sample changes it.
                 prop_assert!((flat(&w)[0] + mean).abs() < 1e-12);
             }
             Err(error) => {
@@ -68,7 +68,7 @@ fn a_lost_window_is_begun_again_three_times_and_no_more() {
     let last_var = job.trained().len();
     let mut trainer = job.trainer(Halves(4));
     let (starts, armed) = (RefCell::new(Vec::new()), RefCell::new(None));
-    // The sums of each micro-batch but the first fail at the last Var, so the window is lost each time.
+    // Except for the first micro-batch, adding the gradients fails at the last Var, so the window is lost each time.
     let mut step = |fails: bool| {
         trainer.step(&job.batch(), |(x, y), micro| {
             if micro.samples.start == 0 {
@@ -83,14 +83,14 @@ fn a_lost_window_is_begun_again_three_times_and_no_more() {
     };
     let error = step(true).unwrap_err();
     assert!(error.resource_exhausted().is_some(), "{error}");
-    // The same size once more, then smaller ones. A fifth start would be too many.
+    // The same size is tried once more, then smaller ones. There is no fifth start.
     assert_eq!(starts.take(), [4, 4, 2, 1]);
     assert_eq!(job.state(), before);
     let report = step(false).unwrap();
     assert_eq!(job.state(), uninterrupted::<Perceptron>(&[report.sizes])[0]);
 }
 
-/// A closure may use an accumulator of its own. A window that this one loses is not the trainer's.
+/// A closure may use its own accumulator. If that one loses its window, the trainer's window is not affected.
 #[test]
 fn a_window_lost_within_the_closure_comes_back_as_it_is() {
     let job = Perceptron::new();
@@ -115,8 +115,8 @@ fn a_window_lost_within_the_closure_comes_back_as_it_is() {
     assert_eq!((job.state(), trainer.updates()), (before, 0));
 }
 
-/// A fault at every point: the batch that failed was not added, those before it were, and giving it again ends to the bit where
-/// an uninterrupted run ends, unless the error says that the window is lost, and then they are all given again.
+/// A fault at every point. The failed batch was not added and those before it were, so giving it again ends with the same bits
+/// as an uninterrupted run. If the error says that the window is lost, all its batches are given again.
 #[test]
 fn an_error_at_every_point_loses_nothing_silently() {
     let sizes = [4, 4, 4, 4];

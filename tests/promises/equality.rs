@@ -1,4 +1,5 @@
-//! Promise 3, equality: accumulated gradients against the whole batch, in every way of weighing and cutting. On CUDA: tests/cuda/equality.rs.
+//! Promise 3, equality: accumulated gradients equal the whole batch's, for all kinds of weights and splits. On CUDA:
+//! tests/cuda/equality.rs.
 
 use std::cell::RefCell;
 
@@ -22,12 +23,12 @@ fn whole(vars: &[Var], loss: &Tensor) -> Vec<Vec<f64>> {
         .collect()
 }
 
-/// Relative to the largest gradient. Float64 leaves rounding of a few sums; float32's is 2^29 times coarser.
+/// Tolerance relative to the largest gradient: the rounding of a few sums, which is 2^29 times coarser in f32 than in f64.
 fn tolerance(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => 1e-13,
         DType::F32 => 1e-6,
-        _ => 2e-2, // a half float's gradient has 8 or 11 bits to begin with
+        _ => 2e-2, // a gradient in bf16 or f16 has 8 or 11 bits
     }
 }
 
@@ -56,7 +57,7 @@ fn a_single_run_is_the_plain_gradient_to_the_bit() {
 
 #[test]
 fn thousand_runs_lose_no_more_than_the_whole_batch_does() {
-    // Against float64, as Composer's 1000/37 was measured (3.7e-7 in float32).
+    // Compared with f64, as Composer was measured for 1,000 samples in runs of 37 (3.7e-7 in f32).
     let exact = Mlp::new(DType::F64);
     let (x, y) = Mlp::data(1000, DType::F64);
     let expected = whole(&exact.vars, &exact.loss(&x, &y).unwrap());
@@ -73,7 +74,7 @@ fn thousand_runs_lose_no_more_than_the_whole_batch_does() {
     assert!(ours < 2e-6, "{ours:e}, the whole batch {plain:e}");
 }
 
-/// Squared distances of each sample, those that count, their sum as a loss with their number as weight.
+/// The sum of the squared distances of the samples in the mask, weighted by their number.
 fn token_loss(model: &Mlp, x: &Tensor, y: &Tensor, mask: &Tensor) -> Loss {
     let each = (model.forward(x).unwrap() - y)
         .unwrap()
@@ -150,7 +151,7 @@ fn half_floats_accumulate_in_single_precision() {
     for dtype in [DType::F16, DType::BF16] {
         let w = Var::ones(1, dtype, &Device::Cpu).unwrap();
         let mut accumulator = support::accumulator(std::slice::from_ref(&w));
-        // 4,096 gradients, every second a hair above 1: a bf16 sum would stop growing at 256.
+        // 4,096 gradients of which every second is slightly above 1. A sum in bf16 would stop growing at 256.
         for i in 0..4096 {
             let gradient = if i % 2 == 0 { 1. } else { 1.0078125 };
             accumulator
@@ -207,7 +208,7 @@ fn a_var_that_only_some_runs_use_counts_zero_in_the_others() {
             };
             accumulator.add(loss, 1).unwrap();
         }
-        // mean of b and 2a; mean of a and nothing
+        // the mean of b and 2a; the mean of a and 0
         assert_eq!(read(&[a.clone(), b.clone()], &accumulator), [[4.5], [1.]]);
     }
 }

@@ -81,7 +81,7 @@ fn longer_samples_are_predicted_from_their_cost() {
     assert!(report.peak.unwrap() <= start + (10 << 20) + PEAK_ERROR);
 }
 
-/// Samples whose cost says nothing of what they take: what was finished is kept.
+/// Samples whose cost does not tell what they need. Finished micro-batches are kept.
 #[test]
 fn heavier_samples_are_met_by_smaller_micro_batches() {
     let _alone = alone();
@@ -124,7 +124,7 @@ fn a_limit_that_one_sample_exceeds_is_an_error_with_the_numbers() {
     memory.set_limit(ByteSize::b(limit)).unwrap();
     let mut trainer = by_sgd(&vars, &memory);
     let batch = text(8, 32);
-    // More than the limit by itself, whatever else the process holds.
+    // Exceeds the limit by itself, whatever else the process holds.
     let ballast = || Tensor::zeros(limit as usize, DType::U8, &Device::Cpu);
     let failed = trainer.step(&batch, |(x, y), _| {
         let _ballast = ballast()?;
@@ -167,7 +167,7 @@ fn inference_follows_the_limit_too() {
         .memory(&memory)
         .build();
     let scope = memory.peak_scope();
-    // Each sample makes 64 KiB of intermediate values.
+    // Each sample has 64 KiB of intermediate values.
     let processed = processor.process(&x, |chunk, _| {
         let wide = chunk
             .unsqueeze(1)?
@@ -208,7 +208,7 @@ fn reports_the_update(memory: &DeviceMemory, mut step: impl FnMut() -> StepRepor
     memory.set_limit(Limit::Unlimited).unwrap();
     let free = step();
     assert!(free.events.is_empty(), "no limit: {:?}", free.events);
-    // Room for the gradient's way, not for AdamW's dozen temporaries.
+    // Room for the backward pass, but not for the temporaries of candle's AdamW.
     let limit = memory.in_use().unwrap() + (18 << 20);
     memory.set_limit(limit).unwrap();
     let report = step();
@@ -220,7 +220,7 @@ fn reports_the_update(memory: &DeviceMemory, mut step: impl FnMut() -> StepRepor
     );
 }
 
-/// What would help is counted and ranked in bytes.
+/// Remedies are ranked by the bytes that they save.
 #[test]
 fn remedies_say_what_they_would_save() {
     let _alone = alone();

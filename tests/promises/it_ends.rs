@@ -41,7 +41,7 @@ fn one_sample_that_never_fits_says_so_and_costs_little() {
         .unwrap();
 }
 
-/// Lasting exhaustion from every point on.
+/// From one point on, everything is exhausted; for every point.
 #[test]
 fn lasting_exhaustion_ends_with_an_error_and_no_change() {
     let points = points::<ConvNet>();
@@ -69,7 +69,7 @@ fn lasting_exhaustion_ends_with_an_error_and_no_change() {
                 assert!(!exhausted.remedies.is_empty());
             }
         }
-        // Then training goes on from the same state, with any splits.
+        // Training then continues from the same state.
         let done = trainer.updates() as usize;
         let mut splits = whole_splits()[..done].to_vec();
         while splits.len() < STEPS {

@@ -11,7 +11,7 @@ use candle_headroom::{ByteSize, DeviceMemory, Predictive};
 use crate::gpu::simulated;
 use crate::jobs::Job;
 
-/// The host runs ahead of the device through a whole step. Nothing waits until the loss is read.
+/// A whole step is queued without waiting. Only reading the loss waits.
 #[test]
 fn a_step_never_waits_for_the_device() {
     let Some((gpu, simulator)) = simulated(0) else {
@@ -29,7 +29,7 @@ fn a_step_never_waits_for_the_device() {
     }
 }
 
-/// The default policy, with a count of the times that reach it.
+/// The default policy, and the number of times that it received.
 #[derive(Debug)]
 struct Counting {
     policy: Predictive,
@@ -71,7 +71,7 @@ impl BatchPolicy for Counting {
     }
 }
 
-/// The default policy times micro-batches by events that are queried later, on a device that lags behind.
+/// On a device that lags behind, the default policy times micro-batches with events that are queried later.
 #[test]
 fn the_default_policy_never_waits_for_the_device() {
     let Some((gpu, simulator)) = simulated(0) else {

@@ -1,4 +1,5 @@
-//! Promise 10, no panic and no global state: bad input is an error that names it. What is process-wide, and put back: tests/host/memory.rs, tests/cuda/memory.rs.
+//! Promise 10, no panic and no global state: bad input is an error that names it. Process-wide settings that are restored:
+//! tests/host/memory.rs, tests/cuda/memory.rs.
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::batch::BatchPolicy;
@@ -45,7 +46,7 @@ fn bad_input_is_named_before_anything_runs() {
     assert!(matches!(error, Error::Loss(_)), "{error}");
     assert_eq!(snapshot(&model.vars), before);
 
-    // A buffer that is no variable.
+    // A buffer that is not a variable.
     let builder = AdaptiveTrainer::builder(sgd(&model.vars, 0.1)).buffers([&x]);
     let error = builder.build().unwrap_err();
     assert!(error.to_string().contains("buffer 0"), "{error}");

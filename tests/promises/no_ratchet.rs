@@ -41,7 +41,7 @@ fn it_shrinks_under_pressure_and_grows_back_when_that_goes() {
         panic!("{:?}", report.events)
     };
     assert_eq!(*samples, 0..64);
-    // Under lasting pressure larger sizes are tried, at the cost of at most a twenty-fourth of the work with four micro-batches.
+    // While the room stays small, larger sizes are tried now and then: with four micro-batches, at most 1/24 of the work.
     let reports: Vec<_> = (0..200).map(|_| step().unwrap()).collect();
     let retries: usize = reports.iter().map(|report| report.retries).sum();
     let recomputed: usize = reports.iter().map(|report| report.recomputed).sum();
@@ -76,7 +76,7 @@ fn the_size_follows_the_limit_down_and_up() {
     let wide = step().micro_batch();
 
     memory.set_limit(ByteSize::b(start + (12 << 20))).unwrap();
-    // Before it is overrun: what a sample needs is known from the steps before.
+    // The size shrinks before the limit is exceeded, since earlier steps have shown what a sample needs.
     let report = step();
     assert_eq!(report.retries, 0);
     let narrow = report.micro_batch();
@@ -141,7 +141,7 @@ fn a_resumed_run_keeps_the_limit_and_its_sizes() {
     assert_eq!(after, before, "nothing has changed");
     assert_eq!(sizes(&mut resumed), settled);
 
-    // Words that nobody can read cost no more than learning anew, and another policy is given none.
+    // State that cannot be read is ignored, and so is the state of another policy.
     let mut strange = saved.clone();
     strange
         .metadata

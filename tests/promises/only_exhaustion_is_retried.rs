@@ -8,7 +8,8 @@ use candle_headroom::{AdamW, AdaptiveTrainer, Error};
 use crate::jobs::{Job, Language, Perceptron, points, uninterrupted, whole_splits};
 use crate::support::{ConvNet, Halves, Mlp, snapshot};
 
-/// An error at every point that a smaller micro-batch does not cure: it comes back, nothing has changed, and training goes on.
+/// At every point, an error that a smaller micro-batch does not help against: it is returned, nothing has changed, and training
+/// continues.
 fn errors_everywhere<J: Job>(error: fn() -> candle_core::Error, check: impl Fn(Error)) {
     let points = points::<J>();
     let expected = uninterrupted::<J>(&whole_splits());
