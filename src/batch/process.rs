@@ -11,7 +11,7 @@ use super::policy::BatchPolicy;
 use super::predictive::Predictive;
 use super::processed::Processed;
 use super::slices::{Batch, extent_of};
-use super::work::{Failure, Work};
+use super::work::Failure;
 use crate::error::{Phase, PolicyError, Result};
 use crate::memory::DeviceMemory;
 
@@ -146,33 +146,20 @@ impl Engine {
     pub(crate) fn process<'b, B: Batch + ?Sized, T>(
         &mut self,
         inputs: &'b B,
-        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<T>,
+        mut f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<T>,
     ) -> Result<Processed<T>> {
         let extent = extent_of(inputs)?;
-        let (processed, ()) = self.batch(extent.samples, |engine| {
-            let processed = engine.run(extent, &mut Chunks { inputs, f })?;
-            Ok((processed, ()))
-        })?;
-        Ok(processed)
-    }
-}
-
-struct Chunks<'b, B: ?Sized, F> {
-    inputs: &'b B,
-    f: F,
-}
-
-impl<'b, B, F, T> Work<T> for Chunks<'b, B, F>
-where
-    B: Batch + ?Sized,
-    F: FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<T>,
-{
-    fn micro_batch(&mut self, attempt: &Attempt<'_>) -> Result<T, Failure> {
-        let result = attempt.forward(self.inputs, &mut self.f)?;
-        if attempt.micro.samples.len() == 1 {
-            // A larger chunk that went over the limit is kept and the next one is smaller; this one cannot be.
-            attempt.memory.check(Phase::Forward)?;
-        }
-        Ok(result)
+        let mut chunk = |attempt: &Attempt<'_>| -> Result<T, Failure> {
+            let result = attempt.forward(inputs, &mut f)?;
+            if attempt.micro.samples.len() == 1 {
+                // A larger chunk that went over the limit is kept and the next one is smaller; this one cannot be.
+                attempt.memory.check(Phase::Forward)?;
+            }
+            Ok(result)
+        };
+        let done = self.batch(extent.samples, |engine| {
+            Ok((engine.run(extent, &mut chunk)?, ()))
+        });
+        Ok(done?.0)
     }
 }

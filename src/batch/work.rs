@@ -12,6 +12,12 @@ pub(crate) trait Work<T> {
     }
 }
 
+impl<T, F: FnMut(&Attempt<'_>) -> Result<T, Failure>> Work<T> for F {
+    fn micro_batch(&mut self, attempt: &Attempt<'_>) -> Result<T, Failure> {
+        self(attempt)
+    }
+}
+
 /// How the work of a micro-batch failed.
 pub(crate) enum Failure {
     /// Nothing of this micro-batch was kept; everything before it was.
