@@ -29,19 +29,19 @@ impl Engine {
         }
         let began = Instant::now();
         let mut done = work(self);
-        match &mut done {
-            Ok((processed, _)) => {
-                processed.peak = measured.peak();
-                self.notify(|| EventKind::BatchEnded {
-                    began,
-                    elapsed: began.elapsed(),
-                    sizes: &processed.sizes,
-                    retries: processed.retries,
-                    recomputed: processed.recomputed,
-                    memory: measured.reading(),
-                    updated: processed.updated,
-                });
-            }
+        if let Ok((processed, _)) = &mut done {
+            processed.peak = measured.peak();
+        }
+        match &done {
+            Ok((processed, _)) => self.notify(|| EventKind::BatchEnded {
+                began,
+                elapsed: began.elapsed(),
+                sizes: &processed.sizes,
+                retries: processed.retries,
+                recomputed: processed.recomputed,
+                memory: measured.reading(),
+                updated: processed.updated,
+            }),
             Err(error) => {
                 // An exhaustion in a micro-batch has been reported already.
                 if let Error::ResourceExhausted(exhausted) = error

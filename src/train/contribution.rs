@@ -32,19 +32,14 @@ impl<O: Commit> GradientAccumulator<O> {
     }
 
     /// Adds gradients: first everything that can run out of memory, then the means in place.
-    pub(super) fn accumulate(&mut self, contribution: Contribution) -> Result<()> {
-        let Contribution {
-            loss,
-            samples,
-            gradients,
-        } = contribution;
-        run_phase(Phase::Accumulate, || self.slots.prepare(&gradients))?;
-        if loss.weight > 0. {
-            self.blend(&loss, gradients)?;
-            self.window.loss.push(&loss);
+    pub(super) fn accumulate(&mut self, added: Contribution) -> Result<()> {
+        run_phase(Phase::Accumulate, || self.slots.prepare(&added.gradients))?;
+        if added.loss.weight > 0. {
+            self.blend(&added.loss, added.gradients)?;
+            self.window.loss.push(&added.loss);
         }
-        self.window.samples = self.window.samples.saturating_add(samples);
-        self.window.sizes.push(samples);
+        self.window.samples = self.window.samples.saturating_add(added.samples);
+        self.window.sizes.push(added.samples);
         Ok(())
     }
 
