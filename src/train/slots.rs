@@ -127,10 +127,10 @@ impl Slots {
             };
             store.insert(var, gradient);
         }
-        match store.get_ids().next() {
-            Some(_) => Ok(store),
-            None => Err(LossError::Disconnected.into()),
+        if store.get_ids().next().is_none() {
+            return Err(LossError::Disconnected.into());
         }
+        Ok(store)
     }
 
     pub(super) fn reset(&mut self) {
