@@ -18,8 +18,10 @@ pub(super) fn complete(
     let (base, each) = plan.map_or((None, None), |plan| (plan.base, plan.each));
     let predict = |samples: usize| Some(each?.saturating_mul(samples as u64));
     let activations = base.and_then(|_| predict(samples.len()));
-    let expected = || Some(start?.saturating_add(base?).saturating_add(activations?));
-    exhausted.expected_peak = expected();
+    let fixed = start.zip(base);
+    let whole = fixed.zip(activations);
+    exhausted.expected_peak = whole
+        .map(|((start, base), activations)| start.saturating_add(base).saturating_add(activations));
     exhausted.micro_batch = Some(samples.len());
 
     let is_crowded = samples.len() == 1 && exhausted.may_fit_alone();
