@@ -110,7 +110,7 @@ fn print(report: &Report, verdict: Option<&str>, json: bool) -> std::io::Result<
         serde_json::to_writer_pretty(&mut out, report)?;
         writeln!(out)?;
     } else if out.is_terminal() && !no_colours {
-        writeln!(out, "{}", report.coloured())?;
+        writeln!(out, "{report:#}")?;
     } else {
         writeln!(out, "{report}")?;
     }

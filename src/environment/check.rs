@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::DeviceLocation;
 
-use super::finding::Finding;
+use super::finding::{Finding, Findings};
 use super::gather::gather;
 use super::judge::judge;
 use super::probe::ptx::Kernels;
@@ -40,18 +40,14 @@ const TIME_LIMIT: Duration = Duration::from_secs(30);
 impl Environment {
     /// This machine and the process's variables.
     pub fn new() -> Self {
-        let mut source = Source::of_this_process();
-        source.kernels = built::kernels();
         Self {
-            source,
+            source: Source::of_this_process(built::kernels()),
             time_limit: TIME_LIMIT,
         }
     }
 
-    /// Reads `/proc`, `/sys`, `/dev`, `/etc` and all libraries below this folder, as tests and checks of images do.
-    ///
-    /// NVML and libcuda are then loaded from there alone. Links in the folder are followed as the machine would follow them and never
-    /// lead out of it.
+    /// Reads `/proc`, `/sys`, `/dev`, `/etc` and all libraries below this folder, as tests do. NVML and libcuda are then loaded from there
+    /// alone. Absolute links in the folder lead out of it; to check an image, use `chroot`.
     ///
     /// # Safety
     /// [`check`](Self::check) runs the code of the libraries `libcuda.so.1` and `libnvidia-ml.so.1` below the folder in this process. It
@@ -78,13 +74,6 @@ impl Environment {
 
     /// Also checks whether the driver and the GPUs can run these kernels, given as the text of a PTX file. A build with the feature `cuda`
     /// checks candle's kernels and its own by default.
-    ///
-    /// ```
-    /// use candle_headroom::Environment;
-    ///
-    /// let environment = Environment::new().kernels("mine", ".version 8.0\n.target sm_80\n");
-    /// println!("{}", environment.check());
-    /// ```
     #[must_use]
     pub fn kernels(mut self, name: &str, ptx: &str) -> Self {
         self.source.kernels.push(Kernels::read(name, ptx, false));
@@ -103,10 +92,10 @@ impl Environment {
     /// This initializes libcuda, as creating a candle device would: from then on a change of `CUDA_VISIBLE_DEVICES` has no effect on this
     /// process, and a forked child must not use CUDA. Nothing is allocated on a GPU.
     pub fn check(&self) -> Report {
+        let mut findings = Findings::default();
         let source = Arc::new(self.source.clone());
-        let mut findings = Vec::new();
         let facts = gather(source, self.deadline(), &mut findings);
-        findings.extend(judge(&facts));
+        judge(&facts, &mut findings);
         let words = redact::private_words(&self.source);
         Report::new(findings, facts.all_gpus(), words)
     }
@@ -127,12 +116,10 @@ impl Environment {
         smoke::run(device, self.deadline())
     }
 
-    /// A limit that the clock cannot represent becomes a year.
+    /// At most a year from now, since the clock cannot represent every limit.
     fn deadline(&self) -> Instant {
-        const FAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-        let now = Instant::now();
-        now.checked_add(self.time_limit)
-            .unwrap_or_else(|| now + FAR)
+        const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+        Instant::now() + self.time_limit.min(YEAR)
     }
 }
 

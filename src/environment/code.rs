@@ -1,13 +1,8 @@
 use std::fmt;
 
+use crate::patience::Unfinished;
+
 /// The severity of a finding, ordered from harmless to grave.
-///
-/// ```
-/// use candle_headroom::environment::Severity;
-///
-/// assert!(Severity::Failure > Severity::Warning);
-/// assert_eq!(Severity::Note.to_string(), "note");
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -34,18 +29,11 @@ impl fmt::Display for Severity {
 }
 
 /// A kind of finding: its texts, apart from what was seen on a machine. docs/environment.md lists all kinds.
-///
-/// ```
-/// use candle_headroom::environment::{FindingCode, Severity};
-///
-/// let mismatch = FindingCode::all().iter().find(|code| code.id == "HR-104").unwrap();
-/// assert_eq!(mismatch.severity, Severity::Failure);
-/// println!("{}: {}", mismatch.title, mismatch.next_step);
-/// ```
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[non_exhaustive]
 pub struct FindingCode {
     /// Such as `HR-104`. An id never changes its meaning.
+    #[serde(rename = "code")]
     pub id: &'static str,
     /// The severity of such a finding.
     pub severity: Severity,
@@ -57,58 +45,45 @@ pub struct FindingCode {
     /// The consequences.
     pub leads_to: &'static str,
     /// What to do about it; empty if nothing has to be done.
+    #[serde(skip)]
     pub next_step: &'static str,
     /// A command that does it or looks further; empty if there is none.
+    #[serde(skip)]
     pub command: &'static str,
 }
 
 impl FindingCode {
     /// All kinds of findings, ordered by id.
-    pub fn all() -> &'static [FindingCode] {
-        &TABLE
+    pub fn all() -> &'static [&'static FindingCode] {
+        ALL
     }
 }
 
 /// One kind of finding per line: id, severity, `yes` if it prevents CUDA, title, consequences, next step and command.
 const TEXT: &str = include_str!("findings.tsv");
 
-const COUNT: usize = {
-    let (mut count, mut rest) = (0, TEXT);
+/// Reads the line of this id. It is called in constants only, so its panics are compile errors.
+const fn read(id: &str) -> FindingCode {
+    let mut rest = TEXT;
     while !rest.is_empty() {
-        (_, rest) = cut(rest, b'\n');
-        count += 1;
-    }
-    count
-};
-
-static TABLE: [FindingCode; COUNT] = {
-    const EMPTY: FindingCode = FindingCode {
-        id: "",
-        severity: Severity::Ok,
-        prevents_cuda: false,
-        title: "",
-        leads_to: "",
-        next_step: "",
-        command: "",
-    };
-    let (mut table, mut rest, mut row) = ([EMPTY; COUNT], TEXT, 0);
-    while row < COUNT {
         let line;
         (line, rest) = cut(rest, b'\n');
-        let (id, line) = cut(line, b'\t');
+        let (found, line) = cut(line, b'\t');
+        if !is_same(found.as_bytes(), id.as_bytes()) {
+            continue;
+        }
         let (severity, line) = cut(line, b'\t');
         let (prevents_cuda, line) = cut(line, b'\t');
         let (title, line) = cut(line, b'\t');
         let (leads_to, line) = cut(line, b'\t');
         let (next_step, command) = cut(line, b'\t');
-        table[row] = FindingCode {
-            id,
+        return FindingCode {
+            id: found,
             severity: match severity.as_bytes() {
                 b"ok" => Severity::Ok,
                 b"note" => Severity::Note,
                 b"warning" => Severity::Warning,
                 b"failure" => Severity::Failure,
-                // In a constant: a compile error, never a panic of the program.
                 _ => panic!("a severity in findings.tsv is unknown"),
             },
             prevents_cuda: !prevents_cuda.is_empty(),
@@ -117,13 +92,12 @@ static TABLE: [FindingCode; COUNT] = {
             next_step,
             command,
         };
-        row += 1;
     }
-    table
-};
+    panic!("an id is not in findings.tsv")
+}
 
 /// The text before the first `end`, and the text behind it.
-const fn cut(text: &str, end: u8) -> (&str, &str) {
+const fn cut(text: &'static str, end: u8) -> (&'static str, &'static str) {
     let mut at = 0;
     while at < text.len() && text.as_bytes()[at] != end {
         at += 1;
@@ -135,27 +109,26 @@ const fn cut(text: &str, end: u8) -> (&str, &str) {
     }
 }
 
-/// Returns the table's entry. It is called in constants only, so the panic for an unknown id is a compile error.
-const fn find(id: &str) -> &'static FindingCode {
-    let id = id.as_bytes();
-    let mut row = 0;
-    while row < COUNT {
-        let known = TABLE[row].id.as_bytes();
-        let mut at = 0;
-        while at < id.len() && at < known.len() && id[at] == known[at] {
-            at += 1;
-        }
-        if at == id.len() && at == known.len() {
-            return &TABLE[row];
-        }
-        row += 1;
+const fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let mut at = 0;
+    while at < one.len() && at < other.len() && one[at] == other[at] {
+        at += 1;
     }
-    panic!("an id is not in findings.tsv")
+    at == one.len() && at == other.len()
+}
+
+/// The kind of finding for work without a result.
+pub(super) fn unfinished(reason: Unfinished) -> &'static FindingCode {
+    match reason {
+        Unfinished::TimedOut => PROBE_TIMED_OUT,
+        Unfinished::Stopped => PROBE_STOPPED,
+    }
 }
 
 macro_rules! names {
     ($($name:ident = $id:literal,)*) => {
-        $(pub(super) static $name: &FindingCode = find($id);)*
+        $(pub(super) static $name: &FindingCode = &read($id);)*
+        static ALL: &[&FindingCode] = &[$($name),*];
     };
 }
 

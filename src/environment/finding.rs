@@ -1,63 +1,44 @@
 use std::borrow::Cow;
 
 use candle_core::DeviceLocation;
-use serde::Serializer;
-use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 
 use super::code::{FindingCode, Severity};
 use crate::facts::Status;
 
 /// A condition of the machine: what was seen, the consequences, and what to do next.
-///
-/// ```
-/// use candle_headroom::Environment;
-///
-/// for finding in Environment::new().check().findings() {
-///     println!("{} {}: {}", finding.code.id, finding.code.title, finding.seen);
-/// }
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Finding {
     /// The kind of finding.
-    #[serde(flatten, serialize_with = "kind")]
+    #[serde(flatten)]
     pub code: &'static FindingCode,
     /// NVML's index of the GPU that it is about; `None` for the machine.
     pub gpu: Option<u32>,
-    /// The candle device that it is about, for results of a smoke test.
-    #[serde(serialize_with = "device")]
+    /// The candle device that it is about, for results of a smoke test; serialized as `cuda:0`.
+    #[serde(serialize_with = "serialize_device")]
     pub device: Option<DeviceLocation>,
     /// The evidence.
     pub seen: String,
-    /// The consequences here.
-    pub leads_to: Cow<'static, str>,
     /// What to do next; empty if nothing has to be done.
     pub next_step: Cow<'static, str>,
     /// A command that does it or looks further; empty if there is none.
     pub command: Cow<'static, str>,
 }
 
-/// The fields of the code that the finding does not have itself.
-fn kind<S: Serializer>(code: &FindingCode, serializer: S) -> Result<S::Ok, S::Error> {
-    let mut map = serializer.serialize_map(Some(4))?;
-    map.serialize_entry("code", code.id)?;
-    map.serialize_entry("severity", &code.severity)?;
-    map.serialize_entry("prevents_cuda", &code.prevents_cuda)?;
-    map.serialize_entry("title", code.title)?;
-    map.end()
-}
-
-/// Such as `cuda:0`.
-fn device<S: Serializer>(
+fn serialize_device<S: Serializer>(
     device: &Option<DeviceLocation>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
-    let name = device.map(|device| match device {
+    device.map(device_name).serialize(serializer)
+}
+
+pub(super) fn device_name(device: DeviceLocation) -> String {
+    match device {
         DeviceLocation::Cpu => "cpu".to_owned(),
         DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
         DeviceLocation::Metal { gpu_id } => format!("metal:{gpu_id}"),
-    });
-    serde::Serialize::serialize(&name, serializer)
+    }
 }
 
 impl Finding {
@@ -67,9 +48,8 @@ impl Finding {
             gpu: None,
             device: None,
             seen: seen.into(),
-            leads_to: Cow::Borrowed(code.leads_to),
-            next_step: Cow::Borrowed(code.next_step),
-            command: Cow::Borrowed(code.command),
+            next_step: code.next_step.into(),
+            command: code.command.into(),
         }
     }
 
@@ -78,39 +58,20 @@ impl Finding {
         self.code.severity
     }
 
-    /// About one GPU, whose index goes into the command.
-    pub(super) fn on(mut self, gpu: u32) -> Self {
+    /// Makes it about one GPU, whose index goes into the command.
+    pub(super) fn set_gpu(&mut self, gpu: u32) {
         self.gpu = Some(gpu);
         if self.command.contains(" -i N") {
-            self.command = Cow::Owned(self.command.replace(" -i N", &format!(" -i {gpu}")));
+            let command = self.command.replace(" -i N", &format!(" -i {gpu}"));
+            self.command = command.into();
         }
-        self
     }
 
-    /// About one of candle's devices.
-    pub(super) fn of(mut self, device: DeviceLocation) -> Self {
-        self.device = Some(device);
-        self
-    }
-
-    pub(super) fn next(mut self, text: impl Into<Cow<'static, str>>) -> Self {
-        self.next_step = text.into();
-        self
-    }
-
-    pub(super) fn by(mut self, command: impl Into<Cow<'static, str>>) -> Self {
-        self.command = command.into();
-        self
-    }
-
-    /// With the remedy for a status.
-    pub(super) fn advised(self, status: Option<&'static Status>) -> Self {
-        match status {
-            Some(status) => self.next(status.remedy),
-            None => self.next(
-                "look the status up in NVIDIA's documentation; this version does not know it",
-            ),
-        }
+    /// Takes the remedy of a status.
+    pub(super) fn advise(&mut self, status: Option<&'static Status>) {
+        const UNKNOWN: &str =
+            "look the status up in NVIDIA's documentation; this version does not know it";
+        self.next_step = status.map_or(UNKNOWN, |status| status.remedy).into();
     }
 }
 
@@ -119,5 +80,26 @@ pub(super) fn answer(call: &str, number: u32, status: Option<&'static Status>) -
     match status {
         Some(status) => format!("{call} returns {number} {}: {}", status.name, status.cause),
         None => format!("{call} returns {number}, an unknown status"),
+    }
+}
+
+/// The findings of a check.
+#[derive(Debug, Default)]
+pub(super) struct Findings(pub(super) Vec<Finding>);
+
+impl Findings {
+    pub(super) fn add(&mut self, code: &'static FindingCode, seen: impl Into<String>) {
+        self.begin(code, seen);
+    }
+
+    /// Adds a finding for the caller to complete.
+    pub(super) fn begin(
+        &mut self,
+        code: &'static FindingCode,
+        seen: impl Into<String>,
+    ) -> &mut Finding {
+        let last = self.0.len();
+        self.0.push(Finding::new(code, seen));
+        &mut self.0[last]
     }
 }

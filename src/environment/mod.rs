@@ -1,7 +1,8 @@
 //! Is this machine fit for candle, and if not, what helps? See [`Environment::check`].
 //!
-//! Probes read files and libraries and judge nothing (`probe`); judges draw conclusions and read nothing (`judge`); the findings'
-//! texts are a table (`code`). Nothing here panics, prints or fails: what cannot be read is a finding.
+//! Probes read files and libraries and judge nothing (`probe`); judges draw conclusions and read nothing (`judge`). What concerns nobody
+//! else is read and judged in one file (`host`, `log`, `toolkit`). The findings' texts are a table (`code`). Nothing here panics, prints
+//! or fails: what cannot be read is a finding.
 
 mod built;
 mod check;
@@ -10,14 +11,18 @@ mod facts;
 mod finding;
 mod gather;
 mod gpu;
+mod host;
 mod judge;
+mod log;
 mod probe;
 mod redact;
+mod reply;
 mod report;
 mod requirement;
 mod smoke;
 mod source;
 mod terminal;
+mod toolkit;
 mod visible;
 
 pub use check::Environment;

@@ -1,16 +1,18 @@
+use std::cmp::Reverse;
+
 use bytesize::ByteSize;
 use candle_core::DeviceLocation;
 
 use super::code::{self, FindingCode, Severity};
-use super::finding::Finding;
+use super::finding::{Finding, Findings};
 use super::gpu::Gpu;
 use super::redact::{self, Words};
 use super::requirement::Requirement;
 
 /// All findings about a machine, the worst first.
 ///
-/// [`Display`](std::fmt::Display) writes text for a terminal; [`coloured`](Self::coloured) adds colours. The report can be serialized:
-/// `schema` is 1 until a field changes its meaning; fields may be added.
+/// [`Display`](std::fmt::Display) writes text for a terminal; `{report:#}` adds colours by severity, as ANSI escape sequences. The report
+/// can be serialized: `schema` is 1 until a field changes its meaning; fields may be added.
 ///
 /// ```
 /// use candle_headroom::environment::{Requirement, Severity};
@@ -37,13 +39,13 @@ pub struct Report {
 }
 
 impl Report {
-    pub(super) fn new(findings: Vec<Finding>, gpus: Vec<Gpu>, words: Words) -> Self {
+    pub(super) fn new(findings: Findings, gpus: Vec<Gpu>, words: Words) -> Self {
         let mut report = Self {
             schema: 1,
             version: env!("CARGO_PKG_VERSION"),
             summary: String::new(),
             gpus,
-            findings,
+            findings: findings.0,
             words,
         };
         report.update();
@@ -79,23 +81,21 @@ impl Report {
     /// The findings that prevent it. A finding about one GPU counts only if no other GPU is left. Only a failed
     /// [`smoke_test`](crate::environment::Environment::smoke_test) prevents work on the CPU.
     pub fn obstacles(&self, requirement: Requirement) -> Vec<Finding> {
-        match requirement {
+        let mut obstacles = match requirement {
             Requirement::Cpu => {
-                let of_cpu = |finding: &&Finding| {
+                let findings = self.findings.iter();
+                let failed = findings.filter(|finding| {
                     finding.severity() == Severity::Failure
                         && finding.device == Some(DeviceLocation::Cpu)
-                };
-                self.findings.iter().filter(of_cpu).cloned().collect()
+                });
+                failed.cloned().collect()
             }
-            Requirement::CudaInference => self.obstacles_to_cuda(),
-            Requirement::CudaTraining { bytes } => {
-                let mut obstacles = self.obstacles_to_cuda();
-                if obstacles.is_empty() {
-                    obstacles.extend(self.lack_of_memory(bytes));
-                }
-                obstacles
-            }
+            _ => self.obstacles_to_cuda(),
+        };
+        if let (Requirement::CudaTraining { bytes }, []) = (requirement, &*obstacles) {
+            obstacles.extend(self.lack_of_memory(bytes));
         }
+        obstacles
     }
 
     /// The same report for a public bug report: without UUIDs, serial numbers, names of users and hosts, paths other than the system's
@@ -103,30 +103,22 @@ impl Report {
     pub fn redacted(&self) -> Self {
         let mut report = self.clone();
         redact::apply(&mut report.gpus, &mut report.findings, &self.words);
+        report.words = Words::default();
         report.update();
         report
     }
 
     /// Sorts the findings and writes the summary.
     fn update(&mut self) {
-        self.findings.sort_by(|a, b| {
-            let by_severity = b.severity().cmp(&a.severity());
-            by_severity
-                .then(a.code.id.cmp(b.code.id))
-                .then(a.gpu.cmp(&b.gpu))
-        });
-        self.summary = self.summarize();
-    }
-
-    fn has(&self, code: &FindingCode) -> bool {
-        self.findings.iter().any(|finding| finding.code == code)
-    }
-
-    fn summarize(&self) -> String {
-        let obstacles = self.obstacles(Requirement::CudaInference);
+        let order = |finding: &Finding| (Reverse(finding.severity()), finding.code.id, finding.gpu);
+        self.findings.sort_by_key(order);
+        let obstacles = self.obstacles_to_cuda();
         // Of several the first: a cause has a lower code than its effects.
-        let obstacles = obstacles.iter().rev();
-        match obstacles.max_by_key(|finding| finding.severity()) {
+        let worst = obstacles
+            .iter()
+            .rev()
+            .max_by_key(|finding| finding.severity());
+        self.summary = match worst {
             None if cfg!(feature = "cuda") => "fit for CUDA".to_owned(),
             None => {
                 "fit for CUDA; this build, without the feature `cuda`, runs on the CPU".to_owned()
@@ -138,29 +130,28 @@ impl Report {
                 let title = worst.code.title;
                 format!("not fit for CUDA: {title}; the CPU can be used")
             }
-        }
+        };
+    }
+
+    fn has(&self, code: &FindingCode) -> bool {
+        self.findings.iter().any(|finding| finding.code == code)
     }
 
     /// The GPU that a finding is about; `None` for the machine, and for a CUDA device that is not known to be one of the GPUs.
     fn gpu_of(&self, finding: &Finding) -> Option<u32> {
-        finding.gpu.or_else(|| match finding.device {
-            Some(DeviceLocation::Cuda { gpu_id }) => {
-                let ordinal = u32::try_from(gpu_id).ok()?;
-                let mut gpus = self.gpus.iter();
-                Some(gpus.find(|gpu| gpu.ordinal == Some(ordinal))?.index)
-            }
-            _ => None,
-        })
+        let Some(DeviceLocation::Cuda { gpu_id }) = finding.device else {
+            return finding.gpu;
+        };
+        let ordinal = u32::try_from(gpu_id).ok()?;
+        let mut gpus = self.gpus.iter();
+        Some(gpus.find(|gpu| gpu.ordinal == Some(ordinal))?.index)
     }
 
     /// The findings that prevent CUDA on one GPU or on all. Failed work on another kind of device is no such finding.
     fn against_cuda(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| {
-            let elsewhere = matches!(
-                finding.device,
-                Some(DeviceLocation::Cpu | DeviceLocation::Metal { .. })
-            );
-            finding.code.prevents_cuda && !elsewhere
+            let is_cuda = |device| matches!(device, DeviceLocation::Cuda { .. });
+            finding.code.prevents_cuda && finding.device.is_none_or(is_cuda)
         })
     }
 
@@ -188,20 +179,19 @@ impl Report {
     }
 
     fn lack_of_memory(&self, bytes: u64) -> Option<Finding> {
-        let free = self
-            .usable()
-            .filter_map(|gpu| Some((gpu.memory_free?, gpu.index)));
+        let usable = self.usable();
+        let free = usable.filter_map(|gpu| Some((gpu.memory_free?, gpu.index)));
         let required = ByteSize(bytes);
         match free.max() {
-            None => Some(Finding::new(
-                code::MEMORY_NOT_TOLD,
-                format!("required: {required}"),
-            )),
             Some((free, _)) if free >= bytes => None,
             Some((free, index)) => {
                 let free = ByteSize(free);
                 let seen = format!("required: {required}; most is free on GPU {index}: {free}");
                 Some(Finding::new(code::NOT_ENOUGH_MEMORY, seen))
+            }
+            None => {
+                let seen = format!("required: {required}");
+                Some(Finding::new(code::MEMORY_NOT_TOLD, seen))
             }
         }
     }

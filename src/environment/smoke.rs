@@ -1,23 +1,17 @@
 use std::time::Instant;
 
-use candle_core::{D, Device, DeviceLocation, Result, Tensor, Var};
+use candle_core::{Device, DeviceLocation, Tensor, Var};
 use candle_nn::Optimizer;
 
 use super::code;
-use super::finding::Finding;
+use super::finding::{Finding, device_name};
 use super::probe::driver;
 use crate::Error;
 use crate::optim::{AdamW, ParamsAdamW};
-use crate::patience::{Task, Unfinished};
+use crate::patience::Task;
 
 /// The tolerance of a result, relative to its size: TF32 and other orders of summation stay far below it.
 const TOLERANCE: f32 = 1e-2;
-
-/// What went wrong in a step of the test.
-enum Trouble {
-    Failed(&'static str, Error),
-    Wrong(&'static str, String),
-}
 
 /// Opens the device and works on it until the deadline. Work that hangs or panics counts as failed.
 pub(super) fn run(location: DeviceLocation, deadline: Instant) -> Finding {
@@ -27,100 +21,94 @@ pub(super) fn run(location: DeviceLocation, deadline: Instant) -> Finding {
 fn run_work(
     location: DeviceLocation,
     deadline: Instant,
-    work: impl FnOnce() -> std::result::Result<(), Trouble> + Send + 'static,
+    work: impl FnOnce() -> Result<(), Finding> + Send + 'static,
 ) -> Finding {
     let left = move || deadline.saturating_duration_since(Instant::now());
-    let test = move || -> std::result::Result<Finding, String> {
+    let test = move || {
         // candle loads libcuda in this process.
         if matches!(location, DeviceLocation::Cuda { .. }) {
-            driver::probe_loading(left() / 2)?;
+            let loads = driver::probe_loading(left() / 2);
+            loads.map_err(|error| failed(error, code::PROBE_TIMED_OUT.next_step))?;
         }
-        Ok(finding(location, work()))
+        work()
     };
-    let reason = match Task::start("probe: the smoke test", test).wait(left()) {
-        Ok(Ok(finding)) => return finding,
-        Ok(Err(reason)) => reason,
-        Err(Unfinished::TimedOut) => code::PROBE_TIMED_OUT.title.to_owned(),
-        Err(_) => code::PROBE_STOPPED.title.to_owned(),
-    };
-    let seen = format!("{}: {reason}", name(location));
-    Finding::new(code::SMOKE_FAILED, seen)
-        .next(code::PROBE_TIMED_OUT.next_step)
-        .by(code::PROBE_TIMED_OUT.command)
-        .of(location)
-}
-
-fn finding(location: DeviceLocation, outcome: std::result::Result<(), Trouble>) -> Finding {
-    let place = name(location);
-    let finding = match outcome {
-        Ok(()) => {
+    let mut finding = match Task::start("probe: the smoke test", test).wait(left()) {
+        Ok(Ok(())) => {
             let steps = "allocated, launched, multiplied, read back, one step of AdamW";
-            Finding::new(code::SMOKE_PASSED, format!("{place}: {steps}"))
+            Finding::new(code::SMOKE_PASSED, steps)
         }
-        Err(Trouble::Failed(step, error)) => {
-            let finding = Finding::new(code::SMOKE_FAILED, format!("{place}, {step}: {error}"));
-            finding.next(error.remedy().unwrap_or("see the other findings"))
-        }
-        Err(Trouble::Wrong(step, what)) => {
-            Finding::new(code::SMOKE_WRONG, format!("{place}, {step}: {what}"))
+        Ok(Err(finding)) => finding,
+        Err(reason) => {
+            let code = code::unfinished(reason);
+            failed(code.title, code.next_step)
         }
     };
-    finding.of(location)
+    finding.seen = format!("{}: {}", device_name(location), finding.seen);
+    finding.device = Some(location);
+    finding
 }
 
-fn name(location: DeviceLocation) -> String {
-    match location {
-        DeviceLocation::Cpu => "CPU".to_owned(),
-        DeviceLocation::Cuda { gpu_id } => format!("CUDA device {gpu_id}"),
-        DeviceLocation::Metal { gpu_id } => format!("Metal device {gpu_id}"),
-    }
+fn failed(seen: impl ToString, next_step: &'static str) -> Finding {
+    let mut finding = Finding::new(code::SMOKE_FAILED, seen.to_string());
+    finding.next_step = next_step.into();
+    finding
 }
 
-fn work(location: DeviceLocation) -> std::result::Result<(), Trouble> {
-    let failed = |step| move |error: candle_core::Error| Trouble::Failed(step, error.into());
-    let device = open(location).map_err(failed("opening"))?;
+/// A part of the test: what it does, its result in one dimension, and the value expected at an index.
+type Step = (
+    &'static str,
+    fn(&Device) -> Result<Vec<f32>, Error>,
+    fn(f32) -> f32,
+);
 
-    let step = "allocating and launching";
-    let a = ramp(24, 40, &device).map_err(failed(step))?;
-    let doubled = a.affine(2., 1.).and_then(|a| a.to_vec2::<f32>());
-    let expected = |row: usize, column: usize| 2. * value(row, column, 40) + 1.;
-    compare(step, &doubled.map_err(failed(step))?, expected)?;
+const STEPS: [Step; 3] = [
+    (
+        "allocating and launching",
+        |device| Ok(ramp(device)?.affine(2., 1.)?.flatten_all()?.to_vec1()?),
+        |index| 2. * index + 1.,
+    ),
+    (
+        "multiplying matrices",
+        |device| {
+            let (ramp, ones) = (ramp(device)?, ramp(device)?.ones_like()?);
+            Ok(ramp.matmul(&ones)?.flatten_all()?.to_vec1()?)
+        },
+        // The sum of a row, 0 to 31 more than its first value.
+        |index| 32. * 32. * (index / 32.).floor() + 496.,
+    ),
+    (
+        "a step of the fused AdamW",
+        optimize,
+        // The first step of Adam moves each parameter by the learning rate, against the sign of its gradient.
+        |index| index - 0.1,
+    ),
+];
 
-    let step = "multiplying matrices";
-    let b = ramp(40, 16, &device).map_err(failed(step))?;
-    let product = a.matmul(&b).and_then(|product| product.to_vec2::<f32>());
-    compare(step, &product.map_err(failed(step))?, |row, column| {
-        let terms = (0..40).map(|k| value(row, k, 40) * value(k, column, 16));
-        terms.sum()
-    })?;
-
-    let step = "a step of the fused AdamW";
-    let moved = optimize(&device).map_err(|error| Trouble::Failed(step, error))?;
-    // The first step of Adam moves each parameter by the learning rate, against the sign of its gradient.
-    compare(step, &[moved], |_, index| value(0, index, 8) - 0.1)
-}
-
-fn open(location: DeviceLocation) -> Result<Device> {
-    match location {
+fn work(location: DeviceLocation) -> Result<(), Finding> {
+    let failed = |step: &str, error: Error| {
+        let remedy = error.remedy().unwrap_or("see the other findings");
+        failed(format!("{step}: {error}"), remedy)
+    };
+    let device = match location {
         DeviceLocation::Cpu => Ok(Device::Cpu),
         DeviceLocation::Cuda { gpu_id } => Device::new_cuda_with_stream(gpu_id),
         DeviceLocation::Metal { gpu_id } => Device::new_metal(gpu_id),
+    };
+    let device = device.map_err(|error| failed("opening", error.into()))?;
+    for (step, work, expected) in STEPS {
+        let found = work(&device).map_err(|error| failed(step, error))?;
+        compare(step, &found, expected)?;
     }
+    Ok(())
 }
 
-fn value(row: usize, column: usize, columns: usize) -> f32 {
-    ((row * columns + column) % 17) as f32 / 8. - 1.
+/// The numbers from 0, shape (32, 32).
+fn ramp(device: &Device) -> Result<Tensor, Error> {
+    Ok(Tensor::arange(0f32, 1024., device)?.reshape((32, 32))?)
 }
 
-/// Shape (rows, columns).
-fn ramp(rows: usize, columns: usize, device: &Device) -> Result<Tensor> {
-    let row = |row| (0..columns).map(move |column| value(row, column, columns));
-    let values: Vec<f32> = (0..rows).flat_map(row).collect();
-    Tensor::from_vec(values, (rows, columns), device)
-}
-
-fn optimize(device: &Device) -> std::result::Result<Vec<f32>, Error> {
-    let var = Var::from_tensor(&ramp(1, 8, device)?)?;
+fn optimize(device: &Device) -> Result<Vec<f32>, Error> {
+    let var = Var::from_tensor(&ramp(device)?.flatten_all()?)?;
     let params = ParamsAdamW {
         lr: 0.1,
         weight_decay: 0.,
@@ -129,23 +117,17 @@ fn optimize(device: &Device) -> std::result::Result<Vec<f32>, Error> {
     let mut optimizer = AdamW::builder(vec![var.clone()]).params(params).build()?;
     let loss = (var.as_tensor() * 3.)?.sum_all()?;
     optimizer.backward_step(&loss)?;
-    Ok(var.squeeze(D::Minus2)?.to_vec1()?)
+    Ok(var.to_vec1()?)
 }
 
-fn compare(
-    step: &'static str,
-    found: &[Vec<f32>],
-    expected: impl Fn(usize, usize) -> f32,
-) -> std::result::Result<(), Trouble> {
-    for (row, values) in found.iter().enumerate() {
-        for (column, &value) in values.iter().enumerate() {
-            let expected = expected(row, column);
-            // NaN is wrong too.
-            let is_right = (value - expected).abs() <= TOLERANCE * expected.abs().max(1.);
-            if !is_right {
-                let what = format!("{value} at ({row}, {column}) instead of {expected}");
-                return Err(Trouble::Wrong(step, what));
-            }
+fn compare(step: &str, found: &[f32], expected: fn(f32) -> f32) -> Result<(), Finding> {
+    for (index, value) in found.iter().enumerate() {
+        let expected = expected(index as f32);
+        // NaN is wrong too.
+        let is_right = (value - expected).abs() <= TOLERANCE * expected.abs().max(1.);
+        if !is_right {
+            let seen = format!("{step}: {value} at {index} instead of {expected}");
+            return Err(Finding::new(code::SMOKE_WRONG, seen));
         }
     }
     Ok(())
@@ -153,43 +135,22 @@ fn compare(
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
     use std::time::Duration;
 
     use super::*;
 
     #[test]
-    fn work_that_hangs_or_panics_has_failed() {
-        let metal = DeviceLocation::Metal { gpu_id: 1 };
-        let says = |limit, work: fn() -> std::result::Result<(), Trouble>| {
-            let finding = run_work(metal, Instant::now() + limit, work);
-            assert_eq!(finding.code.id, "HR-901");
-            assert!(finding.seen.contains("Metal device 1"));
-            finding.seen
-        };
-        let hung = says(Duration::from_millis(100), || {
-            loop {
-                thread::park();
-            }
-        });
-        assert!(hung.contains(code::PROBE_TIMED_OUT.title), "{hung}");
-        // A panic that prints a stack trace takes long.
-        let stopped = says(Duration::from_secs(60), || panic!("on purpose"));
-        assert!(stopped.contains(code::PROBE_STOPPED.title), "{stopped}");
-    }
-
-    #[test]
     fn wrong_results_are_found() {
-        let wrong = |value| {
-            let outcome = compare("multiplying", &[vec![1., value]], |_, column| {
-                1. + column as f32
-            });
-            matches!(outcome, Err(Trouble::Wrong(..)))
+        let check = |value| {
+            let work = move || compare("adding", &[1., value], |index| 1. + index);
+            let later = Instant::now() + Duration::from_secs(60);
+            run_work(DeviceLocation::Cpu, later, work)
         };
-        assert!(!wrong(2.) && wrong(2.1) && wrong(f32::NAN));
-        let trouble = Trouble::Wrong("a step", "1 instead of 2".to_owned());
-        let finding = finding(DeviceLocation::Cpu, Err(trouble));
-        let expected = ("HR-902", Some(DeviceLocation::Cpu));
-        assert_eq!((finding.code.id, finding.device), expected);
+        assert_eq!(check(2.).code.id, "HR-900");
+        for wrong in [2.1, f32::NAN] {
+            let finding = check(wrong);
+            let expected = ("HR-902", Some(DeviceLocation::Cpu));
+            assert_eq!((finding.code.id, finding.device), expected);
+        }
     }
 }

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use super::probe::ptx::Kernels;
 use crate::files;
@@ -19,14 +19,12 @@ pub(crate) struct Source {
 const KEPT_OF_LOG: usize = 4 << 20;
 /// The bytes of a log that are read to find its end: the kernel's log gives its oldest records first.
 const MOST_OF_LOG: usize = 64 << 20;
-/// The links in a path that are followed, as many as Linux follows.
-const MOST_LINKS: usize = 40;
 /// The entries of a folder that are read.
 const MOST_ENTRIES: usize = 20_000;
 
 impl Source {
     /// This machine's files and this process's variables; what is not UTF-8 is replaced.
-    pub(crate) fn of_this_process() -> Self {
+    pub(crate) fn of_this_process(kernels: Vec<Kernels>) -> Self {
         let text = |text: OsString| text.to_string_lossy().into_owned();
         let variables = std::env::vars_os();
         Self {
@@ -34,7 +32,7 @@ impl Source {
             variables: variables
                 .map(|(name, value)| (text(name), text(value)))
                 .collect(),
-            kernels: Vec::new(),
+            kernels,
         }
     }
 
@@ -43,82 +41,52 @@ impl Source {
         self.root == Path::new("/")
     }
 
-    /// A path of the machine below the root. Links are followed as the machine would follow them: absolute ones, and those with too many
-    /// `..`, stay below the root.
-    pub(crate) fn below(&self, path: impl AsRef<Path>) -> io::Result<PathBuf> {
+    /// A path of the machine below the root. The operating system follows its links, so that absolute ones lead out of the root.
+    pub(crate) fn below(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
-        if self.is_this_machine() {
-            return Ok(Path::new("/").join(path));
-        }
-        let mut links = 0;
-        let mut inside = PathBuf::new();
-        let mut ahead = reversed_parts(path);
-        while let Some(part) = ahead.pop() {
-            match Path::new(&part).components().next() {
-                Some(Component::Normal(name)) => inside.push(name),
-                Some(Component::ParentDir) => {
-                    inside.pop();
-                    continue;
-                }
-                Some(Component::RootDir) => {
-                    inside.clear();
-                    continue;
-                }
-                _ => continue,
-            }
-            if let Ok(target) = fs::read_link(self.root.join(&inside)) {
-                links += 1;
-                if links > MOST_LINKS {
-                    return Err(io::Error::other("too many links"));
-                }
-                inside.pop();
-                ahead.extend(reversed_parts(&target));
-            }
-        }
-        Ok(self.root.join(inside))
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
     pub(crate) fn variable(&self, name: &str) -> Option<&str> {
         self.variables.get(name).map(String::as_str)
     }
 
-    /// Whether a variable is set to something other than nothing and 0.
-    pub(crate) fn is_on(&self, name: &str) -> bool {
-        self.variable(name)
-            .is_some_and(|value| !matches!(value.trim(), "" | "0"))
+    /// The value of a variable that is set to something other than nothing and 0.
+    pub(crate) fn switch(&self, name: &str) -> Option<&str> {
+        let value = self.variable(name);
+        value.filter(|value| !matches!(value.trim(), "" | "0"))
     }
 
     pub(crate) fn exists(&self, path: impl AsRef<Path>) -> bool {
-        self.below(path).is_ok_and(|path| path.exists())
+        self.below(path).exists()
     }
 
     /// The trimmed text of a short file; `None` if it is empty or cannot be read.
     pub(crate) fn line(&self, path: impl AsRef<Path>) -> Option<String> {
-        let text = self.text(path).ok()?;
+        let text = self.text(path)?;
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     }
 
     /// The beginning of a file; what is not UTF-8 is replaced.
-    pub(crate) fn text(&self, path: impl AsRef<Path>) -> io::Result<String> {
-        files::text(&self.below(path)?)
+    pub(crate) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
+        files::text(&self.below(path)).ok()
     }
 
     /// Whether a file is a library for processors of another word size, which the loader skips.
     pub(crate) fn is_of_other_class(&self, path: impl AsRef<Path>) -> bool {
-        const CLASS: u8 = if cfg!(target_pointer_width = "64") {
-            2
-        } else {
-            1
+        let class = match cfg!(target_pointer_width = "64") {
+            true => 2,
+            false => 1,
         };
         let mut head = [0; 5];
-        let file = self.below(path).and_then(|path| files::open(&path));
+        let file = files::open(&self.below(path));
         let read = file.and_then(|mut file| file.read_exact(&mut head));
-        read.is_ok() && head.starts_with(b"\x7fELF") && head[4] != CLASS
+        read.is_ok() && head.starts_with(b"\x7fELF") && head[4] != class
     }
 
     /// The end of a log.
     pub(crate) fn log(&self, path: impl AsRef<Path>) -> io::Result<String> {
-        let mut file = files::open(&self.below(path)?)?;
+        let mut file = files::open(&self.below(path))?;
         if file.metadata()?.len() > KEPT_OF_LOG as u64 {
             file.seek(SeekFrom::End(-(KEPT_OF_LOG as i64)))?;
         }
@@ -127,9 +95,9 @@ impl Source {
 
     /// The sorted names in a folder; empty if it cannot be read.
     pub(crate) fn names(&self, folder: impl AsRef<Path>) -> Vec<String> {
-        let entries = self.below(folder).and_then(fs::read_dir);
-        let entries = entries.into_iter().flatten().take(MOST_ENTRIES);
+        let entries = fs::read_dir(self.below(folder)).into_iter().flatten();
         let mut names: Vec<_> = entries
+            .take(MOST_ENTRIES)
             .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
             .collect();
         names.sort();
@@ -138,21 +106,15 @@ impl Source {
 
     /// The last part of a link's target.
     pub(crate) fn link_name(&self, path: impl AsRef<Path>) -> Option<String> {
-        let path = path.as_ref();
-        let folder = self.below(path.parent()?).ok()?;
-        let target = fs::read_link(folder.join(path.file_name()?)).ok()?;
+        let target = fs::read_link(self.below(path)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
     }
 
     /// The path with all links followed, as the machine names it; the path itself if they lead nowhere.
     pub(crate) fn resolved(&self, path: impl AsRef<Path>) -> PathBuf {
-        let root = self.root.canonicalize();
-        match self.below(&path).and_then(|path| path.canonicalize()) {
-            Ok(full) => {
-                let inside = full.strip_prefix(root.as_ref().unwrap_or(&self.root));
-                Path::new("/").join(inside.unwrap_or(&full))
-            }
-            Err(_) => path.as_ref().to_owned(),
+        match (self.root.canonicalize(), self.below(&path).canonicalize()) {
+            (Ok(root), Ok(full)) => Path::new("/").join(full.strip_prefix(root).unwrap_or(&full)),
+            _ => path.as_ref().to_owned(),
         }
     }
 
@@ -161,14 +123,8 @@ impl Source {
         let mut options = OpenOptions::new();
         options.read(true).write(true);
         let options = files::without_waiting(&mut options);
-        options.open(self.below(path)?).map(drop)
+        options.open(self.below(path)).map(drop)
     }
-}
-
-/// The parts of a path, the last one first; an absolute path's root is one of them.
-fn reversed_parts(path: &Path) -> Vec<OsString> {
-    let parts = path.components().rev();
-    parts.map(|part| part.as_os_str().to_owned()).collect()
 }
 
 /// The end of what is left to read.
@@ -185,11 +141,11 @@ fn end_of(mut log: impl Read) -> io::Result<String> {
                     kept.drain(..kept.len() - KEPT_OF_LOG);
                 }
             }
+            // A record of the kernel's log was overwritten while it was read; the next read continues behind it.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::Interrupted) => {}
             // The kernel's log has no further record.
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-            // The kernel's log: a record was overwritten while it was read; the next read continues behind it.
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => continue,
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(_) if !kept.is_empty() => break,
             Err(error) => return Err(error),
         }

@@ -19,36 +19,30 @@ pub(crate) struct Visible {
 
 impl Visible {
     pub(crate) fn parse(variable: Option<&str>, uuids: &[String]) -> Self {
-        let Some(variable) = variable else {
-            return Self {
-                gpus: (0..uuids.len()).collect(),
-                ..Self::default()
-            };
-        };
         let mut visible = Self::default();
-        let is_number = |entry: &str| entry.trim().starts_with(|c: char| c.is_ascii_digit());
-        let by_number = is_number(variable);
-        for entry in variable.split(',') {
-            let entry = entry.trim();
-            if is_number(entry) != by_number {
-                visible.invalid = Some(entry.to_owned());
-                break;
-            }
-            if entry.starts_with("MIG-") {
+        let Some(variable) = variable else {
+            visible.gpus = (0..uuids.len()).collect();
+            return visible;
+        };
+        let is_number = |entry: &str| entry.starts_with(|c: char| c.is_ascii_digit());
+        let by_number = is_number(variable.trim_start());
+        for entry in variable.split(',').map(str::trim) {
+            let is_of_kind = is_number(entry) == by_number;
+            if is_of_kind && entry.starts_with("MIG-") {
                 visible.names_instances = true;
                 continue;
             }
-            match place(entry, uuids) {
-                None => {
-                    visible.invalid = Some(entry.to_owned());
-                    break;
-                }
+            match place(entry, uuids).filter(|_| is_of_kind) {
                 Some(place) if visible.gpus.contains(&place) => {
                     visible.gpus.clear();
                     visible.twice = Some(entry.to_owned());
                     break;
                 }
                 Some(place) => visible.gpus.push(place),
+                None => {
+                    visible.invalid = Some(entry.to_owned());
+                    break;
+                }
             }
         }
         visible
@@ -62,20 +56,11 @@ impl Visible {
 /// The place of a GPU by its number, or by a prefix of its UUID that no other GPU has.
 fn place(entry: &str, uuids: &[String]) -> Option<usize> {
     if entry.starts_with("GPU-") {
-        let mut named = uuids
-            .iter()
-            .enumerate()
-            .filter(|(_, uuid)| uuid.starts_with(entry));
-        return match (named.next(), named.next()) {
-            (Some((place, _)), None) => Some(place),
-            _ => None,
-        };
+        let places = 0..uuids.len();
+        let mut named = places.filter(|place| uuids[*place].starts_with(entry));
+        return named.next().filter(|_| named.next().is_none());
     }
-    let digits = entry
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(entry.len());
-    entry[..digits]
-        .parse()
-        .ok()
-        .filter(|place| *place < uuids.len())
+    let digits = entry.split(|c: char| !c.is_ascii_digit()).next()?;
+    let place = digits.parse().ok();
+    place.filter(|place| *place < uuids.len())
 }

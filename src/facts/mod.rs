@@ -1,19 +1,32 @@
-//! NVIDIA's numbers, their meaning and their remedies, for [errors](crate::error) and for the
-//! [environment checker](crate::environment).
-//!
-//! The lookup of an unlisted number is `None`; the caller then shows the number itself.
+//! NVIDIA's numbers, their meaning and their remedies, for [errors](crate::error), the [monitor](crate::monitor) and the
+//! [environment checker](crate::environment). Each table names its source and the date on which it was read.
 
-mod entries;
-mod lookup;
+mod events;
+mod releases;
 mod statuses;
-mod tables;
 mod version;
 
-pub(crate) use entries::{Status, Weight, XidAction};
-pub(crate) use lookup::{
-    clock_reasons, cuda, cuda_of_ptx, driver_of_cuda, floor_of_major, nvml,
-    reports_processes_wrongly, worst_clock_reason, xid,
+pub(crate) use events::{Weight, XidAction, clock_reasons, unknown_clock_reasons, xid};
+pub(crate) use releases::{
+    cuda_of_ptx, driver_of_cuda, floor_of_cudnn, floor_of_major, reports_processes_wrongly,
 };
-pub(crate) use statuses::CUDA;
-pub(crate) use tables::{CUDNN_FLOORS, DEBUGGING_VARIABLES};
-pub(crate) use version::{Release, Version};
+pub(crate) use statuses::{CUDA, Status, cuda, nvml};
+pub(crate) use version::Version;
+
+#[cfg(test)]
+mod tests {
+    use super::statuses::{CUDA, NVML};
+
+    #[test]
+    fn statuses_are_listed_once_with_cause_and_remedy() {
+        for table in [CUDA, NVML] {
+            assert!(table.is_sorted_by(|one, next| one.number < next.number));
+            for text in table
+                .iter()
+                .flat_map(|status| [status.cause, status.remedy])
+            {
+                assert!(!text.is_empty() && !text.ends_with('.'), "{text}");
+            }
+        }
+    }
+}

@@ -1,6 +1,24 @@
 //! Statuses of CUDA and of NVML: what each means, and what helps.
 
-use super::entries::Status;
+/// A status code of a library, its cause and its remedy.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Status {
+    pub(crate) number: u32,
+    /// As in the library's header.
+    pub(crate) name: &'static str,
+    pub(crate) cause: &'static str,
+    pub(crate) remedy: &'static str,
+}
+
+/// A status of the CUDA driver.
+pub(crate) fn cuda(number: u32) -> Option<&'static Status> {
+    CUDA.iter().find(|status| status.number == number)
+}
+
+/// A return code of NVML.
+pub(crate) fn nvml(number: u32) -> Option<&'static Status> {
+    NVML.iter().find(|status| status.number == number)
+}
 
 /// Number, name and cause, then the remedy.
 macro_rules! statuses {
@@ -113,7 +131,7 @@ pub(crate) const CUDA: &[Status] = statuses! {
 
 /// NVML's return codes.
 /// NVIDIA, NVML API Reference, `nvmlReturn_t`, and DCGM's testing/python3/dcgm_nvml.py; 2026-11.
-pub(crate) const NVML: &[Status] = statuses! {
+pub(super) const NVML: &[Status] = statuses! {
     1 "NVML_ERROR_UNINITIALIZED" "NVML was not initialized"
         "report this: the checker initializes NVML";
     2 "NVML_ERROR_INVALID_ARGUMENT" "NVML rejected an argument"

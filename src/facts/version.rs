@@ -1,5 +1,4 @@
 use std::fmt;
-use std::str::FromStr;
 
 /// A version of up to three numbers, such as a driver's 535.104.05 or a toolkit's 12.4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -8,6 +7,18 @@ pub(crate) struct Version([u32; 3]);
 impl Version {
     pub(crate) const fn new(parts: [u32; 3]) -> Self {
         Self(parts)
+    }
+
+    /// Parses numbers separated by dots; those after the third are ignored.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut parts = [0; 3];
+        for (index, part) in text.trim().split('.').enumerate() {
+            let number = part.parse().ok()?;
+            if let Some(slot) = parts.get_mut(index) {
+                *slot = number;
+            }
+        }
+        Some(Self(parts))
     }
 
     /// From CUDA's number, such as 12040 for 12.4.
@@ -26,43 +37,13 @@ impl Version {
     }
 }
 
-/// Displays a toolkit's version as major and minor.
-pub(crate) struct Release(pub(crate) Version);
-
-impl fmt::Display for Release {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.0.0[0], self.0.0[1])
-    }
-}
-
-/// Displays a driver's version. NVIDIA writes the last number with two digits.
+/// NVIDIA writes the last number with two digits.
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [major, minor, patch] = self.0;
-        match patch {
-            0 => write!(f, "{major}.{minor}"),
-            _ => write!(f, "{major}.{minor}.{patch:02}"),
+        match self.0 {
+            [major, minor, 0] => write!(f, "{major}.{minor}"),
+            [major, minor, patch] => write!(f, "{major}.{minor}.{patch:02}"),
         }
-    }
-}
-
-/// The error for a text that is not a version.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct NoVersion;
-
-/// Parses one to three numbers separated by dots; further numbers are ignored.
-impl FromStr for Version {
-    type Err = NoVersion;
-
-    fn from_str(text: &str) -> Result<Self, NoVersion> {
-        let mut parts = [0; 3];
-        for (index, part) in text.trim().split('.').enumerate() {
-            let number = part.parse().map_err(|_| NoVersion)?;
-            if let Some(slot) = parts.get_mut(index) {
-                *slot = number;
-            }
-        }
-        Ok(Self(parts))
     }
 }
 
@@ -72,16 +53,16 @@ mod tests {
 
     #[test]
     fn versions_are_read_and_ordered_by_numbers() {
-        let version = |text: &str| text.parse::<Version>();
-        assert_eq!(version("535.104.05"), Ok(Version([535, 104, 5])));
+        let version = Version::parse;
+        assert_eq!(version("535.104.05"), Some(Version([535, 104, 5])));
         assert_eq!(version("535.54.03").unwrap().to_string(), "535.54.03");
-        assert_eq!(version("12\n"), Ok(Version([12, 0, 0])));
-        assert!(version("535.104.05").unwrap() > version("535.54.03").unwrap());
+        assert_eq!(version("12\n"), Some(Version([12, 0, 0])));
+        assert!(version("535.104.05") > version("535.54.03"));
         for bad in ["", "a.b", "535.", "-1", "99999999999999999999"] {
-            assert_eq!(version(bad), Err(NoVersion), "{bad}");
+            assert_eq!(version(bad), None, "{bad}");
         }
         assert_eq!(Version::of_cuda(12040), Some(Version([12, 4, 0])));
         assert_eq!(Version::of_cuda(0).or(Version::of_cuda(-3)), None);
-        assert_eq!(Release(Version([12, 4, 1])).to_string(), "12.4");
+        assert_eq!(Version([12, 4, 1]).release().to_string(), "12.4");
     }
 }

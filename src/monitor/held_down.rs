@@ -28,7 +28,7 @@ impl HeldDown {
 
     /// Whether one of the reasons is heat, a power brake or a hardware slowdown. A power cap is normal under load and does not count.
     pub fn is_harmful(self) -> bool {
-        facts::worst_clock_reason(self.0) >= Some(Weight::Warning)
+        facts::clock_reasons(self.0).any(|reason| reason.weight >= Weight::Warning)
     }
 }
 
@@ -37,13 +37,12 @@ impl fmt::Display for HeldDown {
         if self.0 == 0 {
             return f.write_str("nothing");
         }
-        let (known, unknown) = facts::clock_reasons(self.0);
         let mut between = "";
-        for reason in known {
+        for reason in facts::clock_reasons(self.0) {
             write!(f, "{between}{}", reason.text)?;
             between = "; ";
         }
-        match unknown {
+        match facts::unknown_clock_reasons(self.0) {
             0 => Ok(()),
             unknown => write!(f, "{between}unknown reason {unknown:#x}"),
         }

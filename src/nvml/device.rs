@@ -1,18 +1,37 @@
-use std::ffi::c_ulonglong;
 use std::fmt;
+use std::ptr::null_mut;
 use std::sync::Arc;
 
+use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t};
 
-use super::library::{Nvml, return_code};
-use super::{FUNCTION_NOT_FOUND, Field};
+use super::library::{
+    FUNCTION_NOT_FOUND, Field, GPU_IS_LOST, INSUFFICIENT_SIZE, Nvml, RESET_REQUIRED, UNINITIALIZED,
+    return_code,
+};
 
 /// A GPU. The handle is valid as long as the session, which lives as long as this value.
 #[derive(Clone)]
 pub(crate) struct Device {
     pub(super) nvml: Arc<Nvml>,
     handle: nvmlDevice_t,
+}
+
+/// Bytes of a GPU's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Memory {
+    pub(crate) total: u64,
+    pub(crate) used: u64,
+    pub(crate) free: u64,
+}
+
+/// Rows of memory that were replaced by spare rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Remapped {
+    pub(crate) uncorrectable: u32,
+    pub(crate) pending: bool,
+    pub(crate) failed: bool,
 }
 
 // SAFETY: NVML may be called from any thread, and the handle is valid in the whole process.
@@ -54,16 +73,15 @@ impl Device {
         self.nvml.wrapper.lib()
     }
 
-    /// Calls a function that fills in `value`.
-    pub(super) fn call<F: Copy, T>(
+    /// Calls a function that the library may lack.
+    pub(super) fn call<F: Copy>(
         &self,
         function: &Result<F, libloading::Error>,
-        mut value: T,
-        call: impl FnOnce(F, nvmlDevice_t, &mut T) -> u32,
-    ) -> Field<T> {
+        call: impl FnOnce(F, nvmlDevice_t) -> u32,
+    ) -> Field<()> {
         let function = *function.as_ref().map_err(|_| FUNCTION_NOT_FOUND)?;
-        match call(function, self.handle, &mut value) {
-            0 => Ok(value),
+        match call(function, self.handle) {
+            0 => Ok(()),
             code => Err(code),
         }
     }
@@ -71,15 +89,78 @@ impl Device {
     /// The bits of NVML's clock event reasons, called throttle reasons before CUDA 12.2.
     pub(crate) fn clock_reasons(&self) -> Field<u64> {
         let functions = self.functions();
-        type Reasons = unsafe extern "C" fn(nvmlDevice_t, *mut c_ulonglong) -> u32;
-        let reasons = |function: &Result<Reasons, libloading::Error>| {
-            // SAFETY: the handle belongs to this session; the place outlives the call.
-            self.call(function, 0, |call, device, bits| unsafe {
-                call(device, bits)
-            })
+        let mut bits = 0;
+        let newer = &functions.nvmlDeviceGetCurrentClocksEventReasons;
+        // SAFETY: the handle belongs to this session; the place outlives the call.
+        let newer = self.call(newer, |call, gpu| unsafe { call(gpu, &mut bits) });
+        newer.or_else(|_| {
+            let older = &functions.nvmlDeviceGetCurrentClocksThrottleReasons;
+            // SAFETY: as above.
+            self.call(older, |call, gpu| unsafe { call(gpu, &mut bits) })
+        })?;
+        Ok(bits)
+    }
+
+    /// By the newer call, which does not count the driver's own reserve as used, or by the older call on drivers that lack it.
+    pub(crate) fn memory(&self) -> Field<Memory> {
+        let newer = self.ask(|gpu| gpu.memory_info());
+        let (total, used, free) = match newer {
+            Ok(memory) => (memory.total, memory.used, memory.free),
+            // The older call would fail as well.
+            Err(code @ (UNINITIALIZED | GPU_IS_LOST | RESET_REQUIRED)) => return Err(code),
+            Err(_) => {
+                let older = &self.functions().nvmlDeviceGetMemoryInfo;
+                // SAFETY: the structure holds three numbers.
+                let mut memory = unsafe { std::mem::zeroed() };
+                // SAFETY: the handle belongs to this session; the place outlives the call.
+                self.call(older, |call, gpu| unsafe { call(gpu, &mut memory) })?;
+                (memory.total, memory.used, memory.free)
+            }
         };
-        reasons(&functions.nvmlDeviceGetCurrentClocksEventReasons)
-            .or_else(|_| reasons(&functions.nvmlDeviceGetCurrentClocksThrottleReasons))
+        Ok(Memory { total, used, free })
+    }
+
+    /// The number of pages that were retired because of memory errors.
+    pub(crate) fn retired(&self) -> Field<u32> {
+        let function = &self.functions().nvmlDeviceGetRetiredPages;
+        let pages = |cause| {
+            let mut count = 0;
+            // SAFETY: the handle belongs to this session; the count of 0 says that there is no room for addresses.
+            let outcome = self.call(function, |call, gpu| unsafe {
+                call(gpu, cause, &mut count, null_mut())
+            });
+            match outcome {
+                Ok(()) | Err(INSUFFICIENT_SIZE) => Ok(count),
+                Err(code) => Err(code),
+            }
+        };
+        // The causes: many single bit errors, and double bit errors.
+        Ok(pages(0)?.saturating_add(pages(1)?))
+    }
+
+    pub(crate) fn remapped(&self) -> Field<Remapped> {
+        let function = &self.functions().nvmlDeviceGetRemappedRows;
+        let (mut correctable, mut uncorrectable, mut pending, mut failed) = (0, 0, 0, 0);
+        // SAFETY: the handle belongs to this session; all four places outlive the call.
+        self.call(function, |call, gpu| unsafe {
+            call(
+                gpu,
+                &mut correctable,
+                &mut uncorrectable,
+                &mut pending,
+                &mut failed,
+            )
+        })?;
+        Ok(Remapped {
+            uncorrectable,
+            pending: pending != 0,
+            failed: failed != 0,
+        })
+    }
+
+    /// Uncorrected memory errors since the driver was loaded, or in the GPU's life.
+    pub(crate) fn uncorrected(&self, counter: EccCounter) -> Field<u64> {
+        self.ask(|gpu| gpu.total_ecc_errors(MemoryError::Uncorrected, counter))
     }
 }
 

@@ -6,9 +6,22 @@ use std::time::Duration;
 
 use nvml_wrapper::error::NvmlError;
 
-use super::{FUNCTION_NOT_FOUND, Field, LIBRARY_NOT_FOUND, NO_DATA};
-use crate::facts;
+use crate::facts::{self, Version};
 use crate::patience::{self, Call, LoadError};
+
+/// A value, or NVML's return code.
+pub(crate) type Field<T> = Result<T, u32>;
+
+pub(crate) const UNINITIALIZED: u32 = 1;
+pub(crate) const NOT_SUPPORTED: u32 = 3;
+pub(crate) const NO_PERMISSION: u32 = 4;
+pub(super) const INSUFFICIENT_SIZE: u32 = 7;
+pub(crate) const DRIVER_NOT_LOADED: u32 = 9;
+const LIBRARY_NOT_FOUND: u32 = 12;
+pub(crate) const FUNCTION_NOT_FOUND: u32 = 13;
+pub(crate) const GPU_IS_LOST: u32 = 15;
+pub(crate) const RESET_REQUIRED: u32 = 16;
+const NO_DATA: u32 = 21;
 
 /// Where the driver installs NVML.
 pub(crate) const NAMES: [&str; 2] = match cfg!(windows) {
@@ -60,7 +73,7 @@ impl Library {
         for path in paths {
             let path = path.as_ref();
             // SAFETY: the caller vouches for the library.
-            match unsafe { patience::load(path, &[init], limit) } {
+            match unsafe { patience::load(path, init, limit) } {
                 Ok(_) => {
                     let path = path.to_owned();
                     return Ok(Arc::new(Self { path }));
@@ -81,7 +94,7 @@ impl Library {
         let wrapper = nvml_wrapper::Nvml::builder().lib_path(path).init();
         let wrapper = wrapper.map_err(return_code)?;
         let driver = wrapper.sys_driver_version();
-        let driver = driver.ok().and_then(|text| text.parse().ok());
+        let driver = driver.ok().and_then(|text| Version::parse(&text));
         Ok(Arc::new(Nvml {
             wrapper: ManuallyDrop::new(wrapper),
             avoids_newest: driver.is_some_and(facts::reports_processes_wrongly),
@@ -90,19 +103,12 @@ impl Library {
 }
 
 impl Nvml {
-    /// The version of the kernel module.
-    pub(crate) fn driver(&self) -> Field<String> {
-        self.wrapper.sys_driver_version().map_err(return_code)
-    }
-
-    /// The newest CUDA that the driver supports, as 12040.
-    pub(crate) fn cuda(&self) -> Field<i32> {
-        self.wrapper.sys_cuda_driver_version().map_err(return_code)
-    }
-
-    /// The number of GPUs.
-    pub(crate) fn count(&self) -> Field<u32> {
-        self.wrapper.device_count().map_err(return_code)
+    /// Asks the wrapper's session.
+    pub(crate) fn ask<T>(
+        &self,
+        question: impl FnOnce(&nvml_wrapper::Nvml) -> Result<T, NvmlError>,
+    ) -> Field<T> {
+        question(&self.wrapper).map_err(return_code)
     }
 }
 

@@ -2,7 +2,8 @@ use std::ffi::c_uint;
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlProcessInfo_v2_t};
 
-use super::{Device, FUNCTION_NOT_FOUND, Field, INSUFFICIENT_SIZE};
+use super::device::Device;
+use super::library::{FUNCTION_NOT_FOUND, Field, INSUFFICIENT_SIZE};
 
 /// NVML's mark for an unknown size.
 const NOT_AVAILABLE: u64 = u64::MAX;
@@ -35,10 +36,6 @@ impl Processes {
             (process, (bytes != NOT_AVAILABLE).then_some(bytes))
         })
     }
-
-    pub(crate) fn len(&self) -> usize {
-        self.count
-    }
 }
 
 impl Device {
@@ -47,8 +44,10 @@ impl Device {
         let functions = self.functions();
         let listed = self.list(
             to,
-            &functions.nvmlDeviceGetComputeRunningProcesses_v3,
-            &functions.nvmlDeviceGetComputeRunningProcesses_v2,
+            [
+                &functions.nvmlDeviceGetComputeRunningProcesses_v3,
+                &functions.nvmlDeviceGetComputeRunningProcesses_v2,
+            ],
         );
         if listed != Err(FUNCTION_NOT_FOUND) {
             return listed;
@@ -66,33 +65,27 @@ impl Device {
         let functions = self.functions();
         self.list(
             &mut processes,
-            &functions.nvmlDeviceGetGraphicsRunningProcesses_v3,
-            &functions.nvmlDeviceGetGraphicsRunningProcesses_v2,
+            [
+                &functions.nvmlDeviceGetGraphicsRunningProcesses_v3,
+                &functions.nvmlDeviceGetGraphicsRunningProcesses_v2,
+            ],
         )?;
-        Ok(processes.len())
+        Ok(processes.count)
     }
 
     /// By the newest call, or by the one before it if that is missing or writes more than its header says.
-    fn list(
-        &self,
-        to: &mut Processes,
-        newest: &Result<List, libloading::Error>,
-        newer: &Result<List, libloading::Error>,
-    ) -> Field<()> {
-        let mut ask = |function: &Result<List, libloading::Error>| {
-            // SAFETY: the handle belongs to this session; `fill` gives room for as many elements as it says, each as long as any driver
-            // writes them.
-            self.fill(to, function, 3, |call, device, count, room| unsafe {
-                call(device, count, room.cast())
-            })
-        };
-        if !self.nvml.avoids_newest {
-            match ask(newest) {
-                Err(FUNCTION_NOT_FOUND) => {}
-                answer => return answer,
+    fn list(&self, to: &mut Processes, newest: [&Result<List, libloading::Error>; 2]) -> Field<()> {
+        let mut listed = Err(FUNCTION_NOT_FOUND);
+        for function in newest.into_iter().skip(self.nvml.avoids_newest.into()) {
+            if listed == Err(FUNCTION_NOT_FOUND) {
+                // SAFETY: the handle belongs to this session; `fill` gives room for as many elements as it says, each as long as any
+                // driver writes them.
+                listed = self.fill(to, function, 3, |call, device, count, room| unsafe {
+                    call(device, count, room.cast())
+                });
             }
         }
-        ask(newer)
+        listed
     }
 
     /// Calls a function that fills a list, a second time with more room if there was too little.
@@ -105,27 +98,21 @@ impl Device {
     ) -> Field<()> {
         (to.element, to.count) = (element, 0);
         let mut wanted = ROOM;
-        let mut is_second = false;
-        loop {
-            if to.words.len() < wanted * LONGEST_ELEMENT {
-                to.words.resize(wanted * LONGEST_ELEMENT, 0);
-            }
-            let room = to.words.len() / LONGEST_ELEMENT;
+        for _ in 0..2 {
+            let words = to.words.len().max(wanted * LONGEST_ELEMENT);
+            to.words.resize(words, 0);
+            let room = words / LONGEST_ELEMENT;
             let mut count = room as c_uint;
-            let outcome = self.call(function, (), |function, device, ()| {
+            let outcome = self.call(function, |function, device| {
                 call(function, device, &mut count, to.words.as_mut_ptr())
             });
-            match outcome {
-                Err(INSUFFICIENT_SIZE) if !is_second => {
-                    wanted = (count as usize).min(MOST) + ROOM;
-                    is_second = true;
-                }
-                outcome => {
-                    to.count = outcome.map_or(0, |()| (count as usize).min(room));
-                    return outcome;
-                }
+            if outcome != Err(INSUFFICIENT_SIZE) {
+                to.count = outcome.map_or(0, |()| (count as usize).min(room));
+                return outcome;
             }
+            wanted = (count as usize).min(MOST) + ROOM;
         }
+        Err(INSUFFICIENT_SIZE)
     }
 }
 

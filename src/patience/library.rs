@@ -1,61 +1,34 @@
 use std::env;
-use std::ffi::CStr;
-use std::fmt;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use libloading::Library;
 
-use super::rehearsal::{Call, LOADER, Trouble};
-use super::{is_loaded, rehearse};
-
-/// Why a library was not loaded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum LoadError {
-    /// There is no such library, or it is not one: the loader's message.
-    Absent(String),
-    /// What did not return in a child process: `loading libcuda.so.1`, or `cuInit of libcuda.so.1`.
-    Hangs(String),
-    /// What ended a child process, and how.
-    Crashes(String),
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Absent(reason) | Self::Crashes(reason) => f.write_str(reason),
-            Self::Hangs(what) => write!(f, "{what} does not return"),
-        }
-    }
-}
+use super::rehearsal::{Call, LOADER, LoadError};
+use super::rehearse;
 
 /// Loads a library for good: unloading would run its destructors, which can hang as well.
 ///
-/// A library that the process has not loaded yet is first loaded by a child process, which then makes the `calls`. The child gets
+/// A library that the process has not loaded yet is first loaded by a child process, which then makes the `call`. The child gets
 /// `limit`; if it does not finish in time, the library is not loaded here. Only a regular file is loaded.
 ///
 /// # Safety
-/// Running the library's initializers and the `calls` must be sound.
+/// Running the library's initializers and the `call` must be sound.
 pub(crate) unsafe fn load(
     path: &Path,
-    calls: &[Call],
+    call: Call,
     limit: Duration,
 ) -> Result<ManuallyDrop<Library>, LoadError> {
     let started = Instant::now();
-    let name = path.file_name().unwrap_or(path.as_os_str());
-    let name = name.to_string_lossy();
-    if let Some(path) = first_candidate(path).filter(|path| !path.is_file()) {
-        let reason = format!("{name}: {} is not a regular file", path.display());
+    if let Some(file) = first_candidate(path).filter(|file| !file.is_file()) {
+        let reason = format!("{} is not a regular file", file.display());
         return Err(LoadError::Absent(reason));
     }
-    if !is_loaded(path) {
-        // SAFETY: the caller vouches for the library and the calls.
-        unsafe { rehearse(path, calls, limit) }
-            .map_err(|trouble| LoadError::new(trouble, &name))?;
-    }
+    // SAFETY: the caller vouches for the library and the call.
+    unsafe { rehearse(path, call, limit) }?;
     let left = limit.saturating_sub(started.elapsed());
-    let hangs = || LoadError::Hangs(format!("loading a library before {name}"));
+    let hangs = || LoadError::Hangs(format!("loading a library before {}", path.display()));
     let _lock = LOADER.try_lock_for(left).ok_or_else(hangs)?;
     // SAFETY: the caller vouches for the library.
     let library = unsafe { Library::new(path) };
@@ -72,22 +45,4 @@ fn first_candidate(path: &Path) -> Option<PathBuf> {
     let folders = env::var_os("LD_LIBRARY_PATH")?;
     let mut files = env::split_paths(&folders).map(|folder| folder.join(path));
     files.find(|file| file.exists())
-}
-
-impl LoadError {
-    fn new(trouble: Trouble, library: &str) -> Self {
-        let doing = |call: Option<&CStr>| match call {
-            Some(call) => format!("{} of {library}", call.to_string_lossy()),
-            None => format!("loading {library}"),
-        };
-        match trouble {
-            Trouble::Hung(call) => Self::Hangs(doing(call)),
-            Trouble::Crashed(call, how) => {
-                Self::Crashes(format!("{} ends a process by {how}", doing(call)))
-            }
-            Trouble::NotStarted(error) => Self::Crashes(format!(
-                "no child process could be started to load {library}: {error}"
-            )),
-        }
-    }
 }

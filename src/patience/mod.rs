@@ -13,10 +13,10 @@ mod rehearsal;
 mod task;
 
 #[cfg(target_os = "linux")]
-use child::{is_loaded, rehearse};
+use child::rehearse;
 #[cfg(not(target_os = "linux"))]
-use no_child::{is_loaded, rehearse};
+use no_child::rehearse;
 
-pub(crate) use library::{LoadError, load};
-pub(crate) use rehearsal::Call;
+pub(crate) use library::load;
+pub(crate) use rehearsal::{Call, LoadError};
 pub(crate) use task::{Task, Unfinished, within};

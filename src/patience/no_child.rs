@@ -1,15 +1,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::rehearsal::{Call, Trouble};
+use super::rehearsal::{Call, LoadError};
 
-/// Libraries are loaded without a child process here.
-pub(super) fn is_loaded(_path: &Path) -> bool {
-    true
-}
-
+/// Does nothing: libraries are loaded without a child process here.
+///
 /// # Safety
 /// None is needed.
-pub(super) unsafe fn rehearse(_: &Path, _: &[Call], _: Duration) -> Result<(), Trouble> {
+pub(super) unsafe fn rehearse(_: &Path, _: Call, _: Duration) -> Result<(), LoadError> {
     Ok(())
 }

@@ -1,5 +1,4 @@
 use std::ffi::{CStr, c_void};
-use std::io;
 
 use parking_lot::Mutex;
 
@@ -11,14 +10,18 @@ pub(crate) struct Call {
     pub(crate) make: unsafe fn(*mut c_void),
 }
 
-/// How a child process failed.
-#[derive(Debug)]
-pub(super) enum Trouble {
-    /// In the call of this name, or while the library was loaded.
-    Hung(Option<&'static CStr>),
-    /// Likewise, with the way in which the process ended.
-    Crashed(Option<&'static CStr>, String),
-    NotStarted(io::Error),
+/// Why a library was not loaded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum LoadError {
+    /// There is no such library, or it is not one: the loader's message.
+    #[error("{0}")]
+    Absent(String),
+    /// What does not return.
+    #[error("{0} does not return")]
+    Hangs(String),
+    /// How a child process ended, or why there was none.
+    #[error("{0}")]
+    Crashes(String),
 }
 
 /// Held while this crate loads a library or forks, because a child that is forked in the middle of a `dlopen` could fail for that alone.

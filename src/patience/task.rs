@@ -4,40 +4,34 @@ use std::time::Duration;
 
 /// Work in a thread of its own.
 #[derive(Debug)]
-pub(crate) struct Task<T> {
-    result: Option<Receiver<T>>,
-}
+pub(crate) struct Task<T>(Receiver<T>);
 
 /// Why a [`Task`] has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unfinished {
     /// The thread still runs and is left behind.
     TimedOut,
-    /// The work panicked.
-    Panicked,
-    /// No thread could be started.
-    NotStarted,
+    /// The work panicked, or no thread could be started.
+    Stopped,
 }
 
 impl<T: Send + 'static> Task<T> {
     pub(crate) fn start(name: &str, work: impl FnOnce() -> T + Send + 'static) -> Self {
         let (sender, receiver) = mpsc::channel();
         let thread = thread::Builder::new().name(name.to_owned());
-        let started = thread.spawn(move || {
+        // Without a thread the sender is dropped at once, which the receiver notices.
+        let _ = thread.spawn(move || {
             // Fails if nobody waits any longer.
             let _ = sender.send(work());
         });
-        Self {
-            result: started.ok().map(|_| receiver),
-        }
+        Self(receiver)
     }
 
     /// Waits for the result for at most `limit`.
     pub(crate) fn wait(self, limit: Duration) -> Result<T, Unfinished> {
-        let receiver = self.result.ok_or(Unfinished::NotStarted)?;
-        receiver.recv_timeout(limit).map_err(|error| match error {
+        self.0.recv_timeout(limit).map_err(|error| match error {
             RecvTimeoutError::Timeout => Unfinished::TimedOut,
-            RecvTimeoutError::Disconnected => Unfinished::Panicked,
+            RecvTimeoutError::Disconnected => Unfinished::Stopped,
         })
     }
 }
@@ -56,16 +50,16 @@ mod tests {
 
     #[test]
     fn work_that_hangs_or_panics_is_left_behind() {
-        let hangs = || loop {
-            thread::park();
-        };
-        let panics = || -> u8 { panic!("on purpose") };
         let limit = Duration::from_secs(60);
         assert_eq!(within(limit, || 7), Some(7));
-        let hanging = Task::<u8>::start("hangs", hangs);
+        let hanging = Task::<u8>::start("hangs", || {
+            loop {
+                thread::park();
+            }
+        });
         let short = Duration::from_millis(20);
         assert_eq!(hanging.wait(short), Err(Unfinished::TimedOut));
-        let panicking = Task::start("panics", panics);
-        assert_eq!(panicking.wait(limit), Err(Unfinished::Panicked));
+        let panicking = Task::start("panics", || -> u8 { panic!("on purpose") });
+        assert_eq!(panicking.wait(limit), Err(Unfinished::Stopped));
     }
 }

@@ -40,6 +40,63 @@ fn messages_are_read_and_counted() {
     );
 }
 
+#[test]
+fn the_text_of_xid_154_names_the_action() {
+    for (text, code, action) in [
+        (
+            "changed from 0x0 (None) to 0x1 (GPU Reset Required)",
+            "HR-110",
+            "reset it",
+        ),
+        (
+            "… to 0x2 (Node Reboot Required)",
+            "HR-110",
+            "restart the machine",
+        ),
+        ("… to 0x4 (Drain and Reset)", "HR-110", "reset it"),
+        ("… to 0x3 (Drain P2P)", "HR-110", "NVLink"),
+        ("… to 0x0 (None)", "HR-112", ""),
+        ("something new", "HR-112", ""),
+    ] {
+        let log = format!("NVRM: Xid (PCI:0000:3b:00): 154, {text}");
+        let report = Machine::plain().file("/dev/kmsg", log).check();
+        let mut findings = report.findings().iter();
+        let finding = findings.find(|finding| finding.code.id == code);
+        let is_named = finding.is_some_and(|finding| finding.next_step.contains(action));
+        assert!(is_named, "{text}\n{report}");
+    }
+}
+
+#[test]
+fn every_clock_bit_is_known_and_others_are_kept() {
+    let codes_of = |bits: u64| {
+        let report = Machine::healthy()
+            .answers(&format!("clocks={bits}"))
+            .check();
+        let mut found = codes(&report);
+        found.retain(|code| ["HR-214", "HR-215", "HR-216"].contains(code));
+        (found, report.to_string())
+    };
+    for (bit, code) in [
+        (0x1, None),
+        (0x2, None),
+        (0x4, Some("HR-216")),
+        (0x8, Some("HR-214")),
+        (0x10, None),
+        (0x20, Some("HR-215")),
+        (0x40, Some("HR-214")),
+        (0x80, Some("HR-214")),
+        (0x100, None),
+    ] {
+        let (found, report) = codes_of(bit);
+        assert_eq!(found, Vec::from_iter(code), "{bit:#x}\n{report}");
+    }
+    let (found, report) = codes_of(0x7fff_ffff);
+    assert_eq!(found, ["HR-214", "HR-215", "HR-216"]);
+    assert!(report.contains("unknown reasons (0x7ffffe00)"), "{report}");
+    assert_eq!(codes_of(0).0, [""; 0]);
+}
+
 /// An address goes into a command that a user may run as root.
 #[test]
 fn a_message_without_an_address_is_ignored() {

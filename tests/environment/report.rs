@@ -107,7 +107,7 @@ fn findings_that_differ_only_in_the_gpu_are_one_line_in_a_terminal() {
 fn colours_are_added_only_on_request() {
     let report = Machine::container().check();
     assert!(!report.to_string().contains('\u{1b}'));
-    let coloured = report.coloured().to_string();
+    let coloured = format!("{report:#}");
     assert!(coloured.contains("\u{1b}[1;31mfailure"));
     let mut plain = coloured;
     for code in [

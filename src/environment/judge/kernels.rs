@@ -1,29 +1,31 @@
 use crate::environment::code;
 use crate::environment::facts::Facts;
-use crate::environment::finding::Finding;
-use crate::environment::probe::ptx::{Kernels, Target};
-use crate::facts::{self, Release};
+use crate::environment::finding::Findings;
+use crate::environment::gpu::Gpu;
+use crate::environment::probe::ptx::Kernels;
+use crate::facts;
 
-pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
-    let mut findings = vec![built()];
-    let gpus = gpus(facts);
-    for kernels in &facts.source.kernels {
-        let mut found = Vec::new();
-        found.extend(against_driver(facts, kernels));
-        found.extend(gpus.iter().filter_map(|(index, gpu)| {
-            let finding = against_gpu(kernels, kernels.target?, *gpu)?;
-            Some(finding.on(*index))
-        }));
-        let is_comparable = facts.cuda_of_driver().is_some() && !gpus.is_empty();
-        if found.is_empty() && is_comparable {
-            found.push(Finding::new(code::KERNELS_FIT, described(kernels)));
-        }
-        findings.append(&mut found);
+pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
+    built(findings);
+    let mut gpus = facts.all_gpus();
+    if gpus.iter().any(|gpu| gpu.visible) {
+        gpus.retain(|gpu| gpu.visible);
     }
-    findings
+    gpus.retain(|gpu| gpu.compute_capability.is_some());
+    for kernels in &facts.source.kernels {
+        let before = findings.0.len();
+        against_driver(facts, kernels, findings);
+        for gpu in &gpus {
+            against_gpu(kernels, gpu, findings);
+        }
+        let is_comparable = facts.cuda_of_driver().is_some() && !gpus.is_empty();
+        if findings.0.len() == before && is_comparable {
+            findings.add(code::KERNELS_FIT, described(kernels));
+        }
+    }
 }
 
-fn built() -> Finding {
+fn built(findings: &mut Findings) {
     let features = match (cfg!(feature = "cuda"), cfg!(feature = "testing")) {
         (true, true) => "features cuda, testing",
         (true, false) => "features cuda",
@@ -31,66 +33,58 @@ fn built() -> Finding {
         (false, false) => "no features; without `cuda` it runs on the CPU",
     };
     let version = env!("CARGO_PKG_VERSION");
-    Finding::new(
-        code::BUILT,
-        format!("candle-headroom {version} with {features}"),
-    )
+    let seen = format!("candle-headroom {version} with {features}");
+    findings.add(code::BUILT, seen);
 }
 
 fn described(kernels: &Kernels) -> String {
-    let version = kernels.version.map(Release);
-    match (version, kernels.target) {
-        (Some(version), Some(target)) => format!("{}: PTX {version} for {target}", kernels.name),
-        (Some(version), None) => format!("{}: PTX {version}", kernels.name),
-        (None, Some(target)) => format!("{}: {target}", kernels.name),
-        (None, None) => format!("{}: no version and no target can be read", kernels.name),
+    let name = &kernels.name;
+    match (kernels.version, kernels.target) {
+        (Some(version), Some(target)) => format!("{name}: PTX {version} for {target}"),
+        (Some(version), None) => format!("{name}: PTX {version}"),
+        (None, Some(target)) => format!("{name}: {target}"),
+        (None, None) => format!("{name}: no version and no target can be read"),
     }
 }
 
-fn against_driver(facts: &Facts, kernels: &Kernels) -> Option<Finding> {
+fn against_driver(facts: &Facts, kernels: &Kernels, findings: &mut Findings) {
     let needed = kernels.version.and_then(facts::cuda_of_ptx);
     let (Some(version), Some(needed)) = (kernels.version, needed) else {
         // A version after the table's last one is probably too new for the driver as well, but that is not known.
-        return Some(Finding::new(code::PTX_UNKNOWN, described(kernels)));
+        return findings.add(code::PTX_UNKNOWN, described(kernels));
     };
     let supported = facts.cuda_of_driver();
-    let supported = supported.filter(|supported| *supported < needed)?;
-    let seen = format!(
-        "{}: PTX {} needs CUDA {}, the driver supports {}",
-        kernels.name,
-        Release(version),
-        Release(needed),
-        Release(supported)
-    );
-    let finding = Finding::new(code::PTX_TOO_NEW, seen);
-    let supported = Release(supported);
-    Some(match facts::driver_of_cuda(needed) {
-        Some(driver) => finding.next(format!(
-            "update the driver to {driver} or later, or build with CUDA {supported} or older"
-        )),
-        None => finding,
-    })
-}
-
-fn against_gpu(kernels: &Kernels, target: Target, gpu: (u32, u32)) -> Option<Finding> {
-    let code = match (target.runs_on(gpu), target.machine_code_runs_on(gpu)) {
-        (false, _) => code::PTX_WRONG_TARGET,
-        (true, false) if kernels.with_machine_code => code::MACHINE_CODE,
-        (true, _) => return None,
+    let Some(supported) = supported.filter(|supported| *supported < needed) else {
+        return;
     };
-    let (name, (major, minor)) = (&kernels.name, gpu);
-    let seen = format!("{name} are for {target}, the GPU is {major}.{minor}");
-    let command = format!("CUDA_COMPUTE_CAP={major}{minor} cargo build --features cuda");
-    Some(Finding::new(code, seen).by(command))
+    let name = &kernels.name;
+    let seen =
+        format!("{name}: PTX {version} needs CUDA {needed}, the driver supports {supported}");
+    let finding = findings.begin(code::PTX_TOO_NEW, seen);
+    if let Some(driver) = facts::driver_of_cuda(needed) {
+        finding.next_step = format!(
+            "update the driver to {driver} or later, or build with CUDA {supported} or older"
+        )
+        .into();
+    }
 }
 
-/// Indexes and compute capabilities of the GPUs that this process sees, or of all if it sees none.
-fn gpus(facts: &Facts) -> Vec<(u32, (u32, u32))> {
-    let gpus = facts.all_gpus();
-    let sees_any = gpus.iter().any(|gpu| gpu.visible);
-    let seen = gpus.iter().filter(|gpu| gpu.visible || !sees_any);
-    seen.filter_map(|gpu| Some((gpu.index, gpu.compute_capability?)))
-        .collect()
+fn against_gpu(kernels: &Kernels, gpu: &Gpu, findings: &mut Findings) {
+    let (Some(target), Some(capability)) = (kernels.target, gpu.compute_capability) else {
+        return;
+    };
+    let code = match target.runs_on(capability) {
+        false => code::PTX_WRONG_TARGET,
+        true if kernels.with_machine_code && !target.machine_code_runs_on(capability) => {
+            code::MACHINE_CODE
+        }
+        true => return,
+    };
+    let (name, (major, minor)) = (&kernels.name, capability);
+    let seen = format!("{name} are for {target}, the GPU is {major}.{minor}");
+    let finding = findings.begin(code, seen);
+    finding.command = format!("CUDA_COMPUTE_CAP={major}{minor} cargo build --features cuda").into();
+    finding.set_gpu(gpu.index);
 }
 
 #[cfg(test)]
@@ -99,10 +93,16 @@ mod tests {
 
     #[test]
     fn machine_code_runs_on_its_major_number_only() {
-        let judged = |target: &str, with_machine_code, gpu| {
+        let judged = |target: &str, with_machine_code, capability| {
             let ptx = format!(".version 8.0\n.target {target}\n");
             let kernels = Kernels::read("candle's kernels", &ptx, with_machine_code);
-            against_gpu(&kernels, kernels.target?, gpu).map(|finding| finding.code.id)
+            let gpu = Gpu {
+                compute_capability: Some(capability),
+                ..Gpu::default()
+            };
+            let mut findings = Findings::default();
+            against_gpu(&kernels, &gpu, &mut findings);
+            findings.0.first().map(|finding| finding.code.id)
         };
         assert_eq!(judged("sm_80", true, (8, 6)), None);
         assert_eq!(judged("sm_80", true, (9, 0)), Some("HR-311"));

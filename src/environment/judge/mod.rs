@@ -1,45 +1,31 @@
 //! What follows from what was seen. Each file judges one subject, and each finding is made in one place.
 
-mod container;
-mod cuda;
+mod driver;
 mod gpu;
-mod host;
 mod kernel;
 mod kernels;
 mod libraries;
-mod log;
-mod nvml;
-mod toolkit;
 mod variables;
-mod versions;
 
 use super::code;
 use super::facts::Facts;
-use super::finding::{Finding, answer};
+use super::finding::{Findings, answer};
+use super::reply::Reply;
 
-/// All findings, in no order.
-pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
-    let judges = [
-        kernel::judge,
-        container::judge,
-        log::judge,
-        nvml::judge,
-        gpu::judge,
-        cuda::judge,
-        kernels::judge,
-        libraries::judge,
-        toolkit::judge,
-        variables::judge,
-        host::judge,
-    ];
-    let mut findings: Vec<_> = judges.into_iter().flat_map(|judge| judge(facts)).collect();
+/// Adds all findings, in no order.
+pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
+    kernel::judge(facts, findings);
+    driver::judge(facts, findings);
+    gpu::judge(facts, findings);
+    kernels::judge(facts, findings);
+    libraries::judge(facts, findings);
+    variables::judge(facts, findings);
     // No judge has found the reason for this status.
-    if let Some(Err(number)) = facts.cuda_init()
-        && !findings.iter().any(|finding| finding.code.prevents_cuda)
+    if let Reply::Failed(call, number) = facts.cuda
+        && !findings.0.iter().any(|finding| finding.code.prevents_cuda)
     {
         let status = crate::facts::cuda(number);
-        let seen = answer("cuInit", number, status);
-        findings.push(Finding::new(code::CUDA_FAILS, seen).advised(status));
+        let seen = answer(call, number, status);
+        findings.begin(code::CUDA_FAILS, seen).advise(status);
     }
-    findings
 }

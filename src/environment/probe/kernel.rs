@@ -7,14 +7,16 @@ pub(crate) struct Kernel {
     pub(crate) module_loaded: bool,
     /// The module's version, as the system writes it.
     pub(crate) module: Option<String>,
-    pub(crate) bus: Vec<OnBus>,
+    /// NVIDIA GPUs on the PCI bus: addresses and drivers.
+    pub(crate) bus: Vec<(String, Option<String>)>,
     /// Addresses of GPUs that `vfio-pci` holds for virtual machines, and this machine cannot use.
     pub(crate) set_aside: Vec<String>,
-    pub(crate) nodes: Vec<Node>,
+    /// Device nodes of NVIDIA's driver, and why they cannot be opened.
+    pub(crate) nodes: Vec<(String, Option<String>)>,
     /// Whether `/dev/dxg` exists, which stands for a GPU in WSL.
     pub(crate) dxg: bool,
-    /// Whether Windows provides NVIDIA's driver; `/dev/dxg` alone stands for a GPU of any vendor.
-    pub(crate) wsl_driver: bool,
+    /// Whether this is WSL with an NVIDIA GPU: `/dev/dxg` alone stands for a GPU of any vendor.
+    pub(crate) passed_by_windows: bool,
     pub(crate) wsl: bool,
     /// The sign by which this is a container.
     pub(crate) container: Option<String>,
@@ -22,40 +24,30 @@ pub(crate) struct Kernel {
     pub(crate) apptainer: bool,
 }
 
-/// An NVIDIA GPU on the PCI bus.
-#[derive(Debug, Clone)]
-pub(crate) struct OnBus {
-    pub(crate) address: String,
-    pub(crate) driver: Option<String>,
-}
-
-/// A device node of NVIDIA's driver.
-#[derive(Debug, Clone)]
-pub(crate) struct Node {
-    pub(crate) name: String,
-    /// Why it cannot be opened.
-    pub(crate) denied: Option<String>,
-}
+/// Variables that Apptainer sets in its containers.
+const APPTAINER: [&str; 2] = ["APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"];
 
 impl Kernel {
     pub(crate) fn look(source: &Source) -> Self {
         let version = source.line("/sys/module/nvidia/version");
         let proc = source.line("/proc/driver/nvidia/version");
-        let mut wsl_libraries = ["libcuda.so.1", "libnvidia-ml.so.1"].into_iter();
         let release = source.line("/proc/sys/kernel/osrelease");
         let (set_aside, bus): (Vec<_>, Vec<_>) = bus(source)
             .into_iter()
-            .partition(|gpu| gpu.driver.as_deref() == Some("vfio-pci"));
+            .partition(|(_, driver)| driver.as_deref() == Some("vfio-pci"));
+        let dxg = source.exists("/dev/dxg");
+        let windows = ["libcuda.so.1", "libnvidia-ml.so.1"].into_iter();
+        let mut by_windows = windows.map(|name| format!("/usr/lib/wsl/lib/{name}"));
         Self {
             module_loaded: version.is_some()
                 || proc.is_some()
                 || source.exists("/sys/module/nvidia"),
             module: version.or_else(|| proc.as_deref().and_then(version_in)),
             bus,
-            set_aside: set_aside.into_iter().map(|gpu| gpu.address).collect(),
+            set_aside: set_aside.into_iter().map(|(address, _)| address).collect(),
             nodes: nodes(source),
-            dxg: source.exists("/dev/dxg"),
-            wsl_driver: wsl_libraries.any(|name| source.exists(format!("/usr/lib/wsl/lib/{name}"))),
+            dxg,
+            passed_by_windows: dxg && by_windows.any(|file| source.exists(file)),
             wsl: release.is_some_and(|release| release.to_lowercase().contains("microsoft")),
             container: container(source),
             apptainer: APPTAINER.iter().any(|name| source.variable(name).is_some())
@@ -63,15 +55,8 @@ impl Kernel {
         }
     }
 
-    /// The addresses of some GPUs on the bus, separated by commas.
-    pub(crate) fn addresses(&self, is_wanted: impl Fn(&OnBus) -> bool) -> String {
-        let gpus = self.bus.iter().filter(|gpu| is_wanted(gpu));
-        let addresses: Vec<_> = gpus.map(|gpu| gpu.address.as_str()).collect();
-        addresses.join(", ")
-    }
-
     pub(crate) fn has_node(&self, name: &str) -> bool {
-        self.nodes.iter().any(|node| node.name == name)
+        self.nodes.iter().any(|(node, _)| node == name)
     }
 
     /// Whether the operating system shows an NVIDIA GPU in any way.
@@ -79,91 +64,67 @@ impl Kernel {
         self.module_loaded
             || !self.bus.is_empty()
             || !self.nodes.is_empty()
-            || self.is_passed_by_windows()
-    }
-
-    /// Whether this is WSL with an NVIDIA GPU.
-    pub(crate) fn is_passed_by_windows(&self) -> bool {
-        self.dxg && self.wsl_driver
+            || self.passed_by_windows
     }
 
     /// The number of nodes `/dev/nvidia0`, `/dev/nvidia1`, …
     pub(crate) fn gpu_nodes(&self) -> usize {
-        let is_gpu = |node: &&Node| {
-            let number = node.name.strip_prefix("nvidia");
-            number.is_some_and(|number| number.parse::<u32>().is_ok())
-        };
-        self.nodes.iter().filter(is_gpu).count()
+        let names = self.nodes.iter().map(|(name, _)| name);
+        names
+            .filter(|name| !matches!(name.as_str(), "nvidiactl" | "nvidia-uvm"))
+            .count()
     }
 }
 
 /// The first word that looks like a version, in a line such as `NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat …`.
 fn version_in(text: &str) -> Option<String> {
-    let first = text.lines().next()?;
-    let words = first.split_whitespace();
-    words
-        .filter(|word| word.contains('.'))
-        .find(|word| word.parse::<Version>().is_ok())
-        .map(str::to_owned)
+    let mut words = text.lines().next()?.split_whitespace();
+    let version = words.find(|word| word.contains('.') && Version::parse(word).is_some());
+    version.map(str::to_owned)
 }
 
 /// Display controllers (class 03) of NVIDIA's vendor number, and their drivers.
-fn bus(source: &Source) -> Vec<OnBus> {
+fn bus(source: &Source) -> Vec<(String, Option<String>)> {
     let folder = "/sys/bus/pci/devices";
     let is_gpu = |address: &String| {
         let read = |file: &str| source.line(format!("{folder}/{address}/{file}"));
         read("vendor").is_some_and(|vendor| vendor.eq_ignore_ascii_case("0x10de"))
             && read("class").is_some_and(|class| class.starts_with("0x03"))
     };
-    let addresses = source.names(folder).into_iter().filter(is_gpu);
-    addresses
-        .map(|address| OnBus {
-            driver: source.link_name(format!("{folder}/{address}/driver")),
-            address,
-        })
-        .collect()
+    let gpus = source.names(folder).into_iter().filter(is_gpu);
+    gpus.map(|address| {
+        let driver = source.link_name(format!("{folder}/{address}/driver"));
+        (address, driver)
+    })
+    .collect()
 }
 
-fn nodes(source: &Source) -> Vec<Node> {
-    let is_node = |name: &String| {
-        let rest = name.strip_prefix("nvidia");
-        rest.is_some_and(|rest| {
-            matches!(rest, "ctl" | "-uvm")
-                || !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit())
-        })
+fn nodes(source: &Source) -> Vec<(String, Option<String>)> {
+    let is_node = |name: &String| match name.strip_prefix("nvidia") {
+        Some("ctl" | "-uvm") => true,
+        Some(number) => number.parse::<u32>().is_ok(),
+        None => false,
     };
-    let names = source.names("/dev").into_iter().filter(is_node);
-    names
-        .map(|name| Node {
-            denied: source
-                .opens(format!("/dev/{name}"))
-                .err()
-                .map(|error| error.to_string()),
-            name,
+    let nodes = source.names("/dev").into_iter().filter(is_node);
+    nodes
+        .map(|name| {
+            let opened = source.opens(format!("/dev/{name}"));
+            (name, opened.err().map(|error| error.to_string()))
         })
         .collect()
 }
-
-/// Variables that Apptainer sets in its containers.
-const APPTAINER: [&str; 2] = ["APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"];
 
 fn container(source: &Source) -> Option<String> {
-    for file in ["/.dockerenv", "/run/.containerenv", "/.singularity.d"] {
-        if source.exists(file) {
-            return Some(format!("{file} exists"));
-        }
+    let files = ["/.dockerenv", "/run/.containerenv", "/.singularity.d"];
+    if let Some(file) = files.into_iter().find(|file| source.exists(file)) {
+        return Some(format!("{file} exists"));
     }
     if let Some(kind) = source.variable("container") {
         return Some(format!("the variable `container` is `{kind}`"));
     }
-    if let Some(name) = APPTAINER
-        .into_iter()
-        .find(|name| source.variable(name).is_some())
-    {
+    let mut variables = APPTAINER.into_iter().chain(["KUBERNETES_SERVICE_HOST"]);
+    if let Some(name) = variables.find(|name| source.variable(name).is_some()) {
         return Some(format!("{name} is set"));
-    }
-    if source.variable("KUBERNETES_SERVICE_HOST").is_some() {
-        return Some("KUBERNETES_SERVICE_HOST is set".to_owned());
     }
     let groups = source.line("/proc/1/cgroup")?;
     let kinds = ["docker", "kubepods", "containerd", "lxc", "podman"];

@@ -32,6 +32,16 @@ impl Library {
     pub(crate) fn path(&self) -> String {
         format!("{}/{}", self.folder, self.soname)
     }
+
+    /// Whether the file is named after a driver's version, and not after the interface's, 1.
+    pub(crate) fn is_driver(&self) -> bool {
+        self.version.is_some_and(|version| version.major() > 1)
+    }
+
+    /// Whether it belongs to cuda-compat, whose libraries precede the driver's on purpose.
+    pub(crate) fn is_compat(&self) -> bool {
+        Path::new(&self.folder).iter().any(|part| part == "compat")
+    }
 }
 
 /// What candle's feature `cuda` links against.
@@ -42,7 +52,8 @@ const DRIVER: [&str; 3] = ["cuda", "nvidia-ml", "nvidia-ptxjitcompiler"];
 
 impl Libraries {
     pub(crate) fn look(source: &Source) -> Self {
-        let variable = folders_of(source.variable("LD_LIBRARY_PATH"));
+        let variable = source.variable("LD_LIBRARY_PATH").unwrap_or_default();
+        let variable: Vec<_> = absolute(variable.split([':', ';'])).collect();
         let mut folders = variable.clone();
         folders.extend(configured(source));
         folders.extend(SYSTEM.map(str::to_owned));
@@ -66,12 +77,9 @@ impl Libraries {
 
 /// The file that a program would load by this name.
 pub(crate) fn locate(source: &Source, soname: &str) -> Option<PathBuf> {
-    let libraries = Libraries::look(source);
-    let library = libraries
-        .on_path
-        .iter()
-        .find(|library| library.soname == soname)?;
-    source.below(Path::new(&library.folder).join(soname)).ok()
+    let on_path = Libraries::look(source).on_path;
+    let library = on_path.iter().find(|library| library.soname == soname)?;
+    Some(source.below(library.path()))
 }
 
 /// The loader's default folders, and WSL's folder of the driver.
@@ -87,54 +95,41 @@ const SYSTEM: [&str; 9] = [
     "/usr/lib",
 ];
 
-fn folders_of(variable: Option<&str>) -> Vec<String> {
-    let folders = variable.unwrap_or_default().split([':', ';']);
-    let absolute = folders.filter(|folder| folder.starts_with('/'));
-    absolute.map(str::to_owned).take(256).collect()
+/// The absolute folders among some texts.
+fn absolute<'a>(folders: impl Iterator<Item = &'a str>) -> impl Iterator<Item = String> {
+    let folders = folders
+        .map(str::trim)
+        .filter(|folder| folder.starts_with('/'));
+    folders.take(1024).map(str::to_owned)
 }
 
 /// The folders of `/etc/ld.so.conf` and of the files that it includes.
 fn configured(source: &Source) -> Vec<String> {
-    let mut text = source.text("/etc/ld.so.conf").unwrap_or_default();
     let folder = "/etc/ld.so.conf.d";
-    let mut names = source.names(folder);
-    names.retain(|name| name.ends_with(".conf"));
-    for name in names {
-        text.push('\n');
-        text.push_str(&source.text(format!("{folder}/{name}")).unwrap_or_default());
-    }
-    let lines = text.lines().map(str::trim);
-    let folders = lines.filter(|line| line.starts_with('/'));
-    folders.map(str::to_owned).take(1024).collect()
+    let names = source.names(folder).into_iter();
+    let included = names.filter(|name| name.ends_with(".conf"));
+    let files = included.map(|name| format!("{folder}/{name}"));
+    let files = std::iter::once("/etc/ld.so.conf".to_owned()).chain(files);
+    let texts: Vec<_> = files.filter_map(|file| source.text(file)).collect();
+    absolute(texts.iter().flat_map(|text| text.lines())).collect()
 }
 
-/// The folders in which toolkits install libraries.
+/// The folders in which toolkits, conda and pip install libraries.
 fn toolkits(source: &Source) -> Vec<String> {
-    let named = ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"];
-    let mut roots: Vec<_> = named
-        .iter()
-        .filter_map(|name| source.variable(name).map(str::to_owned))
-        .collect();
+    let named = |name: &&str| source.variable(name).map(str::to_owned);
     let mut local = source.names("/usr/local");
     local.retain(|name| name.starts_with("cuda"));
-    roots.extend(local.iter().map(|name| format!("/usr/local/{name}")));
-    roots.push("/opt/cuda".to_owned());
-    let mut folders: Vec<_> = roots.iter().map(|root| format!("{root}/lib64")).collect();
-    let conda = source.variable("CONDA_PREFIX");
-    folders.extend(conda.map(|root| format!("{root}/lib")));
-    folders.extend(of_pip(source));
-    folders
-}
-
-/// The folders in which pip installs libraries, one for each, such as `site-packages/nvidia/cublas/lib`.
-fn of_pip(source: &Source) -> Vec<String> {
-    let user = source.variable("HOME").map(|home| format!("{home}/.local"));
-    let named =
-        ["VIRTUAL_ENV", "CONDA_PREFIX"].map(|name| source.variable(name).map(str::to_owned));
-    let system = ["/usr/local", "/usr"].map(|root| Some(root.to_owned()));
-    let roots = named.into_iter().chain([user]).chain(system).flatten();
-    let mut folders = Vec::new();
-    for root in roots {
+    let roots = ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"]
+        .iter()
+        .filter_map(named);
+    let roots = roots.chain(local.iter().map(|name| format!("/usr/local/{name}")));
+    let roots = roots.chain(["/opt/cuda".to_owned()]);
+    let mut folders: Vec<_> = roots.map(|root| format!("{root}/lib64")).collect();
+    folders.extend(named(&"CONDA_PREFIX").map(|root| format!("{root}/lib")));
+    // pip has one for each library, such as `site-packages/nvidia/cublas/lib`.
+    let roots = ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(named);
+    let roots = roots.chain(named(&"HOME").map(|home| format!("{home}/.local")));
+    for root in roots.chain(["/usr/local".to_owned(), "/usr".to_owned()]) {
         let pythons = source.names(format!("{root}/lib")).into_iter();
         for python in pythons.filter(|name| name.starts_with("python")) {
             for packages in ["site-packages", "dist-packages"] {
@@ -157,20 +152,18 @@ fn search(source: &Source, folders: &[String], seen: &mut Vec<PathBuf>) -> Vec<L
         }
         seen.push(resolved);
         for soname in source.names(folder) {
-            let Some(name) = name_of(&soname) else {
-                continue;
-            };
-            let path = Path::new(folder).join(&soname);
-            // Such as 32-bit libraries of an old driver.
-            if source.is_of_other_class(&path) {
-                continue;
+            let path = format!("{folder}/{soname}");
+            // Others are such as 32-bit libraries of an old driver.
+            if let Some(name) = name_of(&soname)
+                && !source.is_of_other_class(&path)
+            {
+                found.push(Library {
+                    name,
+                    version: version_of(&source.resolved(path)),
+                    folder: folder.clone(),
+                    soname,
+                });
             }
-            found.push(Library {
-                name,
-                version: version_of(&source.resolved(&path)),
-                folder: folder.clone(),
-                soname,
-            });
         }
     }
     found
@@ -179,16 +172,13 @@ fn search(source: &Source, folders: &[String], seen: &mut Vec<PathBuf>) -> Vec<L
 /// `cublas` for `libcublas.so.12`. Names with full versions have more dots; programs do not ask for them.
 fn name_of(soname: &str) -> Option<&'static str> {
     let (name, version) = soname.strip_prefix("lib")?.split_once(".so.")?;
-    let is_short = version.split('.').count() <= 2;
-    let is_number = version
-        .bytes()
-        .all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let is_short = version.split('.').count() <= 2 && Version::parse(version).is_some();
     let names = NEEDED.iter().chain(&OPTIONAL).chain(&DRIVER);
-    let mut names = names.filter(|known| is_short && is_number && **known == name);
+    let mut names = names.filter(|known| is_short && **known == name);
     names.next().copied()
 }
 
 fn version_of(path: &Path) -> Option<Version> {
     let file = path.file_name()?.to_str()?;
-    file.split_once(".so.")?.1.parse().ok()
+    Version::parse(file.split_once(".so.")?.1)
 }

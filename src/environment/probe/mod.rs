@@ -1,10 +1,7 @@
 //! What is there: each file looks at one subject and judges nothing.
 
 pub(super) mod driver;
-pub(super) mod host;
 pub(super) mod kernel;
 pub(super) mod libraries;
-pub(super) mod log;
 pub(super) mod nvml;
 pub(super) mod ptx;
-pub(super) mod toolkit;

@@ -6,44 +6,50 @@ use nvml_wrapper::enum_wrappers::device::{
 };
 
 use super::libraries::locate;
+use crate::environment::reply::Reply;
 use crate::environment::source::Source;
+use crate::facts::Version;
 use crate::nvml::{Device, Field, Library, Memory, NAMES, Processes, Remapped};
 use crate::patience::LoadError;
 
 /// More GPUs than any machine has, whatever a broken library says.
 const MOST_GPUS: u32 = 1024;
 
-/// What NVML says of a machine. A value that it refuses is its return code.
+/// What NVML says of a machine.
 #[derive(Debug, Clone)]
 pub(crate) struct Readings {
-    pub(crate) init: Field<()>,
     /// The version of the kernel module.
-    pub(crate) driver: Field<String>,
-    /// The newest CUDA that the driver supports, as 12040.
-    pub(crate) cuda: Field<i32>,
-    pub(crate) gpus: Field<Vec<GpuReading>>,
+    pub(crate) driver: Option<Version>,
+    /// The newest CUDA that the driver supports.
+    pub(crate) cuda: Option<Version>,
+    pub(crate) gpus: Vec<GpuReading>,
 }
 
 /// Loads NVML and asks for everything.
-pub(crate) fn look(source: &Source, limit: Duration) -> Result<Readings, LoadError> {
+pub(crate) fn look(source: &Source, limit: Duration) -> Result<Reply<Readings>, LoadError> {
     let paths: Vec<PathBuf> = match source.is_this_machine() {
         true => NAMES.map(Into::into).to_vec(),
         false => locate(source, NAMES[0]).into_iter().collect(),
     };
     // SAFETY: this is NVIDIA's library, which may be loaded and initialized at any time; the caller of `Environment::root` vouches for any
     // other file.
-    let nvml = unsafe { Library::load(&paths, limit) }?.begin();
-    let nvml = nvml.as_ref().map_err(|code| *code);
-    let gpus = nvml.and_then(|nvml| {
-        let count = nvml.count()?.min(MOST_GPUS);
-        let reading = |index| GpuReading::of(index, nvml.device(index));
-        Ok((0..count).map(reading).collect())
-    });
+    let library = unsafe { Library::load(&paths, limit) }?;
+    Ok(Reply::of(readings(&library)))
+}
+
+fn readings(library: &Library) -> Result<Readings, (&'static str, u32)> {
+    let nvml = library.begin().map_err(|code| ("nvmlInit", code))?;
+    let count = nvml.ask(|nvml| nvml.device_count());
+    let count = count.map_err(|code| ("nvmlDeviceGetCount", code))?;
+    let indexes = 0..count.min(MOST_GPUS);
+    let driver = nvml.ask(|nvml| nvml.sys_driver_version()).ok();
+    let cuda = nvml.ask(|nvml| nvml.sys_cuda_driver_version()).ok();
     Ok(Readings {
-        init: nvml.map(|_| ()),
-        driver: nvml.and_then(|nvml| nvml.driver()),
-        cuda: nvml.and_then(|nvml| nvml.cuda()),
-        gpus,
+        driver: driver.and_then(|text| Version::parse(&text)),
+        cuda: cuda.and_then(Version::of_cuda),
+        gpus: indexes
+            .map(|index| GpuReading::of(index, nvml.device(index)))
+            .collect(),
     })
 }
 
@@ -84,10 +90,17 @@ readings! {
     uuid: String = "UUID", |gpu| gpu.ask(|gpu| gpu.uuid());
     serial: String = "serial number", |gpu| gpu.ask(|gpu| gpu.serial());
     pci: String = "PCI address", |gpu| gpu.ask(|gpu| gpu.pci_info().map(|info| info.bus_id));
-    capability: (u32, u32) = "compute capability", capability;
+    capability: (u32, u32) = "compute capability", |gpu| {
+        let capability = gpu.ask(|gpu| gpu.cuda_compute_capability())?;
+        Ok((capability.major.max(0) as u32, capability.minor.max(0) as u32))
+    };
     memory: Memory = "memory", Device::memory;
     /// Processes that compute, with their bytes if known.
-    processes: Vec<(u32, Option<u64>)> = "processes", processes;
+    processes: Vec<(u32, Option<u64>)> = "processes", |gpu| {
+        let mut processes = Processes::default();
+        gpu.list_processes(&mut processes)?;
+        Ok(processes.iter().collect())
+    };
     /// The number of processes that draw.
     graphics: usize = "graphics processes", Device::graphics;
     /// Now, and after the next reset.
@@ -98,8 +111,7 @@ readings! {
     uncorrected: (u64, u64) = "ECC errors", |gpu| {
         Ok((gpu.uncorrected(EccCounter::Volatile)?, gpu.uncorrected(EccCounter::Aggregate)?))
     };
-    /// Pages retired because of double bit errors, and because of many single bit errors.
-    retired: (u32, u32) = "retired pages", Device::retired;
+    retired: u32 = "retired pages", Device::retired;
     retirement_pending: bool = "pending page retirement", |gpu| {
         gpu.ask(|gpu| gpu.are_pages_pending_retired())
     };
@@ -130,16 +142,4 @@ readings! {
     persistence: bool = "persistence mode", |gpu| gpu.ask(|gpu| gpu.is_in_persistent_mode());
     mig: bool = "MIG mode", |gpu| gpu.ask(|gpu| gpu.mig_mode().map(|mode| mode.current != 0));
     compute_mode: ComputeMode = "compute mode", |gpu| gpu.ask(|gpu| gpu.compute_mode());
-}
-
-fn capability(gpu: &Device) -> Field<(u32, u32)> {
-    let capability = gpu.ask(|gpu| gpu.cuda_compute_capability())?;
-    let (major, minor) = (capability.major, capability.minor);
-    Ok((major.max(0) as u32, minor.max(0) as u32))
-}
-
-fn processes(gpu: &Device) -> Field<Vec<(u32, Option<u64>)>> {
-    let mut processes = Processes::default();
-    gpu.list_processes(&mut processes)?;
-    Ok(processes.iter().collect())
 }

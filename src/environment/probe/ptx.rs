@@ -32,7 +32,7 @@ impl Kernels {
         };
         Self {
             name: name.to_owned(),
-            version: directive(".version").and_then(|word| word.parse().ok()),
+            version: directive(".version").and_then(Version::parse),
             target: directive(".target").and_then(Target::parse),
             with_machine_code,
         }

@@ -21,7 +21,8 @@ const CLOSE: Duration = Duration::from_secs(1);
 /// All GPUs that NVML lists, in CUDA's order where it is known.
 pub(super) fn list(library: &Arc<Library>) -> Result<Vec<Source>, String> {
     let nvml = library.begin().map_err(describe)?;
-    let count = nvml.count().map_err(describe)?;
+    let count = nvml.ask(|nvml| nvml.device_count());
+    let count = count.map_err(describe)?;
     let mut sources = Vec::new();
     for index in 0..count {
         // The UUID of a GPU that cannot be reached now is not known, so it could not be found later.

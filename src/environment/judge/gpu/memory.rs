@@ -2,7 +2,7 @@ use bytesize::ByteSize;
 
 use crate::environment::code;
 use crate::environment::facts::Facts;
-use crate::environment::finding::{Finding, answer};
+use crate::environment::finding::{Findings, answer};
 use crate::environment::probe::nvml::GpuReading;
 use crate::facts;
 
@@ -12,54 +12,49 @@ const FILLED: f64 = 0.5;
 const NAMED: usize = 8;
 
 /// What others hold of the GPU's memory.
-pub(super) fn memory(facts: &Facts, gpu: &GpuReading) -> Vec<Finding> {
-    let mut found = Vec::new();
+pub(super) fn judge(facts: &Facts, gpu: &GpuReading, findings: &mut Findings) {
     match gpu.memory {
         Ok(memory) if memory.total > 0 => {
             let (own, others) = processes(facts, gpu);
             if memory.used.saturating_sub(own) as f64 >= FILLED * memory.total as f64 {
-                let bytes = [memory.used, memory.total, memory.free].map(ByteSize);
-                let [used, total, free] = bytes;
-                let others = others.map(|others| format!("; {others}"));
-                let others = others.unwrap_or_default();
+                let [used, total, free] = [memory.used, memory.total, memory.free].map(ByteSize);
                 let seen = format!("{used} of {total} in use, {free} free{others}");
-                found.push(Finding::new(code::NEIGHBOUR, seen));
+                findings.add(code::NEIGHBOUR, seen);
             }
         }
-        Ok(_) => found.push(Finding::new(code::MEMORY_UNKNOWN, "NVML reports 0 bytes")),
+        Ok(_) => findings.add(code::MEMORY_UNKNOWN, "NVML reports 0 bytes"),
         Err(number) => {
             let seen = answer("nvmlDeviceGetMemoryInfo", number, facts::nvml(number));
-            found.push(Finding::new(code::MEMORY_UNKNOWN, seen));
+            findings.add(code::MEMORY_UNKNOWN, seen);
         }
     }
-    if let Some(driver) = facts.driver()
-        && facts::reports_processes_wrongly(driver)
-    {
-        let seen = format!("driver {driver}");
-        found.push(Finding::new(code::PROCESSES_WRONG, seen));
+    let driver = facts.driver();
+    if let Some(driver) = driver.filter(|driver| facts::reports_processes_wrongly(*driver)) {
+        findings.add(code::PROCESSES_WRONG, format!("driver {driver}"));
     }
-    found
 }
 
-/// What this process holds of the GPU's memory, and the other processes, if they are known. In a container the processes' numbers are
-/// the host's, so that this process is one of the others.
-fn processes(facts: &Facts, gpu: &GpuReading) -> (u64, Option<String>) {
+/// The bytes that this process holds, and a text about the others, if they are known. In a container the processes' numbers are the
+/// host's, so that this process is one of the others.
+fn processes(facts: &Facts, gpu: &GpuReading) -> (u64, String) {
+    let (mut own, mut others) = (0u64, Vec::new());
     let Ok(processes) = &gpu.processes else {
-        return (0, None);
+        return (own, String::new());
     };
-    let own = (!facts.is_container()).then(std::process::id);
-    let (own, others): (Vec<_>, Vec<_>) = processes.iter().partition(|(pid, _)| Some(*pid) == own);
-    let describe = |(pid, bytes): &(u32, Option<u64>)| match bytes {
-        Some(bytes) => format!("process {pid} holds {}", ByteSize(*bytes)),
-        None => format!("process {pid} holds an unknown part"),
-    };
-    let mut described: Vec<_> = others.into_iter().take(NAMED).map(describe).collect();
-    if described.is_empty() {
-        described.push("NVML lists no other process".to_owned());
-    } else if facts.is_container() {
-        described.push("numbers are the host's, and this process may be among them".to_owned());
+    for (pid, bytes) in processes {
+        match bytes {
+            _ if *pid == std::process::id() && !facts.is_container() => {
+                own = own.saturating_add(bytes.unwrap_or(0));
+            }
+            Some(bytes) => others.push(format!("process {pid} holds {}", ByteSize(*bytes))),
+            None => others.push(format!("process {pid} holds an unknown part")),
+        }
     }
-    let own = own.iter().filter_map(|(_, bytes)| *bytes);
-    let own = own.fold(0, u64::saturating_add);
-    (own, Some(described.join(", ")))
+    others.truncate(NAMED);
+    if others.is_empty() {
+        others.push("NVML lists no other process".to_owned());
+    } else if facts.is_container() {
+        others.push("numbers are the host's, and this process may be among them".to_owned());
+    }
+    (own, format!("; {}", others.join(", ")))
 }

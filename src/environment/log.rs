@@ -1,0 +1,112 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use regex::Regex;
+
+use super::code;
+use super::finding::{Finding, Findings};
+use super::source::Source;
+use crate::facts::{self, XidAction};
+
+/// The kernel's own log, which begins with this boot, and the files that systems write it to.
+const LOGS: [&str; 4] = [
+    "/dev/kmsg",
+    "/var/log/kern.log",
+    "/var/log/messages",
+    "/var/log/syslog",
+];
+
+/// Address, number and text of a line such as `NVRM: Xid (PCI:0000:3b:00): 79, pid=…, GPU has fallen off the bus.` The address goes into a
+/// command that a user may run as root, and programs can write to the log, so nothing but an address is accepted.
+const MESSAGE: &str = r"NVRM: Xid \((?:PCI:)?([[:xdigit:]:.]{1,16})\): ([0-9]+)[, ]*(.*)";
+
+/// The characters of a message that are shown.
+const SHOWN: usize = 160;
+
+/// The kinds of messages that are reported: more than GPUs cause, but programs can write to the log.
+const MOST_KINDS: usize = 64;
+
+/// Finds messages of NVIDIA's kernel module about its GPUs (Xid) in the first log that can be read.
+pub(super) fn look(source: &Source) -> Vec<Finding> {
+    let mut findings = Findings::default();
+    let mut reasons = Vec::new();
+    for path in LOGS {
+        match source.log(path) {
+            Ok(text) => {
+                judge(path, &text, &mut findings);
+                return findings.0;
+            }
+            Err(error) => reasons.push(format!("{path}: {error}")),
+        }
+    }
+    findings.add(code::LOG_UNREADABLE, reasons.join("; "));
+    findings.0
+}
+
+fn judge(path: &str, log: &str, findings: &mut Findings) {
+    let pattern = Regex::new(MESSAGE);
+    let messages = pattern
+        .iter()
+        .flat_map(|pattern| pattern.captures_iter(log));
+    let messages: Vec<_> = messages.map(|found| found.extract().1).collect();
+    // The newest text of each number and address, and how often they occur.
+    let mut kinds = BTreeMap::<(u32, &str), (&str, usize)>::new();
+    let mut more = BTreeSet::new();
+    for [address, number, text] in messages.into_iter().rev() {
+        let Ok(number) = number.parse() else { continue };
+        let kind = (number, address);
+        if kinds.len() == MOST_KINDS && !kinds.contains_key(&kind) {
+            more.insert(kind);
+        } else {
+            kinds.entry(kind).or_insert((text, 0)).1 += 1;
+        }
+    }
+    // Files go back further than the last start.
+    let since = match path {
+        "/dev/kmsg" => "since the last start",
+        _ => "perhaps before the last start",
+    };
+    for ((number, address), (text, count)) in &kinds {
+        let times = match count {
+            1 => String::new(),
+            count => format!(", {count} times"),
+        };
+        let shown: String = text.chars().take(SHOWN).collect();
+        let seen = format!("Xid {number} of {address}{times}, {since} ({path}): {shown}");
+        report(facts::xid(*number, text), address, seen, findings);
+    }
+    if kinds.is_empty() {
+        findings.add(code::LOG_CLEAN, path);
+    }
+    if !more.is_empty() {
+        let seen = format!("{} further kinds of older messages ({path})", more.len());
+        findings.add(code::XID_OTHER, seen);
+    }
+}
+
+fn report(action: XidAction, address: &str, seen: String, findings: &mut Findings) {
+    let (next_step, command) = match action {
+        XidAction::Nothing => {
+            return findings.add(code::XID_OTHER, seen);
+        }
+        XidAction::RestartApplication => {
+            return findings.add(code::XID_APPLICATION, seen);
+        }
+        XidAction::ResetGpu => (
+            "end the GPU's programs and reset it, unless that has been done since",
+            "sudo nvidia-smi --gpu-reset -i ",
+        ),
+        XidAction::Reboot => (
+            "restart the machine, unless that has been done since",
+            "sudo reboot",
+        ),
+        XidAction::CheckPower => ("attach the GPU's auxiliary power", ""),
+        XidAction::CheckNvlink => ("check the NVLink connections", "nvidia-smi nvlink --status"),
+        XidAction::UpdateSoftware => ("update the driver and the firmware", "nvidia-smi"),
+    };
+    let finding = findings.begin(code::XID_HARDWARE, seen);
+    finding.next_step = next_step.into();
+    finding.command = match action {
+        XidAction::ResetGpu => format!("{command}{address}").into(),
+        _ => command.into(),
+    };
+}

@@ -1,0 +1,80 @@
+//! What a GPU reports by itself: messages in the kernel's log, and reasons for lower clocks.
+
+/// What a message of the kernel module (Xid) requires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum XidAction {
+    /// Nothing now, or the number is unknown.
+    Nothing,
+    RestartApplication,
+    ResetGpu,
+    CheckPower,
+    CheckNvlink,
+    UpdateSoftware,
+    Reboot,
+}
+
+/// The immediate action for an Xid, on Ampere and later GPUs.
+///
+/// NVIDIA, Xid catalog, docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html; 2026-11.
+pub(crate) fn xid(number: u32, text: &str) -> XidAction {
+    match number {
+        8 | 11 | 13 | 25 | 31 | 32 | 39 | 40 | 41 | 69 | 94 => XidAction::RestartApplication,
+        46 | 48 | 62 | 64 | 95 | 109 | 110 | 119 | 120 | 140 | 143 | 158 => XidAction::ResetGpu,
+        54 => XidAction::CheckPower,
+        74 => XidAction::CheckNvlink,
+        78 => XidAction::UpdateSoftware,
+        79 => XidAction::Reboot,
+        // The text names the action: "changed from 0x0 (None) to 0x1 (GPU Reset Required)".
+        154 if text.contains("Node Reboot Required") => XidAction::Reboot,
+        154 if text.contains("GPU Reset Required") => XidAction::ResetGpu,
+        154 if text.contains("Drain and Reset") => XidAction::ResetGpu,
+        154 if text.contains("Drain P2P") => XidAction::CheckNvlink,
+        _ => XidAction::Nothing,
+    }
+}
+
+/// The severity of a reason for lower clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Weight {
+    Benign,
+    Note,
+    Warning,
+    Failure,
+}
+
+/// A bit of NVML's clock event reasons.
+#[derive(Debug)]
+pub(crate) struct ClockReason {
+    pub(crate) bit: u64,
+    pub(crate) weight: Weight,
+    pub(crate) text: &'static str,
+}
+
+const fn clock(bit: u64, weight: Weight, text: &'static str) -> ClockReason {
+    ClockReason { bit, weight, text }
+}
+
+/// NVML's reasons for clocks below their maximum.
+/// NVIDIA, nvml.h, `nvmlClocksEventReason*`; weights by DCGM and by effect; 2026-11.
+const CLOCK_REASONS: [ClockReason; 9] = [
+    clock(0x1, Weight::Benign, "idle"),
+    clock(0x2, Weight::Benign, "clocks set by a user"),
+    clock(0x4, Weight::Note, "power limit"),
+    clock(0x8, Weight::Failure, "hardware slowdown"),
+    clock(0x10, Weight::Benign, "synchronised boost"),
+    clock(0x20, Weight::Warning, "temperature, by software"),
+    clock(0x40, Weight::Failure, "temperature, by hardware"),
+    clock(0x80, Weight::Failure, "power brake, by hardware"),
+    clock(0x100, Weight::Benign, "display clocks"),
+];
+
+/// The listed reasons among `bits`.
+pub(crate) fn clock_reasons(bits: u64) -> impl Iterator<Item = &'static ClockReason> {
+    let reasons = CLOCK_REASONS.iter();
+    reasons.filter(move |reason| bits & reason.bit != 0)
+}
+
+/// The bits that are not listed.
+pub(crate) fn unknown_clock_reasons(bits: u64) -> u64 {
+    clock_reasons(bits).fold(bits, |left, reason| left & !reason.bit)
+}
