@@ -8,13 +8,6 @@ enum { LEARNING_RATE, WEIGHT_DECAY, BETA2_DECAY, EPS1, EPS2, CLIP_THRESHOLD };
 // `SIZE` is the factor on a step; `RATE` is a part of it.
 enum { ADD, RATE, KEEP, SIZE };
 
-// The work of one block.
-struct Task {
-    uint32_t parameter;
-    uint32_t kind;
-    uint64_t start;
-};
-static_assert(sizeof(Task) == 16, "as in src/optim/cuda/enabled/layout.rs");
 enum Kind : uint32_t { SQUARES = 0, ROWS = 1, COLUMNS = 2 };
 #define ROWS_PER_TASK 64
 #define WARPS (THREADS / 32)
@@ -55,8 +48,8 @@ template <typename C> struct Factors {
     C floor;
 
     __device__ Factors(const Arguments &all, uint32_t index)
-        : slot(all.slots[index]), coefficients(all.coefficients[index]), gradient(all, all.entry(index), all.next->factor) {
-        const double eps1 = smallest_root<C>(all.header().hyper);
+        : slot(all.slots[index]), coefficients(all.coefficients[index]), gradient(all, index, all.next().factor) {
+        const double eps1 = smallest_root<C>(all.header.hyper);
         floor = (C)fmax(eps1 * eps1, Epsilon<C>::smallest);
     }
 
@@ -85,7 +78,7 @@ template <typename C> static __device__ void gather(const Arguments &all, const 
     const Slot &slot = factors.slot;
     const double add = factors.coefficients.values[ADD];
     if (task.kind == SQUARES) {
-        const Values values(slot, all.entry(task.parameter));
+        const Values values(slot, all.entries[task.parameter]);
         const uint64_t start = task.start * CHUNK;
         const uint64_t end = min(start + CHUNK, slot.len);
         const double total = chunk_squares<false>(start, end, [&](uint64_t i) { return (double)values.at<C>(i); });
@@ -136,7 +129,7 @@ template <typename C> static __device__ void settle(const Arguments &all, const 
         }
     }
     if (threadIdx.x % 32 == 0) {
-        slot.means[matrix] = fmax(total / (double)slot.rows, smallest_root<C>(all.header().hyper));
+        slot.means[matrix] = fmax(total / (double)slot.rows, smallest_root<C>(all.header.hyper));
     }
 }
 
@@ -148,10 +141,10 @@ template <typename C> static __device__ void measure(const Arguments &all, uint3
     }
 }
 
-template <typename C> static __device__ void move_chunk(const Arguments &all, const Chunk &chunk, uint64_t start, uint64_t end) {
+template <typename C> static __device__ void move_chunk(const Arguments &all, const Task &chunk, uint64_t start, uint64_t end) {
     const Factors<C> factors(all, chunk.parameter);
     const Slot &slot = factors.slot;
-    const Values values(slot, all.entry(chunk.parameter));
+    const Values values(slot, all.entries[chunk.parameter]);
     const C size = (C)factors.coefficients.values[SIZE];
     const C keep = (C)factors.coefficients.values[KEEP];
     for (uint64_t i = start + threadIdx.x; i < end; i += THREADS) {
@@ -166,7 +159,7 @@ template <typename C> static __device__ void move_chunk(const Arguments &all, co
         const uint64_t stride = (slot.len + CHUNK - 1) / CHUNK * THREADS;
         const uint64_t lens[2] = {slot.matrices * slot.rows, slot.matrices * slot.columns};
         for (uint32_t which = 0; which < 2; which++) {
-            for (uint64_t i = (uint64_t)chunk.index * THREADS + threadIdx.x; i < lens[which]; i += stride) {
+            for (uint64_t i = chunk.start * THREADS + threadIdx.x; i < lens[which]; i += stride) {
                 ((C *)slot.state[which])[i] = ((const C *)slot.next[which])[i];
             }
         }
@@ -197,15 +190,15 @@ extern "C" __global__ void size_adafactor(const Arguments all) {
         const Slot &slot = all.slots[i];
         const double mean_square = sqrt(total_of(slot, all.partials) / (double)slot.len);
         double *const values = all.coefficients[i].values;
-        values[SIZE] = fmax(mean_square, all.header().hyper[EPS2]) * values[RATE];
+        values[SIZE] = fmax(mean_square, all.header.hyper[EPS2]) * values[RATE];
     }
 }
 
 extern "C" __global__ void measure_adafactor(const Arguments all) {
-    const Chunk chunk = all.chunks[blockIdx.x];
+    const Task chunk = all.chunks[blockIdx.x];
     if (all.coefficients[chunk.parameter].moves) {
         const Slot &slot = all.slots[chunk.parameter];
-        const uint64_t start = (uint64_t)chunk.index * CHUNK;
+        const uint64_t start = chunk.start * CHUNK;
         const uint64_t end = min(start + CHUNK, slot.len);
         slot.type == F64 ? measure<double>(all, chunk.parameter, start, end) : measure<float>(all, chunk.parameter, start, end);
     }
@@ -217,7 +210,7 @@ extern "C" __global__ void limit_adafactor(const Arguments all) {
     if (i < all.parameters && all.coefficients[i].moves) {
         const Slot &slot = all.slots[i];
         const double squares = total_of(slot, all.partials);
-        const double excess = sqrt(squares) / (sqrt((double)slot.len) * all.header().hyper[CLIP_THRESHOLD]);
+        const double excess = sqrt(squares) / (sqrt((double)slot.len) * all.header.hyper[CLIP_THRESHOLD]);
         all.coefficients[i].values[SIZE] /= fmax(excess, 1.);
     }
 }
@@ -226,10 +219,10 @@ extern "C" __global__ void move_adafactor(const Arguments all) {
     if (blockIdx.x == 0) {
         advance(all);
     }
-    const Chunk chunk = all.chunks[blockIdx.x];
+    const Task chunk = all.chunks[blockIdx.x];
     if (all.coefficients[chunk.parameter].moves) {
         const Slot &slot = all.slots[chunk.parameter];
-        const uint64_t start = (uint64_t)chunk.index * CHUNK;
+        const uint64_t start = chunk.start * CHUNK;
         const uint64_t end = min(start + CHUNK, slot.len);
         slot.type == F64 ? move_chunk<double>(all, chunk, start, end) : move_chunk<float>(all, chunk, start, end);
     }

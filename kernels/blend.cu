@@ -1,4 +1,4 @@
-// Gradient accumulation in place: into = keep * into + add * from, one pass, no temporary.
+// Gradient accumulation in place: into = keep * into + add * from, one pass, no temporary. `from` may be `into`.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -16,25 +16,12 @@ static __device__ void blend(size_t len, T *into, const S *from, T keep, T add, 
     }
 }
 
-template <typename T>
-static __device__ void scale(size_t len, T *into, T keep) {
-    const size_t step = (size_t)gridDim.x * blockDim.x;
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < len; i += step) {
-        into[i] *= keep;
-    }
-}
-
 #define BLEND(NAME, T, S)                                                                                                \
     extern "C" __global__ void NAME(size_t len, T *into, const S *from, T keep, T add, const Axes axes) {          \
         blend<T, S>(len, into, from, keep, add, axes);                                                                \
     }
 
-#define SCALE(NAME, T)                                                                                                   \
-    extern "C" __global__ void NAME(size_t len, T *into, T keep) { scale<T>(len, into, keep); }
-
 BLEND(blend_f32_f32, float, float)
 BLEND(blend_f32_f16, float, __half)
 BLEND(blend_f32_bf16, float, __nv_bfloat16)
 BLEND(blend_f64_f64, double, double)
-SCALE(scale_f32, float)
-SCALE(scale_f64, double)

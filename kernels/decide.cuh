@@ -69,7 +69,7 @@ static __device__ double survey_total(const Arguments &all) {
     for (uint64_t start = 0; start < all.parameters; start += THREADS) {
         const uint64_t mine = start + threadIdx.x;
         double sum = 0;
-        if (mine < all.parameters && all.entry(mine).gradient) {
+        if (mine < all.parameters && all.entries[mine].gradient) {
             sum = total_of(all.slots[mine], all.partials);
         }
         sums[threadIdx.x] = sum;
@@ -87,21 +87,20 @@ static __device__ double survey_total(const Arguments &all) {
 
 // `Rule::coefficients` computes the numbers of a rule.
 template <typename Rule> static __device__ void decide(const Arguments &all) {
-    const Header &header = all.header();
+    const Header &header = all.header;
     const double squares = header.flags & SURVEYS ? survey_total(all) : 0;
     __shared__ uint32_t is_skipped;
     if (threadIdx.x == 0) {
-        count(header, squares, *all.current, *all.next);
-        is_skipped = all.next->is_skipped != 0;
+        count(header, squares, all.current(), all.control[1]);
+        is_skipped = all.next().is_skipped != 0;
     }
     __syncthreads();
     for (uint64_t i = threadIdx.x; i < all.parameters; i += THREADS) {
-        const Entry &entry = all.entry(i);
+        const Entry &entry = all.entries[i];
         const bool moves = entry.gradient && !is_skipped;
         const uint64_t step = all.counts[i] + (moves ? 1 : 0);
-        all.next_counts[i] = step;
         Coefficients &coefficients = all.coefficients[i];
-        coefficients.step = (uint32_t)step;
+        coefficients.step = step;
         coefficients.moves = moves;
         if (moves) {
             Rule::coefficients(header.hyper, entry, step, coefficients.values);
@@ -112,10 +111,10 @@ template <typename Rule> static __device__ void decide(const Arguments &all) {
 // Makes the next counters and counts current. One block of the last launch does it, since none of its blocks reads current ones.
 static __device__ void advance(const Arguments &all) {
     if (threadIdx.x == 0) {
-        *all.current = *all.next;
-        *all.scale = all.next->scale;
+        all.control[0] = all.next();
+        *all.scale = all.next().scale;
     }
     for (uint64_t i = threadIdx.x; i < all.parameters; i += THREADS) {
-        all.counts[i] = all.next_counts[i];
+        all.counts[i] = all.coefficients[i].step;
     }
 }

@@ -131,12 +131,11 @@ static __device__ __forceinline__ void move_range(const Rule &rule, const Gradie
 template <template <typename> class Rule, typename C>
 static __device__ __forceinline__ void move_part(const Arguments &all, uint32_t index, uint64_t start, uint64_t end) {
     const Slot slot = all.slots[index];
-    const Entry &entry = all.entry(index);
-    const Values values(slot, entry);
-    const Gradient<C> gradient(all, entry, all.next->factor);
+    const Values values(slot, all.entries[index]);
+    const Gradient<C> gradient(all, index, all.next().factor);
     const Coefficients &coefficients = all.coefficients[index];
-    const Rule<C> rule(all.header().hyper, coefficients.values);
-    const uint32_t seed = coefficients.step * 0x9e3779b9u;
+    const Rule<C> rule(all.header.hyper, coefficients.values);
+    const uint32_t seed = (uint32_t)coefficients.step * 0x9e3779b9u;
     const uint64_t places = (uint64_t)values.parameter | (uint64_t)values.master | (uint64_t)gradient.values |
                             (uint64_t)slot.state[0] | (uint64_t)slot.state[1];
     const bool is_aligned = places % 16 == 0 && gradient.rank == 0;
@@ -150,11 +149,11 @@ template <template <typename> class Rule> static __device__ void move_all(const 
     if (blockIdx.x == 0 && blockIdx.y == 0) {
         advance(all);
     }
-    const Chunk chunk = all.chunks[blockIdx.x];
+    const Task chunk = all.chunks[blockIdx.x];
     if (!all.coefficients[chunk.parameter].moves) {
         return;
     }
-    const uint64_t start = (uint64_t)chunk.index * CHUNK + blockIdx.y * (CHUNK / PARTS);
+    const uint64_t start = chunk.start * CHUNK + blockIdx.y * (CHUNK / PARTS);
     const uint64_t end = min(start + CHUNK / PARTS, all.slots[chunk.parameter].len);
     if (all.slots[chunk.parameter].type == F64) {
         move_part<Rule, double>(all, chunk.parameter, start, end);

@@ -1,4 +1,4 @@
-// Shared by the kernels of the fused optimizers: the tables that the host makes (src/optim/cuda/enabled), and reading and writing of
+// Shared by the kernels of the fused optimizers: the tables that the host makes (src/optim/cuda), and reading and writing of
 // numbers. Operations have the order of the CPU's passes, so that both give the same bits.
 
 #pragma once
@@ -42,8 +42,6 @@ struct Entry {
     uint32_t rank;
     double learning_rate;
     double weight_decay;
-    // Offset in the frame, in words, of the sizes and then the strides of its axes.
-    uint64_t axes;
 };
 
 // One parameter in all steps.
@@ -62,9 +60,11 @@ struct Slot {
     double *means;
 };
 
-struct Chunk {
+// The work of one block: by itself a chunk of a parameter, counted from 0.
+struct Task {
     uint32_t parameter;
-    uint32_t index;
+    uint32_t kind;
+    uint64_t start;
 };
 
 // Counters of steps; see `Counters` on the host.
@@ -85,20 +85,24 @@ struct Control {
 // Numbers of a rule for one parameter in one step.
 struct Coefficients {
     double values[COEFFICIENTS];
-    uint32_t step;
-    uint32_t moves;
+    // How often the parameter was updated, with this step.
+    uint64_t step;
+    uint64_t moves;
 };
 
-// The addresses of everything. Only the last kernel of a step writes parameters, state, masters, counts, scale and `current`.
+// The header and the addresses of everything. Only the last kernel of a step writes parameters, state, masters, counts, scale and the
+// current control.
 struct Arguments {
-    const uint64_t *frame;
+    Header header;
+    const Entry *entries;
+    // Of strided gradients.
+    const Axes *axes;
     const Slot *slots;
-    const Chunk *chunks;
-    Control *current;
-    Control *next;
+    const Task *chunks;
+    // The current one and the next.
+    Control *control;
     // How often each parameter was updated.
     uint64_t *counts;
-    uint64_t *next_counts;
     Coefficients *coefficients;
     // One for each chunk.
     double *partials;
@@ -106,16 +110,14 @@ struct Arguments {
     double *scale;
     uint64_t parameters;
 
-    __device__ const Header &header() const { return *(const Header *)frame; }
-    __device__ const Entry &entry(uint64_t parameter) const {
-        return ((const Entry *)(frame + sizeof(Header) / sizeof(uint64_t)))[parameter];
-    }
+    __device__ const Control &current() const { return control[0]; }
+    __device__ const Control &next() const { return control[1]; }
 };
 
-// As src/optim/cuda/enabled/layout.rs and frame.rs have them.
-static_assert(sizeof(Header) == 14 * 8 && sizeof(Entry) == 6 * 8, "the frame");
-static_assert(sizeof(Slot) == 96 && sizeof(Chunk) == 8 && sizeof(Control) == 64, "the tables");
-static_assert(sizeof(Coefficients) == 56 && sizeof(Arguments) == 88, "the tables");
+// As src/optim/cuda/layout.rs has them.
+static_assert(sizeof(Header) == 14 * 8 && sizeof(Entry) == 40, "a step");
+static_assert(sizeof(Slot) == 96 && sizeof(Task) == 16 && sizeof(Control) == 64, "the tables");
+static_assert(sizeof(Coefficients) == 64 && sizeof(Arguments) == 192, "the tables");
 
 template <typename T> struct Of;
 template <> struct Of<float> { static constexpr Type type = F32; };
@@ -147,15 +149,15 @@ template <typename C> struct Gradient {
     const void *values;
     uint32_t type;
     uint32_t rank;
-    const uint64_t *axes;
+    const Axes &axes;
     C factor;
     C bound;
 
-    __device__ Gradient(const Arguments &all, const Entry &entry, double factor)
-        : values(entry.gradient), type(entry.gradient_type), rank(entry.rank), axes(all.frame + entry.axes), factor((C)factor),
-          bound((C)all.header().bound) {}
+    __device__ Gradient(const Arguments &all, uint32_t parameter, double factor)
+        : values(all.entries[parameter].gradient), type(all.entries[parameter].gradient_type), rank(all.entries[parameter].rank),
+          axes(all.axes[parameter]), factor((C)factor), bound((C)all.header.bound) {}
 
-    __device__ C at(uint64_t index) const { return load<C>(values, type, place(index, rank, axes, axes + MAX_RANK)); }
+    __device__ C at(uint64_t index) const { return load<C>(values, type, place(index, rank, axes.sizes, axes.strides)); }
 
     // Scaled (by the inverse loss scale and the clipping of the norm), then clamped. NaN passes.
     __device__ C adjust(C value) const {

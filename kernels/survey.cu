@@ -3,13 +3,12 @@
 #include "sums.cuh"
 
 extern "C" __global__ void survey(const Arguments all) {
-    const Chunk chunk = all.chunks[blockIdx.x];
-    const Entry &entry = all.entry(chunk.parameter);
-    if (!entry.gradient) {
+    const Task chunk = all.chunks[blockIdx.x];
+    if (!all.entries[chunk.parameter].gradient) {
         return;
     }
-    const Gradient<double> gradient(all, entry, 1);
-    const uint64_t start = (uint64_t)chunk.index * CHUNK;
+    const Gradient<double> gradient(all, chunk.parameter, 1);
+    const uint64_t start = chunk.start * CHUNK;
     const uint64_t end = min(start + CHUNK, all.slots[chunk.parameter].len);
     const double total = chunk_squares<true>(start, end, [&](uint64_t i) { return gradient.at(i); });
     if (threadIdx.x == 0) {

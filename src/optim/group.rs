@@ -5,17 +5,6 @@ use candle_nn::VarMap;
 use serde::{Deserialize, Serialize};
 
 /// A Var that an optimizer updates, and its name.
-///
-/// ```
-/// use candle_core::{Device, Var};
-/// use candle_headroom::optim::{Commit, Parameter};
-/// use candle_headroom::AdamW;
-///
-/// let w = Var::new(&[0f32, 1.], &Device::Cpu)?;
-/// let optimizer = AdamW::builder(vec![Parameter::new("w", w)]).build()?;
-/// assert_eq!(optimizer.parameters()[0].name, "w");
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Parameter {
@@ -52,23 +41,17 @@ impl Parameter {
 /// let optimizer = AdamW::builder(matrices)
 ///     .group(rest.weight_decay(0.).learning_rate_factor(0.1))
 ///     .build()?;
-/// assert_eq!(optimizer.group(1)?.weight_decay, Some(0.));
+/// assert_eq!(optimizer.groups()[1].weight_decay, Some(0.));
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Group {
-    pub(super) parameters: Vec<(Option<String>, Var)>,
+    /// A Var without a name has an empty one.
+    parameters: Vec<Parameter>,
     pub(super) options: GroupOptions,
 }
 
 /// Options of a group; see [`Fused::set_group`](super::Fused::set_group).
-///
-/// ```
-/// use candle_headroom::optim::GroupOptions;
-///
-/// let options = GroupOptions::default().learning_rate_factor(0.1).frozen(true);
-/// assert_eq!(options.weight_decay, None);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -112,22 +95,20 @@ impl GroupOptions {
 
 impl Group {
     /// Sets the factor on the optimizer's learning rate.
-    pub fn learning_rate_factor(self, factor: f64) -> Self {
-        self.options(|options| options.learning_rate_factor(factor))
+    pub fn learning_rate_factor(mut self, factor: f64) -> Self {
+        self.options.learning_rate_factor = factor;
+        self
     }
 
     /// Sets a weight decay for these parameters.
-    pub fn weight_decay(self, weight_decay: f64) -> Self {
-        self.options(|options| options.weight_decay(weight_decay))
+    pub fn weight_decay(mut self, weight_decay: f64) -> Self {
+        self.options.weight_decay = Some(weight_decay);
+        self
     }
 
     /// Freezes these parameters until [`Fused::set_group`](super::Fused::set_group) thaws them.
-    pub fn frozen(self) -> Self {
-        self.options(|options| options.frozen(true))
-    }
-
-    fn options(mut self, set: impl FnOnce(GroupOptions) -> GroupOptions) -> Self {
-        self.options = set(self.options);
+    pub fn frozen(mut self) -> Self {
+        self.options.frozen = true;
         self
     }
 
@@ -136,47 +117,44 @@ impl Group {
     pub fn partition(self, mut is_first: impl FnMut(&str, &Var) -> bool) -> (Self, Self) {
         let options = self.options;
         let (first, second) = (self.parameters.into_iter())
-            .partition(|(name, var)| is_first(name.as_deref().unwrap_or_default(), var));
-        let group = |parameters| Self {
-            parameters,
-            options,
-        };
-        (group(first), group(second))
-    }
-
-    fn of(parameters: impl Iterator<Item = (Option<String>, Var)>) -> Self {
-        Self {
-            parameters: parameters.collect(),
-            options: GroupOptions::default(),
-        }
+            .partition(|parameter| is_first(&parameter.name, &parameter.var));
+        [first, second]
+            .map(|parameters| Self {
+                parameters,
+                options,
+            })
+            .into()
     }
 
     /// Names Vars without a name by their places, counted from `first`.
     pub(super) fn named(self, first: usize) -> impl Iterator<Item = Parameter> {
         let named = (first..).zip(self.parameters);
-        named.map(|(place, (name, var))| {
-            Parameter::new(name.unwrap_or_else(|| place.to_string()), var)
+        named.map(|(place, parameter)| match parameter.name.is_empty() {
+            true => Parameter::new(place.to_string(), parameter.var),
+            false => parameter,
         })
     }
 }
 
-impl From<Vec<Var>> for Group {
-    fn from(vars: Vec<Var>) -> Self {
-        Self::of(vars.into_iter().map(|var| (None, var)))
+impl From<Vec<Parameter>> for Group {
+    fn from(parameters: Vec<Parameter>) -> Self {
+        Self {
+            parameters,
+            options: GroupOptions::default(),
+        }
     }
 }
 
 impl<N: Into<String>> From<Vec<(N, Var)>> for Group {
     fn from(vars: Vec<(N, Var)>) -> Self {
         let named = vars.into_iter();
-        Self::of(named.map(|(name, var)| (Some(name.into()), var)))
+        Vec::from_iter(named.map(|(name, var)| Parameter::new(name, var))).into()
     }
 }
 
-impl From<Vec<Parameter>> for Group {
-    fn from(parameters: Vec<Parameter>) -> Self {
-        let named = parameters.into_iter();
-        Self::of(named.map(|named| (Some(named.name), named.var)))
+impl From<Vec<Var>> for Group {
+    fn from(vars: Vec<Var>) -> Self {
+        Vec::from_iter(vars.into_iter().map(|var| ("", var))).into()
     }
 }
 
@@ -186,7 +164,6 @@ impl From<&VarMap> for Group {
         let data = varmap.data().lock().unwrap_or_else(PoisonError::into_inner);
         let vars = data.iter().map(|(name, var)| (name.clone(), var.clone()));
         let mut named: Vec<_> = vars.collect();
-        drop(data);
         named.sort_by(|(a, _), (b, _)| a.cmp(b));
         named.into()
     }

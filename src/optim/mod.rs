@@ -1,7 +1,6 @@
 //! Optimizers that update all parameters in place or none, without temporaries.
 
 mod algorithm;
-mod aliases;
 mod axes;
 mod blend;
 mod commit;
@@ -15,14 +14,13 @@ mod rule;
 mod schedule;
 mod state_dict;
 
-pub use algorithm::Algorithm;
-pub use aliases::{Adafactor, Adam, AdamW, Lion, Sgd};
+pub use algorithm::{Adafactor, Adam, AdamW, Lion, Sgd};
 pub(crate) use blend::blend;
 pub use commit::{Commit, Committed};
 pub use foreign::Foreign;
 pub use fused::{Fused, FusedBuilder, LossScale, Progress};
 pub use group::{Group, GroupOptions, Parameter};
-pub use rule::{ParamsAdafactor, ParamsAdam, ParamsLion, ParamsSgd};
+pub use rule::{Algorithm, ParamsAdafactor, ParamsAdam, ParamsLion, ParamsSgd};
 pub use schedule::LearningRate;
 pub use state_dict::StateDict;
 

@@ -75,14 +75,6 @@ impl LearningRate {
 }
 
 /// Builds a [`LearningRate`]; from [`LearningRate::builder`].
-///
-/// ```
-/// use candle_headroom::LearningRate;
-///
-/// let schedule = LearningRate::builder(0.1).steps(30, 0.1).build()?;
-/// assert_eq!(schedule.at(29), 0.1);
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
 #[derive(Debug, Clone, Copy)]
 #[must_use = "call `build()`"]
 pub struct LearningRateBuilder(LearningRate);
@@ -122,11 +114,11 @@ impl LearningRateBuilder {
     /// [`OptimizerError`](crate::error::OptimizerError) if a rate or the factor is negative or not finite, or `every` is 0.
     pub fn build(self) -> Result<LearningRate> {
         let check = |name, value, range: Range| range.check("LearningRate", name, value);
-        check("peak", self.0.peak, Range::NotNegative)?;
-        check("floor", self.0.floor, Range::NotNegative)?;
+        check("peak", self.0.peak, Range::NOT_NEGATIVE)?;
+        check("floor", self.0.floor, Range::NOT_NEGATIVE)?;
         if let Shape::Steps { every, factor } = self.0.shape {
-            check("every", every as f64, Range::Positive)?;
-            check("factor", factor, Range::NotNegative)?;
+            check("every", every as f64, Range::POSITIVE)?;
+            check("factor", factor, Range::NOT_NEGATIVE)?;
         }
         Ok(self.0)
     }

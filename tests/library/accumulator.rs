@@ -1,10 +1,10 @@
 //! `GradientAccumulator`: which Vars take part.
 
-use candle_core::{DType, Device, Var};
+use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::Error;
 use candle_headroom::error::LossError;
 
-use crate::support::{self, ConvNet, Mlp};
+use crate::support::{self, ConvNet, Mlp, flat};
 
 #[test]
 fn frozen_vars_are_left_out_and_unreached_ones_reported() {
@@ -51,4 +51,34 @@ fn batch_norm_statistics_need_not_be_trained() {
     let mut accumulator = support::accumulator(&model.trained());
     accumulator.add(model.loss(&x, &y).unwrap(), 4).unwrap();
     assert!(accumulator.unreached().is_empty());
+}
+
+/// The weighted mean in each type, of a small gradient and of one that threads share. Gradients of an earlier window do not
+/// count, even if they are not finite.
+#[test]
+fn gradients_are_blended_in_each_type() {
+    for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
+        for len in [6, 64 * 1024 + 16 * 1024 + 17] {
+            let var = Var::zeros(len, dtype, &Device::Cpu).unwrap();
+            let other = Var::zeros(1, dtype, &Device::Cpu).unwrap();
+            let slopes: Vec<_> = (0..len).map(|i| (i % 9) as f64).collect();
+            let slopes = Tensor::new(slopes, &Device::Cpu).unwrap();
+            let slopes = slopes.to_dtype(dtype).unwrap();
+            let loss = |factor: f64| {
+                let products = (var.as_tensor() * &slopes).unwrap();
+                (products.sum_all().unwrap() * factor).unwrap()
+            };
+            let mut accumulator = support::accumulator(&[var.clone(), other.clone()]);
+            accumulator.add(loss(f64::INFINITY), 1).unwrap();
+            accumulator.reset();
+            accumulator.add(loss(4.), 1).unwrap();
+            accumulator.add(loss(12.), 1).unwrap();
+            // A micro-batch without this parameter.
+            accumulator.add(other.sum_all().unwrap(), 2).unwrap();
+            let gradients = accumulator.gradients().unwrap();
+            let expected = (slopes * 4.).unwrap();
+            let found = gradients.get(&var).unwrap();
+            assert_eq!(flat(found), flat(&expected), "{dtype:?} {len}");
+        }
+    }
 }

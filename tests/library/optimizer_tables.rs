@@ -294,7 +294,7 @@ impl<'a> Case<'a> {
             "adafactor" => self.run(ParamsAdafactor {
                 lr,
                 beta2_decay: number("beta2_decay"),
-                eps1: Some(number("eps1")),
+                eps1: number("eps1"),
                 eps2: number("eps2"),
                 clip_threshold: number("d"),
                 weight_decay,

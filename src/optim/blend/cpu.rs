@@ -1,22 +1,26 @@
 use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, Layout, Result, WithDType};
+use candle_core::{CpuStorage, DType, Layout, Result};
+use half::{bf16, f16};
 
-use super::{Blend, Scale, out_of_bounds, unsupported};
-use crate::optim::cpu::{CHUNK, in_stretches, is_shared, offsets};
+use super::{Blend, out_of_bounds, unsupported};
+use crate::optim::cpu::{
+    CHUNK, Gradient, Real, Stored, in_blocks, in_stretches, is_shared, values_mut,
+};
 
-pub(super) fn scale(op: &Scale, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
-    fn scale<T: WithDType>(values: &mut [T], layout: &Layout, keep: f64) -> Result<()> {
-        let keep = T::from_f64(keep);
-        for value in contiguous(values, layout)? {
-            *value *= keep;
-        }
-        Ok(())
+pub(super) fn scale(op: &Blend, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+    match storage.dtype() {
+        DType::F32 => scale_in::<f32>(op, storage, layout),
+        DType::F64 => scale_in::<f64>(op, storage, layout),
+        other => Err(unsupported(other)),
     }
-    match storage {
-        CpuStorage::F32(values) => scale(values, layout, op.keep),
-        CpuStorage::F64(values) => scale(values, layout, op.keep),
-        other => Err(unsupported(other.dtype())),
+}
+
+fn scale_in<C: Real>(op: &Blend, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+    let keep = C::from_f64(op.keep);
+    for value in contiguous::<C>(storage, layout)? {
+        *value *= keep;
     }
+    Ok(())
 }
 
 pub(super) fn blend(
@@ -25,60 +29,54 @@ pub(super) fn blend(
     from: &CpuStorage,
     layouts: (&Layout, &Layout),
 ) -> Result<()> {
-    use CpuStorage as S;
-    match (into, from) {
-        (S::F32(into), S::F32(from)) => op.run(into, from, layouts, |value| value),
-        (S::F64(into), S::F64(from)) => op.run(into, from, layouts, |value| value),
-        (S::F32(into), S::F16(from)) => op.run(into, from, layouts, |value| value.to_f32()),
-        (S::F32(into), S::BF16(from)) => op.run(into, from, layouts, |value| value.to_f32()),
-        (_, from) => Err(unsupported(from.dtype())),
+    match (into.dtype(), from.dtype()) {
+        (DType::F32, DType::F32) => op.run::<f32>(into, from, layouts),
+        (DType::F64, DType::F64) => op.run::<f64>(into, from, layouts),
+        (DType::F32, DType::F16) => op.run::<f16>(into, from, layouts),
+        (DType::F32, DType::BF16) => op.run::<bf16>(into, from, layouts),
+        (_, from) => Err(unsupported(from)),
     }
 }
 
 impl Blend {
-    #[inline]
-    fn run<D: WithDType, S: Copy + Sync>(
+    fn run<S: Stored>(
         &self,
-        into: &mut [D],
-        from: &[S],
+        into: &mut CpuStorage,
+        from: &CpuStorage,
         (into_layout, from_layout): (&Layout, &Layout),
-        convert: impl Fn(S) -> D + Copy + Sync,
     ) -> Result<()> {
-        let into = contiguous(into, into_layout)?;
-        let Some((start, end)) = from_layout.contiguous_offsets() else {
-            let from = offsets(from_layout, 0).filter_map(|offset| from.get(offset));
-            self.blend(into, from.map(|&value| convert(value)));
-            return Ok(());
-        };
-        let from = from.get(start..end).ok_or_else(out_of_bounds)?;
-        if !is_shared(into.len()) {
-            self.blend(into, from.iter().map(|&value| convert(value)));
-            return Ok(());
-        }
-        in_stretches(into, CHUNK, true, |start, into| {
-            let from = from.get(start..).unwrap_or_default();
-            self.blend(into, from.iter().map(|&value| convert(value)));
+        let into = contiguous::<S::Real>(into, into_layout)?;
+        let from = Gradient::<S>::new(from, from_layout, 1., f64::INFINITY)?;
+        let is_shared = is_shared(into.len());
+        in_stretches(into, CHUNK, is_shared, |start, into| {
+            if let Some(from) = from.slice(start) {
+                return self.blend(into, from);
+            }
+            in_blocks(0..into.len(), |at, block| {
+                from.load(start + at, block);
+                self.blend(into.get_mut(at..).unwrap_or_default(), block);
+            });
         });
         Ok(())
     }
 
-    #[inline]
-    fn blend<D: WithDType>(&self, into: &mut [D], from: impl Iterator<Item = D>) {
-        let (keep, add) = (D::from_f64(self.keep), D::from_f64(self.add));
+    fn blend<C: Real>(&self, into: &mut [C], from: &[C]) {
+        let (keep, add) = (C::from_f64(self.keep), C::from_f64(self.add));
         let pairs = into.iter_mut().zip(from);
         // Not `0 · old + …`: the old values may be infinite or NaN.
         if self.keep == 0. && self.add == 1. {
-            pairs.for_each(|(into, from)| *into = from);
+            pairs.for_each(|(into, from)| *into = *from);
         } else if self.keep == 0. {
-            pairs.for_each(|(into, from)| *into = add * from);
+            pairs.for_each(|(into, from)| *into = add * *from);
         } else {
-            pairs.for_each(|(into, from)| *into = keep * *into + add * from);
+            pairs.for_each(|(into, from)| *into = keep * *into + add * *from);
         }
     }
 }
 
-fn contiguous<'a, T>(values: &'a mut [T], layout: &Layout) -> Result<&'a mut [T]> {
+fn contiguous<'a, C: Real>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [C]> {
     let range = layout.contiguous_offsets().map(|(start, end)| start..end);
-    let values = range.and_then(|range| values.get_mut(range));
+    let values = values_mut(storage).zip(range);
+    let values = values.and_then(|(values, range)| values.get_mut(range));
     values.ok_or_else(out_of_bounds)
 }

@@ -1,13 +1,11 @@
-use std::ops::Range;
-
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::driver::{
-    CudaSlice, DeviceRepr, LaunchConfig, PushKernelArg,
+    CudaSlice, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg,
 };
-use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
+use candle_core::cuda_backend::{CudaStorageSlice as Slice, WrapErr};
 use candle_core::{CudaDevice, CudaStorage, Layout, Result};
 
-use super::{Blend, Scale, out_of_bounds, unsupported};
+use super::{Blend, out_of_bounds, unsupported};
 use crate::optim::axes::Axes;
 
 const KERNELS: &str = include_str!(concat!(env!("OUT_DIR"), "/blend.ptx"));
@@ -20,54 +18,37 @@ const MOST_BLOCKS: usize = 1 << 16;
 // SAFETY: plain integers, laid out as `Axes` in kernels/axes.cuh.
 unsafe impl DeviceRepr for Axes {}
 
-pub fn scale(op: &Scale, storage: &mut CudaStorage, layout: &Layout) -> Result<()> {
-    use CudaStorageSlice as S;
-    let device = storage.device.clone();
-    match &mut storage.slice {
-        S::F32(values) => launch_scale(&device, "scale_f32", values, layout, op.keep as f32),
-        S::F64(values) => launch_scale(&device, "scale_f64", values, layout, op.keep),
-        _ => Err(unsupported(storage.dtype())),
-    }
-}
-
-fn launch_scale<T: DeviceRepr>(
-    device: &CudaDevice,
-    kernel: &str,
-    values: &mut CudaSlice<T>,
-    layout: &Layout,
-    keep: T,
-) -> Result<()> {
-    let range = contiguous(layout)?;
-    let len = range.len();
-    let mut values = values.try_slice_mut(range).ok_or_else(out_of_bounds)?;
-    let function = device.get_or_load_custom_func(kernel, MODULE, KERNELS)?;
-    let mut launch = function.builder();
-    launch.arg(&len).arg(&mut values).arg(&keep);
-    // SAFETY: the arguments are those of `scale` in kernels/blend.cu for this type, and `values` holds `len` elements.
-    unsafe { launch.launch(config(len)) }.w()?;
-    Ok(())
-}
-
+/// Without `from`, blends a tensor with itself.
 pub fn blend(
     op: &Blend,
-    into: &mut CudaStorage,
-    from: &CudaStorage,
-    layouts: (&Layout, &Layout),
+    (into, into_layout): (&mut CudaStorage, &Layout),
+    from: Option<(&CudaStorage, &Layout)>,
 ) -> Result<()> {
-    use CudaStorageSlice as S;
     let device = into.device.clone();
-    let factors = (op.keep as f32, op.add as f32);
-    match (&mut into.slice, &from.slice) {
-        (S::F32(into), S::F32(from)) => run(&device, "blend_f32_f32", into, from, layouts, factors),
-        (S::F32(into), S::F16(from)) => run(&device, "blend_f32_f16", into, from, layouts, factors),
-        (S::F32(into), S::BF16(from)) => {
-            run(&device, "blend_f32_bf16", into, from, layouts, factors)
+    let dtype = from.map_or(into.dtype(), |(from, _)| from.dtype());
+    let layouts = (into_layout, from.map_or(into_layout, |(_, layout)| layout));
+    let (keep, add) = match from {
+        Some(_) => (op.keep, op.add),
+        None => (0., op.keep),
+    };
+    let (f32s, f64s) = ((keep as f32, add as f32), (keep, add));
+    let none = None::<&CudaSlice<u8>>;
+    match (&mut into.slice, from.map(|(from, _)| &from.slice)) {
+        (Slice::F32(into), None) => run(&device, "blend_f32_f32", into, none, layouts, f32s),
+        (Slice::F64(into), None) => run(&device, "blend_f64_f64", into, none, layouts, f64s),
+        (Slice::F32(into), Some(Slice::F32(from))) => {
+            run(&device, "blend_f32_f32", into, Some(from), layouts, f32s)
         }
-        (S::F64(into), S::F64(from)) => {
-            let factors = (op.keep, op.add);
-            run(&device, "blend_f64_f64", into, from, layouts, factors)
+        (Slice::F32(into), Some(Slice::F16(from))) => {
+            run(&device, "blend_f32_f16", into, Some(from), layouts, f32s)
         }
-        _ => Err(unsupported(from.dtype())),
+        (Slice::F32(into), Some(Slice::BF16(from))) => {
+            run(&device, "blend_f32_bf16", into, Some(from), layouts, f32s)
+        }
+        (Slice::F64(into), Some(Slice::F64(from))) => {
+            run(&device, "blend_f64_f64", into, Some(from), layouts, f64s)
+        }
+        _ => Err(unsupported(dtype)),
     }
 }
 
@@ -75,40 +56,39 @@ fn run<T: DeviceRepr, S: DeviceRepr>(
     device: &CudaDevice,
     kernel: &str,
     into: &mut CudaSlice<T>,
-    from: &CudaSlice<S>,
+    from: Option<&CudaSlice<S>>,
     (into_layout, from_layout): (&Layout, &Layout),
     (keep, add): (T, T),
 ) -> Result<()> {
     if into_layout.shape() != from_layout.shape() {
         return Err(out_of_bounds());
     }
-    let range = contiguous(into_layout)?;
-    let len = range.len();
+    let (start, end) = into_layout.contiguous_offsets().ok_or_else(out_of_bounds)?;
+    let len = end - start;
     let axes = Axes::of(from_layout).map_err(|_| out_of_bounds())?;
-    let mut into = into.try_slice_mut(range).ok_or_else(out_of_bounds)?;
+    let mut into = into.try_slice_mut(start..end).ok_or_else(out_of_bounds)?;
+    let address = into.device_ptr(&device.cuda_stream()).0;
     // candle's layouts stay within their storage.
-    let from = from.try_slice(from_layout.start_offset()..);
-    let from = from.ok_or_else(out_of_bounds)?;
+    let from = from.map(|from| from.try_slice(from_layout.start_offset()..));
+    let from = from
+        .map(|from| from.ok_or_else(out_of_bounds))
+        .transpose()?;
     let function = device.get_or_load_custom_func(kernel, MODULE, KERNELS)?;
     let mut launch = function.builder();
-    launch.arg(&len).arg(&mut into).arg(&from);
+    launch.arg(&len).arg(&mut into);
+    match &from {
+        Some(from) => launch.arg(from),
+        None => launch.arg(&address),
+    };
     launch.arg(&keep).arg(&add).arg(&axes);
-    // SAFETY: the arguments are those of `blend` in kernels/blend.cu for these types; `into` holds `len` elements, and `from`, of
-    // the same shape, as many at the offsets that `axes` gives.
-    unsafe { launch.launch(config(len)) }.w()?;
-    Ok(())
-}
-
-fn contiguous(layout: &Layout) -> Result<Range<usize>> {
-    let offsets = layout.contiguous_offsets().ok_or_else(out_of_bounds)?;
-    Ok(offsets.0..offsets.1)
-}
-
-fn config(len: usize) -> LaunchConfig {
     let blocks = len.div_ceil(THREADS as usize).clamp(1, MOST_BLOCKS);
-    LaunchConfig {
+    let config = LaunchConfig {
         grid_dim: (blocks as u32, 1, 1),
         block_dim: (THREADS, 1, 1),
         shared_mem_bytes: 0,
-    }
+    };
+    // SAFETY: the arguments are those of `blend` in kernels/blend.cu for these types; `into` holds `len` elements, and `from`, of
+    // the same shape, as many at the offsets that `axes` gives. An element of `into` is read before it is written.
+    unsafe { launch.launch(config) }.w()?;
+    Ok(())
 }

@@ -1,85 +1,108 @@
 use std::sync::{Mutex, PoisonError};
 
-use candle_core::backend::BackendDevice;
-use candle_core::cpu_backend::CpuDevice;
-use candle_core::op::BackpropOp;
-use candle_core::{
-    CpuStorage, DType, Error as CandleError, Result as CandleResult, Storage, Tensor,
-};
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Error as CandleError, Result as CandleResult, Tensor};
+use half::{bf16, f16};
 
-use super::gradient::Gradient;
-use super::lanes::Lanes;
-use super::share::{By, CHUNK, SHARED, in_blocks, share, sum, sum_of_squares};
-use super::target::{Target, is_shared};
+use super::share::{By, SHARED, is_shared, share, take};
+use super::state::{State, misplaced};
 use super::team;
-use super::values::ValuesMut;
-use super::visit::visit;
 use crate::error::{Result, UpdateInterrupted};
 use crate::optim::Committed;
-use crate::optim::fused::{Adjustment, Counters, Managed, Origin, Snapshot, Update};
-use crate::optim::rule::{Kept, Rates, Rule};
+use crate::optim::fused::{Engine as _, Loaded, Managed, Progress, Setup, Snapshot, states};
+use crate::optim::{fused, rule::Rule};
 
 /// The state of the parameters, and the passes over them.
 #[derive(Debug)]
 pub struct Engine {
-    states: Vec<State>,
-    counters: Counters,
+    states: Vec<Option<State>>,
+    progress: Progress,
     /// Who updates the small parameters.
     small_by: By,
-}
-
-/// The state of one parameter.
-#[derive(Debug)]
-pub struct State {
-    tensors: Vec<CpuStorage>,
-    master: Option<CpuStorage>,
-    step: u64,
-    partials: Vec<f64>,
-    scratch: Vec<f64>,
-    /// Sum of the gradient's squares, from the last survey.
-    squares: f64,
 }
 
 /// Small parameters that a thread takes at a time.
 const SMALL_AT_A_TIME: usize = 8;
 
 impl Engine {
-    pub fn new<R: Rule>(rule: &R, parameters: &[Managed], adjustment: &Adjustment) -> Result<Self> {
+    pub fn new<R: Rule>(setup: &Setup<R>) -> Result<Self> {
         let mut engine = Self {
             states: Vec::new(),
-            counters: Counters::new(adjustment),
+            progress: Progress::new(&setup.adjustment),
             small_by: By::Caller,
         };
-        let origins = parameters.iter().map(|_| Origin::Fresh).collect();
-        engine.set_up(rule, parameters, origins, None)?;
+        engine.set_up(setup, None)?;
         Ok(engine)
     }
 
-    /// Takes over other parameters, with an origin for each. With an error nothing has changed.
-    pub fn set_up<R: Rule>(
+    /// Runs `work` on each parameter that has a gradient: on large ones one by one, each with all of candle's threads, on small ones
+    /// with several per thread of the team, since that takes their locks.
+    fn each<R: Rule>(
         &mut self,
-        rule: &R,
-        parameters: &[Managed],
-        origins: Vec<Origin>,
-        counters: Option<Counters>,
-    ) -> Result<()> {
-        // Everything that can fail comes first.
-        let made = parameters.iter().zip(&origins);
-        let made = made.map(|(parameter, origin)| match origin {
-            Origin::Kept(_) => Ok(None),
-            Origin::Fresh => State::new(rule, parameter, None).map(Some),
-            Origin::Loaded(saved) => State::new(rule, parameter, Some(saved)).map(Some),
-        });
-        let made = made.collect::<Result<Vec<_>>>()?;
-        let mut old: Vec<_> = self.states.drain(..).map(Some).collect();
-        let states = made.into_iter().zip(origins);
-        self.states
-            .extend(states.filter_map(|(made, origin)| match origin {
-                Origin::Kept(index) => old.get_mut(index)?.take(),
-                _ => made,
-            }));
-        self.counters = counters.unwrap_or(self.counters);
-        let small = parameters.iter().map(|parameter| parameter.len);
+        setup: &Setup<R>,
+        gradients: &GradStore,
+        work: &(impl Fn(&mut State, &Managed, &Tensor) -> CandleResult<()> + Sync),
+    ) -> CandleResult<()> {
+        let all = |parameters: &[Managed], states: &mut [Option<State>], large: bool| {
+            let chosen = parameters.iter().zip(states);
+            let mut chosen = chosen.filter(|(parameter, _)| is_shared(parameter.len) == large);
+            chosen.try_for_each(|(parameter, state)| {
+                match (state, setup.gradient(parameter, gradients)) {
+                    (Some(state), Some(gradient)) => work(state, parameter, gradient),
+                    _ => Ok(()),
+                }
+            })
+        };
+        all(&setup.parameters, &mut self.states, true)?;
+        let result = Mutex::new(Ok(()));
+        let is_whole = share(
+            self.small_by,
+            setup.parameters.len().div_ceil(SMALL_AT_A_TIME),
+            (&*setup.parameters, &mut *self.states),
+            |(parameters, states)| {
+                let count = SMALL_AT_A_TIME.min(parameters.len());
+                let (some, rest) = parameters.split_at_checked(count)?;
+                *parameters = rest;
+                Some((some, take(states, count)))
+            },
+            |(parameters, states)| {
+                if let Err(error) = all(parameters, states, false) {
+                    *result.lock().unwrap_or_else(PoisonError::into_inner) = Err(error);
+                }
+            },
+        );
+        match is_whole {
+            true => result.into_inner().unwrap_or_else(PoisonError::into_inner),
+            false => Err(CandleError::Msg("a thread of the update panicked".to_owned()).bt()),
+        }
+    }
+
+    /// The sum of the squares of all gradients as they are; NaN if one of them is not finite.
+    fn survey<R: Rule>(&mut self, setup: &Setup<R>, gradients: &GradStore) -> Result<f64> {
+        self.each(setup, gradients, &|state, parameter, gradient| {
+            let len = parameter.len;
+            match parameter.var.dtype() {
+                DType::F32 => state.survey::<f32>(len, gradient),
+                DType::F64 => state.survey::<f64>(len, gradient),
+                DType::F16 => state.survey::<f16>(len, gradient),
+                DType::BF16 => state.survey::<bf16>(len, gradient),
+                _ => Err(misplaced()),
+            }
+        })?;
+        let surveyed = self.states.iter().zip(&setup.parameters);
+        let surveyed = surveyed.filter(|(_, p)| setup.gradient(p, gradients).is_some());
+        // `sum` would start at -0.
+        Ok(surveyed
+            .filter_map(|(state, _)| state.as_ref())
+            .fold(0., |total, state| total + state.squares))
+    }
+}
+
+impl<R: Rule> fused::Engine<R> for Engine {
+    fn set_up(&mut self, setup: &Setup<R>, loaded: Option<&Loaded>) -> Result<()> {
+        self.states = states(setup, loaded, &mut self.states, State::new::<R>)?;
+        self.progress = loaded.map_or(self.progress, |loaded| loaded.progress);
+        let small = setup.updated().map(|parameter| parameter.len);
         let small: usize = small.filter(|len| !is_shared(*len)).sum();
         self.small_by = By::Caller;
         // Waking other threads pays only for this many elements.
@@ -90,18 +113,25 @@ impl Engine {
         Ok(())
     }
 
-    pub fn commit<R: Rule>(&mut self, update: &Update<'_, R>) -> Result<Committed> {
-        let squares = match update.adjustment.needs_survey() {
-            true => Some(self.survey(update)?),
+    fn commit(&mut self, setup: &Setup<R>, gradients: &GradStore) -> Result<Committed> {
+        let squares = match setup.adjustment.needs_survey() {
+            true => Some(self.survey(setup, gradients)?),
             false => None,
         };
-        let Some(scale) = self.counters.count(squares, update.adjustment) else {
+        let Some(scale) = self.progress.count(squares, &setup.adjustment) else {
             return Ok(Committed::Skipped);
         };
-        let moved = self.each(update, &|state, parameter, gradient| {
-            let rates = update.rates(parameter.group);
-            move_parameter(update, parameter, state, gradient, scale, rates)
-        });
+        let moved = self.each(
+            setup,
+            gradients,
+            &|state, parameter, gradient| match parameter.var.dtype() {
+                DType::F32 => state.update::<R, f32>(setup, parameter, gradient, scale),
+                DType::F64 => state.update::<R, f64>(setup, parameter, gradient, scale),
+                DType::F16 => state.update::<R, f16>(setup, parameter, gradient, scale),
+                DType::BF16 => state.update::<R, bf16>(setup, parameter, gradient, scale),
+                _ => Err(misplaced()),
+            },
+        );
         // The checks before an update rule this out. If it happens, some parameters have changed.
         moved.map_err(|error| UpdateInterrupted {
             reason: Some(error.into()),
@@ -109,176 +139,16 @@ impl Engine {
         Ok(Committed::Applied)
     }
 
-    /// The sum of the squares of all gradients as they are; NaN if one of them is not finite.
-    fn survey<R: Rule>(&mut self, update: &Update<'_, R>) -> Result<f64> {
-        self.each(update, &State::survey)?;
-        let surveyed = self.states.iter().zip(update.parameters);
-        let surveyed = surveyed.filter(|(_, p)| p.gradient(update.gradients).is_some());
-        // `sum` would start at -0.
-        Ok(surveyed.fold(0., |total, (state, _)| total + state.squares))
+    fn scale(&self, loss: &Tensor) -> Result<Tensor> {
+        Ok((loss * self.progress.scale())?)
     }
 
-    /// Runs `work` on each parameter that has a gradient: on large ones one by one, each with all of candle's threads, on small ones
-    /// with several per thread of the team, since that takes their locks.
-    fn each<R: Rule>(
-        &mut self,
-        update: &Update<'_, R>,
-        work: &(impl Fn(&mut State, &Managed, &Tensor) -> CandleResult<()> + Sync),
-    ) -> CandleResult<()> {
-        let all = |parameters: &[Managed], states: &mut [State]| {
-            (parameters.iter().zip(states)).try_for_each(|(parameter, state)| {
-                let gradient = parameter.gradient(update.gradients);
-                gradient.map_or(Ok(()), |gradient| work(state, parameter, gradient))
-            })
-        };
-        // `Parameters` puts large ones first.
-        let large = (update.parameters).partition_point(|parameter| is_shared(parameter.len));
-        let (large_parameters, parameters) = update.parameters.split_at(large);
-        let (large_states, states) = self.states.split_at_mut(large);
-        all(large_parameters, large_states)?;
-
-        let failed: Mutex<Option<CandleError>> = Mutex::new(None);
-        let is_whole = share(
-            self.small_by,
-            parameters.len().div_ceil(SMALL_AT_A_TIME),
-            (parameters, states),
-            |(parameters, states)| {
-                let count = SMALL_AT_A_TIME.min(parameters.len());
-                let (some, rest) = parameters.split_at_checked(count)?;
-                *parameters = rest;
-                Some((some, super::take(states, count)))
-            },
-            |(parameters, states)| {
-                if let Err(error) = all(parameters, states) {
-                    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-                    failed.get_or_insert(error);
-                }
-            },
-        );
-        let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-        match failed {
-            Some(error) => Err(error),
-            None if is_whole => Ok(()),
-            None => Err(CandleError::Msg("a thread of the update panicked".to_owned()).bt()),
-        }
+    fn progress(&self) -> Result<Progress> {
+        Ok(self.progress)
     }
 
-    pub fn counters(&self) -> Counters {
-        self.counters
+    fn snapshot(&self, index: usize, parameter: &Managed) -> Result<Option<Snapshot>> {
+        let state = self.states.get(index).and_then(Option::as_ref);
+        Ok(state.map(|state| state.snapshot(parameter)))
     }
-
-    pub fn snapshot(&self, index: usize, parameter: &Managed) -> Option<Snapshot> {
-        let state = self.states.get(index)?;
-        let tensor = |storage: &CpuStorage, dims: &[usize]| {
-            let storage = Storage::Cpu(storage.clone());
-            Tensor::from_storage(storage, dims, BackpropOp::none(), false)
-        };
-        let kept = state.tensors.iter().zip(&parameter.kept);
-        let kept = kept.map(|(storage, (kept, _))| tensor(storage, &kept.dims));
-        let master = state.master.as_ref();
-        Some(Snapshot {
-            step: state.step,
-            tensors: kept.collect(),
-            master: master.map(|storage| tensor(storage, parameter.var.dims())),
-        })
-    }
-}
-
-impl State {
-    /// Saved state, or zeros.
-    fn new<R: Rule>(rule: &R, parameter: &Managed, saved: Option<&Snapshot>) -> Result<Self> {
-        let (tensors, master) = match saved {
-            Some(saved) => (
-                saved.tensors.iter().map(storage).collect(),
-                saved.master.as_ref().map(storage),
-            ),
-            None => {
-                let zeros = |(kept, dtype): &(Kept, DType)| {
-                    CpuDevice.zeros_impl(&kept.dims.clone().into(), *dtype)
-                };
-                let var = parameter.var.as_detached_tensor();
-                let master = (parameter.has_master).then(|| storage(&var.to_dtype(DType::F32)?));
-                (parameter.kept.iter().map(zeros).collect(), master)
-            }
-        };
-        let tensors: CandleResult<_> = tensors;
-        Ok(Self {
-            tensors: tensors?,
-            master: master.transpose()?,
-            step: saved.map_or(0, |saved| saved.step),
-            partials: vec![0.; parameter.len.div_ceil(CHUNK)],
-            scratch: vec![0.; rule.scratch(parameter.var.dims())],
-            squares: 0.,
-        })
-    }
-
-    fn survey(&mut self, parameter: &Managed, gradient: &Tensor) -> CandleResult<()> {
-        let (storage, layout) = gradient.storage_and_layout();
-        let Storage::Cpu(storage) = &*storage else {
-            return Err(misplaced());
-        };
-        let gradient = Gradient::new(storage, layout, 1., f64::INFINITY).ok_or_else(misplaced)?;
-        let is_shared = is_shared(parameter.len);
-        self.squares = sum(&mut self.partials, parameter.len, is_shared, |range| {
-            let (mut total, mut is_finite) = (0., true);
-            in_blocks(range, |start, block: &mut [f64]| {
-                gradient.load(start, block);
-                is_finite &= block
-                    .iter()
-                    .fold(true, |all, value| all & value.is_finite());
-                total += sum_of_squares(block);
-            });
-            if is_finite { total } else { f64::NAN }
-        });
-        Ok(())
-    }
-}
-
-fn move_parameter<R: Rule>(
-    update: &Update<'_, R>,
-    parameter: &Managed,
-    state: &mut State,
-    gradient: &Tensor,
-    scale: f64,
-    rates: Rates,
-) -> CandleResult<()> {
-    let bound = update.adjustment.bound();
-    visit(parameter, gradient, |storage, gradient, layout| {
-        let values = |storage| ValuesMut::of(storage).ok_or_else(misplaced);
-        let mut parameters = values(storage)?;
-        parameters.take(parameter.start);
-        let mut kept = state.tensors.iter_mut();
-        let mut next = || kept.next().map(values).transpose();
-        let lanes = Lanes {
-            start: 0,
-            parameter: parameters.take(parameter.len),
-            gradient: Gradient::new(gradient, layout, scale, bound).ok_or_else(misplaced)?,
-            state: [next()?, next()?],
-            master: state.master.as_mut().map(values).transpose()?,
-        };
-        state.step = state.step.saturating_add(1);
-        let target = Target {
-            lanes,
-            dims: parameter.var.dims(),
-            partials: &mut state.partials,
-            scratch: &mut state.scratch,
-            is_shared: is_shared(parameter.len),
-        };
-        update.rule.apply(rates, state.step, target);
-        Ok(())
-    })
-}
-
-fn storage(tensor: &Tensor) -> CandleResult<CpuStorage> {
-    let tensor = tensor.force_contiguous()?;
-    let (storage, _) = tensor.storage_and_layout();
-    match &*storage {
-        Storage::Cpu(storage) => Ok(storage.clone()),
-        _ => Err(misplaced()),
-    }
-}
-
-/// An error that the checks before an update rule out.
-fn misplaced() -> CandleError {
-    CandleError::Msg("the type or device of a gradient or parameter has changed".to_owned()).bt()
 }

@@ -1,57 +1,63 @@
-use candle_core::{CpuStorage, Layout};
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, Layout, Result, WithDType};
 
-use super::real::Real;
-use super::values::Values;
+use super::real::Stored;
 
 /// A gradient as it is in memory, and the adjustment of each element as it is read: scaled (by the inverse loss scale and the clipping of
 /// the norm), then clamped.
 #[derive(Debug, Clone, Copy)]
-pub struct Gradient<'a> {
-    values: Values<'a>,
+pub struct Gradient<'a, P: Stored> {
+    values: Values<'a, P>,
     /// `None` if the values are contiguous.
     layout: Option<&'a Layout>,
     scale: f64,
     bound: f64,
 }
 
-impl<'a> Gradient<'a> {
-    /// `None` for a type that is not floating-point.
+/// In the type of the computation, or else in the parameter's.
+#[derive(Debug, Clone, Copy)]
+enum Values<'a, P: Stored> {
+    Reals(&'a [P::Real]),
+    Stored(&'a [P]),
+}
+
+impl<'a, P: Stored> Gradient<'a, P> {
     pub fn new(
         storage: &'a CpuStorage,
         layout: &'a Layout,
         scale: f64,
         bound: f64,
-    ) -> Option<Self> {
-        let values = Values::of(storage)?;
-        let (values, layout) = match layout.contiguous_offsets() {
-            Some((start, _)) => (values.from(start), None),
-            None => (values, Some(layout)),
-        };
-        Some(Self {
-            values,
-            layout,
+    ) -> Result<Self> {
+        let contiguous = layout.contiguous_offsets();
+        let start = contiguous.map_or(0, |(start, _)| start);
+        Ok(Self {
+            values: match storage.dtype() == P::Real::DTYPE {
+                true => Values::Reals(from(storage.as_slice()?, start)),
+                false => Values::Stored(from(storage.as_slice()?, start)),
+            },
+            layout: contiguous.is_none().then_some(layout),
             scale,
             bound,
         })
     }
 
     /// The elements from `start` on as a slice, if they need no conversion.
-    pub fn slice<C: Real>(&self, start: usize) -> Option<&'a [C]> {
-        match self.layout {
-            None => C::of(self.values.from(start)),
-            Some(_) => None,
+    pub fn slice(&self, start: usize) -> Option<&'a [P::Real]> {
+        match (self.values, self.layout) {
+            (Values::Reals(values), None) => Some(from(values, start)),
+            _ => None,
         }
     }
 
-    pub fn adjust<C: Real>(&self) -> impl Fn(C) -> C + Copy + use<C> {
-        let (scale, bound) = (C::from_f64(self.scale), C::from_f64(self.bound));
+    pub fn adjust(&self) -> impl Fn(P::Real) -> P::Real + Copy + use<P> {
+        let [scale, low, high] = [self.scale, -self.bound, self.bound].map(P::Real::from_f64);
         move |value| {
             let value = value * scale;
             // `clamp` would panic for bounds that are NaN. A value that is NaN passes.
-            if value > bound {
-                bound
-            } else if value < -bound {
-                -bound
+            if value > high {
+                high
+            } else if value < low {
+                low
             } else {
                 value
             }
@@ -59,28 +65,37 @@ impl<'a> Gradient<'a> {
     }
 
     /// Reads elements from `start` on, unadjusted.
-    pub fn load<C: Real>(&self, start: usize, into: &mut [C]) {
-        match self.layout {
-            None => C::load(self.values.from(start), into),
-            Some(layout) => {
-                for (into, offset) in into.iter_mut().zip(offsets(layout, start)) {
-                    C::load(self.values.from(offset), std::slice::from_mut(into));
-                }
-            }
+    pub fn load(&self, start: usize, into: &mut [P::Real]) {
+        match self.values {
+            Values::Reals(values) => load(values, self.layout, start, into),
+            Values::Stored(values) => load(values, self.layout, start, into),
         }
     }
 
     /// Reads elements from `start` on, scaled and clamped.
-    pub fn load_adjusted<C: Real>(&self, start: usize, into: &mut [C]) {
+    pub fn load_adjusted(&self, start: usize, into: &mut [P::Real]) {
         self.load(start, into);
         let adjust = self.adjust();
         into.iter_mut().for_each(|value| *value = adjust(*value));
     }
 }
 
+fn from<T>(values: &[T], start: usize) -> &[T] {
+    values.get(start..).unwrap_or_default()
+}
+
+fn load<S: Stored>(values: &[S], layout: Option<&Layout>, start: usize, into: &mut [S::Real]) {
+    let Some(layout) = layout else {
+        return S::load(from(values, start), into);
+    };
+    for (into, offset) in into.iter_mut().zip(offsets(layout, start)) {
+        S::load(from(values, offset), std::slice::from_mut(into));
+    }
+}
+
 /// The offsets of a strided tensor's elements, in the order of its indices, from element `start` on. candle's own iterator is private.
 /// Its gradients are almost always contiguous, since `backward` adds each to a tensor of zeros.
-pub fn offsets(layout: &Layout, start: usize) -> impl Iterator<Item = usize> + '_ {
+fn offsets(layout: &Layout, start: usize) -> impl Iterator<Item = usize> + '_ {
     let axes = layout.dims().iter().zip(layout.stride()).rev();
     (start..layout.shape().elem_count()).map(move |mut index| {
         axes.clone()

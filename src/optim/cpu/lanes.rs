@@ -1,116 +1,138 @@
-use half::{bf16, f16};
-
 use super::gradient::Gradient;
-use super::real::Real;
-use super::values::{Values, ValuesMut};
-use crate::optim::rule::Elementwise;
+use super::moment::{Moment, noise};
+use super::real::{Real, Stored};
+use super::share::{BLOCK, By, CHUNK, share, take};
+
+/// A step of a rule that treats each element by itself.
+pub trait Elementwise: Sync {
+    /// Updates elements. All slices have the same length, but a state that the rule does not keep is empty.
+    fn update<C: Real>(
+        &self,
+        adjust: impl Fn(C) -> C,
+        parameter: &mut [C],
+        gradient: &[C],
+        state: [&mut [C]; 2],
+    );
+}
+
+/// A parameter to update, with everything that a rule needs for it.
+#[derive(Debug)]
+pub struct Target<'a, P: Stored> {
+    pub lanes: Lanes<'a, P>,
+    pub dims: &'a [usize],
+    /// A number for each chunk of the parameter, for sums.
+    pub partials: &'a mut [f64],
+    /// A number for each matrix that the rule factors.
+    pub scratch: &'a mut [f64],
+    /// Whether several threads share it.
+    pub is_shared: bool,
+}
+
+impl<P: Stored> Target<'_, P> {
+    /// Updates the parameter in one pass, for the `number`-th time.
+    pub fn elementwise(self, step: &impl Elementwise, number: u64) {
+        let seed = (number as u32).wrapping_mul(0x9e37_79b9);
+        let update = |lanes: Lanes<'_, P>| lanes.update(step, seed);
+        self.lanes.share(self.is_shared, update);
+    }
+}
 
 /// A stretch of a parameter, with its gradient and state: what one pass reads and writes.
 #[derive(Debug)]
-pub struct Lanes<'a> {
+pub struct Lanes<'a, P: Stored> {
     /// The stretch's first element in the parameter.
     pub start: usize,
-    pub parameter: ValuesMut<'a>,
+    pub parameter: &'a mut [P],
     /// The master weights; `parameter` is then their rounded copy.
-    pub master: Option<ValuesMut<'a>>,
+    pub master: Option<&'a mut [P::Real]>,
     /// Of the whole parameter.
-    pub gradient: Gradient<'a>,
-    pub state: [Option<ValuesMut<'a>>; 2],
+    pub gradient: Gradient<'a, P>,
+    pub state: [Moment<'a, P::Real>; 2],
 }
 
-/// Elements that are converted at a time. They fit into the first cache with their gradient and state.
-pub const BLOCK: usize = 256;
-
-impl<'a> Lanes<'a> {
-    pub fn len(&self) -> usize {
-        self.parameter.len()
-    }
-
+impl<'a, P: Stored> Lanes<'a, P> {
     /// Splits off the first `count` elements, or all if there are fewer; `None` at the end.
     pub fn take(&mut self, count: usize) -> Option<Self> {
-        if self.len() == 0 {
+        if self.parameter.is_empty() {
             return None;
         }
         let start = self.start;
-        let parameter = self.parameter.take(count);
+        let parameter = take(&mut self.parameter, count);
         self.start += parameter.len();
-        let [first, second] = &mut self.state;
         Some(Self {
             start,
             parameter,
-            master: self.master.as_mut().map(|values| values.take(count)),
+            master: self.master.as_mut().map(|master| take(master, count)),
             gradient: self.gradient,
-            state: [first, second].map(|state| state.as_mut().map(|values| values.take(count))),
+            state: self.state.each_mut().map(|moment| moment.take(count)),
         })
     }
 
-    /// Updates the stretch by an elementwise rule; `seed` is for the stochastic rounding of moments.
-    pub fn update<R: Elementwise>(self, step: &R::Step, seed: u32) {
-        match self.parameter.is_f64() {
-            true => self.update_in::<R, f64>(step, seed),
-            false => self.update_in::<R, f32>(step, seed),
+    /// Runs `work` on the whole stretch, or on pieces of it on several threads.
+    pub fn share(self, is_shared: bool, work: impl Fn(Self) + Sync) {
+        if !is_shared {
+            return work(self);
         }
+        let units = self.parameter.len().div_ceil(CHUNK);
+        share(By::Candle, units, self, |rest| rest.take(CHUNK), work);
     }
 
-    fn update_in<R: Elementwise, C: Real>(mut self, step: &R::Step, seed: u32) {
-        let adjust = self.gradient.adjust::<C>();
-        let gradient = self.gradient.slice::<C>(self.start);
-        if let (Some(gradient), true) = (gradient, self.is_all::<C>()) {
-            let [first, second] = self.state.map(own);
-            let parameter = C::of_mut(self.parameter).unwrap_or_default();
-            return wide(|| R::update(step, adjust, parameter, gradient, [first, second]));
+    /// Updates the stretch by an elementwise rule; `seed` is for the stochastic rounding of moments.
+    pub fn update(mut self, step: &impl Elementwise, seed: u32) {
+        let adjust = self.gradient.adjust();
+        if let Some(gradient) = self.gradient.slice(self.start)
+            && let Some(parameter) = P::reals(self.parameter)
+            && let [Moment::Full(first), Moment::Full(second)] = &mut self.state
+        {
+            return wide(|| step.update(adjust, parameter, gradient, [first, second]));
         }
-        let (mut parameter, mut gradient) = ([C::default(); BLOCK], [C::default(); BLOCK]);
-        let (mut first, mut second) = ([C::default(); BLOCK], [C::default(); BLOCK]);
+        let (mut parameter, mut gradient) = (zeros::<P>(), zeros::<P>());
+        let (mut first, mut second) = (zeros::<P>(), zeros::<P>());
         while let Some(mut block) = self.take(BLOCK) {
-            let len = block.len();
+            let len = block.parameter.len();
             let parameter = parameter.get_mut(..len).unwrap_or_default();
             let gradient = gradient.get_mut(..len).unwrap_or_default();
-            let mut state = [&mut first, &mut second].map(|s| s.get_mut(..len).unwrap_or_default());
             block.load_parameter(0, parameter);
             block.gradient.load(block.start, gradient);
-            for (from, into) in block.state.iter().zip(&mut state) {
-                match from {
-                    Some(from) => C::load(from.as_ref(), into),
-                    None => *into = &mut [],
-                }
-            }
-            let slices = state.each_mut().map(|s| &mut **s);
-            wide(|| R::update(step, adjust, parameter, gradient, slices));
-            for (which, (from, into)) in state.iter().zip(&mut block.state).enumerate() {
-                if let Some(into) = into {
-                    store_moment(from, into.as_mut(), block.start, noise(seed, which as u32));
-                }
-            }
+            let first = block.state[0].load(&mut first);
+            let second = block.state[1].load(&mut second);
+            wide(|| step.update(adjust, parameter, gradient, [&mut *first, &mut *second]));
+            block.state[0].store(first, block.start, noise(seed, 0));
+            block.state[1].store(second, block.start, noise(seed, 1));
             block.store_parameter(parameter);
         }
     }
 
-    /// Reads the parameter in full precision, from this element of the stretch on.
-    pub fn load_parameter<C: Real>(&self, start: usize, into: &mut [C]) {
-        let stored = self.parameter.as_ref().from(start);
-        let Some(master) = &self.master else {
-            return C::load(stored, into);
+    /// Reads the parameter in full precision, from this element of the stretch on; at most a block of it.
+    pub fn load_parameter(&self, start: usize, into: &mut [P::Real]) {
+        let stored = self.parameter.get(start..).unwrap_or_default();
+        P::load(stored, into);
+        let Some(masters) = &self.master else {
+            return;
         };
-        C::load(master.as_ref().from(start), into);
-        match stored {
-            Values::F16(stored) => keep_written(stored, into, f16::from_f32),
-            Values::BF16(stored) => keep_written(stored, into, bf16::from_f32),
-            Values::F32(_) | Values::F64(_) => {}
+        // A master weight is valid as long as it rounds to the stored parameter. Otherwise something else has written to the
+        // parameter, and the written value is used.
+        let masters = masters.get(start..).unwrap_or_default();
+        let mut rounded = [P::default(); BLOCK];
+        P::store(masters, &mut rounded);
+        let pairs = rounded.iter().zip(stored);
+        for (into, (master, (rounded, stored))) in into.iter_mut().zip(masters.iter().zip(pairs)) {
+            if rounded == stored {
+                *into = *master;
+            }
         }
     }
 
-    pub fn store_parameter<C: Real>(&mut self, from: &[C]) {
+    pub fn store_parameter(&mut self, from: &[P::Real]) {
         if let Some(master) = &mut self.master {
-            C::store(from, master.as_mut());
+            P::Real::store(from, master);
         }
-        C::store(from, self.parameter.as_mut());
+        P::store(from, self.parameter);
     }
+}
 
-    fn is_all<C: Real>(&self) -> bool {
-        let is_own = |values: &ValuesMut<'_>| C::of(values.as_ref()).is_some();
-        self.master.is_none() && is_own(&self.parameter) && self.state.iter().flatten().all(is_own)
-    }
+fn zeros<P: Stored>() -> [P::Real; BLOCK] {
+    [P::Real::default(); BLOCK]
 }
 
 /// Compiles the loop in `work` a second time for AVX2, and runs that if the machine has it. FMA stays off, so that the results are
@@ -129,49 +151,4 @@ fn wide(work: impl FnOnce()) {
         }
     }
     work();
-}
-
-/// A master weight is valid as long as it rounds to the stored parameter. Otherwise something else has written to the parameter, and the
-/// written value is used.
-fn keep_written<C: Real, H: Copy + PartialEq + Into<f64>>(
-    stored: &[H],
-    masters: &mut [C],
-    round: impl Fn(f32) -> H,
-) {
-    for (master, stored) in masters.iter_mut().zip(stored) {
-        if round(master.to_f64() as f32) != *stored {
-            *master = C::from_f64((*stored).into());
-        }
-    }
-}
-
-/// The values as a slice; empty if there are none, or if they have another type.
-pub fn own<C: Real>(values: Option<ValuesMut<'_>>) -> &mut [C] {
-    values.and_then(C::of_mut).unwrap_or_default()
-}
-
-/// Rounds bf16 moments stochastically: a step changes a second moment by a thousandth of itself, less than the resolution of bf16, so
-/// rounding to nearest would never change it. The noise depends on step and element alone.
-fn store_moment<C: Real>(from: &[C], into: ValuesMut<'_>, start: usize, seed: u32) {
-    let ValuesMut::BF16(into) = into else {
-        return C::store(from, into);
-    };
-    for (place, (from, into)) in (start..).zip(from.iter().zip(into)) {
-        let value = from.to_f64() as f32;
-        *into = match value.is_finite() {
-            true => {
-                let chance = noise(place as u32, seed) & 0xffff;
-                bf16::from_bits((value.to_bits().wrapping_add(chance) >> 16) as u16)
-            }
-            false => bf16::from_f32(value),
-        };
-    }
-}
-
-/// A hash of 32 bits, with the multipliers and shifts of Wellons' `lowbias32` (2018).
-pub fn noise(index: u32, seed: u32) -> u32 {
-    let mut x = index.wrapping_mul(0x9e37_79b9) ^ seed;
-    x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
-    x = (x ^ (x >> 15)).wrapping_mul(0x846c_a68b);
-    x ^ (x >> 16)
 }

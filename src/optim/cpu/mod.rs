@@ -4,19 +4,15 @@
 mod engine;
 mod gradient;
 mod lanes;
+mod moment;
 mod real;
 mod share;
-mod target;
+mod state;
 mod team;
-mod values;
-mod visit;
 
 pub use engine::Engine;
-pub use gradient::{Gradient, offsets};
-pub use lanes::{BLOCK, Lanes, own};
-pub use real::Real;
-#[cfg(test)]
-pub use share::SHARED;
-pub use share::{By, CHUNK, in_blocks, in_stretches, share, sum, sum_of_squares};
-pub use target::{Target, is_shared};
-pub use values::take;
+pub use gradient::Gradient;
+pub use lanes::{Elementwise, Lanes, Target};
+pub use moment::Moment;
+pub use real::{Real, Stored, values_mut};
+pub use share::{BLOCK, CHUNK, in_blocks, in_stretches, is_shared, sum, sum_of_squares, take};

@@ -1,113 +1,122 @@
-use std::ops::{Add, Div, Mul, Neg, Sub};
+use std::any::Any;
+use std::fmt::Debug;
 
-use super::values::{Values, ValuesMut};
+use candle_core::{CpuStorage, WithDType};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
 
 /// The types of the computation: f64 for f64 parameters, f32 for all others.
-pub trait Real:
-    Copy
-    + Default
-    + PartialOrd
-    + Send
-    + Sync
-    + Add<Output = Self>
-    + Sub<Output = Self>
-    + Mul<Output = Self>
-    + Div<Output = Self>
-    + Neg<Output = Self>
-    + 'static
-{
+pub trait Real: Stored<Real = Self> {
+    const EPSILON: f64;
     /// The smallest positive normal number.
     const SMALLEST: f64;
 
-    fn from_f64(value: f64) -> Self;
-    fn to_f64(self) -> f64;
     fn sqrt(self) -> Self;
-    /// ±1, 0 for 0, and NaN for NaN.
-    fn sign(self) -> Self;
-
-    /// The values, if they are of this type.
-    fn of(values: Values<'_>) -> Option<&[Self]>;
-    fn of_mut(values: ValuesMut<'_>) -> Option<&mut [Self]>;
-    /// Converts the first values into `into`, as many as it holds.
-    fn load(from: Values<'_>, into: &mut [Self]);
-    /// Converts into the first values, rounded to nearest.
-    fn store(from: &[Self], into: ValuesMut<'_>);
 }
 
-#[inline]
-fn convert<S, D>(from: &[S], into: &mut [D], convert: impl Fn(&S) -> D) {
-    for (into, from) in into.iter_mut().zip(from) {
-        *into = convert(from);
+impl Real for f32 {
+    const EPSILON: f64 = f32::EPSILON as f64;
+    const SMALLEST: f64 = f32::MIN_POSITIVE as f64;
+
+    #[inline]
+    fn sqrt(self) -> Self {
+        self.sqrt()
     }
 }
 
-macro_rules! real {
-    ($type:ty, $own:ident, $from_half:ident, $to_half:ident) => {
-        impl Real for $type {
-            const SMALLEST: f64 = <$type>::MIN_POSITIVE as f64;
+impl Real for f64 {
+    const EPSILON: f64 = f64::EPSILON;
+    const SMALLEST: f64 = f64::MIN_POSITIVE;
 
-            #[inline]
-            fn from_f64(value: f64) -> Self {
-                value as Self
-            }
-
-            #[inline]
-            fn to_f64(self) -> f64 {
-                self.into()
-            }
-
-            #[inline]
-            fn sqrt(self) -> Self {
-                self.sqrt()
-            }
-
-            #[inline]
-            fn sign(self) -> Self {
-                if self == 0. { 0. } else { self.signum() }
-            }
-
-            fn of(values: Values<'_>) -> Option<&[Self]> {
-                match values {
-                    Values::$own(values) => Some(values),
-                    _ => None,
-                }
-            }
-
-            fn of_mut(values: ValuesMut<'_>) -> Option<&mut [Self]> {
-                match values {
-                    ValuesMut::$own(values) => Some(values),
-                    _ => None,
-                }
-            }
-
-            fn load(from: Values<'_>, into: &mut [Self]) {
-                use half::slice::HalfFloatSliceExt;
-                let len = into.len().min(from.len());
-                let Some(into) = into.get_mut(..len) else {
-                    return;
-                };
-                match from {
-                    Values::F32(from) => convert(from, into, |value| *value as Self),
-                    Values::F64(from) => convert(from, into, |value| *value as Self),
-                    Values::F16(from) => from.get(..len).unwrap_or_default().$from_half(into),
-                    Values::BF16(from) => from.get(..len).unwrap_or_default().$from_half(into),
-                }
-            }
-
-            fn store(from: &[Self], into: ValuesMut<'_>) {
-                use half::slice::HalfFloatSliceExt;
-                let len = from.len().min(into.len());
-                let from = from.get(..len).unwrap_or_default();
-                match into {
-                    ValuesMut::F32(into) => convert(from, into, |value| *value as f32),
-                    ValuesMut::F64(into) => convert(from, into, |value| *value as f64),
-                    ValuesMut::F16(into) => into.get_mut(..len).unwrap_or_default().$to_half(from),
-                    ValuesMut::BF16(into) => into.get_mut(..len).unwrap_or_default().$to_half(from),
-                }
-            }
-        }
-    };
+    #[inline]
+    fn sqrt(self) -> Self {
+        self.sqrt()
+    }
 }
 
-real!(f32, F32, convert_to_f32_slice, convert_from_f32_slice);
-real!(f64, F64, convert_to_f64_slice, convert_from_f64_slice);
+/// The types of parameters, gradients and moments in memory.
+pub trait Stored: WithDType + Debug + Default {
+    /// The type that they are computed in.
+    type Real: Real;
+
+    /// Converts as many values as there are in both.
+    fn load(from: &[Self], into: &mut [Self::Real]) {
+        for (into, from) in into.iter_mut().zip(from) {
+            *into = Self::Real::from_f64(from.to_f64());
+        }
+    }
+
+    /// Converts as many values as there are in both, rounded to nearest.
+    fn store(from: &[Self::Real], into: &mut [Self]) {
+        for (into, from) in into.iter_mut().zip(from) {
+            *into = Self::from_f64(from.to_f64());
+        }
+    }
+
+    /// The values themselves, if they need no conversion.
+    fn reals(_: &mut [Self]) -> Option<&mut [Self::Real]> {
+        None
+    }
+}
+
+impl Stored for f32 {
+    type Real = f32;
+
+    fn reals(values: &mut [Self]) -> Option<&mut [f32]> {
+        Some(values)
+    }
+}
+
+impl Stored for f64 {
+    type Real = f64;
+
+    fn reals(values: &mut [Self]) -> Option<&mut [f64]> {
+        Some(values)
+    }
+}
+
+impl Stored for f16 {
+    type Real = f32;
+
+    fn load(from: &[Self], into: &mut [f32]) {
+        let (from, into) = equally_long(from, into);
+        from.convert_to_f32_slice(into);
+    }
+
+    fn store(from: &[f32], into: &mut [Self]) {
+        let (from, into) = equally_long(from, into);
+        into.convert_from_f32_slice(from);
+    }
+}
+
+impl Stored for bf16 {
+    type Real = f32;
+
+    fn load(from: &[Self], into: &mut [f32]) {
+        let (from, into) = equally_long(from, into);
+        from.convert_to_f32_slice(into);
+    }
+
+    fn store(from: &[f32], into: &mut [Self]) {
+        let (from, into) = equally_long(from, into);
+        into.convert_from_f32_slice(from);
+    }
+}
+
+fn equally_long<'a, A, B>(from: &'a [A], into: &'a mut [B]) -> (&'a [A], &'a mut [B]) {
+    let len = from.len().min(into.len());
+    let (from, into) = (from.get(..len), into.get_mut(..len));
+    (from.unwrap_or_default(), into.unwrap_or_default())
+}
+
+/// The values of a storage, if they have this type.
+pub fn values_mut<T: Stored>(storage: &mut CpuStorage) -> Option<&mut [T]> {
+    let values: &mut dyn Any = match storage {
+        CpuStorage::F32(values) => values,
+        CpuStorage::F64(values) => values,
+        CpuStorage::F16(values) => values,
+        CpuStorage::BF16(values) => values,
+        _ => return None,
+    };
+    values.downcast_mut::<Vec<T>>().map(Vec::as_mut_slice)
+}

@@ -3,15 +3,20 @@ use std::sync::{Mutex, PoisonError};
 
 use candle_core::utils::barrier_pool;
 
-use super::lanes::BLOCK;
 use super::real::Real;
 use super::team;
-use super::values::take;
 
 /// Threads share tensors of this many elements and more, as in candle.
 pub const SHARED: usize = 64 * 1024;
 /// Elements that a thread takes at a time, as in candle.
 pub const CHUNK: usize = 16 * 1024;
+/// Elements that are converted at a time. They fit into the first cache with their gradient and state.
+pub const BLOCK: usize = 256;
+
+/// Whether several threads share a parameter of this many elements.
+pub fn is_shared(len: usize) -> bool {
+    len >= SHARED
+}
 
 /// The threads that do the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,4 +119,12 @@ pub fn sum_of_squares<C: Real>(values: &[C]) -> f64 {
     }
     let rest = rest.iter().map(|value| value.to_f64() * value.to_f64());
     lanes.iter().sum::<f64>() + rest.sum::<f64>()
+}
+
+/// Splits off the first `count` elements, or all if there are fewer.
+pub fn take<'a, T>(slice: &mut &'a mut [T], count: usize) -> &'a mut [T] {
+    let count = count.min(slice.len());
+    let (head, tail) = std::mem::take(slice).split_at_mut(count);
+    *slice = tail;
+    head
 }

@@ -86,24 +86,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicUsize;
-
-    #[test]
-    fn each_thread_does_its_part_and_callers_take_turns() {
-        std::thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    for _ in 0..200 {
-                        let count = AtomicUsize::new(0);
-                        assert!(together(&|| {
-                            count.fetch_add(1, Relaxed);
-                        }));
-                        assert_eq!(count.into_inner(), get_num_threads());
-                    }
-                });
-            }
-        });
-    }
 
     #[test]
     fn a_panic_is_reported() {

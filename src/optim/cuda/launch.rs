@@ -3,85 +3,82 @@ use std::ptr::from_ref;
 
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::result::launch_kernel;
-use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaStream};
+use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaSlice, CudaStream};
 use candle_core::{CudaDevice, Result};
 
-use super::layout::{Arguments, THREADS, misplaced};
-use crate::optim::rule::Kernel;
+use super::address::misplaced;
+use super::layout::{Arguments, Slot, Task};
+use super::tables::start;
+use crate::optim::fused::Setup;
+use crate::optim::rule::{ParamsAdafactor, Rule};
 
-/// Compiled kernels, and the name of their module.
-#[derive(Debug, Clone, Copy)]
-pub struct Module {
-    pub name: &'static str,
-    ptx: &'static str,
-}
+const THREADS: usize = 256;
+/// Blocks that share a chunk in a rule's one pass; as in kernels/elementwise.cuh.
+const PARTS: u32 = 4;
+
+/// Kinds of tasks, rows that a block sums, and means that it computes; as in kernels/adafactor.cu.
+const SQUARES: u32 = 0;
+const ROWS: u32 = 1;
+const COLUMNS: u32 = 2;
+const MEANS: u32 = 3;
+const ROWS_PER_TASK: usize = 64;
+const MEANS_PER_TASK: usize = THREADS / 32;
 
 macro_rules! module {
     ($name:literal) => {
-        Module {
-            name: $name,
-            ptx: include_str!(concat!(env!("OUT_DIR"), "/", $name, ".ptx")),
-        }
+        (
+            concat!("candle-headroom-", $name),
+            include_str!(concat!(env!("OUT_DIR"), "/", $name, ".ptx")),
+        )
     };
 }
 
-pub const SURVEY: Module = module!("survey");
-const ADAFACTOR: Module = module!("adafactor");
-const ADAM: Module = module!("adam");
-const LION: Module = module!("lion");
-const SGD: Module = module!("sgd");
-
-impl Module {
-    /// The kernels of a rule.
-    pub fn of(kernel: Kernel) -> Self {
-        match kernel {
-            Kernel::Adafactor => ADAFACTOR,
-            Kernel::Adam | Kernel::AdamW => ADAM,
-            Kernel::Lion => LION,
-            Kernel::Sgd => SGD,
-        }
-    }
-
-    /// The kernel that decides about a rule's step; adam.cu has two.
-    pub fn decision(kernel: Kernel) -> String {
-        match kernel {
-            Kernel::AdamW => "decide_adamw".to_owned(),
-            _ => format!("decide_{}", Self::of(kernel).name),
-        }
+/// The name and the code of the module that holds a kernel.
+fn module(kernel: &str) -> Result<(&'static str, &'static str)> {
+    match kernel.rsplit('_').next() {
+        Some("survey") => Ok(module!("survey")),
+        Some("adafactor") => Ok(module!("adafactor")),
+        Some("adam" | "adamw") => Ok(module!("adam")),
+        Some("lion") => Ok(module!("lion")),
+        Some("sgd") => Ok(module!("sgd")),
+        _ => Err(misplaced()),
     }
 }
 
-/// A kernel and its number of blocks.
+/// A kernel, its number of blocks, and the table of their tasks for kernels that have a second argument.
 #[derive(Debug)]
 pub struct Launch {
     function: CudaFunction,
-    blocks: (u32, u32),
-    /// The address of the tasks of its blocks, for kernels that have a second argument.
+    blocks: (u32, u32, u32),
+    _tasks: Option<CudaSlice<Task>>,
     tasks: u64,
 }
 
 impl Launch {
-    pub fn new(
-        device: &CudaDevice,
-        module: Module,
-        kernel: &str,
-        blocks: usize,
-        parts: u32,
-    ) -> Result<Self> {
-        let name = format!("candle-headroom-{}", module.name);
-        let function = device.get_or_load_custom_func(kernel, &name, module.ptx)?;
+    /// The kernel's name ends with its module's.
+    pub fn new(device: &CudaDevice, kernel: &str, blocks: usize, parts: u32) -> Result<Self> {
+        let (module, ptx) = module(kernel)?;
+        let function = device.get_or_load_custom_func(kernel, module, ptx)?;
+        let blocks = u32::try_from(blocks.max(1)).map_err(|_| misplaced())?;
         Ok(Self {
             function: function.into_cuda_function(),
-            blocks: (
-                u32::try_from(blocks.max(1)).map_err(|_| misplaced())?,
-                parts,
-            ),
+            blocks: (blocks, parts, 1),
+            _tasks: None,
             tasks: 0,
         })
     }
 
-    pub fn with_tasks(self, tasks: u64) -> Self {
-        Self { tasks, ..self }
+    /// A launch with a block for each task; `None` without tasks.
+    pub fn of_tasks(device: &CudaDevice, kernel: &str, tasks: &[Task]) -> Result<Option<Self>> {
+        if tasks.is_empty() {
+            return Ok(None);
+        }
+        let table = device.clone_htod(tasks)?;
+        Ok(Some(Self {
+            tasks: start(&table, &device.cuda_stream()),
+            _tasks: Some(table),
+            ..Self::new(device, kernel, tasks.len(), 1)?
+        }))
     }
 
     /// Does without cudarc's builder, which allocates, and records events after the launch that can fail when parameters have changed
@@ -99,7 +96,7 @@ impl Launch {
         unsafe {
             launch_kernel(
                 self.function.cu_function(),
-                (self.blocks.0, self.blocks.1, 1),
+                self.blocks,
                 (THREADS as u32, 1, 1),
                 0,
                 stream.cu_stream(),
@@ -108,4 +105,60 @@ impl Launch {
         }
         .w()
     }
+}
+
+/// The chunks of all parameters. There is at least one, since the last launch also makes the next control current.
+pub fn chunks(slots: &[Slot]) -> Vec<Task> {
+    let chunks = (0..).zip(slots);
+    let chunks = chunks.flat_map(|(parameter, slot)| tasks(parameter, SQUARES, slot.chunks(), 1));
+    let mut chunks: Vec<_> = chunks.collect();
+    if chunks.is_empty() {
+        chunks.push(Task::default());
+    }
+    chunks
+}
+
+fn tasks(parameter: u32, kind: u32, count: u64, step: usize) -> impl Iterator<Item = Task> {
+    (0..count).step_by(step).map(move |start| Task {
+        parameter,
+        kind,
+        start,
+    })
+}
+
+/// The launches of a step, in order.
+pub fn launches<R: Rule>(
+    device: &CudaDevice,
+    setup: &Setup<R>,
+    slots: &[Slot],
+    chunks: &[Task],
+) -> Result<Vec<Launch>> {
+    let blocks = chunks.len();
+    let mut launches = Vec::new();
+    if setup.adjustment.needs_survey() {
+        launches.push(Launch::new(device, "survey", blocks, 1)?);
+    }
+    let decision = format!("decide_{}", R::NAME.to_lowercase());
+    launches.push(Launch::new(device, &decision, 1, 1)?);
+    let mut parts = PARTS;
+    if R::KERNELS == ParamsAdafactor::KERNELS {
+        let (mut gather, mut settle) = (chunks.to_vec(), Vec::new());
+        for (parameter, slot) in (0..).zip(slots) {
+            let rows = slot.matrices * slot.rows;
+            let columns = slot.matrices * slot.columns;
+            gather.extend(tasks(parameter, ROWS, rows, ROWS_PER_TASK));
+            gather.extend(tasks(parameter, COLUMNS, columns, THREADS));
+            settle.extend(tasks(parameter, MEANS, slot.matrices, MEANS_PER_TASK));
+        }
+        launches.extend(Launch::of_tasks(device, "gather_adafactor", &gather)?);
+        launches.extend(Launch::of_tasks(device, "settle_adafactor", &settle)?);
+        let each_parameter = slots.len().div_ceil(THREADS);
+        launches.push(Launch::new(device, "size_adafactor", each_parameter, 1)?);
+        launches.push(Launch::new(device, "measure_adafactor", blocks, 1)?);
+        launches.push(Launch::new(device, "limit_adafactor", each_parameter, 1)?);
+        parts = 1;
+    }
+    let last = format!("move_{}", R::KERNELS);
+    launches.push(Launch::new(device, &last, blocks, parts)?);
+    Ok(launches)
 }

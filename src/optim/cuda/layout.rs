@@ -1,18 +1,39 @@
-//! Structs in the device's memory. Each has its counterpart in kernels/fused.cuh (`Task` in kernels/adafactor.cu), which asserts the
-//! same sizes.
+//! Structs in the device's memory. Each has its counterpart in kernels/fused.cuh which asserts the same
+//! sizes. Addresses are 0 for what is missing.
 
-use candle_core::cuda_backend::cudarc::driver::{DevicePtr, DevicePtrMut, DeviceRepr};
-use candle_core::cuda_backend::{CudaStorageSlice, cudarc::driver::CudaStream};
-use candle_core::{CudaStorage, DType, Error, Result, Storage, Tensor};
+use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 
-use crate::optim::fused::Counters;
+use crate::optim::cpu::CHUNK;
+use crate::optim::fused::{Progress, Setup};
+use crate::optim::rule::Rule;
 
-/// Elements per partial sum: as on the CPU, so that sums have the same order.
-pub const CHUNK: usize = crate::optim::cpu::CHUNK;
+/// What is the same for all parameters in one step.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Header {
+    hyper: [f64; 8],
+    clip_norm: f64,
+    bound: f64,
+    growth: f64,
+    backoff: f64,
+    interval: u64,
+    flags: u64,
+}
 
-pub const THREADS: usize = 256;
+/// One parameter in one step.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Entry {
+    pub parameter: u64,
+    pub gradient: u64,
+    pub gradient_dtype: u32,
+    /// The number of axes of a gradient that is not contiguous; its row in the table of axes is valid then.
+    pub rank: u32,
+    pub learning_rate: f64,
+    pub weight_decay: f64,
+}
 
-/// One parameter in all steps. The address of what is missing is 0.
+/// One parameter in all steps; zeros for a frozen one.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Slot {
@@ -29,16 +50,9 @@ pub struct Slot {
     pub means: u64,
 }
 
+/// The work of one block: a chunk of a parameter, or a part of Adafactor's sums.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Chunk {
-    pub parameter: u32,
-    pub index: u32,
-}
-
-/// The work of a block of Adafactor's sums.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
 pub struct Task {
     pub parameter: u32,
     pub kind: u32,
@@ -58,123 +72,93 @@ pub struct Control {
     is_skipped: u64,
 }
 
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Coefficients {
-    values: [f64; 6],
-    step: u32,
-    moves: u32,
-}
-
-/// The addresses of everything: the argument of every kernel.
+/// The argument of every kernel: the header, and the addresses of all tables.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Arguments {
-    pub frame: u64,
+    pub header: Header,
+    pub entries: u64,
+    pub axes: u64,
     pub slots: u64,
     pub chunks: u64,
-    pub current: u64,
-    pub next: u64,
+    pub control: u64,
     pub counts: u64,
-    pub next_counts: u64,
     pub coefficients: u64,
     pub partials: u64,
     pub scale: u64,
     pub parameters: u64,
 }
 
+/// 8-byte words of the device's `Coefficients`, which the host does not read.
+pub const COEFFICIENTS: usize = 8;
+
+const _: () = assert!(size_of::<Entry>() == 40);
 const _: () = assert!(size_of::<Slot>() == 96);
-const _: () = assert!(size_of::<Chunk>() == 8);
 const _: () = assert!(size_of::<Task>() == 16);
 const _: () = assert!(size_of::<Control>() == 64);
-const _: () = assert!(size_of::<Coefficients>() == 56);
-const _: () = assert!(size_of::<Arguments>() == 88);
+const _: () = assert!(size_of::<Arguments>() == 192);
 
+// SAFETY: plain numbers, laid out as `Entry` in kernels/fused.cuh.
+unsafe impl DeviceRepr for Entry {}
 // SAFETY: plain numbers, laid out as `Slot` in kernels/fused.cuh.
 unsafe impl DeviceRepr for Slot {}
-// SAFETY: plain numbers, laid out as `Chunk` in kernels/fused.cuh.
-unsafe impl DeviceRepr for Chunk {}
-// SAFETY: plain numbers, laid out as `Task` in kernels/adafactor.cu.
+// SAFETY: plain numbers, laid out as `Task` in kernels/fused.cuh.
 unsafe impl DeviceRepr for Task {}
 // SAFETY: plain numbers, laid out as `Control` in kernels/fused.cuh.
 unsafe impl DeviceRepr for Control {}
-// SAFETY: plain numbers, laid out as `Coefficients` in kernels/fused.cuh.
-unsafe impl DeviceRepr for Coefficients {}
 
-impl From<Counters> for Control {
-    fn from(counters: Counters) -> Self {
+impl Slot {
+    pub fn chunks(&self) -> u64 {
+        self.len.div_ceil(CHUNK as u64)
+    }
+}
+
+impl Header {
+    pub fn new<R: Rule>(setup: &Setup<R>) -> Self {
+        let adjustment = &setup.adjustment;
+        let scale = adjustment.loss_scale;
+        let [surveys, clips_norm, has_loss_scale] = [
+            adjustment.needs_survey(),
+            adjustment.clip_norm.is_some(),
+            scale.is_some(),
+        ]
+        .map(u64::from);
         Self {
-            steps: counters.steps,
-            skipped: counters.skipped,
-            streak: counters.streak,
-            has_norm: counters.norm.is_some().into(),
-            scale: counters.scale,
-            norm: counters.norm.unwrap_or(0.),
+            hyper: setup.rule.numbers(),
+            clip_norm: adjustment.clip_norm.unwrap_or(0.),
+            bound: adjustment.bound(),
+            growth: scale.map_or(1., |scale| scale.growth),
+            backoff: scale.map_or(1., |scale| scale.backoff),
+            interval: scale.map_or(1, |scale| scale.interval),
+            flags: surveys | clips_norm << 1 | has_loss_scale << 2,
+        }
+    }
+}
+
+impl From<Progress> for Control {
+    fn from(progress: Progress) -> Self {
+        Self {
+            steps: progress.steps,
+            skipped: progress.skipped,
+            streak: progress.streak,
+            has_norm: progress.gradient_norm.is_some().into(),
+            scale: progress.scale(),
+            norm: progress.gradient_norm.unwrap_or(0.),
             factor: 1.,
             is_skipped: 0,
         }
     }
 }
 
-impl From<Control> for Counters {
-    fn from(control: Control) -> Self {
-        Self {
-            steps: control.steps,
-            skipped: control.skipped,
-            scale: control.scale,
-            streak: control.streak,
-            norm: (control.has_norm != 0).then_some(control.norm),
+impl Control {
+    /// The same for the host; `new` says whether there is a loss scale.
+    pub fn progress(&self, new: Progress) -> Progress {
+        Progress {
+            steps: self.steps,
+            skipped: self.skipped,
+            loss_scale: new.loss_scale.map(|_| self.scale),
+            streak: self.streak,
+            gradient_norm: (self.has_norm != 0).then_some(self.norm),
         }
     }
-}
-
-/// The number of a type in the kernels.
-pub fn code(dtype: DType) -> Result<u32> {
-    match dtype {
-        DType::F32 => Ok(0),
-        DType::F64 => Ok(1),
-        DType::F16 => Ok(2),
-        DType::BF16 => Ok(3),
-        other => Err(Error::UnsupportedDTypeForOp(other, "fused-update").bt()),
-    }
-}
-
-/// Evaluates `$do` for values of any type.
-macro_rules! each {
-    ($slice:expr, $dtype:expr, $values:ident => $do:expr) => {
-        match $slice {
-            CudaStorageSlice::F32($values) => Ok($do),
-            CudaStorageSlice::F64($values) => Ok($do),
-            CudaStorageSlice::F16($values) => Ok($do),
-            CudaStorageSlice::BF16($values) => Ok($do),
-            _ => Err(Error::UnsupportedDTypeForOp($dtype, "fused-update").bt()),
-        }
-    };
-}
-
-/// The address of a storage, for reading. The stream waits for what other streams write there.
-pub fn address(storage: &CudaStorage, dtype: DType, stream: &CudaStream) -> Result<u64> {
-    each!(&storage.slice, dtype, values => values.device_ptr(stream).0)
-}
-
-/// The address of a storage, for writing.
-pub fn address_mut(storage: &mut CudaStorage, dtype: DType, stream: &CudaStream) -> Result<u64> {
-    each!(&mut storage.slice, dtype, values => values.device_ptr_mut(stream).0)
-}
-
-/// The address of an engine's own tensor.
-pub fn address_of(tensor: &Tensor, stream: &CudaStream) -> Result<u64> {
-    let (storage, layout) = tensor.storage_and_layout();
-    match &*storage {
-        Storage::Cuda(storage) => {
-            let start = layout.start_offset() * tensor.dtype().size_in_bytes();
-            Ok(address(storage, tensor.dtype(), stream)? + start as u64)
-        }
-        _ => Err(misplaced()),
-    }
-}
-
-/// An error that the checks before an update rule out.
-pub fn misplaced() -> Error {
-    Error::Msg("the type or device of a gradient or parameter has changed".to_owned()).bt()
 }

@@ -1,10 +1,10 @@
 //! The passes on CUDA, by kernels of this crate.
 
+mod address;
 mod engine;
-mod frame;
 mod launch;
 mod layout;
+mod state;
 mod tables;
-mod tasks;
 
 pub use engine::Engine;

@@ -1,4 +1,3 @@
-use super::loss_scale::LossScale;
 use crate::error::Result;
 use crate::optim::rule::Range;
 
@@ -13,13 +12,13 @@ pub struct Adjustment {
 
 impl Adjustment {
     pub fn check(&self, optimizer: &'static str) -> Result<()> {
-        let check = |name, clip: Option<f64>| {
-            clip.map_or(Ok(()), |value| {
-                Range::Positive.check(optimizer, name, value)
-            })
-        };
-        check("clip_norm", self.clip_norm)?;
-        check("clip_value", self.clip_value)?;
+        let clips = [
+            ("clip_norm", self.clip_norm),
+            ("clip_value", self.clip_value),
+        ];
+        for (name, clip) in clips {
+            clip.map_or(Ok(()), |clip| Range::POSITIVE.check(optimizer, name, clip))?;
+        }
         let scale = self.loss_scale;
         scale.map_or(Ok(()), |scale| scale.check(optimizer))
     }
@@ -34,85 +33,76 @@ impl Adjustment {
     }
 }
 
-/// What is counted from step to step.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Counters {
-    pub steps: u64,
-    pub skipped: u64,
-    pub scale: f64,
-    /// Steps since the scale last changed.
-    pub streak: u64,
-    pub norm: Option<f64>,
-}
-
-impl Counters {
-    pub fn new(adjustment: &Adjustment) -> Self {
-        Self {
-            scale: adjustment.loss_scale.map_or(1., |scale| scale.initial),
-            ..Self::default()
-        }
-    }
-
-    /// Counts a step and returns the factor on its gradients, or `None` if the step is skipped. `squares` is the sum of the squares of
-    /// all gradients, NaN if one of them is not finite, and `None` without a survey.
-    pub fn count(&mut self, squares: Option<f64>, adjustment: &Adjustment) -> Option<f64> {
-        let unscale = 1. / self.scale;
-        let Some(squares) = squares else {
-            self.steps = self.steps.saturating_add(1);
-            return Some(unscale);
-        };
-        let is_finite = !squares.is_nan();
-        if let Some(scale) = adjustment.loss_scale {
-            let streak = self.streak.saturating_add(1);
-            let factor;
-            (factor, self.streak) = match is_finite {
-                false => (scale.backoff, 0),
-                true if streak >= scale.interval => (scale.growth, 0),
-                true => (1., streak),
-            };
-            // A loss is multiplied in f32, so the scale stays in its range.
-            let next = self.scale * factor;
-            if (next as f32).is_normal() {
-                self.scale = next;
-            }
-        }
-        let norm = squares.sqrt() * unscale;
-        self.norm = Some(norm);
-        if !is_finite {
-            self.skipped = self.skipped.saturating_add(1);
-            return None;
-        }
-        self.steps = self.steps.saturating_add(1);
-        // As in PyTorch's `clip_grad_norm_`, with the 1e-6 that guards against a norm of 0.
-        let clip = adjustment.clip_norm.map(|most| most / (norm + 1e-6));
-        Some(unscale * clip.unwrap_or(1.).min(1.))
-    }
-}
-
-/// Counts of an optimizer's steps; from [`Fused::progress`](super::Fused::progress).
+/// A factor on the loss that keeps the gradients of f16 parameters from vanishing; for
+/// [`FusedBuilder::loss_scale`](super::FusedBuilder::loss_scale).
 ///
-/// ```
-/// use candle_core::{Device, Var};
-/// use candle_headroom::Sgd;
-///
-/// let w = Var::new(&[3f32, 4.], &Device::Cpu)?;
-/// let mut optimizer = Sgd::builder(vec![w.clone()]).clip_norm(1.).build()?;
-/// optimizer.commit(&(w.sqr()?.sum_all()? / 2.)?.backward()?)?;
-/// let progress = optimizer.progress()?;
-/// assert_eq!((progress.steps, progress.skipped), (1, 0));
-/// assert_eq!(progress.gradient_norm, Some(5.));
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
+/// A step with a gradient that is not finite is skipped, and the scale falls; after a number of steps without a skip it grows. The
+/// rule and its numbers are those of PyTorch's `GradScaler`, after Micikevicius et al. 2017 (arXiv 1710.03740).
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
-pub struct Progress {
-    /// Steps that were applied, including those in which no parameter had a gradient.
-    pub steps: u64,
-    /// Steps that were skipped because a gradient was not finite.
-    pub skipped: u64,
-    /// The scale of the next loss; `None` without a loss scale.
-    pub loss_scale: Option<f64>,
-    /// The last step's global norm over all gradients, before clipping and without the loss scale. NaN if a gradient was not
-    /// finite; `None` without clipping by norm, a loss scale or `skip_non_finite`.
-    pub gradient_norm: Option<f64>,
+pub struct LossScale {
+    /// The first scale.
+    pub initial: f64,
+    /// Factor on the scale after `interval` steps without a skip; at least 1.
+    pub growth: f64,
+    /// Factor on the scale after a skipped step; above 0, at most 1.
+    pub backoff: f64,
+    /// Steps without a skip before the scale grows.
+    pub interval: u64,
+}
+
+impl Default for LossScale {
+    fn default() -> Self {
+        Self::dynamic()
+    }
+}
+
+impl LossScale {
+    /// Starts at 65,536, doubles after 2,000 steps without a skip, and halves at each skip.
+    pub fn dynamic() -> Self {
+        Self {
+            initial: 65536.,
+            growth: 2.,
+            backoff: 0.5,
+            interval: 2000,
+        }
+    }
+
+    /// Always the same scale. A step with a gradient that is not finite is still skipped.
+    pub fn fixed(scale: f64) -> Self {
+        Self {
+            initial: scale,
+            growth: 1.,
+            backoff: 1.,
+            interval: 1,
+        }
+    }
+
+    /// Sets the first scale.
+    pub fn initial(self, initial: f64) -> Self {
+        Self { initial, ..self }
+    }
+
+    /// Sets the factor after `interval` steps without a skip.
+    pub fn growth(self, growth: f64) -> Self {
+        Self { growth, ..self }
+    }
+
+    /// Sets the factor after a skipped step.
+    pub fn backoff(self, backoff: f64) -> Self {
+        Self { backoff, ..self }
+    }
+
+    /// Sets the number of steps without a skip before the scale grows.
+    pub fn interval(self, interval: u64) -> Self {
+        Self { interval, ..self }
+    }
+
+    fn check(&self, optimizer: &'static str) -> Result<()> {
+        let check = |name, range: Range, value| range.check(optimizer, name, value);
+        check("loss_scale.initial", Range::SCALE, self.initial)?;
+        check("loss_scale.growth", Range::MULTIPLE, self.growth)?;
+        check("loss_scale.backoff", Range::PART, self.backoff)?;
+        check("loss_scale.interval", Range::POSITIVE, self.interval as f64)
+    }
 }

@@ -3,15 +3,17 @@ use std::sync::atomic::AtomicBool;
 
 use candle_core::{DType, Device};
 
-use super::adjustment::Adjustment;
+use super::adjustment::{Adjustment, LossScale};
 use super::check;
 use super::engine::Engine;
-use super::loss_scale::LossScale;
 use super::managed::Managed;
 use super::optimizer::Fused;
-use super::parameters::Parameters;
+use super::setup::Setup;
 use crate::error::{OptimizerError, ParameterError, Result};
-use crate::optim::{Algorithm, Group};
+#[cfg(feature = "cuda")]
+use crate::optim::cuda;
+use crate::optim::rule::Rule;
+use crate::optim::{Algorithm, Group, cpu};
 
 /// Builds an optimizer; from [`Fused::builder`].
 ///
@@ -131,69 +133,83 @@ impl<A: Algorithm> FusedBuilder<A> {
     /// two of one name, a type that cannot be trained, Vars on several devices or on one without fused passes; and
     /// [`ResourceExhausted`](crate::error::ResourceExhausted).
     pub fn build(self) -> Result<Fused<A>> {
-        let mut algorithm = self.params;
-        if let Some(learning_rate) = self.learning_rate {
-            algorithm.set_learning_rate(learning_rate);
+        let mut rule = self.params;
+        let rates = [self.learning_rate, self.weight_decay];
+        for ((_, _, value), given) in rule.hyper_parameters().zip(rates) {
+            if let Some(given) = given {
+                value.set(given);
+            }
         }
-        if let Some(weight_decay) = self.weight_decay {
-            algorithm.set_hyper_parameter("weight_decay", weight_decay);
-        }
-        check::rule(&algorithm)?;
+        check::rule(&mut rule)?;
         self.adjustment.check(A::NAME)?;
         let (mut parameters, mut groups) = (Vec::new(), Vec::new());
-        let mut seen = HashSet::new();
-        let mut place = 0;
+        let (mut vars, mut names) = (HashSet::new(), HashSet::new());
         for (group, given) in self.groups.into_iter().enumerate() {
             check::group::<A>(&given.options)?;
             groups.push(given.options);
-            for parameter in given.named(place) {
-                if !seen.insert(parameter.var.id()) {
-                    let parameter = parameter.name;
+            for parameter in given.named(vars.len()) {
+                let name = &parameter.name;
+                if !vars.insert(parameter.var.id()) {
+                    let parameter = name.clone();
                     return Err(ParameterError::Duplicate { parameter }.into());
                 }
                 // Integer Vars are skipped, as by candle's optimizers.
-                if parameter.var.dtype().is_float() {
-                    let (moments, has_masters) = (self.moments, self.has_masters);
-                    let at = [group, place];
-                    let managed = Managed::new(&algorithm, parameter, at, moments, has_masters)?;
-                    parameters.push(managed);
+                if !parameter.var.dtype().is_float() {
+                    continue;
                 }
-                place += 1;
+                if !names.insert(name.clone()) {
+                    return Err(OptimizerError::Name { name: name.clone() }.into());
+                }
+                let (moments, has_masters) = (self.moments, self.has_masters);
+                parameters.push(Managed::new(&rule, parameter, group, moments, has_masters)?);
             }
         }
         let device = one_device(&parameters)?;
-        let parameters = Parameters::new(parameters, &groups);
-        let engine = Engine::new(&device, &algorithm, &parameters.updated, &self.adjustment)?;
-        Ok(Fused {
-            algorithm,
+        let setup = Setup {
+            rule,
             groups,
             parameters,
             adjustment: self.adjustment,
+        };
+        let mut memory: Vec<_> = (setup.parameters.iter())
+            .map(|parameter| check::memory(&parameter.var))
+            .collect();
+        memory.sort_unstable();
+        Ok(Fused {
+            engine: engine(&device, &setup)?,
+            names: setup.names(),
+            setup,
+            memory,
             has_scaled: AtomicBool::new(false),
-            engine,
         })
     }
 }
 
-/// The device of all parameters, each of which has its own name.
+/// The device of all parameters.
 fn one_device(parameters: &[Managed]) -> Result<Device> {
     let Some(first) = parameters.first() else {
         return Err(ParameterError::None.into());
     };
-    let mut names = HashSet::new();
-    for parameter in parameters {
-        if !names.insert(&parameter.name) {
-            let name = parameter.name.clone();
-            return Err(OptimizerError::Name { name }.into());
+    let expected = first.var.device();
+    match (parameters.iter()).find(|p| !expected.same_device(p.var.device())) {
+        None => Ok(expected.clone()),
+        Some(parameter) => Err(OptimizerError::Devices {
+            parameter: parameter.name.clone(),
+            expected: expected.location(),
+            found: parameter.var.device().location(),
         }
-        if !first.var.device().same_device(parameter.var.device()) {
-            return Err(OptimizerError::Devices {
-                parameter: parameter.name.clone(),
-                expected: first.var.device().location(),
-                found: parameter.var.device().location(),
-            }
-            .into());
-        }
+        .into()),
     }
-    Ok(first.var.device().clone())
+}
+
+fn engine<R: Rule>(device: &Device, setup: &Setup<R>) -> Result<Box<dyn Engine<R>>> {
+    match device {
+        Device::Cpu => Ok(Box::new(cpu::Engine::new(setup)?)),
+        #[cfg(feature = "cuda")]
+        Device::Cuda(device) => Ok(Box::new(cuda::Engine::new(device, setup, None, None)?)),
+        _ => Err(OptimizerError::Device {
+            device: device.location(),
+        }
+        .into()),
+    }
 }

@@ -2,39 +2,37 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Storage, Tensor};
 
 use super::managed::Managed;
+use super::setup::Setup;
 use crate::error::{OptimizerError, Phase, Result};
 use crate::optim::GroupOptions;
 use crate::optim::rule::{Range, Rule};
 use crate::testing;
 
-pub fn rule<R: Rule>(rule: &R) -> Result<()> {
+pub fn rule<R: Rule>(rule: &mut R) -> Result<()> {
     (rule.hyper_parameters())
-        .try_for_each(|hyper| hyper.range.check(R::NAME, hyper.name, hyper.value))
-}
-
-/// candle's method that sets the learning rate returns no error, so each update checks it.
-pub fn learning_rate<R: Rule>(rule: &R, groups: &[GroupOptions]) -> Result<()> {
-    let rate = rule.learning_rate();
-    Range::NotNegative.check(R::NAME, "lr", rate)?;
-    groups.iter().try_for_each(|group| {
-        let rate = rate * group.learning_rate_factor;
-        Range::NotNegative.check(R::NAME, "lr * learning_rate_factor", rate)
-    })
+        .try_for_each(|(name, range, value)| range.check(R::NAME, name, value.get()))
 }
 
 pub fn group<R: Rule>(options: &GroupOptions) -> Result<()> {
     let factor = options.learning_rate_factor;
-    Range::NotNegative.check(R::NAME, "learning_rate_factor", factor)?;
+    Range::NOT_NEGATIVE.check(R::NAME, "learning_rate_factor", factor)?;
     options.weight_decay.map_or(Ok(()), |decay| {
-        Range::NotNegative.check(R::NAME, "weight_decay", decay)
+        Range::NOT_NEGATIVE.check(R::NAME, "weight_decay", decay)
     })
 }
 
-/// Finds everything that could keep an update from being applied. `occupied` is the memory of all parameters, in order.
-pub fn gradients(parameters: &[Managed], occupied: &[usize], gradients: &GradStore) -> Result<()> {
-    for parameter in parameters {
+/// Finds everything that could keep an update from being applied. `occupied` is the memory of all parameters, sorted.
+pub fn update<R: Rule>(setup: &Setup<R>, occupied: &[usize], gradients: &GradStore) -> Result<()> {
+    // candle's method that sets the learning rate returns no error.
+    let [learning_rate, ..] = setup.rule.numbers();
+    Range::NOT_NEGATIVE.check(R::NAME, "lr", learning_rate)?;
+    for group in &setup.groups {
+        let rate = learning_rate * group.learning_rate_factor;
+        Range::NOT_NEGATIVE.check(R::NAME, "lr * learning_rate_factor", rate)?;
+    }
+    for parameter in setup.updated() {
         testing::inject(Phase::Optimizer)?;
-        if let Some(gradient) = parameter.gradient(gradients) {
+        if let Some(gradient) = setup.gradient(parameter, gradients) {
             check(parameter, gradient, occupied)?;
         }
     }

@@ -26,12 +26,13 @@ impl<A: Algorithm> Commit for Fused<A> {
 
     fn remedies(&self) -> Vec<Remedy> {
         // Bytes that are counted, not estimated.
-        let updated = &self.parameters.updated;
-        let total = |bytes: fn(&Managed) -> u64| updated.iter().map(bytes).sum::<u64>();
-        let without_momentum = total(Managed::kept_bytes);
+        let total = |bytes: fn(&Managed) -> u64| self.setup.updated().map(bytes).sum::<u64>();
         let mut remedies = vec![
             ("moments in bf16".to_owned(), total(in_bf16)),
-            ("Sgd without momentum".to_owned(), without_momentum),
+            (
+                "Sgd without momentum".to_owned(),
+                total(Managed::kept_bytes),
+            ),
         ];
         if A::NAME != ParamsAdafactor::NAME {
             remedies.push((ParamsAdafactor::NAME.to_owned(), total(by_adafactor)));
@@ -59,18 +60,18 @@ impl<A: Algorithm> Commit for Fused<A> {
 impl<A: Algorithm> Fused<A> {
     /// Freezing a group or, if there is one group, the largest parameter.
     fn freezing(&self) -> Vec<(String, u64)> {
-        let updated = &self.parameters.updated;
+        let updated = || self.setup.updated();
         let saves = |p: &Managed| gradient(p) + p.kept_bytes() + p.master_bytes();
-        if self.groups.len() > 1 {
-            let groups = (0..self.groups.len()).map(|group| {
-                let parameters = updated.iter().filter(|p| p.group == group);
+        if self.setup.groups.len() > 1 {
+            let groups = (0..self.setup.groups.len()).map(|group| {
+                let parameters = updated().filter(|p| p.group == group);
                 let saving = parameters.map(saves).sum();
                 (format!("group {group} not trained"), saving)
             });
             return groups.collect();
         }
-        let largest = updated.iter().max_by_key(|parameter| parameter.len);
-        let largest = largest.filter(|_| updated.len() > 1);
+        let largest = updated().max_by_key(|parameter| parameter.len);
+        let largest = largest.filter(|_| updated().count() > 1);
         let largest = largest.map(|p| (format!("`{}` not trained", p.name), saves(p)));
         largest.into_iter().collect()
     }

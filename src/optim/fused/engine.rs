@@ -1,88 +1,101 @@
-use candle_core::{Device, Tensor};
+use std::fmt::Debug;
 
-use super::adjustment::{Adjustment, Counters};
-use super::managed::{Managed, Origin, Snapshot, Update};
-use crate::error::{OptimizerError, Result};
-#[cfg(feature = "cuda")]
-use crate::optim::cuda;
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Device, Tensor};
+
+use super::managed::Managed;
+use super::progress::Progress;
+use super::setup::Setup;
+use crate::error::{Phase, Result};
+use crate::optim::Committed;
 use crate::optim::rule::Rule;
-use crate::optim::{Committed, cpu};
+use crate::testing;
 
-/// The state of all parameters that are not frozen, and the passes over them, on the device that they are on.
-#[derive(Debug)]
-pub enum Engine {
-    Cpu(cpu::Engine),
-    #[cfg(feature = "cuda")]
-    Cuda(Box<cuda::Engine>),
-}
+/// The state of all parameters that are not frozen, and the passes over them, on one kind of device.
+pub trait Engine<R>: Debug + Send + Sync {
+    /// Drops the state of frozen parameters and makes what others lack. Loaded state replaces all there is. With an error nothing
+    /// has changed.
+    fn set_up(&mut self, setup: &Setup<R>, loaded: Option<&Loaded>) -> Result<()>;
 
-impl Engine {
-    pub fn new<R: Rule>(
-        device: &Device,
-        rule: &R,
-        parameters: &[Managed],
-        adjustment: &Adjustment,
-    ) -> Result<Self> {
-        match device {
-            Device::Cpu => Ok(Self::Cpu(cpu::Engine::new(rule, parameters, adjustment)?)),
-            #[cfg(feature = "cuda")]
-            Device::Cuda(device) => {
-                let engine = cuda::Engine::new::<R>(device, parameters, adjustment)?;
-                Ok(Self::Cuda(Box::new(engine)))
-            }
-            _ => Err(OptimizerError::Device {
-                device: device.location(),
-            }
-            .into()),
-        }
-    }
-
-    /// Takes over other parameters, with an origin for each, and counters. With an error nothing has changed.
-    pub fn set_up<R: Rule>(
-        &mut self,
-        rule: &R,
-        parameters: &[Managed],
-        origins: Vec<Origin>,
-        counters: Option<Counters>,
-    ) -> Result<()> {
-        match self {
-            Self::Cpu(engine) => engine.set_up(rule, parameters, origins, counters),
-            #[cfg(feature = "cuda")]
-            Self::Cuda(engine) => engine.set_up::<R>(parameters, origins, counters),
-        }
-    }
-
-    pub fn commit<R: Rule>(&mut self, update: &Update<'_, R>) -> Result<Committed> {
-        match self {
-            Self::Cpu(engine) => engine.commit(update),
-            #[cfg(feature = "cuda")]
-            Self::Cuda(engine) => engine.commit(update),
-        }
-    }
+    fn commit(&mut self, setup: &Setup<R>, gradients: &GradStore) -> Result<Committed>;
 
     /// The loss times the current loss scale.
-    pub fn scale(&self, loss: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::Cpu(engine) => Ok((loss * engine.counters().scale)?),
-            #[cfg(feature = "cuda")]
-            Self::Cuda(engine) => engine.scale(loss),
+    fn scale(&self, loss: &Tensor) -> Result<Tensor>;
+
+    fn progress(&self) -> Result<Progress>;
+
+    /// Copies in host memory of the state of the parameter with this index, unless it is frozen.
+    fn snapshot(&self, index: usize, parameter: &Managed) -> Result<Option<Snapshot>>;
+}
+
+/// The state of each parameter for [`Engine::set_up`]: loaded, or from `old`, or new.
+pub fn states<R: Rule, S>(
+    setup: &Setup<R>,
+    loaded: Option<&Loaded>,
+    old: &mut Vec<Option<S>>,
+    new: impl Fn(&Managed, Option<&Snapshot>) -> Result<S>,
+) -> Result<Vec<Option<S>>> {
+    old.resize_with(setup.parameters.len(), || None);
+    let made = setup.parameters.iter().zip(old.iter()).enumerate();
+    let made = made.map(|(index, (parameter, old))| {
+        let is_kept = loaded.is_none() && old.is_some();
+        if is_kept || setup.is_frozen(parameter) {
+            return Ok(None);
+        }
+        testing::inject(Phase::Optimizer)?;
+        let saved = loaded.and_then(|loaded| loaded.snapshots.get(index)?.as_ref());
+        new(parameter, saved).map(Some)
+    });
+    let mut states = made.collect::<Result<Vec<_>>>()?;
+    for ((parameter, state), old) in setup.parameters.iter().zip(&mut states).zip(old.drain(..)) {
+        if !setup.is_frozen(parameter) {
+            *state = state.take().or(old);
         }
     }
+    Ok(states)
+}
 
-    pub fn counters(&self) -> Result<Counters> {
-        match self {
-            Self::Cpu(engine) => Ok(engine.counters()),
-            #[cfg(feature = "cuda")]
-            Self::Cuda(engine) => engine.counters(),
-        }
-    }
+/// The state of one parameter: its tensors, its master weights, and how often it was updated.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    pub step: u64,
+    pub tensors: Vec<Tensor>,
+    pub master: Option<Tensor>,
+}
 
-    /// Copies of the state of the parameter with this index.
-    pub fn snapshot(&self, index: usize, parameter: &Managed) -> Result<Option<Snapshot>> {
-        match self {
-            Self::Cpu(engine) => Ok(engine.snapshot(index, parameter)),
-            #[cfg(feature = "cuda")]
-            Self::Cuda(engine) => engine.snapshot(index),
-        }
+/// State that was saved: of each parameter, `None` for frozen ones.
+#[derive(Debug)]
+pub struct Loaded {
+    pub snapshots: Vec<Option<Snapshot>>,
+    pub progress: Progress,
+}
+
+impl Snapshot {
+    /// State on a device: copies of saved tensors in the types that are kept for the parameter, or zeros.
+    pub fn new(parameter: &Managed, saved: Option<&Self>, device: &Device) -> Result<Self> {
+        let (tensors, master): (candle_core::Result<_>, _) = match saved {
+            Some(saved) => {
+                let copy = |tensor: &Tensor, dtype| {
+                    let tensor = tensor.to_device(&Device::Cpu)?.to_dtype(dtype)?;
+                    tensor.force_contiguous()?.to_device(device)
+                };
+                let tensors = saved.tensors.iter().zip(&parameter.kept);
+                let tensors = tensors.map(|(tensor, (_, dtype))| copy(tensor, *dtype));
+                let master = saved.master.as_ref();
+                (tensors.collect(), master.map(|m| copy(m, DType::F32)))
+            }
+            None => {
+                let zeros = parameter.kept.iter();
+                let zeros = zeros.map(|(kept, dtype)| Tensor::zeros(&*kept.dims, *dtype, device));
+                let var = parameter.var.as_detached_tensor();
+                let master = parameter.has_master.then(|| var.to_dtype(DType::F32));
+                (zeros.collect(), master)
+            }
+        };
+        Ok(Self {
+            step: saved.map_or(0, |saved| saved.step),
+            tensors: tensors?,
+            master: master.transpose()?,
+        })
     }
 }

@@ -1,19 +1,15 @@
-use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, Var};
 
-use super::adjustment::Adjustment;
 use crate::error::{OptimizerError, ParameterError, Result};
-use crate::optim::rule::{Kept, Rates, Rule};
-use crate::optim::{GroupOptions, Parameter};
+use crate::optim::Parameter;
+use crate::optim::rule::{Kept, Rule};
 
 /// A parameter, with what the passes over it need to know.
 #[derive(Debug, Clone)]
 pub struct Managed {
     pub name: String,
     pub var: Var,
-    /// Its group, and its place in the list that the user gave.
     pub group: usize,
-    pub place: usize,
     /// Its first element, in the Var's own storage. candle's in-place operations allocate a list of axes, which is empty for a
     /// single element. The operation still gets the whole storage.
     pub handle: Tensor,
@@ -29,7 +25,7 @@ impl Managed {
     pub fn new<R: Rule>(
         rule: &R,
         Parameter { name, var }: Parameter,
-        [group, place]: [usize; 2],
+        group: usize,
         moments: Option<DType>,
         has_masters: bool,
     ) -> Result<Self> {
@@ -46,14 +42,8 @@ impl Managed {
             name,
             var,
             group,
-            place,
             kept,
         })
-    }
-
-    /// Its gradient; `None` also for a parameter without elements.
-    pub fn gradient<'a>(&self, gradients: &'a GradStore) -> Option<&'a Tensor> {
-        gradients.get(&self.var).filter(|_| self.len > 0)
     }
 
     /// Bytes of the tensors that are kept for it, without its master weights.
@@ -62,10 +52,8 @@ impl Managed {
     }
 
     pub fn master_bytes(&self) -> u64 {
-        match self.has_master {
-            true => (self.len * size_of::<f32>()) as u64,
-            false => 0,
-        }
+        let elements = if self.has_master { self.len } else { 0 };
+        (elements * size_of::<f32>()) as u64
     }
 }
 
@@ -103,43 +91,4 @@ fn kept_types(
         (kept, dtype)
     });
     Ok(kept.collect())
-}
-
-/// What an engine needs for one update.
-#[derive(Debug)]
-pub struct Update<'a, R> {
-    pub rule: &'a R,
-    pub groups: &'a [GroupOptions],
-    pub adjustment: &'a Adjustment,
-    pub parameters: &'a [Managed],
-    pub gradients: &'a GradStore,
-}
-
-impl<R: Rule> Update<'_, R> {
-    pub fn rates(&self, group: usize) -> Rates {
-        let options = self.groups.get(group).copied().unwrap_or_default();
-        Rates {
-            learning_rate: self.rule.learning_rate() * options.learning_rate_factor,
-            weight_decay: options.weight_decay.unwrap_or(self.rule.weight_decay()),
-        }
-    }
-}
-
-/// The state of one parameter: its tensors, its master weights, and how often it was updated.
-#[derive(Debug)]
-pub struct Snapshot {
-    pub step: u64,
-    pub tensors: Vec<Tensor>,
-    pub master: Option<Tensor>,
-}
-
-/// Where a parameter's state comes from when an engine is set up.
-#[derive(Debug)]
-pub enum Origin {
-    /// Zeros: the parameter is new, or was frozen.
-    Fresh,
-    /// The state that the engine has at this index.
-    Kept(usize),
-    /// Saved state, of the types and sizes that are kept.
-    Loaded(Snapshot),
 }

@@ -1,18 +1,17 @@
 use std::collections::BTreeSet;
+use std::mem::replace;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor};
 use candle_nn::Optimizer;
 
-use super::adjustment::{Adjustment, Progress};
 use super::check;
-use super::engine::Engine;
-use super::managed::{Origin, Update};
-use super::parameters::Parameters;
-use crate::error::{OptimizerError, Phase, Result};
+use super::engine::{Engine, Loaded};
+use super::progress::Progress;
+use super::setup::Setup;
+use crate::error::{OptimizerError, Result};
 use crate::optim::{Algorithm, Committed, GroupOptions, Parameter};
-use crate::testing;
 
 /// An optimizer that updates each parameter in one pass, all parameters or none, and allocates nothing for it. Its aliases are
 /// [`AdamW`](super::super::AdamW), [`Adam`](super::super::Adam), [`Sgd`](super::super::Sgd), [`Lion`](super::super::Lion) and
@@ -36,13 +35,14 @@ use crate::testing;
 /// parameter. On CUDA the last of its few launches changes all parameters.
 #[derive(Debug)]
 pub struct Fused<A> {
-    pub(super) algorithm: A,
-    pub(super) groups: Vec<GroupOptions>,
-    pub(super) parameters: Parameters,
-    pub(super) adjustment: Adjustment,
+    pub(super) setup: Setup<A>,
+    /// The parameters that are not frozen.
+    pub(super) names: Vec<Parameter>,
+    /// The memory of all parameters, sorted.
+    pub(super) memory: Vec<usize>,
     /// Whether a loss was scaled since the last update.
     pub(super) has_scaled: AtomicBool,
-    pub(super) engine: Engine,
+    pub(super) engine: Box<dyn Engine<A>>,
 }
 
 impl<A: Algorithm> Fused<A> {
@@ -59,19 +59,11 @@ impl<A: Algorithm> Fused<A> {
     /// errors of launching on a device. The checks rule out [`UpdateInterrupted`](crate::error::UpdateInterrupted), which would mean that
     /// some parameters have changed.
     pub fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {
-        if self.adjustment.loss_scale.is_some() && !self.has_scaled.load(Relaxed) {
+        if self.setup.adjustment.loss_scale.is_some() && !self.has_scaled.load(Relaxed) {
             return Err(OptimizerError::Unscaled.into());
         }
-        check::learning_rate(&self.algorithm, &self.groups)?;
-        let parameters = &self.parameters;
-        check::gradients(&parameters.updated, &parameters.memory, gradients)?;
-        let committed = self.engine.commit(&Update {
-            rule: &self.algorithm,
-            groups: &self.groups,
-            adjustment: &self.adjustment,
-            parameters: &parameters.updated,
-            gradients,
-        })?;
+        check::update(&self.setup, &self.memory, gradients)?;
+        let committed = self.engine.commit(&self.setup, gradients)?;
         self.has_scaled.store(false, Relaxed);
         Ok(committed)
     }
@@ -82,7 +74,7 @@ impl<A: Algorithm> Fused<A> {
     /// # Errors
     /// Errors from candle.
     pub fn scale_loss(&self, loss: &Tensor) -> Result<Tensor> {
-        if self.adjustment.loss_scale.is_none() {
+        if self.setup.adjustment.loss_scale.is_none() {
             return Ok(loss.clone());
         }
         let loss = match loss.dtype() {
@@ -100,39 +92,33 @@ impl<A: Algorithm> Fused<A> {
     /// # Errors
     /// Errors from reading the device.
     pub fn progress(&self) -> Result<Progress> {
-        let counters = self.engine.counters()?;
-        Ok(Progress {
-            steps: counters.steps,
-            skipped: counters.skipped,
-            loss_scale: self.adjustment.loss_scale.map(|_| counters.scale),
-            gradient_norm: counters.norm,
-        })
+        self.engine.progress()
     }
 
     /// The parameters that are not frozen, in the order in which they were given.
     pub fn parameters(&self) -> &[Parameter] {
-        &self.parameters.names
+        &self.names
     }
 
     /// Bytes of the moments and master weights, counted from their shapes and types.
     pub fn state_bytes(&self) -> u64 {
-        let updated = self.parameters.updated.iter();
+        let updated = self.setup.updated();
         updated.map(|p| p.kept_bytes() + p.master_bytes()).sum()
     }
 
     /// The hyper-parameters.
     pub fn params(&self) -> &A {
-        &self.algorithm
+        &self.setup.rule
     }
 
     /// Sets the hyper-parameters.
     ///
     /// # Errors
     /// [`OptimizerError`] if one is out of its range, or if they need other state than there is (momentum where there was none).
-    pub fn set_params(&mut self, params: A) -> Result<()> {
-        check::rule(&params)?;
-        if !self.keeps_state_of(&params) {
-            let kept = self.parameters.all.iter().flat_map(|p| &p.kept);
+    pub fn set_params(&mut self, mut params: A) -> Result<()> {
+        check::rule(&mut params)?;
+        if !self.setup.keeps_state_of(&params) {
+            let kept = self.setup.parameters.iter().flat_map(|p| &p.kept);
             let names: BTreeSet<_> = kept.map(|(kept, _)| kept.name).collect();
             let kept = match names.is_empty() {
                 true => "nothing".to_owned(),
@@ -141,30 +127,13 @@ impl<A: Algorithm> Fused<A> {
             let optimizer = A::NAME;
             return Err(OptimizerError::Kept { optimizer, kept }.into());
         }
-        self.algorithm = params;
+        self.setup.rule = params;
         Ok(())
-    }
-
-    pub(super) fn keeps_state_of(&self, params: &A) -> bool {
-        self.parameters.all.iter().all(|parameter| {
-            let kept = parameter.kept.iter().map(|(kept, _)| kept);
-            kept.eq(&params.state(parameter.var.dims()))
-        })
     }
 
     /// The options of all groups, in the order in which they were given.
     pub fn groups(&self) -> &[GroupOptions] {
-        &self.groups
-    }
-
-    /// The options of a group.
-    ///
-    /// # Errors
-    /// [`OptimizerError::Group`] if there is no group with this index.
-    pub fn group(&self, index: usize) -> Result<GroupOptions> {
-        let (group, groups) = (index, self.groups.len());
-        let options = self.groups.get(index).copied();
-        options.ok_or_else(|| OptimizerError::Group { group, groups }.into())
+        &self.setup.groups
     }
 
     /// Sets the options of a group.
@@ -179,22 +148,35 @@ impl<A: Algorithm> Fused<A> {
     /// changed then.
     pub fn set_group(&mut self, index: usize, options: GroupOptions) -> Result<()> {
         check::group::<A>(&options)?;
-        let is_same = self.group(index)?.frozen == options.frozen;
-        let mut groups = self.groups.clone();
-        if let Some(group) = groups.get_mut(index) {
-            *group = options;
+        let mut groups = self.setup.groups.clone();
+        let Some(group) = groups.get_mut(index) else {
+            let (group, groups) = (index, groups.len());
+            return Err(OptimizerError::Group { group, groups }.into());
+        };
+        let is_same = group.frozen == options.frozen;
+        *group = options;
+        match is_same {
+            true => self.setup.groups = groups,
+            false => self.set_up(self.setup.rule.clone(), groups, None)?,
         }
-        if !is_same {
-            let updated = self.parameters.without_frozen(&groups);
-            let origins = self.parameters.origins(&updated);
-            for _ in origins.iter().filter(|o| matches!(o, Origin::Fresh)) {
-                testing::inject(Phase::Optimizer)?;
-            }
-            (self.engine).set_up(&self.algorithm, &updated, origins, None)?;
-            self.parameters.set_updated(updated);
-        }
-        self.groups = groups;
         Ok(())
+    }
+
+    /// With an error nothing has changed.
+    pub(super) fn set_up(
+        &mut self,
+        rule: A,
+        groups: Vec<GroupOptions>,
+        loaded: Option<&Loaded>,
+    ) -> Result<()> {
+        let rule = replace(&mut self.setup.rule, rule);
+        let groups = replace(&mut self.setup.groups, groups);
+        let done = self.engine.set_up(&self.setup, loaded);
+        if done.is_err() {
+            (self.setup.rule, self.setup.groups) = (rule, groups);
+        }
+        self.names = self.setup.names();
+        done
     }
 }
 
@@ -218,11 +200,14 @@ impl<A: Algorithm> Optimizer for Fused<A> {
     }
 
     fn learning_rate(&self) -> f64 {
-        self.algorithm.learning_rate()
+        let [learning_rate, ..] = self.setup.rule.numbers();
+        learning_rate
     }
 
     /// The next [`step`](Self::step) refuses a rate that is negative or not finite: candle's signature has no error.
     fn set_learning_rate(&mut self, learning_rate: f64) {
-        self.algorithm.set_learning_rate(learning_rate);
+        if let Some((_, _, value)) = self.setup.rule.hyper_parameters().next() {
+            value.set(learning_rate);
+        }
     }
 }

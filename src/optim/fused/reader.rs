@@ -3,12 +3,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::adjustment::{Adjustment, Counters};
 use super::check;
-use super::managed::{Managed, Snapshot};
+use super::engine::Snapshot;
+use super::managed::Managed;
+use super::progress::Progress;
+use super::setup::Setup;
 use crate::error::{Result, StateError};
 use crate::optim::rule::{Range, Rule};
-use crate::optim::{Algorithm, GroupOptions, StateDict};
+use crate::optim::{GroupOptions, StateDict};
 
 /// The name of the document in a state dict's metadata.
 pub const OPTIMIZER: &str = "optimizer";
@@ -26,50 +28,19 @@ pub fn entry(parameter: &Managed, name: &str) -> String {
 /// What saved state holds besides tensors, as a JSON document. Whatever is missing stays as it is.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Saved {
+pub struct Document {
     /// The optimizer's name.
     pub name: Option<String>,
     pub params: BTreeMap<String, f64>,
     pub groups: Option<Vec<GroupOptions>>,
-    pub steps: u64,
-    pub skipped: u64,
-    pub loss_scale: Option<SavedScale>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-pub struct SavedScale {
-    pub scale: f64,
-    /// Steps since the scale last changed.
-    pub streak: u64,
-}
-
-impl Saved {
-    pub fn new<R: Rule>(
-        rule: &R,
-        groups: &[GroupOptions],
-        counters: Counters,
-        adjustment: &Adjustment,
-    ) -> Self {
-        let params = rule.hyper_parameters();
-        Self {
-            name: Some(R::NAME.to_owned()),
-            params: params.map(|p| (p.name.to_owned(), p.value)).collect(),
-            groups: Some(groups.to_vec()),
-            steps: counters.steps,
-            skipped: counters.skipped,
-            loss_scale: adjustment.loss_scale.map(|_| SavedScale {
-                scale: counters.scale,
-                streak: counters.streak,
-            }),
-        }
-    }
+    #[serde(flatten)]
+    pub progress: Progress,
 }
 
 /// Looks saved state up and lists everything that does not fit.
 pub struct Reader<'a> {
     state: &'a StateDict,
     error: StateError,
-    known: BTreeSet<String>,
 }
 
 impl<'a> Reader<'a> {
@@ -77,82 +48,73 @@ impl<'a> Reader<'a> {
         Self {
             state,
             error: StateError::default(),
-            known: BTreeSet::new(),
         }
     }
 
-    /// The document besides the tensors, checked.
-    pub fn saved<A: Algorithm>(&mut self) -> Saved {
-        // PyTorch's files have none.
+    /// The hyper-parameters, options of groups and counts for a setup. PyTorch's files have none.
+    pub fn document<R: Rule>(&mut self, setup: &Setup<R>) -> (R, Vec<GroupOptions>, Progress) {
         let document = self.state.metadata.get(OPTIMIZER);
-        let saved = document.map(|json| serde_json::from_str::<Saved>(json));
-        let saved = saved.unwrap_or_else(|| Ok(Saved::default()));
-        let saved = saved.unwrap_or_else(|error| {
-            self.unfit(OPTIMIZER, &format!("cannot be read: {error}"));
-            Saved::default()
+        let document = document.map_or(Ok(Document::default()), |json| serde_json::from_str(json));
+        let document = document.unwrap_or_else(|error| {
+            self.unfit(OPTIMIZER, format!("cannot be read: {error}"));
+            Document::default()
         });
-        if let Some(name) = saved.name.as_ref().filter(|name| **name != A::NAME) {
-            self.unfit(OPTIMIZER, &format!("is {name}, not {}", A::NAME));
+        if let Some(name) = document.name.filter(|name| name != R::NAME) {
+            self.unfit(OPTIMIZER, format!("is {name}, not {}", R::NAME));
         }
+        let rule = self.rule(setup, &document.params);
+        let groups = document.groups.unwrap_or_else(|| setup.groups.clone());
+        let (saved, here) = (groups.len(), setup.groups.len());
+        if saved != here {
+            self.unfit(
+                "groups:",
+                format!("{saved} in the saved state, {here} here"),
+            );
+        }
+        for (index, options) in groups.iter().enumerate() {
+            if let Err(error) = check::group::<R>(options) {
+                self.unfit(&format!("group {index}:"), error);
+            }
+        }
+        let progress = self.progress(Progress::new(&setup.adjustment), document.progress);
+        (rule, groups, progress)
+    }
+
+    fn rule<R: Rule>(&mut self, setup: &Setup<R>, saved: &BTreeMap<String, f64>) -> R {
+        let mut rule = setup.rule.clone();
+        for (name, range, value) in rule.hyper_parameters() {
+            let saved = saved.get(name).copied().unwrap_or_else(|| value.get());
+            match range.holds(saved) {
+                true => value.set(saved),
+                false => self.unfit(name, format!("is {saved}, not {}", range.words)),
+            }
+        }
+        if !setup.keeps_state_of(&rule) {
+            let what = "has hyper-parameters that need other state than there is";
+            self.unfit(OPTIMIZER, what);
+        }
+        rule
+    }
+
+    fn progress(&mut self, new: Progress, saved: Progress) -> Progress {
         for (name, count) in [("steps", saved.steps), ("skipped", saved.skipped)] {
             if count > MOST_STEPS {
-                self.unfit(name, &format!("is {count}, at most 2^53 is possible"));
+                self.unfit(name, format!("is {count}, at most 2^53 is possible"));
             }
         }
-        saved
-    }
-
-    pub fn algorithm<A: Algorithm>(&mut self, algorithm: &A, saved: &Saved) -> A {
-        let mut loaded = algorithm.clone();
-        for hyper in algorithm.hyper_parameters() {
-            let value = saved.params.get(hyper.name).copied();
-            match value.unwrap_or(hyper.value) {
-                value if hyper.range.holds(value) => loaded.set_hyper_parameter(hyper.name, value),
-                value => {
-                    let allowed = hyper.range.words();
-                    self.unfit(hyper.name, &format!("is {value}, not {allowed}"));
-                }
-            }
-        }
-        loaded
-    }
-
-    pub fn groups<A: Algorithm>(
-        &mut self,
-        groups: &[GroupOptions],
-        saved: &Saved,
-    ) -> Vec<GroupOptions> {
-        let Some(saved) = &saved.groups else {
-            return groups.to_vec();
-        };
-        if saved.len() != groups.len() {
-            let what = format!("{} in the saved state, {} here", saved.len(), groups.len());
-            self.unfit("groups:", &what);
-            return groups.to_vec();
-        }
-        for (index, options) in saved.iter().enumerate() {
-            if let Err(error) = check::group::<A>(options) {
-                self.unfit(&format!("group {index}:"), &error.to_string());
-            }
-        }
-        saved.clone()
-    }
-
-    pub fn counters(&mut self, adjustment: &Adjustment, saved: &Saved) -> Counters {
-        let mut counters = Counters {
+        let mut progress = Progress {
             steps: saved.steps,
             skipped: saved.skipped,
-            ..Counters::new(adjustment)
+            ..new
         };
-        if let (Some(_), Some(saved)) = (adjustment.loss_scale, &saved.loss_scale) {
-            counters.streak = saved.streak;
-            counters.scale = saved.scale;
-            if !Range::Scale.holds(saved.scale) {
-                let what = format!("is {}, not {}", saved.scale, Range::Scale.words());
-                self.unfit("loss_scale", &what);
+        if let (Some(_), Some(scale)) = (new.loss_scale, saved.loss_scale) {
+            (progress.loss_scale, progress.streak) = (Some(scale), saved.streak);
+            if !Range::SCALE.holds(scale) {
+                let what = format!("is {scale}, not {}", Range::SCALE.words);
+                self.unfit("loss_scale", what);
             }
         }
-        counters
+        progress
     }
 
     pub fn snapshot(&mut self, parameter: &Managed) -> Snapshot {
@@ -171,33 +133,21 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Accepts, and ignores, the state of a frozen parameter.
-    pub fn pass_over(&mut self, parameter: &Managed) {
-        let kept = parameter.kept.iter().map(|(kept, _)| kept.name);
-        let names = kept.chain([MASTER, STEP]);
-        self.known.extend(names.map(|name| entry(parameter, name)));
-    }
-
     fn tensor(&mut self, name: String, dims: &[usize]) -> Option<Tensor> {
-        let Some(tensor) = self.state.tensors.get(&name) else {
-            self.error.missing.push(name);
-            return None;
-        };
+        let tensor = self.find(&name)?;
         let (found, dtype) = (tensor.dims(), tensor.dtype());
         if found != dims {
-            self.unfit(&name, &format!("has shape {found:?}, not {dims:?}"));
+            self.unfit(&name, format!("has shape {found:?}, not {dims:?}"));
         }
         if !dtype.is_float() {
-            self.unfit(&name, &format!("is {dtype:?}, not floating-point"));
+            self.unfit(&name, format!("is {dtype:?}, not floating-point"));
         }
-        self.known.insert(name);
         Some(tensor.clone())
     }
 
     /// PyTorch keeps it as f32, this crate as i64.
     fn step(&mut self, name: String) -> u64 {
-        let Some(tensor) = self.state.tensors.get(&name) else {
-            self.error.missing.push(name);
+        let Some(tensor) = self.find(&name) else {
             return 0;
         };
         let step = tensor
@@ -209,18 +159,32 @@ impl<'a> Reader<'a> {
         if step.is_none() {
             self.unfit(&name, "is not a number of steps");
         }
-        self.known.insert(name);
         step.unwrap_or_default() as u64
     }
 
-    pub fn unfit(&mut self, name: &str, what: &str) {
+    fn find(&mut self, name: &str) -> Option<&'a Tensor> {
+        let tensor = self.state.tensors.get(name);
+        if tensor.is_none() {
+            self.error.missing.push(name.to_owned());
+        }
+        tensor
+    }
+
+    fn unfit(&mut self, name: &str, what: impl std::fmt::Display) {
         self.error.unfit.push(format!("{name} {what}"));
     }
 
-    pub fn finish(mut self) -> Result<()> {
-        let names = self.state.tensors.keys();
-        let unknown = names.filter(|name| !self.known.contains(*name));
-        self.error.unexpected = unknown.cloned().collect();
+    /// The tensors of all these parameters may be in the state: that of frozen ones is ignored.
+    pub fn finish(mut self, parameters: &[Managed]) -> Result<()> {
+        let names = parameters.iter().flat_map(|parameter| {
+            let kept = parameter.kept.iter().map(|(kept, _)| kept.name);
+            let names = kept.chain([MASTER, STEP]);
+            names.map(|name| entry(parameter, name))
+        });
+        let known: BTreeSet<_> = names.collect();
+        let found = self.state.tensors.keys();
+        let unexpected = found.filter(|name| !known.contains(*name));
+        self.error.unexpected = unexpected.cloned().collect();
         match self.error.is_empty() {
             true => Ok(()),
             false => Err(self.error.into()),

@@ -1,10 +1,10 @@
 use std::sync::atomic::Ordering::Relaxed;
 
-use candle_core::{DType, Device, Error, Tensor};
+use candle_core::{Device, Error, Tensor};
 
-use super::managed::{Managed, Origin, Snapshot};
+use super::engine::Loaded;
 use super::optimizer::Fused;
-use super::reader::{MASTER, OPTIMIZER, Reader, STEP, Saved, entry};
+use super::reader::{Document, MASTER, OPTIMIZER, Reader, STEP, entry};
 use crate::error::Result;
 use crate::optim::{Algorithm, StateDict};
 
@@ -17,24 +17,31 @@ impl<A: Algorithm> Fused<A> {
     /// Errors from copying.
     pub fn state(&self) -> Result<StateDict> {
         let mut state = StateDict::default();
-        for (index, parameter) in self.parameters.updated.iter().enumerate() {
+        for (index, parameter) in self.setup.parameters.iter().enumerate() {
             let Some(snapshot) = self.engine.snapshot(index, parameter)? else {
                 continue;
             };
             let names = parameter.kept.iter().map(|(kept, _)| kept.name);
             let tensors = names.zip(&snapshot.tensors);
             for (name, tensor) in tensors.chain(snapshot.master.iter().map(|m| (MASTER, m))) {
-                let tensor = tensor.to_device(&Device::Cpu)?;
-                state.tensors.insert(entry(parameter, name), tensor);
+                state.tensors.insert(entry(parameter, name), tensor.clone());
             }
             let step = i64::try_from(snapshot.step).unwrap_or(i64::MAX);
             let step = Tensor::new(step, &Device::Cpu)?;
             state.tensors.insert(entry(parameter, STEP), step);
         }
-        let counters = self.engine.counters()?;
-        let saved = Saved::new(&self.algorithm, &self.groups, counters, &self.adjustment);
-        let saved = serde_json::to_string(&saved).map_err(Error::wrap)?;
-        state.metadata.insert(OPTIMIZER.to_owned(), saved);
+        let mut rule = self.setup.rule.clone();
+        let params = rule.hyper_parameters();
+        let document = Document {
+            name: Some(A::NAME.to_owned()),
+            params: params
+                .map(|(name, _, value)| (name.to_owned(), value.get()))
+                .collect(),
+            groups: Some(self.setup.groups.clone()),
+            progress: self.engine.progress()?,
+        };
+        let document = serde_json::to_string(&document).map_err(Error::wrap)?;
+        state.metadata.insert(OPTIMIZER.to_owned(), document);
         Ok(state)
     }
 
@@ -49,45 +56,20 @@ impl<A: Algorithm> Fused<A> {
     /// has changed then.
     pub fn load_state(&mut self, state: &StateDict) -> Result<()> {
         let mut reader = Reader::new(state);
-        let saved = reader.saved::<A>();
-        let algorithm = reader.algorithm(&self.algorithm, &saved);
-        if !self.keeps_state_of(&algorithm) {
-            let what = "has hyper-parameters that need other state than there is";
-            reader.unfit(OPTIMIZER, what);
-        }
-        let groups = reader.groups::<A>(&self.groups, &saved);
-        let counters = reader.counters(&self.adjustment, &saved);
-        let updated = self.parameters.without_frozen(&groups);
-        let snapshots: Vec<_> = updated.iter().map(|p| reader.snapshot(p)).collect();
-        for parameter in &self.parameters.all {
-            reader.pass_over(parameter);
-        }
-        reader.finish()?;
-        let origins = snapshots.iter().zip(&updated);
-        let origins = origins.map(|(snapshot, parameter)| snapshot.converted(parameter));
-        let origins = origins.collect::<Result<_>>()?;
-        (self.engine).set_up(&algorithm, &updated, origins, Some(counters))?;
-        self.parameters.set_updated(updated);
-        self.algorithm = algorithm;
-        self.groups = groups;
+        let (rule, groups, progress) = reader.document(&self.setup);
+        let is_frozen = |group: usize| groups.get(group).is_some_and(|group| group.frozen);
+        let parameters = &self.setup.parameters;
+        let snapshots = parameters.iter();
+        let snapshots = snapshots.map(|p| (!is_frozen(p.group)).then(|| reader.snapshot(p)));
+        let snapshots = snapshots.collect();
+        reader.finish(parameters)?;
+        let loaded = Loaded {
+            snapshots,
+            progress,
+        };
+        self.set_up(rule, groups, Some(&loaded))?;
         // Losses so far were multiplied by the scale from before.
         self.has_scaled.store(false, Relaxed);
         Ok(())
-    }
-}
-
-impl Snapshot {
-    /// The same on the host, in the types that are kept for the parameter.
-    fn converted(&self, parameter: &Managed) -> Result<Origin> {
-        let convert = |tensor: &Tensor, dtype| tensor.to_device(&Device::Cpu)?.to_dtype(dtype);
-        let tensors = self.tensors.iter().zip(&parameter.kept);
-        let tensors = tensors.map(|(tensor, (_, dtype))| convert(tensor, *dtype));
-        let master = self.master.as_ref();
-        let master = master.map(|master| convert(master, DType::F32));
-        Ok(Origin::Loaded(Self {
-            step: self.step,
-            tensors: tensors.collect::<candle_core::Result<_>>()?,
-            master: master.transpose()?,
-        }))
     }
 }

@@ -1,27 +1,23 @@
-use super::elementwise::Rates;
-use super::update_rule::{Kept, Kernel, Rule};
+use candle_core::WithDType;
+
+use super::hyper_parameter::{HyperParameter, Range, number};
+use super::update_rule::{Kept, Rates, Rule};
 use crate::optim::cpu::{
-    BLOCK, By, CHUNK, Gradient, Lanes, Real, Target, in_blocks, in_stretches, own, share, sum,
+    BLOCK, CHUNK, Gradient, Lanes, Moment, Real, Stored, Target, in_blocks, in_stretches, sum,
     sum_of_squares, take,
 };
 
 /// Hyper-parameters of [`Adafactor`](crate::optim::Adafactor), as in PyTorch (2.5 and later), after Shazeer & Stern 2018
 /// (arXiv 1804.04235).
-///
-/// ```
-/// use candle_headroom::optim::ParamsAdafactor;
-///
-/// assert_eq!(ParamsAdafactor::default().lr, 0.01);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ParamsAdafactor {
     /// The largest step relative to the parameter's root mean square. It falls with one over the square root of the step.
     pub lr: f64,
     /// Exponent of the second moment's decay: beta2 at step t is 1 − t^beta2_decay.
     pub beta2_decay: f64,
-    /// The smallest square root of the second moment, and never below what its type can hold. `None` or 0 for the machine epsilon
-    /// of the type of the computation (f32, or f64 for f64 parameters).
-    pub eps1: Option<f64>,
+    /// The smallest square root of the second moment, and never below what its type can hold. 0 is the machine epsilon of the type
+    /// of the computation (f32, or f64 for f64 parameters).
+    pub eps1: f64,
     /// The smallest root mean square of a parameter that a step is relative to.
     pub eps2: f64,
     /// The largest root mean square of a step before it is scaled.
@@ -35,7 +31,7 @@ impl Default for ParamsAdafactor {
         Self {
             lr: 0.01,
             beta2_decay: -0.8,
-            eps1: None,
+            eps1: 0.,
             eps2: 1e-3,
             clip_threshold: 1.,
             weight_decay: 0.,
@@ -45,15 +41,18 @@ impl Default for ParamsAdafactor {
 
 impl Rule for ParamsAdafactor {
     const NAME: &'static str = "Adafactor";
-    const KERNEL: Kernel = Kernel::Adafactor;
+    const KERNELS: &'static str = "adafactor";
 
-    hyper_parameters! {
-        lr: NotNegative,
-        weight_decay: NotNegative,
-        beta2_decay: NotPositive,
-        eps1: NotNegative,
-        eps2: NotNegative,
-        clip_threshold: Positive,
+    fn hyper_parameters(&mut self) -> impl Iterator<Item = HyperParameter<'_>> {
+        [
+            number("lr", Range::NOT_NEGATIVE, &mut self.lr),
+            number("weight_decay", Range::NOT_NEGATIVE, &mut self.weight_decay),
+            number("beta2_decay", Range::NOT_POSITIVE, &mut self.beta2_decay),
+            number("eps1", Range::NOT_NEGATIVE, &mut self.eps1),
+            number("eps2", Range::NOT_NEGATIVE, &mut self.eps2),
+            number("clip_threshold", Range::POSITIVE, &mut self.clip_threshold),
+        ]
+        .into_iter()
     }
 
     fn state(&self, dims: &[usize]) -> Vec<Kept> {
@@ -71,60 +70,50 @@ impl Rule for ParamsAdafactor {
         }
     }
 
-    fn scratch(&self, dims: &[usize]) -> usize {
+    fn matrices(dims: &[usize]) -> usize {
         match dims {
             [batches @ .., _, _] => batches.iter().product(),
             _ => 0,
         }
     }
 
-    fn apply(&self, rates: Rates, step: u64, target: Target<'_>) {
-        match target.lanes.parameter.is_f64() {
-            true => self.run::<f64>(f64::EPSILON, rates, step, target),
-            false => self.run::<f32>(f32::EPSILON.into(), rates, step, target),
-        }
-    }
-}
-
-impl ParamsAdafactor {
-    fn run<C: Real>(&self, epsilon: f64, rates: Rates, step: u64, target: Target<'_>) {
-        let Target {
-            mut lanes,
-            dims,
-            partials,
-            scratch,
-            is_shared,
-        } = target;
-        let len = lanes.len();
+    fn apply<P: Stored>(&self, rates: Rates, step: u64, mut target: Target<'_, P>) {
+        let is_shared = target.is_shared;
+        let lanes = &mut target.lanes;
         let gradient = lanes.gradient;
-        let eps1 = self.eps1.filter(|eps1| *eps1 > 0.).unwrap_or(epsilon);
-        let add = (step as f64).powf(self.beta2_decay);
+        let len = lanes.parameter.len();
+        let count = step as f64;
+        let eps1 = if self.eps1 > 0. {
+            self.eps1
+        } else {
+            P::Real::EPSILON
+        };
+        let add = count.powf(self.beta2_decay);
 
-        let squares = sum(partials, len, is_shared, |range| {
+        let squares = sum(target.partials, len, is_shared, |range| {
             let mut total = 0.;
-            in_blocks(range, |start, block: &mut [C]| {
+            in_blocks(range, |start, block| {
                 lanes.load_parameter(start, block);
                 total += sum_of_squares(block);
             });
             total
         });
         let mean_square = (squares / len as f64).sqrt();
-        let size = mean_square.max(self.eps2) * rates.learning_rate.min(1. / (step as f64).sqrt());
+        let size = mean_square.max(self.eps2) * rates.learning_rate.min(1. / count.sqrt());
 
-        let [first, second] = std::mem::take(&mut lanes.state).map(own::<C>);
-        let estimate = match dims {
-            [.., rows, columns] => {
-                let (rows, columns) = (*rows, *columns);
+        let [first, second] = std::mem::take(&mut lanes.state).map(Moment::into_full);
+        let estimate = match target.dims {
+            &[.., rows, columns] => {
                 blend_rows(first, gradient, columns, add, is_shared);
                 blend_columns(second, gradient, rows, columns, add, is_shared);
-                for (mean, rows) in scratch.iter_mut().zip(first.chunks(rows.max(1))) {
-                    let total: f64 = rows.iter().map(|row| row.to_f64()).sum();
+                for (mean, rows) in target.scratch.iter_mut().zip(first.chunks(rows.max(1))) {
+                    let total: f64 = rows.iter().map(|&row| row.to_f64()).sum();
                     *mean = (total / rows.len() as f64).max(eps1);
                 }
                 Estimate::Factored {
                     rows: first,
                     columns: second,
-                    means: scratch,
+                    means: target.scratch,
                     per_mean: rows,
                 }
             }
@@ -133,11 +122,11 @@ impl ParamsAdafactor {
                 Estimate::Full(first)
             }
         };
-        let floor = (eps1 * eps1).max(C::SMALLEST);
+        let floor = P::Real::from_f64((eps1 * eps1).max(P::Real::SMALLEST));
 
-        let squares = sum(partials, len, is_shared, |range| {
+        let squares = sum(target.partials, len, is_shared, |range| {
             let mut total = 0.;
-            in_blocks(range, |start, block: &mut [C]| {
+            in_blocks(range, |start, block| {
                 gradient.load_adjusted(start, block);
                 estimate.divide(start, floor, block);
                 total += sum_of_squares(block);
@@ -145,16 +134,17 @@ impl ParamsAdafactor {
             total
         });
         let excess = squares.sqrt() / ((len as f64).sqrt() * self.clip_threshold);
-        let size = C::from_f64(size / excess.max(1.));
-        let keep = C::from_f64(1. - rates.learning_rate * rates.weight_decay);
+        let size = P::Real::from_f64(size / excess.max(1.));
+        let keep = P::Real::from_f64(1. - rates.learning_rate * rates.weight_decay);
 
-        let units = if is_shared { len.div_ceil(CHUNK) } else { 1 };
-        let unit = if is_shared { CHUNK } else { len };
-        let work = |mut lanes: Lanes<'_>| {
-            let (mut parameter, mut step) = ([C::default(); BLOCK], [C::default(); BLOCK]);
+        let work = |mut lanes: Lanes<'_, P>| {
+            let mut parameter = [P::Real::default(); BLOCK];
+            let mut step = [P::Real::default(); BLOCK];
             while let Some(mut block) = lanes.take(BLOCK) {
-                let parameter = parameter.get_mut(..block.len()).unwrap_or_default();
-                let step = step.get_mut(..block.len()).unwrap_or_default();
+                let parameter = parameter
+                    .get_mut(..block.parameter.len())
+                    .unwrap_or_default();
+                let step = step.get_mut(..parameter.len()).unwrap_or_default();
                 block.load_parameter(0, parameter);
                 gradient.load_adjusted(block.start, step);
                 estimate.divide(block.start, floor, step);
@@ -164,7 +154,7 @@ impl ParamsAdafactor {
                 block.store_parameter(parameter);
             }
         };
-        share(By::Candle, units, lanes, |rest| rest.take(unit), work);
+        target.lanes.share(is_shared, work);
     }
 }
 
@@ -182,14 +172,13 @@ enum Estimate<'a, C> {
 
 impl<C: Real> Estimate<'_, C> {
     /// Divides gradients, from element `start` on, by the square root of their second moment.
-    fn divide(&self, start: usize, floor: f64, gradients: &mut [C]) {
-        let floor = C::from_f64(floor);
+    fn divide(&self, start: usize, floor: C, gradients: &mut [C]) {
         let root = |square: C| if square > floor { square } else { floor }.sqrt();
         match self {
             Self::Full(squares) => {
                 let squares = squares.get(start..).unwrap_or_default();
                 for (g, square) in gradients.iter_mut().zip(squares) {
-                    *g = *g / root(*square);
+                    *g /= root(*square);
                 }
             }
             Self::Factored {
@@ -212,7 +201,7 @@ impl<C: Real> Estimate<'_, C> {
                     let factor = C::from_f64(row.to_f64() / mean);
                     let columns = columns.get(matrix * width + column..).unwrap_or_default();
                     for (g, column) in head.iter_mut().zip(columns) {
-                        *g = *g / root(factor * *column);
+                        *g /= root(factor * *column);
                     }
                 }
             }
@@ -221,9 +210,14 @@ impl<C: Real> Estimate<'_, C> {
 }
 
 /// Blends a gradient's squares into the second moment of each element.
-fn blend_elements<C: Real>(kept: &mut [C], gradient: Gradient<'_>, add: f64, is_shared: bool) {
+fn blend_elements<P: Stored>(
+    kept: &mut [P::Real],
+    gradient: Gradient<'_, P>,
+    add: f64,
+    is_shared: bool,
+) {
     in_stretches(kept, CHUNK, is_shared, |start, kept| {
-        in_blocks(0..kept.len(), |at, block: &mut [C]| {
+        in_blocks(0..kept.len(), |at, block| {
             gradient.load_adjusted(start + at, block);
             for (kept, g) in kept.iter_mut().skip(at).zip(block) {
                 *kept = blend(*kept, g.to_f64() * g.to_f64(), add);
@@ -233,9 +227,9 @@ fn blend_elements<C: Real>(kept: &mut [C], gradient: Gradient<'_>, add: f64, is_
 }
 
 /// Blends the mean square of each row into the rows' second moment.
-fn blend_rows<C: Real>(
-    kept: &mut [C],
-    gradient: Gradient<'_>,
+fn blend_rows<P: Stored>(
+    kept: &mut [P::Real],
+    gradient: Gradient<'_, P>,
     columns: usize,
     add: f64,
     is_shared: bool,
@@ -245,7 +239,7 @@ fn blend_rows<C: Real>(
         for (row, kept) in (start..).zip(kept) {
             let mut total = 0.;
             let row = row * columns..(row + 1) * columns;
-            in_blocks(row, |start, block: &mut [C]| {
+            in_blocks(row, |start, block| {
                 gradient.load_adjusted(start, block);
                 total += sum_of_squares(block);
             });
@@ -255,9 +249,9 @@ fn blend_rows<C: Real>(
 }
 
 /// Blends the mean square of each column into the columns' second moment.
-fn blend_columns<C: Real>(
-    kept: &mut [C],
-    gradient: Gradient<'_>,
+fn blend_columns<P: Stored>(
+    kept: &mut [P::Real],
+    gradient: Gradient<'_, P>,
     rows: usize,
     columns: usize,
     add: f64,
@@ -268,7 +262,7 @@ fn blend_columns<C: Real>(
             let (matrix, column) = (start / columns, start % columns);
             let kept = take(&mut kept, (columns - column).min(BLOCK));
             start += kept.len();
-            let (mut totals, mut block) = ([0.; BLOCK], [C::default(); BLOCK]);
+            let (mut totals, mut block) = ([0.; BLOCK], [P::Real::default(); BLOCK]);
             let block = block.get_mut(..kept.len()).unwrap_or_default();
             for row in 0..rows {
                 gradient.load_adjusted((matrix * rows + row) * columns + column, block);

@@ -1,16 +1,10 @@
 use candle_nn::ParamsAdamW;
 
-use super::elementwise::{Elementwise, Rates, power};
-use super::update_rule::{Kept, Kernel, Rule, moment};
-use crate::optim::cpu::{Real, Target};
+use super::hyper_parameter::{HyperParameter, Range, number};
+use super::update_rule::{Kept, Rates, Rule, moment};
+use crate::optim::cpu::{Elementwise, Real, Stored, Target};
 
 /// Hyper-parameters of [`Adam`](crate::optim::Adam), with PyTorch's defaults.
-///
-/// ```
-/// use candle_headroom::optim::ParamsAdam;
-///
-/// assert_eq!(ParamsAdam::default().weight_decay, 0.);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ParamsAdam {
     /// Learning rate.
@@ -37,9 +31,63 @@ impl Default for ParamsAdam {
     }
 }
 
-/// One step of Adam or AdamW.
-#[derive(Debug, Clone, Copy)]
-pub struct AdamStep {
+impl Rule for ParamsAdam {
+    const NAME: &'static str = "Adam";
+    const KERNELS: &'static str = "adam";
+
+    fn hyper_parameters(&mut self) -> impl Iterator<Item = HyperParameter<'_>> {
+        [
+            number("lr", Range::NOT_NEGATIVE, &mut self.lr),
+            number("weight_decay", Range::NOT_NEGATIVE, &mut self.weight_decay),
+            number("beta1", Range::FRACTION, &mut self.beta1),
+            number("beta2", Range::FRACTION, &mut self.beta2),
+            number("eps", Range::NOT_NEGATIVE, &mut self.eps),
+        ]
+        .into_iter()
+    }
+
+    fn state(&self, dims: &[usize]) -> Vec<Kept> {
+        vec![moment("exp_avg", dims), moment("exp_avg_sq", dims)]
+    }
+
+    fn apply<P: Stored>(&self, rates: Rates, step: u64, target: Target<'_, P>) {
+        let coupled = Step {
+            penalty: rates.weight_decay,
+            ..Step::new(self.beta1, self.beta2, self.eps, rates, step)
+        };
+        target.elementwise(&coupled, step);
+    }
+}
+
+impl Rule for ParamsAdamW {
+    const NAME: &'static str = "AdamW";
+    const KERNELS: &'static str = "adam";
+
+    fn hyper_parameters(&mut self) -> impl Iterator<Item = HyperParameter<'_>> {
+        [
+            number("lr", Range::NOT_NEGATIVE, &mut self.lr),
+            number("weight_decay", Range::NOT_NEGATIVE, &mut self.weight_decay),
+            number("beta1", Range::FRACTION, &mut self.beta1),
+            number("beta2", Range::FRACTION, &mut self.beta2),
+            number("eps", Range::NOT_NEGATIVE, &mut self.eps),
+        ]
+        .into_iter()
+    }
+
+    fn state(&self, dims: &[usize]) -> Vec<Kept> {
+        ParamsAdam::default().state(dims)
+    }
+
+    fn apply<P: Stored>(&self, rates: Rates, step: u64, target: Target<'_, P>) {
+        let decoupled = Step {
+            keep: 1. - rates.learning_rate * rates.weight_decay,
+            ..Step::new(self.beta1, self.beta2, self.eps, rates, step)
+        };
+        target.elementwise(&decoupled, step);
+    }
+}
+
+struct Step {
     beta1: f64,
     beta2: f64,
     eps: f64,
@@ -53,100 +101,54 @@ pub struct AdamStep {
     penalty: f64,
 }
 
-fn step(params: &ParamsAdam, rates: Rates, step: u64, is_decoupled: bool) -> AdamStep {
-    let Rates {
-        learning_rate,
-        weight_decay,
-    } = rates;
-    let (keep, penalty) = match is_decoupled {
-        true => (1. - learning_rate * weight_decay, 0.),
-        false => (1., weight_decay),
-    };
-    AdamStep {
-        beta1: params.beta1,
-        beta2: params.beta2,
-        eps: params.eps,
-        size: learning_rate / (1. - power(params.beta1, step)),
-        unbias: 1. / (1. - power(params.beta2, step)).sqrt(),
-        keep,
-        penalty,
-    }
-}
-
-#[inline(always)]
-fn update<C: Real>(
-    step: &AdamStep,
-    adjust: impl Fn(C) -> C,
-    parameter: &mut [C],
-    gradient: &[C],
-    [first, second]: [&mut [C]; 2],
-) {
-    let [beta1, beta2, eps, size] = [step.beta1, step.beta2, step.eps, step.size].map(C::from_f64);
-    let [unbias, keep, penalty] = [step.unbias, step.keep, step.penalty].map(C::from_f64);
-    // In f64, because 1 - 0.999 in f32 is off by 5 in 100,000.
-    let [add1, add2] = [1. - step.beta1, 1. - step.beta2].map(C::from_f64);
-    let moments = first.iter_mut().zip(second);
-    for ((p, g), (m, v)) in parameter.iter_mut().zip(gradient).zip(moments) {
-        let g = adjust(*g) + penalty * *p;
-        *m = beta1 * *m + add1 * g;
-        *v = beta2 * *v + add2 * g * g;
-        *p = keep * *p - size * *m / (v.sqrt() * unbias + eps);
-    }
-}
-
-macro_rules! adam {
-    ($params:ty, $name:literal, $kernel:ident, $is_decoupled:literal, $common:expr) => {
-        impl Rule for $params {
-            const NAME: &'static str = $name;
-            const KERNEL: Kernel = Kernel::$kernel;
-
-            hyper_parameters! {
-                lr: NotNegative,
-                weight_decay: NotNegative,
-                beta1: Fraction,
-                beta2: Fraction,
-                eps: NotNegative,
-            }
-
-            fn state(&self, dims: &[usize]) -> Vec<Kept> {
-                vec![moment("exp_avg", dims), moment("exp_avg_sq", dims)]
-            }
-
-            fn apply(&self, rates: Rates, step: u64, target: Target<'_>) {
-                target.elementwise::<Self>(&self.at(rates, step), step);
-            }
+impl Step {
+    /// Without weight decay.
+    fn new(beta1: f64, beta2: f64, eps: f64, rates: Rates, step: u64) -> Self {
+        Self {
+            beta1,
+            beta2,
+            eps,
+            size: rates.learning_rate / (1. - power(beta1, step)),
+            unbias: 1. / (1. - power(beta2, step)).sqrt(),
+            keep: 1.,
+            penalty: 0.,
         }
-
-        impl Elementwise for $params {
-            type Step = AdamStep;
-
-            fn at(&self, rates: Rates, number: u64) -> AdamStep {
-                step(&$common(self), rates, number, $is_decoupled)
-            }
-
-            #[inline(always)]
-            fn update<C: Real>(
-                step: &AdamStep,
-                adjust: impl Fn(C) -> C,
-                parameter: &mut [C],
-                gradient: &[C],
-                state: [&mut [C]; 2],
-            ) {
-                update(step, adjust, parameter, gradient, state);
-            }
-        }
-    };
+    }
 }
 
-adam!(ParamsAdam, "Adam", Adam, false, |params: &ParamsAdam| {
-    *params
-});
-adam!(ParamsAdamW, "AdamW", AdamW, true, |params: &ParamsAdamW| {
-    ParamsAdam {
-        lr: params.lr,
-        beta1: params.beta1,
-        beta2: params.beta2,
-        eps: params.eps,
-        weight_decay: params.weight_decay,
+impl Elementwise for Step {
+    #[inline(always)]
+    fn update<C: Real>(
+        &self,
+        adjust: impl Fn(C) -> C,
+        parameter: &mut [C],
+        gradient: &[C],
+        [first, second]: [&mut [C]; 2],
+    ) {
+        let [beta1, beta2, eps] = [self.beta1, self.beta2, self.eps].map(C::from_f64);
+        let [size, unbias] = [self.size, self.unbias].map(C::from_f64);
+        let [keep, penalty] = [self.keep, self.penalty].map(C::from_f64);
+        // In f64, because 1 - 0.999 in f32 is off by 5 in 100,000.
+        let [add1, add2] = [1. - self.beta1, 1. - self.beta2].map(C::from_f64);
+        let moments = first.iter_mut().zip(second);
+        for ((p, g), (m, v)) in parameter.iter_mut().zip(gradient).zip(moments) {
+            let g = adjust(*g) + penalty * *p;
+            *m = beta1 * *m + add1 * g;
+            *v = beta2 * *v + add2 * g * g;
+            *p = keep * *p - size * *m / (v.sqrt() * unbias + eps);
+        }
     }
-});
+}
+
+/// `base` to a whole power, by squaring. The kernels do the same, so that both give the same bits.
+fn power(base: f64, mut exponent: u64) -> f64 {
+    let (mut result, mut square) = (1., base);
+    while exponent > 0 {
+        if exponent % 2 == 1 {
+            result *= square;
+        }
+        square *= square;
+        exponent /= 2;
+    }
+    result
+}

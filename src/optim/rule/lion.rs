@@ -1,14 +1,8 @@
-use super::elementwise::{Elementwise, Rates};
-use super::update_rule::{Kept, Kernel, Rule, moment};
-use crate::optim::cpu::{Real, Target};
+use super::hyper_parameter::{HyperParameter, Range, number};
+use super::update_rule::{Kept, Rates, Rule, moment};
+use crate::optim::cpu::{Elementwise, Real, Stored, Target};
 
 /// Hyper-parameters of [`Lion`](crate::optim::Lion): Algorithm 2 of Chen et al. 2023 (arXiv 2302.06675), with its defaults.
-///
-/// ```
-/// use candle_headroom::optim::ParamsLion;
-///
-/// assert_eq!(ParamsLion::default().beta2, 0.99);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ParamsLion {
     /// Learning rate. The authors advise a tenth to a third of AdamW's.
@@ -32,62 +26,64 @@ impl Default for ParamsLion {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-pub struct LionStep {
-    learning_rate: f64,
-    beta1: f64,
-    beta2: f64,
-    keep: f64,
-}
-
 impl Rule for ParamsLion {
     const NAME: &'static str = "Lion";
-    const KERNEL: Kernel = Kernel::Lion;
+    const KERNELS: &'static str = "lion";
 
-    hyper_parameters! {
-        lr: NotNegative,
-        weight_decay: NotNegative,
-        beta1: Fraction,
-        beta2: Fraction,
+    fn hyper_parameters(&mut self) -> impl Iterator<Item = HyperParameter<'_>> {
+        [
+            number("lr", Range::NOT_NEGATIVE, &mut self.lr),
+            number("weight_decay", Range::NOT_NEGATIVE, &mut self.weight_decay),
+            number("beta1", Range::FRACTION, &mut self.beta1),
+            number("beta2", Range::FRACTION, &mut self.beta2),
+        ]
+        .into_iter()
     }
 
     fn state(&self, dims: &[usize]) -> Vec<Kept> {
         vec![moment("exp_avg", dims)]
     }
 
-    fn apply(&self, rates: Rates, step: u64, target: Target<'_>) {
-        target.elementwise::<Self>(&self.at(rates, step), step);
+    fn apply<P: Stored>(&self, rates: Rates, step: u64, target: Target<'_, P>) {
+        target.elementwise(&Step(*self, rates), step);
     }
 }
 
-impl Elementwise for ParamsLion {
-    type Step = LionStep;
+struct Step(ParamsLion, Rates);
 
-    fn at(&self, rates: Rates, _: u64) -> LionStep {
-        LionStep {
-            learning_rate: rates.learning_rate,
-            beta1: self.beta1,
-            beta2: self.beta2,
-            keep: 1. - rates.learning_rate * rates.weight_decay,
-        }
-    }
-
+impl Elementwise for Step {
     #[inline(always)]
     fn update<C: Real>(
-        step: &LionStep,
+        &self,
         adjust: impl Fn(C) -> C,
         parameter: &mut [C],
         gradient: &[C],
         [momentum, _]: [&mut [C]; 2],
     ) {
-        let [lr, keep] = [step.learning_rate, step.keep].map(C::from_f64);
-        let [beta1, beta2] = [step.beta1, step.beta2].map(C::from_f64);
-        let [add1, add2] = [1. - step.beta1, 1. - step.beta2].map(C::from_f64);
+        let Self(ParamsLion { beta1, beta2, .. }, rates) = *self;
+        let keep = C::from_f64(1. - rates.learning_rate * rates.weight_decay);
+        let lr = C::from_f64(rates.learning_rate);
+        let [add1, add2] = [1. - beta1, 1. - beta2].map(C::from_f64);
+        let [beta1, beta2] = [beta1, beta2].map(C::from_f64);
         for ((p, g), m) in parameter.iter_mut().zip(gradient).zip(momentum) {
             let g = adjust(*g);
-            let direction = (beta1 * *m + add1 * g).sign();
+            let direction = sign(beta1 * *m + add1 * g);
             *p = keep * *p - lr * direction;
             *m = beta2 * *m + add2 * g;
         }
+    }
+}
+
+/// ±1, 0 for 0, and NaN for NaN.
+fn sign<C: Real>(value: C) -> C {
+    let zero = C::default();
+    if value > zero {
+        C::from_f64(1.)
+    } else if value < zero {
+        C::from_f64(-1.)
+    } else if value == zero {
+        zero
+    } else {
+        value
     }
 }

@@ -1,21 +1,15 @@
 //! The update rules.
 
-#[macro_use]
-mod hyper_parameters;
-
 mod adafactor;
 mod adam;
-mod elementwise;
+mod hyper_parameter;
 mod lion;
 mod sgd;
 mod update_rule;
 
 pub use adafactor::ParamsAdafactor;
 pub use adam::ParamsAdam;
-pub use elementwise::{Elementwise, Rates};
-pub use hyper_parameters::{HyperParameter, Range};
+pub use hyper_parameter::Range;
 pub use lion::ParamsLion;
 pub use sgd::ParamsSgd;
-#[cfg(feature = "cuda")]
-pub use update_rule::Kernel;
-pub use update_rule::{Kept, Rule};
+pub use update_rule::{Algorithm, Kept, Rates, Rule};

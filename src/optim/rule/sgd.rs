@@ -1,15 +1,8 @@
-use super::elementwise::{Elementwise, Rates};
-use super::update_rule::{Kept, Kernel, Rule, moment};
-use crate::optim::cpu::{Real, Target};
+use super::hyper_parameter::{HyperParameter, Range, flag, number};
+use super::update_rule::{Kept, Rates, Rule, moment};
+use crate::optim::cpu::{Elementwise, Real, Stored, Target};
 
 /// Hyper-parameters of [`Sgd`](crate::optim::Sgd), as in PyTorch. With momentum 0 there is no state.
-///
-/// ```
-/// use candle_headroom::optim::ParamsSgd;
-///
-/// let params = ParamsSgd { lr: 0.1, momentum: 0.9, nesterov: true, ..Default::default() };
-/// assert_eq!(params.dampening, 0.);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ParamsSgd {
     /// Learning rate.
@@ -36,26 +29,19 @@ impl Default for ParamsSgd {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-pub struct SgdStep {
-    learning_rate: f64,
-    penalty: f64,
-    momentum: f64,
-    /// Part of the gradient that goes into the momentum.
-    add: f64,
-    nesterov: bool,
-}
-
 impl Rule for ParamsSgd {
     const NAME: &'static str = "Sgd";
-    const KERNEL: Kernel = Kernel::Sgd;
+    const KERNELS: &'static str = "sgd";
 
-    hyper_parameters! {
-        lr: NotNegative,
-        weight_decay: NotNegative,
-        momentum: NotNegative,
-        dampening: NotNegative,
-        nesterov: Flag,
+    fn hyper_parameters(&mut self) -> impl Iterator<Item = HyperParameter<'_>> {
+        [
+            number("lr", Range::NOT_NEGATIVE, &mut self.lr),
+            number("weight_decay", Range::NOT_NEGATIVE, &mut self.weight_decay),
+            number("momentum", Range::NOT_NEGATIVE, &mut self.momentum),
+            number("dampening", Range::NOT_NEGATIVE, &mut self.dampening),
+            flag("nesterov", &mut self.nesterov),
+        ]
+        .into_iter()
     }
 
     fn state(&self, dims: &[usize]) -> Vec<Kept> {
@@ -65,46 +51,45 @@ impl Rule for ParamsSgd {
         }
     }
 
-    fn apply(&self, rates: Rates, step: u64, target: Target<'_>) {
-        target.elementwise::<Self>(&self.at(rates, step), step);
+    fn apply<P: Stored>(&self, rates: Rates, step: u64, target: Target<'_, P>) {
+        let add = if step == 1 { 1. } else { 1. - self.dampening };
+        let rule = *self;
+        target.elementwise(&Step { rule, rates, add }, step);
     }
 }
 
-impl Elementwise for ParamsSgd {
-    type Step = SgdStep;
+struct Step {
+    rule: ParamsSgd,
+    rates: Rates,
+    /// Part of the gradient that goes into the momentum.
+    add: f64,
+}
 
-    fn at(&self, rates: Rates, step: u64) -> SgdStep {
-        SgdStep {
-            learning_rate: rates.learning_rate,
-            penalty: rates.weight_decay,
-            momentum: self.momentum,
-            add: if step == 1 { 1. } else { 1. - self.dampening },
-            nesterov: self.nesterov,
-        }
-    }
-
+impl Elementwise for Step {
     #[inline(always)]
     fn update<C: Real>(
-        step: &SgdStep,
+        &self,
         adjust: impl Fn(C) -> C,
         parameter: &mut [C],
         gradient: &[C],
         [buffer, _]: [&mut [C]; 2],
     ) {
-        let [lr, penalty] = [step.learning_rate, step.penalty].map(C::from_f64);
-        let [momentum, add] = [step.momentum, step.add].map(C::from_f64);
+        let rates = [self.rates.learning_rate, self.rates.weight_decay];
+        let [lr, penalty] = rates.map(C::from_f64);
+        let [momentum, add] = [self.rule.momentum, self.add].map(C::from_f64);
         let pairs = parameter.iter_mut().zip(gradient);
-        if step.momentum == 0. {
+        if self.rule.momentum == 0. {
             for (p, g) in pairs {
-                *p = *p - lr * (adjust(*g) + penalty * *p);
+                *p -= lr * (adjust(*g) + penalty * *p);
             }
             return;
         }
+        let nesterov = self.rule.nesterov;
         for ((p, g), b) in pairs.zip(buffer) {
             let g = adjust(*g) + penalty * *p;
             *b = momentum * *b + add * g;
-            let direction = if step.nesterov { g + momentum * *b } else { *b };
-            *p = *p - lr * direction;
+            let direction = if nesterov { g + momentum * *b } else { *b };
+            *p -= lr * direction;
         }
     }
 }

@@ -1,44 +1,51 @@
 use std::fmt::Debug;
 
-use super::elementwise::Rates;
-use super::hyper_parameters::HyperParameter;
-use crate::optim::cpu::Target;
+use super::hyper_parameter::HyperParameter;
+use crate::optim::cpu::{Stored, Target};
 
 /// An update rule, and its hyper-parameters.
 pub trait Rule: Clone + Debug + Default + Send + Sync + 'static {
-    /// The optimizer's name.
+    /// The optimizer's name. The kernel that decides about a step has this name in lower case.
     const NAME: &'static str;
-    /// Its kernels on the GPU, which get the hyper-parameters in the order of [`hyper_parameters`](Self::hyper_parameters).
-    const KERNEL: Kernel;
+    /// The file of its kernels.
+    const KERNELS: &'static str;
 
-    /// An iterator, because a step on the GPU reads them and allocates nothing.
-    fn hyper_parameters(&self) -> impl Iterator<Item = HyperParameter>;
-    fn set_hyper_parameter(&mut self, name: &str, value: f64);
-    fn learning_rate(&self) -> f64;
-    fn set_learning_rate(&mut self, learning_rate: f64);
-    fn weight_decay(&self) -> f64;
+    /// The hyper-parameters in the order in which the kernels get them. The learning rate comes first, then the weight decay.
+    fn hyper_parameters(&mut self) -> impl Iterator<Item = HyperParameter<'_>>;
+
+    /// The values of the hyper-parameters, 0 beyond the last one. No rule has more than 8.
+    fn numbers(&self) -> [f64; 8] {
+        let mut numbers = [0.; 8];
+        for (number, (_, _, value)) in numbers.iter_mut().zip(self.clone().hyper_parameters()) {
+            *number = value.get();
+        }
+        numbers
+    }
 
     /// The tensors that it keeps for a parameter of these dimensions.
     fn state(&self, dims: &[usize]) -> Vec<Kept>;
 
-    /// The number of f64 that it needs for a parameter while it computes.
-    fn scratch(&self, _: &[usize]) -> usize {
+    /// The number of matrices in a parameter of these dimensions, if the rule factors their second moments.
+    fn matrices(_: &[usize]) -> usize {
         0
     }
 
     /// Updates a parameter for the `step`-th time, counted from 1.
-    fn apply(&self, rates: Rates, step: u64, target: Target<'_>);
+    fn apply<P: Stored>(&self, rates: Rates, step: u64, target: Target<'_, P>);
 }
 
-/// The kernels of a rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kernel {
-    Adafactor,
-    Adam,
-    AdamW,
-    Lion,
-    Sgd,
+/// What differs between groups of parameters.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rates {
+    pub learning_rate: f64,
+    pub weight_decay: f64,
 }
+
+/// An update rule, named by the type of its hyper-parameters, such as [`ParamsSgd`](crate::optim::ParamsSgd). Only this crate
+/// implements it.
+pub trait Algorithm: Rule {}
+
+impl<R: Rule> Algorithm for R {}
 
 /// A tensor of state.
 #[derive(Debug, Clone, PartialEq)]

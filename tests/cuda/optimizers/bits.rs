@@ -24,7 +24,7 @@ fn run<A: Algorithm>(
     let mut optimizer = options(job.builder(params)).build().unwrap();
     let mut told = String::new();
     for step in 0..5 {
-        let frozen = optimizer.group(2).unwrap().frozen(step == 3);
+        let frozen = optimizer.groups()[2].frozen(step == 3);
         optimizer.set_group(2, frozen).unwrap();
         let mut gradients = job.gradients(step);
         spoil(step, &job, &mut gradients);

@@ -14,7 +14,7 @@ use candle_nn::Optimizer;
 
 use super::{Job, bits, device, scale};
 use crate::gpu::simulated;
-use crate::support::flat;
+use crate::support::{flat, wave};
 
 const OUT_OF_MEMORY: u32 = 2;
 const NOT_READY: u32 = 600;
@@ -188,6 +188,19 @@ fn a_gradient_of_too_many_axes_is_refused_beforehand() {
     let error = optimizer.commit(&gradients).unwrap_err();
     assert!(error.to_string().contains("10 axes"), "{error}");
     assert_eq!(flat(&first), [1.; 3]);
+
+    // Neighbours that can be read as one axis count as one, so two axes are left of these.
+    let wave = wave(1 << 10, 1, DType::F32).unwrap();
+    let wave = wave
+        .reshape(vec![2; 10])
+        .unwrap()
+        .to_device(&device)
+        .unwrap();
+    let merged = wave.permute(vec![5, 6, 7, 8, 9, 0, 1, 2, 3, 4]).unwrap();
+    gradients.insert(&var, merged.clone());
+    optimizer.set_learning_rate(1.);
+    optimizer.commit(&gradients).unwrap();
+    assert_eq!(flat(&var), flat(&merged.neg().unwrap()));
 }
 
 #[test]

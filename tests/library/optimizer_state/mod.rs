@@ -138,7 +138,7 @@ fn a_run_goes_on_as_if_it_had_never_stopped() {
         resumes(
             ParamsAdafactor {
                 lr,
-                eps1: Some(1e-5),
+                eps1: 1e-5,
                 ..Default::default()
             },
             dtype,
@@ -185,7 +185,7 @@ fn groups_come_back_with_their_options() {
         AdamW::builder(first).group(second).build().unwrap()
     };
     let mut saved = build(0.25, Some(0.5));
-    let frozen = saved.group(0).unwrap().frozen(true);
+    let frozen = saved.groups()[0].frozen(true);
     saved.set_group(0, frozen).unwrap();
     let mut loaded = build(1., None);
     loaded.load_state(&saved.state().unwrap()).unwrap();

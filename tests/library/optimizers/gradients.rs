@@ -65,7 +65,7 @@ fn check_groups<A: Rates>(params: A) {
     assert_eq!(bits(&vars), bits(&twins));
 
     // A thawed parameter starts at step 1. The second group is frozen from now on.
-    let frozen = optimizer.group(1).unwrap().frozen(true);
+    let frozen = optimizer.groups()[1].frozen(true);
     optimizer.set_group(1, frozen).unwrap();
     optimizer.set_group(2, GroupOptions::default()).unwrap();
     assert_eq!(optimizer.groups()[1], frozen);

@@ -45,6 +45,27 @@ fn updates_and_forward_passes_do_not_wait_for_each_other() {
     }
 }
 
+/// Several optimizers, each on a thread of its own, take turns on the threads for small parameters.
+#[test]
+fn several_optimizers_update_at_once() {
+    let run = || {
+        let vars = make_vars(&[&[512][..]; 200], DType::F32);
+        let builder = AdamW::builder(vars.clone()).params(adamw());
+        let mut optimizer = builder.clip_norm(0.5).build().unwrap();
+        for step in 0..20 {
+            optimizer.commit(&gradients(&vars, step)).unwrap();
+        }
+        bits(&vars)
+    };
+    let alone = run();
+    std::thread::scope(|scope| {
+        let others = [(); 3].map(|()| scope.spawn(run));
+        for other in others {
+            assert!(other.join().unwrap() == alone);
+        }
+    });
+}
+
 /// What is written to a parameter holds, and not the master from before.
 #[test]
 fn a_parameter_that_is_written_to_goes_on_from_there() {
