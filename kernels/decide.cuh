@@ -24,7 +24,7 @@ static __device__ bool fits(double scale) {
     return exponent != 0 && exponent != 0xff;
 }
 
-// Counts a step, as `Counters::count` on the host.
+// Counts a step, as `Progress::count` on the host.
 static __device__ void count(const Header &header, double squares, const Control &old, Control &next) {
     Control now = old;
     const double unscale = 1 / old.scale;

@@ -19,7 +19,7 @@ enum Type : uint32_t { F32 = 0, F64 = 1, F16 = 2, BF16 = 3 };
 
 enum Flag : uint64_t { SURVEYS = 1, CLIPS_NORM = 2, HAS_LOSS_SCALE = 4 };
 
-// One step, for all parameters.
+// Numbers that all parameters share in one step.
 struct Header {
     // In the order of the rule's `hyper_parameters`.
     double hyper[HYPER_PARAMETERS];
@@ -32,7 +32,7 @@ struct Header {
     uint64_t flags;
 };
 
-// One parameter in one step.
+// Numbers and addresses of one parameter that may change from step to step.
 struct Entry {
     void *parameter;
     // Null if the parameter does not change.
@@ -44,7 +44,7 @@ struct Entry {
     double weight_decay;
 };
 
-// One parameter in all steps.
+// Numbers and addresses of one parameter that stay the same.
 struct Slot {
     uint64_t len;
     void *state[2];
@@ -60,14 +60,14 @@ struct Slot {
     double *means;
 };
 
-// The work of one block: by itself a chunk of a parameter, counted from 0.
+// The work of one block. A chunk of a parameter has kind 0; `start` is its index.
 struct Task {
     uint32_t parameter;
     uint32_t kind;
     uint64_t start;
 };
 
-// Counters of steps; see `Counters` on the host.
+// Counters of steps; see `Progress` on the host.
 struct Control {
     uint64_t steps;
     uint64_t skipped;
@@ -144,7 +144,7 @@ template <typename C> static __device__ __forceinline__ void store(void *into, u
     }
 }
 
-// A gradient as it is in memory, and the adjustment of each element as it is read.
+// A gradient in memory, whose elements can be adjusted while they are read.
 template <typename C> struct Gradient {
     const void *values;
     uint32_t type;

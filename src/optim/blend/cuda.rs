@@ -18,7 +18,7 @@ const MOST_BLOCKS: usize = 1 << 16;
 // SAFETY: plain integers, laid out as `Axes` in kernels/axes.cuh.
 unsafe impl DeviceRepr for Axes {}
 
-/// Without `from`, blends a tensor with itself.
+/// Without `from` it only multiplies by `keep`: it reads `into` in place of `from`.
 pub fn blend(
     op: &Blend,
     (into, into_layout): (&mut CudaStorage, &Layout),

@@ -38,7 +38,7 @@ struct Blend {
     add: f64,
 }
 
-/// Only scales.
+/// Multiplies by `keep` only.
 impl InplaceOp1 for Blend {
     fn name(&self) -> &'static str {
         "scale-in-place"

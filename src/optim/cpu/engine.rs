@@ -17,11 +17,11 @@ use crate::optim::{fused, rule::Rule};
 pub struct Engine {
     states: Vec<Option<State>>,
     progress: Progress,
-    /// Who updates the small parameters.
+    /// The threads that update the small parameters.
     small_by: By,
 }
 
-/// Small parameters that a thread takes at a time.
+/// Number of parameters that a thread takes at a time.
 const SMALL_AT_A_TIME: usize = 8;
 
 impl Engine {
@@ -35,8 +35,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Runs `work` on each parameter that has a gradient: on large ones one by one, each with all of candle's threads, on small ones
-    /// with several per thread of the team, since that takes their locks.
+    /// Runs `work` on each parameter that has a gradient. Large parameters come one after the other, each shared by candle's threads.
+    /// Small ones are shared out among the team's threads, because `work` takes the locks of the parameters.
     fn each<R: Rule>(
         &mut self,
         setup: &Setup<R>,
@@ -77,7 +77,7 @@ impl Engine {
         }
     }
 
-    /// The sum of the squares of all gradients as they are; NaN if one of them is not finite.
+    /// Returns the sum of squares of all gradients, before any adjustment; NaN if one of them is not finite.
     fn survey<R: Rule>(&mut self, setup: &Setup<R>, gradients: &GradStore) -> Result<f64> {
         self.each(setup, gradients, &|state, parameter, gradient| {
             let len = parameter.len;

@@ -3,8 +3,8 @@ use candle_core::{CpuStorage, Layout, Result, WithDType};
 
 use super::real::Stored;
 
-/// A gradient as it is in memory, and the adjustment of each element as it is read: scaled (by the inverse loss scale and the clipping of
-/// the norm), then clamped.
+/// A gradient in memory, whose elements can be adjusted while they are read: multiplied by `scale` (the inverse loss scale times the
+/// factor that clips the norm), then clamped to ± `bound`.
 #[derive(Debug, Clone, Copy)]
 pub struct Gradient<'a, P: Stored> {
     values: Values<'a, P>,
@@ -14,7 +14,7 @@ pub struct Gradient<'a, P: Stored> {
     bound: f64,
 }
 
-/// In the type of the computation, or else in the parameter's.
+/// Values in the type to compute in, or in the parameter's type.
 #[derive(Debug, Clone, Copy)]
 enum Values<'a, P: Stored> {
     Reals(&'a [P::Real]),
@@ -41,7 +41,7 @@ impl<'a, P: Stored> Gradient<'a, P> {
         })
     }
 
-    /// The elements from `start` on as a slice, if they need no conversion.
+    /// Returns the elements from `start` on as a slice if they are contiguous and need no conversion.
     pub fn slice(&self, start: usize) -> Option<&'a [P::Real]> {
         match (self.values, self.layout) {
             (Values::Reals(values), None) => Some(from(values, start)),
@@ -93,8 +93,8 @@ fn load<S: Stored>(values: &[S], layout: Option<&Layout>, start: usize, into: &m
     }
 }
 
-/// The offsets of a strided tensor's elements, in the order of its indices, from element `start` on. candle's own iterator is private.
-/// Its gradients are almost always contiguous, since `backward` adds each to a tensor of zeros.
+/// Returns the offsets of a strided tensor's elements from element `start` on. candle's own iterator is private. Strided gradients are
+/// rare, because `backward` adds each gradient to a contiguous tensor of zeros.
 fn offsets(layout: &Layout, start: usize) -> impl Iterator<Item = usize> + '_ {
     let axes = layout.dims().iter().zip(layout.stride()).rev();
     (start..layout.shape().elem_count()).map(move |mut index| {

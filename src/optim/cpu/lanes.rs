@@ -15,7 +15,7 @@ pub trait Elementwise: Sync {
     );
 }
 
-/// A parameter to update, with everything that a rule needs for it.
+/// A parameter to update, with everything that a rule needs to update it.
 #[derive(Debug)]
 pub struct Target<'a, P: Stored> {
     pub lanes: Lanes<'a, P>,
@@ -45,7 +45,7 @@ pub struct Lanes<'a, P: Stored> {
     pub parameter: &'a mut [P],
     /// The master weights; `parameter` is then their rounded copy.
     pub master: Option<&'a mut [P::Real]>,
-    /// Of the whole parameter.
+    /// The gradient of the whole parameter.
     pub gradient: Gradient<'a, P>,
     pub state: [Moment<'a, P::Real>; 2],
 }

@@ -5,7 +5,7 @@ use half::bf16;
 use super::real::{Real, values_mut};
 use super::share::take;
 
-/// A tensor of state in the type of the computation or in bf16, or empty if the rule keeps none.
+/// A tensor of state, in the type to compute in or in bf16. It is empty if the rule keeps no such tensor.
 #[derive(Debug)]
 pub enum Moment<'a, C> {
     Full(&'a mut [C]),
@@ -19,7 +19,7 @@ impl<C> Default for Moment<'_, C> {
 }
 
 impl<'a, C: Real> Moment<'a, C> {
-    /// `None` for another type.
+    /// Returns `None` if the storage has another type.
     pub fn of(storage: &'a mut CpuStorage) -> Option<Self> {
         match storage.dtype() == C::DTYPE {
             true => values_mut(storage).map(Self::Full),
@@ -27,7 +27,7 @@ impl<'a, C: Real> Moment<'a, C> {
         }
     }
 
-    /// The values of state that is never rounded.
+    /// Returns the values of state that is never kept in bf16.
     pub fn into_full(self) -> &'a mut [C] {
         match self {
             Self::Full(values) => values,
@@ -60,7 +60,7 @@ impl<'a, C: Real> Moment<'a, C> {
         into.get_mut(..len).unwrap_or_default()
     }
 
-    /// Writes all elements; the first one is the parameter's at `start`.
+    /// Writes all elements. The first of them belongs to the parameter's element `start`.
     ///
     /// Rounds to bf16 stochastically: a step changes a second moment by a thousandth of itself, less than the resolution of bf16,
     /// so rounding to nearest would never change it. The noise depends on step and element alone.

@@ -5,7 +5,7 @@ use candle_core::{CpuStorage, WithDType};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-/// The types of the computation: f64 for f64 parameters, f32 for all others.
+/// A type to compute in: f64 for f64 parameters, f32 for all others.
 pub trait Real: Stored<Real = Self> {
     const EPSILON: f64;
     /// The smallest positive normal number.
@@ -34,26 +34,26 @@ impl Real for f64 {
     }
 }
 
-/// The types of parameters, gradients and moments in memory.
+/// A type of parameters, gradients and moments in memory.
 pub trait Stored: WithDType + Debug + Default {
-    /// The type that they are computed in.
+    /// The type to compute in.
     type Real: Real;
 
-    /// Converts as many values as there are in both.
+    /// Converts values; the shorter slice decides how many.
     fn load(from: &[Self], into: &mut [Self::Real]) {
         for (into, from) in into.iter_mut().zip(from) {
             *into = Self::Real::from_f64(from.to_f64());
         }
     }
 
-    /// Converts as many values as there are in both, rounded to nearest.
+    /// Converts values, rounding to nearest; the shorter slice decides how many.
     fn store(from: &[Self::Real], into: &mut [Self]) {
         for (into, from) in into.iter_mut().zip(from) {
             *into = Self::from_f64(from.to_f64());
         }
     }
 
-    /// The values themselves, if they need no conversion.
+    /// Returns the values themselves if they need no conversion.
     fn reals(_: &mut [Self]) -> Option<&mut [Self::Real]> {
         None
     }
@@ -109,7 +109,7 @@ fn equally_long<'a, A, B>(from: &'a [A], into: &'a mut [B]) -> (&'a [A], &'a mut
     (from.unwrap_or_default(), into.unwrap_or_default())
 }
 
-/// The values of a storage, if they have this type.
+/// Returns the values of a storage if they have this type.
 pub fn values_mut<T: Stored>(storage: &mut CpuStorage) -> Option<&mut [T]> {
     let values: &mut dyn Any = match storage {
         CpuStorage::F32(values) => values,

@@ -6,7 +6,7 @@ use candle_core::utils::barrier_pool;
 use super::real::Real;
 use super::team;
 
-/// Threads share tensors of this many elements and more, as in candle.
+/// Threads share tensors with at least this many elements, as in candle.
 pub const SHARED: usize = 64 * 1024;
 /// Elements that a thread takes at a time, as in candle.
 pub const CHUNK: usize = 16 * 1024;
@@ -27,8 +27,8 @@ pub enum By {
     Team,
 }
 
-/// Distributes `units` units of work. `next` splits the next one off the rest, so that nothing is allocated. Returns false if a thread of
-/// the team has panicked; panics of candle's threads reach the caller.
+/// Distributes `units` units of work. `next` splits the next unit off the rest, so that nothing is allocated. Returns false if a thread
+/// of the team has panicked. A panic of candle's threads is passed on to the caller.
 pub fn share<R: Send, U>(
     by: By,
     units: usize,
@@ -77,7 +77,7 @@ pub fn in_stretches<T: Send>(
     share(By::Candle, units, (0, slice), next, work);
 }
 
-/// The sum of what `part` returns for each chunk of `0..len`, always added in the same order.
+/// Returns the sum of what `part` returns for each chunk of `0..len`, always added in the same order.
 pub fn sum(
     partials: &mut [f64],
     len: usize,

@@ -120,7 +120,7 @@ impl State {
     }
 }
 
-/// An operation that gives `F` the storage of a parameter to change, and of its gradient.
+/// An operation that passes the storage of a parameter and of its gradient to `F`.
 struct Visit<F>(Cell<Option<F>>);
 
 impl<F> InplaceOp2 for Visit<F>
@@ -151,7 +151,7 @@ fn storage(tensor: &Tensor) -> CandleResult<CpuStorage> {
     }
 }
 
-/// An error that the checks before an update rule out.
+/// An error that the checks before an update should prevent.
 pub fn misplaced() -> Error {
     Error::Msg("the type or device of a gradient or parameter has changed".to_owned()).bt()
 }

@@ -10,7 +10,7 @@ use candle_core::utils::get_num_threads;
 type Work<'a> = dyn Fn() + Sync + 'a;
 
 struct Team {
-    /// Held by the caller whose work runs.
+    /// Locked by the caller whose work runs.
     caller: Mutex<()>,
     work: Mutex<Option<Borrowed>>,
     begin: Barrier,

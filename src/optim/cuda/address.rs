@@ -9,7 +9,7 @@ use candle_core::{
 
 use crate::optim::fused::Managed;
 
-/// The number of a type in the kernels.
+/// Returns the number of a type in the kernels.
 pub fn code(dtype: DType) -> Result<u32> {
     match dtype {
         DType::F32 => Ok(0),
@@ -20,7 +20,7 @@ pub fn code(dtype: DType) -> Result<u32> {
     }
 }
 
-/// Evaluates `$do` for values of any type.
+/// Evaluates `$do` for values of each floating-point type.
 macro_rules! each {
     ($slice:expr, $values:ident => $do:expr) => {
         match $slice {
@@ -33,7 +33,7 @@ macro_rules! each {
     };
 }
 
-/// The address of a tensor in this storage, for reading. The stream waits for what other streams write there.
+/// Returns the address of a tensor for reading. The stream waits for writes by other streams.
 fn address(storage: &CudaStorage, layout: &Layout, stream: &CudaStream) -> Result<u64> {
     let address: Result<u64> = each!(&storage.slice, values => values.device_ptr(stream).0);
     Ok(address? + offset(layout, storage.dtype()))
@@ -43,7 +43,7 @@ fn offset(layout: &Layout, dtype: DType) -> u64 {
     (layout.start_offset() * dtype.size_in_bytes()) as u64
 }
 
-/// The address of an engine's own tensor; 0 for none.
+/// Returns the address of a tensor of the engine; 0 for none.
 pub fn address_of(tensor: Option<&Tensor>, stream: &CudaStream) -> Result<u64> {
     let Some(tensor) = tensor else {
         return Ok(0);
@@ -55,14 +55,14 @@ pub fn address_of(tensor: Option<&Tensor>, stream: &CudaStream) -> Result<u64> {
     }
 }
 
-/// The addresses of a parameter and its gradient, under candle's own locks and checks.
+/// Returns the addresses of a parameter and its gradient, after candle's own checks.
 pub fn locate(parameter: &Managed, gradient: &Tensor) -> Result<(u64, u64)> {
     let locate = Locate(Cell::new(None));
     parameter.handle.inplace_op2(gradient, &locate)?;
     locate.0.get().ok_or_else(misplaced)
 }
 
-/// An operation that only takes the addresses of its operands.
+/// An operation that only stores the addresses of its operands.
 struct Locate(Cell<Option<(u64, u64)>>);
 
 impl InplaceOp2 for Locate {
@@ -91,7 +91,7 @@ impl InplaceOp2 for Locate {
     }
 }
 
-/// An error that the checks before an update rule out.
+/// An error that the checks before an update should prevent.
 pub fn misplaced() -> Error {
     Error::Msg("the type or device of a gradient or parameter has changed".to_owned()).bt()
 }

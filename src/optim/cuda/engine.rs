@@ -16,9 +16,9 @@ use crate::optim::rule::Rule;
 
 /// The state of the parameters on the device, and the launches of a step.
 ///
-/// The device decides about a step: the launches before the last compute the next control and sums beside the current ones, and
-/// the last launch updates the parameters and makes the next control current. So an error in between changes nothing, and the host does
-/// not wait.
+/// The device decides whether a step is applied, so the host does not wait. Only the last launch of a step changes parameters, state
+/// and the current control. The launches before it write to scratch memory and to the next control, so an error in between changes
+/// nothing.
 #[derive(Debug)]
 pub struct Engine {
     device: CudaDevice,
@@ -26,12 +26,12 @@ pub struct Engine {
     states: Vec<Option<State>>,
     tables: Tables,
     launches: Vec<Launch>,
-    /// From before the first step.
+    /// The progress before the first step.
     new: Progress,
 }
 
 impl Engine {
-    /// With an old engine it shares the state that is kept.
+    /// Shares the state that is kept with `old`.
     pub fn new<R: Rule>(
         device: &CudaDevice,
         setup: &Setup<R>,
@@ -98,8 +98,8 @@ impl<R: Rule> fused::Engine<R> for Engine {
             // did with them, since `describe` located them. The engine is borrowed mutably.
             unsafe { launch.run(&self.stream, &self.tables.arguments) }?;
         }
-        // cudarc keeps for each tensor what other streams have to wait for, which is now the last launch. The update is done: an error
-        // here does not concern it, and comes up at the next call.
+        // cudarc records for each tensor what other streams have to wait for, which is now the last launch. An error here does not
+        // affect the update, and the next call returns it.
         for parameter in &setup.parameters {
             if let Some(gradient) = setup.gradient(parameter, gradients) {
                 let _ = locate(parameter, gradient);
@@ -111,7 +111,7 @@ impl<R: Rule> fused::Engine<R> for Engine {
         })
     }
 
-    /// Does not wait: the scale is on the device.
+    /// Does not wait, because the scale is on the device.
     fn scale(&self, loss: &Tensor) -> Result<Tensor> {
         let scale = match loss.dtype() {
             DType::F64 => self.tables.scale.clone(),

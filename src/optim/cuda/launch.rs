@@ -55,7 +55,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// The kernel's name ends with its module's.
+    /// The kernel's name ends with its rule's, which selects the module.
     pub fn new(device: &CudaDevice, kernel: &str, blocks: usize, parts: u32) -> Result<Self> {
         let (module, ptx) = module(kernel)?;
         let function = device.get_or_load_custom_func(kernel, module, ptx)?;
@@ -81,8 +81,8 @@ impl Launch {
         }))
     }
 
-    /// Does without cudarc's builder, which allocates, and records events after the launch that can fail when parameters have changed
-    /// already.
+    /// cudarc's builder is not used: it allocates, and after the launch it records events, which can fail when parameters have already
+    /// changed.
     ///
     /// # Safety
     /// The memory that `arguments` points to lives until the stream has executed this launch.

@@ -1,5 +1,5 @@
-//! Structs in the device's memory. Each has its counterpart in kernels/fused.cuh which asserts the same
-//! sizes. Addresses are 0 for what is missing.
+//! Structs in the device's memory. Each has a counterpart in kernels/fused.cuh, which asserts the same sizes. The address of what is
+//! missing is 0.
 
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 
@@ -7,7 +7,7 @@ use crate::optim::cpu::CHUNK;
 use crate::optim::fused::{Progress, Setup};
 use crate::optim::rule::Rule;
 
-/// What is the same for all parameters in one step.
+/// Numbers that all parameters share in one step.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Header {
@@ -20,20 +20,20 @@ pub struct Header {
     flags: u64,
 }
 
-/// One parameter in one step.
+/// Numbers and addresses of one parameter that may change from step to step.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Entry {
     pub parameter: u64,
     pub gradient: u64,
     pub gradient_dtype: u32,
-    /// The number of axes of a gradient that is not contiguous; its row in the table of axes is valid then.
+    /// The number of axes of a gradient that is not contiguous, described in the table of axes; otherwise 0.
     pub rank: u32,
     pub learning_rate: f64,
     pub weight_decay: f64,
 }
 
-/// One parameter in all steps; zeros for a frozen one.
+/// Numbers and addresses of one parameter that stay the same; zeros for a frozen one.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Slot {
@@ -89,7 +89,7 @@ pub struct Arguments {
     pub parameters: u64,
 }
 
-/// 8-byte words of the device's `Coefficients`, which the host does not read.
+/// Size of the device's `Coefficients` in words of 8 bytes. The host does not read them.
 pub const COEFFICIENTS: usize = 8;
 
 const _: () = assert!(size_of::<Entry>() == 40);
@@ -151,7 +151,7 @@ impl From<Progress> for Control {
 }
 
 impl Control {
-    /// The same for the host; `new` says whether there is a loss scale.
+    /// Converts to the host's counters. `new` shows whether there is a loss scale.
     pub fn progress(&self, new: Progress) -> Progress {
         Progress {
             steps: self.steps,

@@ -10,29 +10,32 @@ use crate::optim::rule::Rule;
 /// The state of one parameter.
 #[derive(Debug, Clone)]
 pub struct State {
-    /// The device counts the steps; this number is from when the tables were made.
+    /// The number of steps is that of the time when the tables were made; the device counts on.
     pub kept: Snapshot,
     /// The number of matrices that the rule factors.
     matrices: usize,
-    /// For these: the next tensors, and the means of their rows. Of use within a step only.
+    /// The next tensors and the means of rows of these matrices, used within a step.
     scratch: Vec<Tensor>,
 }
 
 impl State {
-    /// Saved state, or zeros.
+    /// Copies saved state, or makes new state.
     pub fn new<R: Rule>(
         parameter: &Managed,
         saved: Option<&Snapshot>,
         device: &Device,
     ) -> Result<Self> {
+        let kept = Snapshot::new(parameter, saved, device)?;
         let matrices = R::matrices(parameter.var.dims());
         let mut scratch = Vec::new();
         if matrices > 0 {
-            scratch = Snapshot::new(parameter, None, device)?.tensors;
+            for tensor in &kept.tensors {
+                scratch.push(tensor.zeros_like()?);
+            }
             scratch.push(Tensor::zeros(matrices, DType::F64, device)?);
         }
         Ok(Self {
-            kept: Snapshot::new(parameter, saved, device)?,
+            kept,
             matrices,
             scratch,
         })
@@ -60,7 +63,7 @@ impl State {
         })
     }
 
-    /// Copies in host memory: the device may be full.
+    /// Copies the state to host memory, because the device may be full.
     pub fn copied(&self) -> Result<Snapshot> {
         let copy = |tensor: &Tensor| tensor.to_device(&Device::Cpu);
         let tensors = self.kept.tensors.iter().map(copy);

@@ -14,17 +14,17 @@ use crate::optim::rule::Rule;
 #[derive(Debug)]
 pub struct Tables {
     entries: Sent<Entry>,
-    /// Of gradients that are not contiguous.
+    /// Axes of gradients that are not contiguous.
     axes: Sent<Axes>,
     _slots: CudaSlice<Slot>,
     _chunks: CudaSlice<Task>,
-    /// The current one, and the next.
+    /// The current control, then the next.
     control: CudaSlice<Control>,
     /// How often each parameter was updated.
     pub counts: CudaSlice<u64>,
     /// The coefficients of each parameter, then a sum for each chunk.
     _scratch: CudaSlice<f64>,
-    /// The loss scale: f64, so that the same number multiplies and divides in each type.
+    /// The loss scale, in f64 so that losses are multiplied and gradients divided by the same number.
     pub scale: Tensor,
     pub arguments: Arguments,
 }
@@ -75,7 +75,7 @@ impl Tables {
         })
     }
 
-    /// Describes an update and sends what has changed since the last one. All checks of the update are here.
+    /// Describes an update and sends what has changed since the last one. It checks the gradients' layouts first.
     pub fn describe<R: Rule>(
         &mut self,
         device: &CudaDevice,
@@ -153,7 +153,7 @@ impl<T: DeviceRepr + PartialEq + 'static> Sent<T> {
     }
 }
 
-/// The address of an engine's own memory.
+/// Returns the address of the engine's own memory.
 pub fn start<T>(slice: &CudaSlice<T>, stream: &CudaStream) -> u64 {
     slice.device_ptr(stream).0
 }

@@ -1,7 +1,7 @@
 use crate::error::Result;
 use crate::optim::rule::Range;
 
-/// What happens to all gradients before an update rule sees them.
+/// Changes to all gradients before an update rule uses them.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Adjustment {
     pub clip_norm: Option<f64>,

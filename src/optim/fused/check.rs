@@ -21,7 +21,7 @@ pub fn group<R: Rule>(options: &GroupOptions) -> Result<()> {
     })
 }
 
-/// Finds everything that could keep an update from being applied. `occupied` is the memory of all parameters, sorted.
+/// Checks everything that could make an update fail. `occupied` is the sorted memory of all parameters, from [`memory`].
 pub fn update<R: Rule>(setup: &Setup<R>, occupied: &[usize], gradients: &GradStore) -> Result<()> {
     // candle's method that sets the learning rate returns no error.
     let [learning_rate, ..] = setup.rule.numbers();
@@ -61,7 +61,7 @@ fn check(parameter: &Managed, gradient: &Tensor, occupied: &[usize]) -> Result<(
             found: gradient.device().location(),
         }
     } else if occupied.binary_search(&memory(gradient)).is_ok() {
-        // candle refuses the parameter's own memory. Another parameter's would be read before or after that one is updated.
+        // candle refuses the parameter's own memory. Another parameter's memory may be updated before it is read.
         OptimizerError::GradientShared {
             parameter: parameter.clone(),
         }

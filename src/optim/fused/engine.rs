@@ -13,22 +13,22 @@ use crate::testing;
 
 /// The state of all parameters that are not frozen, and the passes over them, on one kind of device.
 pub trait Engine<R>: Debug + Send + Sync {
-    /// Drops the state of frozen parameters and makes what others lack. Loaded state replaces all there is. With an error nothing
-    /// has changed.
+    /// Drops the state of frozen parameters and makes the state that others lack. Loaded state replaces existing state. After an error
+    /// nothing has changed.
     fn set_up(&mut self, setup: &Setup<R>, loaded: Option<&Loaded>) -> Result<()>;
 
     fn commit(&mut self, setup: &Setup<R>, gradients: &GradStore) -> Result<Committed>;
 
-    /// The loss times the current loss scale.
+    /// Returns the loss times the current loss scale.
     fn scale(&self, loss: &Tensor) -> Result<Tensor>;
 
     fn progress(&self) -> Result<Progress>;
 
-    /// Copies in host memory of the state of the parameter with this index, unless it is frozen.
+    /// Copies the state of the parameter with this index to host memory; `None` if it is frozen.
     fn snapshot(&self, index: usize, parameter: &Managed) -> Result<Option<Snapshot>>;
 }
 
-/// The state of each parameter for [`Engine::set_up`]: loaded, or from `old`, or new.
+/// Returns the state of each parameter for [`Engine::set_up`]: loaded, or moved from `old`, or new.
 pub fn states<R: Rule, S>(
     setup: &Setup<R>,
     loaded: Option<&Loaded>,
@@ -63,7 +63,7 @@ pub struct Snapshot {
     pub master: Option<Tensor>,
 }
 
-/// State that was saved: of each parameter, `None` for frozen ones.
+/// Saved state: of each parameter (`None` for frozen ones), and the counters.
 #[derive(Debug)]
 pub struct Loaded {
     pub snapshots: Vec<Option<Snapshot>>,
@@ -71,7 +71,7 @@ pub struct Loaded {
 }
 
 impl Snapshot {
-    /// State on a device: copies of saved tensors in the types that are kept for the parameter, or zeros.
+    /// Makes state on a device: copies of saved tensors, in the types that the optimizer keeps, or new state.
     pub fn new(parameter: &Managed, saved: Option<&Self>, device: &Device) -> Result<Self> {
         let (tensors, master): (candle_core::Result<_>, _) = match saved {
             Some(saved) => {

@@ -4,16 +4,16 @@ use crate::error::{OptimizerError, ParameterError, Result};
 use crate::optim::Parameter;
 use crate::optim::rule::{Kept, Rule};
 
-/// A parameter, with what the passes over it need to know.
+/// A parameter of an optimizer.
 #[derive(Debug, Clone)]
 pub struct Managed {
     pub name: String,
     pub var: Var,
     pub group: usize,
-    /// Its first element, in the Var's own storage. candle's in-place operations allocate a list of axes, which is empty for a
-    /// single element. The operation still gets the whole storage.
+    /// The Var's first element, for candle's in-place operations: they allocate a list of axes, which is empty for a single element,
+    /// and give access to the whole storage.
     pub handle: Tensor,
-    /// Where its elements begin in that storage.
+    /// The offset of its elements in that storage.
     pub start: usize,
     pub len: usize,
     /// The tensors that the optimizer keeps for it, and their types.
@@ -62,7 +62,7 @@ pub fn bytes_of((kept, dtype): &(Kept, DType)) -> u64 {
     (elements * dtype.size_in_bytes()) as u64
 }
 
-/// The type of each tensor of state.
+/// Chooses the type of each tensor of state.
 fn kept_types(
     kept: Vec<Kept>,
     name: &str,

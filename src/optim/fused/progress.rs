@@ -2,7 +2,7 @@ use serde::{Deserialize, Serialize};
 
 use super::adjustment::Adjustment;
 
-/// Counts of an optimizer's steps; from [`Fused::progress`](super::Fused::progress).
+/// Counters of an optimizer's steps; from [`Fused::progress`](super::Fused::progress).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]

@@ -17,7 +17,7 @@ pub const OPTIMIZER: &str = "optimizer";
 pub const STEP: &str = "step";
 pub const MASTER: &str = "master";
 
-/// More than any run has, and few enough that f64 holds each.
+/// More steps than any run has; f64 holds each number up to it.
 const MOST_STEPS: u64 = 1 << 53;
 
 /// The name of a tensor in a file.
@@ -25,7 +25,7 @@ pub fn entry(parameter: &Managed, name: &str) -> String {
     format!("{}.{name}", parameter.name)
 }
 
-/// What saved state holds besides tensors, as a JSON document. Whatever is missing stays as it is.
+/// The JSON document in saved state. What it lacks keeps its current value.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Document {
@@ -37,7 +37,7 @@ pub struct Document {
     pub progress: Progress,
 }
 
-/// Looks saved state up and lists everything that does not fit.
+/// Reads saved state and collects everything that does not fit.
 pub struct Reader<'a> {
     state: &'a StateDict,
     error: StateError,
@@ -51,7 +51,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The hyper-parameters, options of groups and counts for a setup. PyTorch's files have none.
+    /// Reads the hyper-parameters, the options of groups and the counters, which PyTorch's files do not have.
     pub fn document<R: Rule>(&mut self, setup: &Setup<R>) -> (R, Vec<GroupOptions>, Progress) {
         let document = self.state.metadata.get(OPTIMIZER);
         let document = document.map_or(Ok(Document::default()), |json| serde_json::from_str(json));
@@ -145,7 +145,7 @@ impl<'a> Reader<'a> {
         Some(tensor.clone())
     }
 
-    /// PyTorch keeps it as f32, this crate as i64.
+    /// PyTorch saves the step as f32, this crate as i64.
     fn step(&mut self, name: String) -> u64 {
         let Some(tensor) = self.find(&name) else {
             return 0;
@@ -174,7 +174,7 @@ impl<'a> Reader<'a> {
         self.error.unfit.push(format!("{name} {what}"));
     }
 
-    /// The tensors of all these parameters may be in the state: that of frozen ones is ignored.
+    /// Tensors of any of these parameters may be in the state; those of frozen ones are ignored.
     pub fn finish(mut self, parameters: &[Managed]) -> Result<()> {
         let names = parameters.iter().flat_map(|parameter| {
             let kept = parameter.kept.iter().map(|(kept, _)| kept.name);

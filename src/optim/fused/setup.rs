@@ -6,12 +6,12 @@ use super::managed::Managed;
 use crate::optim::rule::{Rates, Rule};
 use crate::optim::{GroupOptions, Parameter};
 
-/// What an optimizer updates, and how.
+/// The parameters of an optimizer and the way in which it updates them.
 #[derive(Debug)]
 pub struct Setup<R> {
     pub rule: R,
     pub groups: Vec<GroupOptions>,
-    /// Those of all groups, in the order in which they were given.
+    /// The parameters of all groups, in the order in which they were given.
     pub parameters: Vec<Managed>,
     pub adjustment: Adjustment,
 }
@@ -35,7 +35,7 @@ impl<R: Rule> Setup<R> {
             .collect()
     }
 
-    /// The gradient that updates a parameter; `None` also for a frozen one, and for one without elements.
+    /// Returns the gradient of a parameter, and `None` if the parameter is frozen or has no elements.
     pub fn gradient<'a>(&self, parameter: &Managed, store: &'a GradStore) -> Option<&'a Tensor> {
         let gradient = store.get(&parameter.var)?;
         (parameter.len > 0 && !self.is_frozen(parameter)).then_some(gradient)
@@ -51,7 +51,7 @@ impl<R: Rule> Setup<R> {
         }
     }
 
-    /// Whether the rule, with other hyper-parameters, would keep the tensors that there are.
+    /// Whether the rule keeps the same tensors with these hyper-parameters.
     pub fn keeps_state_of(&self, rule: &R) -> bool {
         self.parameters.iter().all(|parameter| {
             let kept = parameter.kept.iter().map(|(kept, _)| kept);

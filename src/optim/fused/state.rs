@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::optim::{Algorithm, StateDict};
 
 impl<A: Algorithm> Fused<A> {
-    /// A copy of the optimizer's state in host memory, with the hyper-parameters, the options of the groups, the counters and the
+    /// Copies the optimizer's state to host memory, with the hyper-parameters, the options of the groups, the counters and the
     /// loss scale. Frozen parameters have no state. On CUDA this waits for the device. [`load_state`](Self::load_state) finds parameters
     /// by name: see [`Group`](crate::optim::Group).
     ///
@@ -68,7 +68,7 @@ impl<A: Algorithm> Fused<A> {
             progress,
         };
         self.set_up(rule, groups, Some(&loaded))?;
-        // Losses so far were multiplied by the scale from before.
+        // Earlier losses were multiplied by the old scale.
         self.has_scaled.store(false, Relaxed);
         Ok(())
     }

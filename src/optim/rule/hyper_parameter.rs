@@ -42,14 +42,14 @@ impl Range {
     }
 }
 
-/// A hyper-parameter: its name, the values that it may have, and its place.
+/// A hyper-parameter: its name, its range and a reference to its value.
 pub type HyperParameter<'a> = (&'static str, Range, Value<'a>);
 
-/// Where a hyper-parameter is.
+/// A reference to a hyper-parameter's value.
 #[derive(Debug)]
 pub enum Value<'a> {
     Number(&'a mut f64),
-    /// As a number it is 0 or 1.
+    /// 0 or 1 as a number.
     Flag(&'a mut bool),
 }
 

@@ -5,12 +5,12 @@ use crate::optim::cpu::{Stored, Target};
 
 /// An update rule, and its hyper-parameters.
 pub trait Rule: Clone + Debug + Default + Send + Sync + 'static {
-    /// The optimizer's name. The kernel that decides about a step has this name in lower case.
+    /// The optimizer's name; in lower case also that of its kernel `decide_…`.
     const NAME: &'static str;
-    /// The file of its kernels.
+    /// The name of the file with its kernels.
     const KERNELS: &'static str;
 
-    /// The hyper-parameters in the order in which the kernels get them. The learning rate comes first, then the weight decay.
+    /// The hyper-parameters, in the order of the kernels: the learning rate first, then the weight decay.
     fn hyper_parameters(&mut self) -> impl Iterator<Item = HyperParameter<'_>>;
 
     /// The values of the hyper-parameters, 0 beyond the last one. No rule has more than 8.
@@ -22,10 +22,10 @@ pub trait Rule: Clone + Debug + Default + Send + Sync + 'static {
         numbers
     }
 
-    /// The tensors that it keeps for a parameter of these dimensions.
+    /// Returns the tensors that it keeps for a parameter of these dimensions.
     fn state(&self, dims: &[usize]) -> Vec<Kept>;
 
-    /// The number of matrices in a parameter of these dimensions, if the rule factors their second moments.
+    /// Returns how many matrices of a parameter of these dimensions have a factored second moment.
     fn matrices(_: &[usize]) -> usize {
         0
     }
@@ -34,7 +34,7 @@ pub trait Rule: Clone + Debug + Default + Send + Sync + 'static {
     fn apply<P: Stored>(&self, rates: Rates, step: u64, target: Target<'_, P>);
 }
 
-/// What differs between groups of parameters.
+/// Numbers that differ between groups of parameters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rates {
     pub learning_rate: f64,
@@ -50,7 +50,7 @@ impl<R: Rule> Algorithm for R {}
 /// A tensor of state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Kept {
-    /// PyTorch's name of it.
+    /// Its name in PyTorch.
     pub name: &'static str,
     pub dims: Vec<usize>,
     /// Whether it may be kept in bf16.
