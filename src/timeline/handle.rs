@@ -38,7 +38,7 @@ use crate::replace::replace;
 /// assert!(page.starts_with(b"<!doctype html>"));
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Timeline {
     recorder: Arc<Mutex<Recorder>>,
 }
@@ -46,9 +46,7 @@ pub struct Timeline {
 impl Timeline {
     /// An empty record that begins now.
     pub fn new() -> Self {
-        Self {
-            recorder: Arc::new(Mutex::new(Recorder::new())),
-        }
+        Self::default()
     }
 
     /// Records a number at the current time, such as a loss: a curve on the page and a counter in the trace. Up to 8 names are
@@ -69,9 +67,8 @@ impl Timeline {
     /// # Errors
     /// [`OutputError`] if `to` fails.
     pub fn write_trace(&self, to: &mut impl Write) -> Result<()> {
-        // A copy, so that a slow disk does not stop the work that is being recorded.
-        let recorder = self.recorder.lock().clone();
-        trace::write(&recorder, to).map_err(|error| OutputError::of("a trace", &error).into())
+        let written = to.write_all(trace::write(&self.copy()).as_bytes());
+        written.map_err(|error| OutputError::of("a trace", &error).into())
     }
 
     /// Writes the record as a page for a browser: one file that needs no network. `title` is its heading.
@@ -79,8 +76,8 @@ impl Timeline {
     /// # Errors
     /// [`OutputError`] if `to` fails.
     pub fn write_page(&self, title: &str, to: &mut impl Write) -> Result<()> {
-        let recorder = self.recorder.lock().clone();
-        page::write(&recorder, title, to).map_err(|error| OutputError::of("a page", &error).into())
+        let written = to.write_all(page::write(&self.copy(), title).as_bytes());
+        written.map_err(|error| OutputError::of("a page", &error).into())
     }
 
     /// Writes a trace to a file, which is replaced as a whole or not at all; see [`write_trace`](Self::write_trace).
@@ -88,9 +85,7 @@ impl Timeline {
     /// # Errors
     /// [`OutputError`] with the path.
     pub fn save_trace(&self, path: impl AsRef<Path>) -> Result<()> {
-        let mut bytes = Vec::new();
-        self.write_trace(&mut bytes)?;
-        save(path.as_ref(), &bytes)
+        save(path.as_ref(), &trace::write(&self.copy()))
     }
 
     /// Writes a page to a file, which is replaced as a whole or not at all; see [`write_page`](Self::write_page).
@@ -98,28 +93,25 @@ impl Timeline {
     /// # Errors
     /// [`OutputError`] with the path.
     pub fn save_page(&self, title: &str, path: impl AsRef<Path>) -> Result<()> {
-        let mut bytes = Vec::new();
-        self.write_page(title, &mut bytes)?;
-        save(path.as_ref(), &bytes)
+        save(path.as_ref(), &page::write(&self.copy(), title))
+    }
+
+    /// A copy, so that writing the record does not stop the work that is being recorded.
+    fn copy(&self) -> Recorder {
+        self.recorder.lock().clone()
     }
 }
 
 /// Replaces a file as a whole. Devices and pipes are written to in place.
-fn save(path: &Path, bytes: &[u8]) -> Result<()> {
+fn save(path: &Path, text: &str) -> Result<()> {
     let saved = match path.metadata() {
         Ok(there) if !there.is_file() => {
             let file = File::options().write(true).open(path);
-            file.and_then(|mut file| file.write_all(bytes))
+            file.and_then(|mut file| file.write_all(text.as_bytes()))
         }
-        _ => replace(path, |file| file.write_all(bytes)),
+        _ => replace(path, |file| file.write_all(text.as_bytes())),
     };
     Ok(saved.map_err(|error| OutputError::at(path, &error))?)
-}
-
-impl Default for Timeline {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl Observer for Timeline {

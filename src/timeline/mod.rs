@@ -1,13 +1,12 @@
 //! What happened when: a bounded record of a run, written as a page or a trace.
 
+mod bounded;
 mod handle;
 #[cfg(feature = "nvtx")]
 mod nvtx;
 mod page;
 mod recorder;
-mod row;
-mod thin;
-mod totals;
+mod rows;
 mod trace;
 
 pub use handle::Timeline;

@@ -1,40 +1,34 @@
 use std::collections::VecDeque;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use super::row::{Mark, MicroRow, Number, PhaseRow, Planned, StepRow};
-use super::thin::Thinned;
-use super::totals::Totals;
-use crate::batch::{Event, EventKind, Task, TrainingEvent};
+use super::bounded::{Thinned, push};
+use super::rows::{Mark, MicroRow, Note, Number, PhaseRow, StepRow, Totals};
+use crate::batch::{Event, EventKind, Plan, Task, TrainingEvent};
 use crate::error::{MemoryReading, Phase};
 use crate::incident::IncidentKind;
 use crate::output::first_line;
 
-/// Rows for the whole run; merging leaves at least half as many.
-const STEPS: usize = 4096;
 const PHASES: usize = 16_384;
 const MICRO_BATCHES: usize = 4096;
 const MARKS: usize = 512;
 const EVALUATIONS: usize = 1024;
-const NUMBERS: usize = 2048;
 const NAMES: usize = 8;
 const NOTES: usize = 64;
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Recorder {
-    origin: Instant,
-    pub(super) began: SystemTime,
-    pub(super) steps: Thinned<StepRow>,
+    pub(super) origin: Origin,
+    pub(super) steps: Thinned<StepRow, 4096>,
     /// Separate from steps: they are counted apart and have other sizes.
     pub(super) evaluations: VecDeque<StepRow>,
     pub(super) phases: VecDeque<PhaseRow>,
     pub(super) micro_batches: VecDeque<MicroRow>,
     pub(super) marks: VecDeque<Mark>,
-    pub(super) numbers: Vec<(String, Thinned<Number>)>,
-    /// The time in nanoseconds and the text.
-    pub(super) notes: VecDeque<(u64, String)>,
+    pub(super) numbers: Vec<(String, Thinned<Number, 2048>)>,
+    pub(super) notes: VecDeque<Note>,
     pub(super) totals: Totals,
     /// When the current micro-batch began, and its highest use so far.
-    micro_began: Option<u64>,
+    micro_began: Option<f64>,
     running_peak: Option<u64>,
     /// In use when the current batch began.
     used_before: Option<u64>,
@@ -44,58 +38,52 @@ pub(super) struct Recorder {
     is_pending: bool,
 }
 
-impl Recorder {
-    pub(super) fn new() -> Self {
+/// When a record began.
+#[derive(Debug, Clone)]
+pub(super) struct Origin {
+    instant: Instant,
+    pub(super) clock: SystemTime,
+}
+
+impl Default for Origin {
+    fn default() -> Self {
         Self {
-            origin: Instant::now(),
-            began: SystemTime::now(),
-            steps: Thinned::new(STEPS),
-            evaluations: VecDeque::new(),
-            phases: VecDeque::new(),
-            micro_batches: VecDeque::new(),
-            marks: VecDeque::new(),
-            numbers: Vec::new(),
-            notes: VecDeque::new(),
-            totals: Totals::default(),
-            micro_began: None,
-            running_peak: None,
-            used_before: None,
-            last_step: 0,
-            is_pending: false,
+            instant: Instant::now(),
+            clock: SystemTime::now(),
         }
     }
+}
 
-    /// Nanoseconds since the beginning.
-    fn at(&self, time: Instant) -> u64 {
-        let since = time.saturating_duration_since(self.origin);
-        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+impl Recorder {
+    pub(super) fn now(&self) -> f64 {
+        microseconds(self.origin.instant.elapsed())
     }
 
-    pub(super) fn now(&self) -> u64 {
-        self.at(Instant::now())
+    /// The beginning and the end of work.
+    fn span(&self, began: Instant, elapsed: Duration) -> (f64, f64) {
+        let began = began.saturating_duration_since(self.origin.instant);
+        let ended = began.saturating_add(elapsed);
+        (microseconds(began), microseconds(ended))
     }
 
     pub(super) fn number(&mut self, name: &str, value: f64) {
-        if !value.is_finite() {
+        let known = self.numbers.iter().position(|(known, _)| known == name);
+        let index = known.unwrap_or(self.numbers.len());
+        if !value.is_finite() || index >= NAMES {
             return;
         }
+        if known.is_none() {
+            self.numbers.push((name.to_owned(), Thinned::default()));
+        }
         let (at, count) = (self.now(), 1);
-        let number = Number { at, value, count };
-        let names = self.numbers.len();
-        match self.numbers.iter_mut().find(|(known, _)| known == name) {
-            Some((_, series)) => series.push(number),
-            None if names < NAMES => {
-                let mut series = Thinned::new(NUMBERS);
-                series.push(number);
-                self.numbers.push((name.to_owned(), series));
-            }
-            None => {}
+        if let Some((_, series)) = self.numbers.get_mut(index) {
+            series.push(Number { at, value, count });
         }
     }
 
     pub(super) fn note(&mut self, text: &str) {
-        let note = (self.now(), first_line(text).to_owned());
-        push(&mut self.notes, note, NOTES);
+        let (at, text) = (self.now(), first_line(text).to_owned());
+        push(&mut self.notes, Note { at, text }, NOTES);
     }
 
     pub(super) fn record(&mut self, event: &TrainingEvent<'_>) {
@@ -121,8 +109,7 @@ impl Recorder {
                 memory,
                 succeeded,
             } => {
-                let began = self.at(began);
-                let ended = began.saturating_add(elapsed.as_nanos() as u64);
+                let (began, ended) = self.span(began, elapsed);
                 self.phase(PhaseRow {
                     began,
                     ended,
@@ -133,7 +120,7 @@ impl Recorder {
                 });
             }
             EventKind::MicroBatchEnded { micro, completed } => {
-                let ended = self.phases.back().map_or(0, |phase| phase.ended);
+                let ended = self.phases.back().map_or(0., |phase| phase.ended);
                 let row = MicroRow {
                     began: self.micro_began.unwrap_or(ended),
                     ended,
@@ -162,29 +149,29 @@ impl Recorder {
                 memory,
                 ..
             } => {
-                let busy = elapsed.as_nanos() as u64;
+                let (began, ended) = self.span(began, elapsed);
                 let samples = sizes.iter().sum::<usize>() as u64;
-                self.step(
-                    task,
-                    StepRow {
-                        began: self.at(began),
-                        ended: self.at(began).saturating_add(busy),
-                        busy,
-                        steps: 1,
-                        last: step + 1,
-                        samples,
-                        micro_batches: sizes.len() as u64,
-                        least: sizes.iter().copied().min().unwrap_or(0),
-                        most: sizes.iter().copied().max().unwrap_or(0),
-                        retries: retries as u64,
-                        in_use: memory.in_use,
-                        reserved: memory.reserved,
-                        peak: memory.peak,
-                        limit: memory.limit,
-                        planned: plan.map(|plan| Planned::of(&plan, samples, self.used_before)),
-                    },
-                    recomputed,
-                );
+                let fits = plan.and_then(|plan| plan.fits);
+                let row = StepRow {
+                    began,
+                    ended,
+                    busy: microseconds(elapsed),
+                    steps: 1,
+                    last: step + 1,
+                    samples,
+                    micro_batches: sizes.len() as u64,
+                    least: sizes.iter().copied().min().unwrap_or(0),
+                    most: sizes.iter().copied().max().unwrap_or(0),
+                    retries: retries as u64,
+                    in_use: memory.in_use,
+                    reserved: memory.reserved,
+                    peak: memory.peak,
+                    limit: memory.limit,
+                    fits: fits.map(|size| samples.min(size as u64)),
+                    predicted: plan.and_then(|plan| self.predicted(&plan, samples)),
+                    reason: plan.map(|plan| plan.reason.to_string()),
+                };
+                self.step(task, row, recomputed);
             }
             EventKind::BatchFailed(error) => {
                 self.totals.failures += 1;
@@ -214,19 +201,25 @@ impl Recorder {
         self.running_peak = None;
     }
 
+    /// The peak of a micro-batch that the policy's plan predicts.
+    fn predicted(&self, plan: &Plan, samples: u64) -> Option<u64> {
+        let size = plan.using.map_or(samples, |size| samples.min(size as u64));
+        let taken = plan.base?.saturating_add(plan.each?.saturating_mul(size));
+        Some(self.used_before?.saturating_add(taken))
+    }
+
     fn step(&mut self, task: Task, row: StepRow, recomputed: usize) {
         self.totals.peak = self.totals.peak.max(row.peak);
-        match task {
-            Task::Evaluation => push(&mut self.evaluations, row, EVALUATIONS),
+        match (task, self.steps.rows.last_mut()) {
+            (Task::Evaluation, _) => push(&mut self.evaluations, row, EVALUATIONS),
             // The update of accumulated batches belongs to the last of them.
-            _ if row.samples == 0 => {
-                if let Some(last) = self.steps.last_mut() {
-                    last.busy += row.busy;
-                    last.ended = row.ended;
-                    last.peak = last.peak.max(row.peak);
-                    (last.in_use, last.reserved) = (row.in_use, row.reserved);
-                }
+            (_, Some(last)) if row.samples == 0 => {
+                last.busy += row.busy;
+                last.ended = row.ended;
+                last.peak = last.peak.max(row.peak);
+                (last.in_use, last.reserved) = (row.in_use, row.reserved);
             }
+            (_, None) if row.samples == 0 => {}
             _ => {
                 self.totals.steps += 1;
                 self.totals.samples += row.samples;
@@ -271,10 +264,6 @@ fn labelled(task: Task, text: &str) -> String {
     }
 }
 
-/// Appends a row and drops the oldest if there are `most` already.
-fn push<T>(rows: &mut VecDeque<T>, row: T, most: usize) {
-    if rows.len() >= most {
-        rows.pop_front();
-    }
-    rows.push_back(row);
+fn microseconds(time: Duration) -> f64 {
+    time.as_nanos() as f64 / 1e3
 }

@@ -1,3 +1,45 @@
+// The charts over the whole run.
+const LEFT = 76, RIGHT = 14, MARKS = 22, NOTES = 20;
+const ends = [steps.ended.at(-1) ?? data.now, evaluations.at(-1)?.ended ?? 0, marks.at(-1)?.at ?? 0, notes.at(-1)?.at ?? 0];
+const whole = [0, Math.max(...ends)];
+let view = whole;
+// Each kind of event: its glyph, its colour, and what it means. Red is out of memory, teal the micro-batch's size.
+const kinds = {
+  exhausted: ['×', '--limit', 'out of memory, retried'], failed: ['!', '--ink', 'step failed'],
+  fault: ['!', '--ink', 'device lost'], grown: ['▴', '--batch', 'larger micro-batch'],
+  shrunk: ['▾', '--batch', 'smaller micro-batch'], paced: ['»', '--batch', 'other size, for speed'],
+  restarted: ['↻', '--other', 'batch begun again'], over_limit: ['−', '--other', 'update over the limit'],
+};
+const kindOf = kind => kinds[kind] || ['·', '--other', kind];
+const failures = ['fault', 'failed', 'exhausted'];
+
+// The charts, with values of steps or of a series.
+const rate = steps.busy.map((busy, i) => busy > 0 ? steps.samples[i] / busy * 1e6 : null);
+const ceiling = values => Math.max(most(values) * 1.12, 0);
+const panels = [{
+  title: 'Memory', height: 270, format: bytes, isBytes: true, marks: true,
+  top: Math.max(most(steps.limit) * 1.1, ceiling(steps.peak), ceiling(steps.reserved), ceiling(steps.in_use), ceiling(evaluations.map(one => one.peak)), 1),
+  lines: [
+    { name: 'held by the pool', value: steps.reserved, colour: '--held', fill: '--held-fill' },
+    { name: 'highest use in a step', value: steps.peak, colour: '--memory', fill: '--memory-fill' },
+    { name: 'in use between steps', value: steps.in_use, colour: '--kept' },
+    { name: 'predicted', value: steps.predicted, colour: '--plan', isThin: true },
+  ],
+  empty: known(steps.peak).length || known(steps.in_use).length ? '' : 'Memory is not counted: give the trainer a DeviceMemory, and on the host install the TrackingAllocator.',
+}, {
+  title: 'Micro-batch', height: 118, unit: ' samples', strikes: true,
+  lines: [
+    { name: 'largest in a step', value: steps.most, colour: '--batch', fill: '--batch-fill' },
+    { name: 'predicted to fit', value: steps.fits, colour: '--plan', isThin: true },
+  ],
+}, {
+  title: 'Throughput', height: 118, unit: ' samples/s', strikes: true,
+  lines: [{ name: 'samples a second', value: rate, colour: '--rate', fill: '--rate-fill' }],
+}, ...data.numbers.map(series => ({
+  title: series.name, height: 118, floats: true,
+  lines: [{ name: series.name, at: series.at, value: series.value, colour: '--number' }],
+}))];
+
 // Ticks at round numbers; round in powers of two for bytes.
 function ticks(low, high, about, isBytes) {
   const raw = (high - low) / about;
@@ -9,59 +51,42 @@ function ticks(low, high, about, isBytes) {
   return list;
 }
 
-const LEFT = 76, RIGHT = 14, MARKS = 22, NOTES = 20;
-const whole = count ? [Math.min(steps.began[0], 0), steps.ended[count - 1]] : [0, Math.max(data.now, 1)];
-const evaluations = data.evaluations;
-if (evaluations.length) whole[1] = Math.max(whole[1], evaluations.at(-1).ended);
-for (const last of [marks.at(-1), data.notes.at(-1)]) if (last) whole[1] = Math.max(whole[1], last.at);
-let view = whole.slice();
-// Each kind of event: its glyph, its colour, and what it means. Red is out of memory, teal the micro-batch's size.
-const kinds = {
-  exhausted: ['×', '--limit', 'out of memory, retried'], failed: ['!', '--ink', 'step failed'],
-  fault: ['!', '--ink', 'device lost'], grown: ['▴', '--batch', 'larger micro-batch'],
-  shrunk: ['▾', '--batch', 'smaller micro-batch'], paced: ['»', '--batch', 'other size, for speed'],
-  restarted: ['↻', '--other', 'batch begun again'], over_limit: ['−', '--other', 'update over the limit'],
-};
-const kindOf = kind => kinds[kind] || ['·', '--other', kind];
-
-// What a chart shows: rows of steps, or series of their own.
-const rate = steps.busy.map((busy, i) => busy > 0 ? steps.samples[i] / busy * 1000 : null);
-const hasMemory = known(steps.peak).length || known(steps.inUse).length;
-const ceiling = values => Math.max(most(values) * 1.12, 0);
-const panels = [{
-  title: 'Memory', height: 270, unit: bytes, isBytes: true, marks: true, limit: steps.limit,
-  top: () => Math.max(most(steps.limit) * 1.1, ceiling(steps.peak), ceiling(steps.reserved), ceiling(steps.inUse), ceiling(evaluations.map(one => one.peak)), 1),
-  lines: [
-    { name: 'held by the pool', value: steps.reserved, colour: '--held', fill: '--held-fill' },
-    { name: 'highest use in a step', value: steps.peak, colour: '--memory', fill: '--memory-fill' },
-    { name: 'in use between steps', value: steps.inUse, colour: '--kept' },
-    { name: 'predicted', value: steps.planned, colour: '--plan', thin: true, dots: true },
-  ],
-  empty: hasMemory ? '' : 'Memory is not counted: give the trainer a DeviceMemory, and on the host install the TrackingAllocator.',
-}, {
-  title: 'Micro-batch', height: 118, unit: value => plural(value, 'sample'), strikes: true,
-  lines: [
-    { name: 'largest in a step', value: steps.most, colour: '--batch', fill: '--batch-fill' },
-    { name: 'predicted to fit', value: steps.fits, colour: '--plan', thin: true, dots: true },
-  ],
-}, {
-  title: 'Throughput', height: 118, unit: value => digits(value) + ' samples/s', strikes: true,
-  lines: [{ name: 'samples a second', value: rate, colour: '--rate', fill: '--rate-fill' }],
-}, ...data.numbers.filter(series => series.at.length).map(series => ({
-  title: series.name, height: 118, unit: value => digits(value), floats: true,
-  lines: [{ name: series.name, at: series.at, value: series.value, colour: '--number' }],
-}))];
+// Empties a chart and gives its scales, and a group that is cut off at the chart's sides.
+function frame(root, height, range, low, high, up, bottom) {
+  const width = root.parentNode.clientWidth, right = width - RIGHT, clip = 'clip' + root.getAttribute('aria-label').replace(/\W/g, '');
+  root.replaceChildren();
+  root.setAttribute('viewBox', `0 0 ${width} ${height}`);
+  root.setAttribute('height', height);
+  const grid = svg(root, 'g');
+  const x = at => LEFT + (at - range[0]) / (range[1] - range[0]) * (right - LEFT);
+  const y = value => bottom - (value - low) / (high - low) * (bottom - up);
+  const values = (format, isBytes) => {
+    for (const tick of ticks(low, high, Math.max(3, height / 52), isBytes)) {
+      svg(grid, 'line', { class: 'grid', x1: LEFT, x2: right, y1: y(tick), y2: y(tick) });
+      svg(grid, 'text', { x: LEFT - 8, y: y(tick) + 4, 'text-anchor': 'end' }, format(tick));
+    }
+  };
+  // Within a run, times count from the first one shown.
+  const times = () => {
+    for (const tick of ticks(0, range[1] - range[0], width / 120, false)) {
+      const text = tick ? (range[0] ? '+' : '') + time(tick) : range[0] ? time(range[0]) : '0';
+      svg(grid, 'text', { x: Math.min(x(range[0] + tick), right - 12), y: height - 3, 'text-anchor': 'middle' }, text);
+    }
+  };
+  svg(svg(root, 'clipPath', { id: clip }), 'rect', { x: LEFT, y: 0, width: right - LEFT, height });
+  const plot = svg(root, 'g', { 'clip-path': `url(#${clip})` });
+  return { width, right, x, y, plot, values, times };
+}
 
 function path(line, x, y, baseline) {
   let stroke = '', fill = '', start = null, end = null;
   const close = () => { if (start !== null) fill += `L${end},${baseline}L${start},${baseline}Z`; start = null; };
+  const span = view[1] - view[0], began = line.at || steps.began, ended = line.at || steps.ended;
   line.value.forEach((value, i) => {
     if (value === null) return close();
-    const a = line.at ? line.at[i] : steps.began[i], b = line.at ? line.at[i] : steps.ended[i];
-    const next = line.at ? b : Math.max(b, Math.min(steps.began[i + 1] ?? b, b + (b - a) * .5));
-    if (next < view[0] - (view[1] - view[0]) || a > view[1] + (view[1] - view[0])) return;
-    const px = x(a).toFixed(1), qx = x(next).toFixed(1), py = y(value).toFixed(1);
-    const move = start === null ? 'M' : 'L';
+    const a = began[i], b = ended[i], next = line.at ? b : Math.max(b, Math.min(began[i + 1] ?? b, b + (b - a) * .5));
+    if (next < view[0] - span || a > view[1] + span) return;
+    const px = x(a).toFixed(1), qx = x(next).toFixed(1), py = y(value).toFixed(1), move = start === null ? 'M' : 'L';
     stroke += `${move}${px},${py}` + (line.at ? '' : `H${qx}`);
     fill += `${move}${px},${py}L${qx},${py}`;
     if (start === null) start = px;
@@ -71,44 +96,22 @@ function path(line, x, y, baseline) {
   return [stroke, fill];
 }
 
-function axes(root, width, height, x0, y, low, high, unit, isBytes, isLast, range, format) {
-  for (const tick of ticks(low, high, Math.max(3, height / 52), isBytes)) {
-    svg(root, 'line', { class: 'grid', x1: LEFT, x2: width - RIGHT, y1: y(tick), y2: y(tick) });
-    svg(root, 'text', { x: LEFT - 8, y: y(tick) + 4, 'text-anchor': 'end' }, format(tick));
-  }
-  if (!isLast) return;
-  const span = range[1] - range[0];
-  for (const tick of ticks(range[0], range[1], width / 120, false)) {
-    svg(root, 'text', { x: Math.min(x0(tick), width - RIGHT - 12), y: height - 3, 'text-anchor': 'middle' },
-      tick === 0 ? '0' : span < 5 ? '+' + time(tick - range[0]) : time(tick));
-  }
-}
-
 function drawPanel(panel, isLast) {
-  const { box, root } = panel, width = box.clientWidth, height = panel.height + (isLast ? 20 : 0);
-  root.replaceChildren();
-  root.setAttribute('viewBox', `0 0 ${width} ${height}`);
-  root.setAttribute('height', height);
-  const noteRow = panel.marks && marks.length ? MARKS : 8, bottom = panel.height - 8;
-  const up = noteRow + (panel.marks && data.notes.length ? NOTES : 0);
-  let low = 0, high = panel.top ? panel.top() : Math.max(...panel.lines.map(line => ceiling(line.value)));
+  const root = panel.root, bottom = panel.height - 8, noteRow = panel.marks && marks.length ? MARKS : 8;
+  const up = noteRow + (panel.marks && notes.length ? NOTES : 0);
+  let low = 0, high = panel.top ?? Math.max(...panel.lines.map(line => ceiling(line.value)));
   if (panel.floats) {
-    const shown = panel.lines[0].value.filter((_, i) => panel.lines[0].at[i] >= view[0] && panel.lines[0].at[i] <= view[1]);
-    const all = shown.length ? shown : [0], least = Math.min(...all), highest = Math.max(...all), room = (highest - least || Math.abs(highest) || 1) * .12;
+    const { at, value } = panel.lines[0], shown = value.filter((_, i) => at[i] >= view[0] && at[i] <= view[1]);
+    const least = shown.length ? Math.min(...shown) : 0, highest = shown.length ? Math.max(...shown) : 0;
+    const room = (highest - least || Math.abs(highest) || 1) * .12;
     [low, high] = [least >= 0 ? Math.max(0, least - room) : least - room, highest + room];
   }
   if (!isFinite(high) || high <= low) high = low + 1;
-  const x = at => LEFT + (at - view[0]) / (view[1] - view[0]) * (width - LEFT - RIGHT);
-  const y = value => bottom - (value - low) / (high - low) * (bottom - up);
-  if (!panel.empty || isLast) axes(root, width, height, x, y, low, high, panel.unit, panel.isBytes, isLast, view, panel.empty ? () => '' : panel.isBytes ? bytes : digits);
-  const clip = 'clip' + panel.index;
-  svg(svg(root, 'clipPath', { id: clip }), 'rect', { x: LEFT, y: 0, width: width - LEFT - RIGHT, height });
-  const plot = svg(root, 'g', { 'clip-path': `url(#${clip})` });
-  if (panel.limit && known(panel.limit).length) {
-    const last = known(panel.limit).at(-1);
-    svg(plot, 'rect', { x: LEFT, y: up, width: width - LEFT - RIGHT, height: Math.max(0, y(last) - up), style: 'fill:var(--over)' });
-  }
+  const { width, right, x, y, plot, values, times } = frame(root, panel.height + (isLast ? 20 : 0), view, low, high, up, bottom);
+  if (!panel.empty) values(panel.format ?? digits, panel.isBytes);
+  if (isLast) times();
   if (panel.marks) {
+    if (limit) svg(plot, 'rect', { x: LEFT, y: up, width: right - LEFT, height: Math.max(0, y(limit) - up), style: 'fill:var(--over)' });
     for (const one of evaluations.filter(one => one.peak !== null)) {
       svg(plot, 'rect', { x: x(one.began), width: Math.max(x(one.ended) - x(one.began), 1), y: y(one.peak), height: Math.max(0, bottom - y(one.peak)), style: 'fill:var(--evaluation);opacity:.45' });
     }
@@ -117,29 +120,28 @@ function drawPanel(panel, isLast) {
     if (!known(line.value).length) continue;
     const [stroke, fill] = path(line, x, y, bottom);
     if (line.fill) svg(plot, 'path', { d: fill, style: `fill:var(${line.fill})` });
-    svg(plot, 'path', { d: stroke, fill: 'none', 'stroke-width': line.thin ? 1.3 : 1.7, 'stroke-linejoin': 'round', 'stroke-dasharray': line.dots ? '1.5 3' : 'none', style: `stroke:var(${line.colour})` });
+    svg(plot, 'path', { d: stroke, class: line.isThin ? 'line thin' : 'line', style: `stroke:var(${line.colour})` });
   }
-  if (panel.limit && known(panel.limit).length) {
-    svg(plot, 'path', { class: 'limit', d: path({ value: panel.limit }, x, y, bottom)[0] });
-    const last = known(panel.limit).at(-1);
-    svg(root, 'text', { x: width - RIGHT - 6, y: y(last) - 6, 'text-anchor': 'end', style: 'fill:var(--limit);font-weight:600' }, 'limit ' + bytes(last));
+  if (panel.marks && limit) {
+    svg(plot, 'path', { class: 'limit', d: path({ value: steps.limit }, x, y, bottom)[0] });
+    svg(root, 'text', { x: right - 6, y: y(limit) - 6, 'text-anchor': 'end', style: 'fill:var(--limit);font-weight:600' }, 'limit ' + bytes(limit));
   }
   if (panel.empty) svg(root, 'text', { x: (LEFT + width) / 2, y: panel.height / 2, 'text-anchor': 'middle' }, panel.empty);
   const inView = marks.filter(mark => mark.at >= view[0] && mark.at <= view[1]);
   if (panel.strikes || panel.marks) {
-    for (const mark of inView.filter(mark => ['exhausted', 'failed', 'fault'].includes(mark.kind))) {
+    for (const mark of inView.filter(mark => failures.includes(mark.kind))) {
       svg(plot, 'line', { class: 'strike', x1: x(mark.at), x2: x(mark.at), y1: up, y2: bottom });
     }
   }
-  drawNotes(root, plot, x, panel.marks ? noteRow + 13 : null, up, bottom, width - RIGHT);
+  drawNotes(root, plot, x, panel.marks ? noteRow + 13 : null, up, bottom, right);
   if (panel.marks) drawMarks(root, inView, x);
-  svg(root, 'line', { class: 'axis', x1: LEFT, x2: width - RIGHT, y1: bottom, y2: bottom });
+  svg(root, 'line', { class: 'axis', x1: LEFT, x2: right, y1: bottom, y2: bottom });
   panel.cursor = svg(root, 'line', { class: 'cursor', y1: up, y2: bottom, visibility: 'hidden' });
 }
 
 // The user's own notes: a line through each chart, with the text above the first one where there is room.
 function drawNotes(root, plot, x, row, up, bottom, right) {
-  const shown = data.notes.filter(note => note.at >= view[0] && note.at <= view[1]);
+  const shown = notes.filter(note => note.at >= view[0] && note.at <= view[1]);
   let free = 0;
   shown.forEach(({ at, text }, i) => {
     const place = x(at), length = text.length * 7.6, next = shown[i + 1] ? x(shown[i + 1].at) : right;
@@ -159,13 +161,15 @@ function drawMarks(root, shown, x) {
     if (group && at - group.x < 15) group.marks.push(mark); else groups.push({ x: at, marks: [mark] });
   }
   for (const group of groups) {
-    const worst = ['fault', 'failed', 'exhausted'].map(kind => group.marks.find(mark => mark.kind === kind)).find(mark => mark) || group.marks[0];
+    const [first] = group.marks, more = group.marks.length - 6;
+    const worst = failures.map(kind => group.marks.find(mark => mark.kind === kind)).find(mark => mark) || first;
     const item = svg(root, 'g', { class: 'mark', transform: `translate(${group.x},10)` });
-    svg(item, 'circle', { r: 7.5, style: `fill:var(${kindOf(worst.kind)[1]})` });
-    svg(item, 'text', { y: 3.5 }, group.marks.length > 1 ? Math.min(group.marks.length, 99) : kindOf(worst.kind)[0]);
+    const [glyph, colour] = kindOf(worst.kind);
+    svg(item, 'circle', { r: 7.5, style: `fill:var(${colour})` });
+    svg(item, 'text', { y: 3.5 }, group.marks.length > 1 ? Math.min(group.marks.length, 99) : glyph);
     const lines = group.marks.slice(0, 6).map(mark => `step ${mark.step}: ${mark.text}`);
-    if (group.marks.length > 6) lines.push(`and ${group.marks.length - 6} more`);
-    item.addEventListener('pointermove', event => { event.stopPropagation(); showTip(event, time(group.marks[0].at), [], lines); });
+    if (more > 0) lines.push(`and ${more} more`);
+    item.addEventListener('pointermove', event => { event.stopPropagation(); showTip(event, time(first.at), [], lines); });
     item.addEventListener('pointerleave', hideTip);
   }
 }

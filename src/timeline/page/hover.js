@@ -1,10 +1,15 @@
 // Hovering and zooming.
 const tip = $('tip');
+// Each row is a name, a value and its format; unknown values are left out.
 function showTip(event, title, rows, lines) {
   tip.replaceChildren();
   html(tip, 'b', '', title);
   const list = html(tip, 'dl');
-  for (const [name, value] of rows) { html(list, 'dt', '', name); html(list, 'dd', '', value); }
+  for (const [name, value, format = digits] of rows) {
+    if (value === null || value === undefined) continue;
+    html(list, 'dt', '', name);
+    html(list, 'dd', '', format(value));
+  }
   for (const line of lines) html(tip, 'p', '', line);
   tip.hidden = false;
   const { width, height } = tip.getBoundingClientRect();
@@ -13,39 +18,36 @@ function showTip(event, title, rows, lines) {
 }
 function hideTip() {
   tip.hidden = true;
-  panels.forEach(panel => panel.cursor && panel.cursor.setAttribute('visibility', 'hidden'));
+  panels.forEach(panel => panel.cursor?.setAttribute('visibility', 'hidden'));
 }
-function stepAt(at) {
-  let low = 0, high = count - 1;
-  while (low < high) { const middle = (low + high + 1) >> 1; if (steps.began[middle] <= at) low = middle; else high = middle - 1; }
-  return low;
-}
-function describe(event, at) {
+function describe(event, at, place) {
+  for (const { cursor } of panels) for (const [name, value] of [['x1', place], ['x2', place], ['visibility', 'visible']]) cursor.setAttribute(name, value);
+  const title = (name, began) => `${name} · ${time(began)} · ${clock(began)}`;
   const evaluation = evaluations.find(one => at >= one.began && at <= one.ended);
   if (evaluation) {
-    const rows = [['highest use', bytes(evaluation.peak)], ['largest micro-batch', digits(evaluation.most)], ['samples', digits(evaluation.samples)], ['time', time(evaluation.ended - evaluation.began)]];
-    return showTip(event, `Evaluation · ${time(evaluation.began)} · ${clock(evaluation.began)}`, rows, []);
+    const { began, ended, peak, most, samples } = evaluation;
+    return showTip(event, title('Evaluation', began), [['highest use', peak, bytes], ['largest micro-batch', most], ['samples', samples], ['time', ended - began, time]], []);
   }
   if (!count) return;
-  const i = stepAt(at), rows = [];
-  const limit = steps.limit[i], peak = steps.peak[i];
-  if (peak !== null) rows.push(['highest use', bytes(peak) + (limit ? ` of ${bytes(limit)} (${(peak / limit * 100).toFixed(0)} %)` : '')]);
-  if (steps.inUse[i] !== null) rows.push(['in use after', bytes(steps.inUse[i])]);
-  if (steps.reserved[i] !== null) rows.push(['held by the pool', bytes(steps.reserved[i])]);
-  rows.push(['micro-batches', `${digits(steps.micro[i])} of ${steps.least[i] === steps.most[i] ? '' : steps.least[i] + '–'}${steps.most[i]}`]);
-  if (steps.fits[i] !== null) rows.push(['would fit', digits(steps.fits[i])]);
-  if (steps.reason[i] !== null) rows.push(['why no more', steps.reason[i]]);
-  if (steps.planned[i] !== null) rows.push(['expected', bytes(steps.planned[i])]);
-  if (rate[i] !== null) rows.push(['throughput', digits(rate[i]) + ' samples/s']);
-  rows.push(['time', time(steps.busy[i])]);
-  if (steps.retries[i]) rows.push(['did not fit', digits(steps.retries[i])]);
-  for (const series of data.numbers) {
-    const j = series.at.findIndex(when => when >= steps.began[i]);
-    if (j >= 0) rows.push([series.name, digits(series.value[j], 4)]);
-  }
-  const within = marks.filter(mark => mark.at >= steps.began[i] && mark.at <= steps.ended[i]).slice(0, 4).map(mark => mark.text);
-  const title = steps.steps[i] > 1 ? `Steps ${steps.last[i] - steps.steps[i] + 1}–${steps.last[i]}` : `Step ${steps.last[i]}`;
-  showTip(event, `${title} · ${time(steps.began[i])} · ${clock(steps.began[i])}`, rows, within);
+  const i = Math.max(steps.began.findLastIndex(began => began <= at), 0);
+  const step = Object.fromEntries(Object.entries(steps).map(([name, column]) => [name, column[i]]));
+  const ofLimit = step.limit ? ` of ${bytes(step.limit)} (${(step.peak / step.limit * 100).toFixed(0)} %)` : '';
+  const sizes = step.least === step.most ? step.most : `${step.least}–${step.most}`;
+  const rows = [
+    ['highest use', step.peak, peak => bytes(peak) + ofLimit],
+    ['in use after', step.in_use, bytes],
+    ['held by the pool', step.reserved, bytes],
+    ['micro-batches', step.micro_batches, number => `${digits(number)} of ${sizes}`],
+    ['would fit', step.fits],
+    ['why no more', step.reason, String],
+    ['expected', step.predicted, bytes],
+    ['throughput', rate[i], value => digits(value) + ' samples/s'],
+    ['time', step.busy, time],
+    ['did not fit', step.retries || null],
+    ...data.numbers.map(series => [series.name, series.value[series.at.findIndex(when => when >= step.began)], value => digits(value, 4)]),
+  ];
+  const within = marks.filter(mark => mark.at >= step.began && mark.at <= step.ended).slice(0, 4).map(mark => mark.text);
+  showTip(event, title(step.steps > 1 ? `Steps ${step.last - step.steps + 1}–${step.last}` : `Step ${step.last}`, step.began), rows, within);
 }
 function interact(root, range, apply, hover) {
   let from = null, box = null;
@@ -61,14 +63,16 @@ function interact(root, range, apply, hover) {
   });
   root.addEventListener('pointermove', event => {
     const now = at(event);
-    if (box) { box.setAttribute('x', place(Math.min(from, now))); box.setAttribute('width', Math.abs(place(now) - place(from))); }
+    box?.setAttribute('x', place(Math.min(from, now)));
+    box?.setAttribute('width', Math.abs(place(now) - place(from)));
     hover(event, now, place(now));
   });
   root.addEventListener('pointerup', event => {
-    const now = at(event);
-    if (box) box.remove();
-    if (from !== null && Math.abs(place(now) - place(from)) > 6) apply([Math.min(from, now), Math.max(from, now)]);
+    const now = at(event), isWide = from !== null && Math.abs(place(now) - place(from)) > 6;
+    const range = [Math.min(from, now), Math.max(from, now)];
+    box?.remove();
     from = box = null;
+    if (isWide) apply(range);
   });
   root.addEventListener('pointerleave', hideTip);
   root.addEventListener('dblclick', () => apply(null));

@@ -1,12 +1,13 @@
-// What all parts use: the record, formatting of numbers, and elements.
+// Shared by the other parts: the record, formatting of numbers, and elements.
 'use strict';
 const data = JSON.parse(document.getElementById('data').textContent);
-const steps = data.steps, phases = data.phases, marks = data.marks, count = steps.began.length;
+const { steps, evaluations, marks, notes, totals } = data, count = steps.began.length;
 const $ = id => document.getElementById(id);
 const known = values => values.filter(value => value !== null);
 const most = values => known(values).reduce((a, b) => Math.max(a, b), -Infinity);
+const limit = known(steps.limit).at(-1);
 
-// Formatting of numbers.
+// Formatting of numbers. Times are in microseconds.
 const trim = text => text.includes('.') ? text.replace(/\.?0+$/, '') : text;
 const digits = (value, n = 3) => {
   const size = Math.abs(value);
@@ -20,30 +21,33 @@ function bytes(value) {
   while (Math.abs(value) >= 1024 && unit < 4) { value /= 1024; unit++; }
   return trim(value.toFixed(value < 10 && unit ? 2 : value < 100 && unit ? 1 : 0)) + ' ' + units[unit];
 }
-function time(ms) {
-  if (ms < 1) return trim((ms * 1000).toFixed(0)) + ' µs';
-  if (ms < 1000) return trim(ms.toFixed(ms < 10 ? 2 : 1)) + ' ms';
-  const s = ms / 1000;
+function time(us) {
+  if (us < 1e3) return us.toFixed(0) + ' µs';
+  if (us < 1e6) return trim((us / 1e3).toFixed(us < 1e4 ? 2 : 1)) + ' ms';
+  const s = us / 1e6, two = n => String(Math.floor(n)).padStart(2, '0');
   if (s < 120) return trim(s.toFixed(s < 10 ? 2 : 1)) + ' s';
-  const two = n => String(Math.floor(n)).padStart(2, '0');
   return s < 3600 ? Math.floor(s / 60) + ':' + two(s % 60) + ' min' : Math.floor(s / 3600) + ':' + two(s / 60 % 60) + ' h';
 }
-const clock = ms => new Date(data.began + ms).toLocaleTimeString('en-GB');
-const plural = (n, word) => digits(n) + ' ' + word + (n === 1 ? '' : word.endsWith('h') ? 'es' : 's');
+const clock = us => new Date(data.began + us / 1e3).toLocaleTimeString('en-GB');
+const plural = (n, word) => digits(n) + ' ' + word + (n === 1 ? '' : 's');
 
 // Elements.
-const NS = 'http://www.w3.org/2000/svg';
-function svg(parent, name, attributes, text) {
-  const element = document.createElementNS(NS, name);
-  for (const key in attributes) element.setAttribute(key, attributes[key]);
+function add(parent, element, text) {
   if (text !== undefined) element.textContent = text;
   parent.append(element);
   return element;
+}
+function svg(parent, name, attributes, text) {
+  const element = document.createElementNS('http://www.w3.org/2000/svg', name);
+  for (const key in attributes) element.setAttribute(key, attributes[key]);
+  return add(parent, element, text);
 }
 function html(parent, name, className, text) {
   const element = document.createElement(name);
   if (className) element.className = className;
-  if (text !== undefined) element.textContent = text;
-  parent.append(element);
-  return element;
+  return add(parent, element, text);
+}
+// A word of a legend or a badge, with its colour.
+function key(parent, className, text, colour) {
+  html(parent, 'span', className, text).style.setProperty('--c', `var(${colour})`);
 }

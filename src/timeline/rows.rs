@@ -1,0 +1,166 @@
+//! The rows of a record, which pages and traces contain as they are. Times are microseconds since its beginning, memory is in bytes.
+
+use serde::Serialize;
+
+use super::bounded::Merge;
+use crate::error::{MemoryReading, Phase};
+use crate::incident::IncidentKind;
+
+/// A step, or several that were merged.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct StepRow {
+    pub(super) began: f64,
+    pub(super) ended: f64,
+    /// Time within steps, without the caller's work between them.
+    pub(super) busy: f64,
+    /// How many steps this row holds.
+    pub(super) steps: u64,
+    /// The number of the last of them, counted from 1.
+    pub(super) last: u64,
+    pub(super) samples: u64,
+    pub(super) micro_batches: u64,
+    /// The sizes of the smallest and of the largest micro-batch.
+    pub(super) least: usize,
+    pub(super) most: usize,
+    pub(super) retries: u64,
+    pub(super) in_use: Option<u64>,
+    pub(super) reserved: Option<u64>,
+    pub(super) peak: Option<u64>,
+    pub(super) limit: Option<u64>,
+    /// The size of the largest micro-batch that should fit, at most the batch's.
+    pub(super) fits: Option<u64>,
+    /// The predicted peak of a micro-batch.
+    pub(super) predicted: Option<u64>,
+    /// Why micro-batches are not larger.
+    pub(super) reason: Option<String>,
+}
+
+impl Merge for StepRow {
+    fn merge(&mut self, next: Self) {
+        let least = match (self.least, next.least) {
+            (0, least) | (least, 0) => least,
+            (a, b) => a.min(b),
+        };
+        *self = Self {
+            began: self.began,
+            busy: self.busy + next.busy,
+            steps: self.steps + next.steps,
+            samples: self.samples + next.samples,
+            micro_batches: self.micro_batches + next.micro_batches,
+            least,
+            most: self.most.max(next.most),
+            retries: self.retries + next.retries,
+            in_use: self.in_use.max(next.in_use),
+            reserved: self.reserved.max(next.reserved),
+            peak: self.peak.max(next.peak),
+            ..next
+        };
+    }
+}
+
+/// One phase of a micro-batch, or an update.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct PhaseRow {
+    pub(super) began: f64,
+    pub(super) ended: f64,
+    /// Counted from 1, here and below.
+    pub(super) step: u64,
+    pub(super) phase: Phase,
+    pub(super) succeeded: bool,
+    pub(super) memory: MemoryReading,
+}
+
+/// One finished micro-batch.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct MicroRow {
+    pub(super) began: f64,
+    pub(super) ended: f64,
+    pub(super) step: u64,
+    /// The index of its first sample.
+    pub(super) first: usize,
+    pub(super) size: usize,
+    pub(super) peak: Option<u64>,
+}
+
+/// An event at one time.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Mark {
+    pub(super) at: f64,
+    pub(super) step: u64,
+    pub(super) kind: IncidentKind,
+    pub(super) text: String,
+    /// The long form of an exhaustion.
+    pub(super) detail: Option<String>,
+}
+
+/// A text of the caller's.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Note {
+    pub(super) at: f64,
+    pub(super) text: String,
+}
+
+/// A number of the caller's, or the mean of several.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct Number {
+    pub(super) at: f64,
+    pub(super) value: f64,
+    pub(super) count: u64,
+}
+
+impl Merge for Number {
+    fn merge(&mut self, next: Self) {
+        let count = self.count + next.count;
+        let share = next.count as f64 / count as f64;
+        *self = Self {
+            at: next.at,
+            value: self.value + (next.value - self.value) * share,
+            count,
+        };
+    }
+}
+
+/// Totals of the whole run, including rows that were dropped.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct Totals {
+    pub(super) steps: u64,
+    pub(super) samples: u64,
+    pub(super) recomputed: u64,
+    pub(super) exhaustions: u64,
+    pub(super) failures: u64,
+    pub(super) marks: u64,
+    pub(super) peak: Option<u64>,
+    /// In the order in which they first ended.
+    pub(super) phases: Vec<PhaseTotal>,
+}
+
+impl Totals {
+    /// Adds a phase. `peak` is the highest use during it.
+    pub(super) fn phase(&mut self, row: &PhaseRow, peak: Option<u64>) {
+        let time = row.ended - row.began;
+        let mut totals = self.phases.iter_mut();
+        match totals.find(|total| total.phase == row.phase) {
+            Some(total) => {
+                total.count += 1;
+                total.time += time;
+                total.peak = total.peak.max(peak);
+            }
+            None => self.phases.push(PhaseTotal {
+                phase: row.phase,
+                count: 1,
+                time,
+                peak,
+            }),
+        }
+    }
+}
+
+/// All runs of one phase.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct PhaseTotal {
+    pub(super) phase: Phase,
+    pub(super) count: u64,
+    pub(super) time: f64,
+    /// The highest use in it.
+    pub(super) peak: Option<u64>,
+}
