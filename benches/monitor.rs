@@ -61,8 +61,8 @@ fn builder() -> MonitorBuilder {
     builder
         .interval(Duration::from_millis(100))
         .history(10_000)
-        .threshold(Threshold::temperature(85), |_| {})
-        .threshold(Threshold::memory_share(0.99), |_| {})
+        .threshold(Threshold::Temperature(85), |_| {})
+        .threshold(Threshold::MemoryShare(0.99), |_| {})
 }
 
 fn main() -> candle_headroom::Result<()> {

@@ -1,17 +1,13 @@
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::gpu::{self, Gpu};
+use super::gpu;
 use super::handle::Monitor;
-use super::host::Host;
+use super::host;
+use super::output::{Output, Sink};
 use super::record::Record;
-use super::sink::{Outlet, Sink};
-use super::source::{Look, Source};
-use super::threads::Threads;
+use super::source::{Looker, Source};
 use super::threshold::{Crossing, Threshold};
-use super::watched::{Ring, Watched};
 use super::worker::Worker;
 use crate::error::{MonitorError, Result};
 use crate::nvml::{Library, NAMES, within};
@@ -20,21 +16,13 @@ use crate::nvml::{Library, NAMES, within};
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Options of a [`Monitor`]; from [`Monitor::builder`].
-///
-/// ```
-/// use std::time::Duration;
-/// use candle_headroom::Monitor;
-///
-/// // An hour at 10 Hz.
-/// let monitor = Monitor::builder().interval(Duration::from_millis(100)).history(36_000).start()?;
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
+#[derive(Debug)]
 #[must_use = "call `start()`"]
 pub struct MonitorBuilder {
     interval: Duration,
     history: usize,
-    thresholds: Vec<(Threshold, Ring)>,
-    sinks: Vec<Outlet>,
+    thresholds: Vec<Threshold>,
+    outputs: Vec<Output>,
     library: Option<PathBuf>,
 }
 
@@ -45,7 +33,7 @@ impl Monitor {
             interval: Duration::from_secs(1),
             history: 600,
             thresholds: Vec::new(),
-            sinks: Vec::new(),
+            outputs: Vec::new(),
             library: None,
         }
     }
@@ -71,13 +59,14 @@ impl MonitorBuilder {
         threshold: Threshold,
         ring: impl FnMut(&Crossing<'_>) + Send + 'static,
     ) -> Self {
-        self.thresholds.push((threshold, Box::new(ring)));
+        self.thresholds.push(threshold);
+        self.outputs.push(Output::callback(threshold.watch(ring)));
         self
     }
 
     /// Writes each sample to `sink`. Can be called several times.
     pub fn sink(mut self, sink: impl Sink + 'static) -> Self {
-        self.sinks.push(Outlet::new(sink));
+        self.outputs.push(Output::sink(sink));
         self
     }
 
@@ -105,38 +94,33 @@ impl MonitorBuilder {
         if self.history == 0 {
             return Err(MonitorError::History.into());
         }
-        for (threshold, _) in &self.thresholds {
-            threshold.check()?;
+        if let Some(threshold) = self.thresholds.iter().find(|one| !one.is_possible()) {
+            let threshold = threshold.to_string();
+            return Err(MonitorError::Threshold { threshold }.into());
         }
-        let (mut sources, mut lookers) = (Vec::new(), Vec::<Box<dyn Look>>::new());
-        let path = self.library;
-        let asked = within(PATIENCE, move || gpus(path.as_deref()));
-        let without_gpus = match asked.unwrap_or_else(|| Err("NVML does not answer".to_owned())) {
-            Ok((library, gpus)) => {
-                let uuids = gpus.iter().filter_map(|gpu| gpu.uuid.clone());
-                lookers.extend(uuids.enumerate().map(|(index, uuid)| -> Box<dyn Look> {
-                    Box::new(Gpu::new(Arc::clone(&library), uuid, index, self.interval))
-                }));
-                sources = gpus;
-                None
-            }
-            Err(reason) => Some(reason),
+        let (path, interval) = (self.library, self.interval);
+        let opened = within(PATIENCE, move || gpus(path.as_deref(), interval));
+        let opened = opened.unwrap_or_else(|| Err("NVML does not answer".to_owned()));
+        let (mut opened, without_gpus) = match opened {
+            Ok(gpus) => (gpus, None),
+            Err(reason) => (Vec::new(), Some(reason)),
         };
-        lookers.push(Box::new(Host::open(self.interval)));
-        sources.push(Source::host());
-        let watched = |(threshold, ring)| Watched::new(threshold, ring, sources.len());
-        let thresholds = self.thresholds.into_iter().map(watched).collect();
+        opened.push(host::open(interval));
+        let (sources, lookers): (_, Vec<_>) = opened.into_iter().unzip();
         let record = Record::new(sources, self.history)?;
-        let worker = Worker::new(record, lookers, self.interval, thresholds, self.sinks);
-        let threads = Threads::start(worker).map_err(|error| MonitorError::Thread {
-            reason: error.to_string(),
-        })?;
-        Ok(Monitor::new(threads, without_gpus))
+        let worker = Worker::new(record, lookers, interval, self.outputs);
+        Monitor::start(worker, without_gpus).map_err(|error| {
+            let reason = error.to_string();
+            MonitorError::Thread { reason }.into()
+        })
     }
 }
 
-/// Loads NVML and lists its GPUs, or says why there are none.
-fn gpus(library: Option<&Path>) -> std::result::Result<(Arc<Library>, Vec<Source>), String> {
+/// Loads NVML and opens its GPUs, or says why there are none.
+fn gpus(
+    library: Option<&Path>,
+    interval: Duration,
+) -> std::result::Result<Vec<(Source, Looker)>, String> {
     let library = match library {
         // SAFETY: the caller of `library` vouches for it.
         Some(path) => unsafe { Library::load(&[path], PATIENCE / 2) },
@@ -144,16 +128,5 @@ fn gpus(library: Option<&Path>) -> std::result::Result<(Arc<Library>, Vec<Source
         None => unsafe { Library::load(&NAMES, PATIENCE / 2) },
     };
     let library = library.map_err(|error| error.to_string())?;
-    let sources = gpu::list(&library)?;
-    Ok((library, sources))
-}
-
-impl fmt::Debug for MonitorBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MonitorBuilder")
-            .field("interval", &self.interval)
-            .field("history", &self.history)
-            .field("sinks", &self.sinks)
-            .finish_non_exhaustive()
-    }
+    gpu::open(&library, interval)
 }

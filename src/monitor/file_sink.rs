@@ -1,16 +1,17 @@
-use std::cell::RefCell;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::time::{Duration, UNIX_EPOCH};
 
 use bytesize::ByteSize;
 
 use super::line::SampleLine;
-use super::sample::Sample;
-use super::sink::Sink;
+use super::output::Sink;
+use super::sample::{NAMES, Sample};
 use super::source::Source;
 use crate::error::{OutputError, Result};
 use crate::output::LineFile;
+
+/// The columns of a CSV file before those of the values.
+const COLUMNS: &str = "taken_unix_ms,source,index,uuid,cuda,health,took_us";
 
 /// Writes samples to a file, one a line: as comma-separated values or as JSON objects.
 ///
@@ -37,38 +38,49 @@ use crate::output::LineFile;
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct FileSink(Format);
+pub struct FileSink {
+    path: PathBuf,
+    file: LineFile,
+    format: Format,
+}
 
+/// How a sample becomes a line. The line's buffer is kept, so that a sample allocates nothing.
 #[derive(Debug)]
 enum Format {
-    Csv(Box<csv::Writer<CsvFile>>),
-    JsonLines(LineFile, Vec<u8>),
+    Csv(Box<csv::Writer<LastLine>>),
+    JsonLines(Vec<u8>),
 }
 
 /// Options of a [`FileSink`]; from [`FileSink::csv`] or [`FileSink::json_lines`].
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 #[must_use = "call `open()`"]
 pub struct FileSinkBuilder {
     path: PathBuf,
-    is_csv: bool,
+    header: String,
     rotate_at: Option<ByteSize>,
+    format: Format,
 }
 
 impl FileSink {
     /// A file of comma-separated values.
     pub fn csv(path: impl Into<PathBuf>) -> FileSinkBuilder {
+        let mut writer = csv::WriterBuilder::new();
+        let writer = writer.has_headers(false).from_writer(LastLine::default());
         FileSinkBuilder {
             path: path.into(),
-            is_csv: true,
+            header: format!("{COLUMNS},{}\n", NAMES.join(",")),
             rotate_at: None,
+            format: Format::Csv(Box::new(writer)),
         }
     }
 
     /// A file of JSON objects.
     pub fn json_lines(path: impl Into<PathBuf>) -> FileSinkBuilder {
         FileSinkBuilder {
-            is_csv: false,
-            ..Self::csv(path)
+            path: path.into(),
+            header: String::new(),
+            rotate_at: None,
+            format: Format::JsonLines(Vec::with_capacity(1024)),
         }
     }
 }
@@ -86,32 +98,20 @@ impl FileSinkBuilder {
     /// # Errors
     /// [`OutputError`] with the path.
     pub fn open(self) -> Result<FileSink> {
-        let mut header = String::new();
-        if self.is_csv {
-            let values = Sample::blank(0, UNIX_EPOCH, Duration::ZERO).values();
-            let names = values.map(|(name, _)| name).join(",");
-            header = format!("taken_unix_ms,source,index,uuid,cuda,health,took_us,{names}\n");
-        }
         let rotate_at = self.rotate_at.map(|size| size.as_u64());
-        let file = LineFile::open(&self.path, header, rotate_at)
+        let file = LineFile::open(&self.path, self.header, rotate_at)
             .map_err(|error| OutputError::at(&self.path, &error))?;
-        Ok(FileSink(match self.is_csv {
-            true => Format::Csv(Box::new(
-                csv::WriterBuilder::new()
-                    .has_headers(false)
-                    .from_writer(CsvFile {
-                        file,
-                        failure: RefCell::new(None),
-                    }),
-            )),
-            false => Format::JsonLines(file, Vec::with_capacity(1024)),
-        }))
+        Ok(FileSink {
+            path: self.path,
+            file,
+            format: self.format,
+        })
     }
 }
 
 impl Sink for FileSink {
     fn write(&mut self, source: &Source, sample: &Sample) -> io::Result<()> {
-        match &mut self.0 {
+        let line: &[u8] = match &mut self.format {
             Format::Csv(writer) => {
                 writer.serialize((
                     sample.unix_milliseconds(),
@@ -121,31 +121,31 @@ impl Sink for FileSink {
                     source.cuda,
                     sample.health,
                     sample.microseconds(),
-                    sample.values().map(|(_, value)| value),
+                    sample.values(),
                 ))?;
                 writer.flush()?;
-                writer.get_ref().failure.take().map_or(Ok(()), Err)
+                &writer.get_ref().0
             }
-            Format::JsonLines(file, line) => {
+            Format::JsonLines(line) => {
                 line.clear();
                 serde_json::to_writer(&mut *line, &SampleLine(source, sample))?;
                 line.push(b'\n');
-                file.append(line)
+                line
             }
-        }
+        };
+        let written = self.file.append(line);
+        written.map_err(|error| io::Error::new(error.kind(), OutputError::at(&self.path, &error)))
     }
 }
 
-/// Receives a whole line with each flush. A failure is kept aside, because `csv::Writer` would write a failed line again.
-#[derive(Debug)]
-struct CsvFile {
-    file: LineFile,
-    failure: RefCell<Option<io::Error>>,
-}
+/// Keeps what a `csv::Writer` flushed last.
+#[derive(Debug, Default)]
+struct LastLine(Vec<u8>);
 
-impl Write for CsvFile {
+impl Write for LastLine {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        *self.failure.get_mut() = self.file.append(line).err();
+        self.0.clear();
+        self.0.extend_from_slice(line);
         Ok(line.len())
     }
 

@@ -1,9 +1,12 @@
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
 use std::io;
 
 use metrics::{Gauge, gauge};
 
-use super::sample::{Health, Sample, VALUES};
-use super::sink::Sink;
+use super::output::Sink;
+use super::sample::{Health, NAMES, Sample};
 use super::source::Source;
 
 /// Sets gauges of the crate [`metrics`], for the recorder that the program has installed: Prometheus, StatsD and others.
@@ -21,15 +24,8 @@ use super::source::Source;
 /// ```
 #[derive(Default)]
 pub struct MetricsSink {
-    /// For each source.
-    gauges: Vec<Gauges>,
-}
-
-#[derive(Default)]
-struct Gauges {
-    up: Option<Gauge>,
-    /// In the order of a sample's values. Registered when a value is first known, since recorders show unset gauges as 0.
-    values: [Option<Gauge>; VALUES],
+    /// By the index of the source and the name. Registered when a value is first known, since recorders show unset gauges as 0.
+    gauges: BTreeMap<(usize, &'static str), Gauge>,
 }
 
 impl MetricsSink {
@@ -41,34 +37,31 @@ impl MetricsSink {
 
 impl Sink for MetricsSink {
     fn write(&mut self, source: &Source, sample: &Sample) -> io::Result<()> {
-        if self.gauges.len() <= sample.source {
-            self.gauges.resize_with(sample.source + 1, Gauges::default);
-        }
-        let Some(gauges) = self.gauges.get_mut(sample.source) else {
-            return Ok(());
-        };
-        let register = |name: &str| {
-            let (name, index) = (format!("candle_headroom_{name}"), sample.source.to_string());
-            gauge!(name, "source" => source.name.clone(), "index" => index)
-        };
-        let up = gauges.up.get_or_insert_with(|| register("up"));
-        up.set(f64::from(u8::from(sample.health == Health::Good)));
-        for (gauge, (name, value)) in gauges.values.iter_mut().zip(sample.values()) {
-            match (gauge, value) {
-                (gauge, Some(value)) => {
-                    let gauge = gauge.get_or_insert_with(|| register(name));
-                    gauge.set(value as f64);
+        let up = ("up", Some(u64::from(sample.health == Health::Good)));
+        let values = NAMES.into_iter().zip(sample.values());
+        for (name, value) in std::iter::once(up).chain(values) {
+            match (self.gauges.entry((sample.source, name)), value) {
+                (Entry::Occupied(known), value) => {
+                    known
+                        .get()
+                        .set(value.map_or(f64::NAN, |value| value as f64));
                 }
-                (Some(gauge), None) => gauge.set(f64::NAN),
-                (None, None) => {}
+                (Entry::Vacant(place), Some(value)) => {
+                    let index = sample.source.to_string();
+                    let full_name = format!("candle_headroom_{name}");
+                    let gauge =
+                        gauge!(full_name, "source" => source.name.clone(), "index" => index);
+                    place.insert(gauge).set(value as f64);
+                }
+                (Entry::Vacant(_), None) => {}
             }
         }
         Ok(())
     }
 }
 
-impl std::fmt::Debug for MetricsSink {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for MetricsSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MetricsSink").finish_non_exhaustive()
     }
 }

@@ -1,12 +1,12 @@
 use std::fmt;
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::callback::Callback;
+use super::output::Output;
 use super::record::Samples;
 use super::sample::Sample;
 use super::source::Source;
-use super::threads::Threads;
+use super::worker::Worker;
 
 /// Samples the GPUs and the host from a thread of its own, which ends when this value is dropped.
 ///
@@ -21,7 +21,7 @@ use super::threads::Threads;
 ///
 /// let monitor = Monitor::builder()
 ///     .interval(Duration::from_millis(20))
-///     .threshold(Threshold::memory_share(0.95), |crossing| eprintln!("{crossing}"))
+///     .threshold(Threshold::MemoryShare(0.95), |crossing| eprintln!("{crossing}"))
 ///     .start()?;
 /// assert_eq!(monitor.latest().len(), monitor.sources().len());
 /// let _printing = monitor.subscribe(|source, sample| println!("{source}: {sample}"));
@@ -38,7 +38,7 @@ use super::threads::Threads;
 /// # Dropping
 /// Dropping a monitor waits for its thread: at most a second while it is in a driver call, and as long as a callback or a sink takes.
 pub struct Monitor {
-    threads: Threads,
+    worker: Arc<Worker>,
     without_gpus: Option<String>,
 }
 
@@ -46,26 +46,24 @@ pub struct Monitor {
 #[derive(Debug)]
 #[must_use = "dropping it ends the calls"]
 pub struct Subscription {
-    is_wanted: Arc<AtomicBool>,
-}
-
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        self.is_wanted.store(false, Ordering::Release);
-    }
+    _token: Arc<()>,
 }
 
 impl Monitor {
-    pub(super) fn new(threads: Threads, without_gpus: Option<String>) -> Self {
-        Self {
-            threads,
+    pub(super) fn start(worker: Worker, without_gpus: Option<String>) -> io::Result<Self> {
+        let worker = Arc::new(worker);
+        // Dropping this stops what was started before an error.
+        let monitor = Self {
+            worker,
             without_gpus,
-        }
+        };
+        monitor.worker.start()?;
+        Ok(monitor)
     }
 
     /// The sampled GPUs, in CUDA's order where it is known, and then the host.
     pub fn sources(&self) -> &[Source] {
-        &self.threads.worker.record.sources
+        &self.worker.record.sources
     }
 
     /// Why no GPU is sampled, or `None` if at least one is. A GPU that could not be reached at the start while others could is
@@ -76,32 +74,39 @@ impl Monitor {
 
     /// The latest sample of each source, in the order of [`sources`](Self::sources).
     pub fn latest(&self) -> Vec<Sample> {
-        self.threads.worker.record.latest()
+        self.worker.record.latest()
     }
 
     /// The kept samples of the source with this index, oldest first; empty if there is no such source.
     pub fn history(&self, source: usize) -> Vec<Sample> {
-        self.threads.worker.record.history(source)
+        self.worker.record.history(source)
     }
 
     /// Calls `f` with each sample from the next one on, on the monitor's thread, until the subscription is dropped.
     ///
     /// Nothing is sampled while `f` runs. If `f` panics, it is not called again.
     pub fn subscribe(&self, f: impl FnMut(&Source, &Sample) + Send + 'static) -> Subscription {
-        let is_wanted = Arc::new(AtomicBool::new(true));
-        let mut listeners = self.threads.worker.listeners.lock();
-        listeners.push((Arc::clone(&is_wanted), Callback::new(Box::new(f))));
-        Subscription { is_wanted }
+        let token = Arc::new(());
+        let mut output = Output::callback(f);
+        output.subscription = Some(Arc::downgrade(&token));
+        self.worker.outputs.add(output);
+        Subscription { _token: token }
     }
 
-    /// The number of samples that sinks failed to write. A sink that panicked fails from then on.
+    /// The number of samples that a sink failed to write, or that a sink or callback did not receive because it panicked.
     pub fn failed_writes(&self) -> u64 {
-        self.threads.worker.failed_writes.load(Ordering::Relaxed)
+        self.worker.outputs.failed()
     }
 
     /// The samples, for other parts of this crate; they may outlive the monitor.
     pub(crate) fn samples(&self) -> Samples {
-        Samples(Arc::clone(&self.threads.worker.record))
+        Arc::clone(&self.worker.record)
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        self.worker.stop();
     }
 }
 

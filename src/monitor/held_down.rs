@@ -34,17 +34,15 @@ impl HeldDown {
 
 impl fmt::Display for HeldDown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 == 0 {
-            return f.write_str("nothing");
-        }
-        let mut between = "";
-        for reason in facts::clock_reasons(self.0) {
-            write!(f, "{between}{}", reason.text)?;
-            between = "; ";
-        }
+        let known = facts::clock_reasons(self.0);
+        let mut reasons: Vec<_> = known.map(|reason| reason.text.to_owned()).collect();
         match facts::unknown_clock_reasons(self.0) {
-            0 => Ok(()),
-            unknown => write!(f, "{between}unknown reason {unknown:#x}"),
+            0 => {}
+            unknown => reasons.push(format!("unknown reason {unknown:#x}")),
+        }
+        match reasons.is_empty() {
+            true => f.write_str("nothing"),
+            false => f.write_str(&reasons.join("; ")),
         }
     }
 }

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use super::sample::{Health, Sample};
+use super::sample::{Health, NAMES, Sample};
 use super::source::Source;
 
 /// A sample as a JSON object. Values that are not known are left out. Serializing allocates nothing.
@@ -23,7 +23,7 @@ impl Serialize for SampleLine<'_> {
         }
         object.serialize_entry("health", &sample.health)?;
         object.serialize_entry("took_us", &sample.microseconds())?;
-        for (name, value) in sample.values() {
+        for (name, value) in NAMES.into_iter().zip(sample.values()) {
             if let Some(value) = value {
                 object.serialize_entry(name, &value)?;
             }

@@ -1,7 +1,6 @@
 //! Samples of the GPUs and of the host, taken by a thread of their own while a program works.
 
 mod builder;
-mod callback;
 mod file_sink;
 #[cfg(feature = "metrics")]
 mod gauges;
@@ -10,13 +9,11 @@ mod handle;
 mod held_down;
 mod host;
 mod line;
+mod output;
 mod record;
 mod sample;
-mod sink;
 mod source;
-mod threads;
 mod threshold;
-mod watched;
 mod worker;
 
 pub use builder::MonitorBuilder;
@@ -27,8 +24,8 @@ pub use handle::{Monitor, Subscription};
 pub use held_down::HeldDown;
 pub(crate) use line::SampleLine;
 pub use line::SampleRecord;
+pub use output::Sink;
 pub(crate) use record::Samples;
 pub use sample::{Health, Sample};
-pub use sink::Sink;
 pub use source::Source;
 pub use threshold::{Crossing, Threshold};

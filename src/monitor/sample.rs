@@ -5,17 +5,9 @@ use bytesize::ByteSize;
 
 use super::held_down::HeldDown;
 
-/// The state of one GPU, or of the host, at one time. A value that is not known is `None`, displayed as `n/a`, never 0.
+/// The state of one GPU, or of the host, at one time. A value that is not known is `None`, never 0.
 ///
-/// ```
-/// use candle_headroom::Monitor;
-///
-/// let monitor = Monitor::builder().start()?;
-/// for sample in monitor.latest() {
-///     println!("{sample}"); // 12.4 GiB of 23.5 GiB used, this process 310.0 MiB, busy n/a, …
-/// }
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
+/// Displayed as one line without the source's name: `12.4 GiB of 23.5 GiB used, this process 310.0 MiB, busy n/a, …`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Sample {
@@ -66,12 +58,6 @@ pub struct Sample {
 }
 
 /// Whether a source answers.
-///
-/// ```
-/// use candle_headroom::monitor::Health;
-///
-/// assert_eq!(Health::NeedsReset.to_string(), "needs reset");
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -100,8 +86,7 @@ impl fmt::Display for Health {
 /// Lists the values with their names in files and metrics.
 macro_rules! values {
     ($($name:literal: $field:ident $(as $number:path)?,)*) => {
-        /// The number of values in a sample.
-        pub(super) const VALUES: usize = [$($name),*].len();
+        pub(super) const NAMES: [&str; [$($name),*].len()] = [$($name),*];
 
         impl Sample {
             /// A sample with no known value.
@@ -110,9 +95,9 @@ macro_rules! values {
                 Self { source, taken, at, took, health, $($field: None),* }
             }
 
-            /// The values with their names.
-            pub(super) fn values(&self) -> [(&'static str, Option<u64>); VALUES] {
-                [$(($name, self.$field$(.map($number))?)),*]
+            /// The values in the order of `NAMES`.
+            pub(super) fn values(&self) -> [Option<u64>; NAMES.len()] {
+                [$(self.$field$(.map($number))?),*]
             }
         }
     };
@@ -150,56 +135,36 @@ impl Sample {
     }
 }
 
-/// One line, without the source's name.
 impl fmt::Display for Sample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes = |bytes: Option<u64>| Shown(bytes.map(ByteSize), "");
+        let with_unit = |value: Option<u64>, unit: &str| match value {
+            Some(value) => format!("{value}{unit}"),
+            None => "n/a".to_owned(),
+        };
+        let bytes = |bytes: Option<u64>| match bytes {
+            Some(bytes) => ByteSize(bytes).to_string(),
+            None => "n/a".to_owned(),
+        };
+        let watts = |milliwatts: Option<u64>| with_unit(milliwatts.map(|power| power / 1000), " W");
         match self.health {
             Health::Good => {}
             health => write!(f, "{health}, ")?,
         }
-        write!(f, "{} of {} used", bytes(self.used), bytes(self.total))?;
-        write!(f, ", this process {}", bytes(self.process))?;
-        write!(f, ", busy {}", Shown(self.utilisation, " %"))?;
-        write!(f, ", {}", Shown(self.temperature, " °C"))?;
-        let watts = |milliwatts: Option<u64>| milliwatts.map(|power| power / 1000);
-        write!(f, ", {}", Shown(watts(self.power), " W"))?;
-        write!(f, " of {}", Shown(watts(self.power_limit), " W"))?;
-        write!(f, ", {}", Shown(self.clock, " MHz"))?;
+        write!(
+            f,
+            "{} of {} used, this process {}, busy {}, {}, {} of {}, {}",
+            bytes(self.used),
+            bytes(self.total),
+            bytes(self.process),
+            with_unit(self.utilisation, " %"),
+            with_unit(self.temperature, " °C"),
+            watts(self.power),
+            watts(self.power_limit),
+            with_unit(self.clock, " MHz"),
+        )?;
         match self.held_down {
             Some(held) if held.is_harmful() => write!(f, ", held down by {held}"),
             _ => Ok(()),
         }
-    }
-}
-
-/// A value with its unit, or `n/a`.
-struct Shown<T>(Option<T>, &'static str);
-
-impl<T: fmt::Display> fmt::Display for Shown<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Some(value) => write!(f, "{value}{}", self.1),
-            None => f.write_str("n/a"),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn unknown_values_are_displayed_as_such() {
-        let before_1970 = UNIX_EPOCH - Duration::from_secs(5);
-        let mut sample = Sample::blank(0, before_1970, Duration::ZERO);
-        assert_eq!(sample.unix_milliseconds(), 0);
-        assert_eq!(
-            sample.to_string(),
-            "n/a of n/a used, this process n/a, busy n/a, n/a, n/a of n/a, n/a"
-        );
-        sample.health = Health::Lost;
-        sample.used = Some(0);
-        assert!(sample.to_string().starts_with("lost, 0 B of n/a used"));
     }
 }

@@ -4,15 +4,6 @@ use std::time::Duration;
 use super::sample::Sample;
 
 /// A GPU, or the host.
-///
-/// ```
-/// use candle_headroom::Monitor;
-///
-/// let monitor = Monitor::builder().start()?;
-/// let host = monitor.sources().last().expect("the host is always sampled");
-/// assert_eq!((host.name.as_str(), host.uuid.as_deref()), ("host", None));
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Source {
@@ -25,16 +16,6 @@ pub struct Source {
     pub cuda: Option<usize>,
 }
 
-impl Source {
-    pub(super) fn host() -> Self {
-        Self {
-            name: "host".to_owned(),
-            uuid: None,
-            cuda: None,
-        }
-    }
-}
-
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.cuda {
@@ -44,14 +25,37 @@ impl fmt::Display for Source {
     }
 }
 
-/// Samples one source.
-pub(super) trait Look: Send {
-    /// Fills in the values and the health.
-    fn look(&mut self, sample: &mut Sample);
+/// Samples one source: fills in the values and the health.
+pub(super) type Looker = Box<dyn FnMut(&mut Sample) + Send>;
+
+/// Whether something that is done with the first sample, and then once in each period, is to be done with the sample at this time.
+/// Half an interval early: samples do not come at exact times, and one that came a little early would have to wait for the next.
+pub(super) fn is_due(
+    next: &mut Duration,
+    at: Duration,
+    period: Duration,
+    interval: Duration,
+) -> bool {
+    let is_due = at >= *next;
+    if is_due {
+        *next = at.saturating_add(period.saturating_sub(interval / 2));
+    }
+    is_due
 }
 
-/// When to ask again for a value that is asked for once in a `period`, given samples at an interval. Half an interval early: samples
-/// do not come at exact times, and one that came a little early would have to wait for the next.
-pub(super) fn again(at: Duration, period: Duration, interval: Duration) -> Duration {
-    at.saturating_add(period.saturating_sub(interval / 2))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_that_comes_a_little_early_is_not_missed() {
+        let half_a_second = Duration::from_millis(500);
+        let mut next = Duration::ZERO;
+        let mut is_due = |microseconds| {
+            let at = Duration::from_micros(microseconds);
+            is_due(&mut next, at, half_a_second, half_a_second)
+        };
+        assert!([0, 500_300, 1_000_100, 1_500_200, 2_000_000].map(&mut is_due) == [true; 5]);
+        assert!(!is_due(2_100_000), "too often");
+    }
 }

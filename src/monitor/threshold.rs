@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -5,147 +6,144 @@ use bytesize::ByteSize;
 
 use super::sample::Sample;
 use super::source::Source;
-use crate::error::MonitorError;
 
-/// A limit for a value, and how far the value must recover after crossing it before it can cross it again.
+/// A limit for a value. After a value has crossed it, it must recover by some distance before it can cross it again.
 ///
 /// ```
 /// use candle_headroom::ByteSize;
 /// use candle_headroom::monitor::Threshold;
 ///
-/// assert_eq!(Threshold::temperature(85).to_string(), "85 °C");
-/// assert_eq!(Threshold::memory_free(ByteSize::gib(1)).to_string(), "less than 1.0 GiB of memory left");
+/// assert_eq!(Threshold::Temperature(85).to_string(), "85 °C");
+/// assert_eq!(Threshold::MemoryFree(ByteSize::gib(1)).to_string(), "less than 1.0 GiB of memory left");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Threshold {
-    quantity: Quantity,
-    /// Crossed at this value or above.
-    over: f64,
-    /// Recovered at this value or below.
-    back: f64,
+#[non_exhaustive]
+pub enum Threshold {
+    /// Used memory as a share of the total, in (0, 1]. It recovers 0.05 below, or at half of a share under 0.1.
+    MemoryShare(f64),
+    /// Less free memory than this. It recovers when a quarter more is free.
+    MemoryFree(ByteSize),
+    /// Temperature in degrees Celsius. It recovers 5 degrees below.
+    Temperature(u32),
+    /// Clocks held down by heat, a power brake or the hardware; see [`HeldDown::is_harmful`](super::HeldDown::is_harmful). It recovers
+    /// when they have not been held down for 5 seconds, because clocks go down and up many times a second.
+    HeldDown,
+    /// This many more uncorrected memory errors than at the monitor's start. A GPU's reset or a reload of its driver sets the counter
+    /// to 0; errors then count from 0. It never recovers.
+    EccErrors(u64),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Quantity {
-    MemoryShare,
-    /// Negative, so that more is worse, as for the others.
-    MemoryFree,
-    Temperature,
-    HeldDown,
-    EccErrors,
+/// The state of one source.
+#[derive(Default)]
+struct State {
+    is_over: bool,
+    /// When a sample was last over the threshold.
+    last_over: Duration,
+    /// Memory errors are counted from here.
+    first_errors: Option<u64>,
 }
 
 impl Threshold {
-    /// Used memory as a share of the total, in (0, 1]. It recovers 0.05 below, or at half of a share under 0.1.
-    pub fn memory_share(share: f64) -> Self {
-        Self::new(Quantity::MemoryShare, share, (share - 0.05).max(share / 2.))
-    }
-
-    /// Less free memory than `least`. It recovers when a quarter more is free.
-    pub fn memory_free(least: ByteSize) -> Self {
-        let least = -(least.as_u64() as f64);
-        Self::new(Quantity::MemoryFree, least, least * 1.25)
-    }
-
-    /// Temperature in degrees Celsius. It recovers 5 degrees below.
-    pub fn temperature(celsius: u32) -> Self {
-        let celsius = f64::from(celsius);
-        Self::new(Quantity::Temperature, celsius, celsius - 5.)
-    }
-
-    /// Clocks held down by heat, a power brake or the hardware; see [`HeldDown::is_harmful`](super::HeldDown::is_harmful). It recovers
-    /// when they have not been held down for 5 seconds.
-    pub fn held_down() -> Self {
-        Self::new(Quantity::HeldDown, 1., 0.)
-    }
-
-    /// This many more uncorrected memory errors than at the monitor's start. A GPU's reset or a reload of its driver sets the counter
-    /// to 0; errors then count from 0. It never recovers.
-    pub fn ecc_errors(more: u64) -> Self {
-        Self::new(Quantity::EccErrors, more as f64, f64::NEG_INFINITY)
-    }
-
-    fn new(quantity: Quantity, over: f64, back: f64) -> Self {
-        Self {
-            quantity,
-            over,
-            back,
+    /// Whether a source can cross the threshold and not be beyond it from the start.
+    pub(super) fn is_possible(&self) -> bool {
+        match *self {
+            Self::MemoryShare(share) => share > 0. && share <= 1.,
+            Self::MemoryFree(least) => least.as_u64() > 0,
+            Self::Temperature(celsius) => celsius > 0,
+            Self::HeldDown => true,
+            Self::EccErrors(more) => more > 0,
         }
     }
 
-    pub(super) fn is_over(&self, value: f64, was_over: bool) -> bool {
-        match was_over {
-            true => value > self.back,
-            false => value >= self.over,
-        }
-    }
-
-    /// How long the value must have recovered before it counts. Clocks go down and up many times a second.
-    pub(super) fn calm(&self) -> Duration {
-        match self.quantity {
-            Quantity::HeldDown => Duration::from_secs(5),
-            _ => Duration::ZERO,
-        }
-    }
-
-    pub(super) fn check(&self) -> Result<(), MonitorError> {
-        let is_possible = match self.quantity {
-            Quantity::MemoryShare => self.over > 0. && self.over <= 1.,
-            Quantity::MemoryFree => self.over < 0.,
-            Quantity::Temperature | Quantity::EccErrors => self.over >= 1.,
-            Quantity::HeldDown => true,
-        };
-        let threshold = self.to_string();
-        (is_possible.then_some(())).ok_or(MonitorError::Threshold { threshold })
-    }
-
-    /// The sample's value of this quantity, or `None` if it is not known.
-    pub(super) fn value(&self, sample: &Sample, first_errors: &mut Option<u64>) -> Option<f64> {
-        Some(match self.quantity {
-            Quantity::MemoryShare => {
-                sample.used? as f64 / sample.total.filter(|total| *total > 0)? as f64
+    /// Whether the sample is over the threshold, or not yet recovered from it; `None` if the value is not known.
+    fn is_over(&self, sample: &Sample, state: &mut State) -> Option<bool> {
+        // The threshold is crossed at `over` or above, and the value has recovered at `back` or below.
+        let (value, over, back) = match *self {
+            Self::MemoryShare(share) => {
+                let total = sample.total.filter(|total| *total > 0)?;
+                let back = (share - 0.05).max(share / 2.);
+                (sample.used? as f64 / total as f64, share, back)
             }
-            Quantity::MemoryFree => -(sample.free? as f64),
-            Quantity::Temperature => sample.temperature? as f64,
-            Quantity::HeldDown => f64::from(u8::from(sample.held_down?.is_harmful())),
-            Quantity::EccErrors => {
+            Self::MemoryFree(least) => {
+                // Negative, so that more is worse, as for the others.
+                let least = -(least.as_u64() as f64);
+                (-(sample.free? as f64), least, least * 1.25)
+            }
+            Self::Temperature(celsius) => {
+                let celsius = f64::from(celsius);
+                (sample.temperature? as f64, celsius, celsius - 5.)
+            }
+            Self::HeldDown => {
+                let is_held_down = sample.held_down?.is_harmful();
+                (f64::from(u8::from(is_held_down)), 1., 0.)
+            }
+            Self::EccErrors(more) => {
                 let errors = sample.ecc_errors?;
-                let first = first_errors.get_or_insert(errors);
+                let first = state.first_errors.get_or_insert(errors);
                 if errors < *first {
                     *first = 0;
                 }
-                (errors - *first) as f64
+                let value = (errors - *first) as f64;
+                (value, more as f64, f64::NEG_INFINITY)
             }
+        };
+        Some(match state.is_over {
+            true => value > back,
+            false => value >= over,
         })
+    }
+
+    /// A callback for samples that calls `ring` when a source crosses the threshold and when it has recovered.
+    pub(super) fn watch(
+        self,
+        mut ring: impl FnMut(&Crossing<'_>) + Send + 'static,
+    ) -> impl FnMut(&Source, &Sample) + Send + 'static {
+        let calm = match self {
+            Self::HeldDown => Duration::from_secs(5),
+            _ => Duration::ZERO,
+        };
+        let mut states = BTreeMap::<usize, State>::new();
+        move |source, sample| {
+            let state = states.entry(sample.source).or_default();
+            let Some(is_over) = self.is_over(sample, state) else {
+                return;
+            };
+            if is_over {
+                state.last_over = sample.at;
+            }
+            let calm_for = sample.at.saturating_sub(state.last_over);
+            if is_over == state.is_over || (!is_over && calm_for < calm) {
+                return;
+            }
+            state.is_over = is_over;
+            let crossing = Crossing {
+                threshold: &self,
+                source,
+                sample,
+                is_over,
+            };
+            match is_over {
+                true => tracing::warn!("{crossing}"),
+                false => tracing::info!("{crossing}"),
+            }
+            ring(&crossing);
+        }
     }
 }
 
 impl fmt::Display for Threshold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let over = self.over;
-        match self.quantity {
-            Quantity::MemoryShare => write!(f, "{:.0} % of the memory used", over * 100.),
-            Quantity::MemoryFree => {
-                write!(f, "less than {} of memory left", ByteSize(-over as u64))
-            }
-            Quantity::Temperature => write!(f, "{over:.0} °C"),
-            Quantity::HeldDown => f.write_str("clocks held down"),
-            Quantity::EccErrors => write!(f, "{over:.0} uncorrected memory errors"),
+        match self {
+            Self::MemoryShare(share) => write!(f, "{:.0} % of the memory used", share * 100.),
+            Self::MemoryFree(least) => write!(f, "less than {least} of memory left"),
+            Self::Temperature(celsius) => write!(f, "{celsius} °C"),
+            Self::HeldDown => f.write_str("clocks held down"),
+            Self::EccErrors(more) => write!(f, "{more} uncorrected memory errors"),
         }
     }
 }
 
-/// A source crossed a threshold, or has recovered.
-///
-/// ```
-/// use candle_headroom::Monitor;
-/// use candle_headroom::monitor::Threshold;
-///
-/// let monitor = Monitor::builder()
-///     .threshold(Threshold::temperature(85), |crossing| eprintln!("{crossing}")) // cuda:0 NVIDIA H100: 85 °C
-///     .start()?;
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
+/// A source crossed a threshold, or has recovered. Displayed as `cuda:0 NVIDIA H100: 85 °C`.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Crossing<'a> {
@@ -163,5 +161,77 @@ impl fmt::Display for Crossing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let recovered = if self.is_over { "" } else { " (recovered)" };
         write!(f, "{}: {}{recovered}", self.source, self.threshold)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+    use crate::monitor::HeldDown;
+
+    /// When a threshold rang, in milliseconds, and whether it was crossed or recovered.
+    fn rings(
+        threshold: Threshold,
+        times: impl Iterator<Item = u64>,
+        fill: impl Fn(&mut Sample, u64),
+    ) -> Vec<(u64, bool)> {
+        let (send, receive) = mpsc::channel();
+        let (host, _) = crate::monitor::host::open(Duration::ZERO);
+        let mut watch = threshold.watch(move |crossing| {
+            let at = crossing.sample.at.as_millis() as u64;
+            send.send((at, crossing.is_over)).unwrap();
+        });
+        for at in times {
+            let mut sample = Sample::blank(0, UNIX_EPOCH, Duration::from_millis(at));
+            fill(&mut sample, at);
+            watch(&host, &sample);
+        }
+        drop(watch);
+        receive.iter().collect()
+    }
+
+    #[test]
+    fn clocks_that_go_down_and_up_ring_once() {
+        let times = (0..20_000).step_by(100);
+        let rung = rings(Threshold::HeldDown, times, |sample, at| {
+            let is_down = at < 10_000 && at % 200 == 0;
+            sample.held_down = Some(HeldDown::from_bits(if is_down { 0x40 } else { 0 }));
+        });
+        assert_eq!(rung, [(0, true), (9_800 + 5_000, false)]);
+    }
+
+    #[test]
+    fn errors_count_from_zero_after_a_reset() {
+        let counted = [5, 5, 0, 0, 4];
+        let rung = rings(Threshold::EccErrors(1), 0..5, |sample, at| {
+            sample.ecc_errors = Some(counted[at as usize]);
+        });
+        assert_eq!(rung, [(4, true)]);
+    }
+
+    #[test]
+    fn a_small_share_can_recover() {
+        let used = [3, 5, 3, 2, 5];
+        let rung = rings(Threshold::MemoryShare(0.05), 0..5, |sample, at| {
+            (sample.total, sample.used) = (Some(100), Some(used[at as usize]));
+        });
+        assert_eq!(rung, [(1, true), (3, false), (4, true)]);
+    }
+
+    /// Four waves of 30 to 90 °C over a day at 10 Hz, with noise of a degree; the GPU is lost for a minute of each hour.
+    #[test]
+    fn four_waves_in_a_day_ring_four_times_and_recover_four_times() {
+        let times = (0..24 * 3600 * 1000).step_by(100);
+        let rung = rings(Threshold::Temperature(80), times, |sample, at| {
+            let seconds = at / 1000;
+            if seconds % 3600 >= 60 || seconds < 3600 {
+                let wave = seconds as f64 / 86_400. * std::f64::consts::TAU * 4.;
+                sample.temperature = Some((wave.sin() * 30. + 60.) as u64 + seconds % 2);
+            }
+        });
+        assert_eq!(rung.len(), 8);
     }
 }

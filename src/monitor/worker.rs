@@ -1,55 +1,57 @@
-//! The monitor's work: asks each source in turn, stores the sample and hands it on.
+//! The monitor's threads: one samples all sources, and one replaces it when it is stuck in a driver call.
 //!
-//! One thread does this at a time. A thread that is stuck in a driver call cannot be ended from outside, so `threads` starts another
-//! one in its place. The two share `Duty`: whose turn it is, and which sources the stuck thread still occupies.
+//! A stuck thread cannot be ended from outside, so another one takes its place. They share `Duty`: whose turn it is, and which sources
+//! the stuck thread still occupies. One thread for each GPU would need no replacement, but waking several threads for a sample
+//! costs more than the sample (`monitor/core_percent_at_10_hertz`).
 
+use std::io;
+use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::callback::Callback;
+use super::output::{Output, Outputs};
 use super::record::Record;
 use super::sample::{Health, Sample};
-use super::sink::Outlet;
-use super::source::{Look, Source};
-use super::watched::Watched;
+use super::source::Looker;
 
-/// A call that took longer than this has seen a state that is too old to be shown.
+/// The time between two checks for a hanging call.
+const ROUND: Duration = Duration::from_secs(1);
+/// A call that takes longer hangs. A driver that wakes a sleeping GPU takes a large part of this.
+const PATIENCE: Duration = Duration::from_millis(900);
+/// The result of a call that took longer is too old to be shown.
 const LATE: Duration = Duration::from_secs(10);
-
-type Listener = Callback<dyn FnMut(&Source, &Sample) + Send>;
 
 /// What the monitor's handle and its threads share.
 pub(super) struct Worker {
     pub(super) record: Arc<Record>,
-    pub(super) listeners: Mutex<Vec<(Arc<AtomicBool>, Listener)>>,
-    pub(super) failed_writes: AtomicU64,
-    pub(super) duty: Mutex<Duty>,
-    pub(super) changed: Condvar,
-    outlets: Mutex<(Vec<Watched>, Vec<Outlet>)>,
+    pub(super) outputs: Outputs,
+    duty: Mutex<Duty>,
+    changed: Condvar,
     started: Instant,
     interval: Duration,
 }
 
-pub(super) struct Duty {
+#[derive(Default)]
+struct Duty {
     /// The thread on duty. A replaced thread is detached.
-    pub(super) thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<()>>,
     /// Counts the threads. A replaced thread ends when its call returns and the turn is not its own.
-    pub(super) turn: u64,
+    turn: u64,
     /// When the thread on duty began the driver call that it is in.
-    pub(super) looking: Option<Instant>,
-    pub(super) rounds: u64,
-    pub(super) is_stopping: bool,
+    looking: Option<Instant>,
+    /// Each source has been sampled.
+    is_ready: bool,
+    is_stopping: bool,
     /// One for each source.
     seats: Vec<Seat>,
 }
 
 struct Seat {
     /// `None` while a thread is in a call for this source.
-    looker: Option<Box<dyn Look>>,
+    looker: Option<Looker>,
     since: Instant,
     /// The result of a call that returned after its thread was replaced.
     late: Option<Sample>,
@@ -58,10 +60,9 @@ struct Seat {
 impl Worker {
     pub(super) fn new(
         record: Record,
-        lookers: Vec<Box<dyn Look>>,
+        lookers: Vec<Looker>,
         interval: Duration,
-        thresholds: Vec<Watched>,
-        sinks: Vec<Outlet>,
+        outputs: Vec<Output>,
     ) -> Self {
         let started = Instant::now();
         let seats = lookers.into_iter().map(|looker| Seat {
@@ -71,57 +72,101 @@ impl Worker {
         });
         Self {
             record: Arc::new(record),
-            listeners: Mutex::new(Vec::new()),
-            failed_writes: AtomicU64::new(0),
+            outputs: Outputs::new(outputs),
             duty: Mutex::new(Duty {
-                thread: None,
-                turn: 0,
-                looking: None,
-                rounds: 0,
-                is_stopping: false,
                 seats: seats.collect(),
+                ..Duty::default()
             }),
             changed: Condvar::new(),
-            outlets: Mutex::new((thresholds, sinks)),
             started,
             interval,
         }
     }
 
-    /// Samples once in each interval, as long as it is this thread's turn.
-    pub(super) fn run(&self, turn: u64) {
-        let mut next = self.started.elapsed();
-        while self.round(turn) {
-            next = following(next, self.interval, self.started.elapsed());
-            let wait = next.saturating_sub(self.started.elapsed());
-            if self.is_stopped_within(wait) {
-                return;
+    /// Starts the threads and waits for the first sample of each source.
+    pub(super) fn start(self: &Arc<Self>) -> io::Result<()> {
+        let sampler = self.spawn("headroom-monitor", |worker| worker.sample(0))?;
+        self.duty.lock().thread = Some(sampler);
+        self.spawn("headroom-watch", Self::watch)?;
+        let mut duty = self.duty.lock();
+        // Long enough to detect a call that hangs from the beginning.
+        (self.changed).wait_while_for(&mut duty, |duty| !duty.is_ready, 3 * ROUND);
+        Ok(())
+    }
+
+    fn spawn(
+        self: &Arc<Self>,
+        name: &str,
+        work: impl FnOnce(&Arc<Self>) + Send + 'static,
+    ) -> io::Result<JoinHandle<()>> {
+        let worker = Arc::clone(self);
+        let thread = thread::Builder::new().name(name.to_owned());
+        thread.spawn(move || work(&worker))
+    }
+
+    /// Ends the threads. Waits for the sampling thread, unless it is in a driver call that hangs.
+    pub(super) fn stop(&self) {
+        let mut duty = self.duty.lock();
+        duty.is_stopping = true;
+        self.changed.notify_all();
+        (self.changed).wait_while_for(&mut duty, |duty| duty.looking.is_some(), PATIENCE);
+        let thread = duty.thread.take().filter(|_| duty.looking.is_none());
+        drop(duty);
+        // A callback that drops the monitor runs on this thread, which cannot wait for itself.
+        let this = thread::current().id();
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != this) {
+            let _ = thread.join();
+        }
+        // A thread that still hangs keeps no sink or listener alive.
+        self.outputs.clear();
+    }
+
+    /// Replaces the sampling thread when it hangs.
+    fn watch(self: &Arc<Self>) {
+        while !self.is_stopped_within(ROUND) {
+            let mut duty = self.duty.lock();
+            let in_call = duty.looking.map_or(Duration::ZERO, |since| since.elapsed());
+            if duty.is_stopping || in_call < PATIENCE {
+                continue;
+            }
+            duty.looking = None;
+            duty.turn += 1;
+            let turn = duty.turn;
+            match self.spawn("headroom-monitor", move |worker| worker.sample(turn)) {
+                Ok(thread) => duty.thread = Some(thread),
+                Err(error) => {
+                    drop(duty);
+                    tracing::error!(%error, "the monitor has stopped: no thread can be started");
+                }
             }
         }
     }
 
-    pub(super) fn is_stopped_within(&self, time: Duration) -> bool {
+    fn is_stopped_within(&self, time: Duration) -> bool {
         let mut duty = self.duty.lock();
         (self.changed).wait_while_for(&mut duty, |duty| !duty.is_stopping, time);
         duty.is_stopping
     }
 
-    /// Takes one sample of each source. Returns whether this thread goes on.
-    fn round(&self, turn: u64) -> bool {
-        let (at, taken) = (self.started.elapsed(), SystemTime::now());
-        for index in 0..self.record.sources.len() {
-            match self.look(turn, Sample::blank(index, taken, at)) {
-                Some(sample) => self.publish(&sample),
-                None => return false,
+    /// Samples once in each interval, as long as it is this thread's turn.
+    fn sample(&self, turn: u64) {
+        loop {
+            let (at, taken) = (self.started.elapsed(), SystemTime::now());
+            for (index, source) in self.record.sources.iter().enumerate() {
+                let Some(sample) = self.look(turn, Sample::blank(index, taken, at)) else {
+                    return;
+                };
+                self.record.push(source, &sample);
+                self.outputs.send(source, &sample);
+            }
+            if !mem::replace(&mut self.duty.lock().is_ready, true) {
+                self.changed.notify_all();
+            }
+            let wait = until_next(self.interval, self.started.elapsed());
+            if self.is_stopped_within(wait) {
+                return;
             }
         }
-        let mut duty = self.duty.lock();
-        duty.rounds += 1;
-        if duty.rounds == 1 {
-            // `Threads::start` waits for the first round.
-            self.changed.notify_all();
-        }
-        true
     }
 
     /// Fills in a sample. Returns `None` if the monitor ends, or if another thread has taken over meanwhile.
@@ -147,7 +192,7 @@ impl Worker {
             duty.looking = Some(began);
             looker
         };
-        looker.look(&mut sample);
+        looker(&mut sample);
         sample.took = began.elapsed();
         let mut duty = self.duty.lock();
         let is_late = duty.turn != turn;
@@ -164,49 +209,13 @@ impl Worker {
         }
         Some(sample)
     }
-
-    fn publish(&self, sample: &Sample) {
-        let Some(source) = self.record.sources.get(sample.source) else {
-            return;
-        };
-        let before = self.record.push(sample);
-        match (before, sample.health) {
-            (Some(before), now) if before == now => {}
-            (None, Health::Good) => {}
-            (_, Health::Good) => tracing::info!("{source} answers again"),
-            (_, health) => tracing::warn!("{source}: {health}"),
-        }
-        {
-            let (thresholds, sinks) = &mut *self.outlets.lock();
-            for threshold in thresholds {
-                threshold.see(source, sample);
-            }
-            for sink in sinks {
-                let is_lost = !sink.write(source, sample);
-                self.failed_writes
-                    .fetch_add(is_lost.into(), Ordering::Relaxed);
-            }
-        }
-        // Taken out of the mutex, so that a listener may subscribe others.
-        let mut listeners = std::mem::take(&mut *self.listeners.lock());
-        listeners.retain_mut(|(is_wanted, listener)| {
-            if is_wanted.load(Ordering::Acquire) {
-                listener.call(|listener| listener(source, sample));
-            }
-            is_wanted.load(Ordering::Acquire) && listener.is_alive()
-        });
-        let mut added = self.listeners.lock();
-        listeners.append(&mut added);
-        *added = listeners;
-    }
 }
 
-/// The first multiple of the interval after `now`, counted from `last`. Samples that were missed, in a call that hung or on a
-/// suspended machine, are not made up for.
-fn following(last: Duration, interval: Duration, now: Duration) -> Duration {
-    let missed = now.saturating_sub(last).as_nanos() / interval.as_nanos().max(1);
-    let steps = u32::try_from(missed).unwrap_or(u32::MAX).saturating_add(1);
-    last.saturating_add(interval.saturating_mul(steps))
+/// The time until the next multiple of the interval. Samples that were missed, in a call that hung or on a suspended machine, are
+/// not made up for.
+fn until_next(interval: Duration, now: Duration) -> Duration {
+    let passed = now.as_nanos() % interval.as_nanos().max(1);
+    interval.saturating_sub(Duration::from_nanos(passed as u64))
 }
 
 #[cfg(test)]
@@ -216,11 +225,10 @@ mod tests {
     #[test]
     fn missed_samples_are_not_made_up_for() {
         let ms = Duration::from_millis;
-        assert_eq!(following(ms(100), ms(10), ms(101)), ms(110));
-        assert_eq!(following(ms(100), ms(10), ms(110)), ms(120));
+        assert_eq!(until_next(ms(10), ms(101)), ms(9));
+        assert_eq!(until_next(ms(10), ms(110)), ms(10));
         // Suspended for an hour.
-        assert_eq!(following(ms(100), ms(10), ms(3_600_105)), ms(3_600_110));
-        let long = Duration::from_secs(u64::MAX / 4);
-        assert!(following(ms(0), Duration::from_nanos(1), long) > ms(0));
+        assert_eq!(until_next(ms(10), ms(3_600_105)), ms(5));
+        assert_eq!(until_next(Duration::MAX, ms(1)), Duration::MAX - ms(1));
     }
 }

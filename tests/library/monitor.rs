@@ -143,6 +143,10 @@ fn a_gpu_that_is_unplugged_is_lost_and_found_again() {
         "no old values are shown"
     );
     assert_eq!(
+        lost.to_string(),
+        "lost, n/a of n/a used, this process n/a, busy n/a, n/a, n/a of n/a, n/a"
+    );
+    assert_eq!(
         monitor.latest()[3].health,
         Health::Good,
         "the others are sampled"
@@ -266,7 +270,6 @@ fn a_call_that_hangs_holds_nobody_up() {
 
 #[test]
 fn a_sink_that_fails_is_tried_again_and_counted() {
-    #[derive(Debug)]
     struct Every(Arc<AtomicUsize>);
     impl Sink for Every {
         fn write(&mut self, _: &Source, _: &Sample) -> io::Result<()> {
@@ -295,7 +298,6 @@ fn a_sink_that_fails_is_tried_again_and_counted() {
 
 #[test]
 fn a_sink_that_panics_is_dropped_and_what_it_lost_is_counted() {
-    #[derive(Debug)]
     struct Third(Arc<AtomicUsize>);
     impl Sink for Third {
         fn write(&mut self, _: &Source, _: &Sample) -> io::Result<()> {
@@ -333,10 +335,10 @@ fn thresholds_ring_once_and_again_after_recovering() {
             .push((source, crossing.to_string(), crossing.is_over));
     };
     let monitor = quick()
-        .threshold(Threshold::temperature(80), note.clone())
-        .threshold(Threshold::held_down(), note.clone())
-        .threshold(Threshold::ecc_errors(1), note.clone())
-        .threshold(Threshold::memory_share(0.5), note)
+        .threshold(Threshold::Temperature(80), note.clone())
+        .threshold(Threshold::HeldDown, note.clone())
+        .threshold(Threshold::EccErrors(1), note.clone())
+        .threshold(Threshold::MemoryShare(0.5), note)
         .start()
         .unwrap();
     let heat = |celsius: u64| {
@@ -432,12 +434,12 @@ fn bad_input_is_a_typed_error() {
         assert!(error.to_string().contains(&samples.to_string()), "{error}");
     }
     for threshold in [
-        Threshold::memory_share(0.),
-        Threshold::memory_share(1.1),
-        Threshold::memory_share(f64::NAN),
-        Threshold::memory_free(ByteSize(0)),
-        Threshold::temperature(0),
-        Threshold::ecc_errors(0),
+        Threshold::MemoryShare(0.),
+        Threshold::MemoryShare(1.1),
+        Threshold::MemoryShare(f64::NAN),
+        Threshold::MemoryFree(ByteSize(0)),
+        Threshold::Temperature(0),
+        Threshold::EccErrors(0),
     ] {
         let error = refused(builder().threshold(threshold, |_| {}));
         assert!(matches!(error, MonitorError::Threshold { .. }), "{error}");

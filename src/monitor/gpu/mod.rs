@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::sample::{Health, Sample};
-use super::source::{Look, Source, again};
+use super::source::{Looker, Source, is_due};
 use crate::facts;
 use crate::nvml::Library;
 use session::Session;
@@ -18,8 +18,11 @@ const RETRY: Duration = Duration::from_secs(2);
 /// The time between two readings of the values that change slowly or take long to read.
 const CLOSE: Duration = Duration::from_secs(1);
 
-/// All GPUs that NVML lists, in CUDA's order where it is known.
-pub(super) fn list(library: &Arc<Library>) -> Result<Vec<Source>, String> {
+/// All GPUs that NVML lists, in CUDA's order where it is known; or why there are none.
+pub(super) fn open(
+    library: &Arc<Library>,
+    interval: Duration,
+) -> Result<Vec<(Source, Looker)>, String> {
     let nvml = library.begin().map_err(describe)?;
     let count = nvml.ask(|nvml| nvml.device_count());
     let count = count.map_err(describe)?;
@@ -38,10 +41,16 @@ pub(super) fn list(library: &Arc<Library>) -> Result<Vec<Source>, String> {
             });
         }
     }
-    match sources.is_empty() {
-        true => Err("NVML lists no GPU".to_owned()),
-        false => Ok(in_order(sources, &order::uuids())),
+    if sources.is_empty() {
+        return Err("NVML lists no GPU".to_owned());
     }
+    let sources = in_order(sources, &order::uuids()).into_iter();
+    let opened = sources.enumerate().filter_map(|(index, source)| {
+        let uuid = source.uuid.clone()?;
+        let looker = looker(Arc::clone(library), uuid, index, interval);
+        Some((source, looker))
+    });
+    Ok(opened.collect())
 }
 
 /// The GPUs that CUDA sees in CUDA's order, then the others in NVML's.
@@ -61,56 +70,25 @@ fn describe(code: u32) -> String {
     }
 }
 
-/// One GPU, found by its UUID, also after it was lost.
-#[derive(Debug)]
-pub(super) struct Gpu {
-    library: Arc<Library>,
-    uuid: String,
-    session: Option<Session>,
-    retry_at: Duration,
-    /// When the slow values are read next.
-    close_at: Duration,
-    /// Added once to `close_at`: reading PCIe traffic takes 40 ms, so the GPUs do it in different rounds.
-    offset: Duration,
-    interval: Duration,
-}
-
-impl Gpu {
-    pub(super) fn new(
-        library: Arc<Library>,
-        uuid: String,
-        index: usize,
-        interval: Duration,
-    ) -> Self {
-        Self {
-            library,
-            uuid,
-            session: None,
-            retry_at: Duration::ZERO,
-            close_at: Duration::ZERO,
-            offset: CLOSE / 8 * (index as u32 % 8),
-            interval,
+/// Samples one GPU, which it finds by its UUID, also after it was lost.
+fn looker(library: Arc<Library>, uuid: String, index: usize, interval: Duration) -> Looker {
+    let mut session: Option<Session> = None;
+    let (mut retry_at, mut close_at) = (Duration::ZERO, Duration::ZERO);
+    // Reading PCIe traffic takes 40 ms, so the GPUs do it in different rounds.
+    let mut offset = CLOSE / 8 * (index as u32 % 8);
+    Box::new(move |sample| {
+        if session.is_none() && is_due(&mut retry_at, sample.at, RETRY, interval) {
+            let nvml = library.begin();
+            session = nvml.ok().and_then(|nvml| Session::begin(&nvml, &uuid));
         }
-    }
-}
-
-impl Look for Gpu {
-    fn look(&mut self, sample: &mut Sample) {
-        if self.session.is_none() && sample.at >= self.retry_at {
-            self.retry_at = sample.at.saturating_add(RETRY);
-            let nvml = self.library.begin();
-            self.session = nvml.ok().and_then(|nvml| Session::begin(&nvml, &self.uuid));
-        }
-        sample.health = match &mut self.session {
+        sample.health = match &mut session {
             None => Health::Lost,
             Some(session) => {
-                let looks_closely = sample.at >= self.close_at;
+                let looks_closely = is_due(&mut close_at, sample.at, CLOSE, interval);
                 if looks_closely {
-                    let offset = std::mem::take(&mut self.offset);
-                    self.close_at = again(sample.at, CLOSE + offset, self.interval);
+                    close_at = close_at.saturating_add(std::mem::take(&mut offset));
                 }
-                let looked = session.look(sample, looks_closely);
-                looked.err().unwrap_or(Health::Good)
+                session.look(sample, looks_closely)
             }
         };
         if sample.health != Health::Good {
@@ -121,27 +99,23 @@ impl Look for Gpu {
             };
         }
         if sample.health == Health::Lost {
-            self.session = None;
+            session = None;
         }
-    }
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn gpu(uuid: &str) -> Source {
-        Source {
-            uuid: Some(uuid.to_owned()),
-            ..Source::host()
-        }
-    }
-
     #[test]
     fn gpus_are_in_cudas_order_and_hidden_ones_come_last() {
-        let listed = ["a", "b", "c", "d"].map(gpu).to_vec();
-        let cuda = ["c", "a"].map(str::to_owned);
-        let ordered = in_order(listed, &cuda);
+        let listed = ["a", "b", "c", "d"].map(|uuid| Source {
+            name: String::new(),
+            uuid: Some(uuid.to_owned()),
+            cuda: None,
+        });
+        let ordered = in_order(listed.to_vec(), &["c", "a"].map(str::to_owned));
         let seen = ordered.iter();
         let seen = seen.map(|source| (source.uuid.as_deref().unwrap(), source.cuda));
         let expected = [("c", Some(0)), ("a", Some(1)), ("b", None), ("d", None)];

@@ -1,3 +1,0 @@
-pub(in crate::monitor::gpu) fn uuids() -> Vec<String> {
-    Vec::new()
-}
