@@ -1,9 +1,9 @@
-//! Simulated devices: what a micro-batch takes on them, and how much memory there is.
+//! Simulated devices: the memory that a micro-batch takes on them, and the memory that they have.
 
-/// Bytes that samples are counted in.
+/// Bytes of one sample. Sizes below are given in samples.
 pub const SAMPLE: f64 = 32. * 1024. * 1024.;
 
-/// What micro-batches take of memory, and how much there is in each step.
+/// The memory that micro-batches take, and how much there is in each step.
 #[derive(Clone, Debug)]
 pub struct Curve {
     pub name: &'static str,
@@ -29,7 +29,7 @@ pub struct Curve {
     pub rooms: Vec<(usize, usize)>,
     /// Whether memory is not measured.
     pub is_blind: bool,
-    /// How much longer than the first batch's samples each step's are, in turn.
+    /// Lengths of the samples in each step in turn, relative to the first batch.
     pub lengths: Vec<f64>,
 }
 
@@ -54,7 +54,7 @@ impl Curve {
     }
 }
 
-/// One device while it runs.
+/// A device during a run.
 #[derive(Clone, Debug)]
 pub struct Device {
     pub curve: Curve,
@@ -76,7 +76,7 @@ impl Device {
         }
     }
 
-    /// How many samples of the present step's length fit, in any noise.
+    /// Number of samples of the present step's length that fit whatever the noise.
     pub fn room(&self) -> usize {
         let limit = self.limit();
         let fits = |size: usize| self.smooth(size) * (1. + self.curve.noise) <= limit - self.once();
@@ -107,7 +107,7 @@ impl Device {
         lengths[self.step % lengths.len()]
     }
 
-    /// What a micro-batch takes above what is in use, without noise, in bytes.
+    /// Bytes that a micro-batch takes above what is in use, without noise.
     fn smooth(&self, size: usize) -> f64 {
         let curve = &self.curve;
         let mut samples = curve.base + (size as f64 * self.length()).max(curve.flat);
@@ -122,7 +122,7 @@ impl Device {
         }
     }
 
-    /// What the forward pass takes above what is in use, in bytes: its part of the base and 0.6 of the samples.
+    /// Bytes that the forward pass takes above what is in use: its part of the base and 0.6 of the samples.
     pub fn forward(&self, size: usize) -> Option<u64> {
         let base = self.curve.forward_base?;
         Some(((base + size as f64 * self.length() * 0.6) * SAMPLE) as u64)

@@ -1,11 +1,10 @@
-//! What other libraries do when memory runs out, reimplemented from their sources: Composer 0.32.1, Accelerate 1.15.0, Lightning
-//! 2.6.6.
+//! How other libraries find a batch size, rewritten from their sources: Composer 0.32.1, Accelerate 1.15.0, Lightning 2.6.6.
 
 use crate::curves::Device;
 use crate::tally::{Step, Tally};
 
-/// Composer's `device_train_microbatch_size="auto"`: the whole batch first; what does not fit is halved, and the whole
-/// batch begun again. It never grows.
+/// Composer's `device_train_microbatch_size="auto"`: starts with the whole batch, halves a size that does not fit, and runs the
+/// whole batch again. It never grows.
 pub fn composer(mut device: Device, steps: usize) -> Tally {
     let total = device.curve.batch;
     let (mut size, mut tally) = (total, Tally::default());
@@ -32,8 +31,8 @@ pub fn composer(mut device: Device, steps: usize) -> Tally {
     tally
 }
 
-/// Accelerate's `find_executable_batch_size`: the training function is called again from its beginning with nine tenths of
-/// the batch size, which is also the size of an update. It never grows.
+/// Accelerate's `find_executable_batch_size`: calls the training function again from its start with nine tenths of the batch
+/// size, which is also the size of an update. It never grows.
 pub fn accelerate(mut device: Device, steps: usize) -> Tally {
     let needed = steps * device.curve.batch;
     let (mut size, mut tally) = (device.curve.batch, Tally::new_batch());
@@ -54,7 +53,7 @@ pub fn accelerate(mut device: Device, steps: usize) -> Tally {
             done += next;
             step.finished += next;
             step.largest = step.largest.max(next);
-            // A step of the table is one batch's worth of samples.
+            // One step is as many samples as the global batch has.
             while device.step < done / device.curve.batch {
                 tally.push(std::mem::take(&mut step), &device);
                 device.step += 1;
@@ -65,16 +64,16 @@ pub fn accelerate(mut device: Device, steps: usize) -> Tally {
     }
 }
 
-/// How Lightning's `BatchSizeFinder` goes on after the first failure.
+/// What Lightning's `BatchSizeFinder` does after the first failure.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Search {
     Power,
     Binary,
 }
 
-/// Lightning's `BatchSizeFinder`: before training, sizes from 2 are doubled until one fails, three steps each; then the one
-/// before is taken, or bisected and taken less 5 %. What fails later ends the training, as an error does there: nothing of
-/// it counts from then on.
+/// Lightning's `BatchSizeFinder`: before training it doubles the size from 2 on until one fails, with three steps of each. Then
+/// it uses the size before, or bisects and uses 5 % less. A failure during training ends the training with an error, so no step
+/// counts from then on.
 pub fn lightning(mut device: Device, steps: usize, search: Search) -> Tally {
     const TRIAL_STEPS: usize = 3;
     const MARGIN: f64 = 0.05;

@@ -8,7 +8,7 @@ use candle_headroom::error::{Cause, MemoryReading, Resource};
 
 use crate::curves::Device;
 
-/// The sizes that went well and those that failed.
+/// The sizes that succeeded and those that failed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
     pub sizes: Vec<usize>,

@@ -1,4 +1,4 @@
-//! What a run cost.
+//! The cost of a run.
 
 use crate::curves::Device;
 
@@ -8,7 +8,7 @@ pub struct Step {
     pub computed: usize,
     pub finished: usize,
     pub failures: usize,
-    /// The largest micro-batch that went well, in samples.
+    /// The largest micro-batch that succeeded, in samples.
     pub largest: usize,
 }
 
@@ -20,7 +20,7 @@ pub struct Tally {
     failures: usize,
     /// In each step, the largest micro-batch divided by the largest that could have been used.
     used: Vec<f64>,
-    /// Whether an update is made from one micro-batch, whatever the batch is.
+    /// Whether each micro-batch is an update of its own, which changes the batch size.
     is_new_batch: bool,
     has_crashed: bool,
 }
