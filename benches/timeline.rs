@@ -43,7 +43,7 @@ fn ratio(title: &str, config: Config, size: usize, rounds: usize) -> candle_head
     let memory = DeviceMemory::host().open()?;
     let builder = || -> candle_headroom::Result<_> {
         let builder = AdaptiveTrainer::builder(job.sgd()?);
-        let policy = Planned(Fixed::new(size)?, Predictive::new());
+        let policy = Planned(Fixed::new(size)?, Predictive::default());
         Ok(builder.memory(&memory).policy(policy))
     };
     let timeline = Timeline::new();

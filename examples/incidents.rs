@@ -39,7 +39,7 @@ fn make() -> Result<PathBuf> {
     let monitor = Monitor::builder().start()?;
     let log = IncidentLog::builder(&path).monitor(&monitor).open()?;
     let x = Tensor::randn(0f32, 1., (64, 8), &Device::Cpu)?;
-    let mut processor = BatchProcessor::builder(Predictive::new())
+    let mut processor = BatchProcessor::builder(Predictive::default())
         .observer(log)
         .build();
     processor.process(&x, |chunk, _| match chunk.dim(0)? {

@@ -20,7 +20,7 @@ fn main() -> Result<(), Error> {
         .add(linear(4096, 10, vb.pp("down"))?);
 
     let inputs = Tensor::randn(0f32, 1., (10_000, 64), memory.device())?;
-    let mut processor = BatchProcessor::builder(Predictive::new())
+    let mut processor = BatchProcessor::builder(Predictive::default())
         .memory(&memory)
         .build();
     let processed = processor.process(&inputs, |chunk, _| {

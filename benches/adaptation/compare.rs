@@ -1,7 +1,7 @@
-//! Every contender on every curve.
+//! Runs every policy on every simulated device.
 
 use candle_headroom::Predictive;
-use candle_headroom::batch::{Decay, Halving};
+use candle_headroom::batch::Halving;
 
 use crate::curves::{Curve, Device};
 use crate::others::{self, Search};
@@ -10,13 +10,13 @@ use crate::support::figure;
 use crate::tally::Tally;
 
 const STEPS: usize = 100;
-/// Seeds of the noise; the worst counts.
+/// Seeds of the noise; the worst run counts.
 const SEEDS: [u64; RUNS] = [1, 2, 3, 4, 5];
 const RUNS: usize = 5;
-/// Global batches and the number of their samples for which there is room.
+/// Samples in a global batch, and how many of them fit into memory.
 const BATCHES: [(usize, usize); 4] = [(128, 100), (256, 150), (1024, 300), (2048, 37)];
 
-/// The same traits on every global batch.
+/// The simulated devices for a global batch of `batch` samples with room for `room` of them.
 fn curves(batch: usize, room: usize) -> Vec<Curve> {
     let affine = || Curve::affine(batch, room);
     let named = |name, curve| Curve { name, ..curve };
@@ -137,16 +137,13 @@ fn pressed(curve: &Curve) -> Curve {
 
 type Contender = (&'static str, fn(Device) -> Tally);
 
-/// Ours first, beginning with the default.
-const CONTENDERS: [Contender; 7] = [
+/// This crate's policies, the default first, then those of other libraries.
+const CONTENDERS: [Contender; 6] = [
     ("predictive", |device| {
-        ours::run(&mut Predictive::new(), device, STEPS)
+        ours::run(&mut Predictive::default(), device, STEPS)
     }),
     ("halving", |device| {
-        ours::run(&mut Halving::from_whole_batch(), device, STEPS)
-    }),
-    ("decay", |device| {
-        ours::run(&mut Decay::new(0.9).expect("a factor"), device, STEPS)
+        ours::run(&mut Halving::default(), device, STEPS)
     }),
     ("composer", |device| others::composer(device, STEPS)),
     ("accelerate", |device| others::accelerate(device, STEPS)),
@@ -158,7 +155,7 @@ const CONTENDERS: [Contender; 7] = [
     }),
 ];
 
-/// The worst over all global batches.
+/// The worst results over several runs.
 #[derive(Clone, Copy, Debug)]
 struct Worst {
     failures: f64,
@@ -184,7 +181,7 @@ impl Worst {
         }
     }
 
-    /// In which measures it is worse than another.
+    /// The measures in which this is worse than `other`.
     fn behind(&self, other: &Self) -> Vec<&'static str> {
         let measures = [
             ("failures", self.failures > other.failures),
@@ -197,7 +194,7 @@ impl Worst {
     }
 }
 
-/// Steps until the default policy uses 0.95 of what fits again, without measurements.
+/// The most steps until the default policy, without measurements, uses 0.95 of what fits again after more room has come.
 fn blind_regrow_steps(families: &[Vec<Curve>]) -> f64 {
     let mut worst = 0f64;
     for (curve, (batch, room)) in (families.iter().zip(BATCHES))
@@ -205,7 +202,7 @@ fn blind_regrow_steps(families: &[Vec<Curve>]) -> f64 {
     {
         for seed in SEEDS {
             let device = Device::new(&blind(&pressed(curve)), seed);
-            let tally = ours::run(&mut Predictive::new(), device, STEPS);
+            let tally = ours::run(&mut Predictive::default(), device, STEPS);
             let steps = tally.regrow_steps(66);
             if steps > 10. {
                 println!("blind on {} ({batch}, {room}): {steps} steps", curve.name);
@@ -230,7 +227,7 @@ fn measure(curve: &Curve, run: fn(Device) -> Tally) -> Worst {
     seeds.into_iter().fold(Worst::NONE, Worst::of)
 }
 
-/// Every curve with every contender, one after the other on the same numbers.
+/// Compares all policies on all devices, each with the same seeds, and prints the figures.
 pub fn compare() {
     let families: Vec<Vec<Curve>> = BATCHES.map(|(batch, room)| curves(batch, room)).to_vec();
     let count = families[0].len();
@@ -269,7 +266,7 @@ pub fn compare() {
         }
         let (_, ours, each) = &measured[0];
         worst = worst.of(*ours);
-        for (policy, other, others) in &measured[3..] {
+        for (policy, other, others) in &measured[2..] {
             behind += ours.behind(other).len();
             for ((ours, other), batch) in each.iter().zip(others).zip(BATCHES) {
                 for measure in ours.behind(other) {

@@ -1,4 +1,4 @@
-//! Real models under real limits on host memory: what is predicted against what is measured, and whether the limit is kept.
+//! Trains real models under real limits on host memory, and compares predicted with measured peaks.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -26,7 +26,7 @@ impl Peak {
     }
 }
 
-/// The default policy with a record of its predictions.
+/// The default policy, which also records its predictions.
 #[derive(Debug)]
 struct Watched {
     inner: Predictive,
@@ -54,7 +54,7 @@ impl BatchPolicy for Watched {
         let own = completed.peak.zip(completed.before);
         if let (Some(predicted), Some((peak, before))) = (self.inner.model().predict(cost), own) {
             self.peaks.lock().expect("one thread").push(Peak {
-                predicted: predicted.bytes,
+                predicted,
                 measured: peak - before,
                 is_new: !self.seen.contains(&cost),
             });
@@ -80,16 +80,16 @@ impl BatchPolicy for Watched {
     }
 }
 
-/// What a model's runs have shown.
+/// Results of a model's runs.
 #[derive(Debug, Default)]
 pub struct Shown {
     pub peaks: Vec<Peak>,
-    /// The highest use of each step over its limit.
+    /// The peak of each step divided by its limit.
     pub over_limit: Vec<f64>,
     pub failures: usize,
 }
 
-/// Trains with room for so many MiB beside what is in use, one budget after the other.
+/// Trains once with each budget: a limit of that many MiB above what is in use at the start.
 fn train(
     memory: &DeviceMemory,
     vars: Vec<Var>,
@@ -101,7 +101,7 @@ fn train(
     for budget in budgets {
         let peaks = Arc::new(Mutex::new(Vec::new()));
         let policy = Watched {
-            inner: Predictive::new(),
+            inner: Predictive::default(),
             each: 1,
             seen: Vec::new(),
             peaks: Arc::clone(&peaks),
@@ -133,7 +133,7 @@ fn train(
     Ok(shown)
 }
 
-/// The main job's transformer, on texts of one length and on texts of several.
+/// Trains the transformer of the `train_text` example on texts of several lengths.
 pub fn transformer(memory: &DeviceMemory, steps: usize) -> candle_headroom::Result<Shown> {
     let varmap = VarMap::new();
     let config = Config {
@@ -163,7 +163,7 @@ pub fn transformer(memory: &DeviceMemory, steps: usize) -> candle_headroom::Resu
     )
 }
 
-/// Two convolutions and a linear layer, on pictures of 32 × 32.
+/// Two convolutions and a linear layer, for images of 32 × 32.
 struct Pictures {
     first: Conv2d,
     second: Conv2d,
@@ -178,7 +178,7 @@ impl Pictures {
     }
 }
 
-/// A small convolutional net.
+/// Trains the convolutional model.
 pub fn convolution(memory: &DeviceMemory, steps: usize) -> candle_headroom::Result<Shown> {
     let varmap = VarMap::new();
     let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);

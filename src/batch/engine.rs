@@ -54,9 +54,9 @@ impl Position {
 }
 
 impl Engine {
-    pub(crate) fn new(policy: impl BatchPolicy + 'static, task: Task) -> Self {
+    pub(crate) fn new(policy: impl Into<Box<dyn BatchPolicy>>, task: Task) -> Self {
         Self {
-            policy: Box::new(policy),
+            policy: policy.into(),
             memory: None,
             device: Device::Cpu,
             seed: 0,

@@ -1,4 +1,4 @@
-use super::policy::{BatchPolicy, Completed, Extent, Failed};
+use super::policy::{BatchPolicy, Completed, Extent, Failed, taken};
 use crate::error::{MemoryReading, PolicyError, Result};
 
 /// Micro-batches at the smaller size before the larger one is tried again; doubled by each failure of it.
@@ -7,20 +7,17 @@ const MOST_PATIENCE: u32 = 1024;
 
 /// Halves the size when a micro-batch does not fit, and doubles it when twice as much should fit again.
 ///
-/// If use and limit are known, it doubles only while twice what the last micro-batch took (its peak less what was in use
-/// before it) fits, so that a soft limit is not reached by trying. Activations grow at most in proportion to the samples, so
-/// this errs on the small side. If they are not known, the size that failed is tried again after 32 micro-batches that went
-/// well, then after 64, and so on up to 1,024.
+/// Where use and limit are known, it doubles only while twice what the last micro-batch took fits, so that a soft limit is not
+/// reached by trying. Activations grow at most in proportion to the samples, so this is on the safe side. Where they are not
+/// known, the size that failed is tried again after 32 micro-batches that succeeded, then after 64, and so on up to 1,024.
 ///
 /// Sizes are remembered as [cost](crate::batch::Extent::cost), so that batches of longer samples are cut into smaller micro-batches.
-///
 /// Composer's automatic micro-batching halves in the same way; it neither looks ahead nor grows back.
 ///
 /// ```
 /// use candle_headroom::batch::{BatchPolicy, Halving};
 ///
-/// assert_eq!(Halving::from_whole_batch().size(100), 100);
-/// assert_eq!(Halving::from_one().size(100), 1);
+/// assert_eq!(Halving::default().size(100), 100); // starts with the whole batch
 /// assert_eq!(Halving::builder().start(32).at_most(64).build()?.size(100), 32);
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
@@ -28,12 +25,13 @@ const MOST_PATIENCE: u32 = 1024;
 pub struct Halving {
     /// The largest size to use, as cost.
     cost: usize,
-    /// The same in samples, set by the caller.
+    /// The largest size that the caller allows, in samples.
     most: usize,
-    /// The cost of one sample in the present batch; `None` before the first batch, when costs are samples.
+    /// The cost of one sample in the present batch; `None` before the first batch, when a cost is a number of samples.
     each: Option<usize>,
     /// The cost that failed last, and the limit that was in force then, in bytes.
     ceiling: Option<(usize, Option<u64>)>,
+    /// Micro-batches of the size in use that succeeded since the last change, and how many are needed.
     streak: u32,
     patience: u32,
     /// The cost of the last micro-batch and what it took, in bytes.
@@ -41,29 +39,21 @@ pub struct Halving {
 }
 
 /// Options of [`Halving`].
-///
-/// ```
-/// use candle_headroom::batch::Halving;
-///
-/// let policy = Halving::builder().start(8).at_most(64).build()?;
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HalvingBuilder {
-    start: usize,
-    most: usize,
-}
+#[derive(Debug, Clone)]
+#[must_use = "call `build()`"]
+pub struct HalvingBuilder(Halving);
 
 impl HalvingBuilder {
-    /// Sets the size of the first micro-batch, in samples; the whole batch by default.
+    /// Sets the size of the first micro-batch, in samples; the whole batch by default. On the host, where an allocation is never
+    /// refused, start with 1.
     pub fn start(mut self, size: usize) -> Self {
-        self.start = size;
+        self.0.cost = size;
         self
     }
 
     /// Sets the largest size, in samples.
     pub fn at_most(mut self, size: usize) -> Self {
-        self.most = size;
+        self.0.most = size;
         self
     }
 
@@ -71,43 +61,17 @@ impl HalvingBuilder {
     ///
     /// # Errors
     /// [`PolicyError::Zero`] for a size of 0.
-    pub fn build(self) -> Result<Halving> {
-        match self.start.min(self.most) {
-            0 => {
-                let what = "the size of a micro-batch";
-                Err(PolicyError::Zero { what }.into())
-            }
-            size => Ok(Halving {
-                most: self.most,
-                ..Halving::from_size(size)
-            }),
-        }
+    pub fn build(mut self) -> Result<Halving> {
+        self.0.cost = self.0.cost.min(self.0.most);
+        PolicyError::at_least_one("the size of a micro-batch", self.0.cost)?;
+        Ok(self.0)
     }
 }
 
-impl Halving {
-    /// Options for a policy that starts with the whole batch.
-    pub fn builder() -> HalvingBuilder {
-        HalvingBuilder {
-            start: usize::MAX,
-            most: usize::MAX,
-        }
-    }
-
-    /// Starts with the whole batch: for devices that refuse an allocation that does not fit.
-    pub fn from_whole_batch() -> Self {
-        Self::from_size(usize::MAX)
-    }
-
-    /// Starts with one sample: for the host, where an allocation is never refused and must not be tried.
-    pub fn from_one() -> Self {
-        Self::from_size(1)
-    }
-
-    /// Starts with `size` samples, for example those that an earlier run ended with; with 1 if `size` is 0.
-    pub fn from_size(size: usize) -> Self {
+impl Default for Halving {
+    fn default() -> Self {
         Self {
-            cost: size.max(1),
+            cost: usize::MAX,
             most: usize::MAX,
             each: None,
             ceiling: None,
@@ -115,6 +79,13 @@ impl Halving {
             patience: PATIENCE,
             need: None,
         }
+    }
+}
+
+impl Halving {
+    /// Options for a policy that starts with the whole batch.
+    pub fn builder() -> HalvingBuilder {
+        HalvingBuilder(Self::default())
     }
 
     fn cost_of(&self, samples: usize) -> usize {
@@ -130,6 +101,15 @@ impl Halving {
         size.clamp(1, self.most)
     }
 
+    /// Whether a cost fits beside what is in use, in proportion to the last micro-batch; true if that is not known.
+    fn fits(&self, cost: usize, in_use: Option<u64>, limit: Option<u64>) -> bool {
+        let (Some(in_use), Some(limit), Some((measured, took))) = (in_use, limit, self.need) else {
+            return true;
+        };
+        let need = u128::from(took) * cost as u128 / measured.max(1) as u128;
+        u128::from(in_use) + need <= u128::from(limit)
+    }
+
     fn shrink(&mut self, failed: usize, limit: Option<u64>, is_passing: bool) {
         let cost = self.cost_of(failed);
         if !is_passing && self.ceiling.is_some_and(|(before, _)| before == cost) {
@@ -140,37 +120,12 @@ impl Halving {
         self.streak = 0;
     }
 
-    fn may_double(&self, completed: &Completed) -> bool {
-        if !twice_fits(completed) {
-            return false;
-        }
-        match self.ceiling {
-            Some((_, limit)) if is_raised(limit, completed.limit) => true,
-            Some(_) => self.streak >= self.patience,
-            None => true,
-        }
-    }
-}
-
-/// Whether twice the micro-batch would have stayed within the limit; true if that is not known.
-fn twice_fits(completed: &Completed) -> bool {
-    match (completed.before, own_need(completed), completed.limit) {
-        (Some(before), Some(own), Some(limit)) => {
-            before.saturating_add(own.saturating_mul(2)) <= limit
-        }
-        _ => true,
-    }
-}
-
-fn own_need(completed: &Completed) -> Option<u64> {
-    Some(completed.peak?.saturating_sub(completed.before?))
-}
-
-fn is_raised(before: Option<u64>, now: Option<u64>) -> bool {
-    match (before, now) {
-        (Some(before), Some(now)) => now > before,
-        (Some(_), None) => true,
-        (None, _) => false,
+    /// Whether the size that failed may be tried again.
+    fn may_retry(&self, limit: Option<u64>) -> bool {
+        self.ceiling.is_none_or(|(_, before)| {
+            let is_raised = before.is_some_and(|before| limit.is_none_or(|limit| limit > before));
+            is_raised || self.streak >= self.patience
+        })
     }
 }
 
@@ -188,19 +143,13 @@ impl BatchPolicy for Halving {
     }
 
     fn prepare(&mut self, now: &MemoryReading) {
-        let (Some(in_use), Some(limit), Some((measured, own))) = (now.in_use, now.limit, self.need)
-        else {
+        let Some((measured, _)) = self.need else {
             return;
         };
-        let fits = |cost: usize| {
-            let need = u128::from(own) * cost as u128 / measured.max(1) as u128;
-            u128::from(in_use) + need <= u128::from(limit)
-        };
-        let each = self.each.unwrap_or(1);
-        let size = self.samples().min(measured / each);
-        if size > 1 && !fits(self.cost_of(size)) {
-            self.shrink(size, Some(limit), false);
-            while self.samples() > 1 && !fits(self.cost) {
+        let size = self.samples().min(measured / self.each.unwrap_or(1));
+        if size > 1 && !self.fits(self.cost_of(size), now.in_use, now.limit) {
+            self.shrink(size, now.limit, false);
+            while self.samples() > 1 && !self.fits(self.cost, now.in_use, now.limit) {
                 self.cost = self.cost_of(self.samples() / 2);
             }
         }
@@ -208,7 +157,7 @@ impl BatchPolicy for Halving {
 
     fn succeeded(&mut self, completed: &Completed) {
         let cost = self.cost_of(completed.size);
-        self.need = own_need(completed).map(|own| (cost, own));
+        self.need = taken(completed.peak, completed.before).map(|took| (cost, took));
         if completed.is_over_limit() {
             self.shrink(completed.size, completed.limit, false);
             return;
@@ -222,7 +171,8 @@ impl BatchPolicy for Halving {
             self.patience = PATIENCE;
         }
         self.streak = self.streak.saturating_add(1);
-        if self.may_double(completed) {
+        let twice = cost.saturating_mul(2);
+        if self.fits(twice, completed.before, completed.limit) && self.may_retry(completed.limit) {
             self.cost = self.cost_of(self.samples().saturating_mul(2).min(self.most));
             self.streak = 0;
         }

@@ -1,7 +1,6 @@
 //! How batches are cut into micro-batches.
 
 mod attempt;
-mod decay;
 mod engine;
 mod event;
 mod exhaustion;
@@ -26,17 +25,16 @@ mod slices;
 mod work;
 
 pub(crate) use attempt::Attempt;
-pub use decay::Decay;
 pub(crate) use engine::Engine;
 pub use event::Event;
 pub(crate) use exhaustion::conclude;
-pub use find::{find_batch_size, find_batch_size_within};
+pub use find::find_batch_size;
 pub use fixed::Fixed;
 pub use halving::{Halving, HalvingBuilder};
 pub(crate) use measured::Measured;
 pub use micro_batch::MicroBatch;
 use model::MOST_COST;
-pub use model::{MemoryModel, Prediction};
+pub use model::MemoryModel;
 pub use observer::{EventKind, Observer, Task, TrainingEvent};
 pub use parts::Parts;
 pub(crate) use phase::run_phase;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// use candle_headroom::Predictive;
 /// use candle_headroom::batch::{BatchPolicy, Completed, Reason};
 ///
-/// let mut policy = Predictive::new();
+/// let mut policy = Predictive::default();
 /// for size in [1, 1, 4, 8] {
 ///     let mut completed = Completed::new(size);
 ///     completed.before = Some(0);
@@ -28,8 +28,6 @@ pub struct Plan {
     pub base: Option<u64>,
     /// Bytes that each sample takes.
     pub each: Option<u64>,
-    /// Bytes that each sample takes until the end of the forward pass.
-    pub each_forward: Option<u64>,
     /// Bytes that limit and device leave for a micro-batch; `None` if nothing bounds it.
     pub room: Option<u64>,
     /// The largest micro-batch that should fit, in samples.
@@ -41,12 +39,6 @@ pub struct Plan {
 }
 
 /// Why a policy does not use larger micro-batches.
-///
-/// ```
-/// use candle_headroom::batch::Reason;
-///
-/// assert_eq!(Reason::Speed.to_string(), "throughput flat above");
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -73,48 +65,11 @@ impl Plan {
         Self {
             base: None,
             each: None,
-            each_forward: None,
             room: None,
             fits: None,
             using: None,
             reason,
         }
-    }
-
-    /// Sets [`base`](Self::base), in bytes.
-    pub fn base(mut self, bytes: u64) -> Self {
-        self.base = Some(bytes);
-        self
-    }
-
-    /// Sets [`each`](Self::each), in bytes.
-    pub fn each(mut self, bytes: u64) -> Self {
-        self.each = Some(bytes);
-        self
-    }
-
-    /// Sets [`each_forward`](Self::each_forward), in bytes.
-    pub fn each_forward(mut self, bytes: u64) -> Self {
-        self.each_forward = Some(bytes);
-        self
-    }
-
-    /// Sets [`room`](Self::room), in bytes.
-    pub fn room(mut self, bytes: u64) -> Self {
-        self.room = Some(bytes);
-        self
-    }
-
-    /// Sets [`fits`](Self::fits), in samples.
-    pub fn fits(mut self, samples: usize) -> Self {
-        self.fits = Some(samples);
-        self
-    }
-
-    /// Sets [`using`](Self::using), in samples.
-    pub fn using(mut self, samples: usize) -> Self {
-        self.using = Some(samples);
-        self
     }
 }
 

@@ -10,6 +10,9 @@ use crate::error::{MemoryReading, PolicyError, ResourceExhausted, Result};
 /// as its trainer, so what it learns in one step serves the next. What happens to a failed micro-batch is decided by
 /// [the trainer](crate::AdaptiveTrainer).
 ///
+/// The policies of this crate are [`Predictive`](crate::Predictive), [`Halving`](super::Halving) and [`Fixed`](super::Fixed).
+/// Those with options have a `builder()`, and a `Default` with every option at its default.
+///
 /// ```
 /// use candle_headroom::batch::{BatchPolicy, Failed};
 ///
@@ -96,59 +99,14 @@ pub trait BatchPolicy: Debug + Send {
 
 const _: Option<&dyn BatchPolicy> = None; // object-safe
 
-impl<P: BatchPolicy + ?Sized> BatchPolicy for Box<P> {
-    fn size(&self, remaining: usize) -> usize {
-        (**self).size(remaining)
-    }
-
-    fn begin(&mut self, batch: &Extent) {
-        (**self).begin(batch);
-    }
-
-    fn prepare(&mut self, now: &MemoryReading) {
-        (**self).prepare(now);
-    }
-
-    fn succeeded(&mut self, completed: &Completed) {
-        (**self).succeeded(completed);
-    }
-
-    fn failed(&mut self, failed: &Failed<'_>) {
-        (**self).failed(failed);
-    }
-
-    fn wants_time(&self) -> bool {
-        (**self).wants_time()
-    }
-
-    fn timed(&mut self, micro_batch: &Extent, elapsed: Duration) {
-        (**self).timed(micro_batch, elapsed);
-    }
-
-    fn plan(&self) -> Option<Plan> {
-        (**self).plan()
-    }
-
-    fn state(&self) -> Option<String> {
-        (**self).state()
-    }
-
-    fn load_state(&mut self, state: &str) -> Result<()> {
-        (**self).load_state(state)
+/// Lets a trainer take a policy, or a boxed one, as `impl Into<Box<dyn BatchPolicy>>`.
+impl<P: BatchPolicy + 'static> From<P> for Box<dyn BatchPolicy> {
+    fn from(policy: P) -> Self {
+        Box::new(policy)
     }
 }
 
 /// Number of samples in a batch or micro-batch, and their total cost.
-///
-/// ```
-/// use candle_headroom::Predictive;
-/// use candle_headroom::batch::{BatchPolicy, Extent};
-///
-/// // A batch of 64 texts of 128 tokens.
-/// let mut policy = Predictive::new();
-/// policy.begin(&Extent::new(64, 64 * 128));
-/// assert_eq!(policy.size(64), 64); // nothing bounds it
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Extent {
@@ -176,17 +134,7 @@ impl Extent {
 }
 
 /// A finished micro-batch. Bytes are `None` where memory is not measured.
-///
-/// ```
-/// use candle_headroom::batch::{BatchPolicy, Completed, Halving};
-///
-/// let mut completed = Completed::new(1);
-/// (completed.before, completed.peak, completed.limit) = (Some(100), Some(130), Some(200));
-/// let mut policy = Halving::from_one();
-/// policy.succeeded(&completed);
-/// assert_eq!(policy.size(64), 2);
-/// ```
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
 pub struct Completed {
     /// Number of samples.
@@ -206,10 +154,7 @@ impl Completed {
     pub fn new(size: usize) -> Self {
         Self {
             size,
-            before: None,
-            peak: None,
-            limit: None,
-            forward_peak: None,
+            ..Self::default()
         }
     }
 
@@ -220,17 +165,6 @@ impl Completed {
 }
 
 /// A micro-batch that did not fit.
-///
-/// ```
-/// use candle_headroom::batch::{BatchPolicy, Failed, Halving};
-/// use candle_headroom::ResourceExhausted;
-/// use candle_headroom::error::{Cause, Resource};
-///
-/// let exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::DeviceFull);
-/// let mut policy = Halving::from_whole_batch();
-/// policy.failed(&Failed::new(64, &exhausted));
-/// assert_eq!(policy.size(64), 32);
-/// ```
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Failed<'a> {
@@ -258,4 +192,9 @@ impl<'a> Failed<'a> {
         self.is_passing = is_passing;
         self
     }
+}
+
+/// Bytes that work took above what was in use before it.
+pub(super) fn taken(peak: Option<u64>, before: Option<u64>) -> Option<u64> {
+    Some(peak?.saturating_sub(before?))
 }

@@ -57,7 +57,7 @@ pub fn process_batches<'b, B: Batch + ?Sized, T>(
 /// use candle_core::{Device, Tensor};
 /// use candle_headroom::batch::{BatchProcessor, Halving};
 ///
-/// let mut processor = BatchProcessor::builder(Halving::from_whole_batch()).build();
+/// let mut processor = BatchProcessor::builder(Halving::default()).build();
 /// let x = Tensor::arange(0f32, 10., &Device::Cpu)?;
 /// // A model with room for 3 samples only.
 /// let sizes = processor.process(&x, |chunk, _| {
@@ -100,7 +100,7 @@ impl BatchProcessorBuilder {
 
 impl BatchProcessor {
     /// Cuts inputs by this policy.
-    pub fn builder(policy: impl BatchPolicy + 'static) -> BatchProcessorBuilder {
+    pub fn builder(policy: impl Into<Box<dyn BatchPolicy>>) -> BatchProcessorBuilder {
         BatchProcessorBuilder(Engine::new(policy, Task::Processing))
     }
 

@@ -71,13 +71,6 @@ pub enum PolicyError {
         /// The given margin.
         margin: String,
     },
-    /// A factor outside (0, 1).
-    #[error("`factor` must be in (0, 1), got {factor}")]
-    #[non_exhaustive]
-    Factor {
-        /// The given factor.
-        factor: String,
-    },
     /// Saved state of a policy cannot be used.
     #[error(
         "the saved state holds {what}: another policy saved it, or it was changed; go on without it"
@@ -87,6 +80,15 @@ pub enum PolicyError {
         /// What is wrong with it.
         what: &'static str,
     },
+}
+
+impl PolicyError {
+    pub(crate) fn at_least_one(what: &'static str, number: usize) -> Result<(), Self> {
+        match number {
+            0 => Err(Self::Zero { what }),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A loss cannot be used.

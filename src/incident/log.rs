@@ -32,7 +32,7 @@ const SAMPLES: usize = 5;
 /// # let path = std::env::temp_dir().join(format!("incidents-{}.jsonl", std::process::id()));
 /// let log = IncidentLog::builder(&path).open()?;
 /// let x = Tensor::arange(0f32, 8., &Device::Cpu)?; // (8,)
-/// let mut processor = BatchProcessor::builder(Halving::from_whole_batch()).observer(log.clone()).build();
+/// let mut processor = BatchProcessor::builder(Halving::default()).observer(log.clone()).build();
 /// processor.process(&x, |chunk, _| match chunk.dim(0)? {
 ///     0..=4 => Ok(()),
 ///     _ => Err(testing::out_of_memory()), // room for 4

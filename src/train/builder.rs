@@ -38,8 +38,8 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
         Self {
             optimizer,
             buffers: Vec::new(),
-            engine: Engine::new(Predictive::new(), Task::Training),
-            evaluation: Engine::new(Predictive::new(), Task::Evaluation),
+            engine: Engine::new(Predictive::default(), Task::Training),
+            evaluation: Engine::new(Predictive::default(), Task::Evaluation),
             batches,
             finish,
         }
@@ -53,15 +53,15 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     }
 
     /// Cuts batches by this policy. The default of an [`AdaptiveTrainer`] is [`Predictive`].
-    pub fn policy(mut self, policy: impl BatchPolicy + 'static) -> Self {
-        self.engine.policy = Box::new(policy);
+    pub fn policy(mut self, policy: impl Into<Box<dyn BatchPolicy>>) -> Self {
+        self.engine.policy = policy.into();
         self
     }
 
     /// Cuts [evaluation](AdaptiveTrainer::evaluate) data by this policy. The default is a separate [`Predictive`], because more
     /// samples fit without gradients.
-    pub fn evaluation_policy(mut self, policy: impl BatchPolicy + 'static) -> Self {
-        self.evaluation.policy = Box::new(policy);
+    pub fn evaluation_policy(mut self, policy: impl Into<Box<dyn BatchPolicy>>) -> Self {
+        self.evaluation.policy = policy.into();
         self
     }
 

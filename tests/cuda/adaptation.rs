@@ -172,7 +172,7 @@ fn the_fastest_size_is_found_without_waiting() {
         return;
     };
     let memory = DeviceMemory::cuda(gpu.ordinal).limit(300 * MIB);
-    let mut job = Job::with(Predictive::new(), memory.open().unwrap(), 512);
+    let mut job = Job::with(Predictive::default(), memory.open().unwrap(), 512);
     let step = |job: &mut Job| {
         let Job {
             x, var, trainer, ..

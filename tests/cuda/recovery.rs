@@ -28,7 +28,7 @@ impl Ballast {
         let trainer = AdaptiveTrainer::builder(sgd(std::slice::from_ref(&var), 1e-3));
         let trainer = trainer
             .memory(&memory)
-            .policy(Halving::from_whole_batch())
+            .policy(Halving::default())
             .build()
             .unwrap();
         Self {

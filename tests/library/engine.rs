@@ -45,7 +45,9 @@ impl BatchPolicy for Noting {
     }
 
     fn plan(&self) -> Option<Plan> {
-        Some(Plan::new(Reason::Failed).using(self.size))
+        let mut plan = Plan::new(Reason::Failed);
+        plan.using = Some(self.size);
+        Some(plan)
     }
 }
 
@@ -101,7 +103,7 @@ fn a_restarted_batch_begins_again_for_the_policy() {
 /// because this cost has never fitted.
 #[test]
 fn sizes_are_proven_by_cost_and_not_by_samples() {
-    let mut processor = BatchProcessor::builder(Halving::from_whole_batch()).build();
+    let mut processor = BatchProcessor::builder(Halving::default()).build();
     let short = Tensor::zeros((16, 1), DType::F32, &Device::Cpu).unwrap();
     let long = Tensor::zeros((16, 100), DType::F32, &Device::Cpu).unwrap();
     let mut sizes = Vec::new();

@@ -30,7 +30,9 @@ fn step(log: &IncidentLog) {
         .build()
         .unwrap();
     let builder = AdaptiveTrainer::builder(optimizer);
-    let builder = builder.policy(Halving::from_size(8)).observer(log.clone());
+    let builder = builder
+        .policy(Halving::builder().start(8).build().unwrap())
+        .observer(log.clone());
     let mut trainer = builder.build().unwrap();
     let x = Tensor::ones((8, 2), DType::F32, &Device::Cpu).unwrap();
     let _armed = Faults::in_phase(Phase::Backward, 0).times(2).arm();
@@ -96,7 +98,7 @@ fn each_exhaustion_and_what_came_of_it() {
 fn a_fault_ends_the_batch() {
     let path = file("fault");
     let log = IncidentLog::builder(&path).open().unwrap();
-    let mut processor = BatchProcessor::builder(Halving::from_whole_batch())
+    let mut processor = BatchProcessor::builder(Halving::default())
         .observer(log)
         .build();
     let failed = processor.process(&Samples(&[1, 2]), |_, _| -> candle_core::Result<()> {
@@ -121,7 +123,7 @@ fn a_fault_ends_the_batch() {
 fn the_final_exhaustion_is_an_exhaustion_and_a_failure() {
     let path = file("final");
     let log = IncidentLog::builder(&path).open().unwrap();
-    let mut processor = BatchProcessor::builder(Halving::from_size(1))
+    let mut processor = BatchProcessor::builder(Halving::builder().start(1).build().unwrap())
         .observer(log)
         .build();
     let failed = processor.process(&Samples(&[1, 2]), |_, _| -> candle_core::Result<()> {
@@ -240,7 +242,7 @@ fn the_plan_at_that_time_is_in_each_line() {
         .unwrap();
     let plan = trainer.plan();
     trainer.evaluate(&x, |x, _| room(&x, 2)).unwrap();
-    let mut processor = BatchProcessor::builder(Predictive::new())
+    let mut processor = BatchProcessor::builder(Predictive::default())
         .observer(log)
         .build();
     processor.process(&x, |x, _| room(&x, 1)).unwrap();
@@ -286,7 +288,7 @@ fn a_plan_is_read_back_as_it_was() {
             Some(self.0)
         }
     }
-    let mut plan = Predictive::new().plan().unwrap();
+    let mut plan = Predictive::default().plan().unwrap();
     for reason in [
         Reason::Unbounded,
         Reason::Unmeasured,

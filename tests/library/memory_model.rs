@@ -1,14 +1,12 @@
-//! `MemoryModel`: predictions, their bounds, and saved models that are refused.
+//! `MemoryModel`: predictions and their bounds. Saved models that are refused: `predictive/kept.rs`.
 
-use candle_headroom::Error;
 use candle_headroom::batch::MemoryModel;
-use candle_headroom::error::PolicyError;
 use proptest::prelude::*;
 
 fn model(observations: &[(usize, u64)]) -> MemoryModel {
     let mut model = MemoryModel::new();
     for (cost, bytes) in observations {
-        model.observe(*cost, *bytes).unwrap();
+        model.observe(*cost, *bytes);
     }
     model
 }
@@ -25,15 +23,14 @@ fn nothing_known_is_none() {
         ),
         (None, None, None, None)
     );
-    assert_eq!(model.to_string(), "nothing seen yet");
 }
 
 #[test]
 fn what_is_allocated_once_counts_until_there_is_a_second_observation() {
     let mut model = model(&[(1, 1000)]);
-    assert_eq!(model.predict(1).unwrap().bytes, 1000);
+    assert_eq!(model.predict(1).unwrap(), 1000);
     for cost in [1, 2, 4] {
-        model.observe(cost, 50 + 10 * cost as u64).unwrap();
+        model.observe(cost, 50 + 10 * cost as u64);
     }
     assert_eq!((model.base(), model.slope()), (Some(50), Some(10.)));
 }
@@ -46,14 +43,14 @@ fn a_single_spike_is_not_believed() {
     seen.push((16, 3000));
     let model = model(&seen);
     assert_eq!(model.slope(), Some(10.));
-    assert!(model.predict(32).unwrap().bytes == 420);
+    assert!(model.predict(32).unwrap() == 420);
 }
 
 #[test]
 fn another_curve_is_learned_anew() {
     let mut model = model(&[1, 1, 2, 4, 8].map(|cost| (cost, 100 + 10 * cost as u64)));
     for cost in [8, 4, 8, 4, 8, 2, 4, 8] {
-        model.observe(cost, 300 + 40 * cost as u64).unwrap();
+        model.observe(cost, 300 + 40 * cost as u64);
     }
     assert_eq!((model.base(), model.slope()), (Some(300), Some(40.)));
 }
@@ -63,10 +60,10 @@ fn another_curve_is_learned_anew() {
 fn larger_sizes_of_another_curve_are_forgotten() {
     let mut model = model(&[1, 1, 16, 128, 395].map(|cost| (cost, 256 * cost as u64)));
     for _ in 0..3 {
-        model.observe(39, 2560 * 39).unwrap();
+        model.observe(39, 2560 * 39);
     }
     assert_eq!(model.largest_seen(), Some(39));
-    assert_eq!(model.predict(78).unwrap().bytes, 2560 * 78);
+    assert_eq!(model.predict(78).unwrap(), 2560 * 78);
 }
 
 /// A size that shares a level with the largest, though it is a little larger.
@@ -74,60 +71,28 @@ fn larger_sizes_of_another_curve_are_forgotten() {
 fn a_size_near_the_largest_contradicts_it_too() {
     let mut model = model(&[(1, 1000), (687, 69_700), (687, 69_700)]);
     for _ in 0..3 {
-        model.observe(688, 971_514).unwrap();
+        model.observe(688, 971_514);
     }
-    assert_eq!(model.predict(688).unwrap().bytes, 971_514);
+    assert_eq!(model.predict(688).unwrap(), 971_514);
 }
 
 #[test]
 fn no_more_than_sixteen_costs_are_kept_and_the_json_stays_small() {
     let mut model = MemoryModel::new();
     for cost in (1..10_000).step_by(7) {
-        model.observe(cost, 1 << 40).unwrap();
+        model.observe(cost, 1 << 40);
     }
     let json = serde_json::to_string(&model).unwrap();
     assert!(json.len() < 2000, "{}", json.len());
 }
 
 #[test]
-fn it_round_trips_through_json_and_refuses_impossible_models() {
+fn it_round_trips_through_json() {
     let model = model(&[1, 1, 2, 4, 8, 30].map(|cost| (cost, 100 + 10 * cost as u64)));
     let json = serde_json::to_value(&model).unwrap();
     let loaded: MemoryModel = serde_json::from_value(json.clone()).unwrap();
     assert_eq!(loaded, model);
     assert_eq!(loaded.predict(60), model.predict(60));
-
-    type Spoil = fn(&mut serde_json::Value);
-    let spoiled: [(Spoil, &str); 6] = [
-        (|json| json["levels"][0]["cost"] = 0.into(), "a cost of 0"),
-        (
-            |json| json["levels"][1]["cost"] = 30.into(),
-            "the same cost twice",
-        ),
-        (
-            |json| json["observed"] = 1.into(),
-            "fewer observations than costs",
-        ),
-        (|json| json["scatter"] = (-1.).into(), "a scatter"),
-        (|json| json["scatter"] = 7.into(), "a scatter"),
-        (
-            |json| {
-                let level = json["levels"][0].clone();
-                json["levels"] = vec![level; 17].into();
-            },
-            "more than 16 costs",
-        ),
-    ];
-    for (spoil, words) in spoiled {
-        let mut json = json.clone();
-        spoil(&mut json);
-        let error = serde_json::from_value::<MemoryModel>(json).unwrap_err();
-        assert!(error.to_string().contains(words), "{error}");
-    }
-    let Err(Error::Policy(error)) = MemoryModel::new().observe(0, 1) else {
-        panic!("a cost of 0");
-    };
-    assert!(matches!(*error, PolicyError::Zero { .. }));
 }
 
 proptest! {
@@ -147,7 +112,7 @@ proptest! {
         costs.sort_unstable();
         let mut model = MemoryModel::new();
         for cost in [1].iter().chain(&costs) {
-            model.observe(*cost, peak(*cost) as u64).unwrap();
+            model.observe(*cost, peak(*cost) as u64);
         }
         let room = peak(*costs.last().unwrap()) * part;
         if let Some(fits) = model.largest_fitting(room as u64) {
@@ -164,18 +129,18 @@ proptest! {
     ) {
         let mut model = model(&[(1, 1000)]);
         for size in &sizes {
-            model.observe(*size, 1000 + 100 * *size as u64).unwrap();
+            model.observe(*size, 1000 + 100 * *size as u64);
         }
         let then = |size: usize| ((1000. + 100. * size as f64) * times) as u64;
         // Below all that was seen a size may take as much on the old curve, for all anyone knows.
         let new = new.clamp(*sizes.iter().min().unwrap(), *sizes.iter().max().unwrap());
         for _ in 0..8 {
-            model.observe(new, then(new)).unwrap();
+            model.observe(new, then(new));
         }
-        let expected = model.predict(new).unwrap().bytes as f64;
+        let expected = model.predict(new).unwrap() as f64;
         prop_assert!((expected / then(new) as f64 - 1.).abs() < 0.3, "{expected} {}", then(new));
         let larger = new * 3 / 2 + 1;
-        let most = model.predict(larger).unwrap().most as f64;
+        let most = model.upper_bound(larger).unwrap() as f64;
         prop_assert!(most * 1.3 >= then(larger) as f64, "{most} of {larger}, {}", then(larger));
     }
 
@@ -187,10 +152,9 @@ proptest! {
     ) {
         let model = model(&observations);
         if let Some(fits) = model.largest_fitting(bytes) {
-            prop_assert!(model.predict(fits).unwrap().most <= bytes + 1 || model.predict(fits).unwrap().bytes <= bytes + 1);
+            prop_assert!(model.upper_bound(fits).unwrap() <= bytes + 1 || model.predict(fits).unwrap() <= bytes + 1);
         }
-        let (near, far) = (model.predict(cost).unwrap(), model.predict(cost * 2).unwrap());
-        prop_assert!(near.bytes <= near.most);
-        prop_assert!(far.most >= near.most);
+        prop_assert!(model.predict(cost) <= model.upper_bound(cost));
+        prop_assert!(model.upper_bound(cost * 2) >= model.upper_bound(cost));
     }
 }

@@ -103,7 +103,7 @@ fn trainer(w: &Var) -> AdaptiveTrainer<Sgd> {
         .build()
         .unwrap();
     AdaptiveTrainer::builder(optimizer)
-        .policy(Halving::from_size(4))
+        .policy(Halving::builder().start(4).build().unwrap())
         .observer(NvtxRanges::new())
         .build()
         .unwrap()

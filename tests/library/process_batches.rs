@@ -51,7 +51,7 @@ fn other_errors_and_faults_come_back_at_once() {
 #[test]
 fn the_size_is_remembered_and_reported() {
     let samples: Vec<u32> = (0..64).collect();
-    let mut processor = BatchProcessor::builder(Halving::from_whole_batch()).build();
+    let mut processor = BatchProcessor::builder(Halving::default()).build();
     let mut run = |room: usize| {
         let processed = processor.process(&Samples(&samples), |chunk, micro| {
             assert_eq!(chunk.len(), micro.samples.len());

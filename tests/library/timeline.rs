@@ -19,7 +19,7 @@ fn recorded() -> Timeline {
         .build()
         .unwrap();
     let mut trainer = AdaptiveTrainer::builder(optimizer)
-        .policy(Halving::from_size(4))
+        .policy(Halving::builder().start(4).build().unwrap())
         .observer(timeline.clone())
         .build()
         .unwrap();

@@ -29,7 +29,7 @@ proptest! {
     ) {
         let w = Var::zeros(1, DType::F64, &Device::Cpu).unwrap();
         let x = wave(samples, 3, DType::F64).unwrap();
-        let policy = if start_small { Halving::from_one() } else { Halving::from_whole_batch() };
+        let policy = if start_small { Halving::builder().start(1).build().unwrap() } else { Halving::default() };
         let mut trainer = AdaptiveTrainer::builder(sgd(std::slice::from_ref(&w), 1.))
             .policy(policy)
             .build()

@@ -163,7 +163,7 @@ fn inference_follows_the_limit_too() {
         .unwrap();
     let limit = memory.in_use().unwrap() + (3 << 20);
     memory.set_limit(ByteSize::b(limit)).unwrap();
-    let mut processor = BatchProcessor::builder(Halving::from_one())
+    let mut processor = BatchProcessor::builder(Halving::builder().start(1).build().unwrap())
         .memory(&memory)
         .build();
     let scope = memory.peak_scope();

@@ -86,7 +86,7 @@ fn the_default_policy_never_waits_for_the_device() {
     let mut trainer = job.trainer(
         Some(&memory),
         Counting {
-            policy: Predictive::new(),
+            policy: Predictive::default(),
             times: Arc::clone(&times),
         },
     );

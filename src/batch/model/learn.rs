@@ -1,7 +1,8 @@
 use super::level::{LEVELS, Level};
 use super::memory_model::MemoryModel;
 
-/// Weight of a new observation in the scatter.
+/// Weight of a new observation in the mean of its cost, and in the scatter.
+const WEIGHT: f64 = 1. / 8.;
 const SCATTER_WEIGHT: f64 = 1. / 32.;
 /// An observation that differs from the prediction by this factor contradicts the curve.
 const CHANGED: f64 = 1.25;
@@ -50,16 +51,23 @@ impl MemoryModel {
         }
     }
 
+    /// Adds an observation to the level of its cost, or as a new level in place of the one that was not seen for longest.
     pub(super) fn insert(&mut self, cost: usize, bytes: u64) {
-        let now = self.observed;
-        let near = self.levels.iter().find(|level| level.is_near(cost));
-        let slope = near.map_or(0., |level| self.slope_about(level));
-        match self.levels.iter_mut().find(|level| level.is_near(cost)) {
-            Some(level) => level.observe(cost, bytes, slope, now),
+        let seen = self.observed;
+        let near = self.levels.iter().position(|level| level.is_near(cost));
+        let slope = near.and_then(|index| Some(self.slope_about(self.levels.get(index)?)));
+        match near.and_then(|index| self.levels.get_mut(index)) {
+            Some(level) => {
+                let more = level.cost as f64 - cost as f64;
+                let here = bytes as f64 + slope.unwrap_or(0.) * more;
+                let mean = level.mean as f64;
+                level.mean = (mean + (here - mean) * WEIGHT) as u64;
+                level.seen = seen;
+            }
             None => self.levels.push(Level {
                 cost,
                 mean: bytes,
-                seen: now,
+                seen,
             }),
         }
         if self.levels.len() > LEVELS

@@ -4,8 +4,6 @@ use serde::{Deserialize, Serialize};
 pub(super) const LEVELS: usize = 16;
 /// Costs are clamped to this, so that sums of them do not overflow.
 pub(in crate::batch) const MOST_COST: usize = usize::MAX / 64;
-/// Weight of a new observation in the mean.
-const WEIGHT: f64 = 0.125;
 /// Costs that differ by no more than this fraction (1/64) share a level.
 const NEAR: usize = 64;
 
@@ -22,14 +20,6 @@ pub(super) struct Level {
 impl Level {
     pub(super) fn is_near(&self, cost: usize) -> bool {
         self.cost.abs_diff(cost) <= self.cost / NEAR
-    }
-
-    /// Adds an observation at a cost near this one, where each unit of cost takes `slope` bytes.
-    pub(super) fn observe(&mut self, cost: usize, bytes: u64, slope: f64, now: u64) {
-        let here = bytes as f64 + slope * (self.cost as f64 - cost as f64);
-        let mean = self.mean as f64;
-        self.mean = (mean + (here - mean) * WEIGHT) as u64;
-        self.seen = now;
     }
 
     /// Bytes for each unit of cost from `low` to this level.

@@ -1,10 +1,6 @@
-use std::fmt;
+use serde::{Deserialize, Serialize};
 
-use bytesize::ByteSize;
-
-use super::level::{Level, MOST_COST};
-use super::state::Unchecked;
-use crate::error::{PolicyError, Result};
+use super::level::{LEVELS, Level, MOST_COST};
 
 /// Predicts the memory that a micro-batch takes from its cost, learned from the micro-batches that ran.
 ///
@@ -15,7 +11,7 @@ use crate::error::{PolicyError, Result};
 /// - Above the largest, it assumes proportional growth, which is never too little for a curve that is the maximum of several
 ///   lines, as a step's peak is. Once the line through smaller costs has predicted a larger one, it uses that line plus up
 ///   to a quarter, the more the farther the cost lies.
-/// - Beyond eight times the largest cost (sixteen if only one was seen) it says of nothing that it fits.
+/// - No cost beyond eight times the largest (sixteen times if only one was seen) is said to fit.
 /// - The first observation includes what is allocated once, so it counts only until there is a second.
 /// - Three observations in a row that contradict the others start a new curve; the others are forgotten.
 /// - At most 16 costs are remembered, those seen last.
@@ -24,21 +20,19 @@ use crate::error::{PolicyError, Result};
 /// use candle_headroom::batch::MemoryModel;
 ///
 /// let mut model = MemoryModel::new();
-/// model.observe(1, 700)?; // with what is allocated once
+/// model.observe(1, 700); // with what is allocated once
 /// for size in [1, 2, 4, 8] {
-///     model.observe(size, 100 + 10 * size as u64)?;
+///     model.observe(size, 100 + 10 * size as u64);
 /// }
 /// assert_eq!((model.base(), model.slope()), (Some(100), Some(10.)));
-/// assert_eq!(model.predict(6).unwrap().bytes, 160);
-/// assert_eq!(model.predict(12).unwrap().bytes, 220);
+/// assert_eq!(model.predict(6), Some(160));
+/// assert_eq!(model.predict(12), Some(220));
 /// let fits = model.largest_fitting(300).unwrap();
 /// assert!((16..=20).contains(&fits)); // carefully: 8 is the most it has seen
 /// assert_eq!(model.largest_fitting(50), None); // not even the base
-/// assert_eq!(model.to_string(), "base 100 B, 10 B each, seen up to 8");
-/// # Ok::<(), candle_headroom::Error>(())
 /// ```
-#[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-#[serde(try_from = "Unchecked")]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct MemoryModel {
     /// In ascending order of cost.
     pub(super) levels: Vec<Level>,
@@ -54,101 +48,43 @@ pub struct MemoryModel {
     pub(super) held: Vec<(usize, u64)>,
 }
 
-impl TryFrom<Unchecked> for MemoryModel {
-    type Error = PolicyError;
-
-    fn try_from(mut state: Unchecked) -> Result<Self, PolicyError> {
-        state.check()?;
-        Ok(Self {
-            levels: state.levels,
-            observed: state.observed,
-            scatter: state.scatter,
-            slope_holds: state.slope_holds,
-            assumed_base: state.assumed_base,
-            held: Vec::new(),
-        })
-    }
-}
-
-/// The predicted peak of a micro-batch, in bytes above what is in use before it.
-///
-/// ```
-/// use candle_headroom::batch::MemoryModel;
-///
-/// let mut model = MemoryModel::new();
-/// model.observe(4, 400)?;
-/// let prediction = model.predict(8).unwrap();
-/// assert_eq!((prediction.bytes, prediction.most), (800, 800)); // no base is known yet
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Prediction {
-    /// The most likely value.
-    pub bytes: u64,
-    /// The value that should not be exceeded. The difference to [`bytes`](Self::bytes) is the uncertainty: it comes from the
-    /// scatter of the observations and from the distance to the largest cost seen.
-    pub most: u64,
-}
-
 impl MemoryModel {
     /// Creates a model without observations.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds an observation: a micro-batch of this cost took `bytes` above what was in use before.
-    ///
-    /// # Errors
-    /// [`PolicyError::Zero`] for a cost of 0.
-    pub fn observe(&mut self, cost: usize, bytes: u64) -> Result<()> {
-        if cost == 0 {
-            let what = "the cost of a micro-batch";
-            return Err(PolicyError::Zero { what }.into());
-        }
-        let cost = cost.min(MOST_COST);
+    /// Adds an observation: a micro-batch of this cost (0 counts as 1) took `bytes` above what was in use before.
+    pub fn observe(&mut self, cost: usize, bytes: u64) {
+        let cost = cost.clamp(1, MOST_COST);
         self.observed = self.observed.saturating_add(1);
         if self.observed == 2 {
             self.levels.clear(); // the first one includes what was allocated once
         }
         if self.contradicts(cost, bytes) {
             self.hold(cost, bytes);
-            return Ok(());
+            return;
         }
         self.held.clear();
         self.note_scatter(cost, bytes);
         self.verify(cost, bytes);
         self.insert(cost, bytes);
-        Ok(())
+    }
+
+    /// Returns the bytes that a micro-batch of this cost most likely takes; `None` before the first observation.
+    pub fn predict(&self, cost: usize) -> Option<u64> {
+        Some(self.expected(cost)? as u64)
+    }
+
+    /// Returns the bytes that a micro-batch of this cost should not exceed. The difference to [`predict`](Self::predict) is the
+    /// uncertainty: it comes from the scatter of the observations and from the distance to the largest cost seen.
+    pub fn upper_bound(&self, cost: usize) -> Option<u64> {
+        Some(self.most(cost)?.max(self.expected(cost)?) as u64)
     }
 
     /// Returns the largest cost that is remembered; `None` before the first observation.
     pub fn largest_seen(&self) -> Option<usize> {
         self.levels.last().map(|level| level.cost)
-    }
-
-    /// Sets the least that costs below those seen are expected to take, in bytes.
-    pub(in crate::batch) fn assume_base(&mut self, bytes: u64) {
-        self.assumed_base = bytes;
-    }
-
-    /// Whether only one cost is known, so that base and slope cannot be told apart.
-    pub(in crate::batch) fn is_single(&self) -> bool {
-        self.levels.len() == 1
-    }
-
-    /// The mean relative deviation of observations from predictions.
-    pub(in crate::batch) fn scatter(&self) -> f64 {
-        self.scatter.into()
-    }
-
-    /// Returns what a micro-batch of this cost will take; `None` before the first observation.
-    pub fn predict(&self, cost: usize) -> Option<Prediction> {
-        let bytes = self.expected(cost)?;
-        Some(Prediction {
-            bytes: bytes as u64,
-            most: self.most(cost)?.max(bytes) as u64,
-        })
     }
 
     /// Returns the largest cost that should take no more than `bytes`; `None` if nothing is known or nothing fits.
@@ -166,7 +102,7 @@ impl MemoryModel {
         if fits(high)? {
             return Some(high);
         }
-        // What is expected at most does not fall as the cost rises.
+        // The upper bound does not fall as the cost rises.
         while high - low > 1 {
             let middle = low + (high - low) / 2;
             match fits(middle)? {
@@ -194,28 +130,36 @@ impl MemoryModel {
         });
         Some(median(pairs)?.max(0.))
     }
+
+    /// Whether only one cost is known, so that base and slope cannot be told apart.
+    pub(in crate::batch) fn is_single(&self) -> bool {
+        self.levels.len() == 1
+    }
+
+    /// The mean relative deviation of observations from predictions.
+    pub(in crate::batch) fn scatter(&self) -> f64 {
+        self.scatter.into()
+    }
+
+    /// Sets the least that costs below those seen are expected to take, in bytes.
+    pub(in crate::batch) fn assume_base(&mut self, bytes: u64) {
+        self.assumed_base = bytes;
+    }
+
+    /// Whether observations can have led to this model, which was deserialized.
+    pub(in crate::batch) fn is_possible(&self) -> bool {
+        let is_possible =
+            |level: &Level| (1..=MOST_COST).contains(&level.cost) && level.seen <= self.observed;
+        self.levels.len() <= LEVELS
+            && self.levels.len() as u64 <= self.observed
+            && self.levels.iter().all(is_possible)
+            && self.levels.is_sorted_by(|low, high| low.cost < high.cost)
+            && (0. ..=1.).contains(&self.scatter)
+    }
 }
 
 fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
-}
-
-impl fmt::Display for MemoryModel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(top) = self.levels.last() else {
-            return f.write_str("nothing seen yet");
-        };
-        let (mean, seen) = (ByteSize(top.mean), top.cost);
-        match (self.base(), self.slope()) {
-            (Some(base), Some(slope)) => write!(
-                f,
-                "base {}, {} each, seen up to {seen}",
-                ByteSize(base),
-                ByteSize(slope as u64),
-            ),
-            _ => write!(f, "{mean} for {seen}, nothing else seen yet"),
-        }
-    }
 }

@@ -1,23 +1,18 @@
 use super::policy::Predictive;
-use super::regime::Regime;
-use crate::batch::{MemoryModel, Plan, Reason};
+use crate::batch::{Plan, Reason};
 
 impl Predictive {
     /// What is known about samples of the present shape, and why the size is used.
     pub(super) fn explained(&self) -> Plan {
-        let regime = &self.shapes.active;
-        let of_sample = |model: &MemoryModel| {
-            let slope = model.slope()?;
-            Some((slope * regime.each as f64) as u64)
-        };
-        let fits = self.room().and_then(|room| regime.fits(room));
+        let shape = &self.shapes.active;
+        let slope = shape.model.slope();
+        let fits = self.room().and_then(|room| shape.fits(room));
         let most = self.options.most;
         Plan {
-            base: regime.model.base(),
-            each: of_sample(&regime.model),
-            each_forward: of_sample(&regime.forward),
+            base: shape.model.base(),
+            each: slope.map(|slope| (slope * shape.each as f64) as u64),
             room: self.available,
-            fits: fits.map(|fits| fits / regime.each),
+            fits: fits.map(|fits| fits / shape.each),
             using: match self.largest() {
                 Some(largest) => Some(largest.min(most)),
                 None => (most < usize::MAX).then_some(most),
@@ -27,18 +22,15 @@ impl Predictive {
     }
 
     fn reason(&self) -> Reason {
-        let Regime {
-            ceiling, pace, cap, ..
-        } = &self.shapes.active;
+        let shape = &self.shapes.active;
         let largest = self.largest().unwrap_or(usize::MAX);
-        let cap = cap.unwrap_or(usize::MAX);
         let most = self.options.most;
         match () {
             () if largest >= most && most < usize::MAX => Reason::Allowed,
             () if self.is_cold && self.available.is_some() => Reason::Unmeasured,
-            () if pace.limit(cap) < cap && pace.is_trying() => Reason::Timing,
-            () if pace.limit(cap) < cap => Reason::Speed,
-            () if ceiling.is_some() => Reason::Failed,
+            () if shape.is_paced() && shape.pace.is_trying() => Reason::Timing,
+            () if shape.is_paced() => Reason::Speed,
+            () if shape.is_avoiding() => Reason::Failed,
             () if largest == usize::MAX => Reason::Unbounded,
             () => Reason::Room,
         }

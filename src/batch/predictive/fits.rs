@@ -1,17 +1,15 @@
-use super::regime::{Regime, Room};
+use super::shape::{Room, Shape};
 
 /// How many times what the forward pass took for a sample the whole micro-batch may take: candle keeps all activations during
 /// the backward pass and makes about three tensors for each gradient. A single wide layer takes 3.7 times, deep models less.
 const BACKWARD: f64 = 4.;
 
-impl Regime {
+impl Shape {
     /// The largest cost for which there is room, at least one sample's; `None` if nothing was measured.
     pub(super) fn fits(&self, room: Room) -> Option<usize> {
         let seen = self.model.largest_seen()?;
-        let certain = self
-            .model
-            .largest_within(room.all, room.usable)
-            .unwrap_or(0);
+        let certain = self.model.largest_within(room.all, room.usable);
+        let certain = certain.unwrap_or(0);
         if certain < seen {
             return Some(certain.max(self.each));
         }
@@ -52,7 +50,7 @@ impl Regime {
     /// A cost above the largest seen for which there is room by what its forward pass took for each unit.
     fn fits_by_forward(&self, seen: usize, room: Room) -> Option<usize> {
         let forward = self.forward.slope_above()?;
-        let left = room.usable.saturating_sub(self.model.predict(seen)?.most);
+        let left = room.usable.saturating_sub(self.model.upper_bound(seen)?);
         let more = (left as f64 / (forward * BACKWARD).max(1.)) as usize;
         Some(seen.saturating_add(more))
     }
@@ -61,8 +59,8 @@ impl Regime {
     pub(super) fn may_fit(&self, largest: usize, more: usize, room: Room) -> bool {
         let largest = largest.saturating_mul(self.each);
         let is_new = self.model.largest_seen().is_some_and(|seen| seen < largest);
-        let is_capped = self.pace.limit(largest) < largest || self.ceiling.is_some();
+        let is_capped = self.pace.limit(largest) < largest || self.is_avoiding();
         let likely = self.model.predict(more.saturating_mul(self.each));
-        is_new && !is_capped && likely.is_some_and(|likely| likely.bytes <= room.usable)
+        is_new && !is_capped && likely.is_some_and(|likely| likely <= room.usable)
     }
 }

@@ -1,5 +1,5 @@
-//! The policy that predicts what fits, split by what decides: the model and the forward pass (`fits`), failures (`ceiling`),
-//! trying where nothing is measured (`probing`), and speed (`pace`); for each shape of samples (`regime`, `shapes`).
+//! The policy that predicts what fits. `policy` picks a size from what `shape` knows about samples of one shape: the largest
+//! cost that fits (`fits`), what failed (`ceiling`) and what is faster (`pace`). `probing` is for devices without measurements.
 
 mod builder;
 mod ceiling;
@@ -8,8 +8,8 @@ mod fits;
 mod pace;
 mod policy;
 mod probing;
-mod regime;
 mod saved;
+mod shape;
 mod shapes;
 
 pub use builder::PredictiveBuilder;

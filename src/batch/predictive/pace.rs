@@ -13,8 +13,6 @@ const WIDER: f64 = 1.5;
 /// Micro-batches of one cost in a row before twice as much is timed again, because a device that was busy then may be idle
 /// now; doubled each time that it changes nothing.
 const STALE: u32 = 4096;
-/// Costs whose timings are kept.
-const TIMINGS: usize = 16;
 
 /// Chooses the fastest of the costs that fit, since a smaller micro-batch that is as fast leaves memory free: half of the
 /// cost in use is tried, and half of that, as long as none is slower than the fastest. Later twice the chosen cost is timed
@@ -28,19 +26,14 @@ pub(super) struct Pace {
     pub(super) preferred: Option<usize>,
     /// The largest cost that was timed to find it.
     pub(super) timed: Option<usize>,
-    #[serde(skip)]
-    timings: Vec<Timing>,
-    /// The cost in use, and for how many micro-batches in a row.
-    #[serde(skip)]
-    settled: (usize, u32),
-    #[serde(skip)]
-    trial: Option<Trial>,
     /// Half of this cost is slower.
+    pub(super) refused: Option<usize>,
+    /// The cost in use.
     #[serde(skip)]
-    refused: Option<usize>,
-    /// The shortest time that was measured to find `preferred`, in seconds for each unit of cost.
+    settled: Timing,
+    /// Half of it, or twice as much.
     #[serde(skip)]
-    fastest: Option<f64>,
+    trial: Option<Timing>,
     /// How often the choice was confirmed.
     #[serde(skip)]
     confirmed: u32,
@@ -49,19 +42,34 @@ pub(super) struct Pace {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Timing {
     cost: usize,
-    /// Seconds for each unit of cost.
+    /// The shortest time, in seconds for each unit of cost.
     best: f64,
+    /// How many times have arrived.
     count: u32,
+    /// Micro-batches in a row.
+    lasted: u32,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Trial {
-    cost: usize,
-    against: f64,
-    /// Whether it is twice the chosen cost, not half of the one in use.
-    is_larger: bool,
-    /// Micro-batches that it has lasted.
-    lasted: u32,
+impl Default for Timing {
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
+impl Timing {
+    fn new(cost: usize) -> Self {
+        Self {
+            cost,
+            best: f64::INFINITY,
+            count: 0,
+            lasted: 0,
+        }
+    }
+
+    /// Whether another cost counts as this one: uneven parts of a batch differ a little.
+    fn is_near(&self, cost: usize) -> bool {
+        self.cost.abs_diff(cost) <= self.cost / 4
+    }
 }
 
 impl Pace {
@@ -75,11 +83,6 @@ impl Pace {
         self.trial.is_some()
     }
 
-    /// Continues with the preference of an earlier run.
-    pub(super) fn resume(&mut self) {
-        self.refused = self.preferred;
-    }
-
     /// Without a preference `cost` would be used: if that is far above what was timed, everything is timed again.
     pub(super) fn follow(&mut self, cost: usize) {
         let is_wider = |timed: usize| cost as f64 > timed as f64 * WIDER;
@@ -90,107 +93,69 @@ impl Pace {
 
     /// Returns whether the time of the next micro-batch is of use; one sample costs `each`.
     pub(super) fn wants_time(&self, each: usize) -> bool {
-        let (cost, times) = self.settled;
-        let times = times.saturating_add(1);
-        let is_due = times >= STEADY && self.may_halve(cost, each) || self.is_stale(times);
-        self.trial.is_some() || is_due && self.timing(cost).is_none()
+        let next = self.next(self.settled.lasted.saturating_add(1), each);
+        self.trial.is_some() || next.is_some() && self.settled.count < ENOUGH
     }
 
     /// A micro-batch of `cost` took `seconds`.
     pub(super) fn time(&mut self, cost: usize, seconds: f64) {
-        let rate = seconds / cost as f64;
-        if let Some(timing) = (self.timings.iter_mut()).find(|timing| is_near(timing.cost, cost)) {
+        let timings = self.trial.iter_mut().chain([&mut self.settled]);
+        for timing in timings.filter(|timing| timing.is_near(cost)) {
+            timing.best = timing.best.min(seconds / cost as f64);
             timing.count = timing.count.saturating_add(1);
-            timing.best = timing.best.min(rate);
-            return;
         }
-        if self.timings.len() >= TIMINGS {
-            self.timings.remove(0);
-        }
-        self.timings.push(Timing {
-            cost,
-            best: rate,
-            count: 1,
-        });
     }
 
-    /// A micro-batch of `cost` went well; one sample costs `each`.
+    /// A micro-batch of `cost` succeeded; one sample costs `each`.
     pub(super) fn succeeded(&mut self, cost: usize, each: usize) {
-        let timing = self.timing(cost);
         if let Some(trial) = &mut self.trial {
             trial.lasted += 1;
-            let trial = *trial;
-            match timing.filter(|_| cost <= trial.cost) {
-                Some(timing) => self.decide(trial, timing.best),
-                None if trial.lasted < LOST => return,
-                None => self.refused = Some(trial.cost.saturating_mul(2)),
-            }
-            if self.trial.take().is_some() {
-                self.settled = (cost, 0);
+            if trial.count >= ENOUGH || trial.lasted >= LOST {
+                let trial = *trial;
+                self.decide(trial);
             }
             return;
         }
-        match is_near(self.settled.0, cost) {
-            true => self.settled.1 = self.settled.1.saturating_add(1),
-            false => self.settled = (cost, 1),
+        if !self.settled.is_near(cost) {
+            self.settled = Timing::new(cost);
         }
-        let Some(timing) = timing else {
-            return;
-        };
-        if self.is_stale(self.settled.1) {
-            self.try_next(cost.saturating_mul(2), timing.best, true);
-        } else if self.settled.1 >= STEADY && self.may_halve(cost, each) {
-            let fastest = self.fastest.unwrap_or(timing.best);
-            self.try_next(cost / 2, fastest.min(timing.best), false);
-            self.timed = self.timed.max(Some(cost));
+        self.settled.lasted = self.settled.lasted.saturating_add(1);
+        if self.settled.count >= ENOUGH {
+            self.trial = self.next(self.settled.lasted, each).map(Timing::new);
         }
     }
 
-    /// A trial was timed: a unit of cost took `best` seconds.
-    fn decide(&mut self, trial: Trial, best: f64) {
-        match () {
-            () if trial.is_larger && best * PLATEAU < trial.against => *self = Self::default(),
-            () if trial.is_larger => self.confirmed = self.confirmed.saturating_add(1),
-            () if best <= trial.against * PLATEAU => {
-                self.preferred = Some(trial.cost);
-                self.fastest = Some(trial.against.min(best));
-            }
-            () => self.refused = Some(trial.cost * 2),
-        }
-    }
-
-    fn try_next(&mut self, cost: usize, against: f64, is_larger: bool) {
-        self.trial = Some(Trial {
-            cost,
-            against,
-            is_larger,
-            lasted: 0,
-        });
-        // Sizes near it may have been timed while the first ones warmed up, or long ago.
-        self.timings.retain(|timing| !is_near(timing.cost, cost));
-    }
-
-    /// Whether the choice is reconsidered after this many micro-batches.
-    fn is_stale(&self, times: u32) -> bool {
-        let patience = STALE.saturating_mul(1 << self.confirmed.min(16));
-        self.preferred.is_some() && times >= patience
-    }
-
-    /// Whether half of `cost` may be as fast.
-    fn may_halve(&self, cost: usize, each: usize) -> bool {
+    /// The cost to try after this many micro-batches of the settled one.
+    fn next(&self, lasted: u32, each: usize) -> Option<usize> {
+        let Timing { cost, .. } = self.settled;
         let half = cost / 2;
-        half >= each && self.refused.is_none_or(|refused| half >= refused)
+        let may_halve = half >= each && self.refused.is_none_or(|refused| half >= refused);
+        let stale = STALE.saturating_mul(1 << self.confirmed.min(16));
+        match () {
+            () if self.preferred.is_some() && lasted >= stale => Some(cost.saturating_mul(2)),
+            () if may_halve && lasted >= STEADY => Some(half),
+            () => None,
+        }
     }
 
-    /// The timing of a cost that was timed often enough.
-    fn timing(&self, cost: usize) -> Option<Timing> {
-        let mut timings = self.timings.iter();
-        let timing = timings.find(|timing| is_near(timing.cost, cost))?;
-        (timing.count >= ENOUGH).then_some(*timing)
+    /// Ends a trial. `settled.best` becomes the shortest time of all costs that were tried, so that small losses do not add up.
+    fn decide(&mut self, trial: Timing) {
+        self.trial = None;
+        self.settled.lasted = 0;
+        let (best, fastest) = (trial.best, self.settled.best);
+        match trial.cost > self.settled.cost {
+            true if best * PLATEAU < fastest => *self = Self::default(),
+            true => self.confirmed = self.confirmed.saturating_add(1),
+            false if best <= fastest * PLATEAU && trial.count >= ENOUGH => {
+                self.preferred = Some(trial.cost);
+                self.timed = self.timed.max(Some(self.settled.cost));
+                self.settled = Timing {
+                    best: best.min(fastest),
+                    lasted: 0,
+                    ..trial
+                };
+            }
+            false => self.refused = Some(trial.cost.saturating_mul(2)),
+        }
     }
-}
-
-/// Whether two costs count as one size: uneven parts of a batch differ a little.
-fn is_near(a: usize, b: usize) -> bool {
-    a.abs_diff(b) <= a / 4
 }

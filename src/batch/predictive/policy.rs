@@ -1,56 +1,55 @@
 use std::time::Duration;
 
-use super::regime::{Excess, Regime, Room, own};
+use super::builder::PredictiveBuilder;
+use super::probing::{FIRST_WAIT, next_larger, wait};
+use super::shape::{Excess, Room, Shape};
 use super::shapes::Shapes;
+use crate::batch::policy::taken;
 use crate::batch::{BatchPolicy, Completed, Extent, Failed, MOST_COST, MemoryModel, Plan};
 use crate::error::{MemoryReading, Result};
 
 /// Learns what micro-batches take of memory and uses the largest that fits, or a smaller one that is as fast. Trainers use
 /// it by default.
 ///
-/// - With a limit or a GPU whose memory is known, the first micro-batch is one sample. The next ones are as large as fits
-///   by what those before took ([`MemoryModel`]); about five lead to the largest. On a straight line most of that is
-///   certain; what is only likely is tried where nothing else leads on, or where a batch would take fewer parts. All of it
-///   is work of the batch that is being trained.
-/// - A batch is cut evenly: 100 samples with room for 64 become 50 and 50.
-/// - A limit that was lowered, or a device on which others take memory, reduces the size before the next micro-batch
-///   begins; room that comes back is used at once. Others are looked for before a batch and after a failure.
-/// - After a failure, or a peak over a soft limit, that the model did not predict, the next size is no larger than the
-///   measured peak suggests. The failed size is avoided until there is more room, or until 128 micro-batches have gone well,
+/// - **With a limit, or a GPU whose memory is known,** the first micro-batch is one sample. The next ones are as large as fits
+///   by what those before took ([`MemoryModel`]); about five lead to the largest. A size that is only likely to fit is tried
+///   where nothing else leads on, or where a batch would take fewer parts. All of it is work of the batch that is being
+///   trained. Less room, such as a lowered limit, reduces the size before the next micro-batch begins; more room is used at
+///   once. Other users of a device are looked for before a batch and after a failure.
+/// - **After a failure,** or a peak over a soft limit, that the model did not predict, the next size is no larger than the
+///   measured peak suggests. The failed size is avoided until there is more room, or until 128 micro-batches have succeeded,
 ///   then 512, up to 32,768; 16 to 128 if the cause may go away by itself ([`Failed::is_passing`]).
-/// - Where the room is known, half of the settled size is timed, and half of that; the smallest that is slower than the
-///   fastest by no more than 2 % is used. Everything is timed again if larger sizes become possible, or if twice as many
+/// - **Speed:** where the room is known, half of the settled size is timed, and half of that; the smallest that is slower than
+///   the fastest by no more than 2 % is used. Everything is timed again if larger sizes become possible, or if twice as many
 ///   samples are found to be faster after 4,096 micro-batches, later 8,192 and more. Timing never waits for the device. It
 ///   makes sizes, and with them rounding, differ from run to run; see
 ///   [`regardless_of_speed`](crate::batch::PredictiveBuilder::regardless_of_speed).
-/// - Without measurements it begins with the whole batch and halves what fails. Every few batches it tries the next larger
+/// - **Without measurements** it begins with the whole batch and halves what fails. Every few batches it tries the next larger
 ///   size, and grows by at most 5 % or one part at a time until one fails. Within 10 batches after more room has come, it
 ///   uses at least 0.95 of what fits, at the cost of one failure. While there is not more room, failed tries cost at most a
 ///   ninth of the work with two micro-batches in a batch, a twenty-fourth with four, and less with more.
-/// - Samples of different shapes are told apart by their [cost](crate::batch::Extent::cost), so that longer samples are cut into
-///   smaller micro-batches.
+///
+/// A batch is cut evenly: 100 samples with room for 64 become 50 and 50. Samples of different shapes are told apart by their
+/// [cost](crate::batch::Extent::cost), so that longer samples are cut into smaller micro-batches.
 ///
 /// ```
 /// use candle_headroom::Predictive;
 /// use candle_headroom::batch::{BatchPolicy, Completed, Extent};
 ///
-/// let mut policy = Predictive::new();
+/// let mut policy = Predictive::default();
 /// policy.begin(&Extent::new(128, 128));
 /// // A base of 100 bytes and 10 for each sample in 1,100 bytes: room for 100 samples.
-/// let mut sizes = Vec::new();
 /// for _ in 0..8 {
-///     let size = policy.size(128);
-///     let mut completed = Completed::new(size);
+///     let mut completed = Completed::new(policy.size(128));
 ///     (completed.before, completed.limit) = (Some(0), Some(1100));
-///     completed.peak = Some(100 + 10 * size as u64);
+///     completed.peak = Some(100 + 10 * completed.size as u64);
 ///     policy.succeeded(&completed);
-///     sizes.push(policy.size(128));
 /// }
-/// assert_eq!(sizes.last(), Some(&64)); // 64 + 64
+/// assert_eq!(policy.size(128), 64); // 64 + 64
 /// ```
 #[derive(Debug, Clone)]
 pub struct Predictive {
-    pub(super) options: Options,
+    pub(super) options: PredictiveBuilder,
     pub(super) shapes: Shapes,
     /// Samples in the present batch.
     samples: usize,
@@ -62,29 +61,44 @@ pub struct Predictive {
     pub(super) is_cold: bool,
     /// The first micro-batch took far more than an earlier run has learned.
     is_doubted: bool,
+    /// Micro-batches until a larger size is tried without measurements.
+    wait: usize,
 }
 
-/// What the caller chooses.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Options {
-    /// The part of the room that is left free.
-    pub(super) margin: f64,
-    /// The largest size, in samples.
-    pub(super) most: usize,
-    pub(super) minds_speed: bool,
-}
-
-impl Predictive {
-    pub(super) fn with(options: Options) -> Self {
+impl Default for Predictive {
+    fn default() -> Self {
         Self {
-            options,
-            shapes: Shapes::new(),
+            options: PredictiveBuilder::new(),
+            shapes: Shapes::default(),
             samples: 0,
             available: None,
             device: None,
             is_cold: true,
             is_doubted: false,
+            wait: FIRST_WAIT,
         }
+    }
+}
+
+impl PredictiveBuilder {
+    /// Creates the policy.
+    ///
+    /// # Errors
+    /// [`PolicyError::Margin`](crate::error::PolicyError::Margin) for a margin outside 0 to 0.9,
+    /// [`PolicyError::Zero`](crate::error::PolicyError::Zero) for a largest size of 0.
+    pub fn build(self) -> Result<Predictive> {
+        self.check()?;
+        Ok(Predictive {
+            options: self,
+            ..Predictive::default()
+        })
+    }
+}
+
+impl Predictive {
+    /// Options for a policy that has learned nothing yet.
+    pub fn builder() -> PredictiveBuilder {
+        PredictiveBuilder::new()
     }
 
     /// Returns what is known about samples of the present shape; sizes are [costs](crate::batch::Extent::cost).
@@ -122,9 +136,12 @@ impl Predictive {
 
     /// The size to try where memory is not measured, if it is time for that.
     fn probe(&self) -> Option<usize> {
-        let largest = self.largest()?;
-        let probe = self.shapes.probe(self.samples, self.room())?;
-        Some(probe.min(self.options.most)).filter(|probe| *probe > largest)
+        let shape = &self.shapes.active;
+        let is_due = self.wait == 0 || shape.is_growing;
+        let may_probe = is_due && shape.is_blind(self.room()) && !shape.is_paced();
+        let largest = self.largest().filter(|_| may_probe)?;
+        let probe = next_larger(self.samples, largest)?.min(self.options.most);
+        (probe > largest).then_some(probe)
     }
 
     fn see(&mut self, now: &MemoryReading) {
@@ -172,32 +189,36 @@ impl BatchPolicy for Predictive {
         (now.in_use, now.limit) = (completed.before, completed.limit);
         self.see(&now);
         let room = self.room();
-        let regime = &mut self.shapes.active;
-        let cost = regime.cost(completed.size);
-        let took = own(completed.peak, completed.before);
-        if self.is_cold && took.is_some_and(|took| regime.is_another(cost, took)) {
+        let shape = &mut self.shapes.active;
+        let cost = shape.cost(completed.size);
+        let took = taken(completed.peak, completed.before);
+        if self.is_cold && took.is_some_and(|took| shape.is_another(cost, took)) {
             if !self.is_doubted {
                 self.is_doubted = true;
                 return; // the excess may be allocated once; another sample shows that
             }
-            regime.forget(self.samples);
+            *shape = Shape::new(shape.each);
         }
         // What is allocated once says nothing about a shape that an earlier run has learned.
-        if !self.is_cold || regime.model.largest_seen().is_none() {
-            regime.learn(cost, completed);
+        if !self.is_cold || shape.model.largest_seen().is_none() {
+            shape.learn(cost, completed);
         }
         self.is_cold = false;
         if completed.is_over_limit() {
-            regime.exceeded(cost, took, room, Excess::Soft);
+            shape.exceeded(cost, took, room, Excess::Soft);
             return;
         }
         if self.options.minds_speed && room.is_some() {
-            regime.pace.succeeded(cost, regime.each);
+            shape.pace.succeeded(cost, shape.each);
         }
-        let is_blind = regime.is_blind(room);
-        regime.succeeded(cost, room);
+        let is_blind = shape.is_blind(room);
+        shape.succeeded(cost, room);
         if is_blind {
-            self.shapes.succeeded_blind(cost);
+            self.wait = self.wait.saturating_sub(1);
+            if shape.cap.is_some_and(|cap| cost > cap) {
+                shape.set(cost);
+                self.shapes.all().for_each(|shape| shape.is_growing = true);
+            }
         }
     }
 
@@ -205,29 +226,32 @@ impl BatchPolicy for Predictive {
         let bytes = &failed.exhausted.bytes;
         self.see(bytes);
         let room = self.room();
-        let regime = &mut self.shapes.active;
-        let cost = regime.cost(failed.size);
-        let took = own(bytes.peak, bytes.in_use);
+        let shape = &mut self.shapes.active;
+        let cost = shape.cost(failed.size);
+        let took = taken(bytes.peak, bytes.in_use);
         let excess = match failed.is_passing {
             true => Excess::Passing,
             false => Excess::Hard,
         };
-        regime.exceeded(cost, took, room, excess);
-        if regime.is_blind(room) {
-            self.shapes.failed_blind(failed.is_passing);
+        shape.exceeded(cost, took, room, excess);
+        if shape.is_blind(room) {
+            let largest = shape.samples().unwrap_or(self.samples);
+            let parts = self.samples.div_ceil(largest.max(1));
+            self.wait = wait(parts, failed.is_passing);
+            shape.is_growing = false;
         }
     }
 
     fn wants_time(&self) -> bool {
-        let Regime { pace, each, .. } = &self.shapes.active;
-        self.options.minds_speed && self.available.is_some() && pace.wants_time(*each)
+        let shape = &self.shapes.active;
+        self.options.minds_speed && self.available.is_some() && shape.pace.wants_time(shape.each)
     }
 
     fn timed(&mut self, micro_batch: &Extent, elapsed: Duration) {
         let cost = micro_batch.cost.clamp(1, MOST_COST);
-        let regime = self.shapes.find(micro_batch.each().min(MOST_COST));
-        if let Some(regime) = regime.filter(|_| self.options.minds_speed && !elapsed.is_zero()) {
-            regime.pace.time(cost, elapsed.as_secs_f64());
+        let shape = self.shapes.find(micro_batch.each().min(MOST_COST));
+        if let Some(shape) = shape.filter(|_| self.options.minds_speed && !elapsed.is_zero()) {
+            shape.pace.time(cost, elapsed.as_secs_f64());
         }
     }
 
@@ -241,7 +265,7 @@ impl BatchPolicy for Predictive {
 
     fn load_state(&mut self, state: &str) -> Result<()> {
         self.shapes = Shapes::from_json(state)?;
-        (self.is_cold, self.is_doubted) = (true, false);
+        (self.is_cold, self.is_doubted, self.wait) = (true, false, FIRST_WAIT);
         Ok(())
     }
 }

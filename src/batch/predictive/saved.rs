@@ -1,12 +1,12 @@
 use serde::{Deserialize, Serialize};
 
-use super::regime::Regime;
+use super::shape::Shape;
 use super::shapes::{MOST_SHAPES, Shapes};
 use crate::batch::MOST_COST;
 use crate::error::{PolicyError, Result};
 
 const POLICY: &str = "predictive";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// What a [`Predictive`](super::Predictive) has learned, as it is saved.
 #[derive(Serialize, Deserialize)]
@@ -15,7 +15,7 @@ struct Saved {
     policy: String,
     version: u32,
     /// The last used one last.
-    shapes: Vec<Regime>,
+    shapes: Vec<Shape>,
 }
 
 impl Shapes {
@@ -36,35 +36,31 @@ impl Shapes {
         if (saved.policy.as_str(), saved.version) != (POLICY, VERSION) {
             return Err(wrong("the state of another policy or version").into());
         }
-        if saved.shapes.len() > MOST_SHAPES {
-            return Err(wrong("more than 32 shapes").into());
+        let mut others = saved.shapes;
+        if others.len() > MOST_SHAPES || !others.iter().all(is_possible) {
+            return Err(wrong("more than 32 shapes, or one that no batch has").into());
         }
-        let shapes = saved.shapes.into_iter().map(Regime::resumed);
-        let shapes = shapes.collect::<Option<Vec<_>>>();
-        let mut shapes = shapes.ok_or(wrong("a cost that no batch has"))?;
-        let active = shapes.pop().ok_or(wrong("no shape"))?;
-        Ok(Self {
-            active,
-            others: shapes,
-            ..Self::new()
-        })
+        let active = others.pop().ok_or(wrong("no shape"))?;
+        Ok(Self { active, others })
     }
 }
 
-impl Regime {
-    /// Checks what was read.
-    fn resumed(mut self) -> Option<Self> {
-        let ceiling = self.ceiling.map(|ceiling| ceiling.cost);
-        let costs = [
-            Some(self.each),
-            self.cap,
-            ceiling,
-            self.pace.preferred,
-            self.pace.timed,
-        ];
-        let mut costs = costs.into_iter().flatten();
-        self.pace.resume();
-        let can_be = costs.all(|cost| (1..=MOST_COST).contains(&cost)) && self.proven <= MOST_COST;
-        can_be.then_some(self)
-    }
+/// Whether a run can have led to this shape.
+fn is_possible(shape: &Shape) -> bool {
+    let pace = &shape.pace;
+    let ceiling = shape.ceiling.map(|ceiling| ceiling.cost);
+    let each = Some(shape.each);
+    let costs = [
+        each,
+        shape.cap,
+        ceiling,
+        pace.preferred,
+        pace.timed,
+        pace.refused,
+    ];
+    let mut costs = costs.into_iter().flatten();
+    costs.all(|cost| (1..=MOST_COST).contains(&cost))
+        && shape.proven <= MOST_COST
+        && shape.model.is_possible()
+        && shape.forward.is_possible()
 }

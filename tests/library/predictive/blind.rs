@@ -27,7 +27,11 @@ fn steps(samples: usize, rooms: &[(usize, usize)]) -> Vec<Step> {
         is_blind: true,
         ..Curve::affine(samples, 0)
     };
-    run(&mut Predictive::new(), &mut Device::new(&curve, 1), from)
+    run(
+        &mut Predictive::default(),
+        &mut Device::new(&curve, 1),
+        from,
+    )
 }
 
 /// The largest size in use as a part of the best one: the batch in as few parts as fit, all of them even.
@@ -164,7 +168,7 @@ fn a_shape_that_found_room_leads_the_others() {
         is_blind: true,
         ..Curve::affine(512, 0)
     };
-    let steps = run(&mut Predictive::new(), &mut Device::new(&curve, 1), 160);
+    let steps = run(&mut Predictive::default(), &mut Device::new(&curve, 1), 160);
     for (index, length) in curve.lengths.iter().enumerate() {
         let room = (200. / length) as usize;
         let of_shape: Vec<_> = steps[120..]
@@ -180,7 +184,7 @@ fn a_shape_that_found_room_leads_the_others() {
 /// A neighbour that the policy is told about: the size is tried again soon.
 #[test]
 fn a_failure_that_others_caused_is_forgotten_soon() {
-    let mut policy = Predictive::new();
+    let mut policy = Predictive::default();
     let exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::Neighbour);
     policy.begin(&Extent::new(64, 64));
     for _ in 0..5 {

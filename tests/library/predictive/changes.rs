@@ -1,4 +1,4 @@
-//! What was learned stops being true.
+//! What was learned is no longer true.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use candle_headroom::{Predictive, ResourceExhausted};
 use super::{failures, run};
 use crate::curves::{Curve, Device};
 
-/// A device with a soft limit: a micro-batch that exceeds it finishes, and the excess is recorded.
+/// A device with a soft limit: a micro-batch that exceeds it finishes. `over` is the highest peak divided by the limit.
 struct Soft {
     limit: u64,
     over: f64,
@@ -48,10 +48,10 @@ impl Soft {
     }
 }
 
-/// Ten times the bytes for a sample, at sizes that were never seen before.
+/// A sample takes ten times the bytes, at sizes that were never seen before.
 #[test]
 fn heavier_samples_are_learned_anew() {
-    let (mut policy, mut device) = (Predictive::new(), Soft::new(100 << 20));
+    let (mut policy, mut device) = (Predictive::default(), Soft::new(100 << 20));
     for _ in 0..3 {
         device.step(&mut policy, 4000, 1, |size| (256 << 10) * size as u64);
     }
@@ -64,7 +64,7 @@ fn heavier_samples_are_learned_anew() {
     }
     let plan = policy.plan().unwrap();
     assert!((38..=40).contains(&plan.fits.unwrap()), "{plan}");
-    // More room does not bring back what was true before.
+    // More room does not bring the old sizes back.
     (device.limit, device.over) = (115 << 20, 0.);
     device.step(&mut policy, 4000, 1, |size| (2560 << 10) * size as u64);
     assert!(device.over <= 1., "{}", device.over);
@@ -80,7 +80,7 @@ fn a_large_base_does_not_keep_it_at_one_sample() {
                 forward_base: forward_base.map(|part| part * base),
                 ..Curve::affine(1024, 200)
             };
-            let steps = run(&mut Predictive::new(), &mut Device::new(&curve, 1), 8);
+            let steps = run(&mut Predictive::default(), &mut Device::new(&curve, 1), 8);
             assert_eq!(failures(&steps), 0, "{share} {forward_base:?}");
             assert!(
                 steps[7].largest() >= 171,
@@ -94,7 +94,7 @@ fn a_large_base_does_not_keep_it_at_one_sample() {
 /// A lowered limit and samples of a new length in one step.
 #[test]
 fn a_lowered_limit_counts_for_a_new_shape() {
-    let (mut policy, mut device) = (Predictive::new(), Soft::new(2000));
+    let (mut policy, mut device) = (Predictive::default(), Soft::new(2000));
     for length in [64, 128] {
         for _ in 0..5 {
             device.step(&mut policy, 256, length, |size| {
@@ -109,11 +109,11 @@ fn a_lowered_limit_counts_for_a_new_shape() {
 
 #[test]
 fn another_models_state_does_no_harm() {
-    let (mut first, mut device) = (Predictive::new(), Soft::new(100 << 20));
+    let (mut first, mut device) = (Predictive::default(), Soft::new(100 << 20));
     for _ in 0..5 {
         device.step(&mut first, 256, 1, |size| (size as u64) << 20);
     }
-    let mut resumed = Predictive::new();
+    let mut resumed = Predictive::default();
     resumed.load_state(&first.state().unwrap()).unwrap();
     let sizes = device.step(&mut resumed, 256, 1, |size| (10 * size as u64) << 20);
     assert!(device.over <= 1., "{} {sizes:?}", device.over);
@@ -125,11 +125,11 @@ fn another_models_state_does_no_harm() {
 
 #[test]
 fn after_a_wrong_prediction_the_measured_peak_decides() {
-    let (mut policy, mut device) = (Predictive::new(), Soft::new(1000));
+    let (mut policy, mut device) = (Predictive::default(), Soft::new(1000));
     for _ in 0..4 {
         device.step(&mut policy, 100, 1, |size| 10 * size as u64);
     }
-    // The peak of the failed one is known: an eighth of it fits.
+    // The failed micro-batch needed eight times the limit.
     let mut exhausted = ResourceExhausted::new(Resource::HostMemory, Cause::Limit);
     let bytes = &mut exhausted.bytes;
     (bytes.in_use, bytes.peak, bytes.limit) = (Some(0), Some(8000), Some(1000));
@@ -143,7 +143,7 @@ fn after_a_wrong_prediction_the_measured_peak_decides() {
 
 #[test]
 fn below_one_sample_there_is_no_smaller_size() {
-    let mut policy = Predictive::new();
+    let mut policy = Predictive::default();
     policy.begin(&Extent::new(64, 64));
     let mut now = MemoryReading::default();
     (now.in_use, now.limit) = (Some(100), Some(150));
@@ -159,10 +159,10 @@ fn below_one_sample_there_is_no_smaller_size() {
     );
 }
 
-/// Four samples being as fast as eight says nothing about hundreds.
+/// That four samples are as fast as eight says nothing about hundreds.
 #[test]
-fn what_was_timed_on_small_batches_does_not_bind_large_ones() {
-    let mut policy = Predictive::new();
+fn timings_of_small_batches_do_not_count_for_large_ones() {
+    let mut policy = Predictive::default();
     let mut step = |samples: usize| {
         policy.begin(&Extent::new(samples, samples));
         let size = policy.size(samples);
@@ -183,7 +183,7 @@ fn what_was_timed_on_small_batches_does_not_bind_large_ones() {
     assert_eq!(last, Some(64));
 }
 
-/// Each failure makes it more careful with the next rise of the room.
+/// After each failure it asks for more additional room before it tries again.
 #[test]
 fn room_that_varies_seldom_costs_a_failure() {
     let rooms = (0..1000)
@@ -194,6 +194,10 @@ fn room_that_varies_seldom_costs_a_failure() {
         rooms,
         ..Curve::affine(1024, 300)
     };
-    let steps = run(&mut Predictive::new(), &mut Device::new(&curve, 3), 1000);
+    let steps = run(
+        &mut Predictive::default(),
+        &mut Device::new(&curve, 3),
+        1000,
+    );
     assert!(failures(&steps) <= 12, "{}", failures(&steps));
 }

@@ -21,7 +21,7 @@ fn fail(policy: &mut Halving, size: usize) {
 
 #[test]
 fn it_doubles_only_while_twice_what_it_took_fits() {
-    let mut policy = Halving::from_one();
+    let mut policy = Halving::builder().start(1).build().unwrap();
     // 100 in use before; 10 a sample; a limit of 190 has room for 9 samples, so for 8.
     for expected in [2, 4, 8, 8, 8] {
         let size = policy.size(64);
@@ -32,7 +32,7 @@ fn it_doubles_only_while_twice_what_it_took_fits() {
 
 #[test]
 fn less_room_reduces_the_size_before_it_is_overrun() {
-    let mut policy = Halving::from_one();
+    let mut policy = Halving::builder().start(1).build().unwrap();
     for size in [1, 2, 4, 8] {
         policy.succeeded(&completed(size, 100, 100 + 10 * size as u64, 1000));
     }
@@ -52,7 +52,7 @@ fn less_room_reduces_the_size_before_it_is_overrun() {
 
 #[test]
 fn a_raised_limit_is_used_at_once_and_an_overrun_shrinks() {
-    let mut policy = Halving::from_one();
+    let mut policy = Halving::builder().start(1).build().unwrap();
     policy.succeeded(&completed(1, 0, 10, 40));
     policy.succeeded(&completed(2, 0, 50, 40));
     assert_eq!(policy.size(64), 1);
@@ -66,7 +66,7 @@ fn a_raised_limit_is_used_at_once_and_an_overrun_shrinks() {
 
 #[test]
 fn without_measurements_it_grows_back_later_each_time() {
-    let mut policy = Halving::from_whole_batch();
+    let mut policy = Halving::default();
     fail(&mut policy, 64);
     assert_eq!(policy.size(64), 32);
     let mut waits = Vec::new();
@@ -98,7 +98,7 @@ fn it_never_goes_above_the_largest_size() {
 
 #[test]
 fn it_never_goes_below_one() {
-    let mut policy = Halving::from_one();
+    let mut policy = Halving::builder().start(1).build().unwrap();
     fail(&mut policy, 1);
     assert_eq!(policy.size(64), 1);
 }
@@ -106,7 +106,7 @@ fn it_never_goes_below_one() {
 /// 64 short texts fit; texts ten times as long are cut into smaller micro-batches without a failure.
 #[test]
 fn longer_samples_are_cut_into_smaller_micro_batches() {
-    let mut policy = Halving::from_size(64);
+    let mut policy = Halving::builder().start(64).build().unwrap();
     policy.begin(&Extent::new(64, 64 * 10));
     assert_eq!(policy.size(64), 64);
     policy.succeeded(&completed(64, 0, 640, 1000));
@@ -121,7 +121,7 @@ fn longer_samples_are_cut_into_smaller_micro_batches() {
 /// A neighbour that comes and goes does not make it wait longer each time.
 #[test]
 fn a_failure_that_others_caused_does_not_add_up() {
-    let mut policy = Halving::from_whole_batch();
+    let mut policy = Halving::default();
     let exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::Neighbour);
     for _ in 0..5 {
         policy.failed(&Failed::new(64, &exhausted).passing(true));

@@ -1,4 +1,4 @@
-//! Over many steps sizes do not swing, failures do not repeat, and no size is given up for ever.
+//! Over many steps sizes do not oscillate, failures do not repeat, and no size is avoided for ever.
 
 use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed};
 use candle_headroom::error::{Cause, Resource};
@@ -8,7 +8,7 @@ use super::{changes, failures, run};
 use crate::curves::{Curve, Device};
 use crate::steps::step;
 
-/// Many sizes were seen, and small ones are forgotten: the base is known from large ones too.
+/// Many sizes were seen, so that small ones are forgotten. The base is then known from large ones.
 #[test]
 fn a_limit_far_below_what_is_remembered_is_met() {
     for forward_base in [None, Some(0.), Some(500.)] {
@@ -28,7 +28,7 @@ fn a_limit_far_below_what_is_remembered_is_met() {
         }
         device.curve.batch = 1024;
         // Resumed or not.
-        let mut resumed = Predictive::new();
+        let mut resumed = Predictive::default();
         resumed.load_state(&policy.state().unwrap()).unwrap();
         for mut policy in [policy, resumed] {
             let low = step(&mut policy, &mut device.clone());
@@ -47,7 +47,7 @@ fn a_limit_far_below_what_was_seen_of_a_length_is_met() {
         lengths: vec![1., 0.4],
         ..Curve::affine(613, 250)
     };
-    let steps = run(&mut Predictive::new(), &mut Device::new(&curve, 1), 60);
+    let steps = run(&mut Predictive::default(), &mut Device::new(&curve, 1), 60);
     assert_eq!(failures(&steps), 0);
 }
 
@@ -56,7 +56,7 @@ fn a_limit_far_below_what_was_seen_of_a_length_is_met() {
 fn what_failed_once_is_used_again() {
     for each in [1, 100] {
         for batch in [2, 4, 8, 16] {
-            let mut policy = Predictive::new();
+            let mut policy = Predictive::default();
             policy.begin(&Extent::new(batch, batch * each));
             let exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::Unknown);
             policy.failed(&Failed::new(batch, &exhausted));
@@ -71,19 +71,19 @@ fn what_failed_once_is_used_again() {
 
 /// All sizes are equally fast, so the smallest is used; another is timed from time to time.
 #[test]
-fn timing_does_not_swing() {
+fn timing_does_not_make_sizes_oscillate() {
     let curve = Curve {
         plateau: Some(1),
         ..Curve::affine(1024, 83)
     };
-    let steps = run(&mut Predictive::new(), &mut Device::new(&curve, 1), 220);
+    let steps = run(&mut Predictive::default(), &mut Device::new(&curve, 1), 220);
     assert_eq!(steps[219].largest(), 1);
     for hundred in steps[20..].chunks(100) {
         assert!(changes(hundred) <= 6, "{}", changes(hundred));
     }
 }
 
-/// By the line 15 fit, but a workspace makes 13 too large.
+/// 15 samples would fit on the straight line, but a workspace makes 13 too large.
 #[test]
 fn what_never_fits_is_tried_less_and_less() {
     let curve = Curve {
@@ -91,13 +91,13 @@ fn what_never_fits_is_tried_less_and_less() {
         workspace: Some((13, 8.)),
         ..Curve::affine(2048, 7)
     };
-    let steps = run(&mut Predictive::new(), &mut Device::new(&curve, 1), 300);
+    let steps = run(&mut Predictive::default(), &mut Device::new(&curve, 1), 300);
     assert_eq!(steps[299].largest(), 12);
     assert!(failures(&steps[..100]) <= 6, "{}", failures(&steps[..100]));
     assert!(failures(&steps[100..]) <= 2, "{}", failures(&steps[100..]));
 }
 
-/// Small sizes all take the same, and the forward pass is not measured: that says nothing about larger ones.
+/// Small sizes all take the same, and the forward pass is not measured, so nothing is known about larger ones.
 #[test]
 fn a_flat_stretch_is_not_taken_for_the_curve() {
     for (flat, room) in [(40., 63), (100., 130), (200., 900)] {
@@ -107,7 +107,7 @@ fn a_flat_stretch_is_not_taken_for_the_curve() {
             flat,
             ..Curve::affine(4096, room)
         };
-        let steps = run(&mut Predictive::new(), &mut Device::new(&curve, 1), 5);
+        let steps = run(&mut Predictive::default(), &mut Device::new(&curve, 1), 5);
         assert_eq!(failures(&steps), 0, "{flat}");
         let most_parts = 4096usize.div_ceil(room * 95 / 100);
         assert!(steps[4].sizes.len() <= most_parts, "{flat} {:?}", steps[4]);
@@ -124,7 +124,7 @@ fn a_step_between_two_sizes_is_no_slope() {
         workspace: Some((103, 51.3)),
         ..Curve::affine(658, 117)
     };
-    let steps = run(&mut Predictive::new(), &mut Device::new(&curve, 1), 40);
+    let steps = run(&mut Predictive::default(), &mut Device::new(&curve, 1), 40);
     assert_eq!(failures(&steps), 0);
     assert!(changes(&steps[2..]) <= 1, "{}", changes(&steps[2..]));
 }

@@ -67,7 +67,7 @@ proptest! {
             is_blind: false,
         };
         let mut device = Device::new(&curve, seed);
-        let steps = run(&mut Predictive::new(), &mut device, 3 * STEPS * shapes);
+        let steps = run(&mut Predictive::default(), &mut device, 3 * STEPS * shapes);
         for shape in 0..shapes {
             let of_shape: Vec<_> = steps.iter().skip(shape).step_by(shapes).cloned().collect();
             for stretch in of_shape.chunks(STEPS) {
@@ -102,7 +102,7 @@ proptest! {
         let forward_base = forward.map(|part| part * base);
         let curve = Curve { base, forward_base, ..Curve::affine(batch, room) };
         let mut device = Device::new(&curve, 1);
-        let steps = run(&mut Predictive::new(), &mut device, 60);
+        let steps = run(&mut Predictive::default(), &mut device, 60);
         prop_assert_eq!(failures(&steps), 0);
         prop_assert!(changes(&steps[40..]) == 0, "{:?}", steps.iter().map(Step::largest).collect::<Vec<_>>());
         let all = room as f64 + base;

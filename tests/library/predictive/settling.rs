@@ -1,4 +1,4 @@
-//! Where it settles, and how soon.
+//! The size that `Predictive` settles on, and how many steps that takes.
 
 use candle_headroom::Predictive;
 use candle_headroom::batch::{BatchPolicy, Completed, Extent, Reason};
@@ -8,7 +8,7 @@ use super::{changes, failures, run};
 use crate::curves::{Curve, Device};
 
 #[test]
-fn it_goes_straight_to_the_largest_size_and_splits_evenly() {
+fn it_finds_the_largest_size_in_one_step_and_cuts_evenly() {
     for (batch, room, settled) in [
         (128, 100, 64),
         (1024, 300, 256),
@@ -16,7 +16,7 @@ fn it_goes_straight_to_the_largest_size_and_splits_evenly() {
         (100, 64, 50),
     ] {
         let mut device = Device::new(&Curve::affine(batch, room), 1);
-        let mut policy = Predictive::new();
+        let mut policy = Predictive::default();
         let steps = run(&mut policy, &mut device, 10);
         assert_eq!(failures(&steps), 0);
         assert_eq!(steps[9].largest(), settled, "{:?}", steps[9]);
@@ -31,7 +31,7 @@ fn it_goes_straight_to_the_largest_size_and_splits_evenly() {
 }
 
 #[test]
-fn it_handles_what_real_devices_do() {
+fn it_settles_near_the_best_size_on_every_kind_of_device() {
     let affine = || Curve::affine(1024, 300);
     for curve in [
         Curve {
@@ -66,7 +66,7 @@ fn it_handles_what_real_devices_do() {
         },
     ] {
         let mut device = Device::new(&curve, 7);
-        let mut policy = Predictive::new();
+        let mut policy = Predictive::default();
         let steps = run(&mut policy, &mut device, 60);
         device.step -= 1;
         let best = 1024usize.div_ceil(1024usize.div_ceil(device.room()));
@@ -83,22 +83,22 @@ fn it_handles_what_real_devices_do() {
 }
 
 #[test]
-fn a_limit_that_comes_back_is_used_at_once() {
+fn a_raised_limit_is_used_at_once() {
     let curve = Curve {
         rooms: vec![(0, 300), (10, 120), (20, 600)],
         ..Curve::affine(1024, 300)
     };
     let mut device = Device::new(&curve, 1);
-    let steps = run(&mut Predictive::new(), &mut device, 30);
+    let steps = run(&mut Predictive::default(), &mut device, 30);
     assert_eq!(failures(&steps), 0);
     assert_eq!((steps[9].largest(), steps[10].largest()), (256, 114));
     assert_eq!(steps[21].largest(), 512);
 }
 
+/// As in attention, samples that are twice as long take four times as much.
 #[test]
-fn a_longer_batch_is_predicted_and_not_hit() {
-    // Twice as long, and four times as much: attention.
-    let mut policy = Predictive::new();
+fn longer_samples_do_not_exceed_the_limit() {
+    let mut policy = Predictive::default();
     let mut step = |length: usize, bytes: u64| {
         policy.begin(&Extent::new(256, 256 * length));
         let (mut sizes, mut done) = (Vec::new(), 0);
@@ -125,20 +125,16 @@ fn a_longer_batch_is_predicted_and_not_hit() {
         step(128, 40);
     }
     assert!((40..=47).contains(&step(128, 40)), "{}", step(128, 40));
-    step(512, 640); // by now it knows how much longer ones take more
-    assert!(
-        step(64, 10) >= 128,
-        "what was known of short ones is known still"
-    );
+    step(512, 640); // how much more longer samples take is known from the first two lengths
+    assert!(step(64, 10) >= 128, "short samples are remembered");
 }
 
-/// Sizes settle on the smallest that is as fast as the largest.
 #[test]
-fn the_fastest_size_not_the_largest() {
+fn it_uses_the_smallest_size_that_is_as_fast_as_the_largest() {
     use std::time::Duration;
     for (minds_speed, expected) in [(true, 32), (false, 128)] {
         let mut policy = match minds_speed {
-            true => Predictive::new(),
+            true => Predictive::default(),
             false => Predictive::builder().regardless_of_speed().build().unwrap(),
         };
         policy.begin(&Extent::new(128, 128));

@@ -29,7 +29,7 @@ fn plan(policy: &Predictive) -> Plan {
 #[test]
 fn late_times_in_any_order_find_the_same_size() {
     for late in [1, 5, 40] {
-        let mut policy = Predictive::new();
+        let mut policy = Predictive::default();
         let mut waiting = Vec::new();
         for index in 0..2000 {
             waiting.extend(run(&mut policy, 128, 1).1);
@@ -46,7 +46,7 @@ fn late_times_in_any_order_find_the_same_size() {
 
 #[test]
 fn a_time_counts_for_the_shape_that_it_was_measured_on() {
-    let mut policy = Predictive::new();
+    let mut policy = Predictive::default();
     let mut waiting: Option<Extent> = None;
     for index in 0..2000 {
         let each = [100, 1000][index % 2];
@@ -66,7 +66,7 @@ fn a_time_counts_for_the_shape_that_it_was_measured_on() {
 
 #[test]
 fn without_times_the_largest_size_is_used() {
-    let mut policy = Predictive::new();
+    let mut policy = Predictive::default();
     let sizes: Vec<_> = (0..3000).map(|_| run(&mut policy, 128, 1).0).collect();
     assert!(sizes[10..].iter().all(|size| *size == 128));
     // A few arrive, and then none: a smaller size is tried, and given up.
@@ -81,7 +81,7 @@ fn without_times_the_largest_size_is_used() {
 
 #[test]
 fn times_of_unknown_shapes_and_impossible_times_are_ignored() {
-    let mut policy = Predictive::new();
+    let mut policy = Predictive::default();
     run(&mut policy, 128, 1);
     let before = policy.state();
     for extent in [
@@ -100,7 +100,7 @@ fn times_of_unknown_shapes_and_impossible_times_are_ignored() {
 
 /// The size that is settled on in batches of 1,024 where the micro-batch with this index takes `seconds(size, index)`.
 fn settle(steps: usize, seconds: impl Fn(f64, usize) -> f64) -> usize {
-    let mut policy = Predictive::new();
+    let mut policy = Predictive::default();
     for index in 0..steps {
         let (size, _) = run(&mut policy, 1024, 1);
         let time = Duration::from_secs_f64(seconds(size as f64, index));
@@ -134,7 +134,7 @@ fn a_choice_made_on_a_busy_device_is_reconsidered() {
 /// Time is wanted only where it leads on: for 1024 down to 32, and for what tells that one of them is settled.
 #[test]
 fn few_micro_batches_are_timed() {
-    let mut policy = Predictive::new();
+    let mut policy = Predictive::default();
     let mut asked = 0;
     for _ in 0..1000 {
         if let (_, Some(micro_batch)) = run(&mut policy, 1024, 1) {

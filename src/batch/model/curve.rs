@@ -39,41 +39,33 @@ impl MemoryModel {
 
     /// The most likely value, in bytes.
     pub(super) fn expected(&self, cost: usize) -> Option<f64> {
-        self.curve(
-            cost,
-            |level| level.mean as f64,
-            |top, beyond| self.slope_to(top) * beyond,
-        )
+        let slope = |top: &Level, _| self.slope_to(top);
+        self.curve(cost, |level| level.mean as f64, slope)
     }
 
     /// The upper bound, in bytes; it does not fall as the cost rises.
     pub(super) fn most(&self, cost: usize) -> Option<f64> {
         let lower = self.levels.iter().take_while(|level| level.cost <= cost);
         let highest = lower.map(|level| level.mean).max().unwrap_or(0);
-        let most = self.curve(
-            cost,
-            |level| level.mean.max(highest) as f64,
-            |top, beyond| {
-                let far = beyond / top.cost as f64;
-                let slope = match self.slope_holds {
-                    true => self.steepest(top) * (1. + CAUTION * far.min(1.)),
-                    false => {
-                        let near = self.slope_to(top).min(top.proportion());
-                        near + (top.proportion() - near) * (far / NEAR).min(1.)
-                    }
-                };
-                slope * beyond
-            },
-        )?;
+        let slope = |top: &Level, more: f64| {
+            let far = more / top.cost as f64;
+            if self.slope_holds {
+                return self.steepest(top) * (1. + CAUTION * far.min(1.));
+            }
+            let near = self.slope_to(top).min(top.proportion());
+            near + (top.proportion() - near) * (far / NEAR).min(1.)
+        };
+        let most = self.curve(cost, |level| level.mean.max(highest) as f64, slope)?;
         Some(most * (1. + DEVIATIONS * self.scatter()))
     }
 
-    /// Linear between the levels; below them by [`slope_below`](Self::slope_below), above them by `beyond`.
+    /// Linear between the levels; below them by [`slope_below`](Self::slope_below), above them by `slope`, which is given the top
+    /// level and how much more the cost is.
     fn curve(
         &self,
         cost: usize,
         value: impl Fn(&Level) -> f64,
-        beyond: impl Fn(&Level, f64) -> f64,
+        slope: impl Fn(&Level, f64) -> f64,
     ) -> Option<f64> {
         let above = self.levels.iter().find(|level| level.cost >= cost);
         let below = self.levels.iter().rev().find(|level| level.cost <= cost);
@@ -86,7 +78,8 @@ impl MemoryModel {
             (Some(top), None) => {
                 let more = (cost - top.cost) as f64;
                 // Proportional growth is the maximum: a steeper slope comes from a step between the costs it was taken from.
-                Some(value(top) + beyond(top, more).min(value(top) * more / top.cost as f64))
+                let slope = slope(top, more).min(value(top) / top.cost as f64);
+                Some(value(top) + slope * more)
             }
             (None, Some(low)) => {
                 Some(value(low) - self.slope_below(low) * (low.cost - cost) as f64)

@@ -2,6 +2,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ceiling::Ceiling;
 use super::pace::Pace;
+use crate::batch::policy::taken;
 use crate::batch::{Completed, MOST_COST, MemoryModel};
 
 /// A larger size is used only if it is larger by more than this fraction (1/256) and by more than twice the scatter: use and
@@ -33,53 +34,41 @@ pub(super) enum Excess {
 /// All that is known about samples of one shape. Sizes are costs: samples times `each`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Regime {
+pub(super) struct Shape {
     /// The cost of one sample in the last batch.
     pub(super) each: usize,
-    /// The cost of the present batch.
-    #[serde(skip)]
-    pub(super) batch: usize,
     pub(super) model: MemoryModel,
     /// The same until the end of the forward pass.
     pub(super) forward: MemoryModel,
     /// The largest cost to use; `None` for the whole batch.
     pub(super) cap: Option<usize>,
-    /// The largest cost that has gone well since the last failure below it.
+    /// The largest cost that has succeeded since the last failure below it.
     pub(super) proven: usize,
     pub(super) ceiling: Option<Ceiling>,
-    /// A ceiling that was lifted because there is more room or because its cost went well, until that has gone well for
-    /// long: the next failure counts as one more in a row. Without it, room that varies costs a failure at each upswing.
-    #[serde(skip)]
-    pub(super) lifted: Option<Ceiling>,
     pub(super) pace: Pace,
-    /// [`Probing::found`](super::probing::Probing::found) when it last failed or began.
+    /// More room was found without measurements, and this shape has not failed since.
     #[serde(skip)]
-    pub(super) failed_at: u32,
+    pub(super) is_growing: bool,
 }
 
-impl Regime {
-    pub(super) fn new(each: usize, failed_at: u32) -> Self {
+impl Shape {
+    pub(super) fn new(each: usize) -> Self {
         Self {
             each,
-            failed_at,
             ..Self::default()
         }
-    }
-
-    /// Forgets everything but the present batch.
-    pub(super) fn forget(&mut self, samples: usize) {
-        *self = Self::new(self.each, self.failed_at);
-        self.begin(self.each, samples);
     }
 
     /// A batch begins with `samples` samples that cost `each`.
     pub(super) fn begin(&mut self, each: usize, samples: usize) {
         self.each = each;
-        self.batch = self.cost(samples);
-        self.follow();
+        // The cost that would run if the pace did not choose one.
+        let batch = self.cost(samples);
+        let parts = batch.div_ceil(self.cap.unwrap_or(MOST_COST));
+        self.pace.follow(batch.div_ceil(parts));
     }
 
-    /// Returns whether anything was measured, has gone well or failed.
+    /// Returns whether anything was measured, has succeeded or failed.
     pub(super) fn is_known(&self) -> bool {
         self.model.largest_seen().is_some() || self.proven > 0 || self.ceiling.is_some()
     }
@@ -87,6 +76,17 @@ impl Regime {
     /// Returns whether only trying shows what fits.
     pub(super) fn is_blind(&self, room: Option<Room>) -> bool {
         room.is_none() || self.model.largest_seen().is_none()
+    }
+
+    /// Returns whether a cost that failed is avoided.
+    pub(super) fn is_avoiding(&self) -> bool {
+        self.ceiling.is_some_and(|ceiling| !ceiling.is_lifted)
+    }
+
+    /// Returns whether a smaller size is used than fits, because it is as fast, or to time it.
+    pub(super) fn is_paced(&self) -> bool {
+        let cap = self.cap.unwrap_or(usize::MAX);
+        self.pace.limit(cap) < cap
     }
 
     pub(super) fn cost(&self, samples: usize) -> usize {
@@ -101,38 +101,37 @@ impl Regime {
 
     /// Adds the measurements of a micro-batch to the models.
     pub(super) fn learn(&mut self, cost: usize, completed: &Completed) {
-        for (model, peak) in [
-            (&mut self.model, completed.peak),
-            (&mut self.forward, completed.forward_peak),
-        ] {
-            if let Some(bytes) = own(peak, completed.before) {
-                // Only a cost of 0 is refused, and a sample costs at least 1.
-                let _ = model.observe(cost, bytes);
-            }
+        if let Some(bytes) = taken(completed.peak, completed.before) {
+            self.model.observe(cost, bytes);
+        }
+        if let Some(bytes) = taken(completed.forward_peak, completed.before) {
+            self.forward.observe(cost, bytes);
         }
     }
 
-    /// A micro-batch went well.
+    /// Returns whether a micro-batch took so much more than the line says that an earlier run must have learned it from
+    /// another model.
+    pub(super) fn is_another(&self, cost: usize, took: u64) -> bool {
+        let line = self.model.base().zip(self.model.slope());
+        let expected = line.map(|(base, slope)| base as f64 + slope * cost as f64);
+        expected.is_some_and(|expected| took as f64 > expected * ANOTHER)
+    }
+
+    /// A micro-batch succeeded.
     pub(super) fn succeeded(&mut self, cost: usize, room: Option<Room>) {
         self.proven = self.proven.max(cost);
-        let has_fitted = |ceiling: &Ceiling| cost >= ceiling.cost;
-        if let Some(fitted) = self.ceiling.take_if(|ceiling| has_fitted(ceiling)) {
-            self.lift(fitted);
+        if let Some(ceiling) = &mut self.ceiling {
+            ceiling.succeeded(cost);
         }
-        match (&mut self.ceiling, &mut self.lifted) {
-            (Some(ceiling), _) => ceiling.succeeded(),
-            (None, Some(lifted)) if has_fitted(lifted) => lifted.succeeded(),
-            _ => {}
-        }
-        self.lifted = self.lifted.filter(|lifted| !lifted.is_over());
+        let is_done = |ceiling: &Ceiling| ceiling.is_lifted && ceiling.is_over();
+        self.ceiling = self.ceiling.filter(|ceiling| !is_done(ceiling));
         self.refit(room);
     }
 
     /// Goes to the size that fits as far as is known: down if the present one does not, up if a larger one does.
     pub(super) fn refit(&mut self, room: Option<Room>) {
-        let bytes = room.map(|room| room.all);
-        if let Some(raised) = self.ceiling.take_if(|ceiling| ceiling.is_raised(bytes)) {
-            self.lift(raised);
+        if let Some(ceiling) = &mut self.ceiling {
+            ceiling.follow(room.map(|room| room.all));
         }
         let Some((room, fits)) = room.and_then(|room| Some((room, self.fits(room)?))) else {
             return;
@@ -141,21 +140,16 @@ impl Regime {
         // Down only if the likely need and the mean deviation exceed the room: margin and the rest of the scatter lie between
         // the thresholds for down and up, so that the size does not swing.
         let scatter = self.model.scatter();
-        let likely = self
-            .model
-            .predict(cap)
-            .map(|prediction| prediction.bytes as f64);
+        let likely = self.model.predict(cap).map(|likely| likely as f64);
         if likely.is_some_and(|likely| likely * (1. + scatter) > room.all as f64) {
             self.set(cap.min(fits));
             return;
         }
-        let allowed = match &self.ceiling {
-            Some(ceiling) => fits.min(ceiling.allows(cap, self.each)),
-            None => fits,
-        };
+        let ceiling = self.ceiling.as_ref();
+        let allowed = ceiling.map_or(fits, |ceiling| fits.min(ceiling.allows(cap, self.each)));
         let varies = (2. * scatter * cap as f64) as usize;
         if allowed.saturating_sub(cap) > varies.max(cap / WORTHWHILE) {
-            if let Some(ceiling) = &mut self.ceiling {
+            if let Some(ceiling) = self.ceiling.as_mut().filter(|ceiling| !ceiling.is_lifted) {
                 ceiling.restart();
             }
             self.set(allowed);
@@ -185,10 +179,9 @@ impl Regime {
             _ => {
                 let bytes = room.map(|room| room.all);
                 let is_passing = excess == Excess::Passing;
-                let before = self.ceiling.or(self.lifted.take());
-                self.ceiling = Some(Ceiling::new(cost, bytes, is_passing, before));
+                self.ceiling = Some(Ceiling::new(cost, bytes, is_passing, self.ceiling));
                 match () {
-                    // Where bytes are counted, a cost that has gone well before exceeds the room by little.
+                    // Where bytes are counted, a cost that has succeeded before exceeds the room by little.
                     () if was_proven && room.is_some() => cost - cost / 8,
                     () if self.proven >= cost / 2 => self.proven,
                     () => cost / 2,
@@ -203,34 +196,9 @@ impl Regime {
         self.set(next.min(measured).min(cost - 1));
     }
 
-    fn lift(&mut self, mut ceiling: Ceiling) {
-        ceiling.restart();
-        self.lifted = Some(ceiling);
-    }
-
-    /// Returns whether a micro-batch took so much more than the line says that an earlier run must have learned it from
-    /// another model.
-    pub(super) fn is_another(&self, cost: usize, took: u64) -> bool {
-        let line = self.model.base().zip(self.model.slope());
-        let expected = line.map(|(base, slope)| base as f64 + slope * cost as f64);
-        expected.is_some_and(|expected| took as f64 > expected * ANOTHER)
-    }
-
     /// Sets the cap to whole samples, at least one, so that what is compared is what runs.
     pub(super) fn set(&mut self, cap: usize) {
         let cap = (cap - cap % self.each).max(self.each);
         self.cap = (cap < MOST_COST).then_some(cap);
-        self.follow();
     }
-
-    /// Gives the pace the cost that would run if it did not choose.
-    fn follow(&mut self) {
-        let parts = self.batch.div_ceil(self.cap.unwrap_or(MOST_COST)).max(1);
-        self.pace.follow(self.batch.div_ceil(parts));
-    }
-}
-
-/// What a micro-batch took above what was in use before it.
-pub(super) fn own(peak: Option<u64>, before: Option<u64>) -> Option<u64> {
-    Some(peak?.saturating_sub(before?))
 }
