@@ -72,7 +72,15 @@ fn judge(path: &str, log: &str, findings: &mut Findings) {
         };
         let shown: String = text.chars().take(SHOWN).collect();
         let seen = format!("Xid {number} of {address}{times}, {since} ({path}): {shown}");
-        report(facts::xid(*number, text), address, seen, findings);
+        match facts::xid(*number, text) {
+            XidAction::Nothing => findings.add(code::XID_OTHER, seen),
+            XidAction::RestartApplication => findings.add(code::XID_APPLICATION, seen),
+            XidAction::Repair(next_step, command) => {
+                let finding = findings.begin(code::XID_HARDWARE, seen);
+                finding.next_step = next_step.into();
+                finding.command = command.replace(" -i N", &format!(" -i {address}")).into();
+            }
+        }
     }
     if kinds.is_empty() {
         findings.add(code::LOG_CLEAN, path);
@@ -81,32 +89,4 @@ fn judge(path: &str, log: &str, findings: &mut Findings) {
         let seen = format!("{} further kinds of older messages ({path})", more.len());
         findings.add(code::XID_OTHER, seen);
     }
-}
-
-fn report(action: XidAction, address: &str, seen: String, findings: &mut Findings) {
-    let (next_step, command) = match action {
-        XidAction::Nothing => {
-            return findings.add(code::XID_OTHER, seen);
-        }
-        XidAction::RestartApplication => {
-            return findings.add(code::XID_APPLICATION, seen);
-        }
-        XidAction::ResetGpu => (
-            "end the GPU's programs and reset it, unless that has been done since",
-            "sudo nvidia-smi --gpu-reset -i ",
-        ),
-        XidAction::Reboot => (
-            "restart the machine, unless that has been done since",
-            "sudo reboot",
-        ),
-        XidAction::CheckPower => ("attach the GPU's auxiliary power", ""),
-        XidAction::CheckNvlink => ("check the NVLink connections", "nvidia-smi nvlink --status"),
-        XidAction::UpdateSoftware => ("update the driver and the firmware", "nvidia-smi"),
-    };
-    let finding = findings.begin(code::XID_HARDWARE, seen);
-    finding.next_step = next_step.into();
-    finding.command = match action {
-        XidAction::ResetGpu => format!("{command}{address}").into(),
-        _ => command.into(),
-    };
 }

@@ -6,12 +6,20 @@ pub(crate) enum XidAction {
     /// Nothing now, or the number is unknown.
     Nothing,
     RestartApplication,
-    ResetGpu,
-    CheckPower,
-    CheckNvlink,
-    UpdateSoftware,
-    Reboot,
+    /// What to do with the machine, and a command for it, in which `-i N` names the GPU.
+    Repair(&'static str, &'static str),
 }
+
+const RESET: XidAction = XidAction::Repair(
+    "end the GPU's programs and reset it, unless that has been done since",
+    "sudo nvidia-smi --gpu-reset -i N",
+);
+const REBOOT: XidAction = XidAction::Repair(
+    "restart the machine, unless that has been done since",
+    "sudo reboot",
+);
+const CHECK_NVLINK: XidAction =
+    XidAction::Repair("check the NVLink connections", "nvidia-smi nvlink --status");
 
 /// The immediate action for an Xid, on Ampere and later GPUs.
 ///
@@ -19,16 +27,16 @@ pub(crate) enum XidAction {
 pub(crate) fn xid(number: u32, text: &str) -> XidAction {
     match number {
         8 | 11 | 13 | 25 | 31 | 32 | 39 | 40 | 41 | 69 | 94 => XidAction::RestartApplication,
-        46 | 48 | 62 | 64 | 95 | 109 | 110 | 119 | 120 | 140 | 143 | 158 => XidAction::ResetGpu,
-        54 => XidAction::CheckPower,
-        74 => XidAction::CheckNvlink,
-        78 => XidAction::UpdateSoftware,
-        79 => XidAction::Reboot,
+        46 | 48 | 62 | 64 | 95 | 109 | 110 | 119 | 120 | 140 | 143 | 158 => RESET,
+        54 => XidAction::Repair("attach the GPU's auxiliary power", ""),
+        74 => CHECK_NVLINK,
+        78 => XidAction::Repair("update the driver and the firmware", "nvidia-smi"),
+        79 => REBOOT,
         // The text names the action: "changed from 0x0 (None) to 0x1 (GPU Reset Required)".
-        154 if text.contains("Node Reboot Required") => XidAction::Reboot,
-        154 if text.contains("GPU Reset Required") => XidAction::ResetGpu,
-        154 if text.contains("Drain and Reset") => XidAction::ResetGpu,
-        154 if text.contains("Drain P2P") => XidAction::CheckNvlink,
+        154 if text.contains("Node Reboot Required") => REBOOT,
+        154 if text.contains("GPU Reset Required") => RESET,
+        154 if text.contains("Drain and Reset") => RESET,
+        154 if text.contains("Drain P2P") => CHECK_NVLINK,
         _ => XidAction::Nothing,
     }
 }
