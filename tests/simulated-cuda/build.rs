@@ -1,5 +1,4 @@
-//! Writes an entry point for every name in `symbols.txt` that the sources do not define, and gives the library its
-//! soname.
+//! Writes an entry point for every name in `symbols.txt` that the sources do not define, and sets the library's soname.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Functions by which tests control the simulator. They are `extern "C"`, and a program looks them up in the loaded libcuda.
-//! Those that can fail return 0 for success and −1 otherwise. A missing device is a failure.
+//! Functions with which tests control the simulator. They are `extern "C"`, and a program looks them up in the loaded libcuda.
+//! Functions that can fail return 0 for success and −1 otherwise, for example for a missing device.
 
 use std::ffi::c_char;
 use std::sync::atomic::Ordering;
@@ -29,13 +29,13 @@ fn require(condition: bool) -> Outcome {
     }
 }
 
-/// The version of this interface. Where the symbol exists, the simulator is loaded.
+/// The version of this interface. If the symbol exists, the simulator is loaded.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_version() -> u32 {
     VERSION
 }
 
-/// Chooses the number of devices (8 otherwise): before anything else is called.
+/// Sets the number of devices (default: 8). It must be called before any other function.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_set_devices(number: u32) -> i32 {
     if simulator::choose_devices(number as usize) {
@@ -45,7 +45,7 @@ pub extern "C" fn simulated_cuda_set_devices(number: u32) -> i32 {
     }
 }
 
-/// Sets a device's memory in bytes, no less than is in use.
+/// Sets a device's memory in bytes, which must be at least the bytes in use.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_set_capacity(device: u32, bytes: u64) -> i32 {
     with(device, |device| {
@@ -60,21 +60,21 @@ pub extern "C" fn simulated_cuda_set_capacity(device: u32, bytes: u64) -> i32 {
     })
 }
 
-/// Sets what `cuDriverGetVersion` answers, such as 12020 for 12.2. A version before 12020 knows no `maxSize` of pools.
+/// Sets the version that `cuDriverGetVersion` returns, such as 12020 for 12.2. Before 12020 pools have no `maxSize`.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_set_driver_version(version: i32) {
     DRIVER_VERSION.store(version, Ordering::SeqCst);
 }
 
-/// Chooses whether modules of PTX that is newer than the driver's version fail to load, with
-/// `CUDA_ERROR_UNSUPPORTED_PTX_VERSION`. Not at first, so that a test of an older driver can use any kernels.
+/// Sets whether modules fail to load with `CUDA_ERROR_UNSUPPORTED_PTX_VERSION` if their PTX is newer than the driver's version.
+/// The default is false, so that a test of an older driver can use any kernels.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_set_checks_ptx(checks: bool) -> i32 {
     CHECKS_PTX.store(checks, Ordering::SeqCst);
     0
 }
 
-/// Chooses whether a device has stream-ordered pools.
+/// Sets whether a device has stream-ordered pools.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_set_pools_supported(device: u32, supported: bool) -> i32 {
     with(device, |device| {
@@ -83,7 +83,7 @@ pub extern "C" fn simulated_cuda_set_pools_supported(device: u32, supported: boo
     })
 }
 
-/// Chooses whether the driver enforces the `maxSize` of pools, which it accepts in either case.
+/// Sets whether the driver enforces the `maxSize` of pools, which it accepts in either case.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_set_honours_max_size(device: u32, honours: bool) -> i32 {
     with(device, |device| {
@@ -92,7 +92,7 @@ pub extern "C" fn simulated_cuda_set_honours_max_size(device: u32, honours: bool
     })
 }
 
-/// Sets the step in bytes in which pools reserve memory: a power of two, at least 512.
+/// Sets the size in bytes of the segments that pools reserve: a power of two, at least 512.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_set_segment(device: u32, bytes: u64) -> i32 {
     with(device, |device| {
@@ -102,8 +102,8 @@ pub extern "C" fn simulated_cuda_set_segment(device: u32, bytes: u64) -> i32 {
     })
 }
 
-/// Chooses whether addresses are as scarce as bytes, so that free memory in pieces does not serve a large request. Only
-/// while nothing is reserved.
+/// Sets whether a device has as many addresses as bytes, so that fragmented free memory cannot serve a large request. It fails
+/// while memory is reserved.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_set_fragmentation(device: u32, on: bool) -> i32 {
     with(device, |device| {
@@ -116,7 +116,7 @@ pub extern "C" fn simulated_cuda_set_fragmentation(device: u32, on: bool) -> i32
     })
 }
 
-/// Makes another process hold this many bytes of a device; fails, without effect, if they are not free.
+/// Makes another process hold this many bytes of a device. It fails without effect if they are not free.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_neighbour_set(device: u32, bytes: u64) -> i32 {
     with(device, |device| {
@@ -126,7 +126,7 @@ pub extern "C" fn simulated_cuda_neighbour_set(device: u32, bytes: u64) -> i32 {
     })
 }
 
-/// Fails `times` device allocations with `CUDA_ERROR_OUT_OF_MEMORY`, from the `nth` one from now (1 is the next).
+/// Fails `times` device allocations with `CUDA_ERROR_OUT_OF_MEMORY`, starting with the `nth` one from now (1 is the next).
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_fail_allocation(device: u32, nth: u64, times: u64) -> i32 {
     with(device, |device| {
@@ -135,7 +135,7 @@ pub extern "C" fn simulated_cuda_fail_allocation(device: u32, nth: u64, times: u
     })
 }
 
-/// The same for pinned host memory.
+/// Fails allocations of pinned host memory in the same way.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_fail_host_allocation(device: u32, nth: u64, times: u64) -> i32 {
     with(device, |device| {
@@ -153,7 +153,7 @@ pub extern "C" fn simulated_cuda_fail_events(device: u32, nth: u64, times: u64) 
     })
 }
 
-/// Makes each event answer `CUDA_ERROR_NOT_READY` to this many queries after it is recorded. Any synchronization finishes all events.
+/// Makes each event return `CUDA_ERROR_NOT_READY` to this many queries after it is recorded. Any synchronization finishes all events.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_set_event_lag(device: u32, queries: u32) -> i32 {
     with(device, |device| {
@@ -162,8 +162,8 @@ pub extern "C" fn simulated_cuda_set_event_lag(device: u32, queries: u32) -> i32
     })
 }
 
-/// Makes retaining the device's primary context fail with `code` while nobody in this process holds it; 0 ends that. With 46,
-/// `CUDA_ERROR_DEVICE_UNAVAILABLE`, the device is as one that another process has in exclusive mode.
+/// Makes retaining the device's primary context fail with `code` while this process does not hold it; 0 removes the failure. 46,
+/// `CUDA_ERROR_DEVICE_UNAVAILABLE`, is the status of a device that another process uses in exclusive mode.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_refuse_context(device: u32, code: u32) -> i32 {
     with(device, |device| {
@@ -190,7 +190,7 @@ pub extern "C" fn simulated_cuda_fail_library(device: u32, nth: u64, times: u64)
     })
 }
 
-/// Fails `times` copies, memsets and kernel launches with `code`, from the `nth` one from now; the context stays sound.
+/// Fails `times` copies, memsets and kernel launches with `code`, starting with the `nth` one from now. The context stays valid.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_fail_work(device: u32, nth: u64, times: u64, code: u32) -> i32 {
     with(device, |device| {
@@ -201,8 +201,8 @@ pub extern "C" fn simulated_cuda_fail_work(device: u32, nth: u64, times: u64, co
     })
 }
 
-/// Loses a device's context at the `nth` launch (of a kernel or by cuBLAS or cuRAND) from now, or with 0 at once. That
-/// launch's work is not done, and every later call answers with `code`; with `at_once`, that launch does already.
+/// Loses a device's context at the `nth` launch (of a kernel, or by cuBLAS or cuRAND) from now; 0 loses it at once. The work of
+/// that launch is not done, and every later call returns `code`. With `at_once`, the launch itself returns it too.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_fault_at_launch(
     device: u32,
@@ -217,7 +217,7 @@ pub extern "C" fn simulated_cuda_fault_at_launch(
     })
 }
 
-/// Makes a lost context sound again, which no real driver does, and carries out the frees that it refused.
+/// Makes a lost context valid again, which no real driver does, and carries out the frees that were refused.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_clear_fault(device: u32) -> i32 {
     with(device, |device| {
@@ -226,7 +226,7 @@ pub extern "C" fn simulated_cuda_clear_fault(device: u32) -> i32 {
     })
 }
 
-/// Withdraws everything that was ordered for a device, also the lag of events. A lost context stays lost.
+/// Removes all injected failures of a device, and the lag of events. A lost context stays lost.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_disarm(device: u32) -> i32 {
     with(device, |device| {
@@ -235,7 +235,7 @@ pub extern "C" fn simulated_cuda_disarm(device: u32) -> i32 {
     })
 }
 
-/// Starts the counting of calls and the peaks of a device anew.
+/// Resets a device's counts of calls and its peaks.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_reset_counters(device: u32) -> i32 {
     with(device, |device| {
@@ -244,15 +244,14 @@ pub extern "C" fn simulated_cuda_reset_counters(device: u32) -> i32 {
     })
 }
 
-/// The figures of a device.
+/// Reads the counters of a device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn simulated_cuda_counters(device: u32, to: *mut Counters) -> i32 {
-    // SAFETY: the caller passes a place for the figures.
+    // SAFETY: the caller passes a place for them.
     with(device, |device| unsafe { store(to, device.counters()) })
 }
 
-/// Records allocations, frees, copies and launches of a device, in order, from now on; or stops. Switching it on forgets
-/// what was recorded.
+/// Starts or stops recording the allocations, frees, copies and launches of a device. Starting discards the old record.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_trace(device: u32, on: bool) -> i32 {
     with(device, |device| {
@@ -264,8 +263,8 @@ pub extern "C" fn simulated_cuda_trace(device: u32, on: bool) -> i32 {
     })
 }
 
-/// Copies the record, cut to the caller's room and with a final zero byte, and gives the room that all of it needs. With
-/// a null buffer, only the latter. 0 for a device that does not exist.
+/// Copies the record into a buffer, truncated to its size and with a final zero byte, and returns the size that the whole record
+/// needs. With a null buffer it only returns the size; 0 for a device that does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn simulated_cuda_trace_text(
     device: u32,

@@ -1,4 +1,4 @@
-//! cuRAND: generators whose numbers follow from the seed and the position alone (splitmix64), not cuRAND's own sequences.
+//! cuRAND: generators whose numbers depend only on the seed and the position (splitmix64). They are not cuRAND's own sequences.
 
 use crate::device::objects::Generator;
 use crate::device::{Device, RANDOM_BYTES};
@@ -33,7 +33,7 @@ fn with(generator: u64, body: impl FnOnce(&mut Generator)) -> u32 {
     })
 }
 
-/// Creates a generator for the current device; all types of generators are the same one here.
+/// Creates a generator for the current device. All generator types behave the same.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn curandCreateGenerator(generator: *mut u64, _kind: u32) -> u32 {
     answer(|| {
@@ -72,7 +72,7 @@ pub extern "C" fn curandDestroyGenerator(generator: u64) -> u32 {
     })
 }
 
-/// Sets the seed and starts the sequence anew.
+/// Sets the seed and restarts the sequence.
 #[unsafe(no_mangle)]
 pub extern "C" fn curandSetPseudoRandomGeneratorSeed(generator: u64, seed: u64) -> u32 {
     with(generator, |state| (state.seed, state.position) = (seed, 0))
@@ -84,13 +84,13 @@ pub extern "C" fn curandSetGeneratorOffset(generator: u64, offset: u64) -> u32 {
     with(generator, |state| state.position = offset)
 }
 
-/// Sets the stream of later numbers. They are drawn at once in any case.
+/// Sets the stream of later numbers, which are drawn at once in any case.
 #[unsafe(no_mangle)]
 pub extern "C" fn curandSetStream(generator: u64, stream: u64) -> u32 {
     with(generator, |state| state.stream = stream)
 }
 
-/// The number at a position of the sequence of a seed.
+/// The number at a position in a seed's sequence.
 fn draw(seed: u64, position: u64) -> u64 {
     let mix = |mut bits: u64| {
         bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -105,7 +105,7 @@ fn unit(bits: u64) -> f64 {
     ((bits >> 11) + 1) as f64 / (1u64 << 53) as f64
 }
 
-/// Fills device memory with what `number` makes of the positions of the sequence.
+/// Fills device memory with `number` of each position in the sequence.
 fn fill<T>(generator: u64, to: u64, count: usize, number: impl Fn(u64, u64) -> T) -> u32 {
     answer(|| {
         let (mut device, serial) =
@@ -142,22 +142,22 @@ fn fill<T>(generator: u64, to: u64, count: usize, number: impl Fn(u64, u64) -> T
     })
 }
 
-/// Numbers that are equally likely in (0, 1].
+/// Uniform numbers in (0, 1].
 #[unsafe(no_mangle)]
 pub extern "C" fn curandGenerateUniform(generator: u64, to: u64, count: usize) -> u32 {
-    // From 24 bits, which a `f32` holds exactly: so 0 never comes up, and 1 may.
+    // From 24 bits, which an `f32` holds exactly, so that 0 never occurs and 1 can.
     fill(generator, to, count, |seed, at| {
         ((draw(seed, at) >> 40) + 1) as f32 / (1u64 << 24) as f32
     })
 }
 
-/// Numbers that are equally likely in (0, 1].
+/// Uniform numbers in (0, 1].
 #[unsafe(no_mangle)]
 pub extern "C" fn curandGenerateUniformDouble(generator: u64, to: u64, count: usize) -> u32 {
     fill(generator, to, count, |seed, at| unit(draw(seed, at)))
 }
 
-/// Box and Muller: a pair of positions gives a pair of normal numbers.
+/// The Box–Muller transform: a pair of positions gives a pair of normal numbers.
 fn normal(seed: u64, position: u64) -> f64 {
     let even = position & !1;
     let radius = (-2.0 * unit(draw(seed, even)).ln()).sqrt();
@@ -170,7 +170,7 @@ fn normal(seed: u64, position: u64) -> f64 {
         }
 }
 
-/// Normal numbers; cuRAND only makes an even count.
+/// Normal numbers. As in cuRAND, the count must be even.
 #[unsafe(no_mangle)]
 pub extern "C" fn curandGenerateNormal(
     generator: u64,
@@ -187,7 +187,7 @@ pub extern "C" fn curandGenerateNormal(
     })
 }
 
-/// Normal numbers; cuRAND only makes an even count.
+/// Normal numbers. As in cuRAND, the count must be even.
 #[unsafe(no_mangle)]
 pub extern "C" fn curandGenerateNormalDouble(
     generator: u64,

@@ -1,11 +1,11 @@
-//! Opaque handles (streams, events, pools, …): numbers that only look like pointers.
+//! Opaque handles (streams, events, pools, …): numbers that look like pointers.
 //!
-//! A handle names its kind, its device and a serial number, so any library finds the device, a handle of the wrong
-//! kind or one that was destroyed is noticed, and dereferencing one crashes at once (the addresses are not canonical).
+//! A handle contains its kind, its device and a serial number. Any library can find the device, handles of the wrong kind and
+//! destroyed ones are detected, and dereferencing one crashes at once, because the addresses are not canonical.
 
 use crate::status::{Outcome, Status};
 
-/// What a handle stands for.
+/// The kind of object that a handle refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -29,12 +29,12 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// The number that programs hold.
+    /// The number that programs receive.
     pub fn raw(self) -> u64 {
         (self.kind as u64) << 56 | (self.device as u64) << 48 | self.serial
     }
 
-    /// Decodes a handle that has to be of this kind.
+    /// Decodes a handle, which must be of this kind.
     pub fn decode(raw: u64, kind: Kind) -> Outcome<Handle> {
         if raw >> 56 != kind as u64 {
             return Err(Status::INVALID_HANDLE);

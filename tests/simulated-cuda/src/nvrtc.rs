@@ -1,4 +1,4 @@
-//! nvrtc: there is no compiler here, so every program fails to compile, with a message that says so.
+//! nvrtc: there is no compiler, so every program fails to compile, with a message that says so.
 
 use std::ffi::c_char;
 
@@ -24,7 +24,7 @@ pub unsafe extern "C" fn nvrtcVersion(major: *mut i32, minor: *mut i32) -> u32 {
     answer(unsafe { store(major, 13).and_then(|()| store(minor, 0)) })
 }
 
-/// Makes a program; all programs are one, since none compiles.
+/// Creates a program. All programs share one handle, because none compiles.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvrtcCreateProgram(
     program: *mut u64,

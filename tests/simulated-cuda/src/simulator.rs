@@ -1,5 +1,5 @@
-//! All devices of the process. Every device has one lock, which guards all of its state and is held for a whole call;
-//! a call that needs two devices locks them in the order of their ordinals.
+//! All devices of the process. Each device has one lock, which guards all of its state and is held for a whole call. A call that
+//! needs two devices locks them in the order of their ordinals.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
@@ -9,12 +9,12 @@ use crate::device::Device;
 use crate::handle::{Handle, Kind};
 use crate::status::{Outcome, Status};
 
-/// Devices unless a test or the environment variable `SIMULATED_CUDA_DEVICES` chooses otherwise.
+/// Default number of devices; a test or the environment variable `SIMULATED_CUDA_DEVICES` can change it.
 const DEFAULT_DEVICES: usize = 8;
-/// A handle has this much room for the ordinal.
+/// The most devices whose ordinals fit into a handle.
 const MOST_DEVICES: usize = 64;
 
-/// A device and, outside its lock, the addresses that are its own: they never change.
+/// A device and its address range, which never changes and needs no lock.
 struct Slot {
     addresses: Range<u64>,
     device: Mutex<Device>,
@@ -24,18 +24,18 @@ static DEVICES: OnceLock<Box<[Slot]>> = OnceLock::new();
 static WANTED: AtomicUsize = AtomicUsize::new(usize::MAX);
 static INITIALIZED: AtomicBool = AtomicBool::new(false);
 
-/// What `cuDriverGetVersion` answers.
+/// The version that `cuDriverGetVersion` returns.
 pub static DRIVER_VERSION: AtomicI32 = AtomicI32::new(13000);
-/// Whether PTX that is newer than that version is refused.
+/// Whether PTX newer than that version is refused.
 pub static CHECKS_PTX: AtomicBool = AtomicBool::new(false);
 
-/// Chooses the number of devices: false once they exist.
+/// Sets the number of devices; returns false once they exist.
 pub fn choose_devices(number: usize) -> bool {
     WANTED.store(number.min(MOST_DEVICES), Ordering::SeqCst);
     DEVICES.get().is_none()
 }
 
-/// The devices, which the first use creates.
+/// The devices, created at the first use.
 fn slots() -> &'static [Slot] {
     DEVICES.get_or_init(|| {
         let chosen = Some(WANTED.load(Ordering::SeqCst)).filter(|number| *number != usize::MAX);
@@ -60,8 +60,7 @@ pub fn count() -> usize {
     slots().len()
 }
 
-/// Locks a device, whether or not the driver is initialised. A panic in another thread ends the process anyway, so a
-/// poisoned lock is none of this thread's concern.
+/// Locks a device, whether or not the driver is initialized. Poisoning is ignored, because a panic in any thread ends the process.
 pub fn lock(ordinal: usize) -> Option<MutexGuard<'static, Device>> {
     Some(
         slots()
@@ -86,7 +85,7 @@ pub fn check_initialized() -> Outcome {
     }
 }
 
-/// Locks the device that a program names by ordinal.
+/// Locks the device with this ordinal.
 pub fn device(ordinal: i32) -> Outcome<MutexGuard<'static, Device>> {
     check_initialized()?;
     usize::try_from(ordinal)

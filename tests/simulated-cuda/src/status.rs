@@ -1,10 +1,10 @@
-//! The driver's status codes, and how an entry point answers with one.
+//! The driver's status codes, and how entry points return them.
 
 /// A `CUresult` other than success.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status(pub u32);
 
-/// What the simulator's own functions return; only the entry points turn it into a number.
+/// The result of the simulator's own functions; only the entry points turn it into a number.
 pub type Outcome<T = ()> = Result<T, Status>;
 
 /// The number for success, in every library that is modelled.
@@ -14,7 +14,7 @@ impl Status {
     pub const INVALID_VALUE: Status = Status(1);
     pub const OUT_OF_MEMORY: Status = Status(2);
     pub const NOT_INITIALIZED: Status = Status(3);
-    /// The device is busy, or another process has it in exclusive mode. Not sticky.
+    /// The device is busy, or another process uses it in exclusive mode. Not sticky.
     pub const DEVICE_UNAVAILABLE: Status = Status(46);
     pub const INVALID_DEVICE: Status = Status(101);
     pub const INVALID_IMAGE: Status = Status(200);
@@ -25,7 +25,7 @@ impl Status {
     pub const FILE_NOT_FOUND: Status = Status(301);
     pub const INVALID_HANDLE: Status = Status(400);
     pub const NOT_FOUND: Status = Status(500);
-    /// Work that was asked about is not finished yet. Not an error.
+    /// The queried work is not finished yet. Not an error.
     pub const NOT_READY: Status = Status(600);
     pub const ILLEGAL_ADDRESS: Status = Status(700);
     pub const CONTEXT_IS_DESTROYED: Status = Status(709);
@@ -34,7 +34,7 @@ impl Status {
     pub const NOT_SUPPORTED: Status = Status(801);
 }
 
-/// Runs an entry point and gives its `CUresult`.
+/// Runs an entry point and returns its `CUresult`.
 pub fn answer(body: impl FnOnce() -> Outcome) -> u32 {
     match body() {
         Ok(()) => SUCCESS,
@@ -42,7 +42,7 @@ pub fn answer(body: impl FnOnce() -> Outcome) -> u32 {
     }
 }
 
-/// Writes a result to the caller's place, which CUDA rejects when it is null.
+/// Writes a result to the caller's pointer. As in CUDA, null is an error.
 ///
 /// # Safety
 /// `place` is null or points to memory for one `T`.
@@ -55,7 +55,7 @@ pub unsafe fn store<T>(place: *mut T, value: T) -> Outcome {
     Ok(())
 }
 
-/// Writes a result that the caller may decline with a null pointer.
+/// Writes a result, or nothing if the caller passes a null pointer.
 ///
 /// # Safety
 /// As for [`store`].
@@ -64,7 +64,7 @@ pub unsafe fn store_if_wanted<T>(place: *mut T, value: T) {
     let _ = unsafe { store(place, value) };
 }
 
-/// Ends the process loudly: the program asked for something that is not simulated, and any answer would be made up.
+/// Prints a message and aborts: the program called something that is not simulated, and any answer would be made up.
 pub fn not_modelled(what: &str) -> ! {
     eprintln!("simulated CUDA: {what} is not modelled");
     std::process::abort()

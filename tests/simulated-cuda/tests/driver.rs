@@ -1,4 +1,4 @@
-//! Errors, lost contexts, modules and what devices say about themselves.
+//! Errors, lost contexts, modules and properties of devices.
 
 mod support;
 
@@ -17,7 +17,7 @@ use simulated_cuda::driver::stream::*;
 use simulated_cuda::nvml;
 use support::*;
 
-/// Writes its argument's double to where each thread stands.
+/// Writes twice its argument to each thread's element.
 const DOUBLE: &CStr = c"
 .version 9.0
 .target sm_90
@@ -223,7 +223,7 @@ fn a_trace_lists_what_happened() {
     assert_eq!(text, c"allocate 100\nfree 100\n");
 }
 
-/// As `cuEventQuery` and `cuEventElapsedTime` are documented.
+/// `cuEventQuery` and `cuEventElapsedTime` behave as documented.
 #[test]
 fn events_are_timed_and_queried_as_documented() {
     const NOT_READY: u32 = 600;
@@ -237,12 +237,12 @@ fn events_are_timed_and_queried_as_documented() {
         (status, milliseconds)
     };
     let (start, end, untimed) = (create(0), create(1), create(2));
-    // Flags that do not exist, and an event for other processes with timing.
+    // Unknown flags, and an interprocess event with timing.
     for flags in [8, 4] {
         let mut event = 0;
         assert_eq!(unsafe { cuEventCreate(&mut event, flags) }, INVALID_VALUE);
     }
-    // Never recorded: finished, and without a time.
+    // Never recorded: it counts as finished and has no time.
     assert_eq!(cuEventQuery(start), 0);
     assert_eq!(elapsed(start, end).0, INVALID_HANDLE);
 
@@ -274,7 +274,7 @@ fn events_are_timed_and_queried_as_documented() {
     drop(bench);
 }
 
-/// A device that another process has in exclusive mode.
+/// A device that another process uses in exclusive mode.
 #[test]
 fn a_context_can_be_refused() {
     let bench = Bench::new();

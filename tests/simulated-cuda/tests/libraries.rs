@@ -8,14 +8,14 @@ use simulated_cuda::cublas::{entry::*, handle::*};
 use simulated_cuda::curand::*;
 use support::*;
 
-/// Numbers that are small multiples of a quarter, so that all types hold them and their products' sums exactly.
+/// Small multiples of a quarter, so that all types represent them and the sums of their products exactly.
 fn numbers(count: usize, seed: usize) -> Vec<f64> {
     (0..count)
         .map(|index| ((index * 7 + seed * 13) % 17) as f64 / 4.0 - 2.0)
         .collect()
 }
 
-/// Multiplies in the plain way; `a` and `b` are column-major with leading sizes `lda` and `ldb`.
+/// A plain product; `a` and `b` are column-major with leading dimensions `lda` and `ldb`.
 fn reference(
     ops: (u32, u32),
     (m, n, k): (usize, usize, usize),
@@ -43,7 +43,7 @@ fn reference(
         .collect()
 }
 
-/// All transpositions, with padded columns, two products at a distance, and `beta` that reads the old contents.
+/// All transpositions, with padded columns, two strided products, and a `beta` that reads the old contents.
 fn check<T: Copy + Default>(
     kind: u32,
     compute: u32,

@@ -1,4 +1,4 @@
-//! The bytes of a device: capacity, neighbours, fragmentation, ordered failures, and who may free.
+//! The bytes of a device: capacity, other processes, fragmentation, injected failures, and frees.
 
 mod support;
 

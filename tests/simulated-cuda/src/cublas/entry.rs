@@ -1,10 +1,10 @@
-//! The entry points of matrix products: all give one [`Gemm`].
+//! The entry points of matrix products, each of which describes a [`Gemm`].
 
 use super::gemm::{Gemm, Operand, Place};
 use super::handle::answer;
 use super::number::DataType::{self, F16, F32, F64};
 
-/// Declares entry points for one element type, in which the scalars are given, too.
+/// Declares entry points for one element type, which is also the type of the scalars.
 macro_rules! typed {
     (single: $($(#[$doc:meta])* fn $name:ident($kind:expr);)*) => {$(
         $(#[$doc])*
@@ -64,27 +64,27 @@ typed! { single:
     fn cublasSgemm_v2(F32);
     /// One product.
     fn cublasDgemm_v2(F64);
-    /// One product; sums are taken in `f32`.
+    /// One product; sums are computed in `f32`.
     fn cublasHgemm(F16);
 }
 
 typed! { strided:
-    /// Products at equal distances.
+    /// Strided products.
     fn cublasSgemmStridedBatched(F32);
-    /// Products at equal distances.
+    /// Strided products.
     fn cublasDgemmStridedBatched(F64);
-    /// Products at equal distances; sums are taken in `f32`.
+    /// Strided products; sums are computed in `f32`.
     fn cublasHgemmStridedBatched(F16);
 }
 
 typed! { listed:
-    /// Products in listed places.
+    /// Products at listed addresses.
     fn cublasSgemmBatched(F32);
-    /// Products in listed places.
+    /// Products at listed addresses.
     fn cublasDgemmBatched(F64);
 }
 
-/// One product, with types of the caller's choice.
+/// One product, with types chosen by the caller.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cublasGemmEx(
     handle: u64,
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn cublasGemmEx(
     answer(|| unsafe { gemm.run() })
 }
 
-/// Products at equal distances, with types of the caller's choice.
+/// Strided products, with types chosen by the caller.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cublasGemmStridedBatchedEx(
     handle: u64,
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn cublasGemmStridedBatchedEx(
     answer(|| unsafe { gemm.run() })
 }
 
-/// Products in listed places, with types of the caller's choice.
+/// Products at listed addresses, with types chosen by the caller.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cublasGemmBatchedEx(
     handle: u64,

@@ -5,12 +5,12 @@ use super::number::{Compute, DataType};
 use super::product::{Matrix, Sizes, multiply};
 use crate::status::not_modelled;
 
-/// Where the matrices of a batch lie.
+/// The addresses of a batch's matrices.
 #[derive(Clone, Copy, Debug)]
 pub enum Place {
-    /// At equal distances, in elements.
+    /// At this distance, in elements.
     Strided(u64, i64),
-    /// Where an array of pointers says, itself in device memory.
+    /// Given by an array of pointers in device memory.
     Listed(u64),
 }
 
@@ -20,7 +20,7 @@ pub struct Operand {
     pub place: Place,
     pub kind: DataType,
     pub leading: i32,
-    /// `cublasOperation_t`; conjugation is nothing for real numbers.
+    /// `cublasOperation_t`; conjugation has no effect on real numbers.
     pub operation: u32,
 }
 
@@ -65,7 +65,7 @@ impl Operand {
 }
 
 impl Gemm {
-    /// Does the call.
+    /// Computes the products.
     ///
     /// # Safety
     /// The scalars are readable, and lists of pointers hold one for each of the batch.

@@ -1,4 +1,4 @@
-//! cuBLAS handles, and what every computation passes through.
+//! cuBLAS handles, and the common beginning of every computation.
 
 use std::ffi::c_char;
 use std::sync::MutexGuard;
@@ -18,7 +18,7 @@ pub const EXECUTION_FAILED: u32 = 13;
 /// The result of a cuBLAS function: the error is a `cublasStatus_t`.
 pub type BlasResult<T = ()> = Result<T, u32>;
 
-/// Runs an entry point and gives its `cublasStatus_t`.
+/// Runs an entry point and returns its `cublasStatus_t`.
 pub fn answer(body: impl FnOnce() -> BlasResult) -> u32 {
     body().err().unwrap_or(SUCCESS)
 }
@@ -35,10 +35,10 @@ fn with(handle: u64, body: impl FnOnce(&mut Blas)) -> u32 {
     })
 }
 
-/// Operands of a computation: start addresses and lengths in bytes, of live memory or the context is lost.
+/// Operands of a computation: start addresses and lengths in bytes. If they are not in live memory, the context is lost.
 pub type Operands<'a> = &'a [(u64, u64)];
 
-/// Begins a computation: counts it, and gives the locked device if the work is to be done.
+/// Begins a computation: counts it, and returns the locked device if the work is to be done.
 pub fn begin(
     handle: u64,
     name: &str,
@@ -107,7 +107,7 @@ pub extern "C" fn cublasDestroy_v2(handle: u64) -> u32 {
     })
 }
 
-/// Sets the stream of later computations. They are done at once in any case.
+/// Sets the stream of later computations, which are done at once in any case.
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasSetStream_v2(handle: u64, stream: u64) -> u32 {
     with(handle, |blas| blas.stream = stream)
@@ -122,19 +122,19 @@ pub unsafe extern "C" fn cublasGetStream_v2(handle: u64, stream: *mut u64) -> u3
     })
 }
 
-/// Gives the handle a workspace, which the computations here do not need.
+/// Sets the handle's workspace, which is not used.
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasSetWorkspace_v2(handle: u64, _workspace: u64, _bytes: usize) -> u32 {
     with(handle, |_| ())
 }
 
-/// Sets how exact products are; here they always are exact in the compute type.
+/// Sets the math mode. Products are exact in the compute type in any mode.
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasSetMathMode(handle: u64, mode: u32) -> u32 {
     with(handle, |blas| blas.math_mode = mode)
 }
 
-/// How exact products are to be.
+/// The math mode.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cublasGetMathMode(handle: u64, mode: *mut u32) -> u32 {
     // SAFETY: null, or the caller passes a place for one number.
@@ -143,13 +143,13 @@ pub unsafe extern "C" fn cublasGetMathMode(handle: u64, mode: *mut u32) -> u32 {
     })
 }
 
-/// Sets where scalars lie. Device addresses are host addresses, so both modes read them in the same way.
+/// Sets the pointer mode of scalars. Device addresses are host addresses, so both modes read them in the same way.
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasSetPointerMode_v2(handle: u64, mode: u32) -> u32 {
     with(handle, |blas| blas.pointer_mode = mode)
 }
 
-/// Where scalars lie.
+/// The pointer mode of scalars.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cublasGetPointerMode_v2(handle: u64, mode: *mut u32) -> u32 {
     // SAFETY: null, or the caller passes a place for one number.
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn cublasGetPointerMode_v2(handle: u64, mode: *mut u32) ->
     })
 }
 
-/// Sets whether atomics are allowed; nothing here uses them.
+/// Sets whether atomics are allowed, which are not used.
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasSetAtomicsMode(handle: u64, mode: u32) -> u32 {
     with(handle, |blas| blas.atomics_mode = mode)

@@ -1,4 +1,4 @@
-//! Element types, and the types that computations are done in.
+//! Element types, and types for computations.
 
 use std::ops::{AddAssign, Mul};
 
@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use crate::status::not_modelled;
 
-/// A type that computations are done in.
+/// A type for computations.
 pub trait Compute: Copy + Default + PartialEq + AddAssign + Mul<Output = Self> {
     fn from_f64(value: f64) -> Self;
     fn from_f32(value: f32) -> Self;
@@ -44,7 +44,7 @@ impl Compute for f64 {
     }
 }
 
-/// A type that operands are stored in.
+/// A type for stored operands.
 pub trait Element: Copy {
     fn load<C: Compute>(self) -> C;
     fn narrow<C: Compute>(value: C) -> Self;
@@ -106,7 +106,7 @@ impl DataType {
         }
     }
 
-    /// The type of the scalars for a `cublasComputeType_t`; sums of halves are taken in `f32` in any case.
+    /// The type of the scalars for a `cublasComputeType_t`. Sums of 16-bit numbers are computed in `f32` in any case.
     pub fn of_compute_type(code: u32) -> DataType {
         match code {
             64 | 65 => DataType::F16,

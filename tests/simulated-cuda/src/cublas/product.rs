@@ -1,4 +1,4 @@
-//! The product of two matrices: operands are packed into panels, which a small kernel multiplies with contiguous loops.
+//! The product of two matrices. Operands are packed into panels, which a small kernel multiplies in contiguous loops.
 
 use super::number::{Compute, DataType};
 

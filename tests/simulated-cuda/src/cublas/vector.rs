@@ -4,7 +4,7 @@ use super::handle::{BlasResult, INVALID_VALUE, begin};
 use super::number::{Compute, DataType};
 use crate::status::not_modelled;
 
-/// A vector in device memory; a negative step walks it backwards, from its last element in memory.
+/// A vector in device memory. With a negative step it begins with its last element in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Vector {
     pub address: u64,
@@ -25,7 +25,7 @@ impl Vector {
             .wrapping_add_signed(element * self.kind.bytes() as i64)
     }
 
-    /// Address and length in bytes of what the vector spans.
+    /// Address and length in bytes of the vector's memory.
     fn span(&self) -> (u64, u64) {
         let steps = u64::from(self.step.unsigned_abs()) * (self.length.max(1) as u64 - 1);
         (
@@ -124,7 +124,7 @@ pub struct Gemv {
     pub beta: u64,
 }
 
-/// Does a [`Gemv`] with all numbers of one type.
+/// Computes a [`Gemv`] with all numbers of one type.
 ///
 /// # Safety
 /// The scalars are readable.

@@ -7,7 +7,7 @@ use super::vector::{Gemv, Vector, asum, axpy, gemv, scal};
 /// Declares the entry points for one type.
 macro_rules! typed {
     ($kind:ident: fn $gemv:ident(), fn $axpy:ident(), fn $scal:ident(), fn $asum:ident()) => {
-        /// A matrix times a vector; sums are taken in `f64`.
+        /// A matrix times a vector; sums are computed in `f64`.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $gemv(
             handle: u64,
@@ -88,7 +88,7 @@ macro_rules! typed {
             })
         }
 
-        /// The sum of absolute values, taken in `f64`.
+        /// The sum of absolute values, computed in `f64`.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $asum(
             handle: u64,
@@ -118,7 +118,7 @@ macro_rules! typed {
 typed! { F32: fn cublasSgemv_v2(), fn cublasSaxpy_v2(), fn cublasSscal_v2(), fn cublasSasum_v2() }
 typed! { F64: fn cublasDgemv_v2(), fn cublasDaxpy_v2(), fn cublasDscal_v2(), fn cublasDasum_v2() }
 
-/// Adds a multiple of a vector to another, with types of the caller's choice.
+/// Adds a multiple of a vector to another, with types chosen by the caller.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cublasAxpyEx(
     handle: u64,
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn cublasAxpyEx(
     answer(|| unsafe { axpy(handle, (alpha, DataType::decode(alpha_kind)), x, y) })
 }
 
-/// Scales a vector, with types of the caller's choice.
+/// Scales a vector, with types chosen by the caller.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cublasScalEx(
     handle: u64,

@@ -1,11 +1,11 @@
-//! Which work a stream, or the host, knows to be finished: what decides whether a freed block may be used again.
+//! The work that a stream or the host knows to be finished. It decides whether a freed block may be used again.
 //!
-//! Every free is a numbered mark on its stream. Streams learn of each other's marks by waiting on events, the host by
-//! synchronising.
+//! Each free is a numbered mark on its stream. Streams learn of each other's marks by waiting on events, and the host by
+//! synchronizing.
 
 use std::collections::HashMap;
 
-/// A stream as the ordering sees it.
+/// A stream, for the order of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StreamKey {
     /// The legacy default stream of the device.
@@ -23,7 +23,7 @@ pub struct Mark {
     pub number: u64,
 }
 
-/// The latest mark of each stream that lies before some point: what an event carries.
+/// The latest mark of each stream before a point; an event holds one.
 pub type Snapshot = HashMap<StreamKey, u64>;
 
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ impl Clocks {
         }
     }
 
-    /// Everything that lies before the end of a stream's work so far.
+    /// All marks before the end of a stream's work so far.
     pub fn record(&mut self, stream: StreamKey) -> Snapshot {
         let progress = self.streams.entry(stream).or_default();
         let mut snapshot = progress.seen.clone();
@@ -66,7 +66,7 @@ impl Clocks {
         snapshot
     }
 
-    /// Later work on the stream comes after the snapshot.
+    /// Orders later work on the stream after the snapshot.
     pub fn wait(&mut self, stream: StreamKey, snapshot: &Snapshot) {
         let progress = self.streams.entry(stream).or_default();
         for (&other, &number) in snapshot {
@@ -74,7 +74,7 @@ impl Clocks {
         }
     }
 
-    /// The host has waited for the snapshot.
+    /// Notes that the host has waited for the snapshot.
     pub fn finish(&mut self, snapshot: &Snapshot) {
         for (&stream, &number) in snapshot {
             let progress = self.streams.entry(stream).or_default();
@@ -82,27 +82,27 @@ impl Clocks {
         }
     }
 
-    /// The host has waited for one stream.
+    /// Notes that the host has waited for one stream.
     pub fn finish_stream(&mut self, stream: StreamKey) {
         let snapshot = self.record(stream);
         self.finish(&snapshot);
     }
 
-    /// The host has waited for the whole device.
+    /// Notes that the host has waited for the whole device.
     pub fn finish_all(&mut self) {
         for progress in self.streams.values_mut() {
             progress.finished = progress.issued;
         }
     }
 
-    /// Whether the host knows that the mark has been passed.
+    /// Whether the host knows that the work before the mark is finished.
     pub fn passed(&self, mark: Mark) -> bool {
         self.streams
             .get(&mark.stream)
             .is_some_and(|progress| progress.finished >= mark.number)
     }
 
-    /// Whether work on this stream certainly comes after the mark. `events` says whether waits on events count.
+    /// Whether later work on this stream is ordered after the mark. `events`: whether waits on events count.
     pub fn precedes(&self, mark: Mark, stream: StreamKey, events: bool) -> bool {
         let seen = || {
             self.streams

@@ -1,8 +1,8 @@
-//! Failures that a test orders in advance.
+//! Failures injected by a test.
 
 use crate::status::{Outcome, Status};
 
-/// Lets some calls pass and then fails some.
+/// Lets a number of calls succeed and then fails a number of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Countdown {
     before: u64,
@@ -10,7 +10,7 @@ pub struct Countdown {
 }
 
 impl Countdown {
-    /// Fails the `nth` call from now (1 is the next one) and those after it, `times` calls in all.
+    /// Fails `times` calls, starting with the `nth` from now (1 is the next one).
     pub fn new(nth: u64, times: u64) -> Countdown {
         Countdown {
             before: nth.saturating_sub(1),
@@ -18,7 +18,7 @@ impl Countdown {
         }
     }
 
-    /// Counts a call: whether it has to fail.
+    /// Counts a call, and returns whether it must fail.
     pub fn strikes(&mut self) -> bool {
         if self.failing == 0 {
             return false;
@@ -37,11 +37,11 @@ impl Countdown {
 struct Loss {
     launch: Countdown,
     status: Status,
-    /// The launch itself reports the loss, instead of the call after it.
+    /// Whether the launch itself reports the loss, instead of the next call.
     at_once: bool,
 }
 
-/// The ordered failures of a device, and whether its context is lost.
+/// The injected failures of a device, and whether its context is lost.
 #[derive(Debug, Default)]
 pub struct Faults {
     pub allocation: Countdown,
@@ -49,12 +49,12 @@ pub struct Faults {
     pub events: Countdown,
     pub library: Countdown,
     pub modules: Countdown,
-    /// Copies, memsets and kernel launches, with what they answer.
+    /// Copies, memsets and kernel launches; they return `work_status`.
     pub work: Countdown,
     pub work_status: Status,
-    /// What retaining the primary context answers.
+    /// The status with which retaining the primary context fails.
     pub context: Option<Status>,
-    /// How many queries of an event answer `NOT_READY` after it was recorded.
+    /// How many queries of an event return `NOT_READY` after it was recorded.
     pub event_lag: u32,
     loss: Option<Loss>,
     pub lost: Option<Status>,
@@ -63,7 +63,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Loses the context at the `nth` launch from now; at once without a launch when `nth` is 0.
+    /// Loses the context at the `nth` launch from now, or at once if `nth` is 0.
     pub fn order_loss(&mut self, nth: u64, status: Status, at_once: bool) {
         if nth == 0 {
             self.lost = Some(status);
@@ -76,7 +76,7 @@ impl Faults {
         }
     }
 
-    /// Counts a launch: whether its work is to be done.
+    /// Counts a launch, and returns whether to do its work.
     pub fn launch(&mut self) -> Outcome<bool> {
         self.check()?;
         if let Some(loss) = &mut self.loss
@@ -90,7 +90,7 @@ impl Faults {
         Ok(true)
     }
 
-    /// Counts a copy, a memset or a kernel launch: it is not done where it has to fail, and the context stays sound.
+    /// Counts a copy, a memset or a kernel launch. One that must fail is not done, and the context stays valid.
     pub fn work(&mut self) -> Outcome {
         match self.work.strikes() {
             true => Err(self.work_status),
@@ -103,7 +103,7 @@ impl Faults {
         self.lost.map_or(Ok(()), Err)
     }
 
-    /// Withdraws the orders; a lost context stays lost.
+    /// Removes the injected failures; a lost context stays lost.
     pub fn disarm(&mut self) {
         let lost = self.lost;
         let refused = std::mem::take(&mut self.refused);

@@ -1,4 +1,4 @@
-//! The memory of one device: who holds how much of it, and which addresses are live.
+//! The memory of one device: its users, and the live addresses.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,7 +7,7 @@ use super::pool::{GRANULARITY, Pool};
 use super::range::Range;
 use crate::status::{Outcome, Status};
 
-/// The pool behind `cuMemAlloc`: as with a real driver, small requests share pages.
+/// The pool behind `cuMemAlloc`. As with a real driver, small requests share pages.
 pub const DIRECT: u64 = 0;
 /// The device's default stream-ordered pool.
 pub const DEFAULT_POOL: u64 = 1;
@@ -15,12 +15,12 @@ pub const DEFAULT_POOL: u64 = 1;
 /// A live allocation.
 #[derive(Clone, Copy, Debug)]
 pub struct Live {
-    /// Bytes that the program asked for; it may touch no more.
+    /// Bytes requested by the program, which may access no more.
     pub bytes: u64,
     pub pool: u64,
 }
 
-/// The bytes of a device and who has them.
+/// The bytes of a device and their users.
 #[derive(Debug)]
 pub struct DeviceMemory {
     pub capacity: u64,
@@ -34,7 +34,7 @@ pub struct DeviceMemory {
     pub current_pool: u64,
     next_pool: u64,
     pub live: BTreeMap<u64, Live>,
-    /// Pinned host memory, which kernels and copies may use as well.
+    /// Pinned host memory, which kernels and copies may use too.
     pub host: BTreeMap<u64, u64>,
     /// Bytes that another process holds.
     pub neighbour: u64,
@@ -60,7 +60,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Bytes reserved by pools, the direct allocations' one included.
+    /// Bytes reserved by pools, including the pool of direct allocations.
     pub fn reserved(&self) -> u64 {
         self.pools.values().map(|pool| pool.reserved.current).sum()
     }
@@ -74,7 +74,7 @@ impl DeviceMemory {
         self.capacity.saturating_sub(self.used())
     }
 
-    /// Bytes that the program's live allocations asked for.
+    /// Bytes requested by the program's live allocations.
     pub fn live_bytes(&self) -> u64 {
         self.live.values().map(|live| live.bytes).sum()
     }
@@ -88,7 +88,7 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Makes a pool; a limit is rounded up to whole segments.
+    /// Creates a pool. A limit is rounded up to whole segments.
     pub fn create_pool(&mut self, max_size: u64) -> u64 {
         let most = max_size
             .checked_next_multiple_of(self.segment)
@@ -100,7 +100,7 @@ impl DeviceMemory {
         serial
     }
 
-    /// A pool that the program may still name.
+    /// A pool that the program has not destroyed.
     pub fn pool(&mut self, serial: u64) -> Outcome<&mut Pool> {
         self.pools
             .get_mut(&serial)
@@ -121,7 +121,7 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Removes a destroyed pool that has nothing live.
+    /// Removes a destroyed pool without live allocations.
     fn bury(&mut self, serial: u64) {
         let over = |pool: &Pool| pool.destroyed && pool.used.current == 0;
         if self.pools.get(&serial).is_some_and(over)
@@ -133,8 +133,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Allocates from a pool, which grows by a segment if it has no fitting block. Never trims other pools to make room:
-    /// the pessimistic reading of CUDA's documentation.
+    /// Allocates from a pool, which grows by a segment if no free block fits. Other pools are never trimmed to make room: this is the
+    /// pessimistic reading of CUDA's documentation.
     pub fn allocate(
         &mut self,
         serial: u64,
@@ -167,7 +167,7 @@ impl DeviceMemory {
         Ok(address)
     }
 
-    /// Frees an allocation. With a stream, others may reuse it only after the work now on that stream.
+    /// Frees an allocation. With a stream, other streams may reuse it only after the work that is now on that stream.
     pub fn free(
         &mut self,
         address: u64,
@@ -197,7 +197,7 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// What a synchronisation does: every pool goes back to its release threshold.
+    /// Shrinks every pool to its release threshold, as a synchronization does.
     pub fn release(&mut self, clocks: &Clocks) {
         for pool in self.pools.values_mut() {
             for start in pool.shrink(pool.release_threshold, clocks) {
@@ -206,7 +206,7 @@ impl DeviceMemory {
         }
     }
 
-    /// The live allocation, of the device or of pinned host memory, that holds an address.
+    /// The live allocation of device memory or pinned host memory that contains an address.
     pub fn allocation(&self, address: u64) -> Option<std::ops::Range<u64>> {
         let device = self
             .live

@@ -1,4 +1,4 @@
-//! One simulated device: all its state, which one lock guards.
+//! One simulated device with all its state, guarded by one lock.
 
 pub mod clock;
 pub mod counters;
@@ -20,17 +20,17 @@ use trace::Trace;
 use crate::handle::{Handle, Kind};
 use crate::status::{Outcome, Status};
 
-/// Bytes that a retained primary context costs: a stand-in, real ones cost some hundred MiB.
+/// Bytes that a retained primary context takes, in place of the hundreds of MiB of a real one.
 pub const CONTEXT_BYTES: u64 = 16 << 20;
-/// Bytes that a cuBLAS handle costs: a stand-in for its workspace.
+/// Bytes that a cuBLAS handle takes, in place of its workspace.
 pub const BLAS_BYTES: u64 = 2 << 20;
-/// Bytes that a cuRAND generator costs: a stand-in for its states.
+/// Bytes that a cuRAND generator takes, in place of its states.
 pub const RANDOM_BYTES: u64 = 64 << 10;
-/// A device's memory unless a test chooses otherwise.
+/// A device's default memory in bytes.
 pub const DEFAULT_CAPACITY: u64 = 2 << 30;
-/// Blocks up to this size are poisoned when they are handed out; larger ones would cost too much time.
+/// Blocks up to this size are poisoned when they are allocated; larger ones would take too much time.
 const POISONED: u64 = 16 << 20;
-/// The poison: a NaN in every floating-point type, and an index far out of bounds in every integer type.
+/// The poison byte: a NaN in every floating-point type, and an index far out of bounds in every integer type.
 const POISON: u8 = 0xff;
 
 /// A device.
@@ -43,7 +43,7 @@ pub struct Device {
     pub objects: Objects,
     pub faults: Faults,
     pub trace: Trace,
-    /// The figures that count calls; [`Device::counters`] adds the state.
+    /// Counts of calls; [`Device::counters`] adds the state.
     pub counted: Counters,
 }
 
@@ -71,7 +71,7 @@ impl Device {
         .raw()
     }
 
-    /// Allocates on a stream, from a pool, with the ordered failures.
+    /// Allocates on a stream, from a pool, unless a failure is injected.
     pub fn allocate(&mut self, pool: u64, bytes: u64, stream: StreamKey) -> Outcome<u64> {
         self.faults.check()?;
         self.counted.allocations += 1;
@@ -99,7 +99,7 @@ impl Device {
         outcome
     }
 
-    /// Frees on a stream, or (without one) at once. A lost context refuses, and remembers the free.
+    /// Frees on a stream, or at once without one. A lost context refuses and stores the free.
     pub fn free(&mut self, address: u64, stream: Option<StreamKey>) -> Outcome {
         if let Err(status) = self.faults.check() {
             self.counted.refused_frees += 1;
@@ -114,16 +114,16 @@ impl Device {
         Ok(())
     }
 
-    /// Makes a lost context sound again and carries out the frees that it refused.
+    /// Makes a lost context valid again and carries out the frees that it refused.
     pub fn clear_fault(&mut self) {
         self.faults.lost = None;
         for address in std::mem::take(&mut self.faults.refused) {
-            // Freed twice by the program: then the second free failed before the fault was cleared, too.
+            // It fails if the program freed the block twice, as the second free would have without the fault.
             let _ = self.free(address, None);
         }
     }
 
-    /// The host waits for one stream, or for all work.
+    /// Lets the host wait for one stream, or for all work.
     pub fn synchronize(&mut self, stream: Option<StreamKey>) -> Outcome {
         self.faults.check()?;
         match stream {
@@ -134,7 +134,7 @@ impl Device {
         Ok(())
     }
 
-    /// What follows every synchronisation.
+    /// Finishes events and releases memory after a synchronization.
     pub fn synchronized(&mut self) {
         for event in self.objects.events.values_mut() {
             event.pending = 0;
@@ -143,7 +143,7 @@ impl Device {
         self.memory.release(&self.clocks);
     }
 
-    /// All figures.
+    /// All counters.
     pub fn counters(&self) -> Counters {
         let objects = &self.objects;
         Counters {
@@ -169,7 +169,7 @@ impl Device {
         }
     }
 
-    /// Starts the counting anew; peaks start at the present state.
+    /// Resets the counts of calls; peaks restart at the present state.
     pub fn reset_counters(&mut self) {
         let live_bytes = self.counted.live_bytes;
         self.counted = Counters {

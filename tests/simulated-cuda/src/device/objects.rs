@@ -19,16 +19,16 @@ pub struct Stream {
 #[derive(Debug)]
 pub struct Event {
     pub timing: bool,
-    /// When it was last recorded, and what came before.
+    /// The time of its last recording, and the marks before it.
     pub recorded: Option<(Instant, Snapshot)>,
-    /// How many queries still answer that the work before it is not finished.
+    /// How many more queries report that the work before it is not finished.
     pub pending: u32,
 }
 
 /// A loaded module.
 pub struct Module {
     pub code: ptx::Module,
-    /// Functions that were asked for, so that asking again gives the same handle.
+    /// Functions that were looked up, so that the next look-up returns the same handle.
     pub functions: HashMap<String, u64>,
 }
 
@@ -92,7 +92,7 @@ pub struct Objects {
     pub functions: HashMap<u64, Function>,
     pub blas: HashMap<u64, Blas>,
     pub generators: HashMap<u64, Generator>,
-    /// Times the primary context is retained.
+    /// How many times the primary context is retained.
     pub retained: u64,
     /// Contexts besides the primary one; they share all state with it.
     pub contexts: Vec<u64>,

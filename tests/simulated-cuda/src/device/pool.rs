@@ -1,4 +1,4 @@
-//! A memory pool: segments reserved from the device, and the accounting that its attributes report.
+//! A memory pool: segments reserved from the device, and the figures that its attributes report.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::segment::Segment;
 /// Blocks are multiples of this many bytes.
 pub const GRANULARITY: u64 = 512;
 
-/// A number now, and the highest since it was last reset.
+/// A current number, and the highest since the last reset.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gauge {
     pub current: u64,
@@ -32,14 +32,14 @@ pub struct Pool {
     segments: BTreeMap<u64, Segment>,
     /// Bytes that may be reserved; `None` without a limit.
     pub max_size: Option<u64>,
-    /// Reserved bytes that a synchronisation leaves with the pool.
+    /// Reserved bytes that a synchronization leaves in the pool.
     pub release_threshold: u64,
     /// The attributes 1 to 3, of which only the first (follow event dependencies) has an effect here: the other two
     /// let a driver reuse more, which a program cannot rely on.
     pub reuse: [u32; 3],
     pub reserved: Gauge,
     pub used: Gauge,
-    /// Destroyed by the program, and kept only for its live allocations.
+    /// Destroyed by the program and kept only for its live allocations.
     pub destroyed: bool,
 }
 
@@ -56,7 +56,7 @@ impl Pool {
         }
     }
 
-    /// Serves a request (a multiple of [`GRANULARITY`]) from what is reserved already.
+    /// Serves a request (a multiple of [`GRANULARITY`]) from reserved memory.
     pub fn take(&mut self, bytes: u64, stream: StreamKey, clocks: &Clocks) -> Option<u64> {
         let events = self.reuse[0] != 0;
         let fits = |(&base, segment): (&u64, &Segment)| {
@@ -81,7 +81,7 @@ impl Pool {
         self.reserved.add(bytes);
     }
 
-    /// Frees a live block; other streams may use it once the mark is passed.
+    /// Frees a live block. Other streams may use it once the work before the mark is finished.
     pub fn free(&mut self, address: u64, mark: Option<Mark>) {
         if let Some((_, segment)) = self.segments.range_mut(..=address).next_back() {
             let bytes = segment.free(address, mark);
@@ -89,7 +89,7 @@ impl Pool {
         }
     }
 
-    /// Gives up wholly free segments, highest first, while more than `keep` bytes are reserved: their addresses.
+    /// Removes entirely free segments, highest first, while more than `keep` bytes are reserved; returns their addresses.
     pub fn shrink(&mut self, keep: u64, clocks: &Clocks) -> Vec<u64> {
         let mut given_up = Vec::new();
         let idle: Vec<u64> = self
@@ -114,7 +114,7 @@ impl Pool {
         given_up
     }
 
-    /// Gives up everything, at the end of a destroyed pool.
+    /// Removes all segments of a destroyed pool.
     pub fn dissolve(&mut self) -> Vec<u64> {
         self.reserved.current = 0;
         std::mem::take(&mut self.segments).into_keys().collect()

@@ -1,14 +1,14 @@
-//! A device's virtual addresses: host addresses, reserved once, whose pages cost memory only when they are touched.
+//! A device's virtual addresses: host addresses, reserved once. Their pages take memory only when they are touched.
 
 use std::collections::BTreeMap;
 
-/// Bytes of address space that a device reserves: many times any capacity that tests choose.
+/// Bytes of address space that a device reserves, far more than any capacity in tests.
 const RESERVED: u64 = 256 << 30;
 
-/// Placement is in steps of this many bytes, the size of a device page.
+/// Granularity of placement in bytes, the size of a device page.
 pub const PAGE: u64 = 2 << 20;
 
-/// The reserved addresses and what is placed in them.
+/// The reserved addresses and the pieces placed in them.
 #[derive(Debug)]
 pub struct Range {
     base: u64,
@@ -20,7 +20,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// Reserves addresses; less than [`RESERVED`] where the machine does not give that many.
+    /// Reserves addresses; fewer than [`RESERVED`] if the machine does not grant them.
     pub fn reserve() -> Range {
         let mut reserved = RESERVED;
         loop {
@@ -51,7 +51,7 @@ impl Range {
         }
     }
 
-    /// Limits placement to this many bytes, or to all that is reserved.
+    /// Limits placement to this many bytes, or to all reserved ones.
     pub fn set_window(&mut self, bytes: Option<u64>) {
         self.window = bytes.unwrap_or(self.reserved).min(self.reserved);
     }
@@ -77,7 +77,7 @@ impl Range {
         Some(gap)
     }
 
-    /// Takes a piece away and returns its pages to the machine.
+    /// Removes a piece and returns its pages to the machine.
     pub fn remove(&mut self, start: u64) {
         if let Some(bytes) = self.placed.remove(&start) {
             // SAFETY: the piece lies in this device's own mapping, and nothing refers to it any more.

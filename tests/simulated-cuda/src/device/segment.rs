@@ -1,4 +1,4 @@
-//! A piece of device memory that a pool has reserved, and the blocks it is cut into.
+//! A piece of device memory that a pool has reserved, divided into blocks.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use super::clock::{Clocks, Mark, StreamKey};
 #[derive(Clone, Copy, Debug)]
 enum Use {
     Live,
-    /// Free once the mark is passed; `None` when the host knows that it is.
+    /// Free once the work before the mark is finished; `None` when the host knows that it is.
     Free(Option<Mark>),
 }
 
-/// What two neighbouring blocks are together, if they may be joined: blocks freed on different streams may not, since
-/// each becomes usable at its own time.
+/// The state of two adjacent blocks after joining them; `None` if they may not be joined. Blocks freed on different streams may not,
+/// because they become usable at different times.
 fn both_free(left: Use, right: Use) -> Option<Use> {
     match (left, right) {
         (Use::Free(None), Use::Free(None)) => Some(left),
@@ -29,7 +29,7 @@ struct Block {
     usage: Use,
 }
 
-/// Blocks by address; they cover the segment without gaps.
+/// Blocks by address, which cover the segment without gaps.
 #[derive(Debug)]
 pub struct Segment {
     pub bytes: u64,
@@ -48,7 +48,7 @@ impl Segment {
         Segment { bytes, blocks }
     }
 
-    /// The smallest run of neighbouring blocks, free for this stream, that holds a request: its start and length.
+    /// Start and length of the smallest run of adjacent blocks that is free for this stream and large enough.
     pub fn best_fit(
         &self,
         bytes: u64,
@@ -83,7 +83,7 @@ impl Segment {
         best
     }
 
-    /// Makes the first `bytes` of a run live; what is left of its last block stays free under that block's own mark.
+    /// Makes the first `bytes` of a run live. The rest of its last block stays free with that block's mark.
     pub fn take(&mut self, start: u64, bytes: u64) {
         let end = start + bytes;
         let mut at = start;
@@ -111,7 +111,7 @@ impl Segment {
         );
     }
 
-    /// Frees a live block and gives its length.
+    /// Frees a live block and returns its length.
     pub fn free(&mut self, start: u64, mark: Option<Mark>) -> u64 {
         let Some(block) = self.blocks.get_mut(&start) else {
             return 0;
@@ -125,7 +125,7 @@ impl Segment {
         bytes
     }
 
-    /// Joins a block with its right neighbour if both are free in the same sense.
+    /// Joins a block with the next one if both are free for the same streams.
     fn join_next(&mut self, start: u64) {
         let Some(block) = self.blocks.get(&start).copied() else {
             return;
@@ -146,7 +146,7 @@ impl Segment {
         }
     }
 
-    /// Forgets marks that the host knows to be passed, and joins what became alike.
+    /// Removes marks that the host knows to be finished, and joins blocks that have become alike.
     pub fn settle(&mut self, clocks: &Clocks) {
         let starts: Vec<u64> = self.blocks.keys().rev().copied().collect();
         for start in starts {
@@ -160,7 +160,7 @@ impl Segment {
         }
     }
 
-    /// Whether nothing is live and the host knows that all work on the blocks is finished.
+    /// Whether no block is live and the host knows that all work on the blocks is finished.
     pub fn is_idle(&self, clocks: &Clocks) -> bool {
         self.blocks.values().all(|block| match block.usage {
             Use::Live => false,

@@ -1,6 +1,6 @@
-//! What happened on a device, in order.
+//! A record of the calls on a device, in order.
 
-/// A record of what happened, while it is switched on.
+/// A record of calls, while it is switched on.
 #[derive(Debug, Default)]
 pub struct Trace {
     pub on: bool,
@@ -8,7 +8,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Adds a line, which is made only if it is wanted.
+    /// Adds a line, which is formatted only while recording is on.
     pub fn note(&mut self, line: impl FnOnce() -> String) {
         if self.on {
             self.text.push_str(&line());

@@ -1,4 +1,4 @@
-//! Device memory: the synchronous and the stream-ordered calls.
+//! Device memory: synchronous and stream-ordered calls.
 
 use super::current::{self, on_stream};
 use crate::device::clock::StreamKey;
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn cuMemAlloc_v2(pointer: *mut u64, bytes: usize) -> u32 {
     })
 }
 
-/// Allocates on a stream, from the device's current pool. A request for no bytes gives a null address.
+/// Allocates on a stream, from the device's current pool. A request for 0 bytes returns a null address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocAsync(pointer: *mut u64, bytes: usize, stream: u64) -> u32 {
     answer(|| {

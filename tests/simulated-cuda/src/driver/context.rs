@@ -1,4 +1,4 @@
-//! Contexts: a device's primary one, and further ones that share all state with it.
+//! Contexts: a device's primary context, and others that share all state with it.
 
 use super::current;
 use crate::device::CONTEXT_BYTES;
@@ -6,7 +6,7 @@ use crate::handle::Kind;
 use crate::simulator::{device, of_handle};
 use crate::status::{Outcome, Status, answer, not_modelled, store, store_if_wanted};
 
-/// Retains a device's primary context. The first time costs device memory, and fails where a test ordered it.
+/// Retains a device's primary context. The first time takes device memory, and fails if a test has injected that.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut u64, ordinal: i32) -> u32 {
     answer(|| {
@@ -23,8 +23,8 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut u64, ordinal: i3
     })
 }
 
-/// Releases the primary context; the last time returns its memory. What the program created in it stays counted, so
-/// that leaks remain visible.
+/// Releases the primary context; the last release returns its memory. Objects that the program created in it stay counted, so that
+/// leaks remain visible.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDevicePrimaryCtxRelease_v2(ordinal: i32) -> u32 {
     answer(|| {
@@ -40,7 +40,7 @@ pub extern "C" fn cuDevicePrimaryCtxRelease_v2(ordinal: i32) -> u32 {
     })
 }
 
-/// Resets the primary context: only modelled where nobody holds it, when there is nothing to reset.
+/// Resets the primary context. Modelled only while it is not retained, when there is nothing to reset.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDevicePrimaryCtxReset_v2(ordinal: i32) -> u32 {
     answer(|| {
@@ -88,13 +88,13 @@ fn create(context: *mut u64, ordinal: i32) -> Outcome {
     unsafe { store(context, handle) }
 }
 
-/// Creates a further context and makes it current.
+/// Creates another context and makes it current.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxCreate_v2(context: *mut u64, _flags: u32, ordinal: i32) -> u32 {
     answer(|| create(context, ordinal))
 }
 
-/// Creates a further context and makes it current; parameters (affinity, graphics) are not modelled.
+/// Creates another context and makes it current; parameters (affinity, graphics) are not modelled.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxCreate_v4(
     context: *mut u64,
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn cuCtxCreate_v4(
     })
 }
 
-/// Destroys a context that [`cuCtxCreate_v4`] made.
+/// Destroys a context created by [`cuCtxCreate_v4`].
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxDestroy_v2(context: u64) -> u32 {
     answer(|| {

@@ -1,4 +1,4 @@
-//! Which context is current to the calling thread.
+//! The stack of contexts of the calling thread.
 
 use super::current;
 use crate::handle::Kind;
@@ -19,7 +19,7 @@ fn check(context: u64) -> Outcome {
     }
 }
 
-/// The current context, null without one.
+/// The current context; null without one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxGetCurrent(context: *mut u64) -> u32 {
     answer(|| {
@@ -39,7 +39,7 @@ pub extern "C" fn cuCtxSetCurrent(context: u64) -> u32 {
     })
 }
 
-/// Stacks a context.
+/// Pushes a context.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxPushCurrent_v2(context: u64) -> u32 {
     answer(|| {
@@ -53,7 +53,7 @@ pub extern "C" fn cuCtxPushCurrent_v2(context: u64) -> u32 {
     })
 }
 
-/// Unstacks the current context.
+/// Pops the current context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut u64) -> u32 {
     answer(|| {

@@ -1,4 +1,4 @@
-//! Copies and memsets. Addresses of devices are checked against live allocations; addresses of the host are not.
+//! Copies and memsets. Device addresses are checked against live allocations; host addresses are not.
 
 use std::sync::MutexGuard;
 
@@ -7,8 +7,8 @@ use crate::device::Device;
 use crate::simulator;
 use crate::status::{Outcome, Status, answer};
 
-/// Locks the devices that own these addresses, in the order of their ordinals, and checks that the bytes are live there.
-/// An address that no device owns has to be pinned host memory of the current device.
+/// Locks the devices that own these addresses, in the order of their ordinals, and checks that the bytes are live.
+/// An address that no device owns must be in pinned host memory of the current device.
 fn lock_owners(
     addresses: &[u64],
     bytes: u64,
@@ -112,7 +112,7 @@ pub extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream:
     answer(|| unsafe { copy(to, from, bytes, &[to, from], Some(stream)) })
 }
 
-/// From one device to another; the addresses tell which.
+/// From one device to another, which follow from the addresses.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyPeer(
     to: u64,
@@ -125,7 +125,7 @@ pub extern "C" fn cuMemcpyPeer(
     answer(|| unsafe { copy(to, from, bytes, &[to, from], None) })
 }
 
-/// From one device to another, on a stream; the addresses tell which.
+/// From one device to another, which follow from the addresses, on a stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyPeerAsync(
     to: u64,
@@ -139,7 +139,7 @@ pub extern "C" fn cuMemcpyPeerAsync(
     answer(|| unsafe { copy(to, from, bytes, &[to, from], Some(stream)) })
 }
 
-/// Between any two addresses: those of devices are checked.
+/// Between any two addresses; device addresses are checked.
 ///
 /// # Safety
 /// Host addresses must be valid for `bytes` bytes.

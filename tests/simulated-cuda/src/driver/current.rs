@@ -1,4 +1,4 @@
-//! The context that is current to a thread, and the device and stream that a call means.
+//! The context that is current to a thread, and the device and stream that a call uses.
 
 use std::cell::Cell;
 use std::sync::MutexGuard;
@@ -10,10 +10,10 @@ use crate::handle::{Handle, Kind};
 use crate::simulator;
 use crate::status::{Outcome, Status};
 
-/// Contexts that a thread may stack.
+/// The most contexts on a thread's stack.
 const DEPTH: usize = 32;
 
-/// A thread's stack of contexts; the last one is current. Plain cells, so that it outlives all destructors of a thread.
+/// A thread's stack of contexts; the last one is current. It consists of plain cells, so that it outlives all destructors of the thread.
 struct Stack {
     contexts: [Cell<u64>; DEPTH],
     depth: Cell<usize>,
@@ -37,7 +37,7 @@ pub fn get() -> u64 {
     })
 }
 
-/// Replaces the current context; 0 takes it away.
+/// Replaces the current context; 0 removes it.
 pub fn set(context: u64) {
     pop();
     if context != 0 {
@@ -45,7 +45,7 @@ pub fn set(context: u64) {
     }
 }
 
-/// Stacks a context: false if there are too many.
+/// Pushes a context; returns false if there are too many.
 pub fn push(context: u64) -> bool {
     STACK.with(|stack| {
         let depth = stack.depth.get();
@@ -58,14 +58,14 @@ pub fn push(context: u64) -> bool {
     })
 }
 
-/// Takes the current context off the stack and gives it; 0 without one.
+/// Pops the current context; 0 without one.
 pub fn pop() -> u64 {
     let top = get();
     STACK.with(|stack| stack.depth.set(stack.depth.get().saturating_sub(1)));
     top
 }
 
-/// A number of this thread's own.
+/// This thread's number.
 fn thread() -> u64 {
     THREAD.with(|thread| {
         if thread.get() == 0 {
@@ -75,8 +75,8 @@ fn thread() -> u64 {
     })
 }
 
-/// Locks the device of the current context. A call without one is counted on the device `blamed`, which leaked
-/// whatever the call was to free.
+/// Locks the device of the current context. A call without one is counted on the device `blamed`, whose memory the call would have
+/// freed.
 pub fn device_or_blame(blamed: Option<usize>) -> Outcome<MutexGuard<'static, Device>> {
     simulator::check_initialized()?;
     let context = get();
@@ -106,7 +106,7 @@ pub fn sound_device() -> Outcome<MutexGuard<'static, Device>> {
     Ok(device)
 }
 
-/// What a stream handle means to this thread.
+/// The stream that a handle refers to on this thread.
 pub fn stream_key(stream: u64) -> Outcome<StreamKey> {
     match stream {
         0 | 1 => Ok(StreamKey::Legacy),
@@ -115,8 +115,8 @@ pub fn stream_key(stream: u64) -> Outcome<StreamKey> {
     }
 }
 
-/// Locks the device of a stream: the stream's own for a created one, else the current context's. A current context is
-/// needed in either case. The device may be lost.
+/// Locks the device of a stream: its own for a created stream, otherwise the current context's. A current context is needed in
+/// either case. The device may be lost.
 pub fn on_stream(stream: u64) -> Outcome<(MutexGuard<'static, Device>, StreamKey)> {
     let own = Handle::decode(stream, Kind::Stream)
         .ok()

@@ -1,4 +1,4 @@
-//! Initialisation, versions, and what devices say about themselves.
+//! Initialization, versions, and properties of devices.
 
 use std::ffi::c_char;
 use std::sync::atomic::Ordering;
@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use crate::simulator::{self, DRIVER_VERSION, device};
 use crate::status::{Outcome, Status, answer, store};
 
-/// What every simulated device is called.
+/// The name of every simulated device.
 pub const DEVICE_NAME: &str = "Simulated H100 (host memory)";
 
-/// `CU_DEVICE_ATTRIBUTE_…` numbers and values of an H100, as far as programs plan their work by them.
+/// `CU_DEVICE_ATTRIBUTE_…` numbers with the values of an H100, as far as programs plan their work with them.
 const ATTRIBUTES: &[(u32, i32)] = &[
     (1, 1024),       // threads per block
     (2, 1024),       // block x
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn cuDeviceGet(to: *mut i32, ordinal: i32) -> u32 {
     })
 }
 
-/// Copies a text with its final zero byte, cut to the caller's room.
+/// Copies a text with its final zero byte, truncated to the caller's buffer.
 ///
 /// # Safety
 /// `to` points to memory for `room` bytes.
@@ -144,14 +144,14 @@ pub unsafe extern "C" fn cuDeviceGetUuid(to: *mut [u8; 16], ordinal: i32) -> u32
     })
 }
 
-/// A device's identity; devices are not divided here, so it is that of [`cuDeviceGetUuid`].
+/// A device's identity, the same as [`cuDeviceGetUuid`] returns, because devices are not divided.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetUuid_v2(to: *mut [u8; 16], ordinal: i32) -> u32 {
     // SAFETY: the same contract.
     unsafe { cuDeviceGetUuid(to, ordinal) }
 }
 
-/// An attribute of a device. An attribute that is not in the table is 0, which says «not supported».
+/// An attribute of a device. Attributes that are not in the table are 0: not supported.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetAttribute(to: *mut i32, attribute: u32, ordinal: i32) -> u32 {
     answer(|| {

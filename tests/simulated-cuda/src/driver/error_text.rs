@@ -1,4 +1,4 @@
-//! Names and texts of the driver's status codes, as `cuGetErrorName` and `cuGetErrorString` give them.
+//! Names and texts of the driver's status codes, for `cuGetErrorName` and `cuGetErrorString`.
 
 use std::ffi::{CStr, c_char};
 

@@ -41,7 +41,7 @@ pub unsafe extern "C" fn cuEventCreate(event: *mut u64, flags: u32) -> u32 {
     })
 }
 
-/// Destroys an event, also in a lost context, whose status it then gives.
+/// Destroys an event, also in a lost context, whose status it then returns.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventDestroy_v2(event: u64) -> u32 {
     answer(|| {
@@ -79,14 +79,14 @@ pub extern "C" fn cuEventRecord(event: u64, stream: u64) -> u32 {
     })
 }
 
-/// Records the point that a stream has reached; flags only matter to captures.
+/// Records the point that a stream has reached; flags matter only for captures.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventRecordWithFlags(event: u64, stream: u64, _flags: u32) -> u32 {
     cuEventRecord(event, stream)
 }
 
-/// Whether the work before an event is finished: at once, or after as many queries as a test ordered. An event that was never
-/// recorded counts as finished.
+/// Whether the work before an event is finished: at once, or after the number of queries that a test has set. An event that was
+/// never recorded counts as finished.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventQuery(event: u64) -> u32 {
     answer(|| {
@@ -98,7 +98,7 @@ pub extern "C" fn cuEventQuery(event: u64) -> u32 {
             event.pending -= 1;
             return Err(Status::NOT_READY);
         }
-        // What was recorded before is finished too.
+        // Events recorded earlier are finished too.
         if let Some((reached, _)) = event.recorded.clone() {
             for event in events.values_mut() {
                 if (event.recorded.as_ref()).is_some_and(|(recorded, _)| *recorded <= reached) {

@@ -1,4 +1,4 @@
-//! Attributes and occupancy of kernels. Registers and the like are stand-ins: nothing is compiled here.
+//! Attributes and occupancy of kernels. Numbers of registers and the like are made up, because nothing is compiled.
 
 use super::current;
 use crate::handle::Kind;
@@ -9,9 +9,9 @@ const MULTIPROCESSORS: i32 = 132;
 const THREADS_PER_MULTIPROCESSOR: i32 = 2048;
 const BLOCKS_PER_MULTIPROCESSOR: i32 = 32;
 const SHARED_PER_MULTIPROCESSOR: usize = 228 << 10;
-/// The most that a block may have, opted in.
+/// The most shared memory that a block may have after opting in.
 const SHARED_PER_BLOCK: usize = 227 << 10;
-/// What a block has without opting in.
+/// The shared memory of a block without opting in.
 const SHARED_DEFAULT: i32 = 48 << 10;
 const THREADS_PER_BLOCK: i32 = 1024;
 
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn cuFuncGetAttribute(to: *mut i32, attribute: u32, functi
     })
 }
 
-/// Sets an attribute of a kernel, which is stored and has no further effect.
+/// Sets an attribute of a kernel, which is stored and has no other effect.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuFuncSetAttribute(function: u64, attribute: u32, value: i32) -> u32 {
     answer(|| {
@@ -75,7 +75,7 @@ pub extern "C" fn cuFuncSetCacheConfig(function: u64, _config: u32) -> u32 {
     answer(|| check(function))
 }
 
-/// Blocks that a multiprocessor holds, by their threads and shared memory.
+/// The number of blocks that fit on a multiprocessor, from their threads and shared memory.
 fn resident(block: i32, shared: usize) -> Outcome<i32> {
     if !(1..=THREADS_PER_BLOCK).contains(&block) || shared > SHARED_PER_BLOCK {
         return Err(Status::INVALID_VALUE);
@@ -86,7 +86,7 @@ fn resident(block: i32, shared: usize) -> Outcome<i32> {
         .min(by_shared as i32))
 }
 
-/// Blocks of a kernel that a multiprocessor holds.
+/// The number of a kernel's blocks that fit on a multiprocessor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
     blocks: *mut i32,
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
     })
 }
 
-/// Blocks of a kernel that a multiprocessor holds.
+/// The number of a kernel's blocks that fit on a multiprocessor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     blocks: *mut i32,
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     unsafe { cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, block, shared) }
 }
 
-/// The block size that fills a device, and the blocks that this takes.
+/// The block size that fills a device, and the number of blocks for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSize(
     grid: *mut i32,
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSize(
     })
 }
 
-/// The block size that fills a device, and the blocks that this takes.
+/// The block size that fills a device, and the number of blocks for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     grid: *mut i32,
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     unsafe { cuOccupancyMaxPotentialBlockSize(grid, block, function, shared_of, shared, limit) }
 }
 
-/// Shared memory that each of some blocks on a multiprocessor may have.
+/// The shared memory available to each of a number of blocks on one multiprocessor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuOccupancyAvailableDynamicSMemPerBlock(
     bytes: *mut usize,

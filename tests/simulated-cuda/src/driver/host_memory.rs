@@ -6,7 +6,7 @@ use super::current;
 use crate::simulator;
 use crate::status::{Status, answer, store};
 
-/// Pinned memory starts at a page.
+/// Pinned memory is aligned to pages.
 const ALIGNMENT: usize = 4096;
 
 /// Allocates pinned host memory; the flags have no effect.
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn cuMemAllocHost_v2(pointer: *mut u64, bytes: usize) -> u
     unsafe { cuMemHostAlloc(pointer, bytes, 0) }
 }
 
-/// Frees pinned host memory, whichever device it was allocated with; also in a lost context, whose status it then gives.
+/// Frees pinned host memory of any device, also in a lost context, whose status it then returns.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeHost(pointer: u64) -> u32 {
     answer(|| {

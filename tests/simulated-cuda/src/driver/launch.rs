@@ -5,11 +5,11 @@ use crate::handle::{Handle, Kind};
 use crate::ptx::{Fault, Launch};
 use crate::status::{Outcome, Status, answer, not_modelled};
 
-/// Shared memory that a launch may ask for.
+/// The most shared memory that a launch may request.
 const MOST_SHARED: u32 = 227 << 10;
 const MOST_THREADS: u64 = 1024;
 
-/// Packs the arguments, to each of which the caller passes a pointer.
+/// Packs the arguments. The caller passes a pointer to each.
 ///
 /// # Safety
 /// `arguments` points to one pointer per parameter, each to as many bytes as the parameter has.
@@ -62,7 +62,7 @@ unsafe fn run(function: u64, launch: Launch, stream: u64, arguments: *const *con
     if !device.faults.launch()? {
         return Ok(());
     }
-    // The device stays locked: its memory is the view that the interpreter gets, and it does not change meanwhile.
+    // The device stays locked, so that its memory does not change while the interpreter uses it.
     let Err(fault) = kernel.launch(&launch, &arguments, &device.memory) else {
         return Ok(());
     };
@@ -74,7 +74,7 @@ unsafe fn run(function: u64, launch: Launch, stream: u64, arguments: *const *con
             not_modelled(&format!("kernel {}: {fault}", kernel.name()))
         }
     };
-    // As on a device, the launch has succeeded by the time the fault happens; later calls report it.
+    // As on a real device, the launch has succeeded by the time the fault happens; later calls report it.
     eprintln!("simulated CUDA: kernel {}: {fault}", kernel.name());
     device.faults.lost = Some(status);
     Ok(())

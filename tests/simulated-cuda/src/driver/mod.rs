@@ -1,4 +1,4 @@
-//! The driver API. Handles and device addresses are `u64` in the signatures: they are passed as pointers are.
+//! The driver API. Handles and device addresses are `u64` in the signatures, which are passed like pointers.
 
 pub mod allocation;
 pub mod context;

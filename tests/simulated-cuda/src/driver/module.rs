@@ -11,12 +11,12 @@ use crate::ptx;
 use crate::simulator::{CHECKS_PTX, DRIVER_VERSION, of_handle};
 use crate::status::{Outcome, Status, answer, not_modelled, store};
 
-/// The newest version of PTX that a driver understands. Older drivers than 11 do not know the simulated device.
+/// The newest version of PTX that a driver supports. Drivers before 11 do not support the simulated device.
 fn newest_ptx(driver: i32) -> (i32, i32) {
     let (major, minor) = (driver / 1000, driver % 1000 / 10);
     match (major, minor) {
         (13.., _) => (major - 4, minor),
-        // 12.6 brought no new one.
+        // 12.6 has the same version as 12.5.
         (12, 6..) => (8, minor - 1),
         (12, _) => (8, minor),
         _ => (7, minor),
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn cuModuleLoadData(module: *mut u64, image: *const c_char
     answer(|| load(module, unsafe { text_of(image) }?))
 }
 
-/// Loads a module from PTX text; options of the compiler have no effect.
+/// Loads a module from PTX text; compiler options have no effect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleLoadDataEx(
     module: *mut u64,
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn cuModuleLoad(module: *mut u64, path: *const c_char) -> 
     })
 }
 
-/// Unloads a module, also in a lost context, whose status it then gives.
+/// Unloads a module, also in a lost context, whose status it then returns.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuModuleUnload(module: u64) -> u32 {
     answer(|| {

@@ -1,4 +1,4 @@
-//! What an address is.
+//! Attributes of addresses.
 
 use super::current;
 use crate::handle::Kind;
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn cuPointerGetAttribute(to: *mut u64, attribute: u32, poi
     })
 }
 
-/// The allocation that holds an address.
+/// The allocation that contains an address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemGetAddressRange_v2(
     start: *mut u64,

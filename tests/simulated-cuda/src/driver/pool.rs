@@ -20,14 +20,14 @@ pub struct Properties {
     pub location_type: u32,
     pub location_id: i32,
     pub security_attributes: u64,
-    /// 0: as much as the device has. Before driver 12.2 this was a reserved byte range, too.
+    /// 0: no maximum. Before driver 12.2 these bytes are reserved.
     pub max_size: u64,
     pub usage: u16,
     pub reserved: [u8; 54],
 }
 
 impl Properties {
-    /// What a program asks for that wants a plain pool on a device.
+    /// The properties of a plain pool on a device.
     pub fn of_device(ordinal: i32, max_size: u64) -> Properties {
         Properties {
             allocation_type: 1,
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn cuDeviceGetMemPool(pool: *mut u64, ordinal: i32) -> u32
     })
 }
 
-/// Chooses the pool that serves `cuMemAllocAsync`; it has to be of the same device.
+/// Sets the pool that serves `cuMemAllocAsync`, which must be of the same device.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceSetMemPool(ordinal: i32, pool: u64) -> u32 {
     answer(|| {
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn cuMemPoolCreate(pool: *mut u64, properties: *const Prop
     })
 }
 
-/// Destroys a pool; what is allocated from it stays valid. A current pool gives way to the default pool.
+/// Destroys a pool; its allocations stay valid. If it was current, the default pool becomes current.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemPoolDestroy(pool: u64) -> u32 {
     answer(|| {
@@ -133,7 +133,7 @@ pub extern "C" fn cuMemPoolDestroy(pool: u64) -> u32 {
     })
 }
 
-/// Returns idle segments to the device while more than `keep` bytes are reserved. Synchronises nothing.
+/// Returns idle segments to the device while more than `keep` bytes are reserved. It does not synchronize.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemPoolTrimTo(pool: u64, keep: usize) -> u32 {
     answer(|| {

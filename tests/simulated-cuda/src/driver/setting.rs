@@ -1,4 +1,4 @@
-//! Settings of a context, which are stored and have no further effect.
+//! Settings of a context, which are stored and have no other effect.
 
 use super::current;
 use crate::status::{Status, answer, store, store_if_wanted};
@@ -76,7 +76,7 @@ pub extern "C" fn cuCtxSetCacheConfig(config: u32) -> u32 {
     })
 }
 
-/// The range of stream priorities, as on current devices.
+/// The range of stream priorities, the same as on current devices.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: *mut i32, greatest: *mut i32) -> u32 {
     answer(|| {

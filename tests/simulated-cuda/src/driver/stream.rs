@@ -1,4 +1,4 @@
-//! Streams. Work is done at once, in the order of the calls: one of the schedules that CUDA allows.
+//! Streams. Work is done at once, in the order of the calls, which is one of the schedules that CUDA allows.
 
 use super::current::{self, on_stream};
 use crate::device::objects::Stream;
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn cuStreamCreateWithPriority(
     answer(|| create(stream, flags, priority))
 }
 
-/// Destroys a stream, also in a lost context, whose status it then gives.
+/// Destroys a stream, also in a lost context, whose status it then returns.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamDestroy_v2(stream: u64) -> u32 {
     answer(|| {
@@ -60,13 +60,13 @@ pub extern "C" fn cuStreamSynchronize(stream: u64) -> u32 {
     })
 }
 
-/// Whether a stream's work is finished: it always is. Not a synchronisation, so no memory returns to the device.
+/// Whether a stream's work is finished, which it always is. This is no synchronization, so no memory returns to the device.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamQuery(stream: u64) -> u32 {
     answer(|| on_stream(stream)?.0.faults.check())
 }
 
-/// Makes later work on a stream come after an event.
+/// Orders later work on a stream after an event.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: u32) -> u32 {
     answer(|| {
@@ -83,7 +83,7 @@ pub extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: u32) -> u32
         let Some((_, snapshot)) = known.recorded.clone() else {
             return Ok(());
         };
-        // The marks of a device's frees are kept with that device, and so is what any stream knows about them.
+        // Each device stores the marks of its own frees and what each stream knows about them.
         device.clocks.wait(key, &snapshot);
         if device.ordinal != ordinal {
             drop(device);
@@ -96,7 +96,7 @@ pub extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: u32) -> u32
     })
 }
 
-/// Whether a stream is being captured into a graph: never, since captures cannot begin here.
+/// Whether a stream is being captured into a graph: never, because captures are not modelled.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamIsCapturing(stream: u64, status: *mut u32) -> u32 {
     answer(|| {
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn cuStreamGetCtx(stream: u64, context: *mut u64) -> u32 {
     })
 }
 
-/// Calls a function of the host after the stream's work, which is now.
+/// Calls a host function after the stream's work, which means at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLaunchHostFunc(
     stream: u64,
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn cuLaunchHostFunc(
 ) -> u32 {
     answer(|| {
         on_stream(stream)?.0.faults.check()?;
-        // No lock is held here: the function may take its time.
+        // No lock is held here, because the function may take long.
         match function {
             Some(function) => function(data),
             None => not_modelled("cuLaunchHostFunc without a function"),

@@ -1,4 +1,4 @@
-//! What a test orders of NVML: calls that fail or take long, a device that is lost, and other figures than the usual ones.
+//! Injected behaviour of NVML: calls that fail or take long, a lost device, and other numbers than the default ones.
 
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ pub const GPU_IS_LOST: u32 = 15;
 struct Orders {
     /// Device, function, status.
     failures: Vec<(usize, String, u32)>,
-    /// Device, function, figure.
+    /// Device, function, number.
     figures: Vec<(usize, String, u64)>,
     /// Device and milliseconds that each call takes.
     delays: Vec<(usize, u64)>,
@@ -31,14 +31,14 @@ static ORDERS: Mutex<Orders> = Mutex::new(Orders {
 /// Whether NVML lists the devices from the last to the first.
 pub static REVERSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether anything was ever ordered: who measures what a program costs must not measure this.
+/// Whether anything was ever injected, so that benchmarks do not measure the look-up.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 fn orders() -> MutexGuard<'static, Orders> {
     ORDERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is ordered for a call of `function` for a device; it waits here if that is ordered.
+/// The injected status of a call of `function` for a device. An injected delay is waited for here.
 pub fn obey(device: usize, function: &str) -> NvmlResult {
     if !ANY.load(Ordering::Acquire) {
         return Ok(());
@@ -66,7 +66,7 @@ pub fn is_lost(device: usize) -> bool {
     ANY.load(Ordering::Acquire) && orders().lost.contains(&device)
 }
 
-/// The figure that is ordered for a function.
+/// The number that a test has set for a function.
 pub fn figure(device: usize, function: &str) -> Option<u64> {
     if !ANY.load(Ordering::Acquire) {
         return None;
@@ -91,7 +91,7 @@ unsafe fn name(text: *const c_char) -> Option<String> {
     text.to_str().ok().map(str::to_owned)
 }
 
-/// Calls of `function` for a device answer with `status` from now on; 0: as usual again.
+/// Makes calls of `function` for a device return `status` from now on; 0 removes this.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn simulated_nvml_fail(
     device: u32,
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn simulated_nvml_fail(
     0
 }
 
-/// A function that gives one number gives this one from now on.
+/// Makes a function that returns one number return this one from now on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn simulated_nvml_set(
     device: u32,
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn simulated_nvml_set(
     0
 }
 
-/// Each call for a device takes so long from now on; 0: no time.
+/// Makes each call for a device take this long from now on; 0 removes this.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_nvml_delay(device: u32, milliseconds: u64) -> i32 {
     let device = device as usize;
@@ -148,7 +148,7 @@ pub extern "C" fn simulated_nvml_delay(device: u32, milliseconds: u64) -> i32 {
     0
 }
 
-/// Whether a device is gone: it is not found any more, and calls with a handle to it say that it is lost.
+/// Sets whether a device is lost: it is no longer found, and calls with a handle to it return that it is lost.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_nvml_lose(device: u32, is_lost: bool) -> i32 {
     let device = device as usize;
@@ -161,7 +161,7 @@ pub extern "C" fn simulated_nvml_lose(device: u32, is_lost: bool) -> i32 {
     0
 }
 
-/// Whether NVML lists the devices from the last to the first: its order is that of the PCI bus, CUDA's need not be.
+/// Sets whether NVML lists the devices from the last to the first. Its order is that of the PCI bus, which CUDA's need not be.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_nvml_reverse(is_reversed: bool) -> i32 {
     REVERSED.store(is_reversed, Ordering::Release);

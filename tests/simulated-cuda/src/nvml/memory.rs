@@ -1,8 +1,8 @@
-//! Memory of a device and of the processes on it, from the state that the driver API works with.
+//! Memory of a device and of the processes on it, from the state of the driver API.
 
 use super::{INSUFFICIENT_SIZE, INVALID_ARGUMENT, NvmlResult, answer, device, give};
 
-/// The process number of the simulated neighbour; no real process has one this high.
+/// The ID of the simulated other process; no real process has one this high.
 pub const NEIGHBOUR_PROCESS: u32 = 0x7fff_fffe;
 
 /// `nvmlMemory_t`.
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo(handle: u64, to: *mut Memory) -
             free: memory.free_bytes(),
             used: memory.used(),
         };
-        // SAFETY: the caller passes a place for the figures.
+        // SAFETY: the caller passes a place for them.
         unsafe { give(to, info) }
     })
 }
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(handle: u64, to: *mut Memory
             free: memory.free_bytes(),
             used: memory.used(),
         };
-        // SAFETY: the caller passes a place for the figures.
+        // SAFETY: the caller passes a place for them.
         unsafe { give(to, info) }
     })
 }
@@ -98,7 +98,7 @@ unsafe fn processes(handle: u64, count: *mut u32, to: *mut Process) -> NvmlResul
     Ok(())
 }
 
-/// The processes with contexts on a device: this one, and the neighbour while it holds memory.
+/// The processes with contexts on a device: this one, and the simulated other one while it holds memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
     handle: u64,

@@ -1,4 +1,4 @@
-//! NVML: what a program may ask about devices, and about the processes on them, without a context of its own.
+//! NVML: queries about devices and the processes on them that need no context.
 
 pub mod control;
 pub mod memory;
@@ -24,19 +24,19 @@ fn answer(body: impl FnOnce() -> NvmlResult) -> u32 {
     body().err().unwrap_or(SUCCESS)
 }
 
-/// Turns a missing place or a missing device into NVML's status for it.
+/// Turns a null pointer or a missing device into NVML's status for it.
 fn invalid(_: Status) -> u32 {
     INVALID_ARGUMENT
 }
 
-/// The device of a call of `function`, unless a test has ordered that to fail.
+/// The device of a call of `function`, unless a test has injected a failure.
 fn device(function: &str, handle: u64) -> NvmlResult<MutexGuard<'static, Device>> {
     let find = || {
         simulator::of_handle(handle, Kind::Monitor)
             .map(|(device, _)| device)
             .map_err(invalid)
     };
-    // Not with the device locked: an ordered delay must not hold up the driver.
+    // Not with the device locked, because an injected delay must not block the driver.
     let ordinal = find()?.ordinal;
     control::obey(ordinal, function)?;
     find()

@@ -1,4 +1,4 @@
-//! Sensors and modes of a device: constants of an H100 at work.
+//! Sensors and modes of a device, with the constant values of an H100 at work.
 
 use super::control::figure;
 use super::{NOT_SUPPORTED, answer, device, give};
@@ -16,7 +16,7 @@ pub struct Utilization {
 pub unsafe extern "C" fn nvmlDeviceGetUtilizationRates(handle: u64, to: *mut Utilization) -> u32 {
     answer(|| {
         let _device = device("nvmlDeviceGetUtilizationRates", handle)?;
-        // SAFETY: the caller passes a place for the figures.
+        // SAFETY: the caller passes a place for them.
         unsafe {
             give(
                 to,
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn nvmlDeviceGetUtilizationRates(handle: u64, to: *mut Uti
     })
 }
 
-/// Declares entry points that give one number.
+/// Declares entry points that return one number.
 macro_rules! constants {
     ($($(#[$doc:meta])* fn $name:ident($($ignored:ident: $kind:ty),*) -> $value:expr;)*) => {$(
         $(#[$doc])*
@@ -50,13 +50,13 @@ constants! {
     fn nvmlDeviceGetTemperature(_sensor: u32) -> 45;
     /// The power in milliwatts.
     fn nvmlDeviceGetPowerUsage() -> 350_000;
-    /// The enforced limit of the power in milliwatts.
+    /// The enforced power limit in milliwatts.
     fn nvmlDeviceGetEnforcedPowerLimit() -> 700_000;
     /// A clock in MHz.
     fn nvmlDeviceGetClockInfo(_clock: u32) -> 1980;
-    /// The most that a clock may have, in MHz.
+    /// The highest frequency of a clock, in MHz.
     fn nvmlDeviceGetMaxClockInfo(_clock: u32) -> 1980;
-    /// Whether the driver stays loaded: yes.
+    /// Persistence mode: on.
     fn nvmlDeviceGetPersistenceMode() -> 1;
     /// Whether several processes may use the device: yes.
     fn nvmlDeviceGetComputeMode() -> 0;
@@ -68,7 +68,7 @@ constants! {
     fn nvmlDeviceGetPcieThroughput(_counter: u32) -> 0;
 }
 
-/// Why the clocks are lower than they could be: bit mask, none set unless ordered.
+/// Why the clocks are lower than they could be: a bit mask, 0 unless a test sets it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetCurrentClocksEventReasons(handle: u64, to: *mut u64) -> u32 {
     answer(|| {
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn nvmlDeviceGetCurrentClocksThrottleReasons(
     unsafe { nvmlDeviceGetCurrentClocksEventReasons(handle, to) }
 }
 
-/// Whether memory errors are corrected: now, and after the next start.
+/// Whether memory errors are corrected, now and after the next restart.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetEccMode(
     handle: u64,
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn nvmlDeviceGetEccMode(
     })
 }
 
-/// Memory errors: none, unless ordered.
+/// Number of memory errors, 0 unless a test sets it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetTotalEccErrors(
     handle: u64,
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn nvmlDeviceGetTotalEccErrors(
     })
 }
 
-/// Whether the device is divided: it cannot be.
+/// Whether the device is divided (MIG): not supported.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetMigMode(handle: u64, _current: u64, _pending: u64) -> u32 {
     answer(|| {

@@ -94,7 +94,7 @@ unsafe fn text_of<'a>(text: *const c_char) -> NvmlResult<&'a str> {
         .map_err(|_| INVALID_ARGUMENT)
 }
 
-/// A device by its place among all.
+/// A device by its index in NVML's order.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: u32, to: *mut u64) -> u32 {
     // SAFETY: the caller passes a place for one handle.
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(
     })
 }
 
-/// A device's place in NVML's order.
+/// A device's index in NVML's order.
 fn place(ordinal: usize) -> usize {
     match REVERSED.load(Ordering::Acquire) {
         true => simulator::count() - 1 - ordinal,
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn nvmlDeviceGetUUID(handle: u64, to: *mut c_char, room: u
     })
 }
 
-/// A device's place among all.
+/// A device's index.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetIndex(handle: u64, index: *mut u32) -> u32 {
     answer(|| {

@@ -12,8 +12,7 @@ use super::token::integer;
 use super::types::Type;
 use super::warp::Action;
 
-/// Suffixes that say how long to keep data in which cache, and how accesses of several threads are ordered: here, all are
-/// made in order.
+/// Suffixes for caching and for the order of several threads' accesses, which have no effect: all accesses are made in order.
 const HINTS: [&str; 24] = [
     "nc",
     "ca",
@@ -41,7 +40,7 @@ const HINTS: [&str; 24] = [
     "acq_rel",
 ];
 
-/// Whether a suffix says nothing about what an access does.
+/// Whether a suffix has no effect on an access.
 pub fn is_hint(modifier: &str) -> bool {
     HINTS.contains(&modifier)
 }
@@ -115,7 +114,7 @@ pub fn region(space: &str) -> Region {
     }
 }
 
-/// How an operand `[base + offset]` is found.
+/// The address of an operand `[base + offset]`.
 pub fn address<'m>(
     decoder: &mut Decoder<'m>,
     operand: &Operand<'m>,
@@ -151,7 +150,7 @@ pub fn address<'m>(
     })
 }
 
-/// Whether the address is in a register, as that of an element is whose index is known only when the kernel runs.
+/// Whether the address is in a register, as for an element whose index is known only at run time.
 fn computed(decoder: &mut Decoder, place: &Operand) -> bool {
     match place {
         Operand::Address { base, .. } => {
@@ -161,8 +160,8 @@ fn computed(decoder: &mut Decoder, place: &Operand) -> bool {
     }
 }
 
-/// Accesses by a parameter's name. What they reach is in registers: a kernel's are filled before the launch, a function's
-/// are copied by the call.
+/// Accesses by a parameter's name. Parameters are in registers: a kernel's are filled before the launch, a function's are copied by
+/// the call.
 fn param<'m>(
     decoder: &mut Decoder<'m>,
     place: &Operand<'m>,

@@ -10,12 +10,12 @@ use super::rounding::{self, Rounding};
 use super::steps::{Step, binary, ternary, unary};
 use super::types::Type;
 
-/// What is done to operands and results besides the operation.
+/// Changes to operands and results besides the operation.
 #[derive(Clone, Copy)]
 struct Flags {
     /// Subnormal numbers become zero.
     flush: bool,
-    /// Results are clamped to 0 to 1.
+    /// Results are clamped to [0, 1].
     saturate: bool,
     /// Negative results become zero.
     relu: bool,
@@ -45,7 +45,7 @@ impl Flags {
     }
 }
 
-/// Suffixes that do not change what the host computes: approximations are as good as the host's functions.
+/// Suffixes without effect: the host's functions are at least as exact as the approximations.
 const KNOWN: [&str; 12] = [
     "rn", "rz", "rm", "rp", "ftz", "noftz", "sat", "relu", "approx", "full", "NaN", "rna",
 ];
@@ -141,7 +141,7 @@ fn function<T: Float>(name: &str) -> Option<fn(T) -> T> {
 fn one<T: Float>(slots: [Slot; 2], op: &Opcode, flags: Flags) -> Result<Step, String> {
     let rounding = Rounding::of(&op.modifiers);
     match op.name {
-        // Apart from the table, because they are frequent and vectorise.
+        // Separate from the table, because they are frequent and vectorize.
         "neg" => return Ok(map1(slots, flags, T::negate)),
         "abs" => return Ok(map1(slots, flags, T::magnitude)),
         "sqrt" if rounding != Rounding::Nearest => {
@@ -196,7 +196,7 @@ fn two<T: Float>(slots: [Slot; 3], op: &Opcode, flags: Flags) -> Result<Step, St
     })
 }
 
-/// NaN if an operand is NaN, and else `f`.
+/// NaN if an operand is NaN, otherwise `f`.
 fn nan_or<T: Float>(a: T, b: T, f: impl Fn(T, T) -> T) -> T {
     if a.is_nan() || b.is_nan() {
         T::NAN

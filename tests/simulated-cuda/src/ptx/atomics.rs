@@ -1,4 +1,4 @@
-//! Atomic operations. Only one warp runs at a time, and its lanes take their turns.
+//! Atomic operations. Only one warp runs at a time, and its lanes run one after the other.
 
 use super::accesses::{address, is_hint, region};
 use super::decode::Decoder;

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 thread_local! {
-    /// Register files and memories of the launches of this thread, kept to be used again.
+    /// Register files and memories of this thread's launches, kept for reuse.
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
@@ -20,7 +20,7 @@ struct Scratch {
     local: Vec<u64>,
 }
 
-/// Most threads of a block.
+/// The most threads in a block.
 const MAX_THREADS: u64 = 1024;
 
 /// Runs every block of a grid.
@@ -49,7 +49,7 @@ pub fn run_grid(
             arguments.len()
         )));
     }
-    // Taken out and not borrowed, so that a kernel launched from within a callback finds its own.
+    // Taken out instead of borrowed, so that a kernel launched from a callback gets its own.
     let mut scratch = SCRATCH.with(RefCell::take);
     let result = Grid::new(
         kernel,
@@ -76,7 +76,7 @@ struct Grid<'a> {
     scratch: &'a mut Scratch,
 }
 
-/// Sixteen-byte granularity, for the widest accesses.
+/// Units of 16 bytes, for the widest accesses.
 fn rounded(bytes: usize) -> usize {
     bytes.next_multiple_of(16)
 }
@@ -135,7 +135,7 @@ impl<'a> Grid<'a> {
         Frame::new(&mut files[file * words..(file + 1) * words])
     }
 
-    /// Writes the constants, the arguments and what else is the same for the whole launch.
+    /// Writes the constants, the arguments and other values that are the same for the whole launch.
     fn fill(&mut self, file: usize) {
         let frame = Self::frame(&mut self.scratch.files, self.words, file);
         for (slot, bytes, uniform) in &self.kernel.layout.uniforms {
@@ -236,7 +236,7 @@ impl<'a> Grid<'a> {
     }
 }
 
-/// Opens the barriers at which all threads are that they are for.
+/// Opens the barriers at which all their threads wait.
 fn release(warps: &mut [Warp]) -> Result<(), Fault> {
     let mut arrived: BTreeMap<u32, (u32, Option<u32>)> = BTreeMap::new();
     let mut live = 0;

@@ -1,4 +1,4 @@
-//! Branches. Their labels may come later, so the targets are filled in when the whole kernel is decoded.
+//! Branches. Labels may come later, so the targets are filled in when the whole kernel is decoded.
 
 use super::decode::Decoder;
 use super::opcode::Opcode;
@@ -51,7 +51,7 @@ impl<'m> Decoder<'m> {
         self.emit(action);
     }
 
-    /// Gives all branches their targets.
+    /// Fills in the targets of all branches.
     pub fn finish_branches(&mut self) -> Result<(), String> {
         for Fixup {
             instruction,

@@ -1,4 +1,4 @@
-//! Calls of functions. A function's code is in the kernel once; its parameters and results are registers of its own.
+//! Calls of functions. A function's code is in the kernel once, and its parameters and results have their own registers.
 
 use super::decode::Decoder;
 use super::opcode::Opcode;
@@ -10,7 +10,7 @@ use super::token::tokens;
 use super::types::Type;
 use super::warp::Action;
 
-/// A function that was decoded.
+/// A decoded function.
 #[derive(Clone, Debug)]
 pub struct Callee {
     start: usize,
@@ -21,7 +21,7 @@ pub struct Callee {
 }
 
 impl<'m> Decoder<'m> {
-    /// The register of what lies at an offset of a parameter variable.
+    /// The register of the value at an offset of a parameter variable.
     pub fn place(&mut self, id: usize, offset: i64, bytes: usize) -> Result<Slot, String> {
         if let Some((slot, known)) = self.places.get(&(id, offset)) {
             return match *known == bytes {
@@ -34,7 +34,7 @@ impl<'m> Decoder<'m> {
         Ok(slot)
     }
 
-    /// Decodes the functions that a body calls, which so come before it.
+    /// Decodes the functions that a body calls, so that they come before it.
     pub fn callees(&mut self, body: &'m str) -> Result<(), String> {
         let words = tokens(body);
         for (index, word) in words.iter().enumerate() {
@@ -97,7 +97,7 @@ impl<'m> Decoder<'m> {
         Ok(())
     }
 
-    /// What is stored in a parameter variable: offset, register, bytes.
+    /// The values stored in a parameter variable: offset, register, bytes.
     fn stored(&self, id: usize) -> Vec<(i64, Slot, usize)> {
         let here = self.places.iter().filter(|((known, _), _)| *known == id);
         here.map(|((_, offset), (slot, bytes))| (*offset, *slot, *bytes))
@@ -139,7 +139,7 @@ pub fn decode<'m>(
             decoder.emit(Action::Assert(slots));
             return Ok(());
         }
-        // Prints nothing, and says that it printed no arguments.
+        // `vprintf`: prints nothing, and returns that it printed no arguments.
         "vprintf" => {
             let zero = decoder.layout.constant(0, 4);
             for id in returns {

@@ -12,7 +12,7 @@ use super::rounding::{Narrow, Rounding, directed};
 use super::steps::{Step, binary, unary};
 use super::types::Type;
 
-/// As `by_integer`, with 8 bits too.
+/// Like `by_integer`, and with 8 bits.
 macro_rules! by_any_integer {
     ($kind:expr, $t:ident => $body:expr) => {
         match $kind {
@@ -53,7 +53,7 @@ macro_rules! by_any_integer {
     };
 }
 
-/// Widens or narrows a register: what a load, store or conversion does whose type is not as wide as its register.
+/// Widens or narrows a register, for a load, store or conversion whose type has another width than its register.
 pub fn resize(slots: [Slot; 2], from: Type, to: Type) -> Result<Step, String> {
     let plain = |kind: Type| {
         if kind.signed() {
@@ -114,7 +114,7 @@ pub fn decode<'m>(
             by_float!(from, S => by_any_integer!(to, D => unary(slots, move |a: S| {
                 let a = if flush { a.flushed() } else { a };
                 match a.widen() {
-                    // Of 64 bits, the result is the one with only the highest bit set.
+                    // For 64 bits, the result has only the highest bit set.
                     a if a.is_nan() => if wide { (1 as D) << (D::BITS - 1) } else { 0 },
                     a => round(a) as D,
                 }
@@ -126,7 +126,7 @@ pub fn decode<'m>(
     Ok(())
 }
 
-/// The rounding to a whole number that the suffixes ask for.
+/// The rounding to an integer that the suffixes specify.
 fn integral(op: &Opcode) -> fn(f64) -> f64 {
     match () {
         () if op.has("rni") => f64::round_ties_even,
@@ -141,7 +141,7 @@ fn from_integer<T: Narrow>(value: i128, rounding: Rounding) -> T {
     if rounding == Rounding::Nearest && size_of::<T>() == 8 {
         return T::nearest(wide);
     }
-    // What the 64-bit float lost decides how a narrower type rounds.
+    // The rounding error of the 64-bit float decides how a narrower type rounds.
     let lost = (value - wide as i128) as f64;
     if lost == 0.0 || rounding != Rounding::Nearest {
         return directed(wide, lost, rounding);
@@ -164,7 +164,7 @@ fn floats(slots: [Slot; 2], op: &Opcode, from: Type, to: Type) -> Result<Step, S
         .then(|| integral(op));
     let (saturate, flush, relu) = (op.has("sat"), op.has("ftz"), op.has("relu"));
     let plain = rounding == Rounding::Nearest && whole.is_none() && !saturate && !flush && !relu;
-    // The frequent ones, apart because they vectorise.
+    // The frequent ones are separate, because they vectorize.
     match (from, to) {
         (Type::F32, Type::F64) if plain => return Ok(unary(slots, |a: f32| a as f64)),
         (Type::F64, Type::F32) if plain => return Ok(unary(slots, |a: f64| a as f32)),
@@ -184,7 +184,7 @@ fn floats(slots: [Slot; 2], op: &Opcode, from: Type, to: Type) -> Result<Step, S
     )
 }
 
-/// Conversions from and to pairs.
+/// Conversions between pairs of values.
 fn pairs<'m>(
     decoder: &mut Decoder<'m>,
     op: &Opcode,

@@ -28,7 +28,7 @@ pub fn kernel(module: &Module, name: &str) -> Result<Kernel, String> {
     decoder.scopes.switch(None);
     decoder.scopes.open();
     for (name, align) in module.dynamic() {
-        // Given its offset at the end, when the size of all other shared arrays is known.
+        // It gets its offset at the end, when the size of all other shared arrays is known.
         decoder.dynamic_align = decoder.dynamic_align.max(*align);
         decoder.dynamic.push(name);
     }
@@ -54,7 +54,7 @@ pub fn kernel(module: &Module, name: &str) -> Result<Kernel, String> {
     })
 }
 
-/// What is known while a kernel is decoded.
+/// The state of decoding a kernel.
 pub struct Decoder<'m> {
     pub module: &'m Module,
     pub layout: Layout,
@@ -82,11 +82,11 @@ pub struct Decoder<'m> {
     pub sites: usize,
     /// The functions decoded so far; `None` while one is being decoded.
     pub functions: HashMap<String, Option<Callee>>,
-    /// Where the current function keeps its return address.
+    /// The register with the current function's return address.
     pub back: Option<Slot>,
-    /// How many parameter variables there are.
+    /// Number of parameter variables.
     pub params: usize,
-    /// The places of what is stored in parameter variables, by variable and offset.
+    /// The places of values stored in parameter variables, by variable and offset.
     pub places: HashMap<(usize, i64), (Slot, usize)>,
 }
 
@@ -218,7 +218,7 @@ impl<'m> Decoder<'m> {
                 self.emit(Action::Trap);
                 Ok(())
             }
-            // One warp runs at a time, and its accesses are made in order: there is nothing to wait for.
+            // One warp runs at a time, and its accesses are made in order, so there is nothing to wait for.
             "membar" | "fence" | "nanosleep" | "prefetch" | "prefetchu" | "brkpt" | "pmevent"
             | "discard" => Ok(()),
             _ if op.types.iter().any(|kind| kind.float() || kind.packed()) => {
@@ -228,14 +228,14 @@ impl<'m> Decoder<'m> {
         }
     }
 
-    /// Bytes of a block's shared memory that are declared; returns their offset.
+    /// Reserves declared bytes of a block's shared memory, and returns their offset.
     pub fn reserve_shared(&mut self, align: usize, bytes: usize) -> u64 {
         let offset = self.shared.next_multiple_of(align);
         self.shared = offset + bytes;
         offset as u64
     }
 
-    /// Gives the dynamic shared memory its offset; returns the bytes before it.
+    /// Assigns the dynamic shared memory's offset, and returns the number of bytes before it.
     fn finish_dynamic(&mut self) -> usize {
         let start = self.shared.next_multiple_of(self.dynamic_align.max(16));
         for (slot, bytes) in std::mem::take(&mut self.dynamic_slots) {
@@ -266,7 +266,7 @@ impl<'m> Decoder<'m> {
         self.emit(Action::Step(step));
     }
 
-    /// Adds a step that the current instruction needs first: what is to widen its results stays behind it.
+    /// Adds a step before the current instruction; the steps that widen its results stay after it.
     pub fn step_before(&mut self, step: Step) {
         self.code.push(Instruction {
             guard: self.guard,

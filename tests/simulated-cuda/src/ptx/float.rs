@@ -1,4 +1,4 @@
-//! What PTX's floating-point instructions compute.
+//! The functions of PTX's floating-point instructions.
 
 use super::registers::Word;
 use super::rounding::{self, Narrow, Rounding};
@@ -24,7 +24,7 @@ pub trait Float: Word + PartialOrd + Narrow {
     /// A function of the host's 64-bit floats, for 64-bit numbers, or of its 32-bit floats for the others.
     fn apply(self, wide: impl Fn(f64) -> f64, narrow: impl Fn(f32) -> f32) -> Self;
 
-    /// The number that is no NaN, or the smaller; -0 is below +0.
+    /// The smaller number, where -0 is below +0; if one is NaN, the other.
     #[inline(always)]
     fn least(self, other: Self) -> Self {
         if self.is_nan() {
@@ -37,7 +37,7 @@ pub trait Float: Word + PartialOrd + Narrow {
         }
     }
 
-    /// The number that is no NaN, or the larger.
+    /// The larger number; if one is NaN, the other.
     #[inline(always)]
     fn greatest(self, other: Self) -> Self {
         if self.is_nan() {
@@ -50,7 +50,7 @@ pub trait Float: Word + PartialOrd + Narrow {
         }
     }
 
-    /// Clamped to 0 to 1; NaN becomes 0.
+    /// Clamps to [0, 1]; NaN becomes 0.
     #[inline(always)]
     fn saturated(self) -> Self {
         if self > Self::ZERO {
@@ -60,7 +60,7 @@ pub trait Float: Word + PartialOrd + Narrow {
         }
     }
 
-    /// `self × a + b`, rounded as asked; only for types of 32 bits and less.
+    /// `self × a + b` with this rounding; only for types of at most 32 bits.
     fn fma_rounded(self, a: Self, b: Self, rounding: Rounding) -> Self {
         rounding::fma(self.widen(), a.widen(), b.widen(), rounding)
     }

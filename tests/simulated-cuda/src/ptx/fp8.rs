@@ -22,7 +22,7 @@ pub const E4M3: Format = Format {
     largest_code: 0x7e,
 };
 
-/// Five exponent bits; infinities and NaNs as IEEE 754 has them.
+/// Five exponent bits; infinities and NaNs as in IEEE 754.
 pub const E5M2: Format = Format {
     fraction: 2,
     bias: 15,
@@ -31,7 +31,7 @@ pub const E5M2: Format = Format {
 };
 
 impl Format {
-    /// The code nearest to a value, ties to even; what is too large becomes the largest finite value.
+    /// The code nearest to a value, ties to even; a value that is too large becomes the largest finite one.
     pub fn encode(self, value: f32) -> u8 {
         let sign = if value.is_sign_negative() { 0x80 } else { 0 };
         let size = value.abs();

@@ -1,4 +1,4 @@
-//! Fused multiply-add over a warp, with the processor's own instruction where it has one.
+//! Fused multiply-add over a warp, with the processor's own instruction if it has one.
 
 use super::registers::{Frame, LANES, Slot, Word};
 use super::steps::{Step, ternary};

@@ -5,7 +5,7 @@ use super::types::Type;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Sixteen aligned bytes: the largest alignment that a kernel's accesses ask for.
+/// 16 aligned bytes, the largest alignment of a kernel's accesses.
 #[derive(Clone, Copy, Default)]
 #[repr(align(16))]
 struct Line([u8; 16]);
@@ -13,7 +13,7 @@ struct Line([u8; 16]);
 /// The `.global` and `.const` variables of a module.
 #[derive(Default)]
 pub struct Globals {
-    // Kernels write here through addresses; nothing in this crate reads it otherwise.
+    // Only kernels read and write it, through addresses.
     memory: Vec<Line>,
     base: u64,
     bytes: usize,
@@ -30,12 +30,12 @@ pub struct Variable<'a> {
     pub count: Option<usize>,
 }
 
-/// Reads `.align A .type name[N]…` from the front of some tokens; what is left follows the name.
+/// Reads `.align A .type name[N]…` from the front of the tokens, and leaves those after the name.
 pub fn variable<'a, 't>(
     mut tokens: &'t [&'a str],
 ) -> Result<(Variable<'a>, &'t [&'a str]), String> {
     let (mut align, mut kind) = (None, None);
-    // After `.ptr`, an alignment is that of what the parameter points to.
+    // After `.ptr`, an alignment is that of the parameter's target.
     let mut pointee = false;
     while let [word, rest @ ..] = tokens {
         let Some(word) = word.strip_prefix('.') else {
@@ -164,7 +164,7 @@ impl Globals {
             .map(|(offset, size)| (self.base + *offset as u64, *size))
     }
 
-    /// The addresses of all of them.
+    /// The addresses of all variables.
     pub fn range(&self) -> Range<u64> {
         debug_assert!(self.memory.len() * 16 >= self.bytes);
         self.base..self.base + self.bytes as u64

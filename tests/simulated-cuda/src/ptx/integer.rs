@@ -166,7 +166,7 @@ fn dot<'m>(
     }))
 }
 
-/// Additions, subtractions and products that take or give the carry flag.
+/// Additions, subtractions and products that read or write the carry flag.
 fn carried<'m>(
     decoder: &mut Decoder<'m>,
     op: &Opcode,

@@ -1,4 +1,4 @@
-//! What PTX's integer instructions compute.
+//! The functions of PTX's integer instructions.
 
 use super::registers::Word;
 
@@ -13,15 +13,15 @@ pub trait Integer: Word + Ord {
     fn mul_high(self, other: Self) -> Self;
     fn add_saturated(self, other: Self) -> Self;
     fn sub_saturated(self, other: Self) -> Self;
-    /// All ones when the divisor is zero, as the device has it.
+    /// All ones if the divisor is zero, as on the device.
     fn div(self, other: Self) -> Self;
-    /// The dividend when the divisor is zero.
+    /// The dividend if the divisor is zero.
     fn rem(self, other: Self) -> Self;
     fn neg(self) -> Self;
     fn abs(self) -> Self;
     /// Shifts of the type's width or more give zero.
     fn shift_left(self, by: u32) -> Self;
-    /// Shifts of the type's width or more give zero, or the sign in every bit.
+    /// Shifts of the type's width or more give zero, or for signed types the sign in every bit.
     fn shift_right(self, by: u32) -> Self;
     /// Leading zeros.
     fn leading(self) -> u32;

@@ -1,4 +1,4 @@
-//! A decoded kernel and what it is launched with.
+//! A decoded kernel and its launch parameters.
 
 use super::globals::Globals;
 use super::layout::Layout;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// A parameter of a kernel: its place among the arguments' bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Param {
-    /// The first byte, aligned as the parameter's type asks for.
+    /// The first byte, aligned for the parameter's type.
     pub offset: usize,
     /// Bytes.
     pub size: usize,
@@ -27,9 +27,9 @@ pub struct Launch {
     pub dynamic_shared: u32,
 }
 
-/// What a kernel may touch.
+/// The memory that a kernel may access.
 pub trait Memory: Sync {
-    /// The live allocation that holds this address.
+    /// The live allocation that contains this address.
     fn allocation(&self, address: u64) -> Option<Range<u64>>;
 }
 
@@ -45,7 +45,7 @@ pub enum Fault {
     Assert(String),
     /// Something that is not simulated.
     Unsupported(String),
-    /// Threads that wait for ever.
+    /// Threads that wait forever.
     Hang(String),
 }
 
@@ -68,7 +68,7 @@ pub struct Kernel {
     pub(super) name: String,
     pub(super) params: Vec<Param>,
     pub(super) code: Vec<Instruction>,
-    /// The first instruction; functions that the kernel calls lie before it.
+    /// The first instruction; functions that the kernel calls come before it.
     pub(super) start: usize,
     pub(super) layout: Layout,
     /// Bytes of declared shared memory.

@@ -1,10 +1,10 @@
-//! Where the registers, constants and parameters of a kernel lie in a warp's register file.
+//! The places of a kernel's registers, constants and parameters in a warp's register file.
 
 use super::registers::{LANES, Slot};
 use super::types::Type;
 use std::collections::HashMap;
 
-/// What a register holds before the first instruction, the same in all lanes of a launch.
+/// The initial value of a register, the same in all lanes of a launch.
 #[derive(Clone, Copy, Debug)]
 pub enum Uniform {
     /// These bits.
@@ -77,12 +77,12 @@ impl Special {
     }
 }
 
-/// The places handed out so far.
+/// The places assigned so far.
 #[derive(Debug, Default)]
 pub struct Layout {
     /// Bytes of one warp's file.
     pub bytes: usize,
-    /// What is filled once per launch: the place, the bytes of a lane, the value.
+    /// Registers filled once per launch: the place, the bytes of a lane, the value.
     pub uniforms: Vec<(Slot, usize, Uniform)>,
     /// The special registers in use.
     pub specials: Vec<(Slot, Special)>,
@@ -118,7 +118,7 @@ impl Layout {
         slot
     }
 
-    /// A predicate that is always this.
+    /// A predicate with a constant value.
     pub fn predicate(&mut self, value: bool) -> Slot {
         if let Some(slot) = self.predicates.get(&value) {
             return *slot;

@@ -105,7 +105,7 @@ pub fn decode<'m>(
             let count = decoder.read(&operands[4], Type::U32)?;
             let [a, b, from] = decoder.sources(&operands[..4], [kind, kind, Type::U32])?;
             let d = decoder.target(target, kind)?;
-            // One register for both numbers: the place in the low byte, the count above.
+            // One register holds both numbers: the position in the low byte, the length above.
             let field = decoder.scratch(Type::U32);
             decoder_field(decoder, [field, from, count]);
             by_integer!(kind, T => ternary([d, a, b, field], |a: T, b: T, field: u32| {
@@ -155,7 +155,7 @@ pub fn decode<'m>(
     Ok(())
 }
 
-/// Joins the place and the count of a bit field in one register.
+/// Joins the position and the length of a bit field in one register.
 fn decoder_field(decoder: &mut Decoder, slots: [super::registers::Slot; 3]) {
     decoder.step(binary(slots, |from: u32, count: u32| {
         (from & 0xff) | (count & 0xff) << 8

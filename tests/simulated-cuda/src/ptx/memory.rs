@@ -7,15 +7,15 @@ use super::space::{Region, Space};
 /// An instruction that touches memory.
 pub type Access = Box<dyn Fn(Frame, &mut Space, u32) -> Result<(), Fault> + Send + Sync>;
 
-/// How an instruction finds its addresses.
+/// The addresses of an instruction.
 #[derive(Clone, Copy, Debug)]
 pub struct Address {
     pub region: Region,
     pub base: Slot,
-    /// Whether the base register has 64 bits, and not 32.
+    /// Whether the base register has 64 bits instead of 32.
     pub wide: bool,
     pub offset: i64,
-    /// A number that tells this instruction from others.
+    /// A unique number of this instruction.
     pub site: usize,
 }
 
@@ -35,7 +35,7 @@ impl Address {
     }
 }
 
-/// Whether every lane's address follows the one before by `step` bytes.
+/// Whether each lane's address is the previous lane's plus `step` bytes.
 #[inline(always)]
 fn consecutive(addresses: &[u64; LANES], step: u64) -> bool {
     let mut differs = 0;
@@ -157,7 +157,7 @@ pub fn store<T: Word>(address: Address, sources: Vec<Slot>) -> Access {
     })
 }
 
-/// A load or store chosen by the bytes of one value.
+/// A load or store for the size of one value.
 pub fn by_width(bytes: usize, address: Address, slots: Vec<Slot>, loads: bool) -> Access {
     match (bytes, loads) {
         (1, true) => load::<u8>(address, slots),

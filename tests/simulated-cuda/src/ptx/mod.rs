@@ -1,11 +1,11 @@
 //! Runs PTX, the text form of the code that nvcc makes of CUDA kernels, on the host.
 //!
-//! A [`Module`] is the parsed text; it decodes an entry into a [`Kernel`] when it is first asked for. A launch executes the
+//! A [`Module`] is the parsed text; it decodes an entry into a [`Kernel`] at its first use. A launch executes the
 //! grid's blocks one after the other, each block warp by warp: an instruction is one loop over the 32 lanes of a warp, so
 //! that the host's vector unit does the work and the registers of a warp stay in its first-level cache.
 //!
 //! Device addresses are host addresses. Every access to global memory is checked against the allocations that the caller's
-//! [`Memory`] knows; an instruction that is not known makes decoding fail, and never gives a silent wrong answer.
+//! [`Memory`] knows. An unknown instruction makes decoding fail, so that no wrong result is returned silently.
 //!
 //! Not simulated: textures, tensor cores, clusters, asynchronous copies, recursion, and the timing of anything.
 

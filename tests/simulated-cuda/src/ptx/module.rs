@@ -1,4 +1,4 @@
-//! The text of a module, cut into functions and variables.
+//! The text of a module, split into functions and variables.
 
 use super::decode;
 use super::globals::{Globals, variable};
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A function or an entry: where its text lies.
+/// The text of a function or an entry.
 #[derive(Clone, Debug)]
 pub struct Function {
     pub entry: bool,
@@ -18,7 +18,7 @@ pub struct Function {
     body: Range<usize>,
 }
 
-/// Parsed PTX. Entries are decoded when they are first asked for.
+/// Parsed PTX. Entries are decoded at their first use.
 pub struct Module {
     text: String,
     functions: HashMap<String, Function>,
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Module {
 }
 
 impl Module {
-    /// Cuts the text apart. Bodies are not looked into.
+    /// Splits the text. Function bodies are not parsed.
     pub fn parse(text: &str) -> Result<Module, String> {
         let text = text.trim_end_matches('\0');
         let (mut functions, mut order) = (HashMap::new(), Vec::new());
@@ -178,7 +178,7 @@ fn header_name_first(header: &[&str], name: &str) -> bool {
     place(name) < place("(")
 }
 
-/// The parenthesised lists of a header, with the offsets that the parameters have by their alignment.
+/// The parenthesized lists of a header, with the offsets of the parameters.
 fn parameter_lists<'a>(header: &[&'a str]) -> Result<Vec<Vec<(&'a str, Param)>>, String> {
     let mut lists = Vec::new();
     let mut rest = header;
@@ -230,7 +230,7 @@ struct Item {
     end: usize,
 }
 
-/// Finds the next item from `at` on, and moves `at` behind it.
+/// Finds the next item from `at` on, and moves `at` past it.
 fn next_item(text: &str, at: &mut usize) -> Result<Option<Item>, String> {
     let bytes = text.as_bytes();
     let mut start = None;
@@ -290,7 +290,7 @@ fn next_item(text: &str, at: &mut usize) -> Result<Option<Item>, String> {
     }
 }
 
-/// Directives that end with their line.
+/// Directives that end at the end of their line.
 fn line_directive(text: &str) -> bool {
     [".version", ".target", ".address_size", ".file", ".loc"]
         .iter()

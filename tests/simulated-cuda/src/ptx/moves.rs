@@ -1,4 +1,4 @@
-//! Copies between registers, and choices among them.
+//! Copies of registers and selections between them.
 
 use super::decode::Decoder;
 use super::float::Float;
@@ -63,7 +63,7 @@ pub fn decode<'m>(
     }
 }
 
-/// Between generic addresses and those of one space.
+/// Converts between generic addresses and those of one state space.
 fn address<'m>(
     decoder: &mut Decoder<'m>,
     op: &Opcode,
@@ -99,7 +99,7 @@ fn split<'m>(
 ) -> Result<(), String> {
     let source = decoder.read(source, kind)?;
     let bytes = part_bytes(kind, parts.len())?;
-    // Read before any of them is written: a part may be the source itself.
+    // All are read before any is written, because a part may be the source itself.
     let all = decoder.scratch(kind);
     decoder.step(copy([all, source], kind.bytes()));
     for (index, part) in parts.iter().enumerate() {

@@ -1,20 +1,20 @@
-//! An instruction's name, taken apart.
+//! The parts of an instruction's name.
 
 use super::types::Type;
 
 /// An instruction's name with its suffixes.
 #[derive(Debug)]
 pub struct Opcode<'a> {
-    /// What stands before the first dot.
+    /// The part before the first dot.
     pub name: &'a str,
     /// The suffixes that are not types, in order.
     pub modifiers: Vec<&'a str>,
-    /// The suffixes that are types, in order: the result's first.
+    /// The suffixes that are types, in order; the result's comes first.
     pub types: Vec<Type>,
 }
 
 impl<'a> Opcode<'a> {
-    /// Takes `text` apart at its dots.
+    /// Splits `text` at its dots.
     pub fn parse(text: &'a str) -> Opcode<'a> {
         let mut parts = text.split('.');
         let name = parts.next().unwrap_or_default();
@@ -37,7 +37,7 @@ impl<'a> Opcode<'a> {
         self.modifiers.contains(&modifier)
     }
 
-    /// The first type, which most instructions have alone.
+    /// The first type; most instructions have only one.
     pub fn kind(&self) -> Result<Type, String> {
         self.types
             .first()
@@ -45,7 +45,7 @@ impl<'a> Opcode<'a> {
             .ok_or_else(|| "a type suffix is missing".to_owned())
     }
 
-    /// Fails when there is a suffix other than these: an unknown one may change what the instruction means.
+    /// Fails if there is a suffix other than these, because an unknown one may change the instruction's meaning.
     pub fn allow(&self, known: &[&str]) -> Result<(), String> {
         match self
             .modifiers

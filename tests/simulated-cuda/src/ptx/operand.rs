@@ -1,4 +1,4 @@
-//! The operands of an instruction, as they are written.
+//! The operands of an instruction as written.
 
 use super::token;
 use super::types::Type;

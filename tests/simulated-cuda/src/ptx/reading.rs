@@ -12,7 +12,7 @@ use super::token::integer;
 use super::types::Type;
 
 impl<'m> Decoder<'m> {
-    /// A register that the text does not name.
+    /// A register without a name in the text.
     pub fn scratch(&mut self, kind: Type) -> Slot {
         self.layout.register(kind)
     }
@@ -25,7 +25,7 @@ impl<'m> Decoder<'m> {
             .get_or_insert_with(|| layout.register(Type::Pred))
     }
 
-    /// What a name stands for.
+    /// The meaning of a name.
     pub fn symbol(&mut self, name: &str) -> Option<Symbol> {
         let layout = &mut self.layout;
         self.scopes.find(name, |kind| layout.register(kind))
@@ -114,8 +114,7 @@ impl<'m> Decoder<'m> {
         Ok(opposite)
     }
 
-    /// The register that takes a result of this type. If the named one is wider, a step that widens the result follows the
-    /// instruction.
+    /// The register for a result of this type. If the named one is wider, a step that widens the result follows the instruction.
     pub fn target(&mut self, operand: &Operand<'m>, kind: Type) -> Result<Slot, String> {
         let name = operand.name().ok_or("a register is missing")?;
         self.target_name(name, kind)

@@ -8,7 +8,7 @@ use std::cell::Cell;
 /// Lanes of a warp.
 pub const LANES: usize = 32;
 
-/// Where a register lies in the file: a byte offset, a multiple of [`Slot::ALIGN`].
+/// The place of a register in the file: a byte offset, a multiple of [`Slot::ALIGN`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot(pub u32);
 

@@ -1,4 +1,4 @@
-//! Roundings that the host has no instruction for.
+//! Roundings for which the host has no instruction.
 
 use half::{bf16, f16};
 
@@ -15,7 +15,7 @@ pub enum Rounding {
 }
 
 impl Rounding {
-    /// The rounding that the suffixes ask for.
+    /// The rounding that the suffixes specify.
     pub fn of(modifiers: &[&str]) -> Rounding {
         let has = |name| modifiers.contains(&name);
         match () {
@@ -27,8 +27,8 @@ impl Rounding {
     }
 }
 
-/// The 32-bit float with these leading bits whose last bit says whether anything was lost: rounding it once more, to a
-/// type of at most 22 bits of precision, gives what rounding `value` directly would give.
+/// Rounds to odd: the 32-bit float with `value`'s leading bits, whose last bit is 1 if anything was lost. Rounding it again, to a type
+/// with at most 22 bits of precision, gives the same result as rounding `value` directly.
 pub fn to_odd(value: f64) -> f32 {
     let near = value as f32;
     if near as f64 == value || value.is_nan() {
@@ -43,7 +43,7 @@ pub fn to_odd(value: f64) -> f32 {
     f32::from_bits(truncated | 1)
 }
 
-/// A type that a result is rounded to.
+/// A type to which results are rounded.
 pub trait Narrow: Copy {
     /// To the nearest, ties to even.
     fn nearest(value: f64) -> Self;
@@ -121,8 +121,7 @@ impl Narrow for f64 {
     }
 }
 
-/// `value + error` rounded to a type, where the error is too small to change `value` when added to it; only its sign
-/// counts.
+/// `value + error` rounded to a type. The error is too small to change `value` when added to it, so only its sign matters.
 pub fn directed<T: Narrow>(value: f64, error: f64, rounding: Rounding) -> T {
     let near = T::nearest(value);
     let wide = near.widen();
@@ -141,14 +140,14 @@ pub fn directed<T: Narrow>(value: f64, error: f64, rounding: Rounding) -> T {
     }
 }
 
-/// A sum as the nearest 64-bit float and what that lost.
+/// A sum as the nearest 64-bit float, and the rounding error.
 fn two_sum(a: f64, b: f64) -> (f64, f64) {
     let sum = a + b;
     let part = sum - a;
     (sum, (a - (sum - part)) + (b - part))
 }
 
-/// `a + b`, rounded as asked.
+/// `a + b` with this rounding.
 pub fn add<T: Narrow>(a: f64, b: f64, rounding: Rounding) -> T {
     let (sum, error) = two_sum(a, b);
     // A sum that cancels exactly is negative zero when rounding down.
@@ -162,25 +161,25 @@ pub fn add<T: Narrow>(a: f64, b: f64, rounding: Rounding) -> T {
     directed(sum, error, rounding)
 }
 
-/// `a × b`, rounded as asked.
+/// `a × b` with this rounding.
 pub fn mul<T: Narrow>(a: f64, b: f64, rounding: Rounding) -> T {
     let product = a * b;
     directed(product, a.mul_add(b, -product), rounding)
 }
 
-/// `a × b + c`, rounded as asked, for operands whose product is exact in 64 bits (those of 32 bits and less).
+/// `a × b + c` with this rounding, for operands whose product is exact in 64 bits (those of at most 32 bits).
 pub fn fma<T: Narrow>(a: f64, b: f64, c: f64, rounding: Rounding) -> T {
     add(a * b, c, rounding)
 }
 
-/// `a ÷ b`, rounded as asked.
+/// `a ÷ b` with this rounding.
 pub fn div<T: Narrow>(a: f64, b: f64, rounding: Rounding) -> T {
     let quotient = a / b;
     let rest = (-quotient).mul_add(b, a);
     directed(quotient, if b < 0.0 { -rest } else { rest }, rounding)
 }
 
-/// The square root, rounded as asked.
+/// The square root with this rounding.
 pub fn sqrt<T: Narrow>(a: f64, rounding: Rounding) -> T {
     let root = a.sqrt();
     directed(root, (-root).mul_add(root, a), rounding)

@@ -5,7 +5,7 @@ use super::registers::Slot;
 use super::types::Type;
 use std::collections::HashMap;
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Clone, Copy, Debug)]
 pub enum Symbol {
     Register(Slot, Type),
@@ -13,7 +13,7 @@ pub enum Symbol {
     Shared(u64),
     /// An offset into local memory.
     Local(u64),
-    /// A function's parameter or result, or a caller's copy of one, by its number.
+    /// A function's parameter or result, or a caller's copy of it, by its number.
     Param(usize),
     /// A parameter of the kernel: its number and place.
     Argument(usize, Param),
@@ -53,7 +53,7 @@ impl<'a> Scopes<'a> {
         self.current = self.current.and_then(|id| self.all[id].parent);
     }
 
-    /// Makes another scope the current one; `None` starts a function. Returns the one that was.
+    /// Makes another scope the current one; `None` starts a function. Returns the former one.
     pub fn switch(&mut self, to: Option<usize>) -> Option<usize> {
         std::mem::replace(&mut self.current, to)
     }
@@ -93,7 +93,7 @@ impl<'a> Scopes<'a> {
         }
     }
 
-    /// What a name stands for; `place` gives a register of a family its place.
+    /// The meaning of a name; `place` assigns a place to a register of a family.
     pub fn find(&mut self, name: &str, mut place: impl FnMut(Type) -> Slot) -> Option<Symbol> {
         let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
         let (prefix, number) = name.split_at(name.len() - digits);

@@ -5,7 +5,7 @@ use super::kernel::{Fault, Memory, Param};
 use super::registers::LANES;
 use std::ops::Range;
 
-/// Where an instruction's addresses point.
+/// The region of an instruction's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Region {
     /// Global memory, or whatever a tagged address names.
@@ -14,7 +14,7 @@ pub enum Region {
     Shared,
     /// Offsets into the thread's own memory.
     Local,
-    /// What [`argument_address`] gives, in the kernel's arguments, which are only loaded from.
+    /// Addresses from [`argument_address`], in the kernel's arguments, which are read-only.
     Argument,
 }
 
@@ -23,16 +23,16 @@ pub const SHARED_TAG: u64 = 1 << 60;
 /// Marks a generic address that is an offset into local memory.
 pub const LOCAL_TAG: u64 = 1 << 61;
 
-/// The addresses of two parameters are this far apart, more than all of a kernel's parameters have together, so that what
-/// leaves one does not reach another.
+/// The distance between the addresses of two parameters. It exceeds the size of all parameters of a kernel, so that an access beyond
+/// one does not reach another.
 const ARGUMENT_STEP: u64 = 1 << 16;
 
-/// The address of a kernel's parameter. It fits in 32 bits, and is as aligned as the parameter.
+/// The address of a kernel's parameter. It fits into 32 bits and is aligned like the parameter.
 pub fn argument_address(number: usize, param: Param) -> u64 {
     number as u64 * ARGUMENT_STEP + param.offset as u64
 }
 
-/// How many recent allocations are remembered, by the instruction that found them.
+/// Number of recently used allocations that are cached, by instruction.
 pub const SITES: usize = 64;
 
 /// The memory that a warp sees.
@@ -45,7 +45,7 @@ pub struct Space<'a> {
     pub shared: &'a mut [u8],
     /// The local memory of the warp's lanes, one after the other.
     pub local: &'a mut [u8],
-    /// The allocation that an instruction touched last.
+    /// The allocation that an instruction accessed last.
     pub recent: &'a mut [Range<u64>; SITES],
 }
 
@@ -55,7 +55,7 @@ impl Space<'_> {
         self.globals.text(address)
     }
 
-    /// Whether the bytes lie in one allocation; `site` says which instruction asks.
+    /// Whether the bytes are in one allocation; `site` is the instruction's number.
     #[inline(always)]
     fn holds(&mut self, address: u64, size: u64, site: usize) -> bool {
         let recent = &self.recent[site % SITES];
@@ -78,7 +78,7 @@ impl Space<'_> {
         }
     }
 
-    /// The host's pointer to so many bytes of one parameter; never written through, since no store decodes to this region.
+    /// The host's pointer to a number of bytes of one parameter. Nothing is written through it, because no store decodes to this region.
     fn argument(&self, address: u64, size: usize) -> Option<*mut u8> {
         let param = self.params.get((address / ARGUMENT_STEP) as usize)?;
         let start = (address % ARGUMENT_STEP) as usize;
@@ -129,8 +129,8 @@ impl Space<'_> {
             .ok_or(Fault::IllegalAddress(address))
     }
 
-    /// The host's pointer to `bytes` consecutive bytes of global or shared memory that start at a multiple of `align`, if
-    /// they lie in one allocation; `None` sends the caller to the lane-by-lane path, which finds the fault.
+    /// The host's pointer to `bytes` consecutive bytes of global or shared memory that start at a multiple of `align`, if they are in one
+    /// allocation. On `None` the caller accesses them lane by lane, which finds the fault.
     #[inline(always)]
     pub fn resolve_run(
         &mut self,

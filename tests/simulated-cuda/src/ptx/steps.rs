@@ -1,8 +1,8 @@
-//! Instructions that only compute: closures that know their registers.
+//! Instructions that only compute, as closures over their registers.
 
 use super::registers::{Frame, Slot, Word};
 
-/// An instruction without control flow or memory: it changes the lanes of a mask.
+/// An instruction without control flow or memory, for the lanes of a mask.
 pub type Step = Box<dyn Fn(Frame, u32) + Send + Sync>;
 
 /// `d = f(a)`.

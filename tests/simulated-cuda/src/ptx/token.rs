@@ -24,7 +24,7 @@ pub fn tokens(text: &str) -> Vec<&str> {
                 {
                     at += 1;
                 }
-                // Line directives end with the line and not with a semicolon.
+                // Line directives end at the end of the line, without a semicolon.
                 match &text[start..at] {
                     ".loc" | ".file" => at = line_end(text, at),
                     word => found.push(word),
@@ -42,7 +42,7 @@ pub fn tokens(text: &str) -> Vec<&str> {
     found
 }
 
-/// Where the line that holds position `at` ends.
+/// The end of the line that contains position `at`.
 pub fn line_end(text: &str, at: usize) -> usize {
     text[at..].find('\n').map_or(text.len(), |n| at + n)
 }

@@ -80,7 +80,7 @@ impl Type {
         }
     }
 
-    /// Whether a narrower value of this type is widened with its sign.
+    /// Whether a value of this type is sign-extended.
     pub fn signed(self) -> bool {
         matches!(self, Type::S8 | Type::S16 | Type::S32 | Type::S64)
     }

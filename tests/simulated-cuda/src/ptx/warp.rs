@@ -1,7 +1,7 @@
 //! The execution of one warp: which lanes run which instruction next.
 //!
-//! Lanes that went different ways form groups; the group that lags furthest behind runs first, so that they meet again
-//! where their ways join.
+//! Lanes that took different branches form groups. The group that is furthest behind runs first, so that groups meet again where
+//! their branches join.
 
 use super::kernel::Fault;
 use super::memory::{Access, lanes_of};
@@ -11,26 +11,26 @@ use super::steps::Step;
 
 /// A decoded instruction.
 pub struct Instruction {
-    /// The predicate that must be true, or with `true` beside it, false.
+    /// The predicate that must be true, or false if the flag beside it is `true`.
     pub guard: Option<(Slot, bool)>,
     pub action: Action,
 }
 
-/// What an instruction does.
+/// The effect of an instruction.
 pub enum Action {
     Step(Step),
     Access(Access),
     Branch(usize),
-    /// A branch to one of several places by a register's value.
+    /// A branch to one of several targets, chosen by a register's value.
     Switch(Slot, Vec<usize>),
-    /// Enters a function; its return address goes into the register.
+    /// Enters a function and writes its return address into the register.
     Call(usize, Slot),
-    /// Leaves a function by the address in the register.
+    /// Leaves a function for the address in the register.
     Return(Slot),
     Exit,
-    /// Waits until so many threads (all of the block, if `None`) wait at the barrier of this number.
+    /// Waits until this many threads (all of the block, if `None`) wait at the barrier with this number.
     Barrier(Slot, Option<Slot>),
-    /// Waits until these lanes are here together, then computes.
+    /// Waits until these lanes have all arrived, then computes.
     Together(Slot, Step),
     Trap,
     /// A failed assertion: message, file, line, function.
@@ -50,26 +50,26 @@ pub struct Waiting {
     next: usize,
     pub mask: u32,
     pub barrier: u32,
-    /// How many threads the barrier is for; all of the block, if `None`.
+    /// Number of threads of the barrier; all of the block, if `None`.
     pub threads: Option<u32>,
 }
 
-/// Where the lanes of a warp are.
+/// The positions of a warp's lanes.
 #[derive(Debug, Default)]
 pub struct Warp {
-    /// Groups that can run, by falling `next`: the last one runs.
+    /// Groups that can run, in descending order of `next`; the last one runs.
     running: Vec<Group>,
-    /// Groups that wait for other lanes of the warp, at the instruction that they wait at.
+    /// Groups that wait for other lanes of the warp, with the instruction at which they wait.
     parked: Vec<Group>,
     /// Groups that wait for other threads of the block.
     pub waiting: Vec<Waiting>,
 }
 
-/// How many instructions a warp may run between barriers before it counts as hanging.
+/// The number of instructions between barriers after which a warp counts as hanging.
 const PATIENCE: u64 = 1 << 34;
 
 impl Warp {
-    /// A warp whose lanes of `mask` are about to run instruction `start`.
+    /// A warp whose lanes in `mask` run instruction `start` next.
     pub fn new(start: usize, mask: u32) -> Warp {
         Warp {
             running: vec![Group { next: start, mask }],
@@ -82,7 +82,7 @@ impl Warp {
         self.running.is_empty() && self.parked.is_empty() && self.waiting.is_empty()
     }
 
-    /// Lets the lanes go on that wait at this barrier.
+    /// Releases the lanes that wait at this barrier.
     pub fn release(&mut self, barrier: u32) {
         for index in (0..self.waiting.len()).rev() {
             if self.waiting[index].barrier == barrier {
@@ -92,7 +92,7 @@ impl Warp {
         }
     }
 
-    /// Adds a group in its place, joined with one that is there already.
+    /// Inserts a group by its position, joined with a group that is there already.
     fn insert(&mut self, mut group: Group) {
         if group.mask == 0 {
             return;
@@ -143,7 +143,7 @@ impl Warp {
         ))
     }
 
-    /// Runs one group until it changes its lanes or is no longer the one that lags behind.
+    /// Runs one group until its lanes change or it is no longer the furthest behind.
     fn run_group(
         &mut self,
         Group { mut next, mask }: Group,
@@ -152,7 +152,7 @@ impl Warp {
         space: &mut Space,
         patience: &mut u64,
     ) -> Result<(), Fault> {
-        // Where the next group is, or a parked one that this one may join.
+        // The position of the next group, or of a waiting one that this one may join.
         let ahead = self.running.last().map_or(usize::MAX, |group| group.next);
         let joins = !self.parked.is_empty();
         let mut first = true;
@@ -206,7 +206,7 @@ impl Warp {
         }
     }
 
-    /// Takes the lanes of `active` elsewhere; tells which have gone.
+    /// Moves lanes of `active` to another instruction, and returns which.
     fn leave(
         &mut self,
         action: &Action,

@@ -1,4 +1,4 @@
-//! Barriers, and what the lanes of a warp tell each other.
+//! Barriers, and the exchange of values between the lanes of a warp.
 
 use super::decode::Decoder;
 use super::opcode::Opcode;

@@ -1,6 +1,6 @@
-//! What all tests share: one lock, since the devices belong to the process, and short forms of calls.
+//! Shared by all tests: one lock, because the devices are process-wide, and short forms of calls.
 //!
-//! Every `unsafe` call in the tests is sound for the same reason: the places that it passes are local variables.
+//! Every `unsafe` call in the tests is sound for the same reason: the pointers that it passes are to local variables.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -22,7 +22,7 @@ pub const INVALID_VALUE: u32 = 1;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Device 0 with a current context, for one test alone.
+/// Device 0 with a current context, for one test at a time.
 pub struct Bench {
     pub context: u64,
     _alone: MutexGuard<'static, ()>,
@@ -52,7 +52,7 @@ impl Drop for Bench {
     }
 }
 
-/// The result of a call that writes it to a place.
+/// The result that a call writes to a pointer.
 pub fn out<T: Default>(call: impl FnOnce(*mut T) -> u32) -> T {
     let mut value = T::default();
     assert_eq!(call(&mut value), 0);

@@ -226,7 +226,7 @@ fn convolutions_and_pools() {
         };
         assert_eq!(*got, want, "im2col {i}");
     }
-    // Square windows, because candle takes the width for the height.
+    // Square windows, because candle uses the width as the height.
     for (name, average) in [("max_pool2d_f32", false), ("avg_pool2d_f32", true)] {
         let mut square = wave(2 * 36);
         let mut info = [1u64, 2, 6, 6, 72, 36, 6, 1];

@@ -5,7 +5,7 @@ use super::{Arguments, Fault, Module, build};
 const INDEX: &str =
     "ld.param.u64 %d1, [p0]; mov.u32 %r1, %tid.x; mul.wide.u32 %d2, %r1, 4; add.s64 %d3, %d1, %d2;";
 
-/// What each of so many threads stores at its place.
+/// The values that each of a number of threads stores.
 fn run(threads: u32, body: &str) -> Result<Vec<u32>, Fault> {
     let mut out = vec![0u32; threads as usize];
     let kernel = build(1, &format!("{INDEX} {body}")).unwrap();
@@ -25,7 +25,7 @@ fn lanes_part_and_meet_again() {
          $partial: st.global.u32 [%d3], %r2;",
     )
     .unwrap();
-    // The first warp is whole again behind the loop; the second never was.
+    // The first warp is complete again after the loop; the second never was.
     for (i, value) in out.iter().enumerate() {
         assert_eq!(
             *value as usize,
@@ -51,7 +51,7 @@ fn a_barrier_orders_shared_memory() {
     assert!(out.iter().all(|sum| *sum == 255 * 256 / 2));
 }
 
-/// Two kernels that name the same array outside: each block has one of its own.
+/// Two kernels use the same array declared outside of them; each block has its own.
 #[test]
 fn a_shared_array_outside_kernels() {
     let kernel = |name: &str, add: u32| {
@@ -248,7 +248,7 @@ fn an_element_of_a_parameter_is_chosen_when_the_kernel_runs() {
           mov.b64 %d2, k_param_1; add.s64 %d3, %d2, %d1; ld.param.u64 %d4, [%d3+8];
           ld.param.u64 %d5, [k_param_0]; mul.wide.u32 %d6, %r1, 8; add.s64 %d7, %d5, %d6; st.global.u64 [%d7], %d4; }";
     let kernel = Module::parse(text).unwrap().kernel("k").unwrap().unwrap();
-    // Threads read from the element behind `first` on, of a structure between two other parameters.
+    // Threads read the elements after `first` of a structure between two other parameters.
     let run = |first: i32| {
         let mut out = [0u64; 2];
         let mut arguments = Arguments::default().buffer(&mut out);

@@ -12,7 +12,7 @@ use super::{Fault, Kernel, Launch, Memory, Module};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Buffers that a kernel may touch.
+/// Buffers that a kernel may access.
 #[derive(Default)]
 pub struct Host {
     ranges: Vec<Range<u64>>,
@@ -46,7 +46,7 @@ impl Arguments {
         self
     }
 
-    /// Adds a pointer to a buffer, which the kernel may touch.
+    /// Adds a pointer to a buffer, which the kernel may access.
     pub fn buffer<T>(mut self, buffer: &mut [T]) -> Self {
         let start = buffer.as_mut_ptr() as u64;
         self.host
@@ -55,7 +55,7 @@ impl Arguments {
         self.value(start)
     }
 
-    /// Launches so many blocks of so many threads.
+    /// Launches this many blocks of this many threads.
     pub fn launch(self, kernel: &Kernel, blocks: u32, threads: u32) -> Result<(), Fault> {
         self.launch_shaped(kernel, [blocks, 1, 1], [threads, 1, 1], 0)
     }
@@ -79,7 +79,7 @@ impl Arguments {
         )
     }
 
-    /// Launches as candle does for so many elements.
+    /// Launches as candle does for this many elements.
     pub fn launch_for(self, kernel: &Kernel, elements: usize) {
         let blocks = elements.div_ceil(1024) as u32;
         self.launch(kernel, blocks, 1024)

@@ -1,4 +1,4 @@
-//! Times of launches, printed for a person to look at (`--nocapture`, in release).
+//! Prints the times of launches (`--nocapture`, in release).
 
 use super::{Arguments, candle_module, entry};
 use std::time::{Duration, Instant};
