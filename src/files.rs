@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::path::Path;
 
-/// The most that is read of a file, in bytes; files in `/proc` and `/sys` are far smaller.
+/// The number of bytes that are read of a file; files in `/proc` and `/sys` are far smaller.
 const MOST: u64 = 1 << 20;
 
 /// The beginning of a file as text; invalid UTF-8 is replaced.
@@ -22,15 +22,8 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Makes opening and reading return at once. A pipe without a writer, or the kernel's log at its end, would block forever.
-#[cfg(target_os = "linux")]
 pub(crate) fn without_waiting(options: &mut OpenOptions) -> &mut OpenOptions {
-    use std::os::unix::fs::OpenOptionsExt;
-    /// The value on every architecture that CUDA supports.
-    const O_NONBLOCK: i32 = 0o4000;
-    options.custom_flags(O_NONBLOCK)
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn without_waiting(options: &mut OpenOptions) -> &mut OpenOptions {
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(options, libc::O_NONBLOCK);
     options
 }
