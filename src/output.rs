@@ -33,30 +33,33 @@ pub(crate) struct LineFile {
 impl LineFile {
     /// Opens the file to append to it, or creates it.
     pub(crate) fn open(path: &Path, header: String, rotate_at: Option<u64>) -> io::Result<Self> {
-        let file = open(path)?;
-        let there = file.metadata()?;
+        let mut options = File::options();
+        let file = options.append(true).create(true).read(true).open(path)?;
+        let metadata = file.metadata()?;
         let mut lines = Self {
             path: path.to_owned(),
             file,
-            length: there.len(),
+            length: metadata.len(),
             header,
             rotate_at,
-            is_regular: there.is_file(),
+            is_regular: metadata.is_file(),
             is_torn: false,
         };
         if lines.is_regular {
             lines.repair()?;
         }
-        lines.begin()?;
+        if lines.length == 0 {
+            lines.write(&lines.header.clone().into_bytes())?;
+        }
         Ok(lines)
     }
 
     /// Waits until all lines are on the disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        if !self.is_regular {
-            return Ok(());
+        match self.is_regular {
+            true => self.file.sync_data(),
+            false => Ok(()),
         }
-        self.file.sync_data()
     }
 
     /// Writes a line, which must end with a line feed.
@@ -85,13 +88,6 @@ impl LineFile {
         written
     }
 
-    fn begin(&mut self) -> io::Result<()> {
-        match self.length == 0 && !self.header.is_empty() {
-            true => self.write(&self.header.clone().into_bytes()),
-            false => Ok(()),
-        }
-    }
-
     /// Removes an incomplete last line, or ends it if this crate did not write it: the file may be another program's.
     fn repair(&mut self) -> io::Result<()> {
         const MOST: u64 = 64 << 10;
@@ -99,22 +95,21 @@ impl LineFile {
         let mut tail = Vec::new();
         self.file.seek(SeekFrom::Start(from))?;
         self.file.read_to_end(&mut tail)?;
-        let whole = tail.iter().rposition(|byte| *byte == b'\n');
-        let torn = tail.get(whole.map_or(0, |last| last + 1)..);
-        let Some([first, ..]) = torn else {
+        let end = tail.iter().rposition(|byte| *byte == b'\n');
+        let torn = tail.split_off(end.map_or(0, |end| end + 1));
+        let Some(first) = torn.first() else {
             return Ok(());
         };
-        let torn = torn.unwrap_or_default();
-        let is_whole_line = whole.is_some() || from == 0;
+        let is_whole_line = end.is_some() || from == 0;
         let is_ours = *first == b'{' || first.is_ascii_digit();
-        if is_whole_line && (is_ours || self.header.as_bytes().starts_with(torn)) {
-            self.length -= torn.len() as u64;
-            self.file.set_len(self.length)?;
-            let (bytes, file) = (torn.len(), self.path.display());
-            tracing::warn!(bytes, %file, "removed an incomplete last line");
-            return Ok(());
+        if !is_whole_line || !(is_ours || self.header.as_bytes().starts_with(&torn)) {
+            return self.write(b"\n");
         }
-        self.write(b"\n")
+        self.length -= torn.len() as u64;
+        self.file.set_len(self.length)?;
+        let (bytes, file) = (torn.len(), self.path.display());
+        tracing::warn!(bytes, %file, "removed an incomplete last line");
+        Ok(())
     }
 
     fn rotate(&mut self) -> io::Result<()> {
@@ -125,13 +120,7 @@ impl LineFile {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        self.file = open(&self.path)?;
-        (self.length, self.is_torn) = (0, false);
-        self.begin()
+        *self = Self::open(&self.path, self.header.clone(), self.rotate_at)?;
+        Ok(())
     }
-}
-
-fn open(path: &Path) -> io::Result<File> {
-    let mut options = File::options();
-    options.append(true).create(true).read(true).open(path)
 }
