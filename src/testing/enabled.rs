@@ -1,31 +1,24 @@
-use std::cell::RefCell;
-use std::marker::PhantomData;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
 use crate::error::Phase;
 
 thread_local! {
-    static ARMED: RefCell<Option<Plan>> = const { RefCell::new(None) };
+    static ARMED: RefCell<Option<Rc<Plan>>> = const { RefCell::new(None) };
 }
 
 #[derive(Debug)]
 struct Plan {
-    id: u64,
     faults: Faults,
     /// Points passed in all phases, points passed in the chosen phase, and failed points.
-    points: usize,
-    matching: usize,
-    fired: usize,
+    points: Cell<usize>,
+    matching: Cell<usize>,
+    fired: Cell<usize>,
 }
 
 /// The points that fail, and their error; see the [module](crate::testing).
-///
-/// ```
-/// use candle_headroom::testing::{Faults, illegal_address};
-///
-/// // The 6th point and the two after it fail with a sticky fault.
-/// let armed = Faults::at(5).times(3).failing_with(illegal_address).arm();
-/// drop(armed); // disarmed
-/// ```
 #[derive(Debug, Clone, Copy)]
 #[must_use = "call `arm()`"]
 pub struct Faults {
@@ -66,89 +59,63 @@ impl Faults {
 
     /// Arms the faults on this thread until the guard is dropped, in place of any others.
     pub fn arm(self) -> ArmedFaults {
-        ARMED.with_borrow_mut(|armed| {
-            let id = armed.as_ref().map_or(0, |plan| plan.id + 1);
-            *armed = Some(Plan {
-                id,
-                faults: self,
-                points: 0,
-                matching: 0,
-                fired: 0,
-            });
-            ArmedFaults {
-                id,
-                thread_bound: PhantomData,
-            }
-        })
+        let plan = Rc::new(Plan {
+            faults: self,
+            points: Cell::new(0),
+            matching: Cell::new(0),
+            fired: Cell::new(0),
+        });
+        ARMED.set(Some(Rc::clone(&plan)));
+        ArmedFaults(plan)
     }
 }
 
 /// Faults armed on this thread, until dropped or until others are armed.
-///
-/// ```
-/// use candle_headroom::testing::{Faults, probe};
-/// use candle_core::{Device, Tensor};
-///
-/// let x = Tensor::new(1f32, &Device::Cpu)?;
-/// let armed = Faults::at(1).arm();
-/// assert!(probe(&x).is_ok() && probe(&x).is_err() && probe(&x).is_ok());
-/// assert_eq!((armed.points(), armed.fired()), (3, 1));
-/// # Ok::<(), candle_core::Error>(())
-/// ```
 #[derive(Debug)]
 #[must_use = "dropping it disarms the faults"]
-pub struct ArmedFaults {
-    /// Tells this guard's plan from one that has replaced it.
-    id: u64,
-    thread_bound: PhantomData<*const ()>,
-}
+pub struct ArmedFaults(Rc<Plan>);
 
 impl ArmedFaults {
     /// Number of points that failed so far.
     pub fn fired(&self) -> usize {
-        self.read(|plan| plan.fired)
+        self.0.fired.get()
     }
 
     /// Number of points passed so far, in all phases.
     pub fn points(&self) -> usize {
-        self.read(|plan| plan.points)
-    }
-
-    fn read(&self, field: impl Fn(&Plan) -> usize) -> usize {
-        ARMED.with_borrow(|armed| {
-            let plan = armed.as_ref().filter(|plan| plan.id == self.id);
-            plan.map_or(0, field)
-        })
+        self.0.points.get()
     }
 }
 
 impl Drop for ArmedFaults {
     fn drop(&mut self) {
-        ARMED.with_borrow_mut(|armed| armed.take_if(|plan| plan.id == self.id));
+        ARMED.with_borrow_mut(|armed| armed.take_if(|plan| Rc::ptr_eq(plan, &self.0)));
     }
 }
 
 /// A point at which an armed fault can fail.
-pub(crate) fn inject(phase: Phase) -> candle_core::Result<()> {
-    // The error is created after the borrow ends: creating it may pass a point itself.
-    let error = ARMED.with_borrow_mut(|armed| armed.as_mut()?.pass(phase));
-    error.map_or(Ok(()), |error| Err(error()))
+pub(crate) fn inject(phase: Phase) -> Result<()> {
+    let plan = ARMED.with_borrow(Option::clone);
+    match plan.filter(|plan| plan.fails(phase)) {
+        Some(plan) => Err((plan.faults.error)()),
+        None => Ok(()),
+    }
 }
 
 impl Plan {
-    fn pass(&mut self, phase: Phase) -> Option<fn() -> candle_core::Error> {
-        self.points += 1;
-        if self.faults.phase.is_some_and(|chosen| chosen != phase) {
-            return None;
+    /// Counts a point, and returns whether it fails.
+    fn fails(&self, phase: Phase) -> bool {
+        let faults = &self.faults;
+        self.points.update(|points| points + 1);
+        if faults.phase.is_some_and(|chosen| chosen != phase) {
+            return false;
         }
-        let index = self.matching;
-        self.matching += 1;
-        let first = self.faults.first;
-        if index < first || index - first >= self.faults.times {
-            return None;
-        }
-        self.fired += 1;
-        Some(self.faults.error)
+        let index = self.matching.replace(self.matching.get() + 1);
+        let fails = index
+            .checked_sub(faults.first)
+            .is_some_and(|later| later < faults.times);
+        self.fired.update(|fired| fired + usize::from(fails));
+        fails
     }
 }
 
@@ -166,4 +133,43 @@ pub fn illegal_address() -> candle_core::Error {
 
 fn driver_error(text: &str) -> candle_core::Error {
     candle_core::Error::Cuda(text.into()).bt()
+}
+
+/// Copies a tensor of any shape: a point in the forward pass of a model and one in its backward pass. CPU only.
+///
+/// ```
+/// use candle_core::{Device, Tensor, Var};
+/// use candle_headroom::error::Phase;
+/// use candle_headroom::testing::{Faults, probe};
+///
+/// let x = Var::new(&[1f32, 2.], &Device::Cpu)?;
+/// let _armed = Faults::in_phase(Phase::Backward, 0).arm();
+/// let loss = probe(&x.sqr()?)?.sum_all()?;
+/// assert!(loss.backward().is_err());
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// The armed fault, or candle's error if `tensor` is on another device.
+pub fn probe(tensor: &Tensor) -> Result<Tensor> {
+    inject(Phase::Forward)?;
+    tensor.force_contiguous()?.apply_op1(Probe)
+}
+
+struct Probe;
+
+impl CustomOp1 for Probe {
+    fn name(&self) -> &'static str {
+        "fault-probe"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        // `force_contiguous` made the storage for this tensor alone.
+        Ok((storage.clone(), layout.shape().clone()))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        inject(Phase::Backward)?;
+        Ok(Some(gradient.clone()))
+    }
 }

@@ -1,6 +1,6 @@
 //! Makes memory run out at a chosen point, for your own tests; behind the feature `testing`.
 //!
-//! Every phase of every micro-batch of a trainer or of [`process_batches`](crate::process_batches) is a point, and so is every
+//! Every phase of every micro-batch of a trainer or of [`process_batches`](crate::process_batches) is a point that can fail, and so is every
 //! [`probe`] in a model, once in the forward and once in the backward pass. Faults are armed for the current thread until their guard is
 //! dropped.
 //!
@@ -23,13 +23,9 @@
 #[cfg(feature = "testing")]
 mod enabled;
 #[cfg(feature = "testing")]
-mod probe;
-#[cfg(feature = "testing")]
 pub(crate) use enabled::inject;
 #[cfg(feature = "testing")]
-pub use enabled::{ArmedFaults, Faults, illegal_address, out_of_memory};
-#[cfg(feature = "testing")]
-pub use probe::probe;
+pub use enabled::{ArmedFaults, Faults, illegal_address, out_of_memory, probe};
 
 /// Without the feature no point fails.
 #[cfg(not(feature = "testing"))]

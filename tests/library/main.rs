@@ -26,6 +26,7 @@ mod sinks;
 mod steps;
 #[path = "../support/mod.rs"]
 mod support;
+mod testing;
 mod timeline;
 mod trainer;
 mod trainer_optimizers;
