@@ -1,4 +1,4 @@
-//! What counting costs: against the bare system allocator and the crates `cap` (with its `stats`) and `stats_alloc`.
+//! The cost of counting, compared with the system allocator and the crates `cap` (with its `stats`) and `stats_alloc`.
 //!
 //! `cargo bench --bench host_allocator [-- --quick]`
 
@@ -23,37 +23,37 @@ struct Switch {
     tracking: TrackingAllocator,
 }
 
-// SAFETY: both ways lead to `System` with unchanged arguments, so a block may be made one way and freed the other.
+// SAFETY: both branches call `System` with unchanged arguments, so a block may be allocated in one and freed in the other.
 unsafe impl GlobalAlloc for Switch {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match self.counts.load(Relaxed) {
-            // SAFETY: the caller's promise is passed on.
+            // SAFETY: the caller upholds the contract.
             true => unsafe { self.tracking.alloc(layout) },
-            // SAFETY: likewise.
+            // SAFETY: as above.
             false => unsafe { System.alloc(layout) },
         }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         match self.counts.load(Relaxed) {
-            // SAFETY: the caller's promise is passed on.
+            // SAFETY: the caller upholds the contract.
             true => unsafe { self.tracking.alloc_zeroed(layout) },
-            // SAFETY: likewise.
+            // SAFETY: as above.
             false => unsafe { System.alloc_zeroed(layout) },
         }
     }
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         match self.counts.load(Relaxed) {
-            // SAFETY: the caller's promise is passed on.
+            // SAFETY: the caller upholds the contract.
             true => unsafe { self.tracking.dealloc(pointer, layout) },
-            // SAFETY: likewise.
+            // SAFETY: as above.
             false => unsafe { System.dealloc(pointer, layout) },
         }
     }
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         match self.counts.load(Relaxed) {
-            // SAFETY: the caller's promise is passed on.
+            // SAFETY: the caller upholds the contract.
             true => unsafe { self.tracking.realloc(pointer, layout, size) },
-            // SAFETY: likewise.
+            // SAFETY: as above.
             false => unsafe { System.realloc(pointer, layout, size) },
         }
     }
@@ -99,14 +99,14 @@ fn churn(allocator: &impl GlobalAlloc, operations: usize, seed: u64) {
     }
     for (block, layout) in live {
         if !block.is_null() {
-            // SAFETY: what is left of the blocks, freed once.
+            // SAFETY: each remaining block is freed once, with its layout.
             unsafe { allocator.dealloc(block, layout) };
         }
     }
 }
 
-/// From the moment when the first thread began until the last one was done, as the threads saw it: whoever waits for them may
-/// be woken late.
+/// The time from the start of the first thread to the end of the last one, measured in the threads, because the thread that
+/// joins them may be woken late.
 fn timed(allocator: &(impl GlobalAlloc + Sync), threads: usize, operations: usize) -> Duration {
     let start = Barrier::new(threads);
     let spans = thread::scope(|scope| {
@@ -186,7 +186,7 @@ fn main() -> candle_headroom::Result<()> {
     } else {
         (200_000, 41, 2001)
     };
-    // First, so that the training threads are the process's first as they are in a program; those of the comparisons come and go.
+    // Runs first, so that the training threads are the first threads of the process, as in a program.
     let training = training_step(steps)?;
     let mut figures = Vec::new();
     for threads in [1, 2, 8] {

@@ -1,4 +1,4 @@
-//! How much memory several micro-batches take: against one, against the whole batch, and against the naive loop.
+//! The memory of several micro-batches, compared with one, with the whole batch, and with the naive loop.
 //!
 //! `cargo bench --bench memory [-- --quick]`
 
@@ -45,7 +45,7 @@ fn main() -> candle_headroom::Result<()> {
     };
     let job = Job::new(config, size * count)?;
     let memory = DeviceMemory::host().open()?;
-    naive(&job, 1, size)?; // thread pools and their like
+    naive(&job, 1, size)?; // one-time allocations, such as thread pools
 
     let one = peak(&memory, || naive(&job, 1, size).map_err(Into::into))?;
     let whole = peak(&memory, || naive(&job, 1, size * count).map_err(Into::into))?;

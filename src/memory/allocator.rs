@@ -4,12 +4,12 @@ use super::counters::COUNTERS;
 
 /// A global allocator that counts live bytes, their peak, and the first request over a limit.
 ///
-/// It wraps any allocator and passes every request on; the limit is soft, because candle's CPU backend cannot handle a refused
+/// It wraps any allocator and passes every request on. The limit is soft, because candle's CPU backend cannot handle a refused
 /// allocation. Requests of 8 KiB and more are counted at once, smaller ones in batches: a peak is exact to
-/// [`PEAK_ERROR`](super::PEAK_ERROR) bytes, live bytes are exact whenever no thread allocates. Counting costs one addition on the thread's own
-/// cache line (for the first 48 threads; later ones share 16), no lock and no thread-local destructor.
+/// [`PEAK_ERROR`](super::PEAK_ERROR) bytes, and live bytes are exact whenever no thread allocates. Counting takes one addition on the thread's
+/// own cache line (the first 48 threads have one each, later ones share 16), no lock and no thread-local destructor.
 ///
-/// The counts are process-wide; read them through [`DeviceMemory::host`](super::DeviceMemory::host).
+/// The counts are process-wide; read them with [`DeviceMemory::host`](super::DeviceMemory::host).
 ///
 /// ```standalone_crate
 /// use candle_headroom::{ByteSize, DeviceMemory, TrackingAllocator};
@@ -27,33 +27,28 @@ use super::counters::COUNTERS;
 /// }
 /// ```
 ///
-/// The counts are of requested bytes. They exclude the wrapped allocator's own reserve, memory mapped by other means, thread
-/// stacks and the program's code. While a `realloc` moves a block, only the new one of the two is counted.
+/// Requested bytes are counted. The wrapped allocator's own reserve, memory mapped by other means, thread stacks and the program's code are
+/// not. While `realloc` moves a block, only the new block is counted.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct TrackingAllocator<A = System> {
     inner: A,
 }
 
 impl TrackingAllocator<System> {
-    /// Counts in front of the system's allocator.
+    /// Wraps the system's allocator.
     pub const fn system() -> Self {
         Self::new(System)
     }
 }
 
 impl<A> TrackingAllocator<A> {
-    /// Counts in front of `inner`, for example another crate's allocator.
+    /// Wraps `inner`, for example another crate's allocator.
     pub const fn new(inner: A) -> Self {
         Self { inner }
     }
-
-    /// The wrapped allocator.
-    pub const fn get_ref(&self) -> &A {
-        &self.inner
-    }
 }
 
-/// A layout's size fits an `isize`: `Layout` guarantees it.
+/// Counts an allocation. `Layout` guarantees that its size fits an `isize`.
 #[inline]
 fn counted(pointer: *mut u8, layout: Layout) -> *mut u8 {
     if pointer.is_null() {
@@ -64,9 +59,9 @@ fn counted(pointer: *mut u8, layout: Layout) -> *mut u8 {
     pointer
 }
 
-// SAFETY: every request is passed to `inner` with its arguments unchanged and `inner`'s answer is returned unchanged, so
-// `inner`'s own guarantee holds; the counting neither allocates nor unwinds (atomics, a constant thread-local without a
-// destructor, indices reduced to the array's length, wrapping or saturating sums).
+// SAFETY: every request is passed to `inner` with unchanged arguments and its answer is returned unchanged, so `inner`'s own
+// guarantee holds. Counting neither allocates nor unwinds: it uses atomics, a constant thread-local without a destructor,
+// indices reduced to the array's length, and wrapping or saturating sums.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for TrackingAllocator<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

@@ -1,53 +1,43 @@
 use std::fmt;
 
-use parking_lot::Mutex;
+use candle_core::Device;
 
-use super::limit::Limit;
-use super::peaks::Scopes;
+use super::limit::Room;
 use super::stats::MemoryStats;
-use super::turn::Turns;
-use crate::error::{MemoryReading, Neighbour, Resource, ResourceExhausted, Result};
+use crate::error::{MemoryReading, Neighbour, Result};
 
-/// The memory behind a [`DeviceMemory`](super::DeviceMemory): the process's own on the host, a pool on a GPU. `None` is what the driver or the
-/// allocator does not report.
+/// The source of a [`DeviceMemory`](super::DeviceMemory)'s figures: the counting allocator on the host, pools on a GPU. What the allocator or the
+/// driver does not report is `None`.
 pub(super) trait Backing: fmt::Debug + Send + Sync {
-    fn resource(&self) -> Resource;
+    /// Bytes in use and reserved now. It is cheap, and changes nothing.
+    fn usage(&self) -> MemoryReading;
 
-    fn limit(&self) -> Option<u64>;
-
-    fn set_limit(&self, limit: Limit) -> Result<()>;
-
-    fn in_use(&self) -> Option<u64>;
-
-    /// Bytes that this program can still take, apart from its limit.
-    fn free(&self) -> Option<u64>;
-
-    /// Bytes in use, the limit, and what else costs little to read. Changes nothing.
-    fn reading(&self) -> MemoryReading;
-
-    /// Work on the pool that is due before a micro-batch.
-    fn maintain(&self) {}
-
+    /// All figures but `peak` and `limit`. `enforcement` is set even without a limit.
     fn stats(&self) -> MemoryStats;
 
-    /// The highest use since it was last taken.
+    /// The highest use since the last call.
     fn take_peak(&self) -> Option<u64>;
 
-    /// The open peak scopes.
-    fn scopes(&self) -> &Mutex<Scopes>;
+    /// The memory from which a limit is computed. Fails where limits are not possible.
+    fn room(&self) -> Result<Room>;
 
-    /// The order in which the trainers on this memory work.
-    fn turns(&self) -> &Turns;
+    /// Changes the limit, or nothing if it fails.
+    fn set_limit(&self, bytes: Option<u64>) -> Result<()>;
 
-    fn reset_peak(&self) {
-        self.scopes().lock().reset(self.take_peak());
+    /// Waits until freed memory is free on the device too.
+    fn synchronize(&self, _: &Device) -> Result<()> {
+        Ok(())
     }
 
     /// Returns unused memory to the device.
-    fn trim(&self) -> Result<()>;
+    fn trim(&self) -> Result<()> {
+        Ok(())
+    }
 
-    /// Sets the memory's state, and the cause if it follows from the state. `need` is the known use of work of this size.
-    fn describe(&self, exhausted: &mut ResourceExhausted, need: Option<u64>);
+    /// Does the work on the pool that is due before a micro-batch.
+    fn maintain(&self) {}
+
+    fn reset_peak_reserved(&self) {}
 
     /// Other processes that hold memory of the same device, if the driver lists them.
     fn neighbours(&self) -> Vec<Neighbour> {

@@ -1,9 +1,9 @@
 //! The process-wide counts of host memory that [`TrackingAllocator`](super::TrackingAllocator) keeps.
 //!
 //! Large requests go to one shared counter at once. Small ones go to a slot on a cache line of its own, and from there to the
-//! shared counter in batches of [`BATCH`] bytes. The first threads own a slot each and write it without atomic
-//! read-modify-writes; later ones share a few. Slots are static, not thread-local: an ended thread's counts stay, and nothing needs a
-//! destructor, which an allocator must not have.
+//! shared counter in batches of [`BATCH`] bytes. Each of the first threads owns a slot and writes it without atomic
+//! read-modify-writes; later threads share a few slots. Slots are static, not thread-local: the counts of ended threads stay,
+//! and no destructor is needed, which an allocator must not have.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::Relaxed};
@@ -19,7 +19,7 @@ const SHARED: usize = 16;
 const SLOTS: usize = OWNED + SHARED;
 const _: () = assert!(SLOTS * BATCH == PEAK_ERROR as usize);
 
-/// 128 bytes: processors fetch cache lines in pairs.
+/// Aligned to 128 bytes, because processors fetch cache lines in pairs.
 #[repr(align(128))]
 struct Line<T>(T);
 
@@ -28,28 +28,21 @@ pub(super) struct Counters {
     live: Line<AtomicIsize>,
     peak: Line<AtomicIsize>,
     limit: Line<AtomicUsize>,
-    first_over: Line<FirstOver>,
+    /// The first request over the limit, or 0, and the live bytes with it.
+    first_over: [AtomicUsize; 2],
     slots: [Line<AtomicIsize>; SLOTS],
-}
-
-struct FirstOver {
-    requested: AtomicUsize,
-    live: AtomicUsize,
 }
 
 pub(super) static COUNTERS: Counters = Counters {
     live: Line(AtomicIsize::new(0)),
     peak: Line(AtomicIsize::new(0)),
     limit: Line(AtomicUsize::new(usize::MAX)),
-    first_over: Line(FirstOver {
-        requested: AtomicUsize::new(0),
-        live: AtomicUsize::new(0),
-    }),
+    first_over: [const { AtomicUsize::new(0) }; 2],
     slots: [const { Line(AtomicIsize::new(0)) }; SLOTS],
 };
 
 thread_local! {
-    /// Const and without a destructor, so that reaching it neither allocates nor fails.
+    /// Constant and without a destructor, so that reading it neither allocates nor fails.
     static SLOT: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
@@ -102,7 +95,7 @@ impl Counters {
     fn add_exactly(&self, bytes: isize) {
         let live = self.live.0.fetch_add(bytes, Relaxed).saturating_add(bytes);
         if bytes > 0 {
-            // A load first: while no count rises above the peak, its cache line stays shared.
+            // Loaded first, so that the peak's cache line stays shared between processors while the count is below it.
             if live > self.peak.0.load(Relaxed) {
                 self.peak.0.fetch_max(live, Relaxed);
             }
@@ -122,13 +115,10 @@ impl Counters {
 
     #[cold]
     fn note_over(&self, requested: usize, live: usize) {
-        let first = &self.first_over.0;
-        if first
-            .requested
-            .compare_exchange(0, requested, Relaxed, Relaxed)
-            .is_ok()
-        {
-            first.live.store(live, Relaxed);
+        let [first, live_then] = &self.first_over;
+        let noted = first.compare_exchange(0, requested, Relaxed, Relaxed);
+        if noted.is_ok() {
+            live_then.store(live, Relaxed);
         }
     }
 
@@ -143,15 +133,15 @@ impl Counters {
         bytes(self.live.0.load(Relaxed), self.pending())
     }
 
-    /// The peak of the shared counter and what the slots hold back now, exact to [`PEAK_ERROR`]. A new peak begins at the
-    /// present count.
+    /// The peak of the shared counter plus the slots' present bytes, exact to [`PEAK_ERROR`]. A new peak begins at the present
+    /// count.
     pub(super) fn take_peak(&self) -> usize {
         let live = self.live.0.load(Relaxed);
         let peak = self.peak.0.swap(live, Relaxed);
         bytes(peak.max(live), self.pending())
     }
 
-    /// Whether the allocator is installed: the runtime allocates before `main` begins.
+    /// Whether the allocator is installed: Rust's runtime allocates before `main` begins.
     pub(super) fn are_fed(&self) -> bool {
         self.peak.0.load(Relaxed) != 0 || self.slots.iter().any(|s| s.0.load(Relaxed) != 0)
     }
@@ -159,14 +149,16 @@ impl Counters {
     /// Sets the limit that [`first_over`](Self::first_over) watches, and clears the note.
     pub(super) fn watch(&self, limit: usize) {
         self.limit.0.store(limit, Relaxed);
-        self.first_over.0.live.store(0, Relaxed);
-        self.first_over.0.requested.store(0, Relaxed);
+        let [first, live_then] = &self.first_over;
+        live_then.store(0, Relaxed);
+        first.store(0, Relaxed);
     }
 
     /// The first request over the limit, and the live bytes with it.
     pub(super) fn first_over(&self) -> Option<(usize, usize)> {
-        let requested = self.first_over.0.requested.load(Relaxed);
-        (requested > 0).then(|| (requested, self.first_over.0.live.load(Relaxed)))
+        let [first, live_then] = &self.first_over;
+        let requested = first.load(Relaxed);
+        (requested > 0).then(|| (requested, live_then.load(Relaxed)))
     }
 }
 

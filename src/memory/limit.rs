@@ -1,66 +1,76 @@
 use bytesize::ByteSize;
 
-use crate::error::MemoryError;
+use crate::error::{MemoryError, Result};
 
-/// The fraction of the machine's or container's available memory that [`Limit::Auto`] takes. The rest is for what the
+/// The fraction of the machine's or container's available memory that [`Limit::Auto`] takes. The rest is for memory that the
 /// allocator does not count (code, stacks, mapped files, the allocator's own reserve) and for other programs.
 pub const AUTO_FRACTION: f64 = 0.8;
 
-/// The fraction of a GPU's free memory that [`Limit::Auto`] takes when the memory is opened. It is larger than on the host: only kernels and the
-/// workspaces of NVIDIA's libraries are outside the pool.
+/// The fraction of a GPU's free memory that [`Limit::Auto`] takes. It is larger than on the host, because only kernels and the workspaces of
+/// NVIDIA's libraries are outside the pool.
 pub const DEVICE_AUTO_FRACTION: f64 = 0.9;
 
 /// The memory that a program may use.
-///
-/// ```
-/// use candle_headroom::memory::Limit;
-/// use candle_headroom::ByteSize;
-///
-/// assert_eq!(Limit::from(ByteSize::mib(256)), Limit::Bytes(ByteSize::mib(256)));
-/// assert_eq!(Limit::default(), Limit::Unlimited);
-/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Limit {
     /// No limit.
     #[default]
     Unlimited,
-    /// So many bytes, for the whole process.
+    /// This number of bytes, for the whole process.
     Bytes(ByteSize),
-    /// A fraction in (0, 1] of the device's capacity; on the host of the machine's or container's memory, whichever is
-    /// less. TensorFlow calls it `per_process_gpu_memory_fraction`.
+    /// A fraction in (0, 1] of the device's capacity; on the host of the machine's or the container's memory, whichever is less. TensorFlow calls it
+    /// `per_process_gpu_memory_fraction`.
     Fraction(f64),
-    /// Most of what is available when the limit is set. On the host [`AUTO_FRACTION`] of the control group's limit (version 2 or 1) or the available
-    /// memory (`MemAvailable` and what the process holds already), whichever is less. On a GPU [`DEVICE_AUTO_FRACTION`] of the free memory and of
-    /// what the process's pool holds already.
+    /// Most of the memory that is available when the limit is set. On the host it is [`AUTO_FRACTION`] of the control group's limit (version 2 or 1)
+    /// or of `MemAvailable` plus the process's own use, whichever is less. On a GPU it is [`DEVICE_AUTO_FRACTION`] of the free memory plus the
+    /// pool's.
     Auto,
 }
 
-/// The memory to be limited, in bytes.
+/// When the pool of a GPU takes memory from the driver, and when it returns it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Growth {
+    /// Takes memory when it is needed, and keeps it for reuse. TensorFlow calls it memory growth.
+    #[default]
+    OnDemand,
+    /// Takes the whole limit when the memory is opened, so that no other process can: TensorFlow's default. Without a limit it takes what
+    /// [`Limit::Auto`] would allow. Only [`trim`](super::DeviceMemory::trim) returns it. How far the limit can be lowered depends on the driver: memory
+    /// taken in one piece may stay as long as one tensor lies in it.
+    Preallocate,
+    /// Returns unused memory at every synchronization, as CUDA does by default. Other processes get it soon; a loop that synchronizes pays for
+    /// taking it again each time.
+    ReturnAtSync,
+}
+
+/// The memory that a limit is a part of, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
     pub(super) total: Option<u64>,
-    /// What this program can have in total, with what it holds already.
+    /// The memory that this program holds or can still take.
     pub(super) usable: Option<u64>,
     pub(super) auto_fraction: f64,
 }
 
 impl Limit {
-    /// The limit in bytes; `None` for [`Unlimited`](Self::Unlimited).
-    pub(super) fn resolve(self, room: Room) -> Result<Option<u64>, MemoryError> {
-        let (of, fraction) = match self {
+    /// The limit in bytes; `None` for [`Unlimited`](Self::Unlimited). For any other limit `room` is asked, because it fails where none is possible.
+    pub(super) fn resolve(self, room: impl FnOnce() -> Result<Room>) -> Result<Option<u64>> {
+        let (whole, fraction) = match self {
             Self::Unlimited => return Ok(None),
-            Self::Bytes(bytes) => return Ok(Some(bytes.as_u64())),
-            Self::Fraction(fraction) if fraction > 0. && fraction <= 1. => (room.total, fraction),
-            Self::Fraction(fraction) => {
-                return Err(MemoryError::Fraction {
-                    fraction: fraction.to_string(),
-                });
+            Self::Bytes(bytes) => return room().map(|_| Some(bytes.as_u64())),
+            Self::Fraction(fraction) => (room()?.total, fraction),
+            Self::Auto => {
+                let room = room()?;
+                (room.usable, room.auto_fraction)
             }
-            Self::Auto => (room.usable, room.auto_fraction),
         };
-        let of = of.ok_or(MemoryError::Undetermined)?;
-        Ok(Some((of as f64 * fraction) as u64))
+        if !(fraction > 0. && fraction <= 1.) {
+            let fraction = fraction.to_string();
+            return Err(MemoryError::Fraction { fraction }.into());
+        }
+        let whole = whole.ok_or(MemoryError::Undetermined)?;
+        Ok(Some((whole as f64 * fraction) as u64))
     }
 }
 

@@ -1,59 +1,44 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::backing::Backing;
+use super::device::DeviceMemory;
 
-/// The peak of a device's memory since the scope's creation; from [`DeviceMemory::peak_scope`](super::DeviceMemory::peak_scope).
+/// The peak of a device's memory since the scope's creation; from [`DeviceMemory::peak_scope`].
 ///
 /// Scopes may nest and overlap, in one thread or several; each measures the whole process's use of the device.
-///
-/// ```
-/// let memory = candle_headroom::DeviceMemory::host().open()?;
-/// let scope = memory.peak_scope();
-/// // … work …
-/// match (scope.start(), scope.peak()) {
-///     (Some(start), Some(peak)) => println!("{} bytes at most", peak - start),
-///     _ => println!("not counted: the tracking allocator is not installed"),
-/// }
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
 #[derive(Debug)]
 #[must_use = "a scope that is dropped at once measures nothing"]
 pub struct PeakScope {
-    memory: Arc<dyn Backing>,
-    /// The scope's number and its use at the start; `None` if the use is not counted.
-    open: Option<(u64, u64)>,
+    memory: DeviceMemory,
+    start: Option<u64>,
+    highest: Arc<AtomicU64>,
+}
+
+impl DeviceMemory {
+    /// Measures the peak from now on, while the scope lives.
+    pub fn peak_scope(&self) -> PeakScope {
+        let start = self.in_use();
+        let highest = Arc::new(AtomicU64::new(start.unwrap_or(0)));
+        self.collect_peak();
+        let mut peaks = self.shared.peaks.lock();
+        peaks.scopes.push(Arc::downgrade(&highest));
+        PeakScope {
+            memory: self.clone(),
+            start,
+            highest,
+        }
+    }
 }
 
 impl PeakScope {
-    pub(super) fn new(memory: Arc<dyn Backing>) -> Self {
-        let open = memory.in_use().map(|start| {
-            let mut scopes = memory.scopes().lock();
-            scopes.collect(memory.take_peak());
-            (scopes.begin(start), start)
-        });
-        Self { memory, open }
-    }
-
     /// Bytes in use when the scope began.
     pub fn start(&self) -> Option<u64> {
-        self.open.map(|(_, start)| start)
+        self.start
     }
 
     /// The highest use since the scope began, in bytes; `None` if it is not counted.
     pub fn peak(&self) -> Option<u64> {
-        let (id, _) = self.open?;
-        let mut scopes = self.memory.scopes().lock();
-        scopes.collect(self.memory.take_peak());
-        scopes.peak(id)
-    }
-}
-
-impl Drop for PeakScope {
-    fn drop(&mut self) {
-        if let Some((id, _)) = self.open {
-            let mut scopes = self.memory.scopes().lock();
-            scopes.collect(self.memory.take_peak());
-            scopes.end(id);
-        }
+        self.memory.collect_peak();
+        self.start.map(|_| self.highest.load(Relaxed))
     }
 }

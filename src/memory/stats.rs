@@ -2,24 +2,16 @@ use std::fmt;
 
 use bytesize::ByteSize;
 
-/// A device's memory at one moment, in bytes. What is not known is `None`, never 0.
-///
-/// ```
-/// let stats = candle_headroom::DeviceMemory::host().open()?.stats();
-/// // This program has not installed the tracking allocator, so nothing is counted.
-/// assert_eq!(stats.in_use, None);
-/// assert_eq!(stats.to_string(), "in use n/a, peak n/a, no limit");
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
+/// A device's memory at one moment, in bytes. Unknown figures are `None`, never 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStats {
-    /// Bytes that the program holds now. On the host: all live bytes of the process, candle's and others.
+    /// Bytes that the program holds now; on the host all live bytes of the process, candle's and others.
     pub in_use: Option<u64>,
     /// The highest `in_use` since the program started or the peak was reset; on the host within
     /// [`PEAK_ERROR`](super::PEAK_ERROR).
     pub peak: Option<u64>,
-    /// Bytes that the pool has taken from the device, in use or kept for reuse; `None` on the host, which has no pool.
+    /// Bytes that the pool has taken from the device, in use or kept for reuse; `None` on the host.
     pub reserved: Option<u64>,
     /// The highest `reserved` since the memory was opened or the peak was reset.
     pub peak_reserved: Option<u64>,
@@ -27,24 +19,18 @@ pub struct MemoryStats {
     pub limit: Option<u64>,
     /// How the limit is enforced; `None` without a limit.
     pub enforcement: Option<Enforcement>,
-    /// Bytes that programs can still take, as the operating system or the driver reports. On a GPU without the pool's own unused memory.
+    /// Bytes that programs can still take, as reported by the operating system or the driver; on a GPU without the pool's unused memory.
     pub free: Option<u64>,
     /// The device's capacity; on the host the machine's memory or the container's limit, whichever is less.
     pub total: Option<u64>,
-    /// Bytes taken on the GPU outside the pool: CUDA's contexts and modules, workspaces of NVIDIA's libraries, tensors from
-    /// before the memory was opened, and other processes. The driver does not report which.
+    /// Bytes taken on the GPU outside the pool: CUDA's contexts and modules, workspaces of NVIDIA's libraries, tensors created before the
+    /// memory was opened, and other processes. The driver does not report which.
     pub unaccounted: Option<u64>,
     /// The first request over the limit since it was set; on the host only.
     pub first_over_limit: Option<OverLimit>,
 }
 
 /// How a limit is enforced.
-///
-/// ```
-/// let stats = candle_headroom::DeviceMemory::host().open()?.stats();
-/// assert_eq!(stats.enforcement, None); // no limit
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Enforcement {
@@ -56,23 +42,17 @@ pub enum Enforcement {
 }
 
 /// A request over the limit.
-///
-/// ```
-/// let stats = candle_headroom::DeviceMemory::host().open()?.stats();
-/// assert_eq!(stats.first_over_limit, None); // no limit
-/// # Ok::<(), candle_headroom::Error>(())
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OverLimit {
-    /// Its size in bytes; for small requests, which are counted in batches, the batch's.
+    /// Its size in bytes. Small requests are counted in batches: then it is the batch's size.
     pub requested: u64,
-    /// Bytes in use with it.
+    /// Bytes in use, this request included.
     pub in_use: u64,
 }
 
 impl MemoryStats {
-    /// Bytes that the pool holds unused: kept for reuse, or in pieces between used ones.
+    /// Bytes that the pool holds unused: kept for reuse, or in pieces between used blocks.
     pub fn fragmentation(&self) -> Option<u64> {
         Some(self.reserved?.saturating_sub(self.in_use?))
     }

@@ -6,7 +6,7 @@ use candle_headroom::{DeviceMemory, ErrorExt};
 use crate::gpu::{MIB, bytes, gpu, simulated};
 use crate::simulator::Simulator;
 
-/// What an empty pool may hold.
+/// Upper bound of the bytes that an empty pool holds.
 const LITTLE: u64 = 32 * MIB;
 
 const LIMIT: u64 = 256 * MIB;
@@ -72,7 +72,7 @@ fn every_growth_with_every_limit() {
     }
 }
 
-/// A limit that the driver keeps is never passed, one that it does not keep is only looked at.
+/// A hard limit is never exceeded; a soft one lets allocations through.
 fn check_limit(memory: &DeviceMemory, name: &str) {
     let limit = memory.limit().unwrap();
     let enforcement = memory.stats().enforcement;
@@ -93,7 +93,7 @@ fn check_limit(memory: &DeviceMemory, name: &str) {
 }
 
 #[test]
-fn a_driver_that_does_not_keep_a_limit_is_found_out() {
+fn a_driver_that_does_not_enforce_a_limit_is_detected() {
     let Some((gpu, simulator)) = simulated(3) else {
         return;
     };
@@ -108,7 +108,7 @@ fn a_driver_that_does_not_keep_a_limit_is_found_out() {
     drop(memory);
     simulator.set_honours_max_size(true);
 
-    Simulator::set_driver_version(12010); // pools cannot have a greatest size yet
+    Simulator::set_driver_version(12010); // pools have no maximum size yet
     let memory = open();
     assert_eq!(enforcement(&memory), Enforcement::Soft);
     check_limit(&memory, "too old");

@@ -149,7 +149,7 @@ fn bad_settings_are_refused_and_change_nothing() {
     assert!(bytes(&memory, 64 * MIB).is_ok());
 }
 
-/// Another process uses the device exclusively, or it is being reset: no fault, and over as soon as that is.
+/// Another process uses the device exclusively, or it is being reset: this is not a fault, and the device can be opened afterwards.
 #[test]
 fn a_busy_device_is_unavailable_with_the_remedy() {
     const UNAVAILABLE: i32 = 46;
@@ -168,7 +168,7 @@ fn a_busy_device_is_unavailable_with_the_remedy() {
     assert!(DeviceMemory::cuda(gpu.ordinal).open().is_ok());
 }
 
-/// A pool is due to be replaced, which is for the next micro-batch to do.
+/// Although a pool is due to be replaced, only the next micro-batch does it.
 #[test]
 fn a_reading_changes_nothing() {
     let Some((gpu, simulator)) = fresh(4, 1024 * MIB) else {
@@ -186,7 +186,7 @@ fn a_reading_changes_nothing() {
     assert_eq!(simulator.counters(), before);
     assert_eq!(readings[0].in_use, Some(0));
     assert!(readings.windows(2).all(|pair| pair[0] == pair[1]));
-    // The current pool is still the one that was made while the tensor lived.
+    // The current pool is still the one created while the tensor was alive.
     assert!(bytes(&memory, 550 * MIB).is_err());
     assert!(bytes(&memory, 50 * MIB).is_ok());
 }
@@ -218,7 +218,7 @@ fn what_was_there_before_is_unaccounted_and_the_former_pool_comes_back() {
     assert_eq!(stats.in_use, Some(0));
     assert!(stats.unaccounted.unwrap() >= 100 * MIB, "{stats:?}");
 
-    // Every device of the process is served from our pool now, and it outlives its handle as long as somebody needs it.
+    // Every device of the process allocates from our pool now, and its memory outlives the handle as long as a tensor uses it.
     let foreign = Tensor::zeros(8 << 20, DType::U8, &plain).unwrap();
     assert_eq!(memory.in_use(), Some(8 * MIB));
     let ours = Tensor::arange(0u32, 1000, memory.device()).unwrap();
@@ -244,7 +244,7 @@ fn what_was_there_before_is_unaccounted_and_the_former_pool_comes_back() {
     );
 }
 
-/// Handles that go while others come, on several threads: each time the former pool is current again in the end.
+/// Several threads open and drop handles; in the end the former pool is current again.
 #[test]
 fn opening_and_dropping_from_many_threads() {
     let gpu = gpu();

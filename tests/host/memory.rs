@@ -1,5 +1,5 @@
-//! The tracking allocator and the host's memory, in a program that has it installed. Each test holds `alone()`, since there is
-//! one set of counts per process.
+//! The tracking allocator and the host's memory, in a program that has it installed. Each test holds `alone()`, because the
+//! counts are process-wide.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use candle_headroom::{ByteSize, DeviceMemory, Error, TrackingAllocator};
 use crate::ALLOCATOR;
 use crate::support::alone;
 
-/// Upper bound of what the test harness itself allocates meanwhile.
+/// Upper bound of the bytes that the test harness allocates meanwhile.
 const NOISE: u64 = 64 * 1024;
 
 fn in_use() -> u64 {
@@ -35,7 +35,7 @@ fn small_and_large_requests_are_counted_to_the_byte() {
         16 * 1024 + 1,
         1 << 20,
     ] {
-        // So many that the noise does not matter.
+        // Enough blocks for the noise not to matter.
         let count = (64 * NOISE as usize / size).max(100);
         let before = in_use();
         let blocks: Vec<Vec<u8>> = (0..count).map(|_| Vec::with_capacity(size)).collect();
@@ -72,12 +72,12 @@ fn realloc_zeroed_and_aligned_requests_are_counted() {
 }
 
 /// An allocator that refuses every request, or grants every request without memory behind it.
-struct Fake {
-    refuses: AtomicBool,
+struct Fake<'a> {
+    refuses: &'a AtomicBool,
 }
 
 // SAFETY: the test below never reads or writes the returned addresses, and nothing is freed.
-unsafe impl GlobalAlloc for Fake {
+unsafe impl GlobalAlloc for Fake<'_> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match self.refuses.load(Ordering::Relaxed) {
             true => ptr::null_mut(),
@@ -92,9 +92,8 @@ fn sizes_near_the_largest_neither_wrap_nor_stay_counted() {
     let _alone = alone();
     let memory = DeviceMemory::host().limit(ByteSize::gib(8)).open().unwrap();
     let before = in_use();
-    let fake = TrackingAllocator::new(Fake {
-        refuses: AtomicBool::new(true),
-    });
+    let refuses = &AtomicBool::new(true);
+    let fake = TrackingAllocator::new(Fake { refuses });
     let huge = Layout::from_size_align(isize::MAX as usize, 1).unwrap();
     // SAFETY: nothing is read or written at the addresses; see `Fake`.
     unsafe {
@@ -108,7 +107,7 @@ fn sizes_near_the_largest_neither_wrap_nor_stay_counted() {
         assert_eq!(memory.would_fit(u64::MAX), Some(false));
 
         // Granted and freed: the count rises and falls by the same amount.
-        fake.get_ref().refuses.store(false, Ordering::Relaxed);
+        refuses.store(false, Ordering::Relaxed);
         let large = Layout::from_size_align(isize::MAX as usize / 4, 1).unwrap();
         let blocks = [fake.alloc(large), fake.alloc(large)];
         assert_near(in_use(), before + 2 * large.size() as u64, NOISE);
@@ -176,7 +175,7 @@ fn eight_threads_count_right() {
     assert_near(in_use(), before, NOISE);
 }
 
-/// The counts of ended threads are not lost: thousands of short ones do not move the total.
+/// The counts of ended threads are kept: thousands of short threads do not change the total.
 #[test]
 fn many_short_threads_leave_no_drift() {
     let _alone = alone();
@@ -191,7 +190,7 @@ fn many_short_threads_leave_no_drift() {
                 .map(|handle| handle.join().unwrap())
                 .collect()
         });
-        drop(blocks); // freed by another thread than made it
+        drop(blocks); // on another thread than the one that allocated
     }
     assert_near(in_use(), before, NOISE);
 }

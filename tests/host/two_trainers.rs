@@ -1,19 +1,30 @@
 //! Several trainers in one process share one limit.
 
-use std::sync::Barrier;
+use std::sync::{Barrier, Mutex, mpsc};
+use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor, Var};
+use candle_headroom::batch::Fixed;
 use candle_headroom::error::{Cause, Holding};
+use candle_headroom::memory::Limit;
 use candle_headroom::{AdaptiveTrainer, ByteSize, DeviceMemory, Error, Sgd};
 
 use crate::support::alone;
 
 const MIB: u64 = 1 << 20;
 
-/// Each sample needs some 3 MiB.
+/// A sample takes about 3 MiB.
 fn loss(w: &Var, x: &Tensor) -> candle_core::Result<Tensor> {
     let wide = x.broadcast_mul(w)?; // samples × 262,144
     wide.sqr()?.mean_all()
+}
+
+/// A trainer of `w` in micro-batches of at most two samples.
+fn trainer(memory: &DeviceMemory, w: &Var) -> AdaptiveTrainer<Sgd> {
+    let optimizer = Sgd::builder(vec![w.clone()]).learning_rate(1e-3);
+    let builder = AdaptiveTrainer::builder(optimizer.build().unwrap());
+    let policy = Fixed::new(2).unwrap();
+    builder.memory(memory).policy(policy).build().unwrap()
 }
 
 #[test]
@@ -30,7 +41,7 @@ fn what_others_hold_is_named_where_one_sample_would_fit_alone() {
         .build()
         .unwrap();
     let x = Tensor::ones((4, 1), DType::F32, &Device::Cpu).unwrap();
-    trainer.step(&x, |x, _| loss(&w, &x)).unwrap(); // makes the allocations of a first step
+    trainer.step(&x, |x, _| loss(&w, &x)).unwrap(); // one-time allocations
 
     let other = std::thread::spawn(|| vec![1u8; 40 << 20]).join().unwrap();
     let limit = memory.in_use().unwrap() + 2 * MIB;
@@ -56,9 +67,7 @@ fn what_others_hold_is_named_where_one_sample_would_fit_alone() {
     drop(other);
     let report = trainer.step(&x, |x, _| loss(&w, &x)).unwrap();
     assert_eq!(report.samples, 4, "and training goes on");
-    memory
-        .set_limit(candle_headroom::memory::Limit::Unlimited)
-        .unwrap();
+    memory.set_limit(Limit::Unlimited).unwrap();
 }
 
 #[test]
@@ -89,9 +98,7 @@ fn a_sample_that_never_fits_is_still_called_so() {
     };
     assert_eq!(exhausted.cause, Cause::NeverFits, "{exhausted:#}");
     drop(other);
-    memory
-        .set_limit(candle_headroom::memory::Limit::Unlimited)
-        .unwrap();
+    memory.set_limit(Limit::Unlimited).unwrap();
 }
 
 /// Two threads train at the same time. Their micro-batches take turns, so that no step fails and the limit holds.
@@ -124,11 +131,58 @@ fn two_trainers_on_one_limit_stay_below_it() {
         }
     });
     let peak = memory.stats().peak.unwrap();
-    memory
-        .set_limit(candle_headroom::memory::Limit::Unlimited)
-        .unwrap();
+    memory.set_limit(Limit::Unlimited).unwrap();
     assert!(
         peak <= limit + limit / 20,
         "a peak of {peak} with a limit of {limit}"
     );
+}
+
+/// A trainer that waits runs its micro-batch before the other one's next.
+#[test]
+fn whoever_waits_is_next() {
+    let _alone = alone();
+    let memory = DeviceMemory::host().limit(ByteSize::gib(8)).open().unwrap();
+    let x = Tensor::ones((4, 1), DType::F32, &Device::Cpu).unwrap();
+    let order = Mutex::new(Vec::new());
+    let (sender, first_is_at_work) = mpsc::channel();
+    std::thread::scope(|threads| {
+        let other = threads.spawn(|| {
+            let w = Var::ones(4, DType::F32, &Device::Cpu).unwrap();
+            let mut trainer = trainer(&memory, &w);
+            first_is_at_work.into_iter().next().unwrap();
+            trainer.step(&x, |x, _| {
+                order.lock().unwrap().push("other");
+                loss(&w, &x)
+            })
+        });
+        let w = Var::ones(4, DType::F32, &Device::Cpu).unwrap();
+        let stepped = trainer(&memory, &w).step(&x, |x, _| {
+            order.lock().unwrap().push("first");
+            if sender.send(()).is_ok() {
+                std::thread::sleep(Duration::from_millis(300)); // until the other one waits
+            }
+            loss(&w, &x)
+        });
+        assert_eq!(stepped.unwrap().sizes, [2, 2]);
+        other.join().unwrap().unwrap();
+    });
+    assert_eq!(order.into_inner().unwrap()[..2], ["first", "other"]);
+}
+
+/// A thread does not wait for itself.
+#[test]
+fn a_trainer_may_work_within_another_s_closure() {
+    let _alone = alone();
+    let memory = DeviceMemory::host().limit(ByteSize::gib(8)).open().unwrap();
+    let x = Tensor::ones((4, 1), DType::F32, &Device::Cpu).unwrap();
+    let [w, inner_w] = [(); 2].map(|()| Var::ones(4, DType::F32, &Device::Cpu).unwrap());
+    let mut inner = trainer(&memory, &inner_w);
+    let began = Instant::now();
+    let stepped = trainer(&memory, &w).step(&x, |outer, _| {
+        inner.step(&x, |x, _| loss(&inner_w, &x)).unwrap();
+        loss(&w, &outer)
+    });
+    assert_eq!(stepped.unwrap().samples, 4);
+    assert!(began.elapsed() < Duration::from_secs(30));
 }

@@ -1,12 +1,11 @@
-use super::growth::Growth;
 use super::implementation::open;
 use crate::error::Result;
 use crate::memory::device::DeviceMemory;
-use crate::memory::limit::Limit;
+use crate::memory::limit::{Growth, Limit};
 
 /// Options for opening a GPU's memory; from [`DeviceMemory::cuda`].
 ///
-/// Opening makes a new memory pool the device's current one and then creates candle's device on a stream of its own. From then on every tensor
+/// Opening makes a new memory pool the device's current one, and then creates candle's device on a stream of its own. From then on every tensor
 /// that the process allocates on the device comes from the pool, also through other candle devices. Earlier allocations stay where they are
 /// and count as [unaccounted](crate::memory::MemoryStats::unaccounted). Dropping the last handle makes the former pool current again; live
 /// tensors keep their memory. A program that has made a pool of its own current must not destroy it meanwhile.
@@ -50,14 +49,14 @@ impl CudaMemoryBuilder {
 
     /// Limits the process's use of the device; unlimited by default.
     ///
-    /// Drivers from CUDA 12.2 on refuse allocations over the limit; opening tests on a small pool whether this one does. Otherwise trainers check
-    /// the use and reduce the size. [`MemoryStats::enforcement`](crate::memory::MemoryStats::enforcement) says which of the two applies.
+    /// Drivers from CUDA 12.2 on can refuse allocations over the limit; opening tests on a small pool whether this one does. Otherwise trainers
+    /// check the use and reduce the size. [`MemoryStats::enforcement`](crate::memory::MemoryStats::enforcement) says which of the two applies.
     pub fn limit(mut self, limit: impl Into<Limit>) -> Self {
         self.limit = limit.into();
         self
     }
 
-    /// Opens the device's memory, or shares it if it is open with the same settings or settings are not given here.
+    /// Opens the device's memory, or shares it if it is open and no other settings are given.
     ///
     /// # Errors
     /// [`MemoryError`](crate::error::MemoryError): a build without the feature `cuda`, no such device, a busy device or one without memory pools,

@@ -1,8 +1,7 @@
 use candle_core::Device;
 
-use super::growth::Growth;
 use crate::error::{MemoryError, Result};
-use crate::memory::{DeviceMemory, Limit};
+use crate::memory::{DeviceMemory, Growth, Limit};
 
 pub(super) fn open(ordinal: usize, _: Option<Growth>, _: Limit) -> Result<DeviceMemory> {
     Err(MemoryError::NotBuilt { ordinal }.into())
@@ -12,6 +11,6 @@ pub(super) fn synchronize(device: &Device) -> Result<()> {
     Ok(device.synchronize()?)
 }
 
-pub(super) fn recover(device: &Device) -> Result<()> {
-    synchronize(device)
+pub(super) fn trim(_: &Device) -> Result<()> {
+    Ok(())
 }

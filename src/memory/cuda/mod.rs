@@ -11,12 +11,10 @@ mod disabled;
 use disabled as implementation;
 
 mod builder;
-mod growth;
 mod recover;
 
 pub use builder::CudaMemoryBuilder;
 #[cfg(feature = "cuda")]
-pub(super) use enabled::Events;
-pub use growth::Growth;
+pub(super) use enabled::Event;
 pub use recover::recover;
 pub(crate) use recover::unmask;

@@ -1,12 +1,12 @@
 use candle_core::Device;
 
-use super::implementation::{self, synchronize};
+use super::implementation::{synchronize, trim};
 use crate::error::{Error, Result};
 
 /// Makes a device ready for another attempt after memory ran out: what the trainers do between a failed attempt and the next.
 ///
-/// Drop the failed work first. On a GPU this waits for the queued work, discards errors that earlier drops have stored in the context, and
-/// returns the pool's unused memory to the device, where free pieces are merged. On the CPU it does nothing.
+/// Drop the failed work first. On a GPU this function waits for the queued work, discards errors that earlier drops have stored in the context,
+/// and returns the pool's unused memory to the device, where free pieces are merged. On the CPU it does nothing.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -30,10 +30,11 @@ use crate::error::{Error, Result};
 /// # Errors
 /// [`Error::DeviceFault`] if the device is lost, so that no retry can succeed; any other error of the driver.
 pub fn recover(device: &Device) -> Result<()> {
-    implementation::recover(device)
+    synchronize(device)?;
+    trim(device)
 }
 
-/// The device fault behind an error, if there is one: a library that meets a lost device reports only that it failed. The driver knows.
+/// Returns the device fault behind an error, or the error itself: NVIDIA's libraries report a lost device only as a failure.
 pub(crate) fn unmask(error: Error, device: &Device) -> Error {
     if !error.may_hide_fault() {
         return error;

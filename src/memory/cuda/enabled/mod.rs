@@ -1,13 +1,11 @@
-mod cause;
 mod current;
-mod driver;
-mod events;
+mod event;
 mod memory;
 mod open;
 mod pool;
 mod pools;
 mod recovery;
 
-pub(crate) use events::Events;
+pub(crate) use event::Event;
 pub(super) use open::open;
-pub(super) use recovery::{recover, synchronize};
+pub(super) use recovery::{synchronize, trim};

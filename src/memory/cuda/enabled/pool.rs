@@ -1,30 +1,102 @@
+//! The driver's stream-ordered memory pools, for which cudarc has only unsafe functions.
+
+use std::ffi::c_void;
+use std::mem::size_of;
 use std::sync::Arc;
 
-use candle_core::cuda_backend::cudarc::driver::result::DriverError;
-use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream};
+use candle_core::cuda_backend::cudarc::driver::result::{self, DriverError, device, mem_pool};
+use candle_core::cuda_backend::cudarc::driver::sys::CUmemPool_attribute as Attribute;
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, sys};
 
-use super::driver::{self, Attribute, Handle};
+/// `CUmemPoolProps` in its layout since CUDA 12.2. cudarc's own depends on the toolkit of the build, not on the driver at run time.
+#[repr(C)]
+struct PoolProperties {
+    allocation_type: u32,
+    handle_types: u32,
+    location_type: u32,
+    location_id: i32,
+    security_attributes: *mut c_void,
+    max_size: usize,
+    reserved: [u8; 56],
+}
 
-/// A stream-ordered memory pool; destroyed when dropped, while allocations from it live on.
+const _: () = assert!(size_of::<PoolProperties>() == 88);
+const _: () = assert!(size_of::<sys::CUmemPoolProps>() == 88);
+
+const ALLOCATION_TYPE_PINNED: u32 = 1;
+const LOCATION_TYPE_DEVICE: u32 = 1;
+
+/// A memory pool of a device. An owned one is destroyed when dropped, while allocations from it live on.
 #[derive(Debug)]
 pub(super) struct Pool {
-    pub(super) handle: Handle,
+    handle: sys::CUmemoryPool,
     /// Keeps the primary context, and with it the pool's device, open.
-    context: Arc<CudaContext>,
+    pub(super) context: Arc<CudaContext>,
+    is_owned: bool,
+}
+
+// SAFETY: the driver's functions on pools may be called from any thread, and nothing behind the handle is read here.
+unsafe impl Send for Pool {}
+// SAFETY: as above.
+unsafe impl Sync for Pool {}
+
+impl PartialEq for Pool {
+    fn eq(&self, other: &Self) -> bool {
+        self.handle == other.handle
+    }
 }
 
 impl Pool {
-    /// An empty pool that may reserve `max_size` bytes, rounded by the driver; `None` for no maximum.
+    /// An empty pool that may reserve `max_size` bytes, rounded by the driver; `None` for no maximum. Drivers before CUDA 12.2, which know no
+    /// maximum, must not be given one.
     pub(super) fn new(
         context: &Arc<CudaContext>,
         max_size: Option<u64>,
     ) -> Result<Self, DriverError> {
         // 0 would mean no maximum.
         let max_size = max_size.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX).max(1));
+        let properties = PoolProperties {
+            allocation_type: ALLOCATION_TYPE_PINNED,
+            handle_types: 0,
+            location_type: LOCATION_TYPE_DEVICE,
+            location_id: context.cu_device(),
+            security_attributes: std::ptr::null_mut(),
+            max_size: max_size.unwrap_or(0),
+            reserved: [0; 56],
+        };
+        // SAFETY: `PoolProperties` is `CUmemPoolProps`, byte for byte, in every version that has pools, and outlives the call.
+        let handle = unsafe { mem_pool::create((&raw const properties).cast()) }?;
         Ok(Self {
-            handle: driver::create_pool(context, max_size)?,
+            handle,
             context: Arc::clone(context),
+            is_owned: true,
         })
+    }
+
+    /// The pool that serves the device's allocations now.
+    pub(super) fn current(context: &Arc<CudaContext>) -> Result<Self, DriverError> {
+        // SAFETY: the driver returned the context's device.
+        let handle = unsafe { device::get_mem_pool(context.cu_device()) }?;
+        Ok(Self {
+            handle,
+            context: Arc::clone(context),
+            is_owned: false,
+        })
+    }
+
+    /// The same pool, for comparisons.
+    pub(super) fn borrowed(&self) -> Self {
+        Self {
+            handle: self.handle,
+            context: Arc::clone(&self.context),
+            is_owned: false,
+        }
+    }
+
+    /// Serves every later allocation of the process on this device.
+    pub(super) fn make_current(&self) -> Result<(), DriverError> {
+        // SAFETY: the pool exists, as for `get`, on the device of its context.
+        unsafe { device::set_mem_pool(self.context.cu_device(), self.handle) }
     }
 
     /// Bytes that tensors hold.
@@ -45,7 +117,7 @@ impl Pool {
         self.set(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)
     }
 
-    /// The highest use since it was last taken.
+    /// The highest use since the last call.
     pub(super) fn take_used_high(&self) -> Result<u64, DriverError> {
         let high = self.get(Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH)?;
         self.set(Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)?;
@@ -58,45 +130,56 @@ impl Pool {
         self.set(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, bytes)
     }
 
-    /// Returns all unused memory to the device.
+    /// Returns all unused memory to the device, where free pieces are merged.
     pub(super) fn trim(&self) -> Result<(), DriverError> {
-        // SAFETY: the pool exists as long as `self` does.
-        unsafe { driver::trim_pool(self.handle, 0) }
+        // SAFETY: the pool exists, as for `get`.
+        unsafe { mem_pool::trim_to(self.handle, 0) }
     }
 
     /// Makes the pool reserve this many bytes, and waits until every stream can use them.
-    pub(super) fn fill(&self, bytes: u64, stream: &Arc<CudaStream>) -> Result<(), DriverError> {
+    pub(super) fn fill(&self, bytes: u64) -> Result<(), DriverError> {
         if bytes == 0 {
             return Ok(());
         }
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        // SAFETY: the pool exists as long as `self` does; both belong to the device of its context.
-        unsafe { driver::take_and_free(self.handle, bytes, stream) }?;
+        let stream = self.context.default_stream();
+        self.context.bind_to_thread()?;
+        // SAFETY: the pool exists, as for `get`, and the stream is borrowed. The memory is never read.
+        let address = unsafe { mem_pool::alloc_async(self.handle, bytes, stream.cu_stream()) }?;
+        // SAFETY: the address was allocated above and is not used again.
+        unsafe { result::free_async(address, stream.cu_stream()) }?;
         stream.synchronize()
     }
 
-    /// Serves every later allocation of the process on this device.
-    pub(super) fn make_current(&self) -> Result<(), DriverError> {
-        // SAFETY: the pool exists as long as `self` does, on the device of its context.
-        unsafe { driver::set_current_pool(&self.context, self.handle) }
-    }
-
     fn get(&self, attribute: Attribute) -> Result<u64, DriverError> {
-        // SAFETY: the pool exists as long as `self` does, and every attribute used in this file is a `cuuint64_t`.
-        unsafe { driver::attribute(self.handle, attribute) }
+        let mut value = 0u64;
+        // SAFETY: an owned pool exists as long as `self`. Another one is the current pool or was so before ours, and its creator keeps it alive, as
+        // CUDA keeps its default pool. Every attribute used in this file is a `cuuint64_t`.
+        unsafe { mem_pool::get_attribute(self.handle, attribute, (&raw mut value).cast()) }?;
+        Ok(value)
     }
 
-    fn set(&self, attribute: Attribute, value: u64) -> Result<(), DriverError> {
+    fn set(&self, attribute: Attribute, mut value: u64) -> Result<(), DriverError> {
         // SAFETY: as for `get`.
-        unsafe { driver::set_attribute(self.handle, attribute, value) }
+        unsafe { mem_pool::set_attribute(self.handle, attribute, (&raw mut value).cast()) }
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // SAFETY: `self` owns the pool, and its handle is not used any more.
-        if let Err(error) = unsafe { driver::destroy_pool(self.handle) } {
+        if self.is_owned
+            // SAFETY: `self` owns the pool, and its handle is not used any more.
+            && let Err(error) = unsafe { mem_pool::destroy(self.handle) }
+        {
             tracing::warn!(%error, "a memory pool could not be destroyed");
         }
     }
+}
+
+/// Free and total bytes of the device. Unlike cudarc's own function it does not return an error that a drop has stored in the context.
+pub(super) fn free_and_total(context: &CudaContext) -> Result<(u64, u64), DriverError> {
+    // SAFETY: the context lives as long as it is borrowed.
+    unsafe { result::ctx::set_current(context.cu_ctx()) }?;
+    let (free, total) = result::mem_get_info()?;
+    Ok((free as u64, total as u64))
 }

@@ -1,0 +1,117 @@
+//! The state of a memory for planning, and for an exhaustion.
+
+use super::device::DeviceMemory;
+use super::scope::PeakScope;
+use crate::error::{Cause, MemoryReading, Remedy, Resource, ResourceExhausted, Result};
+
+/// A neighbour is blamed if memory outside the pool has grown by more than the device's capacity divided by this.
+const NEIGHBOUR_FRACTION: u64 = 64;
+
+impl DeviceMemory {
+    /// Does the work on the pool that is due before a micro-batch: memory that older pools have given back since the limit changed becomes room of
+    /// the current pool. On a GPU it may create, trim and switch pools.
+    pub(crate) fn maintain(&self) {
+        self.shared.backing.maintain();
+    }
+
+    /// The [`reading`](Self::reading), and on a GPU the driver's free memory: a limit on the host counts this process alone.
+    pub(crate) fn surroundings(&self) -> MemoryReading {
+        let now = self.reading();
+        match now.reserved {
+            Some(_) => MemoryReading {
+                free: self.shared.backing.stats().free,
+                ..now
+            },
+            None => now,
+        }
+    }
+
+    /// Bytes that limit and device leave; on the host the limit alone. `None` if nothing bounds them.
+    pub(crate) fn room(&self) -> Option<u64> {
+        let now = self.surroundings();
+        let held = now.free.zip(now.reserved);
+        let device = held.map(|(free, reserved)| free.saturating_add(reserved));
+        let bound = now.limit.into_iter().chain(device).min()?;
+        Some(bound.saturating_sub(now.in_use?))
+    }
+
+    /// The exhaustion to report if the use has exceeded the limit since `scope` began.
+    pub(crate) fn check(&self, scope: &PeakScope) -> Result<(), Box<ResourceExhausted>> {
+        let (Some(limit), Some(peak)) = (self.limit(), scope.peak()) else {
+            return Ok(());
+        };
+        if peak <= limit {
+            return Ok(());
+        }
+        let resource = match self.device().is_cpu() {
+            true => Resource::HostMemory,
+            false => Resource::DeviceMemory,
+        };
+        let mut exhausted = ResourceExhausted::new(resource, Cause::Limit);
+        self.describe(scope, None, &mut exhausted);
+        Err(Box::new(exhausted))
+    }
+
+    /// Adds the memory's state to an exhaustion since `scope` began, and the cause if it follows from the state. `need` is the known use of work
+    /// of the failed size, in bytes.
+    pub(crate) fn describe(
+        &self,
+        scope: &PeakScope,
+        need: Option<u64>,
+        exhausted: &mut ResourceExhausted,
+    ) {
+        let stats = self.stats();
+        exhausted.device = Some(self.device().location());
+        exhausted.bytes = MemoryReading {
+            requested: None,
+            in_use: stats.in_use,
+            reserved: stats.reserved,
+            peak: scope.peak(),
+            limit: stats.limit,
+            free: stats.free,
+            total: stats.total,
+        };
+        if exhausted.cause == Cause::Unknown && exhausted.resource == Resource::DeviceMemory {
+            let others = stats.unaccounted.unwrap_or(0);
+            let others_grew = others.saturating_sub(self.shared.others_at_open);
+            exhausted.cause = cause(&exhausted.bytes, need, others_grew);
+        }
+    }
+
+    /// Adds the other processes on the device, and as a remedy the end of the largest one if that may be the reason.
+    /// It asks the driver and may take seconds.
+    pub(crate) fn name_neighbours(&self, exhausted: &mut ResourceExhausted) {
+        exhausted.neighbours = self.shared.backing.neighbours();
+        let largest = exhausted.neighbours.first();
+        let in_the_way = match exhausted.cause {
+            Cause::Neighbour | Cause::DeviceFull => true,
+            Cause::NeverFits => exhausted.bytes.limit.is_none(),
+            _ => false,
+        };
+        if let Some(neighbour) = largest.filter(|_| in_the_way) {
+            let advice = format!("the GPU without {neighbour}");
+            let remedy = Remedy::new(advice, neighbour.bytes);
+            exhausted.remedies.push(remedy);
+        }
+    }
+}
+
+/// Why an allocation from a pool failed; its size is not known. `others_grew` is the growth of the memory outside the pool since opening.
+fn cause(bytes: &MemoryReading, need: Option<u64>, others_grew: u64) -> Cause {
+    let (Some(reserved), Some(free), Some(total)) = (bytes.reserved, bytes.free, bytes.total)
+    else {
+        return Cause::Unknown;
+    };
+    let used = bytes.peak.or(bytes.in_use).unwrap_or(reserved);
+    let unused = reserved.saturating_sub(used);
+    let limit_leaves = bytes.limit.map(|limit| limit.saturating_sub(reserved));
+    let growth = limit_leaves.unwrap_or(u64::MAX).min(free);
+    match need {
+        // More was left than the whole work takes.
+        Some(need) if growth >= need => Cause::Unknown,
+        Some(need) if growth.saturating_add(unused) >= need => Cause::Fragmented,
+        _ if limit_leaves.is_some_and(|leaves| leaves <= free) => Cause::Limit,
+        _ if others_grew > total / NEIGHBOUR_FRACTION => Cause::Neighbour,
+        _ => Cause::DeviceFull,
+    }
+}
