@@ -91,8 +91,10 @@ fn remove_stale(folder: &Path, prefix: &OsStr) {
         let is_ours = random.is_some_and(|random| random.iter().all(u8::is_ascii_alphanumeric));
         if is_ours
             && entry.file_type().is_ok_and(|kind| kind.is_file())
-            && File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok())
+            && let Ok(file) = File::open(entry.path())
+            && file.try_lock().is_ok()
         {
+            // While the lock is held, so that a writer that waits for it finds the file removed.
             let _ = std::fs::remove_file(entry.path());
         }
     }

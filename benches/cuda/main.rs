@@ -158,7 +158,8 @@ fn taking_memory(scale: &Scale) -> Result<()> {
             Ok(began.elapsed().as_secs_f64() * 1e6)
         });
         let times = times.collect::<Result<Vec<f64>>>()?;
-        println!("  {growth:<36} {:>12.1} µs", median(times));
+        let name = format!("{growth:?}");
+        println!("  {name:<36} {:>12.1} µs", median(times));
     }
     Ok(())
 }

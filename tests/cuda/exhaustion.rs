@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 
 use candle_core::{DType, Device, Tensor, Var};
+use candle_headroom::batch::Event;
+use candle_headroom::error::Cause;
 use candle_headroom::optim::Commit;
 use candle_headroom::{AdaptiveTrainer, DeviceMemory, Error};
 
@@ -264,6 +266,11 @@ fn a_limit_that_the_batch_does_not_fit() {
         })
         .unwrap();
     assert!(report.retries >= 1, "{report}");
+    let cause = report.events.iter().find_map(|event| match event {
+        Event::Retried { cause, .. } => Some(*cause),
+        _ => None,
+    });
+    assert_eq!(cause, Some(Cause::Limit), "{report:?}");
     assert_eq!(report.samples, 32);
     assert!(report.sizes.iter().all(|&size| size <= 8), "{report:?}");
     // The mean's gradient is 1 for each weight, so one update with a rate of 0.5 leaves 0.5: each sample counted once.

@@ -171,12 +171,9 @@ fn a_limit_that_is_lowered_and_raised_again() {
     let peak = ballast.memory.stats().peak_reserved;
     assert!(peak.unwrap() >= 512 * MIB, "the former pool's: {peak:?}");
     ballast.memory.reset_peak();
-    for round in 0..3 {
+    for _ in 0..3 {
         let report = ballast.step();
         assert_eq!(report.samples, 64);
-        if round == 0 {
-            assert_eq!(retries(&report)[0].2, Cause::Limit, "{report:?}");
-        }
         assert!(report.sizes.iter().all(|&size| size <= 16), "{report:?}");
         assert!(ballast.memory.stats().peak_reserved.unwrap() <= 200 * MIB);
     }
