@@ -2,11 +2,13 @@ use std::fmt;
 use std::ops::Range;
 
 use bytesize::ByteSize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Cause, Phase};
 
 /// A change of the micro-batch size, or a retry.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Event {
     /// The policy chose a larger size.

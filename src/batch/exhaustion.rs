@@ -24,9 +24,10 @@ pub(super) fn complete(
         .map(|((start, base), activations)| start.saturating_add(base).saturating_add(activations));
     exhausted.micro_batch = Some(samples.len());
 
-    let is_crowded = samples.len() == 1 && exhausted.may_fit_alone();
-    if is_crowded {
-        exhausted.name_other_use();
+    let other = exhausted.other_use_in_the_way();
+    let other = other.filter(|_| samples.len() == 1);
+    if let Some(other) = other {
+        exhausted.held.push(Holding::new(Holding::OTHER, other));
     }
     if let Some((activations, peak)) = activations.zip(exhausted.bytes.peak) {
         let known = exhausted.held.iter().map(|holding| holding.bytes).sum();
@@ -36,10 +37,10 @@ pub(super) fn complete(
     }
 
     let (peak, limit) = (exhausted.bytes.peak, exhausted.bytes.limit);
-    if is_crowded {
+    if other.is_some() {
         let advice =
             "freeing other memory of this process, such as data, the batch itself or other models";
-        let remedy = Remedy::new(advice, exhausted.other_use());
+        let remedy = Remedy::new(advice, other);
         exhausted.remedies.push(remedy);
     }
     if samples.len() > 1 {
@@ -57,7 +58,7 @@ pub(super) fn complete(
     let advice = "shorter samples, fewer trained parameters or a smaller model";
     exhausted.remedies.push(Remedy::new(advice, None));
     exhausted.samples = Some(samples);
-    is_crowded || matches!(exhausted.cause, Cause::Neighbour | Cause::Fragmented)
+    other.is_some() || matches!(exhausted.cause, Cause::Neighbour | Cause::Fragmented)
 }
 
 /// Completes an exhaustion that is not retried: asks who else uses the device, which takes time. A single sample that did not

@@ -93,7 +93,7 @@ pub trait BatchPolicy: Debug + Send {
     fn load_state(&mut self, state: &str) -> Result<()> {
         let _ = state;
         let what = "a policy that keeps no state";
-        Err(PolicyError::Saved { what }.into())
+        Err(PolicyError::Saved(what).into())
     }
 }
 

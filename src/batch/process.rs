@@ -44,7 +44,7 @@ pub fn process_batches<'b, B: Batch + ?Sized, T>(
 ) -> Result<Vec<T>> {
     if size == 0 {
         let what = "the chunk size";
-        return Err(PolicyError::Zero { what }.into());
+        return Err(PolicyError::Zero(what).into());
     }
     let policy = Predictive::builder().at_most(size).build()?;
     let mut processor = BatchProcessor::builder(policy).build();

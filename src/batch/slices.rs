@@ -74,11 +74,7 @@ pub(crate) fn extent_of(batch: &(impl Batch + ?Sized)) -> Result<Extent> {
 }
 
 fn out_of_range(range: Range<usize>, samples: usize) -> BatchError {
-    BatchError::OutOfRange {
-        start: range.start,
-        end: range.end,
-        samples,
-    }
+    BatchError::OutOfRange { range, samples }
 }
 
 impl Batch for Tensor {

@@ -5,9 +5,7 @@ use std::error::Error as StdError;
 use std::io;
 use std::sync::Arc;
 
-use super::error::{Error, External};
-
-type Boxed = Box<dyn StdError + Send + Sync>;
+use super::error::Error;
 
 /// Ends the search of an error whose `source()` returns itself. Real errors are nested less deeply.
 const DEEPEST: usize = 128;
@@ -58,93 +56,18 @@ impl Error {
         chain(self).find_map(|error| error.downcast_ref().or_else(|| pointee(error)))
     }
 
-    /// Takes the caller's error of type `T` out of this one, through candle's wrappers, `Box` and [`io::Error`].
+    /// Returns the caller's error that [`external`](Self::external) carried.
     ///
     /// # Errors
-    /// This error, unchanged, if no `T` is in it or the `T` is shared or belongs to another error that names it as its source:
-    /// [`downcast_ref`](Self::downcast_ref) still finds it.
-    pub fn downcast<T: StdError + Send + Sync + 'static>(self) -> Result<T, Self> {
+    /// This error, unchanged, if it does not carry a `T`. One that is wrapped in another error, or that is the source of an
+    /// exhaustion, is found by [`downcast_ref`](Self::downcast_ref) only.
+    pub fn downcast<T: StdError + 'static>(self) -> Result<T, Self> {
         match self {
-            Self::External(external) => {
-                from_box(external.0).map_err(|error| Self::External(Box::new(External(error))))
-            }
-            Self::Candle(error) => from_candle(*error).map_err(|error| Self::Candle(error.into())),
-            Self::ResourceExhausted(mut exhausted) => {
-                from_source(&mut exhausted.source).ok_or(Self::ResourceExhausted(exhausted))
-            }
-            Self::DeviceFault(mut fault) => {
-                from_source(&mut fault.source).ok_or(Self::DeviceFault(fault))
-            }
+            Self::External(error) => match error.downcast() {
+                Ok(found) => Ok(*found),
+                Err(error) => Err(Self::External(Box::new(error))),
+            },
             other => Err(other),
         }
-    }
-}
-
-fn from_source<T: StdError + Send + Sync + 'static>(
-    source: &mut Option<Arc<candle_core::Error>>,
-) -> Option<T> {
-    let error = match Arc::try_unwrap(source.take()?) {
-        Ok(error) => from_candle(error).map_err(Arc::new),
-        Err(shared) => Err(shared),
-    };
-    error.map_err(|error| *source = Some(error)).ok()
-}
-
-/// The content of a box of the given type, or goes on with the box.
-macro_rules! unbox {
-    ($error:ident as $content:ty, $found:ident => $value:expr) => {
-        let $error = match $error.downcast::<$content>() {
-            Ok($found) => return $value,
-            Err(error) => error,
-        };
-    };
-}
-
-fn from_box<T: StdError + Send + Sync + 'static>(error: Boxed) -> Result<T, Boxed> {
-    unbox!(error as T, found => Ok(*found));
-    unbox!(error as Box<T>, found => Ok(**found));
-    unbox!(error as Arc<T>, found => Arc::try_unwrap(*found).map_err(Boxed::from));
-    unbox!(error as Error, own => own.downcast().map_err(Boxed::from));
-    unbox!(error as candle_core::Error, candle => from_candle(*candle).map_err(Boxed::from));
-    unbox!(error as io::Error, io => from_io(*io).map_err(Boxed::from));
-    Err(error)
-}
-
-fn from_io<T: StdError + Send + Sync + 'static>(error: io::Error) -> Result<T, io::Error> {
-    let kind = error.kind();
-    if error.get_ref().is_none() {
-        return Err(error);
-    }
-    match error.into_inner() {
-        Some(inner) => from_box(inner).map_err(|inner| io::Error::new(kind, inner)),
-        None => Err(kind.into()),
-    }
-}
-
-fn from_candle<T: StdError + Send + Sync + 'static>(
-    error: candle_core::Error,
-) -> Result<T, candle_core::Error> {
-    use candle_core::Error as E;
-    match error {
-        E::WithBacktrace { inner, backtrace } => {
-            from_candle(*inner).map_err(|inner| E::WithBacktrace {
-                inner: Box::new(inner),
-                backtrace,
-            })
-        }
-        E::WithPath { inner, path } => from_candle(*inner).map_err(|inner| E::WithPath {
-            inner: Box::new(inner),
-            path,
-        }),
-        E::Context { inner, context } => from_candle(*inner).map_err(|inner| E::Context {
-            inner: Box::new(inner),
-            context,
-        }),
-        E::WrappedContext { wrapped, context } => {
-            from_box(wrapped).map_err(|wrapped| E::WrappedContext { wrapped, context })
-        }
-        E::Cuda(inner) => from_box(inner).map_err(E::Cuda),
-        E::Io(inner) => from_io(inner).map_err(E::Io),
-        other => Err(other),
     }
 }

@@ -5,16 +5,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// The kind of memory that ran out.
-///
-/// ```
-/// use candle_headroom::error::{Cause, Phase, Resource};
-/// use candle_headroom::ResourceExhausted;
-///
-/// let mut exhausted = ResourceExhausted::new(Resource::HostMemory, Cause::Limit);
-/// exhausted.phase = Some(Phase::Backward);
-/// assert_eq!(exhausted.to_string(), "out of host memory in backward: the limit is reached");
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Resource {
@@ -26,6 +19,22 @@ pub enum Resource {
     PinnedMemory,
     /// Scratch memory that cuBLAS, cuDNN or cuRAND allocates for itself.
     LibraryWorkspace,
+    /// Read from a file, and not one that this version knows.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::DeviceMemory => "device memory",
+            Self::HostMemory => "host memory",
+            Self::PinnedMemory => "pinned host memory",
+            Self::LibraryWorkspace => "library workspace",
+            Self::Unknown => "memory",
+        })
+    }
 }
 
 /// The part of a step in which memory ran out.
@@ -47,8 +56,16 @@ pub enum Phase {
     Load,
 }
 
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
 /// Why memory ran out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Cause {
@@ -62,42 +79,21 @@ pub enum Cause {
     Neighbour,
     /// A single sample needs more than there is.
     NeverFits,
-    /// The numbers do not tell.
+    /// The numbers do not show why.
+    #[default]
     #[serde(other)]
     Unknown,
 }
 
-macro_rules! display {
-    ($($kind:ident { $($variant:ident: $text:literal),+ $(,)? })+) => {$(
-        impl fmt::Display for $kind {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self { $(Self::$variant => $text),+ })
-            }
-        }
-    )+};
-}
-
-display! {
-    Resource {
-        DeviceMemory: "device memory",
-        HostMemory: "host memory",
-        PinnedMemory: "pinned host memory",
-        LibraryWorkspace: "library workspace",
-    }
-    Phase {
-        Transfer: "transfer",
-        Forward: "forward",
-        Backward: "backward",
-        Accumulate: "accumulate",
-        Optimizer: "optimizer",
-        Load: "load",
-    }
-    Cause {
-        Limit: "the limit is reached",
-        DeviceFull: "the device is full",
-        Fragmented: "the free memory is in pieces",
-        Neighbour: "another process holds the memory",
-        NeverFits: "a single sample does not fit",
-        Unknown: "the cause is not known",
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Limit => "the limit is reached",
+            Self::DeviceFull => "the device is full",
+            Self::Fragmented => "the free memory is in pieces",
+            Self::Neighbour => "another process holds the memory",
+            Self::NeverFits => "a single sample does not fit",
+            Self::Unknown => "the cause is not known",
+        })
     }
 }

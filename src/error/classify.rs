@@ -1,4 +1,4 @@
-//! The meaning of any error for a program that wants to go on.
+//! Classifies an error by the types in its chain of sources, and by its text where a type is lost.
 
 use std::collections::TryReserveError;
 use std::error::Error as StdError;
@@ -6,36 +6,12 @@ use std::fmt;
 use std::io;
 
 use super::chain::chain;
-use super::circumstances::{Cause, Resource};
-use super::codes::{self, Form, Meaning};
+use super::circumstances::Resource;
+use super::class::{Class, display};
+use super::codes::{self, Form};
 use super::error::{Error, UpdateInterrupted, WindowLost};
 use super::exhausted::ResourceExhausted;
 use super::fault::DeviceFault;
-use super::rendering;
-use crate::facts::Status;
-
-/// An error's meaning.
-#[derive(Debug)]
-pub(super) enum Class {
-    Exhausted(Box<ResourceExhausted>),
-    Fault(Box<DeviceFault>),
-    /// A library could not run something; a lost device may be the reason.
-    Execution,
-    /// A status that the program cannot act on, but its user can.
-    Setup(&'static Status),
-    Other,
-}
-
-impl Class {
-    /// The remedy from the table of facts.
-    pub(super) fn remedy(&self) -> Option<&'static str> {
-        match self {
-            Self::Fault(fault) => Some(fault.remedy),
-            Self::Setup(status) => Some(status.remedy),
-            Self::Exhausted(_) | Self::Execution | Self::Other => None,
-        }
-    }
-}
 
 /// One error of a chain.
 enum Link<'a> {
@@ -60,47 +36,33 @@ pub(super) fn classify(error: &(dyn StdError + 'static)) -> Class {
         }
     }
     match (text, foreign) {
-        (Some(text), _) => classify_rendered(text, Form::Word),
-        // Without the feature `cuda` this build does not know cudarc's types, but a program that enables candle's CUDA backend by
-        // itself can meet them. Candle and cudarc display them as `DriverError(CUDA_ERROR_…, "…")`.
-        (None, Some(foreign)) => classify_rendered(foreign, Form::Debug),
+        (Some(text), _) => classify_text(text, Form::Word),
+        // Such as cudarc's errors, which display themselves as `DriverError(CUDA_ERROR_…, "…")`.
+        (None, Some(foreign)) => classify_text(foreign, Form::Debug),
         (None, None) => Class::Other,
     }
 }
 
 fn recognize<'a>(error: &'a (dyn StdError + 'static)) -> Link<'a> {
-    if let Some(error) = error.downcast_ref::<Error>() {
-        return match error {
-            Error::ResourceExhausted(_)
-            | Error::DeviceFault(_)
-            | Error::External(_)
-            | Error::Candle(_) => Link::Wrapper,
-            _ => Link::Known(Class::Other),
-        };
-    }
     if let Some(error) = error.downcast_ref::<candle_core::Error>() {
-        return recognize_candle(error);
-    }
-    if let Some(error) = error.downcast_ref::<io::Error>() {
-        return match error.kind() {
-            io::ErrorKind::OutOfMemory => Link::Known(exhausted(Resource::HostMemory)),
-            _ => Link::Wrapper,
-        };
-    }
-    if let Some(exhausted) = error.downcast_ref::<ResourceExhausted>() {
-        Link::Known(Class::Exhausted(Box::new(exhausted.clone())))
+        recognize_candle(error)
+    } else if let Some(exhausted) = error.downcast_ref::<ResourceExhausted>() {
+        Link::Known(exhausted.into())
     } else if let Some(fault) = error.downcast_ref::<DeviceFault>() {
-        Link::Known(Class::Fault(Box::new(fault.clone())))
+        Link::Known(fault.into())
     } else if error.is::<UpdateInterrupted>() || error.is::<WindowLost>() {
         // An exhaustion may be the reason, but retrying is not the answer.
         Link::Known(Class::Other)
-    } else if error.is::<TryReserveError>() {
-        Link::Known(exhausted(Resource::HostMemory))
-    } else {
-        #[cfg(feature = "cuda")]
-        if let Some(status) = super::cuda::status(error) {
-            return Link::Known(classify_text(&status, Form::Word));
+    } else if let Some(error) = error.downcast_ref::<io::Error>() {
+        match error.kind() {
+            io::ErrorKind::OutOfMemory => Link::Known(Class::exhausted(Resource::HostMemory)),
+            _ => Link::Wrapper,
         }
+    } else if error.is::<TryReserveError>() {
+        Link::Known(Class::exhausted(Resource::HostMemory))
+    } else if error.is::<Error>() {
+        Link::Wrapper
+    } else {
         Link::Foreign
     }
 }
@@ -123,37 +85,15 @@ fn classify_metal(text: &str) -> Class {
         "metal resource: Buffer",
     ];
     match refused.iter().any(|spelling| text.contains(spelling)) {
-        true => exhausted(Resource::DeviceMemory),
+        true => Class::exhausted(Resource::DeviceMemory),
         false => Class::Other,
     }
 }
 
 /// By the error of this crate that took part in the text, or by the text itself.
-fn classify_rendered(value: &(impl fmt::Display + ?Sized), form: Form) -> Class {
-    let (text, noted) = rendering::render(value);
-    let Some(noted) = noted else {
-        return classify_text(&text, form);
-    };
-    match noted.downcast::<ResourceExhausted>() {
-        Ok(exhausted) => Class::Exhausted(exhausted),
-        Err(noted) => noted
-            .downcast::<DeviceFault>()
-            .map_or(Class::Other, Class::Fault),
-    }
-}
-
-fn classify_text(text: &str, form: Form) -> Class {
-    let Some(code) = codes::find(text, form) else {
-        return Class::Other;
-    };
-    match code.meaning {
-        Meaning::Exhausted(resource) => exhausted(resource),
-        Meaning::Execution => Class::Execution,
-        Meaning::Sticky(status) => Class::Fault(Box::new(DeviceFault::new(status))),
-        Meaning::Setup(status) => Class::Setup(status),
-    }
-}
-
-fn exhausted(resource: Resource) -> Class {
-    Class::Exhausted(Box::new(ResourceExhausted::new(resource, Cause::Unknown)))
+fn classify_text(value: &(impl fmt::Display + ?Sized), form: Form) -> Class {
+    let (text, noted) = display(value);
+    noted
+        .or_else(|| codes::find(&text, form))
+        .unwrap_or(Class::Other)
 }

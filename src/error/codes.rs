@@ -4,99 +4,16 @@
 //! sticky ("This leaves the process in an inconsistent state … the process must be terminated and relaunched").
 
 use super::circumstances::Resource;
-use crate::facts::{self, Status};
-
-/// A status code's meaning for a program that wants to go on.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Meaning {
-    /// Memory ran out; smaller work may fit.
-    Exhausted(Resource),
-    /// A library could not run something on the device. It reports nothing more when the context is lost.
-    Execution,
-    /// The device context is lost to this process.
-    Sticky(&'static Status),
-    /// The user can act on it, the running program cannot.
-    Setup(&'static Status),
-}
-
-/// One status code.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Code {
-    pub(super) name: &'static str,
-    pub(super) meaning: Meaning,
-}
+use super::class::Class;
+use super::fault::DeviceFault;
+use crate::facts;
 
 /// The driver's statuses that leave the context lost. 46 (busy, or in exclusive use) is not one of them.
 const STICKY: &[u32] = &[
     214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810,
 ];
 
-/// The classified codes of NVIDIA's other libraries.
-const LIBRARIES: &[(Meaning, &[&str])] = &[
-    (
-        Meaning::Exhausted(Resource::DeviceMemory),
-        &["cudaErrorMemoryAllocation"],
-    ),
-    (
-        Meaning::Exhausted(Resource::LibraryWorkspace),
-        &[
-            "CUBLAS_STATUS_ALLOC_FAILED",
-            "CURAND_STATUS_ALLOCATION_FAILED",
-            "CUDNN_STATUS_ALLOC_FAILED",
-            "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
-        ],
-    ),
-    (
-        Meaning::Exhausted(Resource::HostMemory),
-        &[
-            "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
-            "NVRTC_ERROR_OUT_OF_MEMORY",
-        ],
-    ),
-    (
-        Meaning::Execution,
-        &[
-            "CUBLAS_STATUS_MAPPING_ERROR",
-            "CUBLAS_STATUS_EXECUTION_FAILED",
-            "CUBLAS_STATUS_INTERNAL_ERROR",
-            "CURAND_STATUS_LAUNCH_FAILURE",
-            "CURAND_STATUS_PREEXISTING_FAILURE",
-            "CURAND_STATUS_INTERNAL_ERROR",
-            "CUDNN_STATUS_INTERNAL_ERROR",
-            "CUDNN_STATUS_EXECUTION_FAILED",
-        ],
-    ),
-];
-
-/// Every known code; errors with any other one come back to the caller unchanged and without advice.
-pub(super) fn codes() -> impl Iterator<Item = Code> {
-    let driver = facts::CUDA.iter().map(|status| Code {
-        name: status.name,
-        meaning: match status.number {
-            2 => Meaning::Exhausted(Resource::DeviceMemory),
-            number if STICKY.contains(&number) => Meaning::Sticky(status),
-            _ => Meaning::Setup(status),
-        },
-    });
-    let libraries = LIBRARIES.iter().flat_map(|(meaning, names)| {
-        names.iter().map(|name| Code {
-            name,
-            meaning: *meaning,
-        })
-    });
-    libraries.chain(driver)
-}
-
-/// How a code has to stand in a text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
-    /// As a word of its own.
-    Word,
-    /// Inside the `Debug` text of the type that carries it, such as `DriverError(CUDA_ERROR_…`.
-    Debug,
-}
-
-/// The types whose `Debug` text begins with their name and the code's.
+/// The types whose text begins with their name and the code's, such as `DriverError(CUDA_ERROR_…`.
 const TYPES: &[&str] = &[
     "DriverError",
     "CublasError",
@@ -105,45 +22,66 @@ const TYPES: &[&str] = &[
     "CudnnError",
 ];
 
-/// A code whose name is in `text` in this form; of several the gravest, since nothing may be retried after a sticky one.
+/// Where a code counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Anywhere, as a word of its own.
+    Word,
+    /// After the name of the type that carries it.
+    Debug,
+}
+
+/// The class of the code whose name is in `text`; of several the gravest, since nothing may be retried after a sticky one.
 ///
 /// Only enum names count. The words "out of memory" and a file named after a code are not an exhaustion.
-pub(super) fn find(text: &str, form: Form) -> Option<Code> {
-    let named = codes().filter(|code| contains(text, code.name, form));
-    named.min_by_key(|code| match code.meaning {
-        Meaning::Sticky(_) => 0,
-        Meaning::Exhausted(_) => 1,
-        Meaning::Execution => 2,
-        Meaning::Setup(_) => 3,
+pub(super) fn find(text: &str, form: Form) -> Option<Class> {
+    let mut before = "";
+    let is_path = |c: char| c.is_alphanumeric() || matches!(c, '_' | '/' | '\\' | '.' | '-');
+    let words = text.split(|c| !is_path(c)).filter(|word| !word.is_empty());
+    let classes = words.filter_map(|word| {
+        let before = std::mem::replace(&mut before, word);
+        let is_carried = TYPES.iter().any(|name| before.ends_with(name));
+        match form == Form::Word || is_carried {
+            true => class(word.trim_end_matches('.')), // a full stop
+            false => None,
+        }
+    });
+    classes.min_by_key(|class| match class {
+        Class::Fault(_) => 0,
+        Class::Exhausted(_) => 1,
+        Class::Execution => 2,
+        Class::Setup(_) | Class::Other => 3,
     })
 }
 
-fn contains(text: &str, name: &str, form: Form) -> bool {
-    text.match_indices(name).any(|(start, _)| {
-        let before = &text[..start];
-        let begins = match form {
-            Form::Word => !before.chars().next_back().is_some_and(joins),
-            Form::Debug => before
-                .strip_suffix('(')
-                .is_some_and(|before| TYPES.iter().any(|name| before.ends_with(name))),
-        };
-        let mut after = text[start + name.len()..].chars();
-        let (next, second) = (after.next(), after.next());
-        begins && !next.is_some_and(|c| extends(c, second))
-    })
-}
-
-/// Whether `c` before a name makes it part of an identifier or a path.
-fn joins(c: char) -> bool {
-    c.is_alphanumeric() || matches!(c, '_' | '/' | '\\' | '.' | '-')
-}
-
-/// The same after a name; a full stop ends a sentence unless a letter or digit follows, as in a file name.
-fn extends(c: char, next: Option<char>) -> bool {
-    match c {
-        '.' => next.is_some_and(char::is_alphanumeric),
-        _ => c.is_alphanumeric() || matches!(c, '_' | '/' | '\\' | '-'),
-    }
+/// The class of a code, by its name.
+fn class(name: &str) -> Option<Class> {
+    let resource = match name {
+        "CUDA_ERROR_OUT_OF_MEMORY" | "cudaErrorMemoryAllocation" => Resource::DeviceMemory,
+        "CUBLAS_STATUS_ALLOC_FAILED"
+        | "CURAND_STATUS_ALLOCATION_FAILED"
+        | "CUDNN_STATUS_ALLOC_FAILED"
+        | "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED" => Resource::LibraryWorkspace,
+        "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED" | "NVRTC_ERROR_OUT_OF_MEMORY" => {
+            Resource::HostMemory
+        }
+        "CUBLAS_STATUS_MAPPING_ERROR"
+        | "CUBLAS_STATUS_EXECUTION_FAILED"
+        | "CUBLAS_STATUS_INTERNAL_ERROR"
+        | "CURAND_STATUS_LAUNCH_FAILURE"
+        | "CURAND_STATUS_PREEXISTING_FAILURE"
+        | "CURAND_STATUS_INTERNAL_ERROR"
+        | "CUDNN_STATUS_INTERNAL_ERROR"
+        | "CUDNN_STATUS_EXECUTION_FAILED" => return Some(Class::Execution),
+        _ => {
+            let status = facts::CUDA.iter().find(|status| status.name == name)?;
+            return Some(match STICKY.contains(&status.number) {
+                true => Class::Fault(Box::new(DeviceFault::new(status))),
+                false => Class::Setup(status),
+            });
+        }
+    };
+    Some(Class::exhausted(resource))
 }
 
 #[cfg(test)]
@@ -151,23 +89,53 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_is_found_and_a_sticky_one_first() {
-        for code in codes() {
-            assert_eq!(find(code.name, Form::Word).unwrap().name, code.name);
-            if matches!(code.meaning, Meaning::Sticky(_)) {
-                let text = format!("CUDA_ERROR_OUT_OF_MEMORY, then {}", code.name);
-                assert_eq!(find(&text, Form::Word).unwrap().name, code.name);
+    fn every_status_of_the_driver_is_found_and_a_sticky_one_first() {
+        let mut sticky = 0;
+        for status in facts::CUDA {
+            let text = format!("CUDA_ERROR_OUT_OF_MEMORY, then {}.", status.name);
+            match (find(status.name, Form::Word), find(&text, Form::Word)) {
+                (Some(Class::Exhausted(_)), _) => assert_eq!(status.number, 2),
+                (Some(Class::Setup(found)), Some(Class::Exhausted(_))) => assert_eq!(found, status),
+                (Some(Class::Fault(fault)), Some(Class::Fault(_))) => {
+                    assert_eq!((fault.name, fault.code), (status.name, status.number));
+                    sticky += 1;
+                }
+                other => panic!("{}: {other:?}", status.name),
             }
         }
+        assert_eq!(sticky, STICKY.len());
     }
 
+    #[cfg(feature = "cuda")]
     #[test]
-    fn no_name_is_listed_twice_and_every_sticky_number_is_a_fact() {
-        let mut names: Vec<_> = codes().map(|code| code.name).collect();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), codes().count());
-        let sticky = codes().filter(|code| matches!(code.meaning, Meaning::Sticky(_)));
-        assert_eq!(sticky.count(), STICKY.len());
+    fn every_status_is_spelled_and_numbered_as_in_the_bindings() {
+        use candle_core::cuda_backend::cudarc::driver::sys::CUresult::*;
+        #[rustfmt::skip]
+        let driver = [
+            CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_STUB_LIBRARY,
+            CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER, CUDA_ERROR_DEVICE_UNAVAILABLE, CUDA_ERROR_NO_DEVICE,
+            CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_DEVICE_NOT_LICENSED, CUDA_ERROR_INVALID_IMAGE,
+            CUDA_ERROR_NO_BINARY_FOR_GPU, CUDA_ERROR_ECC_UNCORRECTABLE, CUDA_ERROR_INVALID_PTX,
+            CUDA_ERROR_NVLINK_UNCORRECTABLE, CUDA_ERROR_JIT_COMPILER_NOT_FOUND, CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
+            CUDA_ERROR_JIT_COMPILATION_DISABLED, CUDA_ERROR_CONTAINED, CUDA_ERROR_INVALID_SOURCE,
+            CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND, CUDA_ERROR_SHARED_OBJECT_INIT_FAILED,
+            CUDA_ERROR_OPERATING_SYSTEM, CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
+            CUDA_ERROR_LAUNCH_TIMEOUT, CUDA_ERROR_ASSERT, CUDA_ERROR_HARDWARE_STACK_ERROR,
+            CUDA_ERROR_ILLEGAL_INSTRUCTION, CUDA_ERROR_MISALIGNED_ADDRESS, CUDA_ERROR_INVALID_ADDRESS_SPACE,
+            CUDA_ERROR_INVALID_PC, CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_TENSOR_MEMORY_LEAK, CUDA_ERROR_NOT_PERMITTED,
+            CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_SYSTEM_NOT_READY, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+            CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, CUDA_ERROR_MPS_CONNECTION_FAILED, CUDA_ERROR_MPS_RPC_FAILURE,
+            CUDA_ERROR_MPS_SERVER_NOT_READY, CUDA_ERROR_MPS_MAX_CLIENTS_REACHED,
+            CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED, CUDA_ERROR_MPS_CLIENT_TERMINATED, CUDA_ERROR_UNKNOWN,
+        ];
+        // 919 is newer than CUDA 13.0, so not in the bindings of a build with its toolkit.
+        let listed = facts::CUDA.iter().filter(|status| status.number != 919);
+        let listed: Vec<_> = listed
+            .map(|status| (status.name.to_owned(), status.number))
+            .collect();
+        assert_eq!(
+            driver.map(|code| (format!("{code:?}"), code as u32))[..],
+            listed
+        );
     }
 }

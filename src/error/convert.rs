@@ -4,8 +4,9 @@ use std::error::Error as StdError;
 use std::io;
 use std::sync::Arc;
 
-use super::classify::{Class, classify};
-use super::error::{Error, External};
+use super::class::Class;
+use super::classify::classify;
+use super::error::{BoxedError, Error};
 use super::exhausted::ResourceExhausted;
 use super::fault::DeviceFault;
 
@@ -60,7 +61,11 @@ macro_rules! any_error {
             }
 
             fn remedy(&self) -> Option<&'static str> {
-                classify(self).remedy()
+                match classify(self) {
+                    Class::Fault(fault) => Some(fault.remedy),
+                    Class::Setup(status) => Some(status.remedy),
+                    _ => None,
+                }
             }
         }
     )+};
@@ -77,66 +82,48 @@ impl Error {
     ///
     /// An exhaustion or a device fault inside it is recognized and treated as such; any other error comes back from the trainer at once.
     /// [`downcast_ref`](Self::downcast_ref) and [`downcast`](Self::downcast) give it back with its type.
-    ///
-    /// ```
-    /// use candle_core::{Device, Tensor};
-    /// use candle_headroom::{Error, process_batches};
-    ///
-    /// #[derive(Debug, PartialEq, thiserror::Error)]
-    /// #[error("sample {0} is corrupt")]
-    /// struct Corrupt(usize);
-    ///
-    /// let x = Tensor::arange(0f32, 8., &Device::Cpu)?;
-    /// let load = || Err::<(), _>(Corrupt(3));
-    /// let result = process_batches(&x, 4, |_| Ok(load().map_err(Error::external)?));
-    /// assert_eq!(result.unwrap_err().downcast::<Corrupt>().unwrap(), Corrupt(3));
-    /// # Ok::<(), Error>(())
-    /// ```
-    pub fn external(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+    pub fn external(error: impl Into<BoxedError>) -> Self {
         let error = match error.into().downcast::<Self>() {
             Ok(own) => return *own,
             Err(error) => error,
         };
-        let error = match error.downcast::<candle_core::Error>() {
-            Ok(candle) => return Self::from(*candle),
-            Err(error) => error,
-        };
-        let class = classify(&*error);
-        let external = Self::External(Box::new(External(error)));
-        match class {
-            Class::Exhausted(_) | Class::Fault(_) => Self::of_class(class, external.into()),
-            Class::Execution | Class::Setup(_) | Class::Other => external,
+        match error.downcast::<candle_core::Error>() {
+            Ok(candle) => Self::from(*candle),
+            Err(error) => classify(&*error).of(Self::External(Box::new(error))),
         }
     }
 
     /// The remedy for the CUDA driver's status that this error contains, as [`ErrorExt::remedy`] has it.
     pub fn remedy(&self) -> Option<&'static str> {
-        classify(self).remedy()
+        let error: &(dyn StdError + 'static) = self;
+        error.remedy()
     }
 
     /// Whether a lost device may be behind this error: cuBLAS and its like report only that they failed.
     pub(crate) fn may_hide_fault(&self) -> bool {
         match self {
-            Self::Candle(_) | Self::External(_) => matches!(classify(self), Class::Execution),
             Self::WindowLost(lost) => lost.reason.may_hide_fault(),
             Self::UpdateInterrupted(interrupted) => {
                 (interrupted.reason.as_ref()).is_some_and(Self::may_hide_fault)
             }
-            _ => false,
+            _ => matches!(classify(self), Class::Execution),
         }
     }
+}
 
-    fn of_class(class: Class, source: candle_core::Error) -> Self {
-        match class {
-            Class::Exhausted(mut exhausted) => {
-                exhausted.source = Some(Arc::new(source));
-                Self::ResourceExhausted(exhausted)
+impl Class {
+    /// The error of this class that `error` is the source of, or `error` itself.
+    fn of(self, error: Error) -> Error {
+        match self {
+            Self::Exhausted(mut exhausted) => {
+                exhausted.source = Some(Arc::new(error.into()));
+                Error::ResourceExhausted(exhausted)
             }
-            Class::Fault(mut fault) => {
-                fault.source = Some(Arc::new(source));
-                Self::DeviceFault(fault)
+            Self::Fault(mut fault) => {
+                fault.source = Some(Arc::new(error.into()));
+                Error::DeviceFault(fault)
             }
-            Class::Execution | Class::Setup(_) | Class::Other => Self::Candle(Box::new(source)),
+            Self::Execution | Self::Setup(_) | Self::Other => error,
         }
     }
 }
@@ -145,7 +132,7 @@ impl From<candle_core::Error> for Error {
     fn from(error: candle_core::Error) -> Self {
         match unwrap_own(error) {
             Ok(own) => own,
-            Err(error) => Self::of_class(classify(&error), error),
+            Err(error) => classify(&error).of(Self::Candle(Box::new(error))),
         }
     }
 }
@@ -177,14 +164,8 @@ impl From<Error> for candle_core::Error {
     }
 }
 
-macro_rules! into_candle {
-    ($($error:ty),+) => {$(
-        impl From<$error> for candle_core::Error {
-            fn from(error: $error) -> Self {
-                Error::from(error).into()
-            }
-        }
-    )+};
+impl From<ResourceExhausted> for candle_core::Error {
+    fn from(exhausted: ResourceExhausted) -> Self {
+        Error::from(exhausted).into()
+    }
 }
-
-into_candle!(ResourceExhausted, DeviceFault);

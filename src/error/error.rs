@@ -4,16 +4,19 @@ use std::error::Error as StdError;
 use std::fmt;
 
 use super::circumstances::Phase;
+use super::class::{Class, note};
 use super::exhausted::ResourceExhausted;
 use super::fault::DeviceFault;
 use super::input::{BatchError, LossError, ParameterError, PolicyError};
 use super::memory::MemoryError;
 use super::optimizer::{OptimizerError, StateError};
-use super::rendering::Final;
 use super::watch::{MonitorError, OutputError};
 
 /// This crate's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of any type.
+pub type BoxedError = Box<dyn StdError + Send + Sync>;
 
 /// Everything that can go wrong in this crate.
 ///
@@ -64,18 +67,18 @@ pub enum Error {
     /// A file cannot be written or read.
     Output(Box<OutputError>),
     /// The caller's own error, from [`Error::external`].
-    External(Box<External>),
+    External(Box<BoxedError>),
     /// Any other error of candle, unchanged.
     Candle(Box<candle_core::Error>),
 }
 
 macro_rules! contents {
-    ($($variant:ident($content:ty)),+ $(,)?) => {
+    ($($content:ident: $variant:ident),+ $(,)?) => {
         impl Error {
             fn content(&self) -> &(dyn StdError + 'static) {
                 match self {
                     $(Self::$variant(content) => &**content,)+
-                    Self::External(external) => external.get_ref(),
+                    Self::External(error) => &***error,
                     Self::Candle(error) => &**error,
                 }
             }
@@ -90,19 +93,19 @@ macro_rules! contents {
 }
 
 contents! {
-    ResourceExhausted(ResourceExhausted),
-    DeviceFault(DeviceFault),
-    Batch(BatchError),
-    Policy(PolicyError),
-    Loss(LossError),
-    Parameter(ParameterError),
-    Optimizer(OptimizerError),
-    State(StateError),
-    Memory(MemoryError),
-    WindowLost(WindowLost),
-    UpdateInterrupted(UpdateInterrupted),
-    Monitor(MonitorError),
-    Output(OutputError),
+    ResourceExhausted: ResourceExhausted,
+    DeviceFault: DeviceFault,
+    BatchError: Batch,
+    PolicyError: Policy,
+    LossError: Loss,
+    ParameterError: Parameter,
+    OptimizerError: Optimizer,
+    StateError: State,
+    MemoryError: Memory,
+    WindowLost: WindowLost,
+    UpdateInterrupted: UpdateInterrupted,
+    MonitorError: Monitor,
+    OutputError: Output,
 }
 
 impl fmt::Display for Error {
@@ -156,42 +159,11 @@ impl Error {
     }
 }
 
-/// The content of [`Error::External`]: an error of the caller's own type.
-///
-/// [`Error::downcast_ref`] and [`Error::downcast`] give it back with its type.
-pub struct External(pub(super) Box<dyn StdError + Send + Sync>);
-
-impl External {
-    /// The caller's error.
-    pub fn get_ref(&self) -> &(dyn StdError + 'static) {
-        &*self.0
-    }
-}
-
-impl fmt::Debug for External {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
-    }
-}
-
 /// The accumulated gradients were lost, because adding a micro-batch's gradients failed half-way or the update could not begin.
 ///
 /// Parameters and optimizer are unchanged; the window's samples count as not seen. A trainer that holds the whole batch restarts
 /// the step by itself if the reason is an exhaustion.
-///
-/// ```
-/// use candle_headroom::error::{Cause, Resource, WindowLost};
-/// use candle_headroom::{Error, ResourceExhausted};
-///
-/// let lost = WindowLost::new(8, ResourceExhausted::new(Resource::HostMemory, Cause::Limit));
-/// assert_eq!(lost.samples, 8);
-/// assert!(matches!(lost.reason, Error::ResourceExhausted(_)));
-/// ```
 #[derive(thiserror::Error)]
-#[error(
-    "{}the gradients of {samples} samples were lost, parameters and optimizer are unchanged: run the samples again ({reason})",
-    Final
-)]
 #[non_exhaustive]
 pub struct WindowLost {
     /// Number of samples that the lost gradients came from.
@@ -204,10 +176,19 @@ pub struct WindowLost {
 impl WindowLost {
     /// Lost gradients of `samples` samples.
     pub fn new(samples: usize, reason: impl Into<Error>) -> Self {
-        Self {
-            samples,
-            reason: reason.into(),
-        }
+        let reason = reason.into();
+        Self { samples, reason }
+    }
+}
+
+impl fmt::Display for WindowLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        note(|| Class::Other);
+        let Self { samples, reason } = self;
+        write!(
+            f,
+            "the gradients of {samples} samples were lost, parameters and optimizer are unchanged: run the samples again ({reason})"
+        )
     }
 }
 
@@ -227,19 +208,17 @@ pub struct UpdateInterrupted {
 impl UpdateInterrupted {
     /// An update interrupted by `reason`, or refused without one.
     pub fn new(reason: impl Into<Option<Error>>) -> Self {
-        Self {
-            reason: reason.into(),
-        }
+        let reason = reason.into();
+        Self { reason }
     }
 }
 
 impl fmt::Display for UpdateInterrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // `Final` has to be formatted before the reason.
-        write!(
-            f,
-            "{Final}the optimizer was interrupted during an update, parameters may be partly updated: restore parameters and \
-             optimizer, then call `replace_optimizer`"
+        note(|| Class::Other);
+        f.write_str(
+            "the optimizer was interrupted during an update, parameters may be partly updated: restore parameters and optimizer, \
+             then call `replace_optimizer`",
         )?;
         match &self.reason {
             Some(reason) => write!(f, " ({reason})"),
@@ -259,4 +238,4 @@ macro_rules! debug_as_display {
     )+};
 }
 
-debug_as_display!(WindowLost, UpdateInterrupted, DeviceFault);
+debug_as_display!(WindowLost, UpdateInterrupted);

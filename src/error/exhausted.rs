@@ -1,12 +1,15 @@
-//! [`ResourceExhausted`] and its parts.
+//! [`ResourceExhausted`], which an incident log writes and reads as it is.
 
-use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::DeviceLocation;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::circumstances::{Cause, Phase, Resource};
+use super::holding::{Holding, Neighbour, Remedy};
+use crate::output::first_line;
 
 /// Memory ran out, with everything that was known about it at that moment.
 ///
@@ -23,14 +26,16 @@ use super::circumstances::{Cause, Phase, Resource};
 /// assert_eq!(exhausted.resource, Resource::DeviceMemory);
 /// assert_eq!(exhausted.bytes.requested, None); // not known, so not 0
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct ResourceExhausted {
-    /// The device; `None` where only an error's text was left.
-    pub device: Option<DeviceLocation>,
+    /// The device, as in `cuda:0`; `None` where only an error's text was left.
+    pub device: Option<String>,
     /// What ran out.
     pub resource: Resource,
     /// The part of the work; `None` outside a trainer or [`process_batches`](crate::process_batches).
+    #[serde(deserialize_with = "known")]
     pub phase: Option<Phase>,
     /// Why it ran out.
     pub cause: Cause,
@@ -50,19 +55,12 @@ pub struct ResourceExhausted {
     pub neighbours: Vec<Neighbour>,
     /// Remedies, the simplest first; [`ranked_remedies`](Self::ranked_remedies) sorts them by bytes.
     pub remedies: Vec<Remedy>,
+    #[serde(serialize_with = "write_source", deserialize_with = "read_source")]
     pub(super) source: Option<Arc<candle_core::Error>>,
 }
 
 /// A device's memory at one moment, in bytes. What is not known is `None`, never 0.
-///
-/// ```
-/// use candle_headroom::error::MemoryReading;
-///
-/// let mut reading = MemoryReading::default();
-/// reading.limit = Some(1 << 30);
-/// assert_eq!((reading.limit, reading.free), (Some(1 << 30), None));
-/// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct MemoryReading {
@@ -82,93 +80,11 @@ pub struct MemoryReading {
     pub total: Option<u64>,
 }
 
-/// Something that holds memory while work fails.
-///
-/// ```
-/// use candle_headroom::error::Holding;
-///
-/// let holding = Holding::new("parameters", 3 << 20);
-/// assert_eq!((holding.what, holding.bytes), ("parameters", 3_145_728));
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Holding {
-    /// `parameters`, `accumulated gradients`, `optimizer state`, [`ACTIVATIONS`](Self::ACTIVATIONS) or [`OTHER`](Self::OTHER).
-    pub what: &'static str,
-    /// Its size in bytes, computed from shapes and types; an allocator may round it up. Activations are an estimate of the policy's model.
-    pub bytes: u64,
-}
-
-/// Another process that holds memory of the same GPU.
-///
-/// ```
-/// use candle_headroom::error::Neighbour;
-///
-/// let neighbour = Neighbour::new(4711, Some("python3".to_owned()), Some(31 << 30));
-/// assert_eq!(neighbour.to_string(), "python3 (4711)");
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[non_exhaustive]
-pub struct Neighbour {
-    /// The process ID.
-    pub process: u32,
-    /// The name that `ps` shows, if this process may read it.
-    pub name: Option<String>,
-    /// The bytes it holds, if the driver reports them.
-    pub bytes: Option<u64>,
-}
-
-/// One thing that would help.
-///
-/// ```
-/// use candle_headroom::ResourceExhausted;
-/// use candle_headroom::error::{Cause, Remedy, Resource};
-///
-/// let mut exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::Limit);
-/// let smaller = Remedy::new("a micro-batch of 8", Some(3 << 20));
-/// exhausted.remedies = vec![Remedy::new("bf16", None), smaller];
-/// let best = exhausted.ranked_remedies().next().unwrap();
-/// assert_eq!(best.to_string(), "a micro-batch of 8 (saves about 3.0 MiB)");
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[non_exhaustive]
-pub struct Remedy {
-    /// What to do.
-    pub advice: Cow<'static, str>,
-    /// The bytes that it would save at least, where that can be estimated.
-    pub saves: Option<u64>,
-}
-
-impl Holding {
-    /// Activations of the micro-batch's samples, by the policy's model.
-    pub const ACTIVATIONS: &'static str = "activations (by the fit)";
-    /// Memory of this process that is not the trainer's: the batch, other models, other threads.
-    pub const OTHER: &'static str = "other memory of this process";
-
-    /// `bytes` bytes of `what`.
-    pub fn new(what: &'static str, bytes: u64) -> Self {
-        Self { what, bytes }
-    }
-}
-
-impl Neighbour {
-    /// A process that holds `bytes` bytes.
-    pub fn new(process: u32, name: Option<String>, bytes: Option<u64>) -> Self {
-        Self {
-            process,
-            name,
-            bytes,
-        }
-    }
-}
-
-impl Remedy {
-    /// A piece of advice, with the bytes that it would save where that can be estimated.
-    pub fn new(advice: impl Into<Cow<'static, str>>, saves: Option<u64>) -> Self {
-        Self {
-            advice: advice.into(),
-            saves,
-        }
+impl MemoryReading {
+    /// Bytes taken on the device outside the program's pool: on a GPU by NVIDIA's contexts and libraries as well as other processes.
+    pub fn others(&self) -> Option<u64> {
+        let taken = self.total?.checked_sub(self.free?)?;
+        taken.checked_sub(self.reserved?)
     }
 }
 
@@ -176,18 +92,9 @@ impl ResourceExhausted {
     /// An exhaustion of which nothing else is known.
     pub fn new(resource: Resource, cause: Cause) -> Self {
         Self {
-            device: None,
             resource,
-            phase: None,
             cause,
-            bytes: MemoryReading::default(),
-            expected_peak: None,
-            micro_batch: None,
-            samples: None,
-            held: Vec::new(),
-            neighbours: Vec::new(),
-            remedies: Vec::new(),
-            source: None,
+            ..Self::default()
         }
     }
 
@@ -201,85 +108,81 @@ impl ResourceExhausted {
         remedies.into_iter()
     }
 
-    /// Bytes taken on the device outside the pool: on a GPU NVIDIA's contexts and libraries as well as other processes.
-    pub(crate) fn others(&self) -> Option<u64> {
-        let taken = self.bytes.total?.checked_sub(self.bytes.free?)?;
-        taken.checked_sub(self.bytes.reserved?)
-    }
-
-    /// Bytes that this process uses besides what the trainer is known to hold; `None` where that is not known.
-    pub(crate) fn other_use(&self) -> Option<u64> {
-        let held = self
-            .held
-            .iter()
-            .filter(|held| ![Holding::ACTIVATIONS, Holding::OTHER].contains(&held.what));
-        let held = held.map(|held| held.bytes).reduce(u64::saturating_add)?;
-        Some(self.bytes.in_use?.saturating_sub(held))
-    }
-
-    /// Whether the failed work may fit once the rest of the process has freed its memory, so that the limit and not the work is the reason.
+    /// Bytes that the process uses besides what the trainer holds, if the failed work may fit once they are freed, so that the limit and
+    /// not the work is the reason.
     ///
-    /// What was seen of the work is a lower bound: under a hard limit the refused allocation is not in the peak. Unless more was seen than fits,
-    /// the rest of the process is to blame if without it the room would at least double.
-    pub(crate) fn may_fit_alone(&self) -> bool {
-        let bytes = &self.bytes;
-        let (Some(other), Some(in_use), Some(bound)) =
-            (self.other_use(), bytes.in_use, bytes.limit.or(bytes.total))
-        else {
-            return false;
-        };
-        let seen = self.expected_peak.max(bytes.peak).unwrap_or(in_use);
-        match seen > bound {
-            true => seen - other.min(seen) <= bound,
+    /// What was seen of the work is a lower bound: under a hard limit the refused allocation is not in the peak. Unless more was seen
+    /// than fits, the rest of the process is to blame if without it the room would at least double.
+    pub(crate) fn other_use_in_the_way(&self) -> Option<u64> {
+        let (in_use, bound) = (self.bytes.in_use?, self.bytes.limit.or(self.bytes.total)?);
+        let held = self.held.iter().map(|held| held.bytes);
+        let other = in_use.saturating_sub(held.reduce(u64::saturating_add)?);
+        let seen = self.expected_peak.max(self.bytes.peak).unwrap_or(in_use);
+        let may_fit_alone = match seen > bound {
+            true => seen.saturating_sub(other) <= bound,
             false => other > 0 && other >= bound.saturating_sub(in_use),
-        }
+        };
+        may_fit_alone.then_some(other)
     }
+}
 
-    /// Adds the rest of the process to what holds the memory.
-    pub(crate) fn name_other_use(&mut self) {
-        if let Some(bytes) = self.other_use().filter(|&bytes| bytes > 0) {
-            self.held.push(Holding::new(Holding::OTHER, bytes));
-        }
+/// As PyTorch names devices.
+pub(crate) fn device_name(device: DeviceLocation) -> String {
+    match device {
+        DeviceLocation::Cpu => "cpu".to_owned(),
+        DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
+        DeviceLocation::Metal { gpu_id } => format!("metal:{gpu_id}"),
     }
+}
+
+/// Reads a value, or `None` if it is not one that this version knows.
+pub(crate) fn known<'de, D: Deserializer<'de>, T: DeserializeOwned>(
+    from: D,
+) -> Result<Option<T>, D::Error> {
+    let value = serde_json::Value::deserialize(from)?;
+    Ok(serde_json::from_value(value).ok())
+}
+
+/// The first line: candle's errors have a whole backtrace in their text when `RUST_BACKTRACE` is set.
+fn write_source<S: Serializer>(
+    source: &Option<Arc<candle_core::Error>>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    let text = source.as_ref().map(ToString::to_string);
+    text.as_deref().map(first_line).serialize(to)
+}
+
+fn read_source<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Arc<candle_core::Error>>, D::Error> {
+    let text = Option::<String>::deserialize(from)?;
+    Ok(text.map(|text| Arc::new(candle_core::Error::Msg(text))))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const MIB: u64 = 1 << 20;
-
-    fn exhausted(in_use: u64, peak: u64, limit: u64, held: u64) -> ResourceExhausted {
-        let mut exhausted = ResourceExhausted::new(Resource::HostMemory, Cause::Limit);
-        let bytes = &mut exhausted.bytes;
-        (bytes.in_use, bytes.peak, bytes.limit) = (Some(in_use), Some(peak), Some(limit));
-        exhausted.held = vec![
-            Holding::new("parameters", held),
-            Holding::new(Holding::ACTIVATIONS, peak - in_use),
-        ];
-        exhausted
-    }
-
     #[test]
-    fn the_rest_of_the_process_is_named_where_it_is_in_the_way() {
-        // A limit of 48 MiB, of which another thread holds 47; the work takes 0.5.
-        let mut crowded = exhausted(47 * MIB + 1024, 48 * MIB + 1, 48 * MIB, 1024);
-        assert!(crowded.may_fit_alone());
-        crowded.name_other_use();
-        let other = Holding::new(Holding::OTHER, 47 * MIB);
-        assert_eq!(crowded.held.last(), Some(&other));
-        assert_eq!(crowded.other_use(), Some(47 * MIB), "not subtracted itself");
+    fn the_rest_of_the_process_is_the_reason_unless_the_work_is_too_large_by_itself() {
+        const MIB: u64 = 1 << 20;
+        let other_use = |in_use, peak, held: &[u64]| {
+            let mut exhausted = ResourceExhausted::new(Resource::HostMemory, Cause::Limit);
+            let bytes = &mut exhausted.bytes;
+            (bytes.in_use, bytes.peak) = (Some(in_use), Some(peak));
+            bytes.limit = Some(48 * MIB);
+            let held = held.iter().map(|bytes| Holding::new("parameters", *bytes));
+            exhausted.held = held.collect();
+            exhausted.other_use_in_the_way()
+        };
+        // Another thread holds 47 MiB; the work takes 0.5.
+        let crowded = other_use(47 * MIB + 1024, 48 * MIB + 1, &[1000, 24]);
+        assert_eq!(crowded, Some(47 * MIB));
         // Refused by a hard limit: the peak stays below it.
-        assert!(exhausted(47 * MIB, 47 * MIB, 48 * MIB, 1024).may_fit_alone());
-    }
-
-    #[test]
-    fn work_that_is_too_large_by_itself_is_the_reason() {
-        assert!(!exhausted(MIB, 60 * MIB, 48 * MIB, 1024).may_fit_alone());
-        assert!(!exhausted(20 * MIB, 20 * MIB, 48 * MIB, 20 * MIB).may_fit_alone());
-        let mut unknown = exhausted(47 * MIB, 49 * MIB, 48 * MIB, 0);
-        unknown.held.clear();
-        let alone = unknown.may_fit_alone();
-        assert!(!alone, "what the trainer holds is not known");
+        assert!(other_use(47 * MIB, 47 * MIB, &[1024]).is_some());
+        assert_eq!(other_use(MIB, 60 * MIB, &[1024]), None);
+        assert_eq!(other_use(20 * MIB, 20 * MIB, &[20 * MIB]), None);
+        let unknown = other_use(47 * MIB, 49 * MIB, &[]);
+        assert_eq!(unknown, None, "what the trainer holds is not known");
     }
 }

@@ -2,17 +2,7 @@ use bytesize::ByteSize;
 use candle_core::DeviceLocation;
 
 /// A device's memory cannot be opened, or its limit cannot be set. Nothing has changed.
-///
-/// ```
-/// use candle_headroom::error::MemoryError;
-/// use candle_headroom::memory::Limit;
-/// use candle_headroom::{DeviceMemory, Error};
-///
-/// // This program has not installed the tracking allocator, so nothing counts its memory.
-/// let Err(Error::Memory(error)) = DeviceMemory::host().limit(Limit::Auto).open() else { unreachable!() };
-/// assert_eq!(*error, MemoryError::AllocatorNotInstalled);
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
     /// A limit on host memory without the tracking allocator, which counts it.
@@ -42,12 +32,8 @@ pub enum MemoryError {
         least: u64,
     },
     /// A fraction outside (0, 1].
-    #[error("limit fraction must be in (0, 1], got {fraction}")]
-    #[non_exhaustive]
-    Fraction {
-        /// The requested fraction.
-        fraction: String,
-    },
+    #[error("limit fraction must be in (0, 1], got {0:?}")]
+    Fraction(f64),
     /// Memory of the same device is open with another limit.
     #[error(
         "the memory of {device:?} is open already with {}, not {}: a device has one limit in a process, so share the handle or change it with `set_limit`",
@@ -76,15 +62,9 @@ pub enum MemoryError {
         /// The requested growth.
         asked: String,
     },
-    /// The program was built without CUDA.
-    #[error(
-        "CUDA device {ordinal} cannot be opened, candle-headroom was built without its feature `cuda`: build with `cargo build --features cuda`"
-    )]
-    #[non_exhaustive]
-    NotBuilt {
-        /// The requested device.
-        ordinal: usize,
-    },
+    /// The program was built without CUDA, so it cannot open the CUDA device with this number.
+    #[error("CUDA device {0} cannot be opened: build candle-headroom with its feature `cuda`")]
+    NotBuilt(usize),
     /// There is no such device.
     #[error(
         "there is no CUDA device {ordinal}: the driver lists {count}, numbered from 0; CUDA_VISIBLE_DEVICES may hide others"
@@ -107,15 +87,11 @@ pub enum MemoryError {
         /// What to do about it.
         remedy: &'static str,
     },
-    /// The device has no stream-ordered memory pools.
+    /// The CUDA device with this number has no stream-ordered memory pools.
     #[error(
-        "CUDA device {ordinal} does not support memory pools, so its memory can be neither limited nor counted: use `Device::new_cuda({ordinal})` without a `DeviceMemory`"
+        "CUDA device {0} does not support memory pools, so its memory can be neither limited nor counted: use `Device::new_cuda({0})` without a `DeviceMemory`"
     )]
-    #[non_exhaustive]
-    NoPools {
-        /// The device.
-        ordinal: usize,
-    },
+    NoPools(usize),
     /// `Growth::Preallocate` could not take the whole limit at once.
     #[error("{} cannot be taken at once, {} are free on the device: lower the limit, or use `Growth::OnDemand`", ByteSize(*.bytes), ByteSize(*.free))]
     #[non_exhaustive]

@@ -7,18 +7,6 @@ use candle_core::{DType, DeviceLocation, Shape};
 /// An optimizer was given something that it cannot work with. Nothing has changed.
 ///
 /// Errors name parameters; a parameter without a name has its place in the list.
-///
-/// ```
-/// use candle_core::{Device, Var};
-/// use candle_headroom::error::OptimizerError;
-/// use candle_headroom::{AdamW, Error};
-///
-/// let w = Var::new(0f32, &Device::Cpu)?;
-/// let Err(Error::Optimizer(error)) = AdamW::builder(vec![w]).learning_rate(-0.1).build() else { unreachable!() };
-/// assert!(matches!(*error, OptimizerError::HyperParameter { name: "lr", .. }));
-/// assert_eq!(error.to_string(), "`lr` of AdamW must be finite and at least 0, got -0.1");
-/// # Ok::<(), candle_core::Error>(())
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptimizerError {
@@ -36,27 +24,19 @@ pub enum OptimizerError {
         allowed: &'static str,
     },
     /// Other hyper-parameters would need other state than there is.
-    #[error(
-        "the new hyper-parameters of {optimizer} need other state than it keeps for each parameter ({kept}): build a new optimizer"
-    )]
+    #[error("{optimizer} keeps {kept}, not what these hyper-parameters need: build a new one")]
     #[non_exhaustive]
     Kept {
         /// The optimizer.
         optimizer: &'static str,
-        /// The names of the tensors that it keeps.
+        /// The names of the tensors that it keeps for each parameter.
         kept: String,
     },
-    /// Two parameters have the same name, so that saved state could not tell them apart.
-    #[error("two parameters have the name `{name}`: give each its own")]
-    #[non_exhaustive]
-    Name {
-        /// The name.
-        name: String,
-    },
+    /// Two parameters have this name, so that saved state could not tell them apart.
+    #[error("two parameters have the name `{0}`: give each its own")]
+    Name(String),
     /// The parameters are on several devices.
-    #[error(
-        "parameter `{parameter}` is on {found:?}, the first one on {expected:?}: build one optimizer for each device"
-    )]
+    #[error("parameter `{parameter}` is on {found:?}, not {expected:?}: use an optimizer for each")]
     #[non_exhaustive]
     Devices {
         /// The first parameter on another device.
@@ -68,20 +48,12 @@ pub enum OptimizerError {
     },
     /// There are no fused passes for this device.
     #[error(
-        "fused optimizers run on the CPU and, with the feature `cuda`, on CUDA, not on {device:?}: use candle_nn's there"
+        "fused optimizers run on the CPU and, with the feature `cuda`, on CUDA, not on {0:?}: use candle_nn's there"
     )]
-    #[non_exhaustive]
-    Device {
-        /// The device.
-        device: DeviceLocation,
-    },
-    /// A parameter is not contiguous.
-    #[error("parameter `{parameter}` is not contiguous: make the Var from `tensor.contiguous()?`")]
-    #[non_exhaustive]
-    NotContiguous {
-        /// The parameter.
-        parameter: String,
-    },
+    Device(DeviceLocation),
+    /// A parameter, by its name, is not contiguous.
+    #[error("parameter `{0}` is not contiguous: make the Var from `tensor.contiguous()?`")]
+    NotContiguous(String),
     /// Moments cannot have this type.
     #[error(
         "moments of parameter `{parameter}`, which is {parameter_dtype:?}, cannot be {dtype:?}: they are f32 or bf16, and f64 for f64 parameters"
@@ -106,7 +78,7 @@ pub enum OptimizerError {
     },
     /// The optimizer has a loss scale, and no loss was scaled since its last update.
     #[error(
-        "the optimizer has a loss scale, but the gradients are of a loss that was not scaled: differentiate `optimizer.scale_loss(&loss)?`, or call `backward_step`"
+        "the optimizer has a loss scale, but the loss was not scaled: differentiate `optimizer.scale_loss(&loss)?`, or call `backward_step`"
     )]
     Unscaled,
     /// A gradient does not have its parameter's shape.
@@ -133,9 +105,9 @@ pub enum OptimizerError {
         /// The gradient's type.
         found: DType,
     },
-    /// A gradient is on another device than its parameter.
+    /// A gradient is on another device than its parameter, or on another handle of the same device.
     #[error(
-        "the gradient of parameter `{parameter}` is on {found:?}, the parameter on {expected:?} (or on another handle of that device)"
+        "the gradient of parameter `{parameter}` is on {found:?}, the parameter on {expected:?}"
     )]
     #[non_exhaustive]
     GradientDevice {
@@ -146,16 +118,12 @@ pub enum OptimizerError {
         /// The gradient's device.
         found: DeviceLocation,
     },
-    /// A gradient shares the memory of a parameter.
-    #[error("the gradient of parameter `{parameter}` is a parameter's own memory: pass a copy")]
-    #[non_exhaustive]
-    GradientShared {
-        /// The parameter.
-        parameter: String,
-    },
+    /// The gradient of this parameter shares the memory of a parameter.
+    #[error("the gradient of parameter `{0}` is a parameter's own memory: pass a copy")]
+    GradientShared(String),
     /// A gradient has too many axes that are not contiguous.
     #[error(
-        "the gradient of parameter `{parameter}` has {rank} axes that are not contiguous: call `contiguous()?` on it"
+        "the gradient of `{parameter}` has {rank} axes that are not contiguous: make it contiguous"
     )]
     #[non_exhaustive]
     GradientStrides {

@@ -1,16 +1,9 @@
 //! Errors of the monitor, the timeline and the incident log.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// A report, trace or log cannot be written or read.
-///
-/// ```
-/// use candle_headroom::{Error, Timeline};
-///
-/// let Err(Error::Output(error)) = Timeline::new().save_trace("/no/such/folder/trace.json") else { unreachable!() };
-/// assert_eq!(error.kind, std::io::ErrorKind::NotFound);
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot {action} {target}: {reason}")]
 #[non_exhaustive]
@@ -23,8 +16,6 @@ pub struct OutputError {
     pub reason: String,
     /// The kind of the error.
     pub kind: io::ErrorKind,
-    /// The path, if the target is a file.
-    pub path: Option<PathBuf>,
 }
 
 impl OutputError {
@@ -34,15 +25,11 @@ impl OutputError {
             target: target.to_owned(),
             reason: error.to_string(),
             kind: error.kind(),
-            path: None,
         }
     }
 
     pub(crate) fn at(path: &Path, error: &io::Error) -> Self {
-        Self {
-            path: Some(path.to_owned()),
-            ..Self::of(&path.display().to_string(), error)
-        }
+        Self::of(&path.display().to_string(), error)
     }
 
     pub(crate) fn reading(path: &Path, error: &io::Error) -> Self {
@@ -63,29 +50,15 @@ pub enum MonitorError {
     /// The history is 0.
     #[error("`history` must be at least 1 sample, got 0")]
     History,
-    /// The history does not fit into memory.
+    /// The history does not fit into memory, with this many samples.
+    #[error("`history` of {0} samples, each about 400 bytes, does not fit into memory: keep fewer")]
+    HistoryTooLong(usize),
+    /// This threshold, as it is displayed, can never be crossed, or always is.
     #[error(
-        "`history` does not fit into memory: {samples} samples of about 400 bytes for each source; keep fewer"
+        "`threshold` is out of range, got {0}: a share must be in (0, 1], any other value above 0"
     )]
-    #[non_exhaustive]
-    HistoryTooLong {
-        /// The number of samples.
-        samples: usize,
-    },
-    /// A threshold can never be crossed, or always is.
-    #[error(
-        "`threshold` is out of range, got {threshold}: a share must be in (0, 1], any other value above 0"
-    )]
-    #[non_exhaustive]
-    Threshold {
-        /// The threshold as it is displayed.
-        threshold: String,
-    },
-    /// The operating system starts no further thread.
-    #[error("cannot start the monitor's thread: {reason}")]
-    #[non_exhaustive]
-    Thread {
-        /// The message of the operating system.
-        reason: String,
-    },
+    Threshold(String),
+    /// The operating system starts no further thread, for this reason.
+    #[error("cannot start the monitor's thread: {0}")]
+    Thread(String),
 }

@@ -4,15 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::Event;
 
-/// What an incident is. In files it is written in snake case, as in `over_limit`.
-///
-/// ```
-/// use candle_headroom::incident::IncidentKind;
-///
-/// assert_eq!(serde_json::to_string(&IncidentKind::OverLimit).unwrap(), r#""over_limit""#);
-/// assert_eq!(IncidentKind::OverLimit.to_string(), "over limit");
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// What an incident is. Files and `{}` have it in snake case, as in `over_limit`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum IncidentKind {
@@ -54,17 +47,6 @@ impl From<&Event> for IncidentKind {
 
 impl fmt::Display for IncidentKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Exhausted => "exhausted",
-            Self::Retried => "retried",
-            Self::Grown => "grown",
-            Self::Shrunk => "shrunk",
-            Self::Paced => "paced",
-            Self::Restarted => "restarted",
-            Self::OverLimit => "over limit",
-            Self::Failed => "failed",
-            Self::Fault => "fault",
-            Self::Other => "other",
-        })
+        self.serialize(f)
     }
 }

@@ -25,7 +25,7 @@ const SAMPLES: usize = 5;
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use candle_headroom::batch::{BatchProcessor, Halving};
+/// use candle_headroom::batch::{BatchProcessor, Event, Halving};
 /// use candle_headroom::incident::{IncidentLog, Incidents};
 /// use candle_headroom::testing;
 ///
@@ -39,20 +39,17 @@ const SAMPLES: usize = 5;
 /// })?;
 ///
 /// let incidents = Incidents::read(&path)?;
-/// assert_eq!(incidents.list[1].size, Some((8, 4)));
+/// assert!(matches!(incidents.list[1].event, Some(Event::Retried { to: 4, .. })));
 /// println!("{}", incidents.summary()); // 1 exhaustion, in forward, at 14:02 UTC
 /// # std::fs::remove_file(path).unwrap();
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug, Clone)]
-pub struct IncidentLog {
-    inner: Arc<Inner>,
-}
+pub struct IncidentLog(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    path: PathBuf,
-    samples: Option<Samples>,
+    options: IncidentLogBuilder,
     state: Mutex<State>,
 }
 
@@ -92,18 +89,13 @@ impl IncidentLogBuilder {
     /// [`OutputError`] with the path.
     pub fn open(self) -> Result<IncidentLog> {
         let file = LineFile::open(&self.path, String::new(), Some(self.rotate_at.as_u64()));
-        let state = State {
+        let state = Mutex::new(State {
             file: file.map_err(|error| OutputError::at(&self.path, &error))?,
             failure: None,
             lost: 0,
-        };
-        Ok(IncidentLog {
-            inner: Arc::new(Inner {
-                path: self.path,
-                samples: self.samples,
-                state: Mutex::new(state),
-            }),
-        })
+        });
+        let options = self;
+        Ok(IncidentLog(Arc::new(Inner { options, state })))
     }
 }
 
@@ -119,12 +111,12 @@ impl IncidentLog {
 
     /// The last failure to write an incident.
     pub fn failure(&self) -> Option<OutputError> {
-        self.inner.state.lock().failure.clone()
+        self.0.state.lock().failure.clone()
     }
 
     /// The number of incidents that could not be written.
     pub fn lost(&self) -> u64 {
-        self.inner.state.lock().lost
+        self.0.state.lock().lost
     }
 }
 
@@ -133,32 +125,32 @@ impl Observer for IncidentLog {
         let Some(incident) = Incident::of(event) else {
             return;
         };
-        let samples = self.inner.samples.iter();
-        let samples: Vec<_> = samples.flat_map(|samples| samples.last(SAMPLES)).collect();
-        let line = incident.line(&samples);
-        // The process may end after these.
-        let is_last = matches!(incident.kind, IncidentKind::Failed | IncidentKind::Fault);
-        let written = line.and_then(|line| self.inner.write(&line, is_last));
-        // Logged after the lock is released, because a subscriber of `tracing` may use this log.
-        if let Err((error, true)) = written.map_err(|error| self.inner.failed(error)) {
+        let Err(error) = self.write(&incident) else {
+            return;
+        };
+        let error = OutputError::at(&self.0.options.path, &error);
+        let mut state = self.0.state.lock();
+        state.lost += 1;
+        let is_first = state.failure.replace(error.clone()).is_none();
+        // A subscriber of `tracing` may use this log.
+        drop(state);
+        if is_first {
             tracing::warn!(%error, "incidents cannot be written");
         }
     }
 }
 
-impl Inner {
-    fn write(&self, line: &[u8], and_sync: bool) -> io::Result<()> {
-        let file = &mut self.state.lock().file;
-        file.append(line)?;
-        if and_sync { file.sync() } else { Ok(()) }
-    }
-
-    /// Counts a failure. Returns it, and whether it is the first.
-    fn failed(&self, error: io::Error) -> (OutputError, bool) {
-        let error = OutputError::at(&self.path, &error);
-        let mut state = self.state.lock();
-        state.lost += 1;
-        let is_first = state.failure.replace(error.clone()).is_none();
-        (error, is_first)
+impl IncidentLog {
+    fn write(&self, incident: &Incident) -> io::Result<()> {
+        let samples = self.0.options.samples.iter();
+        let samples: Vec<_> = samples.flat_map(|samples| samples.last(SAMPLES)).collect();
+        let line = incident.line(&samples)?;
+        let file = &mut self.0.state.lock().file;
+        file.append(&line)?;
+        match incident.kind {
+            // The process may end after these.
+            IncidentKind::Failed | IncidentKind::Fault => file.sync(),
+            _ => Ok(()),
+        }
     }
 }

@@ -6,14 +6,6 @@ use super::summary::IncidentSummary;
 use crate::error::{OutputError, Result};
 
 /// The incidents of a file.
-///
-/// ```
-/// use candle_headroom::incident::Incidents;
-///
-/// let incidents = Incidents::parse(r#"{"taken_unix_ms":0,"step":3,"kind":"grown","text":"micro-batch 8 → 16: there is room"}"#);
-/// assert_eq!((incidents.list.len(), incidents.unreadable), (1, 0));
-/// assert_eq!(incidents.summary().to_string(), "no exhaustion, 1 change of size");
-/// ```
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Incidents {
@@ -32,14 +24,14 @@ impl Incidents {
         let path = path.as_ref();
         let mut former = path.as_os_str().to_owned();
         former.push(".1");
-        let (former, latest) = (read(former.as_ref())?, read(path)?);
-        if former.is_none() && latest.is_none() {
-            let missing = io::ErrorKind::NotFound.into();
-            return Err(OutputError::reading(path, &missing).into());
-        }
-        let mut bytes = former.unwrap_or_default();
-        bytes.push(b'\n');
-        bytes.extend(latest.unwrap_or_default());
+        let bytes = match (read(former.as_ref())?, read(path)?) {
+            (Some(former), latest) => [former, latest.unwrap_or_default()].join(&b'\n'),
+            (None, Some(latest)) => latest,
+            (None, None) => {
+                let missing = io::ErrorKind::NotFound.into();
+                return Err(OutputError::reading(path, &missing).into());
+            }
+        };
         // An incomplete line may end within a character.
         Ok(Self::parse(&String::from_utf8_lossy(&bytes)))
     }
@@ -67,10 +59,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     let read = fs::metadata(path).and_then(|there| match there.is_file() {
         true => fs::read(path),
         // A device such as `/dev/zero` has no end.
-        false => Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "not a regular file",
-        )),
+        false => Err(io::Error::other("not a regular file")),
     });
     match read {
         Ok(bytes) => Ok(Some(bytes)),

@@ -3,22 +3,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::exhaustion::{Exhaustion, known};
 use super::kind::IncidentKind;
 use crate::batch::{Event, EventKind, Plan, Task, TrainingEvent};
-use crate::error::{DeviceFault, Error};
+use crate::error::{Error, ResourceExhausted, known};
 use crate::monitor::{Sample, SampleLine, SampleRecord, Source};
 use crate::output::first_line;
 
 /// One line of an [`IncidentLog`](super::IncidentLog). Fields that do not apply are left out in the file.
-///
-/// ```
-/// use candle_headroom::incident::{IncidentKind, Incidents};
-///
-/// let incidents = Incidents::parse(r#"{"taken_unix_ms":0,"step":3,"kind":"grown","text":"…","size":[8,16]}"#);
-/// assert_eq!((incidents.list[0].kind, incidents.list[0].size), (IncidentKind::Grown, Some((8, 16))));
-/// ```
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Incident {
     /// When it happened by the machine's clock, in milliseconds since 1970.
@@ -35,21 +27,16 @@ pub struct Incident {
     pub kind: IncidentKind,
     /// What happened, for people. The wording may change between versions.
     pub text: String,
-    /// The exhaustion, of `Exhausted` and `Failed`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exhausted: Option<Exhaustion>,
-    /// The fault, of `Fault`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fault: Option<Fault>,
-    /// Samples in a micro-batch before and after, of `Retried`, `Grown`, `Shrunk` and `Paced`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub size: Option<(usize, usize)>,
-    /// Peak and limit in bytes, of `OverLimit`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub over_limit: Option<(u64, u64)>,
-    /// Finished samples that are computed again, of `Restarted`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lost: Option<usize>,
+    /// The exhaustion, of `Exhausted` and `Failed`. Only the first line of its source is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exhausted: Option<ResourceExhausted>,
+    /// The number of the driver's status code, of `Fault`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault: Option<u32>,
+    /// The change of size, retry, restart or update over the limit.
+    #[serde(default, deserialize_with = "known")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub event: Option<Event>,
     /// What the policy believed at that time, if it has a model.
     #[serde(default, deserialize_with = "known")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,88 +46,44 @@ pub struct Incident {
     pub samples: Vec<SampleRecord>,
 }
 
-/// A device fault's status code. Its cause and remedy are in the incident's text.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Fault {
-    /// The status code's name, for example `CUDA_ERROR_ILLEGAL_ADDRESS`.
-    pub name: String,
-    /// The status code's number, for example 700.
-    pub code: u32,
-}
-
-impl From<&DeviceFault> for Fault {
-    fn from(fault: &DeviceFault) -> Self {
-        Self {
-            name: fault.name.to_string(),
-            code: fault.code,
-        }
-    }
-}
-
 impl Incident {
     /// The incident of an event, or `None` if the event belongs to the normal course of training.
     pub(super) fn of(event: &TrainingEvent<'_>) -> Option<Self> {
-        let mut incident = match event.kind {
-            EventKind::Exhausted(exhausted) => {
-                let mut incident = Self::new(IncidentKind::Exhausted, exhausted.to_string());
-                incident.exhausted = Some(exhausted.into());
-                incident
+        let (kind, text) = match event.kind {
+            EventKind::Exhausted(error) => (IncidentKind::Exhausted, error.to_string()),
+            EventKind::Happened(event) => (event.into(), event.to_string()),
+            EventKind::BatchFailed(Error::DeviceFault(fault)) => {
+                (IncidentKind::Fault, fault.to_string())
             }
-            EventKind::Happened(event) => Self::happened(event),
-            EventKind::BatchFailed(error) => Self::failed(error),
+            // With `RUST_BACKTRACE` set, candle's errors contain a whole backtrace.
+            EventKind::BatchFailed(error) => (
+                IncidentKind::Failed,
+                first_line(&error.to_string()).to_owned(),
+            ),
             _ => return None,
         };
-        (incident.task, incident.step) = (Some(event.task), event.step + 1);
-        incident.plan = event.plan;
-        Some(incident)
-    }
-
-    fn new(kind: IncidentKind, text: String) -> Self {
+        let (exhausted, fault) = match event.kind {
+            EventKind::Exhausted(exhausted) => (Some(exhausted), None),
+            EventKind::BatchFailed(error) => (error.resource_exhausted(), error.device_fault()),
+            _ => (None, None),
+        };
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        Self {
+        Some(Self {
             taken_unix_ms: since.unwrap_or_default().as_millis() as u64,
             process: std::process::id(),
-            task: None,
-            step: 0,
+            task: Some(event.task),
+            step: event.step + 1,
             kind,
             text,
-            exhausted: None,
-            fault: None,
-            size: None,
-            over_limit: None,
-            lost: None,
-            plan: None,
+            exhausted: exhausted.cloned(),
+            fault: fault.map(|fault| fault.code),
+            event: match event.kind {
+                EventKind::Happened(event) => Some(event.clone()),
+                _ => None,
+            },
+            plan: event.plan,
             samples: Vec::new(),
-        }
-    }
-
-    fn happened(event: &Event) -> Self {
-        let mut incident = Self::new(event.into(), event.to_string());
-        match event {
-            Event::Grown { from, to } | Event::Shrunk { from, to } | Event::Paced { from, to } => {
-                incident.size = Some((*from, *to));
-            }
-            Event::Retried { samples, to, .. } => incident.size = Some((samples.len(), *to)),
-            Event::OverLimit { peak, limit } => incident.over_limit = Some((*peak, *limit)),
-            Event::Restarted { lost } => incident.lost = Some(*lost),
-        }
-        incident
-    }
-
-    fn failed(error: &Error) -> Self {
-        // With `RUST_BACKTRACE` set, candle's errors contain a whole backtrace.
-        let text = first_line(&error.to_string()).to_owned();
-        let mut incident = Self::new(IncidentKind::Failed, text);
-        match error {
-            Error::DeviceFault(fault) => {
-                incident.kind = IncidentKind::Fault;
-                incident.fault = Some((&**fault).into());
-            }
-            Error::ResourceExhausted(exhausted) => incident.exhausted = Some((&**exhausted).into()),
-            _ => {}
-        }
-        incident
+        })
     }
 
     /// When it happened, by the machine's clock.

@@ -2,7 +2,9 @@
 
 use super::device::DeviceMemory;
 use super::scope::PeakScope;
-use crate::error::{Cause, MemoryReading, Remedy, Resource, ResourceExhausted, Result};
+use crate::error::{
+    Cause, MemoryReading, Remedy, Resource, ResourceExhausted, Result, device_name,
+};
 
 /// A neighbour is blamed if memory outside the pool has grown by more than the device's capacity divided by this.
 const NEIGHBOUR_FRACTION: u64 = 64;
@@ -61,7 +63,7 @@ impl DeviceMemory {
         exhausted: &mut ResourceExhausted,
     ) {
         let stats = self.stats();
-        exhausted.device = Some(self.device().location());
+        exhausted.device = Some(device_name(self.device().location()));
         exhausted.bytes = MemoryReading {
             requested: None,
             in_use: stats.in_use,

@@ -66,8 +66,7 @@ impl Limit {
             }
         };
         if !(fraction > 0. && fraction <= 1.) {
-            let fraction = fraction.to_string();
-            return Err(MemoryError::Fraction { fraction }.into());
+            return Err(MemoryError::Fraction(fraction).into());
         }
         let whole = whole.ok_or(MemoryError::Undetermined)?;
         Ok(Some((whole as f64 * fraction) as u64))

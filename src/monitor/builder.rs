@@ -96,7 +96,7 @@ impl MonitorBuilder {
         }
         if let Some(threshold) = self.thresholds.iter().find(|one| !one.is_possible()) {
             let threshold = threshold.to_string();
-            return Err(MonitorError::Threshold { threshold }.into());
+            return Err(MonitorError::Threshold(threshold).into());
         }
         let (path, interval) = (self.library, self.interval);
         let opened = within(PATIENCE, move || gpus(path.as_deref(), interval));
@@ -111,7 +111,7 @@ impl MonitorBuilder {
         let worker = Worker::new(record, lookers, interval, self.outputs);
         Monitor::start(worker, without_gpus).map_err(|error| {
             let reason = error.to_string();
-            MonitorError::Thread { reason }.into()
+            MonitorError::Thread(reason).into()
         })
     }
 }

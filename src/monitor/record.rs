@@ -25,7 +25,7 @@ impl Record {
         let ring = |_: &Source| {
             let mut ring = VecDeque::new();
             let reserved = ring.try_reserve_exact(most);
-            reserved.map_err(|_| MonitorError::HistoryTooLong { samples: most })?;
+            reserved.map_err(|_| MonitorError::HistoryTooLong(most))?;
             Ok(ring)
         };
         let rings: Result<_, _> = sources.iter().map(ring).collect();

@@ -46,7 +46,7 @@ impl<O: Commit> AccumulatingTrainer<O> {
         let builder = AdaptiveTrainerBuilder::new(optimizer, batches, |trainer, batches| {
             let what = "the number of batches in an update";
             match batches {
-                0 => Err(PolicyError::Zero { what }.into()),
+                0 => Err(PolicyError::Zero(what).into()),
                 _ => Ok(Self { trainer, batches }),
             }
         });

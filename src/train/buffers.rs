@@ -11,10 +11,10 @@ impl Buffers {
     pub(super) fn new(tensors: &[Tensor]) -> Result<Self> {
         let buffers = tensors.iter().enumerate().map(|(index, tensor)| {
             if !tensor.is_variable() {
-                return Err(ParameterError::NotAVariable { index }.into());
+                return Err(ParameterError::NotAVariable(index).into());
             }
             if !tensor.is_contiguous() {
-                return Err(ParameterError::NotContiguous { index }.into());
+                return Err(ParameterError::NotContiguous(index).into());
             }
             let saved = Var::from_tensor(&tensor.force_contiguous()?)?;
             Ok((Var::from_tensor(tensor)?, saved))

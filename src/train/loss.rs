@@ -43,11 +43,11 @@ impl Loss {
             return Err(LossError::NoSamples.into());
         }
         if weight != 0. && !WEIGHTS.contains(&weight) {
-            return Err(LossError::Weight { weight }.into());
+            return Err(LossError::Weight(weight).into());
         }
         if value.elem_count() != 1 {
             let shape = value.shape().clone();
-            return Err(LossError::NotScalar { shape }.into());
+            return Err(LossError::NotScalar(shape).into());
         }
         Ok(Weighted {
             value,

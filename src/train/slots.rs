@@ -3,7 +3,7 @@ use std::collections::{HashMap, HashSet};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, TensorId, Var};
 
-use crate::error::{LossError, ParameterError, Result};
+use crate::error::{LossError, OptimizerError, ParameterError, Result};
 use crate::optim::{Parameter, blend};
 
 /// The parameters that are trained, each with the weighted mean of its gradients.
@@ -28,7 +28,7 @@ impl Slot {
     fn prepare(&mut self, gradient: &Tensor) -> Result<()> {
         let var = &self.parameter.var;
         if gradient.shape() != var.shape() {
-            return Err(ParameterError::Gradient {
+            return Err(OptimizerError::GradientShape {
                 parameter: self.parameter.name.clone(),
                 expected: var.shape().clone(),
                 found: gradient.shape().clone(),
@@ -74,7 +74,7 @@ impl Slots {
             let (name, dtype) = (&parameter.name, parameter.var.dtype());
             if !seen.insert(parameter.var.id()) {
                 let parameter = name.clone();
-                return Err(ParameterError::Duplicate { parameter }.into());
+                return Err(ParameterError::Duplicate(parameter).into());
             }
             if !matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::BF16) {
                 let parameter = name.clone();

@@ -1,6 +1,6 @@
 //! The long form of an exhaustion, as a user reads it.
 
-use candle_core::{DType, Device, DeviceLocation, Tensor, Var};
+use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::batch::Fixed;
 use candle_headroom::error::{Cause, Holding, Neighbour, Phase, Remedy, Resource};
 use candle_headroom::testing::Faults;
@@ -11,7 +11,7 @@ use crate::support::alone;
 #[test]
 fn all_that_is_known_stands_below_each_other() {
     let mut exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::Neighbour);
-    exhausted.device = Some(DeviceLocation::Cuda { gpu_id: 0 });
+    exhausted.device = Some("cuda:0".to_owned());
     exhausted.phase = Some(Phase::Backward);
     (exhausted.micro_batch, exhausted.samples) = (Some(16), Some(32..48));
     let bytes = &mut exhausted.bytes;
@@ -34,7 +34,7 @@ fn all_that_is_known_stands_below_each_other() {
     ];
     let expected = "\
 out of device memory in backward of a micro-batch of 16 (samples 32..48): another process holds the memory (8.0 GiB used)
-  device                          Cuda { gpu_id: 0 }
+  device                          cuda:0
   highest use                       8.0 GiB   20 %
     parameters                      1.0 GiB   12 %
     optimizer state                 2.0 GiB   25 %
@@ -92,7 +92,7 @@ fn a_trainer_knows_what_is_its_own() {
     let held: Vec<_> = exhausted
         .held
         .iter()
-        .map(|held| (held.what, held.bytes))
+        .map(|held| (&*held.what, held.bytes))
         .collect();
     assert_eq!(
         held,

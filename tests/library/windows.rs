@@ -118,7 +118,7 @@ fn an_update_that_failed_keeps_its_batches() {
     drop(armed);
     let exhausted = error.resource_exhausted().expect("an exhaustion");
     assert_eq!(exhausted.phase, Some(Phase::Optimizer));
-    let held: Vec<_> = exhausted.held.iter().map(|held| held.what).collect();
+    let held: Vec<_> = exhausted.held.iter().map(|held| &*held.what).collect();
     assert_eq!(
         held,
         ["parameters", "accumulated gradients", "optimizer state"]

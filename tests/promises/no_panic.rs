@@ -101,7 +101,7 @@ fn bad_input_is_named_and_changes_nothing() {
     let integer = Var::zeros(2, DType::U32, &Device::Cpu).unwrap();
     assert!(matches!(parameter(&[integer]), ParameterError::None));
     let twice = [var.clone(), model.vars[1].clone(), var.clone()];
-    let ParameterError::Duplicate { parameter, .. } = parameter(&twice) else {
+    let ParameterError::Duplicate(parameter) = parameter(&twice) else {
         panic!("a Var that is listed twice")
     };
     assert_eq!(parameter, "2");

@@ -43,8 +43,7 @@ impl PredictiveBuilder {
 
     pub(super) fn check(&self) -> Result<()> {
         if !(0. ..=MOST_MARGIN).contains(&self.margin) {
-            let margin = self.margin.to_string();
-            return Err(PolicyError::Margin { margin }.into());
+            return Err(PolicyError::Margin(self.margin).into());
         }
         Ok(PolicyError::at_least_one(
             "the largest size of a micro-batch",

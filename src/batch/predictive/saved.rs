@@ -30,7 +30,7 @@ impl Shapes {
     }
 
     pub(super) fn from_json(json: &str) -> Result<Self> {
-        let wrong = |what| PolicyError::Saved { what };
+        let wrong = |what| PolicyError::Saved(what);
         let saved: Saved = serde_json::from_str(json)
             .map_err(|_| wrong("no JSON document with the state of this policy"))?;
         if (saved.policy.as_str(), saved.version) != (POLICY, VERSION) {

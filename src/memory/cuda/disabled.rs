@@ -4,7 +4,7 @@ use crate::error::{MemoryError, Result};
 use crate::memory::{DeviceMemory, Growth, Limit};
 
 pub(super) fn open(ordinal: usize, _: Option<Growth>, _: Limit) -> Result<DeviceMemory> {
-    Err(MemoryError::NotBuilt { ordinal }.into())
+    Err(MemoryError::NotBuilt(ordinal).into())
 }
 
 pub(super) fn synchronize(device: &Device) -> Result<()> {

@@ -151,14 +151,14 @@ impl<A: Algorithm> FusedBuilder<A> {
                 let name = &parameter.name;
                 if !vars.insert(parameter.var.id()) {
                     let parameter = name.clone();
-                    return Err(ParameterError::Duplicate { parameter }.into());
+                    return Err(ParameterError::Duplicate(parameter).into());
                 }
                 // Integer Vars are skipped, as by candle's optimizers.
                 if !parameter.var.dtype().is_float() {
                     continue;
                 }
                 if !names.insert(name.clone()) {
-                    return Err(OptimizerError::Name { name: name.clone() }.into());
+                    return Err(OptimizerError::Name(name.clone()).into());
                 }
                 let (moments, has_masters) = (self.moments, self.has_masters);
                 parameters.push(Managed::new(&rule, parameter, group, moments, has_masters)?);
@@ -207,9 +207,6 @@ fn engine<R: Rule>(device: &Device, setup: &Setup<R>) -> Result<Box<dyn Engine<R
         Device::Cpu => Ok(Box::new(cpu::Engine::new(setup)?)),
         #[cfg(feature = "cuda")]
         Device::Cuda(device) => Ok(Box::new(cuda::Engine::new(device, setup, None, None)?)),
-        _ => Err(OptimizerError::Device {
-            device: device.location(),
-        }
-        .into()),
+        _ => Err(OptimizerError::Device(device.location()).into()),
     }
 }

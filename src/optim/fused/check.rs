@@ -62,9 +62,7 @@ fn check(parameter: &Managed, gradient: &Tensor, occupied: &[usize]) -> Result<(
         }
     } else if occupied.binary_search(&memory(gradient)).is_ok() {
         // candle refuses the parameter's own memory. Another parameter's memory may be updated before it is read.
-        OptimizerError::GradientShared {
-            parameter: parameter.clone(),
-        }
+        OptimizerError::GradientShared(parameter.clone())
     } else {
         return Ok(());
     };

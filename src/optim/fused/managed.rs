@@ -31,7 +31,7 @@ impl Managed {
     ) -> Result<Self> {
         let kept = kept_types(rule.state(var.dims()), &name, &var, moments)?;
         let Some((start, end)) = var.layout().contiguous_offsets() else {
-            return Err(OptimizerError::NotContiguous { parameter: name }.into());
+            return Err(OptimizerError::NotContiguous(name).into());
         };
         let flat = var.as_detached_tensor().flatten_all()?;
         Ok(Self {

@@ -177,7 +177,7 @@ fn lists_that_cannot_be_trained_are_refused() {
     let large = make_vars(&[&[LARGE]], DType::F32).remove(0);
     let twice = vec![integer(), a.clone(), large.clone(), a.clone()];
     let duplicate = |groups| match parameter_error(groups) {
-        ParameterError::Duplicate { parameter, .. } => parameter,
+        ParameterError::Duplicate(parameter) => parameter,
         other => panic!("{other}"),
     };
     assert_eq!(duplicate(vec![twice.into()]), "3");
@@ -188,7 +188,7 @@ fn lists_that_cannot_be_trained_are_refused() {
     assert_eq!(duplicate(groups), "3");
 
     let names = vec![("w", a.clone()), ("w", b.clone())];
-    let is_expected = |error| matches!(error, OptimizerError::Name { name, .. } if name == "w");
+    let is_expected = |error| matches!(error, OptimizerError::Name(name) if name == "w");
     assert!(is_expected(refused_at_first(
         Sgd::builder(names).params(sgd(0.)).build()
     )));

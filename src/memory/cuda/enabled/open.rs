@@ -55,7 +55,7 @@ pub(in crate::memory::cuda) fn open(
 fn open_anew(ordinal: usize, growth: Growth, asked: Limit) -> Result<DeviceMemory> {
     let context = context(ordinal)?;
     if !context.has_async_alloc() {
-        return Err(MemoryError::NoPools { ordinal }.into());
+        return Err(MemoryError::NoPools(ordinal).into());
     }
     // The first call that needs the device itself.
     let (free, total) = free_and_total(&context).map_err(|error| refused(ordinal, error))?;
