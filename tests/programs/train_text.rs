@@ -151,7 +151,10 @@ fn bad_input_is_refused_in_one_line() {
         (vec!["/dev/zero"], "/dev/zero is too large"),
         (vec!["--incidents", "/no/folder/x"], "/no/folder/x"),
         #[cfg(not(feature = "cuda"))]
-        (vec!["--device", "cuda:0"], "without its feature `cuda`"),
+        (
+            vec!["--device", "cuda:0"],
+            "build candle-headroom with its feature `cuda`",
+        ),
         #[cfg(feature = "cuda")]
         (vec!["--device", "cuda:99"], "no CUDA device 99"),
         (vec![&empty], "is empty"),

@@ -35,6 +35,7 @@ pub fn states<R: Rule, S>(
     old: &mut Vec<Option<S>>,
     new: impl Fn(&Managed, Option<&Snapshot>) -> Result<S>,
 ) -> Result<Vec<Option<S>>> {
+    let is_thawing = loaded.is_none() && !old.is_empty();
     old.resize_with(setup.parameters.len(), || None);
     let made = setup.parameters.iter().zip(old.iter()).enumerate();
     let made = made.map(|(index, (parameter, old))| {
@@ -42,7 +43,9 @@ pub fn states<R: Rule, S>(
         if is_kept || setup.is_frozen(parameter) {
             return Ok(None);
         }
-        testing::inject(Phase::Optimizer)?;
+        if is_thawing {
+            testing::inject(Phase::Optimizer)?;
+        }
         let saved = loaded.and_then(|loaded| loaded.snapshots.get(index)?.as_ref());
         new(parameter, saved).map(Some)
     });
