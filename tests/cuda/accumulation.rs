@@ -135,7 +135,13 @@ fn a_trainer_refuses_the_memory_of_another_device() {
                 panic!("{refused:?}")
             };
             assert!(
-                matches!(*error, ParameterError::Device(DeviceLocation::Cpu, ..)),
+                matches!(
+                    *error,
+                    ParameterError::Device {
+                        vars: DeviceLocation::Cpu,
+                        ..
+                    }
+                ),
                 "{error}"
             );
         }
