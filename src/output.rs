@@ -115,10 +115,11 @@ impl LineFile {
     fn rotate(&mut self) -> io::Result<()> {
         let mut former = self.path.clone().into_os_string();
         former.push(".1");
-        match fs::rename(&self.path, former) {
-            // The file was moved away, or the last attempt failed after renaming it.
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+        // The file may have been moved away, or the last attempt may have failed after renaming it: without lines of its own it must not
+        // replace the former one.
+        let header = self.header.len() as u64;
+        if fs::metadata(&self.path).is_ok_and(|file| file.len() > header) {
+            fs::rename(&self.path, former)?;
         }
         *self = Self::open(&self.path, self.header.clone(), self.rotate_at)?;
         Ok(())

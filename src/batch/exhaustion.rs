@@ -28,6 +28,12 @@ pub(super) fn complete(
     let other = other.filter(|_| samples.len() == 1);
     if let Some(other) = other {
         exhausted.held.push(Holding::new(Holding::OTHER, other));
+        if exhausted.cause == Cause::Unknown {
+            exhausted.cause = match exhausted.bytes.limit {
+                Some(_) => Cause::Limit,
+                None => Cause::DeviceFull,
+            };
+        }
     }
     if let Some((activations, peak)) = activations.zip(exhausted.bytes.peak) {
         let known = exhausted.held.iter().map(|holding| holding.bytes).sum();

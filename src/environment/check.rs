@@ -50,7 +50,7 @@ impl Environment {
     /// alone. Absolute links in the folder lead out of it; to check an image, use `chroot`.
     ///
     /// # Safety
-    /// [`check`](Self::check) runs the code of the libraries `libcuda.so.1` and `libnvidia-ml.so.1` below the folder in this process. It
+    /// [`check`](Self::check) runs the code of the libraries `libcuda.so.1` and `libnvidia-ml.so.1` below the folder, or where links there lead, in this process. It
     /// must be sound to load and call them as NVIDIA's.
     #[must_use]
     pub unsafe fn root(mut self, root: impl Into<PathBuf>) -> Self {

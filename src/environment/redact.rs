@@ -1,5 +1,6 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
+use std::fmt;
 use std::mem;
 use std::sync::LazyLock;
 
@@ -10,8 +11,15 @@ use super::gpu::Gpu;
 use super::source::Source;
 
 /// Words to remove, each with its replacement.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub(super) struct Words(Vec<(String, &'static str)>);
+
+/// Without the words, which are private.
+impl fmt::Debug for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Words({})", self.0.len())
+    }
+}
 
 const FOLDER: &str = "<path>";
 const NAMES: [(&str, &str); 5] = [
@@ -96,7 +104,7 @@ impl Rules {
             list.push((Regex::new(&pattern)?, *by));
         }
         // Whole UUIDs, and their beginnings behind `GPU-` and `MIG-`.
-        let uuid = r"(?<kind>(GPU|MIG)-)[[:xdigit:]-]{4,}|\b[[:xdigit:]]{8}-([[:xdigit:]]{4}-){3}[[:xdigit:]]{12}\b";
+        let uuid = r"(?<kind>(GPU|MIG)-)[[:xdigit:]-]{4,}|[[:xdigit:]]{8}-([[:xdigit:]]{4}-){3}[[:xdigit:]]{12}";
         first.push((Regex::new(uuid)?, "${kind}<uuid>"));
         Ok(Self {
             first,

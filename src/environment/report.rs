@@ -103,7 +103,6 @@ impl Report {
     pub fn redacted(&self) -> Self {
         let mut report = self.clone();
         redact::apply(&mut report.gpus, &mut report.findings, &self.words);
-        report.words = Words::default();
         report.update();
         report
     }

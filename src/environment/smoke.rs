@@ -28,7 +28,13 @@ fn run_work(
         // candle loads libcuda in this process.
         if matches!(location, DeviceLocation::Cuda { .. }) {
             let loads = driver::probe_loading(left() / 2);
-            loads.map_err(|error| failed(error, code::PROBE_TIMED_OUT.next_step))?;
+            loads.map_err(|error| {
+                failed(
+                    error,
+                    code::PROBE_TIMED_OUT.next_step,
+                    code::PROBE_TIMED_OUT.command,
+                )
+            })?;
         }
         work()
     };
@@ -40,7 +46,7 @@ fn run_work(
         Ok(Err(finding)) => finding,
         Err(reason) => {
             let code = code::unfinished(reason);
-            failed(code.title, code.next_step)
+            failed(code.title, code.next_step, code.command)
         }
     };
     finding.seen = format!("{}: {}", device_name(location), finding.seen);
@@ -48,9 +54,10 @@ fn run_work(
     finding
 }
 
-fn failed(seen: impl ToString, next_step: &'static str) -> Finding {
+fn failed(seen: impl ToString, next_step: &'static str, command: &'static str) -> Finding {
     let mut finding = Finding::new(code::SMOKE_FAILED, seen.to_string());
     finding.next_step = next_step.into();
+    finding.command = command.into();
     finding
 }
 
@@ -65,29 +72,33 @@ const STEPS: [Step; 3] = [
     (
         "allocating and launching",
         |device| Ok(ramp(device)?.affine(2., 1.)?.flatten_all()?.to_vec1()?),
-        |index| 2. * index + 1.,
+        |index| 2. * value(index) + 1.,
     ),
     (
         "multiplying matrices",
         |device| {
-            let (ramp, ones) = (ramp(device)?, ramp(device)?.ones_like()?);
-            Ok(ramp.matmul(&ones)?.flatten_all()?.to_vec1()?)
+            let ramp = ramp(device)?;
+            Ok(ramp.matmul(&ramp)?.flatten_all()?.to_vec1()?)
         },
-        // The sum of a row, 0 to 31 more than its first value.
-        |index| 32. * 32. * (index / 32.).floor() + 496.,
+        |index| {
+            let (row, column) = ((index / 32.).floor(), index % 32.);
+            let terms = (0..32).map(|k| k as f32);
+            let terms = terms.map(|k| value(row * 32. + k) * value(k * 32. + column));
+            terms.sum()
+        },
     ),
     (
         "a step of the fused AdamW",
         optimize,
         // The first step of Adam moves each parameter by the learning rate, against the sign of its gradient.
-        |index| index - 0.1,
+        |index| value(index) - 0.1,
     ),
 ];
 
 fn work(location: DeviceLocation) -> Result<(), Finding> {
     let failed = |step: &str, error: Error| {
         let remedy = error.remedy().unwrap_or("see the other findings");
-        failed(format!("{step}: {error}"), remedy)
+        failed(format!("{step}: {error}"), remedy, "")
     };
     let device = match location {
         DeviceLocation::Cpu => Ok(Device::Cpu),
@@ -102,9 +113,15 @@ fn work(location: DeviceLocation) -> Result<(), Finding> {
     Ok(())
 }
 
-/// The numbers from 0, shape (32, 32).
+/// Seventeen values from -1 to 1 in turn, so that neighbours, rows and columns differ.
+fn value(index: f32) -> f32 {
+    index % 17. / 8. - 1.
+}
+
+/// Shape (32, 32).
 fn ramp(device: &Device) -> Result<Tensor, Error> {
-    Ok(Tensor::arange(0f32, 1024., device)?.reshape((32, 32))?)
+    let values: Vec<_> = (0..1024).map(|index| value(index as f32)).collect();
+    Ok(Tensor::from_vec(values, (32, 32), device)?)
 }
 
 fn optimize(device: &Device) -> Result<Vec<f32>, Error> {
@@ -138,6 +155,30 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn work_that_hangs_or_panics_has_failed() {
+        let metal = DeviceLocation::Metal { gpu_id: 1 };
+        let fails = |limit, work: fn() -> Result<(), Finding>| {
+            let finding = run_work(metal, Instant::now() + limit, work);
+            assert_eq!(finding.code.id, "HR-901");
+            assert!(finding.seen.contains("metal:1"), "{}", finding.seen);
+            finding
+        };
+        let hung = fails(Duration::from_millis(100), || {
+            loop {
+                std::thread::park();
+            }
+        });
+        assert!(hung.seen.contains(code::PROBE_TIMED_OUT.title), "{hung:?}");
+        assert!(hung.command.contains("dmesg"), "{hung:?}");
+        // A panic that prints a stack trace takes long.
+        let stopped = fails(Duration::from_secs(60), || panic!("on purpose"));
+        assert!(
+            stopped.seen.contains(code::PROBE_STOPPED.title),
+            "{stopped:?}"
+        );
+    }
 
     #[test]
     fn wrong_results_are_found() {

@@ -71,7 +71,6 @@ fn recognize_candle(error: &candle_core::Error) -> Link<'_> {
     use candle_core::Error as E;
     match error {
         E::Metal(inner) => Link::Known(classify_metal(&inner.to_string())),
-        E::Cuda(inner) => Link::Text(inner),
         E::Wrapped(inner) => Link::Text(inner),
         E::Msg(text) => Link::Text(text),
         _ => Link::Wrapper,

@@ -114,7 +114,8 @@ impl DeviceMemory {
     /// On a GPU a hard limit stays hard: live tensors stay where they are, and new ones come from a new pool that may grow to the rest of the limit.
     ///
     /// # Errors
-    /// [`MemoryError`], as when the memory is opened; the limit then stays as it was.
+    /// [`MemoryError`], as when the memory is opened, and a [`DeviceFault`](crate::DeviceFault), or candle's error, if the device is lost. The limit
+    /// then stays as it was.
     pub fn set_limit(&self, limit: impl Into<Limit>) -> Result<()> {
         let (asked, backing) = (limit.into(), &self.shared.backing);
         backing.synchronize(self.device())?;

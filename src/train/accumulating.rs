@@ -97,7 +97,7 @@ impl<O: Commit> AccumulatingTrainer<O> {
     }
 }
 
-/// Everything but `step` is that of the trainer, such as [`update`](AdaptiveTrainer::update) after the last batch of an epoch.
+/// Everything but `step`, `try_step` and `into_optimizer` is that of the trainer, such as [`update`](AdaptiveTrainer::update) after the last batch of an epoch.
 impl<O> Deref for AccumulatingTrainer<O> {
     type Target = AdaptiveTrainer<O>;
 

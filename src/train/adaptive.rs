@@ -77,7 +77,8 @@ impl<O: Commit> AdaptiveTrainer<O> {
         Ok(self.complete(report))
     }
 
-    /// [`step`](Self::step) with a closure that fails with your own error type, which is returned as it is.
+    /// [`step`](Self::step) with a closure that fails with your own error type, which is returned as it is. An exhaustion or device
+    /// fault within it is completed and comes back converted; [`Error::downcast_ref`] finds yours in it.
     ///
     /// An exhaustion within the error is found through its [`source`](std::error::Error::source) and retried.
     ///

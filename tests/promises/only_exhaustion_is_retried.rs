@@ -1,4 +1,4 @@
-//! Promise 4, only exhaustion is retried. How errors are classified: tests/library/error.rs; on CUDA, at every launch: tests/cuda/faults.rs.
+//! Promise 4, only exhaustion is retried. How errors are classified: tests/library/error/classified.rs; on CUDA, at every launch: tests/cuda/faults.rs.
 
 use candle_core::DType;
 use candle_headroom::error::Phase;

@@ -99,8 +99,12 @@ impl Pace {
 
     /// A micro-batch of `cost` took `seconds`.
     pub(super) fn time(&mut self, cost: usize, seconds: f64) {
-        let timings = self.trial.iter_mut().chain([&mut self.settled]);
-        for timing in timings.filter(|timing| timing.is_near(cost)) {
+        // Whole samples and even parts may make a trial smaller than it was meant.
+        let ran = |trial: &&mut Timing| cost <= trial.cost && trial.cost < cost.saturating_mul(2);
+        let trial = self.trial.as_mut();
+        let trial = trial.filter(|trial| trial.is_near(cost) || ran(trial));
+        let settled = Some(&mut self.settled).filter(|settled| settled.is_near(cost));
+        for timing in trial.into_iter().chain(settled) {
             timing.best = timing.best.min(seconds / cost as f64);
             timing.count = timing.count.saturating_add(1);
         }
@@ -116,8 +120,10 @@ impl Pace {
             }
             return;
         }
-        if !self.settled.is_near(cost) {
-            self.settled = Timing::new(cost);
+        match self.settled.is_near(cost) {
+            // The first of them may have been the rest of a batch.
+            true => self.settled.cost = self.settled.cost.max(cost),
+            false => self.settled = Timing::new(cost),
         }
         self.settled.lasted = self.settled.lasted.saturating_add(1);
         if self.settled.count >= ENOUGH {

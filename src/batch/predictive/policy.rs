@@ -216,8 +216,12 @@ impl BatchPolicy for Predictive {
         if is_blind {
             self.wait = self.wait.saturating_sub(1);
             if shape.cap.is_some_and(|cap| cost > cap) {
+                let was_growing = shape.is_growing;
                 shape.set(cost);
-                self.shapes.all().for_each(|shape| shape.is_growing = true);
+                // Only the first shape that finds room speaks for the others: what they have found since is theirs.
+                if !was_growing {
+                    self.shapes.all().for_each(|shape| shape.is_growing = true);
+                }
             }
         }
     }

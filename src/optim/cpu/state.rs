@@ -1,5 +1,7 @@
 use std::cell::Cell;
 
+use candle_core::backend::BackendDevice;
+use candle_core::cpu_backend::CpuDevice;
 use candle_core::op::BackpropOp;
 use candle_core::{
     CpuStorage, Device, Error, InplaceOp2, Layout, Result as CandleResult, Storage, Tensor,
@@ -29,16 +31,19 @@ pub struct State {
 
 impl State {
     pub fn new<R: Rule>(parameter: &Managed, saved: Option<&Snapshot>) -> Result<Self> {
-        let Snapshot {
-            step,
-            tensors,
-            master,
-        } = Snapshot::new(parameter, saved, &Device::Cpu)?;
-        let tensors: CandleResult<_> = tensors.iter().map(storage).collect();
+        let new = Snapshot::new(parameter, saved, &Device::Cpu)?;
+        let tensors = match saved {
+            Some(_) => new.tensors.iter().map(storage).collect(),
+            // Not copied: the system provides zeroed memory only when it is first written.
+            None => (parameter.kept.iter())
+                .map(|(kept, dtype)| CpuDevice.zeros_impl(&kept.dims.clone().into(), *dtype))
+                .collect(),
+        };
+        let tensors: CandleResult<_> = tensors;
         Ok(Self {
-            step,
+            step: new.step,
             tensors: tensors?,
-            master: master.as_ref().map(storage).transpose()?,
+            master: new.master.as_ref().map(storage).transpose()?,
             partials: vec![0.; parameter.len.div_ceil(CHUNK)],
             scratch: vec![0.; R::matrices(parameter.var.dims())],
             squares: 0.,

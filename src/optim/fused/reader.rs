@@ -63,13 +63,14 @@ impl<'a> Reader<'a> {
             self.unfit(OPTIMIZER, format!("is {name}, not {}", R::NAME));
         }
         let rule = self.rule(setup, &document.params);
-        let groups = document.groups.unwrap_or_else(|| setup.groups.clone());
+        let mut groups = document.groups.unwrap_or_else(|| setup.groups.clone());
         let (saved, here) = (groups.len(), setup.groups.len());
         if saved != here {
             self.unfit(
                 "groups:",
                 format!("{saved} in the saved state, {here} here"),
             );
+            groups.clone_from(&setup.groups);
         }
         for (index, options) in groups.iter().enumerate() {
             if let Err(error) = check::group::<R>(options) {
@@ -97,7 +98,11 @@ impl<'a> Reader<'a> {
     }
 
     fn progress(&mut self, new: Progress, saved: Progress) -> Progress {
-        for (name, count) in [("steps", saved.steps), ("skipped", saved.skipped)] {
+        for (name, count) in [
+            ("steps", saved.steps),
+            ("skipped", saved.skipped),
+            ("streak", saved.streak),
+        ] {
             if count > MOST_STEPS {
                 self.unfit(name, format!("is {count}, at most 2^53 is possible"));
             }

@@ -99,7 +99,7 @@ fn table() -> Vec<(&'static str, CandleError, Expected)> {
         ("user error of ours", wrapped_context(UserError::from(Error::from(oom()))), DEVICE),
         ("fault in a user error", wrapped_context(UserError::from(cuda("DriverError(CUDA_ERROR_ASSERT, \"…\")"))), Fault(710)),
         ("our exhaustion", CandleError::from(Error::from(oom())), DEVICE),
-        ("our fault", CandleError::from(Error::from(cuda("CUDA_ERROR_ILLEGAL_ADDRESS"))), Fault(700)),
+        ("our fault", CandleError::from(Error::from(cuda("DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, \"…\")"))), Fault(700)),
         // Where candle keeps text alone.
         ("message", CandleError::Msg(oom().to_string()), DEVICE),
         ("wrap", CandleError::wrap("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")"), DEVICE),
