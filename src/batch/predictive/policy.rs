@@ -29,7 +29,7 @@ use crate::error::{MemoryReading, Result};
 ///   uses at least 0.95 of what fits, at the cost of one failure. While there is not more room, failed tries cost at most a
 ///   ninth of the work with two micro-batches in a batch, a twenty-fourth with four, and less with more.
 ///
-/// A batch is cut evenly: 100 samples with room for 64 become 50 and 50. Samples of different shapes are told apart by their
+/// A batch is cut evenly: 100 samples with room for 64 become 50 and 50. Samples of different shapes are distinguished by their
 /// [cost](crate::batch::Extent::cost), so that longer samples are cut into smaller micro-batches.
 ///
 /// ```
