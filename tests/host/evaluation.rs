@@ -232,16 +232,16 @@ fn bad_input_and_other_errors_come_back_at_once() {
     assert_eq!(error.resource_exhausted().unwrap().cause, Cause::NeverFits);
 }
 
-proptest! {
-    #[test]
-    fn it_is_the_largest(room in 1usize..3000, limit in 1usize..3000) {
-        let _alone = alone();
+#[test]
+fn it_is_the_largest() {
+    let _alone = alone();
+    proptest!(|(room in 1usize..3000, limit in 1usize..3000)| {
         let found = find_batch_size(None, limit, |size| match size > room {
             true => Err(out_of_memory()),
             false => Ok(()),
         });
         prop_assert_eq!(found.unwrap(), room.min(limit));
-    }
+    });
 }
 
 #[test]

@@ -4,7 +4,10 @@
 #[path = "../../examples/train_text/model.rs"]
 pub mod transformer;
 
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+use std::{fs, thread};
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::batch::{BatchPolicy, Failed};
@@ -18,11 +21,34 @@ use candle_nn::{
 };
 
 /// Held by each test that measures or limits host memory, because a process has one limit.
-pub fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
+pub struct Alone {
+    /// The thread that held it last, as a path below `/proc`.
+    last: MutexGuard<'static, Option<PathBuf>>,
+}
+
+/// Waits for the test before until its thread has ended, because what is local to a thread is freed after the test. So a
+/// test calls this once.
+pub fn alone() -> Alone {
+    static LAST: Mutex<Option<PathBuf>> = Mutex::new(None);
+    let last = LAST.lock();
+    let last = last.unwrap_or_else(|poisoned| poisoned.into_inner());
+    let is_other = *last != this_thread();
+    while is_other && last.as_ref().is_some_and(|thread| thread.exists()) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    Alone { last }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        *self.last = this_thread();
+    }
+}
+
+/// This thread's folder below `/proc`, where there is one.
+fn this_thread() -> Option<PathBuf> {
+    let link = fs::read_link("/proc/thread-self").ok()?;
+    Some(Path::new("/proc").join(link))
 }
 
 /// All Vars of a map, sorted by name, so that two models can be compared.
