@@ -3,8 +3,7 @@ use candle_core::Layout;
 /// The largest number of axes, after merging, that the kernels can read.
 pub const MAX_RANK: usize = 8;
 
-/// The layout of a strided tensor for the kernels. Axes of one element are left out, and neighbours that can be read as one axis are
-/// merged. A contiguous tensor has no axes.
+/// The layout of a strided tensor for the kernels: without axes of one element, neighbours merged, none if it is contiguous.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Axes {

@@ -16,8 +16,7 @@ pub enum Committed {
     Unknown,
 }
 
-/// What a trainer needs of an optimizer. This crate's optimizers implement it, and [`Foreign`](super::Foreign) implements it for
-/// any [`candle_nn::Optimizer`].
+/// What a trainer needs of an optimizer. [`Foreign`](super::Foreign) implements it for any [`candle_nn::Optimizer`].
 ///
 /// ```
 /// use candle_core::backprop::GradStore;
@@ -53,7 +52,7 @@ pub enum Committed {
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 pub trait Commit {
-    /// The parameters that it updates now, without frozen ones. The list may change when a group is frozen or thawed.
+    /// The parameters that it updates now, without frozen ones; they may change when a group is frozen or thawed.
     fn parameters(&self) -> &[Parameter];
 
     /// Applies one update with these gradients. After an error nothing has changed and it may be called again, unless the error

@@ -35,11 +35,11 @@ impl<O: Optimizer> Foreign<O> {
     pub fn new(optimizer: O, vars: impl Into<Group>) -> Self {
         let group: Group = vars.into();
         let is_frozen = group.options.frozen;
-        let parameters = group.named(0);
-        let parameters = parameters.filter(|p| !is_frozen && p.var.dtype().is_float());
+        let mut parameters = Vec::from_iter(group.named(0));
+        parameters.retain(|p| !is_frozen && p.var.dtype().is_float());
         Self {
             optimizer,
-            parameters: parameters.collect(),
+            parameters,
         }
     }
 

@@ -4,6 +4,9 @@ use candle_core::Var;
 use candle_nn::VarMap;
 use serde::{Deserialize, Serialize};
 
+use super::rule::Range;
+use crate::error::Result;
+
 /// A Var that an optimizer updates, and its name.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -91,6 +94,12 @@ impl GroupOptions {
     pub fn frozen(self, frozen: bool) -> Self {
         Self { frozen, ..self }
     }
+
+    pub(super) fn check(&self, optimizer: &'static str) -> Result<()> {
+        let factor = self.learning_rate_factor;
+        Range::NOT_NEGATIVE.check(optimizer, "learning_rate_factor", factor)?;
+        Range::NOT_NEGATIVE.check(optimizer, "weight_decay", self.weight_decay)
+    }
 }
 
 impl Group {
@@ -112,8 +121,7 @@ impl Group {
         self
     }
 
-    /// Splits the group into the parameters for which `is_first` holds and the others. A parameter without a name is passed
-    /// as `""`.
+    /// Splits the group into the parameters for which `is_first` holds and the others. A missing name is passed as `""`.
     pub fn partition(self, mut is_first: impl FnMut(&str, &Var) -> bool) -> (Self, Self) {
         let options = self.options;
         let (first, second) = (self.parameters.into_iter())

@@ -1,6 +1,5 @@
 //! Optimizers that update all parameters in place or none, without temporaries.
 
-mod algorithm;
 mod axes;
 mod blend;
 mod commit;
@@ -14,7 +13,8 @@ mod rule;
 mod schedule;
 mod state_dict;
 
-pub use algorithm::{Adafactor, Adam, AdamW, Lion, Sgd};
+pub use candle_nn::ParamsAdamW;
+
 pub(crate) use blend::blend;
 pub use commit::{Commit, Committed};
 pub use foreign::Foreign;
@@ -24,4 +24,17 @@ pub use rule::{Algorithm, ParamsAdafactor, ParamsAdam, ParamsLion, ParamsSgd};
 pub use schedule::LearningRate;
 pub use state_dict::StateDict;
 
-pub use candle_nn::ParamsAdamW;
+/// Adam with decoupled weight decay (Loshchilov & Hutter 2017, arXiv 1711.05101), as in PyTorch; by candle's [`ParamsAdamW`].
+pub type AdamW = Fused<ParamsAdamW>;
+
+/// Adam (Kingma & Ba 2014, arXiv 1412.6980), with an L2 penalty, as in PyTorch.
+pub type Adam = Fused<ParamsAdam>;
+
+/// Stochastic gradient descent with momentum, Nesterov momentum and an L2 penalty, as in PyTorch.
+pub type Sgd = Fused<ParamsSgd>;
+
+/// Lion (Chen et al. 2023, arXiv 2302.06675): the sign of a momentum, with half of AdamW's state.
+pub type Lion = Fused<ParamsLion>;
+
+/// Adafactor (Shazeer & Stern 2018, arXiv 1804.04235), as in PyTorch. A matrix has only its second moment's row and column means.
+pub type Adafactor = Fused<ParamsAdafactor>;

@@ -101,8 +101,7 @@ impl LearningRateBuilder {
         Self(LearningRate { floor, ..self.0 })
     }
 
-    /// Rises along a straight line first: step `s` of `steps` has `(s + 1) / (steps + 1)` of the peak, so that no step has a rate
-    /// of 0.
+    /// Rises along a straight line first: step `s` of `steps` has `(s + 1) / (steps + 1)` of the peak, never 0.
     pub fn warm_up(mut self, steps: u64) -> Self {
         self.0.warm_up = steps;
         self

@@ -3,9 +3,9 @@ use candle_core::cuda_backend::cudarc::driver::{
     CudaSlice, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg,
 };
 use candle_core::cuda_backend::{CudaStorageSlice as Slice, WrapErr};
-use candle_core::{CudaDevice, CudaStorage, Layout, Result};
+use candle_core::{CudaDevice, CudaStorage, Error, Layout, Result, WithDType};
 
-use super::{Blend, out_of_bounds, unsupported};
+use super::{Blend, NAME, out_of_bounds, unsupported};
 use crate::optim::axes::Axes;
 
 const KERNELS: &str = include_str!(concat!(env!("OUT_DIR"), "/blend.ptx"));
@@ -26,46 +26,40 @@ pub fn blend(
 ) -> Result<()> {
     let device = into.device.clone();
     let dtype = from.map_or(into.dtype(), |(from, _)| from.dtype());
-    let layouts = (into_layout, from.map_or(into_layout, |(_, layout)| layout));
-    let (keep, add) = match from {
-        Some(_) => (op.keep, op.add),
-        None => (0., op.keep),
-    };
-    let (f32s, f64s) = ((keep as f32, add as f32), (keep, add));
+    let layout = from.map_or(into_layout, |(_, layout)| layout);
+    let at = (op, &device, into_layout, layout);
     let none = None::<&CudaSlice<u8>>;
     match (&mut into.slice, from.map(|(from, _)| &from.slice)) {
-        (Slice::F32(into), None) => run(&device, "blend_f32_f32", into, none, layouts, f32s),
-        (Slice::F64(into), None) => run(&device, "blend_f64_f64", into, none, layouts, f64s),
-        (Slice::F32(into), Some(Slice::F32(from))) => {
-            run(&device, "blend_f32_f32", into, Some(from), layouts, f32s)
-        }
-        (Slice::F32(into), Some(Slice::F16(from))) => {
-            run(&device, "blend_f32_f16", into, Some(from), layouts, f32s)
-        }
-        (Slice::F32(into), Some(Slice::BF16(from))) => {
-            run(&device, "blend_f32_bf16", into, Some(from), layouts, f32s)
-        }
-        (Slice::F64(into), Some(Slice::F64(from))) => {
-            run(&device, "blend_f64_f64", into, Some(from), layouts, f64s)
-        }
+        (Slice::F32(into), None) => run("blend_f32_f32", into, none, at),
+        (Slice::F64(into), None) => run("blend_f64_f64", into, none, at),
+        (Slice::F32(into), Some(Slice::F32(from))) => run("blend_f32_f32", into, Some(from), at),
+        (Slice::F32(into), Some(Slice::F16(from))) => run("blend_f32_f16", into, Some(from), at),
+        (Slice::F32(into), Some(Slice::BF16(from))) => run("blend_f32_bf16", into, Some(from), at),
+        (Slice::F64(into), Some(Slice::F64(from))) => run("blend_f64_f64", into, Some(from), at),
         _ => Err(unsupported(dtype)),
     }
 }
 
-fn run<T: DeviceRepr, S: DeviceRepr>(
-    device: &CudaDevice,
+fn run<T: DeviceRepr + WithDType, S: DeviceRepr>(
     kernel: &str,
     into: &mut CudaSlice<T>,
     from: Option<&CudaSlice<S>>,
-    (into_layout, from_layout): (&Layout, &Layout),
-    (keep, add): (T, T),
+    (op, device, into_layout, from_layout): (&Blend, &CudaDevice, &Layout, &Layout),
 ) -> Result<()> {
+    let (keep, add) = match from {
+        Some(_) => (op.keep, op.add),
+        None => (0., op.keep),
+    };
+    let (keep, add) = (T::from_f64(keep), T::from_f64(add));
     if into_layout.shape() != from_layout.shape() {
         return Err(out_of_bounds());
     }
     let (start, end) = into_layout.contiguous_offsets().ok_or_else(out_of_bounds)?;
     let len = end - start;
-    let axes = Axes::of(from_layout).map_err(|_| out_of_bounds())?;
+    let axes = Axes::of(from_layout).map_err(|rank| {
+        let what = format!("{NAME}: the source has {rank} axes that are not contiguous");
+        Error::Msg(what).bt()
+    })?;
     let mut into = into.try_slice_mut(start..end).ok_or_else(out_of_bounds)?;
     let address = into.device_ptr(&device.cuda_stream()).0;
     // candle's layouts stay within their storage.

@@ -1,17 +1,20 @@
-mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
 
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
-use candle_core::{CpuStorage, InplaceOp1, InplaceOp2, Layout, Result, Tensor, Var};
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, DType, Error, InplaceOp1, InplaceOp2, Layout, Result, Tensor, Var};
 
 use super::axes::Axes;
+use super::cpu::{CHUNK, Gradient, Real, in_blocks, in_stretches, is_shared, reals};
+
+const NAME: &str = "blend-in-place";
 
 /// `into = keep · into + add · from`, in place. With `keep` 0 the old values are not read; without `from` they are only scaled.
 ///
-/// `into` is contiguous, f32 or f64. `from` has the same shape, any strides, and the same type or, for f32, also f16 or bf16. On the CPU
-/// and on CUDA this is one pass without a temporary. Other devices use candle's operations, with temporaries of `into`'s size.
+/// `into` is contiguous, f32 or f64. `from` has the same shape, any strides, and the same type or, for f32, also f16 or bf16. On the
+/// CPU and on CUDA this is one pass without a temporary. Other devices use candle's operations.
 pub(crate) fn blend(into: &Var, keep: f64, add: f64, from: Option<&Tensor>) -> Result<()> {
     let is_cuda = cfg!(feature = "cuda") && into.device().is_cuda();
     let in_place = is_cuda || into.device().is_cpu();
@@ -21,7 +24,7 @@ pub(crate) fn blend(into: &Var, keep: f64, add: f64, from: Option<&Tensor>) -> R
             into.inplace_op2(&from.contiguous()?, &Blend { keep, add })
         }
         Some(from) if in_place => into.inplace_op2(from, &Blend { keep, add }),
-        None if in_place => into.inplace_op1(&Blend { keep, add: 0. }),
+        None if in_place => into.inplace_op1(&Blend { keep, add }),
         Some(from) => {
             let added = (from.to_dtype(into.dtype())? * add)?;
             match keep {
@@ -41,22 +44,22 @@ struct Blend {
 /// Multiplies by `keep` only.
 impl InplaceOp1 for Blend {
     fn name(&self) -> &'static str {
-        "scale-in-place"
+        NAME
     }
 
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        cpu::scale(self, storage, layout)
+    fn cpu_fwd(&self, into: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        blend_cpu(self, (into, layout), None)
     }
 
     #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> Result<()> {
-        cuda::blend(self, (storage, layout), None)
+    fn cuda_fwd(&self, into: &mut CudaStorage, layout: &Layout) -> Result<()> {
+        cuda::blend(self, (into, layout), None)
     }
 }
 
 impl InplaceOp2 for Blend {
     fn name(&self) -> &'static str {
-        "blend-in-place"
+        NAME
     }
 
     fn cpu_fwd(
@@ -66,7 +69,7 @@ impl InplaceOp2 for Blend {
         from: &CpuStorage,
         from_layout: &Layout,
     ) -> Result<()> {
-        cpu::blend(self, into, from, (into_layout, from_layout))
+        blend_cpu(self, (into, into_layout), Some((from, from_layout)))
     }
 
     #[cfg(feature = "cuda")]
@@ -81,13 +84,63 @@ impl InplaceOp2 for Blend {
     }
 }
 
-fn out_of_bounds() -> candle_core::Error {
-    candle_core::Error::RequiresContiguous {
-        op: "blend-in-place",
+/// Without `from` it only multiplies by `keep`.
+fn blend_cpu(
+    op: &Blend,
+    into: (&mut CpuStorage, &Layout),
+    from: Option<(&CpuStorage, &Layout)>,
+) -> Result<()> {
+    let dtype = into.0.dtype();
+    match (dtype, from.map_or(dtype, |(from, _)| from.dtype())) {
+        (DType::F32, DType::F32 | DType::F16 | DType::BF16) => run::<f32>(op, into, from),
+        (DType::F64, DType::F64) => run::<f64>(op, into, from),
+        (_, from) => Err(unsupported(from)),
     }
-    .bt()
 }
 
-fn unsupported(dtype: candle_core::DType) -> candle_core::Error {
-    candle_core::Error::UnsupportedDTypeForOp(dtype, "blend-in-place").bt()
+fn run<C: Real>(
+    op: &Blend,
+    (into, layout): (&mut CpuStorage, &Layout),
+    from: Option<(&CpuStorage, &Layout)>,
+) -> Result<()> {
+    let range = layout.contiguous_offsets().map(|(start, end)| start..end);
+    let into = reals::<C>(into).zip(range);
+    let into = into.and_then(|(into, range)| into.get_mut(range));
+    let into = into.ok_or_else(out_of_bounds)?;
+    let (keep, add) = (C::from_f64(op.keep), C::from_f64(op.add));
+    let Some((from, layout)) = from else {
+        into.iter_mut().for_each(|value| *value *= keep);
+        return Ok(());
+    };
+    let from = Gradient::<C>::new(from, layout, 1., f64::INFINITY)?;
+    let blend = |into: &mut [C], from: &[C]| {
+        let pairs = into.iter_mut().zip(from);
+        // Not `0 · old + …`: the old values may be infinite or NaN.
+        if op.keep == 0. && op.add == 1. {
+            pairs.for_each(|(into, from)| *into = *from);
+        } else if op.keep == 0. {
+            pairs.for_each(|(into, from)| *into = add * *from);
+        } else {
+            pairs.for_each(|(into, from)| *into = keep * *into + add * *from);
+        }
+    };
+    let is_shared = is_shared(into.len());
+    in_stretches(into, CHUNK, is_shared, |start, into| {
+        if let Some(from) = from.slice(start) {
+            return blend(into, from);
+        }
+        in_blocks(0..into.len(), |at, block| {
+            from.load(start + at, block);
+            blend(into.get_mut(at..).unwrap_or_default(), block);
+        });
+    });
+    Ok(())
+}
+
+fn out_of_bounds() -> Error {
+    Error::RequiresContiguous { op: NAME }.bt()
+}
+
+fn unsupported(dtype: DType) -> Error {
+    Error::UnsupportedDTypeForOp(dtype, NAME).bt()
 }

@@ -1,7 +1,6 @@
-use super::gradient::Gradient;
-use super::moment::{Moment, noise};
-use super::real::{Real, Stored};
-use super::share::{BLOCK, By, CHUNK, share, take};
+use super::memory::{Column, Gradient, noise};
+use super::real::{Real, after};
+use super::share::{BLOCK, CHUNK, is_shared, share, take};
 
 /// A step of a rule that treats each element by itself.
 pub trait Elementwise: Sync {
@@ -17,126 +16,120 @@ pub trait Elementwise: Sync {
 
 /// A parameter to update, with everything that a rule needs to update it.
 #[derive(Debug)]
-pub struct Target<'a, P: Stored> {
-    pub lanes: Lanes<'a, P>,
+pub struct Target<'a, C> {
+    pub lanes: Lanes<'a, C>,
     pub dims: &'a [usize],
     /// A number for each chunk of the parameter, for sums.
     pub partials: &'a mut [f64],
     /// A number for each matrix that the rule factors.
     pub scratch: &'a mut [f64],
-    /// Whether several threads share it.
-    pub is_shared: bool,
 }
 
-impl<P: Stored> Target<'_, P> {
+impl<C: Real> Target<'_, C> {
     /// Updates the parameter in one pass, for the `number`-th time.
     pub fn elementwise(self, step: &impl Elementwise, number: u64) {
         let seed = (number as u32).wrapping_mul(0x9e37_79b9);
-        let update = |lanes: Lanes<'_, P>| lanes.update(step, seed);
-        self.lanes.share(self.is_shared, update);
+        self.lanes.share(|lanes| lanes.update(step, seed));
     }
 }
 
 /// A stretch of a parameter, with its gradient and state: what one pass reads and writes.
 #[derive(Debug)]
-pub struct Lanes<'a, P: Stored> {
+pub struct Lanes<'a, C> {
     /// The stretch's first element in the parameter.
     pub start: usize,
-    pub parameter: &'a mut [P],
+    pub parameter: Column<'a, C>,
     /// The master weights; `parameter` is then their rounded copy.
-    pub master: Option<&'a mut [P::Real]>,
+    pub master: Option<&'a mut [C]>,
     /// The gradient of the whole parameter.
-    pub gradient: Gradient<'a, P>,
-    pub state: [Moment<'a, P::Real>; 2],
+    pub gradient: Gradient<'a, C>,
+    pub state: [Column<'a, C>; 2],
 }
 
-impl<'a, P: Stored> Lanes<'a, P> {
+impl<C: Real> Lanes<'_, C> {
     /// Splits off the first `count` elements, or all if there are fewer; `None` at the end.
-    pub fn take(&mut self, count: usize) -> Option<Self> {
-        if self.parameter.is_empty() {
+    fn take(&mut self, count: usize) -> Option<Self> {
+        let parameter = self.parameter.take(count);
+        if parameter.len() == 0 {
             return None;
         }
         let start = self.start;
-        let parameter = take(&mut self.parameter, count);
         self.start += parameter.len();
+        let master = self.master.as_mut();
         Some(Self {
             start,
             parameter,
-            master: self.master.as_mut().map(|master| take(master, count)),
+            master: master.map(|master| take(master, count)),
             gradient: self.gradient,
-            state: self.state.each_mut().map(|moment| moment.take(count)),
+            state: self.state.each_mut().map(|column| column.take(count)),
         })
     }
 
-    /// Runs `work` on the whole stretch, or on pieces of it on several threads.
-    pub fn share(self, is_shared: bool, work: impl Fn(Self) + Sync) {
-        if !is_shared {
+    /// Runs `work` on the whole stretch or, if it is large, on pieces of it on several threads.
+    pub fn share(self, work: impl Fn(Self) + Sync) {
+        let len = self.parameter.len();
+        if !is_shared(len) {
             return work(self);
         }
-        let units = self.parameter.len().div_ceil(CHUNK);
-        share(By::Candle, units, self, |rest| rest.take(CHUNK), work);
+        share(len.div_ceil(CHUNK), self, |rest| rest.take(CHUNK), work);
     }
 
     /// Updates the stretch by an elementwise rule; `seed` is for the stochastic rounding of moments.
-    pub fn update(mut self, step: &impl Elementwise, seed: u32) {
+    fn update(mut self, step: &impl Elementwise, seed: u32) {
         let adjust = self.gradient.adjust();
         if let Some(gradient) = self.gradient.slice(self.start)
-            && let Some(parameter) = P::reals(self.parameter)
-            && let [Moment::Full(first), Moment::Full(second)] = &mut self.state
+            && let Column::Full(parameter) = &mut self.parameter
+            && let [Column::Full(first), Column::Full(second)] = &mut self.state
         {
             return wide(|| step.update(adjust, parameter, gradient, [first, second]));
         }
-        let (mut parameter, mut gradient) = (zeros::<P>(), zeros::<P>());
-        let (mut first, mut second) = (zeros::<P>(), zeros::<P>());
-        while let Some(mut block) = self.take(BLOCK) {
-            let len = block.parameter.len();
-            let parameter = parameter.get_mut(..len).unwrap_or_default();
-            let gradient = gradient.get_mut(..len).unwrap_or_default();
-            block.load_parameter(0, parameter);
-            block.gradient.load(block.start, gradient);
-            let first = block.state[0].load(&mut first);
-            let second = block.state[1].load(&mut second);
+        let (mut first, mut second) = (zeros(), zeros());
+        self.in_blocks(|block, parameter, gradient| {
+            let first = block.state[0].load(0, &mut first);
+            let second = block.state[1].load(0, &mut second);
             wide(|| step.update(adjust, parameter, gradient, [&mut *first, &mut *second]));
-            block.state[0].store(first, block.start, noise(seed, 0));
-            block.state[1].store(second, block.start, noise(seed, 1));
-            block.store_parameter(parameter);
+            block.state[0].store_noisy(first, block.start, noise(seed, 0));
+            block.state[1].store_noisy(second, block.start, noise(seed, 1));
+        });
+    }
+
+    /// Passes each block, its parameter in full precision and its unadjusted gradient to `work`, then stores the parameter.
+    pub fn in_blocks(mut self, mut work: impl FnMut(&mut Self, &mut [C], &mut [C])) {
+        let (mut parameter, mut gradient) = (zeros(), zeros());
+        while let Some(mut block) = self.take(BLOCK) {
+            let parameter = block.load_parameter(0, &mut parameter);
+            let gradient = gradient.get_mut(..parameter.len()).unwrap_or_default();
+            block.gradient.load(block.start, gradient);
+            work(&mut block, parameter, gradient);
+            if let Some(master) = block.master.take() {
+                Column::Full(master).store(parameter);
+            }
+            block.parameter.store(parameter);
         }
     }
 
-    /// Reads the parameter in full precision, from this element of the stretch on; at most a block of it.
-    pub fn load_parameter(&self, start: usize, into: &mut [P::Real]) {
-        let stored = self.parameter.get(start..).unwrap_or_default();
-        P::load(stored, into);
-        let Some(masters) = &self.master else {
-            return;
-        };
-        // A master weight is valid as long as it rounds to the stored parameter. Otherwise something else has written to the
-        // parameter, and the written value is used.
-        let masters = masters.get(start..).unwrap_or_default();
-        let mut rounded = [P::default(); BLOCK];
-        P::store(masters, &mut rounded);
-        let pairs = rounded.iter().zip(stored);
-        for (into, (master, (rounded, stored))) in into.iter_mut().zip(masters.iter().zip(pairs)) {
-            if rounded == stored {
-                *into = *master;
+    /// Reads at most a block of the parameter in full precision, from `start` on. Returns the part of `into` that holds it.
+    pub fn load_parameter<'b>(&self, start: usize, into: &'b mut [C]) -> &'b mut [C] {
+        let into = self.parameter.load(start, into);
+        if let Some(masters) = &self.master {
+            let masters = after(masters, start);
+            // Where a master weight does not round to the parameter, something else has written to that: its value is used.
+            let rounded = self.parameter.rounded(masters);
+            for (into, (master, rounded)) in into.iter_mut().zip(masters.iter().zip(rounded)) {
+                if *into == rounded {
+                    *into = *master;
+                }
             }
         }
-    }
-
-    pub fn store_parameter(&mut self, from: &[P::Real]) {
-        if let Some(master) = &mut self.master {
-            P::Real::store(from, master);
-        }
-        P::store(from, self.parameter);
+        into
     }
 }
 
-fn zeros<P: Stored>() -> [P::Real; BLOCK] {
-    [P::Real::default(); BLOCK]
+fn zeros<C: Real>() -> [C; BLOCK] {
+    [C::default(); BLOCK]
 }
 
-/// Compiles the loop in `work` a second time for AVX2, and runs that if the machine has it. FMA stays off, so that the results are
-/// bit-identical.
+/// Compiles the loop in `work` also for AVX2, which runs if the machine has it. FMA stays off, so that the bits are the same.
 #[inline(always)]
 fn wide(work: impl FnOnce()) {
     #[cfg(target_arch = "x86_64")]

@@ -2,17 +2,15 @@
 //! team shares the small ones.
 
 mod engine;
-mod gradient;
 mod lanes;
-mod moment;
+mod memory;
 mod real;
 mod share;
 mod state;
 mod team;
 
 pub use engine::Engine;
-pub use gradient::Gradient;
-pub use lanes::{Elementwise, Lanes, Target};
-pub use moment::Moment;
-pub use real::{Real, Stored, values_mut};
-pub use share::{BLOCK, CHUNK, in_blocks, in_stretches, is_shared, sum, sum_of_squares, take};
+pub use lanes::{Elementwise, Target};
+pub use memory::{Column, Gradient};
+pub use real::{Real, reals};
+pub use share::{BLOCK, CHUNK, in_blocks, in_stretches, is_shared, squares, squares_in, take};

@@ -3,15 +3,23 @@ use std::fmt::Debug;
 
 use candle_core::{CpuStorage, WithDType};
 use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
 
 /// A type to compute in: f64 for f64 parameters, f32 for all others.
-pub trait Real: Stored<Real = Self> {
+pub trait Real: WithDType + Debug + Default {
     const EPSILON: f64;
     /// The smallest positive normal number.
     const SMALLEST: f64;
 
     fn sqrt(self) -> Self;
+
+    /// Values that f16 and bf16 are converted to and from: all if they are f32, none if they are f64.
+    fn f32s(_: &[Self]) -> &[f32] {
+        &[]
+    }
+
+    fn f32s_mut(_: &mut [Self]) -> &mut [f32] {
+        &mut []
+    }
 }
 
 impl Real for f32 {
@@ -21,6 +29,14 @@ impl Real for f32 {
     #[inline]
     fn sqrt(self) -> Self {
         self.sqrt()
+    }
+
+    fn f32s(values: &[f32]) -> &[f32] {
+        values
+    }
+
+    fn f32s_mut(values: &mut [f32]) -> &mut [f32] {
+        values
     }
 }
 
@@ -34,73 +50,22 @@ impl Real for f64 {
     }
 }
 
-/// A type of parameters, gradients and moments in memory.
-pub trait Stored: WithDType + Debug + Default {
-    /// The type to compute in.
-    type Real: Real;
-
-    /// Converts values; the shorter slice decides how many.
-    fn load(from: &[Self], into: &mut [Self::Real]) {
-        for (into, from) in into.iter_mut().zip(from) {
-            *into = Self::Real::from_f64(from.to_f64());
-        }
-    }
-
-    /// Converts values, rounding to nearest; the shorter slice decides how many.
-    fn store(from: &[Self::Real], into: &mut [Self]) {
-        for (into, from) in into.iter_mut().zip(from) {
-            *into = Self::from_f64(from.to_f64());
-        }
-    }
-
-    /// Returns the values themselves if they need no conversion.
-    fn reals(_: &mut [Self]) -> Option<&mut [Self::Real]> {
-        None
-    }
+/// Converts f16 or bf16, from an element on; the shorter slice decides how many.
+pub fn load_half<H, C: Real>(from: &[H], start: usize, into: &mut [C])
+where
+    [H]: HalfFloatSliceExt,
+{
+    let (from, into) = equally_long(after(from, start), C::f32s_mut(into));
+    from.convert_to_f32_slice(into);
 }
 
-impl Stored for f32 {
-    type Real = f32;
-
-    fn reals(values: &mut [Self]) -> Option<&mut [f32]> {
-        Some(values)
-    }
-}
-
-impl Stored for f64 {
-    type Real = f64;
-
-    fn reals(values: &mut [Self]) -> Option<&mut [f64]> {
-        Some(values)
-    }
-}
-
-impl Stored for f16 {
-    type Real = f32;
-
-    fn load(from: &[Self], into: &mut [f32]) {
-        let (from, into) = equally_long(from, into);
-        from.convert_to_f32_slice(into);
-    }
-
-    fn store(from: &[f32], into: &mut [Self]) {
-        let (from, into) = equally_long(from, into);
-        into.convert_from_f32_slice(from);
-    }
-}
-
-impl Stored for bf16 {
-    type Real = f32;
-
-    fn load(from: &[Self], into: &mut [f32]) {
-        let (from, into) = equally_long(from, into);
-        from.convert_to_f32_slice(into);
-    }
-
-    fn store(from: &[f32], into: &mut [Self]) {
-        let (from, into) = equally_long(from, into);
-        into.convert_from_f32_slice(from);
-    }
+/// Converts to f16 or bf16, rounding to nearest; the shorter slice decides how many.
+pub fn store_half<H, C: Real>(from: &[C], into: &mut [H])
+where
+    [H]: HalfFloatSliceExt,
+{
+    let (from, into) = equally_long(C::f32s(from), into);
+    into.convert_from_f32_slice(from);
 }
 
 fn equally_long<'a, A, B>(from: &'a [A], into: &'a mut [B]) -> (&'a [A], &'a mut [B]) {
@@ -109,14 +74,22 @@ fn equally_long<'a, A, B>(from: &'a [A], into: &'a mut [B]) -> (&'a [A], &'a mut
     (from.unwrap_or_default(), into.unwrap_or_default())
 }
 
+/// Copies values from an element on; the shorter slice decides how many.
+pub fn copy<C: Real>(from: &[C], start: usize, into: &mut [C]) {
+    let (from, into) = equally_long(after(from, start), into);
+    into.copy_from_slice(from);
+}
+
+pub fn after<T>(values: &[T], start: usize) -> &[T] {
+    values.get(start..).unwrap_or_default()
+}
+
 /// Returns the values of a storage if they have this type.
-pub fn values_mut<T: Stored>(storage: &mut CpuStorage) -> Option<&mut [T]> {
+pub fn reals<C: Real>(storage: &mut CpuStorage) -> Option<&mut [C]> {
     let values: &mut dyn Any = match storage {
         CpuStorage::F32(values) => values,
         CpuStorage::F64(values) => values,
-        CpuStorage::F16(values) => values,
-        CpuStorage::BF16(values) => values,
         _ => return None,
     };
-    values.downcast_mut::<Vec<T>>().map(Vec::as_mut_slice)
+    values.downcast_mut::<Vec<C>>().map(Vec::as_mut_slice)
 }

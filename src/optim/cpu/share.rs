@@ -1,60 +1,45 @@
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use candle_core::utils::barrier_pool;
 
 use super::real::Real;
-use super::team;
+use super::team::lock;
 
 /// Threads share tensors with at least this many elements, as in candle.
 pub const SHARED: usize = 64 * 1024;
 /// Elements that a thread takes at a time, as in candle.
 pub const CHUNK: usize = 16 * 1024;
-/// Elements that are converted at a time. They fit into the first cache with their gradient and state.
+/// Elements that are converted at a time: they fit into the first cache with their gradient and state.
 pub const BLOCK: usize = 256;
 
-/// Whether several threads share a parameter of this many elements.
 pub fn is_shared(len: usize) -> bool {
     len >= SHARED
 }
 
-/// The threads that do the work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum By {
-    Caller,
-    /// candle's own threads, which stay awake between its operations. The work must not take candle's locks.
-    Candle,
-    Team,
-}
-
-/// Distributes `units` units of work. `next` splits the next unit off the rest, so that nothing is allocated. Returns false if a thread
-/// of the team has panicked. A panic of candle's threads is passed on to the caller.
+/// Distributes `units` units of work among candle's own threads, which stay awake between its operations; the work must not take candle's
+/// locks. `next` splits the next unit off the rest, so that nothing is allocated. A panic of a thread is passed on to the caller.
 pub fn share<R: Send, U>(
-    by: By,
     units: usize,
     rest: R,
     next: impl Fn(&mut R) -> Option<U> + Sync,
     work: impl Fn(U) + Sync,
-) -> bool {
+) {
     // parking_lot's mutex would allocate when a thread waits for the first time.
     let rest = Mutex::new(rest);
     let run = |count: usize| {
         for _ in 0..count {
-            let unit = next(&mut rest.lock().unwrap_or_else(PoisonError::into_inner));
+            let unit = next(&mut lock(&rest));
             let Some(unit) = unit else {
                 return;
             };
             work(unit);
         }
     };
-    match by {
-        By::Team if units > 1 => return team::together(&|| run(units)),
-        By::Candle if units > 1 => {
-            barrier_pool().execute_chunked(units, |range| run(range.len()));
-        }
-        _ => run(units),
+    match units {
+        0 | 1 => run(units),
+        _ => barrier_pool().execute_chunked(units, |range| run(range.len())),
     }
-    true
 }
 
 /// Distributes stretches of a slice, each with the index of its first element.
@@ -73,42 +58,45 @@ pub fn in_stretches<T: Send>(
         *start += head.len();
         Some((at, head))
     };
-    let work = |(start, slice): (usize, &mut [T])| work(start, slice);
-    share(By::Candle, units, (0, slice), next, work);
+    share(units, (0, slice), next, |(start, slice)| work(start, slice));
 }
 
-/// Returns the sum of what `part` returns for each chunk of `0..len`, always added in the same order.
-pub fn sum(
+/// Returns the sum of the squares of `len` values that `read` fetches from an index on, always added in the same order.
+pub fn squares<C: Real>(
     partials: &mut [f64],
     len: usize,
-    is_shared: bool,
-    part: impl Fn(Range<usize>) -> f64 + Sync,
+    read: impl Fn(usize, &mut [C]) + Sync,
 ) -> f64 {
     let partials = partials.get_mut(..len.div_ceil(CHUNK)).unwrap_or_default();
-    in_stretches(partials, 1, is_shared, |first, partials| {
+    in_stretches(partials, 1, is_shared(len), |first, partials| {
         for (index, partial) in (first..).zip(partials) {
             let start = index * CHUNK;
-            *partial = part(start..len.min(start + CHUNK));
+            *partial = squares_in(start..len.min(start + CHUNK), &read);
         }
     });
     partials.iter().sum()
 }
 
+pub fn squares_in<C: Real>(range: Range<usize>, read: impl Fn(usize, &mut [C])) -> f64 {
+    let mut total = 0.;
+    in_blocks(range, |start, block| {
+        read(start, block);
+        total += sum_of_squares(block);
+    });
+    total
+}
+
 /// Splits a range into blocks that fit on the stack, and runs `work` with the start and the buffer of each.
 pub fn in_blocks<C: Real>(range: Range<usize>, mut work: impl FnMut(usize, &mut [C])) {
     let mut block = [C::default(); BLOCK];
-    let mut start = range.start;
-    while let Some(block) = block.get_mut(..range.end.saturating_sub(start).min(BLOCK)) {
-        if block.is_empty() {
-            return;
-        }
-        work(start, block);
-        start += block.len();
+    for start in range.clone().step_by(BLOCK) {
+        let count = (range.end - start).min(BLOCK);
+        work(start, block.get_mut(..count).unwrap_or_default());
     }
 }
 
 /// The sum of squares, in f64 along eight lanes, so that it can be vectorised.
-pub fn sum_of_squares<C: Real>(values: &[C]) -> f64 {
+fn sum_of_squares<C: Real>(values: &[C]) -> f64 {
     let mut lanes = [0.; 8];
     let chunks = values.chunks_exact(lanes.len());
     let rest = chunks.remainder();

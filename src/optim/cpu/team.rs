@@ -65,7 +65,6 @@ pub fn together(work: &Work<'_>) -> bool {
     }
 }
 
-/// The loop of each thread of the team.
 fn serve(team: &Team) {
     loop {
         team.begin.wait();
@@ -79,16 +78,19 @@ fn serve(team: &Team) {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks a mutex; its data stays valid if a thread panics.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use super::*;
 
     #[test]
-    fn a_panic_is_reported() {
+    fn each_thread_works_and_a_panic_is_reported() {
         let caller = std::thread::current().id();
         let is_whole = together(&|| {
             // `panic!` would print a message.
@@ -97,6 +99,8 @@ mod tests {
             }
         });
         assert_eq!(is_whole, get_num_threads() == 1);
-        assert!(together(&|| ()));
+        let count = AtomicUsize::new(0);
+        assert!(together(&|| drop(count.fetch_add(1, Relaxed))));
+        assert_eq!(count.into_inner(), get_num_threads());
     }
 }

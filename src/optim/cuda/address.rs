@@ -7,7 +7,7 @@ use candle_core::{
     CpuStorage, CudaStorage, DType, Error, InplaceOp2, Layout, Result, Storage, Tensor,
 };
 
-use crate::optim::fused::Managed;
+use crate::optim::fused::{Managed, misplaced};
 
 /// Returns the number of a type in the kernels.
 pub fn code(dtype: DType) -> Result<u32> {
@@ -89,9 +89,4 @@ impl InplaceOp2 for Locate {
         self.0.set(Some((moved? + offset, read)));
         Ok(())
     }
-}
-
-/// An error that the checks before an update should prevent.
-pub fn misplaced() -> Error {
-    Error::Msg("the type or device of a gradient or parameter has changed".to_owned()).bt()
 }

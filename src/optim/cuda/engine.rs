@@ -5,20 +5,19 @@ use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::CudaStream;
 use candle_core::{CudaDevice, DType, Device, Tensor};
 
-use super::address::{locate, misplaced};
+use super::address::{address_of, code, locate};
 use super::launch::{Launch, chunks, launches};
-use super::state::State;
+use super::layout::Slot;
 use super::tables::Tables;
 use crate::error::Result;
 use crate::optim::Committed;
-use crate::optim::fused::{self, Loaded, Managed, Progress, Setup, Snapshot, states};
+use crate::optim::fused::{self, Loaded, Managed, Progress, Setup, Snapshot, misplaced, states};
 use crate::optim::rule::Rule;
 
 /// The state of the parameters on the device, and the launches of a step.
 ///
 /// The device decides whether a step is applied, so the host does not wait. Only the last launch of a step changes parameters, state
-/// and the current control. The launches before it write to scratch memory and to the next control, so an error in between changes
-/// nothing.
+/// and the current control; those before it write to scratch memory and to the next control, so an error changes nothing.
 #[derive(Debug)]
 pub struct Engine {
     device: CudaDevice,
@@ -28,6 +27,70 @@ pub struct Engine {
     launches: Vec<Launch>,
     /// The progress before the first step.
     new: Progress,
+}
+
+/// The state of one parameter.
+#[derive(Debug, Clone)]
+struct State {
+    /// The number of steps is that of the time when the tables were made; the device counts on.
+    kept: Snapshot,
+    /// The next tensors and the means of rows of the matrices that the rule factors, used within a step.
+    scratch: Vec<Tensor>,
+}
+
+impl State {
+    /// Copies saved state, or makes new state.
+    fn new<R: Rule>(
+        parameter: &Managed,
+        saved: Option<&Snapshot>,
+        device: &Device,
+    ) -> Result<Self> {
+        let kept = Snapshot::new(parameter, saved, device)?;
+        let matrices = R::matrices(parameter.var.dims());
+        let mut scratch = Vec::new();
+        if matrices > 0 {
+            for tensor in kept.tensors.iter().take(parameter.by_rule().len()) {
+                scratch.push(tensor.zeros_like()?);
+            }
+            scratch.push(Tensor::zeros(matrices, DType::F64, device)?);
+        }
+        Ok(Self { kept, scratch })
+    }
+
+    fn slot<R: Rule>(
+        &self,
+        parameter: &Managed,
+        first_chunk: u64,
+        stream: &CudaStream,
+    ) -> Result<Slot> {
+        let tensors = self
+            .kept
+            .tensors
+            .split_at_checked(parameter.by_rule().len());
+        let (moments, master) = tensors.ok_or_else(misplaced)?;
+        let address = |tensor| address_of(tensor, stream);
+        let matrices = R::matrices(parameter.var.dims());
+        let [rows, columns] = match parameter.var.dims() {
+            [.., rows, columns] if matrices > 0 => [*rows, *columns],
+            _ => [0; 2],
+        };
+        Ok(Slot {
+            len: parameter.len as u64,
+            state: [address(moments.first())?, address(moments.get(1))?],
+            master: address(master.first())?,
+            dtype: code(parameter.var.dtype())?,
+            state_dtype: code(moments.first().map_or(DType::F32, Tensor::dtype))?,
+            first_chunk,
+            matrices: matrices as u64,
+            rows: rows as u64,
+            columns: columns as u64,
+            next: [
+                address(self.scratch.first())?,
+                address(self.scratch.get(1))?,
+            ],
+            means: address(self.scratch.get(2))?,
+        })
+    }
 }
 
 impl Engine {
@@ -54,12 +117,12 @@ impl Engine {
         let stream = device.cuda_stream();
         let on = Device::Cuda(device.clone());
         let make = |parameter: &Managed, saved: Option<&_>| State::new::<R>(parameter, saved, &on);
-        let states = states(setup, loaded, &mut kept, make)?;
+        let states = states(setup, loaded, &kept, make)?;
         let (mut slots, mut counts) = (Vec::new(), Vec::new());
         let mut first_chunk = 0;
         for (parameter, state) in setup.parameters.iter().zip(&states) {
             let slot = state.as_ref();
-            let slot = slot.map(|state| state.slot(parameter, first_chunk, &stream));
+            let slot = slot.map(|state| state.slot::<R>(parameter, first_chunk, &stream));
             let slot = slot.transpose()?.unwrap_or_default();
             first_chunk += slot.chunks();
             slots.push(slot);
@@ -98,8 +161,7 @@ impl<R: Rule> fused::Engine<R> for Engine {
             // did with them, since `describe` located them. The engine is borrowed mutably.
             unsafe { launch.run(&self.stream, &self.tables.arguments) }?;
         }
-        // cudarc records for each tensor what other streams have to wait for, which is now the last launch. An error here does not
-        // affect the update, and the next call returns it.
+        // cudarc records for each tensor what other streams have to wait for: the last launch. The next call returns an error.
         for parameter in &setup.parameters {
             if let Some(gradient) = setup.gradient(parameter, gradients) {
                 let _ = locate(parameter, gradient);
@@ -128,10 +190,14 @@ impl<R: Rule> fused::Engine<R> for Engine {
         let Some(state) = self.states.get(index).and_then(Option::as_ref) else {
             return Ok(None);
         };
-        let mut copy = state.copied()?;
         let count = self.tables.counts.try_slice(index..index + 1);
         let count = self.device.clone_dtoh(&count.ok_or_else(misplaced)?)?;
-        copy.step = count.first().copied().unwrap_or_default();
-        Ok(Some(copy))
+        // In host memory, because the device may be full.
+        let tensors = state.kept.tensors.iter();
+        let tensors = tensors.map(|tensor| tensor.to_device(&Device::Cpu));
+        Ok(Some(Snapshot {
+            step: count.first().copied().unwrap_or_default(),
+            tensors: tensors.collect::<candle_core::Result<_>>()?,
+        }))
     }
 }

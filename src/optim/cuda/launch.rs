@@ -6,10 +6,9 @@ use candle_core::cuda_backend::cudarc::driver::result::launch_kernel;
 use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaSlice, CudaStream};
 use candle_core::{CudaDevice, Result};
 
-use super::address::misplaced;
 use super::layout::{Arguments, Slot, Task};
 use super::tables::start;
-use crate::optim::fused::Setup;
+use crate::optim::fused::{Setup, misplaced};
 use crate::optim::rule::{ParamsAdafactor, Rule};
 
 const THREADS: usize = 256;
@@ -56,7 +55,7 @@ pub struct Launch {
 
 impl Launch {
     /// The kernel's name ends with its rule's, which selects the module.
-    pub fn new(device: &CudaDevice, kernel: &str, blocks: usize, parts: u32) -> Result<Self> {
+    fn new(device: &CudaDevice, kernel: &str, blocks: usize, parts: u32) -> Result<Self> {
         let (module, ptx) = module(kernel)?;
         let function = device.get_or_load_custom_func(kernel, module, ptx)?;
         let blocks = u32::try_from(blocks.max(1)).map_err(|_| misplaced())?;
@@ -69,7 +68,7 @@ impl Launch {
     }
 
     /// A launch with a block for each task; `None` without tasks.
-    pub fn of_tasks(device: &CudaDevice, kernel: &str, tasks: &[Task]) -> Result<Option<Self>> {
+    fn of_tasks(device: &CudaDevice, kernel: &str, tasks: &[Task]) -> Result<Option<Self>> {
         if tasks.is_empty() {
             return Ok(None);
         }
@@ -81,8 +80,7 @@ impl Launch {
         }))
     }
 
-    /// cudarc's builder is not used: it allocates, and after the launch it records events, which can fail when parameters have already
-    /// changed.
+    /// cudarc's builder allocates, and records events after the launch, which can fail when parameters have already changed.
     ///
     /// # Safety
     /// The memory that `arguments` points to lives until the stream has executed this launch.
@@ -126,7 +124,6 @@ fn tasks(parameter: u32, kind: u32, count: u64, step: usize) -> impl Iterator<It
     })
 }
 
-/// The launches of a step, in order.
 pub fn launches<R: Rule>(
     device: &CudaDevice,
     setup: &Setup<R>,

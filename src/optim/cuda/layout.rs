@@ -1,5 +1,4 @@
-//! Structs in the device's memory. Each has a counterpart in kernels/fused.cuh, which asserts the same sizes. The address of what is
-//! missing is 0.
+//! Structs in the device's memory, with their counterparts in kernels/fused.cuh. The address of what is missing is 0.
 
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 

@@ -4,7 +4,6 @@ mod address;
 mod engine;
 mod launch;
 mod layout;
-mod state;
 mod tables;
 
 pub use engine::Engine;

@@ -2,15 +2,14 @@ use candle_core::backprop::GradStore;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr};
 use candle_core::{CudaDevice, Device, Tensor};
 
-use super::address::{address_of, code, locate, misplaced};
+use super::address::{address_of, code, locate};
 use super::layout::{Arguments, COEFFICIENTS, Control, Entry, Header, Slot, Task};
 use crate::error::{OptimizerError, Result};
 use crate::optim::axes::Axes;
-use crate::optim::fused::{Progress, Setup};
+use crate::optim::fused::{Progress, Setup, misplaced};
 use crate::optim::rule::Rule;
 
-/// The engine's own memory on the device, besides the state of parameters. Only the last launch of a step changes the state, the current
-/// control, the counts and the scale.
+/// The engine's own memory on the device, besides the state of parameters.
 #[derive(Debug)]
 pub struct Tables {
     entries: Sent<Entry>,
@@ -153,7 +152,6 @@ impl<T: DeviceRepr + PartialEq + 'static> Sent<T> {
     }
 }
 
-/// Returns the address of the engine's own memory.
 pub fn start<T>(slice: &CudaSlice<T>, stream: &CudaStream) -> u64 {
     slice.device_ptr(stream).0
 }

@@ -4,15 +4,12 @@ use std::sync::atomic::AtomicBool;
 use candle_core::{DType, Device};
 
 use super::adjustment::{Adjustment, LossScale};
-use super::check;
 use super::engine::Engine;
-use super::managed::Managed;
 use super::optimizer::Fused;
-use super::setup::Setup;
+use super::setup::{Managed, Setup, memory};
 use crate::error::{OptimizerError, ParameterError, Result};
 #[cfg(feature = "cuda")]
 use crate::optim::cuda;
-use crate::optim::rule::Rule;
 use crate::optim::{Algorithm, Group, cpu};
 
 /// Builds an optimizer; from [`Fused::builder`].
@@ -38,8 +35,8 @@ use crate::optim::{Algorithm, Group, cpu};
 #[must_use = "call `build()`"]
 pub struct FusedBuilder<A> {
     params: A,
-    learning_rate: Option<f64>,
-    weight_decay: Option<f64>,
+    /// Learning rate and weight decay.
+    rates: [Option<f64>; 2],
     groups: Vec<Group>,
     adjustment: Adjustment,
     moments: Option<DType>,
@@ -51,8 +48,7 @@ impl<A: Algorithm> Fused<A> {
     pub fn builder(parameters: impl Into<Group>) -> FusedBuilder<A> {
         FusedBuilder {
             params: A::default(),
-            learning_rate: None,
-            weight_decay: None,
+            rates: [None; 2],
             groups: vec![parameters.into()],
             adjustment: Adjustment::default(),
             moments: None,
@@ -70,13 +66,13 @@ impl<A: Algorithm> FusedBuilder<A> {
 
     /// Sets the learning rate. It takes precedence over [`params`](Self::params).
     pub fn learning_rate(mut self, learning_rate: f64) -> Self {
-        self.learning_rate = Some(learning_rate);
+        self.rates[0] = Some(learning_rate);
         self
     }
 
     /// Sets the weight decay of the groups that have none of their own. It takes precedence over [`params`](Self::params).
     pub fn weight_decay(mut self, weight_decay: f64) -> Self {
-        self.weight_decay = Some(weight_decay);
+        self.rates[1] = Some(weight_decay);
         self
     }
 
@@ -86,8 +82,7 @@ impl<A: Algorithm> FusedBuilder<A> {
         self
     }
 
-    /// Scales all gradients down if their global norm is above this. A step with a gradient that is not finite has no norm: it is
-    /// skipped and counted.
+    /// Scales all gradients down if their global norm is above this. Skips and counts a step with a gradient that is not finite.
     pub fn clip_norm(mut self, norm: f64) -> Self {
         self.adjustment.clip_norm = Some(norm);
         self
@@ -105,8 +100,7 @@ impl<A: Algorithm> FusedBuilder<A> {
         self
     }
 
-    /// Multiplies losses by a scale, which f16 parameters need. [`Fused::commit`] then expects gradients of a loss from
-    /// [`Fused::scale_loss`].
+    /// Multiplies losses by a scale, for f16 parameters. [`Fused::commit`] then expects a loss from [`Fused::scale_loss`].
     pub fn loss_scale(mut self, scale: LossScale) -> Self {
         self.adjustment.loss_scale = Some(scale);
         self
@@ -134,18 +128,17 @@ impl<A: Algorithm> FusedBuilder<A> {
     /// [`ResourceExhausted`](crate::error::ResourceExhausted).
     pub fn build(self) -> Result<Fused<A>> {
         let mut rule = self.params;
-        let rates = [self.learning_rate, self.weight_decay];
-        for ((_, _, value), given) in rule.hyper_parameters().zip(rates) {
+        for ((_, _, value), given) in rule.hyper_parameters().zip(self.rates) {
             if let Some(given) = given {
                 value.set(given);
             }
         }
-        check::rule(&mut rule)?;
+        rule.check()?;
         self.adjustment.check(A::NAME)?;
         let (mut parameters, mut groups) = (Vec::new(), Vec::new());
         let (mut vars, mut names) = (HashSet::new(), HashSet::new());
         for (group, given) in self.groups.into_iter().enumerate() {
-            check::group::<A>(&given.options)?;
+            given.options.check(A::NAME)?;
             groups.push(given.options);
             for parameter in given.named(vars.len()) {
                 let name = &parameter.name;
@@ -165,21 +158,25 @@ impl<A: Algorithm> FusedBuilder<A> {
             }
         }
         let device = one_device(&parameters)?;
+        let mut memory = Vec::from_iter(parameters.iter().map(|p| memory(&p.var)));
+        memory.sort_unstable();
         let setup = Setup {
             rule,
             groups,
             parameters,
+            memory,
             adjustment: self.adjustment,
         };
-        let mut memory: Vec<_> = (setup.parameters.iter())
-            .map(|parameter| check::memory(&parameter.var))
-            .collect();
-        memory.sort_unstable();
+        let engine: Box<dyn Engine<A>> = match &device {
+            Device::Cpu => Box::new(cpu::Engine::new(&setup)?),
+            #[cfg(feature = "cuda")]
+            Device::Cuda(device) => Box::new(cuda::Engine::new(device, &setup, None, None)?),
+            _ => return Err(OptimizerError::Device(device.location()).into()),
+        };
         Ok(Fused {
-            engine: engine(&device, &setup)?,
+            engine,
             names: setup.names(),
             setup,
-            memory,
             has_scaled: AtomicBool::new(false),
         })
     }
@@ -199,14 +196,5 @@ fn one_device(parameters: &[Managed]) -> Result<Device> {
             found: parameter.var.device().location(),
         }
         .into()),
-    }
-}
-
-fn engine<R: Rule>(device: &Device, setup: &Setup<R>) -> Result<Box<dyn Engine<R>>> {
-    match device {
-        Device::Cpu => Ok(Box::new(cpu::Engine::new(setup)?)),
-        #[cfg(feature = "cuda")]
-        Device::Cuda(device) => Ok(Box::new(cuda::Engine::new(device, setup, None, None)?)),
-        _ => Err(OptimizerError::Device(device.location()).into()),
     }
 }

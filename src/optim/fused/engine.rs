@@ -1,11 +1,10 @@
 use std::fmt::Debug;
 
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Error, Result as CandleResult, Tensor};
 
-use super::managed::Managed;
-use super::progress::Progress;
-use super::setup::Setup;
+use super::adjustment::Progress;
+use super::setup::{MASTER, Managed, Setup};
 use crate::error::{Phase, Result};
 use crate::optim::Committed;
 use crate::optim::rule::Rule;
@@ -13,8 +12,7 @@ use crate::testing;
 
 /// The state of all parameters that are not frozen, and the passes over them, on one kind of device.
 pub trait Engine<R>: Debug + Send + Sync {
-    /// Drops the state of frozen parameters and makes the state that others lack. Loaded state replaces existing state. After an error
-    /// nothing has changed.
+    /// Drops the state of frozen parameters and makes what others lack. Loaded state replaces it. An error changes nothing.
     fn set_up(&mut self, setup: &Setup<R>, loaded: Option<&Loaded>) -> Result<()>;
 
     fn commit(&mut self, setup: &Setup<R>, gradients: &GradStore) -> Result<Committed>;
@@ -28,42 +26,41 @@ pub trait Engine<R>: Debug + Send + Sync {
     fn snapshot(&self, index: usize, parameter: &Managed) -> Result<Option<Snapshot>>;
 }
 
-/// Returns the state of each parameter for [`Engine::set_up`]: loaded, or moved from `old`, or new.
-pub fn states<R: Rule, S>(
+/// Returns the state of each parameter for [`Engine::set_up`]: loaded, or that of `old`, or new.
+pub fn states<R: Rule, S: Clone>(
     setup: &Setup<R>,
     loaded: Option<&Loaded>,
-    old: &mut Vec<Option<S>>,
+    old: &[Option<S>],
     new: impl Fn(&Managed, Option<&Snapshot>) -> Result<S>,
 ) -> Result<Vec<Option<S>>> {
-    let is_thawing = loaded.is_none() && !old.is_empty();
-    old.resize_with(setup.parameters.len(), || None);
-    let made = setup.parameters.iter().zip(old.iter()).enumerate();
-    let made = made.map(|(index, (parameter, old))| {
-        let is_kept = loaded.is_none() && old.is_some();
-        if is_kept || setup.is_frozen(parameter) {
-            return Ok(None);
-        }
-        if is_thawing {
-            testing::inject(Phase::Optimizer)?;
-        }
-        let saved = loaded.and_then(|loaded| loaded.snapshots.get(index)?.as_ref());
-        new(parameter, saved).map(Some)
-    });
-    let mut states = made.collect::<Result<Vec<_>>>()?;
-    for ((parameter, state), old) in setup.parameters.iter().zip(&mut states).zip(old.drain(..)) {
-        if !setup.is_frozen(parameter) {
-            *state = state.take().or(old);
-        }
-    }
-    Ok(states)
+    let states = setup
+        .parameters
+        .iter()
+        .enumerate()
+        .map(|(index, parameter)| {
+            if setup.is_frozen(parameter) {
+                return Ok(None);
+            }
+            if let Some(loaded) = loaded {
+                let saved = loaded.snapshots.get(index).and_then(Option::as_ref);
+                return new(parameter, saved).map(Some);
+            }
+            if let Some(Some(state)) = old.get(index) {
+                return Ok(Some(state.clone()));
+            }
+            if !old.is_empty() {
+                testing::inject(Phase::Optimizer)?;
+            }
+            new(parameter, None).map(Some)
+        });
+    states.collect()
 }
 
-/// The state of one parameter: its tensors, its master weights, and how often it was updated.
+/// The state of one parameter: the tensors of [`Managed::kept`], and how often it was updated.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     pub step: u64,
     pub tensors: Vec<Tensor>,
-    pub master: Option<Tensor>,
 }
 
 /// Saved state: of each parameter (`None` for frozen ones), and the counters.
@@ -76,29 +73,24 @@ pub struct Loaded {
 impl Snapshot {
     /// Makes state on a device: copies of saved tensors, in the types that the optimizer keeps, or new state.
     pub fn new(parameter: &Managed, saved: Option<&Self>, device: &Device) -> Result<Self> {
-        let (tensors, master): (candle_core::Result<_>, _) = match saved {
+        let kept = parameter.kept.iter().enumerate();
+        let tensors = kept.map(|(index, (kept, dtype))| match saved {
             Some(saved) => {
-                let copy = |tensor: &Tensor, dtype| {
-                    let tensor = tensor.to_device(&Device::Cpu)?.to_dtype(dtype)?;
-                    tensor.force_contiguous()?.to_device(device)
-                };
-                let tensors = saved.tensors.iter().zip(&parameter.kept);
-                let tensors = tensors.map(|(tensor, (_, dtype))| copy(tensor, *dtype));
-                let master = saved.master.as_ref();
-                (tensors.collect(), master.map(|m| copy(m, DType::F32)))
+                let tensor = saved.tensors.get(index).ok_or_else(misplaced)?;
+                let tensor = tensor.to_device(&Device::Cpu)?.to_dtype(*dtype)?;
+                tensor.force_contiguous()?.to_device(device)
             }
-            None => {
-                let zeros = parameter.kept.iter();
-                let zeros = zeros.map(|(kept, dtype)| Tensor::zeros(&*kept.dims, *dtype, device));
-                let var = parameter.var.as_detached_tensor();
-                let master = parameter.has_master.then(|| var.to_dtype(DType::F32));
-                (zeros.collect(), master)
-            }
-        };
+            None if kept.name == MASTER => parameter.var.as_detached_tensor().to_dtype(*dtype),
+            None => Tensor::zeros(&*kept.dims, *dtype, device),
+        });
         Ok(Self {
             step: saved.map_or(0, |saved| saved.step),
-            tensors: tensors?,
-            master: master.transpose()?,
+            tensors: tensors.collect::<CandleResult<_>>()?,
         })
     }
+}
+
+/// An error that the checks before an update should prevent.
+pub fn misplaced() -> Error {
+    Error::Msg("the type or device of a gradient or parameter has changed".to_owned()).bt()
 }

@@ -2,20 +2,14 @@
 
 mod adjustment;
 mod builder;
-mod check;
 mod commit;
 mod engine;
-mod managed;
 mod optimizer;
-mod progress;
 mod reader;
 mod setup;
-mod state;
 
-pub use adjustment::LossScale;
+pub use adjustment::{LossScale, Progress};
 pub use builder::FusedBuilder;
-pub use engine::{Engine, Loaded, Snapshot, states};
-pub use managed::Managed;
+pub use engine::{Engine, Loaded, Snapshot, misplaced, states};
 pub use optimizer::Fused;
-pub use progress::Progress;
-pub use setup::Setup;
+pub use setup::{Managed, Setup};

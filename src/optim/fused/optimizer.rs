@@ -6,16 +6,14 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor};
 use candle_nn::Optimizer;
 
-use super::check;
+use super::adjustment::Progress;
 use super::engine::{Engine, Loaded};
-use super::progress::Progress;
-use super::setup::Setup;
+use super::setup::{Managed, Setup};
 use crate::error::{OptimizerError, Result};
 use crate::optim::{Algorithm, Committed, GroupOptions, Parameter};
 
-/// An optimizer that updates each parameter in one pass, all parameters or none, and allocates nothing for it. Its aliases are
-/// [`AdamW`](super::super::AdamW), [`Adam`](super::super::Adam), [`Sgd`](super::super::Sgd), [`Lion`](super::super::Lion) and
-/// [`Adafactor`](super::super::Adafactor).
+/// An optimizer that updates each parameter in one pass, all or none, without allocations. Aliases: [`AdamW`](crate::optim::AdamW),
+/// [`Adam`](crate::optim::Adam), [`Sgd`](crate::optim::Sgd), [`Lion`](crate::optim::Lion), [`Adafactor`](crate::optim::Adafactor).
 ///
 /// ```
 /// use candle_core::{Device, Var};
@@ -38,8 +36,6 @@ pub struct Fused<A> {
     pub(super) setup: Setup<A>,
     /// The parameters that are not frozen.
     pub(super) names: Vec<Parameter>,
-    /// The memory of all parameters, sorted.
-    pub(super) memory: Vec<usize>,
     /// Whether a loss was scaled since the last update.
     pub(super) has_scaled: AtomicBool,
     pub(super) engine: Box<dyn Engine<A>>,
@@ -49,20 +45,18 @@ impl<A: Algorithm> Fused<A> {
     /// Applies one update with these gradients. With an error nothing has changed, and it may be called again. Parameters without a
     /// gradient stay as they are, and their step is not counted.
     ///
-    /// It allocates nothing, on the host or on the device, and does not wait for the device. With clipping by norm, a loss scale or
-    /// `skip_non_finite` on CUDA, the device decides whether a step is skipped. The answer is then [`Committed::Unknown`], and
-    /// [`progress`](Self::progress) returns the counts.
+    /// It allocates nothing, on the host or on the device, and does not wait. With clipping by norm, a loss scale or `skip_non_finite`
+    /// on CUDA, the device decides whether to skip a step: [`Committed::Unknown`]. [`progress`](Self::progress) has the counts.
     ///
     /// # Errors
     /// [`OptimizerError`] if a gradient does not fit its parameter, if [`set_learning_rate`](Optimizer::set_learning_rate) set a rate
     /// that is out of range, or, with a loss scale, if no loss went through [`scale_loss`](Self::scale_loss) since the last update;
-    /// errors of launching on a device. The checks rule out [`UpdateInterrupted`](crate::error::UpdateInterrupted), which would mean that
-    /// some parameters have changed.
+    /// errors of launching on a device. [`UpdateInterrupted`](crate::error::UpdateInterrupted) cannot occur after these checks.
     pub fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {
         if self.setup.adjustment.loss_scale.is_some() && !self.has_scaled.load(Relaxed) {
             return Err(OptimizerError::Unscaled.into());
         }
-        check::update(&self.setup, &self.memory, gradients)?;
+        self.setup.check(gradients)?;
         let committed = self.engine.commit(&self.setup, gradients)?;
         self.has_scaled.store(false, Relaxed);
         Ok(committed)
@@ -102,8 +96,7 @@ impl<A: Algorithm> Fused<A> {
 
     /// Bytes of the moments and master weights, counted from their shapes and types.
     pub fn state_bytes(&self) -> u64 {
-        let updated = self.setup.updated();
-        updated.map(|p| p.kept_bytes() + p.master_bytes()).sum()
+        self.setup.updated().map(Managed::kept_bytes).sum()
     }
 
     /// The hyper-parameters.
@@ -116,9 +109,9 @@ impl<A: Algorithm> Fused<A> {
     /// # Errors
     /// [`OptimizerError`] if one is out of its range, or if they need other state than there is (momentum where there was none).
     pub fn set_params(&mut self, mut params: A) -> Result<()> {
-        check::rule(&mut params)?;
+        params.check()?;
         if !self.setup.keeps_state_of(&params) {
-            let kept = self.setup.parameters.iter().flat_map(|p| &p.kept);
+            let kept = self.setup.parameters.iter().flat_map(Managed::by_rule);
             let names: BTreeSet<_> = kept.map(|(kept, _)| kept.name).collect();
             let kept = match names.is_empty() {
                 true => "nothing".to_owned(),
@@ -138,16 +131,14 @@ impl<A: Algorithm> Fused<A> {
 
     /// Sets the options of a group.
     ///
-    /// Freezing a group drops its moments and master weights. Thawing it allocates new ones, and its steps count from 0 again, as for
-    /// parameters that are new to an optimizer in PyTorch. To keep the moments, set `learning_rate_factor` to 0 instead. On CUDA
-    /// freezing and thawing wait for the device.
+    /// Freezing a group drops its moments and master weights. Thawing it allocates new ones, and its steps count from 0, as for new
+    /// parameters in PyTorch. To keep the moments, set `learning_rate_factor` to 0 instead. On CUDA both wait for the device.
     ///
     /// # Errors
     /// [`OptimizerError`] if there is no such group or a number is out of its range, and
-    /// [`ResourceExhausted`](crate::error::ResourceExhausted) if there is no memory for the state of a thawed group. Nothing has
-    /// changed then.
+    /// [`ResourceExhausted`](crate::error::ResourceExhausted) without memory for a thawed group's state. Nothing has changed then.
     pub fn set_group(&mut self, index: usize, options: GroupOptions) -> Result<()> {
-        check::group::<A>(&options)?;
+        options.check(A::NAME)?;
         let mut groups = self.setup.groups.clone();
         let Some(group) = groups.get_mut(index) else {
             let (group, groups) = (index, groups.len());
@@ -169,11 +160,14 @@ impl<A: Algorithm> Fused<A> {
         groups: Vec<GroupOptions>,
         loaded: Option<&Loaded>,
     ) -> Result<()> {
-        let rule = replace(&mut self.setup.rule, rule);
-        let groups = replace(&mut self.setup.groups, groups);
-        let done = self.engine.set_up(&self.setup, loaded);
+        let setup = &mut self.setup;
+        let old = (
+            replace(&mut setup.rule, rule),
+            replace(&mut setup.groups, groups),
+        );
+        let done = self.engine.set_up(setup, loaded);
         if done.is_err() {
-            (self.setup.rule, self.setup.groups) = (rule, groups);
+            (setup.rule, setup.groups) = old;
         }
         self.names = self.setup.names();
         done
@@ -200,8 +194,7 @@ impl<A: Algorithm> Optimizer for Fused<A> {
     }
 
     fn learning_rate(&self) -> f64 {
-        let [learning_rate, ..] = self.setup.rule.numbers();
-        learning_rate
+        self.setup.rule.numbers()[0]
     }
 
     /// The next [`step`](Self::step) refuses a rate that is negative or not finite: candle's signature has no error.

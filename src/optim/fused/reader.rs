@@ -3,11 +3,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::check;
+use super::adjustment::Progress;
 use super::engine::Snapshot;
-use super::managed::Managed;
-use super::progress::Progress;
-use super::setup::Setup;
+use super::setup::{MASTER, Managed, Setup};
 use crate::error::{Result, StateError};
 use crate::optim::rule::{Range, Rule};
 use crate::optim::{GroupOptions, StateDict};
@@ -15,7 +13,6 @@ use crate::optim::{GroupOptions, StateDict};
 /// The name of the document in a state dict's metadata.
 pub const OPTIMIZER: &str = "optimizer";
 pub const STEP: &str = "step";
-pub const MASTER: &str = "master";
 
 /// More steps than any run has; f64 holds each number up to it.
 const MOST_STEPS: u64 = 1 << 53;
@@ -66,14 +63,12 @@ impl<'a> Reader<'a> {
         let mut groups = document.groups.unwrap_or_else(|| setup.groups.clone());
         let (saved, here) = (groups.len(), setup.groups.len());
         if saved != here {
-            self.unfit(
-                "groups:",
-                format!("{saved} in the saved state, {here} here"),
-            );
+            let what = format!("{saved} in the saved state, {here} here");
+            self.unfit("groups:", what);
             groups.clone_from(&setup.groups);
         }
         for (index, options) in groups.iter().enumerate() {
-            if let Err(error) = check::group::<R>(options) {
+            if let Err(error) = options.check(R::NAME) {
                 self.unfit(&format!("group {index}:"), error);
             }
         }
@@ -90,10 +85,8 @@ impl<'a> Reader<'a> {
                 false => self.unfit(name, format!("is {saved}, not {}", range.words)),
             }
         }
-        if !setup.keeps_state_of(&rule) {
-            let what = "has hyper-parameters that need other state than there is";
-            self.unfit(OPTIMIZER, what);
-        }
+        let what = "has hyper-parameters that need other state than there is";
+        self.require(setup.keeps_state_of(&rule), OPTIMIZER, what);
         rule
     }
 
@@ -103,9 +96,8 @@ impl<'a> Reader<'a> {
             ("skipped", saved.skipped),
             ("streak", saved.streak),
         ] {
-            if count > MOST_STEPS {
-                self.unfit(name, format!("is {count}, at most 2^53 is possible"));
-            }
+            let what = format!("is {count}, at most 2^53 is possible");
+            self.require(count <= MOST_STEPS, name, what);
         }
         let mut progress = Progress {
             steps: saved.steps,
@@ -114,39 +106,28 @@ impl<'a> Reader<'a> {
         };
         if let (Some(_), Some(scale)) = (new.loss_scale, saved.loss_scale) {
             (progress.loss_scale, progress.streak) = (Some(scale), saved.streak);
-            if !Range::SCALE.holds(scale) {
-                let what = format!("is {scale}, not {}", Range::SCALE.words);
-                self.unfit("loss_scale", what);
-            }
+            let what = format!("is {scale}, not {}", Range::SCALE.words);
+            self.require(Range::SCALE.holds(scale), "loss_scale", what);
         }
         progress
     }
 
     pub fn snapshot(&mut self, parameter: &Managed) -> Snapshot {
-        let tensors = parameter.kept.iter();
-        let tensors = tensors
-            .filter_map(|(kept, _)| self.tensor(entry(parameter, kept.name), &kept.dims))
-            .collect();
-        let master = match parameter.has_master {
-            true => self.tensor(entry(parameter, MASTER), parameter.var.dims()),
-            false => None,
-        };
+        let tensors = (parameter.kept.iter())
+            .filter_map(|(kept, _)| self.tensor(entry(parameter, kept.name), &kept.dims));
         Snapshot {
+            tensors: tensors.collect(),
             step: self.step(entry(parameter, STEP)),
-            tensors,
-            master,
         }
     }
 
     fn tensor(&mut self, name: String, dims: &[usize]) -> Option<Tensor> {
         let tensor = self.find(&name)?;
         let (found, dtype) = (tensor.dims(), tensor.dtype());
-        if found != dims {
-            self.unfit(&name, format!("has shape {found:?}, not {dims:?}"));
-        }
-        if !dtype.is_float() {
-            self.unfit(&name, format!("is {dtype:?}, not floating-point"));
-        }
+        let what = format!("has shape {found:?}, not {dims:?}");
+        self.require(found == dims, &name, what);
+        let what = format!("is {dtype:?}, not floating-point");
+        self.require(dtype.is_float(), &name, what);
         Some(tensor.clone())
     }
 
@@ -155,16 +136,12 @@ impl<'a> Reader<'a> {
         let Some(tensor) = self.find(&name) else {
             return 0;
         };
-        let step = tensor
-            .flatten_all()
-            .and_then(|step| step.to_dtype(DType::F64)?.get(0)?.to_scalar::<f64>());
-        let is_count = |step: &f64| (0. ..=MOST_STEPS as f64).contains(step) && step.fract() == 0.;
-        let step = step.ok().filter(is_count);
-        let step = step.filter(|_| tensor.elem_count() == 1);
-        if step.is_none() {
-            self.unfit(&name, "is not a number of steps");
-        }
-        step.unwrap_or_default() as u64
+        let read = || tensor.flatten_all()?.to_dtype(DType::F64)?.to_vec1();
+        let numbers: Vec<f64> = read().unwrap_or_default();
+        let is_count = |step: f64| (0. ..=MOST_STEPS as f64).contains(&step) && step.fract() == 0.;
+        let is_one = matches!(*numbers, [step] if is_count(step));
+        self.require(is_one, &name, "is not a number of steps");
+        numbers.first().map_or(0, |step| *step as u64)
     }
 
     fn find(&mut self, name: &str) -> Option<&'a Tensor> {
@@ -177,6 +154,12 @@ impl<'a> Reader<'a> {
 
     fn unfit(&mut self, name: &str, what: impl std::fmt::Display) {
         self.error.unfit.push(format!("{name} {what}"));
+    }
+
+    fn require(&mut self, holds: bool, name: &str, what: impl std::fmt::Display) {
+        if !holds {
+            self.unfit(name, what);
+        }
     }
 
     /// Tensors of any of these parameters may be in the state; those of frozen ones are ignored.

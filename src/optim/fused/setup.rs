@@ -1,10 +1,14 @@
-use candle_core::Tensor;
 use candle_core::backprop::GradStore;
+use candle_core::{DType, Storage, Tensor, Var};
 
 use super::adjustment::Adjustment;
-use super::managed::Managed;
-use crate::optim::rule::{Rates, Rule};
+use crate::error::{OptimizerError, ParameterError, Phase, Result};
+use crate::optim::rule::{Kept, Range, Rates, Rule};
 use crate::optim::{GroupOptions, Parameter};
+use crate::testing;
+
+/// The name of the master weights in saved state.
+pub const MASTER: &str = "master";
 
 /// The parameters of an optimizer and the way in which it updates them.
 #[derive(Debug)]
@@ -13,6 +17,8 @@ pub struct Setup<R> {
     pub groups: Vec<GroupOptions>,
     /// The parameters of all groups, in the order in which they were given.
     pub parameters: Vec<Managed>,
+    /// The memory of all parameters, sorted.
+    pub memory: Vec<usize>,
     pub adjustment: Adjustment,
 }
 
@@ -51,11 +57,149 @@ impl<R: Rule> Setup<R> {
         }
     }
 
+    /// Checks everything that could make an update fail.
+    pub fn check(&self, gradients: &GradStore) -> Result<()> {
+        // candle's method that sets the learning rate returns no error.
+        let [learning_rate, ..] = self.rule.numbers();
+        Range::NOT_NEGATIVE.check(R::NAME, "lr", learning_rate)?;
+        for group in &self.groups {
+            let rate = learning_rate * group.learning_rate_factor;
+            Range::NOT_NEGATIVE.check(R::NAME, "lr * learning_rate_factor", rate)?;
+        }
+        for parameter in self.updated() {
+            testing::inject(Phase::Optimizer)?;
+            if let Some(gradient) = self.gradient(parameter, gradients) {
+                parameter.check(gradient, &self.memory)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the rule keeps the same tensors with these hyper-parameters.
     pub fn keeps_state_of(&self, rule: &R) -> bool {
         self.parameters.iter().all(|parameter| {
-            let kept = parameter.kept.iter().map(|(kept, _)| kept);
+            let kept = parameter.by_rule().iter().map(|(kept, _)| kept);
             kept.eq(&rule.state(parameter.var.dims()))
         })
     }
+}
+
+/// A parameter of an optimizer.
+#[derive(Debug, Clone)]
+pub struct Managed {
+    pub name: String,
+    pub var: Var,
+    pub group: usize,
+    /// The Var's first element, for candle's in-place operations: they allocate a list of axes, which is empty for a single element,
+    /// and give access to the whole storage.
+    pub handle: Tensor,
+    /// The offset of its elements in that storage.
+    pub start: usize,
+    pub len: usize,
+    /// The tensors that the optimizer keeps for it, and their types: those of the rule, then the master weights.
+    pub kept: Vec<(Kept, DType)>,
+}
+
+impl Managed {
+    /// `moments` is the type to keep moments in.
+    pub fn new<R: Rule>(
+        rule: &R,
+        Parameter { name, var }: Parameter,
+        group: usize,
+        moments: Option<DType>,
+        has_masters: bool,
+    ) -> Result<Self> {
+        let full = match var.dtype() {
+            DType::F64 => DType::F64,
+            DType::F32 | DType::F16 | DType::BF16 => DType::F32,
+            dtype => {
+                let parameter = name;
+                return Err(ParameterError::DType { parameter, dtype }.into());
+            }
+        };
+        let moments = moments.unwrap_or(full);
+        if moments != full && (moments, full) != (DType::BF16, DType::F32) {
+            return Err(OptimizerError::Moments {
+                parameter: name,
+                parameter_dtype: var.dtype(),
+                dtype: moments,
+            }
+            .into());
+        }
+        let kept = rule.state(var.dims()).into_iter().map(|kept| {
+            let dtype = if kept.is_moment { moments } else { full };
+            (kept, dtype)
+        });
+        let master = Kept::new(MASTER, var.dims(), false);
+        let has_master = has_masters && var.dtype() != full;
+        let kept = kept.chain(has_master.then_some((master, DType::F32)));
+        let Some((start, end)) = var.layout().contiguous_offsets() else {
+            return Err(OptimizerError::NotContiguous(name).into());
+        };
+        let flat = var.as_detached_tensor().flatten_all()?;
+        Ok(Self {
+            handle: flat.narrow(0, 0, flat.elem_count().min(1))?,
+            start,
+            len: end - start,
+            kept: kept.collect(),
+            name,
+            var,
+            group,
+        })
+    }
+
+    /// `occupied` is the memory of all parameters, sorted.
+    fn check(&self, gradient: &Tensor, occupied: &[usize]) -> Result<()> {
+        let (var, parameter) = (&self.var, || self.name.clone());
+        let is_half = matches!(var.dtype(), DType::F16 | DType::BF16);
+        let error = if gradient.shape() != var.shape() {
+            OptimizerError::GradientShape {
+                parameter: parameter(),
+                expected: var.shape().clone(),
+                found: gradient.shape().clone(),
+            }
+        } else if gradient.dtype() != var.dtype() && !(is_half && gradient.dtype() == DType::F32) {
+            OptimizerError::GradientDType {
+                parameter: parameter(),
+                expected: var.dtype(),
+                found: gradient.dtype(),
+            }
+        } else if !var.device().same_device(gradient.device()) {
+            OptimizerError::GradientDevice {
+                parameter: parameter(),
+                expected: var.device().location(),
+                found: gradient.device().location(),
+            }
+        } else if occupied.binary_search(&memory(gradient)).is_ok() {
+            // candle refuses the parameter's own memory. Another parameter's memory may be updated before it is read.
+            OptimizerError::GradientShared(parameter())
+        } else {
+            return Ok(());
+        };
+        Err(error.into())
+    }
+
+    /// The tensors that the rule keeps for it: all but the master weights.
+    pub fn by_rule(&self) -> &[(Kept, DType)] {
+        match self.kept.as_slice() {
+            [by_rule @ .., (master, _)] if master.name == MASTER => by_rule,
+            all => all,
+        }
+    }
+
+    /// Bytes of all tensors that are kept for it.
+    pub fn kept_bytes(&self) -> u64 {
+        self.kept.iter().map(bytes_of).sum()
+    }
+}
+
+/// The address of a tensor's storage: the same for all views of it, as long as it lives.
+pub fn memory(tensor: &Tensor) -> usize {
+    let (storage, _) = tensor.storage_and_layout();
+    std::ptr::from_ref::<Storage>(&storage).addr()
+}
+
+pub fn bytes_of((kept, dtype): &(Kept, DType)) -> u64 {
+    let elements: usize = kept.dims.iter().product();
+    (elements * dtype.size_in_bytes()) as u64
 }

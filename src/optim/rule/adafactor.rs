@@ -1,14 +1,10 @@
-use candle_core::WithDType;
-
-use super::hyper_parameter::{HyperParameter, Range, number};
-use super::update_rule::{Kept, Rates, Rule};
+use super::{HyperParameter, Kept, Range, Rates, Rule, hyper_parameters};
 use crate::optim::cpu::{
-    BLOCK, CHUNK, Gradient, Lanes, Moment, Real, Stored, Target, in_blocks, in_stretches, sum,
-    sum_of_squares, take,
+    BLOCK, CHUNK, Column, Gradient, Real, Target, in_stretches, is_shared, squares, squares_in,
+    take,
 };
 
-/// Hyper-parameters of [`Adafactor`](crate::optim::Adafactor), as in PyTorch (2.5 and later), after Shazeer & Stern 2018
-/// (arXiv 1804.04235).
+/// Hyper-parameters of [`Adafactor`](crate::optim::Adafactor), as in PyTorch (2.5 and later).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ParamsAdafactor {
     /// The largest step relative to the parameter's root mean square. It falls with one over the square root of the step.
@@ -43,30 +39,19 @@ impl Rule for ParamsAdafactor {
     const NAME: &'static str = "Adafactor";
     const KERNELS: &'static str = "adafactor";
 
-    fn hyper_parameters(&mut self) -> impl Iterator<Item = HyperParameter<'_>> {
-        [
-            number("lr", Range::NOT_NEGATIVE, &mut self.lr),
-            number("weight_decay", Range::NOT_NEGATIVE, &mut self.weight_decay),
-            number("beta2_decay", Range::NOT_POSITIVE, &mut self.beta2_decay),
-            number("eps1", Range::NOT_NEGATIVE, &mut self.eps1),
-            number("eps2", Range::NOT_NEGATIVE, &mut self.eps2),
-            number("clip_threshold", Range::POSITIVE, &mut self.clip_threshold),
-        ]
-        .into_iter()
-    }
+    hyper_parameters!(
+        lr: NOT_NEGATIVE, weight_decay: NOT_NEGATIVE, beta2_decay: NOT_POSITIVE, eps1: NOT_NEGATIVE,
+        eps2: NOT_NEGATIVE, clip_threshold: POSITIVE
+    );
 
     fn state(&self, dims: &[usize]) -> Vec<Kept> {
-        let kept = |name, dims| Kept {
-            name,
-            dims,
-            is_moment: false,
-        };
+        let kept = |name, dims: &[usize]| Kept::new(name, dims, false);
         match dims {
             [batches @ .., rows, columns] => vec![
-                kept("row_var", [batches, &[*rows, 1]].concat()),
-                kept("col_var", [batches, &[1, *columns]].concat()),
+                kept("row_var", &[batches, &[*rows, 1]].concat()),
+                kept("col_var", &[batches, &[1, *columns]].concat()),
             ],
-            _ => vec![kept("variance", dims.to_vec())],
+            _ => vec![kept("variance", dims)],
         }
     }
 
@@ -77,40 +62,35 @@ impl Rule for ParamsAdafactor {
         }
     }
 
-    fn apply<P: Stored>(&self, rates: Rates, step: u64, mut target: Target<'_, P>) {
-        let is_shared = target.is_shared;
-        let lanes = &mut target.lanes;
-        let gradient = lanes.gradient;
+    fn apply<C: Real>(&self, rates: Rates, step: u64, target: Target<'_, C>) {
+        let mut lanes = target.lanes;
+        let (gradient, adjust) = (lanes.gradient, lanes.gradient.adjust());
         let len = lanes.parameter.len();
         let count = step as f64;
         let eps1 = if self.eps1 > 0. {
             self.eps1
         } else {
-            P::Real::EPSILON
+            C::EPSILON
         };
         let add = count.powf(self.beta2_decay);
 
-        let squares = sum(target.partials, len, is_shared, |range| {
-            let mut total = 0.;
-            in_blocks(range, |start, block| {
-                lanes.load_parameter(start, block);
-                total += sum_of_squares(block);
-            });
-            total
+        let sum = squares(target.partials, len, |start, block| {
+            lanes.load_parameter(start, block);
         });
-        let mean_square = (squares / len as f64).sqrt();
+        let mean_square = (sum / len as f64).sqrt();
         let size = mean_square.max(self.eps2) * rates.learning_rate.min(1. / count.sqrt());
 
-        let [first, second] = std::mem::take(&mut lanes.state).map(Moment::into_full);
+        let [first, second] = std::mem::take(&mut lanes.state).map(Column::into_full);
+        let one = [C::from_f64(1.)];
         let estimate = match target.dims {
             &[.., rows, columns] => {
-                blend_rows(first, gradient, columns, add, is_shared);
-                blend_columns(second, gradient, rows, columns, add, is_shared);
+                blend_rows(first, gradient, columns, add, len);
+                blend_columns(second, gradient, [rows, columns], add, len);
                 for (mean, rows) in target.scratch.iter_mut().zip(first.chunks(rows.max(1))) {
                     let total: f64 = rows.iter().map(|&row| row.to_f64()).sum();
                     *mean = (total / rows.len() as f64).max(eps1);
                 }
-                Estimate::Factored {
+                Estimate {
                     rows: first,
                     columns: second,
                     means: target.scratch,
@@ -118,130 +98,80 @@ impl Rule for ParamsAdafactor {
                 }
             }
             _ => {
-                blend_elements(first, gradient, add, is_shared);
-                Estimate::Full(first)
+                blend_columns(first, gradient, [1, len], add, len);
+                Estimate {
+                    rows: &one,
+                    columns: first,
+                    means: &[1.],
+                    per_mean: 1,
+                }
             }
         };
-        let floor = P::Real::from_f64((eps1 * eps1).max(P::Real::SMALLEST));
+        let floor = C::from_f64((eps1 * eps1).max(C::SMALLEST));
 
-        let squares = sum(target.partials, len, is_shared, |range| {
-            let mut total = 0.;
-            in_blocks(range, |start, block| {
-                gradient.load_adjusted(start, block);
-                estimate.divide(start, floor, block);
-                total += sum_of_squares(block);
-            });
-            total
+        let sum = squares(target.partials, len, |start, block| {
+            gradient.load_adjusted(start, block);
+            estimate.divide(start, floor, block);
         });
-        let excess = squares.sqrt() / ((len as f64).sqrt() * self.clip_threshold);
-        let size = P::Real::from_f64(size / excess.max(1.));
-        let keep = P::Real::from_f64(1. - rates.learning_rate * rates.weight_decay);
+        let excess = sum.sqrt() / ((len as f64).sqrt() * self.clip_threshold);
+        let size = C::from_f64(size / excess.max(1.));
+        let keep = C::from_f64(1. - rates.learning_rate * rates.weight_decay);
 
-        let work = |mut lanes: Lanes<'_, P>| {
-            let mut parameter = [P::Real::default(); BLOCK];
-            let mut step = [P::Real::default(); BLOCK];
-            while let Some(mut block) = lanes.take(BLOCK) {
-                let parameter = parameter
-                    .get_mut(..block.parameter.len())
-                    .unwrap_or_default();
-                let step = step.get_mut(..parameter.len()).unwrap_or_default();
-                block.load_parameter(0, parameter);
-                gradient.load_adjusted(block.start, step);
+        lanes.share(|lanes| {
+            lanes.in_blocks(|block, parameter, step| {
+                step.iter_mut().for_each(|g| *g = adjust(*g));
                 estimate.divide(block.start, floor, step);
                 for (p, u) in parameter.iter_mut().zip(step) {
                     *p = keep * *p - size * *u;
                 }
-                block.store_parameter(parameter);
-            }
-        };
-        target.lanes.share(is_shared, work);
+            });
+        });
     }
 }
 
-/// The second moment of a parameter's gradient.
-enum Estimate<'a, C> {
-    Full(&'a [C]),
-    /// The row's times the column's, over the mean of the matrix's rows.
-    Factored {
-        rows: &'a [C],
-        columns: &'a [C],
-        means: &'a [f64],
-        per_mean: usize,
-    },
+/// The second moment of a parameter's gradient: the row's times the column's, over the mean of the matrix's rows.
+struct Estimate<'a, C> {
+    rows: &'a [C],
+    columns: &'a [C],
+    means: &'a [f64],
+    per_mean: usize,
 }
 
 impl<C: Real> Estimate<'_, C> {
     /// Divides gradients, from element `start` on, by the square root of their second moment.
-    fn divide(&self, start: usize, floor: C, gradients: &mut [C]) {
+    fn divide(&self, mut start: usize, floor: C, mut gradients: &mut [C]) {
         let root = |square: C| if square > floor { square } else { floor }.sqrt();
-        match self {
-            Self::Full(squares) => {
-                let squares = squares.get(start..).unwrap_or_default();
-                for (g, square) in gradients.iter_mut().zip(squares) {
-                    *g /= root(*square);
-                }
-            }
-            Self::Factored {
-                rows,
-                columns,
-                means,
-                per_mean,
-            } => {
-                let width = columns.len() / means.len().max(1);
-                let mut rest = gradients;
-                let mut start = start;
-                while !rest.is_empty() && width > 0 {
-                    let (row, column) = (start / width, start % width);
-                    let matrix = row / per_mean;
-                    let head = take(&mut rest, width - column);
-                    start += head.len();
-                    let (Some(row), Some(mean)) = (rows.get(row), means.get(matrix)) else {
-                        return;
-                    };
-                    let factor = C::from_f64(row.to_f64() / mean);
-                    let columns = columns.get(matrix * width + column..).unwrap_or_default();
-                    for (g, column) in head.iter_mut().zip(columns) {
-                        *g /= root(factor * *column);
-                    }
-                }
+        let width = self.columns.len() / self.means.len().max(1);
+        while !gradients.is_empty() && width > 0 {
+            let (row, column) = (start / width, start % width);
+            let matrix = row / self.per_mean;
+            let head = take(&mut gradients, width - column);
+            start += head.len();
+            let (Some(row), Some(mean)) = (self.rows.get(row), self.means.get(matrix)) else {
+                return;
+            };
+            let factor = C::from_f64(row.to_f64() / mean);
+            let columns = self.columns.get(matrix * width + column..);
+            for (g, column) in head.iter_mut().zip(columns.unwrap_or_default()) {
+                *g /= root(factor * *column);
             }
         }
     }
 }
 
-/// Blends a gradient's squares into the second moment of each element.
-fn blend_elements<P: Stored>(
-    kept: &mut [P::Real],
-    gradient: Gradient<'_, P>,
-    add: f64,
-    is_shared: bool,
-) {
-    in_stretches(kept, CHUNK, is_shared, |start, kept| {
-        in_blocks(0..kept.len(), |at, block| {
-            gradient.load_adjusted(start + at, block);
-            for (kept, g) in kept.iter_mut().skip(at).zip(block) {
-                *kept = blend(*kept, g.to_f64() * g.to_f64(), add);
-            }
-        });
-    });
-}
-
-/// Blends the mean square of each row into the rows' second moment.
-fn blend_rows<P: Stored>(
-    kept: &mut [P::Real],
-    gradient: Gradient<'_, P>,
+/// Blends the mean square of each row into the rows' second moment. `len` is the parameter's number of elements.
+fn blend_rows<C: Real>(
+    kept: &mut [C],
+    gradient: Gradient<'_, C>,
     columns: usize,
     add: f64,
-    is_shared: bool,
+    len: usize,
 ) {
     let rows = (CHUNK / columns.max(1)).max(1);
-    in_stretches(kept, rows, is_shared, |start, kept| {
+    in_stretches(kept, rows, is_shared(len), |start, kept| {
         for (row, kept) in (start..).zip(kept) {
-            let mut total = 0.;
-            let row = row * columns..(row + 1) * columns;
-            in_blocks(row, |start, block| {
+            let total = squares_in(row * columns..(row + 1) * columns, |start, block| {
                 gradient.load_adjusted(start, block);
-                total += sum_of_squares(block);
             });
             *kept = blend(*kept, total / columns as f64, add);
         }
@@ -249,20 +179,20 @@ fn blend_rows<P: Stored>(
 }
 
 /// Blends the mean square of each column into the columns' second moment.
-fn blend_columns<P: Stored>(
-    kept: &mut [P::Real],
-    gradient: Gradient<'_, P>,
-    rows: usize,
-    columns: usize,
+fn blend_columns<C: Real>(
+    kept: &mut [C],
+    gradient: Gradient<'_, C>,
+    [rows, columns]: [usize; 2],
     add: f64,
-    is_shared: bool,
+    len: usize,
 ) {
-    in_stretches(kept, BLOCK, is_shared, |mut start, mut kept| {
+    let stretch = (CHUNK / rows.max(1)).max(BLOCK);
+    in_stretches(kept, stretch, is_shared(len), |mut start, mut kept| {
         while !kept.is_empty() && columns > 0 {
             let (matrix, column) = (start / columns, start % columns);
             let kept = take(&mut kept, (columns - column).min(BLOCK));
             start += kept.len();
-            let (mut totals, mut block) = ([0.; BLOCK], [P::Real::default(); BLOCK]);
+            let (mut totals, mut block) = ([0.; BLOCK], [C::default(); BLOCK]);
             let block = block.get_mut(..kept.len()).unwrap_or_default();
             for row in 0..rows {
                 gradient.load_adjusted((matrix * rows + row) * columns + column, block);

@@ -1,8 +1,7 @@
 use candle_nn::ParamsAdamW;
 
-use super::hyper_parameter::{HyperParameter, Range, number};
-use super::update_rule::{Kept, Rates, Rule, moment};
-use crate::optim::cpu::{Elementwise, Real, Stored, Target};
+use super::{HyperParameter, Kept, Range, Rates, Rule, hyper_parameters};
+use crate::optim::cpu::{Elementwise, Real, Target};
 
 /// Hyper-parameters of [`Adam`](crate::optim::Adam), with PyTorch's defaults.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,27 +34,21 @@ impl Rule for ParamsAdam {
     const NAME: &'static str = "Adam";
     const KERNELS: &'static str = "adam";
 
-    fn hyper_parameters(&mut self) -> impl Iterator<Item = HyperParameter<'_>> {
-        [
-            number("lr", Range::NOT_NEGATIVE, &mut self.lr),
-            number("weight_decay", Range::NOT_NEGATIVE, &mut self.weight_decay),
-            number("beta1", Range::FRACTION, &mut self.beta1),
-            number("beta2", Range::FRACTION, &mut self.beta2),
-            number("eps", Range::NOT_NEGATIVE, &mut self.eps),
-        ]
-        .into_iter()
-    }
+    hyper_parameters!(
+        lr: NOT_NEGATIVE, weight_decay: NOT_NEGATIVE, beta1: FRACTION, beta2: FRACTION,
+        eps: NOT_NEGATIVE
+    );
 
     fn state(&self, dims: &[usize]) -> Vec<Kept> {
-        vec![moment("exp_avg", dims), moment("exp_avg_sq", dims)]
+        vec![
+            Kept::new("exp_avg", dims, true),
+            Kept::new("exp_avg_sq", dims, true),
+        ]
     }
 
-    fn apply<P: Stored>(&self, rates: Rates, step: u64, target: Target<'_, P>) {
-        let coupled = Step {
-            penalty: rates.weight_decay,
-            ..Step::new(self.beta1, self.beta2, self.eps, rates, step)
-        };
-        target.elementwise(&coupled, step);
+    fn apply<C: Real>(&self, rates: Rates, step: u64, target: Target<'_, C>) {
+        let decay = [1., rates.weight_decay];
+        target.elementwise(&Step::new(self.numbers(), decay, rates, step), step);
     }
 }
 
@@ -63,27 +56,18 @@ impl Rule for ParamsAdamW {
     const NAME: &'static str = "AdamW";
     const KERNELS: &'static str = "adam";
 
-    fn hyper_parameters(&mut self) -> impl Iterator<Item = HyperParameter<'_>> {
-        [
-            number("lr", Range::NOT_NEGATIVE, &mut self.lr),
-            number("weight_decay", Range::NOT_NEGATIVE, &mut self.weight_decay),
-            number("beta1", Range::FRACTION, &mut self.beta1),
-            number("beta2", Range::FRACTION, &mut self.beta2),
-            number("eps", Range::NOT_NEGATIVE, &mut self.eps),
-        ]
-        .into_iter()
-    }
+    hyper_parameters!(
+        lr: NOT_NEGATIVE, weight_decay: NOT_NEGATIVE, beta1: FRACTION, beta2: FRACTION,
+        eps: NOT_NEGATIVE
+    );
 
     fn state(&self, dims: &[usize]) -> Vec<Kept> {
         ParamsAdam::default().state(dims)
     }
 
-    fn apply<P: Stored>(&self, rates: Rates, step: u64, target: Target<'_, P>) {
-        let decoupled = Step {
-            keep: 1. - rates.learning_rate * rates.weight_decay,
-            ..Step::new(self.beta1, self.beta2, self.eps, rates, step)
-        };
-        target.elementwise(&decoupled, step);
+    fn apply<C: Real>(&self, rates: Rates, step: u64, target: Target<'_, C>) {
+        let decay = [1. - rates.learning_rate * rates.weight_decay, 0.];
+        target.elementwise(&Step::new(self.numbers(), decay, rates, step), step);
     }
 }
 
@@ -102,16 +86,16 @@ struct Step {
 }
 
 impl Step {
-    /// Without weight decay.
-    fn new(beta1: f64, beta2: f64, eps: f64, rates: Rates, step: u64) -> Self {
+    fn new(numbers: [f64; 8], [keep, penalty]: [f64; 2], rates: Rates, step: u64) -> Self {
+        let [_, _, beta1, beta2, eps, ..] = numbers;
         Self {
             beta1,
             beta2,
             eps,
             size: rates.learning_rate / (1. - power(beta1, step)),
             unbias: 1. / (1. - power(beta2, step)).sqrt(),
-            keep: 1.,
-            penalty: 0.,
+            keep,
+            penalty,
         }
     }
 }

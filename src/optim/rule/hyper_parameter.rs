@@ -28,51 +28,64 @@ impl Range {
         value.is_finite() && (self.holds)(value)
     }
 
-    pub fn check(self, optimizer: &'static str, name: &'static str, value: f64) -> Result<()> {
-        match self.holds(value) {
-            true => Ok(()),
-            false => Err(OptimizerError::HyperParameter {
+    /// Checks a value, if there is one.
+    pub fn check(
+        self,
+        optimizer: &'static str,
+        name: &'static str,
+        value: impl Into<Option<f64>>,
+    ) -> Result<()> {
+        match value.into() {
+            Some(value) if !self.holds(value) => Err(OptimizerError::HyperParameter {
                 optimizer,
                 name,
                 value: value.to_string(),
                 allowed: self.words,
             }
             .into()),
+            _ => Ok(()),
         }
     }
 }
 
-/// A hyper-parameter: its name, its range and a reference to its value.
-pub type HyperParameter<'a> = (&'static str, Range, Value<'a>);
+/// A hyper-parameter: its name, its range and its value.
+pub type HyperParameter<'a> = (&'static str, Range, &'a mut dyn Value);
 
-/// A reference to a hyper-parameter's value.
-#[derive(Debug)]
-pub enum Value<'a> {
-    Number(&'a mut f64),
-    /// 0 or 1 as a number.
-    Flag(&'a mut bool),
+/// The value of a hyper-parameter as a number; a flag is 0 or 1.
+pub trait Value {
+    fn get(&self) -> f64;
+    fn set(&mut self, value: f64);
 }
 
-impl Value<'_> {
-    pub fn get(&self) -> f64 {
-        match self {
-            Self::Number(number) => **number,
-            Self::Flag(flag) => f64::from(**flag),
-        }
+impl Value for f64 {
+    fn get(&self) -> f64 {
+        *self
     }
 
-    pub fn set(self, value: f64) {
-        match self {
-            Self::Number(number) => *number = value,
-            Self::Flag(flag) => *flag = value != 0.,
-        }
+    fn set(&mut self, value: f64) {
+        *self = value;
     }
 }
 
-pub fn number<'a>(name: &'static str, range: Range, number: &'a mut f64) -> HyperParameter<'a> {
-    (name, range, Value::Number(number))
+impl Value for bool {
+    fn get(&self) -> f64 {
+        f64::from(*self)
+    }
+
+    fn set(&mut self, value: f64) {
+        *self = value != 0.;
+    }
 }
 
-pub fn flag<'a>(name: &'static str, flag: &'a mut bool) -> HyperParameter<'a> {
-    (name, Range::FLAG, Value::Flag(flag))
+/// Lists the fields that are hyper-parameters, with their ranges: the method of [`Rule`](super::Rule), in the order of the kernels.
+macro_rules! hyper_parameters {
+    ($($field:ident: $range:ident),+) => {
+        fn hyper_parameters(&mut self) -> impl Iterator<Item = HyperParameter<'_>> {
+            let all: [HyperParameter<'_>; _] = [
+                $((stringify!($field), Range::$range, &mut self.$field)),+
+            ];
+            all.into_iter()
+        }
+    };
 }
+pub(super) use hyper_parameters;

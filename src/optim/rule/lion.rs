@@ -1,6 +1,5 @@
-use super::hyper_parameter::{HyperParameter, Range, number};
-use super::update_rule::{Kept, Rates, Rule, moment};
-use crate::optim::cpu::{Elementwise, Real, Stored, Target};
+use super::{HyperParameter, Kept, Range, Rates, Rule, hyper_parameters};
+use crate::optim::cpu::{Elementwise, Real, Target};
 
 /// Hyper-parameters of [`Lion`](crate::optim::Lion): Algorithm 2 of Chen et al. 2023 (arXiv 2302.06675), with its defaults.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -30,21 +29,15 @@ impl Rule for ParamsLion {
     const NAME: &'static str = "Lion";
     const KERNELS: &'static str = "lion";
 
-    fn hyper_parameters(&mut self) -> impl Iterator<Item = HyperParameter<'_>> {
-        [
-            number("lr", Range::NOT_NEGATIVE, &mut self.lr),
-            number("weight_decay", Range::NOT_NEGATIVE, &mut self.weight_decay),
-            number("beta1", Range::FRACTION, &mut self.beta1),
-            number("beta2", Range::FRACTION, &mut self.beta2),
-        ]
-        .into_iter()
-    }
+    hyper_parameters!(
+        lr: NOT_NEGATIVE, weight_decay: NOT_NEGATIVE, beta1: FRACTION, beta2: FRACTION
+    );
 
     fn state(&self, dims: &[usize]) -> Vec<Kept> {
-        vec![moment("exp_avg", dims)]
+        vec![Kept::new("exp_avg", dims, true)]
     }
 
-    fn apply<P: Stored>(&self, rates: Rates, step: u64, target: Target<'_, P>) {
+    fn apply<C: Real>(&self, rates: Rates, step: u64, target: Target<'_, C>) {
         target.elementwise(&Step(*self, rates), step);
     }
 }
@@ -77,13 +70,10 @@ impl Elementwise for Step {
 /// ±1, 0 for 0, and NaN for NaN.
 fn sign<C: Real>(value: C) -> C {
     let zero = C::default();
-    if value > zero {
-        C::from_f64(1.)
-    } else if value < zero {
-        C::from_f64(-1.)
-    } else if value == zero {
-        zero
-    } else {
-        value
+    match value {
+        value if value > zero => C::from_f64(1.),
+        value if value < zero => C::from_f64(-1.),
+        value if value == zero => zero,
+        nan => nan,
     }
 }

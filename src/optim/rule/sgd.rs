@@ -1,6 +1,5 @@
-use super::hyper_parameter::{HyperParameter, Range, flag, number};
-use super::update_rule::{Kept, Rates, Rule, moment};
-use crate::optim::cpu::{Elementwise, Real, Stored, Target};
+use super::{HyperParameter, Kept, Range, Rates, Rule, hyper_parameters};
+use crate::optim::cpu::{Elementwise, Real, Target};
 
 /// Hyper-parameters of [`Sgd`](crate::optim::Sgd), as in PyTorch. With momentum 0 there is no state.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,25 +32,19 @@ impl Rule for ParamsSgd {
     const NAME: &'static str = "Sgd";
     const KERNELS: &'static str = "sgd";
 
-    fn hyper_parameters(&mut self) -> impl Iterator<Item = HyperParameter<'_>> {
-        [
-            number("lr", Range::NOT_NEGATIVE, &mut self.lr),
-            number("weight_decay", Range::NOT_NEGATIVE, &mut self.weight_decay),
-            number("momentum", Range::NOT_NEGATIVE, &mut self.momentum),
-            number("dampening", Range::NOT_NEGATIVE, &mut self.dampening),
-            flag("nesterov", &mut self.nesterov),
-        ]
-        .into_iter()
-    }
+    hyper_parameters!(
+        lr: NOT_NEGATIVE, weight_decay: NOT_NEGATIVE, momentum: NOT_NEGATIVE,
+        dampening: NOT_NEGATIVE, nesterov: FLAG
+    );
 
     fn state(&self, dims: &[usize]) -> Vec<Kept> {
         match self.momentum {
             0. => vec![],
-            _ => vec![moment("momentum_buffer", dims)],
+            _ => vec![Kept::new("momentum_buffer", dims, true)],
         }
     }
 
-    fn apply<P: Stored>(&self, rates: Rates, step: u64, target: Target<'_, P>) {
+    fn apply<C: Real>(&self, rates: Rates, step: u64, target: Target<'_, C>) {
         let add = if step == 1 { 1. } else { 1. - self.dampening };
         let rule = *self;
         target.elementwise(&Step { rule, rates, add }, step);

@@ -1,6 +1,7 @@
 //! The fused optimizers on the device: the bits of those on the CPU, wholly or not at all, and without waiting.
 
 mod bits;
+mod decisions;
 mod failures;
 mod state;
 
@@ -48,7 +49,8 @@ impl Job {
             .unwrap()
     }
 
-    /// The first is transposed, the fourth cut out of a larger one; the second has none in every third step.
+    /// The first is transposed, the fourth cut out of a larger one; the second is one number for all elements, with a stride of 0, and
+    /// has none in every third step.
     fn gradients(&self, step: usize) -> GradStore {
         let phase = 10 * step;
         let mut gradients = GradStore::default();
@@ -57,7 +59,8 @@ impl Job {
         };
         gradients.insert(matrix, self.wave(&[7, 5], phase, self.dtype).t().unwrap());
         if step % 3 != 1 {
-            gradients.insert(vector, self.wave(&[3], phase + 1, self.dtype));
+            let one = self.wave(&[1], phase + 1, self.dtype);
+            gradients.insert(vector, one.broadcast_as(3).unwrap());
         }
         gradients.insert(scalar, self.wave(&[], phase + 2, self.dtype));
         let wide = self.wave(&[2, 3, 6], phase + 3, self.dtype);

@@ -6,6 +6,7 @@ mod candle;
 mod frozen;
 mod gradients;
 mod layouts;
+mod ranges;
 mod refused;
 mod scaled;
 mod shared;
@@ -150,4 +151,8 @@ fn commit<A: Algorithm>(
     let device = optimizer.parameters()[0].var.device();
     optimizer.scale_loss(&Tensor::ones((), DType::F32, device)?)?;
     optimizer.commit(gradients)
+}
+
+fn refused_at_first<A: Algorithm>(optimizer: Result<Fused<A>, Error>) -> OptimizerError {
+    optimizer_error(optimizer.unwrap_err())
 }
