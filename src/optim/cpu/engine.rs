@@ -39,12 +39,12 @@ impl Engine {
         gradients: &GradStore,
         work: &(impl Fn(&mut State, &Managed, &Tensor) -> CandleResult<()> + Sync),
     ) -> CandleResult<()> {
-        let update = |(parameter, state): (&Managed, &Option<Arc<Mutex<State>>>)| match (
-            state,
-            setup.gradient(parameter, gradients),
-        ) {
-            (Some(state), Some(gradient)) => work(&mut lock(state), parameter, gradient),
-            _ => Ok(()),
+        let update = |(parameter, state): (&Managed, &Option<Arc<Mutex<State>>>)| {
+            let gradient = setup.gradient(parameter, gradients);
+            match (state, gradient) {
+                (Some(state), Some(gradient)) => work(&mut lock(state), parameter, gradient),
+                _ => Ok(()),
+            }
         };
         let all = setup.parameters.iter().zip(&self.states);
         let mut large = all.filter(|(parameter, _)| is_shared(parameter.len));

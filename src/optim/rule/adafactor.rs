@@ -67,11 +67,8 @@ impl Rule for ParamsAdafactor {
         let (gradient, adjust) = (lanes.gradient, lanes.gradient.adjust());
         let len = lanes.parameter.len();
         let count = step as f64;
-        let eps1 = if self.eps1 > 0. {
-            self.eps1
-        } else {
-            C::EPSILON
-        };
+        let given = Some(self.eps1).filter(|eps1| *eps1 > 0.);
+        let eps1 = given.unwrap_or(C::EPSILON);
         let add = count.powf(self.beta2_decay);
 
         let sum = squares(target.partials, len, |start, block| {
