@@ -4,21 +4,17 @@ use std::time::{Duration, Instant};
 
 use candle_core::DeviceLocation;
 
-use super::finding::{Finding, Findings};
 use super::gather::gather;
 use super::judge::judge;
 use super::probe::ptx::Kernels;
-use super::report::Report;
-use super::source::Source;
-use super::{built, redact, smoke};
+use super::{Finding, Findings, Report, Source, built, redact, smoke};
 
 /// The machine to check: this one by default.
 ///
-/// Libraries are loaded at run time, so a build without the feature `cuda` checks as much as one with it, also on machines on which a
-/// program that links CUDA would not start. On Linux a library that the process has not loaded yet is first loaded in a child process, and
-/// not at all here if it hangs or crashes there. Calls that can hang run in threads; one that does not return in time is left behind in
-/// its thread, and the report comes without its result. At the process's end, destructors of the driver's libraries may wait for such a
-/// call; end the program by `_exit` in that case, as the example `doctor` does.
+/// Libraries are loaded at run time, so a build without the feature `cuda` checks as much as one with it, also where a program that links
+/// CUDA would not start. On Linux a library that the process has not loaded yet is first loaded in a child process, and not at all here if
+/// it hangs or crashes there. Calls that can hang run in threads; one that does not return in time is left behind, and the report comes
+/// without its result. At exit, destructors of the driver's libraries may wait for such a call: use `_exit` then, as `doctor` does.
 ///
 /// ```
 /// use candle_headroom::environment::Requirement;
@@ -66,9 +62,8 @@ impl Environment {
         variables: impl IntoIterator<Item = (N, V)>,
     ) -> Self {
         let variables = variables.into_iter();
-        self.source.variables = variables
-            .map(|(name, value)| (name.into(), value.into()))
-            .collect();
+        let variables = variables.map(|(name, value)| (name.into(), value.into()));
+        self.source.variables = variables.collect();
         self
     }
 
@@ -83,7 +78,9 @@ impl Environment {
     /// Limits the time of all probes together, 30 seconds by default. The smoke test may take as long again.
     #[must_use]
     pub fn time_limit(mut self, limit: Duration) -> Self {
-        self.time_limit = limit;
+        // The clock cannot represent every limit.
+        const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+        self.time_limit = limit.min(YEAR);
         self
     }
 
@@ -94,7 +91,7 @@ impl Environment {
     pub fn check(&self) -> Report {
         let mut findings = Findings::default();
         let source = Arc::new(self.source.clone());
-        let facts = gather(source, self.deadline(), &mut findings);
+        let facts = gather(source, Instant::now() + self.time_limit, &mut findings);
         judge(&facts, &mut findings);
         let words = redact::private_words(&self.source);
         Report::new(findings, facts.all_gpus(), words)
@@ -113,13 +110,7 @@ impl Environment {
     /// assert_eq!(finding.code.id, "HR-900");
     /// ```
     pub fn smoke_test(&self, device: DeviceLocation) -> Finding {
-        smoke::run(device, self.deadline())
-    }
-
-    /// At most a year from now, since the clock cannot represent every limit.
-    fn deadline(&self) -> Instant {
-        const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-        Instant::now() + self.time_limit.min(YEAR)
+        smoke::run(device, Instant::now() + self.time_limit, smoke::work)
     }
 }
 

@@ -1,5 +1,6 @@
 use std::fmt;
 
+use crate::facts::table;
 use crate::patience::Unfinished;
 
 /// The severity of a finding, ordered from harmless to grave.
@@ -37,8 +38,7 @@ pub struct FindingCode {
     pub id: &'static str,
     /// The severity of such a finding.
     pub severity: Severity,
-    /// Whether nothing can run on a GPU because of it: on the finding's GPU if it names one, on any GPU otherwise. Such a finding need not
-    /// be grave: a machine without a GPU has no problem.
+    /// Whether nothing can run on a GPU because of it: on the finding's GPU if it names one, on any otherwise. It need not be grave.
     pub prevents_cuda: bool,
     /// What was found, in a few words.
     pub title: &'static str,
@@ -59,62 +59,38 @@ impl FindingCode {
     }
 }
 
-/// One kind of finding per line: id, severity, `yes` if it prevents CUDA, title, consequences, next step and command.
-const TEXT: &str = include_str!("findings.tsv");
+/// The kinds of findings: id, severity, `yes` if it prevents CUDA, title, consequences, next step and command.
+static ROWS: [[&str; 7]; 107] = table(include_str!("findings.tsv"));
 
-/// Reads the line of this id. It is called in constants only, so its panics are compile errors.
+/// Reads the row of this id. It is called in constants only, so its panics are compile errors.
 const fn read(id: &str) -> FindingCode {
-    let mut rest = TEXT;
-    while !rest.is_empty() {
-        let line;
-        (line, rest) = cut(rest, b'\n');
-        let (found, line) = cut(line, b'\t');
-        if !is_same(found.as_bytes(), id.as_bytes()) {
-            continue;
-        }
-        let (severity, line) = cut(line, b'\t');
-        let (prevents_cuda, line) = cut(line, b'\t');
-        let (title, line) = cut(line, b'\t');
-        let (leads_to, line) = cut(line, b'\t');
-        let (next_step, command) = cut(line, b'\t');
-        return FindingCode {
-            id: found,
-            severity: match severity.as_bytes() {
-                b"ok" => Severity::Ok,
-                b"note" => Severity::Note,
-                b"warning" => Severity::Warning,
-                b"failure" => Severity::Failure,
-                _ => panic!("a severity in findings.tsv is unknown"),
-            },
-            prevents_cuda: !prevents_cuda.is_empty(),
-            title,
-            leads_to,
-            next_step,
-            command,
-        };
+    let mut index = 0;
+    while !is_same(ROWS[index][0].as_bytes(), id.as_bytes()) {
+        index += 1;
     }
-    panic!("an id is not in findings.tsv")
-}
-
-/// The text before the first `end`, and the text behind it.
-const fn cut(text: &'static str, end: u8) -> (&'static str, &'static str) {
-    let mut at = 0;
-    while at < text.len() && text.as_bytes()[at] != end {
-        at += 1;
-    }
-    let (before, behind) = text.split_at(at);
-    match behind.is_empty() {
-        true => (before, behind),
-        false => (before, behind.split_at(1).1),
+    let [id, severity, prevents, title, leads_to, next_step, command] = ROWS[index];
+    FindingCode {
+        id,
+        severity: match severity.as_bytes() {
+            b"ok" => Severity::Ok,
+            b"note" => Severity::Note,
+            b"warning" => Severity::Warning,
+            b"failure" => Severity::Failure,
+            _ => panic!("a severity in findings.tsv is unknown"),
+        },
+        prevents_cuda: !prevents.is_empty(),
+        title,
+        leads_to,
+        next_step,
+        command,
     }
 }
 
 const fn is_same(one: &[u8], other: &[u8]) -> bool {
-    let mut at = 0;
-    while at < one.len() && at < other.len() && one[at] == other[at] {
-        at += 1;
+    match (one, other) {
+        ([a, one @ ..], [b, other @ ..]) => *a == *b && is_same(one, other),
+        _ => one.is_empty() && other.is_empty(),
     }
-    at == one.len() && at == other.len()
 }
 
 /// The kind of finding for work without a result.

@@ -1,16 +1,15 @@
 use std::sync::Arc;
 
-use super::gpu::Gpu;
 use super::probe::driver::CudaDevice;
 use super::probe::kernel::Kernel;
 use super::probe::libraries::Libraries;
 use super::probe::nvml::{GpuReading, Readings};
-use super::reply::Reply;
-use super::source::Source;
 use super::visible::Visible;
+use super::{Gpu, Source};
 use crate::facts::Version;
 use crate::memory::SystemMemory;
 use crate::nvml::Field;
+use crate::patience::LoadError;
 
 /// What the probes saw. `None` belongs to a probe that did not finish, for which there is a finding.
 #[derive(Debug)]
@@ -19,11 +18,60 @@ pub(crate) struct Facts {
     pub(crate) kernel: Option<Kernel>,
     /// The host's memory; unknown if its probe did not finish.
     pub(crate) memory: SystemMemory,
+    /// The bytes that `/dev/shm` may hold.
+    pub(crate) shm: Option<u64>,
     pub(crate) libraries: Option<Libraries>,
+    /// The version of the CUDA toolkit that a build would use.
+    pub(crate) toolkit: Option<Version>,
     pub(crate) nvml: Reply<Readings>,
+    /// The driver's version, if NVML has started.
+    pub(crate) driver_version: Option<Version>,
     pub(crate) cuda: Reply<Vec<CudaDevice>>,
     /// The newest CUDA that the driver supports, by libcuda.
     pub(crate) cuda_version: Option<Version>,
+}
+
+/// What the probe of a library returns.
+pub(crate) type Answer<T> = Result<Reply<T>, LoadError>;
+
+/// What one of the driver's libraries tells.
+#[derive(Debug)]
+pub(crate) enum Reply<T> {
+    /// The probe did not finish, for which there is a finding.
+    Unknown,
+    /// Why the library cannot be loaded.
+    Missing(String),
+    /// The first call that failed, and its status.
+    Failed(&'static str, u32),
+    Works(T),
+}
+
+impl<T> Reply<T> {
+    pub(crate) fn of(outcome: Result<T, (&'static str, u32)>) -> Self {
+        outcome.map_or_else(|(call, status)| Self::Failed(call, status), Self::Works)
+    }
+
+    pub(crate) fn works(&self) -> Option<&T> {
+        match self {
+            Self::Works(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// Whether a call failed with this status.
+    pub(crate) fn failed_with(&self, status: u32) -> bool {
+        matches!(self, Self::Failed(_, number) if *number == status)
+    }
+
+    /// For a machine without GPUs: `no NVML`, or `NVML returns 9`.
+    pub(crate) fn described(&self, library: &str, call: &str) -> Option<String> {
+        match self {
+            Self::Unknown => None,
+            Self::Missing(_) => Some(format!("no {library}")),
+            Self::Failed(_, status) => Some(format!("{call} returns {status}")),
+            Self::Works(_) => Some(format!("{library} counts 0")),
+        }
+    }
 }
 
 impl Facts {
@@ -60,14 +108,13 @@ impl Facts {
 
     /// The driver's version, from NVML or the kernel module.
     pub(crate) fn driver(&self) -> Option<Version> {
-        let by_nvml = self.nvml.works().and_then(|readings| readings.driver);
-        by_nvml.or_else(|| Version::parse(self.kernel.as_ref()?.module.as_deref()?))
+        let by_module = || Version::parse(self.kernel.as_ref()?.module.as_deref()?);
+        self.driver_version.or_else(by_module)
     }
 
     /// The newest CUDA that the driver supports; `None` without a GPU, since a stub of libcuda answers too.
     pub(crate) fn cuda_of_driver(&self) -> Option<Version> {
-        let by_nvml = || self.nvml.works()?.cuda;
-        let version = self.cuda_version.or_else(by_nvml);
+        let version = self.cuda_version.or_else(|| self.nvml.works()?.cuda);
         version.filter(|_| self.shows_gpu())
     }
 
@@ -108,18 +155,20 @@ impl Facts {
         let visible = self.visible();
         let is_visible = |place| visible.names_instances || visible.gpus.contains(&place);
         let gpus = gpus.into_iter().enumerate();
-        gpus.map(|(place, (gpu, device))| Gpu {
-            visible: match has_listed {
-                true => device.is_some(),
-                false => is_visible(place),
-            },
-            ..self.gpu(gpu, device)
-        })
-        .collect()
+        let gpus = gpus.map(|(place, (gpu, device))| {
+            let is_visible = device.is_some() || !has_listed && is_visible(place);
+            self.gpu(gpu, device, is_visible)
+        });
+        gpus.collect()
     }
 
     /// A GPU by what NVML and CUDA say of it.
-    fn gpu(&self, gpu: Option<&GpuReading>, device: Option<(u32, &CudaDevice)>) -> Gpu {
+    fn gpu(
+        &self,
+        gpu: Option<&GpuReading>,
+        device: Option<(u32, &CudaDevice)>,
+        visible: bool,
+    ) -> Gpu {
         let (ordinal, device) = device.unzip();
         let by_cuda = device.cloned().unwrap_or_default();
         let memory = gpu.and_then(|gpu| gpu.memory.ok());
@@ -133,6 +182,7 @@ impl Facts {
             None => (None, None),
         };
         let text = |field: fn(&GpuReading) -> &Field<String>| field(gpu?).clone().ok();
+        let capability = gpu.and_then(|gpu| gpu.capability.ok());
         Gpu {
             index: gpu.map(|gpu| gpu.index).or(ordinal).unwrap_or_default(),
             ordinal,
@@ -140,21 +190,17 @@ impl Facts {
             uuid: text(|gpu| &gpu.uuid).or(by_cuda.uuid),
             serial: text(|gpu| &gpu.serial),
             pci: text(|gpu| &gpu.pci),
-            compute_capability: gpu
-                .and_then(|gpu| gpu.capability.ok())
-                .or(by_cuda.capability),
+            compute_capability: capability.or(by_cuda.capability),
             memory_total,
             memory_free,
-            visible: true,
+            visible,
         }
     }
 
     /// What CUDA_VISIBLE_DEVICES leaves of NVML's list. If it seems to leave no GPU and CUDA lists devices, CUDA is right.
     pub(crate) fn visible(&self) -> Visible {
-        let uuids = self
-            .gpus()
-            .iter()
-            .map(|gpu| gpu.uuid.clone().unwrap_or_default());
+        let gpus = self.gpus().iter();
+        let uuids = gpus.map(|gpu| gpu.uuid.clone().unwrap_or_default());
         let uuids: Vec<_> = uuids.collect();
         let visible = Visible::parse(self.source.variable("CUDA_VISIBLE_DEVICES"), &uuids);
         match visible.hides_all() && self.cuda_finds_devices() {

@@ -1,9 +1,9 @@
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 
 use candle_core::DeviceLocation;
 use serde::{Serialize, Serializer};
 
-use super::code::{FindingCode, Severity};
+use super::{FindingCode, Severity};
 use crate::facts::Status;
 
 /// A condition of the machine: what was seen, the consequences, and what to do next.
@@ -16,7 +16,7 @@ pub struct Finding {
     /// NVML's index of the GPU that it is about; `None` for the machine.
     pub gpu: Option<u32>,
     /// The candle device that it is about, for results of a smoke test; serialized as `cuda:0`.
-    #[serde(serialize_with = "serialize_device")]
+    #[serde(serialize_with = "write_device")]
     pub device: Option<DeviceLocation>,
     /// The evidence.
     pub seen: String,
@@ -26,11 +26,8 @@ pub struct Finding {
     pub command: Cow<'static, str>,
 }
 
-fn serialize_device<S: Serializer>(
-    device: &Option<DeviceLocation>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    device.map(device_name).serialize(serializer)
+fn write_device<S: Serializer>(device: &Option<DeviceLocation>, to: S) -> Result<S::Ok, S::Error> {
+    device.map(device_name).serialize(to)
 }
 
 pub(super) fn device_name(device: DeviceLocation) -> String {
@@ -42,7 +39,7 @@ pub(super) fn device_name(device: DeviceLocation) -> String {
 }
 
 impl Finding {
-    pub(super) fn new(code: &'static FindingCode, seen: impl Into<String>) -> Self {
+    pub(super) fn new(code: Kind, seen: impl Into<String>) -> Self {
         Self {
             code,
             gpu: None,
@@ -66,13 +63,6 @@ impl Finding {
             self.command = command.into();
         }
     }
-
-    /// Takes the remedy of a status.
-    pub(super) fn advise(&mut self, status: Option<&'static Status>) {
-        const UNKNOWN: &str =
-            "look the status up in NVIDIA's documentation; this version does not know it";
-        self.next_step = status.map_or(UNKNOWN, |status| status.remedy).into();
-    }
 }
 
 /// A status with its name and cause, if they are known.
@@ -83,23 +73,46 @@ pub(super) fn answer(call: &str, number: u32, status: Option<&'static Status>) -
     }
 }
 
+pub(super) fn joined(parts: impl IntoIterator<Item = impl Borrow<str>>, by: &str) -> String {
+    parts.into_iter().collect::<Vec<_>>().join(by)
+}
+
+type Kind = &'static FindingCode;
+
 /// The findings of a check.
 #[derive(Debug, Default)]
 pub(super) struct Findings(pub(super) Vec<Finding>);
 
 impl Findings {
-    pub(super) fn add(&mut self, code: &'static FindingCode, seen: impl Into<String>) {
+    pub(super) fn add(&mut self, code: Kind, seen: impl Into<String>) {
         self.begin(code, seen);
     }
 
     /// Adds a finding for the caller to complete.
-    pub(super) fn begin(
-        &mut self,
-        code: &'static FindingCode,
-        seen: impl Into<String>,
-    ) -> &mut Finding {
+    pub(super) fn begin(&mut self, code: Kind, seen: impl Into<String>) -> &mut Finding {
         let last = self.0.len();
         self.0.push(Finding::new(code, seen));
         &mut self.0[last]
+    }
+
+    /// Adds a finding that lists parts, unless there are none.
+    pub(super) fn list(&mut self, code: Kind, parts: impl IntoIterator<Item = impl Borrow<str>>) {
+        let seen = joined(parts, ", ");
+        if !seen.is_empty() {
+            self.add(code, seen);
+        }
+    }
+
+    /// Adds a finding about a status, with the status's remedy.
+    pub(super) fn answer(
+        &mut self,
+        code: Kind,
+        (call, number): (&str, u32),
+        status: Option<&'static Status>,
+    ) {
+        const UNKNOWN: &str =
+            "look the status up in NVIDIA's documentation; this version does not know it";
+        let finding = self.begin(code, answer(call, number, status));
+        finding.next_step = status.map_or(UNKNOWN, |status| status.remedy).into();
     }
 }

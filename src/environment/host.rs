@@ -1,9 +1,7 @@
 use bytesize::ByteSize;
+use regex::Regex;
 
-use super::code;
-use super::facts::Facts;
-use super::finding::{Finding, Findings};
-use super::source::Source;
+use super::{Facts, Findings, Source, code};
 use crate::memory::SystemMemory;
 
 /// Less than this share of the memory is little.
@@ -13,41 +11,27 @@ const PLENTY: f64 = 0.2;
 /// Docker's default for `/dev/shm` is 64 MiB.
 const SMALL_SHM: u64 = 1 << 30;
 
-/// The machine's memory and processors.
-#[derive(Debug)]
-pub(super) struct Host {
-    pub(super) memory: SystemMemory,
-    findings: Findings,
-    /// The bytes that `/dev/shm` may hold, if it is mounted with a size.
-    shm: Option<u64>,
+/// The host's memory, and the bytes that `/dev/shm` may hold, if it is mounted with a size.
+pub(super) fn look(source: &Source) -> (SystemMemory, Option<u64>, Findings) {
+    let memory = SystemMemory::read_by(|path| source.text(path));
+    let mut findings = Findings::default();
+    match memory.capacity().zip(memory.free()) {
+        Some((total, free)) => describe(source, memory, total, free, &mut findings),
+        None => findings.add(code::HOST_UNKNOWN, "/proc/meminfo does not contain it"),
+    }
+    let shm = source.text("/proc/mounts").as_deref().and_then(shm);
+    (memory, shm, findings)
 }
 
-impl Host {
-    pub(super) fn look(source: &Source) -> Self {
-        let memory = SystemMemory::read_by(|path| source.text(path));
-        let mut findings = Findings::default();
-        match memory.capacity().zip(memory.free()) {
-            Some((total, free)) => judge(source, memory, total, free, &mut findings),
-            None => findings.add(code::HOST_UNKNOWN, "/proc/meminfo does not contain it"),
-        }
-        Self {
-            memory,
-            findings,
-            shm: source.text("/proc/mounts").as_deref().and_then(shm),
-        }
-    }
-
-    /// The findings; only programs for a GPU need shared memory.
-    pub(super) fn findings(self, facts: &Facts) -> Vec<Finding> {
-        let mut findings = self.findings;
-        if let Some(shm) = self.shm.filter(|shm| *shm < SMALL_SHM && facts.shows_gpu()) {
-            findings.add(code::SHM_SMALL, ByteSize(shm).to_string());
-        }
-        findings.0
+/// Only programs for a GPU need shared memory.
+pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
+    let small = facts.shm.filter(|shm| *shm < SMALL_SHM);
+    if let Some(shm) = small.filter(|_| facts.shows_gpu()) {
+        findings.add(code::SHM_SMALL, ByteSize(shm).to_string());
     }
 }
 
-fn judge(source: &Source, memory: SystemMemory, total: u64, free: u64, findings: &mut Findings) {
+fn describe(source: &Source, memory: SystemMemory, total: u64, free: u64, findings: &mut Findings) {
     let is_below = |share: f64| (free as f64) < share * total as f64;
     let system = source.line("/proc/sys/kernel/osrelease");
     let system = system.map_or("unknown system".to_owned(), |name| format!("Linux {name}"));
@@ -55,10 +39,9 @@ fn judge(source: &Source, memory: SystemMemory, total: u64, free: u64, findings:
     let mut lines = processors.lines();
     let model = lines.find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     let model = model.map(|(_, name)| format!(" ({})", name.trim()));
-    let numbers = processors
-        .lines()
-        .filter(|line| line.starts_with("processor"));
-    let (count, model) = (numbers.count(), model.unwrap_or_default());
+    let model = model.unwrap_or_default();
+    let is_processor = |line: &&str| line.starts_with("processor");
+    let count = processors.lines().filter(is_processor).count();
     let free = format!("{} free of {}", ByteSize(free), ByteSize(total));
     let seen = format!("{system}, processors: {count}{model}, {free}");
     findings.add(code::HOST, seen);
@@ -83,12 +66,9 @@ fn judge(source: &Source, memory: SystemMemory, total: u64, free: u64, findings:
 
 /// The size among the options of a mount, such as `shm /dev/shm tmpfs rw,nosuid,size=65536k 0 0`.
 fn shm(mounts: &str) -> Option<u64> {
-    let mut mounts = mounts.lines().map(|line| line.split_whitespace());
-    let mut shm = mounts.find_map(|mut fields| (fields.nth(1)? == "/dev/shm").then_some(fields))?;
-    let mut options = shm.nth(1)?.split(',');
-    let size = options.find_map(|option| option.strip_prefix("size="))?;
-    match size.strip_suffix('k') {
-        Some(kib) => kib.parse::<u64>().ok()?.checked_mul(1024),
-        None => size.parse().ok(),
-    }
+    let pattern = r"(?m)^\S+ +/dev/shm +\S+ +(?:\S+,)?size=([0-9]+)(k?)[, ]";
+    let found = Regex::new(pattern).ok()?.captures(mounts)?;
+    let (_, [size, kib]) = found.extract();
+    let unit = if kib.is_empty() { 1 } else { 1024 };
+    size.parse::<u64>().ok()?.checked_mul(unit)
 }

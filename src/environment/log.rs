@@ -2,9 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use regex::Regex;
 
-use super::code;
-use super::finding::{Finding, Findings};
-use super::source::Source;
+use super::{Findings, Source, code};
 use crate::facts::{self, XidAction};
 
 /// The kernel's own log, which begins with this boot, and the files that systems write it to.
@@ -15,8 +13,7 @@ const LOGS: [&str; 4] = [
     "/var/log/syslog",
 ];
 
-/// Address, number and text of a line such as `NVRM: Xid (PCI:0000:3b:00): 79, pid=…, GPU has fallen off the bus.` The address goes into a
-/// command that a user may run as root, and programs can write to the log, so nothing but an address is accepted.
+/// A message's address, number and text. Programs can write to the log, and the address goes into a command that may run as root.
 const MESSAGE: &str = r"NVRM: Xid \((?:PCI:)?([[:xdigit:]:.]{1,16})\): ([0-9]+)[, ]*(.*)";
 
 /// The characters of a message that are shown.
@@ -26,27 +23,25 @@ const SHOWN: usize = 160;
 const MOST_KINDS: usize = 64;
 
 /// Finds messages of NVIDIA's kernel module about its GPUs (Xid) in the first log that can be read.
-pub(super) fn look(source: &Source) -> Vec<Finding> {
+pub(super) fn look(source: &Source) -> Findings {
     let mut findings = Findings::default();
     let mut reasons = Vec::new();
     for path in LOGS {
         match source.log(path) {
             Ok(text) => {
                 judge(path, &text, &mut findings);
-                return findings.0;
+                return findings;
             }
             Err(error) => reasons.push(format!("{path}: {error}")),
         }
     }
     findings.add(code::LOG_UNREADABLE, reasons.join("; "));
-    findings.0
+    findings
 }
 
 fn judge(path: &str, log: &str, findings: &mut Findings) {
     let pattern = Regex::new(MESSAGE);
-    let messages = pattern
-        .iter()
-        .flat_map(|pattern| pattern.captures_iter(log));
+    let messages = pattern.iter().flat_map(|regex| regex.captures_iter(log));
     let messages: Vec<_> = messages.map(|found| found.extract().1).collect();
     // The newest text of each number and address, and how often they occur.
     let mut kinds = BTreeMap::<(u32, &str), (&str, usize)>::new();

@@ -16,7 +16,6 @@ mod judge;
 mod log;
 mod probe;
 mod redact;
-mod reply;
 mod report;
 mod requirement;
 mod smoke;
@@ -31,3 +30,7 @@ pub use finding::Finding;
 pub use gpu::Gpu;
 pub use report::Report;
 pub use requirement::{Requirement, UnknownRequirement};
+
+use facts::{Answer, Facts, Reply};
+use finding::Findings;
+use source::Source;

@@ -6,9 +6,7 @@ use std::sync::LazyLock;
 
 use regex::{Captures, Error, Regex, escape};
 
-use super::finding::Finding;
-use super::gpu::Gpu;
-use super::source::Source;
+use super::{Finding, Gpu, Source, toolkit};
 
 /// Words to remove, each with its replacement.
 #[derive(Clone, Default)]
@@ -22,19 +20,10 @@ impl fmt::Debug for Words {
 }
 
 const FOLDER: &str = "<path>";
-const NAMES: [(&str, &str); 5] = [
-    ("USER", "<user>"),
-    ("LOGNAME", "<user>"),
-    ("SUDO_USER", "<user>"),
-    ("USERNAME", "<user>"),
-    ("HOSTNAME", "<host>"),
-];
-const FOLDERS: [&str; 9] = [
+const USERS: [&str; 4] = ["USER", "LOGNAME", "SUDO_USER", "USERNAME"];
+/// Variables that name folders, beside those of the toolkit.
+const FOLDERS: [&str; 5] = [
     "HOME",
-    "CUDA_HOME",
-    "CUDA_PATH",
-    "CUDA_ROOT",
-    "CUDA_TOOLKIT_ROOT_DIR",
     "LD_LIBRARY_PATH",
     "PATH",
     "VIRTUAL_ENV",
@@ -58,25 +47,23 @@ fn is_system(path: &str) -> bool {
     SYSTEM.as_ref().is_ok_and(|system| system.is_match(path))
 }
 
-/// The names of user and host, and the folders that variables name, which may be relative or hold spaces. Short names, which are parts
-/// of other words, stay.
+/// The names of user and host, and the folders that variables name. Short names, which are parts of other words, stay.
 pub(super) fn private_words(source: &Source) -> Words {
     let is_private = |word: &str| word.len() > 2 && !PUBLIC.contains(&format!(" {word} "));
     let variable = |name: &str| source.variable(name).unwrap_or_default();
     let home = variable("HOME").trim_end_matches('/').rsplit('/').next();
     let host = source.line("/proc/sys/kernel/hostname");
-    let names = NAMES.map(|(name, instead)| (variable(name), instead));
-    let names = names
-        .into_iter()
-        .chain(home.map(|home| (home, "<user>")))
-        .chain(host.as_deref().map(|host| (host, "<host>")));
-    let folders = FOLDERS
-        .iter()
+    let users = USERS.map(variable).into_iter().chain(home);
+    let hosts = [variable("HOSTNAME")].into_iter().chain(host.as_deref());
+    let folders = FOLDERS.iter().chain(&toolkit::VARIABLES);
+    let folders = folders
         .flat_map(|name| variable(name).split([':', ';']))
         .map(|folder| folder.trim_end_matches('/'))
-        .filter(|folder| !is_system(folder))
-        .map(|folder| (folder, FOLDER));
-    let words = names.chain(folders).filter(|(word, _)| is_private(word));
+        .filter(|folder| !is_system(folder));
+    let words = users.map(|user| (user, "<user>"));
+    let words = words.chain(hosts.map(|host| (host, "<host>")));
+    let words = words.chain(folders.map(|folder| (folder, FOLDER)));
+    let words = words.filter(|(word, _)| is_private(word));
     let mut words: Vec<_> = words.map(|(word, by)| (word.to_owned(), by)).collect();
     // A folder comes before the folder that it lies in.
     words.sort_by_key(|(word, _)| Reverse(word.len()));
@@ -84,55 +71,48 @@ pub(super) fn private_words(source: &Source) -> Words {
     Words(words)
 }
 
-/// Patterns and their replacements. Folders are replaced while they are whole, and names last.
-struct Rules {
-    first: Vec<(Regex, &'static str)>,
-    /// An absolute path behind a character that is no part of one.
-    path: Regex,
-    last: Vec<(Regex, &'static str)>,
-}
+/// Patterns and their replacements, `None` for paths. Folders are replaced while they are whole, and names last.
+struct Rules(Vec<(Regex, Option<&'static str>)>);
 
 impl Rules {
     fn new(words: &[(String, &'static str)]) -> Result<Self, Error> {
-        let (mut first, mut last) = (Vec::new(), Vec::new());
-        // A kernel message's program may hold spaces and goes up to the comma or the end.
-        last.push((Regex::new("name=[^,]*")?, "name=<name>"));
-        for (word, by) in words {
-            let list = if *by == FOLDER { &mut first } else { &mut last };
-            // Not as a part of a longer word.
-            let pattern = format!(r"\b{{start-half}}{}\b{{end-half}}", escape(word));
-            list.push((Regex::new(&pattern)?, *by));
-        }
+        // Not as a part of a longer word.
+        let pattern = |word: &str| format!(r"\b{{start-half}}{}\b{{end-half}}", escape(word));
+        let rule = |(word, by): &(String, &'static str)| (pattern(word), Some(*by));
+        let (folders, names): (Vec<_>, Vec<_>) = words.iter().partition(|(_, by)| *by == FOLDER);
+        let mut rules: Vec<_> = folders.into_iter().map(rule).collect();
         // Whole UUIDs, and their beginnings behind `GPU-` and `MIG-`.
         let uuid = r"(?<kind>(GPU|MIG)-)[[:xdigit:]-]{4,}|[[:xdigit:]]{8}-([[:xdigit:]]{4}-){3}[[:xdigit:]]{12}";
-        first.push((Regex::new(uuid)?, "${kind}<uuid>"));
-        Ok(Self {
-            first,
-            path: Regex::new(r#"(?<before>^|[^\pL\pN>.*/])(?<path>/[^\s:,;)"'`]+)"#)?,
-            last,
-        })
+        rules.push((uuid.to_owned(), Some("${kind}<uuid>")));
+        // An absolute path behind a character that is no part of one.
+        let path = r#"(?<before>^|[^\pL\pN>.*/])(?<path>/[^\s:,;)"'`]+)"#;
+        rules.push((path.to_owned(), None));
+        // A kernel message's program may hold spaces and goes up to the comma or the end.
+        rules.push(("name=[^,]*".to_owned(), Some("name=<name>")));
+        rules.extend(names.into_iter().map(rule));
+        let rules = rules.into_iter();
+        let rules = rules.map(|(pattern, by)| Ok((Regex::new(&pattern)?, by)));
+        rules.collect::<Result<_, _>>().map(Self)
     }
 
     fn redact(&self, text: &str) -> String {
-        let replace = |text: String, rules: &[(Regex, &'static str)]| {
-            let replaced = rules.iter();
-            replaced.fold(text, |text, (word, by)| {
-                word.replace_all(&text, *by).into_owned()
-            })
-        };
-        let text = replace(text.to_owned(), &self.first);
-        let text = self.path.replace_all(&text, |found: &Captures<'_>| {
-            let (before, path) = (&found["before"], &found["path"]);
-            // The file names of libraries and of the compiler stay.
-            match path.rsplit_once('/') {
-                _ if is_system(path) => found[0].to_owned(),
-                Some((_, file)) if file.contains(".so") || file == "nvcc" => {
-                    format!("{before}{FOLDER}/{file}")
-                }
-                _ => format!("{before}{FOLDER}"),
-            }
-        });
-        replace(text.into_owned(), &self.last)
+        let rules = self.0.iter();
+        rules.fold(text.to_owned(), |text, (pattern, by)| match by {
+            Some(by) => pattern.replace_all(&text, *by).into_owned(),
+            None => pattern.replace_all(&text, public_path).into_owned(),
+        })
+    }
+}
+
+/// A path of the system as it is. Of others only the file names of libraries and of the compiler stay.
+fn public_path(found: &Captures<'_>) -> String {
+    let (before, path) = (&found["before"], &found["path"]);
+    match path.rsplit_once('/') {
+        _ if is_system(path) => found[0].to_owned(),
+        Some((_, file)) if file.contains(".so") || file == "nvcc" => {
+            format!("{before}{FOLDER}/{file}")
+        }
+        _ => format!("{before}{FOLDER}"),
     }
 }
 
@@ -150,9 +130,8 @@ pub(super) fn apply(gpus: &mut [Gpu], findings: &mut [Finding], words: &Words) {
             Err(_) => "<withheld>".to_owned(),
         };
     };
-    gpus.iter_mut()
-        .filter_map(|gpu| gpu.uuid.as_mut())
-        .for_each(redact);
+    let uuids = gpus.iter_mut().filter_map(|gpu| gpu.uuid.as_mut());
+    uuids.for_each(redact);
     for finding in findings {
         redact(&mut finding.seen);
         for part in [&mut finding.next_step, &mut finding.command] {

@@ -3,11 +3,8 @@ use std::cmp::Reverse;
 use bytesize::ByteSize;
 use candle_core::DeviceLocation;
 
-use super::code::{self, FindingCode, Severity};
-use super::finding::{Finding, Findings};
-use super::gpu::Gpu;
 use super::redact::{self, Words};
-use super::requirement::Requirement;
+use super::{Finding, FindingCode, Findings, Gpu, Requirement, Severity, code};
 
 /// All findings about a machine, the worst first.
 ///
@@ -81,17 +78,12 @@ impl Report {
     /// The findings that prevent it. A finding about one GPU counts only if no other GPU is left. Only a failed
     /// [`smoke_test`](crate::environment::Environment::smoke_test) prevents work on the CPU.
     pub fn obstacles(&self, requirement: Requirement) -> Vec<Finding> {
-        let mut obstacles = match requirement {
-            Requirement::Cpu => {
-                let findings = self.findings.iter();
-                let failed = findings.filter(|finding| {
-                    finding.severity() == Severity::Failure
-                        && finding.device == Some(DeviceLocation::Cpu)
-                });
-                failed.cloned().collect()
-            }
-            _ => self.obstacles_to_cuda(),
-        };
+        if requirement == Requirement::Cpu {
+            let failed = (Severity::Failure, Some(DeviceLocation::Cpu));
+            let is_failed = |finding: &&Finding| (finding.severity(), finding.device) == failed;
+            return self.findings.iter().filter(is_failed).cloned().collect();
+        }
+        let mut obstacles = self.obstacles_to_cuda();
         if let (Requirement::CudaTraining { bytes }, []) = (requirement, &*obstacles) {
             obstacles.extend(self.lack_of_memory(bytes));
         }
@@ -112,11 +104,8 @@ impl Report {
         let order = |finding: &Finding| (Reverse(finding.severity()), finding.code.id, finding.gpu);
         self.findings.sort_by_key(order);
         let obstacles = self.obstacles_to_cuda();
-        // Of several the first: a cause has a lower code than its effects.
-        let worst = obstacles
-            .iter()
-            .rev()
-            .max_by_key(|finding| finding.severity());
+        let worst = obstacles.first().map(|worst| worst.code.title);
+        // The findings are sorted, and of two that are equally grave the cause has a lower code than its effects.
         self.summary = match worst {
             None if cfg!(feature = "cuda") => "fit for CUDA".to_owned(),
             None => {
@@ -125,10 +114,7 @@ impl Report {
             Some(_) if self.has(code::NO_GPU) => {
                 format!("training will run on the CPU: {}", code::NO_GPU.title)
             }
-            Some(worst) => {
-                let title = worst.code.title;
-                format!("not fit for CUDA: {title}; the CPU can be used")
-            }
+            Some(title) => format!("not fit for CUDA: {title}; the CPU can be used"),
         };
     }
 
@@ -180,19 +166,12 @@ impl Report {
     fn lack_of_memory(&self, bytes: u64) -> Option<Finding> {
         let usable = self.usable();
         let free = usable.filter_map(|gpu| Some((gpu.memory_free?, gpu.index)));
-        let required = ByteSize(bytes);
-        match free.max() {
-            Some((free, _)) if free >= bytes => None,
-            Some((free, index)) => {
-                let free = ByteSize(free);
-                let seen = format!("required: {required}; most is free on GPU {index}: {free}");
-                Some(Finding::new(code::NOT_ENOUGH_MEMORY, seen))
-            }
-            None => {
-                let seen = format!("required: {required}");
-                Some(Finding::new(code::MEMORY_NOT_TOLD, seen))
-            }
-        }
+        let seen = format!("required: {}", ByteSize(bytes));
+        let Some((free, index)) = free.max() else {
+            return Some(Finding::new(code::MEMORY_NOT_TOLD, seen));
+        };
+        let seen = format!("{seen}; most is free on GPU {index}: {}", ByteSize(free));
+        (free < bytes).then(|| Finding::new(code::NOT_ENOUGH_MEMORY, seen))
     }
 }
 

@@ -44,16 +44,14 @@ impl FromStr for Requirement {
     type Err = UnknownRequirement;
 
     fn from_str(text: &str) -> Result<Self, UnknownRequirement> {
-        let unknown = || UnknownRequirement(text.to_owned());
-        match text.split_once(',') {
-            None if text == "cpu" => Ok(Self::Cpu),
-            None if text == "cuda" => Ok(Self::CudaInference),
-            Some(("cuda", memory)) => {
-                let size = memory.strip_prefix("mem=").ok_or_else(unknown)?;
-                let size: ByteSize = size.parse().map_err(|_| unknown())?;
-                Ok(Self::cuda_training(size.as_u64()))
-            }
-            _ => Err(unknown()),
+        let size = || text.strip_prefix("cuda,mem=")?.parse::<ByteSize>().ok();
+        match text {
+            "cpu" => Ok(Self::Cpu),
+            "cuda" => Ok(Self::CudaInference),
+            _ => match size() {
+                Some(size) => Ok(Self::cuda_training(size.as_u64())),
+                None => Err(UnknownRequirement(text.to_owned())),
+            },
         }
     }
 }

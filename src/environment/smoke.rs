@@ -3,9 +3,9 @@ use std::time::Instant;
 use candle_core::{Device, DeviceLocation, Tensor, Var};
 use candle_nn::Optimizer;
 
-use super::code;
-use super::finding::{Finding, device_name};
+use super::finding::device_name;
 use super::probe::driver;
+use super::{Finding, FindingCode, code};
 use crate::Error;
 use crate::optim::{AdamW, ParamsAdamW};
 use crate::patience::Task;
@@ -13,30 +13,20 @@ use crate::patience::Task;
 /// The tolerance of a result, relative to its size: TF32 and other orders of summation stay far below it.
 const TOLERANCE: f32 = 1e-2;
 
-/// Opens the device and works on it until the deadline. Work that hangs or panics counts as failed.
-pub(super) fn run(location: DeviceLocation, deadline: Instant) -> Finding {
-    run_work(location, deadline, move || work(location))
-}
-
-fn run_work(
+/// Works on the device until the deadline. Work that hangs or panics counts as failed.
+pub(super) fn run(
     location: DeviceLocation,
     deadline: Instant,
-    work: impl FnOnce() -> Result<(), Finding> + Send + 'static,
+    work: impl FnOnce(DeviceLocation) -> Result<(), Finding> + Send + 'static,
 ) -> Finding {
     let left = move || deadline.saturating_duration_since(Instant::now());
     let test = move || {
         // candle loads libcuda in this process.
         if matches!(location, DeviceLocation::Cuda { .. }) {
-            let loads = driver::probe_loading(left() / 2);
-            loads.map_err(|error| {
-                failed(
-                    error,
-                    code::PROBE_TIMED_OUT.next_step,
-                    code::PROBE_TIMED_OUT.command,
-                )
-            })?;
+            let loaded = driver::probe_loading(left() / 2);
+            loaded.map_err(|error| unfinished(code::PROBE_TIMED_OUT, error.to_string()))?;
         }
-        work()
+        work(location)
     };
     let mut finding = match Task::start("probe: the smoke test", test).wait(left()) {
         Ok(Ok(())) => {
@@ -46,7 +36,7 @@ fn run_work(
         Ok(Err(finding)) => finding,
         Err(reason) => {
             let code = code::unfinished(reason);
-            failed(code.title, code.next_step, code.command)
+            unfinished(code, code.title.to_owned())
         }
     };
     finding.seen = format!("{}: {}", device_name(location), finding.seen);
@@ -54,51 +44,19 @@ fn run_work(
     finding
 }
 
-fn failed(seen: impl ToString, next_step: &'static str, command: &'static str) -> Finding {
-    let mut finding = Finding::new(code::SMOKE_FAILED, seen.to_string());
-    finding.next_step = next_step.into();
-    finding.command = command.into();
-    finding
+fn unfinished(code: &FindingCode, seen: String) -> Finding {
+    Finding {
+        next_step: code.next_step.into(),
+        command: code.command.into(),
+        ..Finding::new(code::SMOKE_FAILED, seen)
+    }
 }
 
-/// A part of the test: what it does, its result in one dimension, and the value expected at an index.
-type Step = (
-    &'static str,
-    fn(&Device) -> Result<Vec<f32>, Error>,
-    fn(f32) -> f32,
-);
-
-const STEPS: [Step; 3] = [
-    (
-        "allocating and launching",
-        |device| Ok(ramp(device)?.affine(2., 1.)?.flatten_all()?.to_vec1()?),
-        |index| 2. * value(index) + 1.,
-    ),
-    (
-        "multiplying matrices",
-        |device| {
-            let ramp = ramp(device)?;
-            Ok(ramp.matmul(&ramp)?.flatten_all()?.to_vec1()?)
-        },
-        |index| {
-            let (row, column) = ((index / 32.).floor(), index % 32.);
-            let terms = (0..32).map(|k| k as f32);
-            let terms = terms.map(|k| value(row * 32. + k) * value(k * 32. + column));
-            terms.sum()
-        },
-    ),
-    (
-        "a step of the fused AdamW",
-        optimize,
-        // The first step of Adam moves each parameter by the learning rate, against the sign of its gradient.
-        |index| value(index) - 0.1,
-    ),
-];
-
-fn work(location: DeviceLocation) -> Result<(), Finding> {
-    let failed = |step: &str, error: Error| {
-        let remedy = error.remedy().unwrap_or("see the other findings");
-        failed(format!("{step}: {error}"), remedy, "")
+/// Opens the device and takes all steps on it.
+pub(super) fn work(location: DeviceLocation) -> Result<(), Finding> {
+    let failed = |step: &str, error: Error| Finding {
+        next_step: error.remedy().unwrap_or("see the other findings").into(),
+        ..Finding::new(code::SMOKE_FAILED, format!("{step}: {error}"))
     };
     let device = match location {
         DeviceLocation::Cpu => Ok(Device::Cpu),
@@ -106,11 +64,24 @@ fn work(location: DeviceLocation) -> Result<(), Finding> {
         DeviceLocation::Metal { gpu_id } => Device::new_metal(gpu_id),
     };
     let device = device.map_err(|error| failed("opening", error.into()))?;
-    for (step, work, expected) in STEPS {
+    type Work = fn(&Device) -> Result<Vec<f32>, Error>;
+    let check = |step, work: Work, expected: fn(f32) -> f32| {
         let found = work(&device).map_err(|error| failed(step, error))?;
-        compare(step, &found, expected)?;
-    }
-    Ok(())
+        compare(step, &found, expected)
+    };
+    check("allocating and launching", launch, |index| {
+        2. * value(index) + 1.
+    })?;
+    check("multiplying matrices", multiply, |index| {
+        let (row, column) = ((index / 32.).floor(), index % 32.);
+        let terms = (0..32).map(|k| k as f32);
+        let terms = terms.map(|k| value(row * 32. + k) * value(k * 32. + column));
+        terms.sum()
+    })?;
+    // The first step of Adam moves each parameter by the learning rate, against the sign of its gradient.
+    check("a step of the fused AdamW", optimize, |index| {
+        value(index) - 0.1
+    })
 }
 
 /// Seventeen values from -1 to 1 in turn, so that neighbours, rows and columns differ.
@@ -122,6 +93,15 @@ fn value(index: f32) -> f32 {
 fn ramp(device: &Device) -> Result<Tensor, Error> {
     let values: Vec<_> = (0..1024).map(|index| value(index as f32)).collect();
     Ok(Tensor::from_vec(values, (32, 32), device)?)
+}
+
+fn launch(device: &Device) -> Result<Vec<f32>, Error> {
+    Ok(ramp(device)?.affine(2., 1.)?.flatten_all()?.to_vec1()?)
+}
+
+fn multiply(device: &Device) -> Result<Vec<f32>, Error> {
+    let ramp = ramp(device)?;
+    Ok(ramp.matmul(&ramp)?.flatten_all()?.to_vec1()?)
 }
 
 fn optimize(device: &Device) -> Result<Vec<f32>, Error> {
@@ -159,13 +139,13 @@ mod tests {
     #[test]
     fn work_that_hangs_or_panics_has_failed() {
         let metal = DeviceLocation::Metal { gpu_id: 1 };
-        let fails = |limit, work: fn() -> Result<(), Finding>| {
-            let finding = run_work(metal, Instant::now() + limit, work);
+        let fails = |limit, work: fn(DeviceLocation) -> Result<(), Finding>| {
+            let finding = run(metal, Instant::now() + limit, work);
             assert_eq!(finding.code.id, "HR-901");
             assert!(finding.seen.contains("metal:1"), "{}", finding.seen);
             finding
         };
-        let hung = fails(Duration::from_millis(100), || {
+        let hung = fails(Duration::from_millis(100), |_| {
             loop {
                 std::thread::park();
             }
@@ -173,19 +153,17 @@ mod tests {
         assert!(hung.seen.contains(code::PROBE_TIMED_OUT.title), "{hung:?}");
         assert!(hung.command.contains("dmesg"), "{hung:?}");
         // A panic that prints a stack trace takes long.
-        let stopped = fails(Duration::from_secs(60), || panic!("on purpose"));
-        assert!(
-            stopped.seen.contains(code::PROBE_STOPPED.title),
-            "{stopped:?}"
-        );
+        let stopped = fails(Duration::from_secs(60), |_| panic!("on purpose"));
+        let title = code::PROBE_STOPPED.title;
+        assert!(stopped.seen.contains(title), "{stopped:?}");
     }
 
     #[test]
     fn wrong_results_are_found() {
         let check = |value| {
-            let work = move || compare("adding", &[1., value], |index| 1. + index);
+            let work = move |_| compare("adding", &[1., value], |index| 1. + index);
             let later = Instant::now() + Duration::from_secs(60);
-            run_work(DeviceLocation::Cpu, later, work)
+            run(DeviceLocation::Cpu, later, work)
         };
         assert_eq!(check(2.).code.id, "HR-900");
         for wrong in [2.1, f32::NAN] {

@@ -27,11 +27,10 @@ impl Source {
     pub(crate) fn of_this_process(kernels: Vec<Kernels>) -> Self {
         let text = |text: OsString| text.to_string_lossy().into_owned();
         let variables = std::env::vars_os();
+        let variables = variables.map(|(name, value)| (text(name), text(value)));
         Self {
             root: PathBuf::from("/"),
-            variables: variables
-                .map(|(name, value)| (text(name), text(value)))
-                .collect(),
+            variables: variables.collect(),
             kernels,
         }
     }
@@ -96,10 +95,9 @@ impl Source {
     /// The sorted names in a folder; empty if it cannot be read.
     pub(crate) fn names(&self, folder: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.below(folder)).into_iter().flatten();
-        let mut names: Vec<_> = entries
-            .take(MOST_ENTRIES)
-            .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
-            .collect();
+        let entries = entries.take(MOST_ENTRIES).flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let mut names: Vec<_> = names.collect();
         names.sort();
         names
     }
@@ -129,25 +127,19 @@ impl Source {
 
 /// The end of what is left to read.
 fn end_of(mut log: impl Read) -> io::Result<String> {
-    let (mut kept, mut record, mut total) = (Vec::new(), [0; 16 << 10], 0);
-    while total < MOST_OF_LOG {
+    let (mut kept, mut record) = (Vec::new(), [0; 16 << 10]);
+    while kept.len() < MOST_OF_LOG {
         match log.read(&mut record) {
             Ok(0) => break,
-            Ok(read) => {
-                total += read;
-                kept.extend_from_slice(&record[..read]);
-                // Seldom, since it moves all bytes.
-                if kept.len() > 2 * KEPT_OF_LOG {
-                    kept.drain(..kept.len() - KEPT_OF_LOG);
-                }
-            }
-            // A record of the kernel's log was overwritten while it was read; the next read continues behind it.
-            Err(error)
-                if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::Interrupted) => {}
-            // The kernel's log has no further record.
-            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-            Err(_) if !kept.is_empty() => break,
-            Err(error) => return Err(error),
+            Ok(read) => kept.extend_from_slice(&record[..read]),
+            Err(error) => match error.kind() {
+                // A record of the kernel's log was overwritten while it was read; the next read continues behind it.
+                ErrorKind::BrokenPipe | ErrorKind::Interrupted => {}
+                // The kernel's log has no further record.
+                ErrorKind::WouldBlock => break,
+                _ if !kept.is_empty() => break,
+                _ => return Err(error),
+            },
         }
     }
     kept.drain(..kept.len().saturating_sub(KEPT_OF_LOG));

@@ -1,8 +1,6 @@
 use std::fmt;
 
-use super::code::Severity;
-use super::finding::Finding;
-use super::report::Report;
+use super::{Finding, Report, Severity};
 
 /// Columns of a line.
 const WIDTH: usize = 110;
@@ -15,18 +13,14 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let version = env!("CARGO_PKG_VERSION");
         writeln!(f, "candle-headroom {version}: {}", self.summary())?;
-        let count = |severity| {
-            let severities = self.findings().iter().map(Finding::severity);
-            severities.filter(|found| *found == severity).count()
-        };
-        writeln!(
-            f,
-            "failures: {}, warnings: {}, notes: {}, ok: {}\n",
-            count(Severity::Failure),
-            count(Severity::Warning),
-            count(Severity::Note),
-            count(Severity::Ok)
-        )?;
+        let mut counts = [0; 4];
+        for finding in self.findings() {
+            counts[finding.severity() as usize] += 1;
+        }
+        let [ok, notes, warnings, failures] = counts;
+        let counts =
+            format!("failures: {failures}, warnings: {warnings}, notes: {notes}, ok: {ok}");
+        writeln!(f, "{counts}\n")?;
         for (finding, gpus) in grouped(self.findings()) {
             write_finding(f, finding, &gpus)?;
         }

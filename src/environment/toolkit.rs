@@ -1,86 +1,66 @@
 use std::path::{Path, PathBuf};
 
-use super::code;
-use super::facts::Facts;
-use super::finding::{Finding, Findings};
 use super::probe::ptx::Target;
-use super::source::Source;
+use super::{Facts, Findings, Source, code};
 use crate::facts::{self, Version};
 
-const VARIABLES: [&str; 4] = [
+/// Variables that name the toolkit's folder.
+pub(super) const VARIABLES: [&str; 4] = [
     "CUDA_HOME",
     "CUDA_PATH",
     "CUDA_ROOT",
     "CUDA_TOOLKIT_ROOT_DIR",
 ];
 
-/// The CUDA toolkit that a build would use.
-#[derive(Debug)]
-pub(super) struct Toolkit {
-    version: Option<Version>,
-    findings: Findings,
-}
-
-impl Toolkit {
-    pub(super) fn look(source: &Source) -> Self {
-        let mut findings = Findings::default();
-        let mut roots = Vec::new();
-        for name in VARIABLES {
-            match source.variable(name).unwrap_or_default() {
-                "" => {}
-                value if source.exists(value) => roots.push((name, source.resolved(value))),
-                value => findings.add(code::TOOLKIT_NOWHERE, format!("{name}={value}")),
+/// The version of the CUDA toolkit that a build would use.
+pub(super) fn look(source: &Source) -> (Option<Version>, Findings) {
+    let mut findings = Findings::default();
+    let mut roots = Vec::new();
+    for name in VARIABLES {
+        match source.variable(name).unwrap_or_default() {
+            "" => {}
+            value if source.exists(value) => roots.push((name, source.resolved(value))),
+            value => findings.add(code::TOOLKIT_NOWHERE, format!("{name}={value}")),
+        }
+    }
+    let nvcc = program(source, "nvcc").map(|path| source.resolved(path));
+    let by_path = nvcc.as_deref().and_then(|nvcc| nvcc.parent()?.parent());
+    let used = by_path.or(roots.first().map(|(_, root)| root.as_path()));
+    let version = used.and_then(|root| version(source, root));
+    roots.extend(by_path.map(|root| ("PATH", root.to_owned())));
+    if roots.windows(2).any(|pair| pair[0].1 != pair[1].1) {
+        let roots = roots.iter();
+        let roots = roots.map(|(name, root)| format!("{name}: {}", root.display()));
+        findings.list(code::TOOLKITS_DISAGREE, roots);
+    }
+    match nvcc {
+        None => findings.add(code::NO_TOOLKIT, "no nvcc on PATH"),
+        Some(nvcc) => {
+            let version = version.map(|version| version.to_string());
+            let version = version.unwrap_or("of an unknown version".to_owned());
+            findings.add(code::TOOLKIT, format!("{}, CUDA {version}", nvcc.display()));
+            let mut compilers = ["c++", "g++", "clang++", "cc", "gcc"].into_iter();
+            if !compilers.any(|name| program(source, name).is_some()) {
+                findings.add(code::NO_COMPILER, "no c++, g++, clang++ or cc on PATH");
             }
         }
-        let nvcc = program(source, "nvcc").map(|path| source.resolved(path));
-        let by_path = nvcc.as_deref().and_then(|nvcc| nvcc.parent()?.parent());
-        let used = by_path.or(roots.first().map(|(_, root)| root.as_path()));
-        let version = used.and_then(|root| version(source, root));
-        roots.extend(by_path.map(|root| ("PATH", root.to_owned())));
-        if roots.windows(2).any(|pair| pair[0].1 != pair[1].1) {
-            let roots = roots.iter();
-            let roots = roots.map(|(name, root)| format!("{name}: {}", root.display()));
-            let seen = roots.collect::<Vec<_>>().join(", ");
-            findings.add(code::TOOLKITS_DISAGREE, seen);
-        }
-        match nvcc {
-            None => findings.add(code::NO_TOOLKIT, "no nvcc on PATH"),
-            Some(nvcc) => {
-                let version = version.map(|version| version.to_string());
-                let version = version.unwrap_or("of an unknown version".to_owned());
-                let seen = format!("{}, CUDA {version}", nvcc.display());
-                findings.add(code::TOOLKIT, seen);
-                let mut compilers = ["c++", "g++", "clang++", "cc", "gcc"].into_iter();
-                if !compilers.any(|name| program(source, name).is_some()) {
-                    let seen = "no c++, g++, clang++ or cc on PATH";
-                    findings.add(code::NO_COMPILER, seen);
-                }
-            }
-        }
-        Self { version, findings }
     }
-
-    /// The findings, with what follows from the driver and the GPUs.
-    pub(super) fn findings(self, facts: &Facts) -> Vec<Finding> {
-        let mut findings = self.findings;
-        if let (Some(version), Some(supported)) = (self.version, facts.cuda_of_driver())
-            && version > supported
-        {
-            let driver = facts::driver_of_cuda(version);
-            let driver = driver.map(|driver| format!(", packaged with driver {driver}"));
-            let driver = driver.unwrap_or_default();
-            let seen = format!("CUDA {version}{driver}; the driver supports {supported}");
-            findings.add(code::TOOLKIT_TOO_NEW, seen);
-        }
-        compute_cap(facts, &mut findings);
-        findings.0
-    }
+    (version, findings)
 }
 
-fn compute_cap(facts: &Facts, findings: &mut Findings) {
-    let Some(value) = facts.source.variable("CUDA_COMPUTE_CAP") else {
-        return;
-    };
+/// What follows from the driver and the GPUs.
+pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
+    if let (Some(version), Some(supported)) = (facts.toolkit, facts.cuda_of_driver())
+        && version > supported
+    {
+        let driver = facts::driver_of_cuda(version);
+        let driver = driver.map(|driver| format!(", packaged with driver {driver}"));
+        let driver = driver.unwrap_or_default();
+        let seen = format!("CUDA {version}{driver}; the driver supports {supported}");
+        findings.add(code::TOOLKIT_TOO_NEW, seen);
+    }
+    let variable = facts.source.variable("CUDA_COMPUTE_CAP");
+    let Some(value) = variable else { return };
     let Some(target) = Target::parse(value) else {
         let seen = format!("CUDA_COMPUTE_CAP={value} is not a number such as 90");
         return findings.add(code::COMPUTE_CAP, seen);
@@ -103,9 +83,8 @@ fn program(source: &Source, name: &str) -> Option<PathBuf> {
 /// From the toolkit's record, or from its headers, which every installation has. Nothing is run.
 fn version(source: &Source, root: &Path) -> Option<Version> {
     let recorded = source.text(root.join("version.json")).and_then(|text| {
-        let (_, rest) = text.split_once("\"cuda\"")?;
-        let (_, rest) = rest.split_once("\"version\"")?;
-        Version::parse(rest.split('"').nth(1)?)
+        let record: serde_json::Value = serde_json::from_str(&text).ok()?;
+        Version::parse(record["cuda"]["version"].as_str()?)
     });
     let defined = |header: &str| {
         let text = source.text(root.join(header))?;

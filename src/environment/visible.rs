@@ -1,9 +1,5 @@
-/// The GPUs that CUDA_VISIBLE_DEVICES leaves visible, by the driver's rules: a list of numbers or of prefixes of UUIDs, which ends at the
-/// first entry that names no GPU. A GPU named twice leaves none visible.
-///
-/// The first entry decides between numbers and UUIDs: the list ends at an entry of the other kind. Of a number only its leading digits
-/// are read.
-///
+/// The GPUs that CUDA_VISIBLE_DEVICES leaves visible: a list of numbers, of which only leading digits count, or of prefixes of UUIDs. It
+/// ends at the first entry that names no GPU or is of the other kind. A GPU named twice leaves none visible.
 /// Source: CUDA Programming Guide, environment variables; the rest is the driver's behaviour.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Visible {

@@ -22,7 +22,6 @@ const CHECK_NVLINK: XidAction =
     XidAction::Repair("check the NVLink connections", "nvidia-smi nvlink --status");
 
 /// The immediate action for an Xid, on Ampere and later GPUs.
-///
 /// NVIDIA, Xid catalog, docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html; 2026-11.
 pub(crate) fn xid(number: u32, text: &str) -> XidAction {
     match number {

@@ -4,6 +4,7 @@
 mod events;
 mod releases;
 mod statuses;
+mod table;
 mod version;
 
 pub(crate) use events::{Weight, XidAction, clock_reasons, unknown_clock_reasons, xid};
@@ -11,22 +12,5 @@ pub(crate) use releases::{
     cuda_of_ptx, driver_of_cuda, floor_of_cudnn, floor_of_major, reports_processes_wrongly,
 };
 pub(crate) use statuses::{CUDA, Status, cuda, nvml};
+pub(crate) use table::table;
 pub(crate) use version::Version;
-
-#[cfg(test)]
-mod tests {
-    use super::statuses::{CUDA, NVML};
-
-    #[test]
-    fn statuses_are_listed_once_with_cause_and_remedy() {
-        for table in [CUDA, NVML] {
-            assert!(table.is_sorted_by(|one, next| one.number < next.number));
-            for text in table
-                .iter()
-                .flat_map(|status| [status.cause, status.remedy])
-            {
-                assert!(!text.is_empty() && !text.ends_with('.'), "{text}");
-            }
-        }
-    }
-}

@@ -2,23 +2,15 @@ use std::fmt;
 
 /// A version of up to three numbers, such as a driver's 535.104.05 or a toolkit's 12.4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Version([u32; 3]);
+pub(crate) struct Version(pub(crate) [u32; 3]);
 
 impl Version {
-    pub(crate) const fn new(parts: [u32; 3]) -> Self {
-        Self(parts)
-    }
-
     /// Parses numbers separated by dots; those after the third are ignored.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let mut parts = [0; 3];
-        for (index, part) in text.trim().split('.').enumerate() {
-            let number = part.parse().ok()?;
-            if let Some(slot) = parts.get_mut(index) {
-                *slot = number;
-            }
-        }
-        Some(Self(parts))
+        let parts = text.trim().split('.').map(|part| part.parse().ok());
+        let parts: Vec<u32> = parts.collect::<Option<_>>()?;
+        let part = |index| parts.get(index).copied().unwrap_or(0);
+        Some(Self([part(0), part(1), part(2)]))
     }
 
     /// From CUDA's number, such as 12040 for 12.4.

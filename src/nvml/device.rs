@@ -1,10 +1,10 @@
-use std::fmt;
+use std::mem::zeroed;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
 use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError};
 use nvml_wrapper::error::NvmlError;
-use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t};
+use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t, nvmlMemory_t as Memory};
 
 use super::library::{
     FUNCTION_NOT_FOUND, Field, GPU_IS_LOST, INSUFFICIENT_SIZE, Nvml, RESET_REQUIRED, UNINITIALIZED,
@@ -12,18 +12,10 @@ use super::library::{
 };
 
 /// A GPU. The handle is valid as long as the session, which lives as long as this value.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct Device {
     pub(super) nvml: Arc<Nvml>,
     handle: nvmlDevice_t,
-}
-
-/// Bytes of a GPU's memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Memory {
-    pub(crate) total: u64,
-    pub(crate) used: u64,
-    pub(crate) free: u64,
 }
 
 /// Rows of memory that were replaced by spare rows.
@@ -40,23 +32,20 @@ unsafe impl Send for Device {}
 impl Nvml {
     /// A GPU by its index in NVML's order.
     pub(crate) fn device(self: &Arc<Self>, index: u32) -> Field<Device> {
-        let device = self.wrapper.device_by_index(index);
-        Ok(Device::new(self, device.map_err(return_code)?))
+        Device::of(self, self.wrapper.device_by_index(index))
     }
 
     pub(crate) fn device_by_uuid(self: &Arc<Self>, uuid: &str) -> Field<Device> {
-        let device = self.wrapper.device_by_uuid(uuid);
-        Ok(Device::new(self, device.map_err(return_code)?))
+        Device::of(self, self.wrapper.device_by_uuid(uuid))
     }
 }
 
 impl Device {
-    fn new(nvml: &Arc<Nvml>, device: nvml_wrapper::Device<'_>) -> Self {
-        Self {
-            nvml: Arc::clone(nvml),
-            // SAFETY: the handle is used together with its session alone.
-            handle: unsafe { device.handle() },
-        }
+    fn of(nvml: &Arc<Nvml>, device: Result<nvml_wrapper::Device<'_>, NvmlError>) -> Field<Self> {
+        // SAFETY: the handle is used together with its session alone.
+        let handle = unsafe { device.map_err(return_code)?.handle() };
+        let nvml = Arc::clone(nvml);
+        Ok(Self { nvml, handle })
     }
 
     /// Asks the wrapper's device.
@@ -86,38 +75,43 @@ impl Device {
         }
     }
 
+    /// What such a function writes into `place`.
+    fn read<F: Copy, T>(
+        &self,
+        function: &Result<F, libloading::Error>,
+        mut place: T,
+        call: impl FnOnce(F, nvmlDevice_t, &mut T) -> u32,
+    ) -> Field<T> {
+        self.call(function, |function, gpu| call(function, gpu, &mut place))?;
+        Ok(place)
+    }
+
     /// The bits of NVML's clock event reasons, called throttle reasons before CUDA 12.2.
     pub(crate) fn clock_reasons(&self) -> Field<u64> {
         let functions = self.functions();
-        let mut bits = 0;
         let newer = &functions.nvmlDeviceGetCurrentClocksEventReasons;
-        // SAFETY: the handle belongs to this session; the place outlives the call.
-        let newer = self.call(newer, |call, gpu| unsafe { call(gpu, &mut bits) });
-        newer.or_else(|_| {
-            let older = &functions.nvmlDeviceGetCurrentClocksThrottleReasons;
-            // SAFETY: as above.
-            self.call(older, |call, gpu| unsafe { call(gpu, &mut bits) })
-        })?;
-        Ok(bits)
+        let older = &functions.nvmlDeviceGetCurrentClocksThrottleReasons;
+        // SAFETY: the handle belongs to this session.
+        let newer = self.read(newer, 0, |call, gpu, bits| unsafe { call(gpu, bits) });
+        // SAFETY: as above.
+        newer.or_else(|_| self.read(older, 0, |call, gpu, bits| unsafe { call(gpu, bits) }))
     }
 
     /// By the newer call, which does not count the driver's own reserve as used, or by the older call on drivers that lack it.
     pub(crate) fn memory(&self) -> Field<Memory> {
-        let newer = self.ask(|gpu| gpu.memory_info());
-        let (total, used, free) = match newer {
-            Ok(memory) => (memory.total, memory.used, memory.free),
+        let older = &self.functions().nvmlDeviceGetMemoryInfo;
+        // SAFETY: the structure holds three numbers.
+        let mut memory: Memory = unsafe { zeroed() };
+        match self.ask(|gpu| gpu.memory_info()) {
+            Ok(newer) => {
+                (memory.total, memory.used, memory.free) = (newer.total, newer.used, newer.free)
+            }
             // The older call would fail as well.
             Err(code @ (UNINITIALIZED | GPU_IS_LOST | RESET_REQUIRED)) => return Err(code),
-            Err(_) => {
-                let older = &self.functions().nvmlDeviceGetMemoryInfo;
-                // SAFETY: the structure holds three numbers.
-                let mut memory = unsafe { std::mem::zeroed() };
-                // SAFETY: the handle belongs to this session; the place outlives the call.
-                self.call(older, |call, gpu| unsafe { call(gpu, &mut memory) })?;
-                (memory.total, memory.used, memory.free)
-            }
-        };
-        Ok(Memory { total, used, free })
+            // SAFETY: the handle belongs to this session.
+            Err(_) => self.call(older, |call, gpu| unsafe { call(gpu, &mut memory) })?,
+        }
+        Ok(memory)
     }
 
     /// The number of pages that were retired because of memory errors.
@@ -140,17 +134,12 @@ impl Device {
 
     pub(crate) fn remapped(&self) -> Field<Remapped> {
         let function = &self.functions().nvmlDeviceGetRemappedRows;
-        let (mut correctable, mut uncorrectable, mut pending, mut failed) = (0, 0, 0, 0);
-        // SAFETY: the handle belongs to this session; all four places outlive the call.
-        self.call(function, |call, gpu| unsafe {
-            call(
-                gpu,
-                &mut correctable,
-                &mut uncorrectable,
-                &mut pending,
-                &mut failed,
-            )
-        })?;
+        let read = self.read(function, [0; 4], |call, gpu, places| {
+            let [corrected, uncorrectable, pending, failed] = places;
+            // SAFETY: the handle belongs to this session.
+            unsafe { call(gpu, corrected, uncorrectable, pending, failed) }
+        });
+        let [_, uncorrectable, pending, failed] = read?;
         Ok(Remapped {
             uncorrectable,
             pending: pending != 0,
@@ -161,11 +150,5 @@ impl Device {
     /// Uncorrected memory errors since the driver was loaded, or in the GPU's life.
     pub(crate) fn uncorrected(&self, counter: EccCounter) -> Field<u64> {
         self.ask(|gpu| gpu.total_ecc_errors(MemoryError::Uncorrected, counter))
-    }
-}
-
-impl fmt::Debug for Device {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Device").finish_non_exhaustive()
     }
 }

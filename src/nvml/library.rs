@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nvml_wrapper::error::NvmlError;
 
-use crate::facts::{self, Version};
+use crate::facts::Version;
 use crate::patience::{self, Call, LoadError};
 
 /// A value, or NVML's return code.
@@ -31,16 +31,14 @@ pub(crate) const NAMES: [&str; 2] = match cfg!(windows) {
 
 /// A library that is loaded for good.
 #[derive(Debug)]
-pub(crate) struct Library {
-    path: PathBuf,
-}
+pub(crate) struct Library(PathBuf);
 
 /// A session with NVML; it ends when the last of its devices is dropped.
 #[derive(Debug)]
 pub(crate) struct Nvml {
     pub(super) wrapper: ManuallyDrop<nvml_wrapper::Nvml>,
-    /// Whether the newest calls for processes must not be made.
-    pub(super) avoids_newest: bool,
+    /// The version of the kernel module.
+    pub(crate) driver: Option<Version>,
 }
 
 /// The return code behind an error of the wrapper.
@@ -69,35 +67,28 @@ impl Library {
                 transmute::<*mut _, unsafe extern "C" fn() -> c_uint>(function)();
             },
         };
-        let mut reason = None;
-        for path in paths {
-            let path = path.as_ref();
+        let mut absent = None;
+        for path in paths.iter().map(AsRef::as_ref) {
             // SAFETY: the caller vouches for the library.
             match unsafe { patience::load(path, init, limit) } {
-                Ok(_) => {
-                    let path = path.to_owned();
-                    return Ok(Arc::new(Self { path }));
-                }
-                Err(LoadError::Absent(text)) => {
-                    reason.get_or_insert(text);
-                }
+                Ok(_) => return Ok(Arc::new(Self(path.to_owned()))),
+                Err(error @ LoadError::Absent(_)) => absent = absent.or(Some(error)),
                 Err(error) => return Err(error),
             }
         }
-        let reason = reason.unwrap_or_else(|| format!("{}: not found", NAMES[0]));
-        Err(LoadError::Absent(reason))
+        let not_found = || LoadError::Absent(format!("{}: not found", NAMES[0]));
+        Err(absent.unwrap_or_else(not_found))
     }
 
     /// Begins a session.
     pub(crate) fn begin(&self) -> Field<Arc<Nvml>> {
-        let path = self.path.as_os_str();
+        let path = self.0.as_os_str();
         let wrapper = nvml_wrapper::Nvml::builder().lib_path(path).init();
         let wrapper = wrapper.map_err(return_code)?;
-        let driver = wrapper.sys_driver_version();
-        let driver = driver.ok().and_then(|text| Version::parse(&text));
+        let driver = wrapper.sys_driver_version().ok();
         Ok(Arc::new(Nvml {
             wrapper: ManuallyDrop::new(wrapper),
-            avoids_newest: driver.is_some_and(facts::reports_processes_wrongly),
+            driver: driver.and_then(|text| Version::parse(&text)),
         }))
     }
 }

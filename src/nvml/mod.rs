@@ -1,8 +1,7 @@
 //! NVML, NVIDIA's management library, loaded at run time: for the checker, the monitor and the report of an exhaustion.
 //!
-//! `nvml-wrapper` makes most calls. Some are raw calls through its bindings: the wrapper lacks remapped rows and the newer call for clock
-//! event reasons, asks for memory by a call that old drivers lack, and allocates each list of processes anew, without room for the longer
-//! elements that some drivers write. A function that a library lacks is a return code like any other.
+//! `nvml-wrapper` makes most calls. Some are raw calls through its bindings: the wrapper lacks remapped rows and the newer clock event
+//! reasons, asks for memory by a call that old drivers lack, and has no room for the longer lists of processes that some drivers write.
 
 mod device;
 mod library;
@@ -10,7 +9,7 @@ mod library;
 mod neighbours;
 mod processes;
 
-pub(crate) use device::{Device, Memory, Remapped};
+pub(crate) use device::{Device, Remapped};
 pub(crate) use library::{
     DRIVER_NOT_LOADED, FUNCTION_NOT_FOUND, Field, GPU_IS_LOST, Library, NAMES, NO_PERMISSION,
     NOT_SUPPORTED, Nvml, RESET_REQUIRED, UNINITIALIZED,
@@ -20,6 +19,7 @@ pub(crate) use neighbours::neighbours;
 pub(crate) use processes::{Processes, knows_processes};
 
 pub(crate) use crate::patience::within;
+pub(crate) use nvml_wrapper_sys::bindings::nvmlMemory_t as Memory;
 
 /// A GPU's UUID as NVML writes it, from the bytes that CUDA gives.
 pub(crate) fn uuid_text(bytes: [u8; 16]) -> String {

@@ -4,8 +4,7 @@ use std::time::Duration;
 use super::{Library, NAMES, Processes, knows_processes, within};
 use crate::error::Neighbour;
 
-/// The other processes on a GPU and what they hold, the most first. Empty if NVML is missing, does not list them, or takes longer than
-/// `patience`.
+/// The other processes on a GPU and what they hold, the most first; empty if NVML does not tell within `patience`.
 pub(crate) fn neighbours(uuid: &str, patience: Duration) -> Vec<Neighbour> {
     let uuid = uuid.to_owned();
     let asked = within(patience, move || ask(&uuid, patience / 2));

@@ -4,6 +4,7 @@ use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlProcessInfo_v2_t};
 
 use super::device::Device;
 use super::library::{FUNCTION_NOT_FOUND, Field, INSUFFICIENT_SIZE};
+use crate::facts::reports_processes_wrongly;
 
 /// NVML's mark for an unknown size.
 const NOT_AVAILABLE: u64 = u64::MAX;
@@ -42,20 +43,17 @@ impl Device {
     /// Lists the processes that compute, by the newest call that the library has.
     pub(crate) fn list_processes(&self, to: &mut Processes) -> Field<()> {
         let functions = self.functions();
-        let listed = self.list(
-            to,
-            [
-                &functions.nvmlDeviceGetComputeRunningProcesses_v3,
-                &functions.nvmlDeviceGetComputeRunningProcesses_v2,
-            ],
-        );
-        if listed != Err(FUNCTION_NOT_FOUND) {
-            return listed;
-        }
+        let newest = [
+            &functions.nvmlDeviceGetComputeRunningProcesses_v3,
+            &functions.nvmlDeviceGetComputeRunningProcesses_v2,
+        ];
         let oldest = &functions.nvmlDeviceGetComputeRunningProcesses;
-        // SAFETY: the handle belongs to this session; `fill` gives room for as many elements as it says.
-        self.fill(to, oldest, 2, |call, device, count, room| unsafe {
-            call(device, count, room.cast())
+        self.list(to, newest).or_else(|code| match code {
+            // SAFETY: the handle belongs to this session; `fill` gives room for as many elements as it says.
+            FUNCTION_NOT_FOUND => self.fill(to, oldest, 2, |call, device, count, room| unsafe {
+                call(device, count, room.cast())
+            }),
+            code => Err(code),
         })
     }
 
@@ -63,23 +61,21 @@ impl Device {
     pub(crate) fn graphics(&self) -> Field<usize> {
         let mut processes = Processes::default();
         let functions = self.functions();
-        self.list(
-            &mut processes,
-            [
-                &functions.nvmlDeviceGetGraphicsRunningProcesses_v3,
-                &functions.nvmlDeviceGetGraphicsRunningProcesses_v2,
-            ],
-        )?;
+        let newest = [
+            &functions.nvmlDeviceGetGraphicsRunningProcesses_v3,
+            &functions.nvmlDeviceGetGraphicsRunningProcesses_v2,
+        ];
+        self.list(&mut processes, newest)?;
         Ok(processes.count)
     }
 
     /// By the newest call, or by the one before it if that is missing or writes more than its header says.
     fn list(&self, to: &mut Processes, newest: [&Result<List, libloading::Error>; 2]) -> Field<()> {
+        let avoids_newest = self.nvml.driver.is_some_and(reports_processes_wrongly);
         let mut listed = Err(FUNCTION_NOT_FOUND);
-        for function in newest.into_iter().skip(self.nvml.avoids_newest.into()) {
+        for function in newest.into_iter().skip(avoids_newest.into()) {
             if listed == Err(FUNCTION_NOT_FOUND) {
-                // SAFETY: the handle belongs to this session; `fill` gives room for as many elements as it says, each as long as any
-                // driver writes them.
+                // SAFETY: the handle belongs to this session; `fill` gives room for the longest elements that any driver writes.
                 listed = self.fill(to, function, 3, |call, device, count, room| unsafe {
                     call(device, count, room.cast())
                 });

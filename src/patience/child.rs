@@ -1,22 +1,25 @@
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, PipeReader};
+use std::mem::zeroed;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
-use std::sync::mpsc;
+use std::ptr::null_mut;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::rehearsal::{Call, LOADER, LoadError};
+use super::library::{Call, LOADER, LoadError};
 
-/// Loads a library and makes the call in a child process, unless this process has loaded the library already. `Ok` also means that the loader
-/// refuses the library, which it then does in this process too.
+/// The time between two looks at a child.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Loads a library and makes the call in a child process, unless this process has loaded the library already. `Ok` also means that the
+/// loader refuses the library, which it then does in this process too.
 ///
-/// The child shares nothing that it could damage: it has the parent's memory as a copy and writes its output nowhere. If another thread
-/// holds a lock at the moment of the fork that the child needs, the child hangs and is killed.
+/// The child has a copy of the memory and writes its output nowhere. If it needs a lock that another thread held at the fork, it is killed.
 ///
 /// # Safety
 /// Running the library's initializers and the `call` must be sound.
@@ -27,9 +30,8 @@ pub(super) unsafe fn rehearse(path: &Path, call: Call, limit: Duration) -> Resul
     let started = Instant::now();
     let what = format!("loading and initializing {}", path.display());
     let not_started = |error: io::Error| {
-        LoadError::Crashes(format!(
-            "{what}: no child process could be started: {error}"
-        ))
+        let reason = format!("{what}: no child process could be started: {error}");
+        LoadError::Crashes(reason)
     };
     let file = CString::new(path.as_os_str().as_bytes()).map_err(|e| not_started(e.into()))?;
     let null = File::options().write(true).open("/dev/null");
@@ -37,7 +39,7 @@ pub(super) unsafe fn rehearse(path: &Path, call: Call, limit: Duration) -> Resul
     let hangs = || LoadError::Hangs(what.clone());
     let lock = LOADER.try_lock_for(limit).ok_or_else(hangs)?;
     // Opened and closed under the lock: another child would keep the writing end open.
-    let (mut reader, writer) = io::pipe().map_err(not_started)?;
+    let (reader, writer) = io::pipe().map_err(not_started)?;
     // SAFETY: the child does nothing but `play`, which returns to no Rust code.
     let child = match unsafe { libc::fork() } {
         -1 => return Err(not_started(io::Error::last_os_error())),
@@ -46,28 +48,49 @@ pub(super) unsafe fn rehearse(path: &Path, call: Call, limit: Duration) -> Resul
         child => child,
     };
     drop((writer, lock));
-    // A thread waits for the child, since one that hangs inside the kernel ends late or never.
-    let (sender, receiver) = mpsc::channel();
-    let wait = move || {
-        // Without a byte, the pipe ends when the child does.
-        if reader.read_exact(&mut [0]).is_ok() {
-            let _ = sender.send(Ok(()));
+    loop {
+        // The end is looked for first, so that a byte that was written at the last moment counts.
+        let end = end_of(child);
+        let outcome = match &end {
+            _ if has_byte(&reader) => Ok(()),
+            Some(end) => Err(LoadError::Crashes(format!("{what} ends a process ({end})"))),
+            None if started.elapsed() < limit => {
+                thread::sleep(PAUSE);
+                continue;
+            }
+            None => {
+                // SAFETY: the call takes two numbers. Nobody has waited for the child, so that its number is still its own.
+                unsafe { libc::kill(child, libc::SIGKILL) };
+                Err(hangs())
+            }
+        };
+        if end.is_none() {
+            // In a thread, since a child that hangs inside the kernel ends late or never. Without one it stays a zombie.
+            let reaper = thread::Builder::new().name("headroom-child".to_owned());
+            // SAFETY: the call takes numbers; without a place it tells nothing of the end.
+            let _ = reaper.spawn(move || unsafe { libc::waitpid(child, null_mut(), 0) });
         }
-        let mut status = 0;
-        // SAFETY: the call takes the number of a child and a place that outlives it.
-        unsafe { libc::waitpid(child, &mut status, 0) };
-        let _ = sender.send(Err(ExitStatus::from_raw(status)));
-    };
-    let waiter = thread::Builder::new().name("headroom-child".to_owned());
-    let waiting = waiter.spawn(wait);
-    let left = limit.saturating_sub(started.elapsed());
-    if let (Ok(_), Ok(outcome)) = (&waiting, receiver.recv_timeout(left)) {
-        return outcome
-            .map_err(|status| LoadError::Crashes(format!("{what} ends a process ({status})")));
+        return outcome;
     }
-    // SAFETY: the call takes two numbers. If the child ends at this moment, Linux does not use its number again so soon.
-    unsafe { libc::kill(child, libc::SIGKILL) };
-    Err(waiting.map_or_else(not_started, |_| hangs()))
+}
+
+/// How the child has ended; `None` while it runs. It must not be asked for again after its end.
+fn end_of(child: libc::pid_t) -> Option<String> {
+    let mut status = 0;
+    // SAFETY: the call takes numbers and a place that outlives it.
+    match unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } {
+        0 => None,
+        // The system does not keep the status for a process that ignores SIGCHLD.
+        -1 => Some("its status is unknown".to_owned()),
+        _ => Some(ExitStatus::from_raw(status).to_string()),
+    }
+}
+
+/// Whether the pipe holds a byte. Its end says nothing: a process that the library has started may keep it open.
+fn has_byte(pipe: &PipeReader) -> bool {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the call writes a number, whose place outlives it.
+    unsafe { libc::ioctl(pipe.as_raw_fd(), libc::FIONREAD, &mut bytes) == 0 && bytes > 0 }
 }
 
 /// Whether the process has loaded this library already, by the list of its mappings. Asking the loader could open a file and hang.
@@ -90,8 +113,7 @@ fn is_loaded(path: &Path) -> bool {
     })
 }
 
-/// The child: it writes one byte when it has made the call, or when the loader refuses the library. Memory is allocated by the library
-/// alone, since the parent's allocator may have been in use at the fork.
+/// Writes one byte when the call is made or the loader refuses the library. Allocates nothing: the allocator may have been in use at the fork.
 ///
 /// # Safety
 /// The process must be a forked child; running the library's initializers and the `call` must be sound.
@@ -102,11 +124,7 @@ unsafe fn play(file: &CStr, call: Call, pipe: RawFd, null: RawFd) -> ! {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::dup2(null, libc::STDOUT_FILENO);
         libc::dup2(null, libc::STDERR_FILENO);
-        let none = libc::rlimit {
-            rlim_cur: 0,
-            rlim_max: 0,
-        };
-        libc::setrlimit(libc::RLIMIT_CORE, &none);
+        libc::setrlimit(libc::RLIMIT_CORE, &zeroed());
         let library = libc::dlopen(file.as_ptr(), libc::RTLD_LAZY);
         if !library.is_null() {
             let function = libc::dlsym(library, call.name.as_ptr());

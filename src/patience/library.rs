@@ -1,17 +1,43 @@
 use std::env;
+use std::ffi::{CStr, c_void};
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use libloading::Library;
+use parking_lot::Mutex;
 
-use super::rehearsal::{Call, LOADER, LoadError};
 use super::rehearse;
+
+/// A function that the child process calls after it has loaded the library.
+#[derive(Clone, Copy)]
+pub(crate) struct Call {
+    pub(crate) name: &'static CStr,
+    /// Calls the function at this address.
+    pub(crate) make: unsafe fn(*mut c_void),
+}
+
+/// Why a library was not loaded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum LoadError {
+    /// There is no such library, or it is not one: the loader's message.
+    #[error("{0}")]
+    Absent(String),
+    /// What does not return.
+    #[error("{0} does not return")]
+    Hangs(String),
+    /// How a child process ended, or why there was none.
+    #[error("{0}")]
+    Crashes(String),
+}
+
+/// Held while this crate loads a library or forks, because a child that is forked in the middle of a `dlopen` could fail for that alone.
+pub(super) static LOADER: Mutex<()> = Mutex::new(());
 
 /// Loads a library for good: unloading would run its destructors, which can hang as well.
 ///
-/// A library that the process has not loaded yet is first loaded by a child process, which then makes the `call`. The child gets
-/// `limit`; if it does not finish in time, the library is not loaded here. Only a regular file is loaded.
+/// A library that is new to the process is first loaded by a child process, which also makes the `call`, and only loaded here if the child
+/// finishes within `limit`. Only a regular file is loaded.
 ///
 /// # Safety
 /// Running the library's initializers and the `call` must be sound.
@@ -32,9 +58,8 @@ pub(crate) unsafe fn load(
     let _lock = LOADER.try_lock_for(left).ok_or_else(hangs)?;
     // SAFETY: the caller vouches for the library.
     let library = unsafe { Library::new(path) };
-    library
-        .map(ManuallyDrop::new)
-        .map_err(|error| LoadError::Absent(error.to_string()))
+    let library = library.map_err(|error| LoadError::Absent(error.to_string()));
+    library.map(ManuallyDrop::new)
 }
 
 /// The file that the loader opens first, as far as that is known without reading the loader's cache.

@@ -9,7 +9,6 @@ mod child;
 mod library;
 #[cfg(not(target_os = "linux"))]
 mod no_child;
-mod rehearsal;
 mod task;
 
 #[cfg(target_os = "linux")]
@@ -17,6 +16,5 @@ use child::rehearse;
 #[cfg(not(target_os = "linux"))]
 use no_child::rehearse;
 
-pub(crate) use library::load;
-pub(crate) use rehearsal::{Call, LoadError};
+pub(crate) use library::{Call, LoadError, load};
 pub(crate) use task::{Task, Unfinished, within};

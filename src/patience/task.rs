@@ -50,14 +50,9 @@ mod tests {
 
     #[test]
     fn work_that_hangs_or_panics_is_left_behind() {
-        let limit = Duration::from_secs(60);
+        let (short, limit) = (Duration::from_millis(20), Duration::from_secs(60));
         assert_eq!(within(limit, || 7), Some(7));
-        let hanging = Task::<u8>::start("hangs", || {
-            loop {
-                thread::park();
-            }
-        });
-        let short = Duration::from_millis(20);
+        let hanging = Task::start("hangs", || thread::sleep(Duration::MAX));
         assert_eq!(hanging.wait(short), Err(Unfinished::TimedOut));
         let panicking = Task::start("panics", || -> u8 { panic!("on purpose") });
         assert_eq!(panicking.wait(limit), Err(Unfinished::Stopped));

@@ -2,8 +2,7 @@ use candle_core::cuda_backend::kernels::AFFINE;
 
 use crate::environment::probe::ptx::Kernels;
 
-/// One of candle's kernels and one of this crate's. All files of a crate are compiled alike, but the two crates may have been compiled
-/// separately.
+/// One of candle's kernels and one of this crate's, since the two crates may have been compiled separately.
 pub(crate) fn kernels() -> Vec<Kernels> {
     const SURVEY: &str = include_str!(concat!(env!("OUT_DIR"), "/survey.ptx"));
     vec![

@@ -1,14 +1,11 @@
 //! What NVML and libcuda answer, and whether this container may use the driver.
 
-use crate::environment::code;
-use crate::environment::facts::Facts;
-use crate::environment::finding::{Findings, answer};
+use super::{Facts, Findings, Reply, answer, code};
 use crate::environment::probe::driver::CudaDevice;
-use crate::environment::reply::Reply;
 use crate::facts::{self, Version};
 
 /// The first CUDA whose pools of device memory have a maximum size.
-const POOLS_WITH_LIMITS: Version = Version::new([12, 2, 0]);
+const POOLS_WITH_LIMITS: Version = Version([12, 2, 0]);
 /// The status of an unknown error, of NVML and of CUDA.
 const UNKNOWN: u32 = 999;
 
@@ -27,12 +24,12 @@ pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
 fn container(facts: &Facts, sign: &str, findings: &mut Findings) {
     let before = findings.0.len();
     if facts.lacks_container_runtime() {
+        let seen = "the host has a GPU, the container has no /dev/nvidia*";
         let libcuda = match &facts.cuda {
             Reply::Missing(_) => " and no libcuda",
             _ => "",
         };
-        let seen =
-            format!("{sign}; the host has a GPU, the container has no /dev/nvidia*{libcuda}");
+        let seen = format!("{sign}; {seen}{libcuda}");
         findings.add(code::CONTAINER_WITHOUT_RUNTIME, seen);
     }
     let by_gpu = facts.gpus().iter().any(|gpu| gpu.handle == Err(UNKNOWN));
@@ -64,9 +61,7 @@ fn nvml(facts: &Facts, findings: &mut Findings) {
             findings.add(code::NVML_MISSING, answer(call, 12, facts::nvml(12)))
         }
         Reply::Failed(call, number) => {
-            let status = facts::nvml(*number);
-            let seen = answer(call, *number, status);
-            findings.begin(code::NVML_FAILS, seen).advise(status);
+            findings.answer(code::NVML_FAILS, (call, *number), facts::nvml(*number))
         }
         _ => {}
     }
@@ -75,10 +70,10 @@ fn nvml(facts: &Facts, findings: &mut Findings) {
 fn cuda(facts: &Facts, findings: &mut Findings) {
     match &facts.cuda {
         Reply::Works(devices) if !devices.is_empty() => started(facts, devices, findings),
-        Reply::Works(_) => {
-            let seen = "cuInit returns 0, and cuDeviceGetCount counts 0 devices";
-            findings.add(code::NO_DEVICE, seen);
-        }
+        Reply::Works(_) => findings.add(
+            code::NO_DEVICE,
+            "cuInit returns 0, and cuDeviceGetCount counts 0 devices",
+        ),
         Reply::Failed(call, number) => failed(facts, call, *number, findings),
         // The lack of a container runtime is a finding of its own.
         Reply::Missing(reason) if !facts.lacks_container_runtime() => {
@@ -109,7 +104,6 @@ fn started(facts: &Facts, devices: &[CudaDevice], findings: &mut Findings) {
 
 fn failed(facts: &Facts, call: &str, number: u32, findings: &mut Findings) {
     let status = facts::cuda(number);
-    let seen = answer(call, number, status);
     let code = match number {
         34 => code::STUB,
         100 | 101 => code::NO_DEVICE,
@@ -119,7 +113,7 @@ fn failed(facts: &Facts, call: &str, number: u32, findings: &mut Findings) {
         // The reason is a finding of its own.
         803 => return,
         UNKNOWN if facts.is_container() => return,
-        _ => return findings.begin(code::CUDA_FAILS, seen).advise(status),
+        _ => return findings.answer(code::CUDA_FAILS, (call, number), status),
     };
-    findings.add(code, seen);
+    findings.add(code, answer(call, number, status));
 }

@@ -1,8 +1,5 @@
-use crate::environment::code;
-use crate::environment::facts::Facts;
-use crate::environment::finding::Findings;
+use super::{Facts, Findings, Reply, code, joined};
 use crate::environment::probe::kernel::Kernel;
-use crate::environment::reply::Reply;
 use crate::facts::Version;
 
 pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
@@ -15,32 +12,27 @@ pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
     }
     let nouveau = kernel.bus.iter();
     let nouveau = nouveau.filter(|(_, driver)| driver.as_deref() == Some("nouveau"));
-    let nouveau: Vec<_> = nouveau.map(|(address, _)| address.as_str()).collect();
+    let nouveau = joined(nouveau.map(|(address, _)| address.as_str()), ", ");
     // nouveau may drive a second GPU beside one that works.
     if !nouveau.is_empty() && !facts.cuda_finds_devices() {
-        let seen = format!("nouveau drives {}", nouveau.join(", "));
-        return findings.add(code::NOUVEAU, seen);
+        return findings.add(code::NOUVEAU, format!("nouveau drives {nouveau}"));
     }
-    // With `/sys` hidden only NVML may show the driver. The module of integrated GPUs has another name and may come without NVML, so that
-    // only CUDA shows it.
+    // With `/sys` hidden only NVML may show the driver, and on integrated GPUs, whose module has another name, only CUDA.
     let nvml_answers = match facts.nvml {
         Reply::Failed(_, status) => status != 9,
         _ => facts.nvml.works().is_some(),
     };
     if !kernel.module_loaded && !nvml_answers && !facts.cuda_finds_devices() {
         let addresses = kernel.bus.iter().map(|(address, _)| address.as_str());
-        let addresses: Vec<_> = addresses.collect();
-        let mut seen = vec!["no /sys/module/nvidia".to_owned()];
-        if !addresses.is_empty() {
-            seen.insert(0, format!("{} on the PCI bus", addresses.join(", ")));
-        }
-        seen.extend(libraries(facts));
-        return findings.add(code::MODULE_NOT_LOADED, seen.join(", "));
+        let addresses = joined(addresses, ", ");
+        let on_bus = (!addresses.is_empty()).then(|| format!("{addresses} on the PCI bus"));
+        let no_module = Some("no /sys/module/nvidia".to_owned());
+        let seen = on_bus.into_iter().chain(no_module);
+        return findings.list(code::MODULE_NOT_LOADED, seen.chain(libraries(facts)));
     }
     let before = findings.0.len();
     mismatch(facts, kernel, findings);
-    // A container without NVIDIA's runtime has no nodes, which is a finding of its own. If CUDA has found its devices, it needs no
-    // further nodes, on integrated GPUs for one.
+    // The lack of a container runtime is a finding of its own. If CUDA has found its devices, it needs no further nodes.
     if !facts.lacks_container_runtime() && !facts.cuda_finds_devices() {
         nodes(facts, kernel, findings);
     }
@@ -54,8 +46,8 @@ pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
 /// What NVML and libcuda return without a GPU or a driver, which no other finding says.
 fn libraries(facts: &Facts) -> impl Iterator<Item = String> {
     let nvml = facts.nvml.described("NVML", "NVML");
-    nvml.into_iter()
-        .chain(facts.cuda.described("libcuda", "cuInit"))
+    let cuda = facts.cuda.described("libcuda", "cuInit");
+    nvml.into_iter().chain(cuda)
 }
 
 fn no_gpu(facts: &Facts, kernel: &Kernel, findings: &mut Findings) {
@@ -70,9 +62,8 @@ fn no_gpu(facts: &Facts, kernel: &Kernel, findings: &mut Findings) {
         }
         (true, false) => "WSL: Windows passes no GPU in (no /dev/dxg)",
     };
-    let mut seen = vec![by_system.to_owned()];
-    seen.extend(libraries(facts));
-    findings.add(code::NO_GPU, seen.join(", "));
+    let by_system = Some(by_system.to_owned()).into_iter();
+    findings.list(code::NO_GPU, by_system.chain(libraries(facts)));
 }
 
 fn wsl(facts: &Facts, kernel: &Kernel, findings: &mut Findings) {
@@ -89,15 +80,12 @@ fn wsl(facts: &Facts, kernel: &Kernel, findings: &mut Findings) {
     }
 }
 
-/// By the status of NVML or CUDA, or by the versions of module and library files if neither works: an unused library of another version
-/// may exist.
+/// By the status of NVML or CUDA, or by the files' versions if neither works: an unused library of another version may exist.
 fn mismatch(facts: &Facts, kernel: &Kernel, findings: &mut Findings) {
     let module = kernel.module.as_deref();
-    let library = facts.libraries.as_ref().and_then(|libraries| {
+    let library = facts.libraries.as_ref().and_then(|found| {
         // cuda-compat brings another libcuda on purpose; NVML's library always belongs to the driver.
-        let library = libraries
-            .find("nvidia-ml")
-            .or_else(|| libraries.find("cuda"))?;
+        let library = found.find("nvidia-ml").or_else(|| found.find("cuda"))?;
         Some((library, library.version.filter(|_| library.is_driver())?))
     });
     let by_nvml = facts.nvml.failed_with(18);
@@ -106,7 +94,8 @@ fn mismatch(facts: &Facts, kernel: &Kernel, findings: &mut Findings) {
         (Some(module), Some((_, library))) => module != library,
         _ => false,
     };
-    let works = facts.nvml.works().is_some() || facts.cuda.works().is_some();
+    let nvml_works = facts.driver_version.is_some() || facts.nvml.works().is_some();
+    let works = nvml_works || facts.cuda.works().is_some();
     if !by_nvml && !by_cuda && (works || !by_files) {
         return;
     }
@@ -115,7 +104,7 @@ fn mismatch(facts: &Facts, kernel: &Kernel, findings: &mut Findings) {
     seen.extend(library.map(|(library, version)| format!("{} {version}", library.path())));
     seen.extend(by_nvml.then(|| "NVML returns 18".to_owned()));
     seen.extend(by_cuda.then(|| "cuInit returns 803".to_owned()));
-    findings.add(code::MODULE_MISMATCH, seen.join(", "));
+    findings.list(code::MODULE_MISMATCH, seen);
 }
 
 fn nodes(facts: &Facts, kernel: &Kernel, findings: &mut Findings) {
@@ -128,18 +117,14 @@ fn nodes(facts: &Facts, kernel: &Kernel, findings: &mut Findings) {
     if nodes == 0 || nodes < gpus && !facts.is_container() {
         missing.push(format!("{nodes} of {} /dev/nvidiaN", gpus.max(1)));
     }
-    if !missing.is_empty() {
-        findings.add(code::NODES_MISSING, missing.join(", "));
-    }
+    findings.list(code::NODES_MISSING, missing);
     if !kernel.has_node("nvidia-uvm") {
-        let seen = "/dev has only the driver's other nodes";
-        findings.add(code::UVM_MISSING, seen);
+        findings.add(code::UVM_MISSING, "/dev has only the driver's other nodes");
     }
-    let nodes = kernel.nodes.iter();
-    let denied =
-        nodes.filter_map(|(name, denied)| Some(format!("/dev/{name}: {}", denied.as_ref()?)));
-    let denied: Vec<_> = denied.collect();
+    let denied = kernel.nodes.iter();
+    let denied = denied.filter_map(|(name, why)| Some(format!("/dev/{name}: {}", why.as_ref()?)));
+    let denied = joined(denied, "; ");
     if !denied.is_empty() {
-        findings.add(code::NODES_DENIED, denied.join("; "));
+        findings.add(code::NODES_DENIED, denied);
     }
 }

@@ -1,12 +1,10 @@
-use crate::environment::code;
-use crate::environment::facts::Facts;
-use crate::environment::finding::Findings;
-use crate::environment::gpu::Gpu;
+use super::{Facts, Findings, code};
+use crate::environment::Gpu;
 use crate::environment::probe::ptx::Kernels;
 use crate::facts;
 
 pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
-    built(findings);
+    findings.add(code::BUILT, built());
     let mut gpus = facts.all_gpus();
     if gpus.iter().any(|gpu| gpu.visible) {
         gpus.retain(|gpu| gpu.visible);
@@ -25,7 +23,7 @@ pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
     }
 }
 
-fn built(findings: &mut Findings) {
+fn built() -> String {
     let features = match (cfg!(feature = "cuda"), cfg!(feature = "testing")) {
         (true, true) => "features cuda, testing",
         (true, false) => "features cuda",
@@ -33,8 +31,7 @@ fn built(findings: &mut Findings) {
         (false, false) => "no features; without `cuda` it runs on the CPU",
     };
     let version = env!("CARGO_PKG_VERSION");
-    let seen = format!("candle-headroom {version} with {features}");
-    findings.add(code::BUILT, seen);
+    format!("candle-headroom {version} with {features}")
 }
 
 fn described(kernels: &Kernels) -> String {
@@ -48,24 +45,22 @@ fn described(kernels: &Kernels) -> String {
 }
 
 fn against_driver(facts: &Facts, kernels: &Kernels, findings: &mut Findings) {
+    let name = &kernels.name;
     let needed = kernels.version.and_then(facts::cuda_of_ptx);
     let (Some(version), Some(needed)) = (kernels.version, needed) else {
         // A version after the table's last one is probably too new for the driver as well, but that is not known.
         return findings.add(code::PTX_UNKNOWN, described(kernels));
     };
-    let supported = facts.cuda_of_driver();
-    let Some(supported) = supported.filter(|supported| *supported < needed) else {
-        return;
-    };
-    let name = &kernels.name;
-    let seen =
-        format!("{name}: PTX {version} needs CUDA {needed}, the driver supports {supported}");
-    let finding = findings.begin(code::PTX_TOO_NEW, seen);
-    if let Some(driver) = facts::driver_of_cuda(needed) {
-        finding.next_step = format!(
-            "update the driver to {driver} or later, or build with CUDA {supported} or older"
-        )
-        .into();
+    if let Some(cuda) = facts.cuda_of_driver()
+        && cuda < needed
+    {
+        let seen = format!("{name}: PTX {version} needs CUDA {needed}, the driver supports {cuda}");
+        let finding = findings.begin(code::PTX_TOO_NEW, seen);
+        if let Some(driver) = facts::driver_of_cuda(needed) {
+            let step = "update the driver to";
+            let step = format!("{step} {driver} or later, or build with CUDA {cuda} or older");
+            finding.next_step = step.into();
+        }
     }
 }
 
@@ -73,11 +68,10 @@ fn against_gpu(kernels: &Kernels, gpu: &Gpu, findings: &mut Findings) {
     let (Some(target), Some(capability)) = (kernels.target, gpu.compute_capability) else {
         return;
     };
+    let machine_code_runs = !kernels.with_machine_code || target.machine_code_runs_on(capability);
     let code = match target.runs_on(capability) {
         false => code::PTX_WRONG_TARGET,
-        true if kernels.with_machine_code && !target.machine_code_runs_on(capability) => {
-            code::MACHINE_CODE
-        }
+        true if !machine_code_runs => code::MACHINE_CODE,
         true => return,
     };
     let (name, (major, minor)) = (&kernels.name, capability);

@@ -7,10 +7,9 @@ mod kernels;
 mod libraries;
 mod variables;
 
-use super::code;
-use super::facts::Facts;
-use super::finding::{Findings, answer};
-use super::reply::Reply;
+use super::finding::{answer, joined};
+use super::{Facts, Findings, Reply, code, host, toolkit};
+use crate::facts::cuda;
 
 /// Adds all findings, in no order.
 pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
@@ -20,12 +19,12 @@ pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
     kernels::judge(facts, findings);
     libraries::judge(facts, findings);
     variables::judge(facts, findings);
+    host::judge(facts, findings);
+    toolkit::judge(facts, findings);
     // No judge has found the reason for this status.
     if let Reply::Failed(call, number) = facts.cuda
         && !findings.0.iter().any(|finding| finding.code.prevents_cuda)
     {
-        let status = crate::facts::cuda(number);
-        let seen = answer(call, number, status);
-        findings.begin(code::CUDA_FAILS, seen).advise(status);
+        findings.answer(code::CUDA_FAILS, (call, number), cuda(number));
     }
 }

@@ -1,10 +1,6 @@
-use crate::environment::code;
-use crate::environment::facts::Facts;
-use crate::environment::finding::Findings;
-use crate::environment::reply::Reply;
+use super::{Facts, Findings, Reply, code};
 
 /// Debugging and profiling variables, and their effects.
-///
 /// NVIDIA, DCGM, nvvs/src/Software.cpp (`checkForBadEnvVaribles`), and CUDA's own list of variables; 2026-11.
 const DEBUGGING: [(&str, &str); 10] = [
     ("NSIGHT_CUDA_DEBUGGER", "a debugger is attached"),
@@ -53,9 +49,8 @@ pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
 }
 
 fn visible(facts: &Facts, findings: &mut Findings) {
-    let Some(value) = facts.source.variable("CUDA_VISIBLE_DEVICES") else {
-        return;
-    };
+    let variable = facts.source.variable("CUDA_VISIBLE_DEVICES");
+    let Some(value) = variable else { return };
     // Without NVML's list it is not known which entries name a GPU, but some values name none on any machine.
     let hides_anywhere = matches!(value.trim(), "" | "-1" | "NoDevFiles" | "none" | "void");
     let gpus = facts.gpus().len();
@@ -96,8 +91,7 @@ fn switches(facts: &Facts, findings: &mut Findings) {
     }
 }
 
-/// The container runtime's variables, if what they should let in is missing. Otherwise they say nothing: the container device interface
-/// (CDI) passes GPUs in and sets NVIDIA_VISIBLE_DEVICES to `void`, to keep the older runtime away.
+/// The container runtime's variables, if what they should let in is missing: the container device interface passes GPUs in and sets `void`.
 fn container(facts: &Facts, findings: &mut Findings) {
     let lacks_nodes = facts.kernel_is(|kernel| kernel.gpu_nodes() == 0);
     if let Some(value) = facts.source.variable("NVIDIA_VISIBLE_DEVICES")

@@ -1,14 +1,13 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::{ManuallyDrop, transmute};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use libloading::Library;
 
 use super::libraries::locate;
-use crate::environment::reply::Reply;
-use crate::environment::source::Source;
+use crate::environment::{Answer, Reply, Source};
 use crate::facts::Version;
 use crate::nvml::uuid_text;
 use crate::patience::{self, Call, LoadError};
@@ -52,19 +51,15 @@ const NAME: &str = match cfg!(windows) {
 /// libcuda, of which only functions that need no context are called.
 struct Libcuda(ManuallyDrop<Library>);
 
-/// Asks libcuda for its devices, in the process's own environment: libcuda reads no other. The newest CUDA that the driver supports is set
-/// before libcuda is initialized, which can hang.
+/// Asks libcuda for its devices, in the process's own environment. The CUDA that it supports is set before the initialization, which can hang.
 pub(crate) fn look(
     source: &Source,
     limit: Duration,
     version: &OnceLock<Version>,
-) -> Result<Reply<Vec<CudaDevice>>, LoadError> {
-    let path = match source.is_this_machine() {
-        true => Some(PathBuf::from(NAME)),
-        false => locate(source, NAME),
-    };
-    let path = path.ok_or_else(|| LoadError::Absent(format!("{NAME}: not found")))?;
-    let library = Libcuda::load(&path, limit)?;
+) -> Answer<Vec<CudaDevice>> {
+    let not_found = || LoadError::Absent(format!("{NAME}: not found"));
+    let paths = locate(source, &[NAME]);
+    let library = Libcuda::load(paths.first().ok_or_else(not_found)?, limit)?;
     let number = library.number(c"cuDriverGetVersion").ok();
     if let Some(supported) = number.and_then(Version::of_cuda) {
         version.get_or_init(|| supported);
@@ -82,49 +77,49 @@ pub(crate) fn probe_loading(limit: Duration) -> Result<(), LoadError> {
 
 impl Libcuda {
     fn load(path: &Path, limit: Duration) -> Result<Self, LoadError> {
-        // SAFETY: this is NVIDIA's driver, which may be loaded and initialized at any time; the caller of `Environment::root` vouches for
-        // any other file.
+        // SAFETY: NVIDIA's driver may be loaded and initialized at any time; the caller of `Environment::root` vouches for other files.
         unsafe { patience::load(path, INIT, limit) }.map(Self)
     }
 
-    /// Calls the function of this name.
+    /// What the function of this name writes into `place`.
     ///
     /// # Safety
-    /// `F` must be the function's signature in CUDA's headers.
-    unsafe fn call<F: Copy>(&self, name: &CStr, call: impl FnOnce(F) -> u32) -> Result<(), u32> {
+    /// `F` must be the function's signature in CUDA's headers, and `call` a sound call of it.
+    unsafe fn read<F: Copy, T>(
+        &self,
+        name: &CStr,
+        mut place: T,
+        call: impl FnOnce(F, &mut T) -> u32,
+    ) -> Result<T, u32> {
         // SAFETY: the caller knows the signature.
         let function = unsafe { self.0.get::<F>(name.to_bytes_with_nul()) };
-        match call(*function.map_err(|_| NO_FUNCTION)?) {
-            0 => Ok(()),
+        match call(*function.map_err(|_| NO_FUNCTION)?, &mut place) {
+            0 => Ok(place),
             status => Err(status),
         }
     }
 
     fn devices(&self) -> Result<Vec<CudaDevice>, (&'static str, u32)> {
         // SAFETY: `CUresult cuInit(unsigned int)`; it may be called at any time, any number of times.
-        unsafe { self.call(c"cuInit", |init: Init| init(0)) }
-            .map_err(|status| ("cuInit", status))?;
+        let init = unsafe { self.read(c"cuInit", (), |init: Init, _| init(0)) };
+        init.map_err(|status| ("cuInit", status))?;
         let count = self.number(c"cuDeviceGetCount");
         let count = count.map_err(|status| ("cuDeviceGetCount", status))?;
         let ordinals = 0..count.clamp(0, MOST_DEVICES);
-        Ok(ordinals
-            .map(|ordinal| self.device(ordinal).unwrap_or_default())
-            .collect())
+        let devices = ordinals.map(|ordinal| self.device(ordinal).unwrap_or_default());
+        Ok(devices.collect())
     }
 
     /// The result of a function that writes one number.
     fn number(&self, name: &CStr) -> Result<c_int, u32> {
-        let mut number = 0;
-        // SAFETY: the functions asked for are `CUresult f(int *)`; the place outlives the call.
-        unsafe { self.call(name, |function: Number| function(&mut number))? };
-        Ok(number)
+        // SAFETY: the functions asked for are `CUresult f(int *)`.
+        unsafe { self.read(name, 0, |function: Number, number| function(number)) }
     }
 
     fn device(&self, ordinal: c_int) -> Result<CudaDevice, u32> {
         type Get = unsafe extern "C" fn(*mut c_int, c_int) -> u32;
-        let mut device = 0;
-        // SAFETY: `CUresult cuDeviceGet(CUdevice *, int)`; the place outlives the call.
-        unsafe { self.call(c"cuDeviceGet", |get: Get| get(&mut device, ordinal))? };
+        // SAFETY: `CUresult cuDeviceGet(CUdevice *, int)`.
+        let device = unsafe { self.read(c"cuDeviceGet", 0, |get: Get, to| get(to, ordinal)) }?;
         let attribute = |which| self.attribute(device, which).ok();
         let capability = attribute(CAPABILITY_MAJOR).zip(attribute(CAPABILITY_MINOR));
         Ok(CudaDevice {
@@ -135,27 +130,21 @@ impl Libcuda {
         })
     }
 
-    fn attribute(&self, device: c_int, attribute: c_int) -> Result<c_int, u32> {
+    fn attribute(&self, device: c_int, which: c_int) -> Result<c_int, u32> {
         type Get = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> u32;
-        let mut number = 0;
-        // SAFETY: `CUresult cuDeviceGetAttribute(int *, CUdevice_attribute, CUdevice)`; the place outlives the call.
-        unsafe {
-            self.call(c"cuDeviceGetAttribute", |get: Get| {
-                get(&mut number, attribute, device)
-            })?;
-        }
-        Ok(number)
+        const FUNCTION: &CStr = c"cuDeviceGetAttribute";
+        // SAFETY: `CUresult cuDeviceGetAttribute(int *, CUdevice_attribute, CUdevice)`.
+        unsafe { self.read(FUNCTION, 0, |get: Get, to| get(to, which, device)) }
     }
 
     fn name(&self, device: c_int) -> Result<String, u32> {
         type Get = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> u32;
-        let mut name = [0u8; 256];
         // SAFETY: `CUresult cuDeviceGetName(char *, int, CUdevice)`; it writes no more than the length that it is given.
-        unsafe {
-            self.call(c"cuDeviceGetName", |get: Get| {
-                get(name.as_mut_ptr().cast(), name.len() as c_int, device)
-            })?;
-        }
+        let name = unsafe {
+            self.read(c"cuDeviceGetName", [0u8; 256], |get: Get, to| {
+                get(to.as_mut_ptr().cast(), to.len() as c_int, device)
+            })
+        }?;
         let text = name.split(|byte| *byte == 0).next().unwrap_or_default();
         Ok(String::from_utf8_lossy(text).into_owned())
     }
@@ -163,12 +152,9 @@ impl Libcuda {
     /// By the call that distinguishes instances of a divided GPU, if there is one.
     fn uuid(&self, device: c_int) -> Result<String, u32> {
         type Get = unsafe extern "C" fn(*mut [u8; 16], c_int) -> u32;
-        let mut bytes = [0u8; 16];
-        let mut get = |name| {
-            // SAFETY: `CUresult cuDeviceGetUuid[_v2](CUuuid *, CUdevice)`, where `CUuuid` is 16 bytes; the place outlives the call.
-            unsafe { self.call(name, |get: Get| get(&mut bytes, device)) }
-        };
-        get(c"cuDeviceGetUuid_v2").or_else(|_| get(c"cuDeviceGetUuid"))?;
-        Ok(uuid_text(bytes))
+        // SAFETY: `CUresult cuDeviceGetUuid[_v2](CUuuid *, CUdevice)`, where `CUuuid` is 16 bytes.
+        let read = |name| unsafe { self.read(name, [0u8; 16], |get: Get, to| get(to, device)) };
+        let bytes = read(c"cuDeviceGetUuid_v2").or_else(|_| read(c"cuDeviceGetUuid"));
+        bytes.map(uuid_text)
     }
 }

@@ -1,4 +1,4 @@
-use crate::environment::source::Source;
+use crate::environment::Source;
 use crate::facts::Version;
 
 /// What the operating system shows of NVIDIA's driver, and of the system that this process runs in.
@@ -32,9 +32,9 @@ impl Kernel {
         let version = source.line("/sys/module/nvidia/version");
         let proc = source.line("/proc/driver/nvidia/version");
         let release = source.line("/proc/sys/kernel/osrelease");
-        let (set_aside, bus): (Vec<_>, Vec<_>) = bus(source)
-            .into_iter()
-            .partition(|(_, driver)| driver.as_deref() == Some("vfio-pci"));
+        let mut bus = bus(source);
+        let set_aside = bus.extract_if(.., |(_, driver)| driver.as_deref() == Some("vfio-pci"));
+        let set_aside = set_aside.map(|(address, _)| address).collect();
         let dxg = source.exists("/dev/dxg");
         let windows = ["libcuda.so.1", "libnvidia-ml.so.1"].into_iter();
         let mut by_windows = windows.map(|name| format!("/usr/lib/wsl/lib/{name}"));
@@ -44,7 +44,7 @@ impl Kernel {
                 || source.exists("/sys/module/nvidia"),
             module: version.or_else(|| proc.as_deref().and_then(version_in)),
             bus,
-            set_aside: set_aside.into_iter().map(|(address, _)| address).collect(),
+            set_aside,
             nodes: nodes(source),
             dxg,
             passed_by_windows: dxg && by_windows.any(|file| source.exists(file)),
@@ -69,10 +69,9 @@ impl Kernel {
 
     /// The number of nodes `/dev/nvidia0`, `/dev/nvidia1`, …
     pub(crate) fn gpu_nodes(&self) -> usize {
-        let names = self.nodes.iter().map(|(name, _)| name);
-        names
-            .filter(|name| !matches!(name.as_str(), "nvidiactl" | "nvidia-uvm"))
-            .count()
+        let others = ["nvidiactl", "nvidia-uvm"].into_iter();
+        let others = others.filter(|name| self.has_node(name));
+        self.nodes.len() - others.count()
     }
 }
 
@@ -92,11 +91,8 @@ fn bus(source: &Source) -> Vec<(String, Option<String>)> {
             && read("class").is_some_and(|class| class.starts_with("0x03"))
     };
     let gpus = source.names(folder).into_iter().filter(is_gpu);
-    gpus.map(|address| {
-        let driver = source.link_name(format!("{folder}/{address}/driver"));
-        (address, driver)
-    })
-    .collect()
+    let driver = |address: &str| source.link_name(format!("{folder}/{address}/driver"));
+    gpus.map(|gpu| (gpu.clone(), driver(&gpu))).collect()
 }
 
 fn nodes(source: &Source) -> Vec<(String, Option<String>)> {
@@ -105,13 +101,10 @@ fn nodes(source: &Source) -> Vec<(String, Option<String>)> {
         Some(number) => number.parse::<u32>().is_ok(),
         None => false,
     };
+    let denied = |name: &str| source.opens(format!("/dev/{name}")).err();
+    let denied = |name: &str| denied(name).map(|error| error.to_string());
     let nodes = source.names("/dev").into_iter().filter(is_node);
-    nodes
-        .map(|name| {
-            let opened = source.opens(format!("/dev/{name}"));
-            (name, opened.err().map(|error| error.to_string()))
-        })
-        .collect()
+    nodes.map(|name| (name.clone(), denied(&name))).collect()
 }
 
 fn container(source: &Source) -> Option<String> {

@@ -1,6 +1,6 @@
 use std::path::{Path, PathBuf};
 
-use crate::environment::source::Source;
+use crate::environment::Source;
 use crate::facts::Version;
 
 /// NVIDIA's libraries where the loader would find them. Nothing is loaded: the versions come from names and links.
@@ -23,6 +23,8 @@ pub(crate) struct Library {
     pub(crate) name: &'static str,
     /// Such as `libcublas.so.12`.
     pub(crate) soname: String,
+    /// Of the interface, by the name.
+    pub(crate) major: u32,
     pub(crate) folder: String,
     /// The version of the file at the end of the links.
     pub(crate) version: Option<Version>,
@@ -73,13 +75,23 @@ impl Libraries {
     pub(crate) fn find(&self, name: &str) -> Option<&Library> {
         self.on_path.iter().find(|library| library.name == name)
     }
+
+    /// The names that no library on the path has.
+    pub(crate) fn missing(&self, names: &'static [&str]) -> impl Iterator<Item = &'static str> {
+        let names = names.iter().copied();
+        names.filter(|name| self.find(name).is_none())
+    }
 }
 
-/// The file that a program would load by this name.
-pub(crate) fn locate(source: &Source, soname: &str) -> Option<PathBuf> {
-    let on_path = Libraries::look(source).on_path;
-    let library = on_path.iter().find(|library| library.soname == soname)?;
-    Some(source.below(library.path()))
+/// The files that a program would try to load by these names. On this machine the loader finds them.
+pub(crate) fn locate(source: &Source, names: &[&str]) -> Vec<PathBuf> {
+    if source.is_this_machine() {
+        return names.iter().map(PathBuf::from).collect();
+    }
+    let mut libraries = Libraries::look(source).on_path.into_iter();
+    let library = libraries.find(|library| names.contains(&library.soname.as_str()));
+    let file = library.map(|library| source.below(library.path()));
+    file.into_iter().collect()
 }
 
 /// The loader's default folders, and WSL's folder of the driver.
@@ -97,9 +109,7 @@ const SYSTEM: [&str; 9] = [
 
 /// The absolute folders among some texts.
 fn absolute<'a>(folders: impl Iterator<Item = &'a str>) -> impl Iterator<Item = String> {
-    let folders = folders
-        .map(str::trim)
-        .filter(|folder| folder.starts_with('/'));
+    let folders = folders.map(str::trim).filter(|path| path.starts_with('/'));
     folders.take(1024).map(str::to_owned)
 }
 
@@ -116,24 +126,25 @@ fn configured(source: &Source) -> Vec<String> {
 
 /// The folders in which toolkits, conda and pip install libraries.
 fn toolkits(source: &Source) -> Vec<String> {
-    let named = |name: &&str| source.variable(name).map(str::to_owned);
+    let below = |names: &[&str], folder: &str| -> Vec<String> {
+        let roots = names.iter().filter_map(|name| source.variable(name));
+        roots.map(|root| format!("{root}/{folder}")).collect()
+    };
+    let mut folders = below(&["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"], "lib64");
     let mut local = source.names("/usr/local");
     local.retain(|name| name.starts_with("cuda"));
-    let roots = ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"]
-        .iter()
-        .filter_map(named);
-    let roots = roots.chain(local.iter().map(|name| format!("/usr/local/{name}")));
-    let roots = roots.chain(["/opt/cuda".to_owned()]);
-    let mut folders: Vec<_> = roots.map(|root| format!("{root}/lib64")).collect();
-    folders.extend(named(&"CONDA_PREFIX").map(|root| format!("{root}/lib")));
+    folders.extend(local.iter().map(|name| format!("/usr/local/{name}/lib64")));
+    folders.push("/opt/cuda/lib64".to_owned());
+    folders.extend(below(&["CONDA_PREFIX"], "lib"));
     // pip has one for each library, such as `site-packages/nvidia/cublas/lib`.
-    let roots = ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(named);
-    let roots = roots.chain(named(&"HOME").map(|home| format!("{home}/.local")));
-    for root in roots.chain(["/usr/local".to_owned(), "/usr".to_owned()]) {
-        let pythons = source.names(format!("{root}/lib")).into_iter();
+    let mut roots = below(&["VIRTUAL_ENV", "CONDA_PREFIX"], "lib");
+    roots.extend(below(&["HOME"], ".local/lib"));
+    roots.extend(["/usr/local/lib", "/usr/lib"].map(str::to_owned));
+    for root in roots {
+        let pythons = source.names(&root).into_iter();
         for python in pythons.filter(|name| name.starts_with("python")) {
             for packages in ["site-packages", "dist-packages"] {
-                let nvidia = format!("{root}/lib/{python}/{packages}/nvidia");
+                let nvidia = format!("{root}/{python}/{packages}/nvidia");
                 let names = source.names(&nvidia).into_iter().take(64);
                 folders.extend(names.map(|name| format!("{nvidia}/{name}/lib")));
             }
@@ -154,11 +165,12 @@ fn search(source: &Source, folders: &[String], seen: &mut Vec<PathBuf>) -> Vec<L
         for soname in source.names(folder) {
             let path = format!("{folder}/{soname}");
             // Others are such as 32-bit libraries of an old driver.
-            if let Some(name) = name_of(&soname)
+            if let Some((name, major)) = name_of(&soname)
                 && !source.is_of_other_class(&path)
             {
                 found.push(Library {
                     name,
+                    major,
                     version: version_of(&source.resolved(path)),
                     folder: folder.clone(),
                     soname,
@@ -169,13 +181,13 @@ fn search(source: &Source, folders: &[String], seen: &mut Vec<PathBuf>) -> Vec<L
     found
 }
 
-/// `cublas` for `libcublas.so.12`. Names with full versions have more dots; programs do not ask for them.
-fn name_of(soname: &str) -> Option<&'static str> {
+/// `cublas` and 12 for `libcublas.so.12`. Names with full versions have more dots; programs do not ask for them.
+fn name_of(soname: &str) -> Option<(&'static str, u32)> {
     let (name, version) = soname.strip_prefix("lib")?.split_once(".so.")?;
-    let is_short = version.split('.').count() <= 2 && Version::parse(version).is_some();
-    let names = NEEDED.iter().chain(&OPTIONAL).chain(&DRIVER);
-    let mut names = names.filter(|known| is_short && **known == name);
-    names.next().copied()
+    let is_short = version.split('.').count() <= 2;
+    let mut names = NEEDED.iter().chain(&OPTIONAL).chain(&DRIVER);
+    let name = names.find(|known| is_short && **known == name)?;
+    Some((name, Version::parse(version)?.major()))
 }
 
 fn version_of(path: &Path) -> Option<Version> {

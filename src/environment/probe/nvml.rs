@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use nvml_wrapper::enum_wrappers::device::{
@@ -6,11 +6,9 @@ use nvml_wrapper::enum_wrappers::device::{
 };
 
 use super::libraries::locate;
-use crate::environment::reply::Reply;
-use crate::environment::source::Source;
+use crate::environment::{Answer, Reply, Source};
 use crate::facts::Version;
 use crate::nvml::{Device, Field, Library, Memory, NAMES, Processes, Remapped};
-use crate::patience::LoadError;
 
 /// More GPUs than any machine has, whatever a broken library says.
 const MOST_GPUS: u32 = 1024;
@@ -18,39 +16,34 @@ const MOST_GPUS: u32 = 1024;
 /// What NVML says of a machine.
 #[derive(Debug, Clone)]
 pub(crate) struct Readings {
-    /// The version of the kernel module.
-    pub(crate) driver: Option<Version>,
     /// The newest CUDA that the driver supports.
     pub(crate) cuda: Option<Version>,
     pub(crate) gpus: Vec<GpuReading>,
 }
 
-/// Loads NVML and asks for everything.
-pub(crate) fn look(source: &Source, limit: Duration) -> Result<Reply<Readings>, LoadError> {
-    let paths: Vec<PathBuf> = match source.is_this_machine() {
-        true => NAMES.map(Into::into).to_vec(),
-        false => locate(source, NAMES[0]).into_iter().collect(),
+/// Loads NVML and asks for everything. The driver's version is set before the GPUs are asked, which can fail or hang.
+pub(crate) fn look(
+    source: &Source,
+    limit: Duration,
+    driver: &OnceLock<Version>,
+) -> Answer<Readings> {
+    // SAFETY: NVIDIA's library may be loaded and initialized at any time; the caller of `Environment::root` vouches for other files.
+    let library = unsafe { Library::load(&locate(source, &NAMES), limit) }?;
+    let readings = || {
+        let nvml = library.begin().map_err(|code| ("nvmlInit", code))?;
+        if let Some(version) = nvml.driver {
+            driver.get_or_init(|| version);
+        }
+        let count = nvml.ask(|nvml| nvml.device_count());
+        let count = count.map_err(|code| ("nvmlDeviceGetCount", code))?;
+        let cuda = nvml.ask(|nvml| nvml.sys_cuda_driver_version()).ok();
+        let gpus = (0..count.min(MOST_GPUS)).map(|index| GpuReading::of(index, nvml.device(index)));
+        Ok(Readings {
+            cuda: cuda.and_then(Version::of_cuda),
+            gpus: gpus.collect(),
+        })
     };
-    // SAFETY: this is NVIDIA's library, which may be loaded and initialized at any time; the caller of `Environment::root` vouches for any
-    // other file.
-    let library = unsafe { Library::load(&paths, limit) }?;
-    Ok(Reply::of(readings(&library)))
-}
-
-fn readings(library: &Library) -> Result<Readings, (&'static str, u32)> {
-    let nvml = library.begin().map_err(|code| ("nvmlInit", code))?;
-    let count = nvml.ask(|nvml| nvml.device_count());
-    let count = count.map_err(|code| ("nvmlDeviceGetCount", code))?;
-    let indexes = 0..count.min(MOST_GPUS);
-    let driver = nvml.ask(|nvml| nvml.sys_driver_version()).ok();
-    let cuda = nvml.ask(|nvml| nvml.sys_cuda_driver_version()).ok();
-    Ok(Readings {
-        driver: driver.and_then(|text| Version::parse(&text)),
-        cuda: cuda.and_then(Version::of_cuda),
-        gpus: indexes
-            .map(|index| GpuReading::of(index, nvml.device(index)))
-            .collect(),
-    })
+    Ok(Reply::of(readings()))
 }
 
 /// Declares [`GpuReading`]: for each field its type, its name in reports, and how it is read.

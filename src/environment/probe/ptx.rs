@@ -1,5 +1,7 @@
 use std::fmt;
 
+use regex::Regex;
+
 use crate::facts::Version;
 
 /// Kernels as PTX: what their header requires of driver and GPU.
@@ -42,23 +44,17 @@ impl Kernels {
 impl Target {
     /// Parses `sm_90a`, or the `90a` of CUDA_COMPUTE_CAP, with or without a dot.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let text = text.trim();
-        let text = text
-            .strip_prefix("sm_")
-            .or_else(|| text.strip_prefix("compute_"))
-            .unwrap_or(text);
-        let suffix = text.chars().last().filter(|c| matches!(c, 'a' | 'f'));
-        let digits = text.trim_end_matches(['a', 'f']);
-        let number: u32 = digits.replacen('.', "", 1).parse().ok()?;
-        (10..1000).contains(&number).then_some(Self {
-            major: number / 10,
-            minor: number % 10,
-            suffix,
+        let pattern = r"^\s*(?:sm_|compute_)?([1-9][0-9]?)\.?([0-9])([af]?)\s*$";
+        let found = Regex::new(pattern).ok()?.captures(text)?;
+        let (_, [major, minor, suffix]) = found.extract();
+        Some(Self {
+            major: major.parse().ok()?,
+            minor: minor.parse().ok()?,
+            suffix: suffix.chars().next(),
         })
     }
 
-    /// Whether PTX for this target runs on a GPU of this compute capability. PTX runs on later GPUs unless it is bound to a kind or
-    /// family.
+    /// Whether PTX for this target runs on a GPU of this compute capability, as it does on later ones unless it is bound to a kind.
     pub(crate) fn runs_on(self, (major, minor): (u32, u32)) -> bool {
         match self.suffix {
             Some('a') => (major, minor) == (self.major, self.minor),

@@ -1,6 +1,4 @@
-use crate::environment::code;
-use crate::environment::finding::Findings;
-use crate::environment::probe::nvml::GpuReading;
+use super::{Findings, GpuReading, code};
 use crate::facts::{self, Weight};
 
 /// A GPU that is busier than this, in percent, is under load.
@@ -12,16 +10,12 @@ const NEAR: u32 = 5;
 
 /// Errors of the GPU's memory.
 pub(super) fn errors(gpu: &GpuReading, findings: &mut Findings) {
-    match gpu.uncorrected.unwrap_or_default() {
-        (0, 0) => {}
-        (0, lifetime) => {
-            let seen = format!("{lifetime} uncorrected errors in the GPU's life");
-            findings.add(code::ECC_HISTORY, seen);
-        }
-        (volatile, _) => {
-            let seen = format!("{volatile} uncorrected errors since the driver was loaded");
-            findings.add(code::ECC_ERRORS, seen);
-        }
+    let (code, count, since) = match gpu.uncorrected.unwrap_or_default() {
+        (0, lifetime) => (code::ECC_HISTORY, lifetime, "in the GPU's life"),
+        (volatile, _) => (code::ECC_ERRORS, volatile, "since the driver was loaded"),
+    };
+    if count > 0 {
+        findings.add(code, format!("{count} uncorrected errors {since}"));
     }
     if gpu.remapped.is_ok_and(|rows| rows.failed) {
         findings.add(code::REMAP_FAILED, "row remapping has failed");
@@ -34,8 +28,8 @@ pub(super) fn errors(gpu: &GpuReading, findings: &mut Findings) {
     if let Some(retired) = gpu.retired.ok().filter(|count| *count >= MOST_RETIRED) {
         findings.add(code::MANY_RETIRED, format!("retired pages: {retired}"));
     }
-    if let Ok((now, next)) = gpu.ecc
-        && !(now && next)
+    if let Ok(modes @ (now, next)) = gpu.ecc
+        && modes != (true, true)
     {
         let word = |on| if on { "on" } else { "off" };
         let (now, next) = (word(now), word(next));
@@ -55,8 +49,7 @@ pub(super) fn speed(gpu: &GpuReading, findings: &mut Findings) {
     }
     clocks(gpu.clock_reasons.unwrap_or(0), findings);
     if let Some(count) = gpu.pcie_replays.ok().filter(|count| *count > 0) {
-        let seen = format!("repeated transfers: {count}");
-        findings.add(code::PCIE_REPLAYS, seen);
+        findings.add(code::PCIE_REPLAYS, format!("repeated transfers: {count}"));
     }
     let is_working = gpu.utilization.is_ok_and(|percent| percent > UNDER_LOAD);
     let mut seen = Vec::new();
@@ -70,25 +63,20 @@ pub(super) fn speed(gpu: &GpuReading, findings: &mut Findings) {
     }
     if !seen.is_empty() {
         seen.push(if is_working { "under load" } else { "idle" }.to_owned());
-        findings.add(code::PCIE_NARROW, seen.join(", "));
+        findings.list(code::PCIE_NARROW, seen);
     }
 }
 
 fn clocks(bits: u64, findings: &mut Findings) {
     let unknown = facts::unknown_clock_reasons(bits);
-    for (weight, code) in [
-        (Weight::Failure, code::CLOCKS_HARDWARE),
-        (Weight::Warning, code::CLOCKS_SOFTWARE),
-        (Weight::Note, code::CLOCKS_OTHER),
+    let unknown = (unknown != 0).then(|| format!("unknown reasons ({unknown:#x})"));
+    for (weight, code, unknown) in [
+        (Weight::Failure, code::CLOCKS_HARDWARE, None),
+        (Weight::Warning, code::CLOCKS_SOFTWARE, None),
+        (Weight::Note, code::CLOCKS_OTHER, unknown),
     ] {
         let reasons = facts::clock_reasons(bits).filter(|reason| reason.weight == weight);
-        let texts = reasons.map(|reason| format!("{} ({:#x})", reason.text, reason.bit));
-        let mut texts: Vec<_> = texts.collect();
-        if weight == Weight::Note && unknown != 0 {
-            texts.push(format!("unknown reasons ({unknown:#x})"));
-        }
-        if !texts.is_empty() {
-            findings.add(code, texts.join(", "));
-        }
+        let reasons = reasons.map(|reason| format!("{} ({:#x})", reason.text, reason.bit));
+        findings.list(code, reasons.chain(unknown));
     }
 }

@@ -1,9 +1,6 @@
 use bytesize::ByteSize;
 
-use crate::environment::code;
-use crate::environment::facts::Facts;
-use crate::environment::finding::{Findings, answer};
-use crate::environment::probe::nvml::GpuReading;
+use super::{Facts, Findings, GpuReading, answer, code};
 use crate::facts;
 
 /// From this share of its memory on a GPU counts as filled by others.
@@ -28,14 +25,14 @@ pub(super) fn judge(facts: &Facts, gpu: &GpuReading, findings: &mut Findings) {
             findings.add(code::MEMORY_UNKNOWN, seen);
         }
     }
-    let driver = facts.driver();
-    if let Some(driver) = driver.filter(|driver| facts::reports_processes_wrongly(*driver)) {
+    if let Some(driver) = facts.driver()
+        && facts::reports_processes_wrongly(driver)
+    {
         findings.add(code::PROCESSES_WRONG, format!("driver {driver}"));
     }
 }
 
-/// The bytes that this process holds, and a text about the others, if they are known. In a container the processes' numbers are the
-/// host's, so that this process is one of the others.
+/// This process's bytes and a text about the others. In a container the numbers are the host's, so that this process is one of the others.
 fn processes(facts: &Facts, gpu: &GpuReading) -> (u64, String) {
     let (mut own, mut others) = (0u64, Vec::new());
     let Ok(processes) = &gpu.processes else {

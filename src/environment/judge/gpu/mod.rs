@@ -6,9 +6,8 @@ mod memory;
 use bytesize::ByteSize;
 use nvml_wrapper::enum_wrappers::device::ComputeMode;
 
-use crate::environment::code::{self, FindingCode};
-use crate::environment::facts::Facts;
-use crate::environment::finding::{Findings, answer};
+use super::{Facts, Findings, answer, code};
+use crate::environment::FindingCode;
 use crate::environment::probe::nvml::GpuReading;
 use crate::facts;
 
@@ -48,13 +47,7 @@ fn kind(number: u32) -> &'static FindingCode {
 }
 
 fn trouble(call: &str, number: u32, findings: &mut Findings) {
-    let status = facts::nvml(number);
-    let seen = answer(call, number, status);
-    let code = kind(number);
-    let finding = findings.begin(code, seen);
-    if code == code::GPU_LOST || code == code::NVML_FAILS {
-        finding.advise(status);
-    }
+    findings.answer(kind(number), (call, number), facts::nvml(number));
 }
 
 fn modes(facts: &Facts, gpu: &GpuReading, findings: &mut Findings) {
@@ -66,18 +59,15 @@ fn modes(facts: &Facts, gpu: &GpuReading, findings: &mut Findings) {
             findings.add(code::COMPUTE_PROHIBITED, "compute mode 2, prohibited")
         }
         Ok(ComputeMode::ExclusiveThread | ComputeMode::ExclusiveProcess) => {
-            let seen = "compute mode 1 or 3, exclusive";
-            findings.add(code::COMPUTE_EXCLUSIVE, seen);
+            findings.add(code::COMPUTE_EXCLUSIVE, "compute mode 1 or 3, exclusive")
         }
         _ => {}
     }
     if let Some(count) = gpu.graphics.ok().filter(|count| *count > 0) {
-        let seen = format!("processes that draw: {count}");
-        findings.add(code::GRAPHICS, seen);
+        findings.add(code::GRAPHICS, format!("processes that draw: {count}"));
     }
     if let Some((major, minor)) = facts.capability(gpu).filter(|gpu| *gpu < WITH_BF16) {
-        let seen = format!("compute capability {major}.{minor}");
-        findings.add(code::OLD_GPU, seen);
+        findings.add(code::OLD_GPU, format!("compute capability {major}.{minor}"));
     }
     if gpu.mig == Ok(true) {
         findings.add(code::MIG, "MIG mode 1");
@@ -107,8 +97,7 @@ fn refused(gpu: &GpuReading, findings: &mut Findings) {
         }
     }
     if !gaps.is_empty() {
-        let seen = format!("n/a: {}", gaps.join(", "));
-        findings.add(code::FIELDS_UNKNOWN, seen);
+        findings.add(code::FIELDS_UNKNOWN, format!("n/a: {}", gaps.join(", ")));
     }
 }
 
@@ -122,9 +111,7 @@ fn summary(facts: &Facts, gpu: &GpuReading) -> String {
         let (free, total) = (ByteSize(memory.free), ByteSize(memory.total));
         parts.push(format!("{free} free of {total}"));
     }
-    if let Ok(degrees) = gpu.temperature {
-        parts.push(format!("{degrees}°C"));
-    }
+    parts.extend(gpu.temperature.map(|degrees| format!("{degrees}°C")));
     match (gpu.power, gpu.power_limit) {
         (Ok(now), Ok(limit)) => parts.push(format!("{} of {} W", now / 1000, limit / 1000)),
         (Ok(now), Err(_)) => parts.push(format!("{} W", now / 1000)),
