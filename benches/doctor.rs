@@ -11,7 +11,7 @@ mod conditions;
 #[path = "../tests/environment/machine.rs"]
 mod machine;
 #[cfg(target_os = "linux")]
-#[path = "../tests/environment/symptoms.rs"]
+#[path = "../tests/environment/symptoms/mod.rs"]
 mod symptoms;
 
 #[cfg(target_os = "linux")]

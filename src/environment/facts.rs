@@ -155,20 +155,15 @@ impl Facts {
         let visible = self.visible();
         let is_visible = |place| visible.names_instances || visible.gpus.contains(&place);
         let gpus = gpus.into_iter().enumerate();
-        let gpus = gpus.map(|(place, (gpu, device))| {
-            let is_visible = device.is_some() || !has_listed && is_visible(place);
-            self.gpu(gpu, device, is_visible)
+        let gpus = gpus.map(|(place, (gpu, device))| Gpu {
+            visible: device.is_some() || !has_listed && is_visible(place),
+            ..self.gpu(gpu, device)
         });
         gpus.collect()
     }
 
     /// A GPU by what NVML and CUDA say of it.
-    fn gpu(
-        &self,
-        gpu: Option<&GpuReading>,
-        device: Option<(u32, &CudaDevice)>,
-        visible: bool,
-    ) -> Gpu {
+    fn gpu(&self, gpu: Option<&GpuReading>, device: Option<(u32, &CudaDevice)>) -> Gpu {
         let (ordinal, device) = device.unzip();
         let by_cuda = device.cloned().unwrap_or_default();
         let memory = gpu.and_then(|gpu| gpu.memory.ok());
@@ -193,7 +188,7 @@ impl Facts {
             compute_capability: capability.or(by_cuda.capability),
             memory_total,
             memory_free,
-            visible,
+            visible: true,
         }
     }
 

@@ -66,7 +66,7 @@ fn describe(source: &Source, memory: SystemMemory, total: u64, free: u64, findin
 
 /// The size among the options of a mount, such as `shm /dev/shm tmpfs rw,nosuid,size=65536k 0 0`.
 fn shm(mounts: &str) -> Option<u64> {
-    let pattern = r"(?m)^\S+ +/dev/shm +\S+ +(?:\S+,)?size=([0-9]+)(k?)[, ]";
+    let pattern = " /dev/shm [a-z]+ (?:[!-~]+,)?size=([0-9]+)(k?)[, ]";
     let found = Regex::new(pattern).ok()?.captures(mounts)?;
     let (_, [size, kib]) = found.extract();
     let unit = if kib.is_empty() { 1 } else { 1024 };

@@ -1,8 +1,7 @@
 //! Is this machine fit for candle, and if not, what helps? See [`Environment::check`].
 //!
-//! Probes read files and libraries and judge nothing (`probe`); judges draw conclusions and read nothing (`judge`). What concerns nobody
-//! else is read and judged in one file (`host`, `log`, `toolkit`). The findings' texts are a table (`code`). Nothing here panics, prints
-//! or fails: what cannot be read is a finding.
+//! `probe` reads files and libraries, `judge` draws conclusions; what concerns nobody else is read and judged in one file (`host`, `log`,
+//! `toolkit`). The findings' texts are a table (`code`). Nothing here panics, prints or fails: what cannot be read is a finding.
 
 mod built;
 mod check;

@@ -18,9 +18,8 @@ impl fmt::Display for Report {
             counts[finding.severity() as usize] += 1;
         }
         let [ok, notes, warnings, failures] = counts;
-        let counts =
-            format!("failures: {failures}, warnings: {warnings}, notes: {notes}, ok: {ok}");
-        writeln!(f, "{counts}\n")?;
+        let line = format!("failures: {failures}, warnings: {warnings}, notes: {notes}, ok: {ok}");
+        writeln!(f, "{line}\n")?;
         for (finding, gpus) in grouped(self.findings()) {
             write_finding(f, finding, &gpus)?;
         }

@@ -1,7 +1,6 @@
 use super::{Version, table};
 
-/// Each release of the CUDA toolkit, the PTX version that its compiler writes, and the oldest Linux driver packaged with the release, where
-/// one is listed. A driver loads a release's PTX from that version on.
+/// Each CUDA toolkit, the PTX version that its compiler writes, and the oldest Linux driver packaged with it, which loads that PTX.
 /// NVIDIA, CUDA Toolkit Release Notes, table 3 (edition of 13.2), docs.nvidia.com/cuda/cuda-toolkit-release-notes, and cuda-python,
 /// cuda/bindings/utils/_ptx_utils.py; PTX 9.2 from the release notes of 13.2; 2026-11.
 const RELEASES: [[&str; 3]; 22] = table(include_str!("releases.tsv"));

@@ -29,10 +29,7 @@ pub(super) unsafe fn rehearse(path: &Path, call: Call, limit: Duration) -> Resul
     }
     let started = Instant::now();
     let what = format!("loading and initializing {}", path.display());
-    let not_started = |error: io::Error| {
-        let reason = format!("{what}: no child process could be started: {error}");
-        LoadError::Crashes(reason)
-    };
+    let not_started = |e: io::Error| LoadError::Crashes(format!("{what}: no child process: {e}"));
     let file = CString::new(path.as_os_str().as_bytes()).map_err(|e| not_started(e.into()))?;
     let null = File::options().write(true).open("/dev/null");
     let null = null.map_err(not_started)?;

@@ -36,8 +36,7 @@ pub(super) static LOADER: Mutex<()> = Mutex::new(());
 
 /// Loads a library for good: unloading would run its destructors, which can hang as well.
 ///
-/// A library that is new to the process is first loaded by a child process, which also makes the `call`, and only loaded here if the child
-/// finishes within `limit`. Only a regular file is loaded.
+/// A library that is new to the process is loaded if a child process loads it and makes the `call` within `limit`. It must be a regular file.
 ///
 /// # Safety
 /// Running the library's initializers and the `call` must be sound.

@@ -1,8 +1,7 @@
 //! Calls that may never return, such as those into a driver in trouble.
 //!
-//! Nothing can end such a call from outside. [`Task`] runs it in a thread that can be left behind. [`load`] loads a library after a child
-//! process has loaded it in time, because a library that hangs in its initializers holds the loader's lock, without which no further
-//! thread of the process can start.
+//! Nothing can end such a call from outside: [`Task`] leaves it behind in its thread. [`load`] loads a library only after a child process
+//! has, because one that hangs in its initializers holds the loader's lock, without which no thread of the process can start.
 
 #[cfg(target_os = "linux")]
 mod child;

@@ -38,6 +38,8 @@ fn workshop() -> &'static Workshop {
                 "--crate-type=cdylib",
                 "--check-cfg=cfg(old)",
                 "-Cpanic=abort",
+                // Each machine has a copy of its own.
+                "-Cstrip=symbols",
             ]);
             rustc.args(options).arg("-o").arg(&part).arg(source);
             assert!(rustc.status().expect("rustc").success());

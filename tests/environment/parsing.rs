@@ -68,6 +68,112 @@ fn the_text_of_xid_154_names_the_action() {
 }
 
 #[test]
+fn every_xid_has_its_action() {
+    let actions = [
+        (
+            &[8, 11, 13, 25, 31, 32, 39, 40, 41, 69, 94][..],
+            "HR-111",
+            "compute-sanitizer",
+        ),
+        (
+            &[46, 48, 62, 64, 95, 109, 110, 119, 120, 140, 143, 158],
+            "HR-110",
+            "reset it",
+        ),
+        (&[54], "HR-110", "auxiliary power"),
+        (&[74], "HR-110", "NVLink"),
+        (&[78], "HR-110", "update the driver and the firmware"),
+        (&[79], "HR-110", "restart the machine"),
+        (&[0, 43, 45, 63, 92, 4242], "HR-112", "look the message up"),
+    ];
+    for (numbers, code, action) in actions {
+        let lines = numbers.iter();
+        let lines = lines.map(|number| format!("NVRM: Xid (PCI:0000:3b:00): {number}, x\n"));
+        let log = lines.collect::<String>();
+        let report = Machine::plain().file("/dev/kmsg", log).check();
+        for number in numbers {
+            let mut findings = report.findings().iter();
+            let start = format!("Xid {number} of 0000:3b:00,");
+            let finding = findings.find(|finding| finding.seen.starts_with(&start));
+            let finding = finding.unwrap_or_else(|| panic!("{number}\n{report}"));
+            assert_eq!(finding.code.id, code, "{number}\n{report}");
+            assert!(finding.next_step.contains(action), "{number}\n{report}");
+        }
+    }
+}
+
+#[test]
+fn malformed_lines_in_proc_are_passed_over() {
+    let memory = "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n";
+    let swap = "SwapTotal: kB\nSwapFree: -1 kB\n";
+    for (path, text, is_known) in [
+        ("meminfo", format!("garbage\n: 1\n\n{swap}{memory}"), true),
+        (
+            "meminfo",
+            "MemTotal: many kB\nMemAvailable: 1 kB\n".to_owned(),
+            false,
+        ),
+        (
+            "meminfo",
+            "MemTotal: 16777216\nMemAvailable: 1 kB\n".to_owned(),
+            false,
+        ),
+        (
+            "meminfo",
+            "MemTotal 16777216 kB\nMemAvailable: 1 kB\n".to_owned(),
+            false,
+        ),
+        (
+            "meminfo",
+            "MemTotal: 99999999999999999999 kB\n".to_owned(),
+            false,
+        ),
+        ("cpuinfo", "processor\nmodel name\n:\n\n".to_owned(), true),
+        ("self/cgroup", "\n0\n4:memory\n:::\n".to_owned(), true),
+    ] {
+        let report = Machine::plain()
+            .file(&format!("/proc/{path}"), &text)
+            .check();
+        let code = if is_known { "HR-700" } else { "HR-705" };
+        assert!(codes(&report).contains(&code), "{path}: {text}\n{report}");
+        assert!(
+            !codes(&report).contains(&"HR-002"),
+            "{path}: {text}\n{report}"
+        );
+    }
+    for (mounts, is_small) in [
+        (
+            "tmpfs\n\nshm /dev/shm\nshm /dev/shm tmpfs\nshm /dev/shm tmpfs rw 0 0\n",
+            false,
+        ),
+        (
+            "shm /dev/shm tmpfs rw,size= 0 0\nshm /dev/shm tmpfs rw,size=manyk 0 0\n",
+            false,
+        ),
+        (
+            "shm /dev/shm tmpfs rw,size=99999999999999999999k 0 0\n",
+            false,
+        ),
+        (
+            "shm /dev/shm2 tmpfs rw,size=1k 0 0\nshm /dev/shm tmpfs rw,isize=1k 0 0\n",
+            false,
+        ),
+        ("shm /dev/shm tmpfs size=67108864 0 0\n", true),
+        (
+            "\ntmpfs\n/dev/shm\nshm /dev/shm tmpfs rw,size=65536k 0 0\n",
+            true,
+        ),
+    ] {
+        let report = Machine::healthy().file("/proc/mounts", mounts).check();
+        assert_eq!(
+            codes(&report).contains(&"HR-704"),
+            is_small,
+            "{mounts}\n{report}"
+        );
+    }
+}
+
+#[test]
 fn every_clock_bit_is_known_and_others_are_kept() {
     let codes_of = |bits: u64| {
         let report = Machine::healthy()

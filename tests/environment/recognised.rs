@@ -7,7 +7,7 @@ use crate::symptoms::SYMPTOMS;
 
 #[test]
 fn every_symptom_leads_to_its_code() {
-    for symptom in SYMPTOMS {
+    for symptom in SYMPTOMS.iter() {
         let report = (symptom.machine)().check();
         let found = codes(&report);
         assert!(

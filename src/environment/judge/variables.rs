@@ -2,23 +2,17 @@ use super::{Facts, Findings, Reply, code};
 
 /// Debugging and profiling variables, and their effects.
 /// NVIDIA, DCGM, nvvs/src/Software.cpp (`checkForBadEnvVaribles`), and CUDA's own list of variables; 2026-11.
-const DEBUGGING: [(&str, &str); 10] = [
-    ("NSIGHT_CUDA_DEBUGGER", "a debugger is attached"),
-    ("CUDA_INJECTION32_PATH", "a library is injected"),
-    ("CUDA_INJECTION64_PATH", "a library is injected"),
-    ("CUDA_AUTO_BOOST", "clocks are held"),
-    (
-        "CUDA_ENABLE_COREDUMP_ON_EXCEPTION",
-        "faults write core dumps",
-    ),
-    ("CUDA_COREDUMP_FILE", "faults write core dumps"),
-    (
-        "CUDA_DEVICE_WAITS_ON_EXCEPTION",
-        "a fault waits for a debugger",
-    ),
-    ("CUDA_PROFILE", "the profiler is on"),
-    ("COMPUTE_PROFILE", "the profiler is on"),
-    ("OPENCL_PROFILE", "the profiler is on"),
+const DEBUGGING: [&str; 10] = [
+    "NSIGHT_CUDA_DEBUGGER: a debugger is attached",
+    "CUDA_INJECTION32_PATH: a library is injected",
+    "CUDA_INJECTION64_PATH: a library is injected",
+    "CUDA_AUTO_BOOST: clocks are held",
+    "CUDA_ENABLE_COREDUMP_ON_EXCEPTION: faults write core dumps",
+    "CUDA_COREDUMP_FILE: faults write core dumps",
+    "CUDA_DEVICE_WAITS_ON_EXCEPTION: a fault waits for a debugger",
+    "CUDA_PROFILE: the profiler is on",
+    "COMPUTE_PROFILE: the profiler is on",
+    "OPENCL_PROFILE: the profiler is on",
 ];
 
 pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
@@ -83,7 +77,7 @@ fn switches(facts: &Facts, findings: &mut Findings) {
             findings.add(code, format!("{name}={value}"));
         }
     }
-    for (name, effect) in DEBUGGING {
+    for (name, effect) in DEBUGGING.iter().filter_map(|row| row.split_once(": ")) {
         if facts.source.variable(name).is_some() {
             let finding = findings.begin(code::DEBUGGING, format!("{name} is set: {effect}"));
             finding.command = format!("unset {name}").into();

@@ -44,8 +44,8 @@ impl Kernels {
 impl Target {
     /// Parses `sm_90a`, or the `90a` of CUDA_COMPUTE_CAP, with or without a dot.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let pattern = r"^\s*(?:sm_|compute_)?([1-9][0-9]?)\.?([0-9])([af]?)\s*$";
-        let found = Regex::new(pattern).ok()?.captures(text)?;
+        let pattern = "^(?:sm_|compute_)?([1-9][0-9]?)[.]?([0-9])([af]?)$";
+        let found = Regex::new(pattern).ok()?.captures(text.trim())?;
         let (_, [major, minor, suffix]) = found.extract();
         Some(Self {
             major: major.parse().ok()?,
