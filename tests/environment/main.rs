@@ -10,7 +10,9 @@ mod golden;
 #[cfg(not(feature = "cuda"))]
 mod hanging;
 mod healthy;
+mod host;
 mod hostile;
+mod kernel_log;
 mod library;
 mod machine;
 mod parsing;
