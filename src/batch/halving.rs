@@ -1,9 +1,9 @@
 use super::policy::{BatchPolicy, Completed, Extent, Failed, taken};
 use crate::error::{MemoryReading, PolicyError, Result};
 
-/// Micro-batches at the smaller size before the larger one is tried again; doubled by each failure of it.
+/// Micro-batches at the smaller size before the larger one is tried again; doubled by each failure of it, up to 1,024.
 const PATIENCE: u32 = 32;
-const MOST_PATIENCE: u32 = 1024;
+const DOUBLINGS: u32 = 5;
 
 /// Halves the size when a micro-batch does not fit, and doubles it when twice as much should fit again.
 ///
@@ -21,19 +21,20 @@ const MOST_PATIENCE: u32 = 1024;
 /// assert_eq!(Halving::builder().start(32).at_most(64).build()?.size(100), 32);
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Halving {
-    /// The largest size to use, as cost.
-    cost: usize,
+    /// The largest size to use, as cost; `None` for the whole batch.
+    cost: Option<usize>,
     /// The largest size that the caller allows, in samples.
-    most: usize,
+    most: Option<usize>,
     /// The cost of one sample in the present batch; `None` before the first batch, when a cost is a number of samples.
     each: Option<usize>,
     /// The cost that failed last, and the limit that was in force then, in bytes.
     ceiling: Option<(usize, Option<u64>)>,
-    /// Micro-batches of the size in use that succeeded since the last change, and how many are needed.
+    /// Micro-batches of the size in use that succeeded since the last change.
     streak: u32,
-    patience: u32,
+    /// How often in a row the larger size has failed again.
+    repeated: u32,
     /// The cost of the last micro-batch and what it took, in bytes.
     need: Option<(usize, u64)>,
 }
@@ -47,13 +48,13 @@ impl HalvingBuilder {
     /// Sets the size of the first micro-batch, in samples; the whole batch by default. On the host, where an allocation is never
     /// refused, start with 1.
     pub fn start(mut self, size: usize) -> Self {
-        self.0.cost = size;
+        self.0.cost = Some(size);
         self
     }
 
     /// Sets the largest size, in samples.
     pub fn at_most(mut self, size: usize) -> Self {
-        self.0.most = size;
+        self.0.most = Some(size);
         self
     }
 
@@ -61,24 +62,11 @@ impl HalvingBuilder {
     ///
     /// # Errors
     /// [`PolicyError::Zero`] for a size of 0.
-    pub fn build(mut self) -> Result<Halving> {
-        self.0.cost = self.0.cost.min(self.0.most);
-        PolicyError::at_least_one("the size of a micro-batch", self.0.cost)?;
-        Ok(self.0)
-    }
-}
-
-impl Default for Halving {
-    fn default() -> Self {
-        Self {
-            cost: usize::MAX,
-            most: usize::MAX,
-            each: None,
-            ceiling: None,
-            streak: 0,
-            patience: PATIENCE,
-            need: None,
+    pub fn build(self) -> Result<Halving> {
+        for size in self.0.cost.into_iter().chain(self.0.most) {
+            PolicyError::at_least_one("the size of a micro-batch", size)?;
         }
+        Ok(self.0)
     }
 }
 
@@ -94,11 +82,9 @@ impl Halving {
 
     /// The largest size to use, in samples.
     fn samples(&self) -> usize {
-        let size = match self.cost {
-            usize::MAX => usize::MAX,
-            cost => cost / self.each.unwrap_or(1),
-        };
-        size.clamp(1, self.most)
+        let each = self.each.unwrap_or(1);
+        let size = self.cost.map_or(usize::MAX, |cost| cost / each);
+        size.clamp(1, self.most.unwrap_or(usize::MAX))
     }
 
     /// Whether a cost fits beside what is in use, in proportion to the last micro-batch; true if that is not known.
@@ -113,10 +99,10 @@ impl Halving {
     fn shrink(&mut self, failed: usize, limit: Option<u64>, is_passing: bool) {
         let cost = self.cost_of(failed);
         if !is_passing && self.ceiling.is_some_and(|(before, _)| before == cost) {
-            self.patience = (self.patience * 2).min(MOST_PATIENCE);
+            self.repeated += 1;
         }
         self.ceiling = Some((cost, limit));
-        self.cost = self.cost_of((failed / 2).max(1));
+        self.cost = Some(self.cost_of((failed / 2).max(1)));
         self.streak = 0;
     }
 
@@ -124,7 +110,7 @@ impl Halving {
     fn may_retry(&self, limit: Option<u64>) -> bool {
         self.ceiling.is_none_or(|(_, before)| {
             let is_raised = before.is_some_and(|before| limit.is_none_or(|limit| limit > before));
-            is_raised || self.streak >= self.patience
+            is_raised || self.streak >= PATIENCE << self.repeated.min(DOUBLINGS)
         })
     }
 }
@@ -137,7 +123,7 @@ impl BatchPolicy for Halving {
     fn begin(&mut self, batch: &Extent) {
         let each = batch.each();
         if self.each.is_none() {
-            self.cost = self.cost.saturating_mul(each);
+            self.cost = self.cost.map(|cost| cost.saturating_mul(each));
         }
         self.each = Some(each);
     }
@@ -146,12 +132,10 @@ impl BatchPolicy for Halving {
         let Some((measured, _)) = self.need else {
             return;
         };
-        let size = self.samples().min(measured / self.each.unwrap_or(1));
-        if size > 1 && !self.fits(self.cost_of(size), now.in_use, now.limit) {
+        let mut size = self.samples().min(measured / self.each.unwrap_or(1));
+        while size > 1 && !self.fits(self.cost_of(size), now.in_use, now.limit) {
             self.shrink(size, now.limit, false);
-            while self.samples() > 1 && !self.fits(self.cost, now.in_use, now.limit) {
-                self.cost = self.cost_of(self.samples() / 2);
-            }
+            size = self.samples();
         }
     }
 
@@ -168,12 +152,12 @@ impl BatchPolicy for Halving {
         }
         if self.ceiling.is_some_and(|(failed, _)| cost >= failed) {
             self.ceiling = None;
-            self.patience = PATIENCE;
+            self.repeated = 0;
         }
         self.streak = self.streak.saturating_add(1);
         let twice = cost.saturating_mul(2);
         if self.fits(twice, completed.before, completed.limit) && self.may_retry(completed.limit) {
-            self.cost = self.cost_of(self.samples().saturating_mul(2).min(self.most));
+            self.cost = Some(self.cost_of(self.samples().saturating_mul(2)));
             self.streak = 0;
         }
     }

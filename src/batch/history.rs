@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use candle_core::Device;
 
-use super::policy::{BatchPolicy, Completed, Extent};
+use super::policy::{BatchPolicy, Completed, Extent, taken};
 use crate::error::Cause;
 use crate::memory::Stopwatch;
 
@@ -22,9 +22,8 @@ pub(super) struct Proven {
 impl Proven {
     pub(super) fn note(&mut self, cost: usize, completed: &Completed) {
         if cost >= self.cost {
-            let took = completed.peak.zip(completed.before);
             self.cost = cost;
-            self.took = took.map(|(peak, before)| peak.saturating_sub(before));
+            self.took = taken(completed.peak, completed.before);
         }
     }
 

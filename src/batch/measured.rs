@@ -35,11 +35,8 @@ impl<'a> Measured<'a> {
 
     /// Fails if the use went over a soft limit. Called before work that would use more.
     pub(crate) fn check(&self, phase: Phase) -> Result<()> {
-        let Some((memory, scope)) = &self.0 else {
-            return Ok(());
-        };
-        let checked = memory.check(scope).map_err(Error::ResourceExhausted);
-        checked.map_err(|error| error.in_phase(phase))
+        let checked = (self.0.as_ref()).map_or(Ok(()), |(memory, scope)| memory.check(scope));
+        checked.map_err(|exhausted| Error::ResourceExhausted(exhausted).in_phase(phase))
     }
 
     /// Adds the memory's state, and the cause that follows from it if work of this size is known to `need` so many bytes.

@@ -35,6 +35,7 @@ use crate::error::{MemoryReading, PolicyError, ResourceExhausted, Result};
 /// let policy: Box<dyn BatchPolicy> = Box::new(NineTenths { size: 128 });
 /// assert_eq!(policy.size(100), 100);
 /// ```
+#[allow(unused_variables, reason = "the names are documentation")]
 pub trait BatchPolicy: Debug + Send {
     /// Returns the size of the next micro-batch, in samples, with `remaining` samples (at least 1) left in the batch.
     ///
@@ -43,20 +44,14 @@ pub trait BatchPolicy: Debug + Send {
     fn size(&self, remaining: usize) -> usize;
 
     /// Called before a batch is cut into micro-batches, and again when it is restarted.
-    fn begin(&mut self, batch: &Extent) {
-        let _ = batch;
-    }
+    fn begin(&mut self, batch: &Extent) {}
 
     /// Called before each micro-batch with the memory in use and the limit. Not called without a
     /// [`DeviceMemory`](crate::DeviceMemory).
-    fn prepare(&mut self, now: &MemoryReading) {
-        let _ = now;
-    }
+    fn prepare(&mut self, now: &MemoryReading) {}
 
     /// Called after a micro-batch finished.
-    fn succeeded(&mut self, completed: &Completed) {
-        let _ = completed;
-    }
+    fn succeeded(&mut self, completed: &Completed) {}
 
     /// Called after a micro-batch did not fit. If [`size`](Self::size) then returns as many samples as failed, or more,
     /// the failure is final.
@@ -71,9 +66,7 @@ pub trait BatchPolicy: Debug + Send {
     ///
     /// On the CPU this happens just before [`succeeded`](Self::succeeded). On an asynchronous device nothing waits for the
     /// time: it may arrive several micro-batches or batches later, in another order, or never.
-    fn timed(&mut self, micro_batch: &Extent, elapsed: Duration) {
-        let _ = (micro_batch, elapsed);
-    }
+    fn timed(&mut self, micro_batch: &Extent, elapsed: Duration) {}
 
     /// Returns what the policy has learned and why it uses its size, if it can tell.
     fn plan(&self) -> Option<Plan> {
@@ -91,9 +84,7 @@ pub trait BatchPolicy: Debug + Send {
     /// # Errors
     /// [`PolicyError::Saved`] if `state` is not a state of this policy; nothing has changed then.
     fn load_state(&mut self, state: &str) -> Result<()> {
-        let _ = state;
-        let what = "a policy that keeps no state";
-        Err(PolicyError::Saved(what).into())
+        Err(PolicyError::Saved("a policy that keeps no state").into())
     }
 }
 

@@ -1,4 +1,4 @@
-//! `MemoryModel`: predictions and their bounds. Saved models that are refused: `predictive/kept.rs`.
+//! `MemoryModel`: predictions, their bounds, and saved models that are refused.
 
 use candle_headroom::batch::MemoryModel;
 use proptest::prelude::*;
@@ -33,6 +33,15 @@ fn what_is_allocated_once_counts_until_there_is_a_second_observation() {
         model.observe(cost, 50 + 10 * cost as u64);
     }
     assert_eq!((model.base(), model.slope()), (Some(50), Some(10.)));
+}
+
+#[test]
+fn a_cost_of_0_counts_as_1() {
+    let model = model(&[(0, 70), (0, 80)]);
+    assert_eq!(
+        (model.largest_seen(), model.predict(1)),
+        (Some(1), Some(80))
+    );
 }
 
 #[test]
@@ -87,19 +96,37 @@ fn no_more_than_sixteen_costs_are_kept_and_the_json_stays_small() {
 }
 
 #[test]
-fn it_round_trips_through_json() {
+fn it_round_trips_through_json_and_refuses_impossible_models() {
     let model = model(&[1, 1, 2, 4, 8, 30].map(|cost| (cost, 100 + 10 * cost as u64)));
     let json = serde_json::to_value(&model).unwrap();
     let loaded: MemoryModel = serde_json::from_value(json.clone()).unwrap();
     assert_eq!(loaded, model);
     assert_eq!(loaded.predict(60), model.predict(60));
+
+    type Spoil = fn(&mut serde_json::Value);
+    let spoiled: [Spoil; 8] = [
+        |json| json["levels"][0]["cost"] = 0.into(),
+        |json| json["levels"][0]["cost"] = u64::MAX.into(),
+        |json| json["levels"][1]["cost"] = 30.into(),
+        |json| json["levels"][0]["seen"] = 99.into(),
+        |json| json["observed"] = 1.into(),
+        |json| json["scatter"] = (-1.).into(),
+        |json| json["scatter"] = 7.into(),
+        |json| json["levels"] = vec![json["levels"][0].clone(); 17].into(),
+    ];
+    for (index, spoil) in spoiled.into_iter().enumerate() {
+        let mut json = json.clone();
+        spoil(&mut json);
+        let error = serde_json::from_value::<MemoryModel>(json).unwrap_err();
+        let words = "a model that no observations lead to";
+        assert!(error.to_string().contains(words), "{index}: {error}");
+    }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// On a straight line what is said to fit does. Where a line ends beyond what was seen, nobody can know, and the policy
-    /// therefore looks at the forward pass as well.
+    /// On a straight line what is said to fit does. Where a line ends beyond what was seen, nobody can know.
     #[test]
     fn on_a_line_what_is_said_to_fit_does(
         base in 0f64..1e9,

@@ -1,7 +1,9 @@
 //! A program without the tracking allocator: nothing is counted, and every count is `None`.
 
+use candle_headroom::batch::find_batch_size;
 use candle_headroom::error::{MemoryError, MemoryReading};
 use candle_headroom::memory::Limit;
+use candle_headroom::testing::out_of_memory;
 use candle_headroom::{ByteSize, DeviceMemory, Error};
 
 #[test]
@@ -34,4 +36,24 @@ fn what_is_not_counted_is_none() {
     assert_eq!((scope.start(), scope.peak()), (None, None));
     assert!(memory.set_limit(ByteSize::gib(1)).is_err());
     assert_eq!(memory.limit(), None);
+}
+
+/// A memory that counts nothing does not change which sizes are tried.
+#[test]
+fn a_batch_size_is_found_by_trying() {
+    let memory = DeviceMemory::host().open().unwrap();
+    let tried = |memory: Option<&DeviceMemory>| {
+        let mut sizes = Vec::new();
+        let found = find_batch_size(memory, 1024, |size| {
+            sizes.push(size);
+            match size > 100 {
+                true => Err(out_of_memory()),
+                false => Ok(()),
+            }
+        });
+        sizes.dedup(); // one sample is measured twice
+        (found.unwrap(), sizes)
+    };
+    assert_eq!(tried(Some(&memory)), tried(None));
+    assert_eq!(tried(Some(&memory)).0, 100);
 }

@@ -1,6 +1,13 @@
-use super::level::{LEVELS, Level};
-use super::memory_model::MemoryModel;
+//! What an observation changes.
 
+use serde::{Deserialize, Serialize};
+
+use super::memory_model::{MOST_COST, MemoryModel};
+
+/// Number of costs that are remembered.
+pub(super) const LEVELS: usize = 16;
+/// Costs that differ by no more than this fraction (1/256) share a level.
+const NEAR: usize = 256;
 /// Weight of a new observation in the mean of its cost, and in the scatter.
 const WEIGHT: f64 = 1. / 8.;
 const SCATTER_WEIGHT: f64 = 1. / 32.;
@@ -8,67 +15,122 @@ const SCATTER_WEIGHT: f64 = 1. / 32.;
 const CHANGED: f64 = 1.25;
 /// Contradictions in a row that start a new curve: one alone may be a spike.
 const CHANGES: usize = 3;
+/// A cost of this many times the largest seen verifies the slope if the growth is off by at most this fraction.
+const FARTHER: f64 = 1.25;
+const HOLDS: f64 = 0.1;
+/// Growth by no more than this fraction of the whole counts as flat.
+const FLAT: f64 = 0.02;
+
+/// What micro-batches of one cost took, in bytes above what was in use before them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Level {
+    pub(super) cost: usize,
+    pub(super) mean: u64,
+    /// When it was last seen, counted in observations of the model.
+    pub(super) seen: u64,
+}
+
+impl Level {
+    fn is_near(&self, cost: usize) -> bool {
+        self.cost.abs_diff(cost) <= self.cost / NEAR
+    }
+
+    /// Bytes for each unit of cost from `low` to this level.
+    pub(super) fn slope_from(&self, low: &Self) -> f64 {
+        (self.mean as f64 - low.mean as f64) / (self.cost as f64 - low.cost as f64)
+    }
+
+    /// Bytes for each unit of cost if there were no base.
+    pub(super) fn proportion(&self) -> f64 {
+        self.mean as f64 / self.cost as f64
+    }
+}
 
 impl MemoryModel {
+    /// Adds an observation: a micro-batch of this cost (0 counts as 1) took `bytes` above what was in use before.
+    pub fn observe(&mut self, cost: usize, bytes: u64) {
+        let cost = cost.clamp(1, MOST_COST);
+        self.observed = self.observed.saturating_add(1);
+        if self.observed == 2 {
+            self.levels.clear(); // the first one includes what was allocated once
+        }
+        if self.contradicts(cost, bytes) {
+            self.hold(cost, bytes);
+            return;
+        }
+        self.held.clear();
+        self.compare(cost, bytes);
+        self.insert(cost, bytes);
+    }
+
+    /// Whether the last observation contradicts those before it.
+    pub(in crate::batch) fn is_contradicted(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// Whether an observation cannot lie on the curve. It is too high above the line between the two costs around it, but
     /// too low only below what a smaller cost took, because a curve may have steps.
-    pub(super) fn contradicts(&self, cost: usize, bytes: u64) -> bool {
+    fn contradicts(&self, cost: usize, bytes: u64) -> bool {
+        let (Some(lowest), Some(top)) = (self.levels.first(), self.levels.last()) else {
+            return false;
+        };
         let mut known = self.levels.iter().rev();
         let lower = known.find(|level| level.cost <= cost || level.is_near(cost));
         let is_less = lower.is_some_and(|low| bytes.max(1) as f64 * CHANGED < low.mean as f64);
-        let is_more = self.levels.first().zip(self.levels.last());
-        let is_more = is_more.is_some_and(|(lowest, top)| {
-            let is_known = cost <= top.cost || top.is_near(cost);
-            let expected = self.expected(cost.max(lowest.cost));
-            is_known && expected.is_some_and(|most| bytes as f64 > most.max(1.) * CHANGED)
-        });
-        is_less || is_more
-    }
-
-    /// Adds an observation within the range of costs seen to the scatter, unless it shows a step.
-    pub(super) fn note_scatter(&mut self, cost: usize, bytes: u64) {
-        let range = self.levels.first().zip(self.levels.last());
-        let is_within = range.is_some_and(|(low, high)| low.cost <= cost && cost <= high.cost);
-        if let Some(expected) = self.expected(cost).filter(|_| is_within) {
-            let off = (bytes.max(1) as f64 / expected.max(1.) - 1.).abs();
-            if off <= CHANGED - 1. {
-                self.scatter += ((off - self.scatter()) * SCATTER_WEIGHT) as f32;
-            }
-        }
+        let is_known = cost <= top.cost || top.is_near(cost);
+        // One cost does not tell how much of it is base, so a smaller one may take as much.
+        let least = if self.is_single() { lowest.cost } else { 1 };
+        let expected = self.expected(cost.max(least));
+        let is_more = expected.is_some_and(|most| bytes as f64 > most.max(1.) * CHANGED);
+        is_less || is_known && is_more
     }
 
     /// Holds back an observation that contradicts the others; once there are enough of them, forgets the others.
-    pub(super) fn hold(&mut self, cost: usize, bytes: u64) {
+    fn hold(&mut self, cost: usize, bytes: u64) {
         self.held.push((cost, bytes));
         if self.held.len() < CHANGES {
             return;
         }
-        let held = std::mem::take(&mut self.held);
         self.levels.clear();
         (self.scatter, self.slope_holds) = (0., false);
-        for (cost, bytes) in held {
+        for (cost, bytes) in std::mem::take(&mut self.held) {
             self.insert(cost, bytes);
         }
     }
 
+    /// Compares an observation with what was expected. Within the range of costs seen it shows how much they scatter; far
+    /// above it shows whether the slope holds, because small micro-batches may peak elsewhere, or with what is allocated
+    /// once. A flat stretch says nothing about what follows it.
+    fn compare(&mut self, cost: usize, bytes: u64) {
+        let levels = self.levels.first().zip(self.levels.last());
+        let Some(((lowest, top), expected)) = levels.zip(self.expected(cost)) else {
+            return;
+        };
+        if (lowest.cost..=top.cost).contains(&cost) {
+            let off = (bytes.max(1) as f64 / expected.max(1.) - 1.).abs();
+            self.scatter += ((off - self.scatter()) * SCATTER_WEIGHT) as f32;
+        } else if cost as f64 >= top.cost as f64 * FARTHER {
+            let before = top.mean as f64;
+            let (expected, more) = (expected - before, bytes as f64 - before);
+            let is_flat = expected <= FLAT * before;
+            self.slope_holds = !is_flat && (more - expected).abs() <= HOLDS * expected;
+        }
+    }
+
     /// Adds an observation to the level of its cost, or as a new level in place of the one that was not seen for longest.
-    pub(super) fn insert(&mut self, cost: usize, bytes: u64) {
+    fn insert(&mut self, cost: usize, bytes: u64) {
         let seen = self.observed;
-        let near = self.levels.iter().position(|level| level.is_near(cost));
-        let slope = near.and_then(|index| Some(self.slope_about(self.levels.get(index)?)));
-        match near.and_then(|index| self.levels.get_mut(index)) {
+        match self.levels.iter_mut().find(|level| level.is_near(cost)) {
             Some(level) => {
-                let more = level.cost as f64 - cost as f64;
-                let here = bytes as f64 + slope.unwrap_or(0.) * more;
                 let mean = level.mean as f64;
-                level.mean = (mean + (here - mean) * WEIGHT) as u64;
+                level.mean = (mean + (bytes as f64 - mean) * WEIGHT) as u64;
                 level.seen = seen;
             }
-            None => self.levels.push(Level {
-                cost,
-                mean: bytes,
-                seen,
-            }),
+            None => {
+                let mean = bytes;
+                self.levels.push(Level { cost, mean, seen });
+            }
         }
         if self.levels.len() > LEVELS
             && let Some(oldest) = self.levels.iter().map(|level| level.seen).min()

@@ -1,6 +1,18 @@
 use serde::{Deserialize, Serialize};
 
-use super::level::{LEVELS, Level, MOST_COST};
+use super::learn::Level;
+use super::saved::Saved;
+
+/// Costs are clamped to this, so that sums of them do not overflow.
+pub(in crate::batch) const MOST_COST: usize = usize::MAX / 64;
+/// Mean deviations that an observation may lie above the prediction: about 2.4 standard deviations of a normal distribution.
+const DEVIATIONS: f64 = 3.;
+/// How many times the largest cost seen may be said to fit.
+const REACH: usize = 8;
+/// Fraction that is added to the slope for a cost of twice the largest seen, or more; less for one that is nearer.
+const CAUTION: f64 = 0.25;
+/// Slopes are taken between costs that differ by at least this fraction of the larger one, because peaks scatter.
+const APART: f64 = 0.2;
 
 /// Predicts the memory that a micro-batch takes from its cost, learned from the micro-batches that ran.
 ///
@@ -11,7 +23,8 @@ use super::level::{LEVELS, Level, MOST_COST};
 /// - Above the largest, it assumes proportional growth, which is never too little for a curve that is the maximum of several
 ///   lines, as a step's peak is. Once the line through smaller costs has predicted a larger one, it uses that line plus up
 ///   to a quarter, the more the farther the cost lies.
-/// - No cost beyond eight times the largest (sixteen times if only one was seen) is said to fit.
+/// - No cost beyond eight times the largest is said to fit.
+/// - Less than the smallest cost seen is not said to take less.
 /// - The first observation includes what is allocated once, so it counts only until there is a second.
 /// - Three observations in a row that contradict the others start a new curve; the others are forgotten.
 /// - At most 16 costs are remembered, those seen last.
@@ -32,7 +45,7 @@ use super::level::{LEVELS, Level, MOST_COST};
 /// assert_eq!(model.largest_fitting(50), None); // not even the base
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "Saved")]
 pub struct MemoryModel {
     /// In ascending order of cost.
     pub(super) levels: Vec<Level>,
@@ -41,8 +54,6 @@ pub struct MemoryModel {
     pub(super) scatter: f32,
     /// Whether the slope of smaller costs predicted what the largest took.
     pub(super) slope_holds: bool,
-    /// The base that samples of another shape had, in bytes.
-    pub(super) assumed_base: u64,
     /// The last observations, as cost and bytes, while they contradict what was seen before.
     #[serde(skip)]
     pub(super) held: Vec<(usize, u64)>,
@@ -52,23 +63,6 @@ impl MemoryModel {
     /// Creates a model without observations.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Adds an observation: a micro-batch of this cost (0 counts as 1) took `bytes` above what was in use before.
-    pub fn observe(&mut self, cost: usize, bytes: u64) {
-        let cost = cost.clamp(1, MOST_COST);
-        self.observed = self.observed.saturating_add(1);
-        if self.observed == 2 {
-            self.levels.clear(); // the first one includes what was allocated once
-        }
-        if self.contradicts(cost, bytes) {
-            self.hold(cost, bytes);
-            return;
-        }
-        self.held.clear();
-        self.note_scatter(cost, bytes);
-        self.verify(cost, bytes);
-        self.insert(cost, bytes);
     }
 
     /// Returns the bytes that a micro-batch of this cost most likely takes; `None` before the first observation.
@@ -98,16 +92,14 @@ impl MemoryModel {
             let is_certain = self.most(cost)? <= most as f64;
             Some(is_certain && self.expected(cost)? <= likely as f64)
         };
-        let (mut low, mut high) = (0, self.farthest()?);
-        if fits(high)? {
-            return Some(high);
-        }
+        let farthest = self.largest_seen()?.saturating_mul(REACH);
         // The upper bound does not fall as the cost rises.
-        while high - low > 1 {
-            let middle = low + (high - low) / 2;
+        let (mut low, mut above) = (0, farthest.saturating_add(1));
+        while above - low > 1 {
+            let middle = low + (above - low) / 2;
             match fits(middle)? {
                 true => low = middle,
-                false => high = middle,
+                false => above = middle,
             }
         }
         (low > 0).then_some(low)
@@ -141,20 +133,69 @@ impl MemoryModel {
         self.scatter.into()
     }
 
-    /// Sets the least that costs below those seen are expected to take, in bytes.
-    pub(in crate::batch) fn assume_base(&mut self, bytes: u64) {
-        self.assumed_base = bytes;
+    /// A cost above the largest seen, up to twice as much, that likely fits by the line through the smaller ones. After one
+    /// `unit` alone it is two: one unit may take nearly all base, and proportional growth would never find room for more.
+    pub(in crate::batch) fn next_to_try(&self, bytes: u64, unit: usize) -> Option<usize> {
+        let top = self.levels.last()?;
+        let left = bytes as f64 - self.most(top.cost)?;
+        let more = match self.is_single() {
+            true if self.observed < 2 || top.cost > unit || left <= 0. => return None,
+            true => top.cost,
+            false => (left / (self.slope_to(top) * (1. + CAUTION)).max(1.)) as usize,
+        };
+        // A little more is not worth the risk.
+        (more > top.cost / 16).then(|| top.cost.saturating_add(more.min(top.cost)))
     }
 
-    /// Whether observations can have led to this model, which was deserialized.
-    pub(in crate::batch) fn is_possible(&self) -> bool {
-        let is_possible =
-            |level: &Level| (1..=MOST_COST).contains(&level.cost) && level.seen <= self.observed;
-        self.levels.len() <= LEVELS
-            && self.levels.len() as u64 <= self.observed
-            && self.levels.iter().all(is_possible)
-            && self.levels.is_sorted_by(|low, high| low.cost < high.cost)
-            && (0. ..=1.).contains(&self.scatter)
+    /// The most likely value, in bytes.
+    pub(super) fn expected(&self, cost: usize) -> Option<f64> {
+        self.curve(cost, 0, |top| self.slope_to(top))
+    }
+
+    /// The upper bound, in bytes; it does not fall as the cost rises.
+    fn most(&self, cost: usize) -> Option<f64> {
+        let cost = cost.max(self.levels.first()?.cost);
+        let lower = self.levels.iter().take_while(|level| level.cost <= cost);
+        let least = lower.map(|level| level.mean).max()?;
+        let most = self.curve(cost, least, |top| {
+            let far = (cost - top.cost) as f64 / top.cost as f64;
+            match self.slope_holds {
+                true => self.slope_to(top) * (1. + CAUTION * far.min(1.)),
+                false => top.proportion(),
+            }
+        })?;
+        Some(most * (1. + DEVIATIONS * self.scatter()))
+    }
+
+    /// Linear between the levels, of which none counts as less than `least` bytes. Above them by `slope`, at most in proportion;
+    /// below them as if at least half of the lowest were base.
+    fn curve(&self, cost: usize, least: u64, slope: impl Fn(&Level) -> f64) -> Option<f64> {
+        let value = |level: &Level| level.mean.max(least) as f64;
+        let above = self.levels.iter().find(|level| level.cost >= cost);
+        let below = self.levels.iter().rev().find(|level| level.cost <= cost);
+        let (level, slope) = match (below, above) {
+            (Some(low), Some(high)) if low.cost < high.cost => (
+                low,
+                (value(high) - value(low)) / (high.cost - low.cost) as f64,
+            ),
+            (Some(level), Some(_)) => (level, 0.),
+            // Steeper than in proportion: a step lies between the costs that the slope was taken from.
+            (Some(top), None) => (top, slope(top).min(top.proportion())),
+            (None, Some(low)) => {
+                let slope = self.slope_to(self.levels.last()?);
+                (low, slope.min(low.proportion() / 2.))
+            }
+            (None, None) => return None,
+        };
+        Some(value(level) + slope * (cost as f64 - level.cost as f64))
+    }
+
+    /// Bytes for each unit of cost below the largest level, from the nearest level that lies well below it; its proportion if
+    /// there is none.
+    fn slope_to(&self, top: &Level) -> f64 {
+        let mut lower = self.levels.iter().rev();
+        let low = lower.find(|low| low.cost as f64 <= (1. - APART) * top.cost as f64);
+        low.map_or(top.proportion(), |low| top.slope_from(low).max(0.))
     }
 }
 

@@ -1,9 +1,8 @@
 //! Predicts what a micro-batch takes from what others have taken.
 
-mod curve;
 mod learn;
-mod level;
 mod memory_model;
+mod saved;
 
-pub(in crate::batch) use level::MOST_COST;
+pub(in crate::batch) use memory_model::MOST_COST;
 pub use memory_model::MemoryModel;

@@ -1,10 +1,11 @@
+use super::policy::Predictive;
 use crate::error::{PolicyError, Result};
 
 /// Part of the room that is left free by default, and at most.
 const MARGIN: f64 = 0.01;
 const MOST_MARGIN: f64 = 0.9;
 
-/// Options of [`Predictive`](super::Predictive).
+/// Options of [`Predictive`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[must_use = "call `build()`"]
 pub struct PredictiveBuilder {
@@ -13,15 +14,17 @@ pub struct PredictiveBuilder {
     pub(super) minds_speed: bool,
 }
 
-impl PredictiveBuilder {
-    pub(super) fn new() -> Self {
+impl Default for PredictiveBuilder {
+    fn default() -> Self {
         Self {
             margin: MARGIN,
             most: usize::MAX,
             minds_speed: true,
         }
     }
+}
 
+impl PredictiveBuilder {
     /// Sets the part of the room to leave free, from 0 to 0.9; 1 % by default. More is left free where the model is less
     /// certain than that.
     pub fn margin(mut self, margin: f64) -> Self {
@@ -41,13 +44,18 @@ impl PredictiveBuilder {
         self
     }
 
-    pub(super) fn check(&self) -> Result<()> {
+    /// Creates the policy.
+    ///
+    /// # Errors
+    /// [`PolicyError::Margin`] for a margin outside 0 to 0.9, [`PolicyError::Zero`] for a largest size of 0.
+    pub fn build(self) -> Result<Predictive> {
         if !(0. ..=MOST_MARGIN).contains(&self.margin) {
             return Err(PolicyError::Margin(self.margin).into());
         }
-        Ok(PolicyError::at_least_one(
-            "the largest size of a micro-batch",
-            self.most,
-        )?)
+        PolicyError::at_least_one("the largest size of a micro-batch", self.most)?;
+        Ok(Predictive {
+            options: self,
+            ..Predictive::default()
+        })
     }
 }

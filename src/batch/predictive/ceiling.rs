@@ -7,8 +7,6 @@ const PASSING: u32 = 16;
 const MOST: u32 = 1 << 15;
 /// A failure that follows another is remembered this many times as long.
 const AGAIN: u32 = 4;
-/// Up to this patience, each failure in a row asks for more room before the next try.
-const DOUBTFUL: u32 = 8 * PATIENCE;
 
 /// A cost that did not fit although the model said that it would. It is avoided until there is more room or for a while:
 /// without that the model would lead to the same failure in each batch.
@@ -39,57 +37,54 @@ impl Ceiling {
             0 => before.patience,
             _ => before.patience.saturating_mul(AGAIN),
         });
-        let patience = match is_passing {
-            true => again.clamp(PASSING, PATIENCE),
-            false => again.clamp(PATIENCE, MOST),
+        let (least, most) = match is_passing {
+            true => (PASSING, PATIENCE),
+            false => (PATIENCE, MOST),
         };
         Self {
             cost,
             room,
             streak: 0,
-            patience,
+            patience: again.clamp(least, most),
             is_lifted: false,
         }
     }
 
-    /// Lifts the ceiling if there is more room than at the failure, by more than use varies: a sixteenth, and more after
-    /// several failures in a row.
+    /// Lifts the ceiling if there is more room than at the failure, by more than use varies: a sixteenth.
     pub(super) fn follow(&mut self, room: Option<u64>) {
-        let parts = u64::from(16 * PATIENCE / self.patience.clamp(PATIENCE, DOUBTFUL));
-        let is_raised = self.room.is_some_and(|before| {
-            room.is_none_or(|now| now > before.saturating_add(before / parts))
-        });
-        if is_raised && !self.is_lifted {
-            self.is_lifted = true;
-            self.restart();
+        let is_raised =
+            |before: u64| room.is_none_or(|now| now > before.saturating_add(before / 16));
+        if self.room.is_some_and(is_raised) {
+            self.lift();
         }
     }
 
-    /// A micro-batch of `cost` succeeded.
-    pub(super) fn succeeded(&mut self, cost: usize) {
-        if cost >= self.cost && !self.is_lifted {
-            self.is_lifted = true;
-            self.restart();
+    /// A micro-batch of `cost` succeeded. Returns the ceiling, unless it was lifted long enough ago.
+    pub(super) fn succeeded(mut self, cost: usize) -> Option<Self> {
+        if cost >= self.cost {
+            self.lift();
         }
         if cost >= self.cost || !self.is_lifted {
             self.streak = self.streak.saturating_add(1);
         }
+        (!self.is_lifted || self.streak < self.patience).then_some(self)
     }
 
-    /// Returns whether enough micro-batches have succeeded.
-    pub(super) fn is_over(&self) -> bool {
-        self.streak >= self.patience
+    fn lift(&mut self) {
+        if !self.is_lifted {
+            self.is_lifted = true;
+            self.restart();
+        }
     }
 
-    /// The largest cost to use where `cap` succeeds and one sample costs `each`: `cap` at first, later half of the way up, at
-    /// last the cost that failed.
+    /// The largest cost to use where `cap` succeeds and one sample costs `each`: `cap` at first, after enough micro-batches
+    /// half of the way up to the cost that failed.
     pub(super) fn allows(&self, cap: usize, each: usize) -> usize {
         let gap = self.cost.saturating_sub(cap);
-        match self.is_over() {
+        match self.streak >= self.patience {
             _ if self.is_lifted => usize::MAX,
             false => cap,
-            true if gap > cap / 8 + each => cap + (gap / 2).max(each),
-            true => self.cost.max(cap),
+            true => cap + (gap / 2).max(each).min(gap),
         }
     }
 

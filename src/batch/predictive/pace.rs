@@ -18,16 +18,16 @@ const STALE: u32 = 4096;
 /// cost in use is tried, and half of that, as long as none is slower than the fastest. Later twice the chosen cost is timed
 /// once more; if that is faster, everything is timed again.
 ///
-/// The shortest time for a unit of cost counts, because other work on the device makes a micro-batch slower, never faster.
-/// Times may arrive late: a trial goes on until enough of them have.
+/// The highest speed counts, because other work on the device makes a micro-batch slower, never faster. Times may arrive late:
+/// a trial goes on until enough of them have.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Pace {
     pub(super) preferred: Option<usize>,
-    /// The largest cost that was timed to find it.
+    /// The largest cost that was timed.
     pub(super) timed: Option<usize>,
-    /// Half of this cost is slower.
-    pub(super) refused: Option<usize>,
+    /// Half of the preferred cost, or of that in use, is slower.
+    is_decided: bool,
     /// The cost in use.
     #[serde(skip)]
     settled: Timing,
@@ -39,37 +39,15 @@ pub(super) struct Pace {
     confirmed: u32,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Timing {
     cost: usize,
-    /// The shortest time, in seconds for each unit of cost.
+    /// The highest speed, in units of cost per second.
     best: f64,
     /// How many times have arrived.
     count: u32,
     /// Micro-batches in a row.
     lasted: u32,
-}
-
-impl Default for Timing {
-    fn default() -> Self {
-        Self::new(0)
-    }
-}
-
-impl Timing {
-    fn new(cost: usize) -> Self {
-        Self {
-            cost,
-            best: f64::INFINITY,
-            count: 0,
-            lasted: 0,
-        }
-    }
-
-    /// Whether another cost counts as this one: uneven parts of a batch differ a little.
-    fn is_near(&self, cost: usize) -> bool {
-        self.cost.abs_diff(cost) <= self.cost / 4
-    }
 }
 
 impl Pace {
@@ -99,14 +77,12 @@ impl Pace {
 
     /// A micro-batch of `cost` took `seconds`.
     pub(super) fn time(&mut self, cost: usize, seconds: f64) {
-        // Whole samples and even parts may make a trial smaller than it was meant.
-        let ran = |trial: &&mut Timing| cost <= trial.cost && trial.cost < cost.saturating_mul(2);
-        let trial = self.trial.as_mut();
-        let trial = trial.filter(|trial| trial.is_near(cost) || ran(trial));
-        let settled = Some(&mut self.settled).filter(|settled| settled.is_near(cost));
-        for timing in trial.into_iter().chain(settled) {
-            timing.best = timing.best.min(seconds / cost as f64);
-            timing.count = timing.count.saturating_add(1);
+        for timing in self.trial.iter_mut().chain([&mut self.settled]) {
+            // Whole samples and even parts make some smaller than was meant, and others a little larger.
+            if cost <= timing.cost + timing.cost / 4 && timing.cost < cost.saturating_mul(2) {
+                timing.best = timing.best.max(cost as f64 / seconds);
+                timing.count = timing.count.saturating_add(1);
+            }
         }
     }
 
@@ -120,14 +96,21 @@ impl Pace {
             }
             return;
         }
-        match self.settled.is_near(cost) {
-            // The first of them may have been the rest of a batch.
-            true => self.settled.cost = self.settled.cost.max(cost),
-            false => self.settled = Timing::new(cost),
+        // Even parts differ a little, and the first may have been the rest of a batch.
+        if self.settled.cost.abs_diff(cost) > self.settled.cost / 4 {
+            self.settled = Timing {
+                cost,
+                ..Timing::default()
+            };
         }
+        self.settled.cost = self.settled.cost.max(cost);
         self.settled.lasted = self.settled.lasted.saturating_add(1);
         if self.settled.count >= ENOUGH {
-            self.trial = self.next(self.settled.lasted, each).map(Timing::new);
+            let next = self.next(self.settled.lasted, each);
+            self.trial = next.map(|cost| Timing {
+                cost,
+                ..Timing::default()
+            });
         }
     }
 
@@ -135,7 +118,7 @@ impl Pace {
     fn next(&self, lasted: u32, each: usize) -> Option<usize> {
         let Timing { cost, .. } = self.settled;
         let half = cost / 2;
-        let may_halve = half >= each && self.refused.is_none_or(|refused| half >= refused);
+        let may_halve = half >= each && !self.is_decided;
         let stale = STALE.saturating_mul(1 << self.confirmed.min(16));
         match () {
             () if self.preferred.is_some() && lasted >= stale => Some(cost.saturating_mul(2)),
@@ -144,24 +127,24 @@ impl Pace {
         }
     }
 
-    /// Ends a trial. `settled.best` becomes the shortest time of all costs that were tried, so that small losses do not add up.
+    /// Ends a trial. `settled.best` becomes the highest speed of all costs that were tried, so that small losses do not add up.
     fn decide(&mut self, trial: Timing) {
         self.trial = None;
         self.settled.lasted = 0;
-        let (best, fastest) = (trial.best, self.settled.best);
+        self.timed = self.timed.max(Some(self.settled.cost));
+        let fastest = self.settled.best;
         match trial.cost > self.settled.cost {
-            true if best * PLATEAU < fastest => *self = Self::default(),
+            true if trial.best > fastest * PLATEAU => *self = Self::default(),
             true => self.confirmed = self.confirmed.saturating_add(1),
-            false if best <= fastest * PLATEAU && trial.count >= ENOUGH => {
+            false if trial.best * PLATEAU >= fastest && trial.count >= ENOUGH => {
                 self.preferred = Some(trial.cost);
-                self.timed = self.timed.max(Some(self.settled.cost));
                 self.settled = Timing {
-                    best: best.min(fastest),
+                    best: trial.best.max(fastest),
                     lasted: 0,
                     ..trial
                 };
             }
-            false => self.refused = Some(trial.cost.saturating_mul(2)),
+            false => self.is_decided = true,
         }
     }
 }

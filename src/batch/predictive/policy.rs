@@ -1,8 +1,7 @@
 use std::time::Duration;
 
 use super::builder::PredictiveBuilder;
-use super::probing::{FIRST_WAIT, next_larger, wait};
-use super::shape::{Excess, Room, Shape};
+use super::shape::Room;
 use super::shapes::Shapes;
 use crate::batch::policy::taken;
 use crate::batch::{BatchPolicy, Completed, Extent, Failed, MOST_COST, MemoryModel, Plan};
@@ -47,58 +46,26 @@ use crate::error::{MemoryReading, Result};
 /// }
 /// assert_eq!(policy.size(128), 64); // 64 + 64
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Predictive {
     pub(super) options: PredictiveBuilder,
     pub(super) shapes: Shapes,
     /// Samples in the present batch.
-    samples: usize,
-    /// What a micro-batch may take above what is in use, in bytes.
-    pub(super) available: Option<u64>,
+    pub(super) samples: usize,
+    pub(super) room: Option<Room>,
     /// What this process could have of the device in total when it was last asked, in bytes.
-    device: Option<u64>,
-    /// Nothing has finished in this process yet. The first micro-batch also allocates what is kept for ever.
-    pub(super) is_cold: bool,
-    /// The first micro-batch took far more than an earlier run has learned.
-    is_doubted: bool,
+    pub(super) device: Option<u64>,
+    /// A micro-batch has finished in this process and agreed with what an earlier run learned. The first one also allocates
+    /// what is kept for ever.
+    pub(super) is_warm: bool,
     /// Micro-batches until a larger size is tried without measurements.
-    wait: usize,
-}
-
-impl Default for Predictive {
-    fn default() -> Self {
-        Self {
-            options: PredictiveBuilder::new(),
-            shapes: Shapes::default(),
-            samples: 0,
-            available: None,
-            device: None,
-            is_cold: true,
-            is_doubted: false,
-            wait: FIRST_WAIT,
-        }
-    }
-}
-
-impl PredictiveBuilder {
-    /// Creates the policy.
-    ///
-    /// # Errors
-    /// [`PolicyError::Margin`](crate::error::PolicyError::Margin) for a margin outside 0 to 0.9,
-    /// [`PolicyError::Zero`](crate::error::PolicyError::Zero) for a largest size of 0.
-    pub fn build(self) -> Result<Predictive> {
-        self.check()?;
-        Ok(Predictive {
-            options: self,
-            ..Predictive::default()
-        })
-    }
+    pub(super) wait: usize,
 }
 
 impl Predictive {
     /// Options for a policy that has learned nothing yet.
     pub fn builder() -> PredictiveBuilder {
-        PredictiveBuilder::new()
+        PredictiveBuilder::default()
     }
 
     /// Returns what is known about samples of the present shape; sizes are [costs](crate::batch::Extent::cost).
@@ -106,106 +73,53 @@ impl Predictive {
         &self.shapes.active.model
     }
 
-    pub(super) fn room(&self) -> Option<Room> {
-        self.available.map(|all| Room {
-            all,
-            usable: (all as f64 * (1. - self.options.margin)) as u64,
-        })
-    }
-
-    /// The largest size in use, in samples; `None` for the whole batch.
-    pub(super) fn largest(&self) -> Option<usize> {
-        match self.is_cold && self.available.is_some() {
-            true => Some(1),
-            false => self.shapes.active.samples(),
-        }
-    }
-
-    /// Whether `largest` samples are to run although that cuts the batch unevenly: the batch would likely take fewer parts,
-    /// and one run of more samples than were ever seen makes that certain.
-    fn is_worth_a_look(&self, largest: usize) -> bool {
-        let Some(room) = self.room() else {
-            return false;
-        };
-        let (parts, most) = (self.samples.div_ceil(largest), self.options.most);
-        parts > 1 && largest < most && {
-            let fewer = self.samples.div_ceil(parts - 1).min(most);
-            self.shapes.active.may_fit(largest, fewer, room)
-        }
-    }
-
-    /// The size to try where memory is not measured, if it is time for that.
-    fn probe(&self) -> Option<usize> {
-        let shape = &self.shapes.active;
-        let is_due = self.wait == 0 || shape.is_growing;
-        let may_probe = is_due && shape.is_blind(self.room()) && !shape.is_paced();
-        let largest = self.largest().filter(|_| may_probe)?;
-        let probe = next_larger(self.samples, largest)?.min(self.options.most);
-        (probe > largest).then_some(probe)
-    }
-
     fn see(&mut self, now: &MemoryReading) {
         if let (Some(free), Some(reserved)) = (now.free, now.reserved) {
             self.device = Some(free.saturating_add(reserved));
         }
         let bound = now.limit.into_iter().chain(self.device).min();
-        let available = bound.zip(now.in_use);
-        self.available = available.map(|(bound, in_use)| bound.saturating_sub(in_use));
+        self.room = bound.zip(now.in_use).map(|(bound, in_use)| {
+            let all = bound.saturating_sub(in_use);
+            let usable = (all as f64 * (1. - self.options.margin)) as u64;
+            Room { all, usable }
+        });
     }
 }
 
 impl BatchPolicy for Predictive {
     fn size(&self, remaining: usize) -> usize {
-        let most = self.options.most;
-        if let Some(probe) = self.probe().filter(|probe| *probe <= remaining) {
-            return probe;
-        }
-        match self.largest() {
-            Some(largest) if largest < remaining && self.is_worth_a_look(largest) => largest,
-            Some(largest) if largest < most => {
-                let parts = remaining.div_ceil(largest);
-                remaining.div_ceil(parts.max(1))
-            }
-            _ => most.min(remaining),
-        }
+        self.choose(remaining)
     }
 
     fn begin(&mut self, batch: &Extent) {
         self.samples = batch.samples;
         let each = batch.each().min(MOST_COST);
-        let room = self.room();
-        self.shapes.select(each, batch.samples, room);
+        self.shapes.select(each, batch.samples, self.room);
+        self.shapes.active.refit(self.room);
     }
 
     fn prepare(&mut self, now: &MemoryReading) {
+        let before = self.room;
         self.see(now);
-        let room = self.room();
-        self.shapes.derive(room);
-        self.shapes.active.refit(room);
+        if self.room != before {
+            self.shapes.derive(self.room);
+            self.shapes.active.refit(self.room);
+        }
     }
 
     fn succeeded(&mut self, completed: &Completed) {
         let mut now = MemoryReading::default();
         (now.in_use, now.limit) = (completed.before, completed.limit);
         self.see(&now);
-        let room = self.room();
-        let shape = &mut self.shapes.active;
+        let (room, shape) = (self.room, &mut self.shapes.active);
         let cost = shape.cost(completed.size);
         let took = taken(completed.peak, completed.before);
-        if self.is_cold && took.is_some_and(|took| shape.is_another(cost, took)) {
-            if !self.is_doubted {
-                self.is_doubted = true;
-                return; // the excess may be allocated once; another sample shows that
-            }
-            *shape = Shape::new(shape.each);
+        if let Some(bytes) = took {
+            shape.model.observe(cost, bytes);
         }
-        // What is allocated once says nothing about a shape that an earlier run has learned.
-        if !self.is_cold || shape.model.largest_seen().is_none() {
-            shape.learn(cost, completed);
-        }
-        self.is_cold = false;
+        self.is_warm |= !shape.model.is_contradicted();
         if completed.is_over_limit() {
-            shape.exceeded(cost, took, room, Excess::Soft);
+            shape.exceeded(cost, took, room, None);
             return;
         }
         if self.options.minds_speed && room.is_some() {
@@ -216,10 +130,9 @@ impl BatchPolicy for Predictive {
         if is_blind {
             self.wait = self.wait.saturating_sub(1);
             if shape.cap.is_some_and(|cap| cost > cap) {
-                let was_growing = shape.is_growing;
                 shape.set(cost);
                 // Only the first shape that finds room speaks for the others: what they have found since is theirs.
-                if !was_growing {
+                if !shape.is_growing {
                     self.shapes.all().for_each(|shape| shape.is_growing = true);
                 }
             }
@@ -229,32 +142,24 @@ impl BatchPolicy for Predictive {
     fn failed(&mut self, failed: &Failed<'_>) {
         let bytes = &failed.exhausted.bytes;
         self.see(bytes);
-        let room = self.room();
-        let shape = &mut self.shapes.active;
+        let (room, shape) = (self.room, &mut self.shapes.active);
         let cost = shape.cost(failed.size);
-        let took = taken(bytes.peak, bytes.in_use);
-        let excess = match failed.is_passing {
-            true => Excess::Passing,
-            false => Excess::Hard,
-        };
-        shape.exceeded(cost, took, room, excess);
+        shape.exceeded(cost, taken(bytes.peak, bytes.in_use), room, Some(failed));
         if shape.is_blind(room) {
-            let largest = shape.samples().unwrap_or(self.samples);
-            let parts = self.samples.div_ceil(largest.max(1));
-            self.wait = wait(parts, failed.is_passing);
             shape.is_growing = false;
+            self.await_room(failed.is_passing);
         }
     }
 
     fn wants_time(&self) -> bool {
         let shape = &self.shapes.active;
-        self.options.minds_speed && self.available.is_some() && shape.pace.wants_time(shape.each)
+        shape.pace.wants_time(shape.each)
     }
 
     fn timed(&mut self, micro_batch: &Extent, elapsed: Duration) {
         let cost = micro_batch.cost.clamp(1, MOST_COST);
         let shape = self.shapes.find(micro_batch.each().min(MOST_COST));
-        if let Some(shape) = shape.filter(|_| self.options.minds_speed && !elapsed.is_zero()) {
+        if let Some(shape) = shape.filter(|_| !elapsed.is_zero()) {
             shape.pace.time(cost, elapsed.as_secs_f64());
         }
     }
@@ -269,7 +174,7 @@ impl BatchPolicy for Predictive {
 
     fn load_state(&mut self, state: &str) -> Result<()> {
         self.shapes = Shapes::from_json(state)?;
-        (self.is_cold, self.is_doubted, self.wait) = (true, false, FIRST_WAIT);
+        (self.is_warm, self.wait) = (false, 0);
         Ok(())
     }
 }

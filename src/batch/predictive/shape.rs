@@ -2,14 +2,11 @@ use serde::{Deserialize, Serialize};
 
 use super::ceiling::Ceiling;
 use super::pace::Pace;
-use crate::batch::policy::taken;
-use crate::batch::{Completed, MOST_COST, MemoryModel};
+use crate::batch::{Failed, MOST_COST, MemoryModel};
 
 /// A larger size is used only if it is larger by more than this fraction (1/256) and by more than twice the scatter: use and
 /// peaks vary by as much.
 const WORTHWHILE: usize = 256;
-/// A first micro-batch that takes this many times what an earlier run learned belongs to another model.
-const ANOTHER: f64 = 2.;
 
 /// What a micro-batch may take, in bytes above what is in use before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,17 +17,6 @@ pub(super) struct Room {
     pub(super) usable: u64,
 }
 
-/// How a micro-batch took more than there is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Excess {
-    /// It went over a soft limit and finished.
-    Soft,
-    /// It failed.
-    Hard,
-    /// It failed for a cause that may go away by itself.
-    Passing,
-}
-
 /// All that is known about samples of one shape. Sizes are costs: samples times `each`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -38,14 +24,15 @@ pub(super) struct Shape {
     /// The cost of one sample in the last batch.
     pub(super) each: usize,
     pub(super) model: MemoryModel,
-    /// The same until the end of the forward pass.
-    pub(super) forward: MemoryModel,
     /// The largest cost to use; `None` for the whole batch.
     pub(super) cap: Option<usize>,
     /// The largest cost that has succeeded since the last failure below it.
     pub(super) proven: usize,
     pub(super) ceiling: Option<Ceiling>,
     pub(super) pace: Pace,
+    /// The cost of the present batch.
+    #[serde(skip)]
+    batch: usize,
     /// More room was found without measurements, and this shape has not failed since.
     #[serde(skip)]
     pub(super) is_growing: bool,
@@ -62,10 +49,8 @@ impl Shape {
     /// A batch begins with `samples` samples that cost `each`.
     pub(super) fn begin(&mut self, each: usize, samples: usize) {
         self.each = each;
-        // The cost that would run if the pace did not choose one.
-        let batch = self.cost(samples);
-        let parts = batch.div_ceil(self.cap.unwrap_or(MOST_COST));
-        self.pace.follow(batch.div_ceil(parts));
+        self.batch = self.cost(samples);
+        self.follow_pace();
     }
 
     /// Returns whether anything was measured, has succeeded or failed.
@@ -75,7 +60,7 @@ impl Shape {
 
     /// Returns whether only trying shows what fits.
     pub(super) fn is_blind(&self, room: Option<Room>) -> bool {
-        room.is_none() || self.model.largest_seen().is_none()
+        room.is_none() || self.is_known() && self.model.largest_seen().is_none()
     }
 
     /// Returns whether a cost that failed is avoided.
@@ -99,32 +84,24 @@ impl Shape {
         Some((cost / self.each).max(1))
     }
 
-    /// Adds the measurements of a micro-batch to the models.
-    pub(super) fn learn(&mut self, cost: usize, completed: &Completed) {
-        if let Some(bytes) = taken(completed.peak, completed.before) {
-            self.model.observe(cost, bytes);
-        }
-        if let Some(bytes) = taken(completed.forward_peak, completed.before) {
-            self.forward.observe(cost, bytes);
-        }
-    }
-
-    /// Returns whether a micro-batch took so much more than the line says that an earlier run must have learned it from
-    /// another model.
-    pub(super) fn is_another(&self, cost: usize, took: u64) -> bool {
-        let line = self.model.base().zip(self.model.slope());
-        let expected = line.map(|(base, slope)| base as f64 + slope * cost as f64);
-        expected.is_some_and(|expected| took as f64 > expected * ANOTHER)
+    /// The largest cost for which there is room, at least one sample's; `None` if nothing was measured. If what is certain does
+    /// not lead on, a larger one that likely fits.
+    pub(super) fn fits(&self, room: Room) -> Option<usize> {
+        let seen = self.model.largest_seen()?;
+        let certain = self.model.largest_within(room.all, room.usable);
+        let certain = certain.unwrap_or(0).max(self.each);
+        Some(
+            match certain < seen.saturating_add((seen / 4).max(self.each)) {
+                true => certain.max(self.model.next_to_try(room.usable, self.each).unwrap_or(0)),
+                false => certain,
+            },
+        )
     }
 
     /// A micro-batch succeeded.
     pub(super) fn succeeded(&mut self, cost: usize, room: Option<Room>) {
         self.proven = self.proven.max(cost);
-        if let Some(ceiling) = &mut self.ceiling {
-            ceiling.succeeded(cost);
-        }
-        let is_done = |ceiling: &Ceiling| ceiling.is_lifted && ceiling.is_over();
-        self.ceiling = self.ceiling.filter(|ceiling| !is_done(ceiling));
+        self.ceiling = self.ceiling.and_then(|ceiling| ceiling.succeeded(cost));
         self.refit(room);
     }
 
@@ -145,8 +122,8 @@ impl Shape {
             self.set(cap.min(fits));
             return;
         }
-        let ceiling = self.ceiling.as_ref();
-        let allowed = ceiling.map_or(fits, |ceiling| fits.min(ceiling.allows(cap, self.each)));
+        let ceiling = self.ceiling.map(|ceiling| ceiling.allows(cap, self.each));
+        let allowed = ceiling.map_or(fits, |most| fits.min(most));
         let varies = (2. * scatter * cap as f64) as usize;
         if allowed.saturating_sub(cap) > varies.max(cap / WORTHWHILE) {
             if let Some(ceiling) = self.ceiling.as_mut().filter(|ceiling| !ceiling.is_lifted) {
@@ -156,36 +133,27 @@ impl Shape {
         }
     }
 
-    /// A micro-batch of this cost did not fit, or took more than it may: `took` bytes, if that is known.
+    /// A micro-batch of this cost did not fit, or went over a soft limit and finished (`failed` is `None` then). It took `took`
+    /// bytes, if that is known.
     pub(super) fn exceeded(
         &mut self,
         cost: usize,
         took: Option<u64>,
         room: Option<Room>,
-        excess: Excess,
+        failed: Option<&Failed<'_>>,
     ) {
-        let was_proven = cost <= self.proven;
-        if was_proven {
+        if cost <= self.proven {
             self.proven = 0;
         }
-        let fits = room.and_then(|room| self.fits(room));
         // A failure has to be explained by the prediction with something to spare.
-        let explained = match excess {
-            Excess::Soft => cost,
-            Excess::Hard | Excess::Passing => cost - cost / 16,
-        };
-        let next = match fits {
+        let explained = failed.map_or(cost, |_| cost - cost / 16);
+        let next = match room.and_then(|room| self.fits(room)) {
             Some(fits) if fits < explained => fits,
             _ => {
                 let bytes = room.map(|room| room.all);
-                let is_passing = excess == Excess::Passing;
+                let is_passing = failed.is_some_and(|failed| failed.is_passing);
                 self.ceiling = Some(Ceiling::new(cost, bytes, is_passing, self.ceiling));
-                match () {
-                    // Where bytes are counted, a cost that has succeeded before exceeds the room by little.
-                    () if was_proven && room.is_some() => cost - cost / 8,
-                    () if self.proven >= cost / 2 => self.proven,
-                    () => cost / 2,
-                }
+                self.proven.max(cost / 2)
             }
         };
         // What it took is the best estimate: a smaller one takes no more for each unit.
@@ -200,5 +168,12 @@ impl Shape {
     pub(super) fn set(&mut self, cap: usize) {
         let cap = (cap - cap % self.each).max(self.each);
         self.cap = (cap < MOST_COST).then_some(cap);
+        self.follow_pace();
+    }
+
+    /// Shows the pace the cost that would run if it did not choose one.
+    fn follow_pace(&mut self) {
+        let parts = self.batch.div_ceil(self.cap.unwrap_or(MOST_COST));
+        self.pace.follow(self.batch.div_ceil(parts.max(1)));
     }
 }

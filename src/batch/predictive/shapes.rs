@@ -1,18 +1,32 @@
+use serde::{Deserialize, Serialize};
+
 use super::shape::{Room, Shape};
+use crate::batch::MOST_COST;
+use crate::error::{PolicyError, Result};
 
 /// Number of shapes that are remembered, those used last.
-pub(super) const MOST_SHAPES: usize = 32;
+const MOST_SHAPES: usize = 32;
 /// Samples have the same shape if their costs differ by less than a factor of 2^(1/8), 9 %.
 const OCTAVE: f64 = 8.;
+/// The policy and the version that a saved state names.
+const SAVED: (&str, u32) = ("predictive", 4);
 
 /// What is known about each shape of samples, since a unit of cost does not take the same in all of them: attention grows with
-/// the square of a text's length, so longer samples take more. Until two shapes have shown how much more, in proportion to
-/// the length is assumed.
+/// the square of a text's length, so longer samples take more.
 #[derive(Debug, Clone)]
 pub(super) struct Shapes {
     pub(super) active: Shape,
     /// The last used one last.
-    pub(super) others: Vec<Shape>,
+    others: Vec<Shape>,
+}
+
+/// What a [`Predictive`](super::Predictive) has learned, as it is saved: the active shape is the last one.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Saved {
+    policy: String,
+    version: u32,
+    shapes: Vec<Shape>,
 }
 
 impl Default for Shapes {
@@ -64,8 +78,8 @@ impl Shapes {
         let Some(similar) = self.others.iter().min_by_key(distance) else {
             return;
         };
-        let ratio = each as f64 / similar.each as f64;
-        let factor = ratio.max(1.).powf(self.exponent());
+        // A unit takes at most as many times more as the samples are longer.
+        let factor = (each as f64 / similar.each as f64).max(1.);
         let part = |bytes: u64| (bytes as f64 / factor) as u64;
         let fits = room.and_then(|room| {
             similar.fits(Room {
@@ -74,29 +88,47 @@ impl Shapes {
             })
         });
         let capped = similar.cap.map(|cap| (cap as f64 / factor) as usize);
-        let base = similar.model.base().unwrap_or(0);
-        self.active.model.assume_base(base);
         if let Some(cap) = fits.or(capped) {
             self.active.set(cap);
         }
     }
 
-    /// The exponent with which a unit of cost takes more as samples get longer, from 0 to 1: the largest that two
-    /// neighbouring shapes show.
-    fn exponent(&self) -> f64 {
-        let slopes = self.others.iter().filter_map(|shape| {
-            let slope = shape.model.slope().filter(|slope| *slope > 0.)?;
-            Some((shape.each as f64, slope))
-        });
-        let mut slopes: Vec<_> = slopes.collect();
-        slopes.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let pairs = slopes.iter().zip(slopes.iter().skip(1));
-        let exponents = pairs.map(|(a, b)| (b.1 / a.1).ln() / (b.0 / a.0).ln());
-        let exponents = exponents.filter(|exponent| exponent.is_finite());
-        exponents.reduce(f64::max).unwrap_or(1.).clamp(0., 1.)
+    pub(super) fn to_json(&self) -> Option<String> {
+        let shapes = self.others.iter().chain([&self.active]);
+        let saved = Saved {
+            policy: SAVED.0.to_owned(),
+            version: SAVED.1,
+            shapes: shapes.cloned().collect(),
+        };
+        serde_json::to_string(&saved).ok()
+    }
+
+    pub(super) fn from_json(json: &str) -> Result<Self> {
+        let wrong = |what| PolicyError::Saved(what);
+        let saved: Saved = serde_json::from_str(json)
+            .map_err(|_| wrong("no JSON document with the state of this policy"))?;
+        if (saved.policy.as_str(), saved.version) != SAVED {
+            return Err(wrong("the state of another policy or version").into());
+        }
+        let mut others = saved.shapes;
+        if others.len() > MOST_SHAPES || !others.iter().all(is_possible) {
+            return Err(wrong("more than 32 shapes, or one that no batch has").into());
+        }
+        let active = others.pop().ok_or(wrong("no shape"))?;
+        Ok(Self { active, others })
     }
 }
 
 fn key(each: usize) -> u32 {
     ((each.max(1) as f64).log2() * OCTAVE) as u32
+}
+
+/// Whether a run can have led to this shape.
+fn is_possible(shape: &Shape) -> bool {
+    let pace = &shape.pace;
+    let ceiling = shape.ceiling.map(|ceiling| ceiling.cost);
+    let each = Some(shape.each);
+    let costs = [each, shape.cap, ceiling, pace.preferred, pace.timed];
+    let mut costs = costs.into_iter().flatten();
+    costs.all(|cost| (1..=MOST_COST).contains(&cost)) && shape.proven <= MOST_COST
 }

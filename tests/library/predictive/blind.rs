@@ -161,23 +161,27 @@ fn room_that_stays_small_costs_a_bounded_part_of_the_work() {
 /// Batches of several lengths: room that one of them has found is used by the others as soon as they come.
 #[test]
 fn a_shape_that_found_room_leads_the_others() {
-    let curve = Curve {
-        base: 0.,
-        rooms: vec![(0, 200), (40, 50), (120, 200)],
-        lengths: vec![1., 1.5, 2.2],
-        is_blind: true,
-        ..Curve::affine(512, 0)
-    };
-    let steps = run(&mut Predictive::default(), &mut Device::new(&curve, 1), 160);
-    for (index, length) in curve.lengths.iter().enumerate() {
-        let room = (200. / length) as usize;
-        let of_shape: Vec<_> = steps[120..]
-            .iter()
-            .skip(index)
-            .step_by(3)
-            .cloned()
-            .collect();
-        assert_reached(&of_shape, 512, room, 2);
+    for lengths in [
+        vec![1., 1.5, 2.2],
+        vec![1., 1.3, 1.7, 2.2, 2.9, 3.8, 4.9, 6.4],
+    ] {
+        let shapes = lengths.len();
+        let (less, more) = (14 * shapes, 40 * shapes);
+        let curve = Curve {
+            base: 0.,
+            rooms: vec![(0, 200), (less, 50), (more, 200)],
+            lengths,
+            is_blind: true,
+            ..Curve::affine(512, 0)
+        };
+        let mut device = Device::new(&curve, 1);
+        let steps = run(&mut Predictive::default(), &mut device, more + 13 * shapes);
+        for (index, length) in curve.lengths.iter().enumerate() {
+            let room = (200. / length) as usize;
+            let of_shape = steps[more..].iter().skip(index).step_by(shapes);
+            let of_shape: Vec<_> = of_shape.cloned().collect();
+            assert_reached(&of_shape, 512, room, 2);
+        }
     }
 }
 

@@ -147,7 +147,7 @@ fn a_state_is_json_with_the_policy_and_a_version() {
     let state: serde_json::Value = serde_json::from_str(&learned().state().unwrap()).unwrap();
     assert_eq!(
         (&state["policy"], &state["version"]),
-        (&"predictive".into(), &3.into())
+        (&"predictive".into(), &4.into())
     );
     assert_eq!(state["shapes"].as_array().unwrap().len(), 2);
 }
@@ -201,7 +201,7 @@ fn a_damaged_state_is_refused() {
             let level = json["shapes"][0]["model"]["levels"][0].clone();
             json["shapes"][0]["model"]["levels"] = vec![level; 17].into();
         },
-        |json| json["shapes"][0]["forward"]["scatter"] = 2.into(),
+        |json| json["shapes"][0]["pace"]["timed"] = 0.into(),
     ];
     for (index, spoil) in spoiled.into_iter().enumerate() {
         let mut json = json.clone();
@@ -211,7 +211,7 @@ fn a_damaged_state_is_refused() {
     for (from, to) in [
         ("true", "NaN"),
         ("null", "1e999"),
-        ("\"version\":3", "\"version\":3e99999"),
+        ("\"version\":4", "\"version\":4e99999"),
     ] {
         assert!(
             state.contains(from) && refused(&state.replacen(from, to, 1)),

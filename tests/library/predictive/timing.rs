@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use candle_headroom::Predictive;
 use candle_headroom::batch::{BatchPolicy, Completed, Extent, Plan, Reason};
+use candle_headroom::error::MemoryReading;
 
 /// One micro-batch of a batch of `samples` that cost `each`, with room for all of it; returns it, if a time is wanted.
 fn run(policy: &mut Predictive, samples: usize, each: usize) -> (usize, Option<Extent>) {
@@ -114,6 +115,53 @@ fn the_smallest_size_on_the_plateau_is_chosen() {
     assert_eq!(settle(1000, |size, _| size / size.min(64.)), 64);
     assert_eq!(settle(1000, |_, _| 1.), 1024, "faster throughout");
     assert_eq!(settle(1000, |size, _| size * size), 1, "slower throughout");
+}
+
+/// Whole samples and even parts make a trial smaller than half: 3 samples become 1, and 101 become 34 instead of 50.
+#[test]
+fn uneven_parts_are_timed_too() {
+    for (samples, room, fastest) in [(24, 3, 1), (101, 300, 34)] {
+        let mut policy = Predictive::default();
+        for _ in 0..200 {
+            policy.begin(&Extent::new(samples, 100 * samples));
+            let size = policy.size(samples);
+            let mut completed = Completed::new(size);
+            (completed.before, completed.limit) = (Some(0), Some(1050 * room));
+            completed.peak = Some(1000 * size as u64);
+            let elapsed = Duration::from_micros(10 * size.max(fastest) as u64);
+            policy.timed(&Extent::new(size, 100 * size), elapsed);
+            policy.succeeded(&completed);
+        }
+        assert_eq!(policy.size(samples), fastest);
+        assert_eq!(plan(&policy).reason, Reason::Speed);
+    }
+}
+
+/// Within one long batch, as in an evaluation, more room is timed at once.
+#[test]
+fn a_wider_room_is_timed_within_a_batch() {
+    let mut policy = Predictive::default();
+    policy.begin(&Extent::new(1 << 20, 1 << 20));
+    let mut largest = |limit: u64| {
+        let sizes = (0..400).map(|_| {
+            let mut now = MemoryReading::default();
+            (now.in_use, now.limit) = (Some(0), Some(limit));
+            policy.prepare(&now);
+            let size = policy.size(1 << 20);
+            let mut completed = Completed::new(size);
+            (completed.before, completed.limit) = (now.in_use, now.limit);
+            completed.peak = Some(1000 + 10 * size as u64);
+            // Sizes below 256 are equally fast, larger ones are faster.
+            let elapsed = Duration::from_micros(if size < 256 { 20 } else { 10 } * size as u64);
+            policy.timed(&Extent::new(size, size), elapsed);
+            policy.succeeded(&completed);
+            size
+        });
+        sizes.max().unwrap()
+    };
+    assert!(largest(2000) < 100);
+    assert!(largest(20_000) > 1000);
+    assert!(policy.size(1 << 20) >= 256);
 }
 
 /// Each halving is slower by 1.4 %: one is allowed, two are not.

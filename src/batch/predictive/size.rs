@@ -1,0 +1,116 @@
+//! Where the size is chosen, and why it is that one.
+//!
+//! Where memory is not measured, nothing but trying shows that room has come back. A failure is followed by a bounded wait (18
+//! micro-batches where a batch has 2 parts, 32 for 4, 56 for 8, at most 4,096), then by one micro-batch of the next larger size,
+//! the probe. If that fails, the wait begins again: failed probes cost at most a ninth of the work with 2 parts, a twenty-fourth
+//! with 4. If it succeeds, each micro-batch takes the next larger size until one fails. No step skips more than 5 %, so that the
+//! size before it is at least 0.95 of what fits.
+
+use super::policy::Predictive;
+use crate::batch::{Plan, Reason};
+
+/// Parts are taken away one by one, or this part of them where there are many.
+const FEWER: usize = 20;
+/// Batches between two probes, less one for each doubling of the parts, and the least; as micro-batches at most this many.
+const BATCHES: usize = 10;
+const LEAST_BATCHES: usize = 4;
+const MOST_WAIT: usize = 4096;
+/// The same after a failure that other users of the memory caused.
+const PASSING_WAIT: usize = 16;
+
+impl Predictive {
+    /// The size of the next micro-batch, with `remaining` samples left in the batch.
+    pub(super) fn choose(&self, remaining: usize) -> usize {
+        if let Some(probe) = self.probe().filter(|probe| *probe <= remaining) {
+            return probe;
+        }
+        let most = self.options.most;
+        match self.largest().filter(|largest| *largest < most) {
+            None => most.min(remaining),
+            Some(largest) if largest < remaining && self.is_worth_a_look(largest) => largest,
+            Some(largest) => {
+                let parts = remaining.div_ceil(largest);
+                remaining.div_ceil(parts.max(1))
+            }
+        }
+    }
+
+    /// The largest size in use, in samples; `None` for the whole batch.
+    fn largest(&self) -> Option<usize> {
+        match self.is_cold() {
+            true => Some(1),
+            false => self.shapes.active.samples(),
+        }
+    }
+
+    /// What is allocated once would come on top of a larger micro-batch.
+    fn is_cold(&self) -> bool {
+        !self.is_warm && self.room.is_some()
+    }
+
+    /// Whether `largest` samples are to run although that cuts the batch unevenly: the batch would likely take fewer parts,
+    /// and one run of more samples than were ever seen makes that certain.
+    fn is_worth_a_look(&self, largest: usize) -> bool {
+        let shape = &self.shapes.active;
+        let parts = self.samples.div_ceil(largest);
+        let seen = shape.model.largest_seen();
+        let is_new = seen.is_some_and(|seen| seen < shape.cost(largest));
+        is_new && parts > 1 && !shape.is_avoiding() && {
+            let fewer = self.samples.div_ceil(parts - 1).min(self.options.most);
+            let likely = shape.model.predict(shape.cost(fewer)).zip(self.room);
+            likely.is_some_and(|(likely, room)| likely <= room.usable)
+        }
+    }
+
+    /// The size to try where memory is not measured, if it is time for that: the batch in fewer parts.
+    fn probe(&self) -> Option<usize> {
+        let shape = &self.shapes.active;
+        let is_due = self.wait == 0 || shape.is_growing;
+        let is_blind = shape.is_blind(self.room) && !self.is_cold();
+        let largest = (self.largest()).filter(|_| is_due && is_blind && !shape.is_paced())?;
+        let parts = self.samples.div_ceil(largest);
+        let fewer = parts.saturating_sub((parts / FEWER).max(1)).max(1);
+        let probe = self.samples.div_ceil(fewer).min(self.options.most);
+        (probe > largest).then_some(probe)
+    }
+
+    /// Begins the wait for a probe, after a failure where memory is not measured.
+    pub(super) fn await_room(&mut self, is_passing: bool) {
+        let largest = self.shapes.active.samples().unwrap_or(self.samples);
+        let parts = self.samples.div_ceil(largest.max(1));
+        let doublings = parts.checked_ilog2().unwrap_or(0) as usize;
+        let batches = BATCHES.saturating_sub(doublings).max(LEAST_BATCHES);
+        let most = if is_passing { PASSING_WAIT } else { MOST_WAIT };
+        self.wait = parts.saturating_mul(batches).min(most);
+    }
+
+    /// What is known about samples of the present shape, and why the size is used.
+    pub(super) fn explained(&self) -> Plan {
+        let shape = &self.shapes.active;
+        let slope = shape.model.slope();
+        let fits = self.room.and_then(|room| shape.fits(room));
+        let allowed = Some(self.options.most).filter(|most| *most < usize::MAX);
+        Plan {
+            base: shape.model.base(),
+            each: slope.map(|slope| (slope * shape.each as f64) as u64),
+            room: self.room.map(|room| room.all),
+            fits: fits.map(|fits| fits / shape.each),
+            using: self.largest().into_iter().chain(allowed).min(),
+            reason: self.reason(),
+        }
+    }
+
+    fn reason(&self) -> Reason {
+        let shape = &self.shapes.active;
+        let (largest, most) = (self.largest().unwrap_or(usize::MAX), self.options.most);
+        match () {
+            () if largest >= most && most < usize::MAX => Reason::Allowed,
+            () if self.is_cold() => Reason::Unmeasured,
+            () if shape.is_paced() && shape.pace.is_trying() => Reason::Timing,
+            () if shape.is_paced() => Reason::Speed,
+            () if shape.is_avoiding() => Reason::Failed,
+            () if largest == usize::MAX => Reason::Unbounded,
+            () => Reason::Room,
+        }
+    }
+}
