@@ -2,7 +2,6 @@
 
 mod learn;
 mod memory_model;
-mod saved;
 
 pub(in crate::batch) use memory_model::MOST_COST;
 pub use memory_model::MemoryModel;

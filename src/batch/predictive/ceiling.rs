@@ -17,7 +17,7 @@ pub(super) struct Ceiling {
     /// The room when it failed, in bytes.
     room: Option<u64>,
     /// Micro-batches that have succeeded since the failure, plus one if the cost has been tried again.
-    streak: u32,
+    pub(super) streak: u32,
     patience: u32,
     /// The cost may be used, because there is more room or it has succeeded. It is still remembered, so that another failure
     /// counts as one more in a row: without that, room that varies costs a failure at each upswing.
@@ -72,8 +72,7 @@ impl Ceiling {
 
     fn lift(&mut self) {
         if !self.is_lifted {
-            self.is_lifted = true;
-            self.restart();
+            (self.is_lifted, self.streak) = (true, 1);
         }
     }
 
@@ -86,10 +85,5 @@ impl Ceiling {
             false => cap,
             true => cap + (gap / 2).max(each).min(gap),
         }
-    }
-
-    /// A new try begins.
-    pub(super) fn restart(&mut self) {
-        self.streak = 1;
     }
 }

@@ -127,7 +127,7 @@ impl Shape {
         let varies = (2. * scatter * cap as f64) as usize;
         if allowed.saturating_sub(cap) > varies.max(cap / WORTHWHILE) {
             if let Some(ceiling) = self.ceiling.as_mut().filter(|ceiling| !ceiling.is_lifted) {
-                ceiling.restart();
+                ceiling.streak = 1;
             }
             self.set(allowed);
         }

@@ -78,18 +78,11 @@ impl Shapes {
         let Some(similar) = self.others.iter().min_by_key(distance) else {
             return;
         };
-        // A unit takes at most as many times more as the samples are longer.
-        let factor = (each as f64 / similar.each as f64).max(1.);
-        let part = |bytes: u64| (bytes as f64 / factor) as u64;
-        let fits = room.and_then(|room| {
-            similar.fits(Room {
-                all: part(room.all),
-                usable: part(room.usable),
-            })
-        });
-        let capped = similar.cap.map(|cap| (cap as f64 / factor) as usize);
-        if let Some(cap) = fits.or(capped) {
-            self.active.set(cap);
+        let fits = room.and_then(|room| similar.fits(room)).or(similar.cap);
+        if let Some(fits) = fits {
+            // A unit takes at most as many times more as the samples are longer.
+            let factor = (each as f64 / similar.each as f64).max(1.);
+            self.active.set((fits as f64 / factor) as usize);
         }
     }
 
