@@ -65,6 +65,11 @@ impl MemoryModel {
         self.insert(cost, bytes);
     }
 
+    /// Counts the first observation too: what is allocated once was measured before.
+    pub(in crate::batch) fn count_first(&mut self) {
+        self.observed = self.observed.max(1);
+    }
+
     /// Whether the last observation contradicts those before it.
     pub(in crate::batch) fn is_contradicted(&self) -> bool {
         !self.held.is_empty()

@@ -10,9 +10,6 @@ const DEVIATIONS: f64 = 3.;
 const REACH: usize = 8;
 /// Fraction that is added to the slope for a cost of twice the largest seen, or more; less for one that is nearer.
 const CAUTION: f64 = 0.25;
-/// Until the slope has been verified, costs beyond the largest by this fraction are expected in proportion, nearer ones in
-/// between.
-const NEAR: f64 = 0.125;
 /// Slopes are taken between costs that differ by at least this fraction of the larger one, because peaks scatter.
 const APART: f64 = 0.2;
 
@@ -161,10 +158,9 @@ impl MemoryModel {
         let least = lower.map(|level| level.mean).max()?;
         let most = self.curve(cost, least, |top| {
             let far = (cost - top.cost) as f64 / top.cost as f64;
-            let line = self.slope_to(top);
             match self.slope_holds {
-                true => line * (1. + CAUTION * far.min(1.)),
-                false => line + (top.proportion() - line) * (far / NEAR).min(1.),
+                true => self.slope_to(top) * (1. + CAUTION * far.min(1.)),
+                false => top.proportion(),
             }
         })?;
         Some(most * (1. + DEVIATIONS * self.scatter()))

@@ -115,6 +115,9 @@ impl BatchPolicy for Predictive {
         let cost = shape.cost(completed.size);
         let took = taken(completed.peak, completed.before);
         if let Some(bytes) = took {
+            if self.is_warm {
+                shape.model.count_first();
+            }
             shape.model.observe(cost, bytes);
         }
         self.is_warm |= !shape.model.is_contradicted();
