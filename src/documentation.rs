@@ -38,41 +38,25 @@ macro_rules! links {
     };
 }
 
-#[doc = links!()]
-#[doc = include_str!("../docs/guide.md")]
-pub mod guide {}
+macro_rules! guides {
+    ($($name:ident $file:literal)*) => {$(
+        #[doc = links!()]
+        #[doc = include_str!(concat!("../docs/", $file))]
+        pub mod $name {}
+    )*};
+}
 
-#[doc = links!()]
-#[doc = include_str!("../docs/semantics.md")]
-pub mod semantics {}
-
-#[doc = links!()]
-#[doc = include_str!("../docs/optimizers.md")]
-pub mod optimizers {}
-
-#[doc = links!()]
-#[doc = include_str!("../docs/cuda.md")]
-pub mod cuda {}
-
-#[doc = links!()]
-#[doc = include_str!("../docs/environment.md")]
-pub mod environment {}
-
-#[doc = links!()]
-#[doc = include_str!("../docs/watching.md")]
-pub mod watching {}
-
-#[doc = links!()]
-#[doc = include_str!("../docs/testing.md")]
-pub mod testing {}
-
-#[doc = links!()]
-#[doc = include_str!("../docs/from-tensorflow.md")]
-pub mod from_tensorflow {}
-
-#[doc = links!()]
-#[doc = include_str!("../docs/benchmarks.md")]
-pub mod benchmarks {}
+guides! {
+    guide "guide.md"
+    semantics "semantics.md"
+    optimizers "optimizers.md"
+    cuda "cuda.md"
+    environment "environment.md"
+    watching "watching.md"
+    testing "testing.md"
+    from_tensorflow "from-tensorflow.md"
+    benchmarks "benchmarks.md"
+}
 
 #[doc = include_str!("../CHANGELOG.md")]
 pub mod changelog {}

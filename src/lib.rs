@@ -1,8 +1,7 @@
 //! Train and run candle models at the edge of device memory.
 //!
 //! A batch that does not fit is cut into smaller micro-batches while the step runs. The update is the same, each sample counts
-//! once, and what was finished before a failure is kept. If nothing helps, a typed error says what ran out, why, and what
-//! would help.
+//! once, and finished work is kept. If nothing helps, a typed error says what ran out, why, and what would help.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};

@@ -9,8 +9,7 @@ pub(crate) fn first_line(text: &str) -> &str {
     const MOST: usize = 1024;
     let line = text.lines().next().unwrap_or_default();
     let mut ends = (0..=MOST.min(line.len())).rev();
-    let end = ends.find(|end| line.is_char_boundary(*end));
-    line.get(..end.unwrap_or(0)).unwrap_or_default()
+    ends.find_map(|end| line.get(..end)).unwrap_or_default()
 }
 
 /// A file of lines with one writer. Each line is written by one call. The kernel can end that call early when the process is killed,
@@ -115,8 +114,7 @@ impl LineFile {
     fn rotate(&mut self) -> io::Result<()> {
         let mut former = self.path.clone().into_os_string();
         former.push(".1");
-        // The file may have been moved away, or the last attempt may have failed after renaming it: without lines of its own it must not
-        // replace the former one.
+        // The file may have been moved away or renamed before: without lines of its own it must not replace the former one.
         let header = self.header.len() as u64;
         if fs::metadata(&self.path).is_ok_and(|file| file.len() > header) {
             fs::rename(&self.path, former)?;

@@ -12,8 +12,7 @@ const SUFFIX: &str = ".part";
 /// Lets `write` fill a temporary file in the folder of `path` and renames it to `path`.
 ///
 /// An existing file keeps its mode and, where the system allows it, its owner; a new one gets the mode that the umask allows. A
-/// symbolic link is followed. Temporary files that killed writers left for the same path are removed; those of live writers,
-/// which hold a lock, stay.
+/// symbolic link is followed. Temporary files of killed writers are removed; those of live writers, which hold a lock, stay.
 ///
 /// # Errors
 /// `InvalidInput` if `path` names something other than a regular file, and the errors of the file system and of `write`. The file
@@ -27,10 +26,10 @@ pub(crate) fn replace<E: From<Error>>(
         false => path.to_owned(),
     };
     let existing = existing(&path)?;
-    let folder = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    let folder = parent.unwrap_or(Path::new("."));
     let mut prefix = OsString::from(".");
     prefix.push(path.file_name().unwrap_or_default());
     prefix.push(".");

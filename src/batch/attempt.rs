@@ -1,18 +1,59 @@
 use std::cell::Cell;
 
+use super::engine::Engine;
 use super::measured::Measured;
 use super::micro_batch::MicroBatch;
-use super::observers::Observers;
-use super::phase::run_phase;
 use super::policy::Completed;
 use super::slices::Batch;
-use crate::error::{Error, Phase, Result};
+use crate::error::{Error, Holding, Phase, Remedy, Result};
+use crate::testing;
+
+/// Memory that is held while micro-batches run, and what would reduce it.
+pub(crate) type Held = (Vec<Holding>, Vec<Remedy>);
+
+/// The work that an [`Engine`] cuts into micro-batches.
+pub(crate) trait Work<T> {
+    /// Processes one micro-batch, or leaves everything as it was.
+    fn micro_batch(&mut self, attempt: &Attempt<'_>) -> Result<T, Failure>;
+
+    fn held(&self) -> Held;
+}
+
+impl<T, F, H> Work<T> for (F, H)
+where
+    F: FnMut(&Attempt<'_>) -> Result<T, Failure>,
+    H: Fn() -> Held,
+{
+    fn micro_batch(&mut self, attempt: &Attempt<'_>) -> Result<T, Failure> {
+        self.0(attempt)
+    }
+
+    fn held(&self) -> Held {
+        self.1()
+    }
+}
+
+/// How the work of a micro-batch failed.
+pub(crate) enum Failure {
+    /// Nothing of this micro-batch was kept; everything before it was.
+    MicroBatch(Error),
+    /// Everything that the batch had accumulated was lost too, so the batch has to start again.
+    Batch(Error),
+    /// Nothing may be retried, for example because a change could not be undone.
+    Final(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::MicroBatch(error)
+    }
+}
 
 /// The work of a micro-batch in progress.
 pub(crate) struct Attempt<'a> {
     pub(crate) micro: MicroBatch,
     pub(crate) memory: Measured<'a>,
-    pub(super) observers: &'a Observers,
+    pub(super) engine: &'a Engine,
     /// The highest use until the end of the forward pass, in bytes.
     pub(super) forward_peak: Cell<Option<u64>>,
 }
@@ -25,8 +66,10 @@ impl Attempt<'_> {
         f: &mut impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<T>,
     ) -> Result<T> {
         let samples = self.micro.samples.clone();
-        let slice = self.run(Phase::Transfer, || batch.slice(samples))?;
-        self.run(Phase::Forward, || f(slice, &self.micro))
+        let cut = || run_phase(Phase::Transfer, || batch.slice(samples));
+        let slice = self.observe(Phase::Transfer, cut)?;
+        let forward = || run_phase(Phase::Forward, || f(slice, &self.micro));
+        self.observe(Phase::Forward, forward)
     }
 
     /// Notes the peak of the forward pass and fails if it went over a soft limit.
@@ -35,17 +78,9 @@ impl Attempt<'_> {
         self.memory.check(Phase::Forward)
     }
 
-    fn run<T, E: Into<Error>>(
-        &self,
-        phase: Phase,
-        work: impl FnOnce() -> Result<T, E>,
-    ) -> Result<T> {
-        self.observe(phase, || run_phase(phase, work))
-    }
-
     /// Reports a phase that names itself in an exhaustion.
     pub(crate) fn observe<T>(&self, phase: Phase, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        (self.observers).phase(self.micro.step, phase, &self.memory, work)
+        self.engine.phase(phase, &self.memory, work)
     }
 
     pub(super) fn completed(&self) -> Completed {
@@ -55,4 +90,15 @@ impl Attempt<'_> {
         completed.forward_peak = self.forward_peak.get();
         completed
     }
+}
+
+/// Runs one phase of a micro-batch: an exhaustion names the phase, and tests can inject a failure here.
+pub(crate) fn run_phase<T, E: Into<Error>>(
+    phase: Phase,
+    work: impl FnOnce() -> Result<T, E>,
+) -> Result<T> {
+    testing::inject(phase)
+        .map_err(Error::from)
+        .and_then(|()| work().map_err(Into::into))
+        .map_err(|error| error.in_phase(phase))
 }

@@ -1,35 +1,34 @@
 use std::cell::Cell;
+use std::sync::Arc;
 
 use candle_core::Device;
 
-use super::attempt::Attempt;
+use super::attempt::{Attempt, Failure, Work};
 use super::event::Event;
 use super::exhaustion::{complete, conclude};
 use super::history::{Proven, Timings};
 use super::measured::Measured;
 use super::micro_batch::MicroBatch;
-use super::observer::{EventKind, Task};
-use super::observers::Observers;
+use super::observer::{EventKind, Observer, Task};
 use super::policy::{BatchPolicy, Extent, Failed};
-use super::processed::Processed;
-use super::work::{Failure, Work};
+use super::process::Processed;
 use crate::error::{Error, ResourceExhausted, Result};
 use crate::memory::{DeviceMemory, recover, unmask};
 
 /// Number of times that a batch is restarted after its accumulated gradients were lost; each restart costs a whole batch.
 const MAX_RESTARTS: usize = 3;
 
-/// Cuts batches by a policy, runs the micro-batches, and retries those that did not fit: the one loop under trainers' steps,
-/// evaluation and `process_batches`.
+/// Cuts batches by a policy, runs the micro-batches and retries those that did not fit, for trainers and `process_batches`.
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) policy: Box<dyn BatchPolicy>,
     pub(crate) memory: Option<DeviceMemory>,
     pub(crate) device: Device,
     pub(crate) seed: u64,
-    pub(crate) observers: Observers,
+    pub(crate) observers: Vec<Arc<dyn Observer>>,
+    pub(super) task: Task,
     /// Number of finished batches.
-    pub(crate) batches: u64,
+    pub(super) batches: u64,
     proven: Proven,
     timings: Timings,
 }
@@ -47,9 +46,15 @@ pub(super) struct Position {
 }
 
 impl Position {
-    fn begin(&mut self, done: usize) {
-        (self.done, self.attempt) = (done, 0);
-        (self.again, self.below) = (None, usize::MAX);
+    fn new(batch: Extent, done: usize, restarts: usize) -> Self {
+        Self {
+            batch,
+            done,
+            attempt: 0,
+            restarts,
+            again: None,
+            below: usize::MAX,
+        }
     }
 }
 
@@ -60,7 +65,8 @@ impl Engine {
             memory: None,
             device: Device::Cpu,
             seed: 0,
-            observers: Observers::new(task),
+            observers: Vec::new(),
+            task,
             batches: 0,
             proven: Proven::default(),
             timings: Timings::default(),
@@ -77,32 +83,22 @@ impl Engine {
 
     /// Runs `work` for runs of samples until each sample of the batch was processed exactly once.
     ///
-    /// It ends: at one position each failure but one makes the size smaller, each success moves the position on, and restarts
-    /// are bounded.
+    /// It ends: at one position each failure but one makes the size smaller, each success moves on, and restarts are bounded.
     pub(crate) fn run<T>(
         &mut self,
         batch: Extent,
         work: &mut impl Work<T>,
-    ) -> Result<Processed<T>> {
-        let mut processed = Processed::new();
-        let mut at = Position {
-            batch,
-            done: 0,
-            attempt: 0,
-            restarts: 0,
-            again: None,
-            below: usize::MAX,
-        };
+        processed: &mut Processed<T>,
+    ) -> Result<()> {
+        let mut at = Position::new(batch, 0, 0);
         let memory = self.memory.clone();
         self.policy.begin(&batch);
         while at.done < batch.samples {
             // Two trainers on one memory take turns, so that each knows what is in use.
             let _turn = memory.as_ref().map(DeviceMemory::turn);
             self.prepare(&at, &mut processed.events);
-            let size = match at.again.take() {
-                Some(size) => size,
-                None => self.size(&at).min(at.below - 1),
-            };
+            let again = at.again.take();
+            let size = again.unwrap_or_else(|| self.size(&at).min(at.below - 1));
             let extent = batch.part(size);
             let attempt = Attempt {
                 micro: MicroBatch {
@@ -113,16 +109,16 @@ impl Engine {
                     base_seed: self.seed,
                 },
                 memory: Measured::begin(memory.as_ref()),
-                observers: &self.observers,
+                engine: self,
                 forward_peak: Cell::new(None),
             };
             let stopwatch = self.timings.start(&self.device, &*self.policy);
             let (error, is_lost) = match work.micro_batch(&attempt) {
                 Ok(result) => {
+                    let completed = &attempt.completed();
+                    let micro = &{ attempt.micro };
                     self.timings.stop(stopwatch, extent);
-                    let (micro, completed) = (&attempt.micro, &attempt.completed());
-                    let ended = EventKind::MicroBatchEnded { micro, completed };
-                    self.observers.notify(self.batches, None, ended);
+                    self.notify(|| EventKind::MicroBatchEnded { micro, completed });
                     self.proven.note(extent.cost, completed);
                     processed.results.push(result);
                     processed.sizes.push(size);
@@ -130,7 +126,7 @@ impl Engine {
                         engine.timings.deliver(&mut *engine.policy);
                         engine.policy.succeeded(completed);
                     });
-                    at.begin(at.done + size);
+                    at = Position::new(batch, at.done + size, at.restarts);
                     continue;
                 }
                 Err(Failure::MicroBatch(error)) => (error, false),
@@ -169,14 +165,13 @@ impl Engine {
                 false => at.below = size,
             }
             if is_lost {
-                self.restart(&mut at, &mut processed);
+                self.restart(&mut at, processed);
             }
         }
-        Ok(processed)
+        Ok(())
     }
 
-    /// Chooses the size of the attempt after a failure, and tells the policy if it is to be smaller; `None` if the failure is
-    /// final.
+    /// Chooses the size after a failure, and tells the policy if it is to be smaller; `None` if the failure is final.
     fn next_size(
         &mut self,
         at: &Position,
@@ -200,15 +195,13 @@ impl Engine {
 
     /// Begins the batch again after its accumulated gradients were lost.
     fn restart<T>(&mut self, at: &mut Position, processed: &mut Processed<T>) {
-        let lost = at.done;
-        let event = Event::Restarted { lost };
+        let event = Event::Restarted { lost: at.done };
         tracing::warn!(step = self.batches, "{event}");
         self.happened(event, &mut processed.events);
-        processed.recomputed += lost;
+        processed.recomputed += at.done;
         processed.results.clear();
         processed.sizes.clear();
-        at.begin(0);
-        at.restarts += 1;
+        *at = Position::new(at.batch, 0, at.restarts + 1);
         self.policy.begin(&at.batch);
     }
 

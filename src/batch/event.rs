@@ -19,8 +19,8 @@ pub enum Event {
         /// Samples in a micro-batch from now on.
         to: usize,
     },
-    /// The policy chose a smaller size without a failure: a finished micro-batch went over a soft limit (its work was kept),
-    /// or there is less room than before.
+    /// The policy chose a smaller size without a failure: there is less room, or a micro-batch, whose work was kept, went over
+    /// a soft limit.
     #[non_exhaustive]
     Shrunk {
         /// Samples in a micro-batch before.
@@ -76,18 +76,17 @@ impl fmt::Display for Event {
                 phase,
                 cause,
             } => {
-                write!(f, "micro-batch {} → {to}: ", samples.len())?;
-                match phase {
-                    Some(phase) => write!(f, "out of memory in {phase}, {cause}"),
-                    None => write!(f, "out of memory, {cause}"),
-                }
+                let phase = phase.map_or(String::new(), |phase| format!(" in {phase}"));
+                let from = samples.len();
+                write!(
+                    f,
+                    "micro-batch {from} → {to}: out of memory{phase}, {cause}"
+                )
             }
-            Self::OverLimit { peak, limit } => write!(
-                f,
-                "the update used {} with a limit of {}",
-                ByteSize(*peak),
-                ByteSize(*limit)
-            ),
+            Self::OverLimit { peak, limit } => {
+                let (peak, limit) = (ByteSize(*peak), ByteSize(*limit));
+                write!(f, "the update used {peak} with a limit of {limit}")
+            }
             Self::Restarted { lost } => write!(f, "batch restarted: {lost} finished samples lost"),
         }
     }

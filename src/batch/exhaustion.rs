@@ -4,6 +4,7 @@ use bytesize::ByteSize;
 
 use super::attempt::Attempt;
 use super::plan::Plan;
+use super::policy::taken;
 use crate::error::{Cause, Holding, Remedy, ResourceExhausted};
 use crate::memory::DeviceMemory;
 
@@ -15,60 +16,52 @@ pub(super) fn complete(
     plan: Option<Plan>,
 ) -> bool {
     let (samples, start) = (attempt.micro.samples.clone(), attempt.memory.start());
+    let count = samples.len();
     let (base, each) = plan.map_or((None, None), |plan| (plan.base, plan.each));
     let predict = |samples: usize| Some(each?.saturating_mul(samples as u64));
-    let activations = base.and_then(|_| predict(samples.len()));
-    let fixed = start.zip(base);
-    let whole = fixed.zip(activations);
-    exhausted.expected_peak = whole
-        .map(|((start, base), activations)| start.saturating_add(base).saturating_add(activations));
-    exhausted.micro_batch = Some(samples.len());
+    let activations = base.and(predict(count));
+    let mut parts = [start, base, activations].into_iter();
+    exhausted.expected_peak = parts.try_fold(0, |sum: u64, part| Some(sum.saturating_add(part?)));
+    exhausted.micro_batch = Some(count);
+    exhausted.samples = Some(samples);
 
-    let other = exhausted.other_use_in_the_way();
-    let other = other.filter(|_| samples.len() == 1);
+    let (peak, limit) = (exhausted.bytes.peak, exhausted.bytes.limit);
+    let other = exhausted.other_use_in_the_way().filter(|_| count == 1);
     if let Some(other) = other {
         exhausted.held.push(Holding::new(Holding::OTHER, other));
         if exhausted.cause == Cause::Unknown {
-            exhausted.cause = match exhausted.bytes.limit {
-                Some(_) => Cause::Limit,
-                None => Cause::DeviceFull,
-            };
+            exhausted.cause = limit.map_or(Cause::DeviceFull, |_| Cause::Limit);
         }
     }
-    if let Some((activations, peak)) = activations.zip(exhausted.bytes.peak) {
+    if let Some((activations, peak)) = activations.zip(peak) {
         let known = exhausted.held.iter().map(|holding| holding.bytes).sum();
         let most = peak.saturating_sub(start.unwrap_or(0).max(known));
         let holding = Holding::new(Holding::ACTIVATIONS, activations.min(most));
         exhausted.held.push(holding);
     }
 
-    let (peak, limit) = (exhausted.bytes.peak, exhausted.bytes.limit);
+    let remedies = &mut exhausted.remedies;
     if other.is_some() {
         let advice =
             "freeing other memory of this process, such as data, the batch itself or other models";
-        let remedy = Remedy::new(advice, other);
-        exhausted.remedies.push(remedy);
+        remedies.push(Remedy::new(advice, other));
     }
-    if samples.len() > 1 {
-        let half = samples.len() / 2;
-        let measured = peak.zip(start);
-        let measured = measured.map(|(peak, start)| peak.saturating_sub(start) / 2);
+    if count > 1 {
+        let half = count / 2;
+        let measured = taken(peak, start).map(|taken| taken / 2);
         let advice = format!("a micro-batch of {half}");
-        let remedy = Remedy::new(advice, predict(samples.len() - half).or(measured));
-        exhausted.remedies.push(remedy);
+        remedies.push(Remedy::new(advice, predict(count - half).or(measured)));
     }
-    if let Some((peak, _)) = peak.zip(limit).filter(|(peak, limit)| peak > limit) {
+    if let Some(peak) = peak.filter(|peak| limit.is_some_and(|limit| *peak > limit)) {
         let advice = format!("a limit of at least {}", ByteSize(peak));
-        exhausted.remedies.push(Remedy::new(advice, None));
+        remedies.push(Remedy::new(advice, None));
     }
     let advice = "shorter samples, fewer trained parameters or a smaller model";
-    exhausted.remedies.push(Remedy::new(advice, None));
-    exhausted.samples = Some(samples);
+    remedies.push(Remedy::new(advice, None));
     other.is_some() || matches!(exhausted.cause, Cause::Neighbour | Cause::Fragmented)
 }
 
-/// Completes an exhaustion that is not retried: asks who else uses the device, which takes time. A single sample that did not
-/// fit by itself never will.
+/// Completes an exhaustion that is not retried. Asking who else uses the device takes time.
 pub(crate) fn conclude(
     exhausted: &mut ResourceExhausted,
     is_passing: bool,

@@ -1,6 +1,8 @@
 use std::fmt::{self, Debug};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use super::event::Event;
 use super::micro_batch::MicroBatch;
 use super::plan::Plan;
@@ -10,8 +12,7 @@ use crate::error::{Error, MemoryReading, Phase, ResourceExhausted};
 /// Receives the [`TrainingEvent`]s of a trainer or processor. [`Timeline`](crate::Timeline) and
 /// [`IncidentLog`](crate::incident::IncidentLog) are observers.
 ///
-/// It is called on the thread that trains, between two pieces of work, so its time is added to the step: return quickly, and
-/// neither block nor panic.
+/// It is called on the training thread, so its time is added to the step: return quickly, and neither block nor panic.
 ///
 /// ```
 /// use candle_headroom::batch::{BatchProcessor, Fixed, Observer, TrainingEvent};
@@ -42,9 +43,7 @@ impl<O: Observer + ?Sized> Observer for std::sync::Arc<O> {
 }
 
 /// The purpose of a batch. Batches are counted for each task separately.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Task {
@@ -121,8 +120,7 @@ pub enum EventKind<'a> {
         /// Its memory use.
         completed: &'a Completed,
     },
-    /// Memory ran out. A [`Happened`](Self::Happened) follows if the work is retried, a [`BatchFailed`](Self::BatchFailed) if
-    /// it is not.
+    /// Memory ran out. If the work is retried a [`Happened`](Self::Happened) follows, else a [`BatchFailed`](Self::BatchFailed).
     Exhausted(&'a ResourceExhausted),
     /// The micro-batch size changed, work is retried, or an update went over the limit.
     Happened(&'a Event),

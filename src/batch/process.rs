@@ -2,21 +2,19 @@ use std::sync::Arc;
 
 use candle_core::Device;
 
-use super::attempt::Attempt;
+use super::attempt::{Attempt, Failure, Held};
 use super::engine::Engine;
+use super::event::Event;
 use super::micro_batch::MicroBatch;
 use super::observer::{Observer, Task};
 use super::plan::Plan;
 use super::policy::BatchPolicy;
 use super::predictive::Predictive;
-use super::processed::Processed;
 use super::slices::{Batch, extent_of};
-use super::work::Failure;
 use crate::error::{Phase, PolicyError, Result};
 use crate::memory::DeviceMemory;
 
-/// Runs `f` over all samples of `inputs` in order, at most `size` at a time, and returns the results in order: for inference
-/// and evaluation.
+/// Runs `f` over all samples of `inputs` in order, at most `size` at a time, and returns the results in order.
 ///
 /// A chunk that does not fit is computed again in smaller chunks; finished chunks are kept, and each sample's result comes
 /// exactly once. [`BatchProcessor`] remembers the size from call to call, follows a memory limit, and reports.
@@ -42,10 +40,7 @@ pub fn process_batches<'b, B: Batch + ?Sized, T>(
     size: usize,
     mut f: impl FnMut(B::Slice<'b>) -> candle_core::Result<T>,
 ) -> Result<Vec<T>> {
-    if size == 0 {
-        let what = "the chunk size";
-        return Err(PolicyError::Zero(what).into());
-    }
+    PolicyError::at_least_one("the chunk size", size)?;
     let policy = Predictive::builder().at_most(size).build()?;
     let mut processor = BatchProcessor::builder(policy).build();
     Ok(processor.process(inputs, |chunk, _| f(chunk))?.results)
@@ -87,7 +82,7 @@ impl BatchProcessorBuilder {
 
     /// Adds an observer.
     pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
-        self.0.observers.add(Arc::new(observer));
+        self.0.observers.push(Arc::new(observer));
         self
     }
 
@@ -107,8 +102,7 @@ impl BatchProcessor {
     /// Runs `f` over all samples of `inputs`, as [`process_batches`] does.
     ///
     /// # Errors
-    /// As [`process_batches`], and [`ResourceExhausted`](crate::ResourceExhausted) if a chunk of one sample goes over a soft
-    /// limit.
+    /// As [`process_batches`], and [`ResourceExhausted`](crate::ResourceExhausted) if one sample goes over a soft limit.
     pub fn process<'b, B: Batch + ?Sized, T>(
         &mut self,
         inputs: &'b B,
@@ -119,7 +113,7 @@ impl BatchProcessor {
         let device = inputs.device().filter(|device| !device.is_cpu());
         let device = device.or_else(|| Some(memory?.device().clone()));
         self.0.device = device.unwrap_or(Device::Cpu);
-        self.0.process(inputs, f)
+        self.0.process(inputs, f, Held::default)
     }
 
     /// Returns the policy's plan; `None` for a policy without one.
@@ -142,14 +136,15 @@ impl BatchProcessor {
 }
 
 impl Engine {
-    /// Runs `f` over all samples of `inputs`.
+    /// Runs `f` over all samples of `inputs`, beside what is `held`.
     pub(crate) fn process<'b, B: Batch + ?Sized, T>(
         &mut self,
         inputs: &'b B,
         mut f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<T>,
+        held: impl Fn() -> Held,
     ) -> Result<Processed<T>> {
         let extent = extent_of(inputs)?;
-        let mut chunk = |attempt: &Attempt<'_>| -> Result<T, Failure> {
+        let chunk = |attempt: &Attempt<'_>| -> Result<T, Failure> {
             let result = attempt.forward(inputs, &mut f)?;
             if attempt.micro.samples.len() == 1 {
                 // A larger chunk that went over the limit is kept and the next one is smaller; this one cannot be.
@@ -157,9 +152,29 @@ impl Engine {
             }
             Ok(result)
         };
-        let done = self.batch(extent.samples, |engine| {
-            Ok((engine.run(extent, &mut chunk)?, ()))
+        let (processed, done) = self.batch(extent.samples, |engine, processed| {
+            engine.run(extent, &mut (chunk, held), processed)
         });
-        Ok(done?.0)
+        done.map(|()| processed)
     }
+}
+
+/// The results of [`BatchProcessor::process`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Processed<T> {
+    /// One result for each finished chunk, in the order of the samples.
+    pub results: Vec<T>,
+    /// Sizes of the chunks, in samples.
+    pub sizes: Vec<usize>,
+    /// Number of chunks that did not fit and were computed again.
+    pub retries: usize,
+    /// Number of samples that were computed again.
+    pub recomputed: usize,
+    /// Changes of the size, and retries.
+    pub events: Vec<Event>,
+    /// The highest use of memory, in bytes; `None` if it is not counted.
+    pub peak: Option<u64>,
+    /// Whether parameters were updated; `None` if only the device knows.
+    pub(crate) updated: Option<bool>,
 }

@@ -1,39 +1,45 @@
-//! What an engine reports to observers and to `tracing`.
+//! What an engine reports to observers and to `tracing`. Without observers, nothing is measured for them.
 
 use std::time::Instant;
 
 use super::engine::{Engine, Position};
 use super::event::Event;
 use super::measured::Measured;
-use super::observer::EventKind;
+use super::observer::{EventKind, TrainingEvent};
 use super::plan::Reason;
-use super::processed::Processed;
-use crate::error::{Error, Result};
+use super::process::Processed;
+use crate::error::{Error, Phase, Result};
 
 impl Engine {
-    /// Runs the work of a batch, and reports it from its beginning to its end. An update apart from its batches has 0 samples
-    /// and the number of the last batch.
+    /// Runs the work of a batch, and reports it from its beginning to its end. Returns what it took, also with an error. An
+    /// update apart from its batches has 0 samples and the number of the last batch.
     pub(crate) fn batch<T, R>(
         &mut self,
         samples: usize,
-        work: impl FnOnce(&mut Self) -> Result<(Processed<T>, R)>,
-    ) -> Result<(Processed<T>, R)> {
+        work: impl FnOnce(&mut Self, &mut Processed<T>) -> Result<R>,
+    ) -> (Processed<T>, Result<R>) {
         let is_apart = samples == 0;
         self.batches = self.batches.saturating_sub(u64::from(is_apart));
         let memory = self.memory.clone();
         let measured = Measured::begin(memory.as_ref());
-        if !self.observers.is_empty() {
-            let memory = measured.reading();
-            let began = EventKind::BatchBegan { samples, memory };
-            self.observers.notify(self.batches, None, began);
-        }
+        self.notify(|| EventKind::BatchBegan {
+            samples,
+            memory: measured.reading(),
+        });
         let began = Instant::now();
-        let mut done = work(self);
-        if let Ok((processed, _)) = &mut done {
-            processed.peak = measured.peak();
-        }
+        let mut processed = Processed {
+            results: Vec::new(),
+            sizes: Vec::new(),
+            retries: 0,
+            recomputed: 0,
+            events: Vec::new(),
+            peak: None,
+            updated: Some(false),
+        };
+        let done = work(self, &mut processed);
+        processed.peak = measured.peak();
         match &done {
-            Ok((processed, _)) => self.notify(|| EventKind::BatchEnded {
+            Ok(_) => self.notify(|| EventKind::BatchEnded {
                 began,
                 elapsed: began.elapsed(),
                 sizes: &processed.sizes,
@@ -53,14 +59,51 @@ impl Engine {
             }
         }
         self.batches += u64::from(is_apart || done.is_ok());
-        done
+        (processed, done)
     }
 
-    /// Reports an event, if anybody observes, with the policy's plan. Both take time to compute.
+    /// Runs one phase and reports it.
+    pub(crate) fn phase<T>(
+        &self,
+        phase: Phase,
+        memory: &Measured<'_>,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        if self.observers.is_empty() {
+            return work();
+        }
+        self.notify(|| EventKind::PhaseBegan(phase));
+        let began = Instant::now();
+        let result = work();
+        self.notify(|| EventKind::PhaseEnded {
+            phase,
+            began,
+            elapsed: began.elapsed(),
+            memory: memory.reading(),
+            succeeded: result.is_ok(),
+        });
+        result
+    }
+
+    /// Tells observers, if there are any. The event and the policy's plan take time to compute.
     pub(super) fn notify<'a>(&self, kind: impl FnOnce() -> EventKind<'a>) {
-        if !self.observers.is_empty() {
-            self.observers
-                .notify(self.batches, self.policy.plan(), kind());
+        use EventKind::{BatchBegan, MicroBatchEnded, PhaseBegan, PhaseEnded};
+        if self.observers.is_empty() {
+            return;
+        }
+        let kind = kind();
+        let plan = match kind {
+            BatchBegan { .. } | PhaseBegan(_) | PhaseEnded { .. } | MicroBatchEnded { .. } => None,
+            _ => self.policy.plan(),
+        };
+        let event = TrainingEvent {
+            task: self.task,
+            step: self.batches,
+            plan,
+            kind,
+        };
+        for observer in &self.observers {
+            observer.observe(&event);
         }
     }
 

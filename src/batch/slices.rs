@@ -1,3 +1,5 @@
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash};
 use std::ops::Range;
 
 use candle_core::{Device, Tensor};
@@ -10,7 +12,7 @@ use crate::error::{BatchError, Result};
 /// | type | its samples | a slice of it |
 /// |---|---|---|
 /// | [`Tensor`] | the first dimension | a view; nothing is copied |
-/// | tuples of up to 4 batches, [`Parts`](super::Parts)`(Vec<B>)`, `HashMap<K, B>` | those of the parts, which must agree | the same type, of the parts' slices |
+/// | tuples of up to 4 batches, [`Parts`]`(Vec<B>)`, `HashMap<K, B>` | those of the parts, which must agree | the same type, of the parts' slices |
 /// | [`Samples`]`(&[T])` of anything | the elements | `&[T]` |
 /// | `&B` | those of `B` | that of `B` |
 ///
@@ -46,8 +48,7 @@ pub trait Batch {
     /// Returns the number of samples, and their cost: a number that memory use grows with, in any unit that is the same for
     /// every batch.
     ///
-    /// A tensor's cost is its number of elements, so that a batch of longer texts or larger images is known to need more memory
-    /// before it runs.
+    /// A tensor's cost is its number of elements: longer texts or larger images are known to need more memory before they run.
     ///
     /// # Errors
     /// [`BatchError`] if the batch has no length: a 0-dimensional tensor, no parts, or parts that disagree.
@@ -73,10 +74,6 @@ pub(crate) fn extent_of(batch: &(impl Batch + ?Sized)) -> Result<Extent> {
     }
 }
 
-fn out_of_range(range: Range<usize>, samples: usize) -> BatchError {
-    BatchError::OutOfRange { range, samples }
-}
-
 impl Batch for Tensor {
     type Slice<'a> = Tensor;
 
@@ -88,7 +85,7 @@ impl Batch for Tensor {
     fn slice(&self, range: Range<usize>) -> Result<Tensor> {
         let samples = self.extent()?.samples;
         if range.start > range.end || range.end > samples {
-            return Err(out_of_range(range, samples).into());
+            return Err(BatchError::OutOfRange { range, samples }.into());
         }
         Ok(self.narrow(0, range.start, range.len())?)
     }
@@ -113,8 +110,8 @@ impl<'s, T> Batch for Samples<'s, T> {
     }
 
     fn slice(&self, range: Range<usize>) -> Result<&'s [T]> {
-        let slice = self.0.get(range.clone());
-        Ok(slice.ok_or_else(|| out_of_range(range, self.0.len()))?)
+        let (slice, samples) = (self.0.get(range.clone()), self.0.len());
+        Ok(slice.ok_or(BatchError::OutOfRange { range, samples })?)
     }
 }
 
@@ -134,5 +131,94 @@ impl<B: Batch + ?Sized> Batch for &B {
 
     fn device(&self) -> Option<Device> {
         (**self).device()
+    }
+}
+
+/// Returns the number of samples, if all parts agree on it, and the sum of their costs.
+fn together(parts: impl IntoIterator<Item = Result<Extent>>) -> Result<Extent> {
+    let mut parts = parts.into_iter();
+    let mut all = parts.next().ok_or(BatchError::NoParts)??;
+    for (index, part) in parts.enumerate() {
+        let Extent { samples, cost } = part?;
+        if samples != all.samples {
+            return Err(BatchError::Lengths {
+                part: index + 1,
+                expected: all.samples,
+                found: samples,
+            }
+            .into());
+        }
+        all.cost = all.cost.saturating_add(cost);
+    }
+    Ok(all)
+}
+
+macro_rules! tuple {
+    ($($name:ident $index:tt),+) => {
+        impl<$($name: Batch),+> Batch for ($($name,)+) {
+            type Slice<'a> = ($($name::Slice<'a>,)+) where Self: 'a;
+
+            fn extent(&self) -> Result<Extent> {
+                together([$(self.$index.extent()),+])
+            }
+
+            fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
+                Ok(($(self.$index.slice(range.clone())?,)+))
+            }
+
+            fn device(&self) -> Option<Device> {
+                [$(self.$index.device()),+].into_iter().flatten().next()
+            }
+        }
+    };
+}
+
+tuple!(A 0);
+tuple!(A 0, B 1);
+tuple!(A 0, B 1, C 2);
+tuple!(A 0, B 1, C 2, D 3);
+
+/// Any number of batches, such as tensors, that are cut alike. A slice of it is a vector of the parts' slices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parts<B>(pub Vec<B>);
+
+impl<B: Batch> Batch for Parts<B> {
+    type Slice<'a>
+        = Vec<B::Slice<'a>>
+    where
+        Self: 'a;
+
+    fn extent(&self) -> Result<Extent> {
+        together(self.0.iter().map(B::extent))
+    }
+
+    fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
+        let slices = self.0.iter().map(|part| part.slice(range.clone()));
+        slices.collect()
+    }
+
+    fn device(&self) -> Option<Device> {
+        self.0.iter().find_map(B::device)
+    }
+}
+
+impl<K: Clone + Eq + Hash, B: Batch, S: BuildHasher + Default> Batch for HashMap<K, B, S> {
+    type Slice<'a>
+        = HashMap<K, B::Slice<'a>, S>
+    where
+        Self: 'a;
+
+    fn extent(&self) -> Result<Extent> {
+        together(self.values().map(B::extent))
+    }
+
+    fn slice(&self, range: Range<usize>) -> Result<Self::Slice<'_>> {
+        self.iter()
+            .map(|(key, part)| Ok((key.clone(), part.slice(range.clone())?)))
+            .collect()
+    }
+
+    fn device(&self) -> Option<Device> {
+        self.values().find_map(B::device)
     }
 }

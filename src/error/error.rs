@@ -166,7 +166,8 @@ impl Error {
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub struct WindowLost {
-    /// Number of samples that the lost gradients came from.
+    /// Number of samples of earlier calls, to run again. Those of the failed call, which may have been added in part, are not
+    /// counted.
     pub samples: usize,
     /// The error that caused the loss.
     #[source]

@@ -108,7 +108,7 @@ impl ResourceExhausted {
         remedies.into_iter()
     }
 
-    /// Bytes that the process uses besides what the trainer holds, if the failed work may fit once they are freed, so that the limit and
+    /// Bytes that the process uses besides what is known to be held for the work, if the failed work may fit once they are freed, so that the limit and
     /// not the work is the reason.
     ///
     /// What was seen of the work is a lower bound: under a hard limit the refused allocation is not in the peak. Unless more was seen
@@ -116,7 +116,7 @@ impl ResourceExhausted {
     pub(crate) fn other_use_in_the_way(&self) -> Option<u64> {
         let (in_use, bound) = (self.bytes.in_use?, self.bytes.limit.or(self.bytes.total)?);
         let held = self.held.iter().map(|held| held.bytes);
-        let other = in_use.saturating_sub(held.reduce(u64::saturating_add)?);
+        let other = held.fold(in_use, u64::saturating_sub);
         let seen = self.expected_peak.max(self.bytes.peak).unwrap_or(in_use);
         let may_fit_alone = match seen > bound {
             true => seen.saturating_sub(other) <= bound,
@@ -183,6 +183,6 @@ mod tests {
         assert_eq!(other_use(MIB, 60 * MIB, &[1024]), None);
         assert_eq!(other_use(20 * MIB, 20 * MIB, &[20 * MIB]), None);
         let unknown = other_use(47 * MIB, 49 * MIB, &[]);
-        assert_eq!(unknown, None, "what the trainer holds is not known");
+        assert_eq!(unknown, Some(47 * MIB), "nothing is held for this work");
     }
 }

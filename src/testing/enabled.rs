@@ -95,27 +95,21 @@ impl Drop for ArmedFaults {
 
 /// A point at which an armed fault can fail.
 pub(crate) fn inject(phase: Phase) -> Result<()> {
-    let plan = ARMED.with_borrow(Option::clone);
-    match plan.filter(|plan| plan.fails(phase)) {
-        Some(plan) => Err((plan.faults.error)()),
-        None => Ok(()),
+    let Some(plan) = ARMED.with_borrow(Option::clone) else {
+        return Ok(());
+    };
+    let faults = &plan.faults;
+    plan.points.update(|points| points + 1);
+    if faults.phase.is_some_and(|chosen| chosen != phase) {
+        return Ok(());
     }
-}
-
-impl Plan {
-    /// Counts a point, and returns whether it fails.
-    fn fails(&self, phase: Phase) -> bool {
-        let faults = &self.faults;
-        self.points.update(|points| points + 1);
-        if faults.phase.is_some_and(|chosen| chosen != phase) {
-            return false;
+    let index = plan.matching.replace(plan.matching.get() + 1);
+    match index.checked_sub(faults.first) {
+        Some(later) if later < faults.times => {
+            plan.fired.update(|fired| fired + 1);
+            Err((faults.error)())
         }
-        let index = self.matching.replace(self.matching.get() + 1);
-        let fails = index
-            .checked_sub(faults.first)
-            .is_some_and(|later| later < faults.times);
-        self.fired.update(|fired| fired + usize::from(fails));
-        fails
+        _ => Ok(()),
     }
 }
 

@@ -1,8 +1,7 @@
 //! Makes memory run out at a chosen point, for your own tests; behind the feature `testing`.
 //!
 //! Every phase of every micro-batch of a trainer or of [`process_batches`](crate::process_batches) is a point that can fail, and so is every
-//! [`probe`] in a model, once in the forward and once in the backward pass. Faults are armed for the current thread until their guard is
-//! dropped.
+//! [`probe`] in a model, once in the forward and once in the backward pass. Faults are armed for this thread until their guard is dropped.
 //!
 //! ```
 //! # #[cfg(feature = "testing")] {

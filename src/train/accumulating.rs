@@ -44,11 +44,8 @@ impl<O: Commit> AccumulatingTrainer<O> {
     /// Trains the parameters of this optimizer, with one update for every `batches` batches.
     pub fn builder(optimizer: O, batches: usize) -> AdaptiveTrainerBuilder<O, Self> {
         let builder = AdaptiveTrainerBuilder::new(optimizer, batches, |trainer, batches| {
-            let what = "the number of batches in an update";
-            match batches {
-                0 => Err(PolicyError::Zero(what).into()),
-                _ => Ok(Self { trainer, batches }),
-            }
+            PolicyError::at_least_one("the number of batches in an update", batches)?;
+            Ok(Self { trainer, batches })
         });
         builder.policy(Fixed::whole_batch())
     }
@@ -57,8 +54,7 @@ impl<O: Commit> AccumulatingTrainer<O> {
     ///
     /// # Errors
     /// Those of [`AdaptiveTrainer::step`]. This batch was not added and those before it are kept, so it may be given again in
-    /// smaller batches, unless the error is [`WindowLost`](crate::error::WindowLost): adding it or the update failed, and all
-    /// batches of this update were lost.
+    /// smaller batches, unless the error is [`WindowLost`](crate::error::WindowLost): all batches of this update were lost.
     pub fn step<'b, B: Batch + ?Sized, L: Into<Loss>>(
         &mut self,
         batch: &'b B,

@@ -1,19 +1,17 @@
-use candle_core::Device;
 use candle_core::backprop::GradStore;
 
 use super::loss::Loss;
 use super::report::StepReport;
-use super::slots::Slots;
+use super::slots::{Contribution, Slots};
 use crate::batch::run_phase;
-use crate::error::{Error, Phase, Result, UpdateInterrupted};
+use crate::error::{Error, Phase, Result, UpdateInterrupted, WindowLost};
 use crate::optim::{Commit, Committed, Parameter};
 
 /// Accumulates the gradients of several micro-batches into one update, in a loop of your own.
 ///
 /// It owns the optimizer: the gradients are those of the optimizer's parameters, and losses are multiplied by its loss scale.
-/// Each parameter has one buffer, allocated when it first receives a gradient, that holds the weighted mean of the gradients so
-/// far, so the mean is right for any number of micro-batches of any sizes. The buffers of f16 and bf16 parameters are f32. The
-/// graph, the loss and all other gradients are dropped before anything is added.
+/// Each parameter has one buffer, allocated with its first gradient, for the weighted mean of its gradients; f32 for f16 and
+/// bf16 parameters. Micro-batches may differ in size. The graph, the loss and all other gradients are dropped before adding.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -45,7 +43,7 @@ pub struct GradientAccumulator<O> {
     /// Number of updates.
     pub(super) updates: u64,
     /// An update failed half-way: parameters and optimizer state may not belong together.
-    is_interrupted: bool,
+    pub(super) is_interrupted: bool,
 }
 
 /// Builds a [`GradientAccumulator`]; made by [`GradientAccumulator::builder`].
@@ -78,8 +76,7 @@ impl<O: Commit> GradientAccumulator<O> {
         GradientAccumulatorBuilder(optimizer)
     }
 
-    /// Differentiates the loss of `samples` samples and adds its gradients. The loss, its graph and its activations are
-    /// dropped.
+    /// Differentiates the loss of `samples` samples, drops it with its graph and activations, and adds its gradients.
     ///
     /// # Errors
     /// - [`LossError`](crate::error::LossError) and any error of the backward pass: nothing was added;
@@ -99,12 +96,11 @@ impl<O: Commit> GradientAccumulator<O> {
     /// - [`UpdateInterrupted`] from an optimizer that is not atomic. The accumulated gradients are dropped, so that they are
     ///   not applied twice, and everything else fails until [`replace_optimizer`](Self::replace_optimizer).
     pub fn update(&mut self) -> Result<Option<StepReport>> {
-        let has_weight = self.window.loss.weight() > 0.;
         let report = self.commit()?;
-        Ok(has_weight.then_some(report))
+        Ok(Some(report).filter(|report| report.loss.weight() > 0.))
     }
 
-    /// Updates as [`update`](Self::update) does, and also reports what had no weight.
+    /// Updates as [`update`](Self::update), and also reports what had no weight.
     pub(super) fn commit(&mut self) -> Result<StepReport> {
         self.refuse_if_interrupted()?;
         let mut updated = Some(false);
@@ -124,26 +120,13 @@ impl<O: Commit> GradientAccumulator<O> {
             };
             self.updates += 1;
             if self.updates == 1 {
-                self.warn_of_unreached();
+                self.slots.warn_of_unreached();
             }
         }
         self.slots.reset();
-        let report = std::mem::take(&mut self.window);
-        Ok(StepReport {
-            step: self.updates,
-            updated,
-            ..report
-        })
-    }
-
-    fn warn_of_unreached(&self) {
-        for parameter in self.unreached() {
-            tracing::warn!(
-                parameter = parameter.name,
-                shape = ?parameter.var.shape(),
-                "a parameter received no gradient in the first update: it is unused, or an operation without a backward pass cuts it off"
-            );
-        }
+        let mut report = std::mem::take(&mut self.window);
+        (report.step, report.updated) = (self.updates, updated);
+        Ok(report)
     }
 
     /// Drops the accumulated gradients, and returns the number of their samples.
@@ -161,8 +144,7 @@ impl<O: Commit> GradientAccumulator<O> {
     /// are converted), so they change with the next [`add`](Self::add). With a loss scale they are multiplied by it.
     ///
     /// # Errors
-    /// [`LossError::Disconnected`](crate::error::LossError::Disconnected) if no parameter has a gradient, or candle's from
-    /// converting.
+    /// [`LossError::Disconnected`](crate::error::LossError::Disconnected) if no parameter has a gradient, or candle's.
     pub fn gradients(&self) -> Result<GradStore> {
         self.slots.gradients(false)
     }
@@ -212,13 +194,37 @@ impl<O: Commit> GradientAccumulator<O> {
         }
     }
 
-    /// Returns the bytes of the parameters, and of the buffers.
-    pub(super) fn bytes(&self) -> (u64, u64) {
-        self.slots.bytes()
+    /// Runs the backward pass of the scaled loss, and drops the graph.
+    pub(super) fn differentiate(&self, loss: Loss, samples: usize) -> Result<Contribution> {
+        let mut loss = loss.weighted(samples)?;
+        let mut gradients = Vec::new();
+        if loss.weight > 0. {
+            gradients = run_phase(Phase::Backward, || {
+                (self.slots).differentiate(&self.optimizer.scale_loss(&loss.value)?)
+            })?;
+        }
+        loss.value = loss.value.detach();
+        Ok((loss, gradients))
     }
 
-    /// Returns the devices of the parameters.
-    pub(super) fn devices(&self) -> impl Iterator<Item = &Device> {
-        self.slots.vars().map(|var| var.device())
+    /// Adds gradients: first everything that can run out of memory, then the means in place. With W the weight so far and w the
+    /// new one, a mean becomes `mean · W/(W+w) + gradient · factor/(W+w)`.
+    pub(super) fn accumulate(&mut self, (loss, gradients): Contribution) -> Result<()> {
+        run_phase(Phase::Accumulate, || self.slots.prepare(&gradients))?;
+        if loss.weight > 0. {
+            let before = self.window.loss.weight();
+            let total = before + loss.weight;
+            let (keep, add) = (before / total, loss.factor / total);
+            if let Err((has_changed, reason)) = self.slots.blend(keep, add, gradients) {
+                return match has_changed.then(|| self.reset()) {
+                    None | Some(0) => Err(reason),
+                    Some(samples) => Err(WindowLost::new(samples, reason).into()),
+                };
+            }
+            self.window.loss.push(&loss);
+        }
+        self.window.samples = self.window.samples.saturating_add(loss.samples);
+        self.window.sizes.push(loss.samples);
+        Ok(())
     }
 }

@@ -1,8 +1,7 @@
-use super::accumulation::Accumulation;
 use super::core::Core;
 use super::loss::Loss;
 use super::report::StepReport;
-use crate::batch::{Batch, Engine, MicroBatch, Plan, Processed, extent_of};
+use crate::batch::{Batch, Engine, MicroBatch, Plan, Processed};
 use crate::error::{Error, Result};
 use crate::optim::{Commit, Parameter};
 
@@ -48,9 +47,6 @@ pub struct AdaptiveTrainer<O> {
     pub(super) engine: Engine,
     /// Its policy has a model of its own: without gradients, samples need less memory.
     pub(super) evaluation: Engine,
-    /// What the batches since the last update took.
-    pub(super) window: Processed<()>,
-    pub(super) pending: usize,
 }
 
 impl<O: Commit> AdaptiveTrainer<O> {
@@ -73,14 +69,14 @@ impl<O: Commit> AdaptiveTrainer<O> {
         batch: &'b B,
         f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
     ) -> Result<StepReport> {
-        let report = self.run(batch, f, Core::update)?;
-        Ok(self.complete(report))
+        let (took, mut report) = self.core.run(&mut self.engine, batch, f, Core::update)?;
+        report.extend(took);
+        Ok(report)
     }
 
-    /// [`step`](Self::step) with a closure that fails with your own error type, which is returned as it is. An exhaustion or device
-    /// fault within it is completed and comes back converted; [`Error::downcast_ref`] finds yours in it.
-    ///
-    /// An exhaustion within the error is found through its [`source`](std::error::Error::source) and retried.
+    /// [`step`](Self::step) with a closure that fails with your own error type, which is returned as it is. An exhaustion within
+    /// it is found through its [`source`](std::error::Error::source) and retried. An exhaustion or device fault that ends the step
+    /// is completed and comes back converted; [`Error::downcast_ref`] finds yours in it.
     ///
     /// # Errors
     /// `f`'s own, and those of [`step`](Self::step) converted.
@@ -104,13 +100,18 @@ impl<O: Commit> AdaptiveTrainer<O> {
     ///
     /// # Errors
     /// Those of [`step`](Self::step). The batches before are kept if the error came before anything of this batch was added.
-    /// Otherwise they are lost, and the error is [`WindowLost`](crate::error::WindowLost) with their number of samples.
+    /// Otherwise they are lost, and the error is [`WindowLost`](crate::error::WindowLost) with their number of samples. What a
+    /// failed batch took counts in the report of the update if the batches before are kept.
     pub fn accumulate<'b, B: Batch + ?Sized, L: Into<Loss>>(
         &mut self,
         batch: &'b B,
         f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
     ) -> Result<()> {
-        self.run(batch, f, |_, _, _| Ok(()))
+        let (took, ()) = (self.core).run(&mut self.engine, batch, f, |_, _, _| Ok(()))?;
+        let window = &mut self.core.accumulator.window;
+        window.extend(took);
+        window.batches += 1;
+        Ok(())
     }
 
     /// Applies one update with the batches that were accumulated. Returns `None` if there are none.
@@ -121,77 +122,34 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// [`WindowLost`](crate::error::WindowLost) if a panic in a closure lost them.
     pub fn update(&mut self) -> Result<Option<StepReport>> {
         if self.samples() == 0 {
-            self.clear_window();
             self.core.report_lost()?;
             return Ok(None);
         }
-        let (core, engine) = (&mut self.core, &mut self.engine);
-        let updated = engine.batch(0, |engine| {
-            let mut processed = Processed::new();
-            let report = core.update(engine, &mut processed)?;
-            Ok((processed, report))
-        });
-        let report = self.extend_window(updated)?;
-        Ok(Some(self.complete(report)))
+        let core = &mut self.core;
+        let done = self
+            .engine
+            .batch(0, |engine, took| core.update(engine, took));
+        let (took, mut report) = self.core.keep(done)?;
+        report.extend(took);
+        Ok(Some(report))
     }
 
-    /// Accumulates a batch, and ends it with `end`.
-    fn run<'b, B: Batch + ?Sized, L: Into<Loss>, R>(
+    /// Runs `f` over all samples of `data` in order, in chunks that fit without gradients, and returns one result for each
+    /// chunk: for evaluation between updates.
+    ///
+    /// A chunk that does not fit is computed again in smaller ones and counts once. With an error there are no results, so that
+    /// no metric is computed from a part of the data. [Named buffers](super::AdaptiveTrainerBuilder::buffers) are restored.
+    /// Weight a chunk's mean by its number of samples: chunks differ in size.
+    ///
+    /// # Errors
+    /// As [`process_batches`](crate::process_batches).
+    pub fn evaluate<'b, B: Batch + ?Sized, T>(
         &mut self,
-        batch: &'b B,
-        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
-        end: impl FnOnce(&mut Core<O>, &Engine, &mut Processed<()>) -> Result<R>,
-    ) -> Result<R> {
-        let extent = extent_of(batch)?;
-        let earlier = self.samples();
-        if earlier == 0 {
-            self.clear_window();
-        }
-        self.core.begin()?;
-        let (core, engine) = (&mut self.core, &mut self.engine);
-        let done = engine.batch(extent.samples, |engine| {
-            let mut accumulation = Accumulation::new(core, batch, f);
-            let run = engine.run(extent, &mut accumulation);
-            let mut processed = accumulation.finish(run)?;
-            let ended = end(core, engine, &mut processed);
-            let ended = ended.map_err(|error| core.lose_window(earlier, error))?;
-            Ok((processed, ended))
-        });
-        self.extend_window(done)
-    }
-
-    /// Adds a batch to the window, or empties the window if an error has lost it.
-    fn extend_window<R>(&mut self, done: Result<(Processed<()>, R)>) -> Result<R> {
-        match done {
-            Ok((processed, ended)) => {
-                self.window.extend(processed);
-                self.pending += 1;
-                Ok(ended)
-            }
-            Err(error) => {
-                if self.samples() == 0 {
-                    self.clear_window();
-                }
-                Err(error)
-            }
-        }
-    }
-
-    fn clear_window(&mut self) {
-        (self.window, self.pending) = (Processed::new(), 0);
-    }
-
-    /// Adds to the report of an update what its batches took.
-    fn complete(&mut self, report: StepReport) -> StepReport {
-        self.pending = 0;
-        let window = std::mem::replace(&mut self.window, Processed::new());
-        StepReport {
-            retries: window.retries,
-            recomputed: window.recomputed,
-            events: window.events,
-            peak: window.peak,
-            ..report
-        }
+        data: &'b B,
+        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<T>,
+    ) -> Result<Processed<T>> {
+        let _traces = self.core.at_micro_batch.guard()?;
+        self.evaluation.process(data, f, || self.core.held())
     }
 
     /// Returns the micro-batch size that a batch of `samples` would begin with.
@@ -199,10 +157,14 @@ impl<O: Commit> AdaptiveTrainer<O> {
         self.engine.policy.size(samples)
     }
 
-    /// Returns what the policy has learned and why it uses its size; `None` for a policy without a plan. `{}` is for people,
-    /// serde for programs.
+    /// Returns what the policy has learned and why it uses its size; `None` for a policy without a plan.
     pub fn plan(&self) -> Option<Plan> {
         self.engine.policy.plan()
+    }
+
+    /// Returns the policy's plan for evaluation, as [`plan`](Self::plan) does for training.
+    pub fn evaluation_plan(&self) -> Option<Plan> {
+        self.evaluation.policy.plan()
     }
 
     /// Returns the number of updates so far, including those skipped because a gradient was not finite.
@@ -212,7 +174,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
 
     /// Returns the number of batches accumulated since the last update.
     pub fn pending(&self) -> usize {
-        self.pending
+        self.core.accumulator.window.batches
     }
 
     /// Returns the number of samples accumulated since the last update.
@@ -233,7 +195,6 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// Continues with another optimizer and returns the previous one. Accumulated batches are dropped. After an interrupted
     /// update, restore the parameters first.
     pub fn replace_optimizer(&mut self, optimizer: O) -> O {
-        self.clear_window();
         self.core.accumulator.replace_optimizer(optimizer)
     }
 
@@ -242,9 +203,8 @@ impl<O: Commit> AdaptiveTrainer<O> {
         self.core.accumulator.into_optimizer()
     }
 
-    /// Returns the parameters that have never received a gradient; see
-    /// [`GradientAccumulator::unreached`](super::GradientAccumulator::unreached). They are logged with `tracing` after the
-    /// first update.
+    /// Returns the parameters that have never received a gradient, which are logged with `tracing` after the first update; see
+    /// [`GradientAccumulator::unreached`](super::GradientAccumulator::unreached).
     pub fn unreached(&self) -> Vec<Parameter> {
         self.core.accumulator.unreached()
     }

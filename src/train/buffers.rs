@@ -27,8 +27,7 @@ impl Buffers {
         Ok(buffers.try_for_each(|(live, saved)| saved.set(live))?)
     }
 
-    /// Restores the saved values. A failure, which does not happen on the CPU, is logged: the caller already returns another
-    /// error, or panics.
+    /// Restores the saved values. A failure, which does not happen on the CPU, is logged: the caller already has an error.
     pub(super) fn restore(&self) {
         let mut buffers = self.0.iter();
         if let Err(error) = buffers.try_for_each(|(live, saved)| live.set(saved)) {
@@ -39,25 +38,23 @@ impl Buffers {
     /// Saves the values, and restores them when the guard is dropped, also by a panic.
     pub(super) fn guard(&self) -> Result<Guard<'_>> {
         self.save()?;
-        Ok(Guard(Some(self)))
+        Ok(Guard(self))
     }
 }
 
 /// Restores buffers when it is dropped.
 #[must_use = "it restores the buffers when it is dropped"]
-pub(super) struct Guard<'a>(Option<&'a Buffers>);
+pub(super) struct Guard<'a>(&'a Buffers);
 
 impl Guard<'_> {
     /// Keeps the new values.
-    pub(super) fn keep(mut self) {
-        self.0 = None;
+    pub(super) fn keep(self) {
+        std::mem::forget(self);
     }
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        if let Some(buffers) = self.0 {
-            buffers.restore();
-        }
+        self.0.restore();
     }
 }

@@ -4,7 +4,7 @@ use candle_core::{Device, Tensor};
 
 use super::adaptive::AdaptiveTrainer;
 use super::core::Core;
-use crate::batch::{BatchPolicy, Engine, Observer, Predictive, Processed, Task};
+use crate::batch::{BatchPolicy, Engine, Observer, Predictive, Task};
 use crate::error::{ParameterError, Result};
 use crate::memory::DeviceMemory;
 use crate::optim::Commit;
@@ -58,8 +58,7 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
         self
     }
 
-    /// Cuts [evaluation](AdaptiveTrainer::evaluate) data by this policy. The default is a separate [`Predictive`], because more
-    /// samples fit without gradients.
+    /// Cuts [evaluation](AdaptiveTrainer::evaluate) data, of which more fits, by this policy; a [`Predictive`] by default.
     pub fn evaluation_policy(mut self, policy: impl Into<Box<dyn BatchPolicy>>) -> Self {
         self.evaluation.policy = policy.into();
         self
@@ -81,8 +80,8 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// Adds an observer, such as a [`Timeline`](crate::Timeline).
     pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
         let observer: Arc<dyn Observer> = Arc::new(observer);
-        self.engine.observers.add(Arc::clone(&observer));
-        self.evaluation.observers.add(observer);
+        self.engine.observers.push(Arc::clone(&observer));
+        self.evaluation.observers.push(observer);
         self
     }
 
@@ -94,23 +93,22 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// - [`PolicyError::Zero`](crate::error::PolicyError::Zero) for an accumulating trainer of 0 batches.
     pub fn build(mut self) -> Result<T> {
         let core = Core::new(self.optimizer, &self.buffers)?;
+        let slots = &core.accumulator.slots;
         if let Some(memory) = &self.engine.memory {
             let memory = memory.device().location();
-            let mut others = core.accumulator.devices().map(Device::location);
+            let mut others = slots.vars().map(|var| var.device().location());
             if let Some(vars) = others.find(|vars| *vars != memory) {
                 return Err(ParameterError::Device { vars, memory }.into());
             }
         }
-        let device = core.accumulator.devices().next();
-        let device = device.cloned().unwrap_or(Device::Cpu);
+        let device = slots.vars().next().map(|var| var.device().clone());
+        let device = device.unwrap_or(Device::Cpu);
         self.engine.start(device.clone());
         self.evaluation.start(device);
         let trainer = AdaptiveTrainer {
             core,
             engine: self.engine,
             evaluation: self.evaluation,
-            window: Processed::new(),
-            pending: 0,
         };
         (self.finish)(trainer, self.batches)
     }

@@ -2,9 +2,13 @@ use candle_core::{Device, Tensor};
 
 use super::accumulator::GradientAccumulator;
 use super::buffers::Buffers;
+use super::loss::Loss;
 use super::report::StepReport;
-use crate::batch::{Engine, Event, Measured, Processed, conclude};
-use crate::error::{Error, Holding, Phase, Remedy, Result, WindowLost};
+use crate::batch::{
+    Attempt, Batch, Engine, Event, Failure, Held, Measured, MicroBatch, Processed, Work, conclude,
+    extent_of,
+};
+use crate::error::{Error, Holding, Phase, Result, WindowLost};
 use crate::memory::{DeviceMemory, recover, unmask};
 use crate::optim::Commit;
 
@@ -13,11 +17,11 @@ use crate::optim::Commit;
 pub(super) struct Core<O> {
     pub(super) accumulator: GradientAccumulator<O>,
     /// Named buffers as they were when the window began.
-    pub(super) at_window: Buffers,
+    at_window: Buffers,
     /// The same at the beginning of a micro-batch.
     pub(super) at_micro_batch: Buffers,
     /// Samples of earlier batches that were lost when a closure panicked, until that is reported.
-    pub(super) lost: Option<usize>,
+    lost: usize,
 }
 
 impl<O: Commit> Core<O> {
@@ -26,28 +30,71 @@ impl<O: Commit> Core<O> {
             accumulator: GradientAccumulator::builder(optimizer).build()?,
             at_window: Buffers::new(buffers)?,
             at_micro_batch: Buffers::new(buffers)?,
-            lost: None,
+            lost: 0,
         })
     }
 
-    /// Prepares for a batch, which may be the first one of a window.
-    pub(super) fn begin(&mut self) -> Result<()> {
+    /// Accumulates a batch and ends it with `end`: if either fails, the batch is rolled back.
+    pub(super) fn run<'b, B: Batch + ?Sized, L: Into<Loss>, R>(
+        &mut self,
+        engine: &mut Engine,
+        batch: &'b B,
+        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
+        end: impl FnOnce(&mut Self, &Engine, &mut Processed<()>) -> Result<R>,
+    ) -> Result<(Processed<()>, R)> {
+        let extent = extent_of(batch)?;
         self.report_lost()?;
         self.accumulator.begin()?;
-        match self.accumulator.samples() {
-            0 => self.at_window.save(),
-            _ => Ok(()),
+        let earlier = self.accumulator.samples();
+        if earlier == 0 {
+            self.at_window.save()?;
+        }
+        let done = engine.batch(extent.samples, |engine, took| {
+            let mut accumulation = Accumulation {
+                core: &mut *self,
+                batch,
+                f,
+                earlier,
+                is_finished: false,
+            };
+            let run = engine.run(extent, &mut accumulation, took);
+            let ended = run.and_then(|()| end(accumulation.core, engine, took));
+            accumulation.is_finished = ended.is_ok();
+            drop(accumulation);
+            ended.map_err(|error| self.with_lost(error))
+        });
+        self.keep(done)
+    }
+
+    /// Adds what failed work took to the window, if there still is one.
+    pub(super) fn keep<R>(
+        &mut self,
+        (took, done): (Processed<()>, Result<R>),
+    ) -> Result<(Processed<()>, R)> {
+        let window = &mut self.accumulator.window;
+        match done {
+            Err(error) if window.samples > 0 => {
+                window.extend(took);
+                Err(error)
+            }
+            done => done.map(|done| (took, done)),
         }
     }
 
     /// Reports once that a panic lost earlier batches.
     pub(super) fn report_lost(&mut self) -> Result<()> {
-        match self.lost.take() {
-            Some(samples) => {
-                let reason = candle_core::Error::Msg("the closure panicked".to_owned());
-                Err(WindowLost::new(samples, Error::from(reason)).into())
-            }
-            None => Ok(()),
+        if self.lost == 0 {
+            return Ok(());
+        }
+        let reason = candle_core::Error::Msg("the closure panicked".to_owned());
+        Err(self.with_lost(reason.into()))
+    }
+
+    /// Adds to an error that earlier batches were lost, if they were.
+    fn with_lost(&mut self, reason: Error) -> Error {
+        match std::mem::take(&mut self.lost) {
+            0 => reason,
+            samples => WindowLost::new(samples, reason).into(),
         }
     }
 
@@ -61,8 +108,7 @@ impl<O: Commit> Core<O> {
         let _turn = memory.map(DeviceMemory::turn);
         let measured = Measured::begin(memory);
         let commit = || self.commit(&engine.device);
-        let mut report =
-            (engine.observers).phase(engine.batches, Phase::Optimizer, &measured, commit);
+        let mut report = engine.phase(Phase::Optimizer, &measured, commit);
         if let Err(Error::ResourceExhausted(exhausted)) = &mut report {
             let (held, remedies) = self.held();
             exhausted.held = held;
@@ -92,9 +138,9 @@ impl<O: Commit> Core<O> {
     }
 
     /// Returns the memory held by what is trained, and what would reduce it.
-    pub(super) fn held(&self) -> (Vec<Holding>, Vec<Remedy>) {
+    pub(super) fn held(&self) -> Held {
         let optimizer = self.accumulator.optimizer();
-        let (parameters, gradients) = self.accumulator.bytes();
+        let (parameters, gradients) = self.accumulator.slots.bytes();
         let mut held = vec![
             Holding::new("parameters", parameters),
             Holding::new("accumulated gradients", gradients),
@@ -103,20 +149,73 @@ impl<O: Commit> Core<O> {
         held.extend(state.map(|bytes| Holding::new("optimizer state", bytes)));
         (held, optimizer.remedies())
     }
+}
 
-    /// Drops the window after an update failed within a step: giving the batch again must not count it twice.
-    pub(super) fn lose_window(&mut self, earlier: usize, reason: Error) -> Error {
-        let samples = self.accumulator.samples();
-        self.abandon();
-        match (earlier, samples) {
-            (0, _) | (_, 0) => reason,
-            _ => WindowLost::new(samples, reason).into(),
+/// A batch whose micro-batches are accumulated. Dropping it unfinished, after an error or by a panic, rolls it back.
+struct Accumulation<'s, 'b, O: Commit, B: ?Sized, F> {
+    core: &'s mut Core<O>,
+    batch: &'b B,
+    f: F,
+    /// Samples that the window held before.
+    earlier: usize,
+    is_finished: bool,
+}
+
+impl<O: Commit, B: ?Sized, F> Drop for Accumulation<'_, '_, O, B, F> {
+    /// Undoes what was added unless the batch is finished. Means cannot be taken apart, so the whole window is dropped.
+    fn drop(&mut self) {
+        let accumulator = &mut self.core.accumulator;
+        let is_untouched = accumulator.samples() == self.earlier && !accumulator.is_interrupted;
+        if self.is_finished || is_untouched {
+            return;
+        }
+        // An interrupted update may have applied the window in part, so it is not lost.
+        let is_lost = !accumulator.is_interrupted;
+        accumulator.reset();
+        self.core.lost = if is_lost { self.earlier } else { 0 };
+        self.core.at_window.restore();
+    }
+}
+
+impl<'b, O, B, F, L> Work<()> for Accumulation<'_, 'b, O, B, F>
+where
+    O: Commit,
+    B: Batch + ?Sized,
+    F: FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
+    L: Into<Loss>,
+{
+    fn micro_batch(&mut self, attempt: &Attempt<'_>) -> Result<(), Failure> {
+        let size = attempt.micro.samples.len();
+        let traces = self.core.at_micro_batch.guard()?;
+        let loss = attempt.forward(self.batch, &mut self.f)?.into();
+        // The backward pass needs more memory than the forward pass left, so this is the moment to stop.
+        attempt.check_forward()?;
+        let accumulator = &mut self.core.accumulator;
+        let differentiate = || accumulator.differentiate(loss, size);
+        let contribution = attempt.observe(Phase::Backward, differentiate)?;
+        if size == 1 {
+            // A larger micro-batch that went over a soft limit is kept and the next one is smaller; this one cannot be.
+            attempt.memory.check(Phase::Backward)?;
+        }
+        match attempt.observe(Phase::Accumulate, || accumulator.accumulate(contribution)) {
+            Ok(()) => {
+                traces.keep();
+                Ok(())
+            }
+            Err(Error::WindowLost(lost)) => {
+                drop(traces);
+                self.core.at_window.restore();
+                Err(match self.earlier {
+                    0 => Failure::Batch(lost.reason),
+                    // Earlier batches are not here to be processed again.
+                    _ => Failure::Final(lost.reason),
+                })
+            }
+            Err(error) => Err(error.into()),
         }
     }
 
-    /// Drops the window and restores the buffers.
-    pub(super) fn abandon(&mut self) {
-        self.accumulator.reset();
-        self.at_window.restore();
+    fn held(&self) -> Held {
+        self.core.held()
     }
 }

@@ -1,4 +1,6 @@
-use candle_core::Tensor;
+use std::fmt;
+
+use candle_core::{DType, Tensor};
 
 use crate::error::{LossError, Result};
 
@@ -46,13 +48,13 @@ impl Loss {
             return Err(LossError::Weight(weight).into());
         }
         if value.elem_count() != 1 {
-            let shape = value.shape().clone();
-            return Err(LossError::NotScalar(shape).into());
+            return Err(LossError::NotScalar(value.shape().clone()).into());
         }
         Ok(Weighted {
             value,
             factor,
             weight,
+            samples,
         })
     }
 }
@@ -69,12 +71,62 @@ pub(super) struct Weighted {
     pub(super) value: Tensor,
     pub(super) factor: f64,
     pub(super) weight: f64,
+    pub(super) samples: usize,
 }
 
-impl Weighted {
-    /// Drops the graph.
-    pub(super) fn detached(self) -> Self {
-        let value = self.value.detach();
-        Self { value, ..self }
+/// The loss of an update. On an asynchronous device it stays there until it is read.
+#[derive(Debug, Clone, Default)]
+pub struct StepLoss {
+    /// The sum of the values read so far.
+    sum: f64,
+    /// Values on an asynchronous device, with their factors: a scalar on the device and some 250 bytes of host memory each.
+    pending: Vec<(Tensor, f64)>,
+    weight: f64,
+}
+
+impl StepLoss {
+    pub(super) fn push(&mut self, loss: &Weighted) {
+        self.weight += loss.weight;
+        // Reading the CPU waits for nothing.
+        let value = loss.value.device().is_cpu().then(|| scalar(&loss.value));
+        match value {
+            Some(Ok(value)) => self.sum += loss.factor * value,
+            _ => self.pending.push((loss.value.clone(), loss.factor)),
+        }
+    }
+
+    /// Returns the sum of the weights, the samples or the terms of [`Loss::Sum`], for a mean over several updates.
+    pub fn weight(&self) -> f64 {
+        self.weight
+    }
+
+    /// Waits for the device and returns the weighted mean of the micro-batches' losses; NaN if all had weight 0.
+    ///
+    /// # Errors
+    /// candle's, from reading the device.
+    pub fn read(&self) -> candle_core::Result<f64> {
+        let mut sum = self.sum;
+        for (value, factor) in &self.pending {
+            sum += factor * scalar(value)?;
+        }
+        Ok(sum / self.weight)
+    }
+}
+
+fn scalar(value: &Tensor) -> candle_core::Result<f64> {
+    value
+        .flatten_all()?
+        .get(0)?
+        .to_dtype(DType::F64)?
+        .to_scalar()
+}
+
+/// `n/a` if it cannot be read.
+impl fmt::Display for StepLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.read() {
+            Ok(loss) => write!(f, "{loss:.4}"),
+            Err(_) => f.write_str("n/a"),
+        }
     }
 }

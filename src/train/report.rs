@@ -1,7 +1,7 @@
 use std::fmt;
 
-use super::step_loss::StepLoss;
-use crate::batch::Event;
+use super::loss::StepLoss;
+use crate::batch::{Event, Processed};
 use crate::memory::Bytes;
 
 /// The result of a step, or of an accumulator's update. `{}` is one line, and reads the loss.
@@ -27,12 +27,22 @@ pub struct StepReport {
     pub updated: Option<bool>,
     /// The loss, on the device until it is read.
     pub loss: StepLoss,
+    /// Number of batches that were accumulated before an update.
+    pub(super) batches: usize,
 }
 
 impl StepReport {
     /// Returns the size of the largest micro-batch, in samples.
     pub fn micro_batch(&self) -> usize {
         self.sizes.iter().copied().max().unwrap_or_default()
+    }
+
+    /// Adds what a batch or an update took.
+    pub(super) fn extend(&mut self, took: Processed<()>) {
+        self.retries += took.retries;
+        self.recomputed += took.recomputed;
+        self.events.extend(took.events);
+        self.peak = self.peak.max(took.peak);
     }
 }
 

@@ -1,17 +1,25 @@
 use std::collections::{HashMap, HashSet};
 
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Tensor, TensorId, Var};
+use candle_core::{DType, Tensor, Var};
 
-use crate::error::{LossError, OptimizerError, ParameterError, Result};
+use super::loss::Weighted;
+use crate::batch::run_phase;
+use crate::error::{Error, LossError, OptimizerError, ParameterError, Phase, Result};
 use crate::optim::{Parameter, blend};
 
 /// The parameters that are trained, each with the weighted mean of its gradients.
 #[derive(Debug, Default)]
 pub(super) struct Slots(Vec<Slot>);
 
+/// The gradients of a micro-batch, one for each slot; none for a loss of weight 0.
+pub(super) type Gradients = Vec<Option<Tensor>>;
+
+/// What a micro-batch adds.
+pub(super) type Contribution = (Weighted, Gradients);
+
 #[derive(Debug)]
-pub(super) struct Slot {
+struct Slot {
     parameter: Parameter,
     /// Allocated when the parameter first receives a gradient; f32 for f16 and bf16 parameters.
     buffer: Option<Var>,
@@ -20,10 +28,6 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    fn id(&self) -> TensorId {
-        self.parameter.var.id()
-    }
-
     /// Checks a gradient's shape and allocates a missing buffer: all that can run out of memory.
     fn prepare(&mut self, gradient: &Tensor) -> Result<()> {
         let var = &self.parameter.var;
@@ -46,7 +50,7 @@ impl Slot {
     }
 
     /// Computes `keep · mean + add · gradient` in place.
-    pub(super) fn blend(&mut self, keep: f64, add: f64, gradient: Option<Tensor>) -> Result<()> {
+    fn blend(&mut self, keep: f64, add: f64, gradient: Option<Tensor>) -> Result<()> {
         let keep = if self.is_filled { keep } else { 0. };
         if let Some(buffer) = &self.buffer
             && (self.is_filled || gradient.is_some())
@@ -59,30 +63,31 @@ impl Slot {
 }
 
 impl Slots {
-    /// Follows the list of parameters, which changes when a group is frozen or thawed; buffers are kept. Integer Vars are
-    /// ignored, as candle's optimizers do.
+    /// Follows the list of parameters, which changes when a group is frozen or thawed; buffers are kept. Integer Vars are ignored.
     pub(super) fn follow(&mut self, parameters: &[Parameter]) -> Result<()> {
         let trainable = || parameters.iter().filter(|p| !p.var.dtype().is_int());
         let ids = trainable().map(|parameter| parameter.var.id());
-        if !self.0.is_empty() && self.0.iter().map(Slot::id).eq(ids) {
+        if !self.0.is_empty() && self.vars().map(|var| var.id()).eq(ids) {
             return Ok(());
         }
-        let mut old: HashMap<TensorId, Option<Var>> =
-            (self.0.iter().map(|slot| (slot.id(), slot.buffer.clone()))).collect();
+        let old = self
+            .0
+            .iter()
+            .map(|slot| (slot.parameter.var.id(), slot.buffer.clone()));
+        let mut old: HashMap<_, _> = old.collect();
         let mut seen = HashSet::new();
-        let slots = trainable().map(|parameter| {
-            let (name, dtype) = (&parameter.name, parameter.var.dtype());
-            if !seen.insert(parameter.var.id()) {
-                let parameter = name.clone();
-                return Err(ParameterError::Duplicate(parameter).into());
+        let slots = trainable().cloned().map(|parameter| {
+            let (id, dtype) = (parameter.var.id(), parameter.var.dtype());
+            if !seen.insert(id) {
+                return Err(ParameterError::Duplicate(parameter.name).into());
             }
             if !matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::BF16) {
-                let parameter = name.clone();
+                let parameter = parameter.name;
                 return Err(ParameterError::DType { parameter, dtype }.into());
             }
             Ok(Slot {
-                buffer: old.remove(&parameter.var.id()).flatten(),
-                parameter: parameter.clone(),
+                parameter,
+                buffer: old.remove(&id).flatten(),
                 is_filled: false,
             })
         });
@@ -94,8 +99,8 @@ impl Slots {
         Ok(())
     }
 
-    /// Runs the backward pass and returns one gradient for each slot. The graph and all other gradients are dropped.
-    pub(super) fn differentiate(&self, loss: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    /// Runs the backward pass. The graph and all gradients of others are dropped.
+    pub(super) fn differentiate(&self, loss: &Tensor) -> Result<Gradients> {
         let mut store = loss.backward()?;
         // A gradient may refer to the graph that it was computed from and keep the activations alive: detach it.
         let gradients = self.0.iter().map(|slot| store.remove(&slot.parameter.var));
@@ -108,12 +113,21 @@ impl Slots {
         pairs.try_for_each(|(slot, gradient)| gradient.iter().try_for_each(|g| slot.prepare(g)))
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
-        self.0.iter_mut()
+    /// Computes `keep · mean + add · gradient` in place. An error comes with whether a mean has changed already.
+    pub(super) fn blend(
+        &mut self,
+        keep: f64,
+        add: f64,
+        gradients: Gradients,
+    ) -> Result<(), (bool, Error)> {
+        for (index, (slot, gradient)) in self.0.iter_mut().zip(gradients).enumerate() {
+            run_phase(Phase::Accumulate, || slot.blend(keep, add, gradient))
+                .map_err(|error| (index > 0, error))?;
+        }
+        Ok(())
     }
 
-    /// Returns the mean gradients, in the buffers' types or in the parameters'. They share the buffers' memory unless they are
-    /// converted.
+    /// Returns the mean gradients, in the buffers' types, which shares the buffers' memory, or in the parameters'.
     pub(super) fn gradients(&self, in_buffer_types: bool) -> Result<GradStore> {
         let mut store = GradStore::default();
         for slot in self.0.iter().filter(|slot| slot.is_filled) {
@@ -134,12 +148,22 @@ impl Slots {
     }
 
     pub(super) fn reset(&mut self) {
-        self.iter_mut().for_each(|slot| slot.is_filled = false);
+        (self.0.iter_mut()).for_each(|slot| slot.is_filled = false);
     }
 
     pub(super) fn unreached(&self) -> Vec<Parameter> {
         let unreached = self.0.iter().filter(|slot| slot.buffer.is_none());
         unreached.map(|slot| slot.parameter.clone()).collect()
+    }
+
+    pub(super) fn warn_of_unreached(&self) {
+        for parameter in self.unreached() {
+            tracing::warn!(
+                parameter = parameter.name,
+                shape = ?parameter.var.shape(),
+                "a parameter received no gradient in the first update: it is unused, or an operation without a backward pass cuts it off"
+            );
+        }
     }
 
     /// Returns the bytes of the parameters, and of their buffers.

@@ -17,13 +17,10 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// Those of the optimizer's [`state`](Commit::state).
     pub fn state(&self) -> Result<StateDict> {
         let mut state = self.optimizer().state()?;
-        let learned = [
-            (TRAINING, self.engine.policy.state()),
-            (EVALUATION, self.evaluation.policy.state()),
-        ];
-        let known = learned.into_iter();
-        let known = known.filter_map(|(name, learned)| Some((name.to_owned(), learned?)));
-        state.metadata.extend(known);
+        for (name, engine) in [(TRAINING, &self.engine), (EVALUATION, &self.evaluation)] {
+            let learned = engine.policy.state();
+            (state.metadata).extend(learned.map(|learned| (name.to_owned(), learned)));
+        }
         Ok(state)
     }
 
@@ -34,13 +31,12 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// Those of the optimizer's [`load_state`](Commit::load_state). Nothing changes then.
     pub fn load_state(&mut self, state: &StateDict) -> Result<()> {
         self.optimizer_mut().load_state(state)?;
-        let learned = [
-            (TRAINING, &mut self.engine.policy),
-            (EVALUATION, &mut self.evaluation.policy),
-        ];
-        for (name, policy) in learned {
+        for (name, engine) in [
+            (TRAINING, &mut self.engine),
+            (EVALUATION, &mut self.evaluation),
+        ] {
             if let Some(learned) = state.metadata.get(name)
-                && let Err(error) = policy.load_state(learned)
+                && let Err(error) = engine.policy.load_state(learned)
             {
                 tracing::warn!(%error, "saved micro-batch sizes are ignored");
             }

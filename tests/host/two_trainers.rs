@@ -4,7 +4,7 @@ use std::sync::{Barrier, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::batch::Fixed;
+use candle_headroom::batch::{BatchProcessor, Fixed};
 use candle_headroom::error::{Cause, Holding};
 use candle_headroom::memory::Limit;
 use candle_headroom::{AdaptiveTrainer, ByteSize, DeviceMemory, Error, Sgd};
@@ -68,6 +68,68 @@ fn what_others_hold_is_named_where_one_sample_would_fit_alone() {
     let report = trainer.step(&x, |x, _| loss(&w, &x)).unwrap();
     assert_eq!(report.samples, 4, "and training goes on");
     memory.set_limit(Limit::Unlimited).unwrap();
+}
+
+/// Evaluation and a processor know less of what is held than a training step, and blame the limit as well.
+#[test]
+fn what_others_hold_is_named_in_evaluation_and_processing() {
+    let _alone = alone();
+    let memory = DeviceMemory::host().open().unwrap();
+    let w = Var::ones(262_144, DType::F32, &Device::Cpu).unwrap();
+    let mut trainer = trainer(&memory, &w);
+    let processor = BatchProcessor::builder(Fixed::new(2).unwrap());
+    let mut processor = processor.memory(&memory).build();
+    let x = Tensor::ones((4, 1), DType::F32, &Device::Cpu).unwrap();
+    trainer.step(&x, |x, _| loss(&w, &x)).unwrap(); // one-time allocations
+
+    let other = std::thread::spawn(|| vec![1u8; 40 << 20]).join().unwrap();
+    let in_use = memory.in_use().unwrap();
+    memory.set_limit(ByteSize(in_use + 2 * MIB)).unwrap();
+    let one = x.narrow(0, 0, 1).unwrap();
+    let mut work = |bytes: usize| {
+        let ballast = move || Ok(vec![1u8; bytes].len());
+        let evaluated = trainer.evaluate(&one, |_, _| ballast()).map(|_| ());
+        let processed = processor.process(&one, |_, _| ballast()).map(|_| ());
+        [evaluated, processed]
+    };
+    for failed in work(3 << 20) {
+        let Err(Error::ResourceExhausted(exhausted)) = failed else {
+            panic!("{failed:?}")
+        };
+        assert_eq!(exhausted.cause, Cause::Limit, "{exhausted:#}");
+        let mut held = exhausted.held.iter();
+        let others = held.find(|held| held.what == Holding::OTHER);
+        assert!(others.unwrap().bytes >= 40 * MIB, "{exhausted:#}");
+    }
+    // More than the limit by itself, whatever else is in use.
+    for failed in work((in_use + 3 * MIB) as usize) {
+        let error = failed.unwrap_err();
+        let exhausted = error.resource_exhausted().unwrap();
+        assert_eq!(exhausted.cause, Cause::NeverFits, "{exhausted:#}");
+    }
+    drop(other);
+    for done in work(1 << 20) {
+        done.unwrap();
+    }
+    memory.set_limit(Limit::Unlimited).unwrap();
+}
+
+/// The peak of a batch that failed without losing the window is in the report of the update.
+#[test]
+fn the_peak_of_a_failed_batch_is_reported() {
+    let _alone = alone();
+    let memory = DeviceMemory::host().open().unwrap();
+    let w = Var::ones(4, DType::F32, &Device::Cpu).unwrap();
+    let mut trainer = trainer(&memory, &w);
+    let x = Tensor::ones((2, 1), DType::F32, &Device::Cpu).unwrap();
+    trainer.accumulate(&x, |x, _| loss(&w, &x)).unwrap();
+    let before = memory.in_use().unwrap();
+    let failed = trainer.accumulate(&x, |_, _| -> candle_core::Result<Tensor> {
+        candle_core::bail!("a bug after {} bytes", vec![1u8; 32 << 20].len())
+    });
+    assert!(matches!(failed, Err(Error::Candle(_))), "{failed:?}");
+    let report = trainer.update().unwrap().expect("one batch");
+    assert!(report.peak.unwrap() >= before + 31 * MIB, "{report}");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! `GradientAccumulator`: which Vars take part.
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::Error;
 use candle_headroom::error::LossError;
+use candle_headroom::{Error, Loss};
 
 use crate::support::{self, ConvNet, Mlp, flat};
 
@@ -23,6 +23,42 @@ fn frozen_vars_are_left_out_and_unreached_ones_reported() {
     assert_eq!(unreached.len(), 1);
     assert_eq!(unreached[0].var.id(), idle.id());
     assert_eq!(unreached[0].name, "2");
+}
+
+#[test]
+fn an_update_reports_what_was_added() {
+    let model = Mlp::new(DType::F32);
+    let mut accumulator = support::accumulator(&model.vars);
+    let mut sum = 0.;
+    for samples in [3, 5] {
+        let (x, y) = Mlp::data(samples, DType::F32);
+        let loss = model.loss(&x, &y).unwrap();
+        sum += flat(&loss)[0] * samples as f64;
+        accumulator.add(loss, samples).unwrap();
+    }
+    let report = accumulator.update().unwrap().expect("two micro-batches");
+    assert_eq!((report.step, report.samples, report.retries), (1, 8, 0));
+    assert_eq!(
+        (&report.sizes[..], report.updated),
+        (&[3, 5][..], Some(true))
+    );
+    assert_eq!((report.peak, report.loss.weight()), (None, 8.));
+    assert!((report.loss.read().unwrap() - sum / 8.).abs() < 1e-6);
+    assert!(accumulator.update().unwrap().is_none(), "nothing is left");
+
+    // A sum weighs as many terms as it says, and what has no weight is no update.
+    let x = Mlp::data(2, DType::F32).0;
+    let loss = || model.forward(&x).unwrap().sum_all().unwrap();
+    accumulator.add(Loss::sum(loss(), 6.), 2).unwrap();
+    accumulator.add(Loss::sum(loss(), 0.), 2).unwrap();
+    let report = accumulator.update().unwrap().expect("terms");
+    assert_eq!(
+        (report.step, report.samples, report.loss.weight()),
+        (2, 4, 6.)
+    );
+    accumulator.add(Loss::sum(loss(), 0.), 2).unwrap();
+    assert!(accumulator.update().unwrap().is_none());
+    assert_eq!(accumulator.samples(), 0);
 }
 
 #[test]

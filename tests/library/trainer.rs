@@ -1,8 +1,9 @@
 //! `AdaptiveTrainer`: how it behaves under pressure, and what it refuses.
 
 use candle_core::{DType, Device, Tensor, Var};
+use candle_headroom::batch::Halving;
 use candle_headroom::error::Phase;
-use candle_headroom::testing::Faults;
+use candle_headroom::testing::{Faults, out_of_memory};
 
 use candle_headroom::AdaptiveTrainer;
 
@@ -86,4 +87,25 @@ fn exhaustion_is_reported_with_its_micro_batch() {
         (exhausted.micro_batch, exhausted.phase),
         (Some(8), Some(Phase::Backward))
     );
+}
+
+#[test]
+fn evaluation_finds_the_size_that_fits_and_keeps_it() {
+    let model = Mlp::new(DType::F32);
+    let builder = AdaptiveTrainer::builder(sgd(&model.vars, 0.1));
+    let builder = builder.evaluation_policy(Halving::default());
+    let mut trainer = builder.build().unwrap();
+    let (x, _) = Mlp::data(100, DType::F32);
+    for retries in [2, 0] {
+        let evaluated = trainer.evaluate(&x, |x, micro| {
+            if x.dim(0)? > 32 {
+                return Err(out_of_memory());
+            }
+            Ok(micro.samples.clone())
+        });
+        let evaluated = evaluated.unwrap();
+        assert_eq!(evaluated.results, [0..25, 25..50, 50..75, 75..100]);
+        assert_eq!((evaluated.sizes, evaluated.retries), (vec![25; 4], retries));
+    }
+    assert_eq!((trainer.updates(), trainer.samples()), (0, 0));
 }

@@ -106,6 +106,54 @@ fn a_batch_that_fails_half_way_takes_the_window_along_and_says_so() {
     assert_eq!((report.samples, value(&w)), (1, 2.));
 }
 
+/// The samples of earlier batches are counted, and those of the failed batch are not, wherever it failed.
+#[test]
+fn a_lost_window_counts_the_samples_of_earlier_batches() {
+    for in_the_update in [false, true] {
+        let w = Var::new(&[0f32], &Device::Cpu).unwrap();
+        let builder = AdaptiveTrainer::builder(sgd(&w)).policy(Fixed::new(1).unwrap());
+        let mut trainer = builder.build().unwrap();
+        let earlier = numbers(&[2., 4., 6.]);
+        (trainer.accumulate(&earlier, |x, _| distance(&w, &x))).unwrap();
+        let faults = match in_the_update {
+            false => Faults::in_phase(Phase::Forward, 1),
+            true => Faults::in_phase(Phase::Optimizer, 0),
+        };
+        let _armed = faults.times(9).arm();
+        let failed = trainer.step(&numbers(&[1., 1.]), |x, _| distance(&w, &x));
+        let Err(Error::WindowLost(lost)) = failed else {
+            panic!("{failed:?}")
+        };
+        assert_eq!(lost.samples, 3);
+        assert!(matches!(lost.reason, Error::ResourceExhausted(_)));
+        let left = (trainer.pending(), trainer.samples(), value(&w));
+        assert_eq!(left, (0, 0, 0.));
+    }
+}
+
+/// The report of an update includes the retries of a batch that failed without losing the window.
+#[test]
+fn what_a_failed_batch_took_is_reported_if_the_window_is_kept() {
+    let w = Var::new(&[0f32], &Device::Cpu).unwrap();
+    let mut trainer = AdaptiveTrainer::builder(sgd(&w)).build().unwrap();
+    (trainer.accumulate(&numbers(&[2., 4.]), |x, _| distance(&w, &x))).unwrap();
+    let failed = trainer.accumulate(&numbers(&[1.; 4]), |x, _| match x.dim(0)? {
+        4 => Err::<Tensor, _>(out_of_memory()),
+        _ => candle_core::bail!("a bug"),
+    });
+    assert!(matches!(failed, Err(Error::Candle(_))), "{failed:?}");
+    assert_eq!((trainer.pending(), trainer.samples()), (1, 2));
+    let report = trainer.update().unwrap().expect("one batch");
+    assert_eq!((report.samples, report.sizes), (2, vec![2]));
+    assert_eq!((report.retries, report.recomputed), (1, 4));
+    let report = trainer.step(&numbers(&[1.]), |x, _| distance(&w, &x));
+    assert_eq!(
+        report.unwrap().retries,
+        0,
+        "nothing is left for the next one"
+    );
+}
+
 #[test]
 fn an_update_that_failed_keeps_its_batches() {
     let w = Var::new(&[0f32], &Device::Cpu).unwrap();
