@@ -19,8 +19,7 @@ pub enum Event {
         /// Samples in a micro-batch from now on.
         to: usize,
     },
-    /// The policy chose a smaller size without a failure: there is less room, or a micro-batch, whose work was kept, went over
-    /// a soft limit.
+    /// The policy chose a smaller size without a failure: less room, or a micro-batch over a soft limit, whose work was kept.
     #[non_exhaustive]
     Shrunk {
         /// Samples in a micro-batch before.

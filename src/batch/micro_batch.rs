@@ -18,9 +18,8 @@ pub struct MicroBatch {
 impl MicroBatch {
     /// Returns a seed for the randomness of this micro-batch.
     ///
-    /// It depends on the trainer's seed, on [`step`](Self::step) and on the position of the first sample, so a retried
-    /// micro-batch, or a step that is repeated after an error, draws the same numbers again. After a resume `step` counts from 0
-    /// again: give the trainer another seed.
+    /// It depends on the trainer's seed, on [`step`](Self::step) and on the position of the first sample, so a retry, or a step
+    /// repeated after an error, draws the same numbers. After a resume `step` counts from 0: give the trainer another seed.
     ///
     /// candle's CPU backend cannot be seeded: use the seed with a generator of your own. On CUDA, pass it to `Device::set_seed`.
     pub fn seed(&self) -> u64 {

@@ -119,23 +119,20 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// # Errors
     /// Those of [`GradientAccumulator::update`](super::GradientAccumulator::update): unless it is
     /// [`UpdateInterrupted`](crate::error::UpdateInterrupted), the batches are kept and `update` can be called again.
-    /// [`WindowLost`](crate::error::WindowLost) if a panic in a closure lost them.
+    /// [`WindowLost`](crate::error::WindowLost) if a panic in a step lost them.
     pub fn update(&mut self) -> Result<Option<StepReport>> {
         if self.samples() == 0 {
             self.core.report_lost()?;
             return Ok(None);
         }
-        let core = &mut self.core;
-        let done = self
-            .engine
-            .batch(0, |engine, took| core.update(engine, took));
+        let (core, engine) = (&mut self.core, &mut self.engine);
+        let done = engine.batch(0, |engine, took| core.update(engine, took));
         let (took, mut report) = self.core.keep(done)?;
         report.extend(took);
         Ok(Some(report))
     }
 
-    /// Runs `f` over all samples of `data` in order, in chunks that fit without gradients, and returns one result for each
-    /// chunk: for evaluation between updates.
+    /// Runs `f` over all samples of `data` in order, in chunks that fit without gradients, and returns a result for each chunk.
     ///
     /// A chunk that does not fit is computed again in smaller ones and counts once. With an error there are no results, so that
     /// no metric is computed from a part of the data. [Named buffers](super::AdaptiveTrainerBuilder::buffers) are restored.

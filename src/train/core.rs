@@ -20,7 +20,7 @@ pub(super) struct Core<O> {
     at_window: Buffers,
     /// The same at the beginning of a micro-batch.
     pub(super) at_micro_batch: Buffers,
-    /// Samples of earlier batches that were lost when a closure panicked, until that is reported.
+    /// Samples of earlier batches that a panic lost, until that is reported.
     lost: usize,
 }
 
@@ -86,7 +86,7 @@ impl<O: Commit> Core<O> {
         if self.lost == 0 {
             return Ok(());
         }
-        let reason = candle_core::Error::Msg("the closure panicked".to_owned());
+        let reason = candle_core::Error::Msg("the step panicked".to_owned());
         Err(self.with_lost(reason.into()))
     }
 

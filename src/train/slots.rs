@@ -14,7 +14,6 @@ pub(super) struct Slots(Vec<Slot>);
 
 /// The gradients of a micro-batch, one for each slot; none for a loss of weight 0.
 pub(super) type Gradients = Vec<Option<Tensor>>;
-
 /// What a micro-batch adds.
 pub(super) type Contribution = (Weighted, Gradients);
 
@@ -70,11 +69,9 @@ impl Slots {
         if !self.0.is_empty() && self.vars().map(|var| var.id()).eq(ids) {
             return Ok(());
         }
-        let old = self
-            .0
-            .iter()
-            .map(|slot| (slot.parameter.var.id(), slot.buffer.clone()));
-        let mut old: HashMap<_, _> = old.collect();
+        let buffers = self.0.iter().map(|slot| slot.buffer.clone());
+        let old = self.vars().map(|var| var.id());
+        let mut old: HashMap<_, _> = old.zip(buffers).collect();
         let mut seen = HashSet::new();
         let slots = trainable().cloned().map(|parameter| {
             let (id, dtype) = (parameter.var.id(), parameter.var.dtype());
@@ -148,7 +145,7 @@ impl Slots {
     }
 
     pub(super) fn reset(&mut self) {
-        (self.0.iter_mut()).for_each(|slot| slot.is_filled = false);
+        self.0.iter_mut().for_each(|slot| slot.is_filled = false);
     }
 
     pub(super) fn unreached(&self) -> Vec<Parameter> {

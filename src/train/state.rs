@@ -10,8 +10,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// Returns the optimizer's state, and what the policies of training and evaluation have learned about memory, to save
     /// with a checkpoint: a resumed run starts with sizes that fit.
     ///
-    /// `trainer.state()?.save(path)?` writes it to a file, and `trainer.load_state(&StateDict::load(path)?)?` continues from
-    /// it.
+    /// `trainer.state()?.save(path)?` writes a file, and `trainer.load_state(&StateDict::load(path)?)?` continues from it.
     ///
     /// # Errors
     /// Those of the optimizer's [`state`](Commit::state).
@@ -24,17 +23,14 @@ impl<O: Commit> AdaptiveTrainer<O> {
         Ok(state)
     }
 
-    /// Continues from saved state. A policy's state is a hint: one that is missing, or that the policy cannot read, leaves the
-    /// policy as it is and is logged with `tracing`.
+    /// Continues from saved state. Where a policy's is missing, or cannot be read (which is logged), the policy stays as it is.
     ///
     /// # Errors
     /// Those of the optimizer's [`load_state`](Commit::load_state). Nothing changes then.
     pub fn load_state(&mut self, state: &StateDict) -> Result<()> {
         self.optimizer_mut().load_state(state)?;
-        for (name, engine) in [
-            (TRAINING, &mut self.engine),
-            (EVALUATION, &mut self.evaluation),
-        ] {
+        let engines = [&mut self.engine, &mut self.evaluation];
+        for (name, engine) in [TRAINING, EVALUATION].into_iter().zip(engines) {
             if let Some(learned) = state.metadata.get(name)
                 && let Err(error) = engine.policy.load_state(learned)
             {
