@@ -5,8 +5,7 @@ use std::cell::Cell;
 use std::fmt::{self, Write};
 
 use super::circumstances::{Cause, Resource};
-use super::exhausted::ResourceExhausted;
-use super::fault::DeviceFault;
+use super::exhausted::{ResourceExhausted, Source};
 use crate::facts::Status;
 
 /// An error's meaning for a program that wants to go on.
@@ -28,18 +27,6 @@ impl Class {
     }
 }
 
-impl From<&ResourceExhausted> for Class {
-    fn from(exhausted: &ResourceExhausted) -> Self {
-        Self::Exhausted(Box::new(exhausted.clone()))
-    }
-}
-
-impl From<&DeviceFault> for Class {
-    fn from(fault: &DeviceFault) -> Self {
-        Self::Fault(Box::new(fault.clone()))
-    }
-}
-
 thread_local! {
     /// `Some` while [`display`] runs; inside it the first class that was noted.
     static NOTED: Cell<Option<Option<Class>>> = const { Cell::new(None) };
@@ -55,11 +42,41 @@ pub(super) fn note(class: impl FnOnce() -> Class) {
 }
 
 /// The text of a value, and the class of the first error of this crate that took part in it.
-pub(super) fn display(value: &(impl fmt::Display + ?Sized)) -> (String, Option<Class>) {
+pub(super) fn display(value: &dyn fmt::Display) -> (String, Option<Class>) {
     let _ = NOTED.try_with(|noted| noted.set(Some(None)));
     let mut text = String::new();
     // If the value's `Display` fails, the text before it still counts.
     let _ = write!(text, "{value}");
     let noted = NOTED.try_with(Cell::take);
     (text, noted.ok().flatten().flatten())
+}
+
+/// The device's context is lost: every later call on the device fails, and only a new process can use it again.
+///
+/// It is never retried. Results in host memory can still be saved: save them, report, and shut the process down cleanly. Dropping device
+/// handles after a sticky fault can panic inside `cudarc`.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct DeviceFault {
+    /// The status code's name, for example `CUDA_ERROR_ILLEGAL_ADDRESS`.
+    pub name: &'static str,
+    /// The status code's number, for example 700.
+    pub code: u32,
+    /// What the code means.
+    pub cause: &'static str,
+    /// What to do besides starting a new process.
+    pub remedy: &'static str,
+    pub(super) source: Option<Source>,
+}
+
+impl DeviceFault {
+    pub(super) fn new(status: &'static Status) -> Self {
+        Self {
+            name: status.name,
+            code: status.number,
+            cause: status.cause,
+            remedy: status.remedy,
+            source: None,
+        }
+    }
 }

@@ -4,95 +4,105 @@ use std::collections::TryReserveError;
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
-use super::chain::chain;
 use super::circumstances::Resource;
-use super::class::{Class, display};
-use super::codes::{self, Form};
+use super::class::{Class, DeviceFault, display};
+use super::codes;
 use super::error::{Error, UpdateInterrupted, WindowLost};
 use super::exhausted::ResourceExhausted;
-use super::fault::DeviceFault;
 
-/// One error of a chain.
-enum Link<'a> {
-    Known(Class),
-    /// A wrapper whose content follows in the chain.
-    Wrapper,
-    /// Candle has replaced the type by this text.
-    Text(&'a dyn fmt::Display),
-    Foreign,
-}
+pub(super) type AnyError = dyn StdError + 'static;
+
+/// Ends the search of an error whose `source()` returns itself. Real errors are nested less deeply.
+const DEEPEST: usize = 128;
 
 /// Decides by the first known type in the chain, then by text where candle has dropped the type, then by what a foreign error displays.
-pub(super) fn classify(error: &(dyn StdError + 'static)) -> Class {
-    let (mut text, mut foreign) = (None, None);
+pub(super) fn classify(error: &AnyError) -> Class {
+    use candle_core::Error as E;
+    let mut text: Option<&dyn fmt::Display> = None;
+    let mut foreign = None;
     for error in chain(error) {
-        match recognize(error) {
-            Link::Known(class) => return class,
-            Link::Wrapper => {}
-            Link::Text(inner) => text = Some(inner),
+        if let Some(class) = recognize(error) {
+            return class;
+        }
+        match error.downcast_ref::<E>() {
+            Some(E::Wrapped(inner)) => text = Some(inner),
+            Some(E::Msg(inner)) => text = Some(inner),
+            Some(_) => {}
+            None if error.is::<Error>() || error.is::<io::Error>() => {}
             // The innermost one is where the chain may have been cut.
-            Link::Foreign => foreign = Some(error),
+            None => foreign = Some(error),
         }
     }
-    match (text, foreign) {
-        (Some(text), _) => classify_text(text, Form::Word),
+    let (text, is_foreign): (&dyn fmt::Display, _) = match (text, &foreign) {
+        (Some(text), _) => (text, false),
         // Such as cudarc's errors, which display themselves as `DriverError(CUDA_ERROR_…, "…")`.
-        (None, Some(foreign)) => classify_text(foreign, Form::Debug),
-        (None, None) => Class::Other,
-    }
+        (None, Some(foreign)) => (foreign, true),
+        (None, None) => return Class::Other,
+    };
+    let (text, noted) = display(text);
+    let class = noted.or_else(|| codes::find(&text, is_foreign));
+    class.unwrap_or(Class::Other)
 }
 
-fn recognize<'a>(error: &'a (dyn StdError + 'static)) -> Link<'a> {
-    if let Some(error) = error.downcast_ref::<candle_core::Error>() {
-        recognize_candle(error)
-    } else if let Some(exhausted) = error.downcast_ref::<ResourceExhausted>() {
-        Link::Known(exhausted.into())
-    } else if let Some(fault) = error.downcast_ref::<DeviceFault>() {
-        Link::Known(fault.into())
-    } else if error.is::<UpdateInterrupted>() || error.is::<WindowLost>() {
+/// The class of one error of a chain, if its type is known.
+fn recognize(error: &AnyError) -> Option<Class> {
+    if let Some(exhausted) = error.downcast_ref::<ResourceExhausted>() {
+        return Some(Class::Exhausted(Box::new(exhausted.clone())));
+    }
+    if let Some(fault) = error.downcast_ref::<DeviceFault>() {
+        return Some(Class::Fault(Box::new(fault.clone())));
+    }
+    if let Some(candle_core::Error::Metal(inner)) = error.downcast_ref() {
+        // candle-metal-kernels has no code for a buffer that the system refused, and writes it in two ways.
+        let text = inner.to_string();
+        let is_refused = text.contains("FailedToCreateResource(\"Buffer\")")
+            || text.contains("metal resource: Buffer");
+        return is_refused.then(|| Class::exhausted(Resource::DeviceMemory));
+    }
+    if error.is::<UpdateInterrupted>() || error.is::<WindowLost>() {
         // An exhaustion may be the reason, but retrying is not the answer.
-        Link::Known(Class::Other)
+        return Some(Class::Other);
+    }
+    let io = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    let is_refused = io == Some(io::ErrorKind::OutOfMemory) || error.is::<TryReserveError>();
+    is_refused.then(|| Class::exhausted(Resource::HostMemory))
+}
+
+/// The error and everything inside it, outermost first.
+pub(super) fn chain(error: &AnyError) -> impl Iterator<Item = &AnyError> {
+    std::iter::successors(Some(error), |error| inner(*error)).take(DEEPEST)
+}
+
+fn inner(error: &AnyError) -> Option<&AnyError> {
+    if let Some(error) = error.downcast_ref::<candle_core::Error>() {
+        inner_of_candle(error)
     } else if let Some(error) = error.downcast_ref::<io::Error>() {
-        match error.kind() {
-            io::ErrorKind::OutOfMemory => Link::Known(Class::exhausted(Resource::HostMemory)),
-            _ => Link::Wrapper,
-        }
-    } else if error.is::<TryReserveError>() {
-        Link::Known(Class::exhausted(Resource::HostMemory))
-    } else if error.is::<Error>() {
-        Link::Wrapper
+        // `source()` would skip the content.
+        error.get_ref().map(|inner| inner as _)
     } else {
-        Link::Foreign
+        let candle = pointee::<candle_core::Error>(error).map(|inner| inner as _);
+        let own = || pointee::<Error>(error).map(|inner| inner as _);
+        candle.or_else(own).or_else(|| error.source())
     }
 }
 
-fn recognize_candle(error: &candle_core::Error) -> Link<'_> {
+/// Candle does not return `inner` and `wrapped` from `source()`, and its transparent variants skip their content.
+fn inner_of_candle(error: &candle_core::Error) -> Option<&AnyError> {
     use candle_core::Error as E;
     match error {
-        E::Metal(inner) => Link::Known(classify_metal(&inner.to_string())),
-        E::Wrapped(inner) => Link::Text(inner),
-        E::Msg(text) => Link::Text(text),
-        _ => Link::Wrapper,
+        E::WithBacktrace { inner, .. } | E::WithPath { inner, .. } | E::Context { inner, .. } => {
+            Some(&**inner)
+        }
+        E::WrappedContext { wrapped, .. } | E::Cuda(wrapped) => Some(&**wrapped),
+        E::Io(inner) => Some(inner),
+        other => other.source(),
     }
 }
 
-/// candle-metal-kernels has no code for a buffer that the system refused, only this variant, whose text has two spellings.
-fn classify_metal(text: &str) -> Class {
-    let refused = [
-        "FailedToCreateResource(\"Buffer\")",
-        "metal resource: Buffer",
-    ];
-    match refused.iter().any(|spelling| text.contains(spelling)) {
-        true => Class::exhausted(Resource::DeviceMemory),
-        false => Class::Other,
-    }
-}
-
-/// By the error of this crate that took part in the text, or by the text itself.
-fn classify_text(value: &(impl fmt::Display + ?Sized), form: Form) -> Class {
-    let (text, noted) = display(value);
-    noted
-        .or_else(|| codes::find(&text, form))
-        .unwrap_or(Class::Other)
+/// The `T` behind a pointer: `Box<T>` and `Arc<T>` are errors too and skip their content.
+pub(super) fn pointee<T: StdError + 'static>(error: &AnyError) -> Option<&T> {
+    let boxed = error.downcast_ref::<Box<T>>().map(|boxed| &**boxed);
+    boxed.or_else(|| error.downcast_ref::<Arc<T>>().map(|shared| &**shared))
 }

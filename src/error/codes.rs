@@ -1,11 +1,10 @@
 //! The status codes of NVIDIA's libraries that this crate acts on, by their enum names.
 //!
-//! Names and numbers are those of CUDA 13 as `cudarc` 0.19.10 binds them. NVIDIA's documentation of `CUresult` says which codes are
-//! sticky ("This leaves the process in an inconsistent state … the process must be terminated and relaunched").
+//! Names and numbers are those of CUDA 13 as `cudarc` 0.19.10 binds them. NVIDIA's documentation of `CUresult` says of a sticky
+//! code: "This leaves the process in an inconsistent state … the process must be terminated and relaunched".
 
 use super::circumstances::Resource;
-use super::class::Class;
-use super::fault::DeviceFault;
+use super::class::{Class, DeviceFault};
 use crate::facts;
 
 /// The driver's statuses that leave the context lost. 46 (busy, or in exclusive use) is not one of them.
@@ -13,38 +12,22 @@ const STICKY: &[u32] = &[
     214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810,
 ];
 
-/// The types whose text begins with their name and the code's, such as `DriverError(CUDA_ERROR_…`.
-const TYPES: &[&str] = &[
-    "DriverError",
-    "CublasError",
-    "CurandError",
-    "NvrtcError",
-    "CudnnError",
-];
-
-/// Where a code counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
-    /// Anywhere, as a word of its own.
-    Word,
-    /// After the name of the type that carries it.
-    Debug,
-}
+/// The types whose text begins with their name and the code's, such as `DriverError(CUDA_ERROR_…`; separated by spaces.
+const TYPES: &str = "DriverError CublasError CurandError NvrtcError CudnnError";
 
 /// The class of the code whose name is in `text`; of several the gravest, since nothing may be retried after a sticky one.
 ///
-/// Only enum names count. The words "out of memory" and a file named after a code are not an exhaustion.
-pub(super) fn find(text: &str, form: Form) -> Option<Class> {
+/// Only enum names count, each as a word of its own: the words "out of memory" and a file named after a code are not an exhaustion.
+/// With `only_carried`, a name counts only after one of the [`TYPES`].
+pub(super) fn find(text: &str, only_carried: bool) -> Option<Class> {
     let mut before = "";
     let is_path = |c: char| c.is_alphanumeric() || matches!(c, '_' | '/' | '\\' | '.' | '-');
     let words = text.split(|c| !is_path(c)).filter(|word| !word.is_empty());
     let classes = words.filter_map(|word| {
         let before = std::mem::replace(&mut before, word);
-        let is_carried = TYPES.iter().any(|name| before.ends_with(name));
-        match form == Form::Word || is_carried {
-            true => class(word.trim_end_matches('.')), // a full stop
-            false => None,
-        }
+        let counts = !only_carried || TYPES.split(' ').any(|name| before.ends_with(name));
+        let name = word.trim_end_matches('.'); // a full stop
+        counts.then(|| class(name)).flatten()
     });
     classes.min_by_key(|class| match class {
         Class::Fault(_) => 0,
@@ -89,11 +72,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_status_of_the_driver_is_found_and_a_sticky_one_first() {
+    fn every_status_is_found_and_a_sticky_one_first() {
         let mut sticky = 0;
         for status in facts::CUDA {
             let text = format!("CUDA_ERROR_OUT_OF_MEMORY, then {}.", status.name);
-            match (find(status.name, Form::Word), find(&text, Form::Word)) {
+            match (find(status.name, false), find(&text, false)) {
                 (Some(Class::Exhausted(_)), _) => assert_eq!(status.number, 2),
                 (Some(Class::Setup(found)), Some(Class::Exhausted(_))) => assert_eq!(found, status),
                 (Some(Class::Fault(fault)), Some(Class::Fault(_))) => {
@@ -104,6 +87,16 @@ mod tests {
             }
         }
         assert_eq!(sticky, STICKY.len());
+        #[rustfmt::skip]
+        let execution = [
+            "CUBLAS_STATUS_MAPPING_ERROR", "CUBLAS_STATUS_EXECUTION_FAILED", "CUBLAS_STATUS_INTERNAL_ERROR",
+            "CURAND_STATUS_LAUNCH_FAILURE", "CURAND_STATUS_PREEXISTING_FAILURE", "CURAND_STATUS_INTERNAL_ERROR",
+            "CUDNN_STATUS_INTERNAL_ERROR", "CUDNN_STATUS_EXECUTION_FAILED",
+        ];
+        for name in execution {
+            let found = find(name, false);
+            assert!(matches!(found, Some(Class::Execution)), "{name}: {found:?}");
+        }
     }
 
     #[cfg(feature = "cuda")]

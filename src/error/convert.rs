@@ -4,27 +4,25 @@ use std::error::Error as StdError;
 use std::io;
 use std::sync::Arc;
 
-use super::class::Class;
-use super::classify::classify;
+use super::class::{Class, DeviceFault};
+use super::classify::{AnyError, chain, classify, pointee};
 use super::error::{BoxedError, Error};
 use super::exhausted::ResourceExhausted;
-use super::fault::DeviceFault;
 
 /// Questions about any error: candle's, the caller's own, or one in an `anyhow::Error`.
 ///
-/// The search follows `source()` and looks through candle's wrappers, `Box`, `Arc`, [`io::Error`] and `#[error(transparent)]` enums, with
-/// `RUST_BACKTRACE` set or not.
+/// The search follows `source()` and looks through candle's wrappers, `Box`, `Arc`, [`io::Error`] and `#[error(transparent)]` enums,
+/// with `RUST_BACKTRACE` set or not.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
 /// use candle_headroom::ErrorExt;
 ///
-/// match Tensor::zeros((1024, 1024), DType::F32, &Device::Cpu) {
-///     Ok(tensor) => assert_eq!(tensor.elem_count(), 1 << 20),
-///     Err(error) => match error.resource_exhausted() {
+/// if let Err(error) = Tensor::zeros((1024, 1024), DType::F32, &Device::Cpu) {
+///     match error.resource_exhausted() {
 ///         Some(exhausted) => eprintln!("too large for this device: {exhausted}"),
 ///         None => eprintln!("another error: {error}"),
-///     },
+///     }
 /// }
 /// ```
 pub trait ErrorExt {
@@ -37,9 +35,8 @@ pub trait ErrorExt {
     fn device_fault(&self) -> Option<DeviceFault>;
 
     /// The remedy for the CUDA driver's status that this error is or contains, such as a driver older than the kernels; from the
-    /// same table as the findings of [`Environment::check`](crate::Environment::check).
-    ///
-    /// `None` for an unknown status, and for exhaustions, which have remedies of their own.
+    /// table of [`Environment::check`](crate::Environment::check). `None` for an unknown status and for exhaustions, which have
+    /// remedies of their own.
     fn remedy(&self) -> Option<&'static str>;
 }
 
@@ -71,16 +68,12 @@ macro_rules! any_error {
     )+};
 }
 
-any_error!(
-    candle_core::Error,
-    dyn StdError + 'static,
-    dyn StdError + Send + Sync + 'static
-);
+any_error!(candle_core::Error, AnyError, dyn StdError + Send + Sync);
 
 impl Error {
     /// Carries the caller's own error through a closure that returns candle's [`Result`](candle_core::Result).
     ///
-    /// An exhaustion or a device fault inside it is recognized and treated as such; any other error comes back from the trainer at once.
+    /// An exhaustion or a device fault inside it is treated as such; any other error comes back from the trainer at once.
     /// [`downcast_ref`](Self::downcast_ref) and [`downcast`](Self::downcast) give it back with its type.
     pub fn external(error: impl Into<BoxedError>) -> Self {
         let error = match error.into().downcast::<Self>() {
@@ -93,21 +86,36 @@ impl Error {
         }
     }
 
+    /// The error of type `T` inside this one, outermost first, through candle's wrappers, `Box`, `Arc`, [`io::Error`] and `source()`.
+    pub fn downcast_ref<T: StdError + 'static>(&self) -> Option<&T> {
+        chain(self).find_map(|error| error.downcast_ref().or_else(|| pointee(error)))
+    }
+
+    /// Returns the caller's error that [`external`](Self::external) carried.
+    ///
+    /// # Errors
+    /// This error, unchanged, if it does not carry a `T`. One that is wrapped in another error, or that is the source of an
+    /// exhaustion, is found by [`downcast_ref`](Self::downcast_ref) only.
+    pub fn downcast<T: StdError + 'static>(self) -> Result<T, Self> {
+        match self {
+            Self::External(error) => match error.downcast() {
+                Ok(found) => Ok(*found),
+                Err(error) => Err(Self::External(Box::new(error))),
+            },
+            other => Err(other),
+        }
+    }
+
     /// The remedy for the CUDA driver's status that this error contains, as [`ErrorExt::remedy`] has it.
     pub fn remedy(&self) -> Option<&'static str> {
-        let error: &(dyn StdError + 'static) = self;
-        error.remedy()
+        ErrorExt::remedy(self as &AnyError)
     }
 
     /// Whether a lost device may be behind this error: cuBLAS and its like report only that they failed.
     pub(crate) fn may_hide_fault(&self) -> bool {
-        match self {
-            Self::WindowLost(lost) => lost.reason.may_hide_fault(),
-            Self::UpdateInterrupted(interrupted) => {
-                (interrupted.reason.as_ref()).is_some_and(Self::may_hide_fault)
-            }
-            _ => matches!(classify(self), Class::Execution),
-        }
+        let errors = chain(self).filter_map(|error| error.downcast_ref::<Self>());
+        let reason = errors.last().unwrap_or(self);
+        matches!(classify(reason), Class::Execution)
     }
 }
 
@@ -137,24 +145,21 @@ impl From<candle_core::Error> for Error {
     }
 }
 
-/// This crate's error as it went into candle's, if nothing but a backtrace was added. Context that somebody added is kept: such an error
-/// becomes the source of a new one.
+/// This crate's error as it went into candle's, if nothing but a backtrace was added. With more context, candle's error becomes the
+/// source of a new one.
 fn unwrap_own(error: candle_core::Error) -> Result<Error, candle_core::Error> {
     use candle_core::Error as E;
     match error {
         E::Io(error) => error.downcast::<Error>().map_err(E::Io),
-        E::WithBacktrace { inner, backtrace } => {
-            unwrap_own(*inner).map_err(|inner| E::WithBacktrace {
-                inner: Box::new(inner),
-                backtrace,
-            })
-        }
+        E::WithBacktrace { inner, backtrace } => unwrap_own(*inner).map_err(|inner| {
+            let inner = Box::new(inner);
+            E::WithBacktrace { inner, backtrace }
+        }),
         other => Err(other),
     }
 }
 
-/// Inside an [`io::Error`], std's container for errors of any type: of candle's variants that can hold one, its text is unchanged and its
-/// `source()` leads on.
+/// Inside an [`io::Error`]: of candle's variants that can hold any error, its text is unchanged and its `source()` leads on.
 impl From<Error> for candle_core::Error {
     fn from(error: Error) -> Self {
         match error {

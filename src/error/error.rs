@@ -4,13 +4,11 @@ use std::error::Error as StdError;
 use std::fmt;
 
 use super::circumstances::Phase;
-use super::class::{Class, note};
+use super::class::DeviceFault;
 use super::exhausted::ResourceExhausted;
-use super::fault::DeviceFault;
-use super::input::{BatchError, LossError, ParameterError, PolicyError};
+use super::input::{BatchError, LossError, MonitorError, OutputError, ParameterError, PolicyError};
 use super::memory::MemoryError;
 use super::optimizer::{OptimizerError, StateError};
-use super::watch::{MonitorError, OutputError};
 
 /// This crate's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -20,23 +18,21 @@ pub type BoxedError = Box<dyn StdError + Send + Sync>;
 
 /// Everything that can go wrong in this crate.
 ///
-/// It is `Send + Sync + 'static` and two words in size. `?` converts a [`candle_core::Error`] into it, classifying the error, and converts
-/// it back; a candle error that is neither an exhaustion nor a fault is kept unchanged. [`source`](StdError::source) returns the variant's content.
+/// It is `Send + Sync + 'static` and two words in size. `?` converts a [`candle_core::Error`] into it, classified, and back; one that is
+/// neither an exhaustion nor a fault is kept unchanged. [`source`](StdError::source) returns the variant's content.
 /// [`ErrorExt`](super::ErrorExt) classifies any other error.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
 /// use candle_headroom::Error;
 ///
-/// fn forward() -> Result<(), Error> {
+/// fn forward() -> Result<Tensor, Error> {
 ///     let a = Tensor::zeros((2, 3), DType::F32, &Device::Cpu)?;
-///     a.matmul(&a)?; // the shapes do not match: candle's own error comes through
-///     Ok(())
+///     Ok(a.matmul(&a)?) // the shapes do not match: candle's own error comes through
 /// }
 ///
 /// let error = forward().unwrap_err();
-/// assert!(error.resource_exhausted().is_none());
-/// assert!(matches!(error, Error::Candle(_)));
+/// assert!(error.resource_exhausted().is_none() && matches!(error, Error::Candle(_)));
 /// ```
 #[non_exhaustive]
 pub enum Error {
@@ -114,7 +110,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// The same text as [`Display`](fmt::Display), and the long form of an exhaustion, so that the error stays readable inside
+/// As [`Display`](fmt::Display), with the long form of an exhaustion: it stays readable inside
 /// [`candle_core::Error::WrappedContext`] and when `main` returns it.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -160,7 +156,6 @@ impl Error {
 }
 
 /// The accumulated gradients were lost, because adding a micro-batch's gradients failed half-way or the update could not begin.
-///
 /// Parameters and optimizer are unchanged; the window's samples count as not seen. A trainer that holds the whole batch restarts
 /// the step by itself if the reason is an exhaustion.
 #[derive(thiserror::Error)]
@@ -182,22 +177,10 @@ impl WindowLost {
     }
 }
 
-impl fmt::Display for WindowLost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        note(|| Class::Other);
-        let Self { samples, reason } = self;
-        write!(
-            f,
-            "the gradients of {samples} samples were lost, parameters and optimizer are unchanged: run the samples again ({reason})"
-        )
-    }
-}
-
-/// The optimizer failed in the middle of an update that it cannot undo: some parameters may have moved and others not, and the
-/// optimizer's state may be partly advanced.
+/// The optimizer failed in the middle of an update that it cannot undo: parameters and the optimizer's state may be partly updated.
 ///
-/// Another update would move the first parameters twice, so a trainer refuses every further step until it is given an optimizer that
-/// matches its parameters: restore both from a checkpoint, then call `replace_optimizer`.
+/// Another update would move the first parameters twice, so a trainer refuses every further step until it is given an optimizer
+/// that matches its parameters: restore both from a checkpoint, then call `replace_optimizer`.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub struct UpdateInterrupted {
@@ -213,30 +196,3 @@ impl UpdateInterrupted {
         Self { reason }
     }
 }
-
-impl fmt::Display for UpdateInterrupted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        note(|| Class::Other);
-        f.write_str(
-            "the optimizer was interrupted during an update, parameters may be partly updated: restore parameters and optimizer, \
-             then call `replace_optimizer`",
-        )?;
-        match &self.reason {
-            Some(reason) => write!(f, " ({reason})"),
-            None => Ok(()),
-        }
-    }
-}
-
-/// The same text as [`Display`](fmt::Display), as in candle's own errors.
-macro_rules! debug_as_display {
-    ($($error:ty),+) => {$(
-        impl fmt::Debug for $error {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Display::fmt(self, f)
-            }
-        }
-    )+};
-}
-
-debug_as_display!(WindowLost, UpdateInterrupted);

@@ -7,18 +7,16 @@ use candle_core::DeviceLocation;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::circumstances::{Cause, Phase, Resource};
-use super::holding::{Holding, Neighbour, Remedy};
+use super::circumstances::{Cause, Holding, Neighbour, Phase, Remedy, Resource};
 use crate::output::first_line;
 
 /// Memory ran out, with everything that was known about it at that moment.
 ///
-/// It goes into a [`candle_core::Error`] by `?` and comes out again through [`ErrorExt`](super::ErrorExt). `{}` writes one line, `{:#}` and `{:?}`
-/// the long form with every number and remedy.
+/// It goes into a [`candle_core::Error`] by `?` and comes out again through [`ErrorExt`](super::ErrorExt). `{}` writes one line,
+/// `{:#}` and `{:?}` the long form with every number and remedy.
 ///
 /// ```
-/// use candle_headroom::error::Resource;
-/// use candle_headroom::ErrorExt;
+/// use candle_headroom::{ErrorExt, error::Resource};
 ///
 /// // The text that candle keeps of a driver's error after formatting it.
 /// let error = candle_core::Error::msg("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")");
@@ -34,7 +32,7 @@ pub struct ResourceExhausted {
     pub device: Option<String>,
     /// What ran out.
     pub resource: Resource,
-    /// The part of the work; `None` outside a trainer or [`process_batches`](crate::process_batches).
+    /// The part of the work; `None` outside a trainer and [`process_batches`](crate::process_batches).
     #[serde(deserialize_with = "known")]
     pub phase: Option<Phase>,
     /// Why it ran out.
@@ -47,17 +45,20 @@ pub struct ResourceExhausted {
     pub micro_batch: Option<usize>,
     /// The failed samples, as positions in the batch.
     pub samples: Option<Range<usize>>,
-    /// What is known to hold the memory: parameters, gradients and optimizer state of a trainer, activations by the policy's model, and the rest of
-    /// the process where that is the reason. The remainder is transient gradients and workspaces.
+    /// What is known to hold the memory: a trainer's parameters, gradients and optimizer state, activations by the policy's model,
+    /// and the rest of the process where that is the reason. The remainder is transient gradients and workspaces.
     pub held: Vec<Holding>,
-    /// Other processes on the GPU, the largest first; read when a step finally fails. Empty if there are none or if the driver does not list
-    /// them, as in most containers.
+    /// Other processes on the GPU, the largest first; read when a step finally fails. Empty if there are none or the driver does not
+    /// list them, as in most containers.
     pub neighbours: Vec<Neighbour>,
     /// Remedies, the simplest first; [`ranked_remedies`](Self::ranked_remedies) sorts them by bytes.
     pub remedies: Vec<Remedy>,
     #[serde(serialize_with = "write_source", deserialize_with = "read_source")]
-    pub(super) source: Option<Arc<candle_core::Error>>,
+    pub(super) source: Option<Source>,
 }
+
+/// Shared, because candle's errors cannot be cloned.
+pub(super) type Source = Arc<candle_core::Error>;
 
 /// A device's memory at one moment, in bytes. What is not known is `None`, never 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,16 +101,16 @@ impl ResourceExhausted {
 
     /// The remedies by the bytes that they save, the most first; last those without an estimate.
     ///
-    /// Smaller micro-batches save what the policy's model predicts, or half of what the failed one took. A trainer adds what
-    /// its optimizer could do without: other moments, another algorithm, frozen parameters.
+    /// Smaller micro-batches save what the policy's model predicts, or half of what the failed one took. A trainer adds what its
+    /// optimizer could do without: other moments, another algorithm, frozen parameters.
     pub fn ranked_remedies(&self) -> impl Iterator<Item = &Remedy> {
         let mut remedies: Vec<&Remedy> = self.remedies.iter().collect();
         remedies.sort_by_key(|remedy| std::cmp::Reverse(remedy.saves));
         remedies.into_iter()
     }
 
-    /// Bytes that the process uses besides what is known to be held for the work, if the failed work may fit once they are freed, so that the limit and
-    /// not the work is the reason.
+    /// Bytes that the process uses besides what is known to be held for the work, if the failed work may fit once they are
+    /// freed.
     ///
     /// What was seen of the work is a lower bound: under a hard limit the refused allocation is not in the peak. Unless more was seen
     /// than fits, the rest of the process is to blame if without it the room would at least double.
@@ -144,17 +145,12 @@ pub(crate) fn known<'de, D: Deserializer<'de>, T: DeserializeOwned>(
 }
 
 /// The first line: candle's errors have a whole backtrace in their text when `RUST_BACKTRACE` is set.
-fn write_source<S: Serializer>(
-    source: &Option<Arc<candle_core::Error>>,
-    to: S,
-) -> Result<S::Ok, S::Error> {
+fn write_source<S: Serializer>(source: &Option<Source>, to: S) -> Result<S::Ok, S::Error> {
     let text = source.as_ref().map(ToString::to_string);
     text.as_deref().map(first_line).serialize(to)
 }
 
-fn read_source<'de, D: Deserializer<'de>>(
-    from: D,
-) -> Result<Option<Arc<candle_core::Error>>, D::Error> {
+fn read_source<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Source>, D::Error> {
     let text = Option::<String>::deserialize(from)?;
     Ok(text.map(|text| Arc::new(candle_core::Error::Msg(text))))
 }

@@ -1,6 +1,9 @@
-//! Bad input to batches, policies, losses and trainers, each error with the wrong value and the remedy.
+//! Bad input to batches, policies, losses, trainers and monitors, each error with the wrong value and the remedy; and files that cannot
+//! be read or written.
 
+use std::io;
 use std::ops::Range;
+use std::path::Path;
 
 use candle_core::{DType, DeviceLocation, Shape};
 
@@ -52,9 +55,7 @@ pub enum PolicyError {
     #[error("`margin` must be in [0, 0.9], got {0:?}")]
     Margin(f64),
     /// Saved state of a policy cannot be used; what is wrong with it.
-    #[error(
-        "the saved state holds {0}: another policy saved it, or it was changed; go on without it"
-    )]
+    #[error("saved state holds {0}: another policy saved it, or it was changed; go on without it")]
     Saved(&'static str),
 }
 
@@ -87,9 +88,7 @@ pub enum LossError {
     Disconnected,
 }
 
-/// The parameters or buffers given to a trainer or optimizer cannot be used.
-///
-/// Parameters have the names that they were given with, or else their place in the list.
+/// The parameters or buffers given to a trainer or optimizer cannot be used. A parameter without a name has its place in the list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParameterError {
@@ -111,9 +110,7 @@ pub enum ParameterError {
         dtype: DType,
     },
     /// The Vars and the memory given to a trainer are on different devices.
-    #[error(
-        "the Vars are on {vars:?}, the memory is of {memory:?}: build the model on `memory.device()`"
-    )]
+    #[error("the Vars are on {vars:?}, not on {memory:?}: build the model on `memory.device()`")]
     #[non_exhaustive]
     Device {
         /// The Vars' device.
@@ -127,4 +124,62 @@ pub enum ParameterError {
     /// The storage of the buffer at this place in the list is not contiguous and cannot be rolled back in place.
     #[error("buffer {0} is not contiguous: make the Var from `tensor.contiguous()?`")]
     NotContiguous(usize),
+}
+
+/// A report, trace or log cannot be written or read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cannot {action} {target}: {reason}")]
+#[non_exhaustive]
+pub struct OutputError {
+    /// `write` or `read`.
+    pub action: &'static str,
+    /// The path, or for a caller's own writer what was written to it.
+    pub target: String,
+    /// The message of the operating system or of the caller's writer.
+    pub reason: String,
+    /// The kind of the error.
+    pub kind: io::ErrorKind,
+}
+
+impl OutputError {
+    pub(crate) fn of(target: &str, error: &io::Error) -> Self {
+        Self {
+            action: "write",
+            target: target.to_owned(),
+            reason: error.to_string(),
+            kind: error.kind(),
+        }
+    }
+
+    pub(crate) fn at(path: &Path, error: &io::Error) -> Self {
+        Self::of(&path.display().to_string(), error)
+    }
+
+    pub(crate) fn reading(path: &Path, error: &io::Error) -> Self {
+        Self {
+            action: "read",
+            ..Self::at(path, error)
+        }
+    }
+}
+
+/// A [`Monitor`](crate::Monitor) cannot be started.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MonitorError {
+    /// The interval is 0.
+    #[error("`interval` must be above 0, got 0")]
+    Interval,
+    /// The history is 0.
+    #[error("`history` must be at least 1 sample, got 0")]
+    History,
+    /// The history does not fit into memory, with this many samples.
+    #[error("`history` of {0} samples, each about 400 bytes, does not fit into memory: keep fewer")]
+    HistoryTooLong(usize),
+    /// This threshold, as it is displayed, can never be crossed, or always is.
+    #[error("`threshold` is out of range, got {0}: shares must be in (0, 1], other values above 0")]
+    Threshold(String),
+    /// The operating system starts no further thread, for this reason.
+    #[error("cannot start the monitor's thread: {0}")]
+    Thread(String),
 }

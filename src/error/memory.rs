@@ -104,8 +104,6 @@ pub enum MemoryError {
 }
 
 fn describe(limit: Option<u64>) -> String {
-    match limit {
-        Some(limit) => format!("a limit of {}", ByteSize(limit)),
-        None => "no limit".to_owned(),
-    }
+    let limit = limit.map(|limit| format!("a limit of {}", ByteSize(limit)));
+    limit.unwrap_or("no limit".to_owned())
 }

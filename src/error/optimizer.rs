@@ -1,12 +1,9 @@
 //! Errors of optimizers.
 
-use std::fmt;
-
 use candle_core::{DType, DeviceLocation, Shape};
 
-/// An optimizer was given something that it cannot work with. Nothing has changed.
-///
-/// Errors name parameters; a parameter without a name has its place in the list.
+/// An optimizer was given something that it cannot work with. Nothing has changed. A parameter without a name has its place in the
+/// list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptimizerError {
@@ -106,9 +103,7 @@ pub enum OptimizerError {
         found: DType,
     },
     /// A gradient is on another device than its parameter, or on another handle of the same device.
-    #[error(
-        "the gradient of parameter `{parameter}` is on {found:?}, the parameter on {expected:?}"
-    )]
+    #[error("parameter `{parameter}` is on {expected:?}, its gradient on {found:?}")]
     #[non_exhaustive]
     GradientDevice {
         /// The parameter.
@@ -122,9 +117,7 @@ pub enum OptimizerError {
     #[error("the gradient of parameter `{0}` is a parameter's own memory: pass a copy")]
     GradientShared(String),
     /// A gradient has too many axes that are not contiguous.
-    #[error(
-        "the gradient of `{parameter}` has {rank} axes that are not contiguous: make it contiguous"
-    )]
+    #[error("the gradient of `{parameter}` has {rank} non-contiguous axes: make it contiguous")]
     #[non_exhaustive]
     GradientStrides {
         /// The parameter.
@@ -134,10 +127,12 @@ pub enum OptimizerError {
     },
 }
 
-/// Saved state does not fit the optimizer. Nothing has changed.
-///
-/// It lists everything that does not fit.
+/// Saved state does not fit the optimizer; everything that does not fit is listed. Nothing has changed.
 #[derive(Debug, Clone, Default, PartialEq, thiserror::Error)]
+#[error(
+    "the saved state does not fit this optimizer{}{}{}",
+    list("missing", .missing), list("unexpected", .unexpected), list("unfit", .unfit)
+)]
 #[non_exhaustive]
 pub struct StateError {
     /// Tensors that the optimizer needs and the state does not have.
@@ -154,18 +149,9 @@ impl StateError {
     }
 }
 
-impl fmt::Display for StateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the saved state does not fit this optimizer")?;
-        for (what, entries) in [
-            ("missing", &self.missing),
-            ("unexpected", &self.unexpected),
-            ("unfit", &self.unfit),
-        ] {
-            if !entries.is_empty() {
-                write!(f, "; {what}: {}", entries.join(", "))?;
-            }
-        }
-        Ok(())
+fn list(what: &str, entries: &[String]) -> String {
+    match entries {
+        [] => String::new(),
+        _ => format!("; {what}: {}", entries.join(", ")),
     }
 }

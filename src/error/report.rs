@@ -1,19 +1,19 @@
-//! The texts of an exhaustion, one line and the long form, and of a device fault.
+//! The texts of an exhaustion, one line and the long form, of a device fault, and of the errors of training that contain one.
 
 use std::error::Error as StdError;
 use std::fmt::{self, Formatter};
 
 use bytesize::ByteSize;
 
-use super::class::{Class, note};
+use super::circumstances::Holding;
+use super::class::{Class, DeviceFault, note};
+use super::error::{UpdateInterrupted, WindowLost};
 use super::exhausted::ResourceExhausted;
-use super::fault::DeviceFault;
-use super::holding::Holding;
 use crate::output::first_line;
 
 impl fmt::Display for ResourceExhausted {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        note(|| Class::from(self));
+        note(|| Class::Exhausted(Box::new(self.clone())));
         write!(f, "out of {}", self.resource)?;
         if let Some(phase) = self.phase {
             write!(f, " in {phase}")?;
@@ -25,12 +25,11 @@ impl fmt::Display for ResourceExhausted {
             }
         }
         write!(f, ": {}", self.cause)?;
-        match (self.bytes.peak.or(self.bytes.in_use), self.bytes.limit) {
-            (Some(used), Some(limit)) => {
-                write!(f, " ({} of {} used)", ByteSize(used), ByteSize(limit))?
-            }
-            (Some(used), None) => write!(f, " ({} used)", ByteSize(used))?,
-            (None, Some(limit)) => write!(f, " (limit {})", ByteSize(limit))?,
+        let used = self.bytes.peak.or(self.bytes.in_use).map(ByteSize);
+        match (used, self.bytes.limit.map(ByteSize)) {
+            (Some(used), Some(limit)) => write!(f, " ({used} of {limit} used)")?,
+            (Some(used), None) => write!(f, " ({used} used)")?,
+            (None, Some(limit)) => write!(f, " (limit {limit})")?,
             (None, None) => {}
         }
         match self.remedies.first() {
@@ -38,13 +37,6 @@ impl fmt::Display for ResourceExhausted {
             Some(remedy) => write!(f, "; {remedy}"),
             None => Ok(()),
         }
-    }
-}
-
-/// The long form of [`Display`](fmt::Display): `main` shows this one, and candle's own errors use one text for both.
-impl fmt::Debug for ResourceExhausted {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:#}")
     }
 }
 
@@ -56,7 +48,7 @@ impl StdError for ResourceExhausted {
 
 impl fmt::Display for DeviceFault {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        note(|| Class::from(self));
+        note(|| Class::Fault(Box::new(self.clone())));
         let (name, code, cause, remedy) = (self.name, self.code, self.cause, self.remedy);
         write!(
             f,
@@ -72,13 +64,52 @@ impl StdError for DeviceFault {
     }
 }
 
+impl fmt::Display for WindowLost {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        note(|| Class::Other);
+        let Self { samples, reason } = self;
+        write!(
+            f,
+            "the gradients of {samples} samples were lost, parameters and optimizer are unchanged: run the samples again ({reason})"
+        )
+    }
+}
+
+impl fmt::Display for UpdateInterrupted {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        note(|| Class::Other);
+        f.write_str(
+            "the optimizer was interrupted during an update, parameters may be partly updated: restore parameters and optimizer, \
+             then call `replace_optimizer`",
+        )?;
+        match &self.reason {
+            Some(reason) => write!(f, " ({reason})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The long form of `Display`: `main` shows this one, and candle's own errors use one text for both.
+macro_rules! debug_as_display {
+    ($($error:ty),+) => {$(
+        impl fmt::Debug for $error {
+            fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+                write!(f, "{self:#}")
+            }
+        }
+    )+};
+}
+
+debug_as_display!(ResourceExhausted, WindowLost, UpdateInterrupted);
+
 /// Everything after the headline.
 fn write_details(exhausted: &ResourceExhausted, f: &mut Formatter<'_>) -> fmt::Result {
     let bytes = &exhausted.bytes;
     let bound = bytes.limit.or(bytes.total);
     // The peak counts: the use now is what was left after the failed work was dropped.
     let used = bytes.peak.or(bytes.in_use);
-    let unused = bytes.reserved.zip(used);
+    let unused = (bytes.reserved.zip(used)).map(|(reserved, used)| reserved.saturating_sub(used));
+    let dropped = bytes.in_use.filter(|_| bytes.peak.is_some());
     if let Some(device) = &exhausted.device {
         write!(f, "\n  {:<30}  {device}", "device")?;
     }
@@ -87,9 +118,7 @@ fn write_details(exhausted: &ResourceExhausted, f: &mut Formatter<'_>) -> fmt::R
     line(f, "would have come to (by the fit)", expected, bound)?;
     line(f, "highest use", used, bound)?;
     write_holdings(exhausted, used.unwrap_or(0), f)?;
-    let unused = unused.map(|(reserved, used)| reserved.saturating_sub(used));
     line(f, "  held by the pool, unused", unused, None)?;
-    let dropped = bytes.in_use.filter(|_| bytes.peak.is_some());
     line(f, "in use after it was dropped", dropped, None)?;
     line(f, "held by the pool in all", bytes.reserved, None)?;
     line(f, "limit", bytes.limit, None)?;
@@ -97,18 +126,15 @@ fn write_details(exhausted: &ResourceExhausted, f: &mut Formatter<'_>) -> fmt::R
     write_neighbours(exhausted, f)?;
     line(f, "free on the device", bytes.free, None)?;
     line(f, "capacity", bytes.total, None)?;
-    if !exhausted.remedies.is_empty() {
-        f.write_str("\n  what would help")?;
-    }
     for (index, remedy) in exhausted.ranked_remedies().enumerate() {
+        if index == 0 {
+            f.write_str("\n  what would help")?;
+        }
         write!(f, "\n    {}. {remedy}", index + 1)?;
     }
-    match &exhausted.source {
-        // candle's errors carry a whole backtrace in their text when `RUST_BACKTRACE` is set.
-        Some(source) => {
-            let text = source.to_string();
-            write!(f, "\n  {:<30}  {}", "from candle", first_line(&text))
-        }
+    // candle's errors carry a whole backtrace in their text when `RUST_BACKTRACE` is set.
+    match exhausted.source.as_ref().map(ToString::to_string) {
+        Some(text) => write!(f, "\n  {:<30}  {}", "from candle", first_line(&text)),
         None => Ok(()),
     }
 }
@@ -134,11 +160,9 @@ fn write_holdings(exhausted: &ResourceExhausted, used: u64, f: &mut Formatter<'_
 fn write_neighbours(exhausted: &ResourceExhausted, f: &mut Formatter<'_>) -> fmt::Result {
     const MOST: usize = 5;
     for neighbour in exhausted.neighbours.iter().take(MOST) {
-        let name = format!("  {neighbour}");
-        match neighbour.bytes {
-            Some(_) => line(f, &name, neighbour.bytes, None)?,
-            None => write!(f, "\n  {name:<31} {:>9}", "n/a")?,
-        }
+        let bytes = neighbour.bytes.map(|bytes| ByteSize(bytes).to_string());
+        let bytes = bytes.as_deref().unwrap_or("n/a");
+        write!(f, "\n    {:<29} {bytes:>9}", neighbour.to_string())?;
     }
     match exhausted.neighbours.len().saturating_sub(MOST) {
         0 => Ok(()),
