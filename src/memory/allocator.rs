@@ -6,13 +6,13 @@ use super::counters::COUNTERS;
 ///
 /// It wraps any allocator and passes every request on. The limit is soft, because candle's CPU backend cannot handle a refused
 /// allocation. Requests of 8 KiB and more are counted at once, smaller ones in batches: a peak is exact to
-/// [`PEAK_ERROR`](super::PEAK_ERROR) bytes, and live bytes are exact whenever no thread allocates. Counting takes one addition on the thread's
-/// own cache line (the first 48 threads have one each, later ones share 16), no lock and no thread-local destructor.
+/// [`PEAK_ERROR`](super::PEAK_ERROR) bytes, and live bytes are exact whenever no thread allocates. Counting takes one addition on the
+/// thread's own cache line (the first 48 threads have one each, later ones share 16), no lock and no thread-local destructor.
 ///
 /// The counts are process-wide; read them with [`DeviceMemory::host`](super::DeviceMemory::host).
 ///
 /// ```standalone_crate
-/// use candle_headroom::{ByteSize, DeviceMemory, TrackingAllocator};
+/// use candle_headroom::{DeviceMemory, TrackingAllocator};
 ///
 /// #[global_allocator]
 /// static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
@@ -20,15 +20,14 @@ use super::counters::COUNTERS;
 /// fn main() -> Result<(), candle_headroom::Error> {
 ///     let memory = DeviceMemory::host().open()?;
 ///     let before = memory.in_use().expect("the allocator is installed");
-///     let block = vec![1u8; 1 << 20];
+///     let _block = vec![1u8; 1 << 20];
 ///     assert_eq!(memory.in_use().unwrap() - before, 1 << 20);
-///     drop(block);
 ///     Ok(())
 /// }
 /// ```
 ///
-/// Requested bytes are counted. The wrapped allocator's own reserve, memory mapped by other means, thread stacks and the program's code are
-/// not. While `realloc` moves a block, only the new block is counted.
+/// Requested bytes are counted. The wrapped allocator's own reserve, memory mapped by other means, thread stacks and the program's
+/// code are not. While `realloc` moves a block, only the new block is counted.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct TrackingAllocator<A = System> {
     inner: A,
@@ -60,7 +59,7 @@ fn counted(pointer: *mut u8, layout: Layout) -> *mut u8 {
 }
 
 // SAFETY: every request is passed to `inner` with unchanged arguments and its answer is returned unchanged, so `inner`'s own
-// guarantee holds. Counting neither allocates nor unwinds: it uses atomics, a constant thread-local without a destructor,
+// guarantee holds. Counting neither allocates nor unwinds: it uses atomics, a thread-local without a destructor,
 // indices reduced to the array's length, and wrapping or saturating sums.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for TrackingAllocator<A> {
     #[inline]

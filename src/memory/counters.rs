@@ -1,12 +1,12 @@
 //! The process-wide counts of host memory that [`TrackingAllocator`](super::TrackingAllocator) keeps.
 //!
-//! Large requests go to one shared counter at once. Small ones go to a slot on a cache line of its own, and from there to the
-//! shared counter in batches of [`BATCH`] bytes. Each of the first threads owns a slot and writes it without atomic
-//! read-modify-writes; later threads share a few slots. Slots are static, not thread-local: the counts of ended threads stay,
-//! and no destructor is needed, which an allocator must not have.
+//! Large requests go to one shared counter at once, small ones to a slot on its own cache line and from there in batches of [`BATCH`]
+//! bytes. Each of the first threads owns a slot and writes it without atomic read-modify-writes; later threads share a few. Slots are
+//! static: the counts of ended threads stay, and there is no thread-local destructor, which an allocator must not have.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::Relaxed};
+
+use super::stats::OverLimit;
 
 /// The error bound of a peak of host memory, in bytes (512 KiB): 64 counters each hold back less than 8 KiB.
 pub const PEAK_ERROR: u64 = 512 * 1024;
@@ -42,28 +42,14 @@ pub(super) static COUNTERS: Counters = Counters {
 };
 
 thread_local! {
-    /// Constant and without a destructor, so that reading it neither allocates nor fails.
-    static SLOT: Cell<usize> = const { Cell::new(usize::MAX) };
-}
-
-/// This thread's slot, below [`SLOTS`].
-#[inline]
-fn slot() -> usize {
-    SLOT.try_with(Cell::get).map_or(OWNED, |index| match index {
-        usize::MAX => assign_slot(),
-        index => index,
-    })
-}
-
-#[cold]
-fn assign_slot() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let index = match NEXT.fetch_add(1, Relaxed) {
-        owned if owned < OWNED => owned,
-        later => OWNED + later % SHARED,
+    /// This thread's slot, below [`SLOTS`]. It has no destructor, so that reading it neither allocates nor fails.
+    static SLOT: usize = {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        match NEXT.fetch_add(1, Relaxed) {
+            owned if owned < OWNED => owned,
+            later => OWNED + later % SHARED,
+        }
     };
-    let _ = SLOT.try_with(|slot| slot.set(index));
-    index
 }
 
 impl Counters {
@@ -74,7 +60,7 @@ impl Counters {
             self.add_exactly(bytes);
             return;
         }
-        let index = slot();
+        let index = SLOT.try_with(|slot| *slot).unwrap_or(OWNED);
         let pending = &self.slots[index % SLOTS].0;
         if index < OWNED {
             let gathered = pending.load(Relaxed) + bytes;
@@ -133,8 +119,7 @@ impl Counters {
         bytes(self.live.0.load(Relaxed), self.pending())
     }
 
-    /// The peak of the shared counter plus the slots' present bytes, exact to [`PEAK_ERROR`]. A new peak begins at the present
-    /// count.
+    /// The peak of the shared counter plus the slots' present bytes, exact to [`PEAK_ERROR`]. A new peak begins at the present count.
     pub(super) fn take_peak(&self) -> usize {
         let live = self.live.0.load(Relaxed);
         let peak = self.peak.0.swap(live, Relaxed);
@@ -154,11 +139,11 @@ impl Counters {
         first.store(0, Relaxed);
     }
 
-    /// The first request over the limit, and the live bytes with it.
-    pub(super) fn first_over(&self) -> Option<(usize, usize)> {
-        let [first, live_then] = &self.first_over;
-        let requested = first.load(Relaxed);
-        (requested > 0).then(|| (requested, live_then.load(Relaxed)))
+    /// The first request over the limit.
+    pub(super) fn first_over(&self) -> Option<OverLimit> {
+        let counts = self.first_over.each_ref();
+        let [requested, in_use] = counts.map(|count| count.load(Relaxed) as u64);
+        (requested > 0).then_some(OverLimit { requested, in_use })
     }
 }
 

@@ -4,15 +4,14 @@ use std::sync::{Arc, Weak};
 use candle_core::Device;
 use parking_lot::{Mutex, ReentrantMutex};
 
-use super::backing::Backing;
 use super::limit::Limit;
-use super::stats::MemoryStats;
+use super::stats::{Backing, MemoryStats};
 use crate::error::{MemoryError, MemoryReading, Result};
 
 /// The memory of one device: its capacity, its use, and its limit.
 ///
-/// A handle is cheap to clone. While one of a device's handles lives, its settings hold for the whole process: opening the device again with the
-/// same settings, or without a limit, gives another handle to the same memory; other settings are an error, as in TensorFlow.
+/// A handle is cheap to clone. While one lives, its settings hold for the whole process: opening the device again with the same
+/// settings, or without a limit, gives another handle to the same memory; other settings are an error, as in TensorFlow.
 /// [`set_limit`](Self::set_limit) changes the limit for all handles.
 ///
 /// ```standalone_crate
@@ -25,7 +24,6 @@ use crate::error::{MemoryError, MemoryReading, Result};
 /// fn main() -> Result<(), candle_headroom::Error> {
 ///     let memory = DeviceMemory::host().limit(ByteSize::mib(64)).open()?;
 ///     assert_eq!(memory.would_fit(32 << 20), Some(true));
-///     assert_eq!(memory.would_fit(u64::MAX), Some(false));
 ///
 ///     let scope = memory.peak_scope();
 ///     Tensor::zeros((1 << 20,), DType::F32, memory.device())?; // 4 MiB, freed at once
@@ -44,7 +42,7 @@ pub(super) struct Shared {
     pub(super) backing: Box<dyn Backing>,
     device: Device,
     limit: Mutex<CurrentLimit>,
-    pub(super) peaks: Mutex<Peaks>,
+    peaks: Mutex<Peaks>,
     /// Held during a trainer's micro-batch.
     pub(super) turn: ReentrantMutex<()>,
     /// Bytes taken on the device outside the pool when the memory was opened.
@@ -58,31 +56,24 @@ pub(super) struct CurrentLimit {
     pub(super) bytes: Option<u64>,
 }
 
-/// Peaks of parts of the program that nest or overlap. Allocator and driver keep one running peak each, which is taken over into all open
-/// scopes whenever one begins or is read.
+/// Allocator and driver keep one running peak each, which goes into all open scopes whenever one begins or is read.
 #[derive(Debug, Default)]
 pub(super) struct Peaks {
     overall: u64,
-    pub(super) scopes: Vec<Weak<AtomicU64>>,
+    scopes: Vec<Weak<AtomicU64>>,
 }
 
 impl DeviceMemory {
-    pub(super) fn new(
-        device: Device,
-        backing: impl Backing + 'static,
-        limit: CurrentLimit,
-    ) -> Self {
-        let others_at_open = backing.stats().unaccounted.unwrap_or(0);
-        Self {
-            shared: Arc::new(Shared {
-                backing: Box::new(backing),
-                device,
-                limit: Mutex::new(limit),
-                peaks: Mutex::default(),
-                turn: ReentrantMutex::new(()),
-                others_at_open,
-            }),
-        }
+    pub(super) fn new(device: Device, backing: Box<dyn Backing>, limit: CurrentLimit) -> Self {
+        let shared = Arc::new(Shared {
+            others_at_open: backing.stats().unaccounted.unwrap_or(0),
+            backing,
+            device,
+            limit: Mutex::new(limit),
+            peaks: Mutex::default(),
+            turn: ReentrantMutex::new(()),
+        });
+        Self { shared }
     }
 
     /// Checks that a second opening does not ask for another limit.
@@ -109,13 +100,12 @@ impl DeviceMemory {
         self.shared.limit.lock().bytes
     }
 
-    /// Raises or lowers the limit for every handle of this device. Trainers follow at their next micro-batch.
-    ///
-    /// On a GPU a hard limit stays hard: live tensors stay where they are, and new ones come from a new pool that may grow to the rest of the limit.
+    /// Raises or lowers the limit for every handle of this device. Trainers follow at their next micro-batch. On a GPU a hard limit
+    /// stays hard: live tensors stay where they are, and new ones come from a new pool that may grow to the rest of the limit.
     ///
     /// # Errors
-    /// [`MemoryError`], as when the memory is opened, and a [`DeviceFault`](crate::DeviceFault), or candle's error, if the device is lost. The limit
-    /// then stays as it was.
+    /// [`MemoryError`], as when the memory is opened, and a [`DeviceFault`](crate::DeviceFault), or candle's error, if the device is
+    /// lost. The limit then stays as it was.
     pub fn set_limit(&self, limit: impl Into<Limit>) -> Result<()> {
         let (asked, backing) = (limit.into(), &self.shared.backing);
         backing.synchronize(self.device())?;
@@ -138,8 +128,8 @@ impl DeviceMemory {
         self.shared.backing.usage().in_use
     }
 
-    /// Whether `bytes` more would stay within the limit and the free memory of the machine or GPU; `None` if neither is known. It is an estimate:
-    /// others allocate too, and free memory may be fragmented.
+    /// Whether `bytes` more would stay within the limit and the free memory of the machine or GPU; `None` if neither is known. It is an
+    /// estimate: others allocate too, and free memory may be fragmented.
     pub fn would_fit(&self, bytes: u64) -> Option<bool> {
         let stats = self.stats();
         let limited = stats.in_use.zip(stats.limit);
@@ -152,8 +142,7 @@ impl DeviceMemory {
 
     /// All figures. It reads files of the operating system or asks the driver: call it between steps, not between operations.
     pub fn stats(&self) -> MemoryStats {
-        let peak = self.collect_peak();
-        let limit = self.limit();
+        let (peak, limit) = (self.collect_peak(), self.limit());
         let stats = self.shared.backing.stats();
         MemoryStats {
             peak: stats.in_use.map(|_| peak),
@@ -163,8 +152,22 @@ impl DeviceMemory {
         }
     }
 
+    /// Measures the peak from now on, while the scope lives.
+    pub fn peak_scope(&self) -> PeakScope {
+        let start = self.in_use();
+        let highest = Arc::new(AtomicU64::new(start.unwrap_or(0)));
+        self.collect_peak();
+        let scope = Arc::downgrade(&highest);
+        self.shared.peaks.lock().scopes.push(scope);
+        PeakScope {
+            memory: self.clone(),
+            start,
+            highest,
+        }
+    }
+
     /// Takes the running peak over into all open scopes, and returns the highest use since the last reset.
-    pub(super) fn collect_peak(&self) -> u64 {
+    fn collect_peak(&self) -> u64 {
         let mut peaks = self.shared.peaks.lock();
         let peak = self.shared.backing.take_peak().unwrap_or(0);
         peaks.overall = peaks.overall.max(peak);
@@ -182,7 +185,7 @@ impl DeviceMemory {
         self.shared.backing.reset_peak_reserved();
     }
 
-    /// Waits for the queued work, and returns the pool's unused memory to the device. On the host the allocator does so by itself.
+    /// Waits for the queued work, and returns the pool's unused memory to the device. On the host the allocator does so itself.
     ///
     /// # Errors
     /// A [`DeviceFault`](crate::DeviceFault), or candle's error, if the device is lost.
@@ -191,12 +194,36 @@ impl DeviceMemory {
         self.shared.backing.trim()
     }
 
-    /// Bytes in use, reserved and allowed now, for a [`BatchPolicy`](crate::batch::BatchPolicy) to plan with. It only reads: no pool is created,
-    /// trimmed or switched, and nothing waits for the device.
+    /// Bytes in use, reserved and allowed now, for a [`BatchPolicy`](crate::batch::BatchPolicy) to plan with. It only reads: no pool is
+    /// created, trimmed or switched, and nothing waits for the device.
     pub fn reading(&self) -> MemoryReading {
         MemoryReading {
             limit: self.limit(),
             ..self.shared.backing.usage()
         }
+    }
+}
+
+/// The peak of a device's memory since the scope's creation; from [`DeviceMemory::peak_scope`].
+///
+/// Scopes may nest and overlap, in one thread or several; each measures the whole process's use of the device.
+#[derive(Debug)]
+#[must_use = "a scope that is dropped at once measures nothing"]
+pub struct PeakScope {
+    memory: DeviceMemory,
+    start: Option<u64>,
+    highest: Arc<AtomicU64>,
+}
+
+impl PeakScope {
+    /// Bytes in use when the scope began.
+    pub fn start(&self) -> Option<u64> {
+        self.start
+    }
+
+    /// The highest use since the scope began, in bytes; `None` if it is not counted.
+    pub fn peak(&self) -> Option<u64> {
+        self.memory.collect_peak();
+        self.start.map(|_| self.highest.load(Relaxed))
     }
 }

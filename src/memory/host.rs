@@ -5,17 +5,16 @@ use std::sync::{Arc, LazyLock};
 use candle_core::Device;
 use parking_lot::Mutex;
 
-use super::backing::Backing;
 use super::counters::COUNTERS;
 use super::device::{CurrentLimit, DeviceMemory};
 use super::limit::{AUTO_FRACTION, Limit, Room};
-use super::stats::{Enforcement, MemoryStats, OverLimit};
+use super::stats::{Backing, Enforcement, MemoryStats};
 use super::system::SystemMemory;
 use crate::error::{MemoryError, MemoryReading, Result};
 
 /// Never dropped, since the counters and their peaks are process-wide.
 static HOST: LazyLock<DeviceMemory> =
-    LazyLock::new(|| DeviceMemory::new(Device::Cpu, Host, CurrentLimit::default()));
+    LazyLock::new(|| DeviceMemory::new(Device::Cpu, Box::new(Host), CurrentLimit::default()));
 
 /// Options for opening the host's memory; from [`DeviceMemory::host`].
 #[derive(Debug, Clone, Copy, Default)]
@@ -43,8 +42,8 @@ impl HostMemoryBuilder {
     /// Opens the host's memory.
     ///
     /// # Errors
-    /// [`MemoryError`]: a limit without the tracking allocator, below the present use, or other than the one in force; a fraction outside (0, 1];
-    /// [`Limit::Auto`] on a machine that does not report its memory. Nothing has changed then.
+    /// [`MemoryError`]: a limit without the tracking allocator, below the present use, or other than the one in force; a fraction
+    /// outside (0, 1]; [`Limit::Auto`] on a machine that does not report its memory. Nothing has changed then.
     pub fn open(self) -> Result<DeviceMemory> {
         static OPENING: Mutex<()> = Mutex::new(());
         let _opening = OPENING.lock();
@@ -70,16 +69,12 @@ impl Backing for Host {
 
     fn stats(&self) -> MemoryStats {
         let system = SystemMemory::read();
-        let first_over_limit = COUNTERS.first_over().map(|(requested, in_use)| OverLimit {
-            requested: requested as u64,
-            in_use: in_use as u64,
-        });
         MemoryStats {
             in_use: self.usage().in_use,
             enforcement: Some(Enforcement::Soft),
             free: system.free(),
             total: system.capacity(),
-            first_over_limit,
+            first_over_limit: COUNTERS.first_over(),
             ..MemoryStats::default()
         }
     }

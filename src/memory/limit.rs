@@ -6,7 +6,7 @@ use crate::error::{MemoryError, Result};
 /// allocator does not count (code, stacks, mapped files, the allocator's own reserve) and for other programs.
 pub const AUTO_FRACTION: f64 = 0.8;
 
-/// The fraction of a GPU's free memory that [`Limit::Auto`] takes. It is larger than on the host, because only kernels and the workspaces of
+/// The fraction of a GPU's free memory that [`Limit::Auto`] takes: more than on the host, because only kernels and the workspaces of
 /// NVIDIA's libraries are outside the pool.
 pub const DEVICE_AUTO_FRACTION: f64 = 0.9;
 
@@ -19,12 +19,12 @@ pub enum Limit {
     Unlimited,
     /// This number of bytes, for the whole process.
     Bytes(ByteSize),
-    /// A fraction in (0, 1] of the device's capacity; on the host of the machine's or the container's memory, whichever is less. TensorFlow calls it
-    /// `per_process_gpu_memory_fraction`.
+    /// A fraction in (0, 1] of the device's capacity; on the host of the machine's or the container's memory, whichever is less.
+    /// TensorFlow calls it `per_process_gpu_memory_fraction`.
     Fraction(f64),
-    /// Most of the memory that is available when the limit is set. On the host it is [`AUTO_FRACTION`] of the control group's limit (version 2 or 1)
-    /// or of `MemAvailable` plus the process's own use, whichever is less. On a GPU it is [`DEVICE_AUTO_FRACTION`] of the free memory plus the
-    /// pool's.
+    /// Most of the memory that is available when the limit is set: on a GPU [`DEVICE_AUTO_FRACTION`] of the free memory plus the pool's,
+    /// on the host [`AUTO_FRACTION`] of the control group's limit (version 2 or 1) or of `MemAvailable` plus the process's own use,
+    /// whichever is less.
     Auto,
 }
 
@@ -35,12 +35,12 @@ pub enum Growth {
     /// Takes memory when it is needed, and keeps it for reuse. TensorFlow calls it memory growth.
     #[default]
     OnDemand,
-    /// Takes the whole limit when the memory is opened, so that no other process can: TensorFlow's default. Without a limit it takes what
-    /// [`Limit::Auto`] would allow. Only [`trim`](super::DeviceMemory::trim) returns it. How far the limit can be lowered depends on the driver: memory
-    /// taken in one piece may stay as long as one tensor lies in it.
+    /// Takes the whole limit, or without one what [`Limit::Auto`] would allow, when the memory is opened, so that no other process can:
+    /// TensorFlow's default. Only [`trim`](super::DeviceMemory::trim) returns it. How far the limit can be lowered depends on the driver:
+    /// memory taken in one piece may stay as long as one tensor lies in it.
     Preallocate,
-    /// Returns unused memory at every synchronization, as CUDA does by default. Other processes get it soon; a loop that synchronizes pays for
-    /// taking it again each time.
+    /// Returns unused memory at every synchronization, as CUDA does by default. Other processes get it soon; a loop that synchronizes
+    /// pays for taking it again each time.
     ReturnAtSync,
 }
 
@@ -56,14 +56,14 @@ pub(super) struct Room {
 impl Limit {
     /// The limit in bytes; `None` for [`Unlimited`](Self::Unlimited). For any other limit `room` is asked, because it fails where none is possible.
     pub(super) fn resolve(self, room: impl FnOnce() -> Result<Room>) -> Result<Option<u64>> {
+        if self == Self::Unlimited {
+            return Ok(None);
+        }
+        let room = room()?;
         let (whole, fraction) = match self {
-            Self::Unlimited => return Ok(None),
-            Self::Bytes(bytes) => return room().map(|_| Some(bytes.as_u64())),
-            Self::Fraction(fraction) => (room()?.total, fraction),
-            Self::Auto => {
-                let room = room()?;
-                (room.usable, room.auto_fraction)
-            }
+            Self::Bytes(bytes) => return Ok(Some(bytes.as_u64())),
+            Self::Fraction(fraction) => (room.total, fraction),
+            _ => (room.usable, room.auto_fraction),
         };
         if !(fraction > 0. && fraction <= 1.) {
             return Err(MemoryError::Fraction(fraction).into());

@@ -16,7 +16,7 @@ pub(crate) struct Stopwatch {
     end: Option<Mark>,
 }
 
-/// A point in a device's work: a CUDA event on its stream, or the host's time on the CPU, where each operation has finished when it returns.
+/// A CUDA event on the device's stream, or the host's time on the CPU, where each operation has finished when it returns.
 #[derive(Debug)]
 enum Mark {
     Host(Instant),
@@ -51,7 +51,7 @@ impl Stopwatch {
         Ok(())
     }
 
-    /// The time; `None` before [`stop`](Self::stop), while the device has not finished the work, and on a device that cannot be timed.
+    /// `None` before [`stop`](Self::stop), while the device has not finished the work, and on a device that cannot be timed.
     pub(crate) fn elapsed(&self) -> Result<Option<Duration>> {
         match (&self.start, &self.end) {
             (Some(Mark::Host(start)), Some(Mark::Host(end))) => Ok(Some(*end - *start)),

@@ -4,6 +4,9 @@ use std::path::Path;
 
 use crate::files;
 
+/// Version 1 writes a number near `i64::MAX` where there is no limit, version 2 the word `max`.
+const UNLIMITED: u64 = 1 << 62;
+
 /// Bytes, as the operating system reports them at one moment; `None` where it does not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SystemMemory {
@@ -38,24 +41,29 @@ impl SystemMemory {
         memory
     }
 
-    /// Adds a control group and all its parents up to the mount, since a parent's limit binds its children. Inside a container the path may name
-    /// groups that are not mounted; the mount itself is then the container's own group.
-    fn add_group(
-        &mut self,
-        controllers: &str,
-        path: &str,
-        text: &impl Fn(&Path) -> Option<String>,
-    ) {
-        let names = match controllers {
-            "" => &VERSION_2,
-            list if list.split(',').any(|name| name == "memory") => &VERSION_1,
+    /// Adds a control group, with this list of controllers, and all its parents up to the mount, since a parent's limit binds its
+    /// children. Inside a container the path may name groups that are not mounted; the mount itself is then the container's own group.
+    fn add_group(&mut self, list: &str, path: &str, text: &impl Fn(&Path) -> Option<String>) {
+        let (mount, limit_file, used_file, cache_line) = match list {
+            "" => (
+                "/sys/fs/cgroup",
+                "memory.max",
+                "memory.current",
+                "inactive_file ",
+            ),
+            _ if list.split(',').any(|name| name == "memory") => (
+                "/sys/fs/cgroup/memory",
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+                "total_inactive_file ",
+            ),
             _ => return,
         };
         let number = |path: &Path| text(path)?.trim().parse::<u64>().ok();
-        let group = Path::new(names.mount).join(path.trim_start_matches('/'));
+        let group = Path::new(mount).join(path.trim_start_matches('/'));
         let groups = group.ancestors();
-        for group in groups.take_while(|group| group.starts_with(names.mount)) {
-            let limit = number(&group.join(names.limit));
+        for group in groups.take_while(|group| group.starts_with(mount)) {
+            let limit = number(&group.join(limit_file));
             let Some(limit) = limit.filter(|&limit| limit < UNLIMITED) else {
                 continue;
             };
@@ -63,8 +71,8 @@ impl SystemMemory {
             // Reading a data set fills a group with page cache, which the kernel drops before it kills.
             let statistics = text(&group.join("memory.stat")).unwrap_or_default();
             let mut lines = statistics.lines();
-            let cache = lines.find_map(|line| line.strip_prefix(names.cache)?.trim().parse().ok());
-            let used = number(&group.join(names.used));
+            let cache = lines.find_map(|line| line.strip_prefix(cache_line)?.trim().parse().ok());
+            let used = number(&group.join(used_file));
             let used = used.map(|used| used.saturating_sub(cache.unwrap_or(0)));
             let free = used.map(|used| limit.saturating_sub(used));
             self.cgroup_free = self.cgroup_free.into_iter().chain(free).min();
@@ -94,28 +102,3 @@ impl SystemMemory {
         kib.checked_mul(1024)
     }
 }
-
-/// File names of one version of control groups.
-struct Names {
-    mount: &'static str,
-    limit: &'static str,
-    used: &'static str,
-    /// The line of `memory.stat` with the page cache that the kernel drops first.
-    cache: &'static str,
-}
-
-const VERSION_2: Names = Names {
-    mount: "/sys/fs/cgroup",
-    limit: "memory.max",
-    used: "memory.current",
-    cache: "inactive_file ",
-};
-const VERSION_1: Names = Names {
-    mount: "/sys/fs/cgroup/memory",
-    limit: "memory.limit_in_bytes",
-    used: "memory.usage_in_bytes",
-    cache: "total_inactive_file ",
-};
-
-/// Version 1 writes a number near `i64::MAX` where there is no limit, version 2 the word `max`.
-const UNLIMITED: u64 = 1 << 62;

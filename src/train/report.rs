@@ -2,7 +2,7 @@ use std::fmt;
 
 use super::loss::StepLoss;
 use crate::batch::{Event, Processed};
-use crate::memory::Bytes;
+use crate::memory::bytes_text;
 
 /// The result of a step, or of an accumulator's update. `{}` is one line, and reads the loss.
 #[derive(Debug, Clone, Default)]
@@ -70,6 +70,6 @@ impl fmt::Display for StepReport {
         if self.updated == Some(false) {
             f.write_str(", no update")?;
         }
-        write!(f, ", peak {}", Bytes(self.peak))
+        write!(f, ", peak {}", bytes_text(self.peak))
     }
 }

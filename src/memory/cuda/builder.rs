@@ -8,9 +8,8 @@ use crate::memory::limit::{Growth, Limit};
 /// Opening makes a new memory pool the device's current one, and then creates candle's device on a stream of its own. From then on every tensor
 /// that the process allocates on the device comes from the pool, also through other candle devices. Earlier allocations stay where they are
 /// and count as [unaccounted](crate::memory::MemoryStats::unaccounted). Dropping the last handle makes the former pool current again; live
-/// tensors keep their memory. A program that has made a pool of its own current must not destroy it meanwhile.
-///
-/// Growth and limit can be combined, which TensorFlow refuses.
+/// tensors keep their memory. A program that has made a pool of its own current must not destroy it meanwhile. Growth and limit can be
+/// combined, which TensorFlow refuses.
 ///
 /// ```no_run
 /// use candle_headroom::memory::Growth;

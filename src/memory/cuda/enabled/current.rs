@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-use candle_core::cuda_backend::cudarc::driver::CudaContext;
-use candle_core::cuda_backend::cudarc::driver::result::DriverError;
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError};
 use parking_lot::Mutex;
 
 use super::pool::Pool;
@@ -16,7 +15,8 @@ static CURRENT: Mutex<BTreeMap<usize, CurrentPool>> = Mutex::new(BTreeMap::new()
 struct CurrentPool {
     /// The pool that was current before.
     before: Pool,
-    ours: Pool,
+    /// The [`id`](Pool::id) of our pool.
+    ours: usize,
     /// Whether our pool has been preallocated and must keep its memory.
     is_filled: bool,
 }
@@ -29,12 +29,12 @@ pub(super) fn take(pool: &Pool, is_filled: bool) -> Result<(), DriverError> {
     let ordinal = pool.context.ordinal();
     // If another pool of ours was current, it is about to go: the pool before it is the one to restore.
     let before = match pools.remove(&ordinal) {
-        Some(entry) if entry.ours == before => entry.before,
+        Some(entry) if entry.ours == before.id() => entry.before,
         _ => before,
     };
     let entry = CurrentPool {
         before,
-        ours: pool.borrowed(),
+        ours: pool.id(),
         is_filled,
     };
     pools.insert(ordinal, entry);
@@ -49,7 +49,7 @@ pub(super) fn trim(context: &Arc<CudaContext>) -> Result<(), DriverError> {
     let before = current.reserved()?;
     current.trim()?;
     let entry = pools.get(&context.ordinal());
-    if entry.is_some_and(|entry| entry.is_filled && entry.ours == current) {
+    if entry.is_some_and(|entry| entry.is_filled && entry.ours == current.id()) {
         let _ = current.fill(before.saturating_sub(current.reserved()?));
     }
     Ok(())
@@ -58,18 +58,16 @@ pub(super) fn trim(context: &Arc<CudaContext>) -> Result<(), DriverError> {
 /// Makes the former pool current again, unless a pool that is not ours has become current since.
 pub(super) fn leave(pool: &Pool) {
     let mut pools = CURRENT.lock();
-    let Entry::Occupied(entry) = pools.entry(pool.context.ordinal()) else {
-        return;
-    };
-    if entry.get().ours != *pool {
-        return;
-    }
-    let before = entry.remove().before;
-    let left = Pool::current(&pool.context).and_then(|current| match current == *pool {
-        true => before.make_current(),
-        false => Ok(()),
-    });
-    if let Err(error) = left {
-        tracing::warn!(%error, "the device's former memory pool could not be made current again");
+    if let Entry::Occupied(entry) = pools.entry(pool.context.ordinal())
+        && entry.get().ours == pool.id()
+    {
+        let before = entry.remove().before;
+        let left = Pool::current(&pool.context).and_then(|current| match current.id() {
+            id if id == pool.id() => before.make_current(),
+            _ => Ok(()),
+        });
+        if let Err(error) = left {
+            tracing::warn!(%error, "the device's former memory pool could not be made current again");
+        }
     }
 }

@@ -2,17 +2,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::Device;
+use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::CudaContext;
 use candle_core::cuda_backend::cudarc::driver::result::device;
 use parking_lot::Mutex;
 
 use super::pool::free_and_total;
 use super::pools::{Pools, STEP};
-use super::recovery::synchronize;
+use super::work::synchronize;
 use crate::error::{MemoryError, MemoryReading, Neighbour, Result};
-use crate::memory::backing::Backing;
 use crate::memory::limit::{DEVICE_AUTO_FRACTION, Room};
-use crate::memory::stats::{Enforcement, MemoryStats};
+use crate::memory::stats::{Backing, Enforcement, MemoryStats};
 use crate::nvml;
 
 /// The time limit for NVML to list processes, which usually takes a few hundredths of a second.
@@ -56,14 +56,12 @@ impl Backing for CudaMemory {
     }
 
     fn stats(&self) -> MemoryStats {
-        let MemoryReading {
-            in_use, reserved, ..
-        } = self.usage();
+        let usage = self.usage();
         let memory = free_and_total(&self.context).ok();
-        let outside = memory.zip(reserved);
+        let outside = memory.zip(usage.reserved);
         MemoryStats {
-            in_use,
-            reserved,
+            in_use: usage.in_use,
+            reserved: usage.reserved,
             peak_reserved: self.pools.lock().reserved_high().ok(),
             enforcement: Some(match self.is_hard {
                 true => Enforcement::Hard,
@@ -82,12 +80,12 @@ impl Backing for CudaMemory {
     }
 
     fn room(&self) -> Result<Room> {
-        let (free, total) = free_and_total(&self.context)?;
-        Ok(room(free, total, self.pools.lock().reserved()?))
+        let (free, total) = free_and_total(&self.context).w()?;
+        Ok(room(free, total, self.pools.lock().reserved().w()?))
     }
 
     fn set_limit(&self, bytes: Option<u64>) -> Result<()> {
-        let (_, total) = free_and_total(&self.context)?;
+        let (_, total) = free_and_total(&self.context).w()?;
         let max_size = max_size(bytes, self.is_hard, total)?;
         let mut pools = self.pools.lock();
         match max_size == pools.limit {
@@ -101,7 +99,7 @@ impl Backing for CudaMemory {
     }
 
     fn trim(&self) -> Result<()> {
-        Ok(self.pools.lock().trim()?)
+        Ok(self.pools.lock().trim().w()?)
     }
 
     fn maintain(&self) {

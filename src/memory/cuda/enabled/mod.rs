@@ -1,11 +1,10 @@
 mod current;
-mod event;
 mod memory;
 mod open;
 mod pool;
 mod pools;
-mod recovery;
+mod work;
 
-pub(crate) use event::Event;
 pub(super) use open::open;
-pub(super) use recovery::{synchronize, trim};
+pub(crate) use work::Event;
+pub(super) use work::{synchronize, trim};

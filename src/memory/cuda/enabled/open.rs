@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use candle_core::Device;
-use candle_core::cuda_backend::cudarc::driver::CudaContext;
-use candle_core::cuda_backend::cudarc::driver::result::DriverError;
-use candle_core::cuda_backend::cudarc::driver::sys::{CUresult, cuDriverGetVersion};
+use candle_core::cuda_backend::WrapErr;
+use candle_core::cuda_backend::cudarc::driver::sys::cuDriverGetVersion;
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError};
 use parking_lot::Mutex;
 
 use super::memory::{CudaMemory, max_size, room};
 use super::pool::{Pool, free_and_total};
 use super::pools::Pools;
+use super::work::classified;
 use crate::error::{Error, MemoryError, Result};
 use crate::memory::device::{CurrentLimit, DeviceMemory, Shared};
 use crate::memory::limit::{Growth, Limit};
@@ -25,11 +26,7 @@ const FIRST_WITH_MAX_SIZE: i32 = 12020;
 /// A pool of this size is asked for twice its size, to test whether the driver enforces `maxSize`.
 const TRIAL: u64 = 32 << 20;
 
-pub(in crate::memory::cuda) fn open(
-    ordinal: usize,
-    growth: Option<Growth>,
-    limit: Limit,
-) -> Result<DeviceMemory> {
+pub(crate) fn open(ordinal: usize, growth: Option<Growth>, limit: Limit) -> Result<DeviceMemory> {
     let mut all = OPEN.lock();
     if let Some((open, shared)) = all.get(&ordinal)
         && let Some(shared) = shared.upgrade()
@@ -66,7 +63,7 @@ fn open_anew(ordinal: usize, growth: Growth, asked: Limit) -> Result<DeviceMemor
         (Growth::Preallocate, bytes) => bytes,
         _ => None,
     };
-    let is_hard = enforces_max_size(&context, free)?;
+    let is_hard = enforces_max_size(&context, free).w()?;
     let max_size = max_size(bytes, is_hard, total)?;
     // Before candle's device, whose own allocations then come from the pool as well.
     let pools = Pools::open(&context, growth, max_size, fill)?;
@@ -77,7 +74,7 @@ fn open_anew(ordinal: usize, growth: Growth, asked: Limit) -> Result<DeviceMemor
         pools: Mutex::new(pools),
     };
     let limit = CurrentLimit { asked, bytes };
-    Ok(DeviceMemory::new(device, backing, limit))
+    Ok(DeviceMemory::new(device, Box::new(backing), limit))
 }
 
 /// The device's primary context.
@@ -91,10 +88,10 @@ fn context(ordinal: usize) -> Result<Arc<CudaContext>> {
     }
 }
 
-/// Why the driver does not let this program have the device: busy, in exclusive mode, or not visible. An exhaustion and a lost device have types
-/// of their own.
+/// Why the driver does not let this program have the device: busy, in exclusive mode, or not visible. An exhaustion and a lost
+/// device have types of their own.
 fn refused(ordinal: usize, error: DriverError) -> Error {
-    match Error::from(error) {
+    match classified(error) {
         answer @ Error::Candle(_) => MemoryError::Unavailable {
             ordinal,
             status: format!("{:?}", error.0),
@@ -107,7 +104,7 @@ fn refused(ordinal: usize, error: DriverError) -> Error {
     }
 }
 
-/// Whether the driver refuses allocations over a pool's `maxSize`. Its documentation does not promise it, and older drivers cannot.
+/// Whether the driver refuses allocations over a pool's `maxSize`: its documentation does not promise it, and older drivers cannot.
 fn enforces_max_size(context: &Arc<CudaContext>, free: u64) -> Result<bool, DriverError> {
     let mut version = 0;
     // SAFETY: the pointer is to a live integer of the type that the driver writes.
@@ -118,13 +115,5 @@ fn enforces_max_size(context: &Arc<CudaContext>, free: u64) -> Result<bool, Driv
     }
     let trial = Pool::new(context, Some(TRIAL))?;
     // Only if the first succeeds is the second refused because of `maxSize`.
-    Ok(can_take(&trial, TRIAL)? && !can_take(&trial, 2 * TRIAL)?)
-}
-
-fn can_take(pool: &Pool, bytes: u64) -> Result<bool, DriverError> {
-    match pool.fill(bytes) {
-        Ok(()) => Ok(true),
-        Err(error) if error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY => Ok(false),
-        Err(error) => Err(error),
-    }
+    Ok(trial.fill(TRIAL)? && !trial.fill(2 * TRIAL)?)
 }

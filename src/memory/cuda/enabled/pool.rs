@@ -5,7 +5,7 @@ use std::mem::size_of;
 use std::sync::Arc;
 
 use candle_core::cuda_backend::cudarc::driver::result::{self, DriverError, device, mem_pool};
-use candle_core::cuda_backend::cudarc::driver::sys::CUmemPool_attribute as Attribute;
+use candle_core::cuda_backend::cudarc::driver::sys::{CUmemPool_attribute as Attribute, CUresult};
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, sys};
 
 /// `CUmemPoolProps` in its layout since CUDA 12.2. cudarc's own depends on the toolkit of the build, not on the driver at run time.
@@ -40,57 +40,44 @@ unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}
 
-impl PartialEq for Pool {
-    fn eq(&self, other: &Self) -> bool {
-        self.handle == other.handle
-    }
-}
-
 impl Pool {
-    /// An empty pool that may reserve `max_size` bytes, rounded by the driver; `None` for no maximum. Drivers before CUDA 12.2, which know no
-    /// maximum, must not be given one.
-    pub(super) fn new(
-        context: &Arc<CudaContext>,
-        max_size: Option<u64>,
-    ) -> Result<Self, DriverError> {
+    /// An empty pool that may reserve `most` bytes, rounded by the driver; `None` for no maximum. Drivers before CUDA 12.2 know no
+    /// maximum and must not be given one.
+    pub(super) fn new(context: &Arc<CudaContext>, most: Option<u64>) -> Result<Self, DriverError> {
         // 0 would mean no maximum.
-        let max_size = max_size.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX).max(1));
+        let most = most.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX).max(1));
         let properties = PoolProperties {
             allocation_type: ALLOCATION_TYPE_PINNED,
             handle_types: 0,
             location_type: LOCATION_TYPE_DEVICE,
             location_id: context.cu_device(),
             security_attributes: std::ptr::null_mut(),
-            max_size: max_size.unwrap_or(0),
+            max_size: most.unwrap_or(0),
             reserved: [0; 56],
         };
         // SAFETY: `PoolProperties` is `CUmemPoolProps`, byte for byte, in every version that has pools, and outlives the call.
         let handle = unsafe { mem_pool::create((&raw const properties).cast()) }?;
-        Ok(Self {
-            handle,
-            context: Arc::clone(context),
-            is_owned: true,
-        })
+        Ok(Self::with(handle, context, true))
     }
 
     /// The pool that serves the device's allocations now.
     pub(super) fn current(context: &Arc<CudaContext>) -> Result<Self, DriverError> {
         // SAFETY: the driver returned the context's device.
         let handle = unsafe { device::get_mem_pool(context.cu_device()) }?;
-        Ok(Self {
-            handle,
-            context: Arc::clone(context),
-            is_owned: false,
-        })
+        Ok(Self::with(handle, context, false))
     }
 
-    /// The same pool, for comparisons.
-    pub(super) fn borrowed(&self) -> Self {
+    fn with(handle: sys::CUmemoryPool, context: &Arc<CudaContext>, is_owned: bool) -> Self {
         Self {
-            handle: self.handle,
-            context: Arc::clone(&self.context),
-            is_owned: false,
+            handle,
+            context: Arc::clone(context),
+            is_owned,
         }
+    }
+
+    /// Two values with one ID are the same pool.
+    pub(super) fn id(&self) -> usize {
+        self.handle.addr()
     }
 
     /// Serves every later allocation of the process on this device.
@@ -136,25 +123,30 @@ impl Pool {
         unsafe { mem_pool::trim_to(self.handle, 0) }
     }
 
-    /// Makes the pool reserve this many bytes, and waits until every stream can use them.
-    pub(super) fn fill(&self, bytes: u64) -> Result<(), DriverError> {
+    /// Makes the pool reserve this many bytes, and waits until every stream can use them; false if the driver has no room for them.
+    pub(super) fn fill(&self, bytes: u64) -> Result<bool, DriverError> {
         if bytes == 0 {
-            return Ok(());
+            return Ok(true);
         }
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let stream = self.context.default_stream();
         self.context.bind_to_thread()?;
         // SAFETY: the pool exists, as for `get`, and the stream is borrowed. The memory is never read.
-        let address = unsafe { mem_pool::alloc_async(self.handle, bytes, stream.cu_stream()) }?;
+        let allocated = unsafe { mem_pool::alloc_async(self.handle, bytes, stream.cu_stream()) };
+        let address = match allocated {
+            Err(error) if error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY => return Ok(false),
+            allocated => allocated?,
+        };
         // SAFETY: the address was allocated above and is not used again.
         unsafe { result::free_async(address, stream.cu_stream()) }?;
-        stream.synchronize()
+        stream.synchronize()?;
+        Ok(true)
     }
 
     fn get(&self, attribute: Attribute) -> Result<u64, DriverError> {
         let mut value = 0u64;
-        // SAFETY: an owned pool exists as long as `self`. Another one is the current pool or was so before ours, and its creator keeps it alive, as
-        // CUDA keeps its default pool. Every attribute used in this file is a `cuuint64_t`.
+        // SAFETY: an owned pool exists as long as `self`. Another one is the current pool or was so before ours, and its creator keeps
+        // it alive, as CUDA keeps its default pool. Every attribute used in this file is a `cuuint64_t`.
         unsafe { mem_pool::get_attribute(self.handle, attribute, (&raw mut value).cast()) }?;
         Ok(value)
     }

@@ -1,8 +1,7 @@
 use std::sync::Arc;
 
-use candle_core::cuda_backend::cudarc::driver::CudaContext;
-use candle_core::cuda_backend::cudarc::driver::result::DriverError;
-use candle_core::cuda_backend::cudarc::driver::sys::CUresult;
+use candle_core::cuda_backend::WrapErr;
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError};
 
 use super::current;
 use super::pool::{Pool, free_and_total};
@@ -15,8 +14,8 @@ pub(super) const STEP: u64 = 2 << 20;
 /// The current pool is replaced by a larger one once retired pools have returned the limit divided by this.
 const WORTH_HANDING_ON: u64 = 64;
 
-/// The pool that serves new tensors, and pools from before the limit changed, with the tensors that still live in them. Dropping it makes the
-/// device's former pool current again.
+/// The pool that serves new tensors, and pools from before the limit changed, with the tensors that still live in them. Dropping it
+/// makes the device's former pool current again.
 #[derive(Debug)]
 pub(super) struct Pools {
     growth: Growth,
@@ -31,38 +30,32 @@ pub(super) struct Pools {
 }
 
 impl Pools {
-    /// One pool, which may grow to `limit` bytes and has reserved `fill` bytes. It serves every later allocation of the process on this device.
+    /// One pool, which may grow to `limit` bytes and has reserved `fill` bytes.
     pub(super) fn open(
         context: &Arc<CudaContext>,
         growth: Growth,
         limit: Option<u64>,
         fill: Option<u64>,
     ) -> Result<Self> {
-        let pools = Self {
+        Ok(Self {
             growth,
             limit,
-            current: pool(context, growth, limit, fill)?,
+            current: take_over(context, growth, limit, fill)?,
             retired: Vec::new(),
             held: 0,
             reserved_high: 0,
-        };
-        current::take(&pools.current, pools.is_filled())?;
-        Ok(pools)
+        })
     }
 
-    fn is_filled(&self) -> bool {
-        self.growth == Growth::Preallocate
-    }
-
-    /// Replaces the current pool, so that all pools together may grow to `limit` bytes. If that fails, a preallocated pool takes again what it
-    /// had.
+    /// Replaces the current pool, so that all pools together may grow to `limit` bytes. If that fails, a preallocated pool takes again
+    /// what it had.
     pub(super) fn replace(&mut self, limit: Option<u64>) -> Result<()> {
-        let before = self.current.reserved()?;
-        let high = self.reserved_high()?;
+        let before = self.current.reserved().w()?;
+        let high = self.reserved_high().w()?;
         let replaced = self.try_replace(limit);
         if replaced.is_ok() {
             self.reserved_high = high;
-        } else if self.is_filled() {
+        } else if self.growth == Growth::Preallocate {
             let left = self.current.reserved().unwrap_or(before);
             // Another process may have been quicker; the first error is the one to return.
             let _ = self.current.fill(before.saturating_sub(left));
@@ -71,16 +64,15 @@ impl Pools {
     }
 
     fn try_replace(&mut self, limit: Option<u64>) -> Result<()> {
-        self.trim()?;
-        let held = self.reserved()?;
+        self.trim().w()?;
+        let held = self.reserved().w()?;
         let least = held + STEP;
         if let Some(limit) = limit.filter(|&limit| limit < least) {
             return Err(MemoryError::TooSmall { limit, least }.into());
         }
         let left = limit.map(|limit| limit - held);
-        let fill = left.filter(|_| self.is_filled());
-        let pool = pool(&self.current.context, self.growth, left, fill)?;
-        current::take(&pool, self.is_filled())?;
+        let fill = left.filter(|_| self.growth == Growth::Preallocate);
+        let pool = take_over(&self.current.context, self.growth, left, fill)?;
         let retired = std::mem::replace(&mut self.current, pool);
         // It does not serve new tensors. On failure it only keeps freed memory for longer.
         let _ = retired.keep_at_sync(0);
@@ -96,7 +88,7 @@ impl Pools {
         let (Some(limit), false) = (self.limit, self.retired.is_empty()) else {
             return Ok(());
         };
-        let returned = self.held.saturating_sub(self.retired_reserved()?);
+        let returned = self.held.saturating_sub(self.retired_reserved().w()?);
         match returned >= (limit / WORTH_HANDING_ON).max(STEP) {
             true => self.replace(Some(limit)),
             false => Ok(()),
@@ -148,24 +140,26 @@ impl Drop for Pools {
     }
 }
 
-fn pool(
+/// A new pool, which from now on serves every allocation of the process on this device.
+fn take_over(
     context: &Arc<CudaContext>,
     growth: Growth,
     max_size: Option<u64>,
     fill: Option<u64>,
 ) -> Result<Pool> {
-    let pool = Pool::new(context, max_size.map(whole_steps))?;
-    pool.keep_at_sync(match growth {
+    let pool = Pool::new(context, max_size.map(whole_steps)).w()?;
+    let kept = match growth {
         Growth::OnDemand | Growth::Preallocate => u64::MAX,
         Growth::ReturnAtSync => 0,
-    })?;
+    };
+    pool.keep_at_sync(kept).w()?;
     let bytes = fill.unwrap_or(0);
-    match (pool.fill(whole_steps(bytes)), free_and_total(context)) {
-        (Err(error), Ok((free, _))) if error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-            Err(MemoryError::Preallocate { bytes, free }.into())
-        }
-        (filled, _) => Ok(filled.map(|()| pool)?),
+    if !pool.fill(whole_steps(bytes)).w()? {
+        let (free, _) = free_and_total(context).w()?;
+        return Err(MemoryError::Preallocate { bytes, free }.into());
     }
+    current::take(&pool, growth == Growth::Preallocate).w()?;
+    Ok(pool)
 }
 
 fn whole_steps(bytes: u64) -> u64 {

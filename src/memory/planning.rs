@@ -1,7 +1,10 @@
-//! The state of a memory for planning, and for an exhaustion.
+//! What trainers use of a memory: turns, the room to plan with, and the state at an exhaustion.
 
-use super::device::DeviceMemory;
-use super::scope::PeakScope;
+use std::time::Duration;
+
+use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
+
+use super::device::{DeviceMemory, PeakScope};
 use crate::error::{
     Cause, MemoryReading, Remedy, Resource, ResourceExhausted, Result, device_name,
 };
@@ -9,9 +12,22 @@ use crate::error::{
 /// A neighbour is blamed if memory outside the pool has grown by more than the device's capacity divided by this.
 const NEIGHBOUR_FRACTION: u64 = 64;
 
+/// How long a trainer waits for its turn. A closure that waits for another trainer on the same memory would otherwise wait forever.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 impl DeviceMemory {
-    /// Does the work on the pool that is due before a micro-batch: memory that older pools have given back since the limit changed becomes room of
-    /// the current pool. On a GPU it may create, trim and switch pools.
+    /// Waits until no other thread works on a micro-batch on this memory, so that each sees the room that it plans for, and keeps others
+    /// waiting until the guard is dropped. `None` if that took longer than [`PATIENCE`], or on the host without a limit. A thread may
+    /// take several turns at once.
+    pub(crate) fn turn(&self) -> Option<ReentrantMutexGuard<'_, ()>> {
+        match self.device().is_cpu() && self.limit().is_none() {
+            true => None,
+            false => wait(&self.shared.turn, PATIENCE),
+        }
+    }
+
+    /// Does the work on the pool that is due before a micro-batch: memory that older pools have given back since the limit changed
+    /// becomes room of the current pool. On a GPU it may create, trim and switch pools.
     pub(crate) fn maintain(&self) {
         self.shared.backing.maintain();
     }
@@ -19,13 +35,8 @@ impl DeviceMemory {
     /// The [`reading`](Self::reading), and on a GPU the driver's free memory: a limit on the host counts this process alone.
     pub(crate) fn surroundings(&self) -> MemoryReading {
         let now = self.reading();
-        match now.reserved {
-            Some(_) => MemoryReading {
-                free: self.shared.backing.stats().free,
-                ..now
-            },
-            None => now,
-        }
+        let free = now.reserved.and_then(|_| self.shared.backing.stats().free);
+        MemoryReading { free, ..now }
     }
 
     /// Bytes that limit and device leave; on the host the limit alone. `None` if nothing bounds them.
@@ -39,10 +50,8 @@ impl DeviceMemory {
 
     /// The exhaustion to report if the use has exceeded the limit since `scope` began.
     pub(crate) fn check(&self, scope: &PeakScope) -> Result<(), Box<ResourceExhausted>> {
-        let (Some(limit), Some(peak)) = (self.limit(), scope.peak()) else {
-            return Ok(());
-        };
-        if peak <= limit {
+        let known = self.limit().zip(scope.peak());
+        if known.is_none_or(|(limit, peak)| peak <= limit) {
             return Ok(());
         }
         let resource = match self.device().is_cpu() {
@@ -54,8 +63,8 @@ impl DeviceMemory {
         Err(Box::new(exhausted))
     }
 
-    /// Adds the memory's state to an exhaustion since `scope` began, and the cause if it follows from the state. `need` is the known use of work
-    /// of the failed size, in bytes.
+    /// Adds the memory's state to an exhaustion since `scope` began, and the cause if it follows from the state. `need` is the known
+    /// use of work of the failed size, in bytes.
     pub(crate) fn describe(
         &self,
         scope: &PeakScope,
@@ -84,15 +93,13 @@ impl DeviceMemory {
     /// It asks the driver and may take seconds.
     pub(crate) fn name_neighbours(&self, exhausted: &mut ResourceExhausted) {
         exhausted.neighbours = self.shared.backing.neighbours();
-        let largest = exhausted.neighbours.first();
         let in_the_way = match exhausted.cause {
             Cause::Neighbour | Cause::DeviceFull => true,
             Cause::NeverFits => exhausted.bytes.limit.is_none(),
             _ => false,
         };
-        if let Some(neighbour) = largest.filter(|_| in_the_way) {
-            let advice = format!("the GPU without {neighbour}");
-            let remedy = Remedy::new(advice, neighbour.bytes);
+        if let Some(neighbour) = exhausted.neighbours.first().filter(|_| in_the_way) {
+            let remedy = Remedy::new(format!("the GPU without {neighbour}"), neighbour.bytes);
             exhausted.remedies.push(remedy);
         }
     }
@@ -115,5 +122,34 @@ fn cause(bytes: &MemoryReading, need: Option<u64>, others_grew: u64) -> Cause {
         _ if limit_leaves.is_some_and(|leaves| leaves <= free) => Cause::Limit,
         _ if others_grew > total / NEIGHBOUR_FRACTION => Cause::Neighbour,
         _ => Cause::DeviceFull,
+    }
+}
+
+fn wait(turn: &ReentrantMutex<()>, patience: Duration) -> Option<ReentrantMutexGuard<'_, ()>> {
+    let guard = turn.try_lock_for(patience);
+    if guard.is_none() {
+        tracing::warn!(
+            seconds = patience.as_secs_f64(),
+            "another trainer on this memory has not finished its micro-batch: going on beside it, memory may run out"
+        );
+    }
+    guard
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_the_time_out_it_goes_on() {
+        let turn = ReentrantMutex::new(());
+        let patience = Duration::from_millis(20);
+        let held = wait(&turn, patience);
+        std::thread::scope(|threads| {
+            let other = threads.spawn(|| wait(&turn, patience).is_none());
+            assert!(other.join().unwrap());
+        });
+        drop(held);
+        assert!(wait(&turn, patience).is_some());
     }
 }
