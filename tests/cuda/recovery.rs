@@ -138,6 +138,48 @@ fn the_device_is_full_of_our_own() {
     );
 }
 
+/// The limit would leave room, but another process has taken it.
+#[test]
+fn a_neighbour_is_blamed_under_a_limit_that_leaves_more_than_is_free() {
+    let Some((gpu, simulator)) = fresh(4, 1024 * MIB) else {
+        return;
+    };
+    let open = DeviceMemory::cuda(gpu.ordinal).limit(900 * MIB);
+    let mut ballast = Ballast::new(open.open().unwrap(), 64); // 512 MiB
+    assert_eq!(ballast.step().sizes, [64]);
+    ballast.memory.trim().unwrap();
+    simulator.neighbour(768 * MIB);
+    let report = ballast.step();
+    assert_eq!(
+        retries(&report)[0],
+        (64, 64, Cause::Neighbour),
+        "{report:?}"
+    );
+    simulator.neighbour(0);
+}
+
+/// The limit is reserved, and half of it is free, but in pieces of 2 MiB.
+#[test]
+fn pieces_under_a_limit_are_merged_and_the_same_size_fits() {
+    let Some((gpu, _)) = fresh(4, 1024 * MIB) else {
+        return;
+    };
+    let open = DeviceMemory::cuda(gpu.ordinal).limit(256 * MIB);
+    let mut ballast = Ballast::new(open.open().unwrap(), 8); // 64 MiB
+    assert_eq!(ballast.step().sizes, [8]);
+    ballast.memory.trim().unwrap();
+    let mut small = Vec::new();
+    while let Ok(tensor) = bytes(&ballast.memory, 2 * MIB) {
+        small.push(tensor);
+    }
+    small.truncate(small.len() / 2);
+    let stats = ballast.memory.stats();
+    assert!(stats.fragmentation().unwrap() > 100 * MIB, "{stats:?}");
+    let report = ballast.step();
+    assert_eq!(retries(&report), [(8, 8, Cause::Fragmented)], "{report:?}");
+    assert_eq!(report.sizes, [8]);
+}
+
 /// The driver refuses an allocation although much is free.
 #[test]
 fn an_unknown_cause_is_not_guessed() {

@@ -103,6 +103,7 @@ fn table() -> Vec<(&'static str, CandleError, Expected)> {
         // Where candle keeps text alone.
         ("message", CandleError::Msg(oom().to_string()), DEVICE),
         ("wrap", CandleError::wrap("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")"), DEVICE),
+        ("cudnn workspace", CandleError::wrap("CudnnError(CUDNN_STATUS_ALLOC_FAILED)"), WORKSPACE),
         ("cudnn", CandleError::wrap("CudnnError(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)"), WORKSPACE),
         ("cudnn host", CandleError::wrap("CudnnError(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED)"), HOST),
         ("runtime", CandleError::msg("cudaErrorMemoryAllocation: out of memory"), DEVICE),
