@@ -108,22 +108,23 @@ impl Counters {
         }
     }
 
-    /// Bytes that the slots hold back.
-    fn pending(&self) -> isize {
+    /// The sum of `shared` and what the slots hold back. While other threads change them, it can be below zero for a moment.
+    fn with_pending(&self, shared: isize) -> usize {
         let slots = self.slots.iter().map(|slot| slot.0.load(Relaxed));
-        slots.fold(0, isize::saturating_add)
+        let sum = slots.fold(shared, isize::saturating_add);
+        sum.max(0).unsigned_abs()
     }
 
     /// Live bytes; exact while no thread allocates.
     pub(super) fn in_use(&self) -> usize {
-        bytes(self.live.0.load(Relaxed), self.pending())
+        self.with_pending(self.live.0.load(Relaxed))
     }
 
     /// The peak of the shared counter plus the slots' present bytes, exact to [`PEAK_ERROR`]. A new peak begins at the present count.
     pub(super) fn take_peak(&self) -> usize {
         let live = self.live.0.load(Relaxed);
         let peak = self.peak.0.swap(live, Relaxed);
-        bytes(peak.max(live), self.pending())
+        self.with_pending(peak.max(live))
     }
 
     /// Whether the allocator is installed: Rust's runtime allocates before `main` begins.
@@ -145,9 +146,4 @@ impl Counters {
         let [requested, in_use] = counts.map(|count| count.load(Relaxed) as u64);
         (requested > 0).then_some(OverLimit { requested, in_use })
     }
-}
-
-/// A count that other threads are changing can be below zero for a moment.
-fn bytes(shared: isize, pending: isize) -> usize {
-    shared.saturating_add(pending).max(0).unsigned_abs()
 }

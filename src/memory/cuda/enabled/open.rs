@@ -50,12 +50,18 @@ pub(crate) fn open(ordinal: usize, growth: Option<Growth>, limit: Limit) -> Resu
 }
 
 fn open_anew(ordinal: usize, growth: Growth, asked: Limit) -> Result<DeviceMemory> {
-    let context = context(ordinal)?;
+    let refused = |error| refused(ordinal, error);
+    let count = CudaContext::device_count().map_err(refused)?;
+    let count = usize::try_from(count).unwrap_or(0);
+    if ordinal >= count {
+        return Err(MemoryError::NoSuchDevice { ordinal, count }.into());
+    }
+    let context = CudaContext::new(ordinal).map_err(refused)?;
     if !context.has_async_alloc() {
         return Err(MemoryError::NoPools(ordinal).into());
     }
     // The first call that needs the device itself.
-    let (free, total) = free_and_total(&context).map_err(|error| refused(ordinal, error))?;
+    let (free, total) = free_and_total(&context).map_err(refused)?;
     let room = room(free, total, 0);
     let bytes = asked.resolve(|| Ok(room))?;
     let fill = match (growth, bytes) {
@@ -75,17 +81,6 @@ fn open_anew(ordinal: usize, growth: Growth, asked: Limit) -> Result<DeviceMemor
     };
     let limit = CurrentLimit { asked, bytes };
     Ok(DeviceMemory::new(device, Box::new(backing), limit))
-}
-
-/// The device's primary context.
-fn context(ordinal: usize) -> Result<Arc<CudaContext>> {
-    let refused = |error| refused(ordinal, error);
-    let count = CudaContext::device_count().map_err(refused)?;
-    let count = usize::try_from(count).unwrap_or(0);
-    match ordinal < count {
-        true => CudaContext::new(ordinal).map_err(refused),
-        false => Err(MemoryError::NoSuchDevice { ordinal, count }.into()),
-    }
 }
 
 /// Why the driver does not let this program have the device: busy, in exclusive mode, or not visible. An exhaustion and a lost
