@@ -10,13 +10,13 @@ out=$(cd "$out" && pwd)
 cargo build --quiet --release --locked --manifest-path "$crate/Cargo.toml"
 built=${CARGO_TARGET_DIR:-$crate/target}/release/libsimulated_cuda.so
 if ! cmp -s "$built" "$out/libcuda.so.1"; then
-    # Not in place: a running program may have the old one mapped.
+    # Copied beside the old one and renamed, because a running program may have the old one mapped.
     cp "$built" "$out/libcuda.so.1.new"
     mv "$out/libcuda.so.1.new" "$out/libcuda.so.1"
 fi
 ln -sf libcuda.so.1 "$out/libcuda.so"
 
-# The others are empty: what they seem to offer comes from the libcuda that they need.
+# The other libraries are empty: their functions come from libcuda, on which they depend.
 for name in libcudart.so.13 libcublas.so.13 libcublasLt.so.13 libcurand.so.10 libnvrtc.so.13 libnvidia-ml.so.1; do
     if [ ! -e "$out/$name" ]; then
         cc -shared -nostdlib -x c /dev/null -o "$out/$name" -Wl,-soname,"$name" -Wl,--no-as-needed -x none \

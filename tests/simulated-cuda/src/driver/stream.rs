@@ -60,7 +60,7 @@ pub extern "C" fn cuStreamSynchronize(stream: u64) -> u32 {
     })
 }
 
-/// Whether a stream's work is finished, which it always is. This is no synchronization, so no memory returns to the device.
+/// Whether a stream's work is finished, which it always is. It does not synchronize, so no memory returns to the device.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamQuery(stream: u64) -> u32 {
     answer(|| on_stream(stream)?.0.faults.check())
