@@ -48,8 +48,8 @@ impl CudaMemoryBuilder {
 
     /// Limits the process's use of the device; unlimited by default.
     ///
-    /// Drivers from CUDA 12.2 on can refuse allocations over the limit; opening tests on a small pool whether this one does. Otherwise trainers
-    /// check the use and reduce the size. [`MemoryStats::enforcement`](crate::memory::MemoryStats::enforcement) says which of the two applies.
+    /// Drivers from CUDA 12.2 on can refuse allocations over the limit; opening tests on a small pool whether this one does. Otherwise
+    /// trainers check the use and reduce the size: see [`MemoryStats::enforcement`](crate::memory::MemoryStats::enforcement).
     pub fn limit(mut self, limit: impl Into<Limit>) -> Self {
         self.limit = limit.into();
         self

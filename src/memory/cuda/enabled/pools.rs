@@ -77,8 +77,7 @@ impl Pools {
         // It does not serve new tensors. On failure it only keeps freed memory for longer.
         let _ = retired.keep_at_sync(0);
         self.retired.push(retired);
-        self.retired
-            .retain(|pool| !matches!(pool.reserved(), Ok(0)));
+        self.retired.retain(|pool| pool.reserved() != Ok(0));
         (self.limit, self.held) = (limit, held);
         Ok(())
     }
