@@ -5,8 +5,7 @@ use std::sync::Arc;
 use bytesize::ByteSize;
 use parking_lot::Mutex;
 
-use super::kind::IncidentKind;
-use super::record::Incident;
+use super::record::{Incident, IncidentKind};
 use crate::batch::{Observer, TrainingEvent};
 use crate::error::{OutputError, Result};
 use crate::monitor::{Monitor, Samples};
@@ -45,12 +44,9 @@ const SAMPLES: usize = 5;
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug, Clone)]
-pub struct IncidentLog(Arc<Inner>);
-
-#[derive(Debug)]
-struct Inner {
+pub struct IncidentLog {
     options: IncidentLogBuilder,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
 }
 
 #[derive(Debug)]
@@ -66,7 +62,7 @@ struct State {
 pub struct IncidentLogBuilder {
     path: PathBuf,
     rotate_at: ByteSize,
-    samples: Option<Samples>,
+    samples: Option<Arc<Samples>>,
 }
 
 impl IncidentLogBuilder {
@@ -76,8 +72,7 @@ impl IncidentLogBuilder {
         self
     }
 
-    /// Starts a new file before one grows beyond `size`, and keeps the one before under the same name with `.1` appended. Default:
-    /// 8 MiB.
+    /// Starts a new file before one grows beyond `size`; the one before is kept with `.1` appended to its name. Default: 8 MiB.
     pub fn rotate_at(mut self, size: ByteSize) -> Self {
         self.rotate_at = size;
         self
@@ -89,13 +84,15 @@ impl IncidentLogBuilder {
     /// [`OutputError`] with the path.
     pub fn open(self) -> Result<IncidentLog> {
         let file = LineFile::open(&self.path, String::new(), Some(self.rotate_at.as_u64()));
-        let state = Mutex::new(State {
+        let state = State {
             file: file.map_err(|error| OutputError::at(&self.path, &error))?,
             failure: None,
             lost: 0,
-        });
-        let options = self;
-        Ok(IncidentLog(Arc::new(Inner { options, state })))
+        };
+        Ok(IncidentLog {
+            options: self,
+            state: Arc::new(Mutex::new(state)),
+        })
     }
 }
 
@@ -111,25 +108,28 @@ impl IncidentLog {
 
     /// The last failure to write an incident.
     pub fn failure(&self) -> Option<OutputError> {
-        self.0.state.lock().failure.clone()
+        self.state.lock().failure.clone()
     }
 
     /// The number of incidents that could not be written.
     pub fn lost(&self) -> u64 {
-        self.0.state.lock().lost
+        self.state.lock().lost
     }
 }
 
 impl Observer for IncidentLog {
     fn observe(&self, event: &TrainingEvent<'_>) {
-        let Some(incident) = Incident::of(event) else {
+        let Some(mut incident) = Incident::of(event) else {
             return;
         };
-        let Err(error) = self.write(&incident) else {
+        if let Some(samples) = &self.options.samples {
+            incident.samples = samples.last(SAMPLES);
+        }
+        let mut state = self.state.lock();
+        let Err(error) = state.write(&incident) else {
             return;
         };
-        let error = OutputError::at(&self.0.options.path, &error);
-        let mut state = self.0.state.lock();
+        let error = OutputError::at(&self.options.path, &error);
         state.lost += 1;
         let is_first = state.failure.replace(error.clone()).is_none();
         // A subscriber of `tracing` may use this log.
@@ -140,16 +140,14 @@ impl Observer for IncidentLog {
     }
 }
 
-impl IncidentLog {
-    fn write(&self, incident: &Incident) -> io::Result<()> {
-        let samples = self.0.options.samples.iter();
-        let samples: Vec<_> = samples.flat_map(|samples| samples.last(SAMPLES)).collect();
-        let line = incident.line(&samples)?;
-        let file = &mut self.0.state.lock().file;
-        file.append(&line)?;
+impl State {
+    fn write(&mut self, incident: &Incident) -> io::Result<()> {
+        let mut line = serde_json::to_vec(incident)?;
+        line.push(b'\n');
+        self.file.append(&line)?;
         match incident.kind {
             // The process may end after these.
-            IncidentKind::Failed | IncidentKind::Fault => file.sync(),
+            IncidentKind::Failed | IncidentKind::Fault => self.file.sync(),
             _ => Ok(()),
         }
     }

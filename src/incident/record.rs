@@ -1,12 +1,11 @@
-use std::io;
+use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::kind::IncidentKind;
 use crate::batch::{Event, EventKind, Plan, Task, TrainingEvent};
-use crate::error::{Error, ResourceExhausted, known};
-use crate::monitor::{Sample, SampleLine, SampleRecord, Source};
+use crate::error::{ResourceExhausted, known};
+use crate::monitor::{SampleRecord, unix_milliseconds};
 use crate::output::first_line;
 
 /// One line of an [`IncidentLog`](super::IncidentLog). Fields that do not apply are left out in the file.
@@ -42,34 +41,34 @@ pub struct Incident {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<Plan>,
     /// The last samples of the monitor, if the log has one.
-    #[serde(default, skip_serializing)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<SampleRecord>,
 }
 
 impl Incident {
     /// The incident of an event, or `None` if the event belongs to the normal course of training.
-    pub(super) fn of(event: &TrainingEvent<'_>) -> Option<Self> {
+    pub(crate) fn of(event: &TrainingEvent<'_>) -> Option<Self> {
+        use IncidentKind::{Exhausted, Failed, Fault};
+        let (mut exhausted, mut fault, mut change) = (None, None, None);
         let (kind, text) = match event.kind {
-            EventKind::Exhausted(error) => (IncidentKind::Exhausted, error.to_string()),
-            EventKind::Happened(event) => (event.into(), event.to_string()),
-            EventKind::BatchFailed(Error::DeviceFault(fault)) => {
-                (IncidentKind::Fault, fault.to_string())
+            EventKind::Exhausted(error) => {
+                exhausted = Some(error);
+                (Exhausted, error.to_string())
             }
-            // With `RUST_BACKTRACE` set, candle's errors contain a whole backtrace.
-            EventKind::BatchFailed(error) => (
-                IncidentKind::Failed,
-                first_line(&error.to_string()).to_owned(),
-            ),
+            EventKind::Happened(event) => {
+                change = Some(event);
+                (event.into(), event.to_string())
+            }
+            EventKind::BatchFailed(error) => {
+                (exhausted, fault) = (error.resource_exhausted(), error.device_fault());
+                let kind = if fault.is_some() { Fault } else { Failed };
+                // With `RUST_BACKTRACE` set, candle's errors contain a whole backtrace.
+                (kind, first_line(&error.to_string()).to_owned())
+            }
             _ => return None,
         };
-        let (exhausted, fault) = match event.kind {
-            EventKind::Exhausted(exhausted) => (Some(exhausted), None),
-            EventKind::BatchFailed(error) => (error.resource_exhausted(), error.device_fault()),
-            _ => (None, None),
-        };
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
         Some(Self {
-            taken_unix_ms: since.unwrap_or_default().as_millis() as u64,
+            taken_unix_ms: unix_milliseconds(SystemTime::now()),
             process: std::process::id(),
             task: Some(event.task),
             step: event.step + 1,
@@ -77,10 +76,7 @@ impl Incident {
             text,
             exhausted: exhausted.cloned(),
             fault: fault.map(|fault| fault.code),
-            event: match event.kind {
-                EventKind::Happened(event) => Some(event.clone()),
-                _ => None,
-            },
+            event: change.cloned(),
             plan: event.plan,
             samples: Vec::new(),
         })
@@ -91,23 +87,51 @@ impl Incident {
         let since = Duration::from_millis(self.taken_unix_ms);
         UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH)
     }
+}
 
-    /// The incident as a line of JSON, with samples of a monitor.
-    pub(super) fn line(&self, samples: &[(Source, Sample)]) -> io::Result<Vec<u8>> {
-        #[derive(Serialize)]
-        struct Line<'a> {
-            #[serde(flatten)]
-            incident: &'a Incident,
-            #[serde(skip_serializing_if = "Vec::is_empty")]
-            samples: Vec<SampleLine<'a>>,
+/// What an incident is. Files and `{}` have it in snake case, as in `over_limit`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum IncidentKind {
+    /// Memory ran out.
+    Exhausted,
+    /// The samples of a failed micro-batch were computed again.
+    Retried,
+    /// Micro-batches became larger.
+    Grown,
+    /// Micro-batches became smaller without a failure.
+    Shrunk,
+    /// The size of micro-batches changed for speed.
+    Paced,
+    /// A batch was begun again, because its accumulated gradients were lost.
+    Restarted,
+    /// The update went over a soft limit.
+    OverLimit,
+    /// A batch ended with an error.
+    Failed,
+    /// A batch ended because the device was lost.
+    Fault,
+    /// A kind that this version does not know.
+    #[serde(other)]
+    Other,
+}
+
+impl From<&Event> for IncidentKind {
+    fn from(event: &Event) -> Self {
+        match event {
+            Event::Grown { .. } => Self::Grown,
+            Event::Shrunk { .. } => Self::Shrunk,
+            Event::Paced { .. } => Self::Paced,
+            Event::Retried { .. } => Self::Retried,
+            Event::OverLimit { .. } => Self::OverLimit,
+            Event::Restarted { .. } => Self::Restarted,
         }
-        let samples = samples.iter();
-        let samples = samples.map(|(source, sample)| SampleLine(source, sample));
-        let mut line = serde_json::to_vec(&Line {
-            incident: self,
-            samples: samples.collect(),
-        })?;
-        line.push(b'\n');
-        Ok(line)
+    }
+}
+
+impl fmt::Display for IncidentKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }

@@ -1,16 +1,94 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::fmt;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::path::Path;
+use std::time::SystemTime;
+use std::{fmt, fs, io};
 
 use bytesize::ByteSize;
 
-use super::kind::IncidentKind;
-use super::record::Incident;
-use crate::error::{Cause, Phase, ResourceExhausted};
+use super::record::{Incident, IncidentKind};
+use crate::error::{Cause, OutputError, Phase, Result};
+use crate::monitor::unix_milliseconds;
 
-/// A summary of incidents. `{}` is one line: `7 exhaustions, all in backward, between 14:02 and 14:05 UTC, a neighbour held
-/// 31.0 GiB`.
+/// The incidents of a file.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Incidents {
+    /// The incidents in the order in which they were written.
+    pub list: Vec<Incident>,
+    /// The number of lines that are not incidents, such as an incomplete last line after a power failure.
+    pub unreadable: usize,
+}
+
+impl Incidents {
+    /// Reads a log: the file with `.1` appended to its name, if there is one, and then the file at `path`.
+    ///
+    /// # Errors
+    /// [`OutputError`] with the path if a file cannot be read or neither exists.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let mut former = path.as_os_str().to_owned();
+        former.push(".1");
+        let (former, latest) = (read(former.as_ref())?, read(path)?);
+        if former.is_none() && latest.is_none() {
+            let missing = io::ErrorKind::NotFound.into();
+            return Err(OutputError::reading(path, &missing).into());
+        }
+        let bytes = [former, latest].map(Option::unwrap_or_default).join(&b'\n');
+        // An incomplete line may end within a character.
+        Ok(Self::parse(&String::from_utf8_lossy(&bytes)))
+    }
+
+    /// Reads the lines of a text.
+    pub fn parse(text: &str) -> Self {
+        let mut incidents = Self::default();
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            match serde_json::from_str(line) {
+                Ok(incident) => incidents.list.push(incident),
+                Err(_) => incidents.unreadable += 1,
+            }
+        }
+        incidents
+    }
+
+    /// A summary of all incidents.
+    pub fn summary(&self) -> IncidentSummary {
+        let mut summary = IncidentSummary::default();
+        for incident in &self.list {
+            *summary.kinds.entry(incident.kind).or_default() += 1;
+            if incident.kind != IncidentKind::Exhausted {
+                continue;
+            }
+            let exhausted = incident.exhausted.clone().unwrap_or_default();
+            *summary.phases.entry(exhausted.phase).or_default() += 1;
+            *summary.causes.entry(exhausted.cause).or_default() += 1;
+            if exhausted.cause == Cause::Neighbour {
+                summary.neighbour = summary.neighbour.max(exhausted.bytes.others());
+            }
+            let at = incident.taken();
+            // The machine's clock may have been set back, so the first in the file need not be the earliest.
+            let (first, last) = summary.between.unwrap_or((at, at));
+            summary.between = Some((first.min(at), last.max(at)));
+        }
+        summary
+    }
+}
+
+/// The content of a file, or `None` if there is no such file.
+fn read(path: &Path) -> Result<Option<Vec<u8>>> {
+    let read = fs::metadata(path).and_then(|there| match there.is_file() {
+        true => fs::read(path),
+        // A device such as `/dev/zero` has no end.
+        false => Err(io::Error::other("not a regular file")),
+    });
+    match read {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(OutputError::reading(path, &error).into()),
+    }
+}
+
+/// A summary of incidents. `{}` is a line: `7 exhaustions, all in backward, between 14:02 and 14:05 UTC, a neighbour held 31.0 GiB`.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct IncidentSummary {
@@ -27,34 +105,9 @@ pub struct IncidentSummary {
 }
 
 impl IncidentSummary {
-    pub(super) fn of(incidents: &[Incident]) -> Self {
-        let mut summary = Self::default();
-        for incident in incidents {
-            *summary.kinds.entry(incident.kind).or_default() += 1;
-            if incident.kind == IncidentKind::Exhausted {
-                summary.add(incident);
-            }
-        }
-        summary
-    }
-
     /// How often one of these kinds happened.
     pub fn count(&self, kinds: &[IncidentKind]) -> usize {
         kinds.iter().filter_map(|kind| self.kinds.get(kind)).sum()
-    }
-
-    fn add(&mut self, incident: &Incident) {
-        let unknown = ResourceExhausted::default();
-        let exhausted = incident.exhausted.as_ref().unwrap_or(&unknown);
-        *self.phases.entry(exhausted.phase).or_default() += 1;
-        *self.causes.entry(exhausted.cause).or_default() += 1;
-        if exhausted.cause == Cause::Neighbour {
-            self.neighbour = self.neighbour.max(exhausted.bytes.others());
-        }
-        let at = incident.taken();
-        // The machine's clock may have been set back, so the first in the file need not be the earliest.
-        let (first, last) = self.between.unwrap_or((at, at));
-        self.between = Some((first.min(at), last.max(at)));
     }
 
     /// The phases of the exhaustions, the most frequent first.
@@ -64,10 +117,10 @@ impl IncidentSummary {
         let is_one = phases.len() == 1;
         let phases = phases.into_iter().map(|(phase, count)| {
             let phase = phase.map_or("an unknown phase".to_owned(), |phase| phase.to_string());
-            match count {
-                1 if is_one => format!("in {phase}"),
-                _ if is_one => format!("all in {phase}"),
-                count => format!("{count} in {phase}"),
+            match (is_one, count) {
+                (true, 1) => format!("in {phase}"),
+                (true, _) => format!("all in {phase}"),
+                (false, count) => format!("{count} in {phase}"),
             }
         });
         phases.reduce(|before, next| format!("{before} and {next}"))
@@ -92,7 +145,6 @@ impl fmt::Display for IncidentSummary {
             }
         });
         let neighbour = self.neighbour.map(ByteSize);
-        let is_lost = self.count(&[Fault]) > 0;
         let parts = [
             exhaustions.or_else(|| Some("no exhaustion".to_owned())),
             self.phases(),
@@ -100,7 +152,7 @@ impl fmt::Display for IncidentSummary {
             neighbour.map(|bytes| format!("a neighbour held {bytes}")),
             counted(&[Grown, Shrunk, Paced], "change of size", "changes of size"),
             counted(&[Failed, Fault], "step failed", "steps failed"),
-            is_lost.then(|| "the device was lost".to_owned()),
+            (self.count(&[Fault]) > 0).then(|| "the device was lost".to_owned()),
         ];
         let parts: Vec<_> = parts.into_iter().flatten().collect();
         f.write_str(&parts.join(", "))
@@ -109,7 +161,6 @@ impl fmt::Display for IncidentSummary {
 
 /// Hour and minute of the day.
 fn hour(time: SystemTime) -> String {
-    let since: Duration = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let minutes = since.as_secs() / 60;
+    let minutes = unix_milliseconds(time) / 60_000;
     format!("{:02}:{:02}", minutes / 60 % 24, minutes % 60)
 }

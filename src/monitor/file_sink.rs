@@ -1,17 +1,16 @@
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
 use bytesize::ByteSize;
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Serialize, Serializer};
 
-use super::line::SampleLine;
 use super::output::Sink;
-use super::sample::{NAMES, Sample};
+use super::sample::{Health, NAMES, Sample, unix_milliseconds};
 use super::source::Source;
 use crate::error::{OutputError, Result};
 use crate::output::LineFile;
-
-/// The columns of a CSV file before those of the values.
-const COLUMNS: &str = "taken_unix_ms,source,index,uuid,cuda,health,took_us";
 
 /// Writes samples to a file, one a line: as comma-separated values or as JSON objects.
 ///
@@ -25,8 +24,8 @@ const COLUMNS: &str = "taken_unix_ms,source,index,uuid,cuda,health,took_us";
 /// use candle_headroom::{ByteSize, Monitor};
 /// use candle_headroom::monitor::FileSink;
 ///
-/// # let folder = std::env::temp_dir().join(format!("file-sink-{}", std::process::id()));
-/// # std::fs::create_dir_all(&folder).unwrap();
+/// # let temporary = tempfile::tempdir().unwrap();
+/// # let folder = temporary.path();
 /// let monitor = Monitor::builder()
 ///     .sink(FileSink::csv(folder.join("samples.csv")).open()?)
 ///     .sink(FileSink::json_lines(folder.join("samples.jsonl")).rotate_at(ByteSize::mib(64)).open()?)
@@ -34,14 +33,12 @@ const COLUMNS: &str = "taken_unix_ms,source,index,uuid,cuda,health,took_us";
 /// drop(monitor);
 /// let text = std::fs::read_to_string(folder.join("samples.csv")).unwrap();
 /// assert!(text.starts_with("taken_unix_ms,source,index,uuid,cuda,health,took_us,total_bytes,"));
-/// # std::fs::remove_dir_all(folder).unwrap();
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct FileSink {
-    path: PathBuf,
+    options: FileSinkBuilder,
     file: LineFile,
-    format: Format,
 }
 
 /// How a sample becomes a line. The line's buffer is kept, so that a sample allocates nothing.
@@ -66,9 +63,10 @@ impl FileSink {
     pub fn csv(path: impl Into<PathBuf>) -> FileSinkBuilder {
         let mut writer = csv::WriterBuilder::new();
         let writer = writer.has_headers(false).from_writer(LastLine::default());
+        let names = NAMES.join(",");
         FileSinkBuilder {
             path: path.into(),
-            header: format!("{COLUMNS},{}\n", NAMES.join(",")),
+            header: format!("taken_unix_ms,source,index,uuid,cuda,health,took_us,{names}\n"),
             rotate_at: None,
             format: Format::Csv(Box::new(writer)),
         }
@@ -86,8 +84,7 @@ impl FileSink {
 }
 
 impl FileSinkBuilder {
-    /// Starts a new file before one grows beyond `size`, and keeps the one before under the same name with `.1` appended. Unbounded
-    /// by default.
+    /// Starts a new file before one grows beyond `size`; the one before is kept with `.1` appended to its name. Unbounded by default.
     pub fn rotate_at(mut self, size: ByteSize) -> Self {
         self.rotate_at = Some(size);
         self
@@ -99,42 +96,31 @@ impl FileSinkBuilder {
     /// [`OutputError`] with the path.
     pub fn open(self) -> Result<FileSink> {
         let rotate_at = self.rotate_at.map(|size| size.as_u64());
-        let file = LineFile::open(&self.path, self.header, rotate_at)
+        let file = LineFile::open(&self.path, self.header.clone(), rotate_at)
             .map_err(|error| OutputError::at(&self.path, &error))?;
-        Ok(FileSink {
-            path: self.path,
-            file,
-            format: self.format,
-        })
+        let options = self;
+        Ok(FileSink { options, file })
     }
 }
 
 impl Sink for FileSink {
     fn write(&mut self, source: &Source, sample: &Sample) -> io::Result<()> {
-        let line: &[u8] = match &mut self.format {
+        let FileSinkBuilder { path, format, .. } = &mut self.options;
+        let line: &[u8] = match format {
             Format::Csv(writer) => {
-                writer.serialize((
-                    sample.unix_milliseconds(),
-                    &source.name,
-                    sample.source,
-                    &source.uuid,
-                    source.cuda,
-                    sample.health,
-                    sample.microseconds(),
-                    sample.values(),
-                ))?;
+                writer.serialize(SampleLine(source, sample, true))?;
                 writer.flush()?;
                 &writer.get_ref().0
             }
             Format::JsonLines(line) => {
                 line.clear();
-                serde_json::to_writer(&mut *line, &SampleLine(source, sample))?;
+                serde_json::to_writer(&mut *line, &SampleLine(source, sample, false))?;
                 line.push(b'\n');
                 line
             }
         };
         let written = self.file.append(line);
-        written.map_err(|error| io::Error::new(error.kind(), OutputError::at(&self.path, &error)))
+        written.map_err(|error| io::Error::new(error.kind(), OutputError::at(path, &error)))
     }
 }
 
@@ -151,5 +137,71 @@ impl Write for LastLine {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// A sample as a line of a file. Values that are not known are left out unless the last field is set. Serializing allocates nothing.
+struct SampleLine<'a>(&'a Source, &'a Sample, bool);
+
+impl Serialize for SampleLine<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(source, sample, keeps_unknown) = self;
+        let mut line = serializer.serialize_struct("SampleLine", 7 + NAMES.len())?;
+        line.serialize_field("taken_unix_ms", &unix_milliseconds(sample.taken))?;
+        line.serialize_field("source", &source.name)?;
+        line.serialize_field("index", &sample.source)?;
+        if *keeps_unknown || source.uuid.is_some() {
+            line.serialize_field("uuid", &source.uuid)?;
+        }
+        if *keeps_unknown || source.cuda.is_some() {
+            line.serialize_field("cuda", &source.cuda)?;
+        }
+        line.serialize_field("health", &sample.health)?;
+        line.serialize_field("took_us", &(sample.took.as_micros() as u64))?;
+        for (name, value) in NAMES.into_iter().zip(sample.values()) {
+            if *keeps_unknown || value.is_some() {
+                line.serialize_field(name, &value)?;
+            }
+        }
+        line.end()
+    }
+}
+
+/// A sample that was read back from a line of JSON.
+///
+/// ```
+/// use candle_headroom::monitor::{Health, SampleRecord};
+///
+/// let line = r#"{"taken_unix_ms":0,"source":"host","index":0,"health":"good","took_us":7,"used_bytes":42}"#;
+/// let sample: SampleRecord = serde_json::from_str(line).unwrap();
+/// assert_eq!((sample.health, sample.values["used_bytes"]), (Health::Good, 42));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct SampleRecord {
+    /// When it was taken, in milliseconds since 1970.
+    pub taken_unix_ms: u64,
+    /// The name of its [`Source`].
+    pub source: String,
+    /// The index of its source.
+    pub index: usize,
+    /// The GPU's UUID.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+    /// The GPU's CUDA ordinal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cuda: Option<usize>,
+    /// Whether the source answered.
+    pub health: Health,
+    /// How long taking it took, in microseconds.
+    pub took_us: u64,
+    /// The known values by their names, which are those of a [`FileSink`](super::FileSink)'s columns.
+    #[serde(flatten)]
+    pub values: BTreeMap<String, u64>,
+}
+
+impl SampleRecord {
+    pub(super) fn of(source: &Source, sample: &Sample) -> serde_json::Result<Self> {
+        serde_json::from_value(serde_json::to_value(SampleLine(source, sample, false))?)
     }
 }

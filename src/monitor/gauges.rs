@@ -1,6 +1,5 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fmt;
 use std::io;
 
 use metrics::{Gauge, gauge};
@@ -22,7 +21,7 @@ use super::source::Source;
 /// let monitor = Monitor::builder().sink(MetricsSink::new()).start()?;
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct MetricsSink {
     /// By the index of the source and the name. Registered when a value is first known, since recorders show unset gauges as 0.
     gauges: BTreeMap<(usize, &'static str), Gauge>,
@@ -40,28 +39,17 @@ impl Sink for MetricsSink {
         let up = ("up", Some(u64::from(sample.health == Health::Good)));
         let values = NAMES.into_iter().zip(sample.values());
         for (name, value) in std::iter::once(up).chain(values) {
-            match (self.gauges.entry((sample.source, name)), value) {
-                (Entry::Occupied(known), value) => {
-                    known
-                        .get()
-                        .set(value.map_or(f64::NAN, |value| value as f64));
-                }
-                (Entry::Vacant(place), Some(value)) => {
-                    let index = sample.source.to_string();
+            let gauge = match self.gauges.entry((sample.source, name)) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(_) if value.is_none() => continue,
+                Entry::Vacant(place) => {
                     let full_name = format!("candle_headroom_{name}");
-                    let gauge =
-                        gauge!(full_name, "source" => source.name.clone(), "index" => index);
-                    place.insert(gauge).set(value as f64);
+                    let (name, index) = (source.name.clone(), sample.source.to_string());
+                    place.insert(gauge!(full_name, "source" => name, "index" => index))
                 }
-                (Entry::Vacant(_), None) => {}
-            }
+            };
+            gauge.set(value.map_or(f64::NAN, |value| value as f64));
         }
         Ok(())
-    }
-}
-
-impl fmt::Debug for MetricsSink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MetricsSink").finish_non_exhaustive()
     }
 }

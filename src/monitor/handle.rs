@@ -1,12 +1,20 @@
 use std::fmt;
-use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use super::output::Output;
-use super::record::Samples;
+use super::output::{Output, Sink};
 use super::sample::Sample;
-use super::source::Source;
+use super::source::{Samples, Source};
+use super::threshold::{Crossing, Threshold};
 use super::worker::Worker;
+use super::{gpu, host};
+use crate::error::{MonitorError, Result};
+use crate::nvml::{Library, NAMES, within};
+
+/// How long the driver may take to list the GPUs, which wakes those that sleep.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Samples the GPUs and the host from a thread of its own, which ends when this value is dropped.
 ///
@@ -49,21 +57,33 @@ pub struct Subscription {
     _token: Arc<()>,
 }
 
+/// Options of a [`Monitor`]; from [`Monitor::builder`].
+#[derive(Debug)]
+#[must_use = "call `start()`"]
+pub struct MonitorBuilder {
+    interval: Duration,
+    history: usize,
+    thresholds: Vec<Threshold>,
+    outputs: Vec<Output>,
+    /// The paths at which NVML is looked for.
+    libraries: Vec<PathBuf>,
+}
+
 impl Monitor {
-    pub(super) fn start(worker: Worker, without_gpus: Option<String>) -> io::Result<Self> {
-        let worker = Arc::new(worker);
-        // Dropping this stops what was started before an error.
-        let monitor = Self {
-            worker,
-            without_gpus,
-        };
-        monitor.worker.start()?;
-        Ok(monitor)
+    /// Options for a monitor; by default one sample a second, with the last 600 kept of each source.
+    pub fn builder() -> MonitorBuilder {
+        MonitorBuilder {
+            interval: Duration::from_secs(1),
+            history: 600,
+            thresholds: Vec::new(),
+            outputs: Vec::new(),
+            libraries: NAMES.map(PathBuf::from).to_vec(),
+        }
     }
 
     /// The sampled GPUs, in CUDA's order where it is known, and then the host.
     pub fn sources(&self) -> &[Source] {
-        &self.worker.record.sources
+        &self.worker.samples.sources
     }
 
     /// Why no GPU is sampled, or `None` if at least one is. A GPU that could not be reached at the start while others could is
@@ -74,33 +94,121 @@ impl Monitor {
 
     /// The latest sample of each source, in the order of [`sources`](Self::sources).
     pub fn latest(&self) -> Vec<Sample> {
-        self.worker.record.latest()
+        let rings = self.worker.samples.rings.lock();
+        let latest = rings.iter().filter_map(|ring| ring.back());
+        latest.copied().collect()
     }
 
     /// The kept samples of the source with this index, oldest first; empty if there is no such source.
     pub fn history(&self, source: usize) -> Vec<Sample> {
-        self.worker.record.history(source)
+        let rings = self.worker.samples.rings.lock();
+        rings.get(source).into_iter().flatten().copied().collect()
     }
 
     /// Calls `f` with each sample from the next one on, on the monitor's thread, until the subscription is dropped.
     ///
     /// Nothing is sampled while `f` runs. If `f` panics, it is not called again.
-    pub fn subscribe(&self, f: impl FnMut(&Source, &Sample) + Send + 'static) -> Subscription {
+    pub fn subscribe(&self, mut f: impl FnMut(&Source, &Sample) + Send + 'static) -> Subscription {
         let token = Arc::new(());
-        let mut output = Output::callback(f);
-        output.subscription = Some(Arc::downgrade(&token));
-        self.worker.outputs.add(output);
+        let listener = move |source: &Source, sample: &Sample| {
+            f(source, sample);
+            Ok(())
+        };
+        let output = Output::new(listener, Some(Arc::downgrade(&token)));
+        self.worker.outputs.lock().push(output);
         Subscription { _token: token }
     }
 
     /// The number of samples that a sink failed to write, or that a sink or callback did not receive because it panicked.
     pub fn failed_writes(&self) -> u64 {
-        self.worker.outputs.failed()
+        self.worker.failed_writes.load(Ordering::Relaxed)
     }
 
     /// The samples, for other parts of this crate; they may outlive the monitor.
-    pub(crate) fn samples(&self) -> Samples {
-        Arc::clone(&self.worker.record)
+    pub(crate) fn samples(&self) -> Arc<Samples> {
+        Arc::clone(&self.worker.samples)
+    }
+}
+
+impl MonitorBuilder {
+    /// Sets the time between two samples. Default: one second.
+    pub fn interval(mut self, interval: Duration) -> Self {
+        self.interval = interval;
+        self
+    }
+
+    /// Sets how many samples are kept of each source. Default: 600. Each takes about 400 bytes, allocated at the start.
+    pub fn history(mut self, samples: usize) -> Self {
+        self.history = samples;
+        self
+    }
+
+    /// Calls `ring` when a source crosses the threshold and when it has recovered; both are logged too. Can be called several times.
+    pub fn threshold(
+        mut self,
+        threshold: Threshold,
+        ring: impl FnMut(&Crossing<'_>) + Send + 'static,
+    ) -> Self {
+        self.thresholds.push(threshold);
+        self.outputs.push(Output::new(threshold.watch(ring), None));
+        self
+    }
+
+    /// Writes each sample to `sink`. Can be called several times.
+    pub fn sink(mut self, mut sink: impl Sink + 'static) -> Self {
+        let receiver = move |source: &_, sample: &_| sink.write(source, sample);
+        self.outputs.push(Output::new(receiver, None));
+        self
+    }
+
+    /// Sets the path of NVML, for machines on which the loader does not find it by name.
+    ///
+    /// # Safety
+    /// The file must be NVML or a compatible library: loading it runs its initialization code in this process, and the monitor calls
+    /// its functions with NVML's signatures.
+    pub unsafe fn library(mut self, path: impl AsRef<Path>) -> Self {
+        self.libraries = vec![path.as_ref().to_owned()];
+        self
+    }
+
+    /// Starts the monitor and waits for its first sample: at most 15 seconds for the driver to list the GPUs and 3 for the sample.
+    ///
+    /// Without a GPU or a driver, or if the driver does not answer, the monitor samples the host alone and [`Monitor::without_gpus`]
+    /// says why. A GPU that cannot be reached now while others can is left out for good, because its UUID is not known.
+    ///
+    /// # Errors
+    /// [`MonitorError`] if an option is out of range, the history does not fit into memory, or no thread can be started.
+    pub fn start(self) -> Result<Monitor> {
+        if self.interval.is_zero() {
+            return Err(MonitorError::Interval.into());
+        }
+        if self.history == 0 {
+            return Err(MonitorError::History.into());
+        }
+        if let Some(threshold) = self.thresholds.iter().find(|one| !one.is_possible()) {
+            return Err(MonitorError::Threshold(threshold.to_string()).into());
+        }
+        let (paths, interval) = (self.libraries, self.interval);
+        let opened = within(PATIENCE, move || {
+            // SAFETY: NVIDIA's library may be loaded at any time, and the caller of `library` vouches for another one.
+            let library = unsafe { Library::load(&paths, PATIENCE / 2) };
+            gpu::open(&library.map_err(|error| error.to_string())?, interval)
+        });
+        let opened = opened.unwrap_or_else(|| Err("NVML does not answer".to_owned()));
+        let without_gpus = opened.as_ref().err().cloned();
+        let mut opened = opened.unwrap_or_default();
+        opened.push(host::open(interval));
+        let (sources, lookers): (_, Vec<_>) = opened.into_iter().unzip();
+        let samples = Samples::new(sources, self.history)?;
+        let worker = Arc::new(Worker::new(samples, lookers, interval, self.outputs));
+        // Dropping the monitor stops what was started before an error.
+        let monitor = Monitor {
+            worker,
+            without_gpus,
+        };
+        let started = monitor.worker.start();
+        started.map_err(|error| MonitorError::Thread(error.to_string()))?;
+        Ok(monitor)
     }
 }
 

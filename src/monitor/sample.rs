@@ -1,60 +1,88 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use bytesize::ByteSize;
+use crate::facts::{self, Weight};
+use crate::memory::Bytes;
 
-use super::held_down::HeldDown;
+/// Defines [`Sample`] and the names of its values in files and metrics.
+macro_rules! sample {
+    ($($(#[$doc:meta])* $field:ident: $type:ty as $name:literal $(by $number:path)?,)*) => {
+        /// The state of one GPU, or of the host, at one time. A value that is not known is `None`, never 0.
+        ///
+        /// Displayed as one line without the source's name: `12.4 GiB of 23.5 GiB used, this process 310.0 MiB, busy n/a, …`.
+        #[derive(Debug, Clone, Copy, PartialEq)]
+        #[non_exhaustive]
+        pub struct Sample {
+            /// The index in [`Monitor::sources`](super::Monitor::sources).
+            pub source: usize,
+            /// When it was taken, by the machine's clock, which can be set back.
+            pub taken: SystemTime,
+            /// When it was taken, as time since the monitor started, which never goes back.
+            pub at: Duration,
+            /// How long taking it took; for a call that hangs, how long it has been running.
+            pub took: Duration,
+            /// Whether the source answers.
+            pub health: Health,
+            $($(#[$doc])* pub $field: Option<$type>,)*
+        }
 
-/// The state of one GPU, or of the host, at one time. A value that is not known is `None`, never 0.
-///
-/// Displayed as one line without the source's name: `12.4 GiB of 23.5 GiB used, this process 310.0 MiB, busy n/a, …`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
-pub struct Sample {
-    /// The index in [`Monitor::sources`](super::Monitor::sources).
-    pub source: usize,
-    /// When it was taken, by the machine's clock, which can be set back.
-    pub taken: SystemTime,
-    /// When it was taken, as time since the monitor started, which never goes back.
-    pub at: Duration,
-    /// How long taking it took; for a call that hangs, how long it has been running.
-    pub took: Duration,
-    /// Whether the source answers.
-    pub health: Health,
+        pub(super) const NAMES: [&str; [$($name),*].len()] = [$($name),*];
+
+        impl Sample {
+            /// A sample with no known value.
+            pub(super) fn blank(source: usize, taken: SystemTime, at: Duration) -> Self {
+                let (took, health) = (Duration::ZERO, Health::Good);
+                Self { source, taken, at, took, health, $($field: None),* }
+            }
+
+            /// The values in the order of `NAMES`.
+            pub(super) fn values(&self) -> [Option<u64>; NAMES.len()] {
+                [$(self.$field$(.map($number))?),*]
+            }
+        }
+    };
+}
+
+sample! {
     /// Total memory, in bytes. The host's memory is read at most twice a second.
-    pub total: Option<u64>,
+    total: u64 as "total_bytes",
     /// Memory used by all processes, in bytes; on the host, memory that is not available.
-    pub used: Option<u64>,
+    used: u64 as "used_bytes",
     /// Free memory, in bytes; on the host, memory available without swapping.
-    pub free: Option<u64>,
+    free: u64 as "free_bytes",
     /// Memory of this process, in bytes: on the host its resident memory, read at most twice a second. On a GPU `None` until the driver
     /// lists this process, and in most containers, where the driver lists the host's process numbers.
-    pub process: Option<u64>,
-    /// Memory of other processes on the GPU, in bytes. `None` in such containers, and where the driver does not report it for one of
-    /// them.
-    pub others: Option<u64>,
+    process: u64 as "process_bytes",
+    /// Memory of other processes on the GPU, in bytes. `None` in such containers, and if the driver does not report one of them.
+    others: u64 as "others_bytes",
     /// The share of time in which a kernel ran, in percent.
-    pub utilisation: Option<u64>,
+    utilisation: u64 as "utilisation_percent",
     /// The share of time in which the GPU's memory was read or written, in percent.
-    pub memory_utilisation: Option<u64>,
+    memory_utilisation: u64 as "memory_utilisation_percent",
     /// Temperature in degrees Celsius.
-    pub temperature: Option<u64>,
+    temperature: u64 as "temperature_celsius",
     /// Power draw in milliwatts.
-    pub power: Option<u64>,
+    power: u64 as "power_milliwatts",
     /// Power limit in milliwatts, read once a second.
-    pub power_limit: Option<u64>,
+    power_limit: u64 as "power_limit_milliwatts",
     /// Clock of the multiprocessors in MHz.
-    pub clock: Option<u64>,
+    clock: u64 as "clock_mhz",
     /// Clock of the memory in MHz.
-    pub memory_clock: Option<u64>,
+    memory_clock: u64 as "memory_clock_mhz",
     /// Why the clocks are lower than they could be.
-    pub held_down: Option<HeldDown>,
+    held_down: HeldDown as "held_down_bits" by HeldDown::bits,
     /// PCIe traffic to the GPU in bytes per second. NVML measures it for 20 ms, once a second; its KB are taken as 1,000 bytes.
-    pub pcie_received: Option<u64>,
+    pcie_received: u64 as "pcie_received_bytes_per_second",
     /// PCIe traffic from the GPU, likewise.
-    pub pcie_sent: Option<u64>,
+    pcie_sent: u64 as "pcie_sent_bytes_per_second",
     /// Uncorrected memory errors since the driver was loaded, read once a second.
-    pub ecc_errors: Option<u64>,
+    ecc_errors: u64 as "ecc_errors",
+}
+
+/// Milliseconds from 1970 to `time`; 0 if the machine's clock showed an earlier time.
+pub(crate) fn unix_milliseconds(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_millis() as u64
 }
 
 /// Whether a source answers.
@@ -83,79 +111,66 @@ impl fmt::Display for Health {
     }
 }
 
-/// Lists the values with their names in files and metrics.
-macro_rules! values {
-    ($($name:literal: $field:ident $(as $number:path)?,)*) => {
-        pub(super) const NAMES: [&str; [$($name),*].len()] = [$($name),*];
+/// Why a GPU's clocks are lower than they could be: NVML's clock event reasons, including bits that this crate does not know.
+///
+/// ```
+/// use candle_headroom::monitor::HeldDown;
+///
+/// let held = HeldDown::from_bits(0x40 | 0x1);
+/// assert_eq!(held.to_string(), "idle; temperature, by hardware");
+/// assert!(held.is_harmful());
+/// assert_eq!(HeldDown::from_bits(0x2000).to_string(), "unknown reason 0x2000");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct HeldDown(u64);
 
-        impl Sample {
-            /// A sample with no known value.
-            pub(super) fn blank(source: usize, taken: SystemTime, at: Duration) -> Self {
-                let (took, health) = (Duration::ZERO, Health::Good);
-                Self { source, taken, at, took, health, $($field: None),* }
-            }
-
-            /// The values in the order of `NAMES`.
-            pub(super) fn values(&self) -> [Option<u64>; NAMES.len()] {
-                [$(self.$field$(.map($number))?),*]
-            }
-        }
-    };
-}
-
-values! {
-    "total_bytes": total,
-    "used_bytes": used,
-    "free_bytes": free,
-    "process_bytes": process,
-    "others_bytes": others,
-    "utilisation_percent": utilisation,
-    "memory_utilisation_percent": memory_utilisation,
-    "temperature_celsius": temperature,
-    "power_milliwatts": power,
-    "power_limit_milliwatts": power_limit,
-    "clock_mhz": clock,
-    "memory_clock_mhz": memory_clock,
-    "held_down_bits": held_down as HeldDown::bits,
-    "pcie_received_bytes_per_second": pcie_received,
-    "pcie_sent_bytes_per_second": pcie_sent,
-    "ecc_errors": ecc_errors,
-}
-
-impl Sample {
-    /// Milliseconds from 1970 to `taken`; 0 if the machine's clock shows an earlier time.
-    pub(super) fn unix_milliseconds(&self) -> u64 {
-        let since = self.taken.duration_since(UNIX_EPOCH).unwrap_or_default();
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+impl HeldDown {
+    /// The bits that NVML's `nvmlDeviceGetCurrentClocksEventReasons` returns.
+    pub fn from_bits(bits: u64) -> Self {
+        Self(bits)
     }
 
-    /// `took` in microseconds.
-    pub(super) fn microseconds(&self) -> u64 {
-        u64::try_from(self.took.as_micros()).unwrap_or(u64::MAX)
+    /// NVML's bits.
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Whether one of the reasons is heat, a power brake or a hardware slowdown. A power cap is normal under load and does not count.
+    pub fn is_harmful(self) -> bool {
+        facts::clock_reasons(self.0).any(|reason| reason.weight >= Weight::Warning)
+    }
+}
+
+impl fmt::Display for HeldDown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = facts::clock_reasons(self.0);
+        let mut reasons: Vec<_> = known.map(|reason| reason.text.to_owned()).collect();
+        let unknown = facts::unknown_clock_reasons(self.0);
+        if unknown != 0 {
+            reasons.push(format!("unknown reason {unknown:#x}"));
+        }
+        match reasons.is_empty() {
+            true => f.write_str("nothing"),
+            false => f.write_str(&reasons.join("; ")),
+        }
     }
 }
 
 impl fmt::Display for Sample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let with_unit = |value: Option<u64>, unit: &str| match value {
-            Some(value) => format!("{value}{unit}"),
-            None => "n/a".to_owned(),
-        };
-        let bytes = |bytes: Option<u64>| match bytes {
-            Some(bytes) => ByteSize(bytes).to_string(),
-            None => "n/a".to_owned(),
+        let with_unit = |value: Option<u64>, unit: &str| {
+            value.map_or("n/a".to_owned(), |value| format!("{value}{unit}"))
         };
         let watts = |milliwatts: Option<u64>| with_unit(milliwatts.map(|power| power / 1000), " W");
-        match self.health {
-            Health::Good => {}
-            health => write!(f, "{health}, ")?,
+        if self.health != Health::Good {
+            write!(f, "{}, ", self.health)?;
         }
         write!(
             f,
             "{} of {} used, this process {}, busy {}, {}, {} of {}, {}",
-            bytes(self.used),
-            bytes(self.total),
-            bytes(self.process),
+            Bytes(self.used),
+            Bytes(self.total),
+            Bytes(self.process),
             with_unit(self.utilisation, " %"),
             with_unit(self.temperature, " °C"),
             watts(self.power),

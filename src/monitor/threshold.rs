@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::time::Duration;
 
 use bytesize::ByteSize;
@@ -73,47 +74,37 @@ impl Threshold {
                 let celsius = f64::from(celsius);
                 (sample.temperature? as f64, celsius, celsius - 5.)
             }
-            Self::HeldDown => {
-                let is_held_down = sample.held_down?.is_harmful();
-                (f64::from(u8::from(is_held_down)), 1., 0.)
-            }
+            Self::HeldDown => (f64::from(sample.held_down?.is_harmful()), 1., 0.),
             Self::EccErrors(more) => {
                 let errors = sample.ecc_errors?;
                 let first = state.first_errors.get_or_insert(errors);
                 if errors < *first {
                     *first = 0;
                 }
-                let value = (errors - *first) as f64;
-                (value, more as f64, f64::NEG_INFINITY)
+                ((errors - *first) as f64, more as f64, f64::NEG_INFINITY)
             }
         };
-        Some(match state.is_over {
-            true => value > back,
-            false => value >= over,
-        })
+        Some(value >= over || (state.is_over && value > back))
     }
 
-    /// A callback for samples that calls `ring` when a source crosses the threshold and when it has recovered.
+    /// A receiver of samples that calls `ring` when a source crosses the threshold and when it has recovered.
     pub(super) fn watch(
         self,
         mut ring: impl FnMut(&Crossing<'_>) + Send + 'static,
-    ) -> impl FnMut(&Source, &Sample) + Send + 'static {
-        let calm = match self {
-            Self::HeldDown => Duration::from_secs(5),
-            _ => Duration::ZERO,
-        };
+    ) -> impl FnMut(&Source, &Sample) -> io::Result<()> + Send + 'static {
+        let calm = Duration::from_secs(if self == Self::HeldDown { 5 } else { 0 });
         let mut states = BTreeMap::<usize, State>::new();
         move |source, sample| {
             let state = states.entry(sample.source).or_default();
             let Some(is_over) = self.is_over(sample, state) else {
-                return;
+                return Ok(());
             };
             if is_over {
                 state.last_over = sample.at;
             }
             let calm_for = sample.at.saturating_sub(state.last_over);
             if is_over == state.is_over || (!is_over && calm_for < calm) {
-                return;
+                return Ok(());
             }
             state.is_over = is_over;
             let crossing = Crossing {
@@ -127,6 +118,7 @@ impl Threshold {
                 false => tracing::info!("{crossing}"),
             }
             ring(&crossing);
+            Ok(())
         }
     }
 }
@@ -187,7 +179,7 @@ mod tests {
         for at in times {
             let mut sample = Sample::blank(0, UNIX_EPOCH, Duration::from_millis(at));
             fill(&mut sample, at);
-            watch(&host, &sample);
+            watch(&host, &sample).unwrap();
         }
         drop(watch);
         receive.iter().collect()

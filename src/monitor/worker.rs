@@ -1,21 +1,19 @@
-//! The monitor's threads: one samples all sources, and one replaces it when it is stuck in a driver call.
-//!
-//! A stuck thread cannot be ended from outside, so another one takes its place. They share `Duty`: whose turn it is, and which sources
-//! the stuck thread still occupies. One thread for each GPU would need no replacement, but waking several threads for a sample
-//! costs more than the sample (`monitor/core_percent_at_10_hertz`).
+//! The monitor's threads: one samples all sources, and one replaces it when it is stuck in a driver call, because a stuck thread cannot
+//! be ended from outside. One thread for each GPU would need no replacement, but waking several threads for a sample costs more than
+//! the sample (`monitor/core_percent_at_10_hertz`).
 
 use std::io;
 use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::output::{Output, Outputs};
-use super::record::Record;
+use super::output::{self, Output};
 use super::sample::{Health, Sample};
-use super::source::Looker;
+use super::source::{Looker, Samples};
 
 /// The time between two checks for a hanging call.
 const ROUND: Duration = Duration::from_secs(1);
@@ -26,14 +24,16 @@ const LATE: Duration = Duration::from_secs(10);
 
 /// What the monitor's handle and its threads share.
 pub(super) struct Worker {
-    pub(super) record: Arc<Record>,
-    pub(super) outputs: Outputs,
+    pub(super) samples: Arc<Samples>,
+    pub(super) outputs: Mutex<Vec<Output>>,
+    pub(super) failed_writes: AtomicU64,
     duty: Mutex<Duty>,
     changed: Condvar,
     started: Instant,
     interval: Duration,
 }
 
+/// Whose turn it is, and which sources a stuck thread still occupies.
 #[derive(Default)]
 struct Duty {
     /// The thread on duty. A replaced thread is detached.
@@ -49,59 +49,55 @@ struct Duty {
     seats: Vec<Seat>,
 }
 
-struct Seat {
-    /// `None` while a thread is in a call for this source.
-    looker: Option<Looker>,
-    since: Instant,
-    /// The result of a call that returned after its thread was replaced.
-    late: Option<Sample>,
+enum Seat {
+    Free(Looker),
+    /// A thread is in a call that began then.
+    Taken(Instant),
+    /// Free, with the result of a call that returned after its thread was replaced.
+    Late(Looker, Box<Sample>),
 }
 
 impl Worker {
     pub(super) fn new(
-        record: Record,
+        samples: Samples,
         lookers: Vec<Looker>,
         interval: Duration,
         outputs: Vec<Output>,
     ) -> Self {
-        let started = Instant::now();
-        let seats = lookers.into_iter().map(|looker| Seat {
-            looker: Some(looker),
-            since: started,
-            late: None,
-        });
         Self {
-            record: Arc::new(record),
-            outputs: Outputs::new(outputs),
+            samples: Arc::new(samples),
+            outputs: Mutex::new(outputs),
+            failed_writes: AtomicU64::new(0),
             duty: Mutex::new(Duty {
-                seats: seats.collect(),
+                seats: lookers.into_iter().map(Seat::Free).collect(),
                 ..Duty::default()
             }),
             changed: Condvar::new(),
-            started,
+            started: Instant::now(),
             interval,
         }
     }
 
     /// Starts the threads and waits for the first sample of each source.
     pub(super) fn start(self: &Arc<Self>) -> io::Result<()> {
-        let sampler = self.spawn("headroom-monitor", |worker| worker.sample(0))?;
-        self.duty.lock().thread = Some(sampler);
-        self.spawn("headroom-watch", Self::watch)?;
+        self.put_on_duty(&mut self.duty.lock())?;
+        let worker = Arc::clone(self);
+        let watch = thread::Builder::new().name("headroom-watch".to_owned());
+        watch.spawn(move || worker.watch())?;
         let mut duty = self.duty.lock();
         // Long enough to detect a call that hangs from the beginning.
         (self.changed).wait_while_for(&mut duty, |duty| !duty.is_ready, 3 * ROUND);
         Ok(())
     }
 
-    fn spawn(
-        self: &Arc<Self>,
-        name: &str,
-        work: impl FnOnce(&Arc<Self>) + Send + 'static,
-    ) -> io::Result<JoinHandle<()>> {
-        let worker = Arc::clone(self);
-        let thread = thread::Builder::new().name(name.to_owned());
-        thread.spawn(move || work(&worker))
+    /// Starts a sampling thread in place of the one on duty.
+    fn put_on_duty(self: &Arc<Self>, duty: &mut Duty) -> io::Result<()> {
+        duty.looking = None;
+        duty.turn += 1;
+        let (worker, turn) = (Arc::clone(self), duty.turn);
+        let thread = thread::Builder::new().name("headroom-monitor".to_owned());
+        duty.thread = Some(thread.spawn(move || worker.sample(turn))?);
+        Ok(())
     }
 
     /// Ends the threads. Waits for the sampling thread, unless it is in a driver call that hangs.
@@ -118,26 +114,19 @@ impl Worker {
             let _ = thread.join();
         }
         // A thread that still hangs keeps no sink or listener alive.
-        self.outputs.clear();
+        let _outputs = mem::take(&mut *self.outputs.lock());
     }
 
     /// Replaces the sampling thread when it hangs.
     fn watch(self: &Arc<Self>) {
         while !self.is_stopped_within(ROUND) {
             let mut duty = self.duty.lock();
-            let in_call = duty.looking.map_or(Duration::ZERO, |since| since.elapsed());
-            if duty.is_stopping || in_call < PATIENCE {
-                continue;
-            }
-            duty.looking = None;
-            duty.turn += 1;
-            let turn = duty.turn;
-            match self.spawn("headroom-monitor", move |worker| worker.sample(turn)) {
-                Ok(thread) => duty.thread = Some(thread),
-                Err(error) => {
-                    drop(duty);
-                    tracing::error!(%error, "the monitor has stopped: no thread can be started");
-                }
+            let in_call = duty.looking.map(|since| since.elapsed());
+            if in_call >= Some(PATIENCE)
+                && let Err(error) = self.put_on_duty(&mut duty)
+            {
+                drop(duty);
+                tracing::error!(%error, "the monitor has stopped: no thread can be started");
             }
         }
     }
@@ -152,18 +141,18 @@ impl Worker {
     fn sample(&self, turn: u64) {
         loop {
             let (at, taken) = (self.started.elapsed(), SystemTime::now());
-            for (index, source) in self.record.sources.iter().enumerate() {
+            for (index, source) in self.samples.sources.iter().enumerate() {
                 let Some(sample) = self.look(turn, Sample::blank(index, taken, at)) else {
                     return;
                 };
-                self.record.push(source, &sample);
-                self.outputs.send(source, &sample);
+                self.samples.push(source, &sample);
+                let failed = output::send(&self.outputs, source, &sample);
+                self.failed_writes.fetch_add(failed, Ordering::Relaxed);
             }
             if !mem::replace(&mut self.duty.lock().is_ready, true) {
                 self.changed.notify_all();
             }
-            let wait = until_next(self.interval, self.started.elapsed());
-            if self.is_stopped_within(wait) {
+            if self.is_stopped_within(until_next(self.interval, self.started.elapsed())) {
                 return;
             }
         }
@@ -179,26 +168,33 @@ impl Worker {
                 return None;
             }
             let seat = duty.seats.get_mut(sample.source)?;
-            if let Some(late) = seat.late.take() {
-                let (at, taken) = (sample.at, sample.taken);
-                return Some(Sample { at, taken, ..late });
+            match mem::replace(seat, Seat::Taken(began)) {
+                Seat::Free(looker) => {
+                    duty.looking = Some(began);
+                    looker
+                }
+                Seat::Taken(since) => {
+                    *seat = Seat::Taken(since);
+                    sample.health = Health::Hanging;
+                    sample.took = began.saturating_duration_since(since);
+                    return Some(sample);
+                }
+                Seat::Late(looker, late) => {
+                    *seat = Seat::Free(looker);
+                    let Sample { at, taken, .. } = sample;
+                    return Some(Sample { at, taken, ..*late });
+                }
             }
-            let Some(looker) = seat.looker.take() else {
-                sample.health = Health::Hanging;
-                sample.took = began.saturating_duration_since(seat.since);
-                return Some(sample);
-            };
-            seat.since = began;
-            duty.looking = Some(began);
-            looker
         };
         looker(&mut sample);
         sample.took = began.elapsed();
         let mut duty = self.duty.lock();
         let is_late = duty.turn != turn;
         if let Some(seat) = duty.seats.get_mut(sample.source) {
-            seat.looker = Some(looker);
-            seat.late = (is_late && sample.took < LATE).then_some(sample);
+            *seat = match is_late && sample.took < LATE {
+                true => Seat::Late(looker, Box::new(sample)),
+                false => Seat::Free(looker),
+            };
         }
         if is_late {
             return None;

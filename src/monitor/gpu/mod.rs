@@ -1,6 +1,5 @@
 //! Samples of a GPU from NVML. Values that NVML does not know stay unknown in the sample.
 
-mod order;
 mod session;
 
 use std::sync::Arc;
@@ -24,28 +23,24 @@ pub(super) fn open(
     interval: Duration,
 ) -> Result<Vec<(Source, Looker)>, String> {
     let nvml = library.begin().map_err(describe)?;
-    let count = nvml.ask(|nvml| nvml.device_count());
-    let count = count.map_err(describe)?;
-    let mut sources = Vec::new();
-    for index in 0..count {
+    let count = nvml.ask(|nvml| nvml.device_count()).map_err(describe)?;
+    let gpus = (0..count).filter_map(|index| {
         // The UUID of a GPU that cannot be reached now is not known, so it could not be found later.
-        let Ok(device) = nvml.device(index) else {
-            continue;
-        };
-        if let Ok(uuid) = device.ask(|gpu| gpu.uuid()) {
-            let name = device.ask(|gpu| gpu.name());
-            sources.push(Source {
-                name: name.unwrap_or_else(|_| "GPU".to_owned()),
-                uuid: Some(uuid),
-                cuda: None,
-            });
-        }
-    }
-    if sources.is_empty() {
+        let device = nvml.device(index).ok()?;
+        let uuid = device.ask(|gpu| gpu.uuid()).ok()?;
+        let name = device.ask(|gpu| gpu.name());
+        Some(Source {
+            name: name.unwrap_or_else(|_| "GPU".to_owned()),
+            uuid: Some(uuid),
+            cuda: None,
+        })
+    });
+    let gpus: Vec<_> = gpus.collect();
+    if gpus.is_empty() {
         return Err("NVML lists no GPU".to_owned());
     }
-    let sources = in_order(sources, &order::uuids()).into_iter();
-    let opened = sources.enumerate().filter_map(|(index, source)| {
+    let ordered = in_order(gpus, &cuda_uuids()).into_iter().enumerate();
+    let opened = ordered.filter_map(|(index, source)| {
         let uuid = source.uuid.clone()?;
         let looker = looker(Arc::clone(library), uuid, index, interval);
         Some((source, looker))
@@ -61,6 +56,31 @@ fn in_order(mut sources: Vec<Source>, cuda: &[String]) -> Vec<Source> {
     }
     sources.sort_by_key(|source| source.cuda.unwrap_or(usize::MAX));
     sources
+}
+
+/// The UUIDs of CUDA's devices as NVML writes them, in CUDA's order: the fastest first, without those that `CUDA_VISIBLE_DEVICES`
+/// leaves out. Empty if CUDA cannot be initialized, and without the feature `cuda`.
+#[cfg(feature = "cuda")]
+fn cuda_uuids() -> Vec<String> {
+    use candle_core::cuda_backend::cudarc::driver::result;
+
+    if result::init().is_err() {
+        return Vec::new();
+    }
+    let count = result::device::get_count().unwrap_or(0);
+    let uuids = (0..count).map(|ordinal| {
+        let uuid = result::device::get(ordinal).and_then(result::device::get_uuid);
+        // A device without a UUID keeps its place.
+        uuid.map_or(String::new(), |uuid| {
+            crate::nvml::uuid_text(uuid.bytes.map(|byte| byte as u8))
+        })
+    });
+    uuids.collect()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cuda_uuids() -> Vec<String> {
+    Vec::new()
 }
 
 fn describe(code: u32) -> String {
@@ -81,7 +101,7 @@ fn looker(library: Arc<Library>, uuid: String, index: usize, interval: Duration)
             let nvml = library.begin();
             session = nvml.ok().and_then(|nvml| Session::begin(&nvml, &uuid));
         }
-        sample.health = match &mut session {
+        let health = match &mut session {
             None => Health::Lost,
             Some(session) => {
                 let looks_closely = is_due(&mut close_at, sample.at, CLOSE, interval);
@@ -91,14 +111,12 @@ fn looker(library: Arc<Library>, uuid: String, index: usize, interval: Duration)
                 session.look(sample, looks_closely)
             }
         };
-        if sample.health != Health::Good {
+        if health != Health::Good {
             // Values read before the call that failed may belong to a device that is gone.
-            *sample = Sample {
-                health: sample.health,
-                ..Sample::blank(sample.source, sample.taken, sample.at)
-            };
+            *sample = Sample::blank(sample.source, sample.taken, sample.at);
+            sample.health = health;
         }
-        if sample.health == Health::Lost {
+        if health == Health::Lost {
             session = None;
         }
     })

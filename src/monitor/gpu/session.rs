@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, PcieUtilCounter, TemperatureSensor};
+use nvml_wrapper::enum_wrappers::device::{
+    Clock, EccCounter, PcieUtilCounter, TemperatureSensor as Sensor,
+};
 use nvml_wrapper::error::NvmlError;
 
 use crate::monitor::{Health, HeldDown, Sample};
 use crate::nvml::{self, Device, Field, Nvml, Processes, knows_processes};
 
-#[derive(Debug)]
 pub(super) struct Session {
     device: Device,
     /// Bits of the readings that this GPU or driver does not support; they are not asked for again.
@@ -16,8 +17,8 @@ pub(super) struct Session {
     processes: Processes,
     /// This process's number, or `None` in a container, where the driver's list has other numbers.
     own_process: Option<u32>,
-    /// The latest slow readings; its other values are unknown.
-    slow: Option<Sample>,
+    /// The last sample, whose slow values are repeated until they are read again.
+    last: Option<Sample>,
 }
 
 /// Fills in one or more values.
@@ -30,32 +31,25 @@ const QUICK: usize = 8;
 const READINGS: [Reading; 12] = [
     Session::read_memory,
     Session::read_processes,
-    |gpu, sample| {
+    |gpu, to| {
         let rates = gpu.device.ask(|gpu| gpu.utilization_rates())?;
-        sample.utilisation = Some(rates.gpu.into());
-        sample.memory_utilisation = Some(rates.memory.into());
+        to.utilisation = Some(rates.gpu.into());
+        to.memory_utilisation = Some(rates.memory.into());
         Ok(())
     },
-    |gpu, sample| {
-        let sensor = TemperatureSensor::Gpu;
-        gpu.read(&mut sample.temperature, |gpu| gpu.temperature(sensor))
-    },
-    |gpu, sample| gpu.read(&mut sample.power, |gpu| gpu.power_usage()),
-    |gpu, sample| gpu.read(&mut sample.clock, |gpu| gpu.clock_info(Clock::SM)),
-    |gpu, sample| {
-        gpu.read(&mut sample.memory_clock, |gpu| {
-            gpu.clock_info(Clock::Memory)
-        })
-    },
-    |gpu, sample| {
-        sample.held_down = Some(HeldDown::from_bits(gpu.device.clock_reasons()?));
+    |gpu, to| gpu.read(&mut to.temperature, |gpu| gpu.temperature(Sensor::Gpu)),
+    |gpu, to| gpu.read(&mut to.power, |gpu| gpu.power_usage()),
+    |gpu, to| gpu.read(&mut to.clock, |gpu| gpu.clock_info(Clock::SM)),
+    |gpu, to| gpu.read(&mut to.memory_clock, |gpu| gpu.clock_info(Clock::Memory)),
+    |gpu, to| {
+        to.held_down = Some(HeldDown::from_bits(gpu.device.clock_reasons()?));
         Ok(())
     },
-    |gpu, sample| gpu.read_traffic(&mut sample.pcie_received, PcieUtilCounter::Receive),
-    |gpu, sample| gpu.read_traffic(&mut sample.pcie_sent, PcieUtilCounter::Send),
-    |gpu, sample| gpu.read(&mut sample.power_limit, |gpu| gpu.enforced_power_limit()),
-    |gpu, sample| {
-        sample.ecc_errors = Some(gpu.device.uncorrected(EccCounter::Volatile)?);
+    |gpu, to| gpu.read_traffic(&mut to.pcie_received, PcieUtilCounter::Receive),
+    |gpu, to| gpu.read_traffic(&mut to.pcie_sent, PcieUtilCounter::Send),
+    |gpu, to| gpu.read(&mut to.power_limit, |gpu| gpu.enforced_power_limit()),
+    |gpu, to| {
+        to.ecc_errors = Some(gpu.device.uncorrected(EccCounter::Volatile)?);
         Ok(())
     },
 ];
@@ -67,20 +61,25 @@ impl Session {
             unsupported: 0,
             processes: Processes::default(),
             own_process: knows_processes().then(std::process::id),
-            slow: None,
+            last: None,
         })
     }
 
     /// Reads all values; the slow ones only if `looks_closely`.
     pub(super) fn look(&mut self, sample: &mut Sample, looks_closely: bool) -> Health {
-        let mut slow = Sample::blank(sample.source, sample.taken, sample.at);
+        let count = if looks_closely { READINGS.len() } else { QUICK };
+        if let Some(last) = self.last.filter(|_| !looks_closely) {
+            sample.pcie_received = last.pcie_received;
+            sample.pcie_sent = last.pcie_sent;
+            sample.power_limit = last.power_limit;
+            sample.ecc_errors = last.ecc_errors;
+        }
         let (mut answers, mut fails) = (false, false);
-        for (index, reading) in READINGS.iter().enumerate() {
-            let is_slow = index >= QUICK;
-            if (is_slow && !looks_closely) || self.unsupported & (1 << index) != 0 {
+        for (index, reading) in READINGS.iter().enumerate().take(count) {
+            if self.unsupported & (1 << index) != 0 {
                 continue;
             }
-            match reading(self, if is_slow { &mut slow } else { sample }) {
+            match reading(self, sample) {
                 Ok(()) => answers = true,
                 Err(nvml::GPU_IS_LOST | nvml::UNINITIALIZED | nvml::DRIVER_NOT_LOADED) => {
                     return Health::Lost;
@@ -96,15 +95,7 @@ impl Session {
         if fails && !answers {
             return Health::Lost;
         }
-        if looks_closely {
-            self.slow = Some(slow);
-        }
-        if let Some(slow) = &self.slow {
-            sample.pcie_received = slow.pcie_received;
-            sample.pcie_sent = slow.pcie_sent;
-            sample.power_limit = slow.power_limit;
-            sample.ecc_errors = slow.ecc_errors;
-        }
+        self.last = Some(*sample);
         Health::Good
     }
 
