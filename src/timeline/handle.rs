@@ -12,8 +12,7 @@ use crate::batch::{Observer, TrainingEvent};
 use crate::error::{OutputError, Result};
 use crate::replace::replace;
 
-/// Records the work of a trainer or a [`BatchProcessor`](crate::batch::BatchProcessor): steps, micro-batches, phases, memory, and
-/// what happened to them.
+/// Records the work of a trainer or a [`BatchProcessor`](crate::batch::BatchProcessor): steps, micro-batches, phases, memory, events.
 ///
 /// The record takes at most about 4 MiB. It keeps the latest phases and micro-batches, and the steps of the whole run: in a long run
 /// neighbouring steps are merged, keeping their highest peak. Clones share one record. Times are the host's: on a GPU a phase's time
@@ -55,8 +54,7 @@ impl Timeline {
         self.recorder.lock().number(name, value);
     }
 
-    /// Records a text at the current time, such as a change of the data: a label on the page and an instant in the trace. The latest
-    /// 64 are kept.
+    /// Records a text at the current time: a label on the page and an instant in the trace. The latest 64 are kept.
     pub fn note(&self, text: &str) {
         self.recorder.lock().note(text);
     }
@@ -122,10 +120,6 @@ impl Observer for Timeline {
 
 impl fmt::Debug for Timeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let recorder = self.recorder.lock();
-        f.debug_struct("Timeline")
-            .field("steps", &recorder.totals.steps)
-            .field("exhaustions", &recorder.totals.exhaustions)
-            .finish_non_exhaustive()
+        f.debug_struct("Timeline").finish_non_exhaustive()
     }
 }

@@ -1,6 +1,6 @@
 //! What happened when: a bounded record of a run, written as a page or a trace.
 
-mod bounded;
+mod events;
 mod handle;
 #[cfg(feature = "nvtx")]
 mod nvtx;

@@ -33,8 +33,12 @@ impl NvtxRanges {
 impl Observer for NvtxRanges {
     fn observe(&self, event: &TrainingEvent<'_>) {
         match event.kind {
-            EventKind::BatchBegan { .. } => begin(&format_args!("{} {}", event.task, event.step)),
-            EventKind::PhaseBegan(phase) => begin(&phase),
+            EventKind::BatchBegan { .. } => {
+                ::nvtx::range_push!("{} {}", event.task, event.step);
+            }
+            EventKind::PhaseBegan(phase) => {
+                ::nvtx::range_push!("{}", phase);
+            }
             EventKind::PhaseEnded { .. }
             | EventKind::BatchEnded { .. }
             | EventKind::BatchFailed(_) => {
@@ -47,15 +51,7 @@ impl Observer for NvtxRanges {
     }
 }
 
-fn begin(name: &dyn Display) {
-    ::nvtx::range_push!("{}", without_zeros(name));
-}
-
-fn mark(name: &dyn Display) {
-    ::nvtx::mark!("{}", without_zeros(name));
-}
-
-/// C ends a text at its first zero, and a driver's message may contain one.
-fn without_zeros(name: &dyn Display) -> String {
-    name.to_string().replace('\0', "")
+fn mark(event: &dyn Display) {
+    // C ends a text at its first zero, and a driver's message may contain one.
+    ::nvtx::mark!("{}", event.to_string().replace('\0', ""));
 }

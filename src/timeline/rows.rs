@@ -1,8 +1,8 @@
-//! The rows of a record, which pages and traces contain as they are. Times are microseconds since its beginning, memory is in bytes.
+//! The rows of a record, which pages and traces contain as they are. Times are microseconds since its beginning, memory is in bytes,
+//! and steps count from 1.
 
 use serde::Serialize;
 
-use super::bounded::Merge;
 use crate::error::{MemoryReading, Phase};
 use crate::incident::IncidentKind;
 
@@ -15,7 +15,7 @@ pub(super) struct StepRow {
     pub(super) busy: f64,
     /// How many steps this row holds.
     pub(super) steps: u64,
-    /// The number of the last of them, counted from 1.
+    /// The number of the last of them.
     pub(super) last: u64,
     pub(super) samples: u64,
     pub(super) micro_batches: u64,
@@ -35,19 +35,15 @@ pub(super) struct StepRow {
     pub(super) reason: Option<String>,
 }
 
-impl Merge for StepRow {
-    fn merge(&mut self, next: Self) {
-        let least = match (self.least, next.least) {
-            (0, least) | (least, 0) => least,
-            (a, b) => a.min(b),
-        };
+impl StepRow {
+    pub(super) fn merge(&mut self, next: Self) {
         *self = Self {
             began: self.began,
             busy: self.busy + next.busy,
             steps: self.steps + next.steps,
             samples: self.samples + next.samples,
             micro_batches: self.micro_batches + next.micro_batches,
-            least,
+            least: self.least.min(next.least),
             most: self.most.max(next.most),
             retries: self.retries + next.retries,
             in_use: self.in_use.max(next.in_use),
@@ -63,7 +59,6 @@ impl Merge for StepRow {
 pub(super) struct PhaseRow {
     pub(super) began: f64,
     pub(super) ended: f64,
-    /// Counted from 1, here and below.
     pub(super) step: u64,
     pub(super) phase: Phase,
     pub(super) succeeded: bool,
@@ -108,15 +103,11 @@ pub(super) struct Number {
     pub(super) count: u64,
 }
 
-impl Merge for Number {
-    fn merge(&mut self, next: Self) {
-        let count = self.count + next.count;
-        let share = next.count as f64 / count as f64;
-        *self = Self {
-            at: next.at,
-            value: self.value + (next.value - self.value) * share,
-            count,
-        };
+impl Number {
+    pub(super) fn merge(&mut self, next: Self) {
+        self.at = next.at;
+        self.count += next.count;
+        self.value += (next.value - self.value) * next.count as f64 / self.count as f64;
     }
 }
 
@@ -137,16 +128,16 @@ pub(super) struct Totals {
 impl Totals {
     /// Adds a phase. `peak` is the highest use during it.
     pub(super) fn phase(&mut self, row: &PhaseRow, peak: Option<u64>) {
-        let time = row.ended - row.began;
+        let (phase, time) = (row.phase, row.ended - row.began);
         let mut totals = self.phases.iter_mut();
-        match totals.find(|total| total.phase == row.phase) {
+        match totals.find(|total| total.phase == phase) {
             Some(total) => {
                 total.count += 1;
                 total.time += time;
                 total.peak = total.peak.max(peak);
             }
             None => self.phases.push(PhaseTotal {
-                phase: row.phase,
+                phase,
                 count: 1,
                 time,
                 peak,

@@ -18,9 +18,9 @@ function buildTiles() {
   const [peak, unit] = bytes(totals.peak).split(' '), busy = steps.busy.reduce((a, b) => a + b, 0);
   tile('Highest use', peak, unit === 'n/a' ? '' : unit, limit ? `${(totals.peak / limit * 100).toFixed(1)} % of the limit, ${bytes(limit)}` : 'no limit', limit ? totals.peak / limit : undefined);
   if (count) {
-    const last = steps.most.at(-1);
+    const last = final(steps.most);
     tile('Micro-batch', digits(last), last === 1 ? 'sample' : 'samples', `began at ${digits(steps.least[0])}, at most ${digits(most(steps.most))}`);
-    tile('Throughput', digits(totals.samples / busy * 1e6), 'samples/s', `${(busy / (steps.ended.at(-1) - steps.began[0]) * 100).toFixed(0)} % of the time in steps`);
+    tile('Throughput', digits(totals.samples / busy * 1e6), 'samples/s', `${(busy / (final(steps.ended) - steps.began[0]) * 100).toFixed(0)} % of the time in steps`);
   }
   tile('Work', digits(totals.steps), totals.steps === 1 ? 'step' : 'steps', `${plural(totals.samples, 'sample')}, ${digits(totals.samples ? totals.recomputed / totals.samples * 100 : 0)} % computed again`);
   tile('Did not fit', digits(totals.exhaustions), totals.exhaustions === 1 ? 'time' : 'times', totals.failures ? plural(totals.failures, 'step') + ' failed' : totals.exhaustions ? 'no step was lost' : 'memory never ran out');
@@ -32,7 +32,7 @@ function buildPanel(panel) {
   if (panel.marks || shown.length > 1) {
     for (const line of shown) key(keys, line.isThin ? 'key dash' : 'key', line.name, line.colour);
   } else if (shown.length) {
-    html(keys, 'span', '', 'last ' + digits(known(shown[0].value).at(-1)) + (panel.unit ?? ''));
+    html(keys, 'span', '', 'last ' + digits(final(known(shown[0].value))) + (panel.unit ?? ''));
   }
   if (panel.marks) {
     if (evaluations.length) key(keys, 'key box', 'evaluation', '--evaluation');
@@ -40,14 +40,13 @@ function buildPanel(panel) {
     buildKinds(html(box, 'div', 'keys'));
   }
   panel.root = svg(html(box, 'div'), 'svg', { role: 'img', 'aria-label': panel.title + ' over time' });
-  interact(panel.root, () => view, range => { view = range || whole; draw(); }, describe);
+  interact(panel.root, range => { view = range || whole; draw(); }, describe);
 }
 function buildDetail() {
   $('detail').hidden = $('phases').hidden = false;
   detailRoot = svg($('lanes'), 'svg', { role: 'img', 'aria-label': 'The latest phases, with memory' });
-  interact(detailRoot, () => detail, range => { detail = range || wholeDetail; draw(); }, describePhase);
-  const table = $('phases').querySelector('table'), head = html(table, 'tr');
-  for (const [name, className] of [['phase', ''], ['time', ''], ['each', 'n'], ['highest memory', 'n']]) html(head, 'th', className, name);
+  interact(detailRoot, range => { detail = range || wholeDetail; draw(); }, describePhase);
+  const table = $('phases').querySelector('table');
   const all = totals.phases.reduce((sum, total) => sum + total.time, 0), highest = most(totals.phases.map(total => total.peak));
   for (const total of totals.phases) {
     const row = html(table, 'tr'), colour = colourOf(total.phase), share = all ? total.time / all * 100 : 0;
@@ -97,7 +96,7 @@ $('theme').onclick = () => {
   theme.theme = isDark ? 'light' : 'dark';
 };
 $('whole').onclick = () => { view = whole; detail = wholeDetail; draw(); };
-$('when').textContent = `${new Date(data.began).toLocaleString('en-GB', { dateStyle: 'long', timeStyle: 'medium' })} · ${time(steps.ended.at(-1) ?? data.now)} · candle-headroom ${data.version}`;
+$('when').textContent = `${new Date(data.began).toLocaleString('en-GB', { dateStyle: 'long', timeStyle: 'medium' })} · ${time(final(steps.ended) ?? data.now)} · candle-headroom ${data.version}`;
 buildTiles();
 panels.forEach(buildPanel);
 if (phases.length) buildDetail();

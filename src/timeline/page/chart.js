@@ -1,13 +1,13 @@
 // The charts over the whole run.
 const LEFT = 76, RIGHT = 14, MARKS = 22, NOTES = 20;
-const ends = [steps.ended.at(-1) ?? data.now, evaluations.at(-1)?.ended ?? 0, marks.at(-1)?.at ?? 0, notes.at(-1)?.at ?? 0];
+const ends = [final(steps.ended) ?? data.now, final(evaluations)?.ended ?? 0, final(marks)?.at ?? 0, final(notes)?.at ?? 0];
 const whole = [0, Math.max(...ends)];
 let view = whole;
 // Each kind of event: its glyph, its colour, and what it means. Red is out of memory, teal the micro-batch's size.
 const kinds = {
   exhausted: ['×', '--limit', 'out of memory, retried'], failed: ['!', '--ink', 'step failed'],
   fault: ['!', '--ink', 'device lost'], grown: ['▴', '--batch', 'larger micro-batch'],
-  shrunk: ['▾', '--batch', 'smaller micro-batch'], paced: ['»', '--batch', 'other size, for speed'],
+  shrunk: ['▾', '--batch', 'smaller micro-batch'], paced: ['~', '--batch', 'other size, for speed'],
   restarted: ['↻', '--other', 'batch begun again'], over_limit: ['−', '--other', 'update over the limit'],
 };
 const kindOf = kind => kinds[kind] || ['·', '--other', kind];
@@ -59,6 +59,8 @@ function frame(root, height, range, low, high, up, bottom) {
   root.setAttribute('height', height);
   const grid = svg(root, 'g');
   const x = at => LEFT + (at - range[0]) / (range[1] - range[0]) * (right - LEFT);
+  root.place = x;
+  root.timeAt = place => range[0] + Math.min(1, Math.max(0, (place - LEFT) / (right - LEFT))) * (range[1] - range[0]);
   const y = value => bottom - (value - low) / (high - low) * (bottom - up);
   const values = (format, isBytes) => {
     for (const tick of ticks(low, high, Math.max(3, height / 52), isBytes)) {
@@ -78,19 +80,18 @@ function frame(root, height, range, low, high, up, bottom) {
   return { width, right, x, y, plot, values, times };
 }
 
+// The outline of a line's known values, and the area below it.
 function path(line, x, y, baseline) {
-  let stroke = '', fill = '', start = null, end = null;
-  const close = () => { if (start !== null) fill += `L${end},${baseline}L${start},${baseline}Z`; start = null; };
+  let stroke = '', fill = '', run = '', start;
+  const close = () => { stroke += run; if (run) fill += `${run}V${baseline}H${start}Z`; run = ''; };
   const span = view[1] - view[0], began = line.at || steps.began, ended = line.at || steps.ended;
   line.value.forEach((value, i) => {
     if (value === null) return close();
     const a = began[i], b = ended[i], next = line.at ? b : Math.max(b, Math.min(began[i + 1] ?? b, b + (b - a) * .5));
     if (next < view[0] - span || a > view[1] + span) return;
-    const px = x(a).toFixed(1), qx = x(next).toFixed(1), py = y(value).toFixed(1), move = start === null ? 'M' : 'L';
-    stroke += `${move}${px},${py}` + (line.at ? '' : `H${qx}`);
-    fill += `${move}${px},${py}L${qx},${py}`;
-    if (start === null) start = px;
-    end = qx;
+    const place = x(a).toFixed(1), end = line.at ? '' : `H${x(next).toFixed(1)}`;
+    if (!run) start = place;
+    run += `${run ? 'L' : 'M'}${place},${y(value).toFixed(1)}${end}`;
   });
   close();
   return [stroke, fill];
@@ -157,7 +158,7 @@ function drawNotes(root, plot, x, row, up, bottom, right) {
 function drawMarks(root, shown, x) {
   const groups = [];
   for (const mark of shown) {
-    const at = x(mark.at), group = groups.at(-1);
+    const at = x(mark.at), group = final(groups);
     if (group && at - group.x < 15) group.marks.push(mark); else groups.push({ x: at, marks: [mark] });
   }
   for (const group of groups) {

@@ -29,7 +29,7 @@ function describe(event, at, place) {
     return showTip(event, title('Evaluation', began), [['highest use', peak, bytes], ['largest micro-batch', most], ['samples', samples], ['time', ended - began, time]], []);
   }
   if (!count) return;
-  const i = Math.max(steps.began.findLastIndex(began => began <= at), 0);
+  const i = Math.max(steps.began.filter(began => began <= at).length - 1, 0);
   const step = Object.fromEntries(Object.entries(steps).map(([name, column]) => [name, column[i]]));
   const ofLimit = step.limit ? ` of ${bytes(step.limit)} (${(step.peak / step.limit * 100).toFixed(0)} %)` : '';
   const sizes = step.least === step.most ? step.most : `${step.least}–${step.most}`;
@@ -49,27 +49,22 @@ function describe(event, at, place) {
   const within = marks.filter(mark => mark.at >= step.began && mark.at <= step.ended).slice(0, 4).map(mark => mark.text);
   showTip(event, title(step.steps > 1 ? `Steps ${step.last - step.steps + 1}–${step.last}` : `Step ${step.last}`, step.began), rows, within);
 }
-function interact(root, range, apply, hover) {
+function interact(root, apply, hover) {
   let from = null, box = null;
-  const at = event => {
-    const bounds = root.getBoundingClientRect();
-    const share = (event.clientX - bounds.left - LEFT) / (bounds.width - LEFT - RIGHT);
-    return range()[0] + Math.min(1, Math.max(0, share)) * (range()[1] - range()[0]);
-  };
-  const place = when => LEFT + (when - range()[0]) / (range()[1] - range()[0]) * (root.clientWidth - LEFT - RIGHT);
+  const at = event => root.timeAt(event.clientX - root.getBoundingClientRect().left);
+  const width = now => Math.abs(root.place(now) - root.place(from));
   root.addEventListener('pointerdown', event => {
     from = at(event); root.setPointerCapture(event.pointerId);
-    box = svg(root, 'rect', { class: 'drag', y: 0, height: root.clientHeight, x: place(from), width: 0 });
+    box = svg(root, 'rect', { class: 'drag', y: 0, height: root.clientHeight, x: root.place(from), width: 0 });
   });
   root.addEventListener('pointermove', event => {
     const now = at(event);
-    box?.setAttribute('x', place(Math.min(from, now)));
-    box?.setAttribute('width', Math.abs(place(now) - place(from)));
-    hover(event, now, place(now));
+    box?.setAttribute('x', root.place(Math.min(from, now)));
+    box?.setAttribute('width', width(now));
+    hover(event, now, root.place(now));
   });
   root.addEventListener('pointerup', event => {
-    const now = at(event), isWide = from !== null && Math.abs(place(now) - place(from)) > 6;
-    const range = [Math.min(from, now), Math.max(from, now)];
+    const now = at(event), isWide = from !== null && width(now) > 6, range = [Math.min(from, now), Math.max(from, now)];
     box?.remove();
     from = box = null;
     if (isWide) apply(range);

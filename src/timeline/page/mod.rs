@@ -1,13 +1,10 @@
 //! The record as one file for a browser, assembled from the files in this folder.
 
-use std::time::UNIX_EPOCH;
-
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::recorder::Recorder;
 
-const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = concat!(
     include_str!("words.js"),
     include_str!("chart.js"),
@@ -24,7 +21,7 @@ pub(super) fn write(recorder: &Recorder, title: &str) -> String {
     format!(
         include_str!("page.html"),
         title = escaped.replace('>', "&gt;").replace('"', "&quot;"),
-        style = STYLE,
+        style = include_str!("page.css"),
         // `</script` would end the script element that holds the data; JSON allows this escape for the bracket.
         data = data(recorder).to_string().replace('<', "\\u003c"),
         script = SCRIPT,
@@ -33,7 +30,6 @@ pub(super) fn write(recorder: &Recorder, title: &str) -> String {
 
 /// The rows as they are recorded; unknown values are `null`.
 fn data(recorder: &Recorder) -> Value {
-    let began = recorder.origin.clock.duration_since(UNIX_EPOCH);
     let numbers = recorder.numbers.iter().map(|(name, series)| {
         let mut series = columns(&series.rows);
         series.insert("name".to_owned(), name.as_str().into());
@@ -42,7 +38,7 @@ fn data(recorder: &Recorder) -> Value {
     let dropped = recorder.phases.len().saturating_sub(PHASES);
     json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "began": began.unwrap_or_default().as_millis() as u64,
+        "began": recorder.origin.unix_ms,
         "now": recorder.now(),
         "totals": recorder.totals,
         "steps": columns(&recorder.steps.rows),
@@ -56,18 +52,13 @@ fn data(recorder: &Recorder) -> Value {
 
 /// A list for each field of the rows, which takes a third of the bytes of a list of rows.
 fn columns<R: Serialize + Default>(rows: &[R]) -> Map<String, Value> {
-    let mut columns = Map::new();
-    // The first names the fields of an empty list too.
-    if let Value::Object(fields) = json!(R::default()) {
-        columns.extend(fields.into_iter().map(|(name, _)| (name, json!([]))));
-    }
-    for row in rows {
-        let row = json!(row);
-        for (name, column) in &mut columns {
-            if let Value::Array(column) = column {
-                column.push(row[name].clone());
-            }
-        }
+    let rows: Vec<_> = rows.iter().map(|row| json!(row)).collect();
+    // A default row names the fields of an empty list too.
+    let Value::Object(mut columns) = json!(R::default()) else {
+        return Map::new();
+    };
+    for (name, column) in &mut columns {
+        *column = rows.iter().map(|row| row[name].clone()).collect();
     }
     columns
 }

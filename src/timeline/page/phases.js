@@ -1,6 +1,6 @@
 // The phases of the latest steps: what ran when, and memory with it.
-const phases = data.phases.filter(phase => data.phases.at(-1).step - phase.step < 3);
-const wholeDetail = phases.length ? [phases[0].began, phases.at(-1).ended] : [0, 1];
+const phases = data.phases.filter(phase => final(data.phases).step - phase.step < 3);
+const wholeDetail = phases.length ? [phases[0].began, final(phases).ended] : [0, 1];
 let detail = wholeDetail, detailRoot = null;
 const colourOf = phase => `--${phase}, var(--other)`;
 function drawDetail() {

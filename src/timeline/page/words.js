@@ -5,10 +5,10 @@ const { steps, evaluations, marks, notes, totals } = data, count = steps.began.l
 const $ = id => document.getElementById(id);
 const known = values => values.filter(value => value !== null);
 const most = values => known(values).reduce((a, b) => Math.max(a, b), -Infinity);
-const limit = known(steps.limit).at(-1);
+const final = list => list[list.length - 1];
+const limit = final(known(steps.limit));
 
 // Formatting of numbers. Times are in microseconds.
-const trim = text => text.includes('.') ? text.replace(/\.?0+$/, '') : text;
 const digits = (value, n = 3) => {
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(2);
@@ -19,13 +19,13 @@ function bytes(value) {
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
   let unit = 0;
   while (Math.abs(value) >= 1024 && unit < 4) { value /= 1024; unit++; }
-  return trim(value.toFixed(value < 10 && unit ? 2 : value < 100 && unit ? 1 : 0)) + ' ' + units[unit];
+  return digits(value) + ' ' + units[unit];
 }
 function time(us) {
   if (us < 1e3) return us.toFixed(0) + ' µs';
-  if (us < 1e6) return trim((us / 1e3).toFixed(us < 1e4 ? 2 : 1)) + ' ms';
+  if (us < 1e6) return digits(us / 1e3) + ' ms';
   const s = us / 1e6, two = n => String(Math.floor(n)).padStart(2, '0');
-  if (s < 120) return trim(s.toFixed(s < 10 ? 2 : 1)) + ' s';
+  if (s < 120) return digits(s) + ' s';
   return s < 3600 ? Math.floor(s / 60) + ':' + two(s % 60) + ' min' : Math.floor(s / 3600) + ':' + two(s / 60 % 60) + ' h';
 }
 const clock = us => new Date(data.began + us / 1e3).toLocaleTimeString('en-GB');
