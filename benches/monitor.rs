@@ -60,7 +60,8 @@ fn builder() -> MonitorBuilder {
     let builder = unsafe { Monitor::builder().library(nvml::library()) };
     builder
         .interval(Duration::from_millis(100))
-        .history(10_000)
+        // Full after two seconds, so that the samples after these show whether a full ring allocates.
+        .history(20)
         .threshold(Threshold::Temperature(85), |_| {})
         .threshold(Threshold::MemoryShare(0.99), |_| {})
 }

@@ -87,26 +87,32 @@ impl Threshold {
         Some(value >= over || (state.is_over && value > back))
     }
 
+    /// Whether the source crosses the threshold with this sample or recovers; `None` if neither.
+    fn crossing(&self, sample: &Sample, state: &mut State) -> Option<bool> {
+        let is_over = self.is_over(sample, state)?;
+        if is_over {
+            state.last_over = sample.at;
+        }
+        let calm = Duration::from_secs(if *self == Self::HeldDown { 5 } else { 0 });
+        let calm_for = sample.at.saturating_sub(state.last_over);
+        if is_over == state.is_over || (!is_over && calm_for < calm) {
+            return None;
+        }
+        state.is_over = is_over;
+        Some(is_over)
+    }
+
     /// A receiver of samples that calls `ring` when a source crosses the threshold and when it has recovered.
     pub(super) fn watch(
         self,
         mut ring: impl FnMut(&Crossing<'_>) + Send + 'static,
     ) -> impl FnMut(&Source, &Sample) -> io::Result<()> + Send + 'static {
-        let calm = Duration::from_secs(if self == Self::HeldDown { 5 } else { 0 });
         let mut states = BTreeMap::<usize, State>::new();
         move |source, sample| {
             let state = states.entry(sample.source).or_default();
-            let Some(is_over) = self.is_over(sample, state) else {
+            let Some(is_over) = self.crossing(sample, state) else {
                 return Ok(());
             };
-            if is_over {
-                state.last_over = sample.at;
-            }
-            let calm_for = sample.at.saturating_sub(state.last_over);
-            if is_over == state.is_over || (!is_over && calm_for < calm) {
-                return Ok(());
-            }
-            state.is_over = is_over;
             let crossing = Crossing {
                 threshold: &self,
                 source,
@@ -158,7 +164,6 @@ impl fmt::Display for Crossing<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
     use std::time::UNIX_EPOCH;
 
     use super::*;
@@ -170,19 +175,13 @@ mod tests {
         times: impl Iterator<Item = u64>,
         fill: impl Fn(&mut Sample, u64),
     ) -> Vec<(u64, bool)> {
-        let (send, receive) = mpsc::channel();
-        let (host, _) = crate::monitor::host::open(Duration::ZERO);
-        let mut watch = threshold.watch(move |crossing| {
-            let at = crossing.sample.at.as_millis() as u64;
-            send.send((at, crossing.is_over)).unwrap();
-        });
-        for at in times {
+        let mut state = State::default();
+        let rung = times.filter_map(|at| {
             let mut sample = Sample::blank(0, UNIX_EPOCH, Duration::from_millis(at));
             fill(&mut sample, at);
-            watch(&host, &sample).unwrap();
-        }
-        drop(watch);
-        receive.iter().collect()
+            Some((at, threshold.crossing(&sample, &mut state)?))
+        });
+        rung.collect()
     }
 
     #[test]

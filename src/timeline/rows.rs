@@ -152,6 +152,5 @@ pub(super) struct PhaseTotal {
     pub(super) phase: Phase,
     pub(super) count: u64,
     pub(super) time: f64,
-    /// The highest use in it.
     pub(super) peak: Option<u64>,
 }

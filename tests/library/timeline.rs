@@ -211,6 +211,21 @@ fn a_failed_step_is_recorded() {
     assert_eq!(failed[0]["args"]["text"], "no such file");
 }
 
+/// A lost device has a mark of its own kind.
+#[test]
+fn a_fault_is_recorded_as_one() {
+    let timeline = Timeline::new();
+    let builder = BatchProcessor::builder(Fixed::new(4).unwrap());
+    let mut processor = builder.observer(timeline.clone()).build();
+    let failed = processor.process(&Samples(&[1, 2]), |_, _| -> candle_core::Result<()> {
+        Err(candle_headroom::testing::illegal_address())
+    });
+    assert!(matches!(failed, Err(Error::DeviceFault(_))));
+    let data = data(&timeline);
+    assert_eq!(data["marks"][0]["kind"], "fault");
+    assert_eq!(data["totals"]["failures"], 1);
+}
+
 /// Evaluations are recorded apart from steps.
 #[test]
 fn evaluations_count_apart() {

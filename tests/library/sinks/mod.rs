@@ -1,12 +1,16 @@
 //! Samples in files: whole lines, readable by others, and bounded.
 
+#[cfg(unix)]
+mod processes;
+
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
+use std::path::PathBuf;
+use std::time::{Duration, UNIX_EPOCH};
 
-use candle_headroom::monitor::{FileSink, FileSinkBuilder, MonitorBuilder, Sample, Sink, Source};
+use candle_headroom::monitor::{
+    FileSink, FileSinkBuilder, Health, MonitorBuilder, Sample, SampleRecord, Sink, Source,
+};
 use candle_headroom::{ByteSize, Error, Monitor};
 use serde_json::Value;
 
@@ -74,6 +78,32 @@ fn a_name_with_commas_and_quotes_stays_one_field() {
     let mut reader = csv::Reader::from_path(&path).unwrap();
     let record = reader.records().next().unwrap().unwrap();
     assert_eq!(&record[1], "GPU, \"A\"");
+}
+
+/// A clock before 1970 is written as 0, a value of 0 is written, and an unknown one is not.
+#[test]
+fn zero_is_a_value_and_unknown_is_none() {
+    let folder = Folder::new("zero");
+    let (source, mut sample) = host();
+    sample.taken = UNIX_EPOCH - Duration::from_secs(5);
+    (sample.used, sample.total, sample.health) = (Some(0), None, Health::Lost);
+    let shown = sample.to_string();
+    assert!(shown.starts_with("lost, 0 B of n/a used"), "{shown}");
+    for (name, builder) in ["csv", "jsonl"].into_iter().zip(BOTH) {
+        let mut sink = builder(folder.0.join(name)).open().unwrap();
+        sink.write(&source, &sample).unwrap();
+    }
+    let line = fs::read_to_string(folder.0.join("jsonl")).unwrap();
+    let record: SampleRecord = serde_json::from_str(&line).unwrap();
+    assert_eq!((record.taken_unix_ms, record.health), (0, Health::Lost));
+    assert_eq!(record.values.get("used_bytes"), Some(&0));
+    assert_eq!(record.values.get("total_bytes"), None);
+    let csv = fs::read_to_string(folder.0.join("csv")).unwrap();
+    let line = csv.lines().nth(1).unwrap();
+    assert!(line.starts_with("0,host,0,,,lost,"), "{line}");
+    // Total and used follow the time that the sample took.
+    let values: Vec<&str> = line.split(',').skip(7).take(2).collect();
+    assert_eq!(values, ["", "0"]);
 }
 
 #[test]
@@ -149,53 +179,6 @@ fn opening_removes_an_incomplete_last_line() {
     sink.write(&source, &sample).unwrap();
     let text = fs::read_to_string(&path).unwrap();
     assert!(text.starts_with("first\nnot a sample\n{"), "{text}");
-}
-
-/// Writers that are killed with SIGKILL leave whole lines and at most the beginning of one, which the next writer removes.
-#[test]
-#[cfg(unix)]
-fn killed_writers_leave_no_fragment_behind() {
-    const CHILD: &str = "HEADROOM_TEST_SINKS";
-    let sinks = |folder: &Path| {
-        [("csv", BOTH[0]), ("jsonl", BOTH[1])]
-            .map(|(name, builder)| builder(folder.join(name)).open().unwrap())
-    };
-    if let Some(folder) = std::env::var_os(CHILD) {
-        let (source, sample) = host();
-        let mut sinks = sinks(folder.as_ref());
-        loop {
-            for sink in &mut sinks {
-                sink.write(&source, &sample).unwrap();
-            }
-        }
-    }
-    let folder = Folder::new("killed");
-    let mut written = 0;
-    for round in 0..40 {
-        let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "sinks::killed_writers_leave_no_fragment_behind"]);
-        child.stdout(std::process::Stdio::null());
-        let mut child = child.env(CHILD, &folder.0).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(60 + round));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        drop(sinks(&folder.0));
-        let csv = fs::read_to_string(folder.0.join("csv")).unwrap();
-        let mut lines = csv.lines().map(|line| line.split(',').count());
-        let columns = lines.next().unwrap();
-        assert!(csv.ends_with('\n') && lines.all(|count| count == columns));
-        let json = fs::read_to_string(folder.0.join("jsonl")).unwrap();
-        assert!(json.is_empty() || json.ends_with('\n'));
-        for line in json.lines() {
-            serde_json::from_str::<Value>(line).unwrap();
-            written += 1;
-        }
-        if csv.len() > 1 << 22 {
-            fs::remove_file(folder.0.join("csv")).unwrap();
-            fs::remove_file(folder.0.join("jsonl")).unwrap();
-        }
-    }
-    assert!(written > 100, "{written} lines");
 }
 
 #[test]

@@ -1,0 +1,86 @@
+//! The monitor on the simulated NVML, and on the host alone.
+//!
+//! Each test has GPUs of its own, since all tests share one library.
+
+mod gpus;
+mod outputs;
+
+use std::time::{Duration, Instant};
+
+use crate::nvml::{self, Simulator};
+use candle_headroom::error::MonitorError;
+use candle_headroom::monitor::{Health, MonitorBuilder, Sample, Threshold};
+use candle_headroom::{ByteSize, Error, Monitor};
+
+const GIB: u64 = 1 << 30;
+
+fn quick() -> MonitorBuilder {
+    // SAFETY: the simulated NVML.
+    let builder = unsafe { Monitor::builder().library(nvml::library()) };
+    builder.interval(Duration::from_millis(5))
+}
+
+/// A monitor of the host alone.
+fn without_gpus() -> MonitorBuilder {
+    // SAFETY: there is no such file.
+    let builder = unsafe { Monitor::builder().library("/no/such/library.so") };
+    builder.interval(Duration::from_millis(2))
+}
+
+/// Waits for a sample of a source for which `is_it` holds.
+fn until(monitor: &Monitor, source: usize, is_it: impl Fn(&Sample) -> bool) -> Sample {
+    let began = Instant::now();
+    loop {
+        let sample = monitor.latest()[source];
+        if is_it(&sample) {
+            return sample;
+        }
+        assert!(
+            began.elapsed() < Duration::from_secs(20),
+            "not seen; last: {sample:?}"
+        );
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn without_nvml_the_host_is_sampled_and_the_reason_is_given() {
+    let monitor = without_gpus().start().unwrap();
+    assert_eq!(monitor.sources().len(), 1);
+    assert!(
+        monitor
+            .without_gpus()
+            .is_some_and(|reason| reason.contains("/no/such/library.so"))
+    );
+}
+
+#[test]
+fn bad_input_is_a_typed_error() {
+    let refused = |builder: MonitorBuilder| match builder.start() {
+        Err(Error::Monitor(error)) => *error,
+        other => panic!("{other:?}"),
+    };
+    let builder = Monitor::builder;
+    assert_eq!(
+        refused(builder().interval(Duration::ZERO)),
+        MonitorError::Interval
+    );
+    assert_eq!(refused(builder().history(0)), MonitorError::History);
+    for samples in [usize::MAX, 1 << 42] {
+        let error = refused(builder().history(samples));
+        let found = |found: usize| found == samples;
+        assert!(matches!(error, MonitorError::HistoryTooLong(samples) if found(samples)));
+        assert!(error.to_string().contains(&samples.to_string()), "{error}");
+    }
+    for threshold in [
+        Threshold::MemoryShare(0.),
+        Threshold::MemoryShare(1.1),
+        Threshold::MemoryShare(f64::NAN),
+        Threshold::MemoryFree(ByteSize(0)),
+        Threshold::Temperature(0),
+        Threshold::EccErrors(0),
+    ] {
+        let error = refused(builder().threshold(threshold, |_| {}));
+        assert!(matches!(error, MonitorError::Threshold { .. }), "{error}");
+    }
+}
