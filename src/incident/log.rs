@@ -36,7 +36,6 @@ const SAMPLES: usize = 5;
 ///     0..=4 => Ok(()),
 ///     _ => Err(testing::out_of_memory()), // room for 4
 /// })?;
-///
 /// let incidents = Incidents::read(&path)?;
 /// assert!(matches!(incidents.list[1].event, Some(Event::Retried { to: 4, .. })));
 /// println!("{}", incidents.summary()); // 1 exhaustion, in forward, at 14:02 UTC

@@ -54,7 +54,7 @@ enum Format {
 pub struct FileSinkBuilder {
     path: PathBuf,
     header: String,
-    rotate_at: Option<ByteSize>,
+    rotate_at: Option<u64>,
     format: Format,
 }
 
@@ -86,7 +86,7 @@ impl FileSink {
 impl FileSinkBuilder {
     /// Starts a new file before one grows beyond `size`; the one before is kept with `.1` appended to its name. Unbounded by default.
     pub fn rotate_at(mut self, size: ByteSize) -> Self {
-        self.rotate_at = Some(size);
+        self.rotate_at = Some(size.as_u64());
         self
     }
 
@@ -95,8 +95,7 @@ impl FileSinkBuilder {
     /// # Errors
     /// [`OutputError`] with the path.
     pub fn open(self) -> Result<FileSink> {
-        let rotate_at = self.rotate_at.map(|size| size.as_u64());
-        let file = LineFile::open(&self.path, self.header.clone(), rotate_at)
+        let file = LineFile::open(&self.path, self.header.clone(), self.rotate_at)
             .map_err(|error| OutputError::at(&self.path, &error))?;
         let options = self;
         Ok(FileSink { options, file })

@@ -220,8 +220,6 @@ impl Drop for Monitor {
 
 impl fmt::Debug for Monitor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Monitor")
-            .field("sources", &self.sources())
-            .finish_non_exhaustive()
+        f.debug_tuple("Monitor").field(&self.sources()).finish()
     }
 }

@@ -16,8 +16,7 @@ pub struct Source {
     pub name: String,
     /// The GPU's UUID; `None` for the host.
     pub uuid: Option<String>,
-    /// The GPU's CUDA ordinal in this process, which candle uses too. `None` in programs built without the feature `cuda`, and for
-    /// GPUs that CUDA does not see (`CUDA_VISIBLE_DEVICES`).
+    /// The GPU's CUDA ordinal, which candle uses. `None` without the feature `cuda` and where `CUDA_VISIBLE_DEVICES` hides the GPU.
     pub cuda: Option<usize>,
 }
 
@@ -60,15 +59,13 @@ pub(crate) struct Samples {
 
 impl Samples {
     pub(super) fn new(sources: Vec<Source>, most: usize) -> Result<Self, MonitorError> {
-        let ring = |_: &Source| {
-            let mut ring = VecDeque::new();
+        let mut rings = vec![VecDeque::new(); sources.len()];
+        for ring in &mut rings {
             let reserved = ring.try_reserve_exact(most);
             reserved.map_err(|_| MonitorError::HistoryTooLong(most))?;
-            Ok(ring)
-        };
-        let rings: Result<_, _> = sources.iter().map(ring).collect();
+        }
         Ok(Self {
-            rings: Mutex::new(rings?),
+            rings: Mutex::new(rings),
             sources,
             most,
         })

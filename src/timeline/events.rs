@@ -138,11 +138,8 @@ impl Recorder {
             Task::Evaluation => format!("evaluation: {}", incident.text),
             _ => incident.text,
         };
-        match incident.kind {
-            IncidentKind::Exhausted => self.totals.exhaustions += 1,
-            IncidentKind::Failed | IncidentKind::Fault => self.totals.failures += 1,
-            _ => {}
-        }
+        let is_failure = matches!(incident.kind, IncidentKind::Failed | IncidentKind::Fault);
+        self.totals.failures += u64::from(is_failure);
         let was_pending = mem::take(&mut self.is_pending);
         let kind = match (incident.kind, self.marks.back_mut()) {
             // The exhaustion has a mark already; its outcome is the better text.
@@ -154,6 +151,7 @@ impl Recorder {
             (kind, _) => kind,
         };
         self.is_pending = incident.kind == IncidentKind::Exhausted;
+        self.totals.exhaustions += u64::from(self.is_pending);
         let exhausted = incident.exhausted.filter(|_| self.is_pending);
         let mark = Mark {
             at: self.now(),

@@ -29,7 +29,6 @@ use crate::replace::replace;
 /// processor.process(&x, |chunk, _| chunk.sqr()?.sum_all())?;
 /// timeline.number("quality", 0.9); // a curve of your own
 /// timeline.note("the cache is full"); // a label above the charts
-///
 /// let mut trace = Vec::new();
 /// timeline.write_trace(&mut trace)?; // for https://ui.perfetto.dev
 /// let mut page = Vec::new();

@@ -13,7 +13,6 @@ pub(super) struct StepRow {
     pub(super) ended: f64,
     /// Time within steps, without the caller's work between them.
     pub(super) busy: f64,
-    /// How many steps this row holds.
     pub(super) steps: u64,
     /// The number of the last of them.
     pub(super) last: u64,
@@ -31,7 +30,6 @@ pub(super) struct StepRow {
     pub(super) fits: Option<u64>,
     /// The predicted peak of a micro-batch.
     pub(super) predicted: Option<u64>,
-    /// Why micro-batches are not larger.
     pub(super) reason: Option<String>,
 }
 
@@ -65,7 +63,6 @@ pub(super) struct PhaseRow {
     pub(super) memory: MemoryReading,
 }
 
-/// One finished micro-batch.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct MicroRow {
     pub(super) began: f64,
@@ -146,7 +143,6 @@ impl Totals {
     }
 }
 
-/// All runs of one phase.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct PhaseTotal {
     pub(super) phase: Phase,

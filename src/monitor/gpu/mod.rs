@@ -22,6 +22,10 @@ pub(super) fn open(
     library: &Arc<Library>,
     interval: Duration,
 ) -> Result<Vec<(Source, Looker)>, String> {
+    let describe = |code| match facts::nvml(code) {
+        Some(status) => format!("NVML: {} ({})", status.name, status.cause),
+        None => format!("NVML: return code {code}"),
+    };
     let nvml = library.begin().map_err(describe)?;
     let count = nvml.ask(|nvml| nvml.device_count()).map_err(describe)?;
     let gpus = (0..count).filter_map(|index| {
@@ -81,13 +85,6 @@ fn cuda_uuids() -> Vec<String> {
 #[cfg(not(feature = "cuda"))]
 fn cuda_uuids() -> Vec<String> {
     Vec::new()
-}
-
-fn describe(code: u32) -> String {
-    match facts::nvml(code) {
-        Some(status) => format!("NVML: {} ({})", status.name, status.cause),
-        None => format!("NVML: return code {code}"),
-    }
 }
 
 /// Samples one GPU, which it finds by its UUID, also after it was lost.

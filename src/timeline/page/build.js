@@ -90,7 +90,6 @@ function buildMarks() {
 }
 
 const theme = document.documentElement.dataset;
-if (['#dark', '#light'].includes(location.hash)) theme.theme = location.hash.slice(1);
 $('theme').onclick = () => {
   const isDark = theme.theme ? theme.theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
   theme.theme = isDark ? 'light' : 'dark';

@@ -1,7 +1,6 @@
 // The charts over the whole run.
 const LEFT = 76, RIGHT = 14, MARKS = 22, NOTES = 20;
-const ends = [final(steps.ended) ?? data.now, final(evaluations)?.ended ?? 0, final(marks)?.at ?? 0, final(notes)?.at ?? 0];
-const whole = [0, Math.max(...ends)];
+const whole = [0, Math.max(final(steps.ended) ?? data.now, final(evaluations)?.ended ?? 0, final(marks)?.at ?? 0, final(notes)?.at ?? 0)];
 let view = whole;
 // Each kind of event: its glyph, its colour, and what it means. Red is out of memory, teal the micro-batch's size.
 const kinds = {

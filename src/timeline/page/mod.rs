@@ -5,14 +5,6 @@ use serde_json::{Map, Value, json};
 
 use super::recorder::Recorder;
 
-const SCRIPT: &str = concat!(
-    include_str!("words.js"),
-    include_str!("chart.js"),
-    include_str!("hover.js"),
-    include_str!("phases.js"),
-    include_str!("build.js"),
-);
-
 /// How many of the latest phases are on the page. The trace has all that are kept.
 const PHASES: usize = 240;
 
@@ -24,7 +16,13 @@ pub(super) fn write(recorder: &Recorder, title: &str) -> String {
         style = include_str!("page.css"),
         // `</script` would end the script element that holds the data; JSON allows this escape for the bracket.
         data = data(recorder).to_string().replace('<', "\\u003c"),
-        script = SCRIPT,
+        script = concat!(
+            include_str!("words.js"),
+            include_str!("chart.js"),
+            include_str!("hover.js"),
+            include_str!("phases.js"),
+            include_str!("build.js"),
+        ),
     )
 }
 
