@@ -2,7 +2,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::facts::{self, Weight};
-use crate::memory::Bytes;
+use crate::memory::bytes_text;
 
 /// Defines [`Sample`] and the names of its values in files and metrics.
 macro_rules! sample {
@@ -168,9 +168,9 @@ impl fmt::Display for Sample {
         write!(
             f,
             "{} of {} used, this process {}, busy {}, {}, {} of {}, {}",
-            Bytes(self.used),
-            Bytes(self.total),
-            Bytes(self.process),
+            bytes_text(self.used),
+            bytes_text(self.total),
+            bytes_text(self.process),
             with_unit(self.utilisation, " %"),
             with_unit(self.temperature, " °C"),
             watts(self.power),
