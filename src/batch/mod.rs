@@ -16,7 +16,8 @@ mod plan;
 mod policy;
 mod predictive;
 mod process;
-mod reporting;
+mod processed;
+mod run;
 mod slices;
 
 pub(crate) use attempt::{Attempt, Failure, Held, Work, run_phase};
@@ -34,6 +35,7 @@ pub use observer::{EventKind, Observer, Task, TrainingEvent};
 pub use plan::{Plan, Reason};
 pub use policy::{BatchPolicy, Completed, Extent, Failed};
 pub use predictive::{Predictive, PredictiveBuilder};
-pub use process::{BatchProcessor, BatchProcessorBuilder, Processed, process_batches};
+pub use process::{BatchProcessor, BatchProcessorBuilder, process_batches};
+pub use processed::Processed;
 pub(crate) use slices::extent_of;
 pub use slices::{Batch, Parts, Samples};

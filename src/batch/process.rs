@@ -4,12 +4,12 @@ use candle_core::Device;
 
 use super::attempt::{Attempt, Failure, Held};
 use super::engine::Engine;
-use super::event::Event;
 use super::micro_batch::MicroBatch;
 use super::observer::{Observer, Task};
 use super::plan::Plan;
 use super::policy::BatchPolicy;
 use super::predictive::Predictive;
+use super::processed::Processed;
 use super::slices::{Batch, extent_of};
 use crate::error::{Phase, PolicyError, Result};
 use crate::memory::DeviceMemory;
@@ -157,24 +157,4 @@ impl Engine {
         });
         done.map(|()| processed)
     }
-}
-
-/// The results of [`BatchProcessor::process`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Processed<T> {
-    /// One result for each finished chunk, in the order of the samples.
-    pub results: Vec<T>,
-    /// Sizes of the chunks, in samples.
-    pub sizes: Vec<usize>,
-    /// Number of chunks that did not fit and were computed again.
-    pub retries: usize,
-    /// Number of samples that were computed again.
-    pub recomputed: usize,
-    /// Changes of the size, and retries.
-    pub events: Vec<Event>,
-    /// The highest use of memory, in bytes; `None` if it is not counted.
-    pub peak: Option<u64>,
-    /// Whether parameters were updated; `None` if only the device knows.
-    pub(crate) updated: Option<bool>,
 }

@@ -1,0 +1,21 @@
+use super::event::Event;
+
+/// The results of [`BatchProcessor::process`](super::BatchProcessor::process).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Processed<T> {
+    /// One result for each finished chunk, in the order of the samples.
+    pub results: Vec<T>,
+    /// Sizes of the chunks, in samples.
+    pub sizes: Vec<usize>,
+    /// Number of chunks that did not fit and were computed again.
+    pub retries: usize,
+    /// Number of samples that were computed again.
+    pub recomputed: usize,
+    /// Changes of the size, and retries.
+    pub events: Vec<Event>,
+    /// The highest use of memory, in bytes; `None` if it is not counted.
+    pub peak: Option<u64>,
+    /// Whether parameters were updated; `None` if only the device knows.
+    pub(crate) updated: Option<bool>,
+}

@@ -1,0 +1,211 @@
+use std::cell::Cell;
+
+use super::attempt::{Attempt, Failure, Work};
+use super::engine::Engine;
+use super::event::Event;
+use super::exhaustion::{complete, conclude};
+use super::measured::Measured;
+use super::micro_batch::MicroBatch;
+use super::observer::EventKind;
+use super::plan::Reason;
+use super::policy::{Extent, Failed};
+use super::processed::Processed;
+use crate::error::{Error, ResourceExhausted, Result};
+use crate::memory::{DeviceMemory, recover, unmask};
+
+/// Number of times that a batch is restarted after its accumulated gradients were lost; each restart costs a whole batch.
+const MAX_RESTARTS: usize = 3;
+
+/// The progress of a batch.
+struct Position {
+    batch: Extent,
+    done: usize,
+    attempt: usize,
+    restarts: usize,
+    /// The size to try once more.
+    again: Option<usize>,
+    /// Further attempts at this position must be smaller.
+    below: usize,
+}
+
+impl Position {
+    fn new(batch: Extent, done: usize, restarts: usize) -> Self {
+        Self {
+            batch,
+            done,
+            attempt: 0,
+            restarts,
+            again: None,
+            below: usize::MAX,
+        }
+    }
+}
+
+impl Engine {
+    /// Runs `work` for runs of samples until each sample of the batch was processed exactly once.
+    ///
+    /// It ends: at one position each failure but one makes the size smaller, each success moves on, and restarts are bounded.
+    pub(crate) fn run<T>(
+        &mut self,
+        batch: Extent,
+        work: &mut impl Work<T>,
+        processed: &mut Processed<T>,
+    ) -> Result<()> {
+        let mut at = Position::new(batch, 0, 0);
+        let memory = self.memory.clone();
+        self.policy.begin(&batch);
+        while at.done < batch.samples {
+            // Two trainers on one memory take turns, so that each knows what is in use.
+            let _turn = memory.as_ref().map(DeviceMemory::turn);
+            self.prepare(&at, &mut processed.events);
+            let again = at.again.take();
+            let size = again.unwrap_or_else(|| self.size(&at).min(at.below - 1));
+            let extent = batch.part(size);
+            let attempt = Attempt {
+                micro: MicroBatch {
+                    step: self.batches,
+                    index: processed.sizes.len(),
+                    samples: at.done..at.done + size,
+                    attempt: at.attempt,
+                    base_seed: self.seed,
+                },
+                memory: Measured::begin(memory.as_ref()),
+                engine: self,
+                forward_peak: Cell::new(None),
+            };
+            let stopwatch = self.timings.start(&self.device, &*self.policy);
+            let (error, is_lost) = match work.micro_batch(&attempt) {
+                Ok(result) => {
+                    let completed = &attempt.completed();
+                    let micro = &{ attempt.micro };
+                    self.timings.stop(stopwatch, extent);
+                    self.notify(|| EventKind::MicroBatchEnded { micro, completed });
+                    self.proven.note(extent.cost, completed);
+                    processed.results.push(result);
+                    processed.sizes.push(size);
+                    self.note_change(&at, &mut processed.events, |engine| {
+                        engine.timings.deliver(&mut *engine.policy);
+                        engine.policy.succeeded(completed);
+                    });
+                    at = Position::new(batch, at.done + size, at.restarts);
+                    continue;
+                }
+                Err(Failure::MicroBatch(error)) => (error, false),
+                Err(Failure::Batch(error)) => (error, at.done > 0),
+                Err(Failure::Final(error)) => return Err(unmask(error, &self.device)),
+            };
+            let Error::ResourceExhausted(mut exhausted) = error else {
+                return Err(unmask(error, &self.device));
+            };
+            let (held, remedies) = work.held();
+            exhausted.held = held;
+            let need = self.proven.need(extent.cost);
+            attempt.memory.describe(need, &mut exhausted);
+            let is_passing = complete(&mut exhausted, &attempt, self.policy.plan());
+            drop(attempt);
+            self.notify(|| EventKind::Exhausted(&exhausted));
+            // An asynchronous fault surfaces here, and nothing is retried on a lost device.
+            recover(&self.device)?;
+            let Some(to) = self.next_size(&at, extent, &exhausted, is_passing, is_lost) else {
+                conclude(&mut exhausted, is_passing, memory.as_ref(), remedies);
+                return Err(Error::ResourceExhausted(exhausted));
+            };
+            let event = Event::Retried {
+                samples: at.done..at.done + size,
+                to,
+                phase: exhausted.phase,
+                cause: exhausted.cause,
+            };
+            tracing::warn!(step = self.batches, error = %exhausted, "{event}");
+            self.happened(event, &mut processed.events);
+            processed.retries += 1;
+            processed.recomputed += size;
+            at.attempt += 1;
+            match to == size {
+                true => at.again = Some(size),
+                false => at.below = size,
+            }
+            if is_lost {
+                self.restart(&mut at, processed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Chooses the size after a failure, and tells the policy if it is to be smaller; `None` if the failure is final.
+    fn next_size(
+        &mut self,
+        at: &Position,
+        failed: Extent,
+        exhausted: &ResourceExhausted,
+        is_passing: bool,
+        is_lost: bool,
+    ) -> Option<usize> {
+        let size = failed.samples;
+        let is_first = at.attempt == 0 && at.restarts == 0;
+        let to = if is_first && self.proven.may_pass(failed.cost, exhausted.cause) {
+            size
+        } else {
+            let failure = Failed::new(size, exhausted).passing(is_passing);
+            self.policy.failed(&failure);
+            self.proven.retract(failed.cost);
+            Some(self.size(at)).filter(|to| *to < size)?
+        };
+        (!is_lost || at.restarts < MAX_RESTARTS).then_some(to)
+    }
+
+    /// Begins the batch again after its accumulated gradients were lost.
+    fn restart<T>(&mut self, at: &mut Position, processed: &mut Processed<T>) {
+        let event = Event::Restarted { lost: at.done };
+        tracing::warn!(step = self.batches, "{event}");
+        self.happened(event, &mut processed.events);
+        processed.recomputed += at.done;
+        processed.results.clear();
+        processed.sizes.clear();
+        *at = Position::new(at.batch, 0, at.restarts + 1);
+        self.policy.begin(&at.batch);
+    }
+
+    /// Returns the policy's size for what remains.
+    fn size(&self, at: &Position) -> usize {
+        let remaining = at.batch.samples - at.done;
+        self.policy.size(remaining).clamp(1, remaining)
+    }
+
+    /// Shows the policy the memory before a micro-batch begins.
+    fn prepare(&mut self, at: &Position, events: &mut Vec<Event>) {
+        let Some(memory) = &self.memory else { return };
+        // Other processes' use takes asking the driver, so not before every micro-batch.
+        let now = match at.done == 0 || at.attempt > 0 {
+            true => {
+                memory.maintain();
+                memory.surroundings()
+            }
+            false => memory.reading(),
+        };
+        self.note_change(at, events, |engine| engine.policy.prepare(&now));
+    }
+
+    /// Lets the policy learn something, and reports whether that changes its size. It is asked about the same number of samples
+    /// before and after, so that the smaller end of a batch is not a change.
+    fn note_change(
+        &mut self,
+        at: &Position,
+        events: &mut Vec<Event>,
+        learn: impl FnOnce(&mut Self),
+    ) {
+        let from = self.size(at);
+        learn(self);
+        let to = self.size(at);
+        if from == to {
+            return;
+        }
+        let event = match self.policy.plan().map(|plan| plan.reason) {
+            Some(Reason::Speed | Reason::Timing) => Event::Paced { from, to },
+            _ if from < to => Event::Grown { from, to },
+            _ => Event::Shrunk { from, to },
+        };
+        tracing::info!(step = self.batches, "{event}");
+        self.happened(event, events);
+    }
+}
