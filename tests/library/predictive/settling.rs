@@ -125,7 +125,7 @@ fn longer_samples_do_not_exceed_the_limit() {
         step(128, 40);
     }
     assert!((40..=47).contains(&step(128, 40)), "{}", step(128, 40));
-    step(512, 640); // how much more longer samples take is known from the first two lengths
+    step(512, 640); // a token takes as many times more as the samples are longer
     assert!(step(64, 10) >= 128, "short samples are remembered");
 }
 
