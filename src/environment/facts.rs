@@ -4,12 +4,12 @@ use super::probe::driver::CudaDevice;
 use super::probe::kernel::Kernel;
 use super::probe::libraries::Libraries;
 use super::probe::nvml::{GpuReading, Readings};
+use super::reply::Reply;
 use super::visible::Visible;
 use super::{Gpu, Source};
 use crate::facts::Version;
 use crate::memory::SystemMemory;
 use crate::nvml::Field;
-use crate::patience::LoadError;
 
 /// What the probes saw. `None` belongs to a probe that did not finish, for which there is a finding.
 #[derive(Debug)]
@@ -29,49 +29,6 @@ pub(crate) struct Facts {
     pub(crate) cuda: Reply<Vec<CudaDevice>>,
     /// The newest CUDA that the driver supports, by libcuda.
     pub(crate) cuda_version: Option<Version>,
-}
-
-/// What the probe of a library returns.
-pub(crate) type Answer<T> = Result<Reply<T>, LoadError>;
-
-/// What one of the driver's libraries tells.
-#[derive(Debug)]
-pub(crate) enum Reply<T> {
-    /// The probe did not finish, for which there is a finding.
-    Unknown,
-    /// Why the library cannot be loaded.
-    Missing(String),
-    /// The first call that failed, and its status.
-    Failed(&'static str, u32),
-    Works(T),
-}
-
-impl<T> Reply<T> {
-    pub(crate) fn of(outcome: Result<T, (&'static str, u32)>) -> Self {
-        outcome.map_or_else(|(call, status)| Self::Failed(call, status), Self::Works)
-    }
-
-    pub(crate) fn works(&self) -> Option<&T> {
-        match self {
-            Self::Works(value) => Some(value),
-            _ => None,
-        }
-    }
-
-    /// Whether a call failed with this status.
-    pub(crate) fn failed_with(&self, status: u32) -> bool {
-        matches!(self, Self::Failed(_, number) if *number == status)
-    }
-
-    /// For a machine without GPUs: `no NVML`, or `NVML returns 9`.
-    pub(crate) fn described(&self, library: &str, call: &str) -> Option<String> {
-        match self {
-            Self::Unknown => None,
-            Self::Missing(_) => Some(format!("no {library}")),
-            Self::Failed(_, status) => Some(format!("{call} returns {status}")),
-            Self::Works(_) => Some(format!("{library} counts 0")),
-        }
-    }
 }
 
 impl Facts {

@@ -15,6 +15,7 @@ mod judge;
 mod log;
 mod probe;
 mod redact;
+mod reply;
 mod report;
 mod requirement;
 mod smoke;
@@ -30,6 +31,7 @@ pub use gpu::Gpu;
 pub use report::Report;
 pub use requirement::{Requirement, UnknownRequirement};
 
-use facts::{Answer, Facts, Reply};
+use facts::Facts;
 use finding::Findings;
+use reply::{Answer, Reply};
 use source::Source;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::output::{Output, Sink};
 use super::sample::Sample;
-use super::source::{Samples, Source};
+use super::samples::Samples;
+use super::source::Source;
 use super::threshold::{Crossing, Threshold};
 use super::worker::Worker;
 use super::{gpu, host};

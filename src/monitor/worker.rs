@@ -13,7 +13,8 @@ use parking_lot::{Condvar, Mutex};
 
 use super::output::{self, Output};
 use super::sample::{Health, Sample};
-use super::source::{Looker, Samples};
+use super::samples::Samples;
+use super::source::Looker;
 
 /// The time between two checks for a hanging call.
 const ROUND: Duration = Duration::from_secs(1);

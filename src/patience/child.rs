@@ -11,7 +11,7 @@ use std::ptr::null_mut;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::library::{Call, LOADER, LoadError};
+use super::call::{Call, LOADER, LoadError};
 
 /// The time between two looks at a child.
 const PAUSE: Duration = Duration::from_millis(2);

@@ -1,7 +1,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::library::{Call, LoadError};
+use super::call::{Call, LoadError};
 
 /// Does nothing: libraries are loaded without a child process here.
 ///

@@ -1,14 +1,11 @@
 //! What is kept of observations, and what a new one changes.
 
-use serde::{Deserialize, Serialize};
-
+use super::level::{Level, Saved};
 use super::memory_model::{MOST_COST, MemoryModel};
 use crate::error::PolicyError;
 
 /// Number of costs that are remembered.
-pub(super) const LEVELS: usize = 16;
-/// Costs that differ by no more than this fraction (1/256) share a level.
-const NEAR: usize = 256;
+const LEVELS: usize = 16;
 /// Weight of a new observation in the mean of its cost, and in the scatter.
 const WEIGHT: f64 = 1. / 8.;
 const SCATTER_WEIGHT: f64 = 1. / 32.;
@@ -21,32 +18,6 @@ const FARTHER: f64 = 1.25;
 const HOLDS: f64 = 0.1;
 /// Growth by no more than this fraction of the whole counts as flat.
 const FLAT: f64 = 0.02;
-
-/// What micro-batches of one cost took, in bytes above what was in use before them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Level {
-    pub(super) cost: usize,
-    pub(super) mean: u64,
-    /// When it was last seen, counted in observations of the model.
-    pub(super) seen: u64,
-}
-
-impl Level {
-    fn is_near(&self, cost: usize) -> bool {
-        self.cost.abs_diff(cost) <= self.cost / NEAR
-    }
-
-    /// Bytes for each unit of cost from `low` to this level.
-    pub(super) fn slope_from(&self, low: &Self) -> f64 {
-        (self.mean as f64 - low.mean as f64) / (self.cost as f64 - low.cost as f64)
-    }
-
-    /// Bytes for each unit of cost if there were no base.
-    pub(super) fn proportion(&self) -> f64 {
-        self.mean as f64 / self.cost as f64
-    }
-}
 
 impl MemoryModel {
     /// Adds an observation: a micro-batch of this cost (0 counts as 1) took `bytes` above what was in use before.
@@ -145,16 +116,6 @@ impl MemoryModel {
         }
         self.levels.sort_by_key(|level| level.cost);
     }
-}
-
-/// A deserialized model, before it was checked.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Saved {
-    levels: Vec<Level>,
-    observed: u64,
-    scatter: f32,
-    slope_holds: bool,
 }
 
 impl TryFrom<Saved> for MemoryModel {

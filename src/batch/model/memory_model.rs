@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use super::learn::{Level, Saved};
+use super::level::{Level, Saved};
 
 /// Costs are clamped to this, so that sums of them do not overflow.
 pub(in crate::batch) const MOST_COST: usize = usize::MAX / 64;

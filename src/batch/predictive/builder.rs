@@ -1,9 +1,6 @@
-use super::policy::Predictive;
-use crate::error::{PolicyError, Result};
-
 /// Part of the room that is left free by default, and at most.
 const MARGIN: f64 = 0.01;
-const MOST_MARGIN: f64 = 0.9;
+pub(super) const MOST_MARGIN: f64 = 0.9;
 
 /// Options of [`Predictive`].
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -42,20 +39,5 @@ impl PredictiveBuilder {
     pub fn regardless_of_speed(mut self) -> Self {
         self.minds_speed = false;
         self
-    }
-
-    /// Creates the policy.
-    ///
-    /// # Errors
-    /// [`PolicyError::Margin`] for a margin outside 0 to 0.9, [`PolicyError::Zero`] for a largest size of 0.
-    pub fn build(self) -> Result<Predictive> {
-        if !(0. ..=MOST_MARGIN).contains(&self.margin) {
-            return Err(PolicyError::Margin(self.margin).into());
-        }
-        PolicyError::at_least_one("the largest size of a micro-batch", self.most)?;
-        Ok(Predictive {
-            options: self,
-            ..Predictive::default()
-        })
     }
 }

@@ -1,11 +1,11 @@
 use std::time::Duration;
 
-use super::builder::PredictiveBuilder;
+use super::builder::{MOST_MARGIN, PredictiveBuilder};
 use super::shape::Room;
 use super::shapes::Shapes;
 use crate::batch::policy::taken;
 use crate::batch::{BatchPolicy, Completed, Extent, Failed, MOST_COST, MemoryModel, Plan};
-use crate::error::{MemoryReading, Result};
+use crate::error::{MemoryReading, PolicyError, Result};
 
 /// Learns what micro-batches take of memory and uses the largest that fits, or a smaller one that is as fast. Trainers use
 /// it by default.
@@ -60,6 +60,23 @@ pub struct Predictive {
     pub(super) is_warm: bool,
     /// Micro-batches until a larger size is tried without measurements.
     pub(super) wait: usize,
+}
+
+impl PredictiveBuilder {
+    /// Creates the policy.
+    ///
+    /// # Errors
+    /// [`PolicyError::Margin`] for a margin outside 0 to 0.9, [`PolicyError::Zero`] for a largest size of 0.
+    pub fn build(self) -> Result<Predictive> {
+        if !(0. ..=MOST_MARGIN).contains(&self.margin) {
+            return Err(PolicyError::Margin(self.margin).into());
+        }
+        PolicyError::at_least_one("the largest size of a micro-batch", self.most)?;
+        Ok(Predictive {
+            options: self,
+            ..Predictive::default()
+        })
+    }
 }
 
 impl Predictive {

@@ -5,8 +5,7 @@ mod adam;
 mod hyper_parameter;
 mod lion;
 mod sgd;
-
-use std::fmt::Debug;
+mod update_rule;
 
 pub use adafactor::ParamsAdafactor;
 pub use adam::ParamsAdam;
@@ -14,52 +13,7 @@ pub use hyper_parameter::Range;
 use hyper_parameter::{HyperParameter, hyper_parameters};
 pub use lion::ParamsLion;
 pub use sgd::ParamsSgd;
-
-use super::cpu::{Real, Target};
-use crate::error::Result;
-
-/// An update rule, and its hyper-parameters.
-pub trait Rule: Clone + Debug + Default + Send + Sync + 'static {
-    /// The optimizer's name; in lower case also that of its kernel `decide_…`.
-    const NAME: &'static str;
-    /// The name of the file with its kernels.
-    const KERNELS: &'static str;
-
-    /// The hyper-parameters, in the order of the kernels: the learning rate first, then the weight decay.
-    fn hyper_parameters(&mut self) -> impl Iterator<Item = HyperParameter<'_>>;
-
-    /// The values of the hyper-parameters, 0 beyond the last one. No rule has more than 8.
-    fn numbers(&self) -> [f64; 8] {
-        let mut numbers = [0.; 8];
-        for (number, (_, _, value)) in numbers.iter_mut().zip(self.clone().hyper_parameters()) {
-            *number = value.get();
-        }
-        numbers
-    }
-
-    fn check(&mut self) -> Result<()> {
-        (self.hyper_parameters())
-            .try_for_each(|(name, range, value)| range.check(Self::NAME, name, value.get()))
-    }
-
-    /// Returns the tensors that it keeps for a parameter of these dimensions.
-    fn state(&self, dims: &[usize]) -> Vec<Kept>;
-
-    /// Returns how many matrices of a parameter of these dimensions have a factored second moment.
-    fn matrices(_: &[usize]) -> usize {
-        0
-    }
-
-    /// Updates a parameter for the `step`-th time, counted from 1.
-    fn apply<C: Real>(&self, rates: Rates, step: u64, target: Target<'_, C>);
-}
-
-/// Numbers that differ between groups of parameters.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rates {
-    pub learning_rate: f64,
-    pub weight_decay: f64,
-}
+pub use update_rule::{Kept, Rates, Rule};
 
 /// An optimizer's hyper-parameters, whose type names its update rule. Only this crate implements it.
 pub trait Algorithm: Rule {}
@@ -69,24 +23,3 @@ impl Algorithm for ParamsAdam {}
 impl Algorithm for ParamsSgd {}
 impl Algorithm for ParamsLion {}
 impl Algorithm for ParamsAdafactor {}
-
-/// A tensor of state.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Kept {
-    /// Its name in PyTorch.
-    pub name: &'static str,
-    pub dims: Vec<usize>,
-    /// Whether it may be kept in bf16.
-    pub is_moment: bool,
-}
-
-impl Kept {
-    pub fn new(name: &'static str, dims: &[usize], is_moment: bool) -> Self {
-        let dims = dims.to_vec();
-        Self {
-            name,
-            dims,
-            is_moment,
-        }
-    }
-}
