@@ -6,8 +6,9 @@ use super::level::{Level, Saved};
 pub(in crate::batch) const MOST_COST: usize = usize::MAX / 64;
 /// Mean deviations that an observation may lie above the prediction: about 2.4 standard deviations of a normal distribution.
 const DEVIATIONS: f64 = 3.;
-/// How many times the largest cost seen may be said to fit.
+/// How many times the largest cost seen may be said to fit; more after the first cost, which is one sample as a rule.
 const REACH: usize = 8;
+const FIRST_REACH: usize = 16;
 /// Fraction that is added to the slope for a cost of twice the largest seen, or more; less for one that is nearer.
 const CAUTION: f64 = 0.25;
 /// Slopes are taken between costs that differ by at least this fraction of the larger one, because peaks scatter.
@@ -91,7 +92,8 @@ impl MemoryModel {
             let is_certain = self.most(cost)? <= most as f64;
             Some(is_certain && self.expected(cost)? <= likely as f64)
         };
-        let farthest = self.largest_seen()?.saturating_mul(REACH);
+        let reach = if self.is_single() { FIRST_REACH } else { REACH };
+        let farthest = self.largest_seen()?.saturating_mul(reach);
         // The upper bound does not fall as the cost rises.
         let (mut low, mut above) = (0, farthest.saturating_add(1));
         while above - low > 1 {

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::builder::{MOST_MARGIN, PredictiveBuilder};
-use super::shape::Room;
+use super::shape::{Room, Shape};
 use super::shapes::Shapes;
 use crate::batch::policy::taken;
 use crate::batch::{BatchPolicy, Completed, Extent, Failed, MOST_COST, MemoryModel, Plan};
@@ -58,6 +58,8 @@ pub struct Predictive {
     /// A micro-batch has finished in this process and agreed with what an earlier run learned. The first one also allocates
     /// what is kept for ever.
     pub(super) is_warm: bool,
+    /// The first micro-batch took far more than an earlier run learned.
+    is_doubted: bool,
     /// Micro-batches until a larger size is tried without measurements.
     pub(super) wait: usize,
 }
@@ -131,6 +133,13 @@ impl BatchPolicy for Predictive {
         let (room, shape) = (self.room, &mut self.shapes.active);
         let cost = shape.cost(completed.size);
         let took = taken(completed.peak, completed.before);
+        if !self.is_warm && took.is_some_and(|took| shape.is_another(cost, took)) {
+            if !self.is_doubted {
+                self.is_doubted = true;
+                return; // the excess may be allocated once; another sample shows that
+            }
+            *shape = Shape::new(shape.each);
+        }
         if let Some(bytes) = took {
             if self.is_warm {
                 shape.model.count_first();
@@ -194,7 +203,7 @@ impl BatchPolicy for Predictive {
 
     fn load_state(&mut self, state: &str) -> Result<()> {
         self.shapes = Shapes::from_json(state)?;
-        (self.is_warm, self.wait) = (false, 0);
+        (self.is_warm, self.is_doubted, self.wait) = (false, false, 0);
         Ok(())
     }
 }

@@ -7,6 +7,8 @@ use crate::batch::{Failed, MOST_COST, MemoryModel};
 /// A larger size is used only if it is larger by more than this fraction (1/256) and by more than twice the scatter: use and
 /// peaks vary by as much.
 const WORTHWHILE: usize = 256;
+/// A first micro-batch that takes this many times what an earlier run learned belongs to another model.
+const ANOTHER: f64 = 2.;
 
 /// What a micro-batch may take, in bytes above what is in use before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +84,14 @@ impl Shape {
     pub(super) fn samples(&self) -> Option<usize> {
         let cost = self.pace.limit(self.cap?);
         Some((cost / self.each).max(1))
+    }
+
+    /// Returns whether a micro-batch took so much more than the line says that an earlier run must have learned it from
+    /// another model.
+    pub(super) fn is_another(&self, cost: usize, took: u64) -> bool {
+        let line = self.model.base().zip(self.model.slope());
+        let expected = line.map(|(base, slope)| base as f64 + slope * cost as f64);
+        expected.is_some_and(|expected| took as f64 > expected * ANOTHER)
     }
 
     /// The largest cost for which there is room, at least one sample's; `None` if nothing was measured. If what is certain does
