@@ -22,7 +22,9 @@ pub(crate) struct Engine {
     pub(crate) observers: Vec<Arc<dyn Observer>>,
     pub(super) task: Task,
     /// Number of finished batches.
-    pub(super) batches: u64,
+    batches: u64,
+    /// The number of the batch in progress, or of the last one.
+    pub(super) step: u64,
     pub(super) proven: Proven,
     pub(super) timings: Timings,
 }
@@ -37,6 +39,7 @@ impl Engine {
             observers: Vec::new(),
             task,
             batches: 0,
+            step: 0,
             proven: Proven::default(),
             timings: Timings::default(),
         }
@@ -58,7 +61,7 @@ impl Engine {
         work: impl FnOnce(&mut Self, &mut Processed<T>) -> Result<R>,
     ) -> (Processed<T>, Result<R>) {
         let is_apart = samples == 0;
-        self.batches = self.batches.saturating_sub(u64::from(is_apart));
+        self.step = self.batches.saturating_sub(u64::from(is_apart));
         let memory = self.memory.clone();
         let measured = Measured::begin(memory.as_ref());
         self.notify(|| EventKind::BatchBegan {
@@ -97,7 +100,7 @@ impl Engine {
                 self.notify(|| EventKind::BatchFailed(error));
             }
         }
-        self.batches += u64::from(is_apart || done.is_ok());
+        self.batches += u64::from(!is_apart && done.is_ok());
         (processed, done)
     }
 
@@ -137,7 +140,7 @@ impl Engine {
         };
         let event = TrainingEvent {
             task: self.task,
-            step: self.batches,
+            step: self.step,
             plan,
             kind,
         };

@@ -27,6 +27,8 @@ pub(super) fn complete(
 
     let (peak, limit) = (exhausted.bytes.peak, exhausted.bytes.limit);
     let other = exhausted.other_use_in_the_way().filter(|_| count == 1);
+    // Without it, what else is held may be the model, which cannot be freed.
+    let is_model_known = !exhausted.held.is_empty();
     if let Some(other) = other {
         exhausted.held.push(Holding::new(Holding::OTHER, other));
         if exhausted.cause == Cause::Unknown {
@@ -44,7 +46,7 @@ pub(super) fn complete(
     if other.is_some() {
         let advice =
             "freeing other memory of this process, such as data, the batch itself or other models";
-        remedies.push(Remedy::new(advice, other));
+        remedies.push(Remedy::new(advice, other.filter(|_| is_model_known)));
     }
     if count > 1 {
         let half = count / 2;

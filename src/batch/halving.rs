@@ -62,10 +62,12 @@ impl HalvingBuilder {
     ///
     /// # Errors
     /// [`PolicyError::Zero`] for a size of 0.
-    pub fn build(self) -> Result<Halving> {
-        for size in self.0.cost.into_iter().chain(self.0.most) {
+    pub fn build(mut self) -> Result<Halving> {
+        let sizes = || self.0.cost.into_iter().chain(self.0.most);
+        for size in sizes() {
             PolicyError::at_least_one("the size of a micro-batch", size)?;
         }
+        self.0.cost = sizes().min();
         Ok(self.0)
     }
 }

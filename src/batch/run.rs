@@ -63,7 +63,7 @@ impl Engine {
             let extent = batch.part(size);
             let attempt = Attempt {
                 micro: MicroBatch {
-                    step: self.batches,
+                    step: self.step,
                     index: processed.sizes.len(),
                     samples: at.done..at.done + size,
                     attempt: at.attempt,
@@ -77,7 +77,7 @@ impl Engine {
             let (error, is_lost) = match work.micro_batch(&attempt) {
                 Ok(result) => {
                     let completed = &attempt.completed();
-                    let micro = &{ attempt.micro };
+                    let micro = &{ attempt.micro }; // frees the engine, which the attempt borrows
                     self.timings.stop(stopwatch, extent);
                     self.notify(|| EventKind::MicroBatchEnded { micro, completed });
                     self.proven.note(extent.cost, completed);
@@ -116,7 +116,7 @@ impl Engine {
                 phase: exhausted.phase,
                 cause: exhausted.cause,
             };
-            tracing::warn!(step = self.batches, error = %exhausted, "{event}");
+            tracing::warn!(step = self.step, error = %exhausted, "{event}");
             self.happened(event, &mut processed.events);
             processed.retries += 1;
             processed.recomputed += size;
@@ -157,7 +157,7 @@ impl Engine {
     /// Begins the batch again after its accumulated gradients were lost.
     fn restart<T>(&mut self, at: &mut Position, processed: &mut Processed<T>) {
         let event = Event::Restarted { lost: at.done };
-        tracing::warn!(step = self.batches, "{event}");
+        tracing::warn!(step = self.step, "{event}");
         self.happened(event, &mut processed.events);
         processed.recomputed += at.done;
         processed.results.clear();
@@ -205,7 +205,7 @@ impl Engine {
             _ if from < to => Event::Grown { from, to },
             _ => Event::Shrunk { from, to },
         };
-        tracing::info!(step = self.batches, "{event}");
+        tracing::info!(step = self.step, "{event}");
         self.happened(event, events);
     }
 }

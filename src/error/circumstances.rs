@@ -113,7 +113,8 @@ pub struct Holding {
 impl Holding {
     /// Activations of the micro-batch's samples, by the policy's model.
     pub const ACTIVATIONS: &'static str = "activations (by the fit)";
-    /// Memory of this process that is not the trainer's: the batch, other models, other threads.
+    /// Memory of this process that is not the trainer's: the batch, other models, other threads. A processor's model too, because
+    /// a processor does not know it.
     pub const OTHER: &'static str = "other memory of this process";
 
     /// `bytes` bytes of `what`.

@@ -1,5 +1,5 @@
 //! What an error means, found also where an error displays one of this crate's errors but does not return it from `source()`,
-//! such as a `#[error(transparent)]` enum around a candle error with a backtrace.
+//! such as a `#[error(transparent)]` enum around a candle error with a backtrace. [`DeviceFault`] is the gravest meaning.
 
 use std::cell::Cell;
 use std::fmt::{self, Write};

@@ -12,8 +12,14 @@ const STICKY: &[u32] = &[
     214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810,
 ];
 
-/// The types whose text begins with their name and the code's, such as `DriverError(CUDA_ERROR_…`; separated by spaces.
-const TYPES: &str = "DriverError CublasError CurandError NvrtcError CudnnError";
+/// The types whose text begins with their name and the code's, such as `DriverError(CUDA_ERROR_…`.
+const TYPES: [&str; 5] = [
+    "DriverError",
+    "CublasError",
+    "CurandError",
+    "NvrtcError",
+    "CudnnError",
+];
 
 /// The class of the code whose name is in `text`; of several the gravest, since nothing may be retried after a sticky one.
 ///
@@ -25,7 +31,7 @@ pub(super) fn find(text: &str, only_carried: bool) -> Option<Class> {
     let words = text.split(|c| !is_path(c)).filter(|word| !word.is_empty());
     let classes = words.filter_map(|word| {
         let before = std::mem::replace(&mut before, word);
-        let counts = !only_carried || TYPES.split(' ').any(|name| before.ends_with(name));
+        let counts = !only_carried || TYPES.iter().any(|name| before.ends_with(name));
         let name = word.trim_end_matches('.'); // a full stop
         counts.then(|| class(name)).flatten()
     });

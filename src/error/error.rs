@@ -155,14 +155,14 @@ impl Error {
     }
 }
 
-/// The accumulated gradients were lost, because adding a micro-batch's gradients failed half-way or the update could not begin.
-/// Parameters and optimizer are unchanged; the window's samples count as not seen. A trainer that holds the whole batch restarts
-/// the step by itself if the reason is an exhaustion.
+/// The accumulated gradients were lost: a batch failed after something of it was added, the update could not begin, or the call
+/// before panicked. Parameters and optimizer are unchanged; the window's samples count as not seen. A trainer that holds the
+/// whole batch restarts the step by itself if the reason is an exhaustion.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub struct WindowLost {
-    /// Number of samples of earlier calls, to run again. Those of the failed call, which may have been added in part, are not
-    /// counted.
+    /// Number of samples of earlier calls, to run again. Those of the call that failed or panicked, which may have been added in
+    /// part, are not counted and have to be run again too.
     pub samples: usize,
     /// The error that caused the loss.
     #[source]

@@ -70,7 +70,7 @@ impl fmt::Display for WindowLost {
         let Self { samples, reason } = self;
         write!(
             f,
-            "the gradients of {samples} samples were lost, parameters and optimizer are unchanged: run the samples again ({reason})"
+            "the gradients of {samples} samples of earlier batches were lost, parameters and optimizer are unchanged: run them again, and the batch that failed ({reason})"
         )
     }
 }
@@ -89,7 +89,7 @@ impl fmt::Display for UpdateInterrupted {
     }
 }
 
-/// The long form of `Display`: `main` shows this one, and candle's own errors use one text for both.
+/// The text of `Display`, of an exhaustion the long form: `main` shows this one, and candle's own errors use one text for both.
 macro_rules! debug_as_display {
     ($($error:ty),+) => {$(
         impl fmt::Debug for $error {

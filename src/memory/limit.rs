@@ -61,9 +61,10 @@ impl Limit {
         }
         let room = room()?;
         let (whole, fraction) = match self {
+            Self::Unlimited => return Ok(None),
             Self::Bytes(bytes) => return Ok(Some(bytes.as_u64())),
             Self::Fraction(fraction) => (room.total, fraction),
-            _ => (room.usable, room.auto_fraction),
+            Self::Auto => (room.usable, room.auto_fraction),
         };
         if !(fraction > 0. && fraction <= 1.) {
             return Err(MemoryError::Fraction(fraction).into());

@@ -93,7 +93,7 @@ impl<O: Commit> GradientAccumulator<O> {
     /// # Errors
     /// - [`LossError::Disconnected`](crate::error::LossError::Disconnected) if no parameter received a gradient, and any error
     ///   that left everything as it was: `update` can be called again;
-    /// - [`UpdateInterrupted`] from an optimizer that is not atomic. The accumulated gradients are dropped, so that they are
+    /// - [`UpdateInterrupted`] from an optimizer that is not atomic, or after it panicked. The accumulated gradients are dropped, so that they are
     ///   not applied twice, and everything else fails until [`replace_optimizer`](Self::replace_optimizer).
     pub fn update(&mut self) -> Result<Option<StepReport>> {
         let report = self.commit()?;
@@ -107,17 +107,23 @@ impl<O: Commit> GradientAccumulator<O> {
         if self.window.loss.weight() > 0. {
             let takes_f32 = self.optimizer.takes_f32();
             let gradients = run_phase(Phase::Optimizer, || self.slots.gradients(takes_f32))?;
-            updated = match self.optimizer.commit(&gradients) {
+            // Until it returns, because a panic may leave some parameters updated.
+            self.is_interrupted = true;
+            let committed = self.optimizer.commit(&gradients);
+            updated = match committed {
                 Ok(Committed::Applied) => Some(true),
                 Ok(Committed::Skipped) => Some(false),
                 Ok(Committed::Unknown) => None,
                 Err(error @ (Error::UpdateInterrupted(_) | Error::DeviceFault(_))) => {
-                    self.is_interrupted = true;
                     self.reset();
                     return Err(error);
                 }
-                Err(error) => return Err(error.in_phase(Phase::Optimizer)),
+                Err(error) => {
+                    self.is_interrupted = false;
+                    return Err(error.in_phase(Phase::Optimizer));
+                }
             };
+            self.is_interrupted = false;
             self.updates += 1;
             if self.updates == 1 {
                 self.slots.warn_of_unreached();
@@ -187,7 +193,7 @@ impl<O: Commit> GradientAccumulator<O> {
         }
     }
 
-    fn refuse_if_interrupted(&self) -> Result<()> {
+    pub(super) fn refuse_if_interrupted(&self) -> Result<()> {
         match self.is_interrupted {
             true => Err(UpdateInterrupted::new(None).into()),
             false => Ok(()),

@@ -123,6 +123,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
     pub fn update(&mut self) -> Result<Option<StepReport>> {
         if self.samples() == 0 {
             self.core.report_lost()?;
+            self.core.accumulator.refuse_if_interrupted()?;
             return Ok(None);
         }
         let (core, engine) = (&mut self.core, &mut self.engine);
@@ -192,6 +193,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// Continues with another optimizer and returns the previous one. Accumulated batches are dropped. After an interrupted
     /// update, restore the parameters first.
     pub fn replace_optimizer(&mut self, optimizer: O) -> O {
+        self.core.lost = 0;
         self.core.accumulator.replace_optimizer(optimizer)
     }
 

@@ -21,7 +21,7 @@ pub(super) struct Core<O> {
     /// The same at the beginning of a micro-batch.
     pub(super) at_micro_batch: Buffers,
     /// Samples of earlier batches that a panic lost, until that is reported.
-    lost: usize,
+    pub(super) lost: usize,
 }
 
 impl<O: Commit> Core<O> {
@@ -45,7 +45,7 @@ impl<O: Commit> Core<O> {
         let extent = extent_of(batch)?;
         self.report_lost()?;
         self.accumulator.begin()?;
-        let earlier = self.accumulator.samples();
+        let (earlier, updates) = (self.accumulator.samples(), self.accumulator.updates);
         if earlier == 0 {
             self.at_window.save()?;
         }
@@ -55,6 +55,7 @@ impl<O: Commit> Core<O> {
                 batch,
                 f,
                 earlier,
+                updates,
                 is_finished: false,
             };
             let run = engine.run(extent, &mut accumulation, took);
@@ -86,7 +87,7 @@ impl<O: Commit> Core<O> {
         if self.lost == 0 {
             return Ok(());
         }
-        let reason = candle_core::Error::Msg("the step panicked".to_owned());
+        let reason = candle_core::Error::Msg("the work on a batch panicked".to_owned());
         Err(self.with_lost(reason.into()))
     }
 
@@ -158,15 +159,17 @@ struct Accumulation<'s, 'b, O: Commit, B: ?Sized, F> {
     f: F,
     /// Samples that the window held before.
     earlier: usize,
+    /// Updates before.
+    updates: u64,
     is_finished: bool,
 }
 
 impl<O: Commit, B: ?Sized, F> Drop for Accumulation<'_, '_, O, B, F> {
-    /// Undoes what was added unless the batch is finished. Means cannot be taken apart, so the whole window is dropped.
+    /// Undoes what was added unless the batch is finished, or a panic came after the update. Means cannot be taken apart, so the whole window is dropped.
     fn drop(&mut self) {
         let accumulator = &mut self.core.accumulator;
         let is_untouched = accumulator.samples() == self.earlier && !accumulator.is_interrupted;
-        if self.is_finished || is_untouched {
+        if self.is_finished || is_untouched || accumulator.updates > self.updates {
             return;
         }
         // An interrupted update may have applied the window in part, so it is not lost.

@@ -124,7 +124,8 @@ impl Slots {
         Ok(())
     }
 
-    /// Returns the mean gradients, in the buffers' types, which shares the buffers' memory, or in the parameters'.
+    /// Returns the mean gradients, in the buffers' types or in the parameters'. They share the buffers' memory unless they are
+    /// converted.
     pub(super) fn gradients(&self, in_buffer_types: bool) -> Result<GradStore> {
         let mut store = GradStore::default();
         for slot in self.0.iter().filter(|slot| slot.is_filled) {

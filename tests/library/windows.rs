@@ -2,14 +2,16 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::batch::Fixed;
 use candle_headroom::error::Phase;
 use candle_headroom::optim::LossScale;
 use candle_headroom::testing::{Faults, out_of_memory};
 use candle_headroom::{
-    AccumulatingTrainer, AdaptiveTrainer, Error, GradientAccumulator, Loss, Sgd,
+    AccumulatingTrainer, AdaptiveTrainer, Error, Foreign, GradientAccumulator, Loss, Sgd,
 };
+use candle_nn::Optimizer;
 
 fn sgd(w: &Var) -> Sgd {
     let builder = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.5);
@@ -246,6 +248,66 @@ fn a_panic_half_way_reports_the_lost_batches() {
     assert!(step(9).unwrap().unwrap().is_none(), "a new window");
     let report = step(9).unwrap().unwrap().expect("two batches");
     assert_eq!(report.samples, 4);
+}
+
+/// Moves its Var and panics.
+struct Moves(Var);
+
+impl Optimizer for Moves {
+    type Config = ();
+
+    fn new(vars: Vec<Var>, (): ()) -> candle_core::Result<Self> {
+        Ok(Self(vars[0].clone()))
+    }
+
+    fn step(&mut self, _: &GradStore) -> candle_core::Result<()> {
+        self.0.set(&(self.0.as_tensor() + 1.)?)?;
+        panic!("half-way")
+    }
+
+    fn learning_rate(&self) -> f64 {
+        0.
+    }
+
+    fn set_learning_rate(&mut self, _: f64) {}
+}
+
+/// Some parameters may have moved, so the update is neither repeated nor taken for one that did not begin.
+#[test]
+fn a_panic_in_the_update_is_an_interrupted_one() {
+    let is_interrupted =
+        |error: Error| matches!(error, Error::UpdateInterrupted(by) if by.reason.is_none());
+    let caught = |work: &mut dyn FnMut()| catch_unwind(AssertUnwindSafe(work)).is_err();
+    for (accumulates, steps) in [(false, true), (true, true), (true, false)] {
+        let w = Var::new(&[0f32], &Device::Cpu).unwrap();
+        let foreign = |w: &Var| Foreign::new(Moves(w.clone()), vec![w.clone()]);
+        let mut trainer = AdaptiveTrainer::builder(foreign(&w)).build().unwrap();
+        let batch = numbers(&[1., 1., 1.]);
+        if accumulates {
+            trainer.accumulate(&batch, |x, _| distance(&w, &x)).unwrap();
+        }
+        assert!(caught(&mut || match steps {
+            true => drop(trainer.step(&batch, |x, _| distance(&w, &x))),
+            false => drop(trainer.update()),
+        }));
+        assert!(is_interrupted(trainer.update().unwrap_err()));
+        let step = trainer.step(&batch, |x, _| distance(&w, &x));
+        assert!(is_interrupted(step.unwrap_err()));
+        assert_eq!(value(&w), 1., "moved once");
+
+        trainer.replace_optimizer(foreign(&w));
+        assert!(trainer.update().unwrap().is_none(), "nothing is left of it");
+    }
+
+    let w = Var::new(&[0f32], &Device::Cpu).unwrap();
+    let optimizer = Foreign::new(Moves(w.clone()), vec![w.clone()]);
+    let mut accumulator = GradientAccumulator::builder(optimizer).build().unwrap();
+    accumulator
+        .add(w.sqr().unwrap().mean_all().unwrap(), 1)
+        .unwrap();
+    assert!(caught(&mut || drop(accumulator.update())));
+    assert!(is_interrupted(accumulator.update().unwrap_err()));
+    assert_eq!(value(&w), 1., "moved once");
 }
 
 /// The accumulator multiplies the loss by the optimizer's loss scale, because the update divides by it.

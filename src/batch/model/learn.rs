@@ -56,9 +56,8 @@ impl MemoryModel {
         let lower = known.find(|level| level.cost <= cost || level.is_near(cost));
         let is_less = lower.is_some_and(|low| bytes.max(1) as f64 * CHANGED < low.mean as f64);
         let is_known = cost <= top.cost || top.is_near(cost);
-        // One cost does not tell how much of it is base, so a smaller one may take as much.
-        let least = if self.is_single() { lowest.cost } else { 1 };
-        let expected = self.expected(cost.max(least));
+        // Nothing tells how much of the lowest is base, so a smaller one may take as much.
+        let expected = self.expected(cost.max(lowest.cost));
         let is_more = expected.is_some_and(|most| bytes as f64 > most.max(1.) * CHANGED);
         is_less || is_known && is_more
     }
@@ -110,7 +109,7 @@ impl MemoryModel {
             }
         }
         if self.levels.len() > LEVELS
-            && let Some(oldest) = self.levels.iter().map(|level| level.seen).min()
+            && let Some(oldest) = self.levels.iter().skip(1).map(|level| level.seen).min()
         {
             self.levels.retain(|level| level.seen != oldest);
         }

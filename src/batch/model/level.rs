@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
-/// Costs that differ by no more than this fraction (1/256) share a level.
-const NEAR: usize = 256;
+/// Costs that differ by no more than this fraction (1/64) share a level.
+const NEAR: usize = 64;
 
 /// What micro-batches of one cost took, in bytes above what was in use before them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,6 +11,9 @@ const REACH: usize = 8;
 const FIRST_REACH: usize = 16;
 /// Fraction that is added to the slope for a cost of twice the largest seen, or more; less for one that is nearer.
 const CAUTION: f64 = 0.25;
+/// A second sample is tried if this part of the room (a sixteenth) is left beside one, or after this many observations.
+const LEFT: f64 = 16.;
+const MANY: u64 = 128;
 /// Slopes are taken between costs that differ by at least this fraction of the larger one, because peaks scatter.
 const APART: f64 = 0.2;
 
@@ -23,7 +26,7 @@ const APART: f64 = 0.2;
 /// - Above the largest, it assumes proportional growth, which is never too little for a curve that is the maximum of several
 ///   lines, as a step's peak is. Once the line through smaller costs has predicted a larger one, it uses that line plus up
 ///   to a quarter, the more the farther the cost lies.
-/// - No cost beyond eight times the largest is said to fit.
+/// - No cost beyond eight times the largest is said to fit, or sixteen times the first.
 /// - Less than the smallest cost seen is not said to take less.
 /// - The first observation includes what is allocated once, so it counts only until there is a second.
 /// - Three observations in a row that contradict the others start a new curve; the others are forgotten.
@@ -135,12 +138,13 @@ impl MemoryModel {
     }
 
     /// A cost above the largest seen, up to twice as much, that likely fits by the line through the smaller ones. After one
-    /// `unit` alone it is two: one unit may take nearly all base, and proportional growth would never find room for more.
+    /// `unit` alone it is two: one unit may be nearly all base, and proportional growth would never find room for more.
     pub(in crate::batch) fn next_to_try(&self, bytes: u64, unit: usize) -> Option<usize> {
         let top = self.levels.last()?;
         let left = bytes as f64 - self.most(top.cost)?;
+        let is_early = left < bytes as f64 / LEFT && self.observed < MANY;
         let more = match self.is_single() {
-            true if self.observed < 2 || top.cost > unit || left <= 0. => return None,
+            true if self.observed < 2 || top.cost > unit || left <= 0. || is_early => return None,
             true => top.cost,
             false => (left / (self.slope_to(top) * (1. + CAUTION)).max(1.)) as usize,
         };

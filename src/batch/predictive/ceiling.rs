@@ -77,13 +77,14 @@ impl Ceiling {
     }
 
     /// The largest cost to use where `cap` succeeds and one sample costs `each`: `cap` at first, after enough micro-batches
-    /// half of the way up to the cost that failed.
+    /// half of the way up, at last the cost that failed.
     pub(super) fn allows(&self, cap: usize, each: usize) -> usize {
         let gap = self.cost.saturating_sub(cap);
         match self.streak >= self.patience {
             _ if self.is_lifted => usize::MAX,
             false => cap,
-            true => cap + (gap / 2).max(each).min(gap),
+            true if gap > cap / 16 + each => cap + (gap / 2).max(each),
+            true => self.cost.max(cap),
         }
     }
 }

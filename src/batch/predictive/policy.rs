@@ -64,6 +64,9 @@ pub struct Predictive {
     pub(super) wait: usize,
 }
 
+/// Micro-batches after a state was loaded until a larger size is tried without measurements.
+const FIRST_WAIT: usize = 32;
+
 impl PredictiveBuilder {
     /// Creates the policy.
     ///
@@ -113,7 +116,8 @@ impl BatchPolicy for Predictive {
     fn begin(&mut self, batch: &Extent) {
         self.samples = batch.samples;
         let each = batch.each().min(MOST_COST);
-        self.shapes.select(each, batch.samples, self.room);
+        let samples = batch.samples.min(self.options.most);
+        self.shapes.select(each, samples, self.room);
         self.shapes.active.refit(self.room);
     }
 
@@ -138,7 +142,9 @@ impl BatchPolicy for Predictive {
                 self.is_doubted = true;
                 return; // the excess may be allocated once; another sample shows that
             }
-            *shape = Shape::new(shape.each);
+            let each = shape.each;
+            *shape = Shape::default();
+            shape.begin(each, self.samples.min(self.options.most));
         }
         if let Some(bytes) = took {
             if self.is_warm {
@@ -203,7 +209,7 @@ impl BatchPolicy for Predictive {
 
     fn load_state(&mut self, state: &str) -> Result<()> {
         self.shapes = Shapes::from_json(state)?;
-        (self.is_warm, self.is_doubted, self.wait) = (false, false, 0);
+        (self.is_warm, self.is_doubted, self.wait) = (false, false, FIRST_WAIT);
         Ok(())
     }
 }

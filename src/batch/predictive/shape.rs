@@ -152,7 +152,8 @@ impl Shape {
         room: Option<Room>,
         failed: Option<&Failed<'_>>,
     ) {
-        if cost <= self.proven {
+        let was_proven = cost <= self.proven;
+        if was_proven {
             self.proven = 0;
         }
         // A failure has to be explained by the prediction with something to spare.
@@ -163,7 +164,11 @@ impl Shape {
                 let bytes = room.map(|room| room.all);
                 let is_passing = failed.is_some_and(|failed| failed.is_passing);
                 self.ceiling = Some(Ceiling::new(cost, bytes, is_passing, self.ceiling));
-                self.proven.max(cost / 2)
+                match was_proven && room.is_some() {
+                    // Where bytes are counted, a cost that has succeeded before exceeds the room by little.
+                    true => cost - cost / 8,
+                    false => self.proven.max(cost / 2),
+                }
             }
         };
         // What it took is the best estimate: a smaller one takes no more for each unit.

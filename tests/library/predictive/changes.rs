@@ -108,18 +108,24 @@ fn a_lowered_limit_counts_for_a_new_shape() {
 
 #[test]
 fn another_models_state_does_no_harm() {
-    let (mut first, mut device) = (Predictive::default(), Soft::new(100 << 20));
-    for _ in 0..5 {
-        device.step(&mut first, 256, 1, |size| (size as u64) << 20);
+    for times in [3, 5, 10] {
+        let (mut first, mut device) = (Predictive::default(), Soft::new(100 << 20));
+        for _ in 0..5 {
+            device.step(&mut first, 256, 1, |size| (size as u64) << 20);
+        }
+        let mut resumed = Predictive::default();
+        resumed.load_state(&first.state().unwrap()).unwrap();
+        let mut step = || {
+            let sizes = device.step(&mut resumed, 256, 1, |size| (times * size as u64) << 20);
+            (sizes, device.over)
+        };
+        let (_, (sizes, over)) = (step(), step());
+        assert!(over <= 1., "{times} {over} {sizes:?}");
+        let most = 100 / times as usize;
+        let rest = &sizes[..sizes.len() - 1];
+        let is_used = |size: &usize| (most * 8 / 10..=most).contains(size);
+        assert!(rest.iter().all(is_used), "{times} {sizes:?}");
     }
-    let mut resumed = Predictive::default();
-    resumed.load_state(&first.state().unwrap()).unwrap();
-    let sizes = device.step(&mut resumed, 256, 1, |size| (10 * size as u64) << 20);
-    assert!(device.over <= 1., "{} {sizes:?}", device.over);
-    assert!(
-        sizes[2..].iter().all(|size| (8..=10).contains(size)),
-        "{sizes:?}"
-    );
 }
 
 #[test]

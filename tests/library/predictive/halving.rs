@@ -118,6 +118,19 @@ fn longer_samples_are_cut_into_smaller_micro_batches() {
     assert_eq!(policy.size(64), 64);
 }
 
+/// The largest size is one of samples like the first ones.
+#[test]
+fn the_largest_size_shrinks_for_longer_samples() {
+    let mut policy = Halving::builder().at_most(32).build().unwrap();
+    policy.begin(&Extent::new(32, 320));
+    assert_eq!(policy.size(32), 32);
+    policy.succeeded(&completed(32, 0, 640, 1000));
+    policy.begin(&Extent::new(32, 3200));
+    assert_eq!(policy.size(32), 3);
+    policy.begin(&Extent::new(32, 320));
+    assert_eq!(policy.size(32), 32);
+}
+
 /// A neighbour that comes and goes does not make it wait longer each time.
 #[test]
 fn a_failure_that_others_caused_does_not_add_up() {

@@ -65,6 +65,21 @@ fn a_time_counts_for_the_shape_that_it_was_measured_on() {
     assert_eq!(run(&mut policy, 128, 100).0, 32);
 }
 
+/// What is timed is bounded by the largest size that is allowed, so timing ends.
+#[test]
+fn an_allowed_size_is_not_timed_for_ever() {
+    let mut policy = Predictive::builder().at_most(16).build().unwrap();
+    let mut sizes = Vec::new();
+    for _ in 0..1000 {
+        let (size, asked) = run(&mut policy, 64, 1);
+        sizes.push(size);
+        if let Some(micro_batch) = asked {
+            policy.timed(&micro_batch, elapsed(&micro_batch));
+        }
+    }
+    assert!(sizes[200..].iter().all(|size| *size == 16), "{sizes:?}");
+}
+
 #[test]
 fn without_times_the_largest_size_is_used() {
     let mut policy = Predictive::default();
