@@ -8,14 +8,15 @@ use std::time::Duration;
 use super::source::{Looker, Source, is_due};
 use crate::memory::SystemMemory;
 
-/// In bytes; the lines that are needed are among the first of both files.
-const ROOM: usize = 2048;
+/// In bytes; the lines that are needed are the first of `/proc/meminfo`.
+const ROOM: usize = 256;
 /// The time between two readings: Linux sums up the numbers for each, which takes longer than the rest of a sample.
 const ROUND: Duration = Duration::from_millis(500);
 
 pub(super) fn open(interval: Duration) -> (Source, Looker) {
     let meminfo = File::open("/proc/meminfo").ok();
-    let status = File::open("/proc/self/status").ok();
+    let statm = File::open("/proc/self/statm").ok();
+    let page = page_size();
     let mut read_at = Duration::ZERO;
     let (mut total, mut free, mut process) = (None, None, None);
     let source = Source {
@@ -29,14 +30,25 @@ pub(super) fn open(interval: Duration) -> (Source, Looker) {
             let text = beginning(meminfo.as_ref(), &mut buffer);
             total = SystemMemory::meminfo(&text, "MemTotal:");
             free = SystemMemory::meminfo(&text, "MemAvailable:");
-            let text = beginning(status.as_ref(), &mut buffer);
-            process = SystemMemory::meminfo(&text, "VmRSS:");
+            let text = beginning(statm.as_ref(), &mut buffer);
+            let resident = text.split(' ').nth(1);
+            let pages = resident.and_then(|pages| pages.parse::<u64>().ok());
+            process = pages.and_then(|pages| pages.checked_mul(page?));
         }
         (sample.total, sample.free, sample.process) = (total, free, process);
         let both = total.zip(free);
         sample.used = both.map(|(total, free)| total.saturating_sub(free));
     });
     (source, looker)
+}
+
+/// In bytes.
+fn page_size() -> Option<u64> {
+    // SAFETY: it takes any name and answers -1 for an unknown one.
+    #[cfg(unix)]
+    return u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok();
+    #[cfg(not(unix))]
+    None
 }
 
 /// The beginning of a file, or an empty text if it cannot be read. Allocates only if the text is not UTF-8.
