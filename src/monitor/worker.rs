@@ -94,6 +94,8 @@ impl Worker {
     /// Starts a sampling thread in place of the one on duty.
     fn put_on_duty(self: &Arc<Self>, duty: &mut Duty) -> io::Result<()> {
         duty.looking = None;
+        // If none can be started, nobody waits for the one that hangs.
+        duty.thread = None;
         duty.turn += 1;
         let (worker, turn) = (Arc::clone(self), duty.turn);
         let thread = thread::Builder::new().name("headroom-monitor".to_owned());
@@ -123,7 +125,8 @@ impl Worker {
         while !self.is_stopped_within(ROUND) {
             let mut duty = self.duty.lock();
             let in_call = duty.looking.map(|since| since.elapsed());
-            if in_call >= Some(PATIENCE)
+            if !duty.is_stopping
+                && in_call >= Some(PATIENCE)
                 && let Err(error) = self.put_on_duty(&mut duty)
             {
                 drop(duty);
