@@ -126,12 +126,19 @@ impl Source {
 }
 
 /// The end of what is left to read.
-fn end_of(mut log: impl Read) -> io::Result<String> {
+fn end_of(log: impl Read) -> io::Result<String> {
+    let mut log = log.take(MOST_OF_LOG as u64);
     let (mut kept, mut record) = (Vec::new(), [0; 16 << 10]);
-    while kept.len() < MOST_OF_LOG {
+    loop {
         match log.read(&mut record) {
             Ok(0) => break,
-            Ok(read) => kept.extend_from_slice(&record[..read]),
+            Ok(read) => {
+                kept.extend_from_slice(&record[..read]);
+                // Seldom, since it moves all bytes.
+                if kept.len() > 2 * KEPT_OF_LOG {
+                    kept.drain(..kept.len() - KEPT_OF_LOG);
+                }
+            }
             Err(error) => match error.kind() {
                 // A record of the kernel's log was overwritten while it was read; the next read continues behind it.
                 ErrorKind::BrokenPipe | ErrorKind::Interrupted => {}
