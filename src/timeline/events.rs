@@ -14,7 +14,7 @@ const MARKS: usize = 512;
 const EVALUATIONS: usize = 1024;
 
 impl Recorder {
-    pub(super) fn record(&mut self, event: &TrainingEvent<'_>) {
+    pub(super) fn record(&mut self, event: &TrainingEvent<'_>, incident: Option<Incident>) {
         match event.kind {
             EventKind::BatchBegan { memory, .. } => {
                 if event.task != Task::Evaluation {
@@ -62,8 +62,8 @@ impl Recorder {
                 };
                 push(&mut self.micro_batches, row, MICRO_BATCHES);
             }
-            EventKind::Happened(_) => return self.mark(event),
-            EventKind::Exhausted(_) | EventKind::BatchFailed(_) => self.mark(event),
+            EventKind::Happened(_) => return self.mark(event.task, incident),
+            EventKind::Exhausted(_) | EventKind::BatchFailed(_) => self.mark(event.task, incident),
             EventKind::BatchEnded {
                 began,
                 elapsed,
@@ -130,11 +130,11 @@ impl Recorder {
         }
     }
 
-    fn mark(&mut self, event: &TrainingEvent<'_>) {
-        let Some(incident) = Incident::of(event) else {
+    fn mark(&mut self, task: Task, incident: Option<Incident>) {
+        let Some(incident) = incident else {
             return;
         };
-        let text = match event.task {
+        let text = match task {
             Task::Evaluation => format!("evaluation: {}", incident.text),
             _ => incident.text,
         };

@@ -10,6 +10,7 @@ use super::recorder::Recorder;
 use super::{page, trace};
 use crate::batch::{Observer, TrainingEvent};
 use crate::error::{OutputError, Result};
+use crate::incident::Incident;
 use crate::replace::replace;
 
 /// Records the work of a trainer or a [`BatchProcessor`](crate::batch::BatchProcessor): steps, micro-batches, phases, memory, events.
@@ -113,7 +114,9 @@ fn save(path: &Path, text: &str) -> Result<()> {
 
 impl Observer for Timeline {
     fn observe(&self, event: &TrainingEvent<'_>) {
-        self.recorder.lock().record(event);
+        // Before the lock: an external error's `Display` may use this timeline.
+        let incident = Incident::of(event);
+        self.recorder.lock().record(event, incident);
     }
 }
 

@@ -104,7 +104,9 @@ impl Number {
     pub(super) fn merge(&mut self, next: Self) {
         self.at = next.at;
         self.count += next.count;
-        self.value += (next.value - self.value) * next.count as f64 / self.count as f64;
+        // Halves, and a share before the product, so that huge values stay finite. `next` has at most half of the count.
+        let share = next.count as f64 / self.count as f64;
+        self.value += (next.value / 2. - self.value / 2.) * (2. * share);
     }
 }
 

@@ -134,6 +134,61 @@ fn the_page_is_one_file_without_requests() {
     assert_eq!(data["steps"]["limit"][0], Value::Null, "unknown, so not 0");
 }
 
+/// When the list is full, numbers are merged; their means stay between them.
+#[test]
+fn means_of_huge_numbers_are_finite() {
+    let timeline = Timeline::new();
+    for index in 0..20_000 {
+        timeline.number("huge", f64::MAX);
+        timeline.number("both", if index % 2 == 0 { f64::MAX } else { f64::MIN });
+        timeline.number("same", 0.1);
+    }
+    let events = trace(&timeline);
+    let counters = events.iter().filter(|event| event["ph"] == "C");
+    for event in counters {
+        let name = event["name"].as_str().unwrap();
+        let value = event["args"].as_object().unwrap().values().next().unwrap();
+        let value = value.as_f64().unwrap_or_else(|| panic!("{event}"));
+        match name {
+            "huge" => assert_eq!(value, f64::MAX),
+            "same" => assert_eq!(value, 0.1),
+            _ => assert!(value.is_finite(), "{event}"),
+        }
+    }
+}
+
+/// The caller's code runs while an error is displayed, and it may use the same record.
+#[test]
+fn an_error_that_uses_the_timeline_does_not_block_it() {
+    #[derive(Debug)]
+    struct Noting(Timeline);
+    impl std::fmt::Display for Noting {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            self.0.note("displayed");
+            f.write_str("an external error")
+        }
+    }
+    impl std::error::Error for Noting {}
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let timeline = Timeline::new();
+        let builder = BatchProcessor::builder(Fixed::new(4).unwrap());
+        let mut processor = builder.observer(timeline.clone()).build();
+        let x = Tensor::ones(8, DType::F32, &Device::Cpu).unwrap();
+        let failed = processor.process(&x, |_, _| -> candle_core::Result<()> {
+            Err(candle_core::Error::wrap(Noting(timeline.clone())))
+        });
+        assert!(failed.is_err());
+        let events = trace(&timeline);
+        let has = |text: &str| events.iter().any(|event| event.to_string().contains(text));
+        sender
+            .send((has("displayed"), has("an external error")))
+            .unwrap();
+    });
+    let noted = receiver.recv_timeout(std::time::Duration::from_secs(60));
+    assert_eq!(noted, Ok((true, true)), "the record is blocked");
+}
+
 #[test]
 fn an_empty_record_can_be_written() {
     let timeline = Timeline::new();
