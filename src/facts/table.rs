@@ -6,9 +6,10 @@ pub(crate) const fn table<const ROWS: usize, const FIELDS: usize>(
     let (mut rest, mut index) = (text, 0);
     while index < ROWS * FIELDS {
         let mut end = 0;
-        while !matches!(rest.as_bytes()[end], b'\t' | b'\n') {
+        while !matches!(rest.as_bytes()[end], b'\t' | b'\n' | b'\r') {
             end += 1;
         }
+        assert!(rest.as_bytes()[end] != b'\r', "a line ends in CR LF");
         let is_last = index % FIELDS == FIELDS - 1;
         assert!(
             is_last == (rest.as_bytes()[end] == b'\n'),
