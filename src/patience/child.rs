@@ -56,7 +56,8 @@ pub(super) unsafe fn rehearse(path: &Path, call: Call, limit: Duration) -> Resul
                 continue;
             }
             None => {
-                // SAFETY: the call takes two numbers. Nobody has waited for the child, so that its number is still its own.
+                // SAFETY: the call takes two numbers. A program that ignores SIGCHLD or waits for all children may have taken its end since
+                // `end_of`, but Linux gives out all other numbers before it gives this one again.
                 unsafe { libc::kill(child, libc::SIGKILL) };
                 Err(hangs())
             }
