@@ -4,6 +4,7 @@ use candle_core::DeviceLocation;
 use serde::{Serialize, Serializer};
 
 use super::{FindingCode, Severity};
+use crate::error::device_name;
 use crate::facts::Status;
 
 /// A condition of the machine: what was seen, the consequences, and what to do next.
@@ -28,14 +29,6 @@ pub struct Finding {
 
 fn write_device<S: Serializer>(device: &Option<DeviceLocation>, to: S) -> Result<S::Ok, S::Error> {
     device.map(device_name).serialize(to)
-}
-
-pub(super) fn device_name(device: DeviceLocation) -> String {
-    match device {
-        DeviceLocation::Cpu => "cpu".to_owned(),
-        DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
-        DeviceLocation::Metal { gpu_id } => format!("metal:{gpu_id}"),
-    }
 }
 
 impl Finding {

@@ -3,10 +3,10 @@ use std::time::Instant;
 use candle_core::{Device, DeviceLocation, Tensor, Var};
 use candle_nn::Optimizer;
 
-use super::finding::device_name;
 use super::probe::driver;
 use super::{Finding, FindingCode, code};
 use crate::Error;
+use crate::error::device_name;
 use crate::optim::{AdamW, ParamsAdamW};
 use crate::patience::Task;
 
