@@ -12,6 +12,8 @@ use crate::machine::{codes, rustc};
 
 /// Names the case in the process that runs it.
 const CASE: &str = "HEADROOM_HANGING_CASE";
+/// The limit in seconds where nothing hangs: long enough on busy cores, and shorter than the grandchild sleeps.
+const PATIENT: u64 = 15;
 
 /// A library whose initializer runs `body`.
 fn library_with_initializer(folder: &Path, name: &str, body: &str) {
@@ -82,11 +84,11 @@ fn end_if_the_process_works() -> ! {
     unsafe { libc::_exit(0) }
 }
 
-fn check(expected: &[&str]) {
-    let limit = Duration::from_secs(3);
+fn check(seconds: u64, expected: &[&str]) {
+    let limit = Duration::from_secs(seconds);
     let started = Instant::now();
     let report = Environment::new().time_limit(limit).check();
-    assert!(started.elapsed() < limit + Duration::from_secs(2));
+    assert!(started.elapsed() < limit + Duration::from_secs(5));
     let found = codes(&report);
     assert!(expected.iter().any(|code| found.contains(code)), "{report}");
     assert!(codes(&report).contains(&"HR-700"), "{report}");
@@ -97,9 +99,9 @@ fn the_process_works_after_a_library_hung_while_it_was_loaded() {
     if let Ok(case) = std::env::var(CASE) {
         match case.as_str() {
             // On a machine without a GPU, and on one with a GPU.
-            "pipe" => check(&["HR-101", "HR-301"]),
-            "crash" | "grandchild" => check(&["HR-002"]),
-            _ => check(&["HR-001"]),
+            "pipe" => check(PATIENT, &["HR-101", "HR-301"]),
+            "crash" | "grandchild" => check(PATIENT, &["HR-002"]),
+            _ => check(3, &["HR-001"]),
         }
         end_if_the_process_works();
     }
