@@ -2,8 +2,8 @@
 
 use candle_core::{DType, DeviceLocation, Shape};
 
-/// An optimizer was given something that it cannot work with. Nothing has changed. A parameter without a name has its place in the
-/// list.
+/// An optimizer was given something that it cannot work with. Nothing has changed. Errors name parameters, those without a
+/// name by their place in the list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptimizerError {

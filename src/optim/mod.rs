@@ -24,7 +24,8 @@ pub use rule::{Algorithm, ParamsAdafactor, ParamsAdam, ParamsLion, ParamsSgd};
 pub use schedule::LearningRate;
 pub use state_dict::StateDict;
 
-/// Adam with decoupled weight decay (Loshchilov & Hutter 2017, arXiv 1711.05101), as in PyTorch; by candle's [`ParamsAdamW`].
+/// Adam with decoupled weight decay (Loshchilov & Hutter 2017, arXiv 1711.05101), as in PyTorch and candle; takes candle's
+/// [`ParamsAdamW`].
 pub type AdamW = Fused<ParamsAdamW>;
 
 /// Adam (Kingma & Ba 2014, arXiv 1412.6980), with an L2 penalty, as in PyTorch.

@@ -117,7 +117,7 @@ impl<R: Rule> fused::Engine<R> for Engine {
                 _ => state.update::<R, f32>(setup, parameter, gradient, scale),
             },
         );
-        // The checks before an update rule this out. If it happens, some parameters have changed.
+        // The checks before an update leave only a panic. Some parameters have changed then.
         moved.map_err(|error| UpdateInterrupted {
             reason: Some(error.into()),
         })?;

@@ -161,7 +161,8 @@ impl<R: Rule> fused::Engine<R> for Engine {
             // did with them, since `describe` located them. The engine is borrowed mutably.
             unsafe { launch.run(&self.stream, &self.tables.arguments) }?;
         }
-        // cudarc records for each tensor what other streams have to wait for: the last launch. The next call returns an error.
+        // cudarc records for each tensor what other streams have to wait for: the last launch. An error here does not affect the update;
+        // the next call returns it.
         for parameter in &setup.parameters {
             if let Some(gradient) = setup.gradient(parameter, gradients) {
                 let _ = locate(parameter, gradient);

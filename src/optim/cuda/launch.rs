@@ -80,7 +80,8 @@ impl Launch {
         }))
     }
 
-    /// cudarc's builder allocates, and records events after the launch, which can fail when parameters have already changed.
+    /// Not by cudarc's builder, which allocates and records events after the launch, which can fail when parameters have already
+    /// changed.
     ///
     /// # Safety
     /// The memory that `arguments` points to lives until the stream has executed this launch.

@@ -100,7 +100,8 @@ impl<A: Algorithm> FusedBuilder<A> {
         self
     }
 
-    /// Multiplies losses by a scale, for f16 parameters. [`Fused::commit`] then expects a loss from [`Fused::scale_loss`].
+    /// Multiplies losses by a scale, for f16 parameters. [`Fused::commit`] then expects gradients of a loss from
+    /// [`Fused::scale_loss`].
     pub fn loss_scale(mut self, scale: LossScale) -> Self {
         self.adjustment.loss_scale = Some(scale);
         self

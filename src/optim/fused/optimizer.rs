@@ -51,7 +51,8 @@ impl<A: Algorithm> Fused<A> {
     /// # Errors
     /// [`OptimizerError`] if a gradient does not fit its parameter, if [`set_learning_rate`](Optimizer::set_learning_rate) set a rate
     /// that is out of range, or, with a loss scale, if no loss went through [`scale_loss`](Self::scale_loss) since the last update;
-    /// errors of launching on a device. [`UpdateInterrupted`](crate::error::UpdateInterrupted) cannot occur after these checks.
+    /// errors of launching on a device. [`UpdateInterrupted`](crate::error::UpdateInterrupted), which would mean that some parameters
+    /// have changed, is ruled out by these checks, short of a panic in a thread of the update.
     pub fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {
         if self.setup.adjustment.loss_scale.is_some() && !self.has_scaled.load(Relaxed) {
             return Err(OptimizerError::Unscaled.into());
