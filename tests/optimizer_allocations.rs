@@ -26,7 +26,7 @@ fn tensor(shape: &[usize], phase: usize, dtype: DType) -> Tensor {
     part.to_dtype(dtype).unwrap().reshape(shape).unwrap()
 }
 
-/// Small ones, one that is shared out among threads, and some without elements or dimensions. In f32 the small ones are together
+/// Small ones, a matrix and a vector that are shared out among threads, and some without elements or dimensions. In f32 the small ones are together
 /// large enough for several threads.
 fn shapes(device: &Device, dtype: DType) -> Vec<Vec<usize>> {
     let small = if dtype == DType::F32 {
@@ -35,7 +35,13 @@ fn shapes(device: &Device, dtype: DType) -> Vec<Vec<usize>> {
         [5, 7]
     };
     let mut shapes = vec![small.to_vec(); 40];
-    shapes.extend([vec![], vec![256, 257], vec![2, 3, 4], vec![300]]);
+    shapes.extend([
+        vec![],
+        vec![256, 257],
+        vec![65_537],
+        vec![2, 3, 4],
+        vec![300],
+    ]);
     if device.is_cpu() {
         // On a GPU candle has no tensors without elements.
         shapes.push(vec![0]);
@@ -59,11 +65,7 @@ fn allocations<A: Algorithm>(
     layout: fn(Tensor) -> Tensor,
     with: fn(FusedBuilder<A>) -> FusedBuilder<A>,
 ) -> (usize, usize, usize) {
-    let mut shapes = shapes(device, dtype);
-    if std::any::TypeId::of::<A>() == std::any::TypeId::of::<ParamsAdafactor>() {
-        // Only its passes over a vector differ from those over a matrix.
-        shapes.push(vec![65_537]);
-    }
+    let shapes = shapes(device, dtype);
     let vars = shapes.iter().enumerate();
     let on_device = |tensor: Tensor| tensor.to_device(device).unwrap();
     let vars =
@@ -82,7 +84,7 @@ fn allocations<A: Algorithm>(
     optimizer.scale_loss(&one).unwrap();
     optimizer.commit(&stores[0]).unwrap();
     let mut counts = (0, 0, 0);
-    for store in [&stores[1], &stores[0]] {
+    for store in [&stores[0], &stores[1], &stores[0]] {
         // With a loss scale, each update is of another loss.
         optimizer.scale_loss(&one).unwrap();
         let region = Region::new(ALLOCATOR);

@@ -90,7 +90,7 @@ impl Engine {
 
 impl<R: Rule> fused::Engine<R> for Engine {
     fn set_up(&mut self, setup: &Setup<R>, loaded: Option<&Loaded>) -> Result<()> {
-        self.states = states(setup, loaded, &self.states, State::shared::<R>)?;
+        self.states = states(setup, loaded, &self.states, State::locked::<R>)?;
         self.progress = loaded.map_or(self.progress, |loaded| loaded.progress);
         let small = setup.updated().map(|parameter| parameter.len);
         // Waking other threads pays only for this many elements.

@@ -1,4 +1,4 @@
-use super::memory::{Column, Gradient, noise};
+use super::column::{Column, Gradient, noise};
 use super::real::{Real, after};
 use super::share::{BLOCK, CHUNK, is_shared, share, take};
 

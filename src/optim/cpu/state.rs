@@ -6,8 +6,8 @@ use candle_core::{
     CpuStorage, Device, InplaceOp2, Layout, Result as CandleResult, Storage, Tensor,
 };
 
+use super::column::{Column, Gradient};
 use super::lanes::{Lanes, Target};
-use super::memory::{Column, Gradient};
 use super::real::{Real, reals};
 use super::share::{CHUNK, squares};
 use crate::error::Result;
@@ -26,7 +26,7 @@ pub struct State {
 }
 
 impl State {
-    pub fn shared<R: Rule>(
+    pub fn locked<R: Rule>(
         parameter: &Managed,
         saved: Option<&Snapshot>,
     ) -> Result<Arc<Mutex<Self>>> {

@@ -1,11 +1,7 @@
-use std::sync::atomic::Ordering::Relaxed;
-
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Device, Error, Tensor};
+use candle_core::{DType, Tensor};
 
-use super::engine::Loaded;
 use super::optimizer::Fused;
-use super::reader::{Document, OPTIMIZER, Reader, STEP, entry};
 use super::setup::{Managed, bytes_of};
 use crate::error::{Remedy, Result};
 use crate::optim::rule::Rule;
@@ -59,67 +55,6 @@ impl<A: Algorithm> Commit for Fused<A> {
 }
 
 impl<A: Algorithm> Fused<A> {
-    /// Copies the optimizer's state to host memory, with the hyper-parameters, the options of the groups, the counters and the
-    /// loss scale. Frozen parameters have no state. On CUDA this waits for the device. [`load_state`](Self::load_state) finds parameters
-    /// by name: see [`Group`](crate::optim::Group).
-    ///
-    /// # Errors
-    /// Errors from copying.
-    pub fn state(&self) -> Result<StateDict> {
-        let mut state = StateDict::default();
-        for (index, parameter) in self.setup.parameters.iter().enumerate() {
-            let Some(snapshot) = self.engine.snapshot(index, parameter)? else {
-                continue;
-            };
-            for ((kept, _), tensor) in parameter.kept.iter().zip(snapshot.tensors) {
-                state.tensors.insert(entry(parameter, kept.name), tensor);
-            }
-            let step = i64::try_from(snapshot.step).unwrap_or(i64::MAX);
-            let step = Tensor::new(step, &Device::Cpu)?;
-            state.tensors.insert(entry(parameter, STEP), step);
-        }
-        let mut rule = self.setup.rule.clone();
-        let params = rule.hyper_parameters();
-        let document = Document {
-            name: Some(A::NAME.to_owned()),
-            params: params
-                .map(|(name, _, value)| (name.to_owned(), value.get()))
-                .collect(),
-            groups: Some(self.setup.groups.clone()),
-            progress: self.engine.progress()?,
-        };
-        let document = serde_json::to_string(&document).map_err(Error::wrap)?;
-        state.metadata.insert(OPTIMIZER.to_owned(), document);
-        Ok(state)
-    }
-
-    /// Continues from saved state. Its hyper-parameters, options of groups and loss scale replace those of this optimizer, as in
-    /// PyTorch; state without them, such as PyTorch's own by its names, leaves them as they are. Tensors are converted to the
-    /// types that are kept here. The state of frozen parameters is ignored.
-    ///
-    /// The new state lies beside the old one until it is complete.
-    ///
-    /// # Errors
-    /// [`StateError`](crate::error::StateError) with every entry that does not fit; errors from copying. Nothing has changed then.
-    pub fn load_state(&mut self, state: &StateDict) -> Result<()> {
-        let mut reader = Reader::new(state);
-        let (rule, groups, progress) = reader.document(&self.setup);
-        let is_frozen = |group: usize| groups.get(group).is_some_and(|group| group.frozen);
-        let parameters = &self.setup.parameters;
-        let snapshots = parameters.iter();
-        let snapshots = snapshots.map(|p| (!is_frozen(p.group)).then(|| reader.snapshot(p)));
-        let snapshots = snapshots.collect();
-        reader.finish(parameters)?;
-        let loaded = Loaded {
-            snapshots,
-            progress,
-        };
-        self.set_up(rule, groups, Some(&loaded))?;
-        // Earlier losses were multiplied by the old scale.
-        self.has_scaled.store(false, Relaxed);
-        Ok(())
-    }
-
     /// Freezing a group or, if there is one group, the largest parameter.
     fn freezing(&self) -> Vec<(String, u64)> {
         let updated: Vec<_> = self.setup.updated().collect();

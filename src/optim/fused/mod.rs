@@ -7,6 +7,7 @@ mod engine;
 mod optimizer;
 mod reader;
 mod setup;
+mod state;
 
 pub use adjustment::{LossScale, Progress};
 pub use builder::FusedBuilder;
