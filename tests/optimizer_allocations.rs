@@ -8,7 +8,7 @@ use candle_core::backprop::GradStore;
 use candle_core::utils::barrier_pool;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::optim::{
-    Algorithm, Fused, FusedBuilder, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW,
+    AdamW, Algorithm, Fused, FusedBuilder, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW,
     ParamsLion, ParamsSgd,
 };
 use candle_nn::Optimizer;
@@ -136,6 +136,21 @@ fn check_count() {
     assert!(region.change().allocations > 5);
 }
 
+/// New moments take no memory of the system before they are written.
+#[cfg(target_os = "linux")]
+fn check_new() {
+    let resident = || -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let mut words = status.split_whitespace().skip_while(|&w| w != "VmRSS:");
+        words.nth(1).unwrap().parse::<u64>().unwrap() << 10
+    };
+    let var = Var::zeros(1 << 24, DType::F32, &Device::Cpu).unwrap();
+    let before = resident();
+    let optimizer = AdamW::builder(vec![var]).build().unwrap();
+    let grown = resident().saturating_sub(before);
+    assert!(grown < optimizer.state_bytes() / 8, "{grown} bytes");
+}
+
 fn check_all(device: &Device) {
     check(device, ParamsAdamW::default());
     check(device, ParamsAdam::default());
@@ -154,6 +169,8 @@ fn check_all(device: &Device) {
 fn an_update_allocates_nothing() {
     warm_up();
     check_count();
+    #[cfg(target_os = "linux")]
+    check_new();
     check_all(&Device::Cpu);
     if cfg!(feature = "cuda") {
         check_all(&Device::new_cuda_with_stream(0).unwrap());

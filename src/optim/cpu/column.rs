@@ -1,4 +1,5 @@
-use candle_core::{CpuStorage, Layout, Result};
+use candle_core::{CpuStorage, DType, Layout, Result};
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::real::{Real, after, copy, load_half, reals, store_half};
@@ -20,12 +21,12 @@ impl<C> Default for Column<'_, C> {
 }
 
 impl<'a, C: Real> Column<'a, C> {
-    /// Returns `None` if the storage has another type.
+    /// Returns `None` if the storage has another type. Those of 16 bits are for f32 alone.
     pub fn of(storage: &'a mut CpuStorage) -> Option<Self> {
-        match storage {
-            CpuStorage::F16(values) => Some(Self::F16(values)),
-            CpuStorage::BF16(values) => Some(Self::Bf16(values)),
-            other => reals(other).map(Self::Full),
+        match (storage, C::DTYPE) {
+            (CpuStorage::F16(values), DType::F32) => Some(Self::F16(values)),
+            (CpuStorage::BF16(values), DType::F32) => Some(Self::Bf16(values)),
+            (other, _) => reals(other).map(Self::Full),
         }
     }
 
@@ -65,17 +66,13 @@ impl<'a, C: Real> Column<'a, C> {
         into.get_mut(..count).unwrap_or_default()
     }
 
-    /// Rounds up to a block of values as [`store`](Self::store) does for a column of 16 bits.
-    pub fn rounded(&self, values: &[C]) -> [C; BLOCK] {
-        let (mut f16s, mut bf16s) = ([f16::ZERO; BLOCK], [bf16::ZERO; BLOCK]);
-        let mut halves = match self {
-            Self::Bf16(_) => Column::Bf16(&mut bf16s),
-            _ => Column::F16(&mut f16s),
-        };
-        halves.store(values);
-        let mut rounded = [C::default(); BLOCK];
-        halves.load(0, &mut rounded);
-        rounded
+    /// Replaces up to a block of values, read from `start` on, by the master weights that still round to them.
+    pub fn restore(&self, masters: &[C], start: usize, values: &mut [C]) {
+        match self {
+            Self::Full(_) => {}
+            Self::F16(halves) => restore(after(halves, start), after(masters, start), values),
+            Self::Bf16(halves) => restore(after(halves, start), after(masters, start), values),
+        }
     }
 
     /// Writes all elements, rounded to nearest.
@@ -104,6 +101,20 @@ impl<'a, C: Real> Column<'a, C> {
                 }
                 false => bf16::from_f32(value),
             };
+        }
+    }
+}
+
+fn restore<H: Copy + Default + PartialEq, C: Real>(halves: &[H], masters: &[C], values: &mut [C])
+where
+    [H]: HalfFloatSliceExt,
+{
+    let mut rounded = [H::default(); BLOCK];
+    store_half(masters, &mut rounded);
+    let halves = halves.iter().zip(&rounded);
+    for ((value, master), (half, rounded)) in values.iter_mut().zip(masters).zip(halves) {
+        if half == rounded {
+            *value = *master;
         }
     }
 }
@@ -138,7 +149,7 @@ impl<'a, C: Real> Gradient<'a, C> {
         bound: f64,
     ) -> Result<Self> {
         let reals = match storage {
-            CpuStorage::F16(_) | CpuStorage::BF16(_) => None,
+            CpuStorage::F16(_) | CpuStorage::BF16(_) if C::DTYPE == DType::F32 => None,
             other => Some(C::cpu_storage_as_slice(other)?),
         };
         Ok(Self {
@@ -207,4 +218,21 @@ fn offsets(layout: &Layout, start: usize) -> impl Iterator<Item = usize> + '_ {
                 offset + along * stride
             })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_are_not_taken_for_f64() {
+        let halves = vec![bf16::ONE; 2];
+        for mut storage in [CpuStorage::F16(vec![f16::ONE; 2]), CpuStorage::BF16(halves)] {
+            let layout = Layout::contiguous(2);
+            assert!(Gradient::<f32>::new(&storage, &layout, 1., 1.).is_ok());
+            assert!(Gradient::<f64>::new(&storage, &layout, 1., 1.).is_err());
+            assert!(Column::<f32>::of(&mut storage).is_some());
+            assert!(Column::<f64>::of(&mut storage).is_none());
+        }
+    }
 }

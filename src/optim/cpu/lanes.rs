@@ -1,5 +1,5 @@
 use super::column::{Column, Gradient, noise};
-use super::real::{Real, after};
+use super::real::Real;
 use super::share::{BLOCK, CHUNK, is_shared, share, take};
 
 /// A step of a rule that treats each element by itself.
@@ -112,14 +112,8 @@ impl<C: Real> Lanes<'_, C> {
     pub fn load_parameter<'b>(&self, start: usize, into: &'b mut [C]) -> &'b mut [C] {
         let into = self.parameter.load(start, into);
         if let Some(masters) = &self.master {
-            let masters = after(masters, start);
             // Where a master weight does not round to the parameter, something else has written to that: its value is used.
-            let rounded = self.parameter.rounded(masters);
-            for (into, (master, rounded)) in into.iter_mut().zip(masters.iter().zip(rounded)) {
-                if *into == rounded {
-                    *into = *master;
-                }
-            }
+            self.parameter.restore(masters, start, into);
         }
         into
     }

@@ -1,6 +1,8 @@
 use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 
+use candle_core::backend::BackendDevice;
+use candle_core::cpu_backend::CpuDevice;
 use candle_core::op::BackpropOp;
 use candle_core::{
     CpuStorage, Device, InplaceOp2, Layout, Result as CandleResult, Storage, Tensor,
@@ -31,7 +33,11 @@ impl State {
         saved: Option<&Snapshot>,
     ) -> Result<Arc<Mutex<Self>>> {
         let new = Snapshot::new(parameter, saved, &Device::Cpu)?;
-        let tensors = new.tensors.iter().map(|tensor| {
+        let tensors = new.tensors.iter().enumerate().map(|(index, tensor)| {
+            if saved.is_none() && index < parameter.by_rule().len() {
+                // Not copied: the system provides zeroed memory only when it is first written.
+                return CpuDevice.zeros_impl(tensor.shape(), tensor.dtype());
+            }
             let (storage, _) = tensor.storage_and_layout();
             match &*storage {
                 Storage::Cpu(storage) => Ok(storage.clone()),
