@@ -12,6 +12,9 @@ use crate::optim::Committed;
 use crate::optim::fused::{Engine as _, Loaded, Managed, Progress, Setup, Snapshot, states};
 use crate::optim::{fused, rule::Rule};
 
+/// The caller updates this many small parameters alone.
+const FEW: usize = 8;
+
 /// The state of the parameters, and the passes over them.
 #[derive(Debug, Default)]
 pub struct Engine {
@@ -93,8 +96,9 @@ impl<R: Rule> fused::Engine<R> for Engine {
         self.states = states(setup, loaded, &self.states, State::locked::<R>)?;
         self.progress = loaded.map_or(self.progress, |loaded| loaded.progress);
         let small = setup.updated().map(|parameter| parameter.len);
-        // Waking other threads pays only for this many elements.
-        self.has_team = small.filter(|len| !is_shared(*len)).sum::<usize>() >= SHARED;
+        let small: Vec<_> = small.filter(|len| !is_shared(*len)).collect();
+        // Waking other threads pays only for this many elements, and not for a few parameters.
+        self.has_team = small.len() > FEW && small.iter().sum::<usize>() >= SHARED;
         if self.has_team {
             team::prepare();
         }
