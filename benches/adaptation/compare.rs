@@ -70,15 +70,6 @@ fn curves(batch: usize, room: usize) -> Vec<Curve> {
             "mostly_base",
             Curve {
                 base: part(1.5),
-                forward_base: Some(part(0.75)),
-                ..affine()
-            },
-        ),
-        named(
-            "mostly_base_unwatched",
-            Curve {
-                base: part(1.5),
-                forward_base: None,
                 ..affine()
             },
         ),
@@ -92,10 +83,9 @@ fn curves(batch: usize, room: usize) -> Vec<Curve> {
             },
         ),
         named(
-            "flat_unwatched",
+            "flat",
             Curve {
                 flat: part(0.6),
-                forward_base: None,
                 ..affine()
             },
         ),

@@ -11,8 +11,6 @@ pub struct Curve {
     pub batch: usize,
     /// What a micro-batch takes besides its samples, in samples.
     pub base: f64,
-    /// The part of the base that the forward pass takes too, in samples; `None` if that is not measured.
-    pub forward_base: Option<f64>,
     /// Number of samples from which larger micro-batches are no faster for each; `None` if time is not measured.
     pub plateau: Option<usize>,
     /// The least that a micro-batch takes, in samples, for example gradients that peak before the activations do.
@@ -40,7 +38,6 @@ impl Curve {
             name: "affine",
             batch,
             base: 20.,
-            forward_base: Some(0.),
             plateau: None,
             flat: 0.,
             once: 0.,
@@ -120,12 +117,6 @@ impl Device {
             true => (samples / curve.rounding).ceil() * curve.rounding * SAMPLE,
             false => samples * SAMPLE,
         }
-    }
-
-    /// Bytes that the forward pass takes above what is in use: its part of the base and 0.6 of the samples.
-    pub fn forward(&self, size: usize) -> Option<u64> {
-        let base = self.curve.forward_base?;
-        Some(((base + size as f64 * self.length() * 0.6) * SAMPLE) as u64)
     }
 
     /// How long a micro-batch takes, in seconds: a millisecond for each sample, more below the plateau.

@@ -57,8 +57,6 @@ pub fn step(policy: &mut dyn BatchPolicy, device: &mut Device) -> Step {
         if !device.curve.is_blind {
             (completed.before, completed.limit) = (now.in_use, now.limit);
             completed.peak = Some(peak);
-            let forward = device.forward(size);
-            completed.forward_peak = (now.in_use.zip(forward)).map(|(before, own)| before + own);
         }
         policy.succeeded(&completed);
         step.sizes.push(size);

@@ -1,5 +1,3 @@
-use std::cell::Cell;
-
 use super::engine::Engine;
 use super::measured::Measured;
 use super::micro_batch::MicroBatch;
@@ -54,8 +52,6 @@ pub(crate) struct Attempt<'a> {
     pub(crate) micro: MicroBatch,
     pub(crate) memory: Measured<'a>,
     pub(super) engine: &'a Engine,
-    /// The highest use until the end of the forward pass, in bytes.
-    pub(super) forward_peak: Cell<Option<u64>>,
 }
 
 impl Attempt<'_> {
@@ -72,12 +68,6 @@ impl Attempt<'_> {
         self.observe(Phase::Forward, forward)
     }
 
-    /// Notes the peak of the forward pass and fails if it went over a soft limit.
-    pub(crate) fn check_forward(&self) -> Result<()> {
-        self.forward_peak.set(self.memory.peak());
-        self.memory.check(Phase::Forward)
-    }
-
     /// Reports a phase that names itself in an exhaustion.
     pub(crate) fn observe<T>(&self, phase: Phase, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.engine.phase(phase, &self.memory, work)
@@ -87,7 +77,6 @@ impl Attempt<'_> {
         let mut completed = Completed::new(self.micro.samples.len());
         (completed.before, completed.peak) = (self.memory.start(), self.memory.peak());
         completed.limit = self.memory.limit();
-        completed.forward_peak = self.forward_peak.get();
         completed
     }
 }

@@ -136,8 +136,6 @@ pub struct Completed {
     pub peak: Option<u64>,
     /// The limit in force, in bytes.
     pub limit: Option<u64>,
-    /// Peak use until the end of the forward pass, in bytes.
-    pub forward_peak: Option<u64>,
 }
 
 impl Completed {

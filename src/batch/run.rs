@@ -1,5 +1,3 @@
-use std::cell::Cell;
-
 use super::attempt::{Attempt, Failure, Work};
 use super::engine::Engine;
 use super::event::Event;
@@ -71,7 +69,6 @@ impl Engine {
                 },
                 memory: Measured::begin(memory.as_ref()),
                 engine: self,
-                forward_peak: Cell::new(None),
             };
             let stopwatch = self.timings.start(&self.device, &*self.policy);
             let (error, is_lost) = match work.micro_batch(&attempt) {

@@ -192,7 +192,7 @@ where
         let traces = self.core.at_micro_batch.guard()?;
         let loss = attempt.forward(self.batch, &mut self.f)?.into();
         // The backward pass needs more memory than the forward pass left, so this is the moment to stop.
-        attempt.check_forward()?;
+        attempt.memory.check(Phase::Forward)?;
         let accumulator = &mut self.core.accumulator;
         let differentiate = || accumulator.differentiate(loss, size);
         let contribution = attempt.observe(Phase::Backward, differentiate)?;

@@ -11,30 +11,25 @@ use crate::steps::step;
 /// Many sizes were seen, so that small ones are forgotten. The base is then known from large ones.
 #[test]
 fn a_limit_far_below_what_is_remembered_is_met() {
-    for forward_base in [None, Some(0.), Some(500.)] {
-        let mut device = Device::new(
-            &Curve {
-                base: 1000.,
-                forward_base,
-                rooms: vec![(0, 1000), (60, 20)],
-                ..Curve::affine(1024, 1000)
-            },
-            1,
-        );
-        let mut policy = Predictive::builder().regardless_of_speed().build().unwrap();
-        for index in 0..60 {
-            device.curve.batch = 300 + 37 * (index * 7 % 40);
-            step(&mut policy, &mut device);
-        }
-        device.curve.batch = 1024;
-        // Resumed or not.
-        let mut resumed = Predictive::default();
-        resumed.load_state(&policy.state().unwrap()).unwrap();
-        for mut policy in [policy, resumed] {
-            let low = step(&mut policy, &mut device.clone());
-            assert_eq!(low.failed, [0; 0], "{forward_base:?}");
-            assert!(low.largest() >= 9, "{low:?}");
-        }
+    let curve = Curve {
+        base: 1000.,
+        rooms: vec![(0, 1000), (60, 20)],
+        ..Curve::affine(1024, 1000)
+    };
+    let mut device = Device::new(&curve, 1);
+    let mut policy = Predictive::builder().regardless_of_speed().build().unwrap();
+    for index in 0..60 {
+        device.curve.batch = 300 + 37 * (index * 7 % 40);
+        step(&mut policy, &mut device);
+    }
+    device.curve.batch = 1024;
+    // Resumed or not.
+    let mut resumed = Predictive::default();
+    resumed.load_state(&policy.state().unwrap()).unwrap();
+    for mut policy in [policy, resumed] {
+        let low = step(&mut policy, &mut device.clone());
+        assert_eq!(low.failed, [0; 0]);
+        assert!(low.largest() >= 9, "{low:?}");
     }
 }
 
@@ -97,13 +92,12 @@ fn what_never_fits_is_tried_less_and_less() {
     assert!(failures(&steps[100..]) <= 2, "{}", failures(&steps[100..]));
 }
 
-/// Small sizes all take the same, and the forward pass is not measured, so nothing is known about larger ones.
+/// Small sizes all take the same, so nothing is known about larger ones.
 #[test]
 fn a_flat_stretch_is_not_taken_for_the_curve() {
     for (flat, room) in [(40., 63), (100., 130), (200., 900)] {
         let curve = Curve {
             base: 2.,
-            forward_base: None,
             flat,
             ..Curve::affine(4096, room)
         };
@@ -119,7 +113,6 @@ fn a_flat_stretch_is_not_taken_for_the_curve() {
 fn a_step_between_two_sizes_is_no_slope() {
     let curve = Curve {
         base: 122.,
-        forward_base: None,
         rounding: 3.63,
         workspace: Some((103, 51.3)),
         ..Curve::affine(658, 117)

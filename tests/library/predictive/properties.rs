@@ -33,7 +33,6 @@ proptest! {
     fn it_never_oscillates(
         batch in prop_oneof![1usize..64, 64usize..2048],
         base in prop_oneof![0f64..200., 200f64..600.],
-        forward in forwards(),
         flat in prop_oneof![Just(0f64), 0f64..0.5],
         once in 0f64..100.,
         noise in prop_oneof![Just(0f64), 0f64..0.03],
@@ -55,7 +54,6 @@ proptest! {
             name: "random",
             batch,
             base,
-            forward_base: forward.map(|part| part * base),
             plateau,
             flat: flat * least as f64,
             once,
@@ -89,18 +87,16 @@ proptest! {
         }
     }
 
-    /// On a straight line it never fails and ends where it should, however much of it is base and whatever the forward
-    /// pass tells. Only where there is no room for two samples it has to try that.
+    /// On a straight line it never fails and ends where it should, however much of it is base. Only where there is no room
+    /// for two samples it has to try that.
     #[test]
     fn a_straight_line_costs_no_failure(
         batch in 1usize..2048,
         share in prop_oneof![0f64..2., 2f64..12.],
         room in 4usize..700,
-        forward in forwards(),
     ) {
         let base = share * room as f64;
-        let forward_base = forward.map(|part| part * base);
-        let curve = Curve { base, forward_base, ..Curve::affine(batch, room) };
+        let curve = Curve { base, ..Curve::affine(batch, room) };
         let mut device = Device::new(&curve, 1);
         let steps = run(&mut Predictive::default(), &mut device, 60);
         prop_assert_eq!(failures(&steps), 0);
@@ -111,9 +107,4 @@ proptest! {
         let parts = batch.div_ceil((least as usize).max(1));
         prop_assert!(steps[59].sizes.len() <= parts, "{} of {parts}", steps[59].sizes.len());
     }
-}
-
-/// The part of the base that the forward pass takes too; `None` if it is not measured.
-fn forwards() -> impl Strategy<Value = Option<f64>> {
-    prop_oneof![Just(None), Just(Some(0.)), (0f64..1.).prop_map(Some)]
 }
