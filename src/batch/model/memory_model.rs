@@ -23,14 +23,14 @@ const APART: f64 = 0.2;
 /// the number of samples, or of elements where samples differ in length ([`Extent::cost`](crate::batch::Extent::cost)).
 ///
 /// - Between costs that it has seen, it interpolates.
-/// - Above the largest, it assumes proportional growth, which is never too little for a curve that is the maximum of several
-///   lines, as a step's peak is. Once the line through smaller costs has predicted a larger one, it uses that line plus up
-///   to a quarter, the more the farther the cost lies.
-/// - No cost beyond eight times the largest is said to fit, or sixteen times the first.
-/// - Less than the smallest cost seen is not said to take less.
+/// - Above the largest, a cost most likely takes what the line through smaller ones says. The upper bound assumes proportional
+///   growth, which is never too little for a curve that is the maximum of several lines, as a step's peak is. Once the line has
+///   predicted a larger cost, the bound is that line plus up to a quarter, the more the farther the cost lies.
+/// - No cost beyond eight times the largest is said to fit, or sixteen times while it is the only one.
+/// - Below the smallest, the upper bound does not fall, and at least half of what the smallest takes is expected to be base.
 /// - The first observation includes what is allocated once, so it counts only until there is a second.
 /// - Three observations in a row that contradict the others start a new curve; the others are forgotten.
-/// - At most 16 costs are remembered, those seen last.
+/// - At most 16 costs are remembered, the smallest and those seen last.
 ///
 /// ```
 /// use candle_headroom::batch::MemoryModel;

@@ -11,13 +11,17 @@ use crate::error::{MemoryReading, PolicyError, Result};
 /// it by default.
 ///
 /// - **With a limit, or a GPU whose memory is known,** the first micro-batch is one sample. The next ones are as large as fits
-///   by what those before took ([`MemoryModel`]); about five lead to the largest. A size that is only likely to fit is tried
-///   where nothing else leads on, or where a batch would take fewer parts. All of it is work of the batch that is being
-///   trained. Less room, such as a lowered limit, reduces the size before the next micro-batch begins; more room is used at
-///   once. Other users of a device are looked for before a batch and after a failure.
+///   by what those before took ([`MemoryModel`]); about five lead to the largest. Where that leads on by less than a quarter, a
+///   size that is only likely to fit is tried, at most twice the largest. All of it is work of the batch that is being trained.
+///   Less room, such as a lowered limit, reduces the size before the next micro-batch begins; more room is used at once. Other
+///   users of a device are looked for before a batch and after a failure.
 /// - **After a failure,** or a peak over a soft limit, that the model did not predict, the next size is no larger than the
-///   measured peak suggests. The failed size is avoided until there is more room, or until 128 micro-batches have succeeded,
-///   then 512, up to 32,768; 16 to 128 if the cause may go away by itself ([`Failed::is_passing`]).
+///   measured peak suggests. The failed size is avoided until there is more room, by a sixteenth. Otherwise, after 128
+///   micro-batches have succeeded, half of the way up to it is tried, after as many again half of the rest, at last the size
+///   itself. After another failure it is 512 micro-batches, up to 32,768; 16 to 128 if the cause may go away by itself
+///   ([`Failed::is_passing`]).
+/// - **A resumed run** takes single samples until one agrees with what was saved. It forgets that, for samples of this shape,
+///   after two that took more than twice what the saved line says, or after three in a row that contradict it otherwise.
 /// - **Speed:** where the room is known, half of the settled size is timed, and half of that; the smallest that is slower than
 ///   the fastest by no more than 2 % is used. Everything is timed again if larger sizes become possible, or if twice as many
 ///   samples are found to be faster after 4,096 micro-batches, later 8,192 and more. Timing never waits for the device. It
@@ -28,7 +32,8 @@ use crate::error::{MemoryReading, PolicyError, Result};
 ///   uses at least 0.95 of what fits, at the cost of one failure. While there is not more room, failed tries cost at most a
 ///   ninth of the work with two micro-batches in a batch, a twenty-fourth with four, and less with more.
 ///
-/// A batch is cut evenly: 100 samples with room for 64 become 50 and 50. Samples of different shapes are distinguished by their
+/// A batch is cut evenly: 100 samples with room for 64 become 50 and 50. Only where it would likely take fewer parts, a size that
+/// was never seen runs as it is, which shows whether it does. Samples of different shapes are distinguished by their
 /// [cost](crate::batch::Extent::cost), so that longer samples are cut into smaller micro-batches.
 ///
 /// ```
