@@ -3,8 +3,8 @@
 #
 #     scripts/count-api.sh [--check]
 #
-# With --check it exits with status 1 where a goal is missed: at most 25 names at the crate root, at most 22,000 lines in src/, and
-# `missing_docs` denied without an exception.
+# With --check it exits with status 1 where a goal is missed: at most 25 names at the crate root, and `missing_docs` denied without
+# an exception. Lines are only counted, because they grow with what the crate can do.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -49,7 +49,6 @@ if [ "${1:-}" = --check ]; then
     missed=0
     goal() { [ "$2" "$3" "$4" ] || { echo "count-api: $1 is $2, the goal is $3 $4" >&2; missed=1; }; }
     goal api/root_names "$root_names" -le 25
-    goal api/source_lines "$source_lines" -le 22000
     goal api/documented "$documented" -eq 100
     exit $missed
 fi

@@ -37,15 +37,19 @@ done
 { cat "$page"; echo '<script>'; cat "$(dirname "$0")/use-page.js"; echo '</script>'; } >"$profile/used.html"
 used=$(look --dump-dom "file://$profile/used.html" | grep -Eo 'data-used="[^"]*"' | head -1)
 [ "$used" = 'data-used="yes"' ] || { echo "$page: in use: ${used:-the script did not come to the end}" >&2; exit 1; }
+in_theme() { sed "s|<html|& data-theme=\"$1\"|" "$2" >"$profile/$1.html"; }
 for theme in light dark; do
-    look --screenshot="$out/$theme.png" "file://$page#$theme" >/dev/null
+    in_theme "$theme" "$page"
+    look --screenshot="$out/$theme.png" "file://$profile/$theme.html" >/dev/null
     test -s "$out/$theme.png"
     echo "$out/$theme.png"
 done
+cmp -s "$out/light.png" "$out/dark.png" && { echo "$page: dark is as light" >&2; exit 1; }
 style='header,#tiles,#detail,.columns,footer,#charts>:not(:nth-child(-n+2),:last-child){display:none!important} body{padding:12px 12px 0!important}'
 sed "s|</style>|$style</style>|" "$page" >"$profile/picture.html"
 width=880 height=${PICTURE_HEIGHT:-716}
 for theme in light dark; do
-    look --force-device-scale-factor=2 --screenshot="$out/timeline-$theme.png" "file://$profile/picture.html#$theme" >/dev/null
+    in_theme "$theme" "$profile/picture.html"
+    look --force-device-scale-factor=2 --screenshot="$out/timeline-$theme.png" "file://$profile/$theme.html" >/dev/null
     echo "$out/timeline-$theme.png"
 done
