@@ -2,7 +2,7 @@
 const MARGIN: f64 = 0.01;
 pub(super) const MOST_MARGIN: f64 = 0.9;
 
-/// Options of [`Predictive`].
+/// Options of [`Predictive`](super::Predictive).
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[must_use = "call `build()`"]
 pub struct PredictiveBuilder {
