@@ -5,8 +5,10 @@ mod class;
 mod classify;
 mod codes;
 mod convert;
-// The file is named for the type that it defines.
-#[allow(clippy::module_inception)]
+#[allow(
+    clippy::module_inception,
+    reason = "the file is named for the type that it defines"
+)]
 mod error;
 mod exhausted;
 mod input;

@@ -30,7 +30,7 @@ pub(crate) const CUDA: &[Status] = &read::<45>(include_str!("cuda.tsv"));
 /// NVIDIA, NVML API Reference, `nvmlReturn_t`, and DCGM's testing/python3/dcgm_nvml.py; 2026-11.
 const NVML: &[Status] = &read::<31>(include_str!("nvml.tsv"));
 
-/// Reads rows of number, name, cause and remedy.
+/// Reads rows of number, name, cause and remedy. It is called in constants only, so its panics are compile errors.
 const fn read<const ROWS: usize>(text: &'static str) -> [Status; ROWS] {
     let rows = table::<ROWS, 4>(text);
     let mut statuses = [const { status(["0", "", "-", "-"]) }; ROWS];
@@ -43,6 +43,7 @@ const fn read<const ROWS: usize>(text: &'static str) -> [Status; ROWS] {
     statuses
 }
 
+/// Reads a row, in constants only like [`read`].
 const fn status([number, name, cause, remedy]: [&'static str; 4]) -> Status {
     let Ok(number) = u32::from_str_radix(number, 10) else {
         panic!("a status without a number");

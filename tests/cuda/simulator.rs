@@ -80,7 +80,7 @@ impl Simulator {
     }
 
     /// The device cannot be opened, with this status, while this process holds no context of it; 0: it can.
-    #[allow(dead_code)] // to try a GPU in exclusive mode by hand
+    #[allow(dead_code, reason = "to try a GPU in exclusive mode by hand")]
     pub fn refuse_context(self, status: u32) {
         control!(simulated_cuda_refuse_context(self.device => i32, status => u32) -> i32);
     }
@@ -135,12 +135,12 @@ impl Simulator {
     }
 
     /// Begins to record what happens, or ends it.
-    #[allow(dead_code)] // to look into a failure
+    #[allow(dead_code, reason = "to look into a failure")]
     pub fn trace(self, on: bool) {
         control!(simulated_cuda_trace(self.device => i32, on => bool) -> i32);
     }
 
-    #[allow(dead_code)] // likewise
+    #[allow(dead_code, reason = "to look into a failure")]
     pub fn trace_text(self) -> String {
         let text = |buffer: *mut c_char, capacity: usize| {
             control!(simulated_cuda_trace_text(

@@ -1,5 +1,5 @@
 //! Machines in temporary folders: files for /proc, /sys, /dev and the libraries' places, and variables.
-#![allow(dead_code)] // the benchmark uses a part
+#![allow(dead_code, reason = "the benchmark uses a part")]
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -195,8 +195,8 @@ impl MemoryModel {
         Some(value(level) + slope * (cost as f64 - level.cost as f64))
     }
 
-    /// Bytes for each unit of cost below the largest level, from the nearest level that lies well below it; its proportion if
-    /// there is none.
+    /// Returns the bytes for each unit of cost below `top`: the slope from the nearest level well below it, or without such a
+    /// level its proportion.
     fn slope_to(&self, top: &Level) -> f64 {
         let mut lower = self.levels.iter().rev();
         let low = lower.find(|low| low.cost as f64 <= (1. - APART) * top.cost as f64);
