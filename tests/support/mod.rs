@@ -1,5 +1,5 @@
 //! Helpers for tests, with small real models and policies.
-#![allow(dead_code, unused_imports, reason = "each test file uses its own part")]
+#![allow(dead_code, reason = "each test file uses its own part")]
 
 #[path = "../../examples/train_text/model.rs"]
 pub mod transformer;
@@ -14,11 +14,13 @@ use std::{fs, thread};
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::optim::{Commit, ParamsAdamW};
-use candle_headroom::testing::{out_of_memory, probe};
+use candle_headroom::testing::out_of_memory;
 use candle_headroom::train::AdaptiveTrainerBuilder;
 use candle_headroom::{AccumulatingTrainer, AdaptiveTrainer, Foreign, GradientAccumulator};
 use candle_nn::{AdamW, Optimizer, SGD, VarMap};
+#[allow(unused_imports, reason = "each test file uses its own part")]
 pub use models::{ConvNet, Mlp};
+#[allow(unused_imports, reason = "each test file uses its own part")]
 pub use policies::{Halves, Returns, Schedule};
 
 /// Held by each test that measures or limits host memory, because a process has one limit.
