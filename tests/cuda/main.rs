@@ -7,12 +7,15 @@ mod support;
 
 mod accumulation;
 mod adaptation;
+#[path = "../nn/check.rs"]
+mod check;
 mod environment;
 mod equality;
 mod exhaustion;
 mod faults;
 mod gpu;
 mod jobs;
+mod layers;
 mod limits;
 mod memory;
 mod monitor;

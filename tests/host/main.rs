@@ -5,6 +5,7 @@ mod cleanup_before_retry;
 mod evaluation;
 #[path = "../promises/honest_numbers.rs"]
 mod honest_numbers;
+mod kept;
 mod language;
 mod memory;
 #[path = "../promises/no_ratchet.rs"]

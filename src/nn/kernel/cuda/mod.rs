@@ -1,0 +1,18 @@
+//! Kernels on CUDA. Without the feature `cuda` there are none.
+
+#[cfg(not(feature = "cuda"))]
+mod disabled;
+#[cfg(feature = "cuda")]
+mod enabled;
+#[cfg(feature = "cuda")]
+mod softmax;
+
+#[cfg(not(feature = "cuda"))]
+pub use disabled::{CudaElement, CudaKernel, run};
+#[cfg(feature = "cuda")]
+#[cfg(feature = "cuda")]
+use enabled::module;
+#[cfg(feature = "cuda")]
+pub use enabled::{
+    CudaElement, CudaKernel, Module, each_element, each_row, function, run, smallest, view,
+};
