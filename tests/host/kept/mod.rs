@@ -1,9 +1,9 @@
 //! Bytes that the operations of `candle_headroom::nn` keep for the backward pass.
 
-use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_headroom::{DeviceMemory, nn};
+mod softmax;
 
-use crate::support::alone;
+use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_headroom::DeviceMemory;
 
 /// Upper bound of the bytes that the test harness allocates meanwhile.
 const NOISE: u64 = 64 * 1024;
@@ -26,15 +26,9 @@ fn assert_kept(name: &str, expected: usize, operation: impl FnOnce() -> Result<T
     drop(output);
 }
 
-fn var(shape: &[usize]) -> Result<Var> {
-    Var::randn(0f32, 1., shape, &Device::Cpu)
-}
-
-#[test]
-fn operations_keep_what_their_documentation_says() -> Result<()> {
-    let _alone = alone();
-    let xs = var(&[4, 1024, 256])?;
-    let bytes = xs.elem_count() * DType::F32.size_in_bytes();
-    assert_kept("softmax_last_dim", bytes, || nn::ops::softmax_last_dim(&xs));
-    Ok(())
+/// A Var of random numbers, and its bytes.
+fn var(shape: &[usize]) -> Result<(Var, usize)> {
+    let var = Var::randn(0f32, 1., shape, &Device::Cpu)?;
+    let bytes = var.elem_count() * DType::F32.size_in_bytes();
+    Ok((var, bytes))
 }
