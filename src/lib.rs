@@ -78,6 +78,7 @@ mod files;
 pub mod incident;
 pub mod memory;
 pub mod monitor;
+pub mod nn;
 mod nvml;
 pub mod optim;
 mod output;

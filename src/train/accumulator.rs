@@ -1,6 +1,7 @@
 use candle_core::backprop::GradStore;
 
 use super::loss::Loss;
+use super::reach::Reach;
 use super::report::StepReport;
 use super::slots::{Contribution, Slots};
 use crate::batch::run_phase;
@@ -49,19 +50,38 @@ pub struct GradientAccumulator<O> {
 /// Builds a [`GradientAccumulator`]; made by [`GradientAccumulator::builder`].
 #[derive(Debug)]
 #[must_use = "call `build()`"]
-pub struct GradientAccumulatorBuilder<O>(O);
+pub struct GradientAccumulatorBuilder<O> {
+    pub(super) optimizer: O,
+    pub(super) reach: Reach,
+}
 
 impl<O: Commit> GradientAccumulatorBuilder<O> {
-    /// Builds the accumulator.
+    /// Allows these parameters to receive no gradient; see
+    /// [`AdaptiveTrainerBuilder::allow_unreached`](super::AdaptiveTrainerBuilder::allow_unreached).
+    pub fn allow_unreached(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.reach = self.reach.allow(names);
+        self
+    }
+
+    /// Sets the number of updates in which each parameter must receive a gradient, 1 by default; see
+    /// [`AdaptiveTrainerBuilder::reach_within`](super::AdaptiveTrainerBuilder::reach_within).
+    pub fn reach_within(mut self, updates: usize) -> Self {
+        self.reach = self.reach.within(updates);
+        self
+    }
+
+    /// Builds the accumulator. By default its first update fails if a parameter received no gradient.
     ///
     /// # Errors
     /// [`ParameterError`](crate::error::ParameterError) if the optimizer has no parameter to train, has one twice, or has one
-    /// of a floating-point type other than f64, f32, f16 and bf16.
+    /// of a floating-point type other than f64, f32, f16 and bf16; if a name in [`allow_unreached`](Self::allow_unreached)
+    /// matches no parameter, or [`reach_within`](Self::reach_within) is 0.
     pub fn build(self) -> Result<GradientAccumulator<O>> {
-        let mut slots = Slots::default();
-        slots.follow(self.0.parameters())?;
+        let mut slots = Slots::new(self.reach.clone());
+        slots.follow(self.optimizer.parameters())?;
+        self.reach.check(&self.optimizer)?;
         Ok(GradientAccumulator {
-            optimizer: self.0,
+            optimizer: self.optimizer,
             slots,
             window: StepReport::default(),
             updates: 0,
@@ -73,7 +93,10 @@ impl<O: Commit> GradientAccumulatorBuilder<O> {
 impl<O: Commit> GradientAccumulator<O> {
     /// Accumulates gradients for this optimizer.
     pub fn builder(optimizer: O) -> GradientAccumulatorBuilder<O> {
-        GradientAccumulatorBuilder(optimizer)
+        GradientAccumulatorBuilder {
+            optimizer,
+            reach: Reach::default(),
+        }
     }
 
     /// Differentiates the loss of `samples` samples, drops it with its graph and activations, and adds its gradients.
@@ -88,9 +111,12 @@ impl<O: Commit> GradientAccumulator<O> {
     }
 
     /// Updates the parameters with the gradients accumulated since the last update. Returns `None` if nothing was added, or
-    /// all of it had weight 0. Parameters that received no gradient in the first update are logged with `tracing`.
+    /// all of it had weight 0.
     ///
     /// # Errors
+    /// - [`UnreachedParameters`](crate::error::UnreachedParameters) in the first update, or another that
+    ///   [`reach_within`](GradientAccumulatorBuilder::reach_within) sets, if a parameter received no gradient. Everything is left as it
+    ///   was, the accumulated gradients included: `update` succeeds once more micro-batches have reached what is missing;
     /// - [`LossError::Disconnected`](crate::error::LossError::Disconnected) if no parameter received a gradient, and any error
     ///   that left everything as it was: `update` can be called again;
     /// - [`UpdateInterrupted`] from an optimizer that is not atomic, or after it panicked. The accumulated gradients are dropped, so that they are
@@ -105,6 +131,7 @@ impl<O: Commit> GradientAccumulator<O> {
         self.refuse_if_interrupted()?;
         let mut updated = Some(false);
         if self.window.loss.weight() > 0. {
+            self.slots.check_reached()?;
             let takes_f32 = self.optimizer.takes_f32();
             let gradients = run_phase(Phase::Optimizer, || self.slots.gradients(takes_f32))?;
             // Until it returns, because a panic may leave some parameters updated.
@@ -125,9 +152,7 @@ impl<O: Commit> GradientAccumulator<O> {
             };
             self.is_interrupted = false;
             self.updates += 1;
-            if self.updates == 1 {
-                self.slots.warn_of_unreached();
-            }
+            self.slots.count_update();
         }
         self.slots.reset();
         let mut report = std::mem::take(&mut self.window);
@@ -156,7 +181,8 @@ impl<O: Commit> GradientAccumulator<O> {
     }
 
     /// Returns the parameters that have never received a gradient: the loss does not depend on them, or an operation
-    /// without a backward pass, such as `softmax_last_dim` or a fused layer norm, cuts them off. candle does not report that.
+    /// without a backward pass, such as `softmax_last_dim` or a fused layer norm, cuts them off. BatchNorm's statistics and
+    /// those that [`allow_unreached`](GradientAccumulatorBuilder::allow_unreached) names are among them.
     pub fn unreached(&self) -> Vec<Parameter> {
         self.slots.unreached()
     }

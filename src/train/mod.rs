@@ -7,6 +7,7 @@ mod buffers;
 mod builder;
 mod core;
 mod loss;
+mod reach;
 mod report;
 mod slots;
 mod state;
