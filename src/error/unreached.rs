@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Formatter};
 
+use super::class::{Class, note};
 use super::modules::{Modules, by_module};
 
 /// Number of modules in the one-line form.
@@ -98,7 +99,8 @@ impl UnreachedParameters {
                 "an operation of candle without a backward pass lies between them and the loss: {operations}"
             ),
             "the forward pass does not use them".to_owned(),
-            "a `detach`, a cast to integers, or a tensor made anew from their values cuts them off"
+            "a `detach`, a product with the number 0 (which candle does not follow), a cast to integers, or a tensor made anew from \
+             their values cuts them off"
                 .to_owned(),
         ];
         if self.others.is_empty() {
@@ -137,6 +139,8 @@ impl UnreachedParameters {
 
 impl fmt::Display for UnreachedParameters {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        // A name may look like a status.
+        note(|| Class::Other);
         self.write_headline(f)?;
         let (names, others) = (self.names.iter(), self.others.iter());
         let modules = by_module(names.map(String::as_str), others.map(String::as_str));

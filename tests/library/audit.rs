@@ -47,8 +47,8 @@ fn each_var_is_told_apart() {
             finite.sqr()?,
             dead.relu()?,
             (&infinite * f64::INFINITY)?,
-            // The derivative of a square root at 0, times 0.
-            (nan.sqrt()? * 0.)?,
+            // Zero times the derivative of a square root at 0, which is infinite.
+            nan.sqrt()?.sqr()?,
             detached.detach(),
         ];
         Tensor::stack(&parts, 0)?.sum_all()
@@ -255,7 +255,8 @@ fn layered() -> Audit {
     let loss = || {
         let mut y = x.clone();
         for [attention, mlp] in &layers {
-            y = (&y + mlp.forward(&(&y + attention.forward(&y)?.detach())?)? * 0.)?;
+            let hidden = mlp.forward(&(&y + attention.forward(&y)?.detach())?)?;
+            y = (&y + (hidden.abs()? + 1.)?.neg()?.relu()?)?;
         }
         (y.matmul(&head)? * 4.)?.sum_all()
     };
