@@ -52,8 +52,8 @@ pub struct UnreachedParameters {
 }
 
 impl UnreachedParameters {
-    /// What has no backward pass in candle 0.11.1, and cuts off what lies before it: functions of `candle_nn::ops`,
-    /// `candle_nn::rotary_emb` and `candle_nn::attention`, and the types that call them.
+    /// What has no backward pass in candle 0.11.1, and cuts off what lies before it without an error: functions of candle_nn and
+    /// candle_core, and the types that call them.
     pub const WITHOUT_BACKWARD: &'static [&'static str] = &[
         "softmax_last_dim",
         "rms_norm",
@@ -64,8 +64,10 @@ impl UnreachedParameters {
         "rope_thd",
         "flash_attn on the CPU",
         "QMatMul",
+        "slice_set",
         "RmsNorm",
         "LayerNorm",
+        "KvCache",
     ];
 
     /// Parameters without a gradient, and the other trainable ones.

@@ -1,7 +1,6 @@
 use candle_core::backprop::GradStore;
 
 use super::loss::Loss;
-use super::reach::Reach;
 use super::report::StepReport;
 use super::slots::{Contribution, Slots};
 use crate::batch::run_phase;
@@ -37,7 +36,7 @@ use crate::optim::{Commit, Committed, Parameter};
 /// ```
 #[derive(Debug)]
 pub struct GradientAccumulator<O> {
-    optimizer: O,
+    pub(super) optimizer: O,
     pub(super) slots: Slots,
     /// The report of the next update, as far as it is known.
     pub(super) window: StepReport,
@@ -47,58 +46,7 @@ pub struct GradientAccumulator<O> {
     pub(super) is_interrupted: bool,
 }
 
-/// Builds a [`GradientAccumulator`]; made by [`GradientAccumulator::builder`].
-#[derive(Debug)]
-#[must_use = "call `build()`"]
-pub struct GradientAccumulatorBuilder<O> {
-    pub(super) optimizer: O,
-    pub(super) reach: Reach,
-}
-
-impl<O: Commit> GradientAccumulatorBuilder<O> {
-    /// Allows these parameters to receive no gradient; see
-    /// [`AdaptiveTrainerBuilder::allow_unreached`](super::AdaptiveTrainerBuilder::allow_unreached).
-    pub fn allow_unreached(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.reach = self.reach.allow(names);
-        self
-    }
-
-    /// Sets the number of updates in which each parameter must receive a gradient, 1 by default; see
-    /// [`AdaptiveTrainerBuilder::reach_within`](super::AdaptiveTrainerBuilder::reach_within).
-    pub fn reach_within(mut self, updates: usize) -> Self {
-        self.reach = self.reach.within(updates);
-        self
-    }
-
-    /// Builds the accumulator. By default its first update fails if a parameter received no gradient.
-    ///
-    /// # Errors
-    /// [`ParameterError`](crate::error::ParameterError) if the optimizer has no parameter to train, has one twice, or has one
-    /// of a floating-point type other than f64, f32, f16 and bf16; if a name in [`allow_unreached`](Self::allow_unreached)
-    /// matches no parameter, or [`reach_within`](Self::reach_within) is 0.
-    pub fn build(self) -> Result<GradientAccumulator<O>> {
-        let mut slots = Slots::new(self.reach.clone());
-        slots.follow(self.optimizer.parameters())?;
-        self.reach.check(&self.optimizer)?;
-        Ok(GradientAccumulator {
-            optimizer: self.optimizer,
-            slots,
-            window: StepReport::default(),
-            updates: 0,
-            is_interrupted: false,
-        })
-    }
-}
-
 impl<O: Commit> GradientAccumulator<O> {
-    /// Accumulates gradients for this optimizer.
-    pub fn builder(optimizer: O) -> GradientAccumulatorBuilder<O> {
-        GradientAccumulatorBuilder {
-            optimizer,
-            reach: Reach::default(),
-        }
-    }
-
     /// Differentiates the loss of `samples` samples, drops it with its graph and activations, and adds its gradients.
     ///
     /// # Errors
@@ -115,7 +63,7 @@ impl<O: Commit> GradientAccumulator<O> {
     ///
     /// # Errors
     /// - [`UnreachedParameters`](crate::error::UnreachedParameters) in the first update, or another that
-    ///   [`reach_within`](GradientAccumulatorBuilder::reach_within) sets, if a parameter received no gradient. Everything is left as it
+    ///   [`reach_within`](super::GradientAccumulatorBuilder::reach_within) sets, if a parameter received no gradient. Everything is left as it
     ///   was, the accumulated gradients included: `update` succeeds once more micro-batches have reached what is missing;
     /// - [`LossError::Disconnected`](crate::error::LossError::Disconnected) if no parameter received a gradient, and any error
     ///   that left everything as it was: `update` can be called again;
@@ -182,7 +130,7 @@ impl<O: Commit> GradientAccumulator<O> {
 
     /// Returns the parameters that have never received a gradient: the loss does not depend on them, or an operation
     /// without a backward pass, such as `softmax_last_dim` or a fused layer norm, cuts them off. BatchNorm's statistics and
-    /// those that [`allow_unreached`](GradientAccumulatorBuilder::allow_unreached) names are among them.
+    /// those that [`allow_unreached`](super::GradientAccumulatorBuilder::allow_unreached) names are among them.
     pub fn unreached(&self) -> Vec<Parameter> {
         self.slots.unreached()
     }

@@ -1,6 +1,7 @@
 use candle_core::{Device, Tensor};
 
-use super::accumulator::{GradientAccumulator, GradientAccumulatorBuilder};
+use super::accumulator::GradientAccumulator;
+use super::accumulator_builder::GradientAccumulatorBuilder;
 use super::buffers::Buffers;
 use super::loss::Loss;
 use super::reach::Reach;

@@ -5,11 +5,10 @@ use candle_core::{DType, Tensor, Var};
 
 use super::loss::Weighted;
 use super::reach::Reach;
+use super::slot::Slot;
 use crate::batch::run_phase;
-use crate::error::{
-    Error, LossError, OptimizerError, ParameterError, Phase, Result, UnreachedParameters,
-};
-use crate::optim::{Parameter, blend};
+use crate::error::{Error, LossError, ParameterError, Phase, Result, UnreachedParameters};
+use crate::optim::Parameter;
 
 /// The parameters that are trained, each with the weighted mean of its gradients.
 #[derive(Debug)]
@@ -24,52 +23,6 @@ pub(super) struct Slots {
 pub(super) type Gradients = Vec<Option<Tensor>>;
 /// What a micro-batch adds.
 pub(super) type Contribution = (Weighted, Gradients);
-
-#[derive(Debug)]
-struct Slot {
-    parameter: Parameter,
-    /// Allocated when the parameter first receives a gradient; f32 for f16 and bf16 parameters.
-    buffer: Option<Var>,
-    /// Whether the buffer holds a gradient of the current window.
-    is_filled: bool,
-    /// Number of updates, the next one included, in which the first gradient may arrive; 0 if it has, or need not.
-    awaited: usize,
-}
-
-impl Slot {
-    /// Checks a gradient's shape and allocates a missing buffer: all that can run out of memory.
-    fn prepare(&mut self, gradient: &Tensor) -> Result<()> {
-        let var = &self.parameter.var;
-        if gradient.shape() != var.shape() {
-            return Err(OptimizerError::GradientShape {
-                parameter: self.parameter.name.clone(),
-                expected: var.shape().clone(),
-                found: gradient.shape().clone(),
-            }
-            .into());
-        }
-        if self.buffer.is_none() {
-            let dtype = match var.dtype() {
-                DType::F16 | DType::BF16 => DType::F32,
-                dtype => dtype,
-            };
-            self.buffer = Some(Var::zeros(var.shape(), dtype, var.device())?);
-        }
-        Ok(())
-    }
-
-    /// Computes `keep · mean + add · gradient` in place.
-    fn blend(&mut self, keep: f64, add: f64, gradient: Option<Tensor>) -> Result<()> {
-        let keep = if self.is_filled { keep } else { 0. };
-        if let Some(buffer) = &self.buffer
-            && (self.is_filled || gradient.is_some())
-        {
-            blend(buffer, keep, add, gradient.as_ref())?;
-            self.is_filled = true;
-        }
-        Ok(())
-    }
-}
 
 impl Slots {
     pub(super) fn new(reach: Reach) -> Self {

@@ -398,6 +398,19 @@ fn thawed_parameters_are_checked_in_their_first_update() {
 }
 
 #[test]
+fn another_optimizers_parameters_are_checked_in_their_first_update() {
+    let (model, other) = (Model::new(), Model::new());
+    let mut trainer = AdaptiveTrainer::new(&model);
+    trainer.train(&model, Cut::Nothing).unwrap();
+    // The same Vars have been reached already.
+    trainer.replace_optimizer(model.adamw());
+    trainer.train(&model, Cut::Softmax).unwrap();
+    trainer.replace_optimizer(other.adamw());
+    let error = trainer.train(&other, Cut::Softmax).unwrap_err();
+    assert_eq!(names(&error), FIRST);
+}
+
+#[test]
 fn a_batch_without_weight_is_not_checked() {
     let model = Model::new();
     let mut trainer = AdaptiveTrainer::new(&model);

@@ -19,8 +19,8 @@ impl fmt::Display for Received {
             Self::Nothing => "no gradient",
             Self::NotFinite => "not finite",
             Self::Zeros => "all zeros",
-            Self::Finite => "finite gradient",
-            Self::Statistic => "running statistic",
+            Self::Finite => "finite",
+            Self::Statistic => "statistic",
         })
     }
 }
@@ -30,7 +30,7 @@ impl fmt::Display for Audit {
         write!(f, "{} Vars", self.vars.len())?;
         for (index, received) in self.sections().enumerate() {
             let separator = if index == 0 { ": " } else { ", " };
-            write!(f, "{separator}{} {received}", self.count(received))?;
+            write!(f, "{separator}{received} {}", self.count(received))?;
         }
         for received in self.sections() {
             write!(f, "\n{received}")?;

@@ -1,5 +1,7 @@
 //! `nn::audit`: which Vars a loss reaches, and how its report reads.
 
+mod operations;
+
 use candle_core::{DType, Device, IndexOp, Tensor, Var};
 use candle_headroom::error::{LossError, ParameterError};
 use candle_headroom::nn::{Audit, Received, audit};
@@ -269,19 +271,19 @@ fn a_report_is_grouped_with_what_is_wrong_first() {
     assert_eq!(
         report.to_string(),
         "\
-13 Vars: 6 no gradient, 4 all zeros, 1 finite gradient, 2 running statistic
+13 Vars: no gradient 6, all zeros 4, finite 1, statistic 2
 no gradient
   layers.0..=1: attention.bias, attention.weight (2 of 4 each)
   norm: bias, weight (2 of 4)
 all zeros
   layers.0..=1: mlp.bias, mlp.weight (2 of 4 each)
-finite gradient
+finite
   head: weight (1 of 1), norm 8.000e0
-running statistic
+statistic
   norm: running_mean, running_var (2 of 4)"
     );
     let long = format!("{report:#}");
-    assert!(long.starts_with("13 Vars: 6 no gradient, "), "{long}");
+    assert!(long.starts_with("13 Vars: no gradient 6, "), "{long}");
     assert!(
         long.contains("\n  layers.0.attention.weight  [2, 2]\n"),
         "{long}"
