@@ -9,7 +9,7 @@ const LISTED: usize = 3;
 /// A module, or several with the same parameters that differ in a number only.
 #[derive(Debug)]
 pub(crate) struct Modules<'a> {
-    /// The path, as in `model.layers.0..=3`; empty for parameters without a module.
+    /// The path, as in `model.layers.0..=3`; empty for parameters without a module, and `Var 0..=3` for Vars without a name.
     path: String,
     /// The number of modules.
     count: usize,
@@ -51,7 +51,10 @@ pub(crate) fn by_module<'a>(
     let modules = equal
         .into_iter()
         .map(|((stem, parameters, total), (numbers, names))| Modules {
-            path: format!("{stem}{}", ranges(&numbers)),
+            path: match stem.is_empty() && !numbers.is_empty() && is_whole(&parameters) {
+                true => format!("Var {}", ranges(&numbers)),
+                false => format!("{stem}{}", ranges(&numbers)),
+            },
             count: numbers.len().max(1),
             parameters,
             total,
@@ -113,13 +116,17 @@ fn ranges(numbers: &[u64]) -> String {
     texts.collect::<Vec<_>>().join(", ")
 }
 
+/// Whether the path is the whole name.
+fn is_whole(parameters: &[&str]) -> bool {
+    parameters.iter().all(|parameter| parameter.is_empty())
+}
+
 /// As in `model.layers.0..=3: mlp.down.weight, mlp.up.weight, norm.weight, … (9 of 9 each)`.
 impl fmt::Display for Modules<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.path)?;
         let found = self.parameters.len();
-        if self.parameters.iter().all(|parameter| parameter.is_empty()) {
-            // The path is the whole name.
+        if is_whole(&self.parameters) {
             return Ok(());
         }
         if !self.path.is_empty() {
@@ -188,7 +195,7 @@ mod tests {
 
     #[test]
     fn odd_names_are_kept() {
-        assert_eq!(lines(&["0", "1", "2", "10"], &["3"]), ["0..=2, 10"]);
+        assert_eq!(lines(&["0", "1", "2", "10"], &["3"]), ["Var 0..=2, 10"]);
         assert_eq!(
             lines(&["", "a..b", "x.007.y"], &[]),
             ["", "a.: b (1 of 1)", "x.007: y (1 of 1)"]

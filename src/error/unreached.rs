@@ -101,7 +101,7 @@ impl UnreachedParameters {
                 "an operation of candle without a backward pass lies between them and the loss: {operations}"
             ),
             "the forward pass does not use them".to_owned(),
-            "a `detach`, a product with the number 0 (which candle does not follow), a cast to integers, or a tensor made anew from \
+            "a `detach`, a product with the number 0 (candle does not follow it), a cast to integers, or a tensor made anew from \
              their values cuts them off"
                 .to_owned(),
         ];

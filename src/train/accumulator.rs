@@ -62,9 +62,10 @@ impl<O: Commit> GradientAccumulator<O> {
     /// all of it had weight 0.
     ///
     /// # Errors
-    /// - [`UnreachedParameters`](crate::error::UnreachedParameters) in the first update, or another that
-    ///   [`reach_within`](super::GradientAccumulatorBuilder::reach_within) sets, if a parameter received no gradient. Everything is left as it
-    ///   was, the accumulated gradients included: `update` succeeds once more micro-batches have reached what is missing;
+    /// - [`UnreachedParameters`](crate::error::UnreachedParameters) in the first update, or in a later one that
+    ///   [`reach_within`](super::GradientAccumulatorBuilder::reach_within) sets, if a parameter received no gradient. Everything is
+    ///   left as it was, the accumulated gradients included: `update` succeeds once more micro-batches have reached what is
+    ///   missing;
     /// - [`LossError::Disconnected`](crate::error::LossError::Disconnected) if no parameter received a gradient, and any error
     ///   that left everything as it was: `update` can be called again;
     /// - [`UpdateInterrupted`] from an optimizer that is not atomic, or after it panicked. The accumulated gradients are dropped, so that they are

@@ -51,10 +51,9 @@ impl Audit {
     }
 
     fn write_vars(&self, received: Received, f: &mut Formatter<'_>) -> fmt::Result {
-        let widest = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or_default();
-        let name = widest(&mut self.vars.iter().map(|var| var.name.chars().count()));
+        let names = self.vars.iter().map(|var| var.name.chars().count());
         let shapes = self.vars.iter().map(|var| format!("{:?}", var.shape).len());
-        let shape = widest(&mut { shapes });
+        let (name, shape) = (names.max().unwrap_or(0), shapes.max().unwrap_or(0));
         for var in self.of(received) {
             let text = format!("{:?}", var.shape);
             write!(f, "\n  {:name$}  ", var.name)?;
