@@ -5,7 +5,8 @@ pub use candle_nn::batch_norm::BatchNormConfig;
 use candle_nn::{ModuleT, VarBuilder};
 
 use super::graph::{Backward, Gradients, record};
-use super::norm::cells::{Cells, Groups, Source, Statistics};
+use super::norm::cells::Cells;
+use super::norm::groups::{Groups, Source, Statistics};
 use super::norm::{check_type, statistics_type, zeros};
 
 /// Normalization of channels over a batch ([Ioffe and Szegedy, 2015](https://arxiv.org/abs/1502.03167)), as [`candle_nn::BatchNorm`].

@@ -4,7 +4,8 @@ use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
 use super::graph::{Backward, Gradients, record};
-use super::norm::cells::{Cells, Groups, Statistics};
+use super::norm::cells::Cells;
+use super::norm::groups::{Groups, Statistics};
 use super::norm::{check_type, statistics_type, zeros};
 
 /// Normalization of groups of channels ([Wu and He, 2018](https://arxiv.org/abs/1803.08494)), as [`candle_nn::GroupNorm`].

@@ -4,7 +4,7 @@ use candle_core::{D, Module, Result, Tensor};
 use candle_nn::VarBuilder;
 pub use candle_nn::layer_norm::LayerNormConfig;
 
-use super::norm::rows::Rows;
+use super::norm::rows::{Forward, Rows, normalize};
 
 /// Layer normalization over the last dimension, as [`candle_nn::LayerNorm`], with a backward pass.
 ///
@@ -49,26 +49,26 @@ impl LayerNorm {
         self.0.remove_mean()
     }
 
-    fn normalize(&self, xs: &Tensor, fused: bool) -> Result<Tensor> {
+    fn normalize(&self, xs: &Tensor, how: Forward) -> Result<Tensor> {
         let (weight, bias) = (self.weight(), self.bias());
         let width = xs.dim(D::Minus1)?;
         if weight.dims() != [width] || bias.is_some_and(|bias| bias.dims() != [width]) {
             return self.0.forward(xs);
         }
         let (eps, center) = (self.eps(), self.remove_mean());
-        let rows = Rows {
-            width,
-            eps,
-            center,
-            fused,
-        };
-        rows.normalize(xs, weight, bias)
+        let rows = Rows { width, eps, center };
+        normalize(rows, how, xs, weight, bias)
     }
 }
 
 impl Module for LayerNorm {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        self.normalize(xs, self.remove_mean())
+        // candle's layer, too, leaves its fused operations to RmsNorm where no mean is removed.
+        let how = match self.remove_mean() {
+            true => Forward::Fused,
+            false => Forward::Exact,
+        };
+        self.normalize(xs, how)
     }
 }
 
@@ -130,7 +130,7 @@ impl RmsNorm {
 
 impl Module for RmsNorm {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        self.0.normalize(xs, true)
+        self.0.normalize(xs, Forward::Fused)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Normalization of rows, and of cells such as the channels of a picture.
 
 pub mod cells;
+pub mod groups;
 pub mod rows;
 
 use candle_core::{DType, Error, Result, Tensor};

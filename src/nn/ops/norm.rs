@@ -1,6 +1,6 @@
 use candle_core::{D, Result, Tensor, bail};
 
-use crate::nn::norm::rows::Rows;
+use crate::nn::norm::rows::{Forward, Rows, normalize};
 
 /// `alpha` · x / √(mean(x²) + `eps`) over the last dimension, as [`candle_nn::ops::rms_norm`], with a backward pass. `xs` may have any
 /// strides; `alpha` has as many elements as the last dimension.
@@ -20,7 +20,7 @@ pub fn rms_norm(xs: &Tensor, alpha: &Tensor, eps: f32) -> Result<Tensor> {
             alpha.shape()
         )
     }
-    fused(width, eps, false).normalize(xs, alpha, None)
+    normalize(rows(width, eps, false), Forward::Fused, xs, alpha, None)
 }
 
 /// (x − mean(x)) / √(variance(x) + `eps`) · `alpha` + `beta` over the last dimension, as [`candle_nn::ops::layer_norm`], with a
@@ -42,7 +42,13 @@ pub fn layer_norm(xs: &Tensor, alpha: &Tensor, beta: &Tensor, eps: f32) -> Resul
             beta.shape()
         )
     }
-    fused(width, eps, true).normalize(xs, alpha, Some(beta))
+    normalize(
+        rows(width, eps, true),
+        Forward::Fused,
+        xs,
+        alpha,
+        Some(beta),
+    )
 }
 
 /// As [`rms_norm`], with sums of f16 and bf16 in f32 also on the CPU. An `alpha` of another shape than the last dimension is broadcast
@@ -55,7 +61,7 @@ pub fn rms_norm_slow(x: &Tensor, alpha: &Tensor, eps: f32) -> Result<Tensor> {
     if alpha.dims() != [width] {
         return candle_nn::ops::rms_norm_slow(x, alpha, eps);
     }
-    exact(width, eps, false).normalize(x, alpha, None)
+    normalize(rows(width, eps, false), Forward::Exact, x, alpha, None)
 }
 
 /// As [`layer_norm`], with the variance summed around the mean. An `alpha` or `beta` of another shape than the last dimension is
@@ -68,22 +74,10 @@ pub fn layer_norm_slow(x: &Tensor, alpha: &Tensor, beta: &Tensor, eps: f32) -> R
     if alpha.dims() != [width] || beta.dims() != [width] {
         return candle_nn::ops::layer_norm_slow(x, alpha, beta, eps);
     }
-    exact(width, eps, true).normalize(x, alpha, Some(beta))
+    normalize(rows(width, eps, true), Forward::Exact, x, alpha, Some(beta))
 }
 
-fn fused(width: usize, eps: f32, center: bool) -> Rows {
-    Rows {
-        fused: true,
-        ..exact(width, eps, center)
-    }
-}
-
-fn exact(width: usize, eps: f32, center: bool) -> Rows {
+fn rows(width: usize, eps: f32, center: bool) -> Rows {
     let eps = eps.into();
-    Rows {
-        width,
-        eps,
-        center,
-        fused: false,
-    }
+    Rows { width, eps, center }
 }

@@ -3,6 +3,7 @@ use rayon::prelude::*;
 
 use super::Cells;
 use crate::nn::kernel::{Element, Kernel, sum_of};
+use crate::nn::norm::statistics_type;
 
 /// The mean and the variance of each cell; without `center` 0 and the mean of squares.
 pub struct CellMoments {
@@ -38,11 +39,7 @@ impl Kernel<1, 2> for CellMoments {
     }
 
     fn composed(&self, [xs]: [&Tensor; 1]) -> Result<[Tensor; 2]> {
-        let mean = Tensor::zeros(
-            self.cells.cells,
-            super::statistics_type(xs.dtype()),
-            xs.device(),
-        )?;
+        let mean = Tensor::zeros(self.cells.cells, statistics_type(xs.dtype()), xs.device())?;
         let (xs, zeros) = self.cells.broadcast(xs, &mean)?;
         let mean = match self.center {
             true => xs.mean_keepdim((0, 2))?,

@@ -1,4 +1,4 @@
-use candle_core::{D, Result, Shape, Tensor};
+use candle_core::{Result, Shape, Tensor};
 
 use super::{Rows, row};
 use crate::nn::kernel::{Element, Kernel, by_rows};
@@ -36,18 +36,5 @@ impl Kernel<3, 1> for RowsForward {
         let (normal, _) = self.0.divided(&xs.to_dtype(statistics_type(xs.dtype()))?)?;
         let ys = normal.to_dtype(xs.dtype())?.broadcast_mul(weight)?;
         Ok([ys.broadcast_add(bias)?])
-    }
-}
-
-impl Rows {
-    /// The rows divided by their standard deviation or root mean square, and the divisors' reciprocals, by candle's operations.
-    pub(super) fn divided(self, xs: &Tensor) -> Result<(Tensor, Tensor)> {
-        let xs = match self.center {
-            true => xs.broadcast_sub(&xs.mean_keepdim(D::Minus1)?)?,
-            false => xs.clone(),
-        };
-        let squares = xs.sqr()?.mean_keepdim(D::Minus1)?;
-        let scale = (squares + self.eps)?.sqrt()?.recip()?;
-        Ok((xs.broadcast_mul(&scale)?, scale))
     }
 }
