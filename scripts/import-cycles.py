@@ -99,7 +99,8 @@ def define(module, path, seen=()):
         if name == first:
             return define(module, target + rest, seen)
     for target, name in module.uses:
-        if name == "*" and (found := define(module, target[:-1] + path, seen)):
+        # A glob of another crate does not define that crate.
+        if name == "*" and target[0] != first and (found := define(module, target[:-1] + path, seen)):
             return found
     return None
 

@@ -57,7 +57,8 @@ fn take_storage(tensor: Tensor) -> Result<Storage> {
         true => tensor,
         false => tensor.force_contiguous()?,
     };
-    tensor.inplace_op1(&taken)?;
+    // In one dimension, because candle takes some shapes without elements for repeated ones.
+    tensor.flatten_all()?.inplace_op1(&taken)?;
     taken.0.into_inner().ok_or_else(|| missing("take-storage"))
 }
 

@@ -1,11 +1,19 @@
 //! Layers and operations of `candle_nn` with a backward pass that keeps little memory.
 
 mod audit;
+pub mod batch_norm;
 mod graph;
+pub mod group_norm;
 mod kernel;
+pub mod layer_norm;
+mod norm;
 pub mod ops;
+pub mod rotary_emb;
 
 pub use candle_nn::*;
 
 pub use audit::{Audit, Audited, Received, audit};
 pub(crate) use audit::{Patterns, is_statistic};
+pub use batch_norm::{BatchNorm, batch_norm};
+pub use group_norm::{GroupNorm, group_norm};
+pub use layer_norm::{LayerNorm, RmsNorm, layer_norm, layer_norm_no_bias, rms_norm};

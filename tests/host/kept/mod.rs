@@ -1,5 +1,7 @@
 //! Bytes that the operations of `candle_headroom::nn` keep for the backward pass.
 
+mod norm;
+mod rotary;
 mod softmax;
 
 use candle_core::{DType, Device, Result, Tensor, Var};

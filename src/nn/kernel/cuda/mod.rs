@@ -1,9 +1,13 @@
 //! Kernels on CUDA. Without the feature `cuda` there are none.
 
+#[cfg(feature = "cuda")]
+mod cells;
 #[cfg(not(feature = "cuda"))]
 mod disabled;
 #[cfg(feature = "cuda")]
 mod enabled;
+#[cfg(feature = "cuda")]
+mod norm;
 #[cfg(feature = "cuda")]
 mod softmax;
 
