@@ -7,6 +7,7 @@ pub mod linear;
 pub mod loss;
 pub mod ops;
 mod prelu;
+pub mod quantized;
 mod seed;
 
 pub use candle_nn::*;
