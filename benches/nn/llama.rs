@@ -230,10 +230,13 @@ impl Layers for Lean {
 
     fn attend(tables: &Tables, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         let (samples, time, heads, size) = q.dims4()?;
-        let rotate = |x: &Tensor| nn::rotary_emb::rope_i(&x.transpose(1, 2)?, &tables.cos, &tables.sin);
+        let rotate =
+            |x: &Tensor| nn::rotary_emb::rope_i(&x.transpose(1, 2)?, &tables.cos, &tables.sin);
         let (q, k) = (rotate(q)?, rotate(k)?);
         let mixed = nn::attention(&q, &k, &v.transpose(1, 2)?)?;
-        mixed.transpose(1, 2)?.reshape((samples, time, heads * size))
+        mixed
+            .transpose(1, 2)?
+            .reshape((samples, time, heads * size))
     }
 
     fn gated(weights: &Gated, x: &Tensor) -> Result<Tensor> {

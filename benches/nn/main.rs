@@ -33,7 +33,10 @@ fn slope(loss: impl Fn(&Tensor, &Tensor) -> Result<Tensor>) -> candle_headroom::
         let (tokens, next) = texts(samples)?;
         let scope = memory.peak_scope();
         loss(&tokens, &next)?.backward()?;
-        let (peak, start) = (scope.peak().unwrap_or_default(), scope.start().unwrap_or_default());
+        let (peak, start) = (
+            scope.peak().unwrap_or_default(),
+            scope.start().unwrap_or_default(),
+        );
         Ok((peak - start) as f64)
     };
     peak(8)?; // thread pools, and what else is allocated once
@@ -45,7 +48,9 @@ fn llama(rounds: usize) -> candle_headroom::Result<()> {
     let model = Llama::new()?;
     let (tokens, next) = texts(8)?;
     let losses = [
-        model.loss::<Composition>(&tokens, &next)?.to_scalar::<f32>()?,
+        model
+            .loss::<Composition>(&tokens, &next)?
+            .to_scalar::<f32>()?,
         model.loss::<Lean>(&tokens, &next)?.to_scalar()?,
         model.loss_in_parts::<Lean>(&tokens, &next)?.to_scalar()?,
     ];
@@ -64,7 +69,9 @@ fn llama(rounds: usize) -> candle_headroom::Result<()> {
         loss.and_then(|loss| loss.backward()).expect("a step");
     }
     let contenders = vec![
-        Contender::new("composition", || step::<Composition>(&model, &tokens, &next)),
+        Contender::new("composition", || {
+            step::<Composition>(&model, &tokens, &next)
+        }),
         Contender::new("ours", || step::<Lean>(&model, &tokens, &next)),
     ];
     let rounds = alternate(contenders, rounds);

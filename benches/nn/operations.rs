@@ -37,9 +37,16 @@ fn comparisons() -> Result<Vec<Comparison>> {
     let layer = [var(&[8, 256, 1024])?, var(&[1024])?, var(&[1024])?];
     let angles = Tensor::randn(0f32, 1., (512, 32), &Device::Cpu)?;
     let rotated = [var(&[4, 8, 512, 64])?, angles.cos()?, angles.sin()?];
-    let attended = [var(&[4, 8, 512, 64])?, var(&[4, 8, 512, 64])?, var(&[4, 8, 512, 64])?];
+    let attended = [
+        var(&[4, 8, 512, 64])?,
+        var(&[4, 8, 512, 64])?,
+        var(&[4, 8, 512, 64])?,
+    ];
     let targets = (0..2048u32).map(|row| row * 37 % 4096);
-    let classes = [var(&[2048, 4096])?, Tensor::from_iter(targets, &Device::Cpu)?];
+    let classes = [
+        var(&[2048, 4096])?,
+        Tensor::from_iter(targets, &Device::Cpu)?,
+    ];
     let halves = [var(&[8, 256, 2048])?];
     Ok(vec![
         Comparison {
@@ -56,9 +63,15 @@ fn comparisons() -> Result<Vec<Comparison>> {
         },
         Comparison {
             name: "layer_norm",
-            ours: run(&layer, |[x, weight, bias]| nn::ops::layer_norm(x, weight, bias, EPSILON)),
-            composition: run(&layer, |[x, weight, bias]| ops::layer_norm_slow(x, weight, bias, EPSILON)),
-            candle: run(&layer, |[x, weight, bias]| ops::layer_norm(x, weight, bias, EPSILON)),
+            ours: run(&layer, |[x, weight, bias]| {
+                nn::ops::layer_norm(x, weight, bias, EPSILON)
+            }),
+            composition: run(&layer, |[x, weight, bias]| {
+                ops::layer_norm_slow(x, weight, bias, EPSILON)
+            }),
+            candle: run(&layer, |[x, weight, bias]| {
+                ops::layer_norm(x, weight, bias, EPSILON)
+            }),
         },
         Comparison {
             name: "rope",
@@ -88,7 +101,13 @@ fn step(run: &Run) {
 
 /// Compares all operations, `rounds` times each.
 pub fn compare(rounds: usize) -> Result<()> {
-    for Comparison { name, ours, composition, candle } in comparisons()? {
+    for Comparison {
+        name,
+        ours,
+        composition,
+        candle,
+    } in comparisons()?
+    {
         let detached = |run: &Run| drop(run().expect("an output"));
         let contenders = vec![
             Contender::new("ours", || step(&ours)),

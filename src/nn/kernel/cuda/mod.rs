@@ -1,9 +1,15 @@
 //! Kernels on CUDA. Without the feature `cuda` there are none.
 
 #[cfg(feature = "cuda")]
+mod activation;
+#[cfg(feature = "cuda")]
 mod cells;
+#[cfg(feature = "cuda")]
+mod cross_entropy;
 #[cfg(not(feature = "cuda"))]
 mod disabled;
+#[cfg(feature = "cuda")]
+mod dropout;
 #[cfg(feature = "cuda")]
 mod enabled;
 #[cfg(feature = "cuda")]
@@ -13,7 +19,6 @@ mod softmax;
 
 #[cfg(not(feature = "cuda"))]
 pub use disabled::{CudaElement, CudaKernel, run};
-#[cfg(feature = "cuda")]
 #[cfg(feature = "cuda")]
 use enabled::module;
 #[cfg(feature = "cuda")]
