@@ -57,7 +57,7 @@ fn take_storage(tensor: Tensor) -> Result<Storage> {
         true => tensor,
         false => tensor.force_contiguous()?,
     };
-    // In one dimension, because candle takes some shapes without elements for repeated ones.
+    // Flat, because candle takes the strides of a tensor without elements for repeated elements.
     tensor.flatten_all()?.inplace_op1(&taken)?;
     taken.0.into_inner().ok_or_else(|| missing("take-storage"))
 }

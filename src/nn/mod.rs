@@ -1,6 +1,7 @@
 //! Layers and operations of `candle_nn` with a backward pass that keeps little memory.
 
 pub mod activation;
+pub mod attention;
 mod audit;
 pub mod batch_norm;
 mod graph;
@@ -19,6 +20,7 @@ mod seed;
 pub use candle_nn::*;
 
 pub use activation::{Activation, PReLU, prelu};
+pub use attention::{Attention, attention};
 pub use audit::{Audit, Audited, Received, audit};
 pub(crate) use audit::{Patterns, is_statistic};
 pub use batch_norm::{BatchNorm, batch_norm};

@@ -1,6 +1,7 @@
 //! `candle_headroom::nn` on the CPU: each operation against candle's own, plain operations and finite differences.
 
 mod activation;
+mod attention;
 mod batch_norm;
 mod check;
 mod cross_entropy;
