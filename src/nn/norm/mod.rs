@@ -7,6 +7,14 @@ pub mod rows;
 use candle_core::{DType, Error, Result, Tensor};
 
 use super::graph::{Backward, Gradients};
+use super::kernel::rows_at_once;
+
+/// Number of rows of `width` elements that are summed together, before these sums are added up. It does not depend on the number of
+/// threads, so neither do the sums.
+fn rows_of_part(rows: usize, width: usize) -> usize {
+    const MOST_PARTS: usize = 64;
+    rows_at_once(width).max(rows.div_ceil(MOST_PARTS))
+}
 
 /// The gradients of an operation without output.
 pub fn zeros<const N: usize>(given: &Backward<N>) -> Result<Gradients<N>> {

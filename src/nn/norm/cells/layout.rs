@@ -2,8 +2,8 @@ use candle_core::{Result, Tensor};
 use num_traits::Zero;
 use rayon::prelude::*;
 
-use crate::nn::kernel::{Element, by_rows, rows_at_once, sum_of};
-use crate::nn::norm::statistics_type;
+use crate::nn::kernel::{Element, by_rows, sum_of};
+use crate::nn::norm::{rows_of_part, statistics_type};
 
 /// A tensor of `outer` × `cells` × `inner` elements. A cell is what has one index in the middle.
 #[derive(Debug, Clone, Copy)]
@@ -45,9 +45,8 @@ impl Cells {
         means: &[T::Sum],
         f: impl Fn(T::Sum, T::Sum, T::Sum) -> T::Sum + Sync,
     ) -> Vec<T::Sum> {
-        const MOST_GROUPS: usize = 64;
         let width = self.cells.max(1);
-        let rows = rows_at_once(width).max(self.outer.div_ceil(MOST_GROUPS));
+        let rows = rows_of_part(self.outer, width);
         let groups = a.par_chunks(rows * width).zip(b.par_chunks(rows * width));
         let groups = groups.map(|(a, b)| {
             let mut sums = vec![T::Sum::zero(); width];
