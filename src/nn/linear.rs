@@ -67,9 +67,9 @@ impl Module for Linear {
 /// x · Wᵀ by the matrix products that candle uses.
 fn product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     // On other devices candle multiplies some strided matrices only.
-    let x = match x.device().is_cpu() {
-        true => x.clone(),
-        false => x.contiguous()?,
+    let (x, weight) = match x.device().is_cpu() {
+        true => (x.clone(), weight.clone()),
+        false => (x.contiguous()?, weight.contiguous()?),
     };
     match *x.dims() {
         [a, b, m, k] if x.is_contiguous() => {
