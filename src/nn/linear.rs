@@ -1,4 +1,4 @@
-//! The linear layer of [`candle_nn::linear`], as one operation.
+//! The linear layer of [`mod@candle_nn::linear`], as one operation.
 
 use candle_core::{D, Module, Result, Tensor};
 use candle_nn::{Init, VarBuilder, init};

@@ -1,6 +1,8 @@
 //! Layers and operations of `candle_nn` with a backward pass that keeps little memory.
 
 pub mod activation;
+#[cfg(test)]
+mod composed;
 mod graph;
 mod kernel;
 pub mod linear;
