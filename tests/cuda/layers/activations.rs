@@ -6,7 +6,8 @@ use crate::gpu::gpu;
 
 #[test]
 fn activations() -> Result<()> {
-    let device = Device::new_cuda_with_stream(gpu().ordinal)?;
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal)?;
     // Beyond a block, and on both sides of every kink.
     let inputs = [(numbers(&[3, 110], 1) * 4.)?];
     for activation in [
@@ -32,7 +33,8 @@ fn activations() -> Result<()> {
 
 #[test]
 fn swiglu_of_short_and_long_rows() -> Result<()> {
-    let device = Device::new_cuda_with_stream(gpu().ordinal)?;
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal)?;
     for shape in [&[2][..], &[5, 6], &[2, 3, 66], &[2, 600]] {
         agrees_on(&device, &|x| ops::swiglu(&x[0]), &[numbers(shape, 1)])?;
     }

@@ -2,15 +2,12 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::nn;
 
 use crate::check::{agrees_on, numbers};
-use crate::gpu::gpu;
-
-fn device() -> Result<Device> {
-    Device::new_cuda_with_stream(gpu().ordinal)
-}
+use crate::gpu::{gpu, simulated};
 
 #[test]
 fn cross_entropy() -> Result<()> {
-    let device = device()?;
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal)?;
     for (rows, classes) in [(3, 5), (2, 33), (5, 300), (3, 1030)] {
         let targets = (0..rows).map(|row| (row * 7 + 3) as u32 % classes as u32);
         let targets = Tensor::from_iter(targets, &Device::Cpu)?;
@@ -27,7 +24,8 @@ fn cross_entropy() -> Result<()> {
 /// On the CPU a target out of range is an error; here nothing waits for the device, and nothing out of bounds is read.
 #[test]
 fn targets_out_of_range_give_nan() -> Result<()> {
-    let device = device()?;
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal)?;
     let logits = numbers(&[4, 5], 1)
         .to_dtype(DType::F32)?
         .to_device(&device)?;
@@ -53,7 +51,8 @@ fn targets_out_of_range_give_nan() -> Result<()> {
 
 #[test]
 fn softmax_over_any_dimension() -> Result<()> {
-    let device = device()?;
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal)?;
     for shape in [&[3, 5][..], &[2, 3, 33], &[3, 300], &[1, 1030]] {
         let inputs = [numbers(shape, 1)];
         for dim in [0, shape.len() - 1] {
@@ -63,5 +62,29 @@ fn softmax_over_any_dimension() -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+/// Neither the check of targets nor seeds wait for the device.
+#[test]
+fn losses_and_dropout_never_wait() -> Result<()> {
+    let Some((gpu, simulator)) = simulated(0) else {
+        return Ok(());
+    };
+    let device = Device::new_cuda_with_stream(gpu.ordinal)?;
+    let logits = Var::from_tensor(&numbers(&[4, 40], 1).to_device(&device)?)?;
+    let targets = Tensor::new(&[0u32, 1, 2, 3], &device)?;
+    let step = || -> Result<()> {
+        let logits = nn::ops::dropout(&logits, 0.5)?;
+        let logits = nn::ops::log_softmax(&logits, 0)?;
+        nn::loss::cross_entropy(&logits, &targets)?.backward()?;
+        Ok(())
+    };
+    // Loads the kernels.
+    step()?;
+    simulator.reset_counters();
+    step()?;
+    assert_eq!(simulator.counters().synchronizations, 0);
+    assert!(simulator.counters().launches >= 6);
     Ok(())
 }

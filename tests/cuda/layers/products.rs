@@ -10,7 +10,8 @@ use crate::gpu::gpu;
 
 #[test]
 fn linear() -> Result<()> {
-    let device = Device::new_cuda_with_stream(gpu().ordinal)?;
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal)?;
     for shape in [&[7, 6][..], &[2, 3, 6], &[2, 3, 5, 6]] {
         let inputs = [numbers(shape, 1), numbers(&[4, 6], 2), numbers(&[4], 3)];
         let layer = |x: &[Tensor]| Linear::new(x[1].clone(), Some(x[2].clone())).forward(&x[0]);
@@ -21,7 +22,8 @@ fn linear() -> Result<()> {
 
 #[test]
 fn dropout_has_the_cpus_bits() -> Result<()> {
-    let device = Device::new_cuda_with_stream(gpu().ordinal)?;
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal)?;
     for dtype in FLOATS {
         for len in [1, 3, 4, 33, 1000] {
             let xs = numbers(&[len], 1).to_dtype(dtype)?;
@@ -43,7 +45,8 @@ fn dropout_has_the_cpus_bits() -> Result<()> {
 
 #[test]
 fn the_gradient_of_a_quantized_product() -> Result<()> {
-    let device = Device::new_cuda_with_stream(gpu().ordinal)?;
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal)?;
     // Not the kernels that candle launches through CUDA's runtime, which the simulator does not have.
     candle_core::quantized::cuda::set_force_dmmv(true);
     let values = numbers(&[5, 256], 5).to_dtype(DType::F32)?;
