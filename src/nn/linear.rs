@@ -1,11 +1,12 @@
-//! The linear layer of [`candle_nn::linear`], as one operation.
+//! The linear layer of [`mod@candle_nn::linear`], as one operation.
 
 use candle_core::{D, Module, Result, Tensor};
 use candle_nn::{Init, VarBuilder, init};
 
 use super::graph::{Backward, record};
 
-/// y = x · Wᵀ + b, as [`candle_nn::Linear`]: the same numbers, with the gradient of the weight computed in the weight's layout.
+/// y = x · Wᵀ + b, as [`candle_nn::Linear`]: the same numbers, with the gradient of the weight computed in the weight's layout. Any
+/// strides; on the CPU candle's gives wrong numbers for an x of three or four dimensions whose last two are transposed.
 ///
 /// It keeps its output. Gradients that nobody asks for, such as those of frozen weights, are not computed.
 #[derive(Clone, Debug)]
@@ -64,26 +65,22 @@ impl Module for Linear {
     }
 }
 
-/// x · Wᵀ by the matrix products that candle uses.
+/// x · Wᵀ, as candle computes it for a contiguous x.
+///
+/// candle multiplies a strided x of three or four dimensions with a broadcast weight. On the CPU it then takes rows that lie transposed
+/// for rows that follow each other, and the product is wrong (0.11.1).
 fn product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     // On other devices candle multiplies some strided matrices only.
-    let x = match x.device().is_cpu() {
-        true => x.clone(),
-        false => x.contiguous()?,
+    let (x, weight) = match x.device().is_cpu() && x.rank() == 2 {
+        true => (x.clone(), weight.clone()),
+        false => (x.contiguous()?, weight.contiguous()?),
     };
-    match *x.dims() {
-        [a, b, m, k] if x.is_contiguous() => {
-            let product = x.reshape((a * b * m, k))?.matmul(&weight.t()?)?;
-            product.reshape((a, b, m, weight.dim(0)?))
-        }
-        [a, b, _, _] => x.matmul(&weight.broadcast_left((a, b))?.t()?),
-        [a, m, k] if x.is_contiguous() => {
-            let product = x.reshape((a * m, k))?.matmul(&weight.t()?)?;
-            product.reshape((a, m, weight.dim(0)?))
-        }
-        [a, _, _] => x.matmul(&weight.broadcast_left(a)?.t()?),
-        _ => x.matmul(&weight.t()?),
+    let mut dims = x.dims().to_vec();
+    if let Some(last) = dims.last_mut() {
+        *last = weight.dim(0)?;
     }
+    let product = x.flatten_to(D::Minus2)?.matmul(&weight.t()?)?;
+    product.reshape(dims)
 }
 
 /// All but the last dimension as one, contiguous.

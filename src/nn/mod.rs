@@ -4,6 +4,8 @@ pub mod activation;
 pub mod attention;
 mod audit;
 pub mod batch_norm;
+#[cfg(test)]
+mod composed;
 mod graph;
 pub mod group_norm;
 mod kernel;

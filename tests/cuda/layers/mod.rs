@@ -2,4 +2,7 @@
 
 mod norm;
 mod rotary;
+mod activations;
+mod losses;
+mod products;
 mod softmax;
