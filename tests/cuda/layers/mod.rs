@@ -1,5 +1,6 @@
 //! `candle_headroom::nn` on CUDA against itself on the CPU.
 
+mod attention;
 mod norm;
 mod rotary;
 mod activations;

@@ -1,5 +1,6 @@
 //! Bytes that the operations of `candle_headroom::nn` keep for the backward pass.
 
+mod attention;
 mod losses;
 mod norm;
 mod rotary;
