@@ -3,6 +3,7 @@
 mod audit;
 mod graph;
 mod kernel;
+pub mod kv_cache;
 pub mod ops;
 
 pub use candle_nn::*;

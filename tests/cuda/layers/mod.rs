@@ -1,3 +1,4 @@
 //! `candle_headroom::nn` on CUDA against itself on the CPU.
 
+mod kv_cache;
 mod softmax;

@@ -1,5 +1,6 @@
 //! Bytes that the operations of `candle_headroom::nn` keep for the backward pass.
 
+mod kv_cache;
 mod softmax;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
