@@ -95,6 +95,14 @@ impl Cache {
         Ok(all)
     }
 
+    /// Forgets all but the first positions.
+    pub(super) fn truncate(&mut self, positions: usize) {
+        self.current_seq_len = positions;
+        if positions == 0 {
+            self.stored = Stored::default();
+        }
+    }
+
     /// The size of the buffer for a number of positions.
     fn size_for(&self, positions: usize) -> Result<usize> {
         let missing = positions.saturating_sub(self.max_seq_len);

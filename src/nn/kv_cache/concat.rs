@@ -45,10 +45,21 @@ impl ConcatKvCache {
     /// If `k` or `v` does not have the shape, apart from the number of positions, the type and the device of earlier ones; if the
     /// concatenation cannot be allocated.
     pub fn append(&mut self, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
+        let before = self.current_seq_len();
         let all_k = extended(&self.k, k, self.dim)?;
-        let all_v = extended(&self.v, v, self.dim)?;
-        (self.k, self.v) = (Some(all_k.detach()), Some(all_v.detach()));
-        Ok((all_k, all_v))
+        // Frees the earlier keys before room is needed for all values.
+        self.k = Some(all_k.detach());
+        match extended(&self.v, v, self.dim) {
+            Ok(all_v) => {
+                self.v = Some(all_v.detach());
+                Ok((all_k, all_v))
+            }
+            Err(error) => {
+                let earlier = || all_k.detach().narrow(self.dim, 0, before);
+                self.k = self.v.as_ref().map(|_| earlier()).transpose()?;
+                Err(error)
+            }
+        }
     }
 
     /// Empties the cache.

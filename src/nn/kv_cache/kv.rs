@@ -81,10 +81,11 @@ impl KvCache {
     pub fn append(&mut self, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
         // A graph may keep both, so neither is written to later.
         let in_graph = k.track_op() || v.track_op();
-        let mut next = self.clone();
-        let all = (next.k.extend(k, in_graph)?, next.v.extend(v, in_graph)?);
-        *self = next;
-        Ok(all)
+        let before = self.k.current_seq_len();
+        let all_k = self.k.extend(k, in_graph)?;
+        let all_v = self.v.extend(v, in_graph);
+        let all_v = all_v.inspect_err(|_| self.k.truncate(before))?;
+        Ok((all_k, all_v))
     }
 
     /// Returns the number of positions.

@@ -7,7 +7,8 @@
 //!   cache returned then changes with the next append, as candle's does.
 //! - Otherwise what `append` returns carries the graph of the new positions. Those of earlier calls are constants. An empty cache
 //!   copies nothing: the new keys and values come back as they are. A cache keeps no graph from one call to the next, and no buffer
-//!   of `max_seq_len` positions: it shares the memory of what it returned.
+//!   of `max_seq_len` positions: it shares the memory of what it returned. [`ScatteredKvCache`] has rings from the start and
+//!   returns copies of them.
 //!
 //! They also accept strided keys and values. An append that failed can be repeated.
 //!

@@ -113,15 +113,14 @@ impl RotatingCache {
     /// Writes to the ring from index `at` on, at most once around, and returns it.
     fn write(&mut self, src: &Tensor, at: usize) -> Result<Tensor> {
         let (dim, size) = (self.dim, self.max_seq_len);
-        let count = src.dim(dim)?;
-        let before_end = count.min(size - at);
-        let first = src.narrow(dim, 0, before_end)?.contiguous()?;
-        let rest = src
-            .narrow(dim, before_end, count - before_end)?
-            .contiguous()?;
         let ring = self.stored.writable(src, dim, size)?;
-        ring.slice_set(&first, dim, at)?;
-        if count > before_end {
+        let (count, before_end) = (src.dim(dim)?, size - at);
+        if count <= before_end {
+            ring.slice_set(&src.contiguous()?, dim, at)?;
+        } else {
+            let rest = src.narrow(dim, before_end, count - before_end)?;
+            let (first, rest) = (src.narrow(dim, 0, before_end)?, rest.contiguous()?);
+            ring.slice_set(&first.contiguous()?, dim, at)?;
             ring.slice_set(&rest, dim, 0)?;
         }
         self.stored = Stored::buffer(ring.clone());

@@ -106,6 +106,10 @@ fn wrong_tensors_are_errors() -> Result<()> {
         let mut kv = KvCache::new(DIM, 4);
         let mut rotating = RotatingKvCache::new(DIM, 4);
         let mut concat = ConcatKvCache::new(DIM);
+        // Keys alone are not kept.
+        let flat = in_graph(&zeros(&[2, 3], DType::F32)?, tracked)?;
+        assert!(kv.append(&right, &flat).is_err() && kv.k()?.is_none());
+        assert!(rotating.append(&right, &flat).is_err() && rotating.k()?.is_none());
         kv.append(&right, &right)?;
         rotating.append(&right, &right)?;
         concat.append(&right, &right)?;
@@ -121,6 +125,7 @@ fn wrong_tensors_are_errors() -> Result<()> {
         assert_eq!((kv.current_seq_len(), rotating.current_seq_len()), (3, 3));
         same_bits(&kv.append(&right, &right)?.1, &twice)?;
         same_bits(&concat.append(&right, &right)?.1, &twice)?;
+        assert_eq!(concat.k().expect("keys").dims(), twice.dims());
         let ring = twice.index_select(&Tensor::new(&[4u32, 5, 2, 3], &cpu())?, DIM)?;
         same_bits(&rotating.append(&right, &right)?.1, &ring)?;
     }
