@@ -13,6 +13,7 @@ pub mod layer_norm;
 pub mod linear;
 pub mod loss;
 mod norm;
+pub mod kv_cache;
 pub mod ops;
 mod prelu;
 pub mod quantized;

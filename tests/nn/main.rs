@@ -11,5 +11,6 @@ mod linear;
 mod norm;
 mod quantized;
 mod rotary;
+mod kv_cache;
 mod softmax;
 mod softmax_dim;

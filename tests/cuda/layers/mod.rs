@@ -6,4 +6,5 @@ mod rotary;
 mod activations;
 mod losses;
 mod products;
+mod kv_cache;
 mod softmax;

@@ -4,6 +4,7 @@ mod attention;
 mod losses;
 mod norm;
 mod rotary;
+mod kv_cache;
 mod softmax;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
