@@ -1,10 +1,10 @@
 //! `candle_headroom::nn` on CUDA against itself on the CPU.
 
-mod attention;
-mod norm;
-mod rotary;
 mod activations;
-mod losses;
-mod products;
+mod attention;
 mod kv_cache;
+mod losses;
+mod norm;
+mod products;
+mod rotary;
 mod softmax;

@@ -1,10 +1,10 @@
 //! Bytes that the operations of `candle_headroom::nn` keep for the backward pass.
 
 mod attention;
+mod kv_cache;
 mod losses;
 mod norm;
 mod rotary;
-mod kv_cache;
 mod softmax;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
