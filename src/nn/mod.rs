@@ -1,6 +1,7 @@
 //! Layers and operations of `candle_nn` with a backward pass that keeps little memory.
 
 pub mod activation;
+mod bias;
 #[cfg(test)]
 mod composed;
 mod graph;

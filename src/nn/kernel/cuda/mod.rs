@@ -3,6 +3,8 @@
 #[cfg(feature = "cuda")]
 mod activation;
 #[cfg(feature = "cuda")]
+mod bias;
+#[cfg(feature = "cuda")]
 mod cross_entropy;
 #[cfg(not(feature = "cuda"))]
 mod disabled;
@@ -13,6 +15,8 @@ mod enabled;
 #[cfg(feature = "cuda")]
 mod softmax;
 
+#[cfg(feature = "cuda")]
+pub use bias::add_to_rows;
 #[cfg(not(feature = "cuda"))]
 pub use disabled::{CudaElement, CudaKernel, run};
 #[cfg(feature = "cuda")]
