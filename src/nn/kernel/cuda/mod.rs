@@ -4,6 +4,7 @@
 mod activation;
 #[cfg(feature = "cuda")]
 mod cells;
+mod bias;
 #[cfg(feature = "cuda")]
 mod cross_entropy;
 #[cfg(not(feature = "cuda"))]
@@ -17,6 +18,8 @@ mod norm;
 #[cfg(feature = "cuda")]
 mod softmax;
 
+#[cfg(feature = "cuda")]
+pub use bias::add_to_rows;
 #[cfg(not(feature = "cuda"))]
 pub use disabled::{CudaElement, CudaKernel, run};
 #[cfg(feature = "cuda")]
