@@ -8,7 +8,8 @@ pub const TOKENS: usize = 32;
 
 /// (batch, length) token ids below the vocabulary's size; 0 and 1, which models take for padding, do not occur.
 pub fn tokens_of(batch: usize, length: usize) -> Result<Tensor> {
-    let ids = Numbers::new("tokens").map(|unit| 2 + ((unit + 1.0) * 0.5 * (VOCABULARY - 2) as f64) as u32);
+    let ids = Numbers::new("tokens")
+        .map(|unit| 2 + ((unit + 1.0) * 0.5 * (VOCABULARY - 2) as f64) as u32);
     Tensor::from_iter(ids.take(batch * length), &Device::Cpu)?.reshape((batch, length))
 }
 

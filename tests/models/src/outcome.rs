@@ -19,17 +19,32 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    pub fn save(&self, folder: &Path, model: &str, gradients: &BTreeMap<String, Tensor>) -> anyhow::Result<()> {
-        let gradients: HashMap<_, _> = gradients.iter().map(|(name, tensor)| (name.clone(), tensor.clone())).collect();
+    pub fn save(
+        &self,
+        folder: &Path,
+        model: &str,
+        gradients: &BTreeMap<String, Tensor>,
+    ) -> anyhow::Result<()> {
+        let gradients: HashMap<_, _> = gradients
+            .iter()
+            .map(|(name, tensor)| (name.clone(), tensor.clone()))
+            .collect();
         candle_core::safetensors::save(&gradients, folder.join(format!("{model}.safetensors")))?;
-        std::fs::write(folder.join(format!("{model}.json")), serde_json::to_vec_pretty(self)?)?;
+        std::fs::write(
+            folder.join(format!("{model}.json")),
+            serde_json::to_vec_pretty(self)?,
+        )?;
         Ok(())
     }
 
     pub fn load(folder: &Path, model: &str) -> anyhow::Result<(Self, HashMap<String, Tensor>)> {
         let path = folder.join(format!("{model}.json"));
-        let text = std::fs::read(&path).with_context(|| format!("no result in {}", path.display()))?;
-        let gradients = candle_core::safetensors::load(folder.join(format!("{model}.safetensors")), &Device::Cpu)?;
+        let text =
+            std::fs::read(&path).with_context(|| format!("no result in {}", path.display()))?;
+        let gradients = candle_core::safetensors::load(
+            folder.join(format!("{model}.safetensors")),
+            &Device::Cpu,
+        )?;
         Ok((serde_json::from_slice(&text)?, gradients))
     }
 }

@@ -11,12 +11,24 @@ pub struct Parameters {
     vars: Arc<Mutex<BTreeMap<String, Var>>>,
     /// What to add to a Var of this name when it is made.
     shifts: Arc<BTreeMap<String, Tensor>>,
+    absent: &'static [&'static str],
 }
 
 impl Parameters {
+    /// Of a model that has no tensors whose names begin so.
+    pub fn without(absent: &'static [&'static str]) -> Self {
+        Self {
+            absent,
+            ..Self::default()
+        }
+    }
+
     /// The same parameters, moved.
-    pub fn shifted(shifts: BTreeMap<String, Tensor>) -> Self {
-        Self { vars: Arc::default(), shifts: Arc::new(shifts) }
+    pub fn shifted(self, shifts: BTreeMap<String, Tensor>) -> Self {
+        Self {
+            shifts: Arc::new(shifts),
+            ..self
+        }
     }
 
     pub fn builder(&self) -> VarBuilder<'static> {
@@ -29,11 +41,24 @@ impl Parameters {
 }
 
 impl SimpleBackend for Parameters {
-    fn get(&self, shape: Shape, name: &str, init: Init, dtype: DType, _: &Device) -> Result<Tensor> {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        init: Init,
+        dtype: DType,
+        _: &Device,
+    ) -> Result<Tensor> {
+        if self.absent.iter().any(|start| name.starts_with(start)) {
+            candle_core::bail!("there is no tensor `{name}`");
+        }
         let mut vars = self.vars.lock().unwrap();
         if let Some(var) = vars.get(name) {
             if var.shape() != &shape {
-                candle_core::bail!("`{name}` is asked for as {:?} and as {shape:?}", var.shape());
+                candle_core::bail!(
+                    "`{name}` is asked for as {:?} and as {shape:?}",
+                    var.shape()
+                );
             }
             return Ok(var.as_tensor().clone());
         }
@@ -54,8 +79,12 @@ impl SimpleBackend for Parameters {
         }
     }
 
+    /// Also what models look for in a file of weights, and fill with noise or a constant if it is not there.
     fn contains_tensor(&self, name: &str) -> bool {
-        self.vars.lock().unwrap().contains_key(name)
+        ["class_embedding", "logit_scale"]
+            .iter()
+            .any(|end| name.ends_with(end))
+            || self.vars.lock().unwrap().contains_key(name)
     }
 }
 
@@ -63,11 +92,21 @@ impl SimpleBackend for Parameters {
 fn first_value(shape: &Shape, name: &str, init: Init) -> Result<Tensor> {
     let dims = shape.dims();
     let (centre, spread) = match (dims, init) {
-        _ if name.ends_with("running_var") => (1.0, 0.5),
+        // So that the sums of residual networks do not grow from layer to layer.
+        _ if name.ends_with("running_var") => (4.0, 1.0),
         ([] | [_], Init::Const(value)) if value != 0.0 => (value, 0.1),
-        ([_], _) if ["weight", "gamma", "scale"].iter().any(|end| name.ends_with(end)) => (1.0, 0.1),
+        ([_], _)
+            if ["weight", "gamma", "scale"]
+                .iter()
+                .any(|end| name.ends_with(end)) =>
+        {
+            (1.0, 0.1)
+        }
         ([] | [_], _) => (0.0, 0.1),
-        _ => (0.0, (3.0 / dims[1..].iter().product::<usize>() as f64).sqrt()),
+        _ => (
+            0.0,
+            (3.0 / dims[1..].iter().product::<usize>() as f64).sqrt(),
+        ),
     };
     let numbers = Numbers::new(name).map(|unit| (centre + spread * unit) as f32);
     Tensor::from_iter(numbers.take(shape.elem_count()), &Device::Cpu)?.reshape(shape)
@@ -79,7 +118,9 @@ pub struct Numbers(u64);
 impl Numbers {
     /// Seeded by FNV-1a of the name.
     pub fn new(name: &str) -> Self {
-        Self(name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ byte as u64).wrapping_mul(0x100_0000_01b3)))
+        Self(name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ byte as u64).wrapping_mul(0x100_0000_01b3)
+        }))
     }
 }
 

@@ -1,7 +1,7 @@
 //! `candle_nn::attention`, differentiable: the matrix of scores is a tensor of the graph.
 
-pub use candle_nn::attention::*;
 use candle_core::{D, DType, Result, Tensor, WithDType, bail};
+pub use candle_nn::attention::*;
 
 /// As candle's: (batch, sequence, heads, dim) in, (batch, heads, sequence, dim) out.
 pub fn flash_attn<T: WithDType + num_traits::Float>(
@@ -22,7 +22,15 @@ pub fn flash_attn<T: WithDType + num_traits::Float>(
         AttnMask::Causal { kv_offset } => (None, Some(*kv_offset)),
         AttnMask::Mask(mask) => (Some(mask), None),
     };
-    attend(&q, &k, &v, mask, causal, softmax_scale, softcap.filter(|cap| *cap != 0.0))
+    attend(
+        &q,
+        &k,
+        &v,
+        mask,
+        causal,
+        softmax_scale,
+        softcap.filter(|cap| *cap != 0.0),
+    )
 }
 
 /// Attention over (batch, heads, sequence, dim). `causal` is the position of the first query among the keys.
@@ -46,7 +54,15 @@ pub(crate) fn attend(
     }
     if let Some(offset) = causal {
         let keys = k.dim(2)?;
-        let hidden = (0..queries).flat_map(|i| (0..keys).map(move |j| if j > i + offset { f32::NEG_INFINITY } else { 0.0 }));
+        let hidden = (0..queries).flat_map(|i| {
+            (0..keys).map(move |j| {
+                if j > i + offset {
+                    f32::NEG_INFINITY
+                } else {
+                    0.0
+                }
+            })
+        });
         let hidden = Tensor::from_iter(hidden, q.device())?.reshape((queries, keys))?;
         scores = scores.broadcast_add(&hidden.to_dtype(scores.dtype())?)?;
     }
@@ -59,6 +75,8 @@ fn repeat(x: &Tensor, heads: usize) -> Result<Tensor> {
     if heads == own {
         return Ok(x.clone());
     }
-    let x = x.unsqueeze(2)?.broadcast_as((batch, own, heads / own, keys, dim))?;
+    let x = x
+        .unsqueeze(2)?
+        .broadcast_as((batch, own, heads / own, keys, dim))?;
     x.reshape((batch, heads, keys, dim))
 }

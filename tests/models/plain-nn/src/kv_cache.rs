@@ -1,5 +1,5 @@
-//! `candle_nn::kv_cache`, differentiable: `KvCache` and `RotatingKvCache` write keys and values into a buffer in place
-//! (`Tensor::slice_set`), which the backward pass does not see. Here they are concatenated.
+//! `candle_nn::kv_cache`, differentiable. `KvCache` and `RotatingKvCache` write keys and values into a buffer in place
+//! (`Tensor::slice_set`), and `ConcatKvCache` detaches them. Here the new positions keep their graph; those of earlier calls do not.
 
 use candle_core::{Device, Result, Tensor};
 pub use candle_nn::kv_cache::*;
@@ -20,11 +20,30 @@ impl Kept {
             None => new.clone(),
         };
         let length = all.dim(self.dim)?;
-        self.data = Some(match self.limit {
-            Some(limit) if length > limit => all.narrow(self.dim, length - limit, limit)?,
-            _ => all.clone(),
-        });
+        let kept = self.limit.map_or(length, |limit| limit.min(length));
+        self.data = Some(all.narrow(self.dim, length - kept, kept)?.detach());
         Ok(all)
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct ConcatKvCache(KvCache);
+
+impl ConcatKvCache {
+    pub fn new(dim: usize) -> Self {
+        Self(KvCache::new(dim, 0))
+    }
+
+    pub fn append(&mut self, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
+        self.0.append(&k.contiguous()?, &v.contiguous()?)
+    }
+
+    pub fn current_seq_len(&self) -> usize {
+        self.0.current_seq_len()
+    }
+
+    pub fn reset(&mut self) {
+        self.0.reset();
     }
 }
 
@@ -37,8 +56,16 @@ pub struct KvCache {
 
 impl KvCache {
     pub fn new(dim: usize, _max_seq_len: usize) -> Self {
-        let kept = Kept { data: None, dim, limit: None };
-        Self { k: kept.clone(), v: kept, seen: 0 }
+        let kept = Kept {
+            data: None,
+            dim,
+            limit: None,
+        };
+        Self {
+            k: kept.clone(),
+            v: kept,
+            seen: 0,
+        }
     }
 
     pub fn k(&self) -> Result<Option<Tensor>> {
@@ -73,8 +100,19 @@ pub struct RotatingKvCache {
 
 impl RotatingKvCache {
     pub fn new(dim: usize, max_seq_len: usize) -> Self {
-        let kept = Kept { data: None, dim, limit: Some(max_seq_len) };
-        Self { kept: KvCache { k: kept.clone(), v: kept, seen: 0 }, window: max_seq_len }
+        let kept = Kept {
+            data: None,
+            dim,
+            limit: Some(max_seq_len),
+        };
+        Self {
+            kept: KvCache {
+                k: kept.clone(),
+                v: kept,
+                seen: 0,
+            },
+            window: max_seq_len,
+        }
     }
 
     pub fn k(&self) -> Result<Option<Tensor>> {

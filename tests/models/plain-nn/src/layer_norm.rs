@@ -14,15 +14,30 @@ pub struct LayerNorm {
 
 impl LayerNorm {
     pub fn new(weight: Tensor, bias: Tensor, eps: f64) -> Self {
-        Self { weight, bias: Some(bias), remove_mean: true, eps }
+        Self {
+            weight,
+            bias: Some(bias),
+            remove_mean: true,
+            eps,
+        }
     }
 
     pub fn new_no_bias(weight: Tensor, eps: f64) -> Self {
-        Self { weight, bias: None, remove_mean: true, eps }
+        Self {
+            weight,
+            bias: None,
+            remove_mean: true,
+            eps,
+        }
     }
 
     pub fn rms_norm(weight: Tensor, eps: f64) -> Self {
-        Self { weight, bias: None, remove_mean: false, eps }
+        Self {
+            weight,
+            bias: None,
+            remove_mean: false,
+            eps,
+        }
     }
 
     pub fn weight(&self) -> &Tensor {
@@ -45,13 +60,20 @@ impl LayerNorm {
 impl Module for LayerNorm {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let dtype = xs.dtype();
-        let wide = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
+        let wide = if matches!(dtype, DType::F16 | DType::BF16) {
+            DType::F32
+        } else {
+            dtype
+        };
         let mut xs = xs.to_dtype(wide)?;
         if self.remove_mean {
             xs = xs.broadcast_sub(&xs.mean_keepdim(D::Minus1)?)?;
         }
         let scale = (xs.sqr()?.mean_keepdim(D::Minus1)? + self.eps)?.sqrt()?;
-        let xs = xs.broadcast_div(&scale)?.to_dtype(dtype)?.broadcast_mul(&self.weight)?;
+        let xs = xs
+            .broadcast_div(&scale)?
+            .to_dtype(dtype)?
+            .broadcast_mul(&self.weight)?;
         match &self.bias {
             Some(bias) => xs.broadcast_add(bias),
             None => Ok(xs),
@@ -91,18 +113,52 @@ impl Module for RmsNorm {
 }
 
 /// Checkpoints converted from old ones call them gamma and beta.
-pub fn layer_norm<C: Into<LayerNormConfig>>(size: usize, config: C, vb: VarBuilder) -> Result<LayerNorm> {
+pub fn layer_norm<C: Into<LayerNormConfig>>(
+    size: usize,
+    config: C,
+    vb: VarBuilder,
+) -> Result<LayerNorm> {
     let config = config.into();
-    let name = |new, old| if !vb.contains_tensor(new) && vb.contains_tensor(old) { old } else { new };
+    let name = |new, old| {
+        if !vb.contains_tensor(new) && vb.contains_tensor(old) {
+            old
+        } else {
+            new
+        }
+    };
     let weight = vb.get_with_hints(size, name("weight", "gamma"), Init::Const(1.0))?;
-    let bias = config.affine.then(|| vb.get_with_hints(size, name("bias", "beta"), Init::Const(0.0))).transpose()?;
-    Ok(LayerNorm { weight, bias, remove_mean: config.remove_mean, eps: config.eps })
+    let bias = config
+        .affine
+        .then(|| vb.get_with_hints(size, name("bias", "beta"), Init::Const(0.0)))
+        .transpose()?;
+    Ok(LayerNorm {
+        weight,
+        bias,
+        remove_mean: config.remove_mean,
+        eps: config.eps,
+    })
 }
 
 pub fn layer_norm_no_bias(size: usize, eps: f64, vb: VarBuilder) -> Result<LayerNorm> {
-    layer_norm(size, LayerNormConfig { eps, remove_mean: true, affine: false }, vb)
+    layer_norm(
+        size,
+        LayerNormConfig {
+            eps,
+            remove_mean: true,
+            affine: false,
+        },
+        vb,
+    )
 }
 
 pub fn rms_norm(size: usize, eps: f64, vb: VarBuilder) -> Result<RmsNorm> {
-    Ok(RmsNorm(layer_norm(size, LayerNormConfig { eps, remove_mean: false, affine: false }, vb)?))
+    Ok(RmsNorm(layer_norm(
+        size,
+        LayerNormConfig {
+            eps,
+            remove_mean: false,
+            affine: false,
+        },
+        vb,
+    )?))
 }

@@ -25,7 +25,10 @@ pub fn sdpa(
     scale: f32,
     softcapping: f32,
 ) -> Result<Tensor> {
-    let offset = do_causal.then(|| k.dims4().map(|k| k.2)).transpose()?.unwrap_or(0);
+    let offset = do_causal
+        .then(|| k.dims4().map(|k| k.2))
+        .transpose()?
+        .unwrap_or(0);
     let offset = offset.saturating_sub(q.dim(2)?);
     let softcap = (softcapping != 1.0).then_some(softcapping);
     crate::attention::attend(q, k, v, mask, do_causal.then_some(offset), scale, softcap)

@@ -2,9 +2,10 @@
 
 mod decoders;
 mod encoders;
+mod generators;
+mod vision;
 
-use candle_core::Result;
-use candle_core::Tensor;
+use candle_core::{Result, Tensor};
 use candle_nn::VarBuilder;
 
 /// Maps a batch size to the model's output.
@@ -15,23 +16,53 @@ pub struct Model {
     pub build: fn(VarBuilder<'static>) -> Result<Forward>,
     /// Batch sizes between which memory is measured; equal if only that one is possible.
     pub batches: (usize, usize),
-    /// Parts of names of Vars that the forward pass does not use, and the reason.
+    /// Beginnings of names that the weights do not have: some models tell by them which layers there are.
+    pub absent: &'static [&'static str],
+    /// Vars that the forward pass does not use, by the beginning of a part of their path, and the reason.
     pub unused: &'static [(&'static str, &'static str)],
+    /// What the one line of Cargo.toml does not make trainable, if there is something.
+    pub impossible: Option<&'static str>,
     pub remark: &'static str,
     pub quick: bool,
 }
 
 impl Model {
-    pub const fn new(name: &'static str, build: fn(VarBuilder<'static>) -> Result<Forward>) -> Self {
-        Self { name, build, batches: (2, 6), unused: &[], remark: "", quick: false }
+    pub const fn new(
+        name: &'static str,
+        build: fn(VarBuilder<'static>) -> Result<Forward>,
+    ) -> Self {
+        Self {
+            name,
+            build,
+            batches: (2, 6),
+            absent: &[],
+            unused: &[],
+            impossible: None,
+            remark: "",
+            quick: false,
+        }
     }
 
     const fn batches(self, small: usize, large: usize) -> Self {
-        Self { batches: (small, large), ..self }
+        Self {
+            batches: (small, large),
+            ..self
+        }
+    }
+
+    const fn absent(self, absent: &'static [&'static str]) -> Self {
+        Self { absent, ..self }
     }
 
     const fn unused(self, unused: &'static [(&'static str, &'static str)]) -> Self {
         Self { unused, ..self }
+    }
+
+    const fn impossible(self, reason: &'static str) -> Self {
+        Self {
+            impossible: Some(reason),
+            ..self
+        }
     }
 
     const fn remark(self, remark: &'static str) -> Self {
@@ -39,22 +70,48 @@ impl Model {
     }
 
     const fn quick(self) -> Self {
-        Self { quick: true, ..self }
+        Self {
+            quick: true,
+            ..self
+        }
     }
 
-    /// Why this Var is meant to receive no gradient.
+    /// Why this Var is meant to receive no gradient: a part of its path is named among `unused`.
     pub fn why_unused(&self, var: &str) -> Option<&'static str> {
-        const BUFFERS: (&str, &str) = ("running_", "running statistics of BatchNorm");
-        self.unused.iter().chain([&BUFFERS]).find(|(part, _)| var.contains(part)).map(|(_, reason)| *reason)
+        let begins = |part: &str| var.starts_with(part) || var.contains(&format!(".{part}"));
+        if is_statistic(var) {
+            return Some("running statistics of BatchNorm");
+        }
+        self.unused
+            .iter()
+            .find(|(part, _)| begins(part))
+            .map(|(_, reason)| *reason)
     }
 }
 
+pub fn is_statistic(var: &str) -> bool {
+    var.ends_with(".running_mean") || var.ends_with(".running_var")
+}
+
+const ONE: &str = "takes a batch of 1 only";
+
 pub fn all() -> Vec<Model> {
-    [decoders::MODELS, encoders::MODELS].into_iter().flat_map(|models| models()).collect()
+    [
+        decoders::MODELS,
+        encoders::MODELS,
+        vision::MODELS,
+        generators::MODELS,
+    ]
+    .into_iter()
+    .flat_map(|models| models())
+    .collect()
 }
 
 pub fn named(name: &str) -> anyhow::Result<Model> {
-    all().into_iter().find(|model| model.name == name).ok_or_else(|| anyhow::anyhow!("no model is called `{name}`: see `list`"))
+    all()
+        .into_iter()
+        .find(|model| model.name == name)
+        .ok_or_else(|| anyhow::anyhow!("no model is called `{name}`: see `list`"))
 }
 
 fn forward(with: impl FnMut(usize) -> Result<Tensor> + 'static) -> Result<Forward> {
