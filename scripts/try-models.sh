@@ -48,17 +48,19 @@ for name in sys.argv[1:]:
             packages.setdefault(re.match(r'name = (".*")\nversion = (".*")', entry).groups(), entry.rstrip() + "\n")
 print(head + "\n".join("[[package]]\n" + packages[key] for key in sorted(packages)), end="")
 PYTHON
-    [ -f "$folder/Cargo.lock" ] && [ ! Cargo.lock -nt "$folder/Cargo.lock" ] || cp "$folder/Cargo.lock.new" "$folder/Cargo.lock"
+    if [ ! -f "$folder/Cargo.lock" ] || [ Cargo.lock -nt "$folder/Cargo.lock" ]; then mv "$folder/Cargo.lock.new" "$folder/Cargo.lock"; fi
 }
 
-# Builds one variant and runs the chosen models: VARIANT MANIFEST PROGRAM.
-try() {
-    local variant=$1 started=$SECONDS
+build() { # VARIANT MANIFEST
+    local started=$SECONDS
     cargo build --quiet --manifest-path "$2"
-    echo "$variant: built in $((SECONDS - started)) s" >&2
+    echo "$1: built in $((SECONDS - started)) s" >&2
+}
+run() { # VARIANT PROGRAM
+    local variant=$1
     rm -rf "${work:?}/$variant/results" && mkdir -p "$work/$variant/results"
     # One thread: the same sums and the same memory in every run.
-    RAYON_NUM_THREADS=1 RUST_BACKTRACE=0 "$CARGO_TARGET_DIR/debug/$3" run "$work/$variant/results" "${models[@]}"
+    RAYON_NUM_THREADS=1 RUST_BACKTRACE=0 "$CARGO_TARGET_DIR/debug/$2" run "$work/$variant/results" "${models[@]}"
 }
 choose() { # PROGRAM
     local program=$CARGO_TARGET_DIR/debug/$1
@@ -67,17 +69,19 @@ choose() { # PROGRAM
 }
 
 manifest plain plain-nn "$root/tests/models/plain-nn"
-cargo build --quiet --manifest-path "$work/plain/Cargo.toml"
+build plain "$work/plain/Cargo.toml"
 mapfile -t models < <(choose models-plain)
+run plain models-plain
 original=- ours=-
 if [ -z "$quick" ]; then
-    try original tests/models/Cargo.toml models
+    build original tests/models/Cargo.toml
+    run original models
     original=$work/original/results
 fi
-try plain "$work/plain/Cargo.toml" models-plain
 if [ -f nn/Cargo.toml ]; then
     manifest ours candle-headroom-nn "$root/nn"
-    try ours "$work/ours/Cargo.toml" models-ours
+    build ours "$work/ours/Cargo.toml"
+    run ours models-ours
     ours=$work/ours/results
 fi
 "$CARGO_TARGET_DIR/debug/models-plain" table "$original" "$work/plain/results" "$ours" "${models[@]}"

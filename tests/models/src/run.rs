@@ -101,6 +101,9 @@ fn slope(model: &Model, vars: &[(&String, &Var)], gradients: &Gradients) -> Resu
         if (slope - 1.0).abs() < (best - 1.0).abs() {
             best = slope;
         }
+        if (best - 1.0).abs() < 0.005 {
+            break;
+        }
     }
     Ok(Some(best))
 }
