@@ -1,6 +1,39 @@
-// Softmax over rows: its backward pass. src/nn/ops/softmax.rs launches a block for each row.
+// Softmax over rows and its logarithm. src/nn/kernel/cuda/softmax.rs launches a block for each row.
 
 #include "rows.cuh"
+
+// y = exp(x - max) / sum(exp(x - max)), or its logarithm
+template <typename T> static __device__ void softmax(uint64_t width, uint32_t logarithm, const T *xs, T *ys) {
+    const uint64_t row = blockIdx.x * width;
+    Wide<T> max = -INFINITY;
+    for (uint64_t i = threadIdx.x; i < width; i += blockDim.x) {
+        max = Maximum::join(max, widen(xs[row + i]));
+    }
+    max = over_block<Maximum>(max);
+    Wide<T> sum = 0;
+    for (uint64_t i = threadIdx.x; i < width; i += blockDim.x) {
+        sum += exp(widen(xs[row + i]) - max);
+    }
+    sum = over_block<Sum>(sum);
+    const Wide<T> log_of_sum = log(sum);
+    for (uint64_t i = threadIdx.x; i < width; i += blockDim.x) {
+        const Wide<T> above = widen(xs[row + i]) - max;
+        ys[row + i] = narrow<T>(logarithm ? above - log_of_sum : exp(above) / sum);
+    }
+}
+
+// dx = dy - exp(y) * sum(dy)
+template <typename T> static __device__ void log_softmax_backward(uint64_t width, const T *ys, const T *dys, T *dxs) {
+    const uint64_t row = blockIdx.x * width;
+    Wide<T> sum = 0;
+    for (uint64_t i = threadIdx.x; i < width; i += blockDim.x) {
+        sum += widen(dys[row + i]);
+    }
+    sum = over_block<Sum>(sum);
+    for (uint64_t i = threadIdx.x; i < width; i += blockDim.x) {
+        dxs[row + i] = narrow<T>(widen(dys[row + i]) - exp(widen(ys[row + i])) * sum);
+    }
+}
 
 // dx = y * (dy - sum(y * dy))
 template <typename T> static __device__ void softmax_backward(uint64_t width, const T *ys, const T *dys, T *dxs) {
@@ -15,8 +48,14 @@ template <typename T> static __device__ void softmax_backward(uint64_t width, co
     }
 }
 
-#define SOFTMAX_BACKWARD(NAME, T)                                                                                      \
+#define SOFTMAX(NAME, T)                                                                                      \
+    extern "C" __global__ void softmax_##NAME(uint64_t width, uint32_t logarithm, const T *xs, T *ys) {                \
+        softmax<T>(width, logarithm, xs, ys);                                                                          \
+    }                                                                                                                  \
+    extern "C" __global__ void log_softmax_backward_##NAME(uint64_t width, const T *ys, const T *dys, T *dxs) {        \
+        log_softmax_backward<T>(width, ys, dys, dxs);                                                                  \
+    }                                                                                                                  \
     extern "C" __global__ void softmax_backward_##NAME(uint64_t width, const T *ys, const T *dys, T *dxs) {            \
         softmax_backward<T>(width, ys, dys, dxs);                                                                      \
     }
-FOR_EACH_TYPE(SOFTMAX_BACKWARD)
+FOR_EACH_TYPE(SOFTMAX)

@@ -99,7 +99,9 @@ def define(module, path, seen=()):
         if name == first:
             return define(module, target + rest, seen)
     for target, name in module.uses:
-        if name == "*" and (found := define(module, target[:-1] + path, seen)):
+        # Not another crate's names.
+        ours = target[0] in ("crate", "self", "super") or module.path + target[:1] in modules
+        if name == "*" and ours and (found := define(module, target[:-1] + path, seen)):
             return found
     return None
 

@@ -51,6 +51,9 @@ pub struct Arguments {
     /// Samples the GPUs and the host. Their curves appear on the page and in the trace, the latest samples in each incident.
     #[arg(long)]
     pub monitor: bool,
+    /// Reports which parameters one batch gives a gradient, and does not train. The status is 2 if one receives none.
+    #[arg(long)]
+    pub audit: bool,
 }
 
 impl Arguments {

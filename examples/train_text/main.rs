@@ -15,6 +15,7 @@ use anyhow::Result;
 use arguments::Arguments;
 use candle_core::{DType, Device, IndexOp, Tensor, Var};
 use candle_headroom::memory::Limit;
+use candle_headroom::nn::audit;
 use candle_headroom::optim::ParamsAdamW;
 use candle_headroom::{AdamW, AdaptiveTrainer, TrackingAllocator};
 use candle_nn::{VarBuilder, VarMap, ops};
@@ -77,6 +78,14 @@ fn run(arguments: &Arguments) -> Result<()> {
         arguments.context,
         budget.map_or("unlimited".to_owned(), |budget| budget.to_string()),
     ))?;
+
+    if arguments.audit {
+        let (bytes, next) = corpus.batch(arguments.batch, arguments.context, &mut rng)?;
+        let (bytes, next) = (bytes.to_device(device)?, next.to_device(device)?);
+        let report = audit(&varmap, || model.loss(&bytes, &next))?;
+        say(format!("{report:#}"))?;
+        return Ok(report.check()?);
+    }
 
     let params = ParamsAdamW {
         lr: 5e-3,

@@ -4,6 +4,7 @@ use super::micro_batch::MicroBatch;
 use super::policy::Completed;
 use super::slices::Batch;
 use crate::error::{Error, Holding, Phase, Remedy, Result};
+use crate::nn;
 use crate::testing;
 
 /// Memory that is held while micro-batches run, and what would reduce it.
@@ -64,7 +65,12 @@ impl Attempt<'_> {
         let samples = self.micro.samples.clone();
         let cut = || run_phase(Phase::Transfer, || batch.slice(samples));
         let slice = self.observe(Phase::Transfer, cut)?;
-        let forward = || run_phase(Phase::Forward, || f(slice, &self.micro));
+        let seed = self.micro.seed();
+        let forward = || {
+            run_phase(Phase::Forward, || {
+                nn::seeded(seed, || f(slice, &self.micro))
+            })
+        };
         self.observe(Phase::Forward, forward)
     }
 

@@ -21,7 +21,9 @@ impl MicroBatch {
     /// It depends on the trainer's seed, on [`step`](Self::step) and on the position of the first sample, so a retry, or a step
     /// repeated after an error, draws the same numbers. After a resume `step` counts from 0: give the trainer another seed.
     ///
-    /// candle's CPU backend cannot be seeded: use the seed with a generator of your own. On CUDA, pass it to `Device::set_seed`.
+    /// [`nn::ops::dropout`](crate::nn::ops::dropout) uses it by itself: the closure runs inside of [`nn::seeded`](crate::nn::seeded)
+    /// with this seed. candle's CPU backend cannot be seeded: there use the seed with a generator of your own. On CUDA, pass it to
+    /// `Device::set_seed`.
     pub fn seed(&self) -> u64 {
         let step = mix(self.base_seed ^ mix(self.step));
         mix(step ^ self.samples.start as u64)

@@ -9,6 +9,7 @@ use super::exhausted::ResourceExhausted;
 use super::input::{BatchError, LossError, MonitorError, OutputError, ParameterError, PolicyError};
 use super::memory::MemoryError;
 use super::optimizer::{OptimizerError, StateError};
+use super::unreached::UnreachedParameters;
 
 /// This crate's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -54,6 +55,8 @@ pub enum Error {
     State(Box<StateError>),
     /// A device's memory cannot be opened, or its limit cannot be set.
     Memory(Box<MemoryError>),
+    /// Trainable parameters received no gradient.
+    UnreachedParameters(Box<UnreachedParameters>),
     /// The accumulated gradients were lost; parameters and optimizer are unchanged.
     WindowLost(Box<WindowLost>),
     /// The optimizer failed in the middle of an update; parameters and optimizer state may be partly updated.
@@ -98,6 +101,7 @@ contents! {
     OptimizerError: Optimizer,
     StateError: State,
     MemoryError: Memory,
+    UnreachedParameters: UnreachedParameters,
     WindowLost: WindowLost,
     UpdateInterrupted: UpdateInterrupted,
     MonitorError: Monitor,
@@ -110,12 +114,13 @@ impl fmt::Display for Error {
     }
 }
 
-/// As [`Display`](fmt::Display), with the long form of an exhaustion: it stays readable inside
+/// As [`Display`](fmt::Display), with the long form of an exhaustion and of unreached parameters: it stays readable inside
 /// [`candle_core::Error::WrappedContext`] and when `main` returns it.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ResourceExhausted(exhausted) => fmt::Debug::fmt(exhausted, f),
+            Self::UnreachedParameters(unreached) => fmt::Debug::fmt(unreached, f),
             other => fmt::Display::fmt(other, f),
         }
     }

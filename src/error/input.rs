@@ -109,6 +109,16 @@ pub enum ParameterError {
         /// Its type.
         dtype: DType,
     },
+    /// No parameter has a name that matches this pattern of `allow_unreached`.
+    #[error(
+        "`allow_unreached`: no parameter has a name that matches `{0}`; `*` stands for any text, as in `pooler.*`, and a Var without a name has its place in the list"
+    )]
+    NoMatch(String),
+    /// `reach_within(0)` would leave no update to receive a gradient in.
+    #[error(
+        "`reach_within` must be at least 1 update, got 0: to check nothing, write `.allow_unreached([\"*\"])`"
+    )]
+    ReachWithin,
     /// The Vars and the memory given to a trainer are on different devices.
     #[error("the Vars are on {vars:?}, not on {memory:?}: build the model on `memory.device()`")]
     #[non_exhaustive]

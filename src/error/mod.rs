@@ -13,8 +13,10 @@ mod error;
 mod exhausted;
 mod input;
 mod memory;
+mod modules;
 mod optimizer;
 mod report;
+mod unreached;
 
 pub use circumstances::{Cause, Holding, Neighbour, Phase, Remedy, Resource};
 pub use class::DeviceFault;
@@ -24,4 +26,6 @@ pub use exhausted::{MemoryReading, ResourceExhausted};
 pub(crate) use exhausted::{device_name, known};
 pub use input::{BatchError, LossError, MonitorError, OutputError, ParameterError, PolicyError};
 pub use memory::MemoryError;
+pub(crate) use modules::{Modules, by_module};
 pub use optimizer::{OptimizerError, StateError};
+pub use unreached::UnreachedParameters;

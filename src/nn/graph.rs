@@ -57,7 +57,8 @@ fn take_storage(tensor: Tensor) -> Result<Storage> {
         true => tensor,
         false => tensor.force_contiguous()?,
     };
-    tensor.inplace_op1(&taken)?;
+    // Flat, because candle takes the strides of a tensor without elements for repeated elements.
+    tensor.flatten_all()?.inplace_op1(&taken)?;
     taken.0.into_inner().ok_or_else(|| missing("take-storage"))
 }
 

@@ -55,6 +55,11 @@ pub trait Commit {
     /// The parameters that it updates now, without frozen ones; they may change when a group is frozen or thawed.
     fn parameters(&self) -> &[Parameter];
 
+    /// The frozen parameters, which it does not update now; none by default.
+    fn frozen(&self) -> Vec<Parameter> {
+        Vec::new()
+    }
+
     /// Applies one update with these gradients. After an error nothing has changed and it may be called again, unless the error
     /// is [`UpdateInterrupted`](crate::error::UpdateInterrupted) or [`DeviceFault`](crate::error::DeviceFault).
     ///

@@ -54,7 +54,9 @@ impl<O: Commit> AccumulatingTrainer<O> {
     ///
     /// # Errors
     /// Those of [`AdaptiveTrainer::step`]. This batch was not added and those before it are kept, so it may be given again in
-    /// smaller batches, unless the error is [`WindowLost`](crate::error::WindowLost): all batches of this update were lost.
+    /// smaller batches, unless the error is [`WindowLost`](crate::error::WindowLost): all batches of this update were lost. With `k`
+    /// above 1, an error of the update, such as [`UnreachedParameters`](crate::error::UnreachedParameters), is the reason of a
+    /// `WindowLost`.
     pub fn step<'b, B: Batch + ?Sized, L: Into<Loss>>(
         &mut self,
         batch: &'b B,

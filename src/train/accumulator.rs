@@ -36,7 +36,7 @@ use crate::optim::{Commit, Committed, Parameter};
 /// ```
 #[derive(Debug)]
 pub struct GradientAccumulator<O> {
-    optimizer: O,
+    pub(super) optimizer: O,
     pub(super) slots: Slots,
     /// The report of the next update, as far as it is known.
     pub(super) window: StepReport,
@@ -46,36 +46,7 @@ pub struct GradientAccumulator<O> {
     pub(super) is_interrupted: bool,
 }
 
-/// Builds a [`GradientAccumulator`]; made by [`GradientAccumulator::builder`].
-#[derive(Debug)]
-#[must_use = "call `build()`"]
-pub struct GradientAccumulatorBuilder<O>(O);
-
-impl<O: Commit> GradientAccumulatorBuilder<O> {
-    /// Builds the accumulator.
-    ///
-    /// # Errors
-    /// [`ParameterError`](crate::error::ParameterError) if the optimizer has no parameter to train, has one twice, or has one
-    /// of a floating-point type other than f64, f32, f16 and bf16.
-    pub fn build(self) -> Result<GradientAccumulator<O>> {
-        let mut slots = Slots::default();
-        slots.follow(self.0.parameters())?;
-        Ok(GradientAccumulator {
-            optimizer: self.0,
-            slots,
-            window: StepReport::default(),
-            updates: 0,
-            is_interrupted: false,
-        })
-    }
-}
-
 impl<O: Commit> GradientAccumulator<O> {
-    /// Accumulates gradients for this optimizer.
-    pub fn builder(optimizer: O) -> GradientAccumulatorBuilder<O> {
-        GradientAccumulatorBuilder(optimizer)
-    }
-
     /// Differentiates the loss of `samples` samples, drops it with its graph and activations, and adds its gradients.
     ///
     /// # Errors
@@ -88,9 +59,13 @@ impl<O: Commit> GradientAccumulator<O> {
     }
 
     /// Updates the parameters with the gradients accumulated since the last update. Returns `None` if nothing was added, or
-    /// all of it had weight 0. Parameters that received no gradient in the first update are logged with `tracing`.
+    /// all of it had weight 0.
     ///
     /// # Errors
+    /// - [`UnreachedParameters`](crate::error::UnreachedParameters) in the first update, or in a later one that
+    ///   [`reach_within`](super::GradientAccumulatorBuilder::reach_within) sets, if a parameter received no gradient. Everything is
+    ///   left as it was, the accumulated gradients included: `update` succeeds once more micro-batches have reached what is
+    ///   missing;
     /// - [`LossError::Disconnected`](crate::error::LossError::Disconnected) if no parameter received a gradient, and any error
     ///   that left everything as it was: `update` can be called again;
     /// - [`UpdateInterrupted`] from an optimizer that is not atomic, or after it panicked. The accumulated gradients are dropped, so that they are
@@ -105,6 +80,7 @@ impl<O: Commit> GradientAccumulator<O> {
         self.refuse_if_interrupted()?;
         let mut updated = Some(false);
         if self.window.loss.weight() > 0. {
+            self.slots.check_reached()?;
             let takes_f32 = self.optimizer.takes_f32();
             let gradients = run_phase(Phase::Optimizer, || self.slots.gradients(takes_f32))?;
             // Until it returns, because a panic may leave some parameters updated.
@@ -125,9 +101,7 @@ impl<O: Commit> GradientAccumulator<O> {
             };
             self.is_interrupted = false;
             self.updates += 1;
-            if self.updates == 1 {
-                self.slots.warn_of_unreached();
-            }
+            self.slots.count_update();
         }
         self.slots.reset();
         let mut report = std::mem::take(&mut self.window);
@@ -156,7 +130,8 @@ impl<O: Commit> GradientAccumulator<O> {
     }
 
     /// Returns the parameters that have never received a gradient: the loss does not depend on them, or an operation
-    /// without a backward pass, such as `softmax_last_dim` or a fused layer norm, cuts them off. candle does not report that.
+    /// without a backward pass, such as `softmax_last_dim` or a fused layer norm, cuts them off. BatchNorm's statistics and
+    /// those that [`allow_unreached`](super::GradientAccumulatorBuilder::allow_unreached) names are among them.
     pub fn unreached(&self) -> Vec<Parameter> {
         self.slots.unreached()
     }

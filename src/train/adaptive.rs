@@ -59,6 +59,8 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// # Errors
     /// All but the last leave parameters, optimizer, buffers and counters as they were:
     /// - [`BatchError`](crate::error::BatchError), [`LossError`](crate::error::LossError);
+    /// - [`UnreachedParameters`](crate::error::UnreachedParameters) in the first update if a parameter received no gradient;
+    ///   see [`allow_unreached`](super::AdaptiveTrainerBuilder::allow_unreached);
     /// - [`ResourceExhausted`](crate::ResourceExhausted) if a single sample does not fit, or the policy stops;
     /// - [`DeviceFault`](crate::DeviceFault), which is never retried;
     /// - any other error of candle or of `f`, at once and unchanged;
@@ -202,7 +204,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
         self.core.accumulator.into_optimizer()
     }
 
-    /// Returns the parameters that have never received a gradient, which are logged with `tracing` after the first update; see
+    /// Returns the parameters that have never received a gradient; see
     /// [`GradientAccumulator::unreached`](super::GradientAccumulator::unreached).
     pub fn unreached(&self) -> Vec<Parameter> {
         self.core.accumulator.unreached()

@@ -4,6 +4,7 @@ use candle_core::{Device, Tensor};
 
 use super::adaptive::AdaptiveTrainer;
 use super::core::Core;
+use super::reach::Reach;
 use crate::batch::{BatchPolicy, Engine, Observer, Predictive, Task};
 use crate::error::{ParameterError, Result};
 use crate::memory::DeviceMemory;
@@ -15,6 +16,7 @@ use crate::optim::Commit;
 pub struct AdaptiveTrainerBuilder<O, T = AdaptiveTrainer<O>> {
     optimizer: O,
     buffers: Vec<Tensor>,
+    reach: Reach,
     engine: Engine,
     evaluation: Engine,
     /// Batches for one update of an accumulating trainer.
@@ -38,6 +40,7 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
         Self {
             optimizer,
             buffers: Vec::new(),
+            reach: Reach::default(),
             engine: Engine::new(Predictive::default(), Task::Training),
             evaluation: Engine::new(Predictive::default(), Task::Evaluation),
             batches,
@@ -71,6 +74,48 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
         self
     }
 
+    /// Allows these parameters to receive no gradient. By default the first update fails with
+    /// [`UnreachedParameters`](crate::error::UnreachedParameters) if a trainable parameter received none.
+    ///
+    /// A name matches the parameter of that name, and `*` stands for any text, dots included: `pooler.*`, `*.bias`,
+    /// `layers.*.experts.*`, and `*` for all, which turns the check off. A Var without a name has its place in the optimizer's
+    /// list, as in `3`. Names of frozen parameters count. Several calls add up.
+    ///
+    /// BatchNorm's running statistics (`running_mean`, `running_var` and `num_batches_tracked` at the end of a name) and
+    /// [named buffers](Self::buffers) need no mention. Neither do frozen parameters, which are checked in their first update after
+    /// they were thawed. A gradient of zeros, or one that is not finite, counts as received.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom::{AdamW, AdaptiveTrainer};
+    /// use candle_nn::{Module, VarBuilder, VarMap, linear};
+    ///
+    /// let varmap = VarMap::new();
+    /// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    /// let model = linear(4, 2, vb.pp("model"))?;
+    /// linear(4, 4, vb.pp("pooler"))?; // this training does not use it
+    /// let optimizer = AdamW::builder(&varmap).learning_rate(1e-3).build()?;
+    /// let builder = AdaptiveTrainer::builder(optimizer).allow_unreached(["pooler.*"]);
+    /// let mut trainer = builder.build()?;
+    /// trainer.step(&Tensor::ones((8, 4), DType::F32, &Device::Cpu)?, |x, _| model.forward(&x)?.sqr()?.mean_all())?;
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    pub fn allow_unreached(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.reach = self.reach.allow(names);
+        self
+    }
+
+    /// Sets the number of updates in which each parameter must receive a gradient at least once; 1 by default. For a mixture of
+    /// experts, where a batch may not use every expert.
+    ///
+    /// The last of these updates fails with [`UnreachedParameters`](crate::error::UnreachedParameters); those before it are
+    /// applied. Updates that the optimizer skips count, updates that fail do not. A thawed parameter, and a run that was resumed,
+    /// count from their own first update.
+    pub fn reach_within(mut self, updates: usize) -> Self {
+        self.reach = self.reach.within(updates);
+        self
+    }
+
     /// Sets the seed from which [`MicroBatch::seed`](crate::MicroBatch::seed) is derived; 0 by default.
     pub fn seed(mut self, seed: u64) -> Self {
         self.engine.seed = seed;
@@ -85,14 +130,16 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
         self
     }
 
-    /// Builds the trainer. The optimizer receives gradients whose memory is reused: it must copy what it keeps.
+    /// Builds the trainer. The optimizer receives gradients whose memory is reused: it must copy what it keeps. By default the first
+    /// update fails if a parameter received no gradient.
     ///
     /// # Errors
     /// - [`ParameterError`]: no parameter to train, one listed twice, a type that cannot be accumulated, a buffer that is not a
-    ///   variable, or parameters on another device than the memory's;
+    ///   variable, parameters on another device than the memory's, a name in [`allow_unreached`](Self::allow_unreached) that
+    ///   matches no parameter, or [`reach_within(0)`](Self::reach_within);
     /// - [`PolicyError::Zero`](crate::error::PolicyError::Zero) for an accumulating trainer of 0 batches.
     pub fn build(mut self) -> Result<T> {
-        let core = Core::new(self.optimizer, &self.buffers)?;
+        let core = Core::new(self.optimizer, &self.buffers, self.reach)?;
         let slots = &core.accumulator.slots;
         if let Some(memory) = &self.engine.memory {
             let memory = memory.device().location();

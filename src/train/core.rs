@@ -1,8 +1,10 @@
 use candle_core::{Device, Tensor};
 
 use super::accumulator::GradientAccumulator;
+use super::accumulator_builder::GradientAccumulatorBuilder;
 use super::buffers::Buffers;
 use super::loss::Loss;
+use super::reach::Reach;
 use super::report::StepReport;
 use crate::batch::{
     Attempt, Batch, Engine, Event, Failure, Held, Measured, MicroBatch, Processed, Work, conclude,
@@ -25,9 +27,10 @@ pub(super) struct Core<O> {
 }
 
 impl<O: Commit> Core<O> {
-    pub(super) fn new(optimizer: O, buffers: &[Tensor]) -> Result<Self> {
+    pub(super) fn new(optimizer: O, buffers: &[Tensor], reach: Reach) -> Result<Self> {
+        let reach = reach.with_buffers(buffers);
         Ok(Self {
-            accumulator: GradientAccumulator::builder(optimizer).build()?,
+            accumulator: GradientAccumulatorBuilder { optimizer, reach }.build()?,
             at_window: Buffers::new(buffers)?,
             at_micro_batch: Buffers::new(buffers)?,
             lost: 0,

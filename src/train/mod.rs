@@ -2,17 +2,21 @@
 
 mod accumulating;
 mod accumulator;
+mod accumulator_builder;
 mod adaptive;
 mod buffers;
 mod builder;
 mod core;
 mod loss;
+mod reach;
 mod report;
+mod slot;
 mod slots;
 mod state;
 
 pub use accumulating::AccumulatingTrainer;
-pub use accumulator::{GradientAccumulator, GradientAccumulatorBuilder};
+pub use accumulator::GradientAccumulator;
+pub use accumulator_builder::GradientAccumulatorBuilder;
 pub use adaptive::AdaptiveTrainer;
 pub use builder::AdaptiveTrainerBuilder;
 pub use loss::{Loss, StepLoss};

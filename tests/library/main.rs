@@ -1,6 +1,7 @@
 //! What the library's types do on the host, by type or by file that they write. No allocator is installed here.
 
 mod accumulator;
+mod audit;
 mod batch;
 #[path = "../../benches/adaptation/curves.rs"]
 mod curves;
@@ -30,4 +31,5 @@ mod testing;
 mod timeline;
 mod trainer;
 mod trainer_optimizers;
+mod unreached;
 mod windows;

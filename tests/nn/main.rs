@@ -1,4 +1,15 @@
 //! `candle_headroom::nn` on the CPU: each operation against candle's own, plain operations and finite differences.
 
+mod activation;
+mod attention;
+mod batch_norm;
 mod check;
+mod cross_entropy;
+mod dropout;
+mod group_norm;
+mod linear;
+mod norm;
+mod quantized;
+mod rotary;
 mod softmax;
+mod softmax_dim;

@@ -115,6 +115,22 @@ fn it_leaves_a_page_a_trace_and_its_incidents() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
+/// A report of each Var, and no training.
+#[test]
+fn an_audit_lists_every_parameter() {
+    let output = train_text(&[&SHORT[..], &["--audit"]].concat());
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{errors}");
+    let (_, report) = text.split_once(" Vars: ").expect("a report");
+    assert!(report.starts_with("finite 30\n"), "{text}");
+    let of_the_head =
+        |line: &&str| line.starts_with("  head.weight ") && line.contains("[256, 64]");
+    assert!(report.lines().any(|line| of_the_head(&line)), "{text}");
+    assert_eq!(report.lines().count(), 32, "{text}");
+    assert!(!text.contains("step 1"), "{text}");
+}
+
 /// Each bad input ends with one line and status 2, before training.
 #[test]
 fn bad_input_is_refused_in_one_line() {

@@ -4,6 +4,7 @@
 mod atomic_step;
 mod each_sample_once;
 mod equality;
+mod gradients_arrive;
 mod it_ends;
 mod jobs;
 mod no_panic;

@@ -43,7 +43,7 @@ fn bad_input_is_named_before_anything_runs() {
     let error = build(2).step(&x, |x, _| model.forward(&x)).unwrap_err();
     assert!(matches!(error, Error::Loss(_)), "{error}");
     let error = build(2).step(&x, |x, _| x.sum_all()).unwrap_err();
-    assert!(matches!(error, Error::Loss(_)), "{error}");
+    assert!(matches!(error, Error::UnreachedParameters(_)), "{error}");
     assert_eq!(snapshot(&model.vars), before);
 
     // A buffer that is not a variable.

@@ -6,11 +6,12 @@ use half::{bf16, f16};
 use num_traits::Float;
 
 use super::cuda::CudaElement;
+use super::functions::Functions;
 
 /// A floating-point type that kernels read and write.
 pub trait Element: WithDType + CudaElement + Debug {
     /// The type to compute in: f64 for f64, f32 for all others.
-    type Sum: Element<Sum = Self::Sum> + Float + Sum + num_traits::FloatConst;
+    type Sum: Element<Sum = Self::Sum> + Float + Functions + Sum + num_traits::FloatConst;
 
     fn widen(self) -> Self::Sum;
 

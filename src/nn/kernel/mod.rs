@@ -2,16 +2,19 @@
 
 pub mod cuda;
 mod element;
+mod functions;
+pub mod philox;
 mod rows;
 
 use candle_core::op::BackpropOp;
-use candle_core::{DType, Device, Error, Result, Shape, Storage, Tensor, WithDType};
+use candle_core::{DType, Device, Error, Layout, Result, Shape, Storage, Tensor, WithDType};
 use half::{bf16, f16};
 use num_traits::Zero;
 
 use cuda::CudaKernel;
 pub use element::Element;
-pub use rows::{by_rows, rows_at_once, sum_of, sum_of_products};
+pub use functions::Functions;
+pub use rows::{by_rows, max_of, rows_at_once, sum_of, sum_of_products};
 
 /// A fused computation: it reads tensors of one floating-point type and makes new ones.
 ///
@@ -98,12 +101,7 @@ fn on_cpu<K: Kernel<IN, OUT>, T: Element, const IN: usize, const OUT: usize>(
         let storages = inputs.each_ref().map(|input| input.storage_and_layout());
         let mut slices: [&[T]; IN] = [&[]; IN];
         for (slice, (storage, layout)) in slices.iter_mut().zip(&storages) {
-            let Storage::Cpu(storage) = &**storage else {
-                return Err(mismatch(K::NAME));
-            };
-            let (start, end) = (layout.contiguous_offsets()).ok_or_else(|| mismatch(K::NAME))?;
-            let values = T::cpu_storage_as_slice(storage)?.get(start..end);
-            *slice = values.ok_or_else(|| mismatch(K::NAME))?;
+            *slice = slice_of(storage, layout, K::NAME)?;
         }
         kernel.cpu(slices, outputs.each_mut().map(Vec::as_mut_slice))?;
     }
@@ -112,6 +110,20 @@ fn on_cpu<K: Kernel<IN, OUT>, T: Element, const IN: usize, const OUT: usize>(
         let storage = Storage::Cpu(K::Output::<T>::to_cpu_storage_owned(output));
         tensor(storage, shapes.next().unwrap_or(Shape::from(())))
     }))
+}
+
+/// The elements of a contiguous tensor on the CPU.
+pub fn slice_of<'a, T: WithDType>(
+    storage: &'a Storage,
+    layout: &Layout,
+    name: &'static str,
+) -> Result<&'a [T]> {
+    let Storage::Cpu(storage) = storage else {
+        return Err(mismatch(name));
+    };
+    let (start, end) = layout.contiguous_offsets().ok_or_else(|| mismatch(name))?;
+    let values = T::cpu_storage_as_slice(storage)?.get(start..end);
+    values.ok_or_else(|| mismatch(name))
 }
 
 /// A tensor outside the graph.

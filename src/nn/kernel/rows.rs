@@ -1,6 +1,6 @@
 //! Rows shared among rayon's threads.
 
-use num_traits::Zero;
+use num_traits::{Float, Zero};
 use rayon::prelude::*;
 
 use super::Element;
@@ -40,11 +40,33 @@ pub fn sum_of_products<T: Element>(a: &[T], b: &[T]) -> T::Sum {
 #[inline(always)]
 pub fn sum_of<T: Element>(a: &[T], b: &[T], f: impl Fn(T::Sum, T::Sum) -> T::Sum) -> T::Sum {
     let mut lanes = [T::Sum::zero(); LANES];
-    let (a, b) = (a.chunks(LANES), b.chunks(LANES));
-    for (a, b) in a.zip(b) {
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let mut add = |a: &[T], b: &[T]| {
         for ((lane, a), b) in lanes.iter_mut().zip(a).zip(b) {
             *lane += f(a.widen(), b.widen());
         }
+    };
+    for (a, b) in a.iter().zip(b) {
+        add(a, b);
     }
+    add(a_rest, b_rest);
     lanes.into_iter().sum()
+}
+
+/// The largest element, ignoring NaN; negative infinity if there is none.
+pub fn max_of<T: Element>(values: &[T]) -> T::Sum {
+    let mut lanes = [T::Sum::neg_infinity(); LANES];
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    let mut join = |values: &[T]| {
+        for (lane, value) in lanes.iter_mut().zip(values) {
+            let value = value.widen();
+            *lane = if value > *lane { value } else { *lane };
+        }
+    };
+    for values in chunks {
+        join(values);
+    }
+    join(rest);
+    let larger = |a: T::Sum, b| if b > a { b } else { a };
+    lanes.into_iter().fold(T::Sum::neg_infinity(), larger)
 }

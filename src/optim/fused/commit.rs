@@ -12,6 +12,10 @@ impl<A: Algorithm> Commit for Fused<A> {
         Fused::parameters(self)
     }
 
+    fn frozen(&self) -> Vec<Parameter> {
+        self.setup.frozen()
+    }
+
     fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {
         Fused::commit(self, gradients)
     }

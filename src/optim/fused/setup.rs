@@ -35,10 +35,13 @@ impl<R: Rule> Setup<R> {
 
     /// The parameters that are not frozen, for the user.
     pub fn names(&self) -> Vec<Parameter> {
-        let updated = self.updated();
-        updated
-            .map(|p| Parameter::new(&p.name, p.var.clone()))
-            .collect()
+        self.updated().map(Managed::parameter).collect()
+    }
+
+    /// The parameters that are frozen, for the user.
+    pub fn frozen(&self) -> Vec<Parameter> {
+        let frozen = self.parameters.iter().filter(|p| self.is_frozen(p));
+        frozen.map(Managed::parameter).collect()
     }
 
     /// Returns the gradient of a parameter, and `None` if the parameter is frozen or has no elements.
@@ -101,6 +104,10 @@ pub struct Managed {
 }
 
 impl Managed {
+    fn parameter(&self) -> Parameter {
+        Parameter::new(&self.name, self.var.clone())
+    }
+
     /// `moments` is the type to keep moments in.
     pub fn new<R: Rule>(
         rule: &R,

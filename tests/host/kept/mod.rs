@@ -1,5 +1,8 @@
 //! Bytes that the operations of `candle_headroom::nn` keep for the backward pass.
 
+mod losses;
+mod norm;
+mod rotary;
 mod softmax;
 
 use candle_core::{DType, Device, Result, Tensor, Var};

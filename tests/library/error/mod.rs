@@ -3,6 +3,7 @@
 mod classified;
 mod round_trips;
 mod texts;
+mod unreached;
 mod wrappers;
 
 use std::backtrace::Backtrace;

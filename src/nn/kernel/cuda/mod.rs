@@ -1,15 +1,24 @@
 //! Kernels on CUDA. Without the feature `cuda` there are none.
 
+#[cfg(feature = "cuda")]
+mod activation;
+#[cfg(feature = "cuda")]
+mod cells;
+#[cfg(feature = "cuda")]
+mod cross_entropy;
 #[cfg(not(feature = "cuda"))]
 mod disabled;
 #[cfg(feature = "cuda")]
+mod dropout;
+#[cfg(feature = "cuda")]
 mod enabled;
+#[cfg(feature = "cuda")]
+mod norm;
 #[cfg(feature = "cuda")]
 mod softmax;
 
 #[cfg(not(feature = "cuda"))]
 pub use disabled::{CudaElement, CudaKernel, run};
-#[cfg(feature = "cuda")]
 #[cfg(feature = "cuda")]
 use enabled::module;
 #[cfg(feature = "cuda")]

@@ -1,0 +1,249 @@
+//! The shapes of candle's llama2-c model (260k, but a vocabulary of 4096), with the operations of candle's file or with ours.
+
+use candle_core::{D, DType, Device, Result, Tensor, Var};
+use candle_headroom::nn;
+use candle_nn::{Embedding, Module, loss, ops};
+
+pub const TIME: usize = 64;
+const WIDTH: usize = 64;
+const HIDDEN: usize = 768;
+const LAYERS: usize = 5;
+const HEADS: usize = 8;
+const KEY_HEADS: usize = 4;
+const HEAD: usize = WIDTH / HEADS;
+const VOCABULARY: usize = 4096;
+const EPSILON: f64 = 1e-5;
+
+/// The parts of a block that exist with a lean backward pass and without.
+pub trait Layers {
+    fn linear(weight: &Tensor, x: &Tensor) -> Result<Tensor>;
+    fn norm(weight: &Tensor, x: &Tensor) -> Result<Tensor>;
+    /// q `(samples, time, heads, size)`, k and v with fewer heads, to `(samples, time, width)`.
+    fn attend(model: &Tables, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor>;
+    /// silu(gate) · up, of weights that lie one after the other.
+    fn gated(weights: &Gated, x: &Tensor) -> Result<Tensor>;
+    fn cross_entropy(scores: &Tensor, targets: &Tensor) -> Result<Tensor>;
+}
+
+/// Constants of all blocks.
+pub struct Tables {
+    cos: Tensor,
+    sin: Tensor,
+    /// 1 where a position may not look.
+    ahead: Tensor,
+}
+
+/// The first two matrices of a feed-forward layer: apart, and as one.
+pub struct Gated {
+    gate: Var,
+    up: Var,
+    both: Var,
+}
+
+struct Block {
+    norm: Var,
+    q: Var,
+    k: Var,
+    v: Var,
+    out: Var,
+    hidden_norm: Var,
+    gated: Gated,
+    down: Var,
+}
+
+pub struct Llama {
+    tokens: Embedding,
+    blocks: Vec<Block>,
+    norm: Var,
+    head: Var,
+    tables: Tables,
+}
+
+impl Llama {
+    /// The same weights in every model.
+    pub fn new() -> Result<Self> {
+        let mut seed = 0u64;
+        let mut weight = |shape: &[usize]| -> Result<Var> {
+            seed += 1;
+            let count = shape.iter().product::<usize>() as u64;
+            let values = (0..count).map(|i| {
+                let mixed = (i + seed * 7919).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                (mixed >> 40) as f32 / (1u64 << 24) as f32 - 0.5
+            });
+            let values = Tensor::from_iter(values, &Device::Cpu)?.reshape(shape)?;
+            let scale = 2. / (shape[shape.len() - 1] as f64).sqrt();
+            Var::from_tensor(&(values * scale)?)
+        };
+        let tokens = weight(&[VOCABULARY, WIDTH])?;
+        let mut blocks = Vec::new();
+        for _ in 0..LAYERS {
+            let (gate, up) = (weight(&[HIDDEN, WIDTH])?, weight(&[HIDDEN, WIDTH])?);
+            let both = Var::from_tensor(&Tensor::cat(&[gate.as_tensor(), up.as_tensor()], 0)?)?;
+            blocks.push(Block {
+                norm: Var::ones(WIDTH, DType::F32, &Device::Cpu)?,
+                q: weight(&[WIDTH, WIDTH])?,
+                k: weight(&[KEY_HEADS * HEAD, WIDTH])?,
+                v: weight(&[KEY_HEADS * HEAD, WIDTH])?,
+                out: weight(&[WIDTH, WIDTH])?,
+                hidden_norm: Var::ones(WIDTH, DType::F32, &Device::Cpu)?,
+                gated: Gated { gate, up, both },
+                down: weight(&[WIDTH, HIDDEN])?,
+            });
+        }
+        let head = weight(&[VOCABULARY, WIDTH])?;
+        let norm = Var::ones(WIDTH, DType::F32, &Device::Cpu)?;
+        Ok(Self {
+            tokens: Embedding::new(tokens.as_tensor().clone(), WIDTH),
+            blocks,
+            norm,
+            head,
+            tables: Tables::new()?,
+        })
+    }
+
+    fn hidden<L: Layers>(&self, bytes: &Tensor) -> Result<Tensor> {
+        let (samples, time) = bytes.dims2()?;
+        let heads = |x: Tensor, heads| x.reshape((samples, time, heads, HEAD));
+        let mut x = self.tokens.forward(bytes)?;
+        for block in &self.blocks {
+            let normed = L::norm(&block.norm, &x)?;
+            let q = heads(L::linear(&block.q, &normed)?, HEADS)?;
+            let k = heads(L::linear(&block.k, &normed)?, KEY_HEADS)?;
+            let v = heads(L::linear(&block.v, &normed)?, KEY_HEADS)?;
+            let mixed = L::attend(&self.tables, &q, &k, &v)?;
+            x = (L::linear(&block.out, &mixed)? + x)?;
+            let hidden = L::gated(&block.gated, &L::norm(&block.hidden_norm, &x)?)?;
+            x = (L::linear(&block.down, &hidden)? + x)?;
+        }
+        L::norm(&self.norm, &x)
+    }
+
+    /// The mean loss of `(samples, TIME)` tokens.
+    pub fn loss<L: Layers>(&self, tokens: &Tensor, next: &Tensor) -> Result<Tensor> {
+        let scores = L::linear(&self.head, &self.hidden::<L>(tokens)?)?;
+        L::cross_entropy(&scores.flatten_to(1)?, &next.flatten_all()?)
+    }
+
+    /// The same, with the scores and their loss in parts, so that the gradients of all scores never exist at once.
+    pub fn loss_in_parts<L: Layers>(&self, tokens: &Tensor, next: &Tensor) -> Result<Tensor> {
+        const PARTS: usize = 4;
+        let hidden = self.hidden::<L>(tokens)?.flatten_to(1)?;
+        let rows = hidden.dim(0)?;
+        let parts = hidden.chunk(PARTS, 0)?;
+        let targets = next.flatten_all()?.chunk(PARTS, 0)?;
+        let losses = parts.iter().zip(&targets).map(|(hidden, targets)| {
+            let share = hidden.dim(0)? as f64 / rows as f64;
+            L::cross_entropy(&L::linear(&self.head, hidden)?, targets)? * share
+        });
+        losses.reduce(|a, b| a? + b?).expect("parts")
+    }
+}
+
+impl Tables {
+    fn new() -> Result<Self> {
+        let angles = (0..TIME).flat_map(|time| {
+            (0..HEAD / 2).map(move |i| {
+                let rate = 10_000f32.powf(-(2 * i) as f32 / HEAD as f32);
+                time as f32 * rate
+            })
+        });
+        let angles = Tensor::from_iter(angles, &Device::Cpu)?.reshape((TIME, HEAD / 2))?;
+        let ahead = (0..TIME).flat_map(|i| (0..TIME).map(move |j| u8::from(j > i)));
+        Ok(Self {
+            cos: angles.cos()?,
+            sin: angles.sin()?,
+            ahead: Tensor::from_iter(ahead, &Device::Cpu)?.reshape((TIME, TIME))?,
+        })
+    }
+}
+
+/// Plain operations, as in candle's file with its fused norms replaced.
+pub struct Composition;
+
+impl Layers for Composition {
+    fn linear(weight: &Tensor, x: &Tensor) -> Result<Tensor> {
+        candle_nn::Linear::new(weight.clone(), None).forward(x)
+    }
+
+    fn norm(weight: &Tensor, x: &Tensor) -> Result<Tensor> {
+        candle_nn::RmsNorm::new(weight.clone(), EPSILON).forward_diff(x)
+    }
+
+    fn attend(tables: &Tables, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+        let (samples, time, heads, size) = q.dims4()?;
+        let rotate = |x: &Tensor| -> Result<Tensor> {
+            let (samples, time, heads, size) = x.dims4()?;
+            let table = |t: &Tensor| {
+                let t = t.reshape((time, 1, size / 2, 1))?;
+                t.broadcast_as((samples, time, 1, size / 2, 1))
+            };
+            let (cos, sin) = (table(&tables.cos)?, table(&tables.sin)?);
+            let pairs = x.reshape((samples, time, heads, size / 2, 2))?;
+            let (a, b) = (pairs.narrow(4, 0, 1)?, pairs.narrow(4, 1, 1)?);
+            let first = (a.broadcast_mul(&cos)? - b.broadcast_mul(&sin)?)?;
+            let second = (a.broadcast_mul(&sin)? + b.broadcast_mul(&cos)?)?;
+            Tensor::cat(&[first, second], D::Minus1)?.reshape((samples, time, heads, size))
+        };
+        let repeat = |x: &Tensor| -> Result<Tensor> {
+            let (samples, time, few, size) = x.dims4()?;
+            let times = heads / few;
+            x.unsqueeze(3)?
+                .expand((samples, time, few, times, size))?
+                .reshape((samples, time, heads, size))
+        };
+        let by_head = |x: Tensor| x.transpose(1, 2)?.contiguous();
+        let (q, k, v) = (
+            by_head(rotate(q)?)?,
+            by_head(repeat(&rotate(k)?)?)?,
+            by_head(repeat(v)?)?,
+        );
+        let scores = (q.matmul(&k.t()?)? / (size as f64).sqrt())?;
+        let ahead = tables.ahead.broadcast_as(scores.shape())?;
+        let never = Tensor::new(f32::NEG_INFINITY, &Device::Cpu)?.broadcast_as(scores.shape())?;
+        let weights = ops::softmax(&ahead.where_cond(&never, &scores)?, D::Minus1)?;
+        let mixed = weights.matmul(&v)?.transpose(1, 2)?;
+        mixed.reshape((samples, time, heads * size))
+    }
+
+    fn gated(weights: &Gated, x: &Tensor) -> Result<Tensor> {
+        let gate = Self::linear(&weights.gate, x)?;
+        let silu = (&gate / (gate.neg()?.exp()? + 1.)?)?;
+        silu * Self::linear(&weights.up, x)?
+    }
+
+    fn cross_entropy(scores: &Tensor, targets: &Tensor) -> Result<Tensor> {
+        loss::cross_entropy(scores, targets)
+    }
+}
+
+/// `candle_headroom::nn`.
+pub struct Lean;
+
+impl Layers for Lean {
+    fn linear(weight: &Tensor, x: &Tensor) -> Result<Tensor> {
+        nn::Linear::new(weight.clone(), None).forward(x)
+    }
+
+    fn norm(weight: &Tensor, x: &Tensor) -> Result<Tensor> {
+        nn::ops::rms_norm(x, weight, EPSILON as f32)
+    }
+
+    fn attend(tables: &Tables, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+        let (samples, time, heads, size) = q.dims4()?;
+        let rotate =
+            |x: &Tensor| nn::rotary_emb::rope_i(&x.transpose(1, 2)?, &tables.cos, &tables.sin);
+        let (q, k) = (rotate(q)?, rotate(k)?);
+        let mixed = nn::attention(&q, &k, &v.transpose(1, 2)?)?;
+        mixed
+            .transpose(1, 2)?
+            .reshape((samples, time, heads * size))
+    }
+
+    fn gated(weights: &Gated, x: &Tensor) -> Result<Tensor> {
+        nn::ops::swiglu(&Self::linear(&weights.both, x)?)
+    }
+
+    fn cross_entropy(scores: &Tensor, targets: &Tensor) -> Result<Tensor> {
+        nn::loss::cross_entropy(scores, targets)
+    }
+}

@@ -1,0 +1,126 @@
+//! Each operation against candle's composition of plain operations, forward and backward, and against candle's fused forward pass.
+
+use candle_core::{D, Device, Result, Tensor, Var};
+use candle_headroom::nn;
+use candle_nn::{loss, ops, rotary_emb};
+
+use crate::support::{Contender, alternate, figure};
+
+type Run = Box<dyn Fn() -> Result<Tensor>>;
+
+/// An operation, and others that compute the same.
+struct Comparison {
+    name: &'static str,
+    ours: Run,
+    composition: Run,
+    /// candle's forward pass, fused where candle has one.
+    candle: Run,
+}
+
+fn var(shape: &[usize]) -> Result<Tensor> {
+    Ok(Var::randn(0f32, 1., shape, &Device::Cpu)?.into_inner())
+}
+
+/// Runs an operation on its inputs.
+fn run<const N: usize>(
+    inputs: &[Tensor; N],
+    operation: impl Fn(&[Tensor; N]) -> Result<Tensor> + 'static,
+) -> Run {
+    let inputs = inputs.clone();
+    Box::new(move || operation(&inputs))
+}
+
+fn comparisons() -> Result<Vec<Comparison>> {
+    const EPSILON: f32 = 1e-5;
+    let scores = [var(&[4, 8, 256, 256])?];
+    let rms = [var(&[8, 256, 1024])?, var(&[1024])?];
+    let layer = [var(&[8, 256, 1024])?, var(&[1024])?, var(&[1024])?];
+    let angles = Tensor::randn(0f32, 1., (512, 32), &Device::Cpu)?;
+    let rotated = [var(&[4, 8, 512, 64])?, angles.cos()?, angles.sin()?];
+    let attended = [
+        var(&[4, 8, 512, 64])?,
+        var(&[4, 8, 512, 64])?,
+        var(&[4, 8, 512, 64])?,
+    ];
+    let targets = (0..2048u32).map(|row| row * 37 % 4096);
+    let classes = [
+        var(&[2048, 4096])?,
+        Tensor::from_iter(targets, &Device::Cpu)?,
+    ];
+    let halves = [var(&[8, 256, 2048])?];
+    Ok(vec![
+        Comparison {
+            name: "softmax",
+            ours: run(&scores, |[x]| nn::ops::softmax_last_dim(x)),
+            composition: run(&scores, |[x]| ops::softmax(x, D::Minus1)),
+            candle: run(&scores, |[x]| ops::softmax_last_dim(x)),
+        },
+        Comparison {
+            name: "rms_norm",
+            ours: run(&rms, |[x, weight]| nn::ops::rms_norm(x, weight, EPSILON)),
+            composition: run(&rms, |[x, weight]| ops::rms_norm_slow(x, weight, EPSILON)),
+            candle: run(&rms, |[x, weight]| ops::rms_norm(x, weight, EPSILON)),
+        },
+        Comparison {
+            name: "layer_norm",
+            ours: run(&layer, |[x, weight, bias]| {
+                nn::ops::layer_norm(x, weight, bias, EPSILON)
+            }),
+            composition: run(&layer, |[x, weight, bias]| {
+                ops::layer_norm_slow(x, weight, bias, EPSILON)
+            }),
+            candle: run(&layer, |[x, weight, bias]| {
+                ops::layer_norm(x, weight, bias, EPSILON)
+            }),
+        },
+        Comparison {
+            name: "rope",
+            ours: run(&rotated, |[x, cos, sin]| nn::rotary_emb::rope(x, cos, sin)),
+            composition: run(&rotated, |[x, cos, sin]| rotary_emb::rope_slow(x, cos, sin)),
+            candle: run(&rotated, |[x, cos, sin]| rotary_emb::rope(x, cos, sin)),
+        },
+        Comparison {
+            name: "cross_entropy",
+            ours: run(&classes, |[x, targets]| nn::loss::cross_entropy(x, targets)),
+            composition: run(&classes, |[x, targets]| loss::cross_entropy(x, targets)),
+            candle: run(&classes, |[x, targets]| loss::cross_entropy(x, targets)),
+        },
+        Comparison {
+            name: "swiglu",
+            ours: run(&halves, |[x]| nn::ops::swiglu(x)),
+            composition: run(&halves, |[x]| ops::swiglu(x)),
+            candle: run(&halves, |[x]| ops::swiglu(x)),
+        },
+    ])
+}
+
+fn step(run: &Run) {
+    let loss = run().and_then(|output| output.sum_all());
+    loss.and_then(|loss| loss.backward()).expect("a step");
+}
+
+/// Compares all operations, `rounds` times each.
+pub fn compare(rounds: usize) -> Result<()> {
+    for Comparison {
+        name,
+        ours,
+        composition,
+        candle,
+    } in comparisons()?
+    {
+        let detached = |run: &Run| drop(run().expect("an output"));
+        let contenders = vec![
+            Contender::new("ours", || step(&ours)),
+            Contender::new("composition", || step(&composition)),
+            Contender::new("ours, forward", || detached(&ours)),
+            Contender::new("candle, forward", || detached(&candle)),
+        ];
+        let rounds = alternate(contenders, rounds);
+        rounds.print(name, 1);
+        let ratio = rounds.ratio("ours", "composition");
+        figure(&format!("nn/{name}_step_vs_composition"), ratio, "x");
+        let ratio = rounds.ratio("ours, forward", "candle, forward");
+        figure(&format!("nn/{name}_forward_vs_candle_fused"), ratio, "x");
+    }
+    Ok(())
+}

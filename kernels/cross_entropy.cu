@@ -1,0 +1,55 @@
+// Cross-entropy of rows of logits. src/nn/loss/cross_entropy.rs launches a block for each row.
+
+#include "rows.cuh"
+
+// The target `none` stands for no class; any other that is not below the width gives NaN and reads nothing.
+template <typename T>
+static __device__ void cross_entropy(uint64_t width, int64_t none, const int64_t *targets, const T *xs, Wide<T> *losses,
+                                     Wide<T> *logs) {
+    const T *x = xs + blockIdx.x * width;
+    Wide<T> max = -INFINITY;
+    for (uint64_t i = threadIdx.x; i < width; i += blockDim.x) {
+        max = Maximum::join(max, widen(x[i]));
+    }
+    max = over_block<Maximum>(max);
+    Wide<T> sum = 0;
+    for (uint64_t i = threadIdx.x; i < width; i += blockDim.x) {
+        sum += exp(widen(x[i]) - max);
+    }
+    sum = log(over_block<Sum>(sum));
+    if (threadIdx.x == 0) {
+        const int64_t target = targets[blockIdx.x];
+        const bool inside = target >= 0 && (uint64_t)target < width;
+        logs[blockIdx.x] = max + sum;
+        losses[blockIdx.x] = inside ? sum - (widen(x[target]) - max) : target == none ? (Wide<T>)0 : (Wide<T>)NAN;
+    }
+}
+
+// dx = (exp(x - log) - onehot) * gradient / rows
+template <typename T>
+static __device__ void cross_entropy_backward(uint64_t width, int64_t none, const int64_t *targets, const Wide<T> *logs,
+                                              const T *xs, const T *gradient, T *dxs) {
+    const uint64_t row = blockIdx.x * width;
+    const int64_t target = targets[blockIdx.x];
+    const bool inside = target >= 0 && (uint64_t)target < width;
+    const Wide<T> scale = widen(gradient[0]) / (Wide<T>)gridDim.x;
+    const Wide<T> log = logs[blockIdx.x];
+    for (uint64_t i = threadIdx.x; i < width; i += blockDim.x) {
+        const Wide<T> softmax = exp(widen(xs[row + i]) - log);
+        const Wide<T> onehot = inside && (uint64_t)target == i ? 1 : 0;
+        const Wide<T> dx = inside ? (softmax - onehot) * scale : target == none ? (Wide<T>)0 : (Wide<T>)NAN;
+        dxs[row + i] = narrow<T>(dx);
+    }
+}
+
+#define CROSS_ENTROPY(NAME, T)                                                                                         \
+    extern "C" __global__ void cross_entropy_##NAME(uint64_t width, int64_t none, const int64_t *targets, const T *xs, \
+                                                    Wide<T> *losses, Wide<T> *logs) {                                  \
+        cross_entropy<T>(width, none, targets, xs, losses, logs);                                                      \
+    }                                                                                                                  \
+    extern "C" __global__ void cross_entropy_backward_##NAME(uint64_t width, int64_t none, const int64_t *targets,     \
+                                                             const Wide<T> *logs, const T *xs, const T *gradient,      \
+                                                             T *dxs) {                                                 \
+        cross_entropy_backward<T>(width, none, targets, logs, xs, gradient, dxs);                                      \
+    }
+FOR_EACH_TYPE(CROSS_ENTROPY)

@@ -1,0 +1,118 @@
+//! What happens to a chunk of scores, by candle's operations.
+
+use candle_core::{D, Result, Tensor};
+
+use super::Found;
+use super::chunk::Chunk;
+use crate::nn::attention::dropout::Dropout;
+use crate::nn::attention::rule::{Rule, wide};
+
+pub fn weights(rule: &Rule, chunk: &Chunk, scores: &Tensor) -> Result<(Tensor, Tensor)> {
+    let (scores, dtype) = (Logits::new(rule, chunk, scores)?, scores.dtype());
+    // At least a number: a row of −∞ gives zeros.
+    let most = scores
+        .masked
+        .max_keepdim(D::Minus1)?
+        .maximum(f64::from(f32::MIN))?;
+    let exponentials = scores.masked.broadcast_sub(&most)?.exp()?;
+    let sums = exponentials.sum_keepdim(D::Minus1)?;
+    let mut weights = exponentials.broadcast_div(&sums.maximum(1f64)?)?;
+    if let Some(dropout) = &rule.dropout {
+        weights = (weights * kept(rule, chunk, dropout, &scores.masked)?)?;
+    }
+    let statistics = (sums.log()? + most)?.squeeze(D::Minus1)?;
+    Ok((weights.to_dtype(dtype)?, statistics))
+}
+
+pub fn differentiate(
+    rule: &Rule,
+    chunk: &Chunk,
+    [scores, gradients]: [&Tensor; 2],
+    [statistics, sums]: [&Tensor; 2],
+    of_mask: bool,
+) -> Result<Found> {
+    let dtype = scores.dtype();
+    let scores = Logits::new(rule, chunk, scores)?;
+    let statistics = statistics
+        .unsqueeze(D::Minus1)?
+        .maximum(f64::from(f32::MIN))?;
+    let mut weights = scores.masked.broadcast_sub(&statistics)?.exp()?;
+    let mut gradients = gradients.to_dtype(wide(dtype))?;
+    let kept = match &rule.dropout {
+        Some(dropout) => Some(kept(rule, chunk, dropout, &weights)?),
+        None => None,
+    };
+    if let Some(kept) = &kept {
+        gradients = (gradients * kept)?;
+    }
+    gradients = (&weights * gradients.broadcast_sub(&sums.unsqueeze(D::Minus1)?)?)?;
+    if let Some(kept) = &kept {
+        weights = (weights * kept)?;
+    }
+    let mask = of_mask.then(|| gradients.clone());
+    if let Some(slopes) = &scores.slopes {
+        gradients = (gradients * slopes)?;
+    }
+    Ok(Found {
+        weights: weights.to_dtype(dtype)?,
+        scores: gradients.to_dtype(dtype)?,
+        mask,
+    })
+}
+
+/// What softmax takes.
+struct Logits {
+    masked: Tensor,
+    /// The derivatives of soft capping.
+    slopes: Option<Tensor>,
+}
+
+impl Logits {
+    fn new(rule: &Rule, chunk: &Chunk, scores: &Tensor) -> Result<Self> {
+        let mut masked = scores.to_dtype(wide(scores.dtype()))?;
+        let mut slopes = None;
+        if let Some(cap) = rule.softcap {
+            let tanh = (masked / cap)?.tanh()?;
+            slopes = Some((1. - tanh.sqr()?)?);
+            masked = (tanh * cap)?;
+        }
+        if let Some(mask) = &rule.mask {
+            let mask = chunk.of_mask(mask)?.to_dtype(masked.dtype())?;
+            masked = masked.broadcast_add(&mask)?;
+        }
+        let last = chunk.first + chunk.queries;
+        if (chunk.first..last).any(|query| rule.seen(query) < chunk.keys) {
+            masked = masked.broadcast_add(&hidden(rule, chunk, &masked)?)?;
+        }
+        Ok(Self { masked, slopes })
+    }
+}
+
+/// −∞ where a query does not see a key, else 0.
+fn hidden(rule: &Rule, chunk: &Chunk, like: &Tensor) -> Result<Tensor> {
+    let mut values = vec![0f32; chunk.queries * chunk.keys];
+    for (query, row) in (chunk.first..).zip(values.chunks_mut(chunk.keys.max(1))) {
+        let hidden = row.get_mut(rule.seen(query)..).unwrap_or_default();
+        hidden.fill(f32::NEG_INFINITY);
+    }
+    let values = Tensor::from_vec(values, (chunk.queries, chunk.keys), like.device())?;
+    values.to_dtype(like.dtype())
+}
+
+/// 0 for dropped weights, else what they are multiplied by.
+fn kept(rule: &Rule, chunk: &Chunk, dropout: &Dropout, like: &Tensor) -> Result<Tensor> {
+    let sizes = rule.sizes;
+    let factor = dropout.factor();
+    let mut values = Vec::with_capacity(like.elem_count());
+    for batch in 0..sizes.batch {
+        for head in 0..sizes.heads {
+            for query in chunk.first..chunk.first + chunk.queries {
+                let first = rule.first_score(batch, head, query);
+                let row = first..first + chunk.keys as u64;
+                let of_row = row.map(|index| if dropout.keeps(index) { factor } else { 0. });
+                values.extend(of_row);
+            }
+        }
+    }
+    Tensor::from_vec(values, like.shape(), like.device())?.to_dtype(like.dtype())
+}

@@ -1,0 +1,174 @@
+//! Checked sizes and options.
+
+use candle_core::{DType, Error, Result, Tensor, bail};
+
+use super::dropout::Dropout;
+use super::options::{Attention, Causal};
+
+pub const NAME: &str = "attention";
+
+/// The sizes of (batch, heads, queries, width), (batch, key_heads, keys, width) and (batch, key_heads, keys, value_width).
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    pub batch: usize,
+    pub heads: usize,
+    pub key_heads: usize,
+    pub queries: usize,
+    pub keys: usize,
+    pub width: usize,
+    pub value_width: usize,
+}
+
+impl Sizes {
+    fn of(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Self> {
+        let (batch, heads, queries, width) = q.dims4()?;
+        let (_, key_heads, keys, _) = k.dims4()?;
+        let (_, _, _, value_width) = v.dims4()?;
+        let (qs, ks, vs) = (q.shape(), k.shape(), v.shape());
+        if k.dims() != [batch, key_heads, keys, width] {
+            bail!("attention: batch and width of q {qs:?} and k {ks:?} differ")
+        }
+        if v.dims() != [batch, key_heads, keys, value_width] {
+            bail!("attention: batch, heads and length of k {ks:?} and v {vs:?} differ")
+        }
+        if key_heads == 0 || !heads.is_multiple_of(key_heads) {
+            bail!("attention: the heads of q {qs:?} are not a multiple of those of k {ks:?}")
+        }
+        if width == 0 {
+            bail!("attention: q {qs:?} and k {ks:?} have heads of width 0")
+        }
+        Ok(Self {
+            batch,
+            heads,
+            key_heads,
+            queries,
+            keys,
+            width,
+            value_width,
+        })
+    }
+
+    /// The number of query heads that share a key head.
+    pub fn group(&self) -> usize {
+        self.heads / self.key_heads
+    }
+
+    pub fn scores(&self) -> [usize; 4] {
+        [self.batch, self.heads, self.queries, self.keys]
+    }
+}
+
+/// How scores become weights. It keeps the mask.
+#[derive(Debug, Clone)]
+pub struct Rule {
+    pub sizes: Sizes,
+    pub scale: f64,
+    pub softcap: Option<f64>,
+    pub dropout: Option<Dropout>,
+    /// Contiguous, outside the graph; each of its 4 sizes is 1 or that of the scores.
+    pub mask: Option<Tensor>,
+    /// The index of the last key that the first query sees; negative if it sees none.
+    last_seen: Option<i64>,
+}
+
+impl Rule {
+    pub fn new(q: &Tensor, k: &Tensor, v: &Tensor, options: &Attention) -> Result<Self> {
+        let sizes = Sizes::of(q, k, v)?;
+        for other in [Some(k), Some(v), options.mask.as_ref()]
+            .into_iter()
+            .flatten()
+        {
+            same_kind(q, other)?;
+        }
+        let scale = options.scale.unwrap_or(1. / (sizes.width as f64).sqrt());
+        if !scale.is_finite() {
+            bail!("attention: scale must be finite, got {scale}")
+        }
+        if let Some(cap) = options.softcap
+            && !(cap.is_finite() && cap > 0.)
+        {
+            bail!("attention: softcap must be positive and finite, got {cap}")
+        }
+        let last_seen = options.causal.map(|causal| match causal {
+            Causal::FromEnd => sizes.keys as i64 - sizes.queries as i64,
+            Causal::From(offset) => i64::try_from(offset).unwrap_or(i64::MAX),
+        });
+        let mask = options.mask.as_ref().map(|mask| lay_out(mask, &sizes));
+        Ok(Self {
+            sizes,
+            scale,
+            softcap: options.softcap,
+            dropout: match options.dropout {
+                Some((rate, seed)) => Dropout::new(rate, seed)?,
+                None => None,
+            },
+            mask: mask.transpose()?,
+            last_seen,
+        })
+    }
+
+    /// How many keys, from the first, a query sees. The mask can hide some of them.
+    pub fn seen(&self, query: usize) -> usize {
+        let Some(last) = self.last_seen else {
+            return self.sizes.keys;
+        };
+        let seen = (query as i64).saturating_add(last).saturating_add(1);
+        seen.clamp(0, self.sizes.keys as i64) as usize
+    }
+
+    /// The position of the first of a query's scores in all scores.
+    pub fn first_score(&self, batch: usize, head: usize, query: usize) -> u64 {
+        let row = (batch * self.sizes.heads + head) as u64 * self.sizes.queries as u64;
+        (row + query as u64).wrapping_mul(self.sizes.keys as u64)
+    }
+
+    /// The same rule with the mask in another type.
+    pub fn in_type(&self, dtype: DType) -> Result<Self> {
+        let mut rule = self.clone();
+        rule.mask = match &self.mask {
+            Some(mask) => Some(mask.to_dtype(dtype)?),
+            None => None,
+        };
+        Ok(rule)
+    }
+}
+
+fn same_kind(q: &Tensor, other: &Tensor) -> Result<()> {
+    if q.dtype() != other.dtype() {
+        let (lhs, rhs, op) = (q.dtype(), other.dtype(), NAME);
+        return Err(Error::DTypeMismatchBinaryOp { lhs, rhs, op }.bt());
+    }
+    if !q.device().same_device(other.device()) {
+        let (lhs, rhs) = (q.device().location(), other.device().location());
+        return Err(Error::DeviceMismatchBinaryOp { lhs, rhs, op: NAME }.bt());
+    }
+    Ok(())
+}
+
+/// The mask with 4 dimensions. What it broadcasts is not repeated.
+fn lay_out(mask: &Tensor, sizes: &Sizes) -> Result<Tensor> {
+    let scores = sizes.scores();
+    let missing = scores.len().saturating_sub(mask.rank());
+    let dims = [vec![1; missing], mask.dims().to_vec()].concat();
+    let fits = dims.len() == scores.len();
+    if !fits
+        || !dims
+            .iter()
+            .zip(scores)
+            .all(|(dim, full)| *dim == 1 || *dim == full)
+    {
+        bail!(
+            "attention: a mask of shape {:?} cannot be broadcast to scores of shape {scores:?}",
+            mask.shape()
+        )
+    }
+    mask.detach().reshape(dims)?.contiguous()
+}
+
+/// The type of sums and statistics.
+pub fn wide(dtype: DType) -> DType {
+    match dtype {
+        DType::F64 => DType::F64,
+        _ => DType::F32,
+    }
+}

@@ -1,0 +1,64 @@
+//! Attention on the CPU: tiles of scores that stay in a core's cache, and all threads.
+
+mod backward;
+mod bias;
+mod forward;
+mod matrix;
+mod rows;
+mod tensor;
+mod view;
+
+use candle_core::{D, Result, Tensor};
+
+use super::rule::Rule;
+use bias::with_mask;
+use matrix::Number;
+use view::with_views;
+
+/// The output as (batch, queries, heads, value width), and the logarithms of sums as (batch, heads, queries).
+pub fn forward<T: Number>(rule: &Rule, inputs: [&Tensor; 3]) -> Result<(Tensor, Tensor)> {
+    let (output, statistics) = with_mask(rule.mask.as_ref(), |mask| {
+        with_views(inputs, |[q, k, v]| {
+            let forward = forward::Forward::<T> {
+                rule,
+                q,
+                k,
+                v,
+                mask,
+            };
+            forward.run()
+        })
+    })?;
+    Ok((output, statistics.transpose(1, 2)?))
+}
+
+/// The gradients of q, k and v; none of the mask. Given q, k, v, the output and its gradient, all as (batch, heads, …).
+pub fn backward<T: Number>(
+    rule: &Rule,
+    [q, k, v, output, gradient]: [&Tensor; 5],
+    statistics: &Tensor,
+) -> Result<[Option<Tensor>; 4]> {
+    let dense = |tensor: &Tensor| match tensor.stride().last() {
+        Some(1) => Ok(tensor.clone()),
+        _ => tensor.contiguous(),
+    };
+    let (output, gradient) = (dense(output)?, dense(gradient)?);
+    let statistics = statistics.unsqueeze(D::Minus1)?;
+    let [dq, dk, dv] = with_mask(rule.mask.as_ref(), |mask| {
+        let all = [q, k, v, &output, &gradient, &statistics];
+        with_views(all, |[q, k, v, output, gradient, statistics]| {
+            let backward = backward::Backward::<T> {
+                rule,
+                q,
+                k,
+                v,
+                output,
+                gradient,
+                statistics,
+                mask,
+            };
+            backward.run()
+        })
+    })?;
+    Ok([Some(dq), Some(dk), Some(dv), None])
+}

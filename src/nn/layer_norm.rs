@@ -1,0 +1,144 @@
+//! Layer normalization and RMS normalization, as [`candle_nn::layer_norm`], with a backward pass.
+
+use candle_core::{D, Module, Result, Tensor};
+use candle_nn::VarBuilder;
+pub use candle_nn::layer_norm::LayerNormConfig;
+
+use super::norm::rows::{Forward, Rows, normalize};
+
+/// Layer normalization over the last dimension, as [`candle_nn::LayerNorm`], with a backward pass.
+///
+/// It keeps its output. A weight or bias of another shape than the last dimension is broadcast by candle's composition, which keeps
+/// several times the output.
+#[derive(Clone, Debug)]
+pub struct LayerNorm(candle_nn::LayerNorm);
+
+impl LayerNorm {
+    /// Subtracts the mean, divides by √(variance + `eps`), multiplies by `weight` and adds `bias`.
+    pub fn new(weight: Tensor, bias: Tensor, eps: f64) -> Self {
+        Self(candle_nn::LayerNorm::new(weight, bias, eps))
+    }
+
+    /// [`new`](Self::new) without a bias.
+    pub fn new_no_bias(weight: Tensor, eps: f64) -> Self {
+        Self(candle_nn::LayerNorm::new_no_bias(weight, eps))
+    }
+
+    /// Divides by √(mean of squares + `eps`) and multiplies by `weight`.
+    pub fn rms_norm(weight: Tensor, eps: f64) -> Self {
+        Self(candle_nn::LayerNorm::rms_norm(weight, eps))
+    }
+
+    /// The weight.
+    pub fn weight(&self) -> &Tensor {
+        self.0.weight()
+    }
+
+    /// The bias, if there is one.
+    pub fn bias(&self) -> Option<&Tensor> {
+        self.0.bias()
+    }
+
+    /// The number added to the variance.
+    pub fn eps(&self) -> f64 {
+        self.0.eps()
+    }
+
+    /// Whether the mean is subtracted.
+    pub fn remove_mean(&self) -> bool {
+        self.0.remove_mean()
+    }
+
+    fn normalize(&self, xs: &Tensor, how: Forward) -> Result<Tensor> {
+        let (weight, bias) = (self.weight(), self.bias());
+        let width = xs.dim(D::Minus1)?;
+        if weight.dims() != [width] || bias.is_some_and(|bias| bias.dims() != [width]) {
+            return self.0.forward(xs);
+        }
+        let (eps, center) = (self.eps(), self.remove_mean());
+        let rows = Rows { width, eps, center };
+        normalize(rows, how, xs, weight, bias)
+    }
+}
+
+impl Module for LayerNorm {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        // candle's layer, too, leaves its fused operations to RmsNorm where no mean is removed.
+        let how = match self.remove_mean() {
+            true => Forward::Fused,
+            false => Forward::Exact,
+        };
+        self.normalize(xs, how)
+    }
+}
+
+/// Creates a [`LayerNorm`] from the tensors `weight` (or `gamma`) and, if `config.affine`, `bias` (or `beta`).
+///
+/// # Errors
+/// If `vb` has no such tensors of `size` elements.
+pub fn layer_norm<C: Into<LayerNormConfig>>(
+    size: usize,
+    config: C,
+    vb: VarBuilder,
+) -> Result<LayerNorm> {
+    Ok(LayerNorm(candle_nn::layer_norm(size, config, vb)?))
+}
+
+/// Creates a [`LayerNorm`] without bias from the tensor `weight` (or `gamma`).
+///
+/// # Errors
+/// If `vb` has no such tensor of `size` elements.
+pub fn layer_norm_no_bias(size: usize, eps: f64, vb: VarBuilder) -> Result<LayerNorm> {
+    Ok(LayerNorm(candle_nn::layer_norm_no_bias(size, eps, vb)?))
+}
+
+/// RMS normalization over the last dimension, as [`candle_nn::RmsNorm`], with a backward pass.
+///
+/// It keeps its output.
+#[derive(Clone, Debug)]
+pub struct RmsNorm(LayerNorm);
+
+impl RmsNorm {
+    /// Divides by √(mean of squares + `eps`) and multiplies by `weight`.
+    pub fn new(weight: Tensor, eps: f64) -> Self {
+        Self(LayerNorm::rms_norm(weight, eps))
+    }
+
+    /// The same as a [`LayerNorm`] that does not subtract the mean.
+    pub fn into_inner(self) -> LayerNorm {
+        self.0
+    }
+
+    /// The weight.
+    pub fn weight(&self) -> &Tensor {
+        self.0.weight()
+    }
+
+    /// The number added to the mean of squares.
+    pub fn eps(&self) -> f64 {
+        self.0.eps()
+    }
+
+    /// As `forward`, with sums of f16 and bf16 in f32 also on the CPU. Both have a backward pass.
+    ///
+    /// # Errors
+    /// If the weight does not match `xs` in shape or type.
+    pub fn forward_diff(&self, xs: &Tensor) -> Result<Tensor> {
+        self.0.forward(xs)
+    }
+}
+
+impl Module for RmsNorm {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        self.0.normalize(xs, Forward::Fused)
+    }
+}
+
+/// Creates a [`RmsNorm`] from the tensor `weight` (or `gamma`).
+///
+/// # Errors
+/// If `vb` has no such tensor of `size` elements.
+pub fn rms_norm(size: usize, eps: f64, vb: VarBuilder) -> Result<RmsNorm> {
+    let norm = candle_nn::rms_norm(size, eps, vb)?;
+    Ok(RmsNorm(LayerNorm(norm.into_inner())))
+}

@@ -1,0 +1,145 @@
+//! The linear layer of [`candle_nn::linear`], as one operation.
+
+use candle_core::{D, Module, Result, Tensor};
+use candle_nn::{Init, VarBuilder, init};
+
+use super::graph::{Backward, record};
+
+/// y = x · Wᵀ + b, as [`candle_nn::Linear`]: the same numbers, with the gradient of the weight computed in the weight's layout.
+///
+/// It keeps its output. Gradients that nobody asks for, such as those of frozen weights, are not computed.
+#[derive(Clone, Debug)]
+pub struct Linear {
+    weight: Tensor,
+    bias: Option<Tensor>,
+}
+
+impl Linear {
+    /// A layer with a weight (out, in) and a bias (out).
+    pub fn new(weight: Tensor, bias: Option<Tensor>) -> Self {
+        Self { weight, bias }
+    }
+
+    /// The weight (out, in).
+    pub fn weight(&self) -> &Tensor {
+        &self.weight
+    }
+
+    /// The bias (out).
+    pub fn bias(&self) -> Option<&Tensor> {
+        self.bias.as_ref()
+    }
+}
+
+impl Module for Linear {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        if self.weight.rank() != 2 || !(2..=4).contains(&x.rank()) {
+            return candle_nn::Linear::new(self.weight.clone(), self.bias.clone()).forward(x);
+        }
+        let product = product(&x.detach(), &self.weight.detach())?;
+        match &self.bias {
+            Some(bias) if bias.dims() == [self.weight.dim(0)?] => {
+                let sum = product.broadcast_add(&bias.detach())?;
+                drop(product);
+                let backward = |given: Backward<3>| {
+                    let [x, weight, _] = &given.inputs;
+                    let [needs_x, needs_weight, needs_bias] = given.needs;
+                    let [dx, dweight] =
+                        gradients(x, weight, &given.gradient, [needs_x, needs_weight])?;
+                    let dbias = needs_bias.then(|| sum_of_rows(&given.gradient));
+                    Ok([dx, dweight, dbias.transpose()?])
+                };
+                record("linear", [x, &self.weight, bias], sum, backward)
+            }
+            bias => {
+                let backward = |given: Backward<2>| {
+                    let [x, weight] = &given.inputs;
+                    gradients(x, weight, &given.gradient, given.needs)
+                };
+                let product = record("linear", [x, &self.weight], product, backward)?;
+                bias.iter()
+                    .try_fold(product, |product, bias| product.broadcast_add(bias))
+            }
+        }
+    }
+}
+
+/// x · Wᵀ by the matrix products that candle uses.
+fn product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    // On other devices candle multiplies some strided matrices only.
+    let x = match x.device().is_cpu() {
+        true => x.clone(),
+        false => x.contiguous()?,
+    };
+    match *x.dims() {
+        [a, b, m, k] if x.is_contiguous() => {
+            let product = x.reshape((a * b * m, k))?.matmul(&weight.t()?)?;
+            product.reshape((a, b, m, weight.dim(0)?))
+        }
+        [a, b, _, _] => x.matmul(&weight.broadcast_left((a, b))?.t()?),
+        [a, m, k] if x.is_contiguous() => {
+            let product = x.reshape((a * m, k))?.matmul(&weight.t()?)?;
+            product.reshape((a, m, weight.dim(0)?))
+        }
+        [a, _, _] => x.matmul(&weight.broadcast_left(a)?.t()?),
+        _ => x.matmul(&weight.t()?),
+    }
+}
+
+/// All but the last dimension as one, contiguous.
+fn rows(tensor: &Tensor) -> Result<Tensor> {
+    tensor.contiguous()?.flatten_to(D::Minus2)
+}
+
+/// dx = dy · W and dW = dyᵀ · x.
+fn gradients(
+    x: &Tensor,
+    weight: &Tensor,
+    dy: &Tensor,
+    [needs_x, needs_weight]: [bool; 2],
+) -> Result<[Option<Tensor>; 2]> {
+    let dy = rows(dy)?;
+    let dx = needs_x.then(|| dy.matmul(&weight.contiguous()?)?.reshape(x.shape()));
+    let dweight = needs_weight.then(|| dy.t()?.matmul(&rows(x)?));
+    Ok([dx.transpose()?, dweight.transpose()?])
+}
+
+/// Σ dy over all dimensions but the last, as a product with ones: fast, and always in the same order.
+fn sum_of_rows(dy: &Tensor) -> Result<Tensor> {
+    let dy = rows(dy)?;
+    let ones = Tensor::ones((1, dy.dim(0)?), dy.dtype(), dy.device())?;
+    ones.matmul(&dy)?.squeeze(0)
+}
+
+/// Makes a [`Linear`] with a weight (`out_dim`, `in_dim`) named `weight` and a bias named `bias`, initialized as by
+/// [`candle_nn::linear()`].
+///
+/// # Errors
+/// Those of the `VarBuilder`.
+pub fn linear(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<Linear> {
+    let weight = vb.get_with_hints((out_dim, in_dim), "weight", init::DEFAULT_KAIMING_NORMAL)?;
+    let bound = 1. / (in_dim as f64).sqrt();
+    let (lo, up) = (-bound, bound);
+    let bias = vb.get_with_hints(out_dim, "bias", Init::Uniform { lo, up })?;
+    Ok(Linear::new(weight, Some(bias)))
+}
+
+/// Makes a [`Linear`] without a bias.
+///
+/// # Errors
+/// Those of the `VarBuilder`.
+pub fn linear_no_bias(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<Linear> {
+    let weight = vb.get_with_hints((out_dim, in_dim), "weight", init::DEFAULT_KAIMING_NORMAL)?;
+    Ok(Linear::new(weight, None))
+}
+
+/// Makes a [`Linear`], with a bias if `bias`.
+///
+/// # Errors
+/// Those of the `VarBuilder`.
+pub fn linear_b(in_dim: usize, out_dim: usize, bias: bool, vb: VarBuilder) -> Result<Linear> {
+    match bias {
+        true => linear(in_dim, out_dim, vb),
+        false => linear_no_bias(in_dim, out_dim, vb),
+    }
+}

@@ -1,0 +1,12 @@
+//! Normalization of rows.
+
+mod backward;
+mod forward;
+mod layout;
+mod normalize;
+
+pub use backward::RowsBackward;
+pub use forward::RowsForward;
+pub use layout::Rows;
+use layout::row;
+pub use normalize::{Forward, normalize};

@@ -1,0 +1,82 @@
+use candle_core::{DType, Error, Result, Shape, Tensor, Var};
+
+use super::curves::{Curve, slopes, values};
+use crate::nn::graph::{Backward, record};
+use crate::nn::kernel::{self, Element, Kernel, by_rows};
+
+/// Applies a curve to each element. It keeps its output; the backward pass computes the derivative from the input.
+pub fn apply(curve: Curve, xs: &Tensor) -> Result<Tensor> {
+    let ys = forward(curve, &xs.detach())?;
+    let backward = move |given: Backward<1>| {
+        let [xs] = &given.inputs;
+        let [dxs] = kernel::run(&Slopes(curve), [xs, &given.gradient])?;
+        Ok([Some(dxs)])
+    };
+    record("activation", [xs], ys, backward)
+}
+
+fn forward(curve: Curve, xs: &Tensor) -> Result<Tensor> {
+    let on_cpu = xs.device().is_cpu();
+    match xs.dtype() {
+        DType::F32 | DType::F64 if curve.is_candles() => curve.by_candle(xs),
+        // On the CPU candle rounds these after each step.
+        DType::F16 | DType::BF16 if curve.is_candles() && !on_cpu => curve.by_candle(xs),
+        DType::F32 | DType::F64 | DType::F16 | DType::BF16 => {
+            let [ys] = kernel::run(&Values(curve), [xs])?;
+            Ok(ys)
+        }
+        dtype => Err(Error::UnsupportedDTypeForOp(dtype, "activation").bt()),
+    }
+}
+
+/// y = curve(x)
+pub struct Values(pub Curve);
+
+impl Kernel<1, 1> for Values {
+    const NAME: &'static str = "activation";
+
+    type Output<T: Element> = T;
+
+    fn shapes(&self, [xs]: [&Tensor; 1]) -> Result<[Shape; 1]> {
+        Ok([xs.shape().clone()])
+    }
+
+    fn cpu<T: Element>(&self, [xs]: [&[T]; 1], [ys]: [&mut [T]; 1]) -> Result<()> {
+        by_rows(ys, 1, |first, ys| {
+            values(self.0, xs.get(first..).unwrap_or_default(), ys);
+        });
+        Ok(())
+    }
+
+    fn composed(&self, [xs]: [&Tensor; 1]) -> Result<[Tensor; 1]> {
+        Ok([self.0.by_candle(xs)?])
+    }
+}
+
+/// dx = dy · curve'(x)
+pub struct Slopes(pub Curve);
+
+impl Kernel<2, 1> for Slopes {
+    const NAME: &'static str = "activation_backward";
+
+    type Output<T: Element> = T;
+
+    fn shapes(&self, [xs, _]: [&Tensor; 2]) -> Result<[Shape; 1]> {
+        Ok([xs.shape().clone()])
+    }
+
+    fn cpu<T: Element>(&self, [xs, dys]: [&[T]; 2], [dxs]: [&mut [T]; 1]) -> Result<()> {
+        by_rows(dxs, 1, |first, dxs| {
+            let xs = xs.get(first..).unwrap_or_default();
+            slopes(self.0, xs, dys.get(first..).unwrap_or_default(), dxs);
+        });
+        Ok(())
+    }
+
+    fn composed(&self, [xs, dys]: [&Tensor; 2]) -> Result<[Tensor; 1]> {
+        let xs = Var::from_tensor(xs)?;
+        let ys = self.0.by_candle(&xs)?;
+        let gradient = (ys * dys)?.sum_all()?.backward()?.remove(&xs);
+        Ok([gradient.map_or_else(|| dys.zeros_like(), |dxs| Ok(dxs.detach()))?])
+    }
+}

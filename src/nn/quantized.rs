@@ -1,0 +1,187 @@
+//! Quantized matrix products with a backward pass to their input. Everything else is candle's.
+
+use std::sync::Arc;
+
+pub use candle_core::quantized::*;
+use candle_core::{D, DType, Module, Result, Tensor, bail, quantized};
+
+use super::graph::{Backward, record};
+
+/// y = x · Wᵀ with a frozen quantized weight, as [`candle_core::quantized::QMatMul`], for training what comes before it.
+///
+/// The forward pass is candle's, which on the CPU rounds x too. The gradient of x is that of the product with the dequantized weight,
+/// in f32. It dequantizes some rows of the weight at a time, at most 4 MiB or one row; on a GPU all of a Q8_1 or Q8K weight, for which
+/// candle has no kernel that does so.
+///
+/// It keeps its output.
+#[derive(Clone, Debug)]
+pub enum QMatMul {
+    /// A quantized weight (out, in).
+    QTensor(Arc<QTensor>),
+    /// A weight that was dequantized at the start.
+    Tensor(Tensor),
+    /// A weight that was dequantized to f16 at the start.
+    TensorF16(Tensor),
+}
+
+/// Elements that are dequantized at a time.
+const AT_ONCE: usize = 1 << 20;
+
+impl From<quantized::QMatMul> for QMatMul {
+    fn from(weight: quantized::QMatMul) -> Self {
+        match weight {
+            quantized::QMatMul::QTensor(weight) => Self::QTensor(weight),
+            quantized::QMatMul::Tensor(weight) => Self::Tensor(weight),
+            quantized::QMatMul::TensorF16(weight) => Self::TensorF16(weight),
+        }
+    }
+}
+
+impl From<QMatMul> for quantized::QMatMul {
+    fn from(weight: QMatMul) -> Self {
+        match weight {
+            QMatMul::QTensor(weight) => Self::QTensor(weight),
+            QMatMul::Tensor(weight) => Self::Tensor(weight),
+            QMatMul::TensorF16(weight) => Self::TensorF16(weight),
+        }
+    }
+}
+
+impl QMatMul {
+    /// Takes a weight (out, in). candle dequantizes f32, f16 and bf16 at once, and all types where `CANDLE_DEQUANTIZE_ALL` or
+    /// `CANDLE_DEQUANTIZE_ALL_F16` is set.
+    ///
+    /// # Errors
+    /// If it cannot be dequantized.
+    pub fn from_arc(qtensor: Arc<QTensor>) -> Result<Self> {
+        Ok(quantized::QMatMul::from_arc(qtensor)?.into())
+    }
+
+    /// [`from_arc`](Self::from_arc) for a weight that nobody else uses.
+    ///
+    /// # Errors
+    /// If it cannot be dequantized.
+    pub fn from_qtensor(qtensor: QTensor) -> Result<Self> {
+        Self::from_arc(Arc::new(qtensor))
+    }
+
+    /// The whole weight as f16.
+    ///
+    /// # Errors
+    /// If it cannot be dequantized.
+    pub fn dequantize_f16(&self) -> Result<Tensor> {
+        self.candles().dequantize_f16()
+    }
+
+    /// The product in f16, with the whole weight dequantized for it. It keeps its output.
+    ///
+    /// # Errors
+    /// If the shapes do not match or the weight is on another device.
+    pub fn forward_via_f16(&self, xs: &Tensor) -> Result<Tensor> {
+        self.multiply(xs, |weight, xs| weight.forward_via_f16(xs))
+    }
+
+    /// A mixture of experts on CUDA, without a backward pass, as candle's.
+    ///
+    /// # Errors
+    /// If the weight is not quantized or not on CUDA.
+    pub fn indexed_moe_forward(&self, x: &Tensor, ids: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::QTensor(weight) if weight.device().is_cuda() && x.device().is_cuda() => {
+                weight.indexed_moe_forward(x, ids)
+            }
+            _ => bail!("indexed_moe_forward needs a quantized weight on CUDA"),
+        }
+    }
+
+    /// The rows of the weight with these numbers.
+    ///
+    /// # Errors
+    /// If a number is out of range.
+    pub fn embedding(&self, ids: &Tensor) -> Result<Tensor> {
+        self.candles().embedding(ids)
+    }
+
+    fn candles(&self) -> quantized::QMatMul {
+        self.clone().into()
+    }
+
+    fn multiply(
+        &self,
+        xs: &Tensor,
+        product: impl FnOnce(&quantized::QMatMul, &Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let (device, rows) = match self {
+            Self::QTensor(weight) => (weight.device(), weight.shape().dims2()?.0),
+            Self::Tensor(weight) | Self::TensorF16(weight) => {
+                (weight.device().clone(), weight.dim(0)?)
+            }
+        };
+        if !device.same_device(xs.device()) {
+            let (here, there) = (device.location(), xs.device().location());
+            bail!("qmatmul: the weight is on {here:?}, the input on {there:?}");
+        }
+        if xs.elem_count() == 0 || rows == 0 {
+            bail!(
+                "qmatmul: an empty input {:?} or weight of {rows} rows",
+                xs.shape()
+            );
+        }
+        let ys = product(&self.candles(), &xs.detach().contiguous()?)?;
+        let weight = self.clone();
+        let backward = move |given: Backward<1>| {
+            let [xs] = &given.inputs;
+            let dys = given.gradient.contiguous()?.flatten_to(D::Minus2)?;
+            let dxs = weight.product_with(&dys)?.to_dtype(xs.dtype())?;
+            Ok([Some(dxs.reshape(xs.shape())?)])
+        };
+        record("qmatmul", [xs], ys, backward)
+    }
+
+    /// dy · W
+    fn product_with(&self, dys: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::QTensor(weight) => {
+                let dys = dys.to_dtype(DType::F32)?;
+                match has_rows(weight) {
+                    true => by_rows(&dys, weight),
+                    false => dys.matmul(&weight.dequantize(dys.device())?),
+                }
+            }
+            Self::Tensor(weight) | Self::TensorF16(weight) => {
+                dys.to_dtype(weight.dtype())?.matmul(weight)
+            }
+        }
+    }
+}
+
+impl Module for QMatMul {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        self.multiply(xs, |weight, xs| weight.forward(xs))
+    }
+}
+
+/// Whether candle can dequantize single rows.
+fn has_rows(weight: &QTensor) -> bool {
+    weight.device().is_cpu() || !matches!(weight.dtype(), GgmlDType::Q8_1 | GgmlDType::Q8K)
+}
+
+fn by_rows(dys: &Tensor, weight: &QTensor) -> Result<Tensor> {
+    let (rows, width) = weight.shape().dims2()?;
+    let at_once = (AT_ONCE / width.max(1)).max(1);
+    let mut sum: Option<Tensor> = None;
+    for first in (0..rows).step_by(at_once) {
+        let len = at_once.min(rows - first);
+        let numbers = Tensor::arange(first as u32, (first + len) as u32, dys.device())?;
+        let part = dys.narrow(1, first, len)?.contiguous()?;
+        let product = part.matmul(&weight.embedding(&numbers)?)?;
+        sum = Some(match sum {
+            Some(sum) => (sum + product)?,
+            None => product,
+        });
+    }
+    sum.map_or_else(
+        || Tensor::zeros((dys.dim(0)?, width), DType::F32, dys.device()),
+        Ok,
+    )
+}

@@ -1,0 +1,189 @@
+//! Rotary position embeddings ([Su et al., 2021](https://arxiv.org/abs/2104.09864)), as [`candle_nn::rotary_emb`], with a backward pass.
+//!
+//! All rotate pairs of elements (a, b) of the last dimension to (a · cos − b · sin, a · sin + b · cos). They keep their output.
+
+use candle_core::{D, Result, Tensor, bail};
+
+use super::graph::{Backward, Gradients, record};
+use super::norm::statistics_type;
+
+/// Rotates element i together with i + d/2.
+///
+/// `xs` is of (batch, heads, time, d), `cos` and `sin` of (time, d/2) or (batch, time, d/2); they may be longer in time. Any strides.
+/// If `cos` or `sin` lead to a Var, they receive a gradient too.
+///
+/// # Errors
+/// If the shapes or types do not match, or the type is not f64, f32, f16 or bf16.
+pub fn rope(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    Rotation::Halves.rotate(xs, cos, sin)
+}
+
+/// Rotates element 2i together with 2i + 1; else as [`rope`].
+///
+/// # Errors
+/// As [`rope`].
+pub fn rope_i(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    Rotation::Neighbours.rotate(xs, cos, sin)
+}
+
+/// As [`rope`], for `xs` of (batch, time, heads, d).
+///
+/// # Errors
+/// As [`rope`].
+pub fn rope_thd(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    Rotation::HalvesTimeFirst.rotate(xs, cos, sin)
+}
+
+/// The same as [`rope`]. Shapes that only candle's composition broadcasts are left to it; it keeps several times the output.
+///
+/// # Errors
+/// If the shapes cannot be broadcast, or the types differ.
+pub fn rope_slow(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    let (_, _, time, d) = x.dims4()?;
+    let fits =
+        |table: &Tensor| matches!(*table.dims(), [len, half] if len >= time && 2 * half == d);
+    match fits(cos) && fits(sin) {
+        true => rope(x, cos, sin),
+        false => candle_nn::rotary_emb::rope_slow(x, cos, sin),
+    }
+}
+
+/// The same as [`rope_i`], with `cos` and `sin` of (time, …) and d/2 elements for each time.
+///
+/// # Errors
+/// If the shapes or types do not match.
+pub fn rope_i_slow(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    let (_, _, time, d) = x.dims4()?;
+    let table = |table: &Tensor| table.narrow(0, 0, time)?.reshape((time, d / 2));
+    rope_i(x, &table(cos)?, &table(sin)?)
+}
+
+/// Which elements are a pair, and where the heads are.
+#[derive(Debug, Clone, Copy)]
+enum Rotation {
+    Halves,
+    Neighbours,
+    HalvesTimeFirst,
+}
+
+impl Rotation {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Halves => "rope",
+            Self::Neighbours => "rope-i",
+            Self::HalvesTimeFirst => "rope-thd",
+        }
+    }
+
+    /// The dimensions of time and of the heads.
+    fn time_and_heads(self) -> (usize, usize) {
+        match self {
+            Self::Halves | Self::Neighbours => (2, 1),
+            Self::HalvesTimeFirst => (1, 2),
+        }
+    }
+
+    fn rotate(self, xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+        let tables = [self.table(xs, cos, sin)?, self.table(xs, sin, cos)?];
+        if xs.elem_count() == 0 {
+            return Ok(xs.clone());
+        }
+        let [cos, sin] = &tables;
+        let ys = self.forward(xs, cos, sin)?;
+        record(self.name(), [xs, cos, sin], ys, move |given| {
+            self.backward(given)
+        })
+    }
+
+    /// The part of a table that `xs` needs, with a batch dimension if the other table has one.
+    fn table(self, xs: &Tensor, table: &Tensor, other: &Tensor) -> Result<Tensor> {
+        let (batch, _, _, d) = xs.dims4()?;
+        let time = xs.dim(self.time_and_heads().0)?;
+        let fits = match *table.dims() {
+            [len, half] => len >= time && 2 * half == d,
+            [of, len, half] => of == batch && len >= time && 2 * half == d,
+            _ => false,
+        };
+        if !fits {
+            bail!(
+                "{}: {:?} needs cos and sin of ({time}, {}) or ({batch}, {time}, {}), got {:?}",
+                self.name(),
+                xs.shape(),
+                d / 2,
+                d / 2,
+                table.shape()
+            )
+        }
+        let part = table.narrow(D::Minus2, 0, time)?;
+        match part.rank() < other.rank() {
+            true => part.broadcast_as((batch, time, d / 2)),
+            false => Ok(part),
+        }
+    }
+
+    /// candle's fused operation.
+    fn forward(self, xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+        let xs = xs.detach().contiguous()?;
+        let cos = cos.detach().contiguous()?;
+        let sin = sin.detach().contiguous()?;
+        match self {
+            Self::Halves => candle_nn::rotary_emb::rope(&xs, &cos, &sin),
+            Self::Neighbours => candle_nn::rotary_emb::rope_i(&xs, &cos, &sin),
+            Self::HalvesTimeFirst => candle_nn::rotary_emb::rope_thd(&xs, &cos, &sin),
+        }
+    }
+
+    /// The input's gradient is the output's, rotated back.
+    fn backward(self, given: Backward<3>) -> Result<Gradients<3>> {
+        let [xs, cos, sin] = &given.inputs;
+        let [input, of_cos, of_sin] = given.needs;
+        let mut gradients = [None, None, None];
+        let [dx, dcos, dsin] = &mut gradients;
+        if input {
+            *dx = Some(self.forward(&given.gradient, cos, &sin.neg()?)?);
+        }
+        if of_cos || of_sin {
+            let (a, b) = self.pairs(xs)?;
+            let (da, db) = self.pairs(&given.gradient)?;
+            if of_cos {
+                *dcos = Some(self.sum(((&da * &a)? + (&db * &b)?)?, cos)?);
+            }
+            if of_sin {
+                *dsin = Some(self.sum(((db * a)? - (da * b)?)?, sin)?);
+            }
+        }
+        Ok(gradients)
+    }
+
+    /// The first and the second elements of all pairs.
+    fn pairs(self, xs: &Tensor) -> Result<(Tensor, Tensor)> {
+        let xs = xs.to_dtype(statistics_type(xs.dtype()))?;
+        let half = xs.dim(D::Minus1)? / 2;
+        let (first, second) = (
+            xs.narrow(D::Minus1, 0, half),
+            xs.narrow(D::Minus1, half, half),
+        );
+        match self {
+            Self::Halves | Self::HalvesTimeFirst => Ok((first?, second?)),
+            Self::Neighbours => {
+                let mut dims = xs.dims().to_vec();
+                dims.pop();
+                dims.extend([half, 2]);
+                let pairs = xs.reshape(dims)?;
+                let element = |index| pairs.narrow(D::Minus1, index, 1)?.squeeze(D::Minus1);
+                Ok((element(0)?, element(1)?))
+            }
+        }
+    }
+
+    /// Adds up what the heads, and the samples if they share a table, contribute to its gradient.
+    fn sum(self, contributions: Tensor, table: &Tensor) -> Result<Tensor> {
+        let (_, heads) = self.time_and_heads();
+        let of_samples = contributions.sum(heads)?;
+        let sum = match table.rank() {
+            2 => of_samples.sum(0)?,
+            _ => of_samples,
+        };
+        sum.to_dtype(table.dtype())
+    }
+}

@@ -1,0 +1,63 @@
+use std::cell::Cell;
+use std::hash::{BuildHasher, RandomState};
+
+/// The randomness of one call of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Draw {
+    pub seed: u64,
+    /// Number of draws from this seed before.
+    pub call: u64,
+}
+
+thread_local! {
+    static SCOPE: Cell<Option<Draw>> = const { Cell::new(None) };
+}
+
+/// Runs `f` with the randomness of this module's operations, such as [`dropout`](crate::nn::ops::dropout), seeded: on this thread, the
+/// n-th call inside depends on `seed` and n only, so running `f` again gives the same numbers, on the CPU and on CUDA.
+///
+/// The trainers and [`process_batches`](crate::process_batches) run the closure for a micro-batch with
+/// [`MicroBatch::seed`](crate::MicroBatch::seed), so a retried micro-batch gets the same masks without any code of yours.
+/// [`GradientAccumulator`](crate::GradientAccumulator) does not see the forward pass: there, use this function.
+///
+/// A scope within another one begins anew, and the outer one then goes on where it was. Other threads that `f` starts are not seeded.
+/// A region that is computed again in the backward pass needs a scope of its own.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom::nn::{self, Dropout};
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let xs = Tensor::ones(1000, DType::F32, &Device::Cpu)?;
+/// let run = || nn::seeded(7, || Dropout::new(0.5).forward(&xs, true));
+/// assert_eq!(run()?.to_vec1::<f32>()?, run()?.to_vec1::<f32>()?);
+/// # Ok(())
+/// # }
+/// ```
+pub fn seeded<T>(seed: u64, f: impl FnOnce() -> T) -> T {
+    let _outer = Restore(SCOPE.replace(Some(Draw { seed, call: 0 })));
+    f()
+}
+
+struct Restore(Option<Draw>);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        SCOPE.set(self.0);
+    }
+}
+
+/// The next draw of the thread's scope; without a scope a fresh seed.
+pub fn draw() -> Draw {
+    match SCOPE.get() {
+        Some(draw) => {
+            let call = draw.call.wrapping_add(1);
+            SCOPE.set(Some(Draw { call, ..draw }));
+            draw
+        }
+        None => Draw {
+            seed: RandomState::new().hash_one(0),
+            call: 0,
+        },
+    }
+}

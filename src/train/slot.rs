@@ -1,0 +1,51 @@
+use candle_core::{DType, Tensor, Var};
+
+use crate::error::{OptimizerError, Result};
+use crate::optim::{Parameter, blend};
+
+/// A parameter and the weighted mean of its gradients.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) parameter: Parameter,
+    /// Allocated when the parameter first receives a gradient; f32 for f16 and bf16 parameters.
+    pub(super) buffer: Option<Var>,
+    /// Whether the buffer holds a gradient of the current window.
+    pub(super) is_filled: bool,
+    /// Number of updates, the next one included, in which the first gradient may arrive; 0 if it has, or need not.
+    pub(super) awaited: usize,
+}
+
+impl Slot {
+    /// Checks a gradient's shape and allocates a missing buffer: all that can run out of memory.
+    pub(super) fn prepare(&mut self, gradient: &Tensor) -> Result<()> {
+        let var = &self.parameter.var;
+        if gradient.shape() != var.shape() {
+            return Err(OptimizerError::GradientShape {
+                parameter: self.parameter.name.clone(),
+                expected: var.shape().clone(),
+                found: gradient.shape().clone(),
+            }
+            .into());
+        }
+        if self.buffer.is_none() {
+            let dtype = match var.dtype() {
+                DType::F16 | DType::BF16 => DType::F32,
+                dtype => dtype,
+            };
+            self.buffer = Some(Var::zeros(var.shape(), dtype, var.device())?);
+        }
+        Ok(())
+    }
+
+    /// Computes `keep · mean + add · gradient` in place.
+    pub(super) fn blend(&mut self, keep: f64, add: f64, gradient: Option<Tensor>) -> Result<()> {
+        let keep = if self.is_filled { keep } else { 0. };
+        if let Some(buffer) = &self.buffer
+            && (self.is_filled || gradient.is_some())
+        {
+            blend(buffer, keep, add, gradient.as_ref())?;
+            self.is_filled = true;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,65 @@
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{DType, Device, Module, Result, Tensor};
+use candle_headroom::nn::quantized::QMatMul;
+use candle_headroom::nn::{Activation, Linear, PReLU, loss, ops};
+
+use super::{assert_kept, var};
+use crate::support::alone;
+
+#[test]
+fn cross_entropy_keeps_a_number_for_each_row() -> Result<()> {
+    let _alone = alone();
+    // The numbers are more than the noise.
+    let rows = 100_000;
+    let (logits, _) = var(&[rows, 8])?;
+    let targets = Tensor::zeros(rows, DType::U32, &Device::Cpu)?;
+    let numbers = rows * DType::F32.size_in_bytes();
+    assert_kept("cross_entropy", numbers, || {
+        loss::cross_entropy(&logits, &targets)
+    });
+    Ok(())
+}
+
+#[test]
+fn functions_of_each_element_keep_their_output() -> Result<()> {
+    let _alone = alone();
+    let (xs, bytes) = var(&[256, 1024])?;
+    for dim in [0, 1] {
+        assert_kept("softmax", bytes, || ops::softmax(&xs, dim));
+        assert_kept("log_softmax", bytes, || ops::log_softmax(&xs, dim));
+    }
+    for activation in [
+        Activation::Gelu,
+        Activation::Silu,
+        Activation::Mish,
+        Activation::HardSwish,
+    ] {
+        assert_kept("activation", bytes, || activation.forward(&xs));
+    }
+    assert_kept("swiglu", bytes / 2, || ops::swiglu(&xs));
+    assert_kept("dropout", bytes, || ops::dropout(&xs, 0.1));
+    let (slopes, _) = var(&[1024])?;
+    let prelu = PReLU::new(slopes.as_tensor().clone(), false);
+    assert_kept("prelu", bytes, || prelu.forward(&xs));
+    // The copies of a strided input are not kept.
+    let strided = xs.t()?;
+    assert_kept("strided swiglu", bytes / 2, || ops::swiglu(&strided));
+    assert_kept("strided softmax", bytes, || ops::softmax(&strided, 1));
+    Ok(())
+}
+
+#[test]
+fn products_keep_their_output() -> Result<()> {
+    let _alone = alone();
+    let (xs, _) = var(&[4, 64, 256])?;
+    let ((weight, _), (bias, _)) = (var(&[1024, 256])?, var(&[1024])?);
+    let bytes = 4 * 64 * 1024 * DType::F32.size_in_bytes();
+    let linear = Linear::new(weight.as_tensor().clone(), Some(bias.as_tensor().clone()));
+    assert_kept("linear", bytes, || linear.forward(&xs));
+    let quantized = QTensor::quantize(&weight, GgmlDType::Q4_0)?;
+    let quantized = QMatMul::from_qtensor(quantized)?;
+    // candle may keep a rearranged copy of the weight after the first product.
+    quantized.forward(&xs.detach())?;
+    assert_kept("quantized", bytes, || quantized.forward(&xs));
+    Ok(())
+}

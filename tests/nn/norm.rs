@@ -1,0 +1,304 @@
+use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_headroom::nn::{self, LayerNorm, Module, RmsNorm, VarBuilder};
+
+use crate::check::{FLOATS, agrees, agrees_with_differences, differentiate, numbers, same_bits};
+use crate::check::{Strides, difference};
+
+const EPS: f32 = 1e-5;
+
+/// Rows shorter and longer than the lanes of a sum, few and many rows, and one of each.
+const SHAPES: [&[usize]; 6] = [
+    &[3, 5],
+    &[2, 3, 33],
+    &[7],
+    &[2, 2, 3, 257],
+    &[300, 16],
+    &[1, 1000],
+];
+
+fn inputs(shape: &[usize]) -> [Tensor; 3] {
+    let width = shape[shape.len() - 1];
+    [
+        numbers(shape, 1),
+        numbers(&[width], 2),
+        numbers(&[width], 3),
+    ]
+}
+
+#[test]
+fn rms_norm_agrees_with_plain_operations() -> Result<()> {
+    for shape in SHAPES.into_iter().chain([&[4, 1][..]]) {
+        let [xs, alpha, _] = inputs(shape);
+        let inputs = [xs, alpha];
+        let plain = |x: &[Tensor]| candle_nn::ops::rms_norm_slow(&x[0], &x[1], EPS);
+        agrees(&|x| nn::ops::rms_norm(&x[0], &x[1], EPS), &plain, &inputs)?;
+        agrees(
+            &|x| nn::ops::rms_norm_slow(&x[0], &x[1], EPS),
+            &plain,
+            &inputs,
+        )?;
+        agrees(
+            &|x| RmsNorm::new(x[1].clone(), EPS.into()).forward(&x[0]),
+            &plain,
+            &inputs,
+        )?;
+        agrees(
+            &|x| RmsNorm::new(x[1].clone(), EPS.into()).forward_diff(&x[0]),
+            &plain,
+            &inputs,
+        )?;
+    }
+    Ok(())
+}
+
+#[test]
+fn layer_norm_agrees_with_plain_operations() -> Result<()> {
+    for shape in SHAPES {
+        let inputs = inputs(shape);
+        let plain = |x: &[Tensor]| candle_nn::ops::layer_norm_slow(&x[0], &x[1], &x[2], EPS);
+        agrees(
+            &|x| nn::ops::layer_norm(&x[0], &x[1], &x[2], EPS),
+            &plain,
+            &inputs,
+        )?;
+        agrees(
+            &|x| nn::ops::layer_norm_slow(&x[0], &x[1], &x[2], EPS),
+            &plain,
+            &inputs,
+        )?;
+        let layer = |x: &[Tensor]| LayerNorm::new(x[1].clone(), x[2].clone(), EPS.into());
+        agrees(&|x| layer(x).forward(&x[0]), &plain, &inputs)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn layer_norm_without_bias_agrees_with_candles_composition() -> Result<()> {
+    for shape in SHAPES {
+        let [xs, weight, _] = inputs(shape);
+        agrees(
+            &|x| LayerNorm::new_no_bias(x[1].clone(), EPS.into()).forward(&x[0]),
+            &|x| candle_nn::LayerNorm::new_no_bias(x[1].clone(), EPS.into()).forward(&x[0]),
+            &[xs, weight],
+        )?;
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_are_differences() -> Result<()> {
+    let [xs, alpha, beta] = inputs(&[3, 6]);
+    let eps = 0.1;
+    agrees_with_differences(
+        &|x| nn::ops::layer_norm(&x[0], &x[1], &x[2], eps),
+        &[xs.clone(), alpha.clone(), beta],
+    )?;
+    let inputs = [xs, alpha];
+    agrees_with_differences(&|x| nn::ops::rms_norm(&x[0], &x[1], eps), &inputs)?;
+    agrees_with_differences(
+        &|x| LayerNorm::new_no_bias(x[1].clone(), 0.1).forward(&x[0]),
+        &inputs,
+    )
+}
+
+#[test]
+fn forward_equals_candles_fused_operation_bit_by_bit() -> Result<()> {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        // candle takes other paths for at most 32 rows and for more.
+        for rows in [5, 70] {
+            let inputs = inputs(&[rows, 37]).map(|input| input.to_dtype(dtype));
+            let [xs, alpha, beta] = inputs;
+            let (xs, alpha, beta) = (xs?, alpha?, beta?);
+            let rms = candle_nn::ops::rms_norm(&xs, &alpha, EPS)?;
+            same_bits(&nn::ops::rms_norm(&xs, &alpha, EPS)?, &rms)?;
+            same_bits(&RmsNorm::new(alpha.clone(), EPS.into()).forward(&xs)?, &rms)?;
+            let layer = candle_nn::ops::layer_norm(&xs, &alpha, &beta, EPS)?;
+            same_bits(&nn::ops::layer_norm(&xs, &alpha, &beta, EPS)?, &layer)?;
+            same_bits(
+                &LayerNorm::new(alpha, beta, EPS.into()).forward(&xs)?,
+                &layer,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_do_not_depend_on_the_number_of_threads() -> Result<()> {
+    let inputs = inputs(&[700, 130]).map(|input| input.to_dtype(DType::F32));
+    let [xs, alpha, beta] = inputs;
+    let inputs = [xs?, alpha?, beta?];
+    let gradients = || {
+        let operation = |x: &[Tensor]| nn::ops::layer_norm(&x[0], &x[1], &x[2], EPS);
+        differentiate(&operation, &inputs, Strides::Contiguous)
+    };
+    let on = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        pool.expect("threads").install(gradients)
+    };
+    let (_, one) = on(1)?;
+    let (_, three) = on(3)?;
+    for (one, three) in one.iter().zip(&three) {
+        same_bits(one, three)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn sums_over_many_rows_of_half_precision_stay_exact() -> Result<()> {
+    // Summed in f16, a sum of ones stops at 2048.
+    for dtype in [DType::F16, DType::BF16] {
+        let xs = Tensor::ones((4096, 2), dtype, &Device::Cpu)?;
+        let bias = Var::zeros(2, dtype, &Device::Cpu)?;
+        let weight = Tensor::ones(2, dtype, &Device::Cpu)?;
+        let ys = nn::ops::layer_norm(&xs, &weight, &bias, EPS)?;
+        let store = ys.to_dtype(DType::F32)?.sum_all()?.backward()?;
+        let gradient = store.get(&bias).expect("a gradient");
+        assert_eq!(
+            gradient.to_dtype(DType::F64)?.to_vec1::<f64>()?,
+            [4096., 4096.]
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_frozen_weight_receives_nothing() -> Result<()> {
+    for dtype in FLOATS {
+        let [xs, alpha, beta] = inputs(&[9, 20]);
+        let (alpha, beta) = (alpha.to_dtype(dtype)?, beta.to_dtype(dtype)?);
+        let xs = Var::from_tensor(&xs.to_dtype(dtype)?)?;
+        let both = |x: &Tensor, alpha: &Tensor, beta: &Tensor| -> Result<Tensor> {
+            let ys = nn::ops::layer_norm(x, alpha, beta, EPS)?;
+            ys.sqr()?.sum_all()
+        };
+        let store = both(&xs, &alpha, &beta)?.backward()?;
+        assert!(store.get(&alpha).is_none() && store.get(&beta).is_none());
+        let trained = [Var::from_tensor(&alpha)?, Var::from_tensor(&beta)?];
+        let all = both(&xs, &trained[0], &trained[1])?.backward()?;
+        let gradients = [store.get(&xs), all.get(&xs)].map(|gradient| gradient.expect("gradient"));
+        same_bits(gradients[0], gradients[1])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn an_input_that_is_not_trained_leaves_the_weights_gradient() -> Result<()> {
+    let [xs, alpha, _] = inputs(&[40, 9]);
+    let weight = Var::from_tensor(&alpha)?;
+    let gradient = |of: &dyn Fn(&Tensor) -> Result<Tensor>| -> Result<Tensor> {
+        let store = (of(&weight)? * numbers(&[40, 9], 5))?
+            .sum_all()?
+            .backward()?;
+        Ok(store.get(&weight).expect("a gradient").clone())
+    };
+    let found = gradient(&|weight| nn::ops::rms_norm(&xs, weight, EPS))?;
+    let plain = gradient(&|weight| candle_nn::ops::rms_norm_slow(&xs, weight, EPS))?;
+    assert!(difference(&found, &plain) < 1e-12);
+    Ok(())
+}
+
+#[test]
+fn a_large_mean_does_not_spoil_the_exact_form() -> Result<()> {
+    let xs = (numbers(&[6, 64], 1) + 1000.)?;
+    let [_, alpha, beta] = inputs(&[6, 64]);
+    let exact = candle_nn::ops::layer_norm_slow(&xs, &alpha, &beta, EPS)?;
+    let [xs, alpha, beta] = [xs, alpha, beta].map(|input| input.to_dtype(DType::F32));
+    let found = nn::ops::layer_norm_slow(&xs?, &alpha?, &beta?, EPS)?;
+    // 1000 has 14 bits left after the point in f32: 6e-5 absolute in the input.
+    assert!(difference(&found.to_dtype(DType::F64)?, &exact) < 2e-4);
+    Ok(())
+}
+
+#[test]
+fn layers_come_from_the_tensors_that_candle_accepts() -> Result<()> {
+    let tensors = |weight: &str, bias: &str| {
+        let [_, alpha, beta] = inputs(&[1, 8]);
+        let tensors = [(weight.to_string(), alpha), (bias.to_string(), beta)];
+        VarBuilder::from_tensors(tensors.into_iter().collect(), DType::F64, &Device::Cpu)
+    };
+    let [xs, alpha, beta] = inputs(&[4, 8]);
+    for (weight, bias) in [("weight", "bias"), ("gamma", "beta")] {
+        let layer = nn::layer_norm(8, 1e-3, tensors(weight, bias))?;
+        same_bits(layer.weight(), &alpha)?;
+        same_bits(layer.bias().expect("a bias"), &beta)?;
+        assert!(layer.remove_mean() && layer.eps() == 1e-3);
+        let layer = nn::layer_norm_no_bias(8, 1e-3, tensors(weight, bias))?;
+        assert!(layer.bias().is_none() && layer.remove_mean());
+        let rms = nn::rms_norm(8, 1e-3, tensors(weight, bias))?;
+        let inner: nn::layer_norm::LayerNorm = rms.clone().into_inner();
+        assert!(!inner.remove_mean() && inner.bias().is_none());
+        same_bits(&rms.forward(&xs)?, &inner.forward(&xs)?)?;
+    }
+    let without_mean = nn::LayerNormConfig {
+        eps: 1e-3,
+        remove_mean: false,
+        affine: true,
+    };
+    let layer = nn::layer_norm(8, without_mean, tensors("weight", "bias"))?;
+    let candles = candle_nn::layer_norm(8, without_mean, tensors("weight", "bias"))?;
+    assert!(difference(&layer.forward(&xs)?, &candles.forward(&xs)?) < 1e-12);
+    assert!(nn::rms_norm(9, 1e-3, tensors("weight", "bias")).is_err());
+    Ok(())
+}
+
+#[test]
+fn odd_inputs_are_errors_or_empty() -> Result<()> {
+    let [xs, alpha, beta] = inputs(&[3, 5]);
+    let scalar = Tensor::new(1f64, &Device::Cpu)?;
+    let other = numbers(&[4], 1);
+    assert!(nn::ops::rms_norm(&scalar, &alpha, EPS).is_err());
+    assert!(nn::ops::rms_norm_slow(&scalar, &alpha, EPS).is_err());
+    assert!(RmsNorm::new(alpha.clone(), 1e-5).forward(&scalar).is_err());
+    for error in [
+        nn::ops::rms_norm(&xs, &other, EPS),
+        nn::ops::layer_norm(&xs, &alpha, &other, EPS),
+        LayerNorm::new(other.clone(), beta.clone(), 1e-5).forward(&xs),
+    ] {
+        let text = error.expect_err("another width").to_string();
+        assert!(text.contains("[3, 5]") && text.contains("[4]"), "{text}");
+    }
+    let single = alpha.to_dtype(DType::F32)?;
+    for error in [
+        nn::ops::rms_norm(&xs, &single, EPS),
+        LayerNorm::new(alpha.clone(), beta.to_dtype(DType::F16)?, 1e-5).forward(&xs),
+        LayerNorm::new_no_bias(single, 1e-5).forward(&xs),
+    ] {
+        let text = error.expect_err("another type").to_string();
+        assert!(
+            text.contains("F64") && (text.contains("F32") || text.contains("F16")),
+            "{text}"
+        );
+    }
+    let whole = Tensor::ones((2, 3), DType::U32, &Device::Cpu)?;
+    let ones = Tensor::ones(3, DType::U32, &Device::Cpu)?;
+    assert!(nn::ops::rms_norm(&whole, &ones, EPS).is_err());
+
+    for shape in [(0, 5), (3, 0)] {
+        let xs = Var::zeros(shape, DType::F32, &Device::Cpu)?;
+        let alpha = Var::ones(shape.1, DType::F32, &Device::Cpu)?;
+        let ys = nn::ops::layer_norm(&xs, &alpha, &alpha, EPS)?;
+        assert_eq!(ys.dims(), xs.dims());
+        let store = ys.sum_all()?.backward()?;
+        assert_eq!(store.get(&xs).expect("a gradient").dims(), xs.dims());
+        assert_eq!(
+            store.get(&alpha).expect("a gradient").to_vec1::<f32>()?,
+            vec![0.; shape.1]
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn weights_of_other_shapes_are_broadcast_as_by_candle() -> Result<()> {
+    let xs = numbers(&[3, 5], 1);
+    let alpha = numbers(&[3, 1], 2);
+    same_bits(
+        &nn::ops::rms_norm_slow(&xs, &alpha, EPS)?,
+        &candle_nn::ops::rms_norm_slow(&xs, &alpha, EPS)?,
+    )?;
+    same_bits(
+        &LayerNorm::new_no_bias(alpha.clone(), 1e-5).forward(&xs)?,
+        &candle_nn::LayerNorm::new_no_bias(alpha, 1e-5).forward(&xs)?,
+    )
+}
