@@ -64,24 +64,19 @@ impl Module for Linear {
     }
 }
 
-/// x · Wᵀ by the matrix products that candle uses.
+/// x · Wᵀ by the matrix products that candle uses for a contiguous x. Those that it uses for a permuted one are wrong on the CPU (0.11.1):
+/// its product with a broadcast matrix takes the rows of all batches for adjacent.
 fn product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    // On other devices candle multiplies some strided matrices only.
-    let x = match x.device().is_cpu() {
-        true => x.clone(),
-        false => x.contiguous()?,
-    };
+    let x = x.contiguous()?;
     match *x.dims() {
-        [a, b, m, k] if x.is_contiguous() => {
+        [a, b, m, k] => {
             let product = x.reshape((a * b * m, k))?.matmul(&weight.t()?)?;
             product.reshape((a, b, m, weight.dim(0)?))
         }
-        [a, b, _, _] => x.matmul(&weight.broadcast_left((a, b))?.t()?),
-        [a, m, k] if x.is_contiguous() => {
+        [a, m, k] => {
             let product = x.reshape((a * m, k))?.matmul(&weight.t()?)?;
             product.reshape((a, m, weight.dim(0)?))
         }
-        [a, _, _] => x.matmul(&weight.broadcast_left(a)?.t()?),
         _ => x.matmul(&weight.t()?),
     }
 }
