@@ -233,7 +233,12 @@ impl Layers for Lean {
         let rotate =
             |x: &Tensor| nn::rotary_emb::rope_i(&x.transpose(1, 2)?, &tables.cos, &tables.sin);
         let (q, k) = (rotate(q)?, rotate(k)?);
-        let mixed = nn::attention(&q, &k, &v.transpose(1, 2)?)?;
+        let mixed = nn::attention(
+            &q,
+            &k,
+            &v.transpose(1, 2)?,
+            &nn::Attention::default().causal(),
+        )?;
         mixed
             .transpose(1, 2)?
             .reshape((samples, time, heads * size))

@@ -2,14 +2,17 @@
 //!
 //! `cargo bench --bench nn [-- --quick]`
 
+mod composed;
 mod llama;
 mod operations;
 #[path = "../support/mod.rs"]
 mod support;
 
-use candle_core::{Device, Result, Tensor};
-use candle_headroom::{DeviceMemory, TrackingAllocator};
+use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_headroom::{DeviceMemory, TrackingAllocator, nn};
+use candle_nn::{VarBuilder, VarMap};
 use llama::{Composition, Layers, Lean, Llama, TIME};
+use support::transformer::{Config, Transformer};
 use support::{Contender, alternate, figure, is_quick, measures_with_steady_heap};
 
 #[global_allocator]
@@ -27,17 +30,14 @@ fn texts(samples: usize) -> Result<(Tensor, Tensor)> {
 }
 
 /// MiB for each sample: the slope of the peak between two batch sizes.
-fn slope(loss: impl Fn(&Tensor, &Tensor) -> Result<Tensor>) -> candle_headroom::Result<f64> {
-    let memory = DeviceMemory::host().open()?;
+fn slope_of(
+    memory: &DeviceMemory,
+    loss: impl Fn(usize) -> Result<Tensor>,
+) -> candle_headroom::Result<f64> {
     let peak = |samples| -> candle_headroom::Result<f64> {
-        let (tokens, next) = texts(samples)?;
         let scope = memory.peak_scope();
-        loss(&tokens, &next)?.backward()?;
-        let (peak, start) = (
-            scope.peak().unwrap_or_default(),
-            scope.start().unwrap_or_default(),
-        );
-        Ok((peak - start) as f64)
+        loss(samples)?.backward()?;
+        Ok((scope.peak().unwrap_or_default() - scope.start().unwrap_or_default()) as f64)
     };
     peak(8)?; // thread pools, and what else is allocated once
     let (few, many) = (8, 24);
@@ -57,9 +57,15 @@ fn llama(rounds: usize) -> candle_headroom::Result<()> {
     println!("llama2-c, 8 samples of {TIME} tokens: losses {losses:?}");
     assert!(losses.iter().all(|loss| (loss - losses[0]).abs() < 1e-4));
 
-    let composition = slope(|x, y| model.loss::<Composition>(x, y))?;
-    let lean = slope(|x, y| model.loss::<Lean>(x, y))?;
-    let in_parts = slope(|x, y| model.loss_in_parts::<Lean>(x, y))?;
+    let memory = DeviceMemory::host().open()?;
+    let slope = |loss: &dyn Fn(&Tensor, &Tensor) -> Result<Tensor>| {
+        slope_of(&memory, |samples| {
+            texts(samples).and_then(|(x, y)| loss(&x, &y))
+        })
+    };
+    let composition = slope(&|x, y| model.loss::<Composition>(x, y))?;
+    let lean = slope(&|x, y| model.loss::<Lean>(x, y))?;
+    let in_parts = slope(&|x, y| model.loss_in_parts::<Lean>(x, y))?;
     figure("nn/llama2c_composition_mib_per_sample", composition, "MiB");
     figure("nn/llama2c_mib_per_sample", lean, "MiB");
     figure("nn/llama2c_loss_in_parts_mib_per_sample", in_parts, "MiB");
@@ -81,12 +87,92 @@ fn llama(rounds: usize) -> candle_headroom::Result<()> {
     Ok(())
 }
 
+/// The peak of causal attention over long texts, forward and backward.
+fn long_attention() -> candle_headroom::Result<()> {
+    const TOKENS: usize = 4096;
+    let memory = DeviceMemory::host().open()?;
+    let input = || Ok(Var::randn(0f32, 1., (1, 8, TOKENS, 64), &Device::Cpu)?.into_inner());
+    let [q, k, v] = [input(), input(), input()];
+    let (q, k, v): (Tensor, Tensor, Tensor) = (q?, k?, v?);
+    let peak = |attend: &dyn Fn() -> Result<Tensor>| -> candle_headroom::Result<f64> {
+        let scope = memory.peak_scope();
+        attend()?.sum_all()?.backward()?;
+        Ok((scope.peak().unwrap_or_default() - scope.start().unwrap_or_default()) as f64 / MIB)
+    };
+    let causal = nn::Attention::default().causal();
+    let ours = peak(&|| nn::attention(&q, &k, &v, &causal))?;
+    let composition = peak(&|| operations::composed_attention(&q, &k, &v))?;
+    figure("nn/attention_4096_tokens_mib", ours, "MiB");
+    figure(
+        "nn/attention_4096_tokens_composition_mib",
+        composition,
+        "MiB",
+    );
+    Ok(())
+}
+
+/// The model of `train_text`, as it is and with the plain operations that it had before.
+fn train_text(rounds: usize) -> candle_headroom::Result<()> {
+    let config = (128, 128, 4, 4);
+    let (context, width, heads, layers) = config;
+    let vb = |varmap: &VarMap| VarBuilder::from_varmap(varmap, DType::F32, &Device::Cpu);
+    let now = Transformer::new(
+        Config {
+            context,
+            width,
+            heads,
+            layers,
+        },
+        vb(&VarMap::new()),
+    )?;
+    let before = composed::Config {
+        context,
+        width,
+        heads,
+        layers,
+    };
+    let before = composed::Transformer::new(before, vb(&VarMap::new()))?;
+    let bytes = |samples: usize| -> Result<Tensor> {
+        let bytes = (0..samples * context).map(|i| (i * 31 % 251) as u32);
+        Tensor::from_iter(bytes, &Device::Cpu)?.reshape((samples, context))
+    };
+    let memory = DeviceMemory::host().open()?;
+    let slope = |loss: &dyn Fn(&Tensor) -> Result<Tensor>| -> candle_headroom::Result<f64> {
+        slope_of(&memory, |samples| Ok(loss(&bytes(samples)?)?))
+    };
+    let ours = slope(&|x| now.loss(x, x))?;
+    let composition = slope(&|x| before.loss(x, x))?;
+    figure("nn/train_text_before_mib_per_sample", composition, "MiB");
+    figure("nn/train_text_mib_per_sample", ours, "MiB");
+    figure(
+        "nn/train_text_mib_per_sample_vs_before",
+        ours / composition,
+        "x",
+    );
+    let x = bytes(8)?;
+    let step = |loss: Result<Tensor>| drop(loss.and_then(|loss| loss.backward()).expect("a step"));
+    let contenders = vec![
+        Contender::new("before", || step(before.loss(&x, &x))),
+        Contender::new("now", || step(now.loss(&x, &x))),
+    ];
+    let rounds = alternate(contenders, rounds);
+    rounds.print("train_text, a step of 8 samples", 1);
+    figure(
+        "nn/train_text_step_vs_before",
+        rounds.ratio("now", "before"),
+        "x",
+    );
+    Ok(())
+}
+
 fn main() -> candle_headroom::Result<()> {
     if !measures_with_steady_heap() {
         return Ok(());
     }
     let rounds = if is_quick() { 5 } else { 41 };
     llama(rounds)?;
+    train_text(rounds)?;
     operations::compare(rounds)?;
+    long_attention()?;
     Ok(())
 }

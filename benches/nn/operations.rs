@@ -2,6 +2,7 @@
 
 use candle_core::{D, Device, Result, Tensor, Var};
 use candle_headroom::nn;
+use candle_nn::attention::flash_attn;
 use candle_nn::{loss, ops, rotary_emb};
 
 use crate::support::{Contender, alternate, figure};
@@ -80,6 +81,18 @@ fn comparisons() -> Result<Vec<Comparison>> {
             candle: run(&rotated, |[x, cos, sin]| rotary_emb::rope(x, cos, sin)),
         },
         Comparison {
+            name: "attention",
+            ours: run(&attended, |[q, k, v]| {
+                nn::attention(q, k, v, &nn::Attention::default().causal())
+            }),
+            composition: run(&attended, |[q, k, v]| composed_attention(q, k, v)),
+            candle: run(&attended, |[q, k, v]| {
+                let [q, k, v] = [q, k, v].map(|x| x.transpose(1, 2)?.contiguous());
+                let mask = candle_nn::attention::AttnMask::causal();
+                flash_attn::<f32>(&q?, &k?, &v?, 0.125, mask, None, None)
+            }),
+        },
+        Comparison {
             name: "cross_entropy",
             ours: run(&classes, |[x, targets]| nn::loss::cross_entropy(x, targets)),
             composition: run(&classes, |[x, targets]| loss::cross_entropy(x, targets)),
@@ -92,6 +105,17 @@ fn comparisons() -> Result<Vec<Comparison>> {
             candle: run(&halves, |[x]| ops::swiglu(x)),
         },
     ])
+}
+
+/// Causal attention of plain operations, with the whole matrix of scores.
+pub fn composed_attention(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+    let (.., time, width) = q.dims4()?;
+    let ahead = (0..time).flat_map(|i| (0..time).map(move |j| u8::from(j > i)));
+    let ahead = Tensor::from_iter(ahead, &Device::Cpu)?.reshape((time, time))?;
+    let scores = (q.matmul(&k.t()?)? / (width as f64).sqrt())?;
+    let ahead = ahead.broadcast_as(scores.shape())?;
+    let never = Tensor::new(f32::NEG_INFINITY, &Device::Cpu)?.broadcast_as(scores.shape())?;
+    ops::softmax(&ahead.where_cond(&never, &scores)?, D::Minus1)?.matmul(v)
 }
 
 fn step(run: &Run) {

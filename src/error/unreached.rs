@@ -65,9 +65,15 @@ impl UnreachedParameters {
         "flash_attn on the CPU",
         "QMatMul",
         "slice_set",
+        "scatter_set",
+        "scatter_add_set",
         "RmsNorm",
         "LayerNorm",
         "KvCache",
+        "RotatingKvCache",
+        "ConcatKvCache",
+        "ScatteredKvCache",
+        "InterleavedKvCache",
     ];
 
     /// Parameters without a gradient, and the other trainable ones.

@@ -10,28 +10,44 @@ use crate::nn::ops::elementwise::apply;
 
 /// An activation function, with the names and the values of [`candle_nn::Activation`].
 ///
-/// It keeps its output. Where a function has a kink, the derivative is that of candle.
+/// It keeps its output. Where a function has a kink, the derivative is that of candle. f16 and bf16 are computed in f32.
+///
+/// The errors of `forward` are those of [`silu`](ops::silu).
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, Default)]
 #[serde(rename_all = "lowercase")]
-#[allow(missing_docs)] // the names say it
 pub enum Activation {
+    /// x · Φ(x), with the distribution function of the normal distribution.
     #[default]
     #[serde(alias = "gelu")]
     Gelu,
+    /// GELU approximated by tanh.
     #[serde(alias = "gelu_new")]
     NewGelu,
+    /// max(x, 0).
     Relu,
+    /// max(x, 0)².
     Relu2,
+    /// x between 0 and 6.
     Relu6,
+    /// x · sigmoid(x).
     Silu,
+    /// 1 / (1 + e^−x).
     Sigmoid,
+    /// (x + 3) / 6 between 0 and 1.
     HardSigmoid,
+    /// silu(a) · b of the halves of the last dimension: [`swiglu`](ops::swiglu).
     Swiglu,
+    /// The same as `Silu`.
     Swish,
+    /// x · tanh(ln(1 + e^x)).
     Mish,
+    /// x · `HardSigmoid`.
     HardSwish,
+    /// x, or α · (e^x − 1) where x is not positive.
     Elu(f64),
+    /// x, or a multiple of x where x is negative.
     LeakyRelu(f64),
+    /// The same as `NewGelu`.
     #[serde(alias = "gelu_pytorch_tanh")]
     GeluPytorchTanh,
 }

@@ -1,4 +1,4 @@
-//! Group normalization, as [`candle_nn::group_norm`], with a backward pass that keeps little memory.
+//! Group normalization, as [`mod@candle_nn::group_norm`], with a backward pass that keeps little memory.
 
 use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
@@ -87,10 +87,11 @@ impl Module for GroupNorm {
                 zeros(&given)
             });
         }
-        let statistics = groups.statistics(xs, self.eps, true)?;
+        let dense = xs.detach().contiguous()?;
+        let statistics = groups.statistics(&dense, self.eps, true)?;
         let weight = of_cells(&self.weight, self.num_channels, groups)?;
         let bias = of_cells(&self.bias, self.num_channels, groups)?;
-        let ys = groups.normalize(xs, &statistics, &weight, &bias)?;
+        let ys = groups.normalize(&dense, &statistics, &weight, &bias)?;
         let backward = move |given| backward(groups, &statistics, given);
         record("group-norm", inputs, ys, backward)
     }

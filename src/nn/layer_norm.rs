@@ -1,4 +1,4 @@
-//! Layer normalization and RMS normalization, as [`candle_nn::layer_norm`], with a backward pass.
+//! Layer normalization and RMS normalization, as [`mod@candle_nn::layer_norm`], with a backward pass.
 
 use candle_core::{D, Module, Result, Tensor};
 use candle_nn::VarBuilder;
@@ -63,7 +63,7 @@ impl LayerNorm {
 
 impl Module for LayerNorm {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        // candle's layer, too, leaves its fused operations to RmsNorm where no mean is removed.
+        // As in candle: only RmsNorm uses the fused operation that keeps the mean.
         let how = match self.remove_mean() {
             true => Forward::Fused,
             false => Forward::Exact,

@@ -1,11 +1,12 @@
-//! The linear layer of [`candle_nn::linear`], as one operation.
+//! The linear layer of [`mod@candle_nn::linear`], as one operation.
 
 use candle_core::{D, Module, Result, Tensor};
 use candle_nn::{Init, VarBuilder, init};
 
 use super::graph::{Backward, record};
 
-/// y = x · Wᵀ + b, as [`candle_nn::Linear`]: the same numbers, with the gradient of the weight computed in the weight's layout.
+/// y = x · Wᵀ + b, as [`candle_nn::Linear`]: the same numbers, with the gradient of the weight computed in the weight's layout. Any
+/// strides; on the CPU candle's gives wrong numbers for an x of three or four dimensions whose last two are transposed.
 ///
 /// It keeps its output. Gradients that nobody asks for, such as those of frozen weights, are not computed.
 #[derive(Clone, Debug)]
@@ -64,21 +65,22 @@ impl Module for Linear {
     }
 }
 
-/// x · Wᵀ by the matrix products that candle uses for a contiguous x. Those that it uses for a permuted one are wrong on the CPU (0.11.1):
-/// its product with a broadcast matrix takes the rows of all batches for adjacent.
+/// x · Wᵀ, as candle computes it for a contiguous x.
+///
+/// candle multiplies a strided x of three or four dimensions with a broadcast weight. On the CPU it then takes rows that lie transposed
+/// for rows that follow each other, and the product is wrong (0.11.1).
 fn product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    let x = x.contiguous()?;
-    match *x.dims() {
-        [a, b, m, k] => {
-            let product = x.reshape((a * b * m, k))?.matmul(&weight.t()?)?;
-            product.reshape((a, b, m, weight.dim(0)?))
-        }
-        [a, m, k] => {
-            let product = x.reshape((a * m, k))?.matmul(&weight.t()?)?;
-            product.reshape((a, m, weight.dim(0)?))
-        }
-        _ => x.matmul(&weight.t()?),
+    // On other devices candle multiplies some strided matrices only.
+    let (x, weight) = match x.device().is_cpu() && x.rank() == 2 {
+        true => (x.clone(), weight.clone()),
+        false => (x.contiguous()?, weight.contiguous()?),
+    };
+    let mut dims = x.dims().to_vec();
+    if let Some(last) = dims.last_mut() {
+        *last = weight.dim(0)?;
     }
+    let product = x.flatten_to(D::Minus2)?.matmul(&weight.t()?)?;
+    product.reshape(dims)
 }
 
 /// All but the last dimension as one, contiguous.

@@ -4,10 +4,13 @@ pub mod activation;
 pub mod attention;
 mod audit;
 pub mod batch_norm;
+#[cfg(test)]
+mod composed;
 pub mod conv;
 mod graph;
 pub mod group_norm;
 mod kernel;
+pub mod kv_cache;
 pub mod layer_norm;
 pub mod linear;
 pub mod loss;

@@ -85,7 +85,7 @@ fn kinks_have_candles_derivative() -> Result<()> {
             agrees(
                 &|x| ours.forward(&x[0]),
                 &|x| theirs.forward(&x[0]),
-                &[kinks.clone()],
+                std::slice::from_ref(&kinks),
             )?;
         }
     }

@@ -1,6 +1,8 @@
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::nn::batch_norm::{BatchNorm, BatchNormConfig};
 use candle_headroom::nn::{self, ModuleT, VarBuilder, VarMap};
+use candle_headroom::testing::out_of_memory;
+use candle_headroom::{AdamW, AdaptiveTrainer};
 
 use crate::check::{agrees, agrees_with_differences, difference, numbers, same_bits};
 
@@ -162,4 +164,61 @@ fn odd_inputs_are_errors_and_leave_the_statistics() -> Result<()> {
     let empty = Var::zeros((0, 4, 2), DType::F32, &Device::Cpu)?;
     assert_eq!(layer.forward_t(&empty, false)?.dims(), [0, 4, 2]);
     Ok(())
+}
+
+#[test]
+fn a_micro_batch_that_does_not_fit_leaves_no_trace_in_the_statistics() -> Result<()> {
+    let layer = || -> Result<BatchNorm> {
+        let [mean, variance] = running(3, DType::F32)?;
+        let parameter = || Var::ones(3, DType::F32, &Device::Cpu);
+        let (weight, bias) = (parameter()?.into_inner(), parameter()?.into_inner());
+        BatchNorm::new(3, mean, variance, weight, bias, EPS)
+    };
+    let norm = layer()?;
+    let (weight, bias) = norm.weight_and_bias().expect("both");
+    let vars = vec![Var::from_tensor(weight)?, Var::from_tensor(bias)?];
+    let optimizer = AdamW::builder(vars).build().expect("an optimizer");
+    let builder = AdaptiveTrainer::builder(optimizer);
+    let builder = builder.buffers([norm.running_mean(), norm.running_var()]);
+    let mut trainer = builder.build().expect("a trainer");
+
+    let xs = numbers(&[11, 3, 4], 1).to_dtype(DType::F32)?;
+    let report = trainer.step(&xs, |xs, _| {
+        let ys = norm.forward_train(&xs)?;
+        match xs.dim(0)? {
+            0..=4 => ys.sqr()?.mean_all(),
+            _ => Err(out_of_memory()),
+        }
+    });
+    let report = report.expect("a step in parts");
+    assert!(report.retries > 0 && report.sizes.len() > 1);
+
+    let once = layer()?;
+    let mut start = 0;
+    for size in &report.sizes {
+        once.forward_train(&xs.narrow(0, start, *size)?)?;
+        start += size;
+    }
+    assert_eq!(start, 11);
+    same_bits(norm.running_mean(), once.running_mean())?;
+    same_bits(norm.running_var(), once.running_var())
+}
+
+#[test]
+fn training_between_evaluation_and_its_backward_pass_changes_no_gradient() -> Result<()> {
+    let inputs = inputs(&[4, 3, 5]).map(|input| Var::from_tensor(&input));
+    let [xs, weight, bias] = inputs;
+    let (xs, weight, bias) = (xs?, weight?, bias?);
+    let gradient = |trains: bool| -> Result<Tensor> {
+        let [mean, variance] = running(3, DType::F64)?;
+        let tensors = (weight.as_tensor().clone(), bias.as_tensor().clone());
+        let norm = BatchNorm::new(3, mean, variance, tensors.0, tensors.1, EPS)?;
+        let ys = norm.forward_t(&xs, false)?;
+        if trains {
+            norm.forward_train(&(xs.as_tensor() + 3.)?)?;
+        }
+        let store = ys.sqr()?.sum_all()?.backward()?;
+        Ok(store.get(&weight).expect("a gradient").clone())
+    };
+    same_bits(&gradient(true)?, &gradient(false)?)
 }

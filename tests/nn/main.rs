@@ -8,6 +8,7 @@ mod conv;
 mod cross_entropy;
 mod dropout;
 mod group_norm;
+mod kv_cache;
 mod linear;
 mod norm;
 mod quantized;

@@ -12,7 +12,7 @@ use candle_headroom::testing::{Faults, out_of_memory};
 use candle_headroom::{AdamW, AdaptiveTrainer, Error, Foreign, GradientAccumulator, Loss};
 use candle_nn::{Optimizer, SGD};
 
-use crate::jobs::{Job, Language, Perceptron, STEPS, points, uninterrupted};
+use crate::jobs::{Dropping, Job, Language, Perceptron, STEPS, points, uninterrupted};
 use crate::support::{ConvNet, Halves, Mlp, adamw, foreign, snapshot};
 
 /// One exhaustion at every point of every phase. The run continues and ends with the same bits as an uninterrupted run with
@@ -45,6 +45,11 @@ fn exhaustion_everywhere<J: Job>() {
 #[test]
 fn exhaustion_at_every_point_perceptron() {
     exhaustion_everywhere::<Perceptron>();
+}
+
+#[test]
+fn exhaustion_at_every_point_perceptron_with_dropout() {
+    exhaustion_everywhere::<Dropping>();
 }
 
 #[test]

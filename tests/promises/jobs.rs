@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::batch::BatchPolicy;
+use candle_headroom::nn;
 use candle_headroom::testing::Faults;
 use candle_headroom::{AdaptiveTrainer, Error, Foreign, Loss, StepReport};
 use candle_nn::{AdamW, VarBuilder, VarMap};
@@ -55,6 +56,28 @@ impl Job for Perceptron {
     }
     fn loss(&self, x: &Tensor, y: &Tensor) -> candle_core::Result<Loss> {
         Ok(self.0.probed_loss(x, y)?.into())
+    }
+}
+
+/// With dropout, whose masks a retry must draw again.
+pub struct Dropping(Mlp);
+
+impl Job for Dropping {
+    fn new() -> Self {
+        Self(Mlp::new(DType::F32))
+    }
+    fn trained(&self) -> Vec<Var> {
+        self.0.vars.clone()
+    }
+    fn state(&self) -> State {
+        snapshot(&self.0.vars)
+    }
+    fn batch(&self) -> (Tensor, Tensor) {
+        Mlp::data(11, DType::F32)
+    }
+    fn loss(&self, x: &Tensor, y: &Tensor) -> candle_core::Result<Loss> {
+        let x = nn::ops::dropout(x, 0.2)?;
+        Ok(self.0.probed_loss(&nn::ops::dropout(&x, 0.1)?, y)?.into())
     }
 }
 

@@ -21,9 +21,9 @@ use crate::nn::graph::{Backward, record};
 /// A query that sees no key, because of the mask or of [`causal_from`](Attention::causal_from), gets zeros, and so do its gradients.
 ///
 /// It keeps the inputs, the output, and one number for each query and head, in f32 (f64 for f64). Scores are computed for some
-/// queries at a time, forward and again backward, with statistics in f32; on the CPU everything else as well. The gradient
-/// of a mask costs more: a copy of `v` and two of the mask are kept as well, and on the CPU the backward pass is a composition of
-/// candle's operations.
+/// queries at a time, forward and again backward: on the CPU in tiles of half a MiB for each thread, else in chunks of about 64 MiB.
+/// Statistics are in f32, and so is everything on the CPU. A mask that leads to a Var costs more: copies of it and of `v` are kept as
+/// well, and on the CPU the backward pass is a composition of candle's operations on chunks of 4 MiB.
 ///
 /// # Errors
 /// If shapes, types or devices do not fit together, for types other than those above, and for options out of range.

@@ -18,13 +18,11 @@ pub use options::Attention;
 pub use packed::flash_attn_varlen_unfused;
 pub use packed::flash_attn_varlen_unfused as flash_attn_varlen_cpu;
 
-/// [`candle_nn::attention::cpu_flash`], with backward passes, on any device. The `causal_decode_…` functions of slices have none.
+/// [`candle_nn::attention::cpu_flash`] with backward passes, on any device.
 pub mod cpu_flash {
-    pub use candle_nn::attention::cpu_flash::*;
-
     pub use super::flash_attn;
 
-    /// [`candle_nn::attention::cpu_flash::causal`] with a backward pass.
+    /// [`candle_nn::attention::cpu_flash::causal`] with a backward pass. `causal_decode_f32_interleaved`, of slices, has none.
     pub mod causal {
         pub use candle_nn::attention::cpu_flash::causal::*;
 
@@ -33,22 +31,16 @@ pub mod cpu_flash {
 
     /// [`candle_nn::attention::cpu_flash::standard`] with a backward pass.
     pub mod standard {
-        pub use candle_nn::attention::cpu_flash::standard::*;
-
         pub use crate::nn::attention::flash::run_flash_attn_cpu;
     }
 
     /// [`candle_nn::attention::cpu_flash::varlen`] with a backward pass.
     pub mod varlen {
-        pub use candle_nn::attention::cpu_flash::varlen::*;
-
         pub use crate::nn::attention::flash_attn_varlen_cpu;
     }
 }
 
 /// [`candle_nn::attention::varlen`] with a backward pass.
 pub mod varlen {
-    pub use candle_nn::attention::varlen::*;
-
     pub use super::flash_attn_varlen_unfused;
 }

@@ -122,6 +122,14 @@ impl Rule {
         (row + query as u64).wrapping_mul(self.sizes.keys as u64)
     }
 
+    /// The index of the last key that the first query sees, if there were so many; −1 − n if the first n + 1 queries see none.
+    #[cfg(feature = "cuda")]
+    pub fn last_seen(&self) -> i64 {
+        let (queries, keys) = (self.sizes.queries as i64, self.sizes.keys as i64);
+        self.last_seen
+            .map_or(keys, |last| last.clamp(-queries, keys))
+    }
+
     /// The same rule with the mask in another type.
     pub fn in_type(&self, dtype: DType) -> Result<Self> {
         let mut rule = self.clone();
@@ -145,24 +153,28 @@ fn same_kind(q: &Tensor, other: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// The mask with 4 dimensions. What it broadcasts is not repeated.
+/// The mask with 4 dimensions. What it broadcasts is not repeated, nor what a constant mask was broadcast to.
 fn lay_out(mask: &Tensor, sizes: &Sizes) -> Result<Tensor> {
     let scores = sizes.scores();
-    let missing = scores.len().saturating_sub(mask.rank());
-    let dims = [vec![1; missing], mask.dims().to_vec()].concat();
-    let fits = dims.len() == scores.len();
-    if !fits
-        || !dims
-            .iter()
-            .zip(scores)
-            .all(|(dim, full)| *dim == 1 || *dim == full)
-    {
+    let mut laid = mask.detach();
+    while laid.rank() < scores.len() {
+        laid = laid.unsqueeze(0)?;
+    }
+    let fits = |(dim, full): (&usize, usize)| *dim == 1 || *dim == full;
+    if laid.rank() > scores.len() || !laid.dims().iter().zip(scores).all(fits) {
+        let shape = mask.shape();
         bail!(
-            "attention: a mask of shape {:?} cannot be broadcast to scores of shape {scores:?}",
-            mask.shape()
+            "attention: a mask of shape {shape:?} cannot be broadcast to scores of shape {scores:?}"
         )
     }
-    mask.detach().reshape(dims)?.contiguous()
+    if !mask.track_op() {
+        for (dim, stride) in laid.stride().to_vec().into_iter().enumerate() {
+            if stride == 0 && laid.dim(dim)? > 1 {
+                laid = laid.narrow(dim, 0, 1)?;
+            }
+        }
+    }
+    laid.contiguous()
 }
 
 /// The type of sums and statistics.

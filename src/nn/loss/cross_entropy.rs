@@ -134,7 +134,8 @@ impl Kernel<2, 1> for CrossEntropyBackward {
             .map_or(T::Sum::zero(), |first| first.widen());
         let scale = gradient / T::Sum::of(logs.len() as f64);
         by_rows(dxs, width, |first, dxs| {
-            let rows = xs.chunks(width).zip(logs.iter().zip(&classes)).skip(first);
+            let known = logs.iter().skip(first).zip(classes.iter().skip(first));
+            let rows = xs.chunks(width).skip(first).zip(known);
             for (dx, (x, (log, class))) in dxs.chunks_mut(width).zip(rows) {
                 let Some(class) = *class else {
                     continue;

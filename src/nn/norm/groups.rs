@@ -102,6 +102,7 @@ impl Groups {
         statistics: &Statistics,
         weight: &Tensor,
     ) -> Result<GroupGradients> {
+        let (xs, dys) = (&xs.contiguous()?, &dys.contiguous()?);
         let mean = self.spread(&statistics.mean)?;
         let scale = &statistics.scale;
         let sums = CellSums {

@@ -173,7 +173,10 @@ pub fn slopes<T: Element>(curve: Curve, xs: &[T], dys: &[T], dxs: &mut [T]) {
             s * (one + x * (one - s))
         }),
         Curve::Relu => chain(xs, dys, dxs, |x| if x < zero { zero } else { one }),
-        Curve::Sigmoid => chain(xs, dys, dxs, |x| sigmoid(x) * (one - sigmoid(x))),
+        Curve::Sigmoid => chain(xs, dys, dxs, |x| {
+            let s = sigmoid(x);
+            s * (one - s)
+        }),
         Curve::Elu(alpha) => chain(xs, dys, dxs, |x| {
             let below = of(alpha) * x.fast_exp();
             if x > zero { one } else { below }

@@ -72,7 +72,7 @@ impl Kernel<1, 1> for Mask {
         let Draw { seed, call } = self.draw;
         let scale = T::Sum::of(self.scale);
         by_rows(ys, philox::NUMBERS, |first, ys| {
-            let groups = xs.chunks(philox::NUMBERS).zip(0..).skip(first);
+            let groups = xs.chunks(philox::NUMBERS).skip(first).zip(first as u64..);
             for (ys, (xs, group)) in ys.chunks_mut(philox::NUMBERS).zip(groups) {
                 let numbers = philox::numbers(seed, call, group);
                 for ((y, x), number) in ys.iter_mut().zip(xs).zip(numbers) {

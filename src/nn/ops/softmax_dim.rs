@@ -120,7 +120,8 @@ impl Kernel<2, 1> for LogSoftmaxBackward {
     fn cpu<T: Element>(&self, [ys, dys]: [&[T]; 2], [dxs]: [&mut [T]; 1]) -> Result<()> {
         let width = self.width;
         by_rows(dxs, width, |first, dxs| {
-            let rows = ys.chunks(width).zip(dys.chunks(width)).skip(first);
+            let ys = ys.chunks(width).skip(first);
+            let rows = ys.zip(dys.chunks(width).skip(first));
             for (dx, (y, dy)) in dxs.chunks_mut(width).zip(rows) {
                 let sum = sum_of(dy, dy, |dy, _| dy);
                 for ((dx, y), dy) in dx.iter_mut().zip(y).zip(dy) {

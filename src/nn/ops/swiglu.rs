@@ -83,7 +83,8 @@ impl Kernel<2, 1> for SwigluBackward {
     fn cpu<T: Element>(&self, [xs, dys]: [&[T]; 2], [dxs]: [&mut [T]; 1]) -> Result<()> {
         let width = self.width;
         by_rows(dxs, 2 * width, |first, dxs| {
-            let rows = xs.chunks(2 * width).zip(dys.chunks(width)).skip(first);
+            let xs = xs.chunks(2 * width).skip(first);
+            let rows = xs.zip(dys.chunks(width).skip(first));
             for (dx, (x, dy)) in dxs.chunks_mut(2 * width).zip(rows) {
                 let ((da, db), (a, b)) = (dx.split_at_mut(width), x.split_at(width));
                 let given = a.iter().zip(b).zip(dy);

@@ -1,5 +1,10 @@
 //! `candle_headroom::nn` on CUDA against itself on the CPU.
 
+mod activations;
+mod attention;
+mod kv_cache;
+mod losses;
 mod norm;
+mod products;
 mod rotary;
 mod softmax;

@@ -1,5 +1,5 @@
 use candle_core::{DType, Device, Result, Tensor};
-use candle_headroom::nn::{self, BatchNorm, GroupNorm, LayerNorm, Module, RmsNorm};
+use candle_headroom::nn::{self, BatchNorm, GroupNorm, LayerNorm, Module, ModuleT, RmsNorm};
 
 use super::{assert_kept, var};
 use crate::support::alone;
@@ -44,6 +44,9 @@ fn norms_of_channels_keep_their_output() -> Result<()> {
     let (mean, variance) = (running.clone(), running);
     let batch = BatchNorm::new(64, mean, variance, parameter()?, parameter()?, 1e-5)?;
     assert_kept("BatchNorm", bytes, || batch.forward_train(&xs));
+    assert_kept("BatchNorm, evaluation", bytes, || {
+        batch.forward_t(&xs, false)
+    });
     let strided = xs.transpose(2, 3)?;
     assert_kept("GroupNorm, strided", bytes, || group.forward(&strided));
     assert_kept("BatchNorm, strided", bytes, || {

@@ -7,7 +7,9 @@ use candle_core::{DType, Device, Module, Result, Tensor, Var};
 use candle_headroom::error::UnreachedParameters;
 use candle_headroom::nn::{Received, audit};
 use candle_nn::attention::{AttnMask, flash_attn};
-use candle_nn::kv_cache::KvCache;
+use candle_nn::kv_cache::{
+    ConcatKvCache, InterleavedKvCache, KvCache, RotatingKvCache, ScatteredCacheBuilder,
+};
 use candle_nn::{VarMap, ops, rotary_emb};
 
 use crate::support::wave;
@@ -17,7 +19,7 @@ const LEN: usize = 32;
 type Operation = fn(&Tensor) -> Result<Tensor>;
 
 /// Of a tensor of 1 × 2 × 3 × 32.
-const OPERATIONS: [(&str, Operation); 12] = [
+const OPERATIONS: [(&str, Operation); 18] = [
     ("softmax_last_dim", ops::softmax_last_dim),
     ("rms_norm", |x| ops::rms_norm(x, &ones()?, 1e-5)),
     ("layer_norm", |x| {
@@ -41,7 +43,31 @@ const OPERATIONS: [(&str, Operation); 12] = [
         all.slice_set(x, 2, 0)?;
         Ok(all)
     }),
+    ("scatter_set", |x| {
+        let all = x.zeros_like()?;
+        all.scatter_set(&indices(x)?, x, 2)?;
+        Ok(all)
+    }),
+    ("scatter_add_set", |x| {
+        let all = x.zeros_like()?;
+        all.scatter_add_set(&indices(x)?, x, 2)?;
+        Ok(all)
+    }),
     ("KvCache", |x| Ok(KvCache::new(2, 8).append(x, x)?.0)),
+    ("RotatingKvCache", |x| {
+        Ok(RotatingKvCache::new(2, 8).append(x, x)?.0)
+    }),
+    ("ConcatKvCache", |x| {
+        Ok(ConcatKvCache::new(2).append(x, x)?.0)
+    }),
+    ("ScatteredKvCache", |x| {
+        let mut builder = ScatteredCacheBuilder::new(1, 8, DType::F32, &Device::Cpu)?;
+        let places = builder.indices_and_mask(3, &[true])?;
+        Ok(builder.make_cache(2, LEN)?.append(x, x, &places)?.0)
+    }),
+    ("InterleavedKvCache", |x| {
+        InterleavedKvCache::new(LEN).append(x, x)
+    }),
     ("RmsNorm", |x| {
         candle_nn::RmsNorm::new(ones()?, 1e-5).forward(x)
     }),
@@ -52,6 +78,10 @@ const OPERATIONS: [(&str, Operation); 12] = [
 
 fn ones() -> Result<Tensor> {
     Tensor::ones(LEN, DType::F32, &Device::Cpu)
+}
+
+fn indices(x: &Tensor) -> Result<Tensor> {
+    Tensor::zeros(x.shape(), DType::U32, &Device::Cpu)
 }
 
 fn angles() -> Result<Tensor> {

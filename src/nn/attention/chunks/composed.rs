@@ -102,15 +102,13 @@ fn hidden(rule: &Rule, chunk: &Chunk, like: &Tensor) -> Result<Tensor> {
 /// 0 for dropped weights, else what they are multiplied by.
 fn kept(rule: &Rule, chunk: &Chunk, dropout: &Dropout, like: &Tensor) -> Result<Tensor> {
     let sizes = rule.sizes;
-    let factor = dropout.factor();
     let mut values = Vec::with_capacity(like.elem_count());
     for batch in 0..sizes.batch {
         for head in 0..sizes.heads {
             for query in chunk.first..chunk.first + chunk.queries {
-                let first = rule.first_score(batch, head, query);
-                let row = first..first + chunk.keys as u64;
-                let of_row = row.map(|index| if dropout.keeps(index) { factor } else { 0. });
-                values.extend(of_row);
+                let keeps = dropout.keeps(rule.first_score(batch, head, query));
+                let of_row = keeps.take(chunk.keys);
+                values.extend(of_row.map(|keeps| if keeps { dropout.factor } else { 0. }));
             }
         }
     }

@@ -97,7 +97,10 @@ struct Found {
 /// Turns scores into weights; also the logarithms of sums of exponentials.
 fn weights(rule: &Rule, chunk: &Chunk, scores: Tensor) -> Result<(Tensor, Tensor)> {
     match kernels::run_on(scores.device()) {
-        true => kernels::weights(rule, chunk, scores),
+        true => {
+            let statistics = kernels::weights(rule, chunk, &scores)?;
+            Ok((scores, statistics))
+        }
         false => composed::weights(rule, chunk, &scores),
     }
 }
@@ -111,7 +114,14 @@ fn differentiate(
     of_mask: bool,
 ) -> Result<Found> {
     match kernels::run_on(scores.device()) && !of_mask {
-        true => kernels::differentiate(rule, chunk, [scores, gradients], rows),
+        true => {
+            kernels::differentiate(rule, chunk, [&scores, &gradients], rows)?;
+            Ok(Found {
+                weights: scores,
+                scores: gradients,
+                mask: None,
+            })
+        }
         false => composed::differentiate(rule, chunk, [&scores, &gradients], rows, of_mask),
     }
 }

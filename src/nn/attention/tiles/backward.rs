@@ -184,7 +184,7 @@ impl<T: Number> Backward<'_, T> {
         );
         let first = self.rule.first_score(at.batch, at.head, query) + at.key as u64;
         let dropout = self.rule.dropout.as_ref();
-        let dropout = dropout.map(|dropout| (dropout, T::from_f64(dropout.factor())));
+        let dropout = dropout.map(|dropout| (dropout, T::from_f64(dropout.factor)));
         if let Some((dropout, factor)) = dropout {
             drop_out(gradients, dropout, first, factor);
         }

@@ -3,10 +3,11 @@ use rayon::prelude::*;
 
 use super::bias::{Bias, Mask};
 use super::matrix::{Matrix, MatrixMut, Number, multiply};
-use super::rows::{cap, drop_out, exponentials, maximum, multiply_by, sum};
+use super::rows::{cap, drop_out, exponentials, multiply_by};
 use super::tensor::from_vec;
 use super::view::View;
 use crate::nn::attention::rule::Rule;
+use crate::nn::kernel::{max_of, sum_of};
 
 /// Elements of a tile of scores, which should stay in a core's cache.
 const TILE: usize = 1 << 17;
@@ -120,18 +121,18 @@ impl<T: Number> Forward<'_, T> {
             None => Bias::None,
         };
         bias.add_to(scores);
-        let most = maximum(scores);
+        let most = max_of(scores);
         if most == T::neg_infinity() && scores.iter().all(|score| *score == most) {
             scores.fill(T::zero());
             return Ok(most);
         }
         exponentials(scores, most);
-        let sum = sum(scores);
+        let sum = sum_of(scores, scores, |x, _| x);
         match &self.rule.dropout {
             None => multiply_by(scores, sum.recip()),
             Some(dropout) => {
                 let first = self.rule.first_score(batch, head, query);
-                drop_out(scores, dropout, first, T::from_f64(dropout.factor()) / sum);
+                drop_out(scores, dropout, first, T::from_f64(dropout.factor) / sum);
             }
         }
         Ok(most + sum.ln())

@@ -4,10 +4,10 @@ use candle_core::{Error, Result};
 use gemm::{Parallelism, gemm};
 use num_traits::Float;
 
-use crate::nn::kernel::Element;
+use crate::nn::kernel::{Element, Functions};
 
 /// A type that the CPU computes in.
-pub trait Number: Element<Sum = Self> + Float {}
+pub trait Number: Element<Sum = Self> + Float + Functions {}
 
 impl Number for f32 {}
 impl Number for f64 {}

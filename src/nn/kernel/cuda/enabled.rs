@@ -21,7 +21,7 @@ macro_rules! module {
         )
     };
 }
-pub(super) use module;
+pub(in crate::nn) use module;
 
 /// A type that CUDA kernels read and write.
 pub trait CudaElement: CudaDType + DeviceRepr {

@@ -20,8 +20,9 @@ mod softmax;
 #[cfg(not(feature = "cuda"))]
 pub use disabled::{CudaElement, CudaKernel, run};
 #[cfg(feature = "cuda")]
-use enabled::module;
+pub(in crate::nn) use enabled::module;
 #[cfg(feature = "cuda")]
 pub use enabled::{
-    CudaElement, CudaKernel, Module, each_element, each_row, function, run, smallest, view,
+    CudaElement, CudaKernel, Function, Module, each_element, each_row, function, run, smallest,
+    view,
 };

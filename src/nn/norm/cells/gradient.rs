@@ -1,7 +1,7 @@
 use candle_core::{Result, Shape, Tensor};
 
 use super::Cells;
-use crate::nn::kernel::{Element, Kernel, by_rows};
+use crate::nn::kernel::{Element, Kernel};
 
 /// dx = dy · scale − (x − mean) · slope − shift, from x and dy, with one value of each for each cell, in f64 for f64 and f32 for all
 /// others.
@@ -22,24 +22,19 @@ impl Kernel<2, 1> for CellGradient {
         Ok([xs.shape().clone()])
     }
 
-    fn cpu<T: Element>(&self, [xs, dys]: [&[T]; 2], [dxs]: [&mut [T]; 1]) -> Result<()> {
+    fn cpu<T: Element>(&self, inputs: [&[T]; 2], [dxs]: [&mut [T]; 1]) -> Result<()> {
         let means: Vec<T::Sum> = self.mean.to_vec1()?;
         let scales: Vec<T::Sum> = self.scale.to_vec1()?;
         let slopes: Vec<T::Sum> = self.slope.to_vec1()?;
         let shifts: Vec<T::Sum> = self.shift.to_vec1()?;
-        let inner = self.cells.inner;
-        by_rows(dxs, inner, |first, dxs| {
-            let cells = means.iter().zip(&scales).zip(slopes.iter().zip(&shifts));
-            let cells = cells.cycle().skip(first % self.cells.cells);
-            let parts = xs.chunks(inner).zip(dys.chunks(inner)).skip(first);
-            let parts = dxs.chunks_mut(inner).zip(parts).zip(cells);
-            for ((dx, (x, dy)), ((mean, scale), (slope, shift))) in parts {
-                for ((dx, x), dy) in dx.iter_mut().zip(x).zip(dy) {
-                    let along = (x.widen() - *mean) * *slope;
-                    *dx = T::narrow(dy.widen() * *scale - along - *shift);
-                }
-            }
-        });
+        let lines = slopes.into_iter().zip(shifts);
+        let values: Vec<_> = means.into_iter().zip(scales).zip(lines).collect();
+        self.cells.map(
+            dxs,
+            inputs,
+            &values,
+            |((mean, scale), (slope, shift)), x, dy| dy * *scale - (x - *mean) * *slope - *shift,
+        );
         Ok(())
     }
 

@@ -1,8 +1,7 @@
 use candle_core::{Result, Shape, Tensor, WithDType};
-use rayon::prelude::*;
 
 use super::Cells;
-use crate::nn::kernel::{Element, Kernel, sum_of};
+use crate::nn::kernel::{Element, Kernel};
 use crate::nn::norm::statistics_type;
 
 /// The mean and the variance of each cell; without `center` 0 and the mean of squares.
@@ -23,18 +22,20 @@ impl Kernel<1, 2> for CellMoments {
     fn cpu<T: Element>(&self, [xs]: [&[T]; 1], outputs: [&mut [T::Sum]; 2]) -> Result<()> {
         let [means, variances] = outputs;
         let len = T::Sum::from_f64(self.cells.len() as f64);
-        let cells = means.par_iter_mut().zip(variances).enumerate();
-        cells.for_each(|(cell, (mean, variance))| {
-            let over = |of: &dyn Fn(&[T]) -> T::Sum| -> T::Sum {
-                self.cells.parts(xs, cell).map(of).sum()
-            };
-            if self.center {
-                *mean = over(&|part| sum_of(part, part, |x, _| x)) / len;
-            }
-            let mean = *mean;
-            let squares = over(&|part| sum_of(part, part, |x, _| (x - mean) * (x - mean)));
+        if self.center {
+            // The means are still zeros.
+            let sums = self.cells.sums([xs, xs], means, |_, x, _| x);
+            means
+                .iter_mut()
+                .zip(sums)
+                .for_each(|(mean, sum)| *mean = sum / len);
+        }
+        let squares = self
+            .cells
+            .sums([xs, xs], means, |mean, x, _| (x - mean) * (x - mean));
+        for (variance, squares) in variances.iter_mut().zip(squares) {
             *variance = squares / len;
-        });
+        }
         Ok(())
     }
 

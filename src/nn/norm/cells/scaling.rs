@@ -1,7 +1,7 @@
 use candle_core::{Result, Shape, Tensor};
 
 use super::Cells;
-use crate::nn::kernel::{Element, Kernel, by_rows};
+use crate::nn::kernel::{Element, Kernel};
 
 /// y = (x − mean) · scale + shift, with one value of each for each cell, in f64 for f64 and f32 for all others.
 pub struct CellScaling {
@@ -24,17 +24,11 @@ impl Kernel<1, 1> for CellScaling {
         let means: Vec<T::Sum> = self.mean.to_vec1()?;
         let scales: Vec<T::Sum> = self.scale.to_vec1()?;
         let shifts: Vec<T::Sum> = self.shift.to_vec1()?;
-        let inner = self.cells.inner;
-        by_rows(ys, inner, |first, ys| {
-            let cells = means.iter().zip(&scales).zip(&shifts).cycle();
-            let cells = cells.skip(first % self.cells.cells);
-            let parts = ys.chunks_mut(inner).zip(xs.chunks(inner).skip(first));
-            for ((y, x), ((mean, scale), shift)) in parts.zip(cells) {
-                for (y, x) in y.iter_mut().zip(x) {
-                    *y = T::narrow((x.widen() - *mean) * *scale + *shift);
-                }
-            }
-        });
+        let values: Vec<_> = means.into_iter().zip(scales).zip(shifts).collect();
+        let scaled = |((mean, scale), shift): &((T::Sum, T::Sum), T::Sum), x, _| {
+            (x - *mean) * *scale + *shift
+        };
+        self.cells.map(ys, [xs, xs], &values, scaled);
         Ok(())
     }
 

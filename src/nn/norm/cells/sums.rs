@@ -1,8 +1,7 @@
 use candle_core::{Result, Shape, Tensor};
-use rayon::prelude::*;
 
 use super::Cells;
-use crate::nn::kernel::{Element, Kernel, sum_of};
+use crate::nn::kernel::{Element, Kernel};
 
 /// Σ dy and Σ dy · (x − mean) for each cell, from x and dy. The means are f64 for f64 and f32 for all others.
 pub struct CellSums {
@@ -19,17 +18,23 @@ impl Kernel<2, 2> for CellSums {
         Ok([self.cells.cells.into(), self.cells.cells.into()])
     }
 
-    fn cpu<T: Element>(&self, [xs, dys]: [&[T]; 2], outputs: [&mut [T::Sum]; 2]) -> Result<()> {
-        let [sums, products] = outputs;
+    fn cpu<T: Element>(
+        &self,
+        inputs: [&[T]; 2],
+        [sums, products]: [&mut [T::Sum]; 2],
+    ) -> Result<()> {
         let means: Vec<T::Sum> = self.mean.to_vec1()?;
-        let cells = sums.par_iter_mut().zip(products).zip(means).enumerate();
-        cells.for_each(|(cell, ((sum, product), mean))| {
-            let parts = self.cells.parts(xs, cell).zip(self.cells.parts(dys, cell));
-            for (x, dy) in parts {
-                *sum += sum_of(dy, dy, |dy, _| dy);
-                *product += sum_of(x, dy, |x, dy| (x - mean) * dy);
-            }
-        });
+        let of_dy = self.cells.sums(inputs, &means, |_, _, dy| dy);
+        let of_both = self
+            .cells
+            .sums(inputs, &means, |mean, x, dy| (x - mean) * dy);
+        for (out, sum) in sums
+            .iter_mut()
+            .zip(of_dy)
+            .chain(products.iter_mut().zip(of_both))
+        {
+            *out = sum;
+        }
         Ok(())
     }
 

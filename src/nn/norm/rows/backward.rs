@@ -3,8 +3,8 @@ use num_traits::Zero;
 use rayon::prelude::*;
 
 use super::{Rows, row};
-use crate::nn::kernel::{Element, Kernel, rows_at_once, sum_of, sum_of_products};
-use crate::nn::norm::statistics_type;
+use crate::nn::kernel::{Element, Kernel, sum_of, sum_of_products};
+use crate::nn::norm::{rows_of_part, statistics_type};
 
 /// The gradients of x, w and b from x, w and dy. With n the normalized row and g = w · dy:
 /// dx = (g − mean(g) − n · mean(g · n)) / deviation, dw = Σ n · dy and db = Σ dy over rows.
@@ -68,11 +68,9 @@ impl Kernel<3, 3> for RowsBackward {
     }
 
     fn cpu<T: Element>(&self, inputs: [&[T]; 3], outputs: [&mut [T]; 3]) -> Result<()> {
-        // Each group of rows has sums of its own: as many, whatever the number of threads.
-        const MOST_GROUPS: usize = 64;
         let ([xs, weight, dys], [dxs, dweight, dbias]) = (inputs, outputs);
         let width = self.rows.width.max(1);
-        let rows = rows_at_once(width).max((xs.len() / width).div_ceil(MOST_GROUPS));
+        let rows = rows_of_part(xs.len() / width, width);
         let weight: Vec<T::Sum> = weight.iter().map(|w| w.widen()).collect();
         let groups = dxs.par_chunks_mut(rows * width).enumerate();
         let groups = groups.map(|(group, dxs)| {

@@ -1,0 +1,152 @@
+// Attention: what happens to a chunk of scores between products of matrices. src/nn/attention/chunks/kernels.rs launches a block for each
+// row of (batch, heads, queries, keys).
+
+#include "philox.cuh"
+#include "rows.cuh"
+
+struct Chunk {
+    uint64_t heads;
+    uint64_t queries; // of the chunk
+    uint64_t keys;    // of the chunk: the first ones
+    uint64_t first;   // query
+    uint64_t all_queries;
+    uint64_t all_keys;
+    int64_t last_seen;         // the last key that the first of all queries sees
+    uint64_t mask_strides[4];  // 0 where the mask is broadcast
+    double softcap;            // 0 for none
+    double factor;             // of weights that dropout keeps; 0 without dropout
+    uint64_t seed;             // of dropout
+    uint64_t threshold;
+};
+
+// exp(x - LEAST) is 0 for all sums of exponentials' logarithms of rows that see nothing.
+template <typename W> struct Least;
+template <> struct Least<float> {
+    static constexpr float value = -3.40282347e+38f;
+};
+template <> struct Least<double> {
+    static constexpr double value = -1.7976931348623157e+308;
+};
+
+template <typename T> struct Row {
+    typedef Wide<T> W;
+    const Chunk &chunk;
+    const T *mask; // of the row; null for none
+    uint64_t seen; // keys
+    uint64_t first_score;
+    uint64_t start; // of the row in the chunk
+
+    __device__ Row(const Chunk &chunk, const T *all) : chunk(chunk) {
+        const uint64_t row = blockIdx.x;
+        const uint64_t query = chunk.first + row % chunk.queries;
+        const uint64_t head = row / chunk.queries % chunk.heads;
+        const uint64_t batch = row / chunk.queries / chunk.heads;
+        const uint64_t *strides = chunk.mask_strides;
+        mask = all == nullptr ? nullptr : all + batch * strides[0] + head * strides[1] + query * strides[2];
+        const int64_t last = (int64_t)query + chunk.last_seen;
+        seen = last < 0 ? 0 : (uint64_t)last >= chunk.keys ? chunk.keys : (uint64_t)last + 1;
+        first_score = ((batch * chunk.heads + head) * chunk.all_queries + query) * chunk.all_keys;
+        start = row * chunk.keys;
+    }
+
+    // What softmax takes. `slope` is the derivative of soft capping.
+    __device__ W logit(T score, uint64_t key, W &slope) const {
+        W x = widen(score);
+        slope = 1;
+        if (chunk.softcap > 0) {
+            const W cap = (W)chunk.softcap;
+            const W t = tanh(x / cap);
+            slope = 1 - t * t;
+            x = t * cap;
+        }
+        return mask == nullptr ? x : x + widen(mask[key * chunk.mask_strides[3]]);
+    }
+
+    // What dropout multiplies a weight by.
+    __device__ W kept(uint64_t key) const {
+        if (chunk.factor == 0) {
+            return 1;
+        }
+        const uint64_t index = first_score + key;
+        uint32_t numbers[4];
+        philox(chunk.seed, 0, index / 4, numbers);
+        const uint32_t low = index & 1 ? numbers[1] : numbers[0];
+        const uint32_t high = index & 1 ? numbers[3] : numbers[2];
+        return (index & 2 ? high : low) < chunk.threshold ? (W)0 : (W)chunk.factor;
+    }
+};
+
+template <typename W> static __device__ W at_least(W statistic) {
+    return statistic < Least<W>::value ? Least<W>::value : statistic;
+}
+
+// The logarithm of the sum of exponentials of each row.
+template <typename T>
+static __device__ void attention_sums(const Chunk &chunk, const T *mask, const T *scores, Wide<T> *statistics) {
+    typedef Wide<T> W;
+    const Row<T> row(chunk, mask);
+    W slope;
+    W most = Least<W>::value;
+    for (uint64_t key = threadIdx.x; key < row.seen; key += blockDim.x) {
+        const W x = row.logit(scores[row.start + key], key, slope);
+        most = most >= x ? most : x;
+    }
+    most = over_block<Maximum>(most);
+    W sum = 0;
+    for (uint64_t key = threadIdx.x; key < row.seen; key += blockDim.x) {
+        sum += exp(row.logit(scores[row.start + key], key, slope) - most);
+    }
+    sum = over_block<Sum>(sum);
+    if (threadIdx.x == 0) {
+        statistics[blockIdx.x] = most + log(sum);
+    }
+}
+
+// Scores to weights after dropout, in place.
+template <typename T>
+static __device__ void attention_weights(const Chunk &chunk, const T *mask, const Wide<T> *statistics, T *scores) {
+    typedef Wide<T> W;
+    const Row<T> row(chunk, mask);
+    const W statistic = at_least(statistics[blockIdx.x]);
+    for (uint64_t key = threadIdx.x; key < chunk.keys; key += blockDim.x) {
+        W weight = 0, slope;
+        if (key < row.seen) {
+            weight = exp(row.logit(scores[row.start + key], key, slope) - statistic) * row.kept(key);
+        }
+        scores[row.start + key] = narrow<T>(weight);
+    }
+}
+
+// Gradients of weights to gradients of scores, in place.
+template <typename T>
+static __device__ void attention_gradients(const Chunk &chunk, const T *mask, const Wide<T> *statistics,
+                                           const Wide<T> *sums, const T *scores, T *gradients) {
+    typedef Wide<T> W;
+    const Row<T> row(chunk, mask);
+    const W statistic = at_least(statistics[blockIdx.x]);
+    const W sum = sums[blockIdx.x];
+    for (uint64_t key = threadIdx.x; key < chunk.keys; key += blockDim.x) {
+        W gradient = 0;
+        if (key < row.seen) {
+            W slope;
+            const W weight = exp(row.logit(scores[row.start + key], key, slope) - statistic);
+            gradient = weight * (widen(gradients[row.start + key]) * row.kept(key) - sum) * slope;
+        }
+        gradients[row.start + key] = narrow<T>(gradient);
+    }
+}
+
+#define ATTENTION(NAME, T)                                                                                             \
+    extern "C" __global__ void attention_sums_##NAME(const Chunk chunk, const T *mask, const T *scores,                \
+                                                     Wide<T> *statistics) {                                           \
+        attention_sums<T>(chunk, mask, scores, statistics);                                                            \
+    }                                                                                                                  \
+    extern "C" __global__ void attention_weights_##NAME(const Chunk chunk, const T *mask, const Wide<T> *statistics,  \
+                                                        T *scores) {                                                   \
+        attention_weights<T>(chunk, mask, statistics, scores);                                                         \
+    }                                                                                                                  \
+    extern "C" __global__ void attention_gradients_##NAME(const Chunk chunk, const T *mask, const Wide<T> *statistics, \
+                                                          const Wide<T> *sums, const T *scores, T *gradients) {        \
+        attention_gradients<T>(chunk, mask, statistics, sums, scores, gradients);                                      \
+    }
+FOR_EACH_TYPE(ATTENTION)

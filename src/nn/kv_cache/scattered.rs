@@ -1,0 +1,153 @@
+use candle_core::{DType, Device, Result, Tensor, bail};
+use candle_nn::kv_cache::{self as candles, IndicesAndMask};
+
+use crate::nn::graph::record;
+
+/// Keys and values of sequences that advance independently, each in a ring, as [`candle_nn::kv_cache::ScatteredKvCache`], with a
+/// backward pass for the new positions.
+///
+/// With a graph, each append copies the rings. The graph keeps the copies, the new keys and values, and 4 bytes for each entry of
+/// the rings.
+#[derive(Debug, Clone)]
+pub struct ScatteredKvCache {
+    rings: candles::ScatteredKvCache,
+    /// Makes rings of numbers.
+    numbers: candles::ScatteredCacheBuilder,
+    context: usize,
+}
+
+impl ScatteredKvCache {
+    /// Writes keys and values, of shape (batch, heads, positions, head dimension), to the places of `iam`, and returns the rings.
+    /// If there are at least as many new positions as a ring has, returns these alone and writes nothing. The new ones carry their
+    /// graph.
+    ///
+    /// # Errors
+    /// If `k` and `v` do not have the shape and type of the rings, or not the number of positions for which `iam` was made.
+    pub fn append(
+        &mut self,
+        k: &Tensor,
+        v: &Tensor,
+        iam: &IndicesAndMask,
+    ) -> Result<(Tensor, Tensor)> {
+        let (k, v) = (k.contiguous()?, v.contiguous()?);
+        let (batch, _, count, _) = k.dims4()?;
+        if self.context <= count || !(k.track_op() || v.track_op()) {
+            return self.rings.append(&k, &v, iam);
+        }
+        // The number of the new position, from 1 on, that each entry receives; 0 for those that are not written.
+        let numbers = Tensor::arange(1, count as u32 + 1, k.device())?;
+        let numbers = numbers
+            .reshape((1, 1, count, 1))?
+            .repeat((batch, 1, 1, 1))?;
+        let mut received = self.numbers.make_cache(1, 1)?;
+        let (received, _) = received.append(&numbers, &numbers, iam)?;
+
+        let rings = self.rings.append(&k.detach(), &v.detach(), iam)?;
+        let copies = (rings.0.force_contiguous()?, rings.1.force_contiguous()?);
+        Ok((
+            through(&k, copies.0, received.clone())?,
+            through(&v, copies.1, received)?,
+        ))
+    }
+
+    /// Returns the keys' rings, without a graph.
+    pub fn k(&self) -> &Tensor {
+        self.rings.k()
+    }
+
+    /// Returns the values' rings, without a graph.
+    pub fn v(&self) -> &Tensor {
+        self.rings.v()
+    }
+}
+
+/// Makes `rings` a function of the new positions.
+fn through(new: &Tensor, rings: Tensor, received: Tensor) -> Result<Tensor> {
+    record("scattered-kv-cache", [new], rings, move |given| {
+        let [new] = &given.inputs;
+        let (batch, heads, count, width) = new.dims4()?;
+        let gradient = given.gradient.contiguous()?;
+        let places = received.broadcast_as(gradient.shape())?.contiguous()?;
+        let sums = (batch, heads, count + 1, width);
+        let sums = Tensor::zeros(sums, gradient.dtype(), gradient.device())?;
+        let sums = sums.scatter_add(&places, &gradient, 2)?;
+        Ok([Some(sums.narrow(2, 1, count)?)])
+    })
+}
+
+/// Makes [`ScatteredKvCache`]s, and the places and masks for their appends, as [`candle_nn::kv_cache::ScatteredCacheBuilder`].
+#[derive(Debug, Clone)]
+pub struct ScatteredCacheBuilder {
+    builder: candles::ScatteredCacheBuilder,
+    context: usize,
+}
+
+impl ScatteredCacheBuilder {
+    /// For `batch_size` sequences and rings of `context` positions.
+    ///
+    /// # Errors
+    /// candle's.
+    pub fn new(batch_size: usize, context: usize, dtype: DType, device: &Device) -> Result<Self> {
+        let builder = candles::ScatteredCacheBuilder::new(batch_size, context, dtype, device)?;
+        Ok(Self { builder, context })
+    }
+
+    /// Makes the rings of one layer, which begin with zeros.
+    ///
+    /// # Errors
+    /// If they cannot be allocated.
+    pub fn make_cache(&self, num_heads: usize, head_dim: usize) -> Result<ScatteredKvCache> {
+        let (batch, context) = (self.batch_size(), self.context);
+        let numbers =
+            candles::ScatteredCacheBuilder::new(batch, context, DType::U32, self.device())?;
+        Ok(ScatteredKvCache {
+            rings: self.builder.make_cache(num_heads, head_dim)?,
+            numbers,
+            context,
+        })
+    }
+
+    /// Returns the number of positions of each sequence.
+    pub fn positions(&self) -> &[usize] {
+        self.builder.positions()
+    }
+
+    /// Begins all sequences anew.
+    pub fn reset(&mut self) {
+        self.builder.reset();
+    }
+
+    /// Returns the number of sequences.
+    pub fn batch_size(&self) -> usize {
+        self.builder.batch_size()
+    }
+
+    /// Begins one sequence anew, if there is one with this index.
+    pub fn reset_batch_index(&mut self, batch_index: usize) {
+        if batch_index < self.batch_size() {
+            self.builder.reset_batch_index(batch_index);
+        }
+    }
+
+    /// Advances the sequences that `batch_mask` names by `seq_len` positions. Returns their places, and a mask to be added to the
+    /// scores.
+    ///
+    /// # Errors
+    /// If `batch_mask` does not have one entry for each sequence.
+    pub fn indices_and_mask(
+        &mut self,
+        seq_len: usize,
+        batch_mask: &[bool],
+    ) -> Result<IndicesAndMask> {
+        let (given, batch) = (batch_mask.len(), self.batch_size());
+        if given != batch {
+            bail!("a batch mask of {given} entries for {batch} sequences");
+        }
+        self.builder.indices_and_mask(seq_len, batch_mask)
+    }
+
+    /// Returns the device of the rings.
+    pub fn device(&self) -> &Device {
+        self.builder.device()
+    }
+}

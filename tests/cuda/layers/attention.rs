@@ -1,0 +1,89 @@
+use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_headroom::nn::{Attention, attention};
+
+use crate::check::{agrees_on, numbers, same_bits};
+use crate::gpu::gpu;
+
+/// q, k and v for (batch, heads, key heads, queries, keys, width, value width).
+fn inputs(sizes: [usize; 7]) -> [Tensor; 3] {
+    let [batch, heads, key_heads, queries, keys, width, value_width] = sizes;
+    [
+        numbers(&[batch, heads, queries, width], 1),
+        numbers(&[batch, key_heads, keys, width], 2),
+        numbers(&[batch, key_heads, keys, value_width], 3),
+    ]
+}
+
+/// Asserts that attention agrees with that on the CPU. `options` is given the queries.
+fn compare(sizes: [usize; 7], options: &dyn Fn(&Tensor) -> Result<Attention>) -> Result<()> {
+    let device = Device::new_cuda_with_stream(gpu().ordinal)?;
+    agrees_on(
+        &device,
+        &|x| attention(&x[0], &x[1], &x[2], &options(&x[0])?),
+        &inputs(sizes),
+    )
+}
+
+#[test]
+fn all_options() -> Result<()> {
+    let none = Attention::default;
+    compare([1, 2, 2, 3, 4, 3, 3], &|_| Ok(none()))?;
+    // A warp and a bit of keys; more than a block strides over.
+    compare([2, 4, 2, 5, 37, 4, 3], &|_| {
+        Ok(none().causal().softcap(1.5))
+    })?;
+    compare([1, 2, 1, 2, 300, 2, 2], &|_| {
+        Ok(none().causal_from(250).dropout(0.3, 9))
+    })?;
+    for shape in [&[2, 4, 3, 40][..], &[1, 4, 1, 40], &[3, 1], &[2, 1, 1, 40]] {
+        compare([2, 4, 4, 3, 40, 3, 2], &|q| {
+            let mask = ((numbers(shape, 5) * 4.)?.round()? / 4.)?;
+            let mask = mask.to_dtype(q.dtype())?.to_device(q.device())?;
+            Ok(none().mask(&mask).scale(0.7).dropout(0.25, 4))
+        })?;
+    }
+    Ok(())
+}
+
+/// Chunks have at most 1024 queries; the first ones see nothing.
+#[test]
+fn several_chunks() -> Result<()> {
+    compare([1, 1, 1, 1030, 3, 1, 1], &|_| Ok(Attention::default()))?;
+    compare([1, 1, 1, 1030, 3, 1, 1], &|_| {
+        Ok(Attention::default().causal())
+    })
+}
+
+#[test]
+fn masks_with_a_gradient() -> Result<()> {
+    let device = Device::new_cuda_with_stream(gpu().ordinal)?;
+    let [q, k, v] = inputs([2, 2, 1, 3, 5, 2, 2]);
+    agrees_on(
+        &device,
+        &|x| {
+            let options = Attention::default().causal().dropout(0.2, 1).mask(&x[3]);
+            attention(&x[0], &x[1], &x[2], &options)
+        },
+        &[q, k, v, numbers(&[2, 1, 5], 6)],
+    )
+}
+
+#[test]
+fn queries_that_see_nothing_get_zeros() -> Result<()> {
+    let device = Device::new_cuda_with_stream(gpu().ordinal)?;
+    for dtype in [DType::F32, DType::F64, DType::BF16] {
+        let vars = inputs([1, 2, 2, 2, 5, 3, 3])
+            .map(|x| Var::from_tensor(&x.to_dtype(dtype)?.to_device(&device)?));
+        let [q, k, v] = vars;
+        let (q, k, v) = (q?, k?, v?);
+        let mask = Tensor::new(&[[f32::NEG_INFINITY], [0.]], &device)?.to_dtype(dtype)?;
+        let y = attention(&q, &k, &v, &Attention::default().mask(&mask))?;
+        let store = y.sqr()?.sum_all()?.backward()?;
+        let dq = store.get(&q).expect("a gradient");
+        for blind in [&y, dq] {
+            let blind = blind.narrow(2, 0, 1)?.to_device(&Device::Cpu)?;
+            same_bits(&blind, &blind.zeros_like()?)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_headroom::DeviceMemory;
+use candle_headroom::nn::{Attention, attention, ops};
+
+use super::{assert_kept, var};
+use crate::support::alone;
+
+/// A view of (batch, positions, heads, width) as (batch, heads, positions, width), and its bytes.
+fn heads(shape: [usize; 4]) -> Result<(Tensor, usize)> {
+    let (var, bytes) = var(&shape)?;
+    Ok((var.transpose(1, 2)?, bytes))
+}
+
+#[test]
+fn attention_keeps_its_output_and_a_number_for_each_row() -> Result<()> {
+    let _alone = alone();
+    let (q, bytes) = heads([2, 4096, 8, 4])?;
+    let (k, _) = heads([2, 64, 4, 4])?;
+    let (v, _) = heads([2, 64, 4, 4])?;
+    let statistics = 2 * 8 * 4096 * 4;
+    let options = Attention::default().causal_from(5).dropout(0.1, 1);
+    assert_kept("attention", bytes + statistics, || {
+        attention(&q, &k, &v, &options)
+    });
+    assert_kept("sdpa", bytes + statistics, || {
+        ops::sdpa(&q, &k, &v, None, true, 0.5, 1.)
+    });
+    let [q, k, v] = [q, k, v].map(|x| x.to_dtype(DType::BF16));
+    let (q, k, v) = (q?, k?, v?);
+    assert_kept("attention in bf16", bytes / 2 + statistics, || {
+        attention(&q, &k, &v, &options)
+    });
+    Ok(())
+}
+
+#[test]
+fn masks_are_kept_once() -> Result<()> {
+    let _alone = alone();
+    let (q, bytes) = heads([2, 4096, 8, 4])?;
+    let (k, _) = heads([2, 64, 8, 4])?;
+    let (v, of_v) = var(&[2, 8, 64, 4])?;
+    let statistics = 2 * 8 * 4096 * 4;
+    let mask = Tensor::zeros((4096, 64), DType::F32, &Device::Cpu)?;
+    let wide = mask.broadcast_as((2, 8, 4096, 64))?;
+    for mask in [&mask, &wide] {
+        let options = Attention::default().mask(mask);
+        assert_kept("with a mask", bytes + statistics, || {
+            attention(&q, &k, &v, &options)
+        });
+    }
+    let (mask, of_mask) = var(&[4096, 64])?;
+    let options = Attention::default().mask(&mask);
+    let expected = bytes + statistics + of_v + of_mask;
+    assert_kept("with a learned mask", expected, || {
+        attention(&q, &k, &v, &options)
+    });
+    Ok(())
+}
+
+#[test]
+fn a_step_has_no_matrix_of_scores() -> Result<()> {
+    let _alone = alone();
+    let memory = DeviceMemory::host()
+        .open()
+        .expect("an allocator that counts");
+    let [q, k, v] = [1, 2, 3].map(|_| Var::randn(0f32, 1., (1, 2, 2048, 8), &Device::Cpu));
+    let (q, k, v) = (q?, k?, v?);
+    let scope = memory.peak_scope();
+    let y = attention(&q, &k, &v, &Attention::default().causal())?;
+    let gradients = y.sqr()?.sum_all()?.backward()?;
+    let (start, peak) = (scope.start().expect("bytes"), scope.peak().expect("bytes"));
+    // Tiles of half a MiB for each of the threads, products packed for the cache, and some dozen tensors as large as q, of 128 KiB.
+    // A matrix of scores takes 32.
+    let most = (3 + rayon::current_num_threads() as u64) << 20;
+    assert!(peak - start < most, "{} bytes", peak - start);
+    assert!(gradients.get(&q).is_some());
+    Ok(())
+}
