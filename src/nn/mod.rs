@@ -7,6 +7,7 @@ pub mod batch_norm;
 mod bias;
 #[cfg(test)]
 mod composed;
+pub mod conv;
 mod graph;
 pub mod group_norm;
 mod kernel;
@@ -28,6 +29,9 @@ pub use attention::{Attention, attention};
 pub use audit::{Audit, Audited, Received, audit};
 pub(crate) use audit::{Patterns, is_statistic};
 pub use batch_norm::{BatchNorm, batch_norm};
+pub use conv::{
+    Conv1d, ConvTranspose1d, conv_transpose1d, conv_transpose1d_no_bias, conv1d, conv1d_no_bias,
+};
 pub use group_norm::{GroupNorm, group_norm};
 pub use layer_norm::{LayerNorm, RmsNorm, layer_norm, layer_norm_no_bias, rms_norm};
 pub use linear::{Linear, linear, linear_b, linear_no_bias};

@@ -4,6 +4,7 @@ mod activation;
 mod attention;
 mod batch_norm;
 mod check;
+mod conv;
 mod cross_entropy;
 mod dropout;
 mod group_norm;

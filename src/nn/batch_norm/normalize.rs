@@ -109,6 +109,15 @@ impl BatchNorm {
     }
 }
 
+/// candle's layer, which other functions of candle ask for, such as [`Conv2d::absorb_bn`](candle_nn::Conv2d::absorb_bn).
+impl std::ops::Deref for BatchNorm {
+    type Target = candle_nn::BatchNorm;
+
+    fn deref(&self) -> &Self::Target {
+        &self.inner
+    }
+}
+
 impl ModuleT for BatchNorm {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
         match train {

@@ -1,0 +1,148 @@
+#!/usr/bin/env bash
+# Copies a crate that depends on candle-nn, and makes the copy depend on candle-headroom-nn in its place, so that its models train.
+# Nothing but that line of its Cargo.toml changes. Run it in your project's folder; it needs cargo and python3.
+#
+#     trainable-copy.sh [OPTIONS] [CRATE] [DEST]
+#
+#     CRATE           a dependency in your Cargo.lock, as NAME or NAME@VERSION (default: candle-transformers)
+#     DEST            the folder of the copy (default: NAME-trainable)
+#     --path DIR      the folder of candle-headroom-nn (default: nn/ beside this script's folder, where there is one)
+#     --version REQ   or its version on crates.io
+#     --package NAME  another package in its place
+#
+# The sources are those of the version in your Cargo.lock, from cargo's registry cache; cargo fetches them if they are missing. At the
+# end it prints the lines for your Cargo.toml. A second run changes nothing.
+set -euo pipefail
+
+usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"; }
+die() {
+    echo "trainable-copy: $*" >&2
+    exit 1
+}
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+path='' version='' package=candle-headroom-nn names=()
+while [ $# -gt 0 ]; do
+    case $1 in
+        -h | --help) usage && exit ;;
+        --path | --version | --package)
+            [ $# -ge 2 ] || die "$1 needs a value"
+            printf -v "${1#--}" %s "$2"
+            shift ;;
+        -*) die "unknown option $1; --help lists them" ;;
+        *) names+=("$1") ;;
+    esac
+    shift
+done
+[ ${#names[@]} -le 2 ] || die "expected CRATE and DEST, got: ${names[*]}"
+crate=${names[0]:-candle-transformers}
+dest=${names[1]:-${crate%@*}-trainable}
+[ -z "$path" ] || [ -z "$version" ] || die "give --path or --version, not both"
+if [ -z "$path$version" ]; then
+    [ -f "$here/../nn/Cargo.toml" ] || die "where is $package? Give --path DIR or --version REQ"
+    path=$here/../nn
+fi
+command -v cargo >/dev/null || die "needs cargo"
+command -v python3 >/dev/null || die "needs python3"
+[ -f Cargo.toml ] || die "no Cargo.toml here: run it in your project's folder"
+
+metadata=$(mktemp)
+trap 'rm -f "$metadata"' EXIT
+# Every feature, so that optional dependencies are found as well.
+cargo metadata --format-version 1 --locked --all-features >"$metadata" ||
+    die "cargo cannot read this project as it is locked (its message is above; cargo generate-lockfile makes a missing Cargo.lock)"
+
+python3 - "$metadata" "$crate" "$dest" "$package" "$path" "$version" <<'PYTHON'
+import json, os, re, shutil, sys, tempfile
+
+metadata, crate, dest, package, path, version = sys.argv[1:]
+
+
+def die(message):
+    sys.exit(f"trainable-copy: {message}")
+
+
+def seen_from(folder, path):
+    """Relative where both are inside the project, so that it can move."""
+    folder, path = os.path.realpath(folder), os.path.realpath(path)
+    inside = all((one + os.sep).startswith(root + os.sep) for one in (folder, path))
+    return os.path.relpath(path, folder) if inside else path
+
+
+with open(metadata) as file:
+    project = json.load(file)
+packages, root = project["packages"], os.path.realpath(project["workspace_root"])
+name, _, wanted = crate.partition("@")
+found = [one for one in packages if one["name"] == name and wanted in ("", one["version"])]
+if not found:
+    users = sorted({one["name"] for one in packages if any(dep["name"] == "candle-nn" for dep in one["dependencies"])})
+    die(f"`{crate}` is not in this project's Cargo.lock; these depend on candle-nn: {', '.join(users) or 'none'}")
+if len(found) > 1:
+    die(f"choose one of {', '.join(one['name'] + '@' + one['version'] for one in found)}")
+found = found[0]
+source = os.path.dirname(found["manifest_path"])
+
+# What the copy's manifest says in place of candle-nn's version.
+if path:
+    manifest = os.path.join(path, "Cargo.toml")
+    if not os.path.isfile(manifest):
+        die(f"{path} holds no Cargo.toml: --path names the folder of {package}")
+    with open(manifest) as file:
+        text = file.read()
+    if not re.search(rf'^name\s*=\s*"{re.escape(package)}"', text, re.M):
+        die(f"{manifest} is not the package {package}")
+    # candle's types are those of one version: another one's VarBuilder is another type.
+    asked = re.search(r'^candle-nn\s*=\s*(?:\{.*?version\s*=\s*)?"[=^~ ]*(\d+\.\d+)', text, re.M)
+    locked = [one["version"] for one in packages if one["name"] == "candle-nn"]
+    if asked and locked and not any(one.startswith(asked[1] + ".") for one in locked):
+        die(f"{package} is made for candle-nn {asked[1]}, this project has {', '.join(locked)}")
+    replacement = f'package = "{package}"\npath = {json.dumps(seen_from(dest, path))}'
+else:
+    replacement = f'package = "{package}"\nversion = {json.dumps(version)}'
+
+
+def entry():
+    print("Add to the Cargo.toml of your workspace:\n")
+    print(f"[patch.crates-io]\n{name} = {{ path = {json.dumps(seen_from(root, dest))} }}")
+
+
+if os.path.realpath(source) == os.path.realpath(dest):
+    print(f"{dest} is what this project uses for {name} {found['version']} already. Nothing is changed.")
+    sys.exit()
+if not (found["source"] or "").startswith(("registry+", "sparse+")):
+    die(f"{name} {found['version']} comes from {found['source'] or source}, not from a registry: "
+        f"change its line `candle-nn` there to: {replacement.replace(chr(10), ', ')}")
+
+with open(found["manifest_path"]) as file:
+    text = file.read()
+# Manifests in a registry are normalized: each dependency is a table of its own.
+table = re.compile(r'^(\[(?:target\..+\.)?(?:dev-|build-)?dependencies\.candle-nn\]\n(?:[^\[\n].*\n)*?)version = ".*"$', re.M)
+tables = len(re.findall(r'dependencies\.candle-nn\]$', text, re.M))
+changed, count = table.subn(lambda match: match[1] + replacement, text)
+if not tables:
+    die(f"{name} {found['version']} does not depend on candle-nn")
+if count != tables or re.search(r'^package = "candle-nn"$', text, re.M):
+    die(f"{found['manifest_path']} does not name candle-nn in the usual way; nothing is copied")
+
+if os.path.lexists(dest):
+    try:
+        with open(os.path.join(dest, "Cargo.toml")) as file:
+            same = file.read() == changed
+    except OSError:
+        same = False
+    if not same:
+        die(f"{dest} exists and is not this copy: remove it or name another folder")
+    print(f"{dest} is the copy of {name} {found['version']} already. Nothing is changed.")
+else:
+    parent = os.path.dirname(os.path.realpath(dest))
+    os.makedirs(parent, exist_ok=True)
+    # Complete or not there at all.
+    with tempfile.TemporaryDirectory(dir=parent) as folder:
+        copy = os.path.join(folder, "copy")
+        shutil.copytree(source, copy, ignore=shutil.ignore_patterns(".cargo*", "Cargo.lock", "Cargo.toml.orig"))
+        with open(os.path.join(copy, "Cargo.toml"), "w") as file:
+            file.write(changed)
+        os.rename(copy, dest)
+    print(f"{dest} is {name} {found['version']} with {package} in place of candle-nn.")
+entry()
+PYTHON

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Runs candle-transformers' own models on small configurations (tests/models) with candle_nn, with plain compositions of candle's
+# differentiable operations, and with candle_headroom::nn, and prints how many Vars receive a gradient, whether gradients agree, and
+# bytes for each sample.
+#
+#     scripts/try-models.sh [--quick] [--models a,b,c] [--list]
+#
+# --quick takes a few models and leaves candle_nn out. The sources are candle-transformers' as published, from cargo's registry cache;
+# the two copies that depend on another candle-nn are made by scripts/trainable-copy.sh, under the target folder.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target}
+work=$CARGO_TARGET_DIR/models
+mkdir -p "$work"
+
+quick='' chosen='' list=''
+while [ $# -gt 0 ]; do
+    case $1 in
+        --quick) quick=1 ;;
+        --list) list=1 ;;
+        --models) chosen=${2:?--models needs names, as a,b,c} && shift ;;
+        *) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" && exit 1 ;;
+    esac
+    shift
+done
+
+# The manifest of tests/models with another candle-nn: VARIANT PACKAGE PATH.
+manifest() {
+    local folder=$work/$1 package=$2 path=$3
+    mkdir -p "$folder"
+    (cd tests/models && "$root/scripts/trainable-copy.sh" --package "$package" --path "$path" \
+        candle-transformers "$folder/candle-transformers" >/dev/null)
+    sed -e "s|^name = \"models\"|name = \"models-$1\"|" \
+        -e "s|^candle-nn = .*|candle-nn = { package = \"$package\", path = \"$path\" }|" \
+        -e "s|^path = \"src/main.rs\"|path = \"$root/tests/models/src/main.rs\"|" \
+        -e "s|^models = |models-$1 = |" tests/models/Cargo.toml >"$folder/Cargo.toml.new"
+    printf '\n[patch.crates-io]\ncandle-transformers = { path = "candle-transformers" }\n' >>"$folder/Cargo.toml.new"
+    cmp -s "$folder/Cargo.toml.new" "$folder/Cargo.toml" || mv "$folder/Cargo.toml.new" "$folder/Cargo.toml"
+    # The versions of both lock files; cargo drops what the variant does not need.
+    python3 - tests/models/Cargo.lock Cargo.lock >"$folder/Cargo.lock.new" <<'PYTHON'
+import re, sys
+packages = {}
+for name in sys.argv[1:]:
+    head, *entries = open(name).read().split("[[package]]\n")
+    for entry in entries:
+        if "\nsource = " in entry:
+            packages.setdefault(re.match(r'name = (".*")\nversion = (".*")', entry).groups(), entry.rstrip() + "\n")
+print(head + "\n".join("[[package]]\n" + packages[key] for key in sorted(packages)), end="")
+PYTHON
+    if [ ! -f "$folder/Cargo.lock" ] || [ Cargo.lock -nt "$folder/Cargo.lock" ]; then mv "$folder/Cargo.lock.new" "$folder/Cargo.lock"; fi
+}
+
+build() { # VARIANT MANIFEST
+    local started=$SECONDS
+    cargo build --quiet --manifest-path "$2"
+    echo "$1: built in $((SECONDS - started)) s" >&2
+}
+run() { # VARIANT PROGRAM
+    local variant=$1
+    rm -rf "${work:?}/$variant/results" && mkdir -p "$work/$variant/results"
+    # One thread: the same sums and the same memory in every run.
+    RAYON_NUM_THREADS=1 RUST_BACKTRACE=0 "$CARGO_TARGET_DIR/debug/$2" run "$work/$variant/results" "${models[@]}"
+}
+choose() { # PROGRAM
+    local program=$CARGO_TARGET_DIR/debug/$1
+    if [ -n "$list" ]; then "$program" list && exit; fi
+    if [ -n "$chosen" ]; then tr , '\n' <<<"$chosen"; elif [ -n "$quick" ]; then "$program" quick; else "$program" list; fi
+}
+
+manifest plain plain-nn "$root/tests/models/plain-nn"
+build plain "$work/plain/Cargo.toml"
+mapfile -t models < <(choose models-plain)
+run plain models-plain
+original=- ours=-
+if [ -z "$quick" ]; then
+    build original tests/models/Cargo.toml
+    run original models
+    original=$work/original/results
+fi
+if [ -f nn/Cargo.toml ]; then
+    manifest ours candle-headroom-nn "$root/nn"
+    build ours "$work/ours/Cargo.toml"
+    run ours models-ours
+    ours=$work/ours/results
+fi
+"$CARGO_TARGET_DIR/debug/models-plain" table "$original" "$work/plain/results" "$ours" "${models[@]}"
