@@ -1,20 +1,20 @@
 //! Fused computations on the CPU and on CUDA.
 
 pub mod cuda;
+mod dispatch;
 mod element;
 mod functions;
 pub mod philox;
 mod rows;
-mod run;
 mod storage;
 
 use candle_core::{Result, Shape, Tensor};
 
 use cuda::CudaKernel;
+pub use dispatch::run;
 pub use element::Element;
 pub use functions::Functions;
 pub use rows::{by_rows, max_of, rows_at_once, sum_of, sum_of_products};
-pub use run::run;
 pub use storage::{mismatch, slice_of, tensor};
 
 /// A fused computation: it reads tensors of one floating-point type and makes new ones.

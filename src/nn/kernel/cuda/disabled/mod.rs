@@ -1,6 +1,6 @@
-mod run;
+mod dispatch;
 
-pub use run::run;
+pub use dispatch::run;
 
 /// A type that CUDA kernels read and write.
 pub trait CudaElement {}

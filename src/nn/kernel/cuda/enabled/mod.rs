@@ -2,9 +2,9 @@ mod activation;
 mod bias;
 mod cells;
 mod cross_entropy;
+mod dispatch;
 mod dropout;
 mod norm;
-mod run;
 mod softmax;
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use half::{bf16, f16};
 use crate::nn::kernel::mismatch;
 
 pub use bias::add_to_rows;
-pub use run::run;
+pub use dispatch::run;
 
 /// A compiled file of `kernels/`: its name among the device's modules, and its code.
 pub type Module = (&'static str, &'static str);
