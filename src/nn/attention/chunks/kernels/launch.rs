@@ -2,9 +2,7 @@ use std::ops::Range;
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::WrapErr;
-use candle_core::cuda_backend::cudarc::driver::{
-    CudaView, CudaViewMut, DeviceRepr, LaunchConfig, PushKernelArg,
-};
+use candle_core::cuda_backend::cudarc::driver::{CudaView, CudaViewMut, PushKernelArg};
 use candle_core::{CudaStorage, DType, Error, Layout, Result};
 use half::{bf16, f16};
 
