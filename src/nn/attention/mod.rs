@@ -20,7 +20,7 @@ pub use packed::flash_attn_varlen_unfused as flash_attn_varlen_cpu;
 
 /// [`candle_nn::attention::cpu_flash`] with backward passes, on any device.
 pub mod cpu_flash {
-    pub use super::flash_attn;
+    pub use crate::nn::attention::flash::flash_attn;
 
     /// [`candle_nn::attention::cpu_flash::causal`] with a backward pass. `causal_decode_f32_interleaved`, of slices, has none.
     pub mod causal {
@@ -36,11 +36,11 @@ pub mod cpu_flash {
 
     /// [`candle_nn::attention::cpu_flash::varlen`] with a backward pass.
     pub mod varlen {
-        pub use crate::nn::attention::flash_attn_varlen_cpu;
+        pub use crate::nn::attention::packed::flash_attn_varlen_unfused as flash_attn_varlen_cpu;
     }
 }
 
 /// [`candle_nn::attention::varlen`] with a backward pass.
 pub mod varlen {
-    pub use super::flash_attn_varlen_unfused;
+    pub use crate::nn::attention::packed::flash_attn_varlen_unfused;
 }

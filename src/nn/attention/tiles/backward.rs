@@ -5,6 +5,7 @@ use super::bias::{Bias, Mask};
 use super::matrix::{Matrix, MatrixMut, Number, multiply};
 use super::rows::{cap, drop_out, exponentials, slopes};
 use super::tensor::from_vec;
+use super::tile::{Part, Scratch, Tile};
 use super::view::View;
 use crate::nn::attention::rule::Rule;
 use crate::nn::kernel::sum_of_products;
@@ -23,22 +24,6 @@ pub struct Backward<'a, T> {
     /// (batch, heads, queries, 1)
     pub statistics: View<'a, T>,
     pub mask: Option<Mask<'a, T>>,
-}
-
-/// The gradients of a key head and of the query heads that share it.
-struct Part<'a, T> {
-    dq: &'a mut [T],
-    dk: &'a mut [T],
-    dv: &'a mut [T],
-}
-
-/// What a tile is computed in.
-struct Scratch<T> {
-    weights: Vec<T>,
-    gradients: Vec<T>,
-    slopes: Vec<T>,
-    /// For each query, the sum of products of weights and their gradients.
-    sums: Vec<T>,
 }
 
 impl<T: Number> Backward<'_, T> {
@@ -200,26 +185,5 @@ impl<T: Number> Backward<'_, T> {
             }
         }
         Ok(())
-    }
-}
-
-/// Some queries and keys of a head.
-struct Tile {
-    batch: usize,
-    head: usize,
-    query: usize,
-    queries: usize,
-    key: usize,
-    keys: usize,
-}
-
-impl<T> Scratch<T> {
-    fn new() -> Self {
-        Self {
-            weights: Vec::new(),
-            gradients: Vec::new(),
-            slopes: Vec::new(),
-            sums: Vec::new(),
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! Products of strided matrices on the calling thread, by the crate that candle multiplies matrices with.
 
 use candle_core::{Error, Result};
-use gemm::{Parallelism, gemm};
+use gemm::Parallelism;
 use num_traits::Float;
 
 use crate::nn::kernel::{Element, Functions};
@@ -84,7 +84,7 @@ pub fn multiply<T: Number>(
     // borrowed mutably, are different ones, as its rows are contiguous and do not overlap. The sizes agree. `Number` is implemented for
     // f32 and f64 only, which the function knows.
     unsafe {
-        gemm(
+        gemm::gemm(
             into.rows,
             into.columns,
             a.columns,

@@ -6,6 +6,7 @@ mod forward;
 mod matrix;
 mod rows;
 mod tensor;
+mod tile;
 mod view;
 
 use candle_core::{D, Result, Tensor};

@@ -2,7 +2,8 @@ use candle_core::{
     CpuStorage, CudaStorage, Device, InplaceOp2, InplaceOp3, Layout, Result, Storage, Tensor, bail,
 };
 
-use super::launch::{self, Arguments};
+use super::arguments::Arguments;
+use super::launch;
 use crate::nn::attention::chunks::chunk::Chunk;
 use crate::nn::attention::rule::{NAME, Rule, wide};
 

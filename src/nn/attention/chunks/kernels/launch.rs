@@ -1,99 +1,17 @@
 use std::ops::Range;
 
 use candle_core::backend::BackendStorage;
-use candle_core::cuda_backend::cudarc::driver::{
-    CudaView, CudaViewMut, DeviceRepr, LaunchConfig, PushKernelArg,
-};
-use candle_core::cuda_backend::{CudaDType, WrapErr};
-use candle_core::{CudaStorage, DType, Error, Layout, Result, Tensor};
+use candle_core::cuda_backend::WrapErr;
+use candle_core::cuda_backend::cudarc::driver::{CudaView, CudaViewMut, PushKernelArg};
+use candle_core::{CudaStorage, DType, Error, Layout, Result};
 use half::{bf16, f16};
 
-use crate::nn::attention::chunks::chunk::Chunk;
-use crate::nn::attention::rule::{NAME, Rule};
+use super::arguments::Arguments;
+use crate::nn::attention::rule::NAME;
 use crate::nn::kernel::Element;
-use crate::nn::kernel::cuda::{Function, Module, each_row, function, module, view};
+use crate::nn::kernel::cuda::{Function, Module, function, module};
 
 const MODULE: Module = module!("attention");
-
-/// What all kernels are told. `Chunk` in kernels/attention.cu has the same fields.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Geometry {
-    heads: u64,
-    queries: u64,
-    keys: u64,
-    first: u64,
-    all_queries: u64,
-    all_keys: u64,
-    last_seen: i64,
-    mask_strides: [u64; 4],
-    softcap: f64,
-    factor: f64,
-    seed: u64,
-    threshold: u64,
-}
-
-// SAFETY: plain numbers of 8 bytes, laid out as `Chunk` in kernels/attention.cu.
-unsafe impl DeviceRepr for Geometry {}
-
-pub struct Arguments<'a> {
-    geometry: Geometry,
-    mask: Option<&'a Tensor>,
-    rows: usize,
-    scores: usize,
-}
-
-impl<'a> Arguments<'a> {
-    pub fn new(rule: &'a Rule, chunk: &Chunk) -> Self {
-        let sizes = rule.sizes;
-        let mut mask_strides = [0; 4];
-        if let Some(mask) = &rule.mask {
-            let of_dims = mask.dims().iter().zip(mask.stride());
-            for (stride, (dim, of_dim)) in mask_strides.iter_mut().zip(of_dims) {
-                *stride = if *dim == 1 { 0 } else { *of_dim as u64 };
-            }
-        }
-        let dropout = rule.dropout.as_ref();
-        let rows = sizes.batch * sizes.heads * chunk.queries;
-        Self {
-            geometry: Geometry {
-                heads: sizes.heads as u64,
-                queries: chunk.queries as u64,
-                keys: chunk.keys as u64,
-                first: chunk.first as u64,
-                all_queries: sizes.queries as u64,
-                all_keys: sizes.keys as u64,
-                last_seen: rule.last_seen(),
-                mask_strides,
-                softcap: rule.softcap.unwrap_or(0.),
-                factor: dropout.map_or(0., |dropout| dropout.factor),
-                seed: dropout.map_or(0, |dropout| dropout.seed),
-                threshold: dropout.map_or(0, |dropout| dropout.threshold.into()),
-            },
-            mask: rule.mask.as_ref(),
-            rows,
-            scores: rows * chunk.keys,
-        }
-    }
-
-    /// Calls `launch` with the elements of the mask.
-    fn with_mask<T: Element>(
-        &self,
-        launch: impl FnOnce(Option<&CudaView<'_, T>>) -> Result<()>,
-    ) -> Result<()> {
-        match self.mask {
-            None => launch(None),
-            Some(mask) => {
-                let (storage, layout) = mask.storage_and_layout();
-                launch(Some(&view(&storage, layout, NAME)?))
-            }
-        }
-    }
-
-    fn function<T: Element>(&self, storage: &CudaStorage, name: &str) -> Result<Function> {
-        function::<T>(&storage.device, MODULE, name)
-    }
-}
 
 /// Chooses the implementation for a type.
 macro_rules! of_type {
@@ -137,7 +55,7 @@ pub fn gradients(
 }
 
 fn sums_of<T: Element>(arguments: &Arguments, statistics: Target, scores: Source) -> Result<()> {
-    let function = arguments.function::<T>(scores.0, "attention_sums")?;
+    let function = load::<T>(scores.0, "attention_sums")?;
     let mut statistics = target::<T::Sum>(statistics, arguments.rows)?;
     let scores = source::<T>(scores, arguments.scores)?;
     arguments.with_mask::<T>(|mask| {
@@ -156,7 +74,7 @@ fn sums_of<T: Element>(arguments: &Arguments, statistics: Target, scores: Source
 }
 
 fn weights_of<T: Element>(arguments: &Arguments, scores: Target, statistics: Source) -> Result<()> {
-    let function = arguments.function::<T>(scores.0, "attention_weights")?;
+    let function = load::<T>(scores.0, "attention_weights")?;
     let statistics = source::<T::Sum>(statistics, arguments.rows)?;
     let mut scores = target::<T>(scores, arguments.scores)?;
     arguments.with_mask::<T>(|mask| {
@@ -179,7 +97,7 @@ fn gradients_of<T: Element>(
     [scores, statistics]: [Source; 2],
     sums: Source,
 ) -> Result<()> {
-    let function = arguments.function::<T>(scores.0, "attention_gradients")?;
+    let function = load::<T>(scores.0, "attention_gradients")?;
     let sums = source::<T::Sum>(sums, arguments.rows)?;
     let statistics = source::<T::Sum>(statistics, arguments.rows)?;
     let scores = source::<T>(scores, arguments.scores)?;
@@ -202,14 +120,12 @@ fn gradients_of<T: Element>(
     })
 }
 
+fn load<T: Element>(storage: &CudaStorage, name: &str) -> Result<Function> {
+    function::<T>(&storage.device, MODULE, name)
+}
+
 /// The address of no mask.
 const NONE: u64 = 0;
-
-impl Arguments<'_> {
-    fn grid(&self) -> Result<LaunchConfig> {
-        each_row(self.rows, self.geometry.keys as usize)
-    }
-}
 
 /// The `expected` elements of a contiguous tensor.
 fn source<T: Element>((storage, layout): Source<'_>, expected: usize) -> Result<CudaView<'_, T>> {

@@ -1,5 +1,7 @@
 //! What happens to a chunk of scores, by kernels on CUDA. Without the feature `cuda` there are none.
 
+#[cfg(feature = "cuda")]
+mod arguments;
 #[cfg(not(feature = "cuda"))]
 mod disabled;
 #[cfg(feature = "cuda")]

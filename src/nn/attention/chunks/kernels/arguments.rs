@@ -1,0 +1,88 @@
+use candle_core::cuda_backend::cudarc::driver::{CudaView, DeviceRepr, LaunchConfig};
+use candle_core::{Result, Tensor};
+
+use crate::nn::attention::chunks::chunk::Chunk;
+use crate::nn::attention::rule::{NAME, Rule};
+use crate::nn::kernel::Element;
+use crate::nn::kernel::cuda::{each_row, view};
+
+/// What all kernels are told. `Chunk` in kernels/attention.cu has the same fields.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Geometry {
+    heads: u64,
+    queries: u64,
+    keys: u64,
+    first: u64,
+    all_queries: u64,
+    all_keys: u64,
+    last_seen: i64,
+    mask_strides: [u64; 4],
+    softcap: f64,
+    factor: f64,
+    seed: u64,
+    threshold: u64,
+}
+
+// SAFETY: plain numbers of 8 bytes, laid out as `Chunk` in kernels/attention.cu.
+unsafe impl DeviceRepr for Geometry {}
+
+pub struct Arguments<'a> {
+    pub geometry: Geometry,
+    mask: Option<&'a Tensor>,
+    pub rows: usize,
+    pub scores: usize,
+}
+
+impl<'a> Arguments<'a> {
+    pub fn new(rule: &'a Rule, chunk: &Chunk) -> Self {
+        let sizes = rule.sizes;
+        let mut mask_strides = [0; 4];
+        if let Some(mask) = &rule.mask {
+            let of_dims = mask.dims().iter().zip(mask.stride());
+            for (stride, (dim, of_dim)) in mask_strides.iter_mut().zip(of_dims) {
+                *stride = if *dim == 1 { 0 } else { *of_dim as u64 };
+            }
+        }
+        let dropout = rule.dropout.as_ref();
+        let rows = sizes.batch * sizes.heads * chunk.queries;
+        Self {
+            geometry: Geometry {
+                heads: sizes.heads as u64,
+                queries: chunk.queries as u64,
+                keys: chunk.keys as u64,
+                first: chunk.first as u64,
+                all_queries: sizes.queries as u64,
+                all_keys: sizes.keys as u64,
+                last_seen: rule.last_seen(),
+                mask_strides,
+                softcap: rule.softcap.unwrap_or(0.),
+                factor: dropout.map_or(0., |dropout| dropout.factor),
+                seed: dropout.map_or(0, |dropout| dropout.seed),
+                threshold: dropout.map_or(0, |dropout| dropout.threshold.into()),
+            },
+            mask: rule.mask.as_ref(),
+            rows,
+            scores: rows * chunk.keys,
+        }
+    }
+
+    /// Calls `launch` with the elements of the mask.
+    pub fn with_mask<T: Element>(
+        &self,
+        launch: impl FnOnce(Option<&CudaView<'_, T>>) -> Result<()>,
+    ) -> Result<()> {
+        match self.mask {
+            None => launch(None),
+            Some(mask) => {
+                let (storage, layout) = mask.storage_and_layout();
+                launch(Some(&view(&storage, layout, NAME)?))
+            }
+        }
+    }
+
+    /// A block for each row.
+    pub fn grid(&self) -> Result<LaunchConfig> {
+        each_row(self.rows, self.geometry.keys as usize)
+    }
+}
