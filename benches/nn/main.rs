@@ -137,7 +137,9 @@ fn train_text(rounds: usize) -> candle_headroom::Result<()> {
     };
     let memory = DeviceMemory::host().open()?;
     let slope = |loss: &dyn Fn(&Tensor) -> Result<Tensor>| -> candle_headroom::Result<f64> {
-        slope_of(&memory, |samples| Ok(loss(&bytes(samples)?)?))
+        slope_of(&memory, |samples| {
+            bytes(samples).and_then(|bytes| loss(&bytes))
+        })
     };
     let ours = slope(&|x| now.loss(x, x))?;
     let composition = slope(&|x| before.loss(x, x))?;

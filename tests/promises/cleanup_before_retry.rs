@@ -69,7 +69,7 @@ fn nothing_of_a_failed_micro_batch_is_left_when_it_is_tried_again() {
     let _alone = alone();
     let (model, vars) = language();
     let memory = DeviceMemory::host().open().unwrap();
-    let batch = text(64, 32);
+    let batch = text(192, 32);
     let mut trainer = by_sgd(&vars, &memory);
     let uses = RefCell::new(Vec::new());
     for _ in 0..3 {

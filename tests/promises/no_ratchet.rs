@@ -62,7 +62,7 @@ fn it_shrinks_under_pressure_and_grows_back_when_that_goes() {
 fn the_size_follows_the_limit_down_and_up() {
     let _alone = alone();
     let (model, vars) = language();
-    let batch = text(32, 32);
+    let batch = text(96, 32);
     let memory = DeviceMemory::host().open().unwrap();
     let start = memory.in_use().unwrap();
     memory.set_limit(ByteSize::b(start + (30 << 20))).unwrap();
