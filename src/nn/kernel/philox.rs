@@ -13,6 +13,8 @@ fn halves(number: u64) -> [u32; 2] {
 }
 
 /// The numbers `NUMBERS · at` and following of a seed's stream.
+// rustc 1.95 with opt-level 3 fails to compile it as a function of its own.
+#[inline(always)]
 pub fn numbers(seed: u64, stream: u64, at: u64) -> [u32; NUMBERS] {
     let [mut k0, mut k1] = halves(seed);
     let ([mut c0, mut c1], [mut c2, mut c3]) = (halves(at), halves(stream));
