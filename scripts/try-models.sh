@@ -5,8 +5,9 @@
 #
 #     scripts/try-models.sh [--quick] [--models a,b,c] [--list]
 #
-# --quick takes a few models and leaves candle_nn out. The sources are candle-transformers' as published, from cargo's registry cache;
-# the two copies that depend on another candle-nn are made by scripts/trainable-copy.sh, under the target folder.
+# --quick leaves out candle_nn, and the few models that take seconds. Sources are candle-transformers' as published, from cargo's
+# registry cache; the two copies that depend on another candle-nn are made by scripts/trainable-copy.sh, under the target folder. It
+# fails if a model is not reached with right gradients, unless tests/models says why. It needs cargo and python3.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -51,9 +52,9 @@ PYTHON
     if [ ! -f "$folder/Cargo.lock" ] || [ Cargo.lock -nt "$folder/Cargo.lock" ]; then mv "$folder/Cargo.lock.new" "$folder/Cargo.lock"; fi
 }
 
-build() { # VARIANT MANIFEST
+build() { # VARIANT MANIFEST [OPTION]
     local started=$SECONDS
-    cargo build --quiet --manifest-path "$2"
+    cargo build --quiet --manifest-path "$2" "${@:3}"
     echo "$1: built in $((SECONDS - started)) s" >&2
 }
 run() { # VARIANT PROGRAM
@@ -74,7 +75,7 @@ mapfile -t models < <(choose models-plain)
 run plain models-plain
 original=- ours=-
 if [ -z "$quick" ]; then
-    build original tests/models/Cargo.toml
+    build original tests/models/Cargo.toml --locked
     run original models
     original=$work/original/results
 fi
