@@ -96,7 +96,8 @@ def define(module, path, seen=()):
     if child:
         return define(child, rest, seen)
     for target, name in module.uses:
-        if name == first:
+        # `use gemm::gemm` names another crate's function.
+        if name == first and target[0] != first:
             return define(module, target + rest, seen)
     for target, name in module.uses:
         # Not another crate's names.

@@ -143,7 +143,7 @@ impl Tables {
     fn new() -> Result<Self> {
         let angles = (0..TIME).flat_map(|time| {
             (0..HEAD / 2).map(move |i| {
-                let rate = 10_000f32.powf(-(2 * i) as f32 / HEAD as f32);
+                let rate = 10_000f32.powf((2 * i) as f32 / HEAD as f32).recip();
                 time as f32 * rate
             })
         });

@@ -91,9 +91,8 @@ fn llama(rounds: usize) -> candle_headroom::Result<()> {
 fn long_attention() -> candle_headroom::Result<()> {
     const TOKENS: usize = 4096;
     let memory = DeviceMemory::host().open()?;
-    let input = || Ok(Var::randn(0f32, 1., (1, 8, TOKENS, 64), &Device::Cpu)?.into_inner());
-    let [q, k, v] = [input(), input(), input()];
-    let (q, k, v): (Tensor, Tensor, Tensor) = (q?, k?, v?);
+    let input = || Var::randn(0f32, 1., (1, 8, TOKENS, 64), &Device::Cpu).map(Var::into_inner);
+    let (q, k, v) = (input()?, input()?, input()?);
     let peak = |attend: &dyn Fn() -> Result<Tensor>| -> candle_headroom::Result<f64> {
         let scope = memory.peak_scope();
         attend()?.sum_all()?.backward()?;
@@ -172,7 +171,7 @@ fn main() -> candle_headroom::Result<()> {
     let rounds = if is_quick() { 5 } else { 41 };
     llama(rounds)?;
     train_text(rounds)?;
-    operations::compare(rounds)?;
+    operations::compare(&DeviceMemory::host().open()?, rounds)?;
     long_attention()?;
     Ok(())
 }

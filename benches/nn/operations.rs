@@ -1,9 +1,9 @@
 //! Each operation against candle's composition of plain operations, forward and backward, and against candle's fused forward pass.
 
 use candle_core::{D, Device, Result, Tensor, Var};
-use candle_headroom::nn;
-use candle_nn::attention::flash_attn;
-use candle_nn::{loss, ops, rotary_emb};
+use candle_headroom::{DeviceMemory, nn};
+use candle_nn::attention::{AttnMask, flash_attn};
+use candle_nn::{Module, loss, ops, rotary_emb};
 
 use crate::support::{Contender, alternate, figure};
 
@@ -49,6 +49,9 @@ fn comparisons() -> Result<Vec<Comparison>> {
         Tensor::from_iter(targets, &Device::Cpu)?,
     ];
     let halves = [var(&[8, 256, 2048])?];
+    let pictures = [var(&[8, 64, 32, 32])?, var(&[64])?, var(&[64])?];
+    let linear = [var(&[8, 256, 1024])?, var(&[1024, 1024])?, var(&[1024])?];
+    let plain = [var(&[8, 256, 1024])?];
     Ok(vec![
         Comparison {
             name: "softmax",
@@ -87,9 +90,9 @@ fn comparisons() -> Result<Vec<Comparison>> {
             }),
             composition: run(&attended, |[q, k, v]| composed_attention(q, k, v)),
             candle: run(&attended, |[q, k, v]| {
-                let [q, k, v] = [q, k, v].map(|x| x.transpose(1, 2)?.contiguous());
-                let mask = candle_nn::attention::AttnMask::causal();
-                flash_attn::<f32>(&q?, &k?, &v?, 0.125, mask, None, None)
+                let by_token = |x: &Tensor| x.transpose(1, 2)?.contiguous();
+                let (q, k, v) = (by_token(q)?, by_token(k)?, by_token(v)?);
+                flash_attn::<f32>(&q, &k, &v, 0.125, AttnMask::causal(), None, None)
             }),
         },
         Comparison {
@@ -104,7 +107,50 @@ fn comparisons() -> Result<Vec<Comparison>> {
             composition: run(&halves, |[x]| ops::swiglu(x)),
             candle: run(&halves, |[x]| ops::swiglu(x)),
         },
+        Comparison {
+            name: "group_norm",
+            ours: run(&pictures, |[x, weight, bias]| {
+                let [weight, bias] = [weight, bias].map(Tensor::clone);
+                nn::GroupNorm::new(weight, bias, 64, 8, 1e-5)?.forward(x)
+            }),
+            composition: run(&pictures, |[x, weight, bias]| {
+                composed_group_norm(x, weight, bias)
+            }),
+            candle: run(&pictures, |[x, weight, bias]| {
+                composed_group_norm(x, weight, bias)
+            }),
+        },
+        Comparison {
+            name: "linear_with_bias",
+            ours: run(&linear, |[x, weight, bias]| {
+                nn::Linear::new(weight.clone(), Some(bias.clone())).forward(x)
+            }),
+            composition: run(&linear, |[x, weight, bias]| {
+                candle_nn::Linear::new(weight.clone(), Some(bias.clone())).forward(x)
+            }),
+            candle: run(&linear, |[x, weight, bias]| {
+                candle_nn::Linear::new(weight.clone(), Some(bias.clone())).forward(x)
+            }),
+        },
+        Comparison {
+            name: "gelu",
+            ours: run(&plain, |[x]| nn::Activation::GeluPytorchTanh.forward(x)),
+            composition: run(&plain, |[x]| {
+                candle_nn::Activation::GeluPytorchTanh.forward(x)
+            }),
+            candle: run(&plain, |[x]| x.gelu()),
+        },
+        Comparison {
+            name: "dropout",
+            ours: run(&plain, |[x]| nn::ops::dropout(x, 0.1)),
+            composition: run(&plain, |[x]| ops::dropout(x, 0.1)),
+            candle: run(&plain, |[x]| ops::dropout(x, 0.1)),
+        },
     ])
+}
+
+fn composed_group_norm(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    candle_nn::GroupNorm::new(weight.clone(), bias.clone(), 64, 8, 1e-5)?.forward(x)
 }
 
 /// Causal attention of plain operations, with the whole matrix of scores.
@@ -118,13 +164,23 @@ pub fn composed_attention(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> 
     ops::softmax(&ahead.where_cond(&never, &scores)?, D::Minus1)?.matmul(v)
 }
 
+/// MiB that the output and its graph hold besides the inputs.
+fn kept(memory: &DeviceMemory, run: &Run) -> Result<f64> {
+    let in_use = || memory.in_use().unwrap_or_default() as f64 / (1 << 20) as f64;
+    let before = in_use();
+    let output = run()?;
+    let kept = in_use() - before;
+    drop(output);
+    Ok(kept)
+}
+
 fn step(run: &Run) {
     let loss = run().and_then(|output| output.sum_all());
     loss.and_then(|loss| loss.backward()).expect("a step");
 }
 
 /// Compares all operations, `rounds` times each.
-pub fn compare(rounds: usize) -> Result<()> {
+pub fn compare(memory: &DeviceMemory, rounds: usize) -> Result<()> {
     for Comparison {
         name,
         ours,
@@ -132,18 +188,25 @@ pub fn compare(rounds: usize) -> Result<()> {
         candle,
     } in comparisons()?
     {
+        let (lean, plain) = (kept(memory, &ours)?, kept(memory, &composition)?);
+        println!("{name} keeps {lean:.2} MiB, the composition {plain:.2} MiB");
         let detached = |run: &Run| drop(run().expect("an output"));
         let contenders = vec![
             Contender::new("ours", || step(&ours)),
             Contender::new("composition", || step(&composition)),
+        ];
+        let steps = alternate(contenders, rounds);
+        steps.print(name, 1);
+        let ratio = steps.ratio("ours", "composition");
+        figure(&format!("nn/{name}_step_vs_composition"), ratio, "x");
+        // By themselves: what runs before leaves caches and heap cold or warm.
+        let contenders = vec![
             Contender::new("ours, forward", || detached(&ours)),
             Contender::new("candle, forward", || detached(&candle)),
         ];
-        let rounds = alternate(contenders, rounds);
-        rounds.print(name, 1);
-        let ratio = rounds.ratio("ours", "composition");
-        figure(&format!("nn/{name}_step_vs_composition"), ratio, "x");
-        let ratio = rounds.ratio("ours, forward", "candle, forward");
+        let forwards = alternate(contenders, rounds);
+        forwards.print(name, 1);
+        let ratio = forwards.ratio("ours, forward", "candle, forward");
         figure(&format!("nn/{name}_forward_vs_candle_fused"), ratio, "x");
     }
     Ok(())

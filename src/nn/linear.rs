@@ -3,6 +3,7 @@
 use candle_core::{D, Module, Result, Tensor};
 use candle_nn::{Init, VarBuilder, init};
 
+use super::bias::add_to_rows;
 use super::graph::{Backward, record};
 
 /// y = x · Wᵀ + b, as [`candle_nn::Linear`]: the same numbers, with the gradient of the weight computed in the weight's layout. Any
@@ -40,8 +41,7 @@ impl Module for Linear {
         let product = product(&x.detach(), &self.weight.detach())?;
         match &self.bias {
             Some(bias) if bias.dims() == [self.weight.dim(0)?] => {
-                let sum = product.broadcast_add(&bias.detach())?;
-                drop(product);
+                let sum = add_to_rows(product, bias)?;
                 let backward = |given: Backward<3>| {
                     let [x, weight, _] = &given.inputs;
                     let [needs_x, needs_weight, needs_bias] = given.needs;

@@ -4,6 +4,7 @@ pub mod activation;
 pub mod attention;
 mod audit;
 pub mod batch_norm;
+mod bias;
 #[cfg(test)]
 mod composed;
 pub mod conv;

@@ -1,5 +1,6 @@
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Module, Result, Tensor};
+use candle_headroom::DeviceMemory;
 use candle_headroom::nn::quantized::QMatMul;
 use candle_headroom::nn::{Activation, Linear, PReLU, loss, ops};
 
@@ -61,5 +62,28 @@ fn products_keep_their_output() -> Result<()> {
     // candle may keep a rearranged copy of the weight after the first product.
     quantized.forward(&xs.detach())?;
     assert_kept("quantized", bytes, || quantized.forward(&xs));
+    Ok(())
+}
+
+#[test]
+fn a_bias_takes_no_second_output() -> Result<()> {
+    let _alone = alone();
+    let (xs, _) = var(&[4096, 16])?;
+    let ((weight, _), (bias, _)) = (var(&[1024, 16])?, var(&[1024])?);
+    let linear = Linear::new(weight.as_tensor().clone(), Some(bias.as_tensor().clone()));
+    let bytes = 4096 * 1024 * DType::F32.size_in_bytes() as u64;
+    let memory = DeviceMemory::host()
+        .open()
+        .expect("an allocator that counts");
+    let scope = memory.peak_scope();
+    let output = linear.forward(&xs)?;
+    let peak = scope.peak().zip(scope.start());
+    let peak = peak.map(|(peak, start)| peak - start).expect("a peak");
+    // The multiplication takes some memory too.
+    assert!(
+        peak < bytes + bytes / 4,
+        "{peak} bytes for an output of {bytes}"
+    );
+    drop(output);
     Ok(())
 }

@@ -2,14 +2,14 @@ use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaView, PushKernelArg};
 use candle_core::{CudaDevice, Result};
 
-use super::{CudaKernel, Module, each_element, function, module};
-use crate::nn::kernel::{Element, Kernel};
+use super::{CudaElement, CudaKernel, Module, each_element, function, module};
+use crate::nn::kernel::Kernel;
 use crate::nn::ops::dropout::Mask;
 
 const MODULE: Module = module!("dropout");
 
 impl CudaKernel<1, 1> for Mask {
-    fn cuda<T: Element, O: Element>(
+    fn cuda<T: CudaElement, O: CudaElement>(
         &self,
         device: &CudaDevice,
         [xs]: [CudaView<'_, T>; 1],

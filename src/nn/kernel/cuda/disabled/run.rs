@@ -2,16 +2,6 @@ use candle_core::{CudaDevice, Result, Tensor};
 
 use crate::nn::kernel::{Element, Kernel};
 
-/// A type that CUDA kernels read and write.
-pub trait CudaElement {}
-
-impl<T> CudaElement for T {}
-
-/// A kernel that also runs on CUDA.
-pub trait CudaKernel<const IN: usize, const OUT: usize> {}
-
-impl<K, const IN: usize, const OUT: usize> CudaKernel<IN, OUT> for K {}
-
 /// Where candle was built for CUDA and this crate was not, candle's operations do it.
 pub fn run<K: Kernel<IN, OUT>, T: Element, const IN: usize, const OUT: usize>(
     kernel: &K,

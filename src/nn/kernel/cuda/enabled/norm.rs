@@ -2,14 +2,14 @@ use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaView, LaunchConfig, PushKernelArg};
 use candle_core::{CudaDevice, Result};
 
-use super::{CudaKernel, Module, each_row, function, module};
-use crate::nn::kernel::{Element, Kernel};
+use super::{CudaElement, CudaKernel, Module, each_row, function, module};
+use crate::nn::kernel::Kernel;
 use crate::nn::norm::rows::{RowsBackward, RowsForward};
 
 const MODULE: Module = module!("norm");
 
 impl CudaKernel<3, 1> for RowsForward {
-    fn cuda<T: Element, O: Element>(
+    fn cuda<T: CudaElement, O: CudaElement>(
         &self,
         device: &CudaDevice,
         [xs, weight, bias]: [CudaView<'_, T>; 3],
@@ -28,7 +28,7 @@ impl CudaKernel<3, 1> for RowsForward {
 }
 
 impl CudaKernel<3, 3> for RowsBackward {
-    fn cuda<T: Element, O: Element>(
+    fn cuda<T: CudaElement, O: CudaElement>(
         &self,
         device: &CudaDevice,
         [xs, weight, dys]: [CudaView<'_, T>; 3],
@@ -51,7 +51,7 @@ impl CudaKernel<3, 3> for RowsBackward {
             return Ok(());
         }
         // SAFETY: the kernel writes all of it before the next one reads it, on the same stream.
-        let mut sums = unsafe { device.alloc::<T::Sum>(blocks * 2 * width)? };
+        let mut sums = unsafe { device.alloc::<T::Wide>(blocks * 2 * width)? };
         launch.arg(&mut sums);
         // SAFETY: as above; `sums` has two rows for each block.
         unsafe { launch.launch(each_row(blocks, width)?) }.w()?;

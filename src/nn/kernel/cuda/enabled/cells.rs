@@ -2,14 +2,14 @@ use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaView, PushKernelArg};
 use candle_core::{CudaDevice, Result};
 
-use super::{CudaKernel, Module, each_element, each_row, function, module, view};
-use crate::nn::kernel::{Element, Kernel};
+use super::{CudaElement, CudaKernel, Module, each_element, each_row, function, module, view};
+use crate::nn::kernel::Kernel;
 use crate::nn::norm::cells::{CellGradient, CellMoments, CellScaling, CellSums};
 
 const MODULE: Module = module!("cells");
 
 impl CudaKernel<1, 2> for CellMoments {
-    fn cuda<T: Element, O: Element>(
+    fn cuda<T: CudaElement, O: CudaElement>(
         &self,
         device: &CudaDevice,
         [xs]: [CudaView<'_, T>; 1],
@@ -27,7 +27,7 @@ impl CudaKernel<1, 2> for CellMoments {
 }
 
 impl CudaKernel<2, 2> for CellSums {
-    fn cuda<T: Element, O: Element>(
+    fn cuda<T: CudaElement, O: CudaElement>(
         &self,
         device: &CudaDevice,
         [xs, dys]: [CudaView<'_, T>; 2],
@@ -35,7 +35,7 @@ impl CudaKernel<2, 2> for CellSums {
     ) -> Result<()> {
         let function = function::<T>(device, MODULE, Self::NAME)?;
         let (storage, layout) = self.mean.storage_and_layout();
-        let means = view::<T::Sum>(&storage, layout, Self::NAME)?;
+        let means = view::<T::Wide>(&storage, layout, Self::NAME)?;
         let cells = self.cells;
         let mut launch = function.builder();
         launch.arg(&cells.outer).arg(&cells.cells).arg(&cells.inner);
@@ -49,7 +49,7 @@ impl CudaKernel<2, 2> for CellSums {
 }
 
 impl CudaKernel<1, 1> for CellScaling {
-    fn cuda<T: Element, O: Element>(
+    fn cuda<T: CudaElement, O: CudaElement>(
         &self,
         device: &CudaDevice,
         [xs]: [CudaView<'_, T>; 1],
@@ -61,7 +61,7 @@ impl CudaKernel<1, 1> for CellScaling {
         let len = xs.len();
         let mut views = Vec::with_capacity(values.len());
         for (storage, layout) in &values {
-            views.push(view::<T::Sum>(storage, layout, Self::NAME)?);
+            views.push(view::<T::Wide>(storage, layout, Self::NAME)?);
         }
         let mut launch = function.builder();
         launch
@@ -80,7 +80,7 @@ impl CudaKernel<1, 1> for CellScaling {
 }
 
 impl CudaKernel<2, 1> for CellGradient {
-    fn cuda<T: Element, O: Element>(
+    fn cuda<T: CudaElement, O: CudaElement>(
         &self,
         device: &CudaDevice,
         [xs, dys]: [CudaView<'_, T>; 2],
@@ -92,7 +92,7 @@ impl CudaKernel<2, 1> for CellGradient {
         let len = xs.len();
         let mut views = Vec::with_capacity(values.len());
         for (storage, layout) in &values {
-            views.push(view::<T::Sum>(storage, layout, Self::NAME)?);
+            views.push(view::<T::Wide>(storage, layout, Self::NAME)?);
         }
         let mut launch = function.builder();
         launch

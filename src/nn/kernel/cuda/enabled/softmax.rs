@@ -2,15 +2,15 @@ use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaView, PushKernelArg};
 use candle_core::{CudaDevice, Result};
 
-use super::{CudaKernel, Module, each_row, function, module};
-use crate::nn::kernel::{Element, Kernel};
+use super::{CudaElement, CudaKernel, Module, each_row, function, module};
+use crate::nn::kernel::Kernel;
 use crate::nn::ops::softmax::SoftmaxBackward;
 use crate::nn::ops::softmax_dim::{LogSoftmaxBackward, Softmax};
 
 const MODULE: Module = module!("softmax");
 
 impl CudaKernel<2, 1> for SoftmaxBackward {
-    fn cuda<T: Element, O: Element>(
+    fn cuda<T: CudaElement, O: CudaElement>(
         &self,
         device: &CudaDevice,
         [ys, dys]: [CudaView<'_, T>; 2],
@@ -27,7 +27,7 @@ impl CudaKernel<2, 1> for SoftmaxBackward {
 }
 
 impl CudaKernel<1, 1> for Softmax {
-    fn cuda<T: Element, O: Element>(
+    fn cuda<T: CudaElement, O: CudaElement>(
         &self,
         device: &CudaDevice,
         [xs]: [CudaView<'_, T>; 1],
@@ -45,7 +45,7 @@ impl CudaKernel<1, 1> for Softmax {
 }
 
 impl CudaKernel<2, 1> for LogSoftmaxBackward {
-    fn cuda<T: Element, O: Element>(
+    fn cuda<T: CudaElement, O: CudaElement>(
         &self,
         device: &CudaDevice,
         [ys, dys]: [CudaView<'_, T>; 2],

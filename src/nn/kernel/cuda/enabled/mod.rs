@@ -1,13 +1,25 @@
+mod activation;
+mod bias;
+mod cells;
+mod cross_entropy;
+mod dropout;
+mod norm;
+mod run;
+mod softmax;
+
 use std::sync::Arc;
 
 use candle_core::cuda_backend::CudaDType;
 use candle_core::cuda_backend::cudarc::driver::{
     CudaFunction, CudaSlice, CudaStream, CudaView, DeviceRepr, LaunchArgs, LaunchConfig,
 };
-use candle_core::{CudaDevice, CudaStorage, Error, Layout, Result, Shape, Storage, Tensor};
+use candle_core::{CudaDevice, CudaStorage, Error, Layout, Result, Storage};
 use half::{bf16, f16};
 
-use crate::nn::kernel::{Element, Kernel, mismatch, tensor};
+use crate::nn::kernel::mismatch;
+
+pub use bias::add_to_rows;
+pub use run::run;
 
 /// A compiled file of `kernels/`: its name among the device's modules, and its code.
 pub type Module = (&'static str, &'static str);
@@ -27,28 +39,39 @@ pub(in crate::nn) use module;
 pub trait CudaElement: CudaDType + DeviceRepr {
     /// The end of the names of the kernels for this type.
     const SUFFIX: &'static str;
+
+    /// The type to compute in: f64 for f64, f32 for all others.
+    type Wide: CudaElement;
 }
 
 impl CudaElement for f32 {
     const SUFFIX: &'static str = "f32";
+
+    type Wide = f32;
 }
 
 impl CudaElement for f64 {
     const SUFFIX: &'static str = "f64";
+
+    type Wide = f64;
 }
 
 impl CudaElement for f16 {
     const SUFFIX: &'static str = "f16";
+
+    type Wide = f32;
 }
 
 impl CudaElement for bf16 {
     const SUFFIX: &'static str = "bf16";
+
+    type Wide = f32;
 }
 
 /// A kernel that also runs on CUDA.
 pub trait CudaKernel<const IN: usize, const OUT: usize> {
     /// Launches the kernel on contiguous inputs. The outputs are not initialized.
-    fn cuda<T: Element, O: Element>(
+    fn cuda<T: CudaElement, O: CudaElement>(
         &self,
         device: &CudaDevice,
         inputs: [CudaView<'_, T>; IN],
@@ -112,39 +135,6 @@ pub fn function<T: CudaElement>(
         function: function.into_cuda_function(),
         stream: device.cuda_stream(),
     })
-}
-
-/// Runs a kernel on a device.
-pub fn run<K: Kernel<IN, OUT>, T: Element, const IN: usize, const OUT: usize>(
-    kernel: &K,
-    device: &CudaDevice,
-    inputs: &[Tensor; IN],
-) -> Result<[Tensor; OUT]> {
-    let shapes = kernel.shapes(inputs.each_ref())?;
-    let mut outputs = Vec::with_capacity(OUT);
-    for shape in &shapes {
-        // A kernel writes all of its outputs. The driver refuses to allocate nothing.
-        let len = shape.elem_count().max(1);
-        // SAFETY: the kernel initializes it before anything reads it, on the same stream.
-        outputs.push(unsafe { device.alloc::<K::Output<T>>(len)? });
-    }
-    let mut outputs: [CudaSlice<K::Output<T>>; OUT] =
-        outputs.try_into().map_err(|_| mismatch(K::NAME))?;
-    if shapes.iter().any(|shape| shape.elem_count() > 0) {
-        let storages = inputs.each_ref().map(|input| input.storage_and_layout());
-        let mut views = Vec::with_capacity(IN);
-        for (storage, layout) in &storages {
-            views.push(view::<T>(storage, layout, K::NAME)?);
-        }
-        let views = views.try_into().map_err(|_| mismatch(K::NAME))?;
-        kernel.cuda::<T, K::Output<T>>(device, views, outputs.each_mut())?;
-    }
-    let mut shapes = shapes.into_iter();
-    Ok(outputs.map(|output| {
-        let storage = K::Output::<T>::wrap_cuda_slice(output, device.clone());
-        let shape = shapes.next().unwrap_or(Shape::from(()));
-        tensor(Storage::Cuda(storage), shape)
-    }))
 }
 
 /// The elements of a contiguous tensor on a device.

@@ -2,14 +2,14 @@ use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaView, PushKernelArg};
 use candle_core::{CudaDevice, Result};
 
-use super::{CudaKernel, Module, each_row, function, module, view};
-use crate::nn::kernel::{Element, Kernel};
+use super::{CudaElement, CudaKernel, Module, each_row, function, module, view};
+use crate::nn::kernel::Kernel;
 use crate::nn::loss::cross_entropy::{CrossEntropy, CrossEntropyBackward};
 
 const MODULE: Module = module!("cross_entropy");
 
 impl CudaKernel<1, 2> for CrossEntropy {
-    fn cuda<T: Element, O: Element>(
+    fn cuda<T: CudaElement, O: CudaElement>(
         &self,
         device: &CudaDevice,
         [xs]: [CudaView<'_, T>; 1],
@@ -30,7 +30,7 @@ impl CudaKernel<1, 2> for CrossEntropy {
 }
 
 impl CudaKernel<2, 1> for CrossEntropyBackward {
-    fn cuda<T: Element, O: Element>(
+    fn cuda<T: CudaElement, O: CudaElement>(
         &self,
         device: &CudaDevice,
         [xs, gradient]: [CudaView<'_, T>; 2],
@@ -41,7 +41,7 @@ impl CudaKernel<2, 1> for CrossEntropyBackward {
         let (storage, layout) = targets.storage_and_layout();
         let targets = view::<i64>(&storage, layout, Self::NAME)?;
         let (storage, layout) = self.logs.storage_and_layout();
-        let logs = view::<T::Sum>(&storage, layout, Self::NAME)?;
+        let logs = view::<T::Wide>(&storage, layout, Self::NAME)?;
         let mut launch = function.builder();
         launch.arg(&self.width).arg(&none).arg(&targets).arg(&logs);
         launch.arg(&xs).arg(&gradient).arg(dxs);

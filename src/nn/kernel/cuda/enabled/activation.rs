@@ -2,8 +2,8 @@ use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaView, PushKernelArg};
 use candle_core::{CudaDevice, Result};
 
-use super::{CudaKernel, Module, each_element, function, module};
-use crate::nn::kernel::{Element, Kernel};
+use super::{CudaElement, CudaKernel, Module, each_element, function, module};
+use crate::nn::kernel::Kernel;
 use crate::nn::ops::curves::Curve;
 use crate::nn::ops::elementwise::{Slopes, Values};
 use crate::nn::ops::swiglu::{Swiglu, SwigluBackward};
@@ -30,7 +30,7 @@ fn numbers(curve: Curve) -> (u32, f64, f64) {
 }
 
 impl CudaKernel<1, 1> for Values {
-    fn cuda<T: Element, O: Element>(
+    fn cuda<T: CudaElement, O: CudaElement>(
         &self,
         device: &CudaDevice,
         [xs]: [CudaView<'_, T>; 1],
@@ -48,7 +48,7 @@ impl CudaKernel<1, 1> for Values {
 }
 
 impl CudaKernel<2, 1> for Slopes {
-    fn cuda<T: Element, O: Element>(
+    fn cuda<T: CudaElement, O: CudaElement>(
         &self,
         device: &CudaDevice,
         [xs, dys]: [CudaView<'_, T>; 2],
@@ -66,7 +66,7 @@ impl CudaKernel<2, 1> for Slopes {
 }
 
 impl CudaKernel<1, 1> for Swiglu {
-    fn cuda<T: Element, O: Element>(
+    fn cuda<T: CudaElement, O: CudaElement>(
         &self,
         device: &CudaDevice,
         [xs]: [CudaView<'_, T>; 1],
@@ -83,7 +83,7 @@ impl CudaKernel<1, 1> for Swiglu {
 }
 
 impl CudaKernel<2, 1> for SwigluBackward {
-    fn cuda<T: Element, O: Element>(
+    fn cuda<T: CudaElement, O: CudaElement>(
         &self,
         device: &CudaDevice,
         [xs, dys]: [CudaView<'_, T>; 2],

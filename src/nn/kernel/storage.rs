@@ -1,0 +1,26 @@
+use candle_core::op::BackpropOp;
+use candle_core::{Error, Layout, Result, Shape, Storage, Tensor, WithDType};
+
+/// The elements of a contiguous tensor on the CPU.
+pub fn slice_of<'a, T: WithDType>(
+    storage: &'a Storage,
+    layout: &Layout,
+    name: &'static str,
+) -> Result<&'a [T]> {
+    let Storage::Cpu(storage) = storage else {
+        return Err(mismatch(name));
+    };
+    let (start, end) = layout.contiguous_offsets().ok_or_else(|| mismatch(name))?;
+    let values = T::cpu_storage_as_slice(storage)?.get(start..end);
+    values.ok_or_else(|| mismatch(name))
+}
+
+/// A tensor outside the graph.
+pub fn tensor(storage: Storage, shape: Shape) -> Tensor {
+    Tensor::from_storage(storage, shape, BackpropOp::none(), false)
+}
+
+/// Inputs do not match what the kernel was written for.
+pub fn mismatch(name: &'static str) -> Error {
+    Error::Msg(format!("{name}: inputs of unexpected number or layout")).bt()
+}
