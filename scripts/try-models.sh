@@ -30,12 +30,18 @@ done
 manifest() {
     local folder=$work/$1 package=$2 path=$3
     mkdir -p "$folder"
-    (cd tests/models && "$root/scripts/trainable-copy.sh" --package "$package" --path "$path" \
-        candle-transformers "$folder/candle-transformers" >/dev/null)
+    copy() {
+        (cd tests/models && "$root/scripts/trainable-copy.sh" --package "$package" --path "$path" \
+            candle-transformers "$folder/candle-transformers" >/dev/null)
+    }
+    # One of another version, or of another checkout, is in the way.
+    copy 2>/dev/null || { rm -rf "$folder/candle-transformers" && copy; }
     sed -e "s|^name = \"models\"|name = \"models-$1\"|" \
         -e "s|^candle-nn = .*|candle-nn = { package = \"$package\", path = \"$path\" }|" \
         -e "s|^path = \"src/main.rs\"|path = \"$root/tests/models/src/main.rs\"|" \
         -e "s|^models = |models-$1 = |" tests/models/Cargo.toml >"$folder/Cargo.toml.new"
+    # As in candle-headroom's own manifest.
+    [ "$1" != ours ] || sed -i "/^models-ours = /r "<(grep '^candle-headroom = { opt-level' Cargo.toml) "$folder/Cargo.toml.new"
     printf '\n[patch.crates-io]\ncandle-transformers = { path = "candle-transformers" }\n' >>"$folder/Cargo.toml.new"
     cmp -s "$folder/Cargo.toml.new" "$folder/Cargo.toml" || mv "$folder/Cargo.toml.new" "$folder/Cargo.toml"
     # The versions of both lock files; cargo drops what the variant does not need.
