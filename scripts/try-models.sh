@@ -5,8 +5,9 @@
 #
 #     scripts/try-models.sh [--quick] [--models a,b,c] [--list]
 #
-# --quick takes a few models and leaves candle_nn out. The sources are candle-transformers' as published, from cargo's registry cache;
-# the two copies that depend on another candle-nn are made by scripts/trainable-copy.sh, under the target folder.
+# --quick leaves out candle_nn, and the few models that take seconds. Sources are candle-transformers' as published, from cargo's
+# registry cache; the two copies that depend on another candle-nn are made by scripts/trainable-copy.sh, under the target folder. It
+# fails if a model is not reached with right gradients, unless tests/models says why. It needs cargo and python3.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -29,12 +30,18 @@ done
 manifest() {
     local folder=$work/$1 package=$2 path=$3
     mkdir -p "$folder"
-    (cd tests/models && "$root/scripts/trainable-copy.sh" --package "$package" --path "$path" \
-        candle-transformers "$folder/candle-transformers" >/dev/null)
+    copy() {
+        (cd tests/models && "$root/scripts/trainable-copy.sh" --package "$package" --path "$path" \
+            candle-transformers "$folder/candle-transformers" >/dev/null)
+    }
+    # One of another version, or of another checkout, is in the way.
+    copy 2>/dev/null || { rm -rf "$folder/candle-transformers" && copy; }
     sed -e "s|^name = \"models\"|name = \"models-$1\"|" \
         -e "s|^candle-nn = .*|candle-nn = { package = \"$package\", path = \"$path\" }|" \
         -e "s|^path = \"src/main.rs\"|path = \"$root/tests/models/src/main.rs\"|" \
         -e "s|^models = |models-$1 = |" tests/models/Cargo.toml >"$folder/Cargo.toml.new"
+    # As in candle-headroom's own manifest.
+    [ "$1" != ours ] || sed -i "/^models-ours = /r "<(grep '^candle-headroom = { opt-level' Cargo.toml) "$folder/Cargo.toml.new"
     printf '\n[patch.crates-io]\ncandle-transformers = { path = "candle-transformers" }\n' >>"$folder/Cargo.toml.new"
     cmp -s "$folder/Cargo.toml.new" "$folder/Cargo.toml" || mv "$folder/Cargo.toml.new" "$folder/Cargo.toml"
     # The versions of both lock files; cargo drops what the variant does not need.
@@ -51,9 +58,9 @@ PYTHON
     if [ ! -f "$folder/Cargo.lock" ] || [ Cargo.lock -nt "$folder/Cargo.lock" ]; then mv "$folder/Cargo.lock.new" "$folder/Cargo.lock"; fi
 }
 
-build() { # VARIANT MANIFEST
+build() { # VARIANT MANIFEST [OPTION]
     local started=$SECONDS
-    cargo build --quiet --manifest-path "$2"
+    cargo build --quiet --manifest-path "$2" "${@:3}"
     echo "$1: built in $((SECONDS - started)) s" >&2
 }
 run() { # VARIANT PROGRAM
@@ -74,7 +81,7 @@ mapfile -t models < <(choose models-plain)
 run plain models-plain
 original=- ours=-
 if [ -z "$quick" ]; then
-    build original tests/models/Cargo.toml
+    build original tests/models/Cargo.toml --locked
     run original models
     original=$work/original/results
 fi

@@ -1,6 +1,8 @@
 //! A kernel that slides over a sequence: convolution, its transpose, and the gradient of the kernel.
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{Result, Tensor, bail};
+
+use super::bias::widened;
 
 /// How a kernel slides over a long sequence and meets the positions of a short one. A convolution goes from the long one to the short
 /// one; its input's gradient, like the transposed convolution, the other way.
@@ -98,10 +100,7 @@ impl Sliding {
     /// The gradient of the weight (short channels, long channels / groups, kernel): for each position in the kernel the product of the
     /// two sequences, f16 and bf16 in f32.
     pub fn products(self, long: &Tensor, short: &Tensor, weight: &Tensor) -> Result<Tensor> {
-        let wide = match weight.dtype() {
-            DType::F16 | DType::BF16 => DType::F32,
-            dtype => dtype,
-        };
+        let wide = widened(weight.dtype());
         let (outer, inner, kernel) = weight.dims3()?;
         let (batch, channels, length) = short.dims3()?;
         let grouped = |tensor: &Tensor, channels: usize| {

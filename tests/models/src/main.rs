@@ -26,7 +26,7 @@ fn main() -> anyhow::Result<()> {
             .for_each(|model| println!("{}", model.name)),
         ["quick"] => models::all()
             .iter()
-            .filter(|model| model.quick)
+            .filter(|model| !model.slow)
             .for_each(|model| println!("{}", model.name)),
         ["run", folder, names @ ..] => names
             .iter()

@@ -28,8 +28,7 @@ pub const MODELS: fn() -> Vec<Model> = || {
                 let mut cache = llama::Cache::new(false, DType::F32, &config, &Device::Cpu)?;
                 model.forward(&tokens(batch)?, 0, &mut cache)
             })
-        })
-        .quick(),
+        }),
         Model::new("llama2_c", |vb| {
             let config = llama2_c::Config {
                 dim: 64,
@@ -48,13 +47,13 @@ pub const MODELS: fn() -> Vec<Model> = || {
         .remark("its tables of angles are Vars, because it looks for them among the weights"),
         decoder!("mistral", mistral::Model, {}),
         decoder!("mixtral", mixtral::Model, {"num_experts_per_tok": 2, "num_local_experts": 4, "use_flash_attn": false}).unused(GATE),
-        decoder!("qwen2", qwen2::ModelForCausalLM, {}).quick(),
+        decoder!("qwen2", qwen2::ModelForCausalLM, {}),
         decoder!("qwen2_moe", qwen2_moe::Model, {
             "decoder_sparse_step": 1, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64,
             "num_experts_per_tok": 2, "num_experts": 4, "norm_topk_prob": true,
         })
         .unused(ROUTER),
-        decoder!("qwen3", qwen3::ModelForCausalLM, {}).quick(),
+        decoder!("qwen3", qwen3::ModelForCausalLM, {}),
         decoder!("qwen3_moe", qwen3_moe::ModelForCausalLM, {
             "decoder_sparse_step": 1, "moe_intermediate_size": 32, "num_experts_per_tok": 2, "num_experts": 4,
             "norm_topk_prob": true,

@@ -14,20 +14,36 @@ pub const MODELS: fn() -> Vec<Model> = || {
                 let ids = tokens(batch)?;
                 model.forward(&ids, &ids.zeros_like()?, None)
             })
-        })
-        .quick(),
+        }),
         Model::new("distilbert", |vb| {
-            let config = config(json!({"dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 128, "activation": "gelu"}))?;
+            let config = config(
+                json!({"dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 128, "activation": "gelu"}),
+            )?;
             let model = distilbert::DistilBertForMaskedLM::load(vb, &config)?;
             // 1 hides a token.
-            forward(move |batch| model.forward(&tokens(batch)?, &all(batch, DType::U8)?.zeros_like()?.reshape((batch, 1, 1, TOKENS))?))
+            forward(move |batch| {
+                model.forward(
+                    &tokens(batch)?,
+                    &all(batch, DType::U8)?
+                        .zeros_like()?
+                        .reshape((batch, 1, 1, TOKENS))?,
+                )
+            })
         }),
         Model::new("xlm_roberta", |vb| {
-            let config = config(json!({"hidden_act": "gelu", "position_embedding_type": "absolute"}))?;
+            let config =
+                config(json!({"hidden_act": "gelu", "position_embedding_type": "absolute"}))?;
             let model = xlm_roberta::XLMRobertaForMaskedLM::new(&config, vb)?;
             forward(move |batch| {
                 let ids = tokens(batch)?;
-                model.forward(&ids, &all(batch, DType::F32)?, &ids.zeros_like()?, None, None, None)
+                model.forward(
+                    &ids,
+                    &all(batch, DType::F32)?,
+                    &ids.zeros_like()?,
+                    None,
+                    None,
+                    None,
+                )
             })
         }),
         Model::new("jina_bert", |vb| {
@@ -36,7 +52,9 @@ pub const MODELS: fn() -> Vec<Model> = || {
             forward(move |batch| tokens(batch)?.apply(&model))
         }),
         Model::new("nomic_bert", |vb| {
-            let config = config(json!({"n_embd": 64, "n_head": 4, "n_layer": 2, "n_inner": 128, "n_positions": 64}))?;
+            let config = config(
+                json!({"n_embd": 64, "n_head": 4, "n_layer": 2, "n_inner": 128, "n_positions": 64}),
+            )?;
             let model = nomic_bert::NomicBertModel::load(vb, &config)?;
             forward(move |batch| {
                 let ids = tokens(batch)?;
@@ -49,8 +67,7 @@ pub const MODELS: fn() -> Vec<Model> = || {
             }))?;
             let model = modernbert::ModernBertForMaskedLM::load(vb, &config)?;
             forward(move |batch| model.forward(&tokens(batch)?, &all(batch, DType::F32)?))
-        })
-        .quick(),
+        }),
         Model::new("debertav2", |vb| {
             let config = config(json!({
                 "hidden_act": "gelu", "relative_attention": true, "max_relative_positions": -1, "position_biased_input": false,
@@ -73,8 +90,7 @@ pub const MODELS: fn() -> Vec<Model> = || {
                 let ids = tokens(batch)?;
                 t5::T5ForConditionalGeneration::load(vb.clone(), &config)?.forward(&ids, &ids)
             })
-        })
-        .quick(),
+        }),
         Model::new("marian", |vb| {
             let config = config_of_marian()?;
             forward(move |batch| {
@@ -95,8 +111,7 @@ pub const MODELS: fn() -> Vec<Model> = || {
                 let said = model.decoder.forward(&tokens(batch)?, &heard, true)?;
                 model.decoder.final_linear(&said)
             })
-        })
-        .quick(),
+        }),
     ]
 };
 

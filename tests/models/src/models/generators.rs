@@ -20,8 +20,7 @@ pub const MODELS: fn() -> Vec<Model> = || {
             };
             let model = UNet2DConditionModel::new(vb, 4, 4, false, config)?;
             forward(move |batch| model.forward(&noise((batch, 4, 16, 16))?, 500.0, &noise((batch, 8, 32))?))
-        })
-        .quick(),
+        }),
         Model::new("stable_diffusion_vae", |vb| {
             use stable_diffusion::vae::{AutoEncoderKL, AutoEncoderKLConfig};
             let config = AutoEncoderKLConfig { block_out_channels: vec![16, 32], norm_num_groups: 8, ..Default::default() };

@@ -23,7 +23,8 @@ pub struct Model {
     /// What the one line of Cargo.toml does not make trainable, if there is something.
     pub impossible: Option<&'static str>,
     pub remark: &'static str,
-    pub quick: bool,
+    /// Takes seconds, and is left out of `quick`.
+    pub slow: bool,
 }
 
 impl Model {
@@ -39,7 +40,7 @@ impl Model {
             unused: &[],
             impossible: None,
             remark: "",
-            quick: false,
+            slow: false,
         }
     }
 
@@ -69,11 +70,8 @@ impl Model {
         Self { remark, ..self }
     }
 
-    const fn quick(self) -> Self {
-        Self {
-            quick: true,
-            ..self
-        }
+    const fn slow(self) -> Self {
+        Self { slow: true, ..self }
     }
 
     /// Why this Var is meant to receive no gradient: a part of its path is named among `unused`.

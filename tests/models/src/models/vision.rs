@@ -21,20 +21,21 @@ pub const MODELS: fn() -> Vec<Model> = || {
         Model::new("vit", |vb| {
             let model = vit::Model::new(&small_vit()?, 10, vb)?;
             forward(move |batch| model.forward(&image(batch, 32)?))
-        })
-        .quick(),
+        }),
         classifier!("dinov2", 518, |vb| dinov2::DinoVisionTransformer::new(vb, 1, 32, 2)?).batches(1, 1).remark(ONE),
         classifier!("dinov2reg4", 518, |vb| dinov2reg4::DinoVisionTransformer::new(vb, 1, 32, 2)?).batches(1, 1).remark(ONE),
         classifier!("beit", 384, |vb| beit::BeitVisionTransformer::new(vb, 1, 32, 2)?).batches(1, 1).remark(ONE),
         classifier!("eva2", 448, |vb| eva2::EVA2VisionTransformer::new(vb, 1, 64, 1)?).batches(1, 1).remark(ONE),
         classifier!("convnext", 64, |vb| convnext::convnext(&convnext::Config::atto(), 10, vb)?),
-        classifier!("convmixer", 56, |vb| convmixer::c1024_20(10, vb)?).batches(1, 2),
+        classifier!("convmixer", 56, |vb| convmixer::c1024_20(10, vb)?)
+            .batches(1, 2)
+            .slow(),
         classifier!("resnet", 64, |vb| resnet::resnet18(10, vb)?).impossible("its max_pool2d has a kernel of 3 and a stride of 2, which has no backward pass in candle-core").remark("resnet18"),
-        classifier!("repvgg", 64, |vb| repvgg::repvgg(&repvgg::Config::a0(), 10, vb)?),
+        classifier!("repvgg", 64, |vb| repvgg::repvgg(&repvgg::Config::a0(), 10, vb)?).slow(),
         classifier!("efficientnet", 64, |vb| {
             efficientnet::EfficientNet::new(vb, efficientnet::MBConvConfig::b0(), 10)?
-        }),
-        classifier!("mobileone", 64, |vb| mobileone::mobileone(&mobileone::Config::s0(), 10, vb)?),
+        }).slow(),
+        classifier!("mobileone", 64, |vb| mobileone::mobileone(&mobileone::Config::s0(), 10, vb)?).slow(),
         classifier!("efficientvit", 224, |vb| efficientvit::efficientvit(&efficientvit::Config::m0(), 10, vb)?).batches(1, 2),
         classifier!("hiera", 224, |vb| {
             hiera::hiera(&config(json!({"channels": 16, "heads": 1, "stages": [1, 1, 1, 1]}))?, 10, vb)?
@@ -61,8 +62,7 @@ pub const MODELS: fn() -> Vec<Model> = || {
             (vision.projection_dim, vision.image_size, vision.patch_size) = (32, 32, 8);
             let model = clip::ClipModel::new(vb, &small)?;
             forward(move |batch| both(model.forward(&image(batch, 32)?, &tokens(batch)?)?))
-        })
-        .quick(),
+        }),
         Model::new("chinese_clip", |vb| {
             let mut small = chinese_clip::ChineseClipConfig::clip_vit_base_patch16();
             let text = &mut small.text_config;
