@@ -1,6 +1,8 @@
 //! Guides: the documents of the repository, in the order in which to read them.
 //!
 //! - [`guide`]: train, evaluate and infer with a limit, step by step.
+//! - [`trainable`]: make a candle-transformers model trainable.
+//! - [`layers`]: what a layer keeps for the backward pass.
 //! - [`semantics`]: what is promised, and the tests that prove it.
 //! - [`optimizers`]: the fused optimizers, their state, and what "all or none" means.
 //! - [`cuda`]: memory pools, limits and recovery on NVIDIA GPUs.
@@ -18,6 +20,8 @@ macro_rules! links {
         "[guide]: crate::_documentation::guide
 [guide: host limit]: crate::_documentation::guide#a-limit-on-host-memory
 [guide: sizes]: crate::_documentation::guide#samples-of-different-sizes
+[trainable]: crate::_documentation::trainable
+[layers]: crate::_documentation::layers
 [semantics]: crate::_documentation::semantics
 [semantics: atomic step]: crate::_documentation::semantics#1-atomic-step-atomic_step
 [optimizers]: crate::_documentation::optimizers
@@ -48,6 +52,8 @@ macro_rules! guides {
 
 guides! {
     guide "guide.md"
+    trainable "trainable.md"
+    layers "layers.md"
     semantics "semantics.md"
     optimizers "optimizers.md"
     cuda "cuda.md"

@@ -33,6 +33,7 @@
 //! |---|---|---|
 //! | [`train`] | Who drives? | [`AdaptiveTrainer`], [`AccumulatingTrainer`], [`GradientAccumulator`] |
 //! | [`batch`] | How is a batch cut? | [`Batch`], [`Predictive`], [`process_batches`], [`batch::BatchPolicy`] |
+//! | [`nn`] | What does a layer keep for its backward pass, and do gradients arrive? | [`nn::audit`](nn::audit()), [`nn::attention`](nn::attention()) |
 //! | [`optim`] | How do parameters move? | [`AdamW`], [`Sgd`], [`Foreign`] for others, [`LearningRate`], [`optim::StateDict`] |
 //! | [`memory`] | How much memory is there, and who may use it? | [`DeviceMemory`], [`TrackingAllocator`], [`recover`] |
 //! | [`error`] | What failed, and what helps? | [`Error`], [`ErrorExt`] for any candle error, [`ResourceExhausted`], [`DeviceFault`] |

@@ -22,7 +22,7 @@ pub struct Arguments {
     #[arg(long, default_value = "cpu")]
     pub device: Place,
     /// Memory that the process may use on the device, such as 128MiB.
-    #[arg(long, default_value = "72MiB")]
+    #[arg(long, default_value = "26MiB")]
     pub budget: ByteSize,
     /// Number of texts in a batch.
     #[arg(long, default_value_t = 64)]

@@ -149,7 +149,10 @@ fn bad_input_is_refused_in_one_line() {
         (vec!["--context", "0"], "--context 0"),
         (vec!["--steps", "0"], "--steps 0"),
         (vec!["--budget", "1KiB"], "below"),
-        (vec!["--budget", "4MiB"], "a single sample does not fit"),
+        (
+            vec!["--budget", "4MiB", "--context", "1024"],
+            "a single sample does not fit",
+        ),
         (vec!["no-such-file"], "no-such-file"),
         (vec!["--report", "/no/folder/x.html"], "/no/folder/x.html"),
         (
