@@ -198,6 +198,7 @@ fn at_every_allocation_of_a_step() {
         let jobs = [
             (0, Job::transformer as fn(&Device) -> Job),
             (6, Job::convolution),
+            (5, Job::layers),
         ];
         let threads =
             jobs.map(|(ordinal, job)| scope.spawn(move || every_allocation(ordinal, job)));

@@ -30,6 +30,7 @@ fn at_every_launch_of_a_step() {
         let jobs = [
             (1, Job::transformer as fn(&Device) -> Job),
             (7, Job::convolution),
+            (6, Job::layers),
         ];
         let threads = jobs.map(|(ordinal, job)| scope.spawn(move || every_launch(ordinal, job)));
         threads.map(|thread| thread.join().unwrap())

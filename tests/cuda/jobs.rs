@@ -3,9 +3,12 @@
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::batch::BatchPolicy;
 use candle_headroom::optim::{Commit, LossScale, ParamsAdamW};
-use candle_headroom::{AdamW, AdaptiveTrainer, DeviceMemory, Foreign, MicroBatch, Sgd, StepReport};
+use candle_headroom::{
+    AdamW, AdaptiveTrainer, DeviceMemory, Foreign, MicroBatch, Sgd, StepReport, nn,
+};
 use candle_nn::{SGD, VarBuilder, VarMap};
 
+use crate::support::layered::{Layered, TIME, TOKENS};
 use crate::support::transformer::{Config, Transformer, VOCABULARY};
 use crate::support::{ConvNet, foreign, settle, sgd, snapshot};
 
@@ -35,8 +38,12 @@ pub struct Job {
 }
 
 impl Job {
-    pub fn all(device: &Device) -> [Self; 2] {
-        [Self::transformer(device), Self::convolution(device)]
+    pub fn all(device: &Device) -> [Self; 3] {
+        [
+            Self::transformer(device),
+            Self::convolution(device),
+            Self::layers(device),
+        ]
     }
 
     pub fn transformer(device: &Device) -> Self {
@@ -59,6 +66,26 @@ impl Job {
             vec![],
             loss,
         )
+    }
+
+    /// Each kind of layer of `candle_headroom::nn`.
+    pub fn layers(device: &Device) -> Self {
+        let model = Layered::new(device).unwrap();
+        let tokens = |shift: usize| {
+            let tokens = (0..SAMPLES * TIME).map(|i| ((i * 7 + shift) % TOKENS) as u32);
+            let tokens = Tensor::from_iter(tokens, device).unwrap();
+            tokens.reshape((SAMPLES, TIME)).unwrap()
+        };
+        let statistics = [
+            model.statistics.running_mean(),
+            model.statistics.running_var(),
+        ];
+        let statistics = statistics.map(Tensor::clone).to_vec();
+        let (trained, vars) = (model.trained(), model.vars.clone());
+        // The same masks in every step, since steps of different numbers are compared.
+        let loss = move |x: &Tensor, y: &Tensor| nn::seeded(3, || model.loss(x, y));
+        let data = (tokens(0), tokens(7));
+        Self::new("layers", data, trained, vars, statistics, loss)
     }
 
     pub fn convolution(device: &Device) -> Self {

@@ -4,6 +4,7 @@
 #[path = "../../examples/train_text/model.rs"]
 pub mod transformer;
 
+pub mod layered;
 mod models;
 mod policies;
 
