@@ -87,6 +87,12 @@ impl InplaceOp1 for Take {
         Ok(())
     }
 
+    #[cfg(not(feature = "cuda"))]
+    fn cuda_fwd(&self, _: &mut CudaStorage, _: &Layout) -> Result<()> {
+        let remedy = "turn on the feature `cuda` of candle-headroom, as of candle-core";
+        Err(Error::Msg(format!("layers with a backward pass need CUDA kernels: {remedy}")).bt())
+    }
+
     fn metal_fwd(&self, storage: &mut MetalStorage, layout: &Layout) -> Result<()> {
         // Clones share a Metal buffer.
         *self.0.lock() = Some(Storage::Metal(storage.try_clone(layout)?));
