@@ -90,7 +90,10 @@ impl InplaceOp1 for Take {
     #[cfg(not(feature = "cuda"))]
     fn cuda_fwd(&self, _: &mut CudaStorage, _: &Layout) -> Result<()> {
         let remedy = "turn on the feature `cuda` of candle-headroom, as of candle-core";
-        Err(Error::Msg(format!("layers with a backward pass need CUDA kernels: {remedy}")).bt())
+        Err(Error::Msg(format!(
+            "layers with a backward pass need CUDA kernels: {remedy}"
+        ))
+        .bt())
     }
 
     fn metal_fwd(&self, storage: &mut MetalStorage, layout: &Layout) -> Result<()> {

@@ -1,4 +1,36 @@
-//! Layers and operations of `candle_nn` with a backward pass that keeps little memory.
+//! `candle_nn` with backward passes that keep little memory.
+//!
+//! Some operations of candle_nn 0.11 have no backward pass, and `backward()` does not say so: what lies before them never learns.
+//! Others keep several times their output. This module has candle_nn's names, types and signatures, so one line makes a model file
+//! trainable:
+//!
+//! ```
+//! use candle_core::{DType, Device, Tensor};
+//! use candle_headroom::nn as candle_nn; // the one line
+//! use candle_nn::{Module, VarBuilder, VarMap, linear, rms_norm};
+//!
+//! # fn main() -> candle_core::Result<()> {
+//! let varmap = VarMap::new();
+//! let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+//! let (hidden, norm) = (linear(16, 32, vb.pp("hidden"))?, rms_norm(32, 1e-5, vb.pp("norm"))?);
+//! let x = Tensor::randn(0f32, 1., (8, 16), &Device::Cpu)?; // [samples, features]
+//! let gradients = norm.forward(&hidden.forward(&x)?)?.sum_all()?.backward()?;
+//! assert!(gradients.get(hidden.weight()).is_some());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - Replaced, because candle's have no backward pass: [`ops`]`::{softmax_last_dim, rms_norm, layer_norm, sdpa}`, [`RmsNorm`],
+//!   [`LayerNorm`], [`rotary_emb`], [`attention`](mod@attention)`::flash_attn`, [`kv_cache`], [`quantized::QMatMul`].
+//! - Replaced, because candle's keep more than they need, or are wrong: [`Linear`], [`Activation`], [`Dropout`], [`GroupNorm`],
+//!   [`BatchNorm`], [`Conv1d`], [`loss::cross_entropy`], [`ops`]`::{softmax, log_softmax, silu, swiglu, …}`.
+//! - New: [`attention()`], exact and without a matrix of scores; [`audit()`], which says what receives a gradient; [`seeded`]
+//!   randomness.
+//! - Everything else is candle_nn's, re-exported: `VarMap`, `VarBuilder`, `Embedding`, `Conv2d`, the optimizers, …
+//!
+//! Each item says what it keeps for the backward pass. The guides [trainable](crate::_documentation::trainable) and
+//! [layers](crate::_documentation::layers) have the models that were tried and a table of bytes. Operations run on f64, f32, f16 and
+//! bf16, on the CPU and on CUDA; on other devices backward passes are compositions of candle's operations.
 
 pub mod activation;
 pub mod attention;
