@@ -6,7 +6,7 @@ use super::matrix::{Matrix, MatrixMut, Number, multiply};
 use super::rows::{cap, drop_out, exponentials, slopes};
 use super::tensor::from_vec;
 use super::tile::{Part, Scratch, Tile};
-use super::view::View;
+use super::view::{View, misfit};
 use crate::nn::attention::rule::Rule;
 use crate::nn::kernel::sum_of_products;
 
@@ -21,7 +21,7 @@ pub struct Backward<'a, T> {
     pub v: View<'a, T>,
     pub output: View<'a, T>,
     pub gradient: View<'a, T>,
-    /// (batch, heads, queries, 1)
+    /// (batch, heads, queries, 2)
     pub statistics: View<'a, T>,
     pub mask: Option<Mask<'a, T>>,
 }
@@ -156,24 +156,19 @@ impl<T: Number> Backward<'_, T> {
             None => Bias::None,
         };
         bias.add_to(weights);
-        let statistic = self.statistics.row(at.batch, at.head, query)?;
-        let statistic = statistic.first().copied().unwrap_or(T::neg_infinity());
-        // Of a query that sees no key, all weights are exp(−∞) so.
-        exponentials(
-            weights,
-            if statistic < T::min_value() {
-                T::min_value()
-            } else {
-                statistic
-            },
-        );
+        let statistics = self.statistics.row(at.batch, at.head, query)?;
+        let [most, inverse] = *statistics else {
+            return Err(misfit());
+        };
+        exponentials(weights, most);
         let first = self.rule.first_score(at.batch, at.head, query) + at.key as u64;
         let dropout = self.rule.dropout.as_ref();
         let dropout = dropout.map(|dropout| (dropout, T::from_f64(dropout.factor)));
         if let Some((dropout, factor)) = dropout {
             drop_out(gradients, dropout, first, factor);
         }
-        for (gradient, weight) in gradients.iter_mut().zip(weights.iter()) {
+        for (gradient, weight) in gradients.iter_mut().zip(weights.iter_mut()) {
+            *weight *= inverse;
             *gradient = *weight * (*gradient - sum);
         }
         if let Some((dropout, factor)) = dropout {
