@@ -3,6 +3,8 @@
 mod chunk;
 mod composed;
 mod kernels;
+#[cfg(test)]
+mod tests;
 
 use candle_core::{Device, Result, Tensor};
 
