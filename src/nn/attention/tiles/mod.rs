@@ -4,6 +4,7 @@ mod backward;
 mod bias;
 mod forward;
 mod matrix;
+mod passes;
 mod rows;
 mod tensor;
 mod tile;
