@@ -1,5 +1,5 @@
-// Attention: what happens to a chunk of scores between products of matrices. src/nn/attention/chunks/kernels.rs launches a block for each
-// row of (batch, heads, queries, keys).
+// Attention: what happens to a chunk of scores between products of matrices. src/nn/attention/chunks/kernels/launch.rs launches a block
+// for each row of (batch, heads, queries, keys).
 
 #include "philox.cuh"
 #include "rows.cuh"
@@ -19,7 +19,7 @@ struct Chunk {
     uint64_t threshold;
 };
 
-// exp(x - LEAST) is 0 for all sums of exponentials' logarithms of rows that see nothing.
+// The maximum of a row that sees nothing: exp(-infinity - it) is 0.
 template <typename W> struct Least;
 template <> struct Least<float> {
     static constexpr float value = -3.40282347e+38f;
@@ -76,11 +76,7 @@ template <typename T> struct Row {
     }
 };
 
-template <typename W> static __device__ W at_least(W statistic) {
-    return statistic < Least<W>::value ? Least<W>::value : statistic;
-}
-
-// The logarithm of the sum of exponentials of each row.
+// For each row its maximum and 1 / the sum of exp(x - maximum), or 0 if it sees nothing.
 template <typename T>
 static __device__ void attention_sums(const Chunk &chunk, const T *mask, const T *scores, Wide<T> *statistics) {
     typedef Wide<T> W;
@@ -98,7 +94,8 @@ static __device__ void attention_sums(const Chunk &chunk, const T *mask, const T
     }
     sum = over_block<Sum>(sum);
     if (threadIdx.x == 0) {
-        statistics[blockIdx.x] = most + log(sum);
+        statistics[2 * blockIdx.x] = most;
+        statistics[2 * blockIdx.x + 1] = sum == 0 ? 0 : 1 / sum;
     }
 }
 
@@ -107,11 +104,11 @@ template <typename T>
 static __device__ void attention_weights(const Chunk &chunk, const T *mask, const Wide<T> *statistics, T *scores) {
     typedef Wide<T> W;
     const Row<T> row(chunk, mask);
-    const W statistic = at_least(statistics[blockIdx.x]);
+    const W most = statistics[2 * blockIdx.x], inverse = statistics[2 * blockIdx.x + 1];
     for (uint64_t key = threadIdx.x; key < chunk.keys; key += blockDim.x) {
         W weight = 0, slope;
         if (key < row.seen) {
-            weight = exp(row.logit(scores[row.start + key], key, slope) - statistic) * row.kept(key);
+            weight = exp(row.logit(scores[row.start + key], key, slope) - most) * inverse * row.kept(key);
         }
         scores[row.start + key] = narrow<T>(weight);
     }
@@ -123,13 +120,13 @@ static __device__ void attention_gradients(const Chunk &chunk, const T *mask, co
                                            const Wide<T> *sums, const T *scores, T *gradients) {
     typedef Wide<T> W;
     const Row<T> row(chunk, mask);
-    const W statistic = at_least(statistics[blockIdx.x]);
+    const W most = statistics[2 * blockIdx.x], inverse = statistics[2 * blockIdx.x + 1];
     const W sum = sums[blockIdx.x];
     for (uint64_t key = threadIdx.x; key < chunk.keys; key += blockDim.x) {
         W gradient = 0;
         if (key < row.seen) {
             W slope;
-            const W weight = exp(row.logit(scores[row.start + key], key, slope) - statistic);
+            const W weight = exp(row.logit(scores[row.start + key], key, slope) - most) * inverse;
             gradient = weight * (widen(gradients[row.start + key]) * row.kept(key) - sum) * slope;
         }
         gradients[row.start + key] = narrow<T>(gradient);

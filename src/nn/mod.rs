@@ -40,6 +40,7 @@ mod bias;
 #[cfg(test)]
 mod composed;
 pub mod conv;
+pub mod cpu_flash_attention;
 mod graph;
 pub mod group_norm;
 mod kernel;
@@ -53,6 +54,10 @@ mod prelu;
 pub mod quantized;
 pub mod rotary_emb;
 mod seed;
+/// [`candle_nn::varlen_attention`] with a backward pass.
+pub mod varlen_attention {
+    pub use crate::nn::attention::varlen::*;
+}
 
 pub use candle_nn::*;
 

@@ -20,9 +20,9 @@ use crate::nn::graph::{Backward, record};
 ///
 /// A query that sees no key, because of the mask or of [`causal_from`](Attention::causal_from), gets zeros, and so do its gradients.
 ///
-/// It keeps the inputs, the output, and one number for each query and head, in f32 (f64 for f64). Scores are computed for some
-/// queries at a time, forward and again backward: on the CPU in tiles of half a MiB for each thread, else in chunks of about 64 MiB.
-/// Statistics are in f32, and so is everything on the CPU. A mask that leads to a Var costs more: copies of it and of `v` are kept as
+/// It keeps the inputs, the output, and two numbers for each query and head, in f32 (f64 for f64): the largest score and 1 / the sum
+/// of exponentials. Scores are computed for some queries at a time, forward and again backward: on the CPU in tiles of half a MiB or
+/// 16 queries for each thread, else in chunks of about 64 MiB. Statistics are in f32, and so is everything on the CPU. A mask that leads to a Var costs more: copies of it and of `v` are kept as
 /// well, and on the CPU the backward pass is a composition of candle's operations on chunks of 4 MiB.
 ///
 /// # Errors
@@ -60,13 +60,14 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, options: &Attention) -> Res
     output?.transpose(1, 2)
 }
 
-/// The output as (batch, queries, heads, value width), and the logarithms of the sums of exponentials as (batch, heads, queries).
+/// The output as (batch, queries, heads, value width), and the statistics as (batch, heads, queries, 2): for each query the largest
+/// of its scores x and 1 / Σ exp(x − largest). Not one number, largest + ln Σ: where the largest is far from 0, rounding takes ln Σ away.
 fn forward(rule: &Rule, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
     let sizes = rule.sizes;
     let (dtype, wide) = (q.dtype(), wide(q.dtype()));
     let outputs = (sizes.batch, sizes.queries, sizes.heads, sizes.value_width);
     if is_empty(rule) {
-        let statistics = (sizes.batch, sizes.heads, sizes.queries);
+        let statistics = (sizes.batch, sizes.heads, sizes.queries, 2);
         let statistics = Tensor::zeros(statistics, wide, q.device())?;
         return Ok((Tensor::zeros(outputs, dtype, q.device())?, statistics));
     }

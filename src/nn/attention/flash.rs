@@ -1,21 +1,27 @@
-use candle_core::{DType, Result, Tensor, WithDType};
+use candle_core::{Result, Tensor, WithDType};
 use candle_nn::attention::AttnMask;
 
 use super::alibi;
 use super::exact::attention;
 use super::options::Attention;
+use super::rule::wide;
 
 /// Attention of (batch, positions, heads, width), as [`candle_nn::attention::flash_attn`], with a backward pass, on any device.
 ///
-/// `k` and `v` may have fewer heads than `q`. The result has the shape (batch, heads, queries, width). Its type is f32 for a
-/// batch of one, as candle's kernels return it, else that of `q`; `T` chooses nothing.
+/// `k` and `v` may have fewer heads than `q`. The result has the shape (batch, heads, queries, width) and is not contiguous: it is a
+/// transposed view of (batch, queries, heads, width). Its type is that of `q`, but f32 for a batch of one in f16 or bf16, as candle's
+/// kernels return it; `T` chooses nothing.
 ///
 /// `max_bias` adds ALiBi's bias. With [`AttnMask::Mask`], whose elements are those of (queries, keys) or can be broadcast to
 /// (batch, heads, queries, keys), it multiplies the mask by each head's slope instead. `softcap` keeps scores between −`softcap` and
 /// `softcap`. A value of 0 turns either off. All types, masks, `max_bias` and `softcap` go together, for every batch size, where candle
-/// refuses some. The offset of [`AttnMask::Causal`] holds for every batch size, but a single query sees all keys.
+/// refuses some. With [`AttnMask::None`], `max_bias` counts for every batch size, where candle leaves it out for a batch of one.
 ///
-/// It keeps what [`attention`] keeps, and ALiBi's bias: heads · queries · keys numbers.
+/// The offset of [`AttnMask::Causal`] holds for every batch size, but a single query sees all keys. And where it is 0, with several
+/// samples and more keys than queries, the last query sees the last key, as in candle.
+///
+/// It keeps what [`attention`] keeps, and ALiBi's bias: heads · queries · keys numbers. With `max_bias`, f16 and bf16 are computed in
+/// f32, and copies of `q`, `k` and `v` in f32 are kept.
 ///
 /// # Errors
 /// As [`attention`].
@@ -31,7 +37,13 @@ pub fn flash_attn<T>(
 where
     T: WithDType + num_traits::Float,
 {
-    run(q, k, v, softmax_scale, &attn_mask, max_bias, softcap)
+    let mask = match attn_mask {
+        AttnMask::Causal { kv_offset: 0 } if q.dim(0)? > 1 => AttnMask::Causal {
+            kv_offset: k.dim(1)?.saturating_sub(q.dim(1)?),
+        },
+        other => other,
+    };
+    run(q, k, v, softmax_scale, &mask, max_bias, softcap)
 }
 
 /// [`flash_attn`] with a mask or none, as [`candle_nn::attention::cpu_flash::standard::run_flash_attn_cpu`], for any batch size and
@@ -88,12 +100,13 @@ fn run(
 ) -> Result<Tensor> {
     let (batch, queries, heads, _) = q.dims4()?;
     let (_, keys, _, _) = k.dims4()?;
-    let dtype = match batch {
-        1 if q.dtype() != DType::F64 => DType::F32,
-        _ => q.dtype(),
-    };
     let slopes = max_bias.filter(|bias| *bias > 0.);
     let slopes = slopes.map(|bias| alibi::slopes(heads, bias));
+    let dtype = match &slopes {
+        // ALiBi's bias of distant keys is large: rounded to f16 or bf16 it would be another.
+        Some(_) => wide(q.dtype()),
+        None => q.dtype(),
+    };
     let mut options = Attention::default().scale(f64::from(softmax_scale));
     if let Some(cap) = softcap.filter(|cap| *cap != 0.) {
         options = options.softcap(f64::from(cap));
@@ -121,7 +134,11 @@ fn run(
         options = options.mask(&bias.to_dtype(dtype)?);
     }
     let transposed = |tensor: &Tensor| tensor.to_dtype(dtype)?.transpose(1, 2);
-    attention(&transposed(q)?, &transposed(k)?, &transposed(v)?, &options)
+    let output = attention(&transposed(q)?, &transposed(k)?, &transposed(v)?, &options)?;
+    output.to_dtype(match batch {
+        1 => wide(q.dtype()),
+        _ => q.dtype(),
+    })
 }
 
 /// candle's kernels read a mask of any shape as (queries, keys).

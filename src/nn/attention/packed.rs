@@ -101,18 +101,12 @@ pub fn flash_attn_varlen_unfused(
 }
 
 /// −∞ outside of the window around each query, else 0.
-fn outside(
-    [left, right]: [usize; 2],
-    [queries, keys]: [usize; 2],
-    device: &Device,
-) -> Result<Tensor> {
+fn outside(window: [usize; 2], [queries, keys]: [usize; 2], device: &Device) -> Result<Tensor> {
     let offset = keys as i64 - queries as i64;
+    let [left, right] = window.map(|size| i64::try_from(size).unwrap_or(i64::MAX));
     let values = (0..queries as i64).flat_map(|query| {
         let at = query + offset;
-        let (first, last) = (
-            at.saturating_sub(left as i64),
-            at.saturating_add(right as i64),
-        );
+        let (first, last) = (at.saturating_sub(left), at.saturating_add(right));
         (0..keys as i64).map(move |key| match (first..=last).contains(&key) {
             true => 0f32,
             false => f32::NEG_INFINITY,

@@ -11,6 +11,8 @@ use crate::nn::attention::{Attention, attention};
 /// - `do_causal`: the last query sees the last key, each query one key less than the next
 /// - `softcapping`: scores are kept between −`softcapping` and `softcapping`; 1 turns it off
 ///
+/// The result is not contiguous: as that of [`attention`], it is a transposed view of (batch, queries, heads, value width).
+///
 /// It keeps what [`attention`] keeps.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-use candle_core::{D, DType, Device, Result, Tensor, Var};
+use candle_core::{DType, Result, Tensor};
 use candle_headroom::nn;
 use candle_headroom::nn::attention::AttnMask;
 
@@ -62,7 +62,13 @@ fn flash_attn_equals_candles() -> Result<()> {
         }
     }
     // One query sees all keys; several samples.
-    for (sizes, offset) in [([1, 4, 2, 1, 9, 8, 8], 0), ([3, 4, 2, 5, 9, 8, 8], 4)] {
+    // Without an offset, candle lets the last query of several samples see the last key.
+    for (sizes, offset) in [
+        ([1, 4, 2, 1, 9, 8, 8], 0),
+        ([3, 4, 2, 5, 9, 8, 8], 4),
+        ([3, 4, 2, 5, 9, 8, 8], 0),
+        ([2, 4, 2, 5, 5, 8, 8], 0),
+    ] {
         for max_bias in [None, Some(8.)] {
             let [q, k, v] = positions(sizes)?;
             let mask = AttnMask::causal_with_offset(offset);
@@ -139,44 +145,72 @@ fn sdpa_agrees_with_plain_operations() -> Result<()> {
     )
 }
 
+/// candle leaves `max_bias` out without a mask, for a batch of one only.
 #[test]
-fn packed_sequences_equal_candles_and_get_gradients() -> Result<()> {
-    let vars =
-        [[9, 4, 6], [12, 2, 6], [12, 2, 6]].map(|shape| numbers(&shape, 3).to_dtype(DType::F32));
-    let [q, k, v] = vars.map(|x| x.and_then(|x| Var::from_tensor(&x)));
-    let (q, k, v) = (q?, k?, v?);
-    let queries = Tensor::new(&[3u32, 5, 1], &Device::Cpu)?;
-    let keys = Tensor::new(&[4u32, 7, 1], &Device::Cpu)?;
-    let slopes = Tensor::new(&[0.5f32, 0.25, 0.125, 0.0625], &Device::Cpu)?;
-    for (causal, window, slopes) in [
-        (false, (None, None), None),
-        (true, (None, None), Some(&slopes)),
-        (false, (Some(1), Some(2)), Some(&slopes)),
-        (true, (Some(2), None), None),
+fn alibi_without_a_mask_counts_for_every_batch_size() -> Result<()> {
+    let [q, k, v] = positions([2, 4, 2, 5, 9, 8, 8])?;
+    let theirs =
+        candle_nn::attention::flash_attn::<f32>(&q, &k, &v, 0.4, AttnMask::None, Some(8.), None)?;
+    for sample in 0..2 {
+        let of = |x: &Tensor| x.narrow(0, sample, 1);
+        let (q, k, v) = (of(&q)?, of(&k)?, of(&v)?);
+        let ours =
+            nn::attention::flash_attn::<f32>(&q, &k, &v, 0.4, AttnMask::None, Some(8.), None)?;
+        close(&ours, &of(&theirs)?)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_batch_of_one_in_half_precision_gives_f32() -> Result<()> {
+    for (given, expected) in [
+        (DType::F16, DType::F32),
+        (DType::BF16, DType::F32),
+        (DType::F32, DType::F32),
+        (DType::F64, DType::F64),
     ] {
-        let (left, right) = window;
-        let theirs = candle_nn::attention::flash_attn_varlen_unfused(
-            &q, &k, &v, slopes, &queries, &keys, 5, 7, 0.4, causal, left, right,
-        )?;
-        let ours = nn::attention::flash_attn_varlen_unfused(
-            &q, &k, &v, slopes, &queries, &keys, 5, 7, 0.4, causal, left, right,
-        )?;
-        close(&ours, &theirs)?;
-        let store = ours.sqr()?.sum_all()?.backward()?;
-        for var in [&q, &k, &v] {
-            let gradient = store.get(var).expect("a gradient");
-            let each = gradient
-                .abs()?
-                .sum_keepdim(D::Minus1)?
-                .flatten_all()?
-                .to_vec1::<f32>()?;
-            assert!(each.iter().any(|sum| *sum > 0.));
+        for max_bias in [None, Some(8.)] {
+            for batch in [1, 2] {
+                let [q, k, v] = positions([batch, 2, 2, 3, 4, 4, 4])?.map(|x| x.to_dtype(given));
+                let (q, k, v) = (q?, k?, v?);
+                let mask = AttnMask::causal();
+                let y = nn::attention::flash_attn::<f32>(&q, &k, &v, 0.4, mask, max_bias, None)?;
+                let expected = if batch == 1 { expected } else { given };
+                assert_eq!(y.dtype(), expected);
+            }
         }
     }
-    let wrong = Tensor::new(&[4u32, 7, 2], &Device::Cpu)?;
-    let result = nn::attention::flash_attn_varlen_unfused(
-        &q, &k, &v, None, &queries, &wrong, 5, 7, 0.4, false, None, None,
-    );
-    assert!(result.is_err());
     Ok(())
+}
+
+/// The modules of candle's former names.
+#[test]
+fn former_names_have_gradients() -> Result<()> {
+    let mask = coarse(&[3, 5], 4)?;
+    let inputs = [
+        numbers(&[2, 3, 4, 6], 1),
+        numbers(&[2, 5, 2, 6], 2),
+        numbers(&[2, 5, 2, 6], 3),
+    ];
+    agrees(
+        &|x| {
+            let mask = mask.to_dtype(x[0].dtype())?;
+            let (mask, cap) = (Some(&mask), Some(1.5));
+            #[allow(deprecated)]
+            nn::cpu_flash_attention::run_flash_attn_cpu::<f32>(
+                &x[0], &x[1], &x[2], mask, 0.5, None, cap,
+            )
+        },
+        &|x| {
+            let heads = |x: &Tensor| x.transpose(1, 2)?.contiguous();
+            let plain = Plain {
+                mask: Some(mask.clone()),
+                scale: Some(0.5),
+                softcap: Some(1.5),
+                ..Plain::default()
+            };
+            plain.run(&heads(&x[0])?, &heads(&x[1])?, &heads(&x[2])?)
+        },
+        &inputs,
+    )
 }

@@ -1,11 +1,13 @@
 //! `nn::attention` and what is made of it.
 
 mod dropout;
+mod extremes;
 mod flash;
 mod masks;
+mod packed;
 mod shapes;
 
-use candle_core::{D, Result, Tensor};
+use candle_core::{D, DType, Result, Tensor};
 use candle_headroom::nn::Attention;
 
 use crate::check::numbers;
@@ -57,7 +59,11 @@ impl Plain {
             scores = scores.broadcast_add(&hidden.to_dtype(scores.dtype())?)?;
         }
         // A row of −∞ gives zeros.
-        let most = scores.detach().max_keepdim(D::Minus1)?.maximum(-1e30)?;
+        let least = match scores.dtype() {
+            DType::F64 => f64::MIN,
+            _ => f32::MIN.into(),
+        };
+        let most = scores.detach().max_keepdim(D::Minus1)?.maximum(least)?;
         let weights = scores.broadcast_sub(&most)?.exp()?;
         let sums = weights.sum_keepdim(D::Minus1)?.maximum(1e-30)?;
         let mut weights = weights.broadcast_div(&sums)?;

@@ -131,23 +131,26 @@ fn the_output_can_be_joined_without_a_copy() -> Result<()> {
 
 #[test]
 fn results_do_not_depend_on_the_number_of_threads() -> Result<()> {
-    let [q, k, v] = inputs([2, 4, 2, 200, 300, 16, 16]).map(|x| x.to_dtype(DType::F32));
-    let (q, k, v) = (
-        Var::from_tensor(&q?)?,
-        Var::from_tensor(&k?)?,
-        Var::from_tensor(&v?)?,
-    );
-    let run = |threads: usize| -> Result<Vec<Tensor>> {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-        pool.expect("threads").install(|| {
-            let y = attention(&q, &k, &v, &Attention::default().causal().dropout(0.1, 3))?;
-            let store = y.sqr()?.sum_all()?.backward()?;
-            let gradients = [&q, &k, &v].map(|var| store.get(var).expect("a gradient").clone());
-            Ok([vec![y.detach()], gradients.to_vec()].concat())
-        })
-    };
-    for (one, three) in run(1)?.iter().zip(run(3)?) {
-        same_bits(one, &three)?;
+    // With one key head, three threads share it.
+    for sizes in [[2, 4, 2, 200, 300, 16, 16], [1, 2, 1, 300, 600, 16, 8]] {
+        let [q, k, v] = inputs(sizes).map(|x| x.to_dtype(DType::F32));
+        let (q, k, v) = (
+            Var::from_tensor(&q?)?,
+            Var::from_tensor(&k?)?,
+            Var::from_tensor(&v?)?,
+        );
+        let run = |threads: usize| -> Result<Vec<Tensor>> {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+            pool.expect("threads").install(|| {
+                let y = attention(&q, &k, &v, &Attention::default().causal().dropout(0.1, 3))?;
+                let store = y.sqr()?.sum_all()?.backward()?;
+                let gradients = [&q, &k, &v].map(|var| store.get(var).expect("a gradient").clone());
+                Ok([vec![y.detach()], gradients.to_vec()].concat())
+            })
+        };
+        for (one, three) in run(1)?.iter().zip(run(3)?) {
+            same_bits(one, &three)?;
+        }
     }
     Ok(())
 }

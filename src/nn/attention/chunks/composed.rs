@@ -1,6 +1,6 @@
 //! What happens to a chunk of scores, by candle's operations.
 
-use candle_core::{D, Result, Tensor};
+use candle_core::{D, DType, Result, Tensor};
 
 use super::Found;
 use super::chunk::Chunk;
@@ -10,17 +10,17 @@ use crate::nn::attention::rule::{Rule, wide};
 pub fn weights(rule: &Rule, chunk: &Chunk, scores: &Tensor) -> Result<(Tensor, Tensor)> {
     let (scores, dtype) = (Logits::new(rule, chunk, scores)?, scores.dtype());
     // At least a number: a row of −∞ gives zeros.
-    let most = scores
-        .masked
-        .max_keepdim(D::Minus1)?
-        .maximum(f64::from(f32::MIN))?;
+    let most = scores.masked.max_keepdim(D::Minus1)?;
+    let most = most.maximum(least(most.dtype()))?;
     let exponentials = scores.masked.broadcast_sub(&most)?.exp()?;
-    let sums = exponentials.sum_keepdim(D::Minus1)?;
-    let mut weights = exponentials.broadcast_div(&sums.maximum(1f64)?)?;
+    // The largest is 1, so the sum is less only where there are none.
+    let sums = exponentials.sum_keepdim(D::Minus1)?.maximum(1f64)?;
+    let inverses = sums.recip()?;
+    let mut weights = exponentials.broadcast_mul(&inverses)?;
     if let Some(dropout) = &rule.dropout {
         weights = (weights * kept(rule, chunk, dropout, &scores.masked)?)?;
     }
-    let statistics = (sums.log()? + most)?.squeeze(D::Minus1)?;
+    let statistics = Tensor::cat(&[most, inverses], D::Minus1)?;
     Ok((weights.to_dtype(dtype)?, statistics))
 }
 
@@ -33,10 +33,9 @@ pub fn differentiate(
 ) -> Result<Found> {
     let dtype = scores.dtype();
     let scores = Logits::new(rule, chunk, scores)?;
-    let statistics = statistics
-        .unsqueeze(D::Minus1)?
-        .maximum(f64::from(f32::MIN))?;
-    let mut weights = scores.masked.broadcast_sub(&statistics)?.exp()?;
+    let (most, inverses) = (statistics.narrow(3, 0, 1)?, statistics.narrow(3, 1, 1)?);
+    let exponentials = scores.masked.broadcast_sub(&most)?.exp()?;
+    let mut weights = exponentials.broadcast_mul(&inverses)?;
     let mut gradients = gradients.to_dtype(wide(dtype))?;
     let kept = match &rule.dropout {
         Some(dropout) => Some(kept(rule, chunk, dropout, &weights)?),
@@ -58,6 +57,14 @@ pub fn differentiate(
         scores: gradients.to_dtype(dtype)?,
         mask,
     })
+}
+
+/// The least number of a type of statistics.
+fn least(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => f64::MIN,
+        _ => f64::from(f32::MIN),
+    }
 }
 
 /// What softmax takes.

@@ -3,6 +3,8 @@
 mod chunk;
 mod composed;
 mod kernels;
+#[cfg(test)]
+mod tests;
 
 use candle_core::{Device, Result, Tensor};
 
@@ -17,7 +19,7 @@ fn most_bytes(device: &Device) -> usize {
     }
 }
 
-/// The output as (batch, queries, heads, value width), and the logarithms of sums as (batch, heads, queries).
+/// The output as (batch, queries, heads, value width), and the statistics as (batch, heads, queries, 2).
 pub fn forward(rule: &Rule, [q, k, v]: [&Tensor; 3]) -> Result<(Tensor, Tensor)> {
     let (sizes, dtype, device) = (rule.sizes, q.dtype(), q.device());
     let output = (sizes.batch, sizes.queries, sizes.heads, sizes.value_width);
@@ -26,8 +28,8 @@ pub fn forward(rule: &Rule, [q, k, v]: [&Tensor; 3]) -> Result<(Tensor, Tensor)>
     let keys = Keys::new(rule, k, v)?;
     for chunk in chunks(rule, most_bytes(device) / dtype.size_in_bytes()) {
         if chunk.keys == 0 {
-            let rows = (sizes.batch, sizes.heads, chunk.queries);
-            statistics.push(Tensor::full(f32::NEG_INFINITY, rows, device)?.to_dtype(wide(dtype))?);
+            let rows = (sizes.batch, sizes.heads, chunk.queries, 2);
+            statistics.push(Tensor::zeros(rows, wide(dtype), device)?);
             continue;
         }
         let scores = keys.scores(&chunk, &chunk.scaled(rule, q)?)?;
@@ -94,7 +96,7 @@ struct Found {
     mask: Option<Tensor>,
 }
 
-/// Turns scores into weights; also the logarithms of sums of exponentials.
+/// Turns scores into weights; also the statistics.
 fn weights(rule: &Rule, chunk: &Chunk, scores: Tensor) -> Result<(Tensor, Tensor)> {
     match kernels::run_on(scores.device()) {
         true => {
@@ -105,7 +107,7 @@ fn weights(rule: &Rule, chunk: &Chunk, scores: Tensor) -> Result<(Tensor, Tensor
     }
 }
 
-/// Given scores and the gradients of weights, and for each row the logarithm of the sum and Σ weight · gradient.
+/// Given scores and the gradients of weights, and for each row the statistics and Σ weight · gradient.
 fn differentiate(
     rule: &Rule,
     chunk: &Chunk,

@@ -34,12 +34,12 @@ pub struct Forward<'a, T> {
 }
 
 impl<T: Number> Forward<'_, T> {
-    /// The output as (batch, queries, heads, value width), and the logarithms of sums as (batch, queries, heads).
+    /// The output as (batch, queries, heads, value width), and the statistics as (batch, queries, heads, 2).
     pub fn run(&self) -> Result<(Tensor, Tensor)> {
         let sizes = self.rule.sizes;
         let rows = sizes.queries * sizes.heads;
         let mut output = vec![T::zero(); sizes.batch * rows * sizes.value_width];
-        let mut statistics = vec![T::neg_infinity(); sizes.batch * rows];
+        let mut statistics = vec![[T::zero(); 2]; sizes.batch * rows];
         let queries = queries_at_once(self.rule);
         // What one thread writes is contiguous. A single query is divided by heads.
         let heads = match sizes.queries {
@@ -65,7 +65,10 @@ impl<T: Number> Forward<'_, T> {
                 output,
                 (sizes.batch, sizes.queries, sizes.heads, sizes.value_width),
             ),
-            from_vec(statistics, (sizes.batch, sizes.queries, sizes.heads)),
+            from_vec(
+                statistics.into_flattened(),
+                (sizes.batch, sizes.queries, sizes.heads, 2),
+            ),
         ))
     }
 
@@ -75,7 +78,7 @@ impl<T: Number> Forward<'_, T> {
         [batch, first_head, first]: [usize; 3],
         heads: usize,
         output: &mut [T],
-        statistics: &mut [T],
+        statistics: &mut [[T; 2]],
         scores: &mut Vec<T>,
     ) -> Result<()> {
         let (sizes, width) = (self.rule.sizes, self.rule.sizes.value_width);
@@ -108,8 +111,8 @@ impl<T: Number> Forward<'_, T> {
         Ok(())
     }
 
-    /// Turns a row of scores into weights. The logarithm of the sum of exponentials.
-    fn weights(&self, [batch, head, query]: [usize; 3], scores: &mut [T]) -> Result<T> {
+    /// Turns a row of scores into weights. Its maximum and 1 / the sum of exponentials; zeros for a row that sees nothing.
+    fn weights(&self, [batch, head, query]: [usize; 3], scores: &mut [T]) -> Result<[T; 2]> {
         let seen = self.rule.seen(query).min(scores.len());
         let (scores, hidden) = scores.split_at_mut(seen);
         hidden.fill(T::zero());
@@ -124,17 +127,22 @@ impl<T: Number> Forward<'_, T> {
         let most = max_of(scores);
         if most == T::neg_infinity() && scores.iter().all(|score| *score == most) {
             scores.fill(T::zero());
-            return Ok(most);
+            return Ok([T::zero(); 2]);
         }
         exponentials(scores, most);
-        let sum = sum_of(scores, scores, |x, _| x);
+        let inverse = sum_of(scores, scores, |x, _| x).recip();
         match &self.rule.dropout {
-            None => multiply_by(scores, sum.recip()),
+            None => multiply_by(scores, inverse),
             Some(dropout) => {
                 let first = self.rule.first_score(batch, head, query);
-                drop_out(scores, dropout, first, T::from_f64(dropout.factor) / sum);
+                drop_out(
+                    scores,
+                    dropout,
+                    first,
+                    T::from_f64(dropout.factor) * inverse,
+                );
             }
         }
-        Ok(most + sum.ln())
+        Ok([most, inverse])
     }
 }

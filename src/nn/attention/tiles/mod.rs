@@ -4,19 +4,20 @@ mod backward;
 mod bias;
 mod forward;
 mod matrix;
+mod passes;
 mod rows;
 mod tensor;
 mod tile;
 mod view;
 
-use candle_core::{D, Result, Tensor};
+use candle_core::{Result, Tensor};
 
 use super::rule::Rule;
 use bias::with_mask;
 use matrix::Number;
 use view::with_views;
 
-/// The output as (batch, queries, heads, value width), and the logarithms of sums as (batch, heads, queries).
+/// The output as (batch, queries, heads, value width), and the statistics as (batch, heads, queries, 2).
 pub fn forward<T: Number>(rule: &Rule, inputs: [&Tensor; 3]) -> Result<(Tensor, Tensor)> {
     let (output, statistics) = with_mask(rule.mask.as_ref(), |mask| {
         with_views(inputs, |[q, k, v]| {
@@ -44,9 +45,8 @@ pub fn backward<T: Number>(
         _ => tensor.contiguous(),
     };
     let (output, gradient) = (dense(output)?, dense(gradient)?);
-    let statistics = statistics.unsqueeze(D::Minus1)?;
     let [dq, dk, dv] = with_mask(rule.mask.as_ref(), |mask| {
-        let all = [q, k, v, &output, &gradient, &statistics];
+        let all = [q, k, v, &output, &gradient, statistics];
         with_views(all, |[q, k, v, output, gradient, statistics]| {
             let backward = backward::Backward::<T> {
                 rule,

@@ -10,11 +10,12 @@ pub struct Tile {
     pub keys: usize,
 }
 
-/// The gradients of a key head and of the query heads that share it.
+/// The gradients that a tile adds to.
 pub struct Part<'a, T> {
-    pub dq: &'a mut [T],
-    pub dk: &'a mut [T],
-    pub dv: &'a mut [T],
+    /// Of the tile's queries.
+    pub dq: Option<&'a mut [T]>,
+    /// Of the tile's keys and values.
+    pub of_keys: Option<[&'a mut [T]; 2]>,
 }
 
 /// What a tile is computed in.
@@ -22,8 +23,6 @@ pub struct Scratch<T> {
     pub weights: Vec<T>,
     pub gradients: Vec<T>,
     pub slopes: Vec<T>,
-    /// For each query, the sum of products of weights and their gradients.
-    pub sums: Vec<T>,
 }
 
 impl<T> Scratch<T> {
@@ -32,7 +31,6 @@ impl<T> Scratch<T> {
             weights: Vec::new(),
             gradients: Vec::new(),
             slopes: Vec::new(),
-            sums: Vec::new(),
         }
     }
 }

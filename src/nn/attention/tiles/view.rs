@@ -61,6 +61,6 @@ pub fn with_views<T: Number, const N: usize, R>(
     work(views)
 }
 
-fn misfit() -> Error {
+pub fn misfit() -> Error {
     Error::Msg("attention: a tensor does not fit".into()).bt()
 }

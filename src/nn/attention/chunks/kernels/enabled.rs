@@ -12,9 +12,9 @@ pub fn run_on(device: &Device) -> bool {
     device.is_cuda()
 }
 
-/// Turns scores into weights in place; the logarithms of sums of exponentials.
+/// Turns scores into weights in place; the statistics.
 pub fn weights(rule: &Rule, chunk: &Chunk, scores: &Tensor) -> Result<Tensor> {
-    let rows = (rule.sizes.batch, rule.sizes.heads, chunk.queries);
+    let rows = (rule.sizes.batch, rule.sizes.heads, chunk.queries, 2);
     let statistics = Tensor::zeros(rows, wide(scores.dtype()), scores.device())?;
     let arguments = Arguments::new(rule, chunk);
     statistics.inplace_op2(scores, &Sums(&arguments))?;
@@ -22,7 +22,7 @@ pub fn weights(rule: &Rule, chunk: &Chunk, scores: &Tensor) -> Result<Tensor> {
     Ok(statistics)
 }
 
-/// Turns gradients of weights into gradients of scores, and scores into weights, in place. Given also the logarithm of the sum and
+/// Turns gradients of weights into gradients of scores, and scores into weights, in place. Given also the statistics and
 /// Σ weight · gradient of each row.
 pub fn differentiate(
     rule: &Rule,
@@ -39,7 +39,7 @@ pub fn differentiate(
     scores.inplace_op2(statistics, &Weights(&arguments))
 }
 
-/// Writes the logarithms of sums of exponentials of scores.
+/// Writes the statistics of scores.
 struct Sums<'a>(&'a Arguments<'a>);
 
 /// Turns scores into weights.

@@ -31,7 +31,7 @@ pub type Target<'a> = (&'a mut CudaStorage, &'a Layout);
 /// A contiguous tensor.
 pub type Source<'a> = (&'a CudaStorage, &'a Layout);
 
-/// Writes the logarithms of sums of exponentials of scores.
+/// Writes the statistics of scores.
 pub fn sums(arguments: &Arguments, statistics: Target, scores: Source) -> Result<()> {
     of_type!(scores.0.dtype(), sums_of(arguments, statistics, scores))
 }
@@ -56,7 +56,7 @@ pub fn gradients(
 
 fn sums_of<T: Element>(arguments: &Arguments, statistics: Target, scores: Source) -> Result<()> {
     let function = load::<T>(scores.0, "attention_sums")?;
-    let mut statistics = target::<T::Sum>(statistics, arguments.rows)?;
+    let mut statistics = target::<T::Sum>(statistics, 2 * arguments.rows)?;
     let scores = source::<T>(scores, arguments.scores)?;
     arguments.with_mask::<T>(|mask| {
         let mut launch = function.builder();
@@ -75,7 +75,7 @@ fn sums_of<T: Element>(arguments: &Arguments, statistics: Target, scores: Source
 
 fn weights_of<T: Element>(arguments: &Arguments, scores: Target, statistics: Source) -> Result<()> {
     let function = load::<T>(scores.0, "attention_weights")?;
-    let statistics = source::<T::Sum>(statistics, arguments.rows)?;
+    let statistics = source::<T::Sum>(statistics, 2 * arguments.rows)?;
     let mut scores = target::<T>(scores, arguments.scores)?;
     arguments.with_mask::<T>(|mask| {
         let mut launch = function.builder();
@@ -99,7 +99,7 @@ fn gradients_of<T: Element>(
 ) -> Result<()> {
     let function = load::<T>(scores.0, "attention_gradients")?;
     let sums = source::<T::Sum>(sums, arguments.rows)?;
-    let statistics = source::<T::Sum>(statistics, arguments.rows)?;
+    let statistics = source::<T::Sum>(statistics, 2 * arguments.rows)?;
     let scores = source::<T>(scores, arguments.scores)?;
     let mut gradients = target::<T>(gradients, arguments.scores)?;
     arguments.with_mask::<T>(|mask| {
