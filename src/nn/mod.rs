@@ -67,7 +67,8 @@ pub use audit::{Audit, Audited, Received, audit};
 pub(crate) use audit::{Patterns, is_statistic};
 pub use batch_norm::{BatchNorm, batch_norm};
 pub use conv::{
-    Conv1d, ConvTranspose1d, conv_transpose1d, conv_transpose1d_no_bias, conv1d, conv1d_no_bias,
+    Conv1d, Conv2d, ConvTranspose1d, conv_transpose1d, conv_transpose1d_no_bias, conv1d,
+    conv1d_no_bias, conv2d, conv2d_no_bias,
 };
 pub use group_norm::{GroupNorm, group_norm};
 pub use layer_norm::{LayerNorm, RmsNorm, layer_norm, layer_norm_no_bias, rms_norm};

@@ -1,8 +1,10 @@
-use candle_core::{DType, Module, Result, Tensor};
+//! Convolutions over one dimension.
+
+use candle_core::{Module, Result, Tensor};
 use candle_headroom::nn::{Conv1d, ConvTranspose1d};
 use candle_nn::{Conv1dConfig, ConvTranspose1dConfig};
 
-use crate::check::{agrees_with_differences, difference, numbers};
+use crate::check::{agrees, agrees_with_differences, difference, numbers};
 
 const CONFIGS: [Conv1dConfig; 5] = [
     config(0, 1, 1, 1),
@@ -69,6 +71,34 @@ fn ours(x: &[Tensor], config: Conv1dConfig) -> Result<Tensor> {
     Conv1d::new(x[1].clone(), Some(x[2].clone()), config).forward(&x[0])
 }
 
+fn transpose(x: &[Tensor], config: ConvTranspose1dConfig) -> Result<Tensor> {
+    ConvTranspose1d::new(x[1].clone(), x.get(2).cloned(), config).forward(&x[0])
+}
+
+/// Adds the product of each position in the kernel to where it belongs.
+fn plain_transpose(x: &[Tensor], config: ConvTranspose1dConfig) -> Result<Tensor> {
+    let (batch, channels, length) = x[0].dims3()?;
+    let (_, own, kernel) = x[1].dims3()?;
+    let (groups, part) = (config.groups, channels / config.groups);
+    let short = x[0].contiguous()?.reshape((batch, groups, part, length))?;
+    let weight = x[1].contiguous()?.reshape((groups, part, own, kernel))?;
+    let out = groups * own;
+    let met = (length - 1) * config.stride + config.dilation * (kernel - 1) + 1;
+    let wide = (batch, out, met + config.output_padding);
+    let mut sum = Tensor::zeros(wide, x[0].dtype(), x[0].device())?;
+    for at in 0..kernel {
+        let places = (0..length).map(|from| (at * config.dilation + from * config.stride) as u32);
+        let places = Tensor::from_iter(places, x[0].device())?;
+        let weight = weight.narrow(3, at, 1)?.squeeze(3)?.transpose(1, 2)?;
+        let weight = weight.broadcast_left(batch)?.contiguous()?;
+        let product = weight.matmul(&short)?.reshape((batch, out, length))?;
+        sum = sum.index_add(&places, &product, 2)?;
+    }
+    let length = met + config.output_padding - 2 * config.padding;
+    sum.narrow(2, config.padding, length)?
+        .broadcast_add(&x[2].reshape((1, (), 1))?)
+}
+
 fn inputs(config: Conv1dConfig) -> [Tensor; 3] {
     [
         numbers(&[3, 4, 11], 1),
@@ -82,42 +112,54 @@ fn convolution_agrees_with_plain_operations() -> Result<()> {
     for config in CONFIGS {
         let inputs = inputs(config);
         agrees_with_differences(&|x| ours(x, config), &inputs)?;
-        // candle has no matrix product in bf16 on the CPU.
-        for dtype in [DType::F64, DType::F32, DType::F16] {
-            let typed = inputs
-                .iter()
-                .map(|input| input.to_dtype(dtype))
-                .collect::<Result<Vec<_>>>()?;
-            let exact = typed
-                .iter()
-                .map(|input| input.to_dtype(DType::F64))
-                .collect::<Result<Vec<_>>>()?;
-            let off = difference(
-                &ours(&typed, config)?.to_dtype(DType::F64)?,
-                &plain(&exact, config)?,
-            );
-            assert!(
-                off <= crate::check::rounding(dtype),
-                "{dtype:?}, {config:?}: {off:e}"
-            );
-        }
+        agrees(&|x| ours(x, config), &|x| plain(x, config), &inputs)?;
     }
     Ok(())
+}
+
+/// The strides of the output are less than the padding, so that candle cannot subtract it from them.
+#[test]
+fn a_padding_wider_than_the_strides() -> Result<()> {
+    for (length, config) in [
+        (1, config(2, 3, 1, 1)),
+        (1, config(1, 1, 1, 1)),
+        (2, config(2, 3, 1, 2)),
+        (3, config(3, 2, 2, 1)),
+        (1, config(6, 4, 1, 1)),
+    ] {
+        let inputs = [
+            numbers(&[2, 4, length], 1),
+            numbers(&[6, 4 / config.groups, 3], 2),
+            numbers(&[6], 3),
+        ];
+        agrees_with_differences(&|x| ours(x, config), &inputs)?;
+        agrees(&|x| ours(x, config), &|x| plain(x, config), &inputs)?;
+    }
+    let config = transposed(config(1, 2, 1, 1), 1);
+    let inputs = [
+        numbers(&[2, 4, 1], 1),
+        numbers(&[4, 6, 3], 2),
+        numbers(&[6], 3),
+    ];
+    let layer = |x: &[Tensor]| transpose(x, config);
+    assert_eq!(layer(&inputs)?.dims(), [2, 6, 2]);
+    agrees_with_differences(&layer, &inputs)?;
+    agrees(&layer, &|x| plain_transpose(x, config), &inputs)
 }
 
 #[test]
 fn transposed_convolution_is_the_transpose() -> Result<()> {
     for (config, output_padding) in CONFIGS.into_iter().zip([0, 0, 1, 2, 1]) {
         let config = transposed(config, output_padding);
-        let layer = |x: &[Tensor]| {
-            ConvTranspose1d::new(x[1].clone(), x.get(2).cloned(), config).forward(&x[0])
-        };
+        let layer = |x: &[Tensor]| transpose(x, config);
         let [x, weight, bias] = [
             numbers(&[3, 8, 5], 1),
             numbers(&[8, 4 / config.groups, 3], 2),
             numbers(&[4], 3),
         ];
-        agrees_with_differences(&layer, &[x.clone(), weight.clone(), bias])?;
+        let inputs = [x.clone(), weight.clone(), bias];
+        agrees_with_differences(&layer, &inputs)?;
+        agrees(&layer, &|x| plain_transpose(x, config), &inputs)?;
         // <y, conv(z)> = <convᵀ(y), z>
         let wide = layer(&[x.clone(), weight.clone()])?;
         let z = numbers(wide.dims(), 4);
@@ -158,6 +200,13 @@ fn wrong_shapes_are_errors() {
         ..Default::default()
     };
     let layer = Conv1d::new(numbers(&[8, 4, 3], 1), None, config);
+    assert!(layer.forward(&numbers(&[2, 4, 11], 2)).is_err());
+    // 7 channels are not 2 groups.
+    let config = Conv1dConfig {
+        groups: 2,
+        ..Default::default()
+    };
+    let layer = Conv1d::new(numbers(&[7, 2, 3], 1), None, config);
     assert!(layer.forward(&numbers(&[2, 4, 11], 2)).is_err());
     let config = ConvTranspose1dConfig {
         padding: 9,

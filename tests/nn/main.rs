@@ -5,6 +5,7 @@ mod attention;
 mod batch_norm;
 mod check;
 mod conv;
+mod conv2d;
 mod cross_entropy;
 mod dropout;
 mod group_norm;

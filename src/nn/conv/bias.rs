@@ -29,16 +29,20 @@ pub fn record_with_bias(
             y.shape()
         )
     }
-    let sum = y.broadcast_add(&bias.detach().reshape((1, (), 1))?)?;
+    let of_channels: Vec<_> = (0..y.rank())
+        .map(|dim| if dim == 1 { bias.elem_count() } else { 1 })
+        .collect();
+    let sum = y.broadcast_add(&bias.detach().reshape(of_channels)?)?;
     drop(y);
     record(name, [x, weight, bias], sum, move |given: Backward<3>| {
         let ([x, weight, bias], [needs_x, needs_weight, needs_bias]) = (&given.inputs, given.needs);
         let [dx, dweight] = gradients(x, weight, &given.gradient, [needs_x, needs_weight])?;
         let dbias = needs_bias.then(|| {
+            let others: Vec<_> = (0..given.gradient.rank()).filter(|&dim| dim != 1).collect();
             given
                 .gradient
                 .to_dtype(widened(bias.dtype()))?
-                .sum((0, 2))?
+                .sum(others)?
                 .to_dtype(bias.dtype())
         });
         Ok([dx, dweight, dbias.transpose()?])

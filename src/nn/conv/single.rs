@@ -41,7 +41,7 @@ impl Module for Conv1d {
             stride,
             dilation,
             groups,
-            ..
+            cudnn_fwd_algo,
         } = *self.config();
         let shape = Sliding {
             padding,
@@ -49,7 +49,7 @@ impl Module for Conv1d {
             dilation,
             groups,
         };
-        let y = shape.narrow(&x.detach(), &self.weight().detach())?;
+        let y = shape.narrow(&x.detach(), &self.weight().detach(), cudnn_fwd_algo)?;
         let gradients =
             move |x: &Tensor, weight: &Tensor, dy: &Tensor, [needs_x, needs_weight]: [bool; 2]| {
                 let dx = needs_x.then(|| shape.widen(dy, weight, x.dim(2)?));

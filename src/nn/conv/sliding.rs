@@ -1,5 +1,6 @@
 //! A kernel that slides over a sequence: convolution, its transpose, and the gradient of the kernel.
 
+use candle_core::conv::CudnnFwdAlgo;
 use candle_core::{Result, Tensor, bail};
 
 use super::bias::widened;
@@ -16,9 +17,14 @@ pub struct Sliding {
 
 impl Sliding {
     /// The convolution of a long sequence.
-    pub fn narrow(self, long: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    pub fn narrow(
+        self,
+        long: &Tensor,
+        weight: &Tensor,
+        algorithm: Option<CudnnFwdAlgo>,
+    ) -> Result<Tensor> {
         self.check(weight)?;
-        let reach = self.dilation * weight.dim(2)?.saturating_sub(1) + 1;
+        let reach = self.reach(1, weight.dim(2)?);
         if long.dims3()?.2 + 2 * self.padding < reach {
             bail!(
                 "conv1d: a kernel that reaches over {reach} positions does not fit into {:?} with a padding of {}",
@@ -27,21 +33,26 @@ impl Sliding {
             )
         }
         let (long, weight) = (long.contiguous()?, weight.contiguous()?);
-        long.conv1d(
+        long.conv1d_with_algo(
             &weight,
             self.padding,
             self.stride,
             self.dilation,
             self.groups,
+            algorithm,
         )
     }
 
     /// What candle divides by, or assumes.
     fn check(self, weight: &Tensor) -> Result<()> {
         let (outer, inner, kernel) = weight.dims3()?;
-        if self.stride == 0 || self.groups == 0 || outer * inner * kernel == 0 {
+        if self.stride == 0
+            || self.groups == 0
+            || outer * inner * kernel == 0
+            || outer % self.groups != 0
+        {
             bail!(
-                "conv1d: stride {}, groups {} and weight {:?} must not be zero",
+                "conv1d: stride {}, groups {} and weight {:?} must not be zero, and the groups must divide the channels",
                 self.stride,
                 self.groups,
                 weight.shape()
@@ -57,17 +68,20 @@ impl Sliding {
         if short.dims3()?.2 == 0 {
             bail!("conv-transpose1d: no positions in {:?}", short.shape())
         }
-        let least = self.widest(short.dim(2)?, weight.dim(2)?)?;
-        let Some(more) = length.checked_sub(least) else {
-            bail!(
-                "conv-transpose1d: {:?} gives at least {least} positions, asked for {length}",
-                short.shape()
-            )
+        // candle subtracts the padding from the strides before it adds the kernel. Where they are less, it is cut off here.
+        let strides = (short.dim(2)? - 1) * self.stride;
+        let padding = if strides < 2 * self.padding {
+            0
+        } else {
+            self.padding
         };
+        let first = self.padding - padding;
+        let reached = self.reach(short.dim(2)?, weight.dim(2)?) - 2 * padding;
+        let more = (first + length).saturating_sub(reached);
         let widen = |short: &Tensor| {
             short.conv_transpose1d(
                 &weight,
-                self.padding,
+                padding,
                 more,
                 self.stride,
                 self.dilation,
@@ -75,19 +89,24 @@ impl Sliding {
             )
         };
         // One sample after the other on the CPU: candle's matrix product takes the rows of all batches for adjacent.
-        match short.dim(0)? {
+        let long = match short.dim(0)? {
             batch if batch > 1 && short.device().is_cpu() => {
                 let samples = (0..batch).map(|at| widen(&short.narrow(0, at, 1)?));
-                Tensor::cat(&samples.collect::<Result<Vec<_>>>()?, 0)
+                Tensor::cat(&samples.collect::<Result<Vec<_>>>()?, 0)?
             }
-            _ => widen(&short),
-        }
+            _ => widen(&short)?,
+        };
+        long.narrow(2, first, length)
+    }
+
+    /// Number of positions that the kernel meets, with the padding.
+    fn reach(self, short: usize, kernel: usize) -> usize {
+        short.saturating_sub(1) * self.stride + self.dilation * kernel.saturating_sub(1) + 1
     }
 
     /// Number of positions that a short sequence of this length comes from at least.
     pub fn widest(self, short: usize, kernel: usize) -> Result<usize> {
-        let reach =
-            short.saturating_sub(1) * self.stride + self.dilation * kernel.saturating_sub(1) + 1;
+        let reach = self.reach(short, kernel);
         match reach.checked_sub(2 * self.padding) {
             Some(length) => Ok(length),
             None => bail!(
@@ -110,9 +129,9 @@ impl Sliding {
         let short = short.reshape((self.groups, outer / self.groups, batch * length))?;
         let long = long.to_dtype(wide)?;
         // Also the positions that the last stride reaches over.
-        let reach =
-            length.saturating_sub(1) * self.stride + self.dilation * kernel.saturating_sub(1) + 1;
-        let missing = reach.saturating_sub(long.dim(2)? + self.padding);
+        let missing = self
+            .reach(length, kernel)
+            .saturating_sub(long.dim(2)? + self.padding);
         let long = long
             .pad_with_zeros(2, self.padding, missing)?
             .contiguous()?;

@@ -53,7 +53,7 @@ impl Module for ConvTranspose1d {
         let y = shape.widen(&x.detach(), &self.weight().detach(), length)?;
         let gradients =
             move |x: &Tensor, weight: &Tensor, dy: &Tensor, [needs_x, needs_weight]: [bool; 2]| {
-                let dx = needs_x.then(|| shape.narrow(dy, weight)?.narrow(2, 0, x.dim(2)?));
+                let dx = needs_x.then(|| shape.narrow(dy, weight, None)?.narrow(2, 0, x.dim(2)?));
                 let dweight = needs_weight.then(|| shape.products(dy, x, weight));
                 Ok([dx.transpose()?, dweight.transpose()?])
             };

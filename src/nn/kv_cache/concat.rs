@@ -1,6 +1,7 @@
 use candle_core::{Result, Tensor};
 
 use super::overwrite::overwrite;
+use super::stored::without_graph;
 
 /// Keys and values of the positions so far, concatenated anew by each append, as [`candle_nn::kv_cache::ConcatKvCache`], with a
 /// backward pass for the new positions.
@@ -48,10 +49,11 @@ impl ConcatKvCache {
         let before = self.current_seq_len();
         let all_k = extended(&self.k, k, self.dim)?;
         // Frees the earlier keys before room is needed for all values.
-        self.k = Some(all_k.detach());
-        match extended(&self.v, v, self.dim) {
-            Ok(all_v) => {
-                self.v = Some(all_v.detach());
+        self.k = Some(without_graph(&all_k)?);
+        let all_v = extended(&self.v, v, self.dim);
+        match all_v.and_then(|all_v| Ok((without_graph(&all_v)?, all_v))) {
+            Ok((kept, all_v)) => {
+                self.v = Some(kept);
                 Ok((all_k, all_v))
             }
             Err(error) => {

@@ -7,7 +7,8 @@ use super::stored::Stored;
 /// new positions.
 ///
 /// With a graph, an append to a cache that is not empty copies the ring once; graph and cache share the copy. The graph keeps the
-/// new positions besides.
+/// new positions besides. Without one, what is returned changes with the next append:
+/// [what this means for other gradients](super#constant-keys-and-values).
 #[derive(Debug, Clone)]
 pub struct RotatingCache {
     stored: Stored,

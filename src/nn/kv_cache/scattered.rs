@@ -6,8 +6,9 @@ use crate::nn::graph::record;
 /// Keys and values of sequences that advance independently, each in a ring, as [`candle_nn::kv_cache::ScatteredKvCache`], with a
 /// backward pass for the new positions.
 ///
-/// With a graph, each append copies the rings. The graph keeps the copies, the new keys and values, and 4 bytes for each entry of
-/// the rings.
+/// With a graph, each append copies the rings. The graph keeps the copies, the new keys and values, and 4 bytes for each position of
+/// each sequence's ring, batch × context. Without one, what is returned changes with the next append:
+/// [what this means for other gradients](super#constant-keys-and-values).
 #[derive(Debug, Clone)]
 pub struct ScatteredKvCache {
     rings: candles::ScatteredKvCache,

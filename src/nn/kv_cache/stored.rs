@@ -17,12 +17,9 @@ impl Stored {
         }
     }
 
-    /// The last positions of a tensor in a graph. Nothing is copied, except a Var: optimizers write to it.
+    /// The last positions of a tensor in a graph, as [`without_graph`].
     pub fn shared(all: &Tensor, dim: usize, count: usize) -> Result<Self> {
-        let all = match all.is_variable() {
-            true => all.copy()?.detach(),
-            false => all.detach(),
-        };
+        let all = without_graph(all)?;
         let first = all.dim(dim)?.saturating_sub(count);
         Ok(Self {
             tensor: Some(all.narrow(dim, first, count)?),
@@ -53,5 +50,13 @@ impl Stored {
             _ if self.shared => tensor.force_contiguous(),
             _ => Ok(tensor.clone()),
         }
+    }
+}
+
+/// The same values without the graph. Nothing is copied, except a Var: optimizers write to it.
+pub fn without_graph(tensor: &Tensor) -> Result<Tensor> {
+    match tensor.is_variable() {
+        true => Ok(tensor.copy()?.detach()),
+        false => Ok(tensor.detach()),
     }
 }

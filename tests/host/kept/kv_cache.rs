@@ -1,6 +1,8 @@
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 use candle_headroom::DeviceMemory;
-use candle_headroom::nn::kv_cache::{ConcatKvCache, KvCache, RotatingKvCache};
+use candle_headroom::nn::kv_cache::{
+    ConcatKvCache, KvCache, RotatingKvCache, ScatteredCacheBuilder,
+};
 
 use super::{NOISE, assert_kept, var};
 use crate::support::alone;
@@ -72,5 +74,25 @@ fn caches_keep_no_graph() -> Result<()> {
             );
         }
     }
+    Ok(())
+}
+
+/// Copies of both rings, and 4 bytes for each of their positions, which heads and head dimension share.
+#[test]
+fn scattered_caches_keep_copies_of_the_rings_and_where_they_come_from() -> Result<()> {
+    let _alone = alone();
+    let (batch, heads, context, width) = (4, 2, 1 << 16, 4);
+    let mut builder = ScatteredCacheBuilder::new(batch, context, DType::F32, &Device::Cpu)?;
+    let mut cache = builder.make_cache(heads, width)?;
+    let (k, _) = var(&[batch, heads, 16, width])?;
+    let k = k.affine(2., 0.)?;
+    let places = builder.indices_and_mask(16, &vec![true; batch])?;
+    let rings = 2 * batch * heads * context * width * DType::F32.size_in_bytes();
+    let mut values = None;
+    assert_kept("ScatteredKvCache", rings + 4 * batch * context, || {
+        let (all_k, all_v) = cache.append(&k, &k, &places)?;
+        values = Some(all_v);
+        Ok(all_k)
+    });
     Ok(())
 }

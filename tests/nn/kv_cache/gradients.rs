@@ -1,10 +1,12 @@
 //! Gradients are those of a plain concatenation of constants and the new positions.
 
 use candle_core::{DType, Result, Tensor, Var};
-use candle_headroom::nn::kv_cache::{ConcatKvCache, KvCache, RotatingKvCache};
+use candle_headroom::nn::kv_cache::{
+    ConcatKvCache, KvCache, RotatingKvCache, ScatteredCacheBuilder,
+};
 
 use super::*;
-use crate::check::agrees;
+use crate::check::{agrees, difference};
 
 type Pair = (Tensor, Tensor);
 
@@ -174,6 +176,47 @@ fn each_dimension_and_layout() -> Result<()> {
             sum(cache.append(&inputs[0], &inputs[1])?)
         };
         agrees(&rotating, &plain, &inputs)?;
+    }
+    Ok(())
+}
+
+/// Rings of constants are overwritten. A copy keeps what a query's gradient is computed from.
+#[test]
+fn queries_over_copies_of_rings_of_constants() -> Result<()> {
+    for copied in [true, false] {
+        let mut random = Random(9);
+        let query = Var::from_tensor(&random.positions(1, DType::F64)?)?;
+        let mut rotating = RotatingKvCache::new(DIM, 4);
+        let mut builder = ScatteredCacheBuilder::new(2, 4, DType::F64, &cpu())?;
+        let mut scattered = builder.make_cache(3, 4)?;
+        let (mut scores, mut expected) = (Vec::new(), Vec::new());
+        for _ in 0..9 {
+            let new = random.positions(1, DType::F64)?;
+            let places = builder.indices_and_mask(1, &[true; 2])?;
+            let rings = [
+                rotating.append(&new, &new)?.0,
+                scattered.append(&new, &new, &places)?.0,
+            ];
+            for ring in rings {
+                // A sum of products of the query with the keys.
+                let (then, ring) = (
+                    ring.force_contiguous()?,
+                    match copied {
+                        true => ring.copy()?,
+                        false => ring,
+                    },
+                );
+                expected.push(query.broadcast_mul(&then)?.sum_all()?);
+                scores.push(query.broadcast_mul(&ring)?.sum_all()?);
+            }
+        }
+        let gradient = |scores: &[Tensor]| -> Result<Tensor> {
+            let gradients = Tensor::stack(scores, 0)?.sum_all()?.backward()?;
+            Ok(gradients.get(&query).expect("a gradient").clone())
+        };
+        let off = difference(&gradient(&scores)?, &gradient(&expected)?);
+        // If it is small without copies too, the rings do not change any more, and the documentation need not ask for copies.
+        assert_eq!(off < 1e-12, copied, "{off:e}");
     }
     Ok(())
 }

@@ -48,10 +48,15 @@ fn a_var_is_not_shared() -> Result<()> {
     for size in [4, 100] {
         let var = Var::from_tensor(&values)?;
         let (mut kv, mut rotating) = (KvCache::new(DIM, size), RotatingKvCache::new(DIM, size));
+        let mut concat = ConcatKvCache::new(DIM);
         kv.append(&var, &var)?;
         rotating.append(&var, &var)?;
+        let (all_k, all_v) = concat.append(&var, &var)?;
+        assert_eq!((all_k.id(), all_v.id()), (var.id(), var.id()));
         var.set(&values.zeros_like()?)?;
         same(&kv.k()?, &Some(values.clone()))?;
+        same(&concat.k().cloned(), &Some(values.clone()))?;
+        same(&concat.v().cloned(), &Some(values.clone()))?;
         let last = size.min(6);
         same(&rotating.v()?, &Some(values.narrow(DIM, 6 - last, last)?))?;
     }

@@ -1,0 +1,194 @@
+use candle_core::{DType, Module, Result, Tensor, bail};
+use candle_nn::{BatchNorm, Conv2dConfig, VarBuilder};
+
+use super::bias::{record_with_bias, widened};
+
+/// A convolution over the last two dimensions, as [`candle_nn::Conv2d`]. It keeps its output.
+#[derive(Clone, Debug)]
+pub struct Conv2d {
+    inner: candle_nn::Conv2d,
+}
+
+impl Conv2d {
+    /// A layer with a weight (out, in / groups, kernel height, kernel width) and a bias (out).
+    pub fn new(weight: Tensor, bias: Option<Tensor>, config: Conv2dConfig) -> Self {
+        Self {
+            inner: candle_nn::Conv2d::new(weight, bias, config),
+        }
+    }
+
+    /// Padding, stride, dilation and groups.
+    pub fn config(&self) -> &Conv2dConfig {
+        self.inner.config()
+    }
+
+    /// The weight (out, in / groups, kernel height, kernel width).
+    pub fn weight(&self) -> &Tensor {
+        self.inner.weight()
+    }
+
+    /// The bias (out).
+    pub fn bias(&self) -> Option<&Tensor> {
+        self.inner.bias()
+    }
+
+    /// Returns a layer that also does what a BatchNorm after it does in evaluation.
+    ///
+    /// # Errors
+    /// If the BatchNorm has no weight and bias, or not the number of channels of the output.
+    pub fn absorb_bn(&self, bn: &BatchNorm) -> Result<Self> {
+        let inner = self.inner.absorb_bn(bn)?;
+        Ok(Self { inner })
+    }
+}
+
+impl Module for Conv2d {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let config = *self.config();
+        check(x, self.weight(), config)?;
+        let y = forward(&x.detach(), &self.weight().detach(), config)?;
+        let gradients =
+            move |x: &Tensor, weight: &Tensor, dy: &Tensor, [needs_x, needs_weight]: [bool; 2]| {
+                let dx = needs_x.then(|| of_input(x, weight, dy, config));
+                let dweight = needs_weight.then(|| of_weight(x, weight, dy, config));
+                Ok([dx.transpose()?, dweight.transpose()?])
+            };
+        record_with_bias("conv2d", [x, self.weight()], self.bias(), y, gradients)
+    }
+}
+
+/// What candle divides by, subtracts from, or assumes.
+fn check(x: &Tensor, weight: &Tensor, config: Conv2dConfig) -> Result<()> {
+    let (_, _, height, width) = x.dims4()?;
+    let (out, _, kernel_height, kernel_width) = weight.dims4()?;
+    let Conv2dConfig {
+        padding,
+        stride,
+        dilation,
+        groups,
+        ..
+    } = config;
+    if stride * dilation * groups * weight.elem_count() == 0 || out % groups != 0 {
+        bail!(
+            "conv2d: stride {stride}, dilation {dilation}, groups {groups} and weight {:?} must not be zero, and the groups must \
+             divide the channels",
+            weight.shape()
+        )
+    }
+    let fits = |size, kernel| dilation * (kernel - 1) < size + 2 * padding;
+    if !fits(height, kernel_height) || !fits(width, kernel_width) {
+        bail!(
+            "conv2d: a kernel {:?} with a dilation of {dilation} does not fit into {:?} with a padding of {padding}",
+            weight.shape(),
+            x.shape()
+        )
+    }
+    Ok(())
+}
+
+/// candle's output; bf16, which candle's `conv2d` does not support on the CPU, in f32 there.
+fn forward(x: &Tensor, weight: &Tensor, config: Conv2dConfig) -> Result<Tensor> {
+    let is_bf16 = [x, weight].map(Tensor::dtype) == [DType::BF16; 2];
+    let prepared = |tensor: &Tensor| match is_bf16 && x.device().is_cpu() {
+        true => tensor.to_dtype(DType::F32)?.contiguous(),
+        false => tensor.contiguous(),
+    };
+    let y = prepared(x)?.conv2d_with_algo(
+        &prepared(weight)?,
+        config.padding,
+        config.stride,
+        config.dilation,
+        config.groups,
+        config.cudnn_fwd_algo,
+    )?;
+    y.to_dtype(x.dtype())
+}
+
+/// The gradient of the input: the transposed convolution.
+fn of_input(x: &Tensor, weight: &Tensor, dy: &Tensor, config: Conv2dConfig) -> Result<Tensor> {
+    if dy.elem_count() == 0 {
+        return x.zeros_like();
+    }
+    let Conv2dConfig {
+        padding,
+        stride,
+        dilation,
+        groups,
+        ..
+    } = config;
+    let missing = |dim: usize| -> Result<usize> {
+        let reached = (dy.dim(dim)? - 1) * stride + dilation * (weight.dim(dim)? - 1) + 1;
+        Ok((padding + x.dim(dim)?).saturating_sub(reached))
+    };
+    // candle adds as many to the height as to the width. What is too much is cut off with the padding.
+    let missing = missing(2)?.max(missing(3)?);
+    let parts = dy
+        .chunk(groups, 1)?
+        .into_iter()
+        .zip(weight.chunk(groups, 0)?);
+    let parts = parts.map(|(dy, weight)| {
+        let (dy, weight) = (dy.contiguous()?, weight.contiguous()?);
+        dy.conv_transpose2d(&weight, 0, missing, stride, dilation)
+    });
+    Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 1)?
+        .narrow(2, padding, x.dim(2)?)?
+        .narrow(3, padding, x.dim(3)?)
+}
+
+/// The gradient of the weight: the convolution of the input with the output's gradient, channels in place of the batch and stride
+/// in place of dilation; f16 and bf16 in f32.
+fn of_weight(x: &Tensor, weight: &Tensor, dy: &Tensor, config: Conv2dConfig) -> Result<Tensor> {
+    if dy.elem_count() == 0 {
+        return weight.zeros_like();
+    }
+    let Conv2dConfig {
+        padding,
+        stride,
+        dilation,
+        groups,
+        ..
+    } = config;
+    let (_, _, height, width) = weight.dims4()?;
+    let of_channels = |tensor: &Tensor| {
+        let tensor = tensor.to_dtype(widened(weight.dtype()))?;
+        tensor.transpose(0, 1)?.contiguous()
+    };
+    let parts = x.chunk(groups, 1)?.into_iter().zip(dy.chunk(groups, 1)?);
+    let parts = parts.map(|(x, dy)| {
+        let products = of_channels(&x)?.conv2d(&of_channels(&dy)?, padding, dilation, stride, 1)?;
+        // More where the last stride does not reach the end.
+        let products = products.narrow(2, 0, height)?.narrow(3, 0, width)?;
+        products.transpose(0, 1)
+    });
+    Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 0)?.to_dtype(weight.dtype())
+}
+
+/// Makes a [`Conv2d`] with a bias, named and initialized as by [`candle_nn::conv2d`].
+///
+/// # Errors
+/// Those of the `VarBuilder`.
+pub fn conv2d(
+    in_channels: usize,
+    out_channels: usize,
+    kernel_size: usize,
+    cfg: Conv2dConfig,
+    vb: VarBuilder,
+) -> Result<Conv2d> {
+    let inner = candle_nn::conv2d(in_channels, out_channels, kernel_size, cfg, vb)?;
+    Ok(Conv2d { inner })
+}
+
+/// Makes a [`Conv2d`] without a bias.
+///
+/// # Errors
+/// Those of the `VarBuilder`.
+pub fn conv2d_no_bias(
+    in_channels: usize,
+    out_channels: usize,
+    kernel_size: usize,
+    cfg: Conv2dConfig,
+    vb: VarBuilder,
+) -> Result<Conv2d> {
+    let inner = candle_nn::conv2d_no_bias(in_channels, out_channels, kernel_size, cfg, vb)?;
+    Ok(Conv2d { inner })
+}
