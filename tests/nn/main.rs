@@ -15,3 +15,4 @@ mod quantized;
 mod rotary;
 mod softmax;
 mod softmax_dim;
+mod sums;
