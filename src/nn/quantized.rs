@@ -10,7 +10,7 @@ use super::graph::{Backward, record};
 /// y = x · Wᵀ with a frozen quantized weight, as [`candle_core::quantized::QMatMul`], for training what comes before it.
 ///
 /// The forward pass is candle's, which on the CPU rounds x too. The gradient of x is that of the product with the dequantized weight,
-/// in f32. It dequantizes some rows of the weight at a time, at most 4 MiB or one row; on a GPU all of a Q8_1 or Q8K weight, for which
+/// in f32. It dequantizes some rows of the weight at a time, also of one in f16, at most 4 MiB or one row; on a GPU all of a Q8_1 or Q8K weight, for which
 /// candle has no kernel that does so.
 ///
 /// It keeps its output.
@@ -143,14 +143,22 @@ impl QMatMul {
         match self {
             Self::QTensor(weight) => {
                 let dys = dys.to_dtype(DType::F32)?;
-                match has_rows(weight) {
-                    true => by_rows(&dys, weight),
-                    false => dys.matmul(&weight.dequantize(dys.device())?),
+                if !has_rows(weight) {
+                    return dys.matmul(&weight.dequantize(dys.device())?);
                 }
+                by_rows(&dys, weight.shape().dims2()?, |first, len| {
+                    let numbers = (first as u32, (first + len) as u32);
+                    weight.embedding(&Tensor::arange(numbers.0, numbers.1, dys.device())?)
+                })
             }
-            Self::Tensor(weight) | Self::TensorF16(weight) => {
-                dys.to_dtype(weight.dtype())?.matmul(weight)
-            }
+            Self::Tensor(weight) | Self::TensorF16(weight) => match weight.dtype() {
+                // Gradients may be larger than the largest number of f16.
+                DType::F16 | DType::BF16 => {
+                    let rows = |first, len| weight.narrow(0, first, len)?.to_dtype(DType::F32);
+                    by_rows(&dys.to_dtype(DType::F32)?, weight.dims2()?, rows)
+                }
+                dtype => dys.to_dtype(dtype)?.matmul(weight),
+            },
         }
     }
 }
@@ -166,15 +174,18 @@ fn has_rows(weight: &QTensor) -> bool {
     weight.device().is_cpu() || !matches!(weight.dtype(), GgmlDType::Q8_1 | GgmlDType::Q8K)
 }
 
-fn by_rows(dys: &Tensor, weight: &QTensor) -> Result<Tensor> {
-    let (rows, width) = weight.shape().dims2()?;
+/// dy · W, with the f32 rows of W from a number on, as many as asked for.
+fn by_rows(
+    dys: &Tensor,
+    (rows, width): (usize, usize),
+    weight: impl Fn(usize, usize) -> Result<Tensor>,
+) -> Result<Tensor> {
     let at_once = (AT_ONCE / width.max(1)).max(1);
     let mut sum: Option<Tensor> = None;
     for first in (0..rows).step_by(at_once) {
         let len = at_once.min(rows - first);
-        let numbers = Tensor::arange(first as u32, (first + len) as u32, dys.device())?;
         let part = dys.narrow(1, first, len)?.contiguous()?;
-        let product = part.matmul(&weight.embedding(&numbers)?)?;
+        let product = part.matmul(&weight(first, len)?)?;
         sum = Some(match sum {
             Some(sum) => (sum + product)?,
             None => product,

@@ -5,7 +5,7 @@
 use candle_core::{D, Result, Tensor, bail};
 
 use super::graph::{Backward, Gradients, record};
-use super::norm::statistics_type;
+use super::norm::{statistics_type, zeros};
 
 /// Rotates element i together with i + d/2.
 ///
@@ -84,11 +84,20 @@ impl Rotation {
     }
 
     fn rotate(self, xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-        let tables = [self.table(xs, cos, sin)?, self.table(xs, sin, cos)?];
-        if xs.elem_count() == 0 {
-            return Ok(xs.clone());
+        let (_, _, _, d) = xs.dims4()?;
+        if d % 2 != 0 {
+            bail!(
+                "{}: the last dimension must be even to rotate pairs, got d = {d} of {:?}",
+                self.name(),
+                xs.shape()
+            )
         }
-        let [cos, sin] = &tables;
+        let (cos, sin) = (&self.table(xs, cos, sin)?, &self.table(xs, sin, cos)?);
+        if xs.elem_count() == 0 {
+            return record(self.name(), [xs, cos, sin], xs.zeros_like()?, |given| {
+                zeros(&given)
+            });
+        }
         let ys = self.forward(xs, cos, sin)?;
         record(self.name(), [xs, cos, sin], ys, move |given| {
             self.backward(given)

@@ -29,7 +29,7 @@ fn running(channels: usize, dtype: DType) -> Result<[Tensor; 2]> {
     ])
 }
 
-fn ours(x: &[Tensor], train: bool) -> Result<Tensor> {
+pub fn ours(x: &[Tensor], train: bool) -> Result<Tensor> {
     let channels = x[0].dim(1)?;
     let [mean, variance] = running(channels, x[0].dtype())?;
     let norm = match x {
@@ -41,7 +41,7 @@ fn ours(x: &[Tensor], train: bool) -> Result<Tensor> {
     norm?.forward_t(&x[0], train)
 }
 
-fn candles(x: &[Tensor], train: bool) -> Result<Tensor> {
+pub fn candles(x: &[Tensor], train: bool) -> Result<Tensor> {
     use candle_nn::BatchNorm;
     let channels = x[0].dim(1)?;
     let [mean, variance] = running(channels, x[0].dtype())?;

@@ -1,7 +1,7 @@
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::nn;
 
-use crate::check::{agrees, agrees_with_differences, difference, numbers, same_bits};
+use crate::check::{agrees, agrees_with_differences, difference, numbers, rounding, same_bits};
 
 fn targets(rows: usize, classes: usize) -> Result<Tensor> {
     let targets = (0..rows).map(|row| (row * 7 + 3) as u32 % classes as u32);
@@ -24,6 +24,22 @@ fn agrees_with_plain_operations() -> Result<()> {
         &|x| nn::loss::cross_entropy(&x[0], &targets),
         &[numbers(&[3, 7], 2)],
     )
+}
+
+#[test]
+fn large_logits_cost_no_digits() -> Result<()> {
+    let targets = targets(5, 40)?;
+    for shift in [0., 1e3, 1e4, 1e5, -1e5] {
+        let logits = (numbers(&[5, 40], 1) + shift)?.to_dtype(DType::F32)?;
+        let found = gradient(|x| nn::loss::cross_entropy(x, &targets), &logits)?;
+        let exact = gradient(
+            |x| candle_nn::loss::cross_entropy(x, &targets),
+            &logits.to_dtype(DType::F64)?,
+        )?;
+        let off = difference(&found.to_dtype(DType::F64)?, &exact);
+        assert!(off <= rounding(DType::F32), "{shift}: {off:e} off");
+    }
+    Ok(())
 }
 
 #[test]

@@ -11,12 +11,12 @@ fn inputs(shape: &[usize]) -> [Tensor; 3] {
     ]
 }
 
-fn ours(x: &[Tensor], groups: usize) -> Result<Tensor> {
+pub fn ours(x: &[Tensor], groups: usize) -> Result<Tensor> {
     let channels = x[1].elem_count();
     GroupNorm::new(x[1].clone(), x[2].clone(), channels, groups, 1e-3)?.forward(&x[0])
 }
 
-fn candles(x: &[Tensor], groups: usize) -> Result<Tensor> {
+pub fn candles(x: &[Tensor], groups: usize) -> Result<Tensor> {
     let channels = x[1].elem_count();
     candle_nn::GroupNorm::new(x[1].clone(), x[2].clone(), channels, groups, 1e-3)?.forward(&x[0])
 }

@@ -16,3 +16,4 @@ mod quantized;
 mod rotary;
 mod softmax;
 mod softmax_dim;
+mod sums;

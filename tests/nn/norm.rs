@@ -27,7 +27,14 @@ fn inputs(shape: &[usize]) -> [Tensor; 3] {
 
 #[test]
 fn rms_norm_agrees_with_plain_operations() -> Result<()> {
-    for shape in SHAPES.into_iter().chain([&[4, 1][..]]) {
+    // The gradient of a single element is of the size of eps: a smaller one would be compared with rounding.
+    let [xs, alpha, _] = inputs(&[4, 1]);
+    agrees(
+        &|x| nn::ops::rms_norm(&x[0], &x[1], 1.),
+        &|x| candle_nn::ops::rms_norm_slow(&x[0], &x[1], 1.),
+        &[xs, alpha],
+    )?;
+    for shape in SHAPES {
         let [xs, alpha, _] = inputs(shape);
         let inputs = [xs, alpha];
         let plain = |x: &[Tensor]| candle_nn::ops::rms_norm_slow(&x[0], &x[1], EPS);
@@ -207,6 +214,29 @@ fn a_large_mean_does_not_spoil_the_exact_form() -> Result<()> {
     let found = nn::ops::layer_norm_slow(&xs?, &alpha?, &beta?, EPS)?;
     // 1000 has 14 bits left after the point in f32: 6e-5 absolute in the input.
     assert!(difference(&found.to_dtype(DType::F64)?, &exact) < 2e-4);
+    Ok(())
+}
+
+/// candle's layers use their fused operations for contiguous inputs only.
+#[test]
+fn layers_of_strided_inputs_are_exact() -> Result<()> {
+    let xs = (numbers(&[64, 6], 1) + 1e4)?.to_dtype(DType::F32)?.t()?;
+    let [_, alpha, beta] = inputs(&[6, 64]);
+    let plain = |xs: &Tensor| candle_nn::ops::layer_norm_slow(xs, &alpha, &beta, EPS);
+    let exact = plain(&xs.to_dtype(DType::F64)?)?;
+    let layer = LayerNorm::new(
+        alpha.to_dtype(DType::F32)?,
+        beta.to_dtype(DType::F32)?,
+        EPS.into(),
+    );
+    // The mean, of 10000, is good to 1e-3 in f32.
+    assert!(difference(&layer.forward(&xs)?.to_dtype(DType::F64)?, &exact) < 2e-3);
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let xs = numbers(&[1000, 6], 1).to_dtype(dtype)?.t()?;
+        let weight = numbers(&[1000], 2).to_dtype(dtype)?;
+        let rms = RmsNorm::new(weight, EPS.into());
+        same_bits(&rms.forward(&xs)?, &rms.forward_diff(&xs)?)?;
+    }
     Ok(())
 }
 

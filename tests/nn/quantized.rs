@@ -4,7 +4,7 @@ use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{D, DType, Device, Module, Result, Tensor, Var, quantized};
 use candle_headroom::nn::quantized::QMatMul;
 
-use crate::check::{STRIDES, difference, differentiate, numbers, rounding, same_bits};
+use crate::check::{STRIDES, difference, differentiate, factors, numbers, rounding, same_bits};
 
 const TYPES: [GgmlDType; 9] = [
     GgmlDType::F32,
@@ -40,10 +40,7 @@ fn the_gradient_is_that_of_the_dequantized_weight() -> Result<()> {
                 let xs = [numbers(shape, 1).to_dtype(input)?];
                 for strides in STRIDES {
                     let (ys, gradients) = differentiate(&|x| layer.forward(&x[0]), &xs, strides)?;
-                    let weights = numbers(ys.dims(), 77)
-                        .to_dtype(input)?
-                        .to_dtype(DType::F64)?;
-                    let expected = weights.flatten_to(D::Minus2)?.matmul(&exact)?;
+                    let expected = factors(ys.dims()).flatten_to(D::Minus2)?.matmul(&exact)?;
                     let off = difference(&gradients[0], &expected_in(&gradients[0], &expected)?);
                     assert!(
                         off <= rounding(input),
@@ -130,6 +127,23 @@ fn forward_via_f16_has_a_gradient() -> Result<()> {
             &expected.to_dtype(DType::F64)?
         ) < 1e-5
     );
+    Ok(())
+}
+
+#[test]
+fn a_weight_in_f16_does_not_round_the_gradient() -> Result<()> {
+    let weight = numbers(&[5000, 256], 5).to_dtype(DType::F16)?;
+    let layer = QMatMul::TensorF16(weight.clone());
+    let xs = Var::from_tensor(&numbers(&[2, 256], 1).to_dtype(DType::F32)?)?;
+    // Most are larger than any number of f16.
+    let dys = (numbers(&[2, 5000], 2) * 1e5)?.to_dtype(DType::F32)?;
+    let mut store = (layer.forward(&xs)? * &dys)?.sum_all()?.backward()?;
+    let found = store.remove(&xs).expect("a gradient");
+    let exact = dys
+        .to_dtype(DType::F64)?
+        .matmul(&weight.to_dtype(DType::F64)?)?;
+    let off = difference(&found.to_dtype(DType::F64)?, &exact);
+    assert!(off <= rounding(DType::F32), "{off:e} off");
     Ok(())
 }
 

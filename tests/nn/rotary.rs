@@ -168,7 +168,15 @@ fn odd_inputs_are_errors_or_empty() -> Result<()> {
     assert!(rope_slow(&x, &cos.narrow(0, 0, 4)?, &sin).is_err());
     assert!(rope_i_slow(&x, &cos.narrow(0, 0, 4)?, &sin).is_err());
     let odd = numbers(&[1, 1, 5, 7], 1);
-    assert!(rope(&odd, &numbers(&[5, 3], 1), &numbers(&[5, 3], 1)).is_err());
+    let table = numbers(&[5, 3], 1);
+    for result in [
+        rope(&odd, &table, &table),
+        rope_i(&odd, &table, &table),
+        rope_thd(&odd, &table, &table),
+    ] {
+        let error = result.expect_err("an odd dimension").to_string();
+        assert!(error.contains("even") && error.contains("d = 7"), "{error}");
+    }
     for shape in [[0, 3, 5, 8], [2, 0, 5, 8], [2, 3, 0, 8]] {
         let x = Tensor::zeros(&shape, DType::F64, &Device::Cpu)?;
         for ys in [
@@ -177,6 +185,13 @@ fn odd_inputs_are_errors_or_empty() -> Result<()> {
             rope_slow(&x, &cos, &sin)?,
         ] {
             assert_eq!(ys.dims(), shape);
+        }
+        let [x, cos, sin] = [&x, &cos, &sin].map(Var::from_tensor);
+        let (x, cos, sin) = (x?, cos?, sin?);
+        let mut store = rope(&x, &cos, &sin)?.sum_all()?.backward()?;
+        for var in [&x, &cos, &sin] {
+            let gradient = store.remove(var).expect("a gradient");
+            same_bits(&gradient, &var.zeros_like()?)?;
         }
     }
     Ok(())

@@ -38,6 +38,22 @@ fn agree_with_plain_operations_over_every_dimension() -> Result<()> {
 }
 
 #[test]
+fn half_precision_is_rounded_once() -> Result<()> {
+    // Half a unit in the last place, and the rounding of f32.
+    for (dtype, unit) in [(DType::F16, 2f64.powi(-11)), (DType::BF16, 2f64.powi(-8))] {
+        let xs = numbers(&[40, 50], 1).to_dtype(dtype)?;
+        for dim in 0..2 {
+            let found = ops::softmax(&xs, dim)?.to_dtype(DType::F64)?;
+            let exact = candle_nn::ops::softmax(&xs.to_dtype(DType::F64)?, dim)?;
+            let off = ((found - &exact)? / exact)?.abs()?.max_all()?;
+            let off = off.to_scalar::<f64>()? / unit;
+            assert!(off <= 1.001, "{dtype:?}: {off} times half a unit");
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn a_masked_row_gives_zeros() -> Result<()> {
     let masked = Tensor::new(&[f32::NEG_INFINITY, 1e4, 1e4], &Device::Cpu)?;
     assert_eq!(ops::softmax(&masked, 0)?.to_vec1::<f32>()?, [0., 0.5, 0.5]);

@@ -13,7 +13,7 @@ use crate::nn::kernel::{
 /// Targets are u8, u32 or i64. A row whose target is the largest value of its type, for example `u32::MAX`, adds nothing to the sum
 /// and gets no gradient, but counts in N, as with candle. The sums of f16 and bf16 are computed in f32.
 ///
-/// It keeps the logarithm of each row's sum of exponentials: N numbers, f64 for f64 and f32 for all others. The graph also holds the
+/// It keeps the logarithm of each row's sum of e^(x − max): N numbers, f64 for f64 and f32 for all others. The graph also holds the
 /// logits and the targets.
 ///
 /// # Errors
@@ -49,7 +49,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     record("cross-entropy", [logits], loss, backward)
 }
 
-/// For each row log Σ e^x − x[target], and log Σ e^x.
+/// For each row log Σ e^x − x[target], and log Σ e^(x − max).
 pub struct CrossEntropy {
     pub width: usize,
     pub targets: Targets,
@@ -80,7 +80,7 @@ impl Kernel<1, 2> for CrossEntropy {
                 for ((loss, log), (x, class)) in losses.iter_mut().zip(logs).zip(rows) {
                     let max = max_of(x);
                     let sum = sum_of(x, x, |x, _| (x - max).fast_exp()).ln();
-                    *log = max + sum;
+                    *log = sum;
                     if let Some(x) = class.and_then(|class| x.get(class)) {
                         *loss = sum - (x.widen() - max);
                     }
@@ -91,9 +91,8 @@ impl Kernel<1, 2> for CrossEntropy {
 
     fn composed(&self, [xs]: [&Tensor; 1]) -> Result<[Tensor; 2]> {
         let xs = wide(xs)?;
-        let max = xs.max_keepdim(D::Minus1)?;
-        let sum = xs.broadcast_sub(&max)?.exp()?.sum_keepdim(D::Minus1)?;
-        let logs = (max + sum.log()?)?;
+        let xs = below_max(&xs)?;
+        let logs = xs.exp()?.sum_keepdim(D::Minus1)?.log()?;
         let logits = xs.broadcast_sub(&logs)?;
         let targets = self.targets.tensor().unsqueeze(1)?;
         let losses = logits.gather(&targets, 1)?.squeeze(1)?.neg()?;
@@ -108,7 +107,12 @@ fn wide(tensor: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// (e^(x − log Σ e^x) − onehot) · gradient / N, with the gradient of the mean.
+fn below_max(xs: &Tensor) -> Result<Tensor> {
+    xs.broadcast_sub(&xs.max_keepdim(D::Minus1)?)
+}
+
+/// (e^(x − max − log Σ e^(x − max)) − onehot) · gradient / N, with the gradient of the mean. The maximum is found again: added to the
+/// logarithm, a large one would take its digits.
 pub struct CrossEntropyBackward {
     pub width: usize,
     pub targets: Targets,
@@ -140,11 +144,13 @@ impl Kernel<2, 1> for CrossEntropyBackward {
                 let Some(class) = *class else {
                     continue;
                 };
+                let max = max_of(x);
+                let softmax = |x: &T| ((x.widen() - max) - *log).fast_exp();
                 for (dx, x) in dx.iter_mut().zip(x) {
-                    *dx = T::narrow((x.widen() - *log).fast_exp() * scale);
+                    *dx = T::narrow(softmax(x) * scale);
                 }
                 if let (Some(dx), Some(x)) = (dx.get_mut(class), x.get(class)) {
-                    *dx = T::narrow(((x.widen() - *log).fast_exp() - T::Sum::one()) * scale);
+                    *dx = T::narrow((softmax(x) - T::Sum::one()) * scale);
                 }
             }
         });
@@ -155,7 +161,7 @@ impl Kernel<2, 1> for CrossEntropyBackward {
         let (classes, none) = self.targets.numbers()?;
         let logs = self.logs.unsqueeze(1)?;
         let counted = classes.ne(none)?.to_dtype(logs.dtype())?.unsqueeze(1)?;
-        let softmax = wide(xs)?.broadcast_sub(&logs)?.exp()?;
+        let softmax = below_max(&wide(xs)?)?.broadcast_sub(&logs)?.exp()?;
         let targets = self.targets.tensor().unsqueeze(1)?;
         let differences = softmax.scatter_add(&targets, &counted.neg()?, 1)?;
         let scale = (wide(gradient)?.reshape((1, 1))? / classes.elem_count() as f64)?;

@@ -26,7 +26,10 @@ pub fn rms_norm(xs: &Tensor, alpha: &Tensor, eps: f32) -> Result<Tensor> {
 /// (x − mean(x)) / √(variance(x) + `eps`) · `alpha` + `beta` over the last dimension, as [`candle_nn::ops::layer_norm`], with a
 /// backward pass. `xs` may have any strides; `alpha` and `beta` have as many elements as the last dimension.
 ///
-/// The forward pass is candle's fused operation, except for f64, which candle refuses on the CPU and sums in f32 on CUDA.
+/// The forward pass is candle's fused operation, except for f64, which candle refuses on the CPU and sums in f32 on CUDA. That operation
+/// computes the variance as mean(x²) − mean(x)² in f32 and loses digits as the mean grows: for a deviation of about 1, a mean of 100
+/// costs 2e-3 of the output, 1000 costs 0.2, and from 1e4 on the output may be NaN. The gradient is that of the exact function. Where
+/// means may be large, use [`layer_norm_slow`].
 ///
 /// It keeps its output.
 ///

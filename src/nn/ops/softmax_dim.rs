@@ -86,12 +86,10 @@ impl Kernel<1, 1> for Softmax {
 
 fn softmax_of<T: Element>(xs: &[T], ys: &mut [T]) {
     let max = max_of(xs);
+    let sum = sum_of(xs, xs, |x, _| (x - max).fast_exp());
+    // Powers kept in `ys` meanwhile would be rounded twice.
     for (y, x) in ys.iter_mut().zip(xs) {
-        *y = T::narrow((x.widen() - max).fast_exp());
-    }
-    let sum = sum_of(ys, ys, |y, _| y);
-    for y in ys {
-        *y = T::narrow(y.widen() / sum);
+        *y = T::narrow((x.widen() - max).fast_exp() / sum);
     }
 }
 

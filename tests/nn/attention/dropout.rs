@@ -2,7 +2,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use candle_headroom::nn::{Attention, attention};
 
 use super::{Plain, inputs};
-use crate::check::{agrees, same_bits};
+use crate::check::{agrees_from_output as agrees, same_bits};
 
 /// What weights are multiplied by, seen through values that are the identity matrix.
 fn kept(options: &Attention, sizes: [usize; 7]) -> Result<Tensor> {

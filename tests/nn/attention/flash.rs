@@ -3,7 +3,7 @@ use candle_headroom::nn;
 use candle_headroom::nn::attention::AttnMask;
 
 use super::{Plain, coarse, inputs};
-use crate::check::{agrees, difference, numbers};
+use crate::check::{agrees_from_output as agrees, difference, numbers};
 
 /// q, k and v as (batch, positions, heads, width), in f32.
 fn positions(sizes: [usize; 7]) -> Result<[Tensor; 3]> {

@@ -2,7 +2,7 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::nn::{Attention, attention};
 
 use super::{Plain, coarse, inputs, options};
-use crate::check::{agrees, numbers};
+use crate::check::{agrees_from_output as agrees, numbers};
 
 /// All shapes that can be broadcast to these scores.
 fn shapes(scores: [usize; 4]) -> Vec<Vec<usize>> {
