@@ -7,6 +7,7 @@ mod check;
 mod conv;
 mod cross_entropy;
 mod dropout;
+mod empty;
 mod group_norm;
 mod kv_cache;
 mod linear;

@@ -2,6 +2,7 @@
 
 mod activations;
 mod attention;
+mod empty;
 mod kv_cache;
 mod losses;
 mod norm;
