@@ -1,7 +1,8 @@
-use candle_core::{DType, Module, Result, Tensor, bail};
+use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
 use crate::nn::graph::{Backward, record};
+use crate::nn::kernel::sum_type;
 
 /// A rectifier with a trained slope for negative numbers, one for all or one for each channel, as [`candle_nn::PReLU`].
 ///
@@ -75,10 +76,7 @@ impl Module for PReLU {
                 let products = (xs.minimum(0f32)? * dys)?;
                 let others = dims.iter().enumerate().filter(|(_, len)| **len == 1);
                 let others = others.map(|(dim, _)| dim).collect::<Vec<_>>();
-                let wide = match products.dtype() {
-                    DType::F16 | DType::BF16 => products.to_dtype(DType::F32)?,
-                    _ => products,
-                };
+                let wide = products.to_dtype(sum_type(products.dtype()))?;
                 let sums = wide.sum(others)?.reshape(weight.shape())?;
                 sums.to_dtype(weight.dtype())
             });
