@@ -88,6 +88,9 @@ pub fn sum_of_rows(rows: &Tensor) -> Result<Tensor> {
     if rows.device().is_cpu() {
         return rows.apply_op1_no_bwd(&SumOfRows);
     }
+    if rows.elem_count() == 0 {
+        return Tensor::zeros(rows.dim(1)?, rows.dtype(), rows.device());
+    }
     // Other devices add up a product with ones in parts, and candle has f16 and bf16 added up in f32 unless it is told otherwise.
     let ones = Tensor::ones((1, rows.dim(0)?), rows.dtype(), rows.device())?;
     ones.matmul(rows)?.squeeze(0)

@@ -51,10 +51,11 @@ pub fn record<const N: usize>(
     }
 }
 
-/// A tensor with the values of `output` that shares no storage with the inputs.
+/// A tensor with the values of `output`, if it has any, that shares no storage with the inputs.
 fn unshared(output: Tensor, inputs: &[&Tensor]) -> Result<Tensor> {
     if output.elem_count() == 0 {
-        return output.zeros_like();
+        // One element, because CUDA may refuse to allocate nothing.
+        return Tensor::zeros(1, output.dtype(), output.device());
     }
     let storage = address(&output);
     match inputs.iter().any(|input| address(input) == storage) {

@@ -3,6 +3,7 @@ use candle_nn::{Init, VarBuilder};
 
 use crate::nn::graph::{Backward, record};
 use crate::nn::kernel::sum_type;
+use crate::nn::norm::zeros;
 
 /// A rectifier with a trained slope for negative numbers, one for all or one for each channel, as [`candle_nn::PReLU`].
 ///
@@ -62,6 +63,9 @@ impl Module for PReLU {
             xs.maximum(0f32)? + below
         }?;
         let backward = move |given: Backward<2>| {
+            if given.output.elem_count() == 0 {
+                return zeros(&given);
+            }
             let [xs, weight] = &given.inputs;
             let dys = &given.gradient;
             let [needs_xs, needs_weight] = given.needs;

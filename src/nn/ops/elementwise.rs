@@ -16,8 +16,10 @@ pub fn apply(curve: Curve, xs: &Tensor) -> Result<Tensor> {
 }
 
 fn forward(curve: Curve, xs: &Tensor) -> Result<Tensor> {
+    // Some of candle's operations fail for no elements on CUDA.
+    let by_candle = curve.is_candles() && xs.elem_count() > 0;
     match xs.dtype() {
-        DType::F32 | DType::F64 if curve.is_candles() => curve.by_candle(xs),
+        DType::F32 | DType::F64 if by_candle => curve.by_candle(xs),
         // candle rounds f16 and bf16 after each step.
         DType::F32 | DType::F64 | DType::F16 | DType::BF16 => {
             let [ys] = kernel::run(&Values(curve), [xs])?;

@@ -85,7 +85,10 @@ fn far_out_slopes_of_mish_are_the_limits() -> Result<()> {
     for dtype in [DType::F32, DType::F64] {
         let far = Tensor::new(&[1e12f64, 1e18, 3e38, -1e12, -3e38, 90.], &device)?;
         let [_, slopes] = values_and_slopes(Activation::Mish, &far.to_dtype(dtype)?)?;
-        assert_eq!(slopes, [1., 1., 1., 0., 0., 1.], "{dtype:?}");
+        for (slope, limit) in slopes.iter().zip([1., 1., 1., 0., 0., 1.]) {
+            // At 20, whose slope those beyond share, it is 3e-16 more than 1.
+            assert!((slope - limit).abs() < 1e-15, "{dtype:?}: {slopes:?}");
+        }
     }
     Ok(())
 }
