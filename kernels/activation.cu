@@ -32,11 +32,18 @@ template <typename A> static __device__ __forceinline__ A mish(A x, A *slope) {
     return above / below;
 }
 
-// Those for which candle has no kernel.
 template <typename A> static __device__ A value(uint32_t curve, A first, A second, A x) {
+    const A root = 0.7978845608028654;
+    const A cube = 0.044715;
     const A positive = x < 0 ? (A)0 : x;
     A slope;
     switch (curve) {
+    case GELU: return x * sigmoid(2 * root * x * (1 + cube * x * x));
+    case GELU_ERF: return x * ((A)0.5 * erfc(-x * (A)0.7071067811865476));
+    case SILU: return x * sigmoid(x);
+    case RELU: return positive;
+    case SIGMOID: return sigmoid(x);
+    case ELU: return x > 0 ? x : first * (exp(x) - 1);
     case RELU2: return positive * positive;
     case RELU6: return between(x, (A)0, (A)6);
     case HARD_SIGMOID: return hard_sigmoid(x);
@@ -72,7 +79,7 @@ template <typename A> static __device__ A slope(uint32_t curve, A first, A secon
     case MISH: {
         A slope;
         const A value = mish(x, &slope);
-        return value + x * slope;
+        return value + between(x, (A)-1e3, (A)20) * slope;
     }
     case LEAKY_RELU: return by_sign(x, (A)1, first);
     case SELU: return second * (x > 0 ? 1 : first * exp(x));

@@ -1,8 +1,12 @@
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
-use candle_core::{CpuStorage, DType, Device, InplaceOp2, Layout, Result, Tensor};
+use candle_core::{
+    CpuStorage, CustomOp1, DType, Device, InplaceOp2, Layout, Result, Shape, Tensor,
+};
+use num_traits::Zero;
 
 use super::kernel::{Element, by_rows, mismatch};
+use super::norm::cells::Cells;
 
 /// Adds a vector to each row. On the CPU and on CUDA it does so in place, without a second tensor of that size; no other tensor may
 /// share the storage of `rows`.
@@ -77,4 +81,53 @@ fn add<T: Element>(rows: &mut [T], bias: &[T], layouts: [&Layout; 2]) -> Result<
         }
     });
     Ok(())
+}
+
+/// Adds up the rows of a contiguous matrix, always in the same order.
+pub fn sum_of_rows(rows: &Tensor) -> Result<Tensor> {
+    if rows.device().is_cpu() {
+        return rows.apply_op1_no_bwd(&SumOfRows);
+    }
+    if rows.elem_count() == 0 {
+        return Tensor::zeros(rows.dim(1)?, rows.dtype(), rows.device());
+    }
+    // Other devices add up a product with ones in parts, and candle has f16 and bf16 added up in f32 unless it is told otherwise.
+    let ones = Tensor::ones((1, rows.dim(0)?), rows.dtype(), rows.device())?;
+    ones.matmul(rows)?.squeeze(0)
+}
+
+/// On the CPU a product with ones would add up one row after the other in the type itself: in f16, 2048 + 1 is 2048.
+struct SumOfRows;
+
+impl CustomOp1 for SumOfRows {
+    fn name(&self) -> &'static str {
+        "sum_of_rows"
+    }
+
+    fn cpu_fwd(&self, rows: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        match rows {
+            CpuStorage::F32(rows) => summed(rows, layout),
+            CpuStorage::F64(rows) => summed(rows, layout),
+            CpuStorage::F16(rows) => summed(rows, layout),
+            CpuStorage::BF16(rows) => summed(rows, layout),
+            _ => Err(mismatch(self.name())),
+        }
+    }
+}
+
+fn summed<T: Element>(rows: &[T], layout: &Layout) -> Result<(CpuStorage, Shape)> {
+    let offsets = layout.contiguous_offsets();
+    let rows = offsets.and_then(|(start, end)| rows.get(start..end));
+    let rows = rows.ok_or_else(|| mismatch(SumOfRows.name()))?;
+    let (outer, cells) = layout.shape().dims2()?;
+    let inner = 1;
+    let cells_of_rows = Cells {
+        outer,
+        cells,
+        inner,
+    };
+    let zeros = vec![T::Sum::zero(); cells];
+    let sums = cells_of_rows.sums([rows, rows], &zeros, |_, y, _| y);
+    let sums: Vec<T> = sums.into_iter().take(cells).map(T::narrow).collect();
+    Ok((T::to_cpu_storage_owned(sums), cells.into()))
 }

@@ -75,29 +75,32 @@ fn cross_entropy() -> Result<()> {
     Ok(())
 }
 
+const CURVES: [Curve; 13] = [
+    Curve::Gelu,
+    Curve::GeluErf,
+    Curve::Silu,
+    Curve::Relu,
+    Curve::Sigmoid,
+    Curve::Elu(0.7),
+    Curve::Relu2,
+    Curve::Relu6,
+    Curve::HardSigmoid,
+    Curve::HardSwish,
+    Curve::Mish,
+    Curve::LeakyRelu(0.1),
+    Curve::Selu {
+        alpha: 1.67,
+        gamma: 1.05,
+    },
+];
+
 #[test]
 fn elements() -> Result<()> {
     let (xs, dys) = (numbers(&[3, 40], 1.3)?, numbers(&[3, 40], 0.7)?);
-    for curve in [
-        Curve::Gelu,
-        Curve::GeluErf,
-        Curve::Silu,
-        Curve::Relu,
-        Curve::Sigmoid,
-        Curve::Elu(0.7),
-        Curve::Relu2,
-        Curve::Relu6,
-        Curve::HardSigmoid,
-        Curve::HardSwish,
-        Curve::Mish,
-        Curve::LeakyRelu(0.1),
-    ] {
+    for curve in CURVES {
         same(&Values(curve), [&xs])?;
         same(&Slopes(curve), [&xs, &dys])?;
     }
-    let (alpha, gamma) = (1.67, 1.05);
-    same(&Values(Curve::Selu { alpha, gamma }), [&xs])?;
-    same(&Slopes(Curve::Selu { alpha, gamma }), [&xs, &dys])?;
     same(&Swiglu { width: 20 }, [&xs])?;
     same(
         &SwigluBackward { width: 20 },
@@ -109,4 +112,29 @@ fn elements() -> Result<()> {
         draw: Draw { seed: 1, call: 2 },
     };
     same(&mask, [&xs.to_dtype(DType::F64)?])
+}
+
+#[test]
+fn elements_far_out() -> Result<()> {
+    // e^89 is infinite in f32.
+    let xs = Tensor::new(&[88f32, 89., 90., 1e4, -90., -1e4], &Device::Cpu)?;
+    let dys = xs.ones_like()?;
+    for curve in CURVES {
+        let ([ys], [slopes]) = (
+            Values(curve).composed([&xs])?,
+            Slopes(curve).composed([&xs, &dys])?,
+        );
+        let ([exact], [limits]) = (
+            run(&Values(curve), [&xs])?,
+            run(&Slopes(curve), [&xs, &dys])?,
+        );
+        for (found, expected) in [(ys, exact), (slopes, limits)] {
+            let (found, expected) = (found.to_vec1::<f32>()?, expected.to_vec1::<f32>()?);
+            for (found, expected) in found.into_iter().zip(expected) {
+                let off = (found - expected).abs() / expected.abs().max(1.);
+                assert!(off < 1e-4, "{curve:?}: {found}, not {expected}");
+            }
+        }
+    }
+    Ok(())
 }

@@ -23,7 +23,8 @@ pub type Gradients<const N: usize> = [Option<Tensor>; N];
 /// Makes `output` a function of `inputs` whose gradients `backward` computes.
 ///
 /// The graph keeps the inputs and the output, and what the closure holds. The output's storage is moved, not copied, so no other
-/// tensor may share it. If no input leads to a Var, the output is returned as it is.
+/// tensor may share it. Two cases are safe: an output that shares the storage of an input is copied, and so is one without elements,
+/// for which many of candle's operations return an argument. If no input leads to a Var, the output is returned as it is.
 pub fn record<const N: usize>(
     name: &'static str,
     inputs: [&Tensor; N],
@@ -35,7 +36,7 @@ pub fn record<const N: usize>(
         return Ok(output);
     }
     let shape = output.shape().clone();
-    let storage = take_storage(output)?;
+    let storage = take_storage(unshared(output, &inputs)?)?;
     let node = Node {
         name,
         output: Mutex::new(Some((storage, shape))),
@@ -48,6 +49,25 @@ pub fn record<const N: usize>(
         [a, b, c] => a.apply_op3(b, c, node),
         _ => Err(Error::Msg(format!("{name}: {N} inputs, candle records at most 3")).bt()),
     }
+}
+
+/// A tensor with the values of `output`, if it has any, that shares no storage with the inputs.
+fn unshared(output: Tensor, inputs: &[&Tensor]) -> Result<Tensor> {
+    if output.elem_count() == 0 {
+        // One element, because CUDA may refuse to allocate nothing.
+        return Tensor::zeros(1, output.dtype(), output.device());
+    }
+    let storage = address(&output);
+    match inputs.iter().any(|input| address(input) == storage) {
+        true => output.force_contiguous(),
+        false => Ok(output),
+    }
+}
+
+/// Where a tensor's storage is. Tensors that share it have the same address.
+fn address(tensor: &Tensor) -> *const Storage {
+    let (storage, _) = tensor.storage_and_layout();
+    std::ptr::from_ref(&*storage)
 }
 
 /// Moves the storage out of a tensor.
@@ -213,3 +233,35 @@ operation!(CustomOp2, a: s1: l1, b: s2: l2 => (Option<Tensor>, Option<Tensor>));
 operation!(
     CustomOp3, a: s1: l1, b: s2: l2, c: s3: l3 => (Option<Tensor>, Option<Tensor>, Option<Tensor>)
 );
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Result, Tensor, Var};
+
+    use super::record;
+
+    /// The input as its own function.
+    fn identity(xs: &Tensor) -> Result<Tensor> {
+        record("identity", [xs], xs.detach(), |given| {
+            Ok([Some(given.gradient)])
+        })
+    }
+
+    #[test]
+    fn an_output_that_shares_the_storage_of_an_input_is_copied() -> Result<()> {
+        let var = Var::new(&[[1f32, 2.], [3., 4.], [5., 6.]], &Device::Cpu)?;
+        for len in 0..=3 {
+            let part = var.narrow(0, 0, len)?;
+            let expected = part.to_vec2::<f32>()?;
+            let output = identity(&part)?;
+            assert_eq!(output.to_vec2::<f32>()?, expected);
+            assert_eq!(part.to_vec2::<f32>()?, expected);
+            assert_eq!(var.to_vec2::<f32>()?, [[1., 2.], [3., 4.], [5., 6.]]);
+            let store = output.sum_all()?.backward()?;
+            let sum = store.get(&var).map(Tensor::sum_all).transpose()?;
+            let sum = sum.map(|sum| sum.to_scalar::<f32>()).transpose()?;
+            assert_eq!(sum, Some(2. * len as f32));
+        }
+        Ok(())
+    }
+}

@@ -3,13 +3,14 @@
 use candle_core::{D, Module, Result, Tensor};
 use candle_nn::{Init, VarBuilder, init};
 
-use super::bias::add_to_rows;
+use super::bias::{add_to_rows, sum_of_rows};
 use super::graph::{Backward, record};
 
 /// y = x · Wᵀ + b, as [`candle_nn::Linear`]: the same numbers, with the gradient of the weight computed in the weight's layout. Any
 /// strides; on the CPU candle's gives wrong numbers for an x of three or four dimensions whose last two are transposed.
 ///
-/// It keeps its output. Gradients that nobody asks for, such as those of frozen weights, are not computed.
+/// It keeps its output. With a bias that does not have the shape (out), which is broadcast, it keeps the product without the bias as
+/// well. Gradients that nobody asks for, such as those of frozen weights, are not computed.
 #[derive(Clone, Debug)]
 pub struct Linear {
     weight: Tensor,
@@ -47,7 +48,7 @@ impl Module for Linear {
                     let [needs_x, needs_weight, needs_bias] = given.needs;
                     let [dx, dweight] =
                         gradients(x, weight, &given.gradient, [needs_x, needs_weight])?;
-                    let dbias = needs_bias.then(|| sum_of_rows(&given.gradient));
+                    let dbias = needs_bias.then(|| sum_of_rows(&rows(&given.gradient)?));
                     Ok([dx, dweight, dbias.transpose()?])
                 };
                 record("linear", [x, &self.weight, bias], sum, backward)
@@ -99,13 +100,6 @@ fn gradients(
     let dx = needs_x.then(|| dy.matmul(&weight.contiguous()?)?.reshape(x.shape()));
     let dweight = needs_weight.then(|| dy.t()?.matmul(&rows(x)?));
     Ok([dx.transpose()?, dweight.transpose()?])
-}
-
-/// Σ dy over all dimensions but the last, as a product with ones: fast, and always in the same order.
-fn sum_of_rows(dy: &Tensor) -> Result<Tensor> {
-    let dy = rows(dy)?;
-    let ones = Tensor::ones((1, dy.dim(0)?), dy.dtype(), dy.device())?;
-    ones.matmul(&dy)?.squeeze(0)
 }
 
 /// Makes a [`Linear`] with a weight (`out_dim`, `in_dim`) named `weight` and a bias named `bias`, initialized as by

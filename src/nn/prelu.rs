@@ -1,7 +1,9 @@
-use candle_core::{DType, Module, Result, Tensor, bail};
+use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
 use crate::nn::graph::{Backward, record};
+use crate::nn::kernel::sum_type;
+use crate::nn::norm::zeros;
 
 /// A rectifier with a trained slope for negative numbers, one for all or one for each channel, as [`candle_nn::PReLU`].
 ///
@@ -61,6 +63,9 @@ impl Module for PReLU {
             xs.maximum(0f32)? + below
         }?;
         let backward = move |given: Backward<2>| {
+            if given.output.elem_count() == 0 {
+                return zeros(&given);
+            }
             let [xs, weight] = &given.inputs;
             let dys = &given.gradient;
             let [needs_xs, needs_weight] = given.needs;
@@ -75,10 +80,7 @@ impl Module for PReLU {
                 let products = (xs.minimum(0f32)? * dys)?;
                 let others = dims.iter().enumerate().filter(|(_, len)| **len == 1);
                 let others = others.map(|(dim, _)| dim).collect::<Vec<_>>();
-                let wide = match products.dtype() {
-                    DType::F16 | DType::BF16 => products.to_dtype(DType::F32)?,
-                    _ => products,
-                };
+                let wide = products.to_dtype(sum_type(products.dtype()))?;
                 let sums = wide.sum(others)?.reshape(weight.shape())?;
                 sums.to_dtype(weight.dtype())
             });

@@ -8,6 +8,7 @@ mod conv;
 mod conv2d;
 mod cross_entropy;
 mod dropout;
+mod empty;
 mod group_norm;
 mod kv_cache;
 mod linear;

@@ -1,7 +1,7 @@
 use std::fmt::Debug;
 use std::iter::Sum;
 
-use candle_core::WithDType;
+use candle_core::{DType, WithDType};
 use half::{bf16, f16};
 use num_traits::Float;
 
@@ -17,6 +17,14 @@ pub trait Element: WithDType + CudaElement + Debug {
 
     /// Rounds to nearest.
     fn narrow(value: Self::Sum) -> Self;
+}
+
+/// The type of [`Element::Sum`]: f64 for f64, f32 for all others.
+pub fn sum_type(dtype: DType) -> DType {
+    match dtype {
+        DType::F64 => DType::F64,
+        _ => DType::F32,
+    }
 }
 
 impl Element for f32 {

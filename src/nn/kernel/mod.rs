@@ -12,7 +12,7 @@ use candle_core::{Result, Shape, Tensor};
 
 use cuda::CudaKernel;
 pub use dispatch::run;
-pub use element::Element;
+pub use element::{Element, sum_type};
 pub use functions::Functions;
 pub use rows::{by_rows, max_of, rows_at_once, sum_of, sum_of_products};
 pub use storage::{mismatch, slice_of, tensor};

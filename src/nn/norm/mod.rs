@@ -4,10 +4,11 @@ pub mod cells;
 pub mod groups;
 pub mod rows;
 
-use candle_core::{DType, Error, Result, Tensor};
+use candle_core::{Error, Result, Tensor};
 
 use super::graph::{Backward, Gradients};
 use super::kernel::rows_at_once;
+pub use super::kernel::sum_type as statistics_type;
 
 /// Number of rows of `width` elements that are summed together, before these sums are added up. It does not depend on the number of
 /// threads, so neither do the sums.
@@ -34,14 +35,6 @@ pub fn check_type(op: &'static str, xs: &Tensor, parameter: &Tensor) -> Result<(
     }
     let (lhs, rhs) = (xs.dtype(), parameter.dtype());
     Err(Error::DTypeMismatchBinaryOp { lhs, rhs, op }.bt())
-}
-
-/// The type of statistics: f64 for f64, f32 for all others.
-pub fn statistics_type(dtype: DType) -> DType {
-    match dtype {
-        DType::F64 => DType::F64,
-        _ => DType::F32,
-    }
 }
 
 /// The compositions for other devices against the kernels.

@@ -45,10 +45,12 @@ impl Curve {
             Self::Relu6 => xs.clamp(0f32, 6f32),
             Self::HardSigmoid => candle_nn::ops::hard_sigmoid(xs),
             Self::HardSwish => xs * candle_nn::ops::hard_sigmoid(xs)?,
-            Self::Mish => candle_nn::ops::mish(xs),
+            // Without infinite powers, whose derivative is NaN.
+            Self::Mish => xs * (xs.minimum(20f32)?.exp()? + 1.)?.log()?.tanh()?,
             Self::LeakyRelu(slope) => candle_nn::ops::leaky_relu(xs, slope),
             Self::Selu { alpha, gamma } => {
-                let below = ((xs.exp()? - 1.)? * alpha)?;
+                // candle differentiates both branches, and zero times an infinite power is NaN.
+                let below = ((xs.minimum(1f32)?.exp()? - 1.)? * alpha)?;
                 xs.gt(0f32)?.where_cond(xs, &below)? * gamma
             }
         }
@@ -191,7 +193,8 @@ pub fn slopes<T: Element>(curve: Curve, xs: &[T], dys: &[T], dxs: &mut [T]) {
         }),
         Curve::Mish => chain(xs, dys, dxs, |x| {
             let (value, slope) = mish(x);
-            value + x * slope
+            // Beyond 20 the slope stays what it is there.
+            value + between(x, -1e3, 20.) * slope
         }),
         Curve::LeakyRelu(slope) => chain(xs, dys, dxs, |x| by_sign(x, one, of(slope))),
         Curve::Selu { alpha, gamma } => chain(xs, dys, dxs, |x| {

@@ -2,7 +2,7 @@ use candle_core::{DType, Error, Result, Shape, Tensor, Var};
 
 use super::curves::{Curve, slopes, values};
 use crate::nn::graph::{Backward, record};
-use crate::nn::kernel::{self, Element, Kernel, by_rows};
+use crate::nn::kernel::{self, Element, Kernel, by_rows, sum_type};
 
 /// Applies a curve to each element. It keeps its output; the backward pass computes the derivative from the input.
 pub fn apply(curve: Curve, xs: &Tensor) -> Result<Tensor> {
@@ -16,11 +16,11 @@ pub fn apply(curve: Curve, xs: &Tensor) -> Result<Tensor> {
 }
 
 fn forward(curve: Curve, xs: &Tensor) -> Result<Tensor> {
-    let on_cpu = xs.device().is_cpu();
+    // Some of candle's operations fail for no elements on CUDA.
+    let by_candle = curve.is_candles() && xs.elem_count() > 0;
     match xs.dtype() {
-        DType::F32 | DType::F64 if curve.is_candles() => curve.by_candle(xs),
-        // On the CPU candle rounds these after each step.
-        DType::F16 | DType::BF16 if curve.is_candles() && !on_cpu => curve.by_candle(xs),
+        DType::F32 | DType::F64 if by_candle => curve.by_candle(xs),
+        // candle rounds f16 and bf16 after each step.
         DType::F32 | DType::F64 | DType::F16 | DType::BF16 => {
             let [ys] = kernel::run(&Values(curve), [xs])?;
             Ok(ys)
@@ -49,7 +49,8 @@ impl Kernel<1, 1> for Values {
     }
 
     fn composed(&self, [xs]: [&Tensor; 1]) -> Result<[Tensor; 1]> {
-        Ok([self.0.by_candle(xs)?])
+        let ys = self.0.by_candle(&xs.to_dtype(sum_type(xs.dtype()))?)?;
+        Ok([ys.to_dtype(xs.dtype())?])
     }
 }
 
@@ -74,9 +75,11 @@ impl Kernel<2, 1> for Slopes {
     }
 
     fn composed(&self, [xs, dys]: [&Tensor; 2]) -> Result<[Tensor; 1]> {
-        let xs = Var::from_tensor(xs)?;
-        let ys = self.0.by_candle(&xs)?;
-        let gradient = (ys * dys)?.sum_all()?.backward()?.remove(&xs);
-        Ok([gradient.map_or_else(|| dys.zeros_like(), |dxs| Ok(dxs.detach()))?])
+        let (dtype, wide) = (xs.dtype(), sum_type(xs.dtype()));
+        let xs = Var::from_tensor(&xs.to_dtype(wide)?)?;
+        let products = (self.0.by_candle(&xs)? * dys.to_dtype(wide)?)?;
+        let gradient = products.sum_all()?.backward()?.remove(&xs);
+        let gradient = gradient.map_or_else(|| xs.zeros_like(), |dxs| Ok(dxs.detach()))?;
+        Ok([gradient.to_dtype(dtype)?])
     }
 }

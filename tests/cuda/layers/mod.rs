@@ -3,6 +3,7 @@
 mod activations;
 mod attention;
 mod conv;
+mod empty;
 mod kv_cache;
 mod losses;
 mod norm;
