@@ -1,7 +1,7 @@
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::nn::{Attention, attention};
 
-use crate::check::{agrees_on, numbers, same_bits};
+use crate::check::{agrees_on_rounding_each as agrees_on, numbers, same_bits};
 use crate::gpu::gpu;
 
 /// q, k and v for (batch, heads, key heads, queries, keys, width, value width).
