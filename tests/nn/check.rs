@@ -122,11 +122,17 @@ pub fn agrees(operation: Operation, plain: Operation, inputs: &[Tensor]) -> Resu
 
 /// As [`agrees`], for attention, whose gradients are differences of sums over the kept output, which is rounded.
 pub fn agrees_from_output(operation: Operation, plain: Operation, inputs: &[Tensor]) -> Result<()> {
-    let limit = |dtype| match dtype {
-        DType::F16 | DType::BF16 => 3. * rounding(dtype),
-        _ => rounding(dtype),
-    };
-    agrees_within(&limit, operation, plain, inputs)
+    agrees_within(&|dtype| 3. * rounding(dtype), operation, plain, inputs)
+}
+
+/// As [`agrees_on`], for attention, which on CUDA computes with candle's operations: each rounds its result, also
+/// probabilities and the parts of sums over chunks.
+pub fn agrees_on_rounding_each(
+    device: &Device,
+    operation: Operation,
+    inputs: &[Tensor],
+) -> Result<()> {
+    agrees_on_within(&|dtype| 10. * rounding(dtype), device, operation, inputs)
 }
 
 /// As [`agrees`], with limits of its own.
@@ -212,6 +218,15 @@ pub fn same_bits(a: &Tensor, b: &Tensor) -> Result<()> {
 
 /// Asserts that an operation and its gradients agree on a device with those on the CPU, for each type and layout.
 pub fn agrees_on(device: &Device, operation: Operation, inputs: &[Tensor]) -> Result<()> {
+    agrees_on_within(&rounding, device, operation, inputs)
+}
+
+fn agrees_on_within(
+    limit: &dyn Fn(DType) -> f64,
+    device: &Device,
+    operation: Operation,
+    inputs: &[Tensor],
+) -> Result<()> {
     for dtype in FLOATS {
         let typed = inputs.iter().map(|input| match input.dtype().is_float() {
             true => input.to_dtype(dtype),
@@ -223,7 +238,7 @@ pub fn agrees_on(device: &Device, operation: Operation, inputs: &[Tensor]) -> Re
         for strides in STRIDES {
             let (expected, plain) = differentiate(operation, &typed, strides)?;
             let (output, gradients) = differentiate(operation, &there, strides)?;
-            let limit = rounding(dtype);
+            let limit = limit(dtype);
             let off = difference(&output.to_device(&Device::Cpu)?, &expected);
             assert!(
                 off <= limit,

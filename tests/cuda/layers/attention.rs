@@ -1,7 +1,10 @@
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::nn::{Attention, attention};
 
-use crate::check::{Strides, agrees_on, difference, differentiate, numbers, rounding, same_bits};
+use crate::check::{
+    Strides, agrees_on_rounding_each as agrees_on, difference, differentiate, numbers, rounding,
+    same_bits,
+};
 use crate::gpu::gpu;
 
 /// q, k and v for (batch, heads, key heads, queries, keys, width, value width).
