@@ -2,7 +2,7 @@
 
 use crate::models::named;
 use crate::outcome::Outcome;
-use crate::verdict::{Run, Verdict, first_line, slope_fault};
+use crate::verdict::{Run, Verdict, first_line};
 use std::path::Path;
 
 #[derive(Default)]
@@ -43,12 +43,7 @@ pub fn print(
         }
         after.add(&of_ours);
 
-        let faults: Vec<_> = of_ours
-            .faults
-            .iter()
-            .cloned()
-            .chain(slope_fault(&plain.0))
-            .collect();
+        let faults = &of_ours.faults;
         let cut = model.detached.first().map(|(_, reason)| *reason);
         match model.impossible.or(cut) {
             _ if !faults.is_empty() => failed.push(format!("{name}: {}", faults.join("; "))),

@@ -68,6 +68,8 @@ impl Verdict {
                 outcome.loss, plain.0.loss
             ));
         }
+        // Nothing is right by a reference that is not.
+        verdict.faults.extend(slope_fault(&plain.0));
         verdict.right =
             verdict.reached && verdict.agree == gradients.len() && verdict.faults.is_empty();
         if comparable && verdict.agree < gradients.len() {
@@ -150,7 +152,7 @@ impl Verdict {
 }
 
 /// Whether the reference's gradient is the slope of its loss, as far as that can be seen.
-pub fn slope_fault(plain: &Outcome) -> Option<String> {
+fn slope_fault(plain: &Outcome) -> Option<String> {
     let slope = plain.slope?;
     let good = (slope - 1.0).abs() <= SLOPE;
     (!good).then(|| format!("the loss changes {slope:.3} times as the plain gradient says"))

@@ -130,6 +130,7 @@ pub const MODELS: fn() -> Vec<Model> = || {
                 model.decode(&tokens_of(batch, 32)?.reshape((batch, 4, 8))?)
             })
         })
+        .remark("calls Tensor::conv_transpose1d itself")
         .impossible("calls Tensor::conv_transpose1d itself, which has no backward pass in candle-core"),
         Model::new("dac", |vb| {
             let encoder = dac::Encoder::new(8, &[2, 4], 16, vb.pp("encoder"))?;
@@ -145,8 +146,7 @@ pub const MODELS: fn() -> Vec<Model> = || {
             let model = snac::Model::new(&config, vb)?;
             forward(move |batch| noise((batch, 1, 64))?.apply(&model.encoder)?.apply(&model.decoder))
         })
-        .unused(&[("quantizer.", "quantizer, which chooses codes by their index")])
-        .remark("without its quantizer"),
+        .unused(&[("quantizer.", "quantizer, which chooses codes by their index")]),
         Model::new("parler_tts", |vb| {
             let config = config(json!({
                 "ffn_dim": 128, "activation_function": "gelu", "scale_embedding": false, "num_codebooks": 2, "vocab_size": 128,
