@@ -50,7 +50,8 @@ metadata=$(mktemp)
 trap 'rm -f "$metadata"' EXIT
 # Every feature, so that optional dependencies are found as well.
 cargo metadata --format-version 1 --locked --all-features >"$metadata" ||
-    die "cargo cannot read this project as it is locked (its message is above; cargo generate-lockfile makes a missing Cargo.lock)"
+    die "cargo cannot read this project as it is locked (its message is above): if Cargo.lock is missing, or older than Cargo.toml, \
+run \`cargo metadata >/dev/null\` or \`cargo build\` once"
 
 python3 - "$metadata" "$crate" "$dest" "$package" "$path" "$version" <<'PYTHON'
 import json, os, re, shutil, sys, tempfile
@@ -71,6 +72,7 @@ def seen_from(folder, path):
 
 with open(metadata) as file:
     project = json.load(file)
+left_out = shutil.ignore_patterns(".cargo*", "Cargo.lock", "Cargo.toml.orig")
 packages, root = project["packages"], os.path.realpath(project["workspace_root"])
 name, _, wanted = crate.partition("@")
 found = [one for one in packages if one["name"] == name and wanted in ("", one["version"])]
@@ -124,6 +126,21 @@ if not tables:
 if count != tables or re.search(r'^package = "candle-nn"$', text, re.M):
     die(f"{found['manifest_path']} does not name candle-nn in the usual way; nothing is copied")
 
+
+def files(folder):
+    """The contents of a copy's files but its Cargo.toml, by path."""
+    contents = {}
+    for at, folders, names in os.walk(folder):
+        kept = set(folders + names) - left_out(at, folders + names)
+        folders[:] = [one for one in folders if one in kept]
+        for one in kept.intersection(names):
+            file = os.path.join(at, one)
+            with open(file, "rb") as opened:
+                contents[os.path.relpath(file, folder)] = opened.read()
+    contents.pop("Cargo.toml", None)
+    return contents
+
+
 if os.path.lexists(dest):
     try:
         with open(os.path.join(dest, "Cargo.toml")) as file:
@@ -132,14 +149,17 @@ if os.path.lexists(dest):
         same = False
     if not same:
         die(f"{dest} exists and is not this copy: remove it or name another folder")
-    print(f"{dest} is the copy of {name} {found['version']} already. Nothing is changed.")
+    if files(dest) == files(source):
+        print(f"{dest} is the copy of {name} {found['version']} already. Nothing is changed.")
+    else:
+        print(f"{dest} is a copy of {name} {found['version']} whose files were changed since. It is left as it is.")
 else:
     parent = os.path.dirname(os.path.realpath(dest))
     os.makedirs(parent, exist_ok=True)
     # Complete or not there at all.
     with tempfile.TemporaryDirectory(dir=parent) as folder:
         copy = os.path.join(folder, "copy")
-        shutil.copytree(source, copy, ignore=shutil.ignore_patterns(".cargo*", "Cargo.lock", "Cargo.toml.orig"))
+        shutil.copytree(source, copy, ignore=left_out)
         with open(os.path.join(copy, "Cargo.toml"), "w") as file:
             file.write(changed)
         os.rename(copy, dest)

@@ -5,13 +5,17 @@
 #
 #     scripts/try-models.sh [--quick] [--models a,b,c] [--list]
 #
-# --quick leaves out candle_nn, and the few models that take seconds. Sources are candle-transformers' as published, from cargo's
-# registry cache; the two copies that depend on another candle-nn are made by scripts/trainable-copy.sh, under the target folder. It
-# fails if a model is not reached with right gradients, unless tests/models says why. It needs cargo and python3.
+# --quick leaves out candle_nn, and the few models that take seconds; --list prints the models' names. Sources are candle-transformers'
+# as published, from cargo's registry cache; the two copies that depend on another candle-nn are made by scripts/trainable-copy.sh,
+# under the target folder. It fails if a model is not reached with right gradients, unless tests/models says why not, and if it is
+# although tests/models says why not. It needs cargo and python3.
 set -euo pipefail
+caller=$PWD
 cd "$(dirname "$0")/.."
 root=$PWD
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target}
+# Cargo runs in several folders.
+[[ $CARGO_TARGET_DIR == /* ]] || CARGO_TARGET_DIR=$caller/$CARGO_TARGET_DIR
 work=$CARGO_TARGET_DIR/models
 mkdir -p "$work"
 
@@ -71,24 +75,23 @@ run() { # VARIANT PROGRAM
 }
 choose() { # PROGRAM
     local program=$CARGO_TARGET_DIR/debug/$1
-    if [ -n "$list" ]; then "$program" list && exit; fi
     if [ -n "$chosen" ]; then tr , '\n' <<<"$chosen"; elif [ -n "$quick" ]; then "$program" quick; else "$program" list; fi
 }
 
 manifest plain plain-nn "$root/tests/models/plain-nn"
 build plain "$work/plain/Cargo.toml"
+if [ -n "$list" ]; then "$CARGO_TARGET_DIR/debug/models-plain" list && exit; fi
 mapfile -t models < <(choose models-plain)
 run plain models-plain
-original=- ours=-
+# The reference's `Conv1d` is a sum over positions, which holds more than candle_nn's: bytes are those with the latter.
+PLAIN_CONV1D=candle RAYON_NUM_THREADS=1 "$CARGO_TARGET_DIR/debug/models-plain" bytes "$work/plain/results" "${models[@]}"
+original=-
 if [ -z "$quick" ]; then
     build original tests/models/Cargo.toml --locked
     run original models
     original=$work/original/results
 fi
-if [ -f nn/Cargo.toml ]; then
-    manifest ours candle-headroom-nn "$root/nn"
-    build ours "$work/ours/Cargo.toml"
-    run ours models-ours
-    ours=$work/ours/results
-fi
-"$CARGO_TARGET_DIR/debug/models-plain" table "$original" "$work/plain/results" "$ours" "${models[@]}"
+manifest ours candle-headroom-nn "$root/nn"
+build ours "$work/ours/Cargo.toml"
+run ours models-ours
+"$CARGO_TARGET_DIR/debug/models-plain" table "$original" "$work/plain/results" "$work/ours/results" "${models[@]}"

@@ -21,6 +21,9 @@ pub(crate) struct Modules<'a> {
     pub(crate) names: Vec<&'a str>,
 }
 
+/// A module's stem and number, and whether a parameter itself has this path, as `w1` beside `w1.bias`.
+type Place<'a> = (&'a str, Option<u64>, bool);
+
 /// Parameters of modules with this stem, these parameters and this total.
 type Key<'a> = (&'a str, Vec<&'a str>, usize);
 
@@ -29,20 +32,20 @@ pub(crate) fn by_module<'a>(
     names: impl Iterator<Item = &'a str>,
     others: impl Iterator<Item = &'a str>,
 ) -> Vec<Modules<'a>> {
-    let mut paths: BTreeMap<_, Vec<(&str, &str)>> = BTreeMap::new();
+    let mut places: BTreeMap<Place<'_>, Vec<(&str, &str)>> = BTreeMap::new();
     for name in names {
-        let (path, parameter) = split(name);
-        let module = paths.entry(numbered(path)).or_default();
-        module.push((name, parameter));
+        let (place, parameter) = place(name);
+        places.entry(place).or_default().push((name, parameter));
     }
     let mut totals: BTreeMap<_, usize> = BTreeMap::new();
     for name in others {
-        *totals.entry(numbered(split(name).0)).or_default() += 1;
+        *totals.entry(place(name).0).or_default() += 1;
     }
     // Modules of one list are neighbours, in the order of their numbers.
     let mut equal: BTreeMap<Key<'a>, (Vec<u64>, Vec<&str>)> = BTreeMap::new();
-    for ((stem, number), listed) in paths {
-        let total = listed.len() + totals.get(&(stem, number)).copied().unwrap_or(0);
+    for (place, listed) in places {
+        let total = listed.len() + totals.get(&place).copied().unwrap_or(0);
+        let (stem, number, _) = place;
         let parameters = listed.iter().map(|(_, parameter)| *parameter).collect();
         let (numbers, names) = equal.entry((stem, parameters, total)).or_default();
         numbers.extend(number);
@@ -63,6 +66,13 @@ pub(crate) fn by_module<'a>(
     modules.collect()
 }
 
+/// Where a parameter is listed, and under which name.
+fn place(name: &str) -> (Place<'_>, &str) {
+    let (path, parameter) = split(name);
+    let (stem, number) = numbered(path);
+    ((stem, number, parameter.is_empty()), parameter)
+}
+
 /// A parameter's module and the rest of its name. The module ends with the first number of the name, as in `model.layers.0`,
 /// so that the parts of a layer are not listed one by one.
 fn split(name: &str) -> (&str, &str) {
@@ -75,12 +85,14 @@ fn split(name: &str) -> (&str, &str) {
     }
 }
 
-/// Where the first such part of a path ends.
+/// Where the first such part of a path ends. The last part names the parameter, as `weight_ih_l0` of an LSTM, unless it is all
+/// there is.
 fn end_of(name: &str, is_it: impl Fn(&str) -> bool) -> Option<usize> {
     let mut end = 0;
     for part in name.split('.') {
         end += part.len();
-        if is_it(part) {
+        let is_parameter = end == name.len() && part.len() < end;
+        if is_it(part) && !is_parameter {
             return Some(end);
         }
         end += 1; // the dot
@@ -190,6 +202,31 @@ mod tests {
                 "block0..=1: qkv.weight (1 of 1 each)",
                 "layer1.0: conv2.weight (1 of 1)"
             ]
+        );
+    }
+
+    #[test]
+    fn the_last_part_of_a_name_is_no_module() {
+        let lstm = [
+            "bias_hh_l0",
+            "bias_ih_l0",
+            "weight_hh_l0",
+            "weight_ih_l0",
+            "weight_ih_l1",
+        ]
+        .map(|name| format!("lstm.{name}"));
+        assert_eq!(
+            lines(&lstm.each_ref().map(String::as_str), &[]),
+            ["lstm: bias_hh_l0, bias_ih_l0, weight_hh_l0, … (5 of 5)"]
+        );
+        // A parameter beside a module of the same name.
+        assert_eq!(
+            lines(&["w1", "w1.bias"], &["w1.scale"]),
+            ["w1", "w1: bias (1 of 2)"]
+        );
+        assert_eq!(
+            lines(&["0", "0.bias", "1", "scales.0", "scales.1"], &[]),
+            ["Var 0..=1", "0: bias (1 of 1)", "scales: 0, 1 (2 of 2)"]
         );
     }
 

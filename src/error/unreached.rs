@@ -107,8 +107,8 @@ impl UnreachedParameters {
                 "an operation of candle without a backward pass lies between them and the loss: {operations}"
             ),
             "the forward pass does not use them".to_owned(),
-            "a `detach`, a product with the number 0 (candle does not follow it), a cast to integers, or a tensor made anew from \
-             their values cuts them off"
+            "a `detach`, a product with the number 0 (candle does not follow it), `round`, `floor`, `ceil`, `sign`, a cast to \
+             integers, or a tensor made anew from their values cuts them off"
                 .to_owned(),
         ];
         if self.others.is_empty() {
@@ -139,8 +139,8 @@ impl UnreachedParameters {
         write!(f, "no gradient for {count} of {all} parameters")?;
         match self.updates {
             None => Ok(()),
-            Some(1) => f.write_str(" in the first update"),
-            Some(updates) => write!(f, " in the first {updates} updates"),
+            Some(1) => f.write_str(" in their first update"),
+            Some(updates) => write!(f, " in their first {updates} updates"),
         }
     }
 }

@@ -71,7 +71,7 @@ fn a_var_without_a_name_has_its_place() {
     assert!(
         error
             .to_string()
-            .starts_with("no gradient for 1 of 2 parameters in the first update: Var 1;"),
+            .starts_with("no gradient for 1 of 2 parameters in their first update: Var 1;"),
         "{error}"
     );
     step(

@@ -353,7 +353,7 @@ fn experts_may_be_reached_in_different_updates() {
     let error = experts.step(&mut trainer, &[0, 1]).unwrap_err();
     assert_eq!(names(&error), ["experts.2.bias", "experts.2.weight"]);
     assert!(
-        error.to_string().contains("in the first 3 updates"),
+        error.to_string().contains("in their first 3 updates"),
         "{error}"
     );
     assert_eq!(trainer.updates(), 2);

@@ -9,7 +9,7 @@ use crate::batch::run_phase;
 use crate::error::{LossError, Phase, Result};
 
 /// Differentiates a loss and reports which Vars received a gradient. Changes nothing: parameters stay as they are, and running
-/// statistics that the forward pass of a BatchNorm changes are restored.
+/// statistics that the forward pass of a BatchNorm changes are restored, those of the Vars that the map holds when it begins.
 ///
 /// Meant for a unit test of a model, and for a look at one that does not learn. The closure runs once and returns the loss, a
 /// tensor with one element. A loss that depends on no Var is not an error: every Var is reported without a gradient. The

@@ -11,13 +11,12 @@ use std::time::Instant;
 
 type Gradients = BTreeMap<String, Tensor>;
 
-pub fn run(model: &Model) -> Result<(Outcome, Gradients)> {
+/// `parameters` are new, and hold the model's afterwards, also after an error.
+pub fn run(model: &Model, parameters: Parameters) -> Result<(Outcome, Gradients)> {
     let started = Instant::now();
-    let parameters = Parameters::without(model.absent);
     let mut forward = (model.build)(parameters.builder())?;
-    let (small, large) = model.batches;
-    // The first step also fills what is allocated once, such as the scratch memory of matrix products.
-    let (loss, store) = step(&mut forward, small)?;
+    // It also fills what is allocated once, such as the scratch memory of matrix products.
+    let (loss, store) = step(&mut forward, model.batches.0)?;
     let vars = parameters.vars();
     let gradients: Gradients = vars
         .iter()
@@ -28,25 +27,42 @@ pub fn run(model: &Model) -> Result<(Outcome, Gradients)> {
     let mut outcome = Outcome {
         vars: vars.keys().cloned().collect(),
         loss: f64::from(loss),
+        bytes_per_sample: slope_of_bytes(model, &mut forward)?,
         ..Outcome::default()
     };
-    if large > small {
-        let (result, least) = peak_of(|| step(&mut forward, small).map(drop));
-        result?;
-        let (result, most) = peak_of(|| step(&mut forward, large).map(drop));
-        result?;
-        outcome.bytes_per_sample = Some((most as f64 - least as f64) / (large - small) as f64);
-    }
     let moved: Vec<_> = vars
         .iter()
-        .filter(|(name, _)| !is_statistic(name))
+        .filter(|(name, _)| !is_statistic(name) && model.why_detached(name).is_none())
         .collect();
     // f16 is too coarse for small steps.
-    if vars.values().all(|var| var.dtype() == DType::F32) {
+    if !model.random && vars.values().all(|var| var.dtype() == DType::F32) {
         outcome.slope = slope(model, &moved, &gradients)?;
     }
     outcome.seconds = started.elapsed().as_secs_f64();
     Ok((outcome, gradients))
+}
+
+/// The slope of the peak of live bytes, of a model that is made anew.
+pub fn bytes(model: &Model) -> Result<Option<f64>> {
+    let mut forward = (model.build)(Parameters::without(model.absent).builder())?;
+    step(&mut forward, model.batches.0)?;
+    slope_of_bytes(model, &mut forward)
+}
+
+fn slope_of_bytes(
+    model: &Model,
+    forward: &mut dyn FnMut(usize) -> Result<Tensor>,
+) -> Result<Option<f64>> {
+    let (small, large) = model.batches;
+    if large <= small {
+        return Ok(None);
+    }
+    let (result, least) = peak_of(|| step(forward, small).map(drop));
+    result?;
+    let (result, most) = peak_of(|| step(forward, large).map(drop));
+    result?;
+    let slope = (most as f64 - least as f64) / (large - small) as f64;
+    Ok(Some(slope))
 }
 
 fn loss_of(output: &Tensor) -> Result<Tensor> {

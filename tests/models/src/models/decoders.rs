@@ -46,19 +46,19 @@ pub const MODELS: fn() -> Vec<Model> = || {
         })
         .remark("its tables of angles are Vars, because it looks for them among the weights"),
         decoder!("mistral", mistral::Model, {}),
-        decoder!("mixtral", mixtral::Model, {"num_experts_per_tok": 2, "num_local_experts": 4, "use_flash_attn": false}).unused(GATE),
+        decoder!("mixtral", mixtral::Model, {"num_experts_per_tok": 2, "num_local_experts": 4, "use_flash_attn": false}).detached(GATE),
         decoder!("qwen2", qwen2::ModelForCausalLM, {}),
         decoder!("qwen2_moe", qwen2_moe::Model, {
             "decoder_sparse_step": 1, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64,
             "num_experts_per_tok": 2, "num_experts": 4, "norm_topk_prob": true,
         })
-        .unused(ROUTER),
+        .detached(ROUTER),
         decoder!("qwen3", qwen3::ModelForCausalLM, {}),
         decoder!("qwen3_moe", qwen3_moe::ModelForCausalLM, {
             "decoder_sparse_step": 1, "moe_intermediate_size": 32, "num_experts_per_tok": 2, "num_experts": 4,
             "norm_topk_prob": true,
         })
-        .unused(GATE),
+        .detached(GATE),
         decoder!("gemma", gemma::Model, {"hidden_act": null}, false),
         decoder!("gemma2", gemma2::Model, {
             "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0, "query_pre_attn_scalar": 16,
@@ -221,8 +221,11 @@ pub const MODELS: fn() -> Vec<Model> = || {
 };
 
 /// The files read the router's weights with `to_vec2` and make new tensors of them.
-const ROUTER: &[(&str, &str)] = &[("mlp.gate.weight", "router, which the model detaches")];
-const GATE: &[(&str, &str)] = &[("gate.weight", "router, which the model detaches")];
+const ROUTER: &[(&str, &str)] = &[(
+    "mlp.gate.weight",
+    "router, whose weights the file reads out",
+)];
+const GATE: &[(&str, &str)] = &[("gate.weight", "router, whose weights the file reads out")];
 
 fn rwkv() -> Result<rwkv_v5::Config> {
     config(json!({

@@ -2,7 +2,8 @@
 
 use super::{Model, config, forward};
 use crate::inputs::{noise, tokens_of};
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
+use candle_nn::VarBuilder;
 use candle_transformers::models::*;
 use serde_json::json;
 
@@ -22,15 +23,18 @@ pub const MODELS: fn() -> Vec<Model> = || {
             forward(move |batch| model.forward(&noise((batch, 4, 16, 16))?, 500.0, &noise((batch, 8, 32))?))
         }),
         Model::new("stable_diffusion_vae", |vb| {
-            use stable_diffusion::vae::{AutoEncoderKL, AutoEncoderKLConfig};
-            let config = AutoEncoderKLConfig { block_out_channels: vec![16, 32], norm_num_groups: 8, ..Default::default() };
-            let model = AutoEncoderKL::new(vb, 3, 3, config)?;
+            let model = autoencoder(vb)?;
             forward(move |batch| model.decode(&noise((batch, 4, 8, 8))?))
         })
-        .unused(&[
-            ("encoder.", "encoder, whose output candle samples without a seed"),
-            ("quant_conv", "encoder, whose output candle samples without a seed"),
-        ]),
+        .unused(&[("encoder.", "encoder"), ("quant_conv", "encoder")])
+        .remark("its decoder"),
+        Model::new("stable_diffusion_vae_encoder", |vb| {
+            let model = autoencoder(vb)?;
+            forward(move |batch| model.encode(&noise((batch, 3, 16, 16))?)?.sample())
+        })
+        .unused(&[("decoder.", "decoder"), ("post_quant_conv", "decoder")])
+        .random()
+        .remark("its output is a sample that takes no seed, so its gradients are not compared"),
         Model::new("wuerstchen_prior", |vb| {
             let model = wuerstchen::prior::WPrior::new(4, 64, 32, 16, 2, 4, false, vb)?;
             forward(move |batch| {
@@ -109,16 +113,9 @@ pub const MODELS: fn() -> Vec<Model> = || {
             let decoder = encodec::Decoder::new(&config, vb.pp("decoder"))?;
             forward(move |batch| noise((batch, 1, 64))?.apply(&encoder)?.apply(&decoder))
         })
-        .impossible(TRANSPOSED)
         .remark("without its quantizer"),
         Model::new("mimi", |vb| {
-            let mut small = mimi::Config::v0_1(Some(4));
-            (small.seanet.dimension, small.seanet.n_filters, small.seanet.ratios) = (32, 4, vec![4, 2]);
-            (small.transformer.d_model, small.transformer.num_heads, small.transformer.num_layers) = (32, 4, 1);
-            (small.transformer.dim_feedforward, small.transformer.max_seq_len, small.transformer.context) = (64, 256, 64);
-            (small.quantizer_bins, small.quantizer_dim) = (128, 16);
-            (small.sample_rate, small.frame_rate) = (160.0, 10.0);
-            let mut model = mimi::encodec::Encodec::new(small, vb)?;
+            let mut model = small_mimi(vb)?;
             forward(move |batch| {
                 model.reset_state();
                 model.encode_pre_quantize(&noise((batch, 1, 128))?)
@@ -126,12 +123,20 @@ pub const MODELS: fn() -> Vec<Model> = || {
         })
         .unused(&[("decoder", "decoder"), ("upsample.", "decoder"), ("quantizer.", "quantizer, which chooses codes by their index")])
         .remark("its encoder"),
+        Model::new("mimi_decoder", |vb| {
+            let mut model = small_mimi(vb)?;
+            forward(move |batch| {
+                model.reset_state();
+                model.decode(&tokens_of(batch, 32)?.reshape((batch, 4, 8))?)
+            })
+        })
+        .remark("calls Tensor::conv_transpose1d itself")
+        .impossible("calls Tensor::conv_transpose1d itself, which has no backward pass in candle-core"),
         Model::new("dac", |vb| {
             let encoder = dac::Encoder::new(8, &[2, 4], 16, vb.pp("encoder"))?;
             let decoder = dac::Decoder::new(16, 32, &[4, 2], 1, vb.pp("decoder"))?;
             forward(move |batch| noise((batch, 1, 64))?.apply(&encoder)?.apply(&decoder))
-        })
-        .impossible(TRANSPOSED),
+        }),
         Model::new("snac", |vb| {
             let config: snac::Config = config(json!({
                 "sampling_rate": 24000, "encoder_dim": 8, "encoder_rates": [2, 4], "decoder_dim": 32, "decoder_rates": [4, 2],
@@ -141,8 +146,7 @@ pub const MODELS: fn() -> Vec<Model> = || {
             let model = snac::Model::new(&config, vb)?;
             forward(move |batch| noise((batch, 1, 64))?.apply(&model.encoder)?.apply(&model.decoder))
         })
-        .unused(&[("quantizer.", "quantizer, which chooses codes by their index")])
-        .impossible(TRANSPOSED),
+        .unused(&[("quantizer.", "quantizer, which chooses codes by their index")]),
         Model::new("parler_tts", |vb| {
             let config = config(json!({
                 "ffn_dim": 128, "activation_function": "gelu", "scale_embedding": false, "num_codebooks": 2, "vocab_size": 128,
@@ -160,5 +164,34 @@ pub const MODELS: fn() -> Vec<Model> = || {
     ]
 };
 
-const TRANSPOSED: &str =
-    "its decoder calls conv_transpose1d, which has no backward pass in candle-core";
+fn autoencoder(vb: VarBuilder) -> Result<stable_diffusion::vae::AutoEncoderKL> {
+    use stable_diffusion::vae::{AutoEncoderKL, AutoEncoderKLConfig};
+    let config = AutoEncoderKLConfig {
+        block_out_channels: vec![16, 32],
+        norm_num_groups: 8,
+        ..Default::default()
+    };
+    AutoEncoderKL::new(vb, 3, 3, config)
+}
+
+fn small_mimi(vb: VarBuilder) -> Result<mimi::encodec::Encodec> {
+    let mut small = mimi::Config::v0_1(Some(4));
+    (
+        small.seanet.dimension,
+        small.seanet.n_filters,
+        small.seanet.ratios,
+    ) = (32, 4, vec![4, 2]);
+    (
+        small.transformer.d_model,
+        small.transformer.num_heads,
+        small.transformer.num_layers,
+    ) = (32, 4, 1);
+    (
+        small.transformer.dim_feedforward,
+        small.transformer.max_seq_len,
+        small.transformer.context,
+    ) = (64, 256, 64);
+    (small.quantizer_bins, small.quantizer_dim) = (128, 16);
+    (small.sample_rate, small.frame_rate) = (160.0, 10.0);
+    mimi::encodec::Encodec::new(small, vb)
+}

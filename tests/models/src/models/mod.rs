@@ -18,10 +18,14 @@ pub struct Model {
     pub batches: (usize, usize),
     /// Beginnings of names that the weights do not have: some models tell by them which layers there are.
     pub absent: &'static [&'static str],
-    /// Vars that the forward pass does not use, by the beginning of a part of their path, and the reason.
+    /// Vars that the forward pass does not use, by the beginning of a part of their path, and what they belong to.
     pub unused: &'static [(&'static str, &'static str)],
+    /// Vars that it uses, but cuts off by itself, in the same way.
+    pub detached: &'static [(&'static str, &'static str)],
     /// What the one line of Cargo.toml does not make trainable, if there is something.
     pub impossible: Option<&'static str>,
+    /// Its output is random, so gradients of two runs cannot be compared.
+    pub random: bool,
     pub remark: &'static str,
     /// Takes seconds, and is left out of `quick`.
     pub slow: bool,
@@ -38,7 +42,9 @@ impl Model {
             batches: (2, 6),
             absent: &[],
             unused: &[],
+            detached: &[],
             impossible: None,
+            random: false,
             remark: "",
             slow: false,
         }
@@ -59,9 +65,20 @@ impl Model {
         Self { unused, ..self }
     }
 
+    const fn detached(self, detached: &'static [(&'static str, &'static str)]) -> Self {
+        Self { detached, ..self }
+    }
+
     const fn impossible(self, reason: &'static str) -> Self {
         Self {
             impossible: Some(reason),
+            ..self
+        }
+    }
+
+    const fn random(self) -> Self {
+        Self {
+            random: true,
             ..self
         }
     }
@@ -74,17 +91,26 @@ impl Model {
         Self { slow: true, ..self }
     }
 
-    /// Why this Var is meant to receive no gradient: a part of its path is named among `unused`.
+    /// Why the forward pass does not use this Var.
     pub fn why_unused(&self, var: &str) -> Option<&'static str> {
-        let begins = |part: &str| var.starts_with(part) || var.contains(&format!(".{part}"));
         if is_statistic(var) {
             return Some("running statistics of BatchNorm");
         }
-        self.unused
-            .iter()
-            .find(|(part, _)| begins(part))
-            .map(|(_, reason)| *reason)
+        reason(self.unused, var)
     }
+
+    /// Why this Var receives no gradient, though the forward pass uses it.
+    pub fn why_detached(&self, var: &str) -> Option<&'static str> {
+        reason(self.detached, var)
+    }
+}
+
+fn reason(parts: &[(&str, &'static str)], var: &str) -> Option<&'static str> {
+    let begins = |part: &str| var.starts_with(part) || var.contains(&format!(".{part}"));
+    parts
+        .iter()
+        .find(|(part, _)| begins(part))
+        .map(|(_, reason)| *reason)
 }
 
 pub fn is_statistic(var: &str) -> bool {
