@@ -19,7 +19,7 @@ use model::{Config, Transformer};
 static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
 
 const STEPS: usize = 60;
-const SAMPLES: usize = 48;
+const SAMPLES: usize = 144;
 const TEXT: usize = 32;
 const LONG_TEXT: usize = 48;
 

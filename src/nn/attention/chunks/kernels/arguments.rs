@@ -6,7 +6,7 @@ use crate::nn::attention::rule::{NAME, Rule};
 use crate::nn::kernel::Element;
 use crate::nn::kernel::cuda::{each_row, view};
 
-/// What all kernels are told. `Chunk` in kernels/attention.cu has the same fields.
+/// Arguments of all kernels. `Chunk` in kernels/attention.cu has the same fields.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Geometry {
