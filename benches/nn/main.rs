@@ -10,7 +10,7 @@ mod support;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::{DeviceMemory, TrackingAllocator, nn};
-use candle_nn::{VarBuilder, VarMap};
+use candle_nn::{Optimizer, SGD, VarBuilder, VarMap};
 use llama::{Composition, Layers, Lean, Llama, TIME};
 use support::transformer::{Config, Transformer};
 use support::{Contender, alternate, figure, is_quick, measures_with_steady_heap};
@@ -110,11 +110,43 @@ fn long_attention() -> candle_headroom::Result<()> {
     Ok(())
 }
 
+/// The losses of ten steps of one model, from the weights of the first.
+fn curve(
+    maps: &[VarMap; 2],
+    which: usize,
+    loss: impl Fn() -> Result<Tensor>,
+) -> candle_headroom::Result<Vec<f32>> {
+    if which > 0 {
+        let [from, into] = maps;
+        let from = from.data().lock().expect("weights");
+        for (name, var) in into.data().lock().expect("weights").iter() {
+            var.set(&from[name])?;
+        }
+    }
+    let vars = maps[which].all_vars();
+    let initial = vars
+        .iter()
+        .map(|var| var.copy())
+        .collect::<Result<Vec<_>>>()?;
+    let mut sgd = SGD::new(vars.clone(), 0.1)?;
+    let losses = (0..10).map(|_| {
+        let loss = loss()?;
+        sgd.backward_step(&loss)?;
+        loss.to_scalar::<f32>()
+    });
+    let losses = losses.collect::<Result<Vec<_>>>()?;
+    for (var, initial) in vars.iter().zip(&initial) {
+        var.set(initial)?;
+    }
+    Ok(losses)
+}
+
 /// The model of `train_text`, as it is and with the plain operations that it had before.
 fn train_text(rounds: usize) -> candle_headroom::Result<()> {
     let config = (128, 128, 4, 4);
     let (context, width, heads, layers) = config;
     let vb = |varmap: &VarMap| VarBuilder::from_varmap(varmap, DType::F32, &Device::Cpu);
+    let maps = [VarMap::new(), VarMap::new()];
     let now = Transformer::new(
         Config {
             context,
@@ -122,7 +154,7 @@ fn train_text(rounds: usize) -> candle_headroom::Result<()> {
             heads,
             layers,
         },
-        vb(&VarMap::new()),
+        vb(&maps[0]),
     )?;
     let before = composed::Config {
         context,
@@ -130,11 +162,25 @@ fn train_text(rounds: usize) -> candle_headroom::Result<()> {
         heads,
         layers,
     };
-    let before = composed::Transformer::new(before, vb(&VarMap::new()))?;
+    let before = composed::Transformer::new(before, vb(&maps[1]))?;
     let bytes = |samples: usize| -> Result<Tensor> {
         let bytes = (0..samples * context).map(|i| (i * 31 % 251) as u32);
         Tensor::from_iter(bytes, &Device::Cpu)?.reshape((samples, context))
     };
+    let x = bytes(8)?;
+    let losses = [
+        curve(&maps, 0, || now.loss(&x, &x))?,
+        curve(&maps, 1, || before.loss(&x, &x))?,
+    ];
+    println!(
+        "train_text, ten steps: {:?} and before {:?}",
+        losses[0], losses[1]
+    );
+    let apart = losses[0]
+        .iter()
+        .zip(&losses[1])
+        .map(|(a, b)| (a - b).abs() / b);
+    assert!(apart.fold(0., f32::max) < 1e-3, "the losses differ");
     let memory = DeviceMemory::host().open()?;
     let slope = |loss: &dyn Fn(&Tensor) -> Result<Tensor>| -> candle_headroom::Result<f64> {
         slope_of(&memory, |samples| {
@@ -150,7 +196,6 @@ fn train_text(rounds: usize) -> candle_headroom::Result<()> {
         ours / composition,
         "x",
     );
-    let x = bytes(8)?;
     let step = |loss: Result<Tensor>| drop(loss.and_then(|loss| loss.backward()).expect("a step"));
     let contenders = vec![
         Contender::new("before", || step(before.loss(&x, &x))),
