@@ -91,7 +91,7 @@ pub fn sum_of_rows(rows: &Tensor) -> Result<Tensor> {
     if rows.elem_count() == 0 {
         return Tensor::zeros(rows.dim(1)?, rows.dtype(), rows.device());
     }
-    // Other devices add up a product with ones in parts, and candle has f16 and bf16 added up in f32 unless it is told otherwise.
+    // On other devices a product with ones sums in parts. candle sums f16 and bf16 in f32 there, unless reduced precision is turned on.
     let ones = Tensor::ones((1, rows.dim(0)?), rows.dtype(), rows.device())?;
     ones.matmul(rows)?.squeeze(0)
 }
