@@ -4,6 +4,7 @@ use super::micro_batch::MicroBatch;
 use super::policy::Completed;
 use super::slices::Batch;
 use crate::error::{Error, Holding, Phase, Remedy, Result};
+use crate::memory::within;
 use crate::nn;
 use crate::testing;
 
@@ -76,6 +77,7 @@ impl Attempt<'_> {
 
     /// Reports a phase that names itself in an exhaustion.
     pub(crate) fn observe<T>(&self, phase: Phase, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let work = || within(self.engine.memory.as_ref(), work);
         self.engine.phase(phase, &self.memory, work)
     }
 

@@ -1,6 +1,7 @@
 //! The memory of a device: counting, limiting, growing, and recovering after it ran out.
 
 mod allocator;
+mod ambient;
 mod counters;
 mod cuda;
 mod device;
@@ -12,6 +13,7 @@ mod stopwatch;
 mod system;
 
 pub use allocator::TrackingAllocator;
+pub(crate) use ambient::{ambient, within};
 pub use counters::PEAK_ERROR;
 pub(crate) use cuda::unmask;
 pub use cuda::{CudaMemoryBuilder, recover};
