@@ -1,5 +1,7 @@
 use std::ops::Range;
 
+use crate::nn::mix;
+
 /// Identifies the samples that a closure works on, and the attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -28,12 +30,4 @@ impl MicroBatch {
         let step = mix(self.base_seed ^ mix(self.step));
         mix(step ^ self.samples.start as u64)
     }
-}
-
-/// The finalizer of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
-fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }

@@ -50,6 +50,8 @@ pub enum Phase {
     Forward,
     /// The backward pass.
     Backward,
+    /// Within the backward pass, the second run of a [`recompute`](crate::nn::recompute()) region and its own backward pass.
+    Recompute,
     /// Adding the micro-batch's gradients to the accumulated ones.
     Accumulate,
     /// The optimizer's update.

@@ -9,6 +9,7 @@ use super::exhausted::ResourceExhausted;
 use super::input::{BatchError, LossError, MonitorError, OutputError, ParameterError, PolicyError};
 use super::memory::MemoryError;
 use super::optimizer::{OptimizerError, StateError};
+use super::recompute::RecomputeError;
 use super::unreached::UnreachedParameters;
 
 /// This crate's result.
@@ -55,6 +56,8 @@ pub enum Error {
     State(Box<StateError>),
     /// A device's memory cannot be opened, or its limit cannot be set.
     Memory(Box<MemoryError>),
+    /// A recomputed region did not do the same again.
+    Recompute(Box<RecomputeError>),
     /// Trainable parameters received no gradient.
     UnreachedParameters(Box<UnreachedParameters>),
     /// The accumulated gradients were lost; parameters and optimizer are unchanged.
@@ -101,6 +104,7 @@ contents! {
     OptimizerError: Optimizer,
     StateError: State,
     MemoryError: Memory,
+    RecomputeError: Recompute,
     UnreachedParameters: UnreachedParameters,
     WindowLost: WindowLost,
     UpdateInterrupted: UpdateInterrupted,

@@ -15,6 +15,7 @@ mod input;
 mod memory;
 mod modules;
 mod optimizer;
+mod recompute;
 mod report;
 mod unreached;
 
@@ -28,4 +29,5 @@ pub use input::{BatchError, LossError, MonitorError, OutputError, ParameterError
 pub use memory::MemoryError;
 pub(crate) use modules::{Modules, by_module};
 pub use optimizer::{OptimizerError, StateError};
+pub use recompute::RecomputeError;
 pub use unreached::UnreachedParameters;

@@ -52,6 +52,7 @@ mod norm;
 pub mod ops;
 mod prelu;
 pub mod quantized;
+mod recompute;
 pub mod rotary_emb;
 mod seed;
 /// [`candle_nn::varlen_attention`] with a backward pass.
@@ -74,4 +75,7 @@ pub use group_norm::{GroupNorm, group_norm};
 pub use layer_norm::{LayerNorm, RmsNorm, layer_norm, layer_norm_no_bias, rms_norm};
 pub use linear::{Linear, linear, linear_b, linear_no_bias};
 pub use ops::Dropout;
+pub use recompute::{RegionInputs, RegionOutputs, is_recomputing, recompute};
+pub(crate) use recompute::{Regions, watch};
+pub(crate) use seed::mix;
 pub use seed::seeded;

@@ -39,6 +39,12 @@ pub fn seeded<T>(seed: u64, f: impl FnOnce() -> T) -> T {
     f()
 }
 
+/// The seed of a scope of its own for the next draw.
+pub fn derive() -> u64 {
+    let Draw { seed, call } = draw();
+    mix(seed ^ mix(call.wrapping_add(1)))
+}
+
 struct Restore(Option<Draw>);
 
 impl Drop for Restore {
@@ -60,4 +66,12 @@ pub fn draw() -> Draw {
             call: 0,
         },
     }
+}
+
+/// The finalizer of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
+pub fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
 }

@@ -14,6 +14,7 @@ mod kv_cache;
 mod linear;
 mod norm;
 mod quantized;
+mod recompute;
 mod rotary;
 mod softmax;
 mod softmax_dim;

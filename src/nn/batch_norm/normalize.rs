@@ -6,6 +6,7 @@ use crate::nn::graph::{Backward, Gradients, record};
 use crate::nn::norm::cells::Cells;
 use crate::nn::norm::groups::{Groups, Source, Statistics};
 use crate::nn::norm::{check_type, statistics_type, zeros};
+use crate::nn::recompute::is_recomputing;
 
 impl BatchNorm {
     /// Normalizes with the statistics of the batch and updates the running ones. The running variance takes the unbiased variance:
@@ -29,6 +30,9 @@ impl BatchNorm {
         let mean = self.moved(self.running_mean(), &statistics.mean)?;
         let variance = self.moved(self.running_var(), &unbiased)?;
         let ys = self.normalize(groups, statistics, x, &dense)?;
+        if is_recomputing() {
+            return Ok(ys); // the first run has updated them
+        }
         if self.remove_mean {
             Var::from_tensor(self.running_mean())?.set(&mean)?;
         }

@@ -1,0 +1,76 @@
+//! Regions whose activations are not kept: they are computed again in the backward pass.
+
+mod differentiate;
+mod region;
+mod scope;
+mod tensors;
+
+use candle_core::Result;
+
+use crate::nn::seed::{derive, seeded};
+use region::record;
+pub use scope::is_recomputing;
+pub(crate) use scope::{Regions, watch};
+pub use tensors::{RegionInputs, RegionOutputs};
+
+/// Runs `f` without keeping its activations: only inputs and outputs are kept, and the backward pass runs `f` again to differentiate it.
+///
+/// Use it for each block of a deep model. In place of the activations of all blocks, memory then holds one tensor for each block
+/// and the activations of a single block, at the price of one more forward pass. PyTorch calls this activation checkpointing
+/// (Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174).
+///
+/// `inputs` are `&Tensor`, a tuple of up to six of them, an array, or a slice, and `f` receives the same. It returns a tensor, a tuple, an
+/// array or a `Vec`. Gradients arrive at the inputs and at every Var that `f` uses, by `loss.backward()` as well as by the trainers.
+/// Regions may be nested, may share Vars, and may be mixed with layers outside of regions.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom::nn::{Linear, Module, VarBuilder, VarMap, linear, recompute};
+///
+/// # fn main() -> candle_core::Result<()> {
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let blocks: Vec<Linear> = (0..4).map(|i| linear(8, 8, vb.pp(i))).collect::<Result<_, _>>()?;
+///
+/// let mut xs = Tensor::ones((2, 8), DType::F32, &Device::Cpu)?;
+/// for block in &blocks {
+///     let block = block.clone(); // shares the weights
+///     xs = recompute(&xs, move |xs| block.forward(xs)?.gelu())?;
+/// }
+/// let gradients = xs.sqr()?.mean_all()?.backward()?;
+/// assert!(varmap.all_vars().iter().all(|var| gradients.get(var).is_some()));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # In a trainer
+/// A trainer decides whether marked regions are recomputed: [`Recompute`](crate::batch::Recompute). In a loop of your own they always
+/// are.
+///
+/// # What `f` must hold to
+/// It runs twice and has to compute the same both times.
+/// - Randomness from this module, such as [`Dropout`](crate::nn::Dropout), is the same again: the region takes a seed from the
+///   [scope](crate::nn::seeded) around it and runs `f` within that. Other randomness differs.
+/// - [`BatchNorm`](crate::nn::BatchNorm) updates its running statistics in the first run only. A layer of your own with state asks
+///   [`is_recomputing`].
+/// - Tensors that `f` captures and that depend on Vars get their gradients too, but what leads to them is differentiated
+///   for each region again: better pass them as inputs.
+///
+/// # Errors
+/// Those of `f`. In the backward pass also [`RecomputeError`](crate::error::RecomputeError) if the second run returns other
+/// shapes or types, reaches other Vars, or, on the CPU, where it is compared, other values. Exhaustion in the second run has the phase
+/// [`Recompute`](crate::error::Phase::Recompute); the trainers retry it.
+pub fn recompute<I, O, F>(inputs: I, f: F) -> Result<O>
+where
+    I: RegionInputs,
+    O: RegionOutputs,
+    F: for<'a> Fn(I::Given<'a>) -> Result<O> + Send + Sync + 'static,
+{
+    let (seed, tensors) = (derive(), inputs.tensors());
+    if scope::keeps() {
+        let kept = || Ok(seeded(seed, || f(I::give(&tensors)?))?.into_tensors());
+        return O::from_tensors(scope::region(kept)?);
+    }
+    let run = move |tensors: &[_]| Ok(seeded(seed, || f(I::give(tensors)?))?.into_tensors());
+    O::from_tensors(record(tensors, Box::new(run))?)
+}

@@ -1,0 +1,132 @@
+//! What is known of regions on this thread: whether they are recomputed, what they hold, and when they were.
+
+use std::cell::{Cell, RefCell};
+use std::time::{Duration, Instant};
+
+use candle_core::{Result, Tensor};
+
+use crate::memory::ambient;
+
+/// The regions that ran while [`watch`] did.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Regions {
+    /// Number of regions; those within others do not count.
+    pub(crate) count: usize,
+    /// Bytes that the activations of all regions take if they are kept, and those of the largest region; `None` if not measured.
+    pub(crate) held: Option<Held>,
+    /// When a region ran again, how long its second run and backward pass took, and whether they succeeded.
+    pub(crate) again: Vec<(Instant, Duration, bool)>,
+}
+
+/// Bytes of activations.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) all: u64,
+    pub(crate) largest: u64,
+}
+
+thread_local! {
+    /// Whether marked regions are kept like other layers.
+    static KEEPS: Cell<bool> = const { Cell::new(false) };
+    static REGIONS: RefCell<Option<Regions>> = const { RefCell::new(None) };
+    /// Regions that are running around this point.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+    static IS_AGAIN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Sets a thread's cell back when it is dropped.
+struct Restore<T: Copy + 'static>(&'static std::thread::LocalKey<Cell<T>>, T);
+
+impl<T: Copy> Drop for Restore<T> {
+    fn drop(&mut self) {
+        self.0.set(self.1);
+    }
+}
+
+fn set<T: Copy>(key: &'static std::thread::LocalKey<Cell<T>>, value: T) -> Restore<T> {
+    Restore(key, key.replace(value))
+}
+
+/// Runs `work`, in which marked regions are kept or recomputed, and returns what is known of them.
+pub(crate) fn watch<T>(keeps: bool, work: impl FnOnce() -> T) -> (T, Regions) {
+    struct Outer(Option<Regions>);
+    impl Drop for Outer {
+        fn drop(&mut self) {
+            REGIONS.set(self.0.take());
+        }
+    }
+    let _keeps = set(&KEEPS, keeps);
+    let _outer = Outer(REGIONS.replace(Some(Regions::default())));
+    let done = work();
+    let regions = REGIONS.take().unwrap_or_default();
+    (done, regions)
+}
+
+pub(super) fn keeps() -> bool {
+    KEEPS.get()
+}
+
+/// Runs a region for the first time, and measures what its activations hold besides the outputs. `run` returns those with the graph
+/// that they came from.
+pub(super) fn region(run: impl FnOnce() -> Result<Vec<Tensor>>) -> Result<Vec<Tensor>> {
+    let depth = DEPTH.get();
+    let _depth = set(&DEPTH, depth + 1);
+    if depth > 0 || IS_AGAIN.get() || REGIONS.with_borrow(Option::is_none) {
+        return run();
+    }
+    let in_use = || ambient().and_then(|memory| memory.in_use());
+    let before = in_use();
+    let outputs = run()?;
+    let more = before
+        .zip(in_use())
+        .map(|(before, after)| after.saturating_sub(before));
+    let held = more.map(|more| more.saturating_sub(bytes_of(&outputs)));
+    REGIONS.with_borrow_mut(|regions| {
+        if let Some(regions) = regions {
+            let so_far = match regions.count {
+                0 => Some(Held::default()),
+                _ => regions.held,
+            };
+            regions.count += 1;
+            regions.held = so_far.zip(held).map(|(so_far, held)| Held {
+                all: so_far.all.saturating_add(held),
+                largest: so_far.largest.max(held),
+            });
+        }
+    });
+    Ok(outputs)
+}
+
+/// Runs the closure of a region again.
+pub(super) fn again<T>(run: impl FnOnce() -> T) -> T {
+    let _again = set(&IS_AGAIN, true);
+    run()
+}
+
+/// Notes when a region was differentiated, unless another one was at that time.
+pub(super) fn timed<T>(differentiate: impl FnOnce() -> crate::Result<T>) -> crate::Result<T> {
+    let depth = DEPTH.get();
+    let _depth = set(&DEPTH, depth + 1);
+    let began = Instant::now();
+    let done = differentiate();
+    REGIONS.with_borrow_mut(|regions| {
+        if let Some(regions) = regions
+            && depth == 0
+        {
+            regions.again.push((began, began.elapsed(), done.is_ok()));
+        }
+    });
+    done
+}
+
+/// Returns whether a [`recompute`](crate::nn::recompute) region runs for the second time on this thread, in the backward pass. A layer
+/// that changes state of its own in the forward pass, such as running statistics, leaves it as it is then.
+pub fn is_recomputing() -> bool {
+    IS_AGAIN.get()
+}
+
+/// The bytes of tensors.
+fn bytes_of(tensors: &[Tensor]) -> u64 {
+    let bytes = |t: &Tensor| t.elem_count() * t.dtype().size_in_bytes();
+    tensors.iter().map(bytes).sum::<usize>() as u64
+}
