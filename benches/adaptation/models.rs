@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed, Plan};
+use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed, Plan, Recompute, Regions};
 use candle_headroom::error::MemoryReading;
 use candle_headroom::{AdamW, AdaptiveTrainer, ByteSize, DeviceMemory, Predictive};
 use candle_nn::{Conv2d, Conv2dConfig, Linear, Module, VarBuilder, VarMap, conv2d, linear, loss};
@@ -67,12 +67,20 @@ impl BatchPolicy for Watched {
         self.inner.failed(failed);
     }
 
+    fn recomputes(&self) -> bool {
+        self.inner.recomputes()
+    }
+
+    fn set_recompute(&mut self, recompute: Recompute) {
+        self.inner.set_recompute(recompute);
+    }
+
     fn wants_time(&self) -> bool {
         self.inner.wants_time()
     }
 
-    fn timed(&mut self, micro_batch: &Extent, elapsed: Duration) {
-        self.inner.timed(micro_batch, elapsed);
+    fn timed(&mut self, micro_batch: &Extent, regions: Regions, elapsed: Duration) {
+        self.inner.timed(micro_batch, regions, elapsed);
     }
 
     fn plan(&self) -> Option<Plan> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use candle_headroom::ResourceExhausted;
-use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed};
+use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed, Regions};
 use candle_headroom::error::{Cause, MemoryReading, Resource};
 
 use crate::curves::Device;
@@ -51,7 +51,11 @@ pub fn step(policy: &mut dyn BatchPolicy, device: &mut Device) -> Step {
         };
         if let Some(seconds) = device.seconds(size) {
             let micro_batch = Extent::new(size, cost.div_ceil(total) * size);
-            policy.timed(&micro_batch, Duration::from_secs_f64(seconds));
+            policy.timed(
+                &micro_batch,
+                Regions::None,
+                Duration::from_secs_f64(seconds),
+            );
         }
         let mut completed = Completed::new(size);
         if !device.curve.is_blind {

@@ -1,11 +1,15 @@
+use std::cell::RefCell;
+
 use super::engine::Engine;
 use super::measured::Measured;
 use super::micro_batch::MicroBatch;
+use super::observer::EventKind;
 use super::policy::Completed;
+use super::recompute::Regions;
 use super::slices::Batch;
 use crate::error::{Error, Holding, Phase, Remedy, Result};
 use crate::memory::within;
-use crate::nn;
+use crate::nn::{self, Watched};
 use crate::testing;
 
 /// Memory that is held while micro-batches run, and what would reduce it.
@@ -54,6 +58,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) micro: MicroBatch,
     pub(crate) memory: Measured<'a>,
     pub(super) engine: &'a Engine,
+    /// The regions that the forward pass ran.
+    pub(super) watched: RefCell<Watched>,
 }
 
 impl Attempt<'_> {
@@ -72,13 +78,58 @@ impl Attempt<'_> {
                 nn::seeded(seed, || f(slice, &self.micro))
             })
         };
-        self.observe(Phase::Forward, forward)
+        let keeps = !self.micro.recomputes;
+        self.observe(Phase::Forward, || {
+            let (done, mut watched) = nn::watch(keeps, forward);
+            watched.held = watched.held.filter(|_| done.is_ok());
+            self.watched.replace(watched);
+            done
+        })
+    }
+
+    /// Runs the backward pass, and reports when regions were recomputed in it.
+    pub(crate) fn backward<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.observe(Phase::Backward, || {
+            let (done, watched) = nn::watch(false, work);
+            for (began, elapsed, succeeded) in watched.again {
+                self.engine.notify(|| EventKind::PhaseEnded {
+                    phase: Phase::Recompute,
+                    began,
+                    elapsed,
+                    memory: self.memory.reading(),
+                    succeeded,
+                });
+            }
+            done
+        })
+    }
+
+    /// Whether the forward pass came to regions that the backward pass recomputes.
+    pub(crate) fn will_recompute(&self) -> bool {
+        self.micro.recomputes && self.watched.borrow().count > 0
     }
 
     /// Reports a phase that names itself in an exhaustion.
     pub(crate) fn observe<T>(&self, phase: Phase, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let work = || within(self.engine.memory.as_ref(), work);
         self.engine.phase(phase, &self.memory, work)
+    }
+
+    /// What recomputation would save in a micro-batch of this cost, unless it is used already.
+    pub(super) fn recomputation(&self, cost: usize) -> Option<Remedy> {
+        if self.micro.recomputes {
+            return None;
+        }
+        let (regions, watched) = (&self.engine.regions, self.watched.borrow());
+        let saving = regions.saving(cost, &watched);
+        let has_regions = watched.count > 0 || regions.of(false) != Regions::None;
+        Some(match has_regions {
+            true => Remedy::new(
+                "`Recompute::Always` or `Auto` for the marked regions",
+                saving,
+            ),
+            false => Remedy::new("blocks marked with `nn::recompute`", None),
+        })
     }
 
     pub(super) fn completed(&self) -> Completed {

@@ -4,11 +4,13 @@ use std::time::Instant;
 use candle_core::Device;
 
 use super::event::Event;
-use super::history::{Proven, Timings};
+use super::history::Timings;
 use super::measured::Measured;
 use super::observer::{EventKind, Observer, Task, TrainingEvent};
 use super::policy::BatchPolicy;
 use super::processed::Processed;
+use super::recompute::Recompute;
+use super::regions::KnownRegions;
 use crate::error::{Error, Phase, Result};
 use crate::memory::DeviceMemory;
 
@@ -25,7 +27,8 @@ pub(crate) struct Engine {
     batches: u64,
     /// The number of the batch in progress, or of the last one.
     pub(super) step: u64,
-    pub(super) proven: Proven,
+    pub(crate) recompute: Recompute,
+    pub(super) regions: KnownRegions,
     pub(super) timings: Timings,
 }
 
@@ -40,7 +43,12 @@ impl Engine {
             task,
             batches: 0,
             step: 0,
-            proven: Proven::default(),
+            recompute: match task {
+                Task::Training => Recompute::default(),
+                // Without a backward pass a region is only run once.
+                Task::Evaluation | Task::Processing => Recompute::Always,
+            },
+            regions: KnownRegions::default(),
             timings: Timings::default(),
         }
     }
@@ -48,6 +56,7 @@ impl Engine {
     /// Works on this device, and shows the policy the memory, so that the first size is known.
     pub(crate) fn start(&mut self, device: Device) {
         self.device = device;
+        self.policy.set_recompute(self.recompute);
         if let Some(memory) = &self.memory {
             self.policy.prepare(&memory.surroundings());
         }

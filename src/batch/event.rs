@@ -35,6 +35,22 @@ pub enum Event {
         /// Samples in a micro-batch from now on.
         to: usize,
     },
+    /// Marked [regions](crate::nn::recompute()) are recomputed from now on.
+    #[non_exhaustive]
+    Recomputing {
+        /// Samples in a micro-batch before.
+        from: usize,
+        /// Samples in a micro-batch from now on.
+        to: usize,
+    },
+    /// Marked regions are kept from now on.
+    #[non_exhaustive]
+    Keeping {
+        /// Samples in a micro-batch before.
+        from: usize,
+        /// Samples in a micro-batch from now on.
+        to: usize,
+    },
     /// A micro-batch did not fit, and its samples are computed again.
     #[non_exhaustive]
     Retried {
@@ -69,6 +85,10 @@ impl fmt::Display for Event {
             Self::Grown { from, to } => write!(f, "micro-batch {from} → {to}: more room"),
             Self::Shrunk { from, to } => write!(f, "micro-batch {from} → {to}: less room"),
             Self::Paced { from, to } => write!(f, "micro-batch {from} → {to}: for speed"),
+            Self::Recomputing { from, to } => {
+                write!(f, "micro-batch {from} → {to}: regions are recomputed")
+            }
+            Self::Keeping { from, to } => write!(f, "micro-batch {from} → {to}: regions are kept"),
             Self::Retried {
                 samples,
                 to,

@@ -3,7 +3,6 @@
 use bytesize::ByteSize;
 
 use super::attempt::Attempt;
-use super::plan::Plan;
 use super::policy::taken;
 use crate::error::{Cause, Holding, Remedy, ResourceExhausted};
 use crate::memory::DeviceMemory;
@@ -13,10 +12,11 @@ use crate::memory::DeviceMemory;
 pub(super) fn complete(
     exhausted: &mut ResourceExhausted,
     attempt: &Attempt<'_>,
-    plan: Option<Plan>,
+    cost: usize,
 ) -> bool {
     let (samples, start) = (attempt.micro.samples.clone(), attempt.memory.start());
     let count = samples.len();
+    let plan = attempt.engine.policy.plan();
     let (base, each) = plan.map_or((None, None), |plan| (plan.base, plan.each));
     let predict = |samples: usize| Some(each?.saturating_mul(samples as u64));
     let activations = base.and(predict(count));
@@ -54,6 +54,7 @@ pub(super) fn complete(
         let advice = format!("a micro-batch of {half}");
         remedies.push(Remedy::new(advice, predict(count - half).or(measured)));
     }
+    remedies.extend(attempt.recomputation(cost));
     if let Some(peak) = peak.filter(|peak| limit.is_some_and(|limit| *peak > limit)) {
         let advice = format!("a limit of at least {}", ByteSize(peak));
         remedies.push(Remedy::new(advice, None));

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use candle_core::Device;
 
 use super::policy::{BatchPolicy, Completed, Extent, taken};
+use super::recompute::Regions;
 use crate::error::Cause;
 use crate::memory::Stopwatch;
 
@@ -58,7 +59,7 @@ impl Proven {
 /// Times that are being measured on the device, the oldest first. They are delivered when the device has got there: nothing
 /// waits for it.
 #[derive(Debug, Default)]
-pub(super) struct Timings(VecDeque<(Extent, Stopwatch)>);
+pub(super) struct Timings(VecDeque<(Extent, Regions, Stopwatch)>);
 
 impl Timings {
     /// Starts a measurement, if it costs nothing or the policy asks for it. A device that cannot measure is not an error.
@@ -67,19 +68,24 @@ impl Timings {
         is_wanted.then(|| Stopwatch::start(device).ok()).flatten()
     }
 
-    pub(super) fn stop(&mut self, stopwatch: Option<Stopwatch>, micro_batch: Extent) {
+    pub(super) fn stop(
+        &mut self,
+        stopwatch: Option<Stopwatch>,
+        micro_batch: Extent,
+        regions: Regions,
+    ) {
         if let Some(mut stopwatch) = stopwatch
             && stopwatch.stop().is_ok()
         {
-            self.0.push_back((micro_batch, stopwatch));
+            self.0.push_back((micro_batch, regions, stopwatch));
         }
     }
 
     pub(super) fn deliver(&mut self, policy: &mut dyn BatchPolicy) {
-        while let Some((micro_batch, stopwatch)) = self.0.front() {
+        while let Some((micro_batch, regions, stopwatch)) = self.0.front() {
             match stopwatch.elapsed() {
                 Ok(None) => return,
-                Ok(Some(elapsed)) => policy.timed(micro_batch, elapsed),
+                Ok(Some(elapsed)) => policy.timed(micro_batch, *regions, elapsed),
                 Err(_) => {} // the next call on the device fails too, and reports it
             }
             self.0.pop_front();

@@ -14,6 +14,8 @@ pub struct MicroBatch {
     pub samples: Range<usize>,
     /// Number of failed attempts at this position in this batch.
     pub attempt: usize,
+    /// Whether marked [regions](crate::nn::recompute()) are recomputed in the backward pass.
+    pub recomputes: bool,
     pub(crate) base_seed: u64,
 }
 

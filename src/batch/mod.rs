@@ -17,6 +17,8 @@ mod policy;
 mod predictive;
 mod process;
 mod processed;
+mod recompute;
+mod regions;
 mod run;
 mod slices;
 
@@ -37,5 +39,6 @@ pub use policy::{BatchPolicy, Completed, Extent, Failed};
 pub use predictive::{Predictive, PredictiveBuilder};
 pub use process::{BatchProcessor, BatchProcessorBuilder, process_batches};
 pub use processed::Processed;
+pub use recompute::{Recompute, RecomputeReason, Recomputing, Regions};
 pub(crate) use slices::extent_of;
 pub use slices::{Batch, Parts, Samples};

@@ -3,6 +3,8 @@ use std::fmt;
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
+use super::recompute::Recomputing;
+
 /// What a policy has learned, and why it uses its size. `Display` writes one line.
 ///
 /// ```
@@ -21,7 +23,7 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!((plan.base, plan.each, plan.reason), (Some(100), Some(10), Reason::Room));
 /// assert!(plan.to_string().starts_with("base 100 B, 10 B a sample, room for "));
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Plan {
     /// Bytes that a micro-batch takes besides its samples.
@@ -36,6 +38,8 @@ pub struct Plan {
     pub using: Option<usize>,
     /// Why it is not larger.
     pub reason: Reason,
+    /// Whether marked regions are recomputed, and why; `None` for a model without them, or if a policy does not choose.
+    pub regions: Option<Recomputing>,
 }
 
 /// Why a policy does not use larger micro-batches.
@@ -69,6 +73,7 @@ impl Plan {
             fits: None,
             using: None,
             reason,
+            regions: None,
         }
     }
 }
@@ -96,8 +101,12 @@ impl fmt::Display for Plan {
             write!(f, "room for {fits}, ")?;
         }
         match self.using {
-            Some(using) => write!(f, "using {using}: {}", self.reason),
-            None => write!(f, "using the whole batch: {}", self.reason),
+            Some(using) => write!(f, "using {using}: {}", self.reason)?,
+            None => write!(f, "using the whole batch: {}", self.reason)?,
+        }
+        match self.regions {
+            Some(regions) => write!(f, ", {regions}"),
+            None => Ok(()),
         }
     }
 }

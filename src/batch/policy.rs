@@ -2,6 +2,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use super::Plan;
+use super::recompute::{Recompute, Regions};
 use crate::error::{MemoryReading, PolicyError, ResourceExhausted, Result};
 
 /// Decides how large micro-batches are.
@@ -43,6 +44,16 @@ pub trait BatchPolicy: Debug + Send {
     /// called in between.
     fn size(&self, remaining: usize) -> usize;
 
+    /// Returns whether the next micro-batch recomputes marked regions. Asked with [`Recompute::Auto`] only.
+    ///
+    /// The result must not change between calls unless another method was called in between.
+    fn recomputes(&self) -> bool {
+        false
+    }
+
+    /// Called when a trainer is built, with what it was asked to do about marked regions.
+    fn set_recompute(&mut self, recompute: Recompute) {}
+
     /// Called before a batch is cut into micro-batches, and again when it is restarted.
     fn begin(&mut self, batch: &Extent) {}
 
@@ -54,7 +65,7 @@ pub trait BatchPolicy: Debug + Send {
     fn succeeded(&mut self, completed: &Completed) {}
 
     /// Called after a micro-batch did not fit. If [`size`](Self::size) then returns as many samples as failed, or more,
-    /// the failure is final.
+    /// the failure is final, unless marked regions were kept and are to be recomputed now.
     fn failed(&mut self, failed: &Failed<'_>);
 
     /// Returns whether the next micro-batch is to be timed. On an asynchronous device nothing is timed otherwise.
@@ -66,7 +77,7 @@ pub trait BatchPolicy: Debug + Send {
     ///
     /// On the CPU this happens just before [`succeeded`](Self::succeeded). On an asynchronous device nothing waits for the
     /// time: it may arrive several micro-batches or batches later, in another order, or never.
-    fn timed(&mut self, micro_batch: &Extent, elapsed: Duration) {}
+    fn timed(&mut self, micro_batch: &Extent, regions: Regions, elapsed: Duration) {}
 
     /// Returns what the policy has learned and why it uses its size, if it can tell.
     fn plan(&self) -> Option<Plan> {
@@ -136,6 +147,8 @@ pub struct Completed {
     pub peak: Option<u64>,
     /// The limit in force, in bytes.
     pub limit: Option<u64>,
+    /// What became of marked regions.
+    pub regions: Regions,
 }
 
 impl Completed {
@@ -164,6 +177,8 @@ pub struct Failed<'a> {
     /// Whether the cause may go away by itself: other users held the memory, or it was fragmented. A policy should not
     /// avoid the size for long.
     pub is_passing: bool,
+    /// What became of marked regions; `None` also if the first micro-batch failed before it came to one.
+    pub regions: Regions,
 }
 
 impl<'a> Failed<'a> {
@@ -173,7 +188,14 @@ impl<'a> Failed<'a> {
             size,
             exhausted,
             is_passing: false,
+            regions: Regions::None,
         }
+    }
+
+    /// Sets [`regions`](Self::regions).
+    pub fn regions(mut self, regions: Regions) -> Self {
+        self.regions = regions;
+        self
     }
 
     /// Sets [`is_passing`](Self::is_passing).

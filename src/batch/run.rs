@@ -1,3 +1,5 @@
+use std::cell::RefCell;
+
 use super::attempt::{Attempt, Failure, Work};
 use super::engine::Engine;
 use super::event::Event;
@@ -8,7 +10,8 @@ use super::observer::EventKind;
 use super::plan::Reason;
 use super::policy::{Extent, Failed};
 use super::processed::Processed;
-use crate::error::{Error, ResourceExhausted, Result};
+use super::recompute::{Recompute, Regions};
+use crate::error::{Error, Result};
 use crate::memory::{DeviceMemory, recover, unmask};
 
 /// Number of times that a batch is restarted after its accumulated gradients were lost; each restart costs a whole batch.
@@ -24,6 +27,8 @@ struct Position {
     again: Option<usize>,
     /// Further attempts at this position must be smaller.
     below: usize,
+    /// An attempt at this position failed with regions kept, so that they are recomputed now.
+    must_recompute: bool,
 }
 
 impl Position {
@@ -35,6 +40,7 @@ impl Position {
             restarts,
             again: None,
             below: usize::MAX,
+            must_recompute: false,
         }
     }
 }
@@ -59,25 +65,32 @@ impl Engine {
             let again = at.again.take();
             let size = again.unwrap_or_else(|| self.size(&at).min(at.below - 1));
             let extent = batch.part(size);
+            let recomputes = self.recomputes(&at);
+            self.note_regions(recomputes, size, &mut processed.events);
             let attempt = Attempt {
                 micro: MicroBatch {
                     step: self.step,
                     index: processed.sizes.len(),
                     samples: at.done..at.done + size,
                     attempt: at.attempt,
+                    recomputes,
                     base_seed: self.seed,
                 },
                 memory: Measured::begin(memory.as_ref()),
                 engine: self,
+                watched: RefCell::default(),
             };
             let stopwatch = self.timings.start(&self.device, &*self.policy);
             let (error, is_lost) = match work.micro_batch(&attempt) {
                 Ok(result) => {
-                    let completed = &attempt.completed();
-                    let micro = &{ attempt.micro }; // frees the engine, which the attempt borrows
-                    self.timings.stop(stopwatch, extent);
+                    let mut completed = attempt.completed();
+                    let (micro, watched) = (attempt.micro, attempt.watched); // frees the engine
+                    self.regions.note(extent.cost, &watched.into_inner());
+                    completed.regions = self.regions.of(recomputes);
+                    self.timings.stop(stopwatch, extent, completed.regions);
+                    let (micro, completed) = (&micro, &completed);
                     self.notify(|| EventKind::MicroBatchEnded { micro, completed });
-                    self.proven.note(extent.cost, completed);
+                    self.regions.proven(recomputes).note(extent.cost, completed);
                     processed.results.push(result);
                     processed.sizes.push(size);
                     self.note_change(&at, &mut processed.events, |engine| {
@@ -96,14 +109,18 @@ impl Engine {
             };
             let (held, remedies) = work.held();
             exhausted.held = held;
-            let need = self.proven.need(extent.cost);
+            let need = self.regions.need(extent.cost, recomputes);
             attempt.memory.describe(need, &mut exhausted);
-            let is_passing = complete(&mut exhausted, &attempt, self.policy.plan());
-            drop(attempt);
+            let is_passing = complete(&mut exhausted, &attempt, extent.cost);
+            let watched = attempt.watched.into_inner();
+            self.regions.note(extent.cost, &watched);
             self.notify(|| EventKind::Exhausted(&exhausted));
             // An asynchronous fault surfaces here, and nothing is retried on a lost device.
             recover(&self.device)?;
-            let Some(to) = self.next_size(&at, extent, &exhausted, is_passing, is_lost) else {
+            let failure = Failed::new(size, &exhausted)
+                .passing(is_passing)
+                .regions(self.regions.of(recomputes));
+            let Some(to) = self.next_size(&mut at, extent, &failure, is_lost) else {
                 conclude(&mut exhausted, is_passing, memory.as_ref(), remedies);
                 return Err(Error::ResourceExhausted(exhausted));
             };
@@ -118,9 +135,10 @@ impl Engine {
             processed.retries += 1;
             processed.recomputed += size;
             at.attempt += 1;
-            match to == size {
-                true => at.again = Some(size),
-                false => at.below = size,
+            match to {
+                _ if at.must_recompute && !recomputes => at.below = usize::MAX,
+                to if to == size => at.again = Some(size),
+                _ => at.below = size,
             }
             if is_lost {
                 self.restart(&mut at, processed);
@@ -129,26 +147,62 @@ impl Engine {
         Ok(())
     }
 
-    /// Chooses the size after a failure, and tells the policy if it is to be smaller; `None` if the failure is final.
+    /// Chooses the size after a failure, and tells the policy if it is to be smaller; `None` if the failure is final. A failure with
+    /// regions kept is not, if they can be recomputed.
     fn next_size(
         &mut self,
-        at: &Position,
+        at: &mut Position,
         failed: Extent,
-        exhausted: &ResourceExhausted,
-        is_passing: bool,
+        failure: &Failed<'_>,
         is_lost: bool,
     ) -> Option<usize> {
-        let size = failed.samples;
+        let (size, cause) = (failed.samples, failure.exhausted.cause);
+        let recomputed = failure.regions == Regions::Recomputed;
         let is_first = at.attempt == 0 && at.restarts == 0;
-        let to = if is_first && self.proven.may_pass(failed.cost, exhausted.cause) {
+        let proven = self.regions.proven(recomputed);
+        let to = if is_first && proven.may_pass(failed.cost, cause) {
             size
         } else {
-            let failure = Failed::new(size, exhausted).passing(is_passing);
-            self.policy.failed(&failure);
-            self.proven.retract(failed.cost);
-            Some(self.size(at)).filter(|to| *to < size)?
+            proven.retract(failed.cost);
+            self.policy.failed(failure);
+            let to = self.size(at);
+            let may_recompute =
+                self.recompute == Recompute::Auto && failure.regions == Regions::Kept;
+            if may_recompute && (to >= size || self.policy.recomputes()) {
+                at.must_recompute = true;
+                // Not a choice of the policy's, so it would be made in vain again and again.
+                self.regions.must_recompute |= !failure.is_passing && !self.policy.recomputes();
+                self.size(at)
+            } else {
+                Some(to).filter(|to| *to < size)?
+            }
         };
         (!is_lost || at.restarts < MAX_RESTARTS).then_some(to)
+    }
+
+    /// Reports whether marked regions are recomputed, if that has changed.
+    fn note_regions(&mut self, recomputes: bool, size: usize, events: &mut Vec<Event>) {
+        let before = self.regions.last.replace((recomputes, size));
+        let changed = before.filter(|(before, _)| *before != recomputes);
+        if let Some((_, from)) = changed {
+            let event = match recomputes {
+                true => Event::Recomputing { from, to: size },
+                false => Event::Keeping { from, to: size },
+            };
+            tracing::info!(step = self.step, "{event}");
+            self.happened(event, events);
+        }
+    }
+
+    /// Whether the next micro-batch recomputes marked regions.
+    fn recomputes(&self, at: &Position) -> bool {
+        match self.recompute {
+            Recompute::Never => false,
+            Recompute::Always => true,
+            Recompute::Auto => {
+                at.must_recompute || self.regions.must_recompute || self.policy.recomputes()
+            }
+        }
     }
 
     /// Begins the batch again after its accumulated gradients were lost.

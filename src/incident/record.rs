@@ -104,6 +104,10 @@ pub enum IncidentKind {
     Shrunk,
     /// The size of micro-batches changed for speed.
     Paced,
+    /// Marked regions are recomputed from now on.
+    Recomputing,
+    /// Marked regions are kept from now on.
+    Keeping,
     /// A batch was begun again, because its accumulated gradients were lost.
     Restarted,
     /// The update went over a soft limit.
@@ -123,6 +127,8 @@ impl From<&Event> for IncidentKind {
             Event::Grown { .. } => Self::Grown,
             Event::Shrunk { .. } => Self::Shrunk,
             Event::Paced { .. } => Self::Paced,
+            Event::Recomputing { .. } => Self::Recomputing,
+            Event::Keeping { .. } => Self::Keeping,
             Event::Retried { .. } => Self::Retried,
             Event::OverLimit { .. } => Self::OverLimit,
             Event::Restarted { .. } => Self::Restarted,

@@ -129,7 +129,7 @@ impl IncidentSummary {
 
 impl fmt::Display for IncidentSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use IncidentKind::{Exhausted, Failed, Fault, Grown, Paced, Shrunk};
+        use IncidentKind::{Exhausted, Failed, Fault, Grown, Keeping, Paced, Recomputing, Shrunk};
         let counted = |kinds: &[_], one, many| match self.count(kinds) {
             0 => None,
             1 => Some(format!("1 {one}")),
@@ -150,7 +150,11 @@ impl fmt::Display for IncidentSummary {
             self.phases(),
             time,
             neighbour.map(|bytes| format!("a neighbour held {bytes}")),
-            counted(&[Grown, Shrunk, Paced], "change of size", "changes of size"),
+            counted(
+                &[Grown, Shrunk, Paced, Recomputing, Keeping],
+                "change of size",
+                "changes of size",
+            ),
             counted(&[Failed, Fault], "step failed", "steps failed"),
             (self.count(&[Fault]) > 0).then(|| "the device was lost".to_owned()),
         ];

@@ -75,7 +75,7 @@ pub use group_norm::{GroupNorm, group_norm};
 pub use layer_norm::{LayerNorm, RmsNorm, layer_norm, layer_norm_no_bias, rms_norm};
 pub use linear::{Linear, linear, linear_b, linear_no_bias};
 pub use ops::Dropout;
+pub(crate) use recompute::{Held as HeldByRegions, Watched, watch};
 pub use recompute::{RegionInputs, RegionOutputs, is_recomputing, recompute};
-pub(crate) use recompute::{Regions, watch};
 pub(crate) use seed::mix;
 pub use seed::seeded;

@@ -5,7 +5,7 @@ use candle_core::{Device, Tensor};
 use super::adaptive::AdaptiveTrainer;
 use super::core::Core;
 use super::reach::Reach;
-use crate::batch::{BatchPolicy, Engine, Observer, Predictive, Task};
+use crate::batch::{BatchPolicy, Engine, Observer, Predictive, Recompute, Task};
 use crate::error::{ParameterError, Result};
 use crate::memory::DeviceMemory;
 use crate::optim::Commit;
@@ -113,6 +113,13 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// count from their own first update.
     pub fn reach_within(mut self, updates: usize) -> Self {
         self.reach = self.reach.within(updates);
+        self
+    }
+
+    /// Sets whether regions that the model marks with [`nn::recompute`](crate::nn::recompute()) are recomputed in the backward pass;
+    /// [`Recompute::Auto`] by default. In evaluation, which has no backward pass, nothing of a region is kept.
+    pub fn recompute(mut self, recompute: Recompute) -> Self {
+        self.engine.recompute = recompute;
         self
     }
 

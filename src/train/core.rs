@@ -22,6 +22,8 @@ pub(super) struct Core<O> {
     at_window: Buffers,
     /// The same at the beginning of a micro-batch.
     pub(super) at_micro_batch: Buffers,
+    /// The same after its forward pass.
+    after_forward: Buffers,
     /// Samples of earlier batches that a panic lost, until that is reported.
     pub(super) lost: usize,
 }
@@ -33,6 +35,7 @@ impl<O: Commit> Core<O> {
             accumulator: GradientAccumulatorBuilder { optimizer, reach }.build()?,
             at_window: Buffers::new(buffers)?,
             at_micro_batch: Buffers::new(buffers)?,
+            after_forward: Buffers::new(buffers)?,
             lost: 0,
         })
     }
@@ -198,7 +201,13 @@ where
         attempt.memory.check(Phase::Forward)?;
         let accumulator = &mut self.core.accumulator;
         let differentiate = || accumulator.differentiate(loss, size);
-        let contribution = attempt.observe(Phase::Backward, differentiate)?;
+        // What runs again in the backward pass leaves no second trace.
+        let again = attempt
+            .will_recompute()
+            .then(|| self.core.after_forward.guard());
+        let again = again.transpose()?;
+        let contribution = attempt.backward(differentiate)?;
+        drop(again);
         if size == 1 {
             // A larger micro-batch that went over a soft limit is kept and the next one is smaller; this one cannot be.
             attempt.memory.check(Phase::Backward)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::batch::{
     BatchPolicy, BatchProcessor, EventKind, Extent, Failed, Halving, Observer, Plan, Reason,
-    TrainingEvent,
+    Regions, TrainingEvent,
 };
 use candle_headroom::error::{Phase, UpdateInterrupted};
 use candle_headroom::optim::{Commit, Committed, Parameter};
@@ -49,7 +49,7 @@ impl BatchPolicy for Noting {
         self.size = failed.size / 2;
     }
 
-    fn timed(&mut self, micro_batch: &Extent, elapsed: Duration) {
+    fn timed(&mut self, micro_batch: &Extent, _: Regions, elapsed: Duration) {
         let time = (micro_batch.samples, elapsed);
         self.times.lock().unwrap().push(time);
     }

@@ -22,6 +22,7 @@ mod optimizer_tables;
 mod optimizers;
 mod predictive;
 mod process_batches;
+mod recompute;
 mod sinks;
 #[path = "../../benches/adaptation/steps.rs"]
 mod steps;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed, Fixed, Plan};
+use candle_headroom::batch::{
+    BatchPolicy, Completed, Extent, Failed, Fixed, Plan, Recompute, Regions,
+};
 use candle_headroom::error::MemoryReading;
 use candle_headroom::{ByteSize, DeviceMemory, Predictive};
 
@@ -57,13 +59,21 @@ impl BatchPolicy for Counting {
         self.policy.failed(failed);
     }
 
+    fn recomputes(&self) -> bool {
+        self.policy.recomputes()
+    }
+
+    fn set_recompute(&mut self, recompute: Recompute) {
+        self.policy.set_recompute(recompute);
+    }
+
     fn wants_time(&self) -> bool {
         self.policy.wants_time()
     }
 
-    fn timed(&mut self, micro_batch: &Extent, elapsed: Duration) {
+    fn timed(&mut self, micro_batch: &Extent, regions: Regions, elapsed: Duration) {
         self.times.fetch_add(1, Ordering::Relaxed);
-        self.policy.timed(micro_batch, elapsed);
+        self.policy.timed(micro_batch, regions, elapsed);
     }
 
     fn plan(&self) -> Option<Plan> {

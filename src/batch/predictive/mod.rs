@@ -3,6 +3,7 @@
 
 mod builder;
 mod ceiling;
+mod choice;
 mod pace;
 mod policy;
 mod shape;

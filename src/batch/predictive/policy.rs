@@ -4,7 +4,10 @@ use super::builder::{MOST_MARGIN, PredictiveBuilder};
 use super::shape::{Room, Shape};
 use super::shapes::Shapes;
 use crate::batch::policy::taken;
-use crate::batch::{BatchPolicy, Completed, Extent, Failed, MOST_COST, MemoryModel, Plan};
+use crate::batch::{
+    BatchPolicy, Completed, Extent, Failed, MOST_COST, MemoryModel, Plan, Recompute,
+    RecomputeReason, Recomputing, Regions,
+};
 use crate::error::{MemoryReading, PolicyError, Result};
 
 /// Learns what micro-batches take of memory and uses the largest that fits, or a smaller one that is as fast. Trainers use
@@ -55,6 +58,9 @@ use crate::error::{MemoryReading, PolicyError, Result};
 pub struct Predictive {
     pub(super) options: PredictiveBuilder,
     pub(super) shapes: Shapes,
+    recompute: Recompute,
+    /// The model has marked regions.
+    has_regions: bool,
     /// Samples in the present batch.
     pub(super) samples: usize,
     pub(super) room: Option<Room>,
@@ -97,7 +103,39 @@ impl Predictive {
 
     /// Returns what is known about samples of the present shape; sizes are [costs](crate::batch::Extent::cost).
     pub fn model(&self) -> &MemoryModel {
-        &self.shapes.active.model
+        &self.shape().model
+    }
+
+    /// Samples of the present shape, as they are processed now.
+    pub(super) fn shape(&self) -> &Shape {
+        self.shapes.active.shape(self.is_recomputed())
+    }
+
+    fn is_recomputed(&self) -> bool {
+        match self.recompute {
+            Recompute::Never => false,
+            Recompute::Always => self.has_regions,
+            Recompute::Auto => self.shapes.active.choice.recomputes,
+        }
+    }
+
+    pub(super) fn explained_regions(&self) -> Option<Recomputing> {
+        let asked = |is_on| Recomputing {
+            is_on,
+            reason: RecomputeReason::Asked,
+            speed: None,
+        };
+        self.has_regions.then(|| match self.recompute {
+            Recompute::Never => asked(false),
+            Recompute::Always => asked(true),
+            Recompute::Auto => self.shapes.active.choice.explained(),
+        })
+    }
+
+    fn derive(&mut self) {
+        let recomputes = self.is_recomputed();
+        self.shapes.derive(recomputes, self.room);
+        self.shapes.active.shape_mut(recomputes).refit(self.room);
     }
 
     fn see(&mut self, now: &MemoryReading) {
@@ -118,20 +156,30 @@ impl BatchPolicy for Predictive {
         self.choose(remaining)
     }
 
+    fn recomputes(&self) -> bool {
+        self.shapes.active.choice.recomputes
+    }
+
+    fn set_recompute(&mut self, recompute: Recompute) {
+        self.recompute = recompute;
+    }
+
     fn begin(&mut self, batch: &Extent) {
         self.samples = batch.samples;
         let each = batch.each().min(MOST_COST);
         let samples = batch.samples.min(self.options.most);
-        self.shapes.select(each, samples, self.room);
-        self.shapes.active.refit(self.room);
+        self.shapes.select(each, samples);
+        if self.recompute == Recompute::Auto && self.has_regions {
+            self.shapes.active.choose(samples, self.room);
+        }
+        self.derive();
     }
 
     fn prepare(&mut self, now: &MemoryReading) {
         let before = self.room;
         self.see(now);
         if self.room != before {
-            self.shapes.derive(self.room);
-            self.shapes.active.refit(self.room);
+            self.derive();
         }
     }
 
@@ -139,7 +187,10 @@ impl BatchPolicy for Predictive {
         let mut now = MemoryReading::default();
         (now.in_use, now.limit) = (completed.before, completed.limit);
         self.see(&now);
-        let (room, shape) = (self.room, &mut self.shapes.active);
+        self.has_regions |= completed.regions != Regions::None;
+        let (room, known) = (self.room, &mut self.shapes.active);
+        known.choice.succeeded();
+        let shape = known.shape_mut(completed.regions == Regions::Recomputed);
         let cost = shape.cost(completed.size);
         let took = taken(completed.peak, completed.before);
         if !self.is_warm && took.is_some_and(|took| shape.is_another(cost, took)) {
@@ -173,7 +224,9 @@ impl BatchPolicy for Predictive {
                 shape.set(cost);
                 // Only the first shape that finds room speaks for the others: what they have found since is theirs.
                 if !shape.is_growing {
-                    self.shapes.all().for_each(|shape| shape.is_growing = true);
+                    let recomputes = completed.regions == Regions::Recomputed;
+                    let all = self.shapes.all();
+                    all.for_each(|known| known.shape_mut(recomputes).is_growing = true);
                 }
             }
         }
@@ -182,7 +235,12 @@ impl BatchPolicy for Predictive {
     fn failed(&mut self, failed: &Failed<'_>) {
         let bytes = &failed.exhausted.bytes;
         self.see(bytes);
-        let (room, shape) = (self.room, &mut self.shapes.active);
+        self.has_regions |= failed.regions != Regions::None;
+        let (room, known) = (self.room, &mut self.shapes.active);
+        if failed.size == 1 && failed.regions == Regions::Kept && !failed.is_passing {
+            known.choice.refuse(room);
+        }
+        let shape = known.shape_mut(failed.regions == Regions::Recomputed);
         let cost = shape.cost(failed.size);
         shape.exceeded(cost, taken(bytes.peak, bytes.in_use), room, Some(failed));
         if shape.is_blind(room) {
@@ -192,14 +250,16 @@ impl BatchPolicy for Predictive {
     }
 
     fn wants_time(&self) -> bool {
-        let shape = &self.shapes.active;
-        shape.pace.wants_time(shape.each)
+        let (shape, choice) = (self.shape(), &self.shapes.active.choice);
+        let may_choose = self.recompute == Recompute::Auto && self.has_regions;
+        shape.pace.wants_time(shape.each) || may_choose && choice.wants_time(shape)
     }
 
-    fn timed(&mut self, micro_batch: &Extent, elapsed: Duration) {
+    fn timed(&mut self, micro_batch: &Extent, regions: Regions, elapsed: Duration) {
         let cost = micro_batch.cost.clamp(1, MOST_COST);
-        let shape = self.shapes.find(micro_batch.each().min(MOST_COST));
-        if let Some(shape) = shape.filter(|_| !elapsed.is_zero()) {
+        let known = self.shapes.find(micro_batch.each().min(MOST_COST));
+        if let Some(known) = known.filter(|_| !elapsed.is_zero()) {
+            let shape = known.shape_mut(regions == Regions::Recomputed);
             shape.pace.time(cost, elapsed.as_secs_f64());
         }
     }

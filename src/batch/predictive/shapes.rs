@@ -1,5 +1,6 @@
 use serde::{Deserialize, Serialize};
 
+use super::choice::Choice;
 use super::shape::{Room, Shape};
 use crate::batch::MOST_COST;
 use crate::error::{PolicyError, Result};
@@ -9,15 +10,64 @@ const MOST_SHAPES: usize = 32;
 /// Samples have the same shape if their costs differ by less than a factor of 2^(1/8), 9 %.
 const OCTAVE: f64 = 8.;
 /// The policy and the version that a saved state names.
-const SAVED: (&str, u32) = ("predictive", 4);
+const SAVED: (&str, u32) = ("predictive", 5);
+
+/// What is known about samples of one shape.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Known {
+    /// With marked regions kept, and recomputed.
+    kept: Shape,
+    recomputed: Shape,
+    pub(super) choice: Choice,
+}
+
+impl Known {
+    fn new(each: usize) -> Self {
+        Self {
+            kept: Shape::new(each),
+            recomputed: Shape::new(each),
+            choice: Choice::default(),
+        }
+    }
+
+    fn each(&self) -> usize {
+        self.kept.each
+    }
+
+    pub(super) fn shape(&self, recomputes: bool) -> &Shape {
+        match recomputes {
+            true => &self.recomputed,
+            false => &self.kept,
+        }
+    }
+
+    pub(super) fn shape_mut(&mut self, recomputes: bool) -> &mut Shape {
+        match recomputes {
+            true => &mut self.recomputed,
+            false => &mut self.kept,
+        }
+    }
+
+    /// Chooses whether to recompute in a batch of `samples` samples.
+    pub(super) fn choose(&mut self, samples: usize, room: Option<Room>) {
+        let batch = self.kept.cost(samples);
+        let shapes = [&mut self.kept, &mut self.recomputed];
+        self.choice.decide(shapes, room, batch);
+    }
+
+    fn is_known(&self) -> bool {
+        self.kept.is_known() || self.recomputed.is_known()
+    }
+}
 
 /// What is known about each shape of samples, since a unit of cost does not take the same in all of them: attention grows with
 /// the square of a text's length, so longer samples take more.
 #[derive(Debug, Clone)]
 pub(super) struct Shapes {
-    pub(super) active: Shape,
+    pub(super) active: Known,
     /// The last used one last.
-    others: Vec<Shape>,
+    others: Vec<Known>,
 }
 
 /// What a [`Predictive`](super::Predictive) has learned, as it is saved: the active shape is the last one.
@@ -26,13 +76,13 @@ pub(super) struct Shapes {
 struct Saved {
     policy: String,
     version: u32,
-    shapes: Vec<Shape>,
+    shapes: Vec<Known>,
 }
 
 impl Default for Shapes {
     fn default() -> Self {
         Self {
-            active: Shape::new(1),
+            active: Known::new(1),
             others: Vec::new(),
         }
     }
@@ -40,14 +90,14 @@ impl Default for Shapes {
 
 impl Shapes {
     /// Selects the shape of a batch with `samples` samples that cost `each`.
-    pub(super) fn select(&mut self, each: usize, samples: usize, room: Option<Room>) {
-        if key(self.active.each) != key(each) {
-            let known = (self.others.iter()).position(|shape| key(shape.each) == key(each));
-            let shape = match known {
+    pub(super) fn select(&mut self, each: usize, samples: usize) {
+        if key(self.active.each()) != key(each) {
+            let known = (self.others.iter()).position(|known| key(known.each()) == key(each));
+            let known = match known {
                 Some(index) => self.others.remove(index),
-                None => Shape::new(each),
+                None => Known::new(each),
             };
-            let before = std::mem::replace(&mut self.active, shape);
+            let before = std::mem::replace(&mut self.active, known);
             if before.is_known() {
                 self.others.push(before);
             }
@@ -55,34 +105,41 @@ impl Shapes {
                 self.others.remove(0);
             }
         }
-        self.active.begin(each, samples);
-        self.derive(room);
+        self.active.kept.begin(each, samples);
+        self.active.recomputed.begin(each, samples);
     }
 
-    pub(super) fn all(&mut self) -> impl Iterator<Item = &mut Shape> {
+    pub(super) fn all(&mut self) -> impl Iterator<Item = &mut Known> {
         self.others.iter_mut().chain([&mut self.active])
     }
 
     /// The shape of samples that cost `each`, if it is remembered.
-    pub(super) fn find(&mut self, each: usize) -> Option<&mut Shape> {
-        self.all().find(|shape| key(shape.each) == key(each))
+    pub(super) fn find(&mut self, each: usize) -> Option<&mut Known> {
+        self.all().find(|known| key(known.each()) == key(each))
     }
 
-    /// Starts a shape that has not run yet with what the most similar one says.
-    pub(super) fn derive(&mut self, room: Option<Room>) {
-        if self.active.is_known() {
+    /// Starts a shape that has not run yet with what the most similar one says: for recomputed samples the same kept ones.
+    pub(super) fn derive(&mut self, recomputes: bool, room: Option<Room>) {
+        if self.active.shape(recomputes).is_known() {
             return;
         }
-        let each = self.active.each;
+        let each = self.active.each();
         let distance = |shape: &&Shape| key(shape.each).abs_diff(key(each));
-        let Some(similar) = self.others.iter().min_by_key(distance) else {
+        let others = self.others.iter().map(|known| known.shape(recomputes));
+        let kept = recomputes.then_some(&self.active.kept);
+        let known = kept
+            .into_iter()
+            .chain(others)
+            .filter(|shape| shape.is_known());
+        let Some(similar) = known.min_by_key(distance) else {
             return;
         };
         let fits = room.and_then(|room| similar.fits(room)).or(similar.cap);
         if let Some(fits) = fits {
             // A unit takes at most as many times more as the samples are longer.
             let factor = (each as f64 / similar.each as f64).max(1.);
-            self.active.set((fits as f64 / factor) as usize);
+            let cap = (fits as f64 / factor) as usize;
+            self.active.shape_mut(recomputes).set(cap);
         }
     }
 
@@ -104,7 +161,11 @@ impl Shapes {
             return Err(wrong("the state of another policy or version").into());
         }
         let mut others = saved.shapes;
-        if others.len() > MOST_SHAPES || !others.iter().all(is_possible) {
+        let are_possible = |known: &Known| {
+            let shapes = [&known.kept, &known.recomputed];
+            shapes.into_iter().all(is_possible) && known.kept.each == known.recomputed.each
+        };
+        if others.len() > MOST_SHAPES || !others.iter().all(are_possible) {
             return Err(wrong("more than 32 shapes, or one that no batch has").into());
         }
         let active = others.pop().ok_or(wrong("no shape"))?;

@@ -39,7 +39,7 @@ impl Predictive {
     fn largest(&self) -> Option<usize> {
         match self.is_cold() {
             true => Some(1),
-            false => self.shapes.active.samples(),
+            false => self.shape().samples(),
         }
     }
 
@@ -51,7 +51,7 @@ impl Predictive {
     /// Whether `largest` samples are to run although that cuts the batch unevenly: the batch would likely take fewer parts,
     /// and one run of more samples than were ever seen makes that certain.
     fn is_worth_a_look(&self, largest: usize) -> bool {
-        let shape = &self.shapes.active;
+        let shape = self.shape();
         let parts = self.samples.div_ceil(largest);
         let seen = shape.model.largest_seen();
         let is_new = seen.is_some_and(|seen| seen < shape.cost(largest));
@@ -64,7 +64,7 @@ impl Predictive {
 
     /// The size to try where memory is not measured, if it is time for that: the batch in fewer parts.
     fn probe(&self) -> Option<usize> {
-        let shape = &self.shapes.active;
+        let shape = self.shape();
         let is_due = self.wait == 0 || shape.is_growing;
         let is_blind = shape.is_blind(self.room) && !self.is_cold();
         let largest = (self.largest()).filter(|_| is_due && is_blind && !shape.is_paced())?;
@@ -76,7 +76,7 @@ impl Predictive {
 
     /// Begins the wait for a probe, after a failure where memory is not measured.
     pub(super) fn await_room(&mut self, is_passing: bool) {
-        let largest = self.shapes.active.samples().unwrap_or(self.samples);
+        let largest = self.shape().samples().unwrap_or(self.samples);
         let parts = self.samples.div_ceil(largest.max(1));
         let doublings = parts.checked_ilog2().unwrap_or(0) as usize;
         let batches = BATCHES.saturating_sub(doublings).max(LEAST_BATCHES);
@@ -86,7 +86,7 @@ impl Predictive {
 
     /// What is known about samples of the present shape, and why the size is used.
     pub(super) fn explained(&self) -> Plan {
-        let shape = &self.shapes.active;
+        let shape = self.shape();
         let slope = shape.model.slope();
         let fits = self.room.and_then(|room| shape.fits(room));
         let allowed = Some(self.options.most).filter(|most| *most < usize::MAX);
@@ -97,11 +97,12 @@ impl Predictive {
             fits: fits.map(|fits| fits / shape.each),
             using: self.largest().into_iter().chain(allowed).min(),
             reason: self.reason(),
+            regions: self.explained_regions(),
         }
     }
 
     fn reason(&self) -> Reason {
-        let shape = &self.shapes.active;
+        let shape = self.shape();
         let (largest, most) = (self.largest().unwrap_or(usize::MAX), self.options.most);
         match () {
             () if largest >= most && most < usize::MAX => Reason::Allowed,

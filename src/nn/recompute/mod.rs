@@ -10,7 +10,7 @@ use candle_core::Result;
 use crate::nn::seed::{derive, seeded};
 use region::record;
 pub use scope::is_recomputing;
-pub(crate) use scope::{Regions, watch};
+pub(crate) use scope::{Held, Watched, watch};
 pub use tensors::{RegionInputs, RegionOutputs};
 
 /// Runs `f` without keeping its activations: only inputs and outputs are kept, and the backward pass runs `f` again to differentiate it.

@@ -9,7 +9,7 @@ use crate::memory::ambient;
 
 /// The regions that ran while [`watch`] did.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Regions {
+pub(crate) struct Watched {
     /// Number of regions; those within others do not count.
     pub(crate) count: usize,
     /// Bytes that the activations of all regions take if they are kept, and those of the largest region; `None` if not measured.
@@ -28,7 +28,7 @@ pub(crate) struct Held {
 thread_local! {
     /// Whether marked regions are kept like other layers.
     static KEEPS: Cell<bool> = const { Cell::new(false) };
-    static REGIONS: RefCell<Option<Regions>> = const { RefCell::new(None) };
+    static WATCHED: RefCell<Option<Watched>> = const { RefCell::new(None) };
     /// Regions that are running around this point.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
     static IS_AGAIN: Cell<bool> = const { Cell::new(false) };
@@ -48,18 +48,18 @@ fn set<T: Copy>(key: &'static std::thread::LocalKey<Cell<T>>, value: T) -> Resto
 }
 
 /// Runs `work`, in which marked regions are kept or recomputed, and returns what is known of them.
-pub(crate) fn watch<T>(keeps: bool, work: impl FnOnce() -> T) -> (T, Regions) {
-    struct Outer(Option<Regions>);
+pub(crate) fn watch<T>(keeps: bool, work: impl FnOnce() -> T) -> (T, Watched) {
+    struct Outer(Option<Watched>);
     impl Drop for Outer {
         fn drop(&mut self) {
-            REGIONS.set(self.0.take());
+            WATCHED.set(self.0.take());
         }
     }
     let _keeps = set(&KEEPS, keeps);
-    let _outer = Outer(REGIONS.replace(Some(Regions::default())));
+    let _outer = Outer(WATCHED.replace(Some(Watched::default())));
     let done = work();
-    let regions = REGIONS.take().unwrap_or_default();
-    (done, regions)
+    let watched = WATCHED.take().unwrap_or_default();
+    (done, watched)
 }
 
 pub(super) fn keeps() -> bool {
@@ -71,7 +71,7 @@ pub(super) fn keeps() -> bool {
 pub(super) fn region(run: impl FnOnce() -> Result<Vec<Tensor>>) -> Result<Vec<Tensor>> {
     let depth = DEPTH.get();
     let _depth = set(&DEPTH, depth + 1);
-    if depth > 0 || IS_AGAIN.get() || REGIONS.with_borrow(Option::is_none) {
+    if depth > 0 || IS_AGAIN.get() || WATCHED.with_borrow(Option::is_none) {
         return run();
     }
     let in_use = || ambient().and_then(|memory| memory.in_use());
@@ -81,14 +81,14 @@ pub(super) fn region(run: impl FnOnce() -> Result<Vec<Tensor>>) -> Result<Vec<Te
         .zip(in_use())
         .map(|(before, after)| after.saturating_sub(before));
     let held = more.map(|more| more.saturating_sub(bytes_of(&outputs)));
-    REGIONS.with_borrow_mut(|regions| {
-        if let Some(regions) = regions {
-            let so_far = match regions.count {
+    WATCHED.with_borrow_mut(|watched| {
+        if let Some(watched) = watched {
+            let so_far = match watched.count {
                 0 => Some(Held::default()),
-                _ => regions.held,
+                _ => watched.held,
             };
-            regions.count += 1;
-            regions.held = so_far.zip(held).map(|(so_far, held)| Held {
+            watched.count += 1;
+            watched.held = so_far.zip(held).map(|(so_far, held)| Held {
                 all: so_far.all.saturating_add(held),
                 largest: so_far.largest.max(held),
             });
@@ -109,11 +109,11 @@ pub(super) fn timed<T>(differentiate: impl FnOnce() -> crate::Result<T>) -> crat
     let _depth = set(&DEPTH, depth + 1);
     let began = Instant::now();
     let done = differentiate();
-    REGIONS.with_borrow_mut(|regions| {
-        if let Some(regions) = regions
+    WATCHED.with_borrow_mut(|watched| {
+        if let Some(watched) = watched
             && depth == 0
         {
-            regions.again.push((began, began.elapsed(), done.is_ok()));
+            watched.again.push((began, began.elapsed(), done.is_ok()));
         }
     });
     done

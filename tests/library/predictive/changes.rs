@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed, Reason};
+use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed, Reason, Regions};
 use candle_headroom::error::{Cause, MemoryReading, Resource};
 use candle_headroom::{Predictive, ResourceExhausted};
 
@@ -168,7 +168,7 @@ fn timings_of_small_batches_do_not_count_for_large_ones() {
         completed.peak = Some(1000 + 10 * size as u64);
         let rate = if size >= 64 { 1. } else { 1.5 };
         let elapsed = Duration::from_secs_f64(size as f64 * rate * 1e-3);
-        policy.timed(&Extent::new(size, size), elapsed);
+        policy.timed(&Extent::new(size, size), Regions::None, elapsed);
         policy.succeeded(&completed);
         (size, policy.plan().unwrap().reason)
     };

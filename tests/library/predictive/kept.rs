@@ -147,7 +147,7 @@ fn a_state_is_json_with_the_policy_and_a_version() {
     let state: serde_json::Value = serde_json::from_str(&learned().state().unwrap()).unwrap();
     assert_eq!(
         (&state["policy"], &state["version"]),
-        (&"predictive".into(), &4.into())
+        (&"predictive".into(), &5.into())
     );
     assert_eq!(state["shapes"].as_array().unwrap().len(), 2);
 }
@@ -174,34 +174,36 @@ fn a_damaged_state_is_refused() {
     }
     let json: serde_json::Value = serde_json::from_str(&state).unwrap();
     type Spoil = fn(&mut serde_json::Value);
-    let spoiled: [Spoil; 21] = [
+    let spoiled: [Spoil; 23] = [
         |json| json["policy"] = "halving".into(),
         |json| json["version"] = 1.into(),
         |json| json["more"] = 1.into(),
         |json| json["shapes"] = Vec::<u8>::new().into(),
         |json| json["shapes"] = vec![json["shapes"][0].clone(); 33].into(),
-        |json| json["shapes"][0]["each"] = 0.into(),
-        |json| json["shapes"][0]["each"] = u64::MAX.into(),
-        |json| json["shapes"][0]["each"] = (-1).into(),
-        |json| json["shapes"][0]["cap"] = 0.into(),
-        |json| json["shapes"][0]["proven"] = u64::MAX.into(),
-        |json| json["shapes"][0]["pace"]["preferred"] = 0.into(),
-        |json| json["shapes"][0]["ceiling"] = serde_json::json!({ "cost": 0 }),
-        |json| json["shapes"][0]["model"]["scatter"] = f64::NAN.into(),
-        |json| json["shapes"][0]["model"]["scatter"] = 2.into(),
-        |json| json["shapes"][0]["model"]["levels"][0]["cost"] = 0.into(),
-        |json| json["shapes"][0]["model"]["scatter"] = (-1.).into(),
-        |json| json["shapes"][0]["model"]["observed"] = 1.into(),
-        |json| json["shapes"][0]["model"]["levels"][0]["mean"] = 1e300.into(),
+        |json| json["shapes"][0]["kept"]["each"] = 0.into(),
+        |json| json["shapes"][0]["kept"]["each"] = u64::MAX.into(),
+        |json| json["shapes"][0]["kept"]["each"] = (-1).into(),
+        |json| json["shapes"][0]["kept"]["cap"] = 0.into(),
+        |json| json["shapes"][0]["kept"]["proven"] = u64::MAX.into(),
+        |json| json["shapes"][0]["kept"]["pace"]["preferred"] = 0.into(),
+        |json| json["shapes"][0]["kept"]["ceiling"] = serde_json::json!({ "cost": 0 }),
+        |json| json["shapes"][0]["kept"]["model"]["scatter"] = f64::NAN.into(),
+        |json| json["shapes"][0]["kept"]["model"]["scatter"] = 2.into(),
+        |json| json["shapes"][0]["kept"]["model"]["levels"][0]["cost"] = 0.into(),
+        |json| json["shapes"][0]["kept"]["model"]["scatter"] = (-1.).into(),
+        |json| json["shapes"][0]["kept"]["model"]["observed"] = 1.into(),
+        |json| json["shapes"][0]["kept"]["model"]["levels"][0]["mean"] = 1e300.into(),
         |json| {
-            json["shapes"][0]["model"]["levels"][1] =
-                json["shapes"][0]["model"]["levels"][0].clone()
+            json["shapes"][0]["kept"]["model"]["levels"][1] =
+                json["shapes"][0]["kept"]["model"]["levels"][0].clone()
         },
         |json| {
-            let level = json["shapes"][0]["model"]["levels"][0].clone();
-            json["shapes"][0]["model"]["levels"] = vec![level; 17].into();
+            let level = json["shapes"][0]["kept"]["model"]["levels"][0].clone();
+            json["shapes"][0]["kept"]["model"]["levels"] = vec![level; 17].into();
         },
-        |json| json["shapes"][0]["pace"]["timed"] = 0.into(),
+        |json| json["shapes"][0]["kept"]["pace"]["timed"] = 0.into(),
+        |json| json["shapes"][0]["recomputed"]["each"] = 7.into(),
+        |json| json["shapes"][0]["choice"]["recomputes"] = 7.into(),
     ];
     for (index, spoil) in spoiled.into_iter().enumerate() {
         let mut json = json.clone();
@@ -211,7 +213,7 @@ fn a_damaged_state_is_refused() {
     for (from, to) in [
         ("true", "NaN"),
         ("null", "1e999"),
-        ("\"version\":4", "\"version\":4e99999"),
+        ("\"version\":5", "\"version\":5e99999"),
     ] {
         assert!(
             state.contains(from) && refused(&state.replacen(from, to, 1)),

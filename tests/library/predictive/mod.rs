@@ -6,6 +6,7 @@ mod halving;
 mod kept;
 mod lasting;
 mod properties;
+mod recompute;
 mod settling;
 mod surroundings;
 mod timing;

@@ -1,7 +1,7 @@
 //! The size that `Predictive` settles on, and how many steps that takes.
 
 use candle_headroom::Predictive;
-use candle_headroom::batch::{BatchPolicy, Completed, Extent, Reason};
+use candle_headroom::batch::{BatchPolicy, Completed, Extent, Reason, Regions};
 use candle_headroom::error::MemoryReading;
 
 use super::{changes, failures, run};
@@ -145,7 +145,11 @@ fn it_uses_the_smallest_size_that_is_as_fast_as_the_largest() {
             completed.peak = Some(100 + 10 * size as u64);
             // Faster for each sample up to 32, not above.
             let micros = 10_000 * size as u64 / size.min(32) as u64;
-            policy.timed(&Extent::new(size, size), Duration::from_micros(micros));
+            policy.timed(
+                &Extent::new(size, size),
+                Regions::None,
+                Duration::from_micros(micros),
+            );
             policy.succeeded(&completed);
         }
         assert_eq!(policy.size(128), expected);

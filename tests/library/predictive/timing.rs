@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use candle_headroom::Predictive;
-use candle_headroom::batch::{BatchPolicy, Completed, Extent, Plan, Reason};
+use candle_headroom::batch::{BatchPolicy, Completed, Extent, Plan, Reason, Regions};
 use candle_headroom::error::MemoryReading;
 
 /// One micro-batch of a batch of `samples` that cost `each`, with room for all of it; returns it, if a time is wanted.
@@ -36,7 +36,7 @@ fn late_times_in_any_order_find_the_same_size() {
             waiting.extend(run(&mut policy, 128, 1).1);
             if index % late == late - 1 {
                 for micro_batch in waiting.drain(..).rev() {
-                    policy.timed(&micro_batch, elapsed(&micro_batch));
+                    policy.timed(&micro_batch, Regions::None, elapsed(&micro_batch));
                 }
             }
         }
@@ -58,7 +58,7 @@ fn a_time_counts_for_the_shape_that_it_was_measured_on() {
                 100 => elapsed(&before),
                 _ => Duration::from_micros(100 * before.samples as u64),
             };
-            policy.timed(&before, time);
+            policy.timed(&before, Regions::None, time);
         }
     }
     assert_eq!(run(&mut policy, 128, 1000).0, 1);
@@ -74,7 +74,7 @@ fn an_allowed_size_is_not_timed_for_ever() {
         let (size, asked) = run(&mut policy, 64, 1);
         sizes.push(size);
         if let Some(micro_batch) = asked {
-            policy.timed(&micro_batch, elapsed(&micro_batch));
+            policy.timed(&micro_batch, Regions::None, elapsed(&micro_batch));
         }
     }
     assert!(sizes[200..].iter().all(|size| *size == 16), "{sizes:?}");
@@ -88,7 +88,11 @@ fn without_times_the_largest_size_is_used() {
     // A few arrive, and then none: a smaller size is tried, and given up.
     for _ in 0..8 {
         let (_, micro_batch) = run(&mut policy, 128, 1);
-        policy.timed(&micro_batch.unwrap(), Duration::from_micros(1280));
+        policy.timed(
+            &micro_batch.unwrap(),
+            Regions::None,
+            Duration::from_micros(1280),
+        );
     }
     let sizes: Vec<_> = (0..3000).map(|_| run(&mut policy, 128, 1).0).collect();
     assert!(sizes.contains(&64));
@@ -106,7 +110,7 @@ fn times_of_unknown_shapes_and_impossible_times_are_ignored() {
         Extent::new(usize::MAX, 1),
     ] {
         for time in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX] {
-            policy.timed(&extent, time);
+            policy.timed(&extent, Regions::None, time);
         }
     }
     assert_eq!(policy.state(), before);
@@ -120,7 +124,7 @@ fn settle(steps: usize, seconds: impl Fn(f64, usize) -> f64) -> usize {
     for index in 0..steps {
         let (size, _) = run(&mut policy, 1024, 1);
         let time = Duration::from_secs_f64(seconds(size as f64, index));
-        policy.timed(&Extent::new(size, size), time);
+        policy.timed(&Extent::new(size, size), Regions::None, time);
     }
     policy.size(1024)
 }
@@ -144,7 +148,7 @@ fn uneven_parts_are_timed_too() {
             (completed.before, completed.limit) = (Some(0), Some(1050 * room));
             completed.peak = Some(1000 * size as u64);
             let elapsed = Duration::from_micros(10 * size.max(fastest) as u64);
-            policy.timed(&Extent::new(size, 100 * size), elapsed);
+            policy.timed(&Extent::new(size, 100 * size), Regions::None, elapsed);
             policy.succeeded(&completed);
         }
         assert_eq!(policy.size(samples), fastest);
@@ -168,7 +172,7 @@ fn a_wider_room_is_timed_within_a_batch() {
             completed.peak = Some(1000 + 10 * size as u64);
             // Sizes below 256 are equally fast, larger ones are faster.
             let elapsed = Duration::from_micros(if size < 256 { 20 } else { 10 } * size as u64);
-            policy.timed(&Extent::new(size, size), elapsed);
+            policy.timed(&Extent::new(size, size), Regions::None, elapsed);
             policy.succeeded(&completed);
             size
         });
@@ -202,7 +206,11 @@ fn few_micro_batches_are_timed() {
     for _ in 0..1000 {
         if let (_, Some(micro_batch)) = run(&mut policy, 1024, 1) {
             let size = micro_batch.samples as f64;
-            policy.timed(&micro_batch, Duration::from_secs_f64(size / size.min(64.)));
+            policy.timed(
+                &micro_batch,
+                Regions::None,
+                Duration::from_secs_f64(size / size.min(64.)),
+            );
             asked += 1;
         }
     }

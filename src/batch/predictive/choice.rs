@@ -1,0 +1,151 @@
+use serde::{Deserialize, Serialize};
+
+use super::shape::{Room, Shape};
+use crate::batch::{RecomputeReason, Recomputing};
+
+/// Micro-batches after which the comparison is made again, doubled each time that it changes nothing.
+const STALE: u32 = 4096;
+/// The comparison is made again if the room has changed by this part since, but not sooner than after so many micro-batches.
+const CHANGED: u64 = 8;
+const DWELL: u32 = 128;
+/// Micro-batches after which a trial ends that has not settled.
+const LOST: u32 = 1024;
+/// Recomputation is chosen if it is faster by this factor.
+const FASTER: f64 = 1.02;
+
+/// Whether marked regions are recomputed: only where one sample does not fit otherwise, or where the larger micro-batches that fit
+/// then make up for the work.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Choice {
+    pub(super) recomputes: bool,
+    /// The room in which one sample did not fit with regions kept, in bytes.
+    refused: Option<u64>,
+    compared: Option<Compared>,
+    /// How often a comparison has confirmed the one before.
+    #[serde(skip)]
+    confirmed: u32,
+    /// Recomputation is being timed.
+    #[serde(skip)]
+    is_trial: bool,
+    /// Micro-batches since the last decision.
+    #[serde(skip)]
+    lasted: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Compared {
+    /// The speed with recomputation, divided by that without.
+    speed: f64,
+    /// The room at that time, in bytes.
+    room: u64,
+}
+
+impl Choice {
+    /// A micro-batch succeeded.
+    pub(super) fn succeeded(&mut self) {
+        self.lasted = self.lasted.saturating_add(1);
+    }
+
+    /// One sample did not fit with regions kept.
+    pub(super) fn refuse(&mut self, room: Option<Room>) {
+        self.refused = Some(room.map_or(0, |room| room.all));
+        self.begin(true, false);
+    }
+
+    fn begin(&mut self, recomputes: bool, is_trial: bool) {
+        (self.recomputes, self.is_trial, self.lasted) = (recomputes, is_trial, 0);
+    }
+
+    /// Decides for a batch that costs `batch`.
+    pub(super) fn decide(
+        &mut self,
+        [kept, recomputed]: [&mut Shape; 2],
+        room: Option<Room>,
+        batch: usize,
+    ) {
+        // Without measurements only failures decide.
+        let Some(room) = room else { return };
+        if let Some(refused) = self.refused {
+            if room.all > refused.saturating_add(refused / 16) {
+                self.refused = None;
+                self.begin(false, false);
+            }
+            return;
+        }
+        let one = kept.model.predict(kept.each);
+        if one.is_some_and(|one| one > room.all) {
+            return self.refuse(Some(room));
+        }
+        let is_whole = !kept.is_avoiding() && kept.fits(room).is_some_and(|fits| fits >= batch);
+        if is_whole {
+            // Recomputation could only cost time.
+            if self.recomputes {
+                self.begin(false, false);
+            }
+            return;
+        }
+        if self.is_trial {
+            let speeds = kept.pace.speed().zip(recomputed.pace.speed());
+            match speeds {
+                Some((kept, recomputed)) => self.compare(recomputed / kept, room),
+                None if self.lasted >= LOST => self.compare(0., room),
+                None => {}
+            }
+            return;
+        }
+        match self.compared {
+            Some(compared) if self.is_stale(compared, room) => {
+                self.compared = None;
+                kept.pace.retime();
+                self.begin(false, false);
+            }
+            Some(compared) if compared.speed > FASTER && !self.recomputes => {
+                self.begin(true, false)
+            }
+            // Where smaller micro-batches are as fast, so are larger ones.
+            None if kept.pace.is_decided(kept.each) && kept.pace.speed().is_some() => {
+                recomputed.pace.retime();
+                self.begin(true, true);
+            }
+            _ => {}
+        }
+    }
+
+    fn is_stale(&self, compared: Compared, room: Room) -> bool {
+        let is_changed = compared.room.abs_diff(room.all) > compared.room / CHANGED;
+        let stale = STALE.saturating_mul(1 << self.confirmed.min(16));
+        self.lasted >= stale || is_changed && self.lasted >= DWELL
+    }
+
+    fn compare(&mut self, speed: f64, room: Room) {
+        let is_faster = speed > FASTER;
+        self.confirmed = self.confirmed.saturating_add(1);
+        self.compared = Some(Compared {
+            speed,
+            room: room.all,
+        });
+        self.begin(is_faster, false);
+    }
+
+    /// Whether times are of use while `shape` is the one in use.
+    pub(super) fn wants_time(&self, shape: &Shape) -> bool {
+        self.refused.is_none() && self.compared.is_none() && shape.pace.speed().is_none()
+    }
+
+    pub(super) fn explained(&self) -> Recomputing {
+        Recomputing {
+            is_on: self.recomputes,
+            reason: match self.compared {
+                _ if self.refused.is_some() => RecomputeReason::OneSample,
+                _ if self.is_trial => RecomputeReason::Timing,
+                Some(compared) if (compared.speed > FASTER) == self.recomputes => {
+                    RecomputeReason::Faster
+                }
+                _ => RecomputeReason::NoNeed,
+            },
+            speed: self.compared.map(|compared| compared.speed),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! What an engine knows of a model's marked regions.
+
+use super::history::Proven;
+use super::recompute::Regions;
+use crate::nn::{HeldByRegions, Watched};
+
+#[derive(Debug, Default)]
+pub(super) struct KnownRegions {
+    /// A micro-batch has come to one.
+    are_seen: bool,
+    /// What failed with regions kept cannot be made smaller.
+    pub(super) must_recompute: bool,
+    /// Whether the last micro-batch recomputed them, and its size.
+    pub(super) last: Option<(bool, usize)>,
+    /// What the activations of a micro-batch of this cost hold.
+    held: Option<(usize, HeldByRegions)>,
+    kept: Proven,
+    recomputed: Proven,
+}
+
+impl KnownRegions {
+    /// Learns what the forward pass of a micro-batch of this cost came to.
+    pub(super) fn note(&mut self, cost: usize, watched: &Watched) {
+        self.are_seen |= watched.count > 0;
+        self.held = watched.held.map(|held| (cost, held)).or(self.held);
+    }
+
+    /// What becomes of the regions of a micro-batch.
+    pub(super) fn of(&self, recomputes: bool) -> Regions {
+        match recomputes {
+            _ if !self.are_seen => Regions::None,
+            true => Regions::Recomputed,
+            false => Regions::Kept,
+        }
+    }
+
+    pub(super) fn proven(&mut self, recomputes: bool) -> &mut Proven {
+        match recomputes {
+            true => &mut self.recomputed,
+            false => &mut self.kept,
+        }
+    }
+
+    /// Returns the bytes that a micro-batch of this cost needs, if memory grows with the cost.
+    pub(super) fn need(&self, cost: usize, recomputes: bool) -> Option<u64> {
+        match recomputes {
+            true => self.recomputed.need(cost),
+            false => self.kept.need(cost),
+        }
+    }
+
+    /// The bytes that recomputation saves in a micro-batch of this cost: the activations of all regions but the largest.
+    pub(super) fn saving(&self, cost: usize, watched: &Watched) -> Option<u64> {
+        let now = watched.held.map(|held| (cost, held));
+        let (of, held) = now.or(self.held)?;
+        let saving = held.all.saturating_sub(held.largest) as f64;
+        Some((saving * cost as f64 / of.max(1) as f64) as u64)
+    }
+}

@@ -1,0 +1,233 @@
+//! Marked regions: kept where that is fastest, recomputed where larger micro-batches pay or one sample does not fit otherwise.
+
+use std::time::Duration;
+
+use candle_headroom::Predictive;
+use candle_headroom::batch::{
+    BatchPolicy, Completed, Extent, Failed, Plan, Recompute, RecomputeReason, Regions,
+};
+use candle_headroom::error::{Cause, MemoryReading, Resource, ResourceExhausted};
+
+const BATCH: usize = 64;
+const BASE: u64 = 1000;
+/// Bytes of a sample with regions kept, and recomputed.
+const BYTES: [u64; 2] = [400, 100];
+
+/// A device on which a micro-batch takes as long as some samples more.
+#[derive(Clone, Copy)]
+struct Machine {
+    limit: u64,
+    /// In samples.
+    launch: f64,
+}
+
+impl Machine {
+    fn bytes(&self, size: usize, recomputes: bool) -> u64 {
+        BASE + BYTES[usize::from(recomputes)] * size as u64
+    }
+
+    fn seconds(&self, size: usize, recomputes: bool) -> f64 {
+        let work = if recomputes { 4. / 3. } else { 1. };
+        (self.launch + size as f64) * work * 1e-3
+    }
+
+    /// Samples a second of the best size that fits with 1 % of the room left free, kept or recomputed.
+    fn best(&self) -> f64 {
+        let speed = |recomputes: bool| {
+            let sizes =
+                (1..=BATCH).filter(|size| self.bytes(*size, recomputes) <= self.limit * 99 / 100);
+            let parts = sizes.map(|size| BATCH.div_ceil(size));
+            let seconds = parts.map(|parts| {
+                let sizes = (0..parts).map(|i| BATCH * (i + 1) / parts - BATCH * i / parts);
+                sizes
+                    .map(|size| self.seconds(size, recomputes))
+                    .sum::<f64>()
+            });
+            BATCH as f64 / seconds.fold(f64::INFINITY, f64::min)
+        };
+        speed(false).max(speed(true))
+    }
+
+    /// Runs a batch, and returns its seconds and the failures.
+    fn run(&self, policy: &mut Predictive) -> (f64, usize) {
+        policy.begin(&Extent::new(BATCH, BATCH));
+        let (mut done, mut seconds, mut failures) = (0, 0., 0);
+        while done < BATCH {
+            let mut now = MemoryReading::default();
+            (now.in_use, now.limit) = (Some(0), Some(self.limit));
+            policy.prepare(&now);
+            let (size, recomputes) = (policy.size(BATCH - done), policy.recomputes());
+            let regions = [Regions::Kept, Regions::Recomputed][usize::from(recomputes)];
+            let peak = self.bytes(size, recomputes);
+            seconds += self.seconds(size, recomputes);
+            if peak > self.limit {
+                failures += 1;
+                let mut exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::Limit);
+                exhausted.bytes = now;
+                policy.failed(&Failed::new(size, &exhausted).regions(regions));
+                assert!(policy.size(BATCH - done) < size || policy.recomputes() != recomputes);
+                continue;
+            }
+            let elapsed = Duration::from_secs_f64(self.seconds(size, recomputes));
+            policy.timed(&Extent::new(size, size), regions, elapsed);
+            let mut completed = Completed::new(size);
+            (completed.before, completed.limit) = (Some(0), Some(self.limit));
+            (completed.peak, completed.regions) = (Some(peak), regions);
+            policy.succeeded(&completed);
+            done += size;
+        }
+        (seconds, failures)
+    }
+}
+
+fn auto() -> Predictive {
+    let mut policy = Predictive::default();
+    policy.set_recompute(Recompute::Auto);
+    policy
+}
+
+fn plan(policy: &Predictive) -> Plan {
+    policy.plan().expect("a plan")
+}
+
+fn reason(policy: &Predictive) -> (bool, RecomputeReason) {
+    let regions = plan(policy).regions.expect("a model with regions");
+    (regions.is_on, regions.reason)
+}
+
+#[test]
+fn the_faster_way_is_found_at_every_limit() {
+    let mut chosen = [0, 0];
+    for launch in [0.5, 4., 30.] {
+        for limit in (1200..30_000).step_by(800) {
+            let machine = Machine { limit, launch };
+            let mut policy = auto();
+            let first: Vec<_> = (0..150).map(|_| machine.run(&mut policy)).collect();
+            let failures: usize = first.iter().map(|(_, failures)| failures).sum();
+            assert!(failures <= 2, "{failures} failures at {limit}");
+            let settled: f64 = (0..50).map(|_| machine.run(&mut policy).0).sum();
+            let share = 50. * BATCH as f64 / settled / machine.best();
+            assert!(
+                share >= 0.95,
+                "{share:.3} at {limit}, {launch}: {}",
+                plan(&policy)
+            );
+            chosen[usize::from(policy.recomputes())] += 1;
+            // What is tried costs little.
+            let all: f64 = first.iter().map(|(seconds, _)| seconds).sum();
+            let share = 150. * BATCH as f64 / all / machine.best();
+            assert!(
+                share >= 0.8,
+                "{share:.3} at {limit}, {launch}: {}",
+                plan(&policy)
+            );
+        }
+    }
+    assert!(chosen[0] > 60 && chosen[1] > 15, "{chosen:?}");
+}
+
+#[test]
+fn the_choice_is_explained() {
+    let mut machine = Machine {
+        limit: 1200,
+        launch: 1.,
+    };
+    let mut policy = auto();
+    assert_eq!(plan(&policy).regions, None, "no regions yet");
+    for _ in 0..20 {
+        machine.run(&mut policy);
+    }
+    assert_eq!(reason(&policy), (true, RecomputeReason::OneSample));
+    assert!(
+        plan(&policy)
+            .to_string()
+            .contains("one sample does not fit otherwise")
+    );
+
+    // More room: half of a batch fits.
+    machine = Machine {
+        limit: 14_000,
+        launch: 40.,
+    };
+    for _ in 0..100 {
+        machine.run(&mut policy);
+    }
+    assert_eq!(
+        reason(&policy),
+        (true, RecomputeReason::Faster),
+        "{}",
+        plan(&policy)
+    );
+    let speed = plan(&policy)
+        .regions
+        .and_then(|regions| regions.speed)
+        .expect("compared");
+    assert!((1.02..1.5).contains(&speed), "{speed}");
+
+    // All of it fits.
+    machine.limit = 30_000;
+    for _ in 0..20 {
+        machine.run(&mut policy);
+    }
+    assert_eq!(
+        reason(&policy),
+        (false, RecomputeReason::NoNeed),
+        "{}",
+        plan(&policy)
+    );
+
+    // A device on which the launch is nothing.
+    let machine = Machine {
+        limit: 3000,
+        launch: 1.,
+    };
+    for _ in 0..200 {
+        machine.run(&mut policy);
+    }
+    assert!(!policy.recomputes(), "{}", plan(&policy));
+}
+
+#[test]
+fn what_was_asked_is_done() {
+    for (asked, is_on) in [(Recompute::Never, false), (Recompute::Always, true)] {
+        let mut policy = Predictive::default();
+        policy.set_recompute(asked);
+        let mut completed = Completed::new(1);
+        completed.regions = Regions::Kept;
+        policy.succeeded(&completed);
+        assert_eq!(reason(&policy), (is_on, RecomputeReason::Asked));
+    }
+}
+
+#[test]
+fn a_resumed_run_knows_the_choice() {
+    let machine = Machine {
+        limit: 1200,
+        launch: 1.,
+    };
+    let mut policy = auto();
+    for _ in 0..20 {
+        machine.run(&mut policy);
+    }
+    let mut resumed = auto();
+    resumed
+        .load_state(&policy.state().expect("state"))
+        .expect("a state of its own");
+    assert!(resumed.recomputes());
+    assert_eq!(machine.run(&mut resumed).1, 0);
+}
+
+/// A cause that passes by itself says nothing about one sample.
+#[test]
+fn a_passing_failure_of_one_sample_does_not_count() {
+    let mut policy = auto();
+    let exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::Neighbour);
+    policy.failed(
+        &Failed::new(1, &exhausted)
+            .regions(Regions::Kept)
+            .passing(true),
+    );
+    assert!(!policy.recomputes());
+    policy.failed(&Failed::new(1, &exhausted).regions(Regions::Kept));
+    assert!(policy.recomputes());
+}
