@@ -34,18 +34,17 @@ impl KnownRegions {
         }
     }
 
-    pub(super) fn proven(&mut self, recomputes: bool) -> &mut Proven {
-        match recomputes {
-            true => &mut self.recomputed,
-            false => &mut self.kept,
+    pub(super) fn proven(&self, regions: Regions) -> &Proven {
+        match regions {
+            Regions::Recomputed => &self.recomputed,
+            Regions::None | Regions::Kept => &self.kept,
         }
     }
 
-    /// Returns the bytes that a micro-batch of this cost needs, if memory grows with the cost.
-    pub(super) fn need(&self, cost: usize, recomputes: bool) -> Option<u64> {
-        match recomputes {
-            true => self.recomputed.need(cost),
-            false => self.kept.need(cost),
+    pub(super) fn proven_mut(&mut self, regions: Regions) -> &mut Proven {
+        match regions {
+            Regions::Recomputed => &mut self.recomputed,
+            Regions::None | Regions::Kept => &mut self.kept,
         }
     }
 

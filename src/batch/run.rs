@@ -90,7 +90,9 @@ impl Engine {
                     self.timings.stop(stopwatch, extent, completed.regions);
                     let (micro, completed) = (&micro, &completed);
                     self.notify(|| EventKind::MicroBatchEnded { micro, completed });
-                    self.regions.proven(recomputes).note(extent.cost, completed);
+                    self.regions
+                        .proven_mut(completed.regions)
+                        .note(extent.cost, completed);
                     processed.results.push(result);
                     processed.sizes.push(size);
                     self.note_change(&at, &mut processed.events, |engine| {
@@ -109,7 +111,10 @@ impl Engine {
             };
             let (held, remedies) = work.held();
             exhausted.held = held;
-            let need = self.regions.need(extent.cost, recomputes);
+            let need = self
+                .regions
+                .proven(self.regions.of(recomputes))
+                .need(extent.cost);
             attempt.memory.describe(need, &mut exhausted);
             let is_passing = complete(&mut exhausted, &attempt, extent.cost);
             let watched = attempt.watched.into_inner();
@@ -157,9 +162,8 @@ impl Engine {
         is_lost: bool,
     ) -> Option<usize> {
         let (size, cause) = (failed.samples, failure.exhausted.cause);
-        let recomputed = failure.regions == Regions::Recomputed;
         let is_first = at.attempt == 0 && at.restarts == 0;
-        let proven = self.regions.proven(recomputed);
+        let proven = self.regions.proven_mut(failure.regions);
         let to = if is_first && proven.may_pass(failed.cost, cause) {
             size
         } else {
