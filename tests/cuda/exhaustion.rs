@@ -199,6 +199,7 @@ fn at_every_allocation_of_a_step() {
             (0, Job::transformer as fn(&Device) -> Job),
             (6, Job::convolution),
             (5, Job::layers),
+            (4, Job::recomputed),
         ];
         let threads =
             jobs.map(|(ordinal, job)| scope.spawn(move || every_allocation(ordinal, job)));

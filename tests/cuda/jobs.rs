@@ -1,7 +1,7 @@
 //! Training steps of small real models on a device: the same from the same state, whatever goes wrong in between.
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_headroom::batch::BatchPolicy;
+use candle_headroom::batch::{BatchPolicy, Recompute};
 use candle_headroom::optim::{Commit, LossScale, ParamsAdamW};
 use candle_headroom::{
     AdamW, AdaptiveTrainer, DeviceMemory, Foreign, MicroBatch, Sgd, StepReport, nn,
@@ -30,6 +30,7 @@ pub struct Job {
     pub x: Tensor,
     pub y: Tensor,
     trained: Vec<Var>,
+    recompute: Recompute,
     /// What the forward pass changes by itself.
     buffers: Vec<Tensor>,
     /// Every variable with what it held at the beginning, on the host.
@@ -38,11 +39,12 @@ pub struct Job {
 }
 
 impl Job {
-    pub fn all(device: &Device) -> [Self; 3] {
+    pub fn all(device: &Device) -> [Self; 4] {
         [
             Self::transformer(device),
             Self::convolution(device),
             Self::layers(device),
+            Self::recomputed(device),
         ]
     }
 
@@ -88,6 +90,15 @@ impl Job {
         Self::new("layers", data, trained, vars, statistics, loss)
     }
 
+    /// The same in regions that are recomputed.
+    pub fn recomputed(device: &Device) -> Self {
+        Self {
+            name: "recomputed",
+            recompute: Recompute::Always,
+            ..Self::layers(device)
+        }
+    }
+
     pub fn convolution(device: &Device) -> Self {
         let net = ConvNet::on(device);
         let (x, y) = ConvNet::data(SAMPLES);
@@ -117,6 +128,7 @@ impl Job {
             x,
             y,
             trained,
+            recompute: Recompute::Never,
             buffers,
             initial: vars.into_iter().map(on_host).collect(),
             loss: Box::new(loss),
@@ -146,6 +158,7 @@ impl Job {
     ) -> AdaptiveTrainer<O> {
         let builder = AdaptiveTrainer::builder(optimizer);
         let builder = builder.policy(policy).buffers(&self.buffers);
+        let builder = builder.recompute(self.recompute);
         match memory {
             Some(memory) => builder.memory(memory).build().unwrap(),
             None => builder.build().unwrap(),

@@ -12,7 +12,7 @@ use candle_headroom::testing::{Faults, out_of_memory};
 use candle_headroom::{AdamW, AdaptiveTrainer, Error, Foreign, GradientAccumulator, Loss};
 use candle_nn::{Optimizer, SGD};
 
-use crate::jobs::{Dropping, Job, Language, Perceptron, STEPS, points, uninterrupted};
+use crate::jobs::{Dropping, Job, Language, Perceptron, Recomputed, STEPS, points, uninterrupted};
 use crate::support::{ConvNet, Halves, Mlp, adamw, foreign, snapshot};
 
 /// One exhaustion at every point of every phase. The run continues and ends with the same bits as an uninterrupted run with
@@ -50,6 +50,7 @@ fn exhaustion_at_every_point_perceptron() {
 #[test]
 fn exhaustion_at_every_point_perceptron_with_dropout() {
     exhaustion_everywhere::<Dropping>();
+    exhaustion_everywhere::<Recomputed>();
 }
 
 #[test]

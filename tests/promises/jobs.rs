@@ -1,12 +1,13 @@
 //! Real models with their data and optimizers, and the points at which their steps can fail.
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::batch::BatchPolicy;
+use candle_headroom::batch::{BatchPolicy, Recompute};
 use candle_headroom::nn;
 use candle_headroom::testing::Faults;
 use candle_headroom::{AdaptiveTrainer, Error, Foreign, Loss, StepReport};
 use candle_nn::{AdamW, VarBuilder, VarMap};
 
+use crate::support::layered::{Layered, TIME, TOKENS};
 use crate::support::transformer::{Config, Transformer};
 use crate::support::{ConvNet, Halves, Mlp, Schedule, adamw, settle, snapshot};
 
@@ -26,9 +27,14 @@ pub trait Job {
     fn batch(&self) -> (Tensor, Tensor);
     fn loss(&self, x: &Tensor, y: &Tensor) -> candle_core::Result<Loss>;
 
+    fn recompute(&self) -> Recompute {
+        Recompute::Never
+    }
+
     fn trainer(&self, policy: impl BatchPolicy + 'static) -> AdaptiveTrainer<Foreign<AdamW>> {
         AdaptiveTrainer::builder(adamw(&self.trained(), 0.01))
             .policy(policy)
+            .recompute(self.recompute())
             .buffers(&self.buffers())
             .build()
             .unwrap()
@@ -78,6 +84,42 @@ impl Job for Dropping {
     fn loss(&self, x: &Tensor, y: &Tensor) -> candle_core::Result<Loss> {
         let x = nn::ops::dropout(x, 0.2)?;
         Ok(self.0.probed_loss(&nn::ops::dropout(&x, 0.1)?, y)?.into())
+    }
+}
+
+/// Each kind of layer, in regions that are recomputed.
+pub struct Recomputed(Layered);
+
+impl Job for Recomputed {
+    fn new() -> Self {
+        Self(Layered::new(&Device::Cpu).unwrap())
+    }
+    fn trained(&self) -> Vec<Var> {
+        self.0.trained()
+    }
+    fn state(&self) -> State {
+        snapshot(&self.0.vars) // running statistics included
+    }
+    fn buffers(&self) -> Vec<Tensor> {
+        let statistics = &self.0.statistics;
+        vec![
+            statistics.running_mean().clone(),
+            statistics.running_var().clone(),
+        ]
+    }
+    fn batch(&self) -> (Tensor, Tensor) {
+        let tokens = |shift: usize| {
+            let tokens = (0..11 * TIME).map(|i| ((i * 7 + shift) % TOKENS) as u32);
+            let tokens = Tensor::from_iter(tokens, &Device::Cpu).unwrap();
+            tokens.reshape((11, TIME)).unwrap()
+        };
+        (tokens(0), tokens(7))
+    }
+    fn loss(&self, x: &Tensor, y: &Tensor) -> candle_core::Result<Loss> {
+        Ok(self.0.loss(x, y)?.into())
+    }
+    fn recompute(&self) -> Recompute {
+        Recompute::Always
     }
 }
 

@@ -1,9 +1,9 @@
-//! A small model with each kind of layer of `candle_headroom::nn`.
+//! A small model with each kind of layer of `candle_headroom::nn`, in regions that may be recomputed.
 
 use candle_core::{D, DType, Device, Result, Tensor, Var};
 use candle_headroom::nn::{
     self, Activation, Attention, BatchNorm, Conv1d, Dropout, Embedding, GroupNorm, LayerNorm,
-    Linear, Module, ModuleT, RmsNorm, VarBuilder, VarMap,
+    Linear, Module, ModuleT, RmsNorm, VarBuilder, VarMap, recompute,
 };
 
 use super::settle;
@@ -14,6 +14,7 @@ const WIDTH: usize = 8;
 const HEADS: usize = 2;
 const HEAD: usize = WIDTH / HEADS;
 
+#[derive(Clone)]
 pub struct Layered {
     pub vars: Vec<Var>,
     pub statistics: BatchNorm,
@@ -75,20 +76,33 @@ impl Layered {
     /// The mean loss of `(samples, TIME)` tokens.
     pub fn loss(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
         let x = self.tokens.forward(x)?;
-        let x = (&x + self.attend(&self.norm.forward(&x)?)?)?;
+        let model = self.clone();
+        let (x, pictures) = recompute(&x, move |x| {
+            let inner = model.clone();
+            let x = recompute(x, move |x| inner.block(x))?;
+            Ok((x.clone(), model.pictures(&x)?))
+        })?;
+        let x = (x + pictures)?;
+        let gate = nn::ops::softmax_last_dim(&self.gate.forward(&x)?)?;
+        let gate = (gate - nn::ops::log_softmax(&x, D::Minus1)?)?;
+        let scores = self.head.forward(&(x * nn::ops::sigmoid(&gate)?)?)?;
+        nn::loss::cross_entropy(&scores.flatten_to(1)?, &y.flatten_all()?)
+    }
+
+    fn block(&self, x: &Tensor) -> Result<Tensor> {
+        let x = (x + self.attend(&self.norm.forward(x)?)?)?;
         let hidden = self.gate_up.forward(&self.hidden_norm.forward(&x)?)?;
         let hidden = Dropout::new(0.25).forward(&nn::ops::swiglu(&hidden)?, true)?;
-        let x = (&x + self.down.forward(&hidden)?)?;
+        x + self.down.forward(&hidden)?
+    }
+
+    fn pictures(&self, x: &Tensor) -> Result<Tensor> {
         // (samples, width, time)
         let pictures = self.channels.forward(&x.transpose(1, 2)?)?;
         let pictures = self
             .statistics
             .forward_t(&self.conv.forward(&pictures)?, true)?;
-        let x = (x + Activation::Gelu.forward(&pictures.transpose(1, 2)?)?)?;
-        let gate = nn::ops::softmax_last_dim(&self.gate.forward(&x)?)?;
-        let gate = (gate - nn::ops::log_softmax(&x, D::Minus1)?)?;
-        let scores = self.head.forward(&(x * nn::ops::sigmoid(&gate)?)?)?;
-        nn::loss::cross_entropy(&scores.flatten_to(1)?, &y.flatten_all()?)
+        Activation::Gelu.forward(&pictures.transpose(1, 2)?)
     }
 
     fn attend(&self, x: &Tensor) -> Result<Tensor> {
