@@ -31,6 +31,7 @@ fn at_every_launch_of_a_step() {
             (1, Job::transformer as fn(&Device) -> Job),
             (7, Job::convolution),
             (6, Job::layers),
+            (5, Job::recomputed),
         ];
         let threads = jobs.map(|(ordinal, job)| scope.spawn(move || every_launch(ordinal, job)));
         threads.map(|thread| thread.join().unwrap())
