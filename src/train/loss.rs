@@ -3,6 +3,7 @@ use std::fmt;
 use candle_core::{DType, Tensor};
 
 use crate::error::{LossError, Result};
+use crate::nn::loss::LossSum;
 
 /// Other weights would leave the range of f32 gradients.
 const WEIGHTS: std::ops::RangeInclusive<f64> = 1e-30..=1e30;
@@ -62,6 +63,12 @@ impl Loss {
 impl From<Tensor> for Loss {
     fn from(value: Tensor) -> Self {
         Self::Mean(value)
+    }
+}
+
+impl From<LossSum> for Loss {
+    fn from(sum: LossSum) -> Self {
+        Self::sum(sum.value, sum.weight)
     }
 }
 

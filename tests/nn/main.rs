@@ -12,6 +12,7 @@ mod empty;
 mod group_norm;
 mod kv_cache;
 mod linear;
+mod linear_cross_entropy;
 mod norm;
 mod quantized;
 mod recompute;

@@ -4,6 +4,7 @@ pub mod cuda;
 mod dispatch;
 mod element;
 mod functions;
+pub mod matrix;
 pub mod philox;
 mod rows;
 mod storage;

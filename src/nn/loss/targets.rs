@@ -42,6 +42,14 @@ impl Targets {
         }
     }
 
+    /// The same, where rows of the class `index` do not count either.
+    pub fn ignoring(&self, index: i64) -> Result<Self> {
+        let (classes, none) = self.numbers()?;
+        let ignored = (classes.eq(index)? + classes.eq(none)?)?;
+        let largest = Tensor::full(i64::MAX, classes.shape(), classes.device())?;
+        Ok(Self(ignored.where_cond(&largest, &classes)?))
+    }
+
     /// The classes as i64, contiguous, and the number that stands for none.
     pub fn numbers(&self) -> Result<(Tensor, i64)> {
         let none = match self.0.dtype() {

@@ -1,11 +1,11 @@
 use candle_core::Result;
 
 use super::bias::{Bias, Mask};
-use super::matrix::{Matrix, MatrixMut, Number, multiply};
 use super::rows::{cap, drop_out, exponentials, slopes};
 use super::tile::{Part, Scratch, Tile};
 use super::view::{View, misfit};
 use crate::nn::attention::rule::Rule;
+use crate::nn::kernel::matrix::{Matrix, MatrixMut, Number, multiply};
 use crate::nn::kernel::sum_of_products;
 
 pub struct Backward<'a, T> {

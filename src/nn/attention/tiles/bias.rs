@@ -2,7 +2,7 @@
 
 use candle_core::{Error, Result, Storage, Tensor};
 
-use super::matrix::Number;
+use crate::nn::kernel::matrix::Number;
 
 /// What is added to a part of a row of scores.
 #[derive(Clone, Copy)]

@@ -2,11 +2,11 @@ use candle_core::{Result, Tensor};
 use rayon::prelude::*;
 
 use super::bias::{Bias, Mask};
-use super::matrix::{Matrix, MatrixMut, Number, multiply};
 use super::rows::{cap, drop_out, exponentials, multiply_by};
 use super::tensor::from_vec;
 use super::view::View;
 use crate::nn::attention::rule::Rule;
+use crate::nn::kernel::matrix::{Matrix, MatrixMut, Number, multiply};
 use crate::nn::kernel::{max_of, sum_of};
 
 /// Elements of a tile of scores, which should stay in a core's cache.

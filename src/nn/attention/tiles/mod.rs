@@ -3,7 +3,6 @@
 mod backward;
 mod bias;
 mod forward;
-mod matrix;
 mod passes;
 mod rows;
 mod tensor;
@@ -13,8 +12,8 @@ mod view;
 use candle_core::{Result, Tensor};
 
 use super::rule::Rule;
+use crate::nn::kernel::matrix::Number;
 use bias::with_mask;
-use matrix::Number;
 use view::with_views;
 
 /// The output as (batch, queries, heads, value width), and the statistics as (batch, heads, queries, 2).

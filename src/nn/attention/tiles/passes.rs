@@ -5,9 +5,9 @@ use candle_core::{Result, Tensor};
 use rayon::prelude::*;
 
 use super::backward::Backward;
-use super::matrix::Number;
 use super::tensor::from_vec;
 use super::tile::{Part, Scratch, Tile};
+use crate::nn::kernel::matrix::Number;
 
 /// Size of a tile of scores.
 const QUERIES: usize = 128;

@@ -1,7 +1,7 @@
 //! Functions of rows of scores.
 
-use super::matrix::Number;
 use crate::nn::attention::dropout::Dropout;
+use crate::nn::kernel::matrix::Number;
 
 /// x → exp(x − shift).
 pub fn exponentials<T: Number>(row: &mut [T], shift: T) {

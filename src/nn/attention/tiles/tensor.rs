@@ -1,6 +1,6 @@
 use candle_core::{Shape, Storage, Tensor};
 
-use super::matrix::Number;
+use crate::nn::kernel::matrix::Number;
 use crate::nn::kernel::tensor;
 
 /// A tensor outside the graph.

@@ -2,7 +2,7 @@
 
 use candle_core::{Error, Result, Storage, Tensor};
 
-use super::matrix::{Matrix, Number};
+use crate::nn::kernel::matrix::{Matrix, Number};
 
 /// A tensor of 4 dimensions at any strides.
 #[derive(Clone, Copy)]

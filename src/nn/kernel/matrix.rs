@@ -1,10 +1,10 @@
-//! Products of strided matrices on the calling thread, by the crate that candle multiplies matrices with.
+//! Products of strided matrices on the CPU, by the crate that candle multiplies matrices with.
 
 use candle_core::{Error, Result};
 use gemm::Parallelism;
 use num_traits::Float;
 
-use crate::nn::kernel::{Element, Functions};
+use super::{Element, Functions};
 
 /// A type that the CPU computes in.
 pub trait Number: Element<Sum = Self> + Float + Functions {}
@@ -68,13 +68,34 @@ impl<'a, T> MatrixMut<'a, T> {
     }
 }
 
-/// Writes `factor` · a · b into a matrix, or adds it to what is there.
+/// Writes `factor` · a · b into a matrix, or adds it to what is there, on the calling thread.
 pub fn multiply<T: Number>(
     into: MatrixMut<T>,
     adds: bool,
     factor: T,
     a: Matrix<T>,
     b: Matrix<T>,
+) -> Result<()> {
+    multiply_by(Parallelism::None, into, adds, factor, [a, b])
+}
+
+/// Writes a · b into a matrix, or adds it to what is there, on all threads.
+pub fn multiply_on_all_threads<T: Number>(
+    into: MatrixMut<T>,
+    adds: bool,
+    a: Matrix<T>,
+    b: Matrix<T>,
+) -> Result<()> {
+    let threads = Parallelism::Rayon(rayon::current_num_threads());
+    multiply_by(threads, into, adds, T::one(), [a, b])
+}
+
+fn multiply_by<T: Number>(
+    threads: Parallelism,
+    into: MatrixMut<T>,
+    adds: bool,
+    factor: T,
+    [a, b]: [Matrix<T>; 2],
 ) -> Result<()> {
     if (a.rows, a.columns, b.columns) != (into.rows, b.rows, into.columns) {
         return Err(misfit());
@@ -103,7 +124,7 @@ pub fn multiply<T: Number>(
             false,
             false,
             false,
-            Parallelism::None,
+            threads,
         );
     }
     Ok(())
@@ -124,5 +145,5 @@ fn check(len: usize, [rows, columns]: [usize; 2], [row, column]: [usize; 2]) -> 
 }
 
 fn misfit() -> Error {
-    Error::Msg("attention: a matrix does not fit".into()).bt()
+    Error::Msg("a product of matrices: a matrix does not fit".into()).bt()
 }

@@ -1,0 +1,140 @@
+use candle_core::{DType, Device, Result, Tensor, bail};
+
+use super::options::LinearCrossEntropy;
+use crate::nn::loss::Targets;
+
+/// The targets of tokens, the weight of each, and that of all together.
+#[derive(Clone)]
+pub struct Tokens {
+    /// i64, contiguous, on the device of the logits.
+    pub targets: Tensor,
+    /// The target of a token that is ignored.
+    pub none: i64,
+    /// In the type of sums, contiguous, on the device of the logits.
+    pub weights: Option<Tensor>,
+    pub total: Total,
+}
+
+impl Tokens {
+    /// Checks targets for logits of so many classes in this type on a device. What lies on the CPU is read; what lies on another device
+    /// is not, because that would wait for it.
+    pub fn new(
+        targets: &Tensor,
+        options: &LinearCrossEntropy,
+        classes: usize,
+        (dtype, device): (DType, &Device),
+    ) -> Result<Self> {
+        let shape = targets.shape();
+        let targets = targets.flatten_all()?;
+        let len = targets.elem_count();
+        let targets = Targets::new(&targets, len, targets.device())?;
+        let targets = match options.ignore_index {
+            Some(index) => targets.ignoring(index)?,
+            None => targets,
+        };
+        let weights = match &options.token_weights {
+            Some(weights) if weights.shape() != shape => bail!(
+                "linear_cross_entropy: token weights of shape {:?} for targets of shape {shape:?}",
+                weights.shape()
+            ),
+            Some(weights) => Some(weights.flatten_all()?),
+            None => None,
+        };
+        let read_targets = match targets.tensor().device() {
+            Device::Cpu => Some(targets.classes(classes)?),
+            other if other.same_device(device) => None,
+            other => bail!(
+                "linear_cross_entropy: targets on {:?} for hidden states on {:?}: move them there, or to the CPU",
+                other.location(),
+                device.location()
+            ),
+        };
+        let read_weights = match &weights {
+            Some(weights) => read(weights)?,
+            None => None,
+        };
+        let known = match (read_targets, &weights, read_weights) {
+            (Some(targets), None, _) => Some(targets.iter().flatten().count() as f64),
+            (Some(targets), Some(_), Some(weights)) => {
+                let counted = targets
+                    .iter()
+                    .zip(weights)
+                    .filter(|(class, _)| class.is_some());
+                Some(counted.map(|(_, weight)| weight).sum())
+            }
+            _ => None,
+        };
+        let (targets, none) = targets.numbers()?;
+        let targets = targets.to_device(device)?;
+        let weights =
+            weights.map(|weights| weights.to_dtype(dtype)?.to_device(device)?.contiguous());
+        let weights = weights.transpose()?;
+        let total = match known {
+            Some(known) => Total::Known(known),
+            None => {
+                let counted = targets.ne(none)?.to_dtype(dtype)?;
+                let counted = match &weights {
+                    Some(weights) => (counted * weights)?,
+                    None => counted,
+                };
+                Total::OnDevice(counted.sum_all()?)
+            }
+        };
+        Ok(Self {
+            targets,
+            none,
+            weights,
+            total,
+        })
+    }
+}
+
+/// Weights on the CPU, after a check.
+fn read(weights: &Tensor) -> Result<Option<Vec<f64>>> {
+    if !weights.dtype().is_float() {
+        bail!(
+            "linear_cross_entropy: token weights must be floating-point numbers, got {:?}",
+            weights.dtype()
+        )
+    }
+    if !weights.device().is_cpu() {
+        return Ok(None);
+    }
+    let values: Vec<f64> = weights.to_dtype(DType::F64)?.to_vec1()?;
+    let wrong = |weight: &f64| !(weight.is_finite() && *weight >= 0.);
+    if let Some(token) = values.iter().position(wrong) {
+        let weight = values.get(token).copied().unwrap_or_default();
+        bail!(
+            "linear_cross_entropy: the weight of token {token} is {weight}, it must be finite and at least 0"
+        )
+    }
+    Ok(Some(values))
+}
+
+/// The sum of the weights of the tokens that count.
+#[derive(Clone)]
+pub enum Total {
+    Known(f64),
+    OnDevice(Tensor),
+}
+
+impl Total {
+    /// A sum over all tokens divided by the total: zero if no token counts.
+    pub fn mean(&self, sum: &Tensor) -> Result<Tensor> {
+        /// Divides a sum of no terms, which is 0.
+        const LEAST: f64 = 1e-30;
+        match self {
+            Self::Known(total) if *total > 0. => sum / *total,
+            Self::Known(_) => sum * 0.,
+            Self::OnDevice(total) => sum / total.maximum(LEAST)?,
+        }
+    }
+
+    /// The number, which on other devices than the CPU may wait for the device.
+    pub fn read(&self) -> Result<f64> {
+        match self {
+            Self::Known(total) => Ok(*total),
+            Self::OnDevice(total) => total.to_dtype(DType::F64)?.to_scalar(),
+        }
+    }
+}
