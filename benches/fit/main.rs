@@ -2,7 +2,10 @@
 //!
 //! `cargo bench --bench fit [-- --quick]`
 
+#[path = "../nn/llama.rs"]
+mod llama;
 mod loss;
+mod recompute;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -17,6 +20,7 @@ fn main() -> candle_headroom::Result<()> {
         return Ok(());
     }
     let memory = DeviceMemory::host().open()?;
+    recompute::compare(&memory, is_quick())?;
     loss::compare(&memory, is_quick())?;
     Ok(())
 }

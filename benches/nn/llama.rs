@@ -1,10 +1,14 @@
 //! The shapes of candle's llama2-c model (260k, but a vocabulary of 4096), with the operations of candle's file or with ours.
 
+use std::sync::Arc;
+
 use candle_core::{D, DType, Device, Result, Tensor, Var};
-use candle_headroom::nn;
+use candle_headroom::nn::loss::{LinearCrossEntropy, linear_cross_entropy};
+use candle_headroom::{DeviceMemory, nn};
 use candle_nn::{Embedding, Module, loss, ops};
 
 pub const TIME: usize = 64;
+const MIB: f64 = (1 << 20) as f64;
 const WIDTH: usize = 64;
 const HIDDEN: usize = 768;
 const LAYERS: usize = 5;
@@ -23,6 +27,30 @@ pub trait Layers {
     /// silu(gate) · up, of weights that lie one after the other.
     fn gated(weights: &Gated, x: &Tensor) -> Result<Tensor>;
     fn cross_entropy(scores: &Tensor, targets: &Tensor) -> Result<Tensor>;
+}
+
+/// Tokens, and the ones that follow.
+pub fn texts(samples: usize) -> Result<(Tensor, Tensor)> {
+    let tokens = |shift: usize| {
+        let tokens = (0..samples * TIME).map(|i| ((i + shift) * 31 % 4093) as u32);
+        Tensor::from_iter(tokens, &Device::Cpu)?.reshape((samples, TIME))
+    };
+    Ok((tokens(0)?, tokens(1)?))
+}
+
+/// MiB for each sample: the slope of the peak between two batch sizes.
+pub fn slope_of(
+    memory: &DeviceMemory,
+    loss: impl Fn(usize) -> Result<Tensor>,
+) -> candle_headroom::Result<f64> {
+    let peak = |samples| -> candle_headroom::Result<f64> {
+        let scope = memory.peak_scope();
+        loss(samples)?.backward()?;
+        Ok((scope.peak().unwrap_or_default() - scope.start().unwrap_or_default()) as f64)
+    };
+    peak(8)?; // thread pools, and what else is allocated once
+    let (few, many) = (8, 24);
+    Ok((peak(many)? - peak(few)?) / (many - few) as f64 / MIB)
 }
 
 /// Constants of all blocks.
@@ -53,10 +81,10 @@ struct Block {
 
 pub struct Llama {
     tokens: Embedding,
-    blocks: Vec<Block>,
+    blocks: Vec<Arc<Block>>,
     norm: Var,
     head: Var,
-    tables: Tables,
+    tables: Arc<Tables>,
 }
 
 impl Llama {
@@ -79,7 +107,7 @@ impl Llama {
         for _ in 0..LAYERS {
             let (gate, up) = (weight(&[HIDDEN, WIDTH])?, weight(&[HIDDEN, WIDTH])?);
             let both = Var::from_tensor(&Tensor::cat(&[gate.as_tensor(), up.as_tensor()], 0)?)?;
-            blocks.push(Block {
+            blocks.push(Arc::new(Block {
                 norm: Var::ones(WIDTH, DType::F32, &Device::Cpu)?,
                 q: weight(&[WIDTH, WIDTH])?,
                 k: weight(&[KEY_HEADS * HEAD, WIDTH])?,
@@ -88,7 +116,7 @@ impl Llama {
                 hidden_norm: Var::ones(WIDTH, DType::F32, &Device::Cpu)?,
                 gated: Gated { gate, up, both },
                 down: weight(&[WIDTH, HIDDEN])?,
-            });
+            }));
         }
         let head = weight(&[VOCABULARY, WIDTH])?;
         let norm = Var::ones(WIDTH, DType::F32, &Device::Cpu)?;
@@ -97,25 +125,57 @@ impl Llama {
             blocks,
             norm,
             head,
-            tables: Tables::new()?,
+            tables: Arc::new(Tables::new()?),
         })
     }
 
     fn hidden<L: Layers>(&self, bytes: &Tensor) -> Result<Tensor> {
-        let (samples, time) = bytes.dims2()?;
-        let heads = |x: Tensor, heads| x.reshape((samples, time, heads, HEAD));
         let mut x = self.tokens.forward(bytes)?;
         for block in &self.blocks {
-            let normed = L::norm(&block.norm, &x)?;
-            let q = heads(L::linear(&block.q, &normed)?, HEADS)?;
-            let k = heads(L::linear(&block.k, &normed)?, KEY_HEADS)?;
-            let v = heads(L::linear(&block.v, &normed)?, KEY_HEADS)?;
-            let mixed = L::attend(&self.tables, &q, &k, &v)?;
-            x = (L::linear(&block.out, &mixed)? + x)?;
-            let hidden = L::gated(&block.gated, &L::norm(&block.hidden_norm, &x)?)?;
-            x = (L::linear(&block.down, &hidden)? + x)?;
+            x = block.forward::<L>(&self.tables, &x)?;
         }
         L::norm(&self.norm, &x)
+    }
+
+    /// The mean loss without logits.
+    #[allow(dead_code, reason = "a part of each benchmark")]
+    pub fn fused_loss(&self, tokens: &Tensor, next: &Tensor) -> Result<Tensor> {
+        let hidden = self.hidden::<Lean>(tokens)?;
+        linear_cross_entropy(&hidden, &self.head, next, &LinearCrossEntropy::default())
+    }
+
+    /// The same, with each block as a region.
+    #[allow(dead_code, reason = "a part of each benchmark")]
+    pub fn marked_loss(&self, tokens: &Tensor, next: &Tensor) -> Result<Tensor> {
+        let mut x = self.tokens.forward(tokens)?;
+        for block in &self.blocks {
+            let (block, tables) = (Arc::clone(block), Arc::clone(&self.tables));
+            x = nn::recompute(&x, move |x| block.forward::<Lean>(&tables, x))?;
+        }
+        let hidden = Lean::norm(&self.norm, &x)?;
+        linear_cross_entropy(&hidden, &self.head, next, &LinearCrossEntropy::default())
+    }
+
+    /// All parameters that the lean layers use.
+    #[allow(dead_code, reason = "a part of each benchmark")]
+    pub fn vars(&self) -> Result<Vec<Var>> {
+        let tokens = Var::from_tensor(self.tokens.embeddings())?;
+        let blocks = self.blocks.iter().flat_map(|b| {
+            let vars = [
+                &b.norm,
+                &b.q,
+                &b.k,
+                &b.v,
+                &b.out,
+                &b.hidden_norm,
+                &b.gated.both,
+                &b.down,
+            ];
+            vars.map(Var::clone)
+        });
+        Ok(blocks
+            .chain([tokens, self.norm.clone(), self.head.clone()])
+            .collect())
     }
 
     /// The mean loss of `(samples, TIME)` tokens.
@@ -136,6 +196,21 @@ impl Llama {
             L::cross_entropy(&L::linear(&self.head, hidden)?, targets)? * share
         });
         losses.reduce(|a, b| a? + b?).expect("parts")
+    }
+}
+
+impl Block {
+    fn forward<L: Layers>(&self, tables: &Tables, x: &Tensor) -> Result<Tensor> {
+        let (samples, time, _) = x.dims3()?;
+        let heads = |x: Tensor, heads| x.reshape((samples, time, heads, HEAD));
+        let normed = L::norm(&self.norm, x)?;
+        let q = heads(L::linear(&self.q, &normed)?, HEADS)?;
+        let k = heads(L::linear(&self.k, &normed)?, KEY_HEADS)?;
+        let v = heads(L::linear(&self.v, &normed)?, KEY_HEADS)?;
+        let mixed = L::attend(tables, &q, &k, &v)?;
+        let x = (L::linear(&self.out, &mixed)? + x)?;
+        let hidden = L::gated(&self.gated, &L::norm(&self.hidden_norm, &x)?)?;
+        L::linear(&self.down, &hidden)? + x
     }
 }
 

@@ -11,7 +11,7 @@ mod support;
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::{DeviceMemory, TrackingAllocator, nn};
 use candle_nn::{Optimizer, SGD, VarBuilder, VarMap};
-use llama::{Composition, Layers, Lean, Llama, TIME};
+use llama::{Composition, Layers, Lean, Llama, TIME, slope_of, texts};
 use support::transformer::{Config, Transformer};
 use support::{Contender, alternate, figure, is_quick, measures_with_steady_heap};
 
@@ -19,30 +19,6 @@ use support::{Contender, alternate, figure, is_quick, measures_with_steady_heap}
 static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
 
 const MIB: f64 = (1 << 20) as f64;
-
-/// Tokens, and the ones that follow.
-fn texts(samples: usize) -> Result<(Tensor, Tensor)> {
-    let tokens = |shift: usize| {
-        let tokens = (0..samples * TIME).map(|i| ((i + shift) * 31 % 4093) as u32);
-        Tensor::from_iter(tokens, &Device::Cpu)?.reshape((samples, TIME))
-    };
-    Ok((tokens(0)?, tokens(1)?))
-}
-
-/// MiB for each sample: the slope of the peak between two batch sizes.
-fn slope_of(
-    memory: &DeviceMemory,
-    loss: impl Fn(usize) -> Result<Tensor>,
-) -> candle_headroom::Result<f64> {
-    let peak = |samples| -> candle_headroom::Result<f64> {
-        let scope = memory.peak_scope();
-        loss(samples)?.backward()?;
-        Ok((scope.peak().unwrap_or_default() - scope.start().unwrap_or_default()) as f64)
-    };
-    peak(8)?; // thread pools, and what else is allocated once
-    let (few, many) = (8, 24);
-    Ok((peak(many)? - peak(few)?) / (many - few) as f64 / MIB)
-}
 
 fn llama(rounds: usize) -> candle_headroom::Result<()> {
     let model = Llama::new()?;
