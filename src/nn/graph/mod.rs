@@ -6,6 +6,7 @@ mod operation;
 mod origin;
 mod pass;
 mod take;
+mod view;
 mod zero;
 
 #[cfg(test)]

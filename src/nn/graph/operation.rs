@@ -4,7 +4,7 @@
 //! each output depends on the link. More than three sources take a chain of links. In the backward pass the outputs come first, which
 //! leave their gradients at the last link, and then the links from the last to the first.
 //!
-//! A source that is an output of another operation is left out: the link depends on that operation's link, and hands the gradient on
+//! A source that is an output of another operation, or a view of one, is left out: the link depends on that operation's link, and hands the gradient on
 //! without candle.
 
 use std::sync::{Arc, OnceLock};
@@ -14,6 +14,7 @@ use candle_core::{Result, Tensor};
 use super::gradient::Gradient;
 use super::mailbox::{Mail, Mailbox};
 use super::origin::Origin;
+use super::view::View;
 use super::zero::zero;
 
 /// candle's operations have at most this many arguments.
@@ -57,8 +58,8 @@ struct Link {
 enum To {
     /// To candle.
     Argument,
-    /// To the operation that the source is an output of.
-    Origin(Arc<Mailbox>, usize),
+    /// To the operation that the source is an output of, or a view of one.
+    Origin(Arc<Mailbox>, usize, View),
     /// To the link before, which does it for this many sources.
     Sources(Arc<Mailbox>, usize),
 }
@@ -81,8 +82,8 @@ fn link(
     }
     for &source in sources {
         let (argument, to) = match Origin::of(source) {
-            Some(origin) => {
-                let to = To::Origin(Arc::clone(&origin.mailbox), origin.place);
+            Some((origin, view)) => {
+                let to = To::Origin(Arc::clone(&origin.mailbox), origin.place, view);
                 (origin.link.clone(), to)
             }
             None => (source.clone(), To::Argument),
@@ -113,9 +114,10 @@ impl To {
                 Some(gradient) => Ok(gradient.tensor),
                 None => argument.zeros_like(),
             },
-            Self::Origin(mailbox, place) => {
+            Self::Origin(mailbox, place, view) => {
                 let gradient = gradients.next().flatten();
-                mailbox.leave(argument, gradient.map(|gradient| (*place, gradient)))
+                let whole = gradient.map(|gradient| view.back(gradient)).transpose()?;
+                mailbox.leave(argument, whole.map(|gradient| (*place, gradient)))
             }
             Self::Sources(mailbox, count) => {
                 let gradients = gradients.take(*count).enumerate();

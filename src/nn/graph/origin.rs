@@ -1,20 +1,23 @@
 //! Which operation a tensor comes from.
+//!
+//! candle does not tell what leads to a tensor, but it shares its storage among views: an output and what was made of it by reshapes
+//! and permutations have the same. No other operation of candle's graph returns the storage of an argument.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 
 use candle_core::{
-    CpuStorage, CudaStorage, CustomOp1, Error, Layout, MetalStorage, Result, Shape, Storage,
-    Tensor, TensorId,
+    CpuStorage, CudaStorage, CustomOp1, Error, Layout, MetalStorage, Result, Shape, Storage, Tensor,
 };
 use parking_lot::Mutex;
 
-use super::gradient::Gradient;
+use super::gradient::{Gradient, address};
 use super::mailbox::Mailbox;
 use super::take::take_storage;
+use super::view::View;
 
-/// The origins of all recorded tensors that exist.
-static ORIGINS: LazyLock<Mutex<HashMap<TensorId, Weak<Origin>>>> = LazyLock::new(Mutex::default);
+/// The origins of all recorded outputs that exist, by the address of the output's storage.
+static ORIGINS: LazyLock<Mutex<HashMap<usize, Weak<Origin>>>> = LazyLock::new(Mutex::default);
 
 /// What an output of a recorded operation comes from.
 pub struct Origin {
@@ -23,13 +26,19 @@ pub struct Origin {
     pub mailbox: Arc<Mailbox>,
     /// The place of the output's gradient.
     pub place: usize,
-    output: OnceLock<TensorId>,
+    /// Outside the graph. While it exists, no other storage has its address.
+    output: OnceLock<Tensor>,
 }
 
 impl Origin {
-    /// The origin of a tensor, if it is the output of a recorded operation itself and no view of one.
-    pub fn of(tensor: &Tensor) -> Option<Arc<Self>> {
-        ORIGINS.lock().get(&tensor.id())?.upgrade()
+    /// The origin of a tensor, if it is an output of a recorded operation or a view of all of one.
+    pub fn of(tensor: &Tensor) -> Option<(Arc<Self>, View)> {
+        if !tensor.track_op() || tensor.is_variable() {
+            return None;
+        }
+        let origin = ORIGINS.lock().get(&address(tensor).addr())?.upgrade()?;
+        let view = View::new(tensor.layout(), origin.output.get()?.shape())?;
+        Some((origin, view))
     }
 
     /// Puts an output into the graph. Its storage is moved.
@@ -52,16 +61,18 @@ impl Origin {
             value: Mutex::new(Some((take_storage(output)?, shape))),
             origin: Arc::clone(&origin),
         })?;
-        let id = *origin.output.get_or_init(|| output.id());
-        ORIGINS.lock().insert(id, Arc::downgrade(&origin));
+        let storage = address(origin.output.get_or_init(|| output.detach()));
+        ORIGINS
+            .lock()
+            .insert(storage.addr(), Arc::downgrade(&origin));
         Ok(output)
     }
 }
 
 impl Drop for Origin {
     fn drop(&mut self) {
-        if let Some(id) = self.output.get() {
-            ORIGINS.lock().remove(id);
+        if let Some(output) = self.output.get() {
+            ORIGINS.lock().remove(&address(output).addr());
         }
     }
 }

@@ -240,11 +240,26 @@ fn chains_of_links_give_each_source_its_gradient() -> Result<()> {
 fn origins_are_forgotten_with_their_outputs() -> Result<()> {
     let x = var([1., 2., 3.])?;
     let output = identity(&x)?;
-    let origin = Origin::of(&output).expect("an origin");
-    assert!(Origin::of(&output.clone()).is_some());
-    assert!(Origin::of(&output.detach()).is_none());
-    assert!(Origin::of(&output.reshape((3, 1))?).is_none());
-    assert!(Origin::of(&x).is_none());
+    let (origin, _) = Origin::of(&output).expect("an origin");
+    for view in [
+        output.clone(),
+        output.reshape((3, 1))?,
+        output.unsqueeze(0)?.t()?,
+    ] {
+        assert!(Origin::of(&view).is_some());
+        assert!(Origin::of(&view.detach()).is_none());
+    }
+    let others = [
+        x.as_tensor().clone(),
+        output.narrow(0, 0, 2)?,
+        output.broadcast_as((2, 3))?,
+        output.force_contiguous()?,
+        (&output * 1.)?,
+        Var::from_tensor(&output)?.into_inner(),
+    ];
+    for other in others {
+        assert!(Origin::of(&other).is_none(), "{other:?}");
+    }
     let weak = Arc::downgrade(&origin);
     drop((output, origin));
     assert!(weak.upgrade().is_none());
@@ -300,4 +315,61 @@ fn threads_share_a_graph() -> Result<()> {
             .into_iter()
             .try_for_each(|thread| thread.join().expect("no panic"))
     })
+}
+
+/// Gradients pass through each view to where they belong.
+#[test]
+fn views_are_passed_back() -> Result<()> {
+    let count = 2 * 3 * 4;
+    let values = Tensor::arange(0f32, count as f32, &Device::Cpu)?.reshape((2, 3, 4))?;
+    let weights = Tensor::arange(1f32, count as f32 + 1., &Device::Cpu)?;
+    type Make = fn(&Tensor) -> Result<Tensor>;
+    let views: [(Make, bool); 8] = [
+        (|t| t.reshape((4, 6)), true),
+        (|t| t.transpose(0, 1), true),
+        (
+            |t| t.reshape((2, 3, 2, 2))?.permute((3, 0, 2, 1))?.unsqueeze(1),
+            true,
+        ),
+        (
+            |t| {
+                t.flatten_all()?
+                    .reshape((6, 1, 4))?
+                    .transpose(0, 2)?
+                    .squeeze(1)
+            },
+            true,
+        ),
+        (|t| t.narrow(1, 1, 2), false),
+        (|t| t.narrow(1, 0, 1)?.broadcast_as((2, 3, 4)), false),
+        (|t| t.unsqueeze(0)?.broadcast_as((2, 2, 3, 4)), false),
+        (|t| t.transpose(1, 2)?.reshape((6, 4)), false),
+    ];
+    for (index, (make, is_view)) in views.into_iter().enumerate() {
+        let loss = |view: &Tensor, is_recorded: bool| -> Result<Tensor> {
+            let part = view.elem_count().min(count);
+            let weights = weights.narrow(0, 0, part)?;
+            let weights = weights.reshape((part,))?.repeat(view.elem_count() / part)?;
+            let weights = weights.reshape(view.shape())?;
+            let calls = Arc::new(AtomicUsize::new(usize::MAX));
+            match is_recorded {
+                true => product(view, &weights, &calls)?.sum_all(),
+                false => (view * weights)?.sum_all(),
+            }
+        };
+        let var = Var::from_tensor(&values)?;
+        let view = make(&identity(&var)?)?;
+        assert_eq!(Origin::of(&view).is_some(), is_view, "view {index}");
+        let found = loss(&view, true)?.backward()?;
+        let expected = loss(&make(&var)?, false)?.backward()?;
+        let gradient = |store: &GradStore| {
+            store
+                .get(&var)
+                .expect("a gradient")
+                .flatten_all()?
+                .to_vec1::<f32>()
+        };
+        assert_eq!(gradient(&found)?, gradient(&expected)?, "view {index}");
+    }
+    Ok(())
 }
