@@ -1,6 +1,6 @@
 use candle_core::{Result, Storage, Tensor};
 
-use crate::nn::bias::add_to_rows;
+use crate::nn::add_to_rows::add_to_rows;
 
 /// A gradient on its way.
 pub struct Gradient {

@@ -1,10 +1,11 @@
 //! The backward pass of a region.
 
+use std::collections::HashSet;
+
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Result, Tensor, Var};
 use parking_lot::Mutex;
 
-use super::region::vars_of;
 use super::scope;
 use crate::error::RecomputeError;
 use crate::nn::graph::{Gradient, Mail, operation, within_pass};
@@ -120,4 +121,12 @@ fn check_same(first: &Tensor, again: &Tensor) -> crate::Result<()> {
         true => Err(RecomputeError::Values { off, scale }.into()),
         false => Ok(()),
     }
+}
+
+/// The Vars that tensors lead to.
+pub(super) fn vars_of(tensors: &[Tensor]) -> Vec<Tensor> {
+    let mut seen = HashSet::new();
+    let nodes = tensors.iter().flat_map(Tensor::sorted_nodes);
+    let vars = nodes.filter(|node| node.is_variable() && seen.insert(node.id()));
+    vars.cloned().collect()
 }

@@ -1,10 +1,8 @@
 //! Puts a region into candle's graph, as an operation whose sources are its inputs and each Var that it uses.
 
-use std::collections::HashSet;
-
 use candle_core::{Result, Tensor};
 
-use super::differentiate::{Region, Run};
+use super::differentiate::{Region, Run, vars_of};
 use super::scope;
 use crate::batch::run_phase;
 use crate::error::Phase;
@@ -42,12 +40,4 @@ pub(super) fn record(inputs: Vec<Tensor>, run: Run) -> Result<Vec<Tensor>> {
         Ok(run_phase(Phase::Recompute, differentiate)?)
     };
     operation("recompute", &sources, outputs, backward)
-}
-
-/// The Vars that tensors lead to.
-pub(super) fn vars_of(tensors: &[Tensor]) -> Vec<Tensor> {
-    let mut seen = HashSet::new();
-    let nodes = tensors.iter().flat_map(Tensor::sorted_nodes);
-    let vars = nodes.filter(|node| node.is_variable() && seen.insert(node.id()));
-    vars.cloned().collect()
 }
