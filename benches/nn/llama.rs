@@ -1,4 +1,5 @@
 //! The shapes of candle's llama2-c model (260k, but a vocabulary of 4096), with the operations of candle's file or with ours.
+#![allow(dead_code)] // each benchmark uses its own part
 
 use std::sync::Arc;
 
@@ -138,14 +139,12 @@ impl Llama {
     }
 
     /// The mean loss without logits.
-    #[allow(dead_code, reason = "a part of each benchmark")]
     pub fn fused_loss(&self, tokens: &Tensor, next: &Tensor) -> Result<Tensor> {
         let hidden = self.hidden::<Lean>(tokens)?;
         linear_cross_entropy(&hidden, &self.head, next, &LinearCrossEntropy::default())
     }
 
     /// The same, with each block as a region.
-    #[allow(dead_code, reason = "a part of each benchmark")]
     pub fn marked_loss(&self, tokens: &Tensor, next: &Tensor) -> Result<Tensor> {
         let mut x = self.tokens.forward(tokens)?;
         for block in &self.blocks {
@@ -157,7 +156,6 @@ impl Llama {
     }
 
     /// All parameters that the lean layers use.
-    #[allow(dead_code, reason = "a part of each benchmark")]
     pub fn vars(&self) -> Result<Vec<Var>> {
         let tokens = Var::from_tensor(self.tokens.embeddings())?;
         let blocks = self.blocks.iter().flat_map(|b| {

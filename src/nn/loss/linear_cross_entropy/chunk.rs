@@ -36,10 +36,10 @@ impl Sizes {
         };
         let rows = rows.clamp(LEAST_ROWS, MOST_ROWS);
         let rows = match self.room(hidden) {
-            Some(room) => rows.min(room / bytes_of_logit(hidden) / classes),
+            // Not fewer: what is left of the room becomes less the more samples a policy fits in.
+            Some(room) => rows.min((room / bytes_of_logit(hidden) / classes).max(LEAST_ROWS)),
             None => rows,
         };
-        let rows = rows.max(1);
         (1 << rows.ilog2()).min(self.tokens.max(1))
     }
 
