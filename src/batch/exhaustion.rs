@@ -55,6 +55,7 @@ pub(super) fn complete(
         remedies.push(Remedy::new(advice, predict(count - half).or(measured)));
     }
     remedies.extend(attempt.recomputation(cost));
+    remedies.extend(attempt.without_logits(cost));
     if let Some(peak) = peak.filter(|peak| limit.is_some_and(|limit| *peak > limit)) {
         let advice = format!("a limit of at least {}", ByteSize(peak));
         remedies.push(Remedy::new(advice, None));

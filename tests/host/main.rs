@@ -2,6 +2,7 @@
 
 #[path = "../promises/cleanup_before_retry.rs"]
 mod cleanup_before_retry;
+mod estimate;
 mod evaluation;
 #[path = "../promises/honest_numbers.rs"]
 mod honest_numbers;
