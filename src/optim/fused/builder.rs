@@ -5,11 +5,13 @@ use candle_core::{DType, Device};
 
 use super::adjustment::{Adjustment, LossScale};
 use super::engine::Engine;
+use super::host::move_moments;
 use super::optimizer::Fused;
 use super::setup::{Managed, Setup, memory};
 use crate::error::{OptimizerError, ParameterError, Result};
 #[cfg(feature = "cuda")]
 use crate::optim::cuda;
+use crate::optim::rule::Range;
 use crate::optim::{Algorithm, Group, cpu};
 
 /// Builds an optimizer; from [`Fused::builder`].
@@ -41,6 +43,8 @@ pub struct FusedBuilder<A> {
     adjustment: Adjustment,
     moments: Option<DType>,
     has_masters: bool,
+    /// Part of the moments.
+    on_host: Option<f64>,
 }
 
 impl<A: Algorithm> Fused<A> {
@@ -53,6 +57,7 @@ impl<A: Algorithm> Fused<A> {
             adjustment: Adjustment::default(),
             moments: None,
             has_masters: false,
+            on_host: None,
         }
     }
 }
@@ -121,6 +126,17 @@ impl<A: Algorithm> FusedBuilder<A> {
         self
     }
 
+    /// Keeps about this part of the moments' bytes, above 0 and at most 1, in page-locked host memory, where CUDA parameters'
+    /// updates read and write them over the bus. Each update then takes at least as long as these bytes take to go there and back, in
+    /// both directions at once; it needs no further device memory, and its results are the same to the bit.
+    ///
+    /// Whole parameters move. In each group these are the largest that fit into the part, and then the smallest that makes up what is
+    /// missing, so at least this part moves. For CPU parameters, and for Adafactor, which keeps no moments, it has no effect.
+    pub fn moments_on_host(mut self, fraction: f64) -> Self {
+        self.on_host = Some(fraction);
+        self
+    }
+
     /// Builds the optimizer and allocates its state.
     ///
     /// # Errors
@@ -136,6 +152,7 @@ impl<A: Algorithm> FusedBuilder<A> {
         }
         rule.check()?;
         self.adjustment.check(A::NAME)?;
+        Range::PART.check(A::NAME, "moments_on_host", self.on_host)?;
         let (mut parameters, mut groups) = (Vec::new(), Vec::new());
         let (mut vars, mut names) = (HashSet::new(), HashSet::new());
         for (group, given) in self.groups.into_iter().enumerate() {
@@ -159,6 +176,9 @@ impl<A: Algorithm> FusedBuilder<A> {
             }
         }
         let device = one_device(&parameters)?;
+        if let (Device::Cuda(_), Some(fraction)) = (&device, self.on_host) {
+            move_moments(&mut parameters, fraction);
+        }
         let mut memory = Vec::from_iter(parameters.iter().map(|p| memory(&p.var)));
         memory.sort_unstable();
         let setup = Setup {

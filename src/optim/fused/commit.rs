@@ -33,6 +33,7 @@ impl<A: Algorithm> Commit for Fused<A> {
         let total = |bytes: fn(&Managed) -> u64| self.setup.updated().map(bytes).sum::<u64>();
         let mut remedies = vec![
             ("moments in bf16".to_owned(), total(in_bf16)),
+            ("moments on the host".to_owned(), total(on_host)),
             ("Sgd without momentum".to_owned(), total(by_rule)),
         ];
         if A::NAME != ParamsAdafactor::NAME {
@@ -78,10 +79,22 @@ impl<A: Algorithm> Fused<A> {
 }
 
 fn by_rule(parameter: &Managed) -> u64 {
-    parameter.by_rule().iter().map(bytes_of).sum()
+    let all: u64 = parameter.by_rule().iter().map(bytes_of).sum();
+    all - parameter.host_bytes()
+}
+
+/// Moments of CUDA parameters can move; see `FusedBuilder::moments_on_host`.
+fn on_host(parameter: &Managed) -> u64 {
+    match parameter.var.device().is_cuda() {
+        true => parameter.moment_bytes() - parameter.host_bytes(),
+        false => 0,
+    }
 }
 
 fn in_bf16(parameter: &Managed) -> u64 {
+    if parameter.on_host {
+        return 0;
+    }
     let moments = parameter.kept.iter();
     let moments = moments.filter(|(kept, dtype)| kept.is_moment && *dtype == DType::F32);
     moments.map(bytes_of).sum::<u64>() / 2

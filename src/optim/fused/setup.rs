@@ -101,6 +101,8 @@ pub struct Managed {
     pub len: usize,
     /// The tensors that the optimizer keeps for it, and their types: those of the rule, then the master weights.
     pub kept: Vec<(Kept, DType)>,
+    /// Whether its moments are in host memory, although it is on a GPU.
+    pub on_host: bool,
 }
 
 impl Managed {
@@ -149,6 +151,7 @@ impl Managed {
             start,
             len: end - start,
             kept: kept.collect(),
+            on_host: false,
             name,
             var,
             group,
@@ -194,9 +197,21 @@ impl Managed {
         }
     }
 
-    /// Bytes of all tensors that are kept for it.
+    /// Bytes of its moments, wherever they are.
+    pub fn moment_bytes(&self) -> u64 {
+        let moments = self.kept.iter().filter(|(kept, _)| kept.is_moment);
+        moments.map(bytes_of).sum()
+    }
+
+    /// Bytes that are kept for it in host memory, although it is on a GPU.
+    pub fn host_bytes(&self) -> u64 {
+        if self.on_host { self.moment_bytes() } else { 0 }
+    }
+
+    /// Bytes of all tensors that are kept for it on its device.
     pub fn kept_bytes(&self) -> u64 {
-        self.kept.iter().map(bytes_of).sum()
+        let all: u64 = self.kept.iter().map(bytes_of).sum();
+        all - self.host_bytes()
     }
 }
 
