@@ -130,8 +130,8 @@ impl<A: Algorithm> FusedBuilder<A> {
     /// updates read and write them over the bus. Each update then takes at least as long as these bytes take to go there and back, in
     /// both directions at once; it needs no further device memory, and its results are the same to the bit.
     ///
-    /// Whole parameters move. In each group these are the largest that fit into the part, and then the smallest that makes up what is
-    /// missing, so at least this part moves. For CPU parameters, and for Adafactor, which keeps no moments, it has no effect.
+    /// Whole parameters move: in each group the largest first, until at least this part is there. For CPU parameters, and for
+    /// Adafactor, which keeps no moments, it has no effect.
     pub fn moments_on_host(mut self, fraction: f64) -> Self {
         self.on_host = Some(fraction);
         self

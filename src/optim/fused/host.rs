@@ -4,31 +4,42 @@ use std::cmp::Reverse;
 
 use super::setup::Managed;
 
-/// Moves about this part of each group's moments, in bytes, to host memory: of the largest parameters first those that fit into it
-/// whole, and then the smallest that makes up what is missing. Groups are treated apart, because they are frozen and thawed apart.
+/// Moves at least this part of each group's moments, in bytes, to host memory: whole parameters, the largest first, and none that is not
+/// needed for it. Groups are treated apart, because they are frozen and thawed apart.
 pub fn move_moments(parameters: &mut [Managed], fraction: f64) {
     let groups = parameters.iter().map(|parameter| parameter.group + 1).max();
     for group in 0..groups.unwrap_or(0) {
         let mut movable: Vec<_> = (parameters.iter_mut())
             .filter(|parameter| parameter.group == group && parameter.moment_bytes() > 0)
             .collect();
+        // The sort is stable, so equally large ones stay in the order in which they were given.
+        movable.sort_by_key(|parameter| Reverse(parameter.moment_bytes()));
         let total: u64 = movable
             .iter()
             .map(|parameter| parameter.moment_bytes())
             .sum();
-        let goal = (total as f64 * fraction).ceil() as u64;
-        // The sort is stable, so equally large ones stay in the order in which they were given.
-        movable.sort_by_key(|parameter| Reverse(parameter.moment_bytes()));
-        let mut missing = goal.min(total);
+        let mut missing = total.min((total as f64 * fraction).ceil() as u64);
         for parameter in &mut movable {
             if let Some(rest) = missing.checked_sub(parameter.moment_bytes()) {
                 (parameter.on_host, missing) = (true, rest);
             }
         }
-        if missing > 0
-            && let Some(smallest) = movable.iter_mut().rev().find(|p| !p.on_host)
+        if missing == 0 {
+            continue;
+        }
+        // Each of the others is larger than what is missing.
+        if let Some(smallest) = movable
+            .iter_mut()
+            .rev()
+            .find(|parameter| !parameter.on_host)
         {
             smallest.on_host = true;
+            let mut surplus = smallest.moment_bytes() - missing;
+            for parameter in movable.iter_mut().filter(|parameter| parameter.on_host) {
+                if let Some(rest) = surplus.checked_sub(parameter.moment_bytes()) {
+                    (parameter.on_host, surplus) = (false, rest);
+                }
+            }
         }
     }
 }
@@ -71,6 +82,8 @@ mod tests {
         assert_eq!(moved(&adam, &sizes, 0.75), [0, 1, 3, 5]);
         assert_eq!(moved(&adam, &[8, 8, 8, 0], 0.3), [2]);
         assert_eq!(moved(&adam, &[8, 8, 8, 0], 0.34), [0, 2]);
+        // One that is enough by itself, not the small ones with it.
+        assert_eq!(moved(&adam, &[8, 50, 5, 0], 0.5), [1]);
         assert_eq!(moved(&adam, &[0, 0], 1.), [0; 0]);
     }
 

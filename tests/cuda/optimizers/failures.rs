@@ -104,6 +104,24 @@ fn an_error_at_any_call_changes_nothing() {
     every_failure(ParamsAdafactor::default(), |builder| builder.clip_norm(1.));
 }
 
+#[test]
+fn an_error_at_any_call_changes_nothing_on_the_host() {
+    for fraction in [0.3, 1.] {
+        let on_host = |builder: FusedBuilder<_>| builder.moments_on_host(fraction);
+        every_failure(ParamsAdamW::default(), on_host);
+        every_failure(ParamsAdamW::default(), |builder| {
+            let builder = builder.clip_norm(1.).loss_scale(LossScale::dynamic());
+            builder.moments(DType::BF16).moments_on_host(fraction)
+        });
+    }
+    every_failure(ParamsLion::default(), |builder| builder.moments_on_host(1.));
+    let params = ParamsSgd {
+        momentum: 0.9,
+        ..Default::default()
+    };
+    every_failure(params, |builder| builder.moments_on_host(1.));
+}
+
 /// Nothing is allocated or waited for, and the launches are as many for one parameter as for a hundred.
 #[test]
 fn a_step_allocates_nothing_and_waits_for_nothing() {

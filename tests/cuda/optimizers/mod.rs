@@ -3,6 +3,7 @@
 mod bits;
 mod decisions;
 mod failures;
+mod host;
 mod state;
 
 use candle_core::backprop::GradStore;
