@@ -3,6 +3,7 @@
 #[path = "../promises/cleanup_before_retry.rs"]
 mod cleanup_before_retry;
 mod evaluation;
+mod frozen;
 #[path = "../promises/honest_numbers.rs"]
 mod honest_numbers;
 mod kept;
