@@ -22,11 +22,15 @@ fn same_on_the_host<A: Algorithm>(
     options: impl Fn(FusedBuilder<A>) -> FusedBuilder<A>,
     spoil: impl Fn(usize, &Job, &mut GradStore),
 ) {
-    let (_gpu, device) = device();
+    let (gpu, device) = device();
     let (values, told) = run(&device, dtype, params, &options, &spoil);
-    for fraction in [0.3, 1.] {
+    let simulator = Simulator::of(gpu.ordinal);
+    for (fraction, is_late) in [(0.3, false), (1., false), (1., true)] {
         let moved = |builder| options(builder).moments_on_host(fraction);
+        let late = |is_late| simulator.map(|simulator| simulator.set_late(is_late));
+        late(is_late);
         let (on_host, expected) = run(&device, dtype, params, &moved, &spoil);
+        late(false);
         assert_eq!(told, expected, "{params:?} {dtype:?} {fraction}");
         assert_eq!(
             bits(&values),

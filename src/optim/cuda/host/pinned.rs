@@ -105,8 +105,7 @@ fn refused(error: DriverError, bytes: usize) -> Error {
         Some(Error::ResourceExhausted(mut exhausted)) => {
             exhausted.resource = Resource::PinnedMemory;
             exhausted.bytes.requested = Some(bytes as u64);
-            let advice =
-                "a smaller fraction in `moments_on_host`, or a higher limit on page-locked memory";
+            let advice = "a smaller fraction in `moments_on_host`, or more free memory on the host";
             exhausted.remedies.push(Remedy::new(advice, None));
             Error::ResourceExhausted(exhausted)
         }
