@@ -65,7 +65,8 @@ pub fn moments(scale: &Scale) -> Result<()> {
     ];
     let rounds = alternate(contenders, scale.rounds);
     let millions = elements as f64 / 1e6;
-    rounds.print(&format!("AdamW: {millions:.1} million parameters; the last two are the least that a ring of buffers and the host's cores would take"), 1);
+    rounds.print(&format!("AdamW: {millions:.1} million parameters"), 1);
+    println!("  (the last two: the least that a ring of buffers and the host's cores would take)");
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
     report("adamw_on_device_state", megabytes(with_moments), "MB");
     report("adamw_on_host_state", megabytes(without), "MB");
