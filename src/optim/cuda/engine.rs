@@ -99,7 +99,7 @@ impl State {
             state,
             master: address(master.first())?,
             dtype: code(parameter.var.dtype())?,
-            state_dtype: code(by_rule.first().map_or(DType::F32, |(_, dtype)| *dtype))?,
+            state_dtype: code(by_rule.first().map_or(DType::F32, |held| held.dtype()))?,
             first_chunk,
             matrices: matrices as u64,
             rows: rows as u64,

@@ -56,7 +56,7 @@ pub fn states<R: Rule, S: Clone>(
     states.collect()
 }
 
-/// The state of one parameter: the tensors of [`Managed::kept`], and how often it was updated.
+/// The state of one parameter: the tensors of [`Managed::kept`], in their form or as they were saved, and how often it was updated.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     pub step: u64,
@@ -71,7 +71,7 @@ pub struct Loaded {
 }
 
 impl Snapshot {
-    /// Makes state on a device: copies of saved tensors, in the types that the optimizer keeps, or new state.
+    /// Makes state on a device: copies of saved tensors, in the form that the optimizer keeps, or new state.
     pub fn new(parameter: &Managed, saved: Option<&Self>, device: &Device) -> Result<Self> {
         Self::from_index(0, parameter, saved, device)
     }
@@ -99,15 +99,18 @@ pub fn kept_tensor(
     saved: Option<&Snapshot>,
     device: &Device,
 ) -> CandleResult<Tensor> {
-    let (kept, dtype) = parameter.kept.get(index).ok_or_else(misplaced)?;
+    let held = parameter.kept.get(index).ok_or_else(misplaced)?;
     match saved {
         Some(saved) => {
             let tensor = saved.tensors.get(index).ok_or_else(misplaced)?;
-            let tensor = tensor.to_device(&Device::Cpu)?.to_dtype(*dtype)?;
-            tensor.force_contiguous()?.to_device(device)
+            held.pack(&tensor.to_device(&Device::Cpu)?)?
+                .to_device(device)
         }
-        None if kept.name == MASTER => parameter.var.as_detached_tensor().to_dtype(*dtype),
-        None => Tensor::zeros(&*kept.dims, *dtype, device),
+        None if held.kept.name == MASTER => {
+            let values = parameter.var.as_detached_tensor();
+            values.to_dtype(held.dtype())
+        }
+        None => Tensor::zeros(held.dims(), held.dtype(), device),
     }
 }
 

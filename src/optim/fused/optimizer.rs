@@ -119,7 +119,7 @@ impl<A: Algorithm> Fused<A> {
         params.check()?;
         if !self.setup.keeps_state_of(&params) {
             let kept = self.setup.parameters.iter().flat_map(Managed::by_rule);
-            let names: BTreeSet<_> = kept.map(|(kept, _)| kept.name).collect();
+            let names: BTreeSet<_> = kept.map(|held| held.kept.name).collect();
             let kept = match names.is_empty() {
                 true => "nothing".to_owned(),
                 false => Vec::from_iter(names).join(" and "),

@@ -3,7 +3,8 @@
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::optim::{
-    Algorithm, Fused, FusedBuilder, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd,
+    Algorithm, Fused, FusedBuilder, Moments, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion,
+    ParamsSgd,
 };
 
 use super::{Job, bits, device, scale};
@@ -55,18 +56,27 @@ pub(super) fn nothing(_: usize, _: &Job, _: &mut GradStore) {}
 
 const DTYPES: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
 
-/// Each type, with masters, and with moments in bf16.
+/// Each type, with masters, with small moments, and rounded at random.
 fn each_type<A: Algorithm>(params: A) {
     let (_gpu, device) = device();
     for dtype in DTYPES {
         same(&device, dtype, params.clone(), |builder| builder, nothing);
         if dtype != DType::F64 {
-            let options = |builder: FusedBuilder<A>| builder.moments(DType::BF16);
-            same(&device, dtype, params.clone(), options, nothing);
+            for moments in [DType::BF16.into(), Moments::EightBit] {
+                let options = |builder: FusedBuilder<A>| builder.moments(moments);
+                same(&device, dtype, params.clone(), options, nothing);
+            }
         }
         if matches!(dtype, DType::F16 | DType::BF16) {
             let options = |builder: FusedBuilder<A>| builder.master_weights();
             same(&device, dtype, params.clone(), options, nothing);
+        }
+        if dtype == DType::BF16 {
+            for moments in [DType::F32.into(), Moments::EightBit] {
+                let options =
+                    |builder: FusedBuilder<A>| builder.stochastic_rounding().moments(moments);
+                same(&device, dtype, params.clone(), options, nothing);
+            }
         }
     }
 }

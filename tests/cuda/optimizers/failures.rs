@@ -6,8 +6,8 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::error::OptimizerError;
 use candle_headroom::optim::{
-    Adafactor, Adam, Algorithm, Fused, FusedBuilder, Group, Lion, LossScale, ParamsAdafactor,
-    ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd,
+    Adafactor, Adam, Algorithm, Fused, FusedBuilder, Group, Lion, LossScale, Moments,
+    ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd,
 };
 use candle_headroom::{AdamW, Error, Sgd};
 use candle_nn::Optimizer;
@@ -94,6 +94,9 @@ fn an_error_at_any_call_changes_nothing() {
             .clip_norm(1.)
             .moments(DType::BF16)
             .loss_scale(LossScale::dynamic())
+    });
+    every_failure(ParamsAdamW::default(), |builder| {
+        builder.clip_norm(1.).moments(Moments::EightBit)
     });
     every_failure(ParamsLion::default(), |builder| builder);
     let params = ParamsSgd {

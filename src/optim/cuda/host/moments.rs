@@ -33,14 +33,14 @@ impl Moments {
         stream: &Arc<CudaStream>,
     ) -> Result<Self> {
         let (mut parts, mut end) = (Vec::new(), 0_usize);
-        for (kept, dtype) in parameter.by_rule() {
-            let elements: usize = kept.dims.iter().product();
-            let bytes = elements * dtype.size_in_bytes();
+        for held in parameter.by_rule() {
+            let (dims, dtype) = (held.dims(), held.dtype());
+            let bytes = dims.iter().product::<usize>() * dtype.size_in_bytes();
             parts.push(Part {
                 start: end,
                 bytes,
-                dtype: *dtype,
-                dims: kept.dims.clone(),
+                dtype,
+                dims,
             });
             end = (end + bytes).next_multiple_of(ALIGNMENT);
         }
