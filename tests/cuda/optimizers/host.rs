@@ -295,7 +295,7 @@ fn exhausted_page_locked_memory_changes_nothing() {
     let job = Job::new(&device, DType::F32);
     let options = |job: &Job| job.builder(&ParamsAdamW::default()).moments_on_host(1.);
     let built = each_host_allocation(simulator, || options(&job).build().map(drop));
-    assert_eq!(built, 5);
+    assert_eq!(built, job.vars.len());
 
     let mut optimizer = options(&job).build().unwrap();
     optimizer.commit(&job.gradients(0)).unwrap();
@@ -308,7 +308,7 @@ fn exhausted_page_locked_memory_changes_nothing() {
         assert_eq!(exp_avg(&optimizer), before);
         optimizer.load_state(&dict)
     });
-    assert_eq!(loaded, 5);
+    assert_eq!(loaded, job.vars.len());
     assert_eq!(exp_avg(&optimizer), flat(&dict.tensors["4.exp_avg"]));
 
     let frozen = GroupOptions::default().frozen(true);
