@@ -27,6 +27,15 @@ impl fmt::Debug for Late {
     }
 }
 
+impl Late {
+    pub fn new() -> Late {
+        Late {
+            on: std::env::var("SIMULATED_CUDA_LATE").is_ok_and(|late| late == "1"),
+            ..Late::default()
+        }
+    }
+}
+
 thread_local! {
     static LEAVES_WORK: Cell<bool> = const { Cell::new(false) };
 }

@@ -60,7 +60,7 @@ impl Device {
             objects: Objects::default(),
             faults: Faults::default(),
             trace: Trace::default(),
-            late: Late::default(),
+            late: Late::new(),
             counted: Counters::default(),
         }
     }
