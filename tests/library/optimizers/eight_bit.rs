@@ -50,7 +50,7 @@ macro_rules! for_each_with_moments {
 /// A step is that of f32 moments which are coded before and after it: bit by bit.
 #[test]
 fn a_step_is_one_in_f32_between_codings() {
-    fn check<A: Algorithm>(params: A, dtype: DType) {
+    fn check<A: Algorithm>(params: &A, dtype: DType) {
         let (here, there, other) = (named(dtype), named(dtype), named(dtype));
         let build = |named: &[(String, Var)], moments: Moments| {
             let builder = Fused::builder(named.to_vec()).params(params.clone());
@@ -77,7 +77,7 @@ fn a_step_is_one_in_f32_between_codings() {
     }
     for_each_with_moments!(|params| {
         for dtype in [DType::F32, DType::F16, DType::BF16] {
-            check(params.clone(), dtype);
+            check(&params, dtype);
         }
     });
 }
