@@ -3,7 +3,7 @@
 
 #pragma once
 
-#include <stdint.h>
+#include "rounding.cuh"
 
 #define CODED_BLOCK 256
 #define CODED_BYTES (sizeof(float) + CODED_BLOCK)
@@ -47,29 +47,38 @@ template <bool IS_SIGNED> static __device__ float number_of(uint32_t code) {
     return size == code ? number : -number;
 }
 
-// The byte of a number between -1 and 1.
-template <bool IS_SIGNED> static __device__ __forceinline__ uint8_t encode(float number) {
+// The byte of a number between -1 and 1. Between two numbers of the code it is the upper one where its part of the way is above `chance`:
+// the nearer one for a half.
+template <bool IS_SIGNED> static __device__ __forceinline__ uint8_t encode(float number, float chance) {
     const float size = fminf(fabsf(number), 1.f);
     float tens = tens_of(0);
     int32_t count = positions<IS_SIGNED>(0);
 #pragma unroll
     for (uint32_t decade = 1; decade < DECADES; decade++) {
-        // Halfway between its first number and the last one of the decade below.
-        if (size >= end_of(decade) * (0.1f + 0.18f / (float)positions<IS_SIGNED>(decade))) {
+        if (size >= end_of(decade) * (0.1f + 0.45f / (float)positions<IS_SIGNED>(decade))) {
             tens = tens_of(decade);
             count = positions<IS_SIGNED>(decade);
         }
     }
-    const int32_t position = (int32_t)((size * tens - 0.1f) * ((float)count * (1.f / 0.9f)));
-    int32_t code = count + min(position, count - 1);
-    // A second moment that is not 0 stays above 0.
-    if (size < (IS_SIGNED ? 2.75e-7f : 1.17549435e-38f)) {
-        code = 0;
-    } else if (IS_SIGNED && number < 0) {
-        code |= 0x80;
+    const float place = (size * tens - 0.1f) * ((float)count * (1.f / 0.9f)) - 0.5f;
+    const int32_t position = min((int32_t)place, count - 1);
+    // Behind the last number of a decade the next is three times as far as within it, and the largest half as far.
+    const bool is_highest = count == positions<IS_SIGNED>(DECADES - 1);
+    const float steps = position != count - 1 ? 1.f : is_highest ? 2.f : 1.f / 3.f;
+    const bool is_up = (place - (float)position) * steps > chance || size >= 0.999999f;
+    const int32_t code = count + position + is_up;
+    if (IS_SIGNED) {
+        if (size < 2.75e-7f) {
+            return 0;
+        }
+        // Only the positive largest has a byte.
+        return (uint8_t)(number < 0 ? min(code, 0x7f) | 0x80 : code);
     }
-    const float most = 1.f - 0.225f / (float)positions<IS_SIGNED>(DECADES - 1);
-    return (uint8_t)(number >= most ? largest<IS_SIGNED>() : code);
+    // A second moment that is not 0 stays above 0.
+    if (size < 1.17549435e-38f) {
+        return 0;
+    }
+    return (uint8_t)(code == 256 ? 1 : code);
 }
 
 // A magnitude in the order of magnitudes; the last bit says that the value is positive.
@@ -107,7 +116,8 @@ template <bool IS_SIGNED> struct Coded {
         }
     }
 
-    __device__ __forceinline__ void store(uint32_t count) const {
+    // First moments are rounded to nearest, second moments at random.
+    __device__ __forceinline__ void store(uint64_t at, uint32_t count, uint32_t seed) const {
         uint32_t key = 0;
         for (uint32_t i = 0; i < OF_A_BLOCK; i++) {
             key = max(key, 32 * i + threadIdx.x % 32 < count ? key_of(values[i]) : 0);
@@ -124,7 +134,8 @@ template <bool IS_SIGNED> struct Coded {
         for (uint32_t i = 0; i < OF_A_BLOCK; i++) {
             const uint32_t place = 32 * i + threadIdx.x % 32;
             if (place < count) {
-                bytes[sizeof(float) + place] = is_normal ? encode<IS_SIGNED>(values[i] * factor) : 0;
+                const float chance = IS_SIGNED ? 0.5f : chance_of(noise((uint32_t)at + place, seed));
+                bytes[sizeof(float) + place] = is_normal ? encode<IS_SIGNED>(values[i] * factor, chance) : 0;
             }
         }
         if (threadIdx.x % 32 == 0) {

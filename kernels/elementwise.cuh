@@ -119,7 +119,7 @@ static __device__ __forceinline__ void move_range(const Rule &rule, const Gradie
 // As `move_range`, with moments of 8 bits: a warp moves a block at a time.
 template <typename Rule>
 static __device__ __forceinline__ void move_coded(const Rule &rule, const Gradient<float> &gradient, const Values &values,
-                                                  const Slot &slot, uint64_t start, uint64_t end) {
+                                                  const Slot &slot, uint32_t seed, uint64_t start, uint64_t end) {
     __shared__ float numbers[2][CODES];
     numbers[0][threadIdx.x] = number_of<true>(threadIdx.x);
     numbers[1][threadIdx.x] = number_of<false>(threadIdx.x);
@@ -136,8 +136,8 @@ static __device__ __forceinline__ void move_coded(const Rule &rule, const Gradie
                 values.put(place, p);
             }
         }
-        first.store(count);
-        second.store(count);
+        first.store(at, count, noise(seed, 0));
+        second.store(at, count, noise(seed, 1));
     }
 }
 
@@ -148,13 +148,13 @@ static __device__ __forceinline__ void move_part(const Arguments &all, uint32_t 
     const Gradient<C> gradient(all, index, all.next().factor);
     const Coefficients &coefficients = all.coefficients[index];
     const Rule<C> rule(all.header.hyper, coefficients.values);
+    const uint32_t seed = seed_of(coefficients.step);
     if constexpr (sizeof(C) == sizeof(float)) {
         if (slot.state_type == CODED) {
-            move_coded(rule, gradient, values, slot, start, end);
+            move_coded(rule, gradient, values, slot, seed, start, end);
             return;
         }
     }
-    const uint32_t seed = seed_of(coefficients.step);
     const uint64_t places = (uint64_t)values.parameter | (uint64_t)values.master | (uint64_t)gradient.values |
                             (uint64_t)slot.state[0] | (uint64_t)slot.state[1];
     const bool is_aligned = places % 16 == 0 && gradient.rank == 0;

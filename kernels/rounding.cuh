@@ -1,4 +1,4 @@
-// Stochastic rounding to bf16. The noise depends on step and element alone.
+// Stochastic rounding. The noise depends on step and element alone.
 
 #pragma once
 
@@ -12,6 +12,9 @@ static __device__ __forceinline__ uint32_t noise(uint32_t index, uint32_t seed) 
     x = (x ^ x >> 15) * 0x846ca68bu;
     return x ^ x >> 16;
 }
+
+// Noise as a number from 0 to 1, without 1.
+static __device__ __forceinline__ float chance_of(uint32_t noise) { return (float)(noise >> 8) / (float)(1 << 24); }
 
 // The seed of a parameter's noise in its `step`-th update.
 static __device__ __forceinline__ uint32_t seed_of(uint64_t step) { return (uint32_t)step * 0x9e3779b9u; }

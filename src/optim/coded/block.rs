@@ -32,18 +32,25 @@ impl Code {
         }
     }
 
-    /// Writes elements from a block's beginning on; the shorter slice decides how many. A block with an element that is not finite
-    /// becomes NaN.
+    /// Writes elements from a block's beginning on, each as the nearest number; the shorter slice decides how many. A block with an
+    /// element that is not finite becomes NaN.
     #[inline(always)]
     pub fn store(self, from: &[f32], bytes: &mut [u8]) {
-        for (from, block) in from.chunks(BLOCK).zip(bytes.chunks_mut(BYTES)) {
+        self.store_by(from, bytes, |_| 0.5);
+    }
+
+    /// The same, with a chance for each element: the part of the way between two numbers from which on it becomes the upper one.
+    #[inline(always)]
+    pub fn store_by(self, from: &[f32], bytes: &mut [u8], chance: impl Fn(usize) -> f32) {
+        let blocks = from.chunks(BLOCK).zip(bytes.chunks_mut(BYTES));
+        for (start, (from, block)) in (0..).step_by(BLOCK).zip(blocks) {
             let Some((into, codes)) = block.split_first_chunk_mut() else {
                 return;
             };
             let scale = scale_of(from);
             *into = scale.to_le_bytes();
             match scale.is_normal() {
-                true => self.encode(from, 1. / scale, codes),
+                true => self.encode(from, 1. / scale, codes, |i| chance(start + i)),
                 false => codes.fill(0),
             }
         }

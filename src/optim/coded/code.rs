@@ -26,13 +26,18 @@ const DECADES: usize = 7;
 /// Where a decade begins, and how its numbers are coded: in the same arithmetic as in kernels/coded.cuh.
 #[derive(Clone, Copy)]
 struct Decade {
-    /// Halfway between its first number and the last one of the decade below.
+    /// Its first number.
     begin: f32,
     /// One over its upper end.
     tens: f32,
     /// The number of positions; also the byte of the first.
     count: i32,
 }
+
+/// Halfway to the lowest first moment: what is below becomes 0.
+const LEAST: f32 = 2.75e-7;
+/// The largest number, but for the rounding of a division.
+const LARGEST: f32 = 0.999_999;
 
 static SIGNED: [f32; 256] = numbers(true);
 static UNSIGNED: [f32; 256] = numbers(false);
@@ -47,20 +52,6 @@ const fn largest(is_signed: bool) -> usize {
     if is_signed { 0x80 } else { 1 }
 }
 
-/// The largest size that becomes 0. A second moment that is not 0 stays above 0.
-const fn below_all(is_signed: bool) -> f32 {
-    if is_signed {
-        2.75e-7
-    } else {
-        f32::MIN_POSITIVE
-    }
-}
-
-/// From here on a number becomes the largest.
-const fn above_all(is_signed: bool) -> f32 {
-    1. - 0.225 / positions(is_signed, DECADES - 1) as f32
-}
-
 const fn decades(is_signed: bool) -> [Decade; DECADES] {
     let none = Decade {
         begin: 0.,
@@ -72,7 +63,7 @@ const fn decades(is_signed: bool) -> [Decade; DECADES] {
         let (end, tens) = ENDS[decade];
         let count = positions(is_signed, decade);
         decades[decade] = Decade {
-            begin: end * (0.1 + 0.18 / count as f32),
+            begin: end * (0.1 + 0.45 / count as f32),
             tens,
             count: count as i32,
         };
@@ -112,20 +103,31 @@ impl Code {
         }
     }
 
-    /// Codes numbers, multiplied by `factor`, to the nearest; the shorter slice decides how many.
+    /// Codes numbers, multiplied by `factor`; the shorter slice decides how many. A number between two of the code becomes the upper
+    /// one where its part of the way between them is above `chance`, of its index: the nearer one for a half.
     #[inline(always)]
-    pub fn encode(self, numbers: &[f32], factor: f32, codes: &mut [u8]) {
-        let pairs = codes.iter_mut().zip(numbers);
+    pub fn encode(
+        self,
+        numbers: &[f32],
+        factor: f32,
+        codes: &mut [u8],
+        chance: impl Fn(usize) -> f32,
+    ) {
+        let all = codes.iter_mut().zip(numbers).enumerate();
         match self {
-            Self::Signed => pairs.for_each(|(code, x)| *code = encode::<true>(x * factor)),
-            Self::Unsigned => pairs.for_each(|(code, x)| *code = encode::<false>(x * factor)),
+            Self::Signed => {
+                all.for_each(|(i, (code, x))| *code = encode::<true>(x * factor, chance(i)));
+            }
+            Self::Unsigned => {
+                all.for_each(|(i, (code, x))| *code = encode::<false>(x * factor, chance(i)));
+            }
         }
     }
 }
 
 /// The byte of a number between -1 and 1. Without branches or memory, so that a loop of it is vectorised.
 #[inline(always)]
-fn encode<const IS_SIGNED: bool>(number: f32) -> u8 {
+fn encode<const IS_SIGNED: bool>(number: f32, chance: f32) -> u8 {
     let size = number.abs();
     let size = if size < 1. { size } else { 1. };
     let [lowest, above @ ..] = const { decades(IS_SIGNED) };
@@ -135,18 +137,29 @@ fn encode<const IS_SIGNED: bool>(number: f32) -> u8 {
         tens = if is_in { decade.tens } else { tens };
         count = if is_in { decade.count } else { count };
     }
-    let position = (size * tens - 0.1) * (count as f32 * (1. / 0.9));
+    let place = (size * tens - 0.1) * (count as f32 * (1. / 0.9)) - 0.5;
     // SAFETY: `size` is at least 0 and at most 1, so it is no NaN, and `tens` and `count` are finite and small.
-    let position: i32 = unsafe { position.to_int_unchecked() };
-    let code = count + position.min(count - 1);
-    let is_zero = size < const { below_all(IS_SIGNED) };
-    let code = if is_zero { 0 } else { code };
-    let is_negative = IS_SIGNED && number < 0. && !is_zero;
-    let code = if is_negative { code | 0x80 } else { code };
-    let is_largest = number >= const { above_all(IS_SIGNED) };
-    (if is_largest {
-        const { largest(IS_SIGNED) as i32 }
+    let position: i32 = unsafe { place.to_int_unchecked() };
+    let position = position.min(count - 1);
+    // Behind the last number of a decade the next is three times as far as within it, and the largest half as far.
+    let is_last = position == count - 1;
+    let is_highest = count == const { positions(IS_SIGNED, DECADES - 1) as i32 };
+    let steps = if is_highest { 2. } else { 1. / 3. };
+    let steps = if is_last { steps } else { 1. };
+    let is_up = (place - position as f32) * steps > chance || size >= LARGEST;
+    let code = count + position + i32::from(is_up);
+    if IS_SIGNED {
+        let code = if size < LEAST { 0 } else { code };
+        // Only the positive largest has a byte.
+        let negative = if code < 0x7f { code } else { 0x7f } | 0x80;
+        (if number < 0. && code != 0 {
+            negative
+        } else {
+            code
+        }) as u8
     } else {
-        code
-    }) as u8
+        // A second moment that is not 0 stays above 0.
+        let code = if size < f32::MIN_POSITIVE { 0 } else { code };
+        (if code == 256 { 1 } else { code }) as u8
+    }
 }

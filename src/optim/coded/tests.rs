@@ -61,7 +61,7 @@ fn coding_takes_the_nearest() {
         }
         let sorted = of_the_paper(code);
         let mut codes = vec![0; numbers.len()];
-        code.encode(&numbers, 1., &mut codes);
+        code.encode(&numbers, 1., &mut codes, |_| 0.5);
         for (&number, coded) in numbers.iter().zip(codes) {
             let (number, coded) = (f64::from(number), code.values()[usize::from(coded)]);
             let above = sorted.partition_point(|value| *value < number).min(255);
@@ -78,12 +78,45 @@ fn coding_takes_the_nearest() {
     }
 }
 
+/// Each number becomes one of its two neighbours in the code, and in the mean of all chances itself.
+#[test]
+fn coding_at_random_is_right_in_the_mean() {
+    const CHANCES: usize = 64;
+    for code in CODES {
+        let sorted = of_the_paper(code);
+        let numbers = (1..3000).map(|i| 10f32.powf(-6.2 * i as f32 / 3000.));
+        for number in numbers.filter(|number| f64::from(*number) > sorted[sorted.len() / 2 + 1]) {
+            let above = sorted.partition_point(|value| *value < f64::from(number));
+            let (below, above) = (sorted[above - 1], sorted[above]);
+            let mut codes = [0; CHANCES];
+            let chance = |i| (i as f32 + 0.5) / CHANCES as f32;
+            code.encode(&[number; CHANCES], 1., &mut codes, chance);
+            let coded = codes.map(|coded| f64::from(code.values()[usize::from(coded)]));
+            for coded in coded {
+                let distance = (coded - below).abs().min((coded - above).abs());
+                assert!(distance < 1e-6 * above, "{number}: {coded} {below} {above}");
+            }
+            let mean = coded.iter().sum::<f64>() / CHANCES as f64;
+            // The chances are a 64th apart; arithmetic in f32 moves the border between two of them.
+            let error = (mean - f64::from(number)).abs();
+            assert!(
+                error <= (above - below) / CHANCES as f64 + 1e-6 * above,
+                "{number}: {mean}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_second_moment_that_is_not_0_stays_above_0() {
     let values: Vec<f32> = (0..38).map(|i| 10f32.powi(-i)).chain([0.]).collect();
-    let loaded = load(Code::Unsigned, &store(Code::Unsigned, &values));
-    assert!(loaded[..38].iter().all(|value| *value > 0.), "{loaded:?}");
-    assert_eq!(loaded[38], 0.);
+    for chance in [0., 0.5, 0.999_999] {
+        let mut bytes = store(Code::Unsigned, &values);
+        Code::Unsigned.store_by(&values, &mut bytes, |_| chance);
+        let loaded = load(Code::Unsigned, &bytes);
+        assert!(loaded[..38].iter().all(|value| *value > 0.), "{loaded:?}");
+        assert_eq!((loaded[0], loaded[38]), (1., 0.));
+    }
 }
 
 #[test]

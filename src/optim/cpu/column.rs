@@ -2,7 +2,7 @@ use candle_core::{CpuStorage, DType};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::noise::noise;
+use super::noise::{chance, noise};
 use super::real::{Real, after, copy, load_half, reals, store_half};
 use super::share::{BLOCK, take};
 use super::wide::wide;
@@ -107,13 +107,19 @@ impl<'a, C: Real> Column<'a, C> {
         }
     }
 
-    /// Writes all elements, rounded to bf16 stochastically. The first of them belongs to the parameter's element `start`.
+    /// Writes all elements, rounded stochastically to bf16 and, if they are a second moment, to 8 bits. The first of them belongs to the
+    /// parameter's element `start`.
     ///
-    /// A step changes a second moment by a thousandth of itself, less than the resolution of bf16, so rounding to nearest would never
-    /// change it. The noise depends on step and element alone.
+    /// A step changes a second moment by a thousandth of itself, less than the resolution of bf16 or 8 bits, so rounding to nearest
+    /// would never change it. The noise depends on step and element alone.
     pub fn store_noisy(&mut self, from: &[C], start: usize, seed: u32) {
-        let Self::Bf16(into) = self else {
-            return self.store(from);
+        let into = match self {
+            Self::Bf16(into) => into,
+            Self::Coded(bytes, code @ Code::Unsigned) => {
+                let chance = |i| chance(noise((start + i) as u32, seed));
+                return wide(|| code.store_by(C::f32s(from), bytes, chance));
+            }
+            _ => return self.store(from),
         };
         for (place, (from, into)) in (start..).zip(from.iter().zip(into.iter_mut())) {
             let value = from.to_f64() as f32;
