@@ -7,6 +7,7 @@ mod auto;
 mod llama;
 mod loss;
 mod recompute;
+mod state;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -16,21 +17,25 @@ use support::{is_quick, measures_with_steady_heap};
 #[global_allocator]
 static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
 
-type Part = fn(&DeviceMemory, bool) -> candle_headroom::Result<()>;
+type Part = fn(&DeviceMemory, bool) -> anyhow::Result<()>;
 
-fn main() -> candle_headroom::Result<()> {
+const PARTS: [(&str, Part); 4] = [
+    ("recompute", |memory, quick| {
+        Ok(recompute::compare(memory, quick)?)
+    }),
+    ("auto", |memory, quick| Ok(auto::sweep(memory, quick)?)),
+    ("loss", |memory, quick| Ok(loss::compare(memory, quick)?)),
+    ("state", |_, quick| state::run(quick)),
+];
+
+fn main() -> anyhow::Result<()> {
     if !measures_with_steady_heap() {
         return Ok(());
     }
     let memory = DeviceMemory::host().open()?;
-    let parts: [(&str, Part); 3] = [
-        ("recompute", recompute::compare),
-        ("auto", auto::sweep),
-        ("loss", loss::compare),
-    ];
     let is_asked = |name: &str| std::env::args().any(|argument| argument == name);
-    let all = !parts.iter().any(|(name, _)| is_asked(name));
-    for (name, part) in parts {
+    let all = !PARTS.iter().any(|(name, _)| is_asked(name));
+    for (name, part) in PARTS {
         if all || is_asked(name) {
             part(&memory, is_quick())?;
         }

@@ -1,6 +1,6 @@
 //! A byte-level transformer language model of layers that keep little for the backward pass.
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 use candle_headroom::nn::{
     Attention, Embedding, LayerNorm, Linear, Module, VarBuilder, attention, embedding, layer_norm,
     linear, loss,
@@ -53,9 +53,9 @@ impl Transformer {
         self.head.forward(&self.norm.forward(&x)?)
     }
 
-    /// The mean cross-entropy, in nats per byte.
+    /// The mean cross-entropy, in nats per byte. It is computed in f32 also from scores in f16 and bf16.
     pub fn loss(&self, bytes: &Tensor, next: &Tensor) -> Result<Tensor> {
-        let scores = self.forward(bytes)?.flatten_to(1)?;
+        let scores = self.forward(bytes)?.flatten_to(1)?.to_dtype(DType::F32)?;
         loss::cross_entropy(&scores, &next.flatten_all()?)
     }
 }

@@ -4,6 +4,7 @@
 mod cleanup_before_retry;
 mod estimate;
 mod evaluation;
+mod frozen;
 #[path = "../promises/honest_numbers.rs"]
 mod honest_numbers;
 mod kept;

@@ -4,6 +4,8 @@ mod adjustment;
 mod builder;
 mod commit;
 mod engine;
+mod held;
+mod host;
 mod optimizer;
 mod reader;
 mod setup;
@@ -11,6 +13,6 @@ mod state;
 
 pub use adjustment::{LossScale, Progress};
 pub use builder::FusedBuilder;
-pub use engine::{Engine, Loaded, Snapshot, misplaced, states};
+pub use engine::{Engine, Loaded, Snapshot, kept_tensor, misplaced, states};
 pub use optimizer::Fused;
-pub use setup::{Managed, Setup};
+pub use setup::{Halves, Managed, Setup};
