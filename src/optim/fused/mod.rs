@@ -13,6 +13,8 @@ mod state;
 
 pub use adjustment::{LossScale, Progress};
 pub use builder::FusedBuilder;
-pub use engine::{Engine, Loaded, Snapshot, kept_tensor, misplaced, states};
+#[cfg(feature = "cuda")]
+pub use engine::kept_tensor;
+pub use engine::{Engine, Loaded, Snapshot, misplaced, states};
 pub use optimizer::Fused;
 pub use setup::{Halves, Managed, Setup};
