@@ -122,14 +122,5 @@ pub fn compare(memory: &DeviceMemory, quick: bool) -> candle_headroom::Result<()
         ratio("layers"),
         "x",
     );
-    if std::env::var_os("CHUNKS").is_some() {
-        let names = ["16", "32", "64", "128", "256", "512", "1024"];
-        let c = names.iter().map(|n| {
-            let o = plain.clone().chunk_rows(n.parse().unwrap());
-            let head = &head;
-            Contender::new(n, move || step(head.without_logits(&o)).expect("a step"))
-        });
-        alternate(c.collect(), 5).print("chunks", 1);
-    }
     Ok(())
 }

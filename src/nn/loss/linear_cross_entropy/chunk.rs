@@ -8,7 +8,7 @@ use crate::nn::kernel::sum_type;
 /// More rows make the products no faster.
 const MOST_ROWS: usize = 512;
 /// With fewer rows the products are bound by reading the weight.
-const LEAST_ROWS: usize = 32;
+const LEAST_ROWS: usize = 64;
 
 /// The sizes that decide.
 pub struct Sizes {
