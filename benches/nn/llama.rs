@@ -2,6 +2,7 @@
 
 use candle_core::{D, DType, Device, Result, Tensor, Var};
 use candle_headroom::nn;
+use candle_headroom::nn::loss::{LinearCrossEntropy, linear_cross_entropy};
 use candle_nn::{Embedding, Module, loss, ops};
 
 pub const TIME: usize = 64;
@@ -122,6 +123,12 @@ impl Llama {
     pub fn loss<L: Layers>(&self, tokens: &Tensor, next: &Tensor) -> Result<Tensor> {
         let scores = L::linear(&self.head, &self.hidden::<L>(tokens)?)?;
         L::cross_entropy(&scores.flatten_to(1)?, &next.flatten_all()?)
+    }
+
+    /// The same, without the scores.
+    pub fn loss_without_scores<L: Layers>(&self, tokens: &Tensor, next: &Tensor) -> Result<Tensor> {
+        let hidden = self.hidden::<L>(tokens)?;
+        linear_cross_entropy(&hidden, &self.head, next, &LinearCrossEntropy::default())
     }
 
     /// The same, with the scores and their loss in parts, so that the gradients of all scores never exist at once.

@@ -2,6 +2,7 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::nn::loss::{
     LinearCrossEntropy, linear_cross_entropy, linear_cross_entropy_sum,
 };
+use candle_headroom::{DeviceMemory, ErrorExt};
 
 use crate::check::{agrees_on, numbers};
 use crate::gpu::{gpu, simulated};
@@ -137,5 +138,39 @@ fn nothing_waits_for_the_device() -> Result<()> {
     simulator.reset_counters();
     step()?;
     assert_eq!(simulator.counters().synchronizations, 0);
+    Ok(())
+}
+
+/// Each allocation of a step fails once: that is an error, and what the step had allocated is free again.
+#[test]
+fn memory_runs_out_at_every_allocation() -> candle_headroom::Result<()> {
+    let Some((gpu, simulator)) = simulated(0) else {
+        return Ok(());
+    };
+    let memory = DeviceMemory::cuda(gpu.ordinal).open()?;
+    let device = memory.device();
+    for dtype in [DType::F32, DType::BF16] {
+        let there = |tensor: Tensor| Var::from_tensor(&tensor.to_dtype(dtype)?.to_device(device)?);
+        let (hidden, weight) = (there(numbers(&[4, 3], 1))?, there(numbers(&[5, 3], 2))?);
+        let (bias, targets) = (there(numbers(&[5], 3))?, targets(4, 5)?.to_device(device)?);
+        let options = options(4, device)?.bias(&bias).chunk_rows(2);
+        let step = || linear_cross_entropy(&hidden, &weight, &targets, &options)?.backward();
+        // Loads the kernels.
+        step()?;
+        simulator.reset_counters();
+        step()?;
+        let (points, before) = (simulator.counters().allocations, memory.in_use());
+        assert!(points > 10, "{points} allocations");
+        for point in 1..=points {
+            simulator.reset_counters();
+            simulator.fail_allocation(point, 1);
+            let error = step().map(drop).expect_err("an allocation failed");
+            simulator.disarm();
+            assert!(error.resource_exhausted().is_some(), "{point}: {error}");
+            device.synchronize()?;
+            assert_eq!(memory.in_use(), before, "after allocation {point}");
+            step()?;
+        }
+    }
     Ok(())
 }
