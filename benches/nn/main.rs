@@ -11,7 +11,7 @@ mod support;
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::{DeviceMemory, TrackingAllocator, nn};
 use candle_nn::{Optimizer, SGD, VarBuilder, VarMap};
-use llama::{Composition, Layers, Lean, Llama, TIME};
+use llama::{Composition, Lean, Llama, TIME};
 use support::transformer::{Config, Transformer};
 use support::{Contender, alternate, figure, is_quick, measures_with_steady_heap};
 
@@ -213,16 +213,28 @@ fn train_text(rounds: usize) -> candle_headroom::Result<()> {
         ours / composition,
         "x",
     );
+    let with_logits = |x: &Tensor| -> Result<Tensor> {
+        let logits = now.forward(x)?.flatten_to(1)?;
+        nn::loss::cross_entropy(&logits, &x.flatten_all()?)
+    };
+    let logits = slope(&|x| with_logits(x))?;
+    figure("nn/train_text_with_logits_mib_per_sample", logits, "MiB");
     let step = |loss: Result<Tensor>| drop(loss.and_then(|loss| loss.backward()).expect("a step"));
     let contenders = vec![
         Contender::new("before", || step(before.loss(&x, &x))),
         Contender::new("now", || step(now.loss(&x, &x))),
+        Contender::new("now with logits", || step(with_logits(&x))),
     ];
     let rounds = alternate(contenders, rounds);
     rounds.print("train_text, a step of 8 samples", 1);
     figure(
         "nn/train_text_step_vs_before",
         rounds.ratio("now", "before"),
+        "x",
+    );
+    figure(
+        "nn/train_text_step_vs_logits",
+        rounds.ratio("now", "now with logits"),
         "x",
     );
     Ok(())
