@@ -59,7 +59,8 @@ impl Transformer {
         self.norm.forward(&x)
     }
 
-    /// The mean cross-entropy, in nats per byte.
+    /// The mean cross-entropy, in nats per byte. Its gradients are computed at once, without all scores: for evaluation, the
+    /// cross-entropy of [`forward`](Self::forward) is faster.
     pub fn loss(&self, bytes: &Tensor, next: &Tensor) -> Result<Tensor> {
         let mut options = LinearCrossEntropy::default();
         if let Some(bias) = self.head.bias() {

@@ -11,7 +11,7 @@ const MODULE: Module = module!("linear_cross_entropy");
 const NAME: &str = "linear_cross_entropy";
 
 /// The losses of rows of logits, which become gradients if those are asked for.
-pub fn linear_cross_entropy(
+pub fn losses_of_rows(
     arguments: &Arguments,
     logits: &mut CudaStorage,
     layout: &Layout,

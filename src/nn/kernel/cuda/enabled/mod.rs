@@ -22,7 +22,7 @@ use crate::nn::kernel::mismatch;
 
 pub use bias::add_to_rows;
 pub use dispatch::run;
-pub use linear_cross_entropy::{linear_cross_entropy, scale};
+pub use linear_cross_entropy::{losses_of_rows, scale};
 pub use product::multiply;
 
 /// A compiled file of `kernels/`: its name among the device's modules, and its code.
