@@ -109,6 +109,13 @@ fn nothing_that_counts_gives_zeros() -> Result<()> {
     assert_eq!(gradient.abs()?.sum_all()?.to_scalar::<f64>()?, 0.);
     let sum = linear_cross_entropy_sum(&hidden, &weight, &targets, &options)?;
     assert_eq!(sum.weight, 0.);
+    // A view without elements, as of a batch without samples.
+    let (nothing, targets) = (hidden.narrow(0, 0, 0)?, targets.narrow(0, 0, 0)?);
+    let loss = linear_cross_entropy(&nothing, &weight, &targets, &options)?;
+    assert_eq!(loss.to_scalar::<f64>()?, 0.);
+    let store = loss.backward()?;
+    let gradient = store.get(&hidden).expect("a gradient");
+    assert_eq!(gradient.abs()?.sum_all()?.to_scalar::<f64>()?, 0.);
     Ok(())
 }
 
