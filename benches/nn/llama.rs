@@ -182,6 +182,12 @@ impl Llama {
         L::cross_entropy(&scores.flatten_to(1)?, &next.flatten_all()?)
     }
 
+    /// The same, without the scores.
+    pub fn loss_without_scores<L: Layers>(&self, tokens: &Tensor, next: &Tensor) -> Result<Tensor> {
+        let hidden = self.hidden::<L>(tokens)?;
+        linear_cross_entropy(&hidden, &self.head, next, &LinearCrossEntropy::default())
+    }
+
     /// The same, with the scores and their loss in parts, so that the gradients of all scores never exist at once.
     pub fn loss_in_parts<L: Layers>(&self, tokens: &Tensor, next: &Tensor) -> Result<Tensor> {
         const PARTS: usize = 4;

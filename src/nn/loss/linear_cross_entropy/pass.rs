@@ -53,8 +53,9 @@ impl Pass {
         let bias = bias.map(|bias| bias.to_dtype(dtype)?.contiguous());
         let bias = bias.transpose()?;
         let sums = |needed: bool, rows: usize, columns: usize| {
-            let sums = needed.then(|| Tensor::zeros((rows, columns), dtype, device));
-            sums.transpose()
+            // CUDA may refuse to allocate nothing.
+            let zeros = || Tensor::zeros((rows.max(1), columns), dtype, device)?.narrow(0, 0, rows);
+            needed.then(zeros).transpose()
         };
         let [needs_hidden, needs_weight, needs_bias] = needs;
         let of_hidden = sums(needs_hidden, tokens, width)?;

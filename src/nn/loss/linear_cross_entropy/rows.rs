@@ -63,7 +63,7 @@ impl InplaceOp1 for Rows<'_> {
 
     #[cfg(feature = "cuda")]
     fn cuda_fwd(&self, logits: &mut CudaStorage, layout: &Layout) -> Result<()> {
-        let losses = crate::nn::kernel::cuda::linear_cross_entropy(self.arguments, logits, layout)?;
+        let losses = crate::nn::kernel::cuda::losses_of_rows(self.arguments, logits, layout)?;
         *self.losses.lock() = Some(Storage::Cuda(losses));
         Ok(())
     }

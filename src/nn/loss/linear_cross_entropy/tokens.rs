@@ -28,10 +28,6 @@ impl Tokens {
         let targets = targets.flatten_all()?;
         let len = targets.elem_count();
         let targets = Targets::new(&targets, len, targets.device())?;
-        let targets = match options.ignore_index {
-            Some(index) => targets.ignoring(index)?,
-            None => targets,
-        };
         let weights = match &options.token_weights {
             Some(weights) if weights.shape() != shape => bail!(
                 "linear_cross_entropy: token weights of shape {:?} for targets of shape {shape:?}",
@@ -39,6 +35,14 @@ impl Tokens {
             ),
             Some(weights) => Some(weights.flatten_all()?),
             None => None,
+        };
+        if len == 0 {
+            // candle's operations launch nothing on CUDA, which is an error.
+            return Self::nothing();
+        }
+        let targets = match options.ignore_index {
+            Some(index) => targets.ignoring(index)?,
+            None => targets,
         };
         let read_targets = match targets.tensor().device() {
             Device::Cpu => Some(targets.classes(classes)?),
@@ -85,6 +89,15 @@ impl Tokens {
             none,
             weights,
             total,
+        })
+    }
+
+    fn nothing() -> Result<Self> {
+        Ok(Self {
+            targets: Tensor::zeros(0, DType::I64, &Device::Cpu)?,
+            none: i64::MAX,
+            weights: None,
+            total: Total::Known(0.),
         })
     }
 }
