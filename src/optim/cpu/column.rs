@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use super::noise::{chance, noise};
 use super::real::{Real, after, copy, load_half, reals, store_half};
-use super::share::{BLOCK, take};
+use super::share::{BLOCK, CHUNK, take};
 use super::wide::wide;
 use crate::optim::coded::{self, Code, Form, bytes_of, elements_of};
 
@@ -19,7 +19,7 @@ pub enum Column<'a, C> {
 }
 
 // A stretch that is taken ends where a block of 8 bits ends.
-const _: () = assert!(BLOCK == coded::BLOCK);
+const _: () = assert!(BLOCK == coded::BLOCK && CHUNK % BLOCK == 0);
 
 /// State that the rule does not keep.
 impl<C> Default for Column<'_, C> {
