@@ -138,13 +138,7 @@ impl Llama {
         L::norm(&self.norm, &x)
     }
 
-    /// The mean loss without logits.
-    pub fn fused_loss(&self, tokens: &Tensor, next: &Tensor) -> Result<Tensor> {
-        let hidden = self.hidden::<Lean>(tokens)?;
-        linear_cross_entropy(&hidden, &self.head, next, &LinearCrossEntropy::default())
-    }
-
-    /// The same, with each block as a region.
+    /// The mean loss without scores, with each block as a region.
     pub fn marked_loss(&self, tokens: &Tensor, next: &Tensor) -> Result<Tensor> {
         let mut x = self.tokens.forward(tokens)?;
         for block in &self.blocks {

@@ -16,5 +16,6 @@ pub use builder::FusedBuilder;
 #[cfg(feature = "cuda")]
 pub use engine::kept_tensor;
 pub use engine::{Engine, Loaded, Snapshot, misplaced, states};
+pub use held::Halves;
 pub use optimizer::Fused;
-pub use setup::{Halves, Managed, Setup};
+pub use setup::{Managed, Setup};
