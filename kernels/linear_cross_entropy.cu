@@ -1,4 +1,5 @@
-// Losses of rows of logits and their gradients in place. src/nn/kernel/cuda/enabled/linear_cross_entropy.rs launches a block for each row.
+// Losses of rows of logits and their gradients in place. src/nn/kernel/cuda/enabled/linear_cross_entropy.rs launches a block for
+// each row.
 
 #include "rows.cuh"
 
@@ -8,8 +9,8 @@ template <typename T> struct Rule {
     T softcap; // 0 if there is none
 };
 
-// The weighted loss of a row and, with `differentiates`, its gradient over the logits. The target `none` stands for no class; any other
-// that is not below the width, and a negative weight, give NaN. `weights` and `bias` may be null.
+// The weighted loss of a row and, with `differentiates`, its gradient over the logits. The target `none` stands for no class; any
+// other that is not below the width, and a negative weight, give NaN. `weights` and `bias` may be null.
 template <typename T>
 static __device__ void linear_cross_entropy(uint64_t width, int64_t none, Rule<T> rule, uint32_t differentiates,
                                             const int64_t *targets, const T *weights, const T *bias, T *xs, T *losses) {

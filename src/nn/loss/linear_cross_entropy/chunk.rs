@@ -24,9 +24,9 @@ pub struct Sizes {
 impl Sizes {
     /// A power of two, or `asked`; at least 1.
     ///
-    /// Where the gradient of the weight is computed, its sum in candle's backward pass takes that gradient's size twice more, so logits
-    /// of its size do not raise the peak: `width` rows. Elsewhere logits take about as much as the hidden states (Liger's rule). Both
-    /// are limited to half of the room that the trainer's memory has left besides the gradients.
+    /// Where the gradient of the weight is computed, its sum in candle's backward pass takes that gradient's size twice more, so
+    /// logits of its size do not raise the peak: `width` rows. Elsewhere logits take about as much as the hidden states (Liger's
+    /// rule). Both are limited to half of the room that the trainer's memory has left besides the gradients.
     pub fn chunk_rows(&self, hidden: &Tensor, asked: Option<usize>) -> usize {
         if let Some(rows) = asked {
             return rows.clamp(1, self.tokens.max(1));

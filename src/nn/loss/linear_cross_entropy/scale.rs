@@ -9,7 +9,8 @@ use crate::nn::kernel::{by_rows, mismatch};
 
 const NAME: &str = "scale";
 
-/// `values`, at least one, are contiguous and share their storage with no other tensor; `factor` has one element of the same type, f32 or f64.
+/// `values`, at least one, are contiguous and share their storage with no other tensor; `factor` has one element of the same
+/// type, f32 or f64.
 pub fn scale(values: &Tensor, factor: &Tensor) -> Result<()> {
     let in_place = match values.device() {
         Device::Cpu => true,

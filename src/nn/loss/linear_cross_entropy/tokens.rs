@@ -4,7 +4,6 @@ use super::options::LinearCrossEntropy;
 use crate::nn::loss::Targets;
 
 /// The targets of tokens, the weight of each, and that of all together.
-#[derive(Clone)]
 pub struct Tokens {
     /// i64, contiguous, on the device of the logits.
     pub targets: Tensor,
@@ -16,8 +15,8 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Checks targets for logits of so many classes in this type on a device. What lies on the CPU is read; what lies on another device
-    /// is not, because that would wait for it.
+    /// Checks targets for logits of so many classes in this type on a device. What lies on the CPU is read; what lies on another
+    /// device is not, because that would wait for it.
     pub fn new(
         targets: &Tensor,
         options: &LinearCrossEntropy,
@@ -125,7 +124,6 @@ fn read(weights: &Tensor) -> Result<Option<Vec<f64>>> {
 }
 
 /// The sum of the weights of the tokens that count.
-#[derive(Clone)]
 pub enum Total {
     Known(f64),
     OnDevice(Tensor),

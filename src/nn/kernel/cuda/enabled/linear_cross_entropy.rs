@@ -67,8 +67,9 @@ fn losses<T: Element + CudaElement + WithDType>(
         };
     }
     launch.arg(&mut logits).arg(&mut losses);
-    // SAFETY: the arguments are those of the kernel in kernels/linear_cross_entropy.cu; the logits have `rows` rows of `width` elements,
-    // targets, weights and losses have `rows` elements, and the bias has `width`. Of the optional ones the kernel reads no null pointer.
+    // SAFETY: the arguments are those of the kernel in kernels/linear_cross_entropy.cu; the logits have `rows` rows of `width`
+    // elements, targets, weights and losses have `rows` elements, and the bias has `width`. Of the optional ones the kernel reads
+    // no null pointer.
     unsafe { launch.launch(each_row(rows, width)?) }.w()?;
     Ok(T::wrap_cuda_slice(losses, device))
 }

@@ -15,8 +15,8 @@ const NAME: &str = "product";
 type Source<'a> = (&'a CudaStorage, &'a Layout);
 type Target<'a> = (&'a mut CudaStorage, &'a Layout);
 
-/// Writes a · b into a matrix with contiguous rows, or adds it to what is there. `a` and `b` have the same type, that of `into` or f16 or
-/// bf16 where `into` is f32; their rows or columns are contiguous.
+/// Writes a · b into a matrix with contiguous rows, or adds it to what is there. `a` and `b` have the same type, that of `into`
+/// or f16 or bf16 where `into` is f32; their rows or columns are contiguous.
 pub fn multiply(adds: bool, into: Target, a: Source, b: Source) -> Result<()> {
     match (a.0.dtype(), b.0.dtype(), into.0.dtype()) {
         (DType::F32, DType::F32, DType::F32) => product::<f32>(adds, into, a, b),
@@ -103,8 +103,8 @@ fn product<T: Element + CudaElement>(
     let (a, _reads_a) = a.device_ptr(&stream);
     let (b, _reads_b) = b.device_ptr(&stream);
     let (into, _writes) = into.device_ptr_mut(&stream);
-    // SAFETY: the addresses are those of live matrices of these sizes and strides on the stream of the handle, which were checked to lie
-    // within their slices; the scalars are of the type that goes with the type of sums.
+    // SAFETY: the addresses are those of live matrices of these sizes and strides on the stream of the handle, which were checked
+    // to lie within their slices; the scalars are of the type that goes with the type of sums.
     unsafe {
         result::gemm_ex(
             *blas.handle(),
@@ -145,8 +145,8 @@ fn data_type(dtype: DType) -> Result<sys::cudaDataType> {
     }
 }
 
-/// Sums are f32 for f16 and bf16. Less precise products are used where candle was told to use them, but f16 with f16 sums, which could not
-/// be written as f32.
+/// Sums are f32 for f16 and bf16. Less precise products are used where candle was told to use them, but f16 with f16 sums, which
+/// could not be written as f32.
 fn compute_type(dtype: DType) -> sys::cublasComputeType_t {
     match dtype {
         DType::F64 => sys::cublasComputeType_t::CUBLAS_COMPUTE_64F,
