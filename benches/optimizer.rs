@@ -1,4 +1,4 @@
-//! One AdamW step: candle's, this crate's, and a bare sweep over the same memory.
+//! One AdamW step: candle's, this crate's with moments in f32 and of 8 bits, and a bare sweep over the same memory.
 //!
 //! `cargo bench --bench optimizer [-- --quick]`
 
@@ -9,7 +9,7 @@ use std::alloc::System;
 use candle_core::Device;
 use candle_core::utils::barrier_pool;
 use candle_headroom::AdamW;
-use candle_headroom::optim::ParamsAdamW;
+use candle_headroom::optim::{Moments, ParamsAdamW};
 use candle_nn::Optimizer;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use support::parameters::{Parameters, transformer};
@@ -57,15 +57,20 @@ struct Measured {
 
 fn measure(title: &str, shapes: &[Vec<usize>], rounds: usize) -> candle_headroom::Result<Measured> {
     let ours = Parameters::on(&Device::Cpu, shapes)?;
+    let coded = Parameters::on(&Device::Cpu, shapes)?;
     let candles = Parameters::on(&Device::Cpu, shapes)?;
     let mut fused = AdamW::builder(ours.vars).build()?;
+    let builder = AdamW::builder(coded.vars);
+    let mut eight_bit = builder.moments(Moments::EightBit).build()?;
     let mut candle = candle_nn::AdamW::new(candles.vars, ParamsAdamW::default())?;
     let mut sweep = Sweep::new(shapes);
     fused.commit(&ours.gradients)?;
+    eight_bit.commit(&coded.gradients)?;
 
     let region = Region::new(ALLOCATOR);
     for _ in 0..3 {
         fused.commit(&ours.gradients)?;
+        eight_bit.commit(&coded.gradients)?;
     }
     let change = region.change();
     let allocations = change.allocations + change.reallocations + change.deallocations;
@@ -76,6 +81,9 @@ fn measure(title: &str, shapes: &[Vec<usize>], rounds: usize) -> candle_headroom
         }),
         Contender::new("fused", || {
             fused.commit(&ours.gradients).expect("a step");
+        }),
+        Contender::new("fused_8bit", || {
+            eight_bit.commit(&coded.gradients).expect("a step");
         }),
         Contender::new("sweep", || sweep.run()),
     ];
@@ -139,6 +147,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (name, measured) in &measured {
         let ratio = measured.rounds.ratio("candle_nn", "fused");
         figure(&format!("optimizer/adamw_speedup_{name}"), ratio, "x");
+        let ratio = measured.rounds.ratio("candle_nn", "fused_8bit");
+        figure(&format!("optimizer/adamw_8bit_speedup_{name}"), ratio, "x");
+        let ratio = measured.rounds.ratio("fused_8bit", "fused");
+        let name = format!("optimizer/adamw_8bit_time_vs_f32_{name}");
+        figure(&name, ratio, "x");
     }
     let sweeps = measured
         .iter()

@@ -78,7 +78,7 @@ template <typename C> static __device__ void gather(const Arguments &all, const 
     const Slot &slot = factors.slot;
     const double add = factors.coefficients.values[ADD];
     if (task.kind == SQUARES) {
-        const Values values(slot, all.entries[task.parameter]);
+        const Values values(all, task.parameter);
         const uint64_t start = task.start * CHUNK;
         const uint64_t end = min(start + CHUNK, slot.len);
         const double total = chunk_squares<false>(start, end, [&](uint64_t i) { return (double)values.at<C>(i); });
@@ -144,7 +144,7 @@ template <typename C> static __device__ void measure(const Arguments &all, uint3
 template <typename C> static __device__ void move_chunk(const Arguments &all, const Task &chunk, uint64_t start, uint64_t end) {
     const Factors<C> factors(all, chunk.parameter);
     const Slot &slot = factors.slot;
-    const Values values(slot, all.entries[chunk.parameter]);
+    const Values values(all, chunk.parameter);
     const C size = (C)factors.coefficients.values[SIZE];
     const C keep = (C)factors.coefficients.values[KEEP];
     for (uint64_t i = start + threadIdx.x; i < end; i += THREADS) {

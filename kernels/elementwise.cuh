@@ -2,28 +2,12 @@
 
 #pragma once
 
+#include "coded.cuh"
 #include "decide.cuh"
 
 // Blocks per chunk, so that small models fill a GPU too.
 #define PARTS 4
 #define AT_ONCE 4
-
-// A hash of 32 bits, with the multipliers and shifts of Wellons' `lowbias32` (2018).
-static __device__ __forceinline__ uint32_t noise(uint32_t index, uint32_t seed) {
-    uint32_t x = index * 0x9e3779b9u ^ seed;
-    x = (x ^ x >> 16) * 0x7feb352du;
-    x = (x ^ x >> 15) * 0x846ca68bu;
-    return x ^ x >> 16;
-}
-
-// Stochastic rounding to bf16. The noise depends on step and element alone.
-static __device__ __forceinline__ __nv_bfloat16 round_at_random(float value, uint32_t place, uint32_t seed) {
-    if (!isfinite(value)) {
-        return __float2bfloat16_rn(value);
-    }
-    const uint32_t bits = __float_as_uint(value) + (noise(place, seed) & 0xffff);
-    return __ushort_as_bfloat16((unsigned short)(bits >> 16));
-}
 
 struct alignas(8) Halves {
     uint16_t bits[AT_ONCE];
@@ -71,8 +55,8 @@ static __device__ __forceinline__ void store_some(void *into, uint32_t type, uin
 }
 
 template <typename C, uint32_t COUNT>
-static __device__ __forceinline__ void store_moment(void *into, uint32_t type, uint64_t at, uint32_t seed,
-                                                    const C (&from)[COUNT]) {
+static __device__ __forceinline__ void store_noisy(void *into, uint32_t type, uint64_t at, uint32_t seed,
+                                                   const C (&from)[COUNT]) {
     if (type != BF16) {
         store_some(into, type, at, from);
         return;
@@ -116,26 +100,63 @@ static __device__ __forceinline__ void move_range(const Rule &rule, const Gradie
             rule.update(p[i], gradient.adjust(g[i]), first[i], second[i]);
         }
         if (slot.state[0]) {
-            store_moment(slot.state[0], slot.state_type, at, noise(seed, 0), first);
+            store_noisy(slot.state[0], slot.state_type, at, noise(seed, 0), first);
         }
         if (slot.state[1]) {
-            store_moment(slot.state[1], slot.state_type, at, noise(seed, 1), second);
+            store_noisy(slot.state[1], slot.state_type, at, noise(seed, 1), second);
         }
         if (values.master) {
             store_some(values.master, F32, at, p);
         }
-        store_some(values.parameter, values.type, at, p);
+        if (values.is_noisy) {
+            store_noisy(values.parameter, values.type, at, values.seed, p);
+        } else {
+            store_some(values.parameter, values.type, at, p);
+        }
+    }
+}
+
+static_assert(CHUNK / PARTS % CODED_BLOCK == 0 && THREADS == CODES, "whole blocks, and a number for each thread");
+
+// As `move_range`, with moments of 8 bits: a warp moves a block at a time.
+template <typename Rule>
+static __device__ __forceinline__ void move_coded(const Rule &rule, const Gradient<float> &gradient, const Values &values,
+                                                  const Slot &slot, uint32_t seed, uint64_t start, uint64_t end) {
+    __shared__ float numbers[2][CODES];
+    numbers[0][threadIdx.x] = number_of<true>(threadIdx.x);
+    numbers[1][threadIdx.x] = number_of<false>(threadIdx.x);
+    __syncthreads();
+    for (uint64_t at = start + threadIdx.x / 32 * CODED_BLOCK; at < end; at += THREADS / 32 * CODED_BLOCK) {
+        const uint32_t count = (uint32_t)min(end - at, (uint64_t)CODED_BLOCK);
+        Coded<true> first(slot.state[0], at, count, numbers[0]);
+        Coded<false> second(slot.state[1], at, count, numbers[1]);
+        for (uint32_t i = 0; i < OF_A_BLOCK; i++) {
+            const uint64_t place = at + 32 * i + threadIdx.x % 32;
+            if (place < end) {
+                float p = values.at<float>(place);
+                rule.update(p, gradient.adjusted(place), first.values[i], second.values[i]);
+                values.put(place, p);
+            }
+        }
+        first.store(at, count, noise(seed, 0));
+        second.store(at, count, noise(seed, 1));
     }
 }
 
 template <template <typename> class Rule, typename C>
 static __device__ __forceinline__ void move_part(const Arguments &all, uint32_t index, uint64_t start, uint64_t end) {
     const Slot slot = all.slots[index];
-    const Values values(slot, all.entries[index]);
+    const Values values(all, index);
     const Gradient<C> gradient(all, index, all.next().factor);
     const Coefficients &coefficients = all.coefficients[index];
     const Rule<C> rule(all.header.hyper, coefficients.values);
-    const uint32_t seed = (uint32_t)coefficients.step * 0x9e3779b9u;
+    const uint32_t seed = seed_of(coefficients.step);
+    if constexpr (sizeof(C) == sizeof(float)) {
+        if (slot.state_type == CODED) {
+            move_coded(rule, gradient, values, slot, seed, start, end);
+            return;
+        }
+    }
     const uint64_t places = (uint64_t)values.parameter | (uint64_t)values.master | (uint64_t)gradient.values |
                             (uint64_t)slot.state[0] | (uint64_t)slot.state[1];
     const bool is_aligned = places % 16 == 0 && gradient.rank == 0;

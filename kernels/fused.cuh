@@ -9,15 +9,17 @@
 #include <stdint.h>
 
 #include "axes.cuh"
+#include "rounding.cuh"
 
 #define HYPER_PARAMETERS 8
 #define THREADS 256
 // Elements per partial sum: as on the CPU, so that sums have the same order.
 #define CHUNK (16 * 1024)
 
-enum Type : uint32_t { F32 = 0, F64 = 1, F16 = 2, BF16 = 3 };
+// `CODED` is for moments of 8 bits alone.
+enum Type : uint32_t { F32 = 0, F64 = 1, F16 = 2, BF16 = 3, CODED = 4 };
 
-enum Flag : uint64_t { SURVEYS = 1, CLIPS_NORM = 2, HAS_LOSS_SCALE = 4 };
+enum Flag : uint64_t { SURVEYS = 1, CLIPS_NORM = 2, HAS_LOSS_SCALE = 4, ROUNDS_AT_RANDOM = 8 };
 
 // Numbers that all parameters share in one step.
 struct Header {
@@ -181,9 +183,13 @@ struct Values {
     void *parameter;
     void *master;
     uint32_t type;
+    // Whether it is rounded at random.
+    bool is_noisy;
+    uint32_t seed;
 
-    __device__ Values(const Slot &slot, const Entry &entry)
-        : parameter(entry.parameter), master(slot.master), type(slot.type) {}
+    __device__ Values(const Arguments &all, uint32_t index)
+        : parameter(all.entries[index].parameter), master(all.slots[index].master), type(all.slots[index].type),
+          is_noisy((all.header.flags & ROUNDS_AT_RANDOM) && type == BF16), seed(noise(seed_of(all.coefficients[index].step), 2)) {}
 
     template <typename C> __device__ C at(uint64_t index) const {
         const C stored = load<C>(parameter, type, index);
@@ -194,6 +200,10 @@ struct Values {
         if (master) {
             store(master, F32, index, value);
         }
-        store(parameter, type, index, value);
+        if (is_noisy) {
+            ((__nv_bfloat16 *)parameter)[index] = round_at_random((float)value, (uint32_t)index, seed);
+        } else {
+            store(parameter, type, index, value);
+        }
     }
 };

@@ -5,6 +5,7 @@
 //! - [`layers`]: what a layer keeps for the backward pass.
 //! - [`semantics`]: what is promised, and the tests that prove it.
 //! - [`optimizers`]: the fused optimizers, their state, and what "all or none" means.
+//! - [`fit_lora`]: train small matrices beside a frozen model.
 //! - [`cuda`]: memory pools, limits and recovery on NVIDIA GPUs.
 //! - [`environment`]: is this machine fit for CUDA, and what to do if not.
 //! - [`watching`]: pages, monitors, incident logs, error reports.
@@ -25,6 +26,7 @@ macro_rules! links {
 [semantics]: crate::_documentation::semantics
 [semantics: atomic step]: crate::_documentation::semantics#1-atomic-step-atomic_step
 [optimizers]: crate::_documentation::optimizers
+[optimizers: on the host]: crate::_documentation::optimizers#moments-on-the-host
 [cuda]: crate::_documentation::cuda
 [cuda: open questions]: crate::_documentation::cuda#open-questions-for-a-real-gpu
 [environment]: crate::_documentation::environment
@@ -56,6 +58,7 @@ guides! {
     layers "layers.md"
     semantics "semantics.md"
     optimizers "optimizers.md"
+    fit_lora "fit-lora.md"
     cuda "cuda.md"
     environment "environment.md"
     watching "watching.md"

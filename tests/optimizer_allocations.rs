@@ -8,8 +8,8 @@ use candle_core::backprop::GradStore;
 use candle_core::utils::barrier_pool;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::optim::{
-    AdamW, Algorithm, Fused, FusedBuilder, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW,
-    ParamsLion, ParamsSgd,
+    AdamW, Algorithm, Fused, FusedBuilder, LossScale, Moments, ParamsAdafactor, ParamsAdam,
+    ParamsAdamW, ParamsLion, ParamsSgd,
 };
 use candle_nn::Optimizer;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -111,6 +111,12 @@ fn check<A: Algorithm>(device: &Device, params: A) {
         count(dtype, dtype, plain, |builder| builder);
         count(dtype, dtype, strided, all);
     }
+    count(DType::F32, DType::F32, strided, |builder| {
+        builder.moments(Moments::EightBit)
+    });
+    count(DType::BF16, DType::F32, plain, |builder| {
+        builder.stochastic_rounding().moments(Moments::EightBit)
+    });
     for dtype in [DType::F16, DType::BF16] {
         count(dtype, DType::F32, plain, |builder| builder.master_weights());
         count(dtype, DType::F32, strided, |builder| {

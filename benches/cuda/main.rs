@@ -4,6 +4,7 @@
 //! `cargo bench --features cuda --bench cuda [-- --quick]`. On the simulated driver it runs as well, so that it is known to, but its
 //! times say nothing about a GPU and are no figures.
 
+mod on_host;
 mod optimizers;
 #[path = "../support/mod.rs"]
 mod support;
@@ -303,5 +304,6 @@ fn main() -> Result<()> {
     taking_memory(&scale)?;
     keeping_a_limit(&scale)?;
     recovering(&scale)?;
-    optimizers::against_others(&scale)
+    optimizers::against_others(&scale)?;
+    on_host::moments(&scale)
 }

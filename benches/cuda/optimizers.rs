@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use candle_core::{DType, Tensor, Var};
-use candle_headroom::optim::ParamsAdamW;
+use candle_headroom::optim::{Moments, ParamsAdamW};
 use candle_headroom::{AdamW, DeviceMemory, Result};
 use candle_nn::Optimizer;
 
@@ -58,11 +58,14 @@ fn against_candle(
     shapes: &[Vec<usize>],
 ) -> Result<(f64, f64)> {
     let device = memory.device();
-    let (ours, candles) = (
+    let (ours, coded, candles) = (
+        Parameters::on(device, shapes)?,
         Parameters::on(device, shapes)?,
         Parameters::on(device, shapes)?,
     );
     let mut fused = AdamW::builder(ours.vars).build()?;
+    let builder = AdamW::builder(coded.vars);
+    let mut eight_bit = builder.moments(Moments::EightBit).build()?;
     let mut candle = candle_nn::AdamW::new(candles.vars, ParamsAdamW::default())?;
     // AdamW moves 28 bytes for a parameter; a copy moves 8 for an element.
     let copied = ours.elements * 28 / 8;
@@ -83,6 +86,10 @@ fn against_candle(
             seconds.push(took.as_secs_f64());
             took
         }),
+        Contender::new("fused_8bit", || {
+            eight_bit.commit(&coded.gradients).expect("a step");
+            wait();
+        }),
         Contender::new("copy", || {
             into.set(&from).expect("a copy");
             wait();
@@ -97,6 +104,11 @@ fn against_candle(
     report(
         &format!("adamw_speedup_{name}"),
         rounds.ratio("candle_nn", "fused"),
+        "x",
+    );
+    report(
+        &format!("adamw_8bit_time_vs_f32_{name}"),
+        rounds.ratio("fused_8bit", "fused"),
         "x",
     );
     let against_copy = rounds.ratio("copy", "fused");

@@ -4,9 +4,11 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
+use candle_core::DType;
 use candle_headroom::DeviceMemory;
 use candle_headroom::memory::Limit;
-use clap::Parser;
+use candle_headroom::optim::Moments;
+use clap::{Parser, ValueEnum};
 
 /// Most bytes in a batch. A batch is held twice, as u32: 256 MiB each.
 const MOST_BYTES: usize = 1 << 26;
@@ -33,6 +35,12 @@ pub struct Arguments {
     /// Number of updates.
     #[arg(long, default_value_t = 45)]
     pub steps: usize,
+    /// Type of the parameters and of the computation. bf16 and f16 have master weights in f32, f16 a dynamic loss scale too.
+    #[arg(long, value_enum, default_value_t)]
+    pub dtype: Parameters,
+    /// Type of AdamW's moments: 8, 4 or about 2 bytes for each parameter.
+    #[arg(long, value_enum, default_value_t)]
+    pub moments: MomentBits,
     /// Seed of the initial parameters, the batches and the sampled text.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -106,6 +114,45 @@ fn check_output(path: &Path) -> Result<()> {
     let opened = OpenOptions::new().append(true).open(path);
     opened.with_context(|| format!("cannot write {}", path.display()))?;
     Ok(())
+}
+
+/// The type of the parameters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, ValueEnum)]
+pub enum Parameters {
+    #[default]
+    F32,
+    Bf16,
+    F16,
+}
+
+impl From<Parameters> for DType {
+    fn from(parameters: Parameters) -> Self {
+        match parameters {
+            Parameters::F32 => Self::F32,
+            Parameters::Bf16 => Self::BF16,
+            Parameters::F16 => Self::F16,
+        }
+    }
+}
+
+/// The type of moments.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+pub enum MomentBits {
+    #[default]
+    F32,
+    Bf16,
+    #[value(name = "8bit")]
+    EightBit,
+}
+
+impl From<MomentBits> for Moments {
+    fn from(bits: MomentBits) -> Self {
+        match bits {
+            MomentBits::F32 => DType::F32.into(),
+            MomentBits::Bf16 => DType::BF16.into(),
+            MomentBits::EightBit => Self::EightBit,
+        }
+    }
 }
 
 /// A device, as candle names it.

@@ -5,6 +5,7 @@
 mod arguments;
 mod corpus;
 mod display;
+mod initial;
 mod model;
 mod watching;
 
@@ -12,16 +13,17 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use arguments::Arguments;
-use candle_core::{DType, Device, IndexOp, Tensor, Var};
+use arguments::{Arguments, Parameters};
+use candle_core::{DType, Device, IndexOp, Tensor};
 use candle_headroom::memory::Limit;
 use candle_headroom::nn::audit;
-use candle_headroom::optim::ParamsAdamW;
+use candle_headroom::optim::{LossScale, ParamsAdamW};
 use candle_headroom::{AdamW, AdaptiveTrainer, TrackingAllocator};
 use candle_nn::{VarBuilder, VarMap, ops};
 use clap::Parser;
 use corpus::Corpus;
 use display::{Progress, say};
+use initial::initialise;
 use model::{Config, Transformer};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -68,7 +70,8 @@ fn run(arguments: &Arguments) -> Result<()> {
         heads: 4,
         layers: 2,
     };
-    let model = Transformer::new(config, VarBuilder::from_varmap(&varmap, DType::F32, device))?;
+    let vb = VarBuilder::from_varmap(&varmap, arguments.dtype.into(), device);
+    let model = Transformer::new(config, vb)?;
     let vars = initialise(&varmap, &mut rng)?;
     let parameters: usize = vars.iter().map(|var| var.elem_count()).sum();
     say(format!(
@@ -91,7 +94,16 @@ fn run(arguments: &Arguments) -> Result<()> {
         lr: 5e-3,
         ..ParamsAdamW::default()
     };
-    let optimizer = AdamW::builder(&varmap).params(params).build()?;
+    let mut builder = AdamW::builder(&varmap)
+        .params(params)
+        .moments(arguments.moments);
+    if arguments.dtype != Parameters::F32 {
+        builder = builder.master_weights();
+    }
+    if arguments.dtype == Parameters::F16 {
+        builder = builder.loss_scale(LossScale::dynamic());
+    }
+    let optimizer = builder.build()?;
     let watching = Watching::begin(arguments)?;
     let mut builder = AdaptiveTrainer::builder(optimizer)
         .memory(&memory)
@@ -126,29 +138,6 @@ fn run(arguments: &Arguments) -> Result<()> {
     progress.figures()
 }
 
-/// Sets seeded parameters in the order of their names, because candle's CPU generator cannot be seeded.
-fn initialise(varmap: &VarMap, rng: &mut StdRng) -> Result<Vec<Var>> {
-    let mut named: Vec<(String, Var)> = match varmap.data().lock() {
-        Ok(data) => data
-            .iter()
-            .map(|(name, var)| (name.clone(), var.clone()))
-            .collect(),
-        Err(_) => anyhow::bail!("the parameters are locked"),
-    };
-    named.sort_by(|(a, _), (b, _)| a.cmp(b));
-    for (name, var) in &named {
-        if let [_, fan_in] = *var.dims() {
-            let bound = 1. / (fan_in as f32).sqrt();
-            let values = (0..var.elem_count()).map(|_| rng.random_range(-bound..bound));
-            var.set(&Tensor::from_iter(values, var.device())?.reshape(var.shape())?)?;
-        } else if name.ends_with("bias") {
-            // candle draws a linear layer's bias at random. A norm's weight stays 1.
-            var.set(&var.zeros_like()?)?;
-        }
-    }
-    Ok(named.into_iter().map(|(_, var)| var).collect())
-}
-
 /// Continues the first bytes of the corpus with text drawn from the model.
 fn sample(
     model: &Transformer,
@@ -166,6 +155,7 @@ fn sample(
         let bytes: Vec<u32> = seen.iter().map(|&byte| u32::from(byte)).collect();
         let bytes = Tensor::from_vec(bytes, (1, seen.len()), device)?;
         let scores = model.forward(&bytes)?.i((0, seen.len() - 1))?;
+        let scores = scores.to_dtype(DType::F32)?;
         let chances = ops::softmax(&(scores / TEMPERATURE)?, 0)?.to_vec1::<f32>()?;
         text.push(draw(&chances, rng.random()));
     }

@@ -91,13 +91,13 @@ impl Attempt<'_> {
     pub(crate) fn backward<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.observe(Phase::Backward, || {
             let (done, watched) = nn::watch(false, work);
-            for (began, elapsed, succeeded) in watched.again {
+            for again in watched.again {
                 self.engine.notify(|| EventKind::PhaseEnded {
                     phase: Phase::Recompute,
-                    began,
-                    elapsed,
-                    memory: self.memory.reading(),
-                    succeeded,
+                    began: again.began,
+                    elapsed: again.elapsed,
+                    memory: again.memory,
+                    succeeded: again.succeeded,
                 });
             }
             done
@@ -130,6 +130,15 @@ impl Attempt<'_> {
             ),
             false => Remedy::new("blocks marked with `nn::recompute`", None),
         })
+    }
+
+    /// What a loss without logits would save in a micro-batch of this cost, if there are logits worth it.
+    pub(super) fn without_logits(&self, cost: usize) -> Option<Remedy> {
+        const WORTH: u64 = 16;
+        let saving = self.engine.regions.logits(cost, &self.watched.borrow())?;
+        let is_worth = (self.memory.peak()).is_none_or(|peak| saving >= peak / WORTH);
+        let advice = "`linear_cross_entropy` in place of a linear layer and `cross_entropy`";
+        is_worth.then(|| Remedy::new(advice, Some(saving)))
     }
 
     pub(super) fn completed(&self) -> Completed {

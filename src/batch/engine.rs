@@ -30,6 +30,8 @@ pub(crate) struct Engine {
     pub(crate) recompute: Recompute,
     pub(super) regions: KnownRegions,
     pub(super) timings: Timings,
+    /// The size of the last micro-batch, in samples, and the bytes that it took.
+    pub(crate) measured: Option<(usize, u64)>,
 }
 
 impl Engine {
@@ -50,6 +52,7 @@ impl Engine {
             },
             regions: KnownRegions::default(),
             timings: Timings::default(),
+            measured: None,
         }
     }
 

@@ -96,9 +96,9 @@ pub enum EventKind<'a> {
         /// Memory at the start.
         memory: MemoryReading,
     },
-    /// A phase of a micro-batch, or the update, begins.
+    /// A phase of a micro-batch, or the update, begins. [`Phase::Recompute`] has no beginning of its own.
     PhaseBegan(Phase),
-    /// A phase has ended.
+    /// A phase has ended. Those of [`Phase::Recompute`] lie within a backward pass and are reported just before its end.
     #[non_exhaustive]
     PhaseEnded {
         /// The phase.

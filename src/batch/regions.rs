@@ -4,6 +4,9 @@ use super::history::Proven;
 use super::recompute::Regions;
 use crate::nn::{HeldByRegions, Watched};
 
+/// Logits stand at the peak this many times: themselves and their gradient.
+const LOGITS: f64 = 2.;
+
 #[derive(Debug, Default)]
 pub(super) struct KnownRegions {
     /// A micro-batch has come to one.
@@ -14,6 +17,8 @@ pub(super) struct KnownRegions {
     pub(super) last: Option<(bool, usize)>,
     /// What the activations of a micro-batch of this cost hold.
     held: Option<(usize, HeldByRegions)>,
+    /// The logits of a micro-batch of this cost, in bytes.
+    logits: Option<(usize, u64)>,
     kept: Proven,
     recomputed: Proven,
 }
@@ -22,6 +27,9 @@ impl KnownRegions {
     /// Learns what the forward pass of a micro-batch of this cost came to.
     pub(super) fn note(&mut self, cost: usize, watched: &Watched) {
         self.are_seen |= watched.count > 0;
+        if watched.logits > 0 {
+            self.logits = Some((cost, watched.logits));
+        }
         self.held = watched.held.map(|held| (cost, held)).or(self.held);
     }
 
@@ -46,6 +54,13 @@ impl KnownRegions {
             Regions::Recomputed => &mut self.recomputed,
             Regions::None | Regions::Kept => &mut self.kept,
         }
+    }
+
+    /// The bytes of the logits of a micro-batch of this cost, and of their gradients.
+    pub(super) fn logits(&self, cost: usize, watched: &Watched) -> Option<u64> {
+        let now = (watched.logits > 0).then_some((cost, watched.logits));
+        let (of, logits) = now.or(self.logits)?;
+        Some((LOGITS * logits as f64 * cost as f64 / of.max(1) as f64) as u64)
     }
 
     /// The bytes that recomputation saves in a micro-batch of this cost: the activations of all regions but the largest.

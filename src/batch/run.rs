@@ -8,7 +8,7 @@ use super::measured::Measured;
 use super::micro_batch::MicroBatch;
 use super::observer::EventKind;
 use super::plan::Reason;
-use super::policy::{Extent, Failed};
+use super::policy::{Extent, Failed, taken};
 use super::processed::Processed;
 use super::recompute::{Recompute, Regions};
 use crate::error::{Error, Result};
@@ -87,6 +87,8 @@ impl Engine {
                     let (micro, watched) = (attempt.micro, attempt.watched); // frees the engine
                     self.regions.note(extent.cost, &watched.into_inner());
                     completed.regions = self.regions.of(recomputes);
+                    let took = taken(completed.peak, completed.before);
+                    self.measured = took.map(|took| (size, took)).or(self.measured);
                     self.timings.stop(stopwatch, extent, completed.regions);
                     let (micro, completed) = (&micro, &completed);
                     self.notify(|| EventKind::MicroBatchEnded { micro, completed });

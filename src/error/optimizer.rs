@@ -53,7 +53,7 @@ pub enum OptimizerError {
     NotContiguous(String),
     /// Moments cannot have this type.
     #[error(
-        "moments of parameter `{parameter}`, which is {parameter_dtype:?}, cannot be {dtype:?}: they are f32 or bf16, and f64 for f64 parameters"
+        "moments of parameter `{parameter}`, which is {parameter_dtype:?}, cannot be {dtype:?}: they are f32, bf16 or of 8 bits, and f64 for f64 parameters"
     )]
     #[non_exhaustive]
     Moments {
@@ -61,9 +61,14 @@ pub enum OptimizerError {
         parameter: String,
         /// Its type.
         parameter_dtype: DType,
-        /// The type that was asked for.
+        /// The type that was asked for; `U8` for moments of 8 bits.
         dtype: DType,
     },
+    /// Stochastic rounding was asked for, and a parameter, by its name, is f16.
+    #[error(
+        "stochastic rounding is for bf16 parameters, and `{0}` is f16: use `master_weights()` with a loss scale"
+    )]
+    Rounding(String),
     /// There is no such group.
     #[error("there is no group {group}: the optimizer has {groups}, counted from 0")]
     #[non_exhaustive]

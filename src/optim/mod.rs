@@ -2,6 +2,7 @@
 
 mod axes;
 mod blend;
+mod coded;
 mod commit;
 mod cpu;
 #[cfg(feature = "cuda")]
@@ -9,6 +10,7 @@ mod cuda;
 mod foreign;
 mod fused;
 mod group;
+mod moments;
 mod rule;
 mod schedule;
 mod state_dict;
@@ -20,6 +22,7 @@ pub use commit::{Commit, Committed};
 pub use foreign::Foreign;
 pub use fused::{Fused, FusedBuilder, LossScale, Progress};
 pub use group::{Group, GroupOptions, Parameter};
+pub use moments::Moments;
 pub use rule::{Algorithm, ParamsAdafactor, ParamsAdam, ParamsLion, ParamsSgd};
 pub use schedule::LearningRate;
 pub use state_dict::StateDict;

@@ -1,6 +1,7 @@
 use std::fmt::Display;
 
 use crate::batch::{EventKind, Observer, TrainingEvent};
+use crate::error::Phase;
 
 /// Shows batches and their phases as [NVTX](https://github.com/NVIDIA/NVTX) ranges, so that Nsight Systems groups the kernels of
 /// each forward pass, backward pass and update. Retries, changes of size and exhaustions are marks.
@@ -39,6 +40,11 @@ impl Observer for NvtxRanges {
             EventKind::PhaseBegan(phase) => {
                 ::nvtx::range_push!("{}", phase);
             }
+            // Reported once it is over, within the backward pass.
+            EventKind::PhaseEnded {
+                phase: Phase::Recompute,
+                ..
+            } => {}
             EventKind::PhaseEnded { .. }
             | EventKind::BatchEnded { .. }
             | EventKind::BatchFailed(_) => {

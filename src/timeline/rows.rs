@@ -122,12 +122,21 @@ pub(super) struct Totals {
     pub(super) peak: Option<u64>,
     /// In the order in which they first ended.
     pub(super) phases: Vec<PhaseTotal>,
+    /// Time of regions that were recomputed in the backward pass that has not ended yet.
+    #[serde(skip)]
+    within_backward: f64,
 }
 
 impl Totals {
     /// Adds a phase. `peak` is the highest use during it.
     pub(super) fn phase(&mut self, row: &PhaseRow, peak: Option<u64>) {
-        let (phase, time) = (row.phase, row.ended - row.began);
+        let (phase, mut time) = (row.phase, row.ended - row.began);
+        match phase {
+            Phase::Recompute => self.within_backward += time,
+            // Told apart from what was recomputed within.
+            Phase::Backward => time -= std::mem::take(&mut self.within_backward),
+            _ => {}
+        }
         let mut totals = self.phases.iter_mut();
         match totals.find(|total| total.phase == phase) {
             Some(total) => {

@@ -1,8 +1,9 @@
 use super::core::Core;
+use super::estimate::{Estimate, Measured};
 use super::loss::Loss;
 use super::report::StepReport;
 use crate::batch::{Batch, Engine, MicroBatch, Plan, Processed};
-use crate::error::{Error, Result};
+use crate::error::{Error, Holding, Result};
 use crate::optim::{Commit, Parameter};
 
 /// Trains with the gradient of the whole batch in micro-batches that fit, in a loop of your own.
@@ -160,6 +161,23 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// Returns what the policy has learned and why it uses its size; `None` for a policy without a plan.
     pub fn plan(&self) -> Option<Plan> {
         self.engine.policy.plan()
+    }
+
+    /// Returns what training takes of memory: what is held, and what micro-batches take, as far as it was measured.
+    pub fn estimate(&self) -> Estimate {
+        let mut estimate = Estimate::new(self.optimizer());
+        let buffers = self.core.buffer_bytes();
+        if buffers > 0 {
+            estimate
+                .held
+                .push(Holding::new("named buffers and their copies", buffers));
+        }
+        let measured = self.engine.measured;
+        estimate.measured = measured.map(|(samples, bytes)| Measured::new(samples, bytes));
+        if let Some(plan) = self.plan() {
+            (estimate.base, estimate.each) = (plan.base, plan.each);
+        }
+        estimate
     }
 
     /// Returns the policy's plan for evaluation, as [`plan`](Self::plan) does for training.

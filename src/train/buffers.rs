@@ -22,6 +22,12 @@ impl Buffers {
         Ok(Self(buffers.collect::<Result<_>>()?))
     }
 
+    /// The bytes of one copy.
+    pub(super) fn bytes(&self) -> u64 {
+        let bytes = |(_, saved): &(Var, Var)| saved.elem_count() * saved.dtype().size_in_bytes();
+        self.0.iter().map(bytes).sum::<usize>() as u64
+    }
+
     pub(super) fn save(&self) -> Result<()> {
         let mut buffers = self.0.iter();
         Ok(buffers.try_for_each(|(live, saved)| saved.set(live))?)

@@ -144,6 +144,13 @@ impl<O: Commit> Core<O> {
         report.map_err(|error| unmask(error, device))
     }
 
+    /// The bytes of named buffers, and of the values that are saved of them.
+    pub(super) fn buffer_bytes(&self) -> u64 {
+        let saved = [&self.at_window, &self.at_micro_batch, &self.after_forward];
+        let copies = saved.map(Buffers::bytes).iter().sum::<u64>();
+        copies + self.at_window.bytes()
+    }
+
     /// Returns the memory held by what is trained, and what would reduce it.
     pub(super) fn held(&self) -> Held {
         let optimizer = self.accumulator.optimizer();

@@ -183,7 +183,8 @@ impl Job {
     pub fn adjusting(&self) -> AdamW {
         let builder = AdamW::builder(self.trained.clone()).params(Self::params());
         let builder = builder.clip_norm(1.).loss_scale(LossScale::dynamic());
-        builder.moments(DType::BF16).build().unwrap()
+        let builder = builder.moments(DType::BF16).moments_on_host(0.5);
+        builder.build().unwrap()
     }
 
     /// Without state.

@@ -55,6 +55,13 @@ impl Simulator {
         control!(simulated_cuda_fail_allocation(self.device => i32, nth => u64, times => u64) -> i32);
     }
 
+    /// The same for page-locked host memory.
+    pub fn fail_host_allocation(self, nth: u64, times: u64) {
+        control!(simulated_cuda_fail_host_allocation(
+            self.device => i32, nth => u64, times => u64
+        ) -> i32);
+    }
+
     /// The same for cuBLAS calls.
     pub fn fail_library(self, nth: u64, times: u64) {
         control!(simulated_cuda_fail_library(self.device => i32, nth => u64, times => u64) -> i32);
@@ -77,6 +84,11 @@ impl Simulator {
     /// Each event answers "not ready" to this many queries after it is recorded.
     pub fn set_event_lag(self, queries: u32) {
         control!(simulated_cuda_set_event_lag(self.device => i32, queries => u32) -> i32);
+    }
+
+    /// Whether kernels, copies with page-locked memory and memsets run only when something waits for them.
+    pub fn set_late(self, late: bool) {
+        control!(simulated_cuda_set_late(self.device => i32, late => bool) -> i32);
     }
 
     /// The device cannot be opened, with this status, while this process holds no context of it; 0: it can.

@@ -2,7 +2,9 @@
 
 #[path = "../promises/cleanup_before_retry.rs"]
 mod cleanup_before_retry;
+mod estimate;
 mod evaluation;
+mod frozen;
 #[path = "../promises/honest_numbers.rs"]
 mod honest_numbers;
 mod kept;
@@ -10,6 +12,7 @@ mod language;
 mod memory;
 #[path = "../promises/no_ratchet.rs"]
 mod no_ratchet;
+mod remedies;
 mod report;
 #[path = "../support/mod.rs"]
 mod support;

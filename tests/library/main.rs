@@ -7,6 +7,7 @@ mod batch;
 mod curves;
 mod engine;
 mod error;
+mod halves;
 mod incidents;
 mod memory_model;
 #[cfg(feature = "metrics")]

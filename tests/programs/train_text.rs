@@ -50,6 +50,23 @@ fn it_learns_within_its_budget_and_reports_it() {
 }
 
 #[test]
+fn it_learns_in_fewer_bits() {
+    for bits in [
+        ["--dtype", "bf16", "--moments", "8bit"],
+        ["--dtype", "f16", "--moments", "bf16"],
+    ] {
+        let output = train_text(&[&SHORT[..], &["--unlimited"], &bits].concat());
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}{errors}");
+        assert!(
+            figure(&text, "loss_last") < figure(&text, "loss_first") - 0.5,
+            "{bits:?}: {text}"
+        );
+    }
+}
+
+#[test]
 fn a_seed_gives_the_same_run() {
     let losses = |seed| {
         let arguments = [&SHORT[..], &["--unlimited", "--seed", seed]].concat();

@@ -111,8 +111,8 @@ impl Pace {
             }
             return;
         }
-        // Even parts differ a little, and the first may have been the rest of a batch.
-        if self.settled.cost.abs_diff(cost) > self.settled.cost / 4 {
+        // Even parts differ by up to a sample, and the first may have been the rest of a batch.
+        if self.settled.cost.abs_diff(cost) > (self.settled.cost / 4).max(each) {
             self.settled = Timing {
                 cost,
                 ..Timing::default()

@@ -7,6 +7,7 @@ use crate::nn::graph::{Backward, record};
 use crate::nn::kernel::{
     self, Element, Functions, Kernel, by_rows, max_of, rows_at_once, slice_of, sum_of,
 };
+use crate::nn::recompute::note_logits;
 
 /// Cross-entropy of logits (N, C) and classes (N), averaged over the N rows: as [`candle_nn::loss::cross_entropy`], in one operation.
 ///
@@ -27,6 +28,9 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
         );
     };
     let targets = Targets::new(targets, rows, logits.device())?;
+    if logits.track_op() {
+        note_logits(logits);
+    }
     if logits.elem_count() == 0 {
         bail!("cross_entropy of no logits, got {:?}", logits.shape());
     }

@@ -10,6 +10,7 @@ use candle_core::Result;
 use crate::nn::seed::{derive, seeded};
 use region::record;
 pub use scope::is_recomputing;
+pub(in crate::nn) use scope::note_logits;
 pub(crate) use scope::{Held, Watched, watch};
 pub use tensors::{RegionInputs, RegionOutputs};
 

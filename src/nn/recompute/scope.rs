@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::{Result, Tensor};
 
+use crate::error::MemoryReading;
 use crate::memory::ambient;
 
 /// The regions that ran while [`watch`] did.
@@ -14,8 +15,19 @@ pub(crate) struct Watched {
     pub(crate) count: usize,
     /// Bytes that the activations of all regions take if they are kept, and those of the largest region; `None` if not measured.
     pub(crate) held: Option<Held>,
-    /// When a region ran again, how long its second run and backward pass took, and whether they succeeded.
-    pub(crate) again: Vec<(Instant, Duration, bool)>,
+    /// Bytes of the largest logits of a cross-entropy.
+    pub(crate) logits: u64,
+    pub(crate) again: Vec<Again>,
+}
+
+/// The second run of a region, with its backward pass.
+#[derive(Debug, Clone)]
+pub(crate) struct Again {
+    pub(crate) began: Instant,
+    pub(crate) elapsed: Duration,
+    /// At its end.
+    pub(crate) memory: MemoryReading,
+    pub(crate) succeeded: bool,
 }
 
 /// Bytes of activations.
@@ -60,6 +72,15 @@ pub(crate) fn watch<T>(keeps: bool, work: impl FnOnce() -> T) -> (T, Watched) {
     let done = work();
     let watched = WATCHED.take().unwrap_or_default();
     (done, watched)
+}
+
+/// Notes that a cross-entropy keeps these logits.
+pub(in crate::nn) fn note_logits(logits: &Tensor) {
+    WATCHED.with_borrow_mut(|watched| {
+        if let Some(watched) = watched {
+            watched.logits = watched.logits.max(bytes_of(std::slice::from_ref(logits)));
+        }
+    });
 }
 
 pub(super) fn keeps() -> bool {
@@ -113,7 +134,12 @@ pub(super) fn timed<T>(differentiate: impl FnOnce() -> crate::Result<T>) -> crat
         if let Some(watched) = watched
             && depth == 0
         {
-            watched.again.push((began, began.elapsed(), done.is_ok()));
+            watched.again.push(Again {
+                began,
+                elapsed: began.elapsed(),
+                memory: ambient().map(|memory| memory.reading()).unwrap_or_default(),
+                succeeded: done.is_ok(),
+            });
         }
     });
     done

@@ -1,17 +1,24 @@
-use candle_core::{CpuStorage, DType, Layout, Result};
+use candle_core::{CpuStorage, DType};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
+use super::noise::{chance, noise};
 use super::real::{Real, after, copy, load_half, reals, store_half};
-use super::share::{BLOCK, take};
+use super::share::{BLOCK, CHUNK, take};
+use crate::optim::coded::{self, Code, Form, bytes_of, elements_of};
 
-/// Numbers that an update reads and writes: a parameter or its state, in the type to compute in or in one of 16 bits.
+/// Numbers that an update reads and writes: a parameter or its state, in the type to compute in or in fewer bits.
 #[derive(Debug)]
 pub enum Column<'a, C> {
     Full(&'a mut [C]),
     F16(&'a mut [f16]),
     Bf16(&'a mut [bf16]),
+    /// Blocks of 8 bits, which are taken, read and written as wholes.
+    Coded(&'a mut [u8], Code),
 }
+
+// A stretch that is taken ends where a block of 8 bits ends.
+const _: () = assert!(BLOCK == coded::BLOCK && CHUNK.is_multiple_of(BLOCK));
 
 /// State that the rule does not keep.
 impl<C> Default for Column<'_, C> {
@@ -30,7 +37,18 @@ impl<'a, C: Real> Column<'a, C> {
         }
     }
 
-    /// Returns the values of state that is never kept in 16 bits.
+    /// Returns the column of a tensor of state; `None` if it has another form.
+    pub fn held(storage: &'a mut CpuStorage, form: Form) -> Option<Self> {
+        let Form::Coded(code) = form else {
+            return Self::of(storage);
+        };
+        match storage {
+            CpuStorage::U8(bytes) if C::DTYPE == DType::F32 => Some(Self::Coded(bytes, code)),
+            _ => None,
+        }
+    }
+
+    /// Returns the values of state that is never kept in fewer bits.
     pub fn into_full(self) -> &'a mut [C] {
         match self {
             Self::Full(values) => values,
@@ -43,6 +61,7 @@ impl<'a, C: Real> Column<'a, C> {
             Self::Full(values) => values.len(),
             Self::F16(values) => values.len(),
             Self::Bf16(values) => values.len(),
+            Self::Coded(bytes, _) => elements_of(bytes.len()),
         }
     }
 
@@ -52,6 +71,7 @@ impl<'a, C: Real> Column<'a, C> {
             Self::Full(values) => Self::Full(take(values, count)),
             Self::F16(values) => Self::F16(take(values, count)),
             Self::Bf16(values) => Self::Bf16(take(values, count)),
+            Self::Coded(bytes, code) => Self::Coded(take(bytes, bytes_of(count)), *code),
         }
     }
 
@@ -62,6 +82,7 @@ impl<'a, C: Real> Column<'a, C> {
             Self::Full(values) => copy(values, start, into),
             Self::F16(values) => load_half(values, start, into),
             Self::Bf16(values) => load_half(values, start, into),
+            Self::Coded(bytes, code) => code.load(bytes, start, C::f32s_mut(into)),
         }
         into.get_mut(..count).unwrap_or_default()
     }
@@ -69,7 +90,7 @@ impl<'a, C: Real> Column<'a, C> {
     /// Replaces up to a block of values, read from `start` on, by the master weights that still round to them.
     pub fn restore(&self, masters: &[C], start: usize, values: &mut [C]) {
         match self {
-            Self::Full(_) => {}
+            Self::Full(_) | Self::Coded(..) => {}
             Self::F16(halves) => restore(after(halves, start), after(masters, start), values),
             Self::Bf16(halves) => restore(after(halves, start), after(masters, start), values),
         }
@@ -81,16 +102,23 @@ impl<'a, C: Real> Column<'a, C> {
             Self::Full(into) => copy(from, 0, into),
             Self::F16(into) => store_half(from, into),
             Self::Bf16(into) => store_half(from, into),
+            Self::Coded(bytes, code) => code.store(C::f32s(from), bytes),
         }
     }
 
-    /// Writes all elements of a moment. The first of them belongs to the parameter's element `start`.
+    /// Writes all elements, rounded stochastically to bf16 and, if they are a second moment, to 8 bits. The first of them belongs to the
+    /// parameter's element `start`.
     ///
-    /// Rounds to bf16 stochastically: a step changes a second moment by a thousandth of itself, less than the resolution of bf16,
-    /// so rounding to nearest would never change it. The noise depends on step and element alone.
+    /// A step changes a second moment by a thousandth of itself, less than the resolution of bf16 or 8 bits, so rounding to nearest
+    /// would never change it. The noise depends on step and element alone.
     pub fn store_noisy(&mut self, from: &[C], start: usize, seed: u32) {
-        let Self::Bf16(into) = self else {
-            return self.store(from);
+        let into = match self {
+            Self::Bf16(into) => into,
+            Self::Coded(bytes, code @ Code::Unsigned) => {
+                let chance = |i| chance(noise((start + i) as u32, seed));
+                return code.store_by(C::f32s(from), bytes, chance);
+            }
+            _ => return self.store(from),
         };
         for (place, (from, into)) in (start..).zip(from.iter().zip(into.iter_mut())) {
             let value = from.to_f64() as f32;
@@ -119,109 +147,11 @@ where
     }
 }
 
-/// A hash of 32 bits, with the multipliers and shifts of Wellons' `lowbias32` (2018).
-pub fn noise(index: u32, seed: u32) -> u32 {
-    let mut x = index.wrapping_mul(0x9e37_79b9) ^ seed;
-    x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
-    x = (x ^ (x >> 15)).wrapping_mul(0x846c_a68b);
-    x ^ (x >> 16)
-}
-
-/// A gradient in memory, whose elements can be adjusted while they are read: multiplied by `scale` (the inverse loss scale times the
-/// factor that clips the norm), then clamped to ± `bound`.
-#[derive(Debug, Clone, Copy)]
-pub struct Gradient<'a, C> {
-    storage: &'a CpuStorage,
-    /// The values, if they need no conversion.
-    reals: Option<&'a [C]>,
-    layout: &'a Layout,
-    /// The first element if the values are contiguous.
-    start: Option<usize>,
-    scale: f64,
-    bound: f64,
-}
-
-impl<'a, C: Real> Gradient<'a, C> {
-    pub fn new(
-        storage: &'a CpuStorage,
-        layout: &'a Layout,
-        scale: f64,
-        bound: f64,
-    ) -> Result<Self> {
-        let reals = match storage {
-            CpuStorage::F16(_) | CpuStorage::BF16(_) if C::DTYPE == DType::F32 => None,
-            other => Some(C::cpu_storage_as_slice(other)?),
-        };
-        Ok(Self {
-            storage,
-            reals,
-            layout,
-            start: layout.contiguous_offsets().map(|(start, _)| start),
-            scale,
-            bound,
-        })
-    }
-
-    /// Returns the elements from `start` on as a slice if they are contiguous and need no conversion.
-    pub fn slice(&self, start: usize) -> Option<&'a [C]> {
-        Some(after(self.reals?, self.start? + start))
-    }
-
-    pub fn adjust(&self) -> impl Fn(C) -> C + Copy + use<C> {
-        let [scale, low, high] = [self.scale, -self.bound, self.bound].map(C::from_f64);
-        move |value| {
-            // `clamp` would panic for bounds that are NaN. A value that is NaN passes.
-            match value * scale {
-                value if value > high => high,
-                value if value < low => low,
-                value => value,
-            }
-        }
-    }
-
-    /// Reads elements from `start` on, unadjusted.
-    pub fn load(&self, start: usize, into: &mut [C]) {
-        if let Some(first) = self.start {
-            return self.read(first + start, into);
-        }
-        for (into, offset) in into.iter_mut().zip(offsets(self.layout, start)) {
-            self.read(offset, std::slice::from_mut(into));
-        }
-    }
-
-    /// Reads what lies in memory from an offset on.
-    fn read(&self, offset: usize, into: &mut [C]) {
-        match self.storage {
-            CpuStorage::F16(values) => load_half(values, offset, into),
-            CpuStorage::BF16(values) => load_half(values, offset, into),
-            _ => copy(self.reals.unwrap_or_default(), offset, into),
-        }
-    }
-
-    /// Reads elements from `start` on, scaled and clamped.
-    pub fn load_adjusted(&self, start: usize, into: &mut [C]) {
-        self.load(start, into);
-        let adjust = self.adjust();
-        into.iter_mut().for_each(|value| *value = adjust(*value));
-    }
-}
-
-/// Returns the offsets of a strided tensor's elements from element `start` on. candle's own iterator is private. Strided gradients are
-/// rare, because `backward` adds each gradient to a contiguous tensor of zeros.
-fn offsets(layout: &Layout, start: usize) -> impl Iterator<Item = usize> + '_ {
-    let axes = layout.dims().iter().zip(layout.stride()).rev();
-    (start..layout.shape().elem_count()).map(move |mut index| {
-        axes.clone()
-            .fold(layout.start_offset(), |offset, (&size, &stride)| {
-                let along = index % size;
-                index /= size;
-                offset + along * stride
-            })
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use candle_core::Layout;
+
+    use super::super::gradient::Gradient;
     use super::*;
 
     #[test]

@@ -1,6 +1,9 @@
-use super::column::{Column, Gradient, noise};
+use super::column::Column;
+use super::gradient::Gradient;
+use super::noise::noise;
 use super::real::Real;
 use super::share::{BLOCK, CHUNK, is_shared, share, take};
+use super::wide::wide;
 
 /// A step of a rule that treats each element by itself.
 pub trait Elementwise: Sync {
@@ -26,10 +29,9 @@ pub struct Target<'a, C> {
 }
 
 impl<C: Real> Target<'_, C> {
-    /// Updates the parameter in one pass, for the `number`-th time.
-    pub fn elementwise(self, step: &impl Elementwise, number: u64) {
-        let seed = (number as u32).wrapping_mul(0x9e37_79b9);
-        self.lanes.share(|lanes| lanes.update(step, seed));
+    /// Updates the parameter in one pass.
+    pub fn elementwise(self, step: &impl Elementwise) {
+        self.lanes.share(|lanes| lanes.update(step));
     }
 }
 
@@ -38,6 +40,10 @@ impl<C: Real> Target<'_, C> {
 pub struct Lanes<'a, C> {
     /// The stretch's first element in the parameter.
     pub start: usize,
+    /// For stochastic rounding in this update.
+    pub seed: u32,
+    /// Whether a bf16 parameter is rounded stochastically.
+    pub is_noisy: bool,
     pub parameter: Column<'a, C>,
     /// The master weights; `parameter` is then their rounded copy.
     pub master: Option<&'a mut [C]>,
@@ -58,6 +64,8 @@ impl<C: Real> Lanes<'_, C> {
         let master = self.master.as_mut();
         Some(Self {
             start,
+            seed: self.seed,
+            is_noisy: self.is_noisy,
             parameter,
             master: master.map(|master| take(master, count)),
             gradient: self.gradient,
@@ -74,8 +82,8 @@ impl<C: Real> Lanes<'_, C> {
         share(len.div_ceil(CHUNK), self, |rest| rest.take(CHUNK), work);
     }
 
-    /// Updates the stretch by an elementwise rule; `seed` is for the stochastic rounding of moments.
-    fn update(mut self, step: &impl Elementwise, seed: u32) {
+    /// Updates the stretch by an elementwise rule.
+    fn update(mut self, step: &impl Elementwise) {
         let adjust = self.gradient.adjust();
         if let Some(gradient) = self.gradient.slice(self.start)
             && let Column::Full(parameter) = &mut self.parameter
@@ -88,8 +96,8 @@ impl<C: Real> Lanes<'_, C> {
             let first = block.state[0].load(0, &mut first);
             let second = block.state[1].load(0, &mut second);
             wide(|| step.update(adjust, parameter, gradient, [&mut *first, &mut *second]));
-            block.state[0].store_noisy(first, block.start, noise(seed, 0));
-            block.state[1].store_noisy(second, block.start, noise(seed, 1));
+            block.state[0].store_noisy(first, block.start, noise(block.seed, 0));
+            block.state[1].store_noisy(second, block.start, noise(block.seed, 1));
         });
     }
 
@@ -104,7 +112,13 @@ impl<C: Real> Lanes<'_, C> {
             if let Some(master) = block.master.take() {
                 Column::Full(master).store(parameter);
             }
-            block.parameter.store(parameter);
+            match block.is_noisy {
+                true => {
+                    let seed = noise(block.seed, 2);
+                    block.parameter.store_noisy(parameter, block.start, seed);
+                }
+                false => block.parameter.store(parameter),
+            }
         }
     }
 
@@ -121,21 +135,4 @@ impl<C: Real> Lanes<'_, C> {
 
 fn zeros<C: Real>() -> [C; BLOCK] {
     [C::default(); BLOCK]
-}
-
-/// Compiles the loop in `work` also for AVX2, which runs if the machine has it. FMA stays off, so that the bits are the same.
-#[inline(always)]
-fn wide(work: impl FnOnce()) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        #[target_feature(enable = "avx2")]
-        fn wide(work: impl FnOnce()) {
-            work();
-        }
-        if std::arch::is_x86_feature_detected!("avx2") {
-            // SAFETY: the machine has AVX2, the only feature that the function enables.
-            return unsafe { wide(work) };
-        }
-    }
-    work();
 }

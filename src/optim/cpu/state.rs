@@ -8,12 +8,14 @@ use candle_core::{
     CpuStorage, Device, InplaceOp2, Layout, Result as CandleResult, Storage, Tensor,
 };
 
-use super::column::{Column, Gradient};
+use super::column::Column;
+use super::gradient::Gradient;
 use super::lanes::{Lanes, Target};
+use super::noise::seed;
 use super::real::{Real, reals};
 use super::share::{CHUNK, squares};
 use crate::error::Result;
-use crate::optim::fused::{Managed, Setup, Snapshot, misplaced};
+use crate::optim::fused::{Halves, Managed, Setup, Snapshot, misplaced};
 use crate::optim::rule::Rule;
 
 /// The state of one parameter.
@@ -55,9 +57,9 @@ impl State {
 
     pub fn snapshot(&self, parameter: &Managed) -> Snapshot {
         let tensors = self.tensors.iter().zip(&parameter.kept);
-        let tensors = tensors.map(|(storage, (kept, _))| {
+        let tensors = tensors.map(|(storage, held)| {
             let storage = Storage::Cpu(storage.clone());
-            Tensor::from_storage(storage, &*kept.dims, BackpropOp::none(), false)
+            Tensor::from_storage(storage, held.dims(), BackpropOp::none(), false)
         });
         Snapshot {
             step: self.step,
@@ -93,18 +95,21 @@ impl State {
         let work = |storage: &mut CpuStorage, gradient: &CpuStorage, layout: &Layout| {
             let mut values = Column::<C>::of(storage).ok_or_else(misplaced)?;
             values.take(parameter.start);
-            let by_rule = parameter.by_rule().len();
-            let tensors = self.tensors.split_at_mut_checked(by_rule);
+            let by_rule = parameter.by_rule();
+            let tensors = self.tensors.split_at_mut_checked(by_rule.len());
             let (moments, master) = tensors.ok_or_else(misplaced)?;
-            let mut moments = moments.iter_mut();
+            let mut moments = moments.iter_mut().zip(by_rule);
             let mut next = || match moments.next() {
-                Some(storage) => Column::of(storage).ok_or_else(misplaced),
+                Some((storage, held)) => Column::held(storage, held.form).ok_or_else(misplaced),
                 None => Ok(Column::default()),
             };
             let master = master.first_mut();
             let master = master.map(|master| reals(master).ok_or_else(misplaced));
+            let step = self.step.saturating_add(1);
             let lanes = Lanes::<C> {
                 start: 0,
+                seed: seed(step),
+                is_noisy: setup.halves == Halves::Stochastic,
                 parameter: values.take(parameter.len),
                 gradient: Gradient::new(gradient, layout, scale, setup.adjustment.bound())?,
                 state: [next()?, next()?],
@@ -116,8 +121,8 @@ impl State {
                 partials: &mut self.partials,
                 scratch: &mut self.scratch,
             };
-            self.step = self.step.saturating_add(1);
-            (setup.rule).apply(setup.rates(parameter), self.step, target);
+            self.step = step;
+            (setup.rule).apply(setup.rates(parameter), step, target);
             Ok(())
         };
         let visit = Visit(Cell::new(Some(work)));

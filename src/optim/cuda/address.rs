@@ -16,11 +16,13 @@ pub fn code(dtype: DType) -> Result<u32> {
         DType::F64 => Ok(1),
         DType::F16 => Ok(2),
         DType::BF16 => Ok(3),
+        // Moments of 8 bits.
+        DType::U8 => Ok(4),
         other => Err(Error::UnsupportedDTypeForOp(other, "fused-update").bt()),
     }
 }
 
-/// Evaluates `$do` for values of each floating-point type.
+/// Evaluates `$do` for values of each type that [`code`] has.
 macro_rules! each {
     ($slice:expr, $values:ident => $do:expr) => {
         match $slice {
@@ -28,6 +30,7 @@ macro_rules! each {
             CudaStorageSlice::F64($values) => Ok($do),
             CudaStorageSlice::F16($values) => Ok($do),
             CudaStorageSlice::BF16($values) => Ok($do),
+            CudaStorageSlice::U8($values) => Ok($do),
             _ => Err(misplaced()),
         }
     };

@@ -6,6 +6,7 @@ use candle_core::cuda_backend::cudarc::driver::CudaStream;
 use candle_core::{CudaDevice, DType, Device, Tensor};
 
 use super::address::{address_of, code, locate};
+use super::host::Moments;
 use super::launch::{Launch, chunks, launches};
 use super::layout::Slot;
 use super::tables::Tables;
@@ -34,6 +35,8 @@ pub struct Engine {
 struct State {
     /// The number of steps is that of the time when the tables were made; the device counts on.
     kept: Snapshot,
+    /// The moments if they are in host memory; `kept` is then without them.
+    on_host: Option<Arc<Moments>>,
     /// The next tensors and the means of rows of the matrices that the rule factors, used within a step.
     scratch: Vec<Tensor>,
 }
@@ -43,9 +46,19 @@ impl State {
     fn new<R: Rule>(
         parameter: &Managed,
         saved: Option<&Snapshot>,
-        device: &Device,
+        device: &CudaDevice,
     ) -> Result<Self> {
-        let kept = Snapshot::new(parameter, saved, device)?;
+        let on_host = match parameter.on_host {
+            true => Some(Arc::new(Moments::new(
+                parameter,
+                saved,
+                &device.cuda_stream(),
+            )?)),
+            false => None,
+        };
+        let moved = on_host.as_ref().map_or(0, |_| parameter.by_rule().len());
+        let device = &Device::Cuda(device.clone());
+        let kept = Snapshot::from_index(moved, parameter, saved, device)?;
         let matrices = R::matrices(parameter.var.dims());
         let mut scratch = Vec::new();
         if matrices > 0 {
@@ -54,7 +67,11 @@ impl State {
             }
             scratch.push(Tensor::zeros(matrices, DType::F64, device)?);
         }
-        Ok(Self { kept, scratch })
+        Ok(Self {
+            kept,
+            on_host,
+            scratch,
+        })
     }
 
     fn slot<R: Rule>(
@@ -63,12 +80,15 @@ impl State {
         first_chunk: u64,
         stream: &CudaStream,
     ) -> Result<Slot> {
-        let tensors = self
-            .kept
-            .tensors
-            .split_at_checked(parameter.by_rule().len());
+        let by_rule = parameter.by_rule();
+        let moved = self.on_host.as_ref().map_or(0, |_| by_rule.len());
+        let tensors = (self.kept.tensors).split_at_checked(by_rule.len() - moved);
         let (moments, master) = tensors.ok_or_else(misplaced)?;
         let address = |tensor| address_of(tensor, stream);
+        let state = match &self.on_host {
+            Some(moments) => [0, 1].map(|index| moments.address(index)),
+            None => [address(moments.first())?, address(moments.get(1))?],
+        };
         let matrices = R::matrices(parameter.var.dims());
         let [rows, columns] = match parameter.var.dims() {
             [.., rows, columns] if matrices > 0 => [*rows, *columns],
@@ -76,10 +96,10 @@ impl State {
         };
         Ok(Slot {
             len: parameter.len as u64,
-            state: [address(moments.first())?, address(moments.get(1))?],
+            state,
             master: address(master.first())?,
             dtype: code(parameter.var.dtype())?,
-            state_dtype: code(moments.first().map_or(DType::F32, Tensor::dtype))?,
+            state_dtype: code(by_rule.first().map_or(DType::F32, |held| held.dtype()))?,
             first_chunk,
             matrices: matrices as u64,
             rows: rows as u64,
@@ -115,8 +135,8 @@ impl Engine {
             }
         }
         let stream = device.cuda_stream();
-        let on = Device::Cuda(device.clone());
-        let make = |parameter: &Managed, saved: Option<&_>| State::new::<R>(parameter, saved, &on);
+        let make =
+            |parameter: &Managed, saved: Option<&_>| State::new::<R>(parameter, saved, device);
         let states = states(setup, loaded, &kept, make)?;
         let (mut slots, mut counts) = (Vec::new(), Vec::new());
         let mut first_chunk = 0;
@@ -193,12 +213,15 @@ impl<R: Rule> fused::Engine<R> for Engine {
         };
         let count = self.tables.counts.try_slice(index..index + 1);
         let count = self.device.clone_dtoh(&count.ok_or_else(misplaced)?)?;
+        let moments = state.on_host.as_ref().map(|moments| moments.tensors());
+        let mut tensors = moments.transpose()?.unwrap_or_default();
         // In host memory, because the device may be full.
-        let tensors = state.kept.tensors.iter();
-        let tensors = tensors.map(|tensor| tensor.to_device(&Device::Cpu));
+        for tensor in &state.kept.tensors {
+            tensors.push(tensor.to_device(&Device::Cpu)?);
+        }
         Ok(Some(Snapshot {
             step: count.first().copied().unwrap_or_default(),
-            tensors: tensors.collect::<candle_core::Result<_>>()?,
+            tensors,
         }))
     }
 }

@@ -3,7 +3,7 @@
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 
 use crate::optim::cpu::CHUNK;
-use crate::optim::fused::{Progress, Setup};
+use crate::optim::fused::{Halves, Progress, Setup};
 use crate::optim::rule::Rule;
 
 /// Numbers that all parameters share in one step.
@@ -116,10 +116,11 @@ impl Header {
     pub fn new<R: Rule>(setup: &Setup<R>) -> Self {
         let adjustment = &setup.adjustment;
         let scale = adjustment.loss_scale;
-        let [surveys, clips_norm, has_loss_scale] = [
+        let [surveys, clips_norm, has_loss_scale, rounds_at_random] = [
             adjustment.needs_survey(),
             adjustment.clip_norm.is_some(),
             scale.is_some(),
+            setup.halves == Halves::Stochastic,
         ]
         .map(u64::from);
         Self {
@@ -129,7 +130,7 @@ impl Header {
             growth: scale.map_or(1., |scale| scale.growth),
             backoff: scale.map_or(1., |scale| scale.backoff),
             interval: scale.map_or(1, |scale| scale.interval),
-            flags: surveys | clips_norm << 1 | has_loss_scale << 2,
+            flags: surveys | clips_norm << 1 | has_loss_scale << 2 | rounds_at_random << 3,
         }
     }
 }

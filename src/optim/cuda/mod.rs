@@ -2,6 +2,7 @@
 
 mod address;
 mod engine;
+mod host;
 mod launch;
 mod layout;
 mod tables;

@@ -1,16 +1,19 @@
 use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
 
-use candle_core::{DType, Device};
+use candle_core::Device;
 
 use super::adjustment::{Adjustment, LossScale};
 use super::engine::Engine;
+use super::held::Halves;
+use super::host::move_moments;
 use super::optimizer::Fused;
 use super::setup::{Managed, Setup, memory};
 use crate::error::{OptimizerError, ParameterError, Result};
 #[cfg(feature = "cuda")]
 use crate::optim::cuda;
-use crate::optim::{Algorithm, Group, cpu};
+use crate::optim::rule::Range;
+use crate::optim::{Algorithm, Group, Moments, cpu};
 
 /// Builds an optimizer; from [`Fused::builder`].
 ///
@@ -39,8 +42,10 @@ pub struct FusedBuilder<A> {
     rates: [Option<f64>; 2],
     groups: Vec<Group>,
     adjustment: Adjustment,
-    moments: Option<DType>,
-    has_masters: bool,
+    moments: Option<Moments>,
+    halves: Halves,
+    /// Part of the moments.
+    on_host: Option<f64>,
 }
 
 impl<A: Algorithm> Fused<A> {
@@ -52,7 +57,8 @@ impl<A: Algorithm> Fused<A> {
             groups: vec![parameters.into()],
             adjustment: Adjustment::default(),
             moments: None,
-            has_masters: false,
+            halves: Halves::default(),
+            on_host: None,
         }
     }
 }
@@ -108,16 +114,36 @@ impl<A: Algorithm> FusedBuilder<A> {
     }
 
     /// Keeps an f32 copy of f16 and bf16 parameters (4 bytes per element) and updates that, so that steps too small for the type
-    /// add up. If something else writes to a parameter, such as loading a checkpoint, its new value is used.
+    /// add up. If something else writes to a parameter, such as loading a checkpoint, its new value is used. Replaces
+    /// [`stochastic_rounding`](Self::stochastic_rounding).
     pub fn master_weights(mut self) -> Self {
-        self.has_masters = true;
+        self.halves = Halves::Masters;
         self
     }
 
-    /// Keeps moments in bf16 (2 bytes per element instead of 4) with stochastic rounding, so that small changes add up. By default
-    /// they are f32, and f64 for f64 parameters. Adafactor's state keeps its type.
-    pub fn moments(mut self, dtype: DType) -> Self {
-        self.moments = Some(dtype);
+    /// Rounds bf16 parameters up or down at random, in proportion, so that steps too small for the type add up in the mean, without the
+    /// memory of [`master_weights`](Self::master_weights), which it replaces. The noise depends on the step and the position alone, so a
+    /// run repeats bit by bit. f32 and f64 parameters are not rounded; f16 ones are refused.
+    pub fn stochastic_rounding(mut self) -> Self {
+        self.halves = Halves::Stochastic;
+        self
+    }
+
+    /// Keeps moments in fewer bits: in `DType::BF16` (2 bytes per element instead of 4) with stochastic rounding, so that small changes
+    /// add up, or in [`Moments::EightBit`]. By default they are f32, and f64 for f64 parameters. Adafactor's state keeps its type.
+    pub fn moments(mut self, moments: impl Into<Moments>) -> Self {
+        self.moments = Some(moments.into());
+        self
+    }
+
+    /// Keeps about this part of the moments' bytes, above 0 and at most 1, in page-locked host memory, where CUDA parameters'
+    /// updates read and write them over the bus. Each update then takes at least as long as these bytes take to go there and back, in
+    /// both directions at once; it needs no further device memory, and its results are the same to the bit.
+    ///
+    /// Whole parameters move: in each group the largest first, until at least this part is there. For CPU parameters, and for
+    /// Adafactor, which keeps no moments, it has no effect.
+    pub fn moments_on_host(mut self, fraction: f64) -> Self {
+        self.on_host = Some(fraction);
         self
     }
 
@@ -125,7 +151,7 @@ impl<A: Algorithm> FusedBuilder<A> {
     ///
     /// # Errors
     /// [`OptimizerError`] and [`ParameterError`]: a hyper-parameter out of its range, no Var to train, a Var that is listed twice,
-    /// two of one name, a type that cannot be trained, Vars on several devices or on one without fused passes; and
+    /// two of one name, a type that cannot be trained or rounded so, Vars on several devices or on one without fused passes; and
     /// [`ResourceExhausted`](crate::error::ResourceExhausted).
     pub fn build(self) -> Result<Fused<A>> {
         let mut rule = self.params;
@@ -136,6 +162,7 @@ impl<A: Algorithm> FusedBuilder<A> {
         }
         rule.check()?;
         self.adjustment.check(A::NAME)?;
+        Range::PART.check(A::NAME, "moments_on_host", self.on_host)?;
         let (mut parameters, mut groups) = (Vec::new(), Vec::new());
         let (mut vars, mut names) = (HashSet::new(), HashSet::new());
         for (group, given) in self.groups.into_iter().enumerate() {
@@ -154,11 +181,14 @@ impl<A: Algorithm> FusedBuilder<A> {
                 if !names.insert(name.clone()) {
                     return Err(OptimizerError::Name(name.clone()).into());
                 }
-                let (moments, has_masters) = (self.moments, self.has_masters);
-                parameters.push(Managed::new(&rule, parameter, group, moments, has_masters)?);
+                let (moments, halves) = (self.moments, self.halves);
+                parameters.push(Managed::new(&rule, parameter, group, moments, halves)?);
             }
         }
         let device = one_device(&parameters)?;
+        if let (Device::Cuda(_), Some(fraction)) = (&device, self.on_host) {
+            move_moments(&mut parameters, fraction);
+        }
         let mut memory = Vec::from_iter(parameters.iter().map(|p| memory(&p.var)));
         memory.sort_unstable();
         let setup = Setup {
@@ -167,6 +197,7 @@ impl<A: Algorithm> FusedBuilder<A> {
             parameters,
             memory,
             adjustment: self.adjustment,
+            halves: self.halves,
         };
         let engine: Box<dyn Engine<A>> = match &device {
             Device::Cpu => Box::new(cpu::Engine::new(&setup)?),

@@ -1,11 +1,13 @@
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor};
 
+use super::held::Held;
 use super::optimizer::Fused;
-use super::setup::{Managed, bytes_of};
+use super::setup::Managed;
 use crate::error::{Remedy, Result};
+use crate::optim::coded::Form;
 use crate::optim::rule::Rule;
-use crate::optim::{Algorithm, Commit, Committed, Parameter, ParamsAdafactor, StateDict};
+use crate::optim::{Algorithm, Commit, Committed, Moments, Parameter, ParamsAdafactor, StateDict};
 
 impl<A: Algorithm> Commit for Fused<A> {
     fn parameters(&self) -> &[Parameter] {
@@ -32,7 +34,15 @@ impl<A: Algorithm> Commit for Fused<A> {
         // Bytes that are counted, not estimated.
         let total = |bytes: fn(&Managed) -> u64| self.setup.updated().map(bytes).sum::<u64>();
         let mut remedies = vec![
-            ("moments in bf16".to_owned(), total(in_bf16)),
+            (
+                "moments in bf16".to_owned(),
+                self.saving(Moments::Float(DType::BF16)),
+            ),
+            (
+                "moments of 8 bits".to_owned(),
+                self.saving(Moments::EightBit),
+            ),
+            ("moments on the host".to_owned(), total(on_host)),
             ("Sgd without momentum".to_owned(), total(by_rule)),
         ];
         if A::NAME != ParamsAdafactor::NAME {
@@ -59,6 +69,18 @@ impl<A: Algorithm> Commit for Fused<A> {
 }
 
 impl<A: Algorithm> Fused<A> {
+    /// What other moments would save. f64 ones cannot be kept in fewer bits.
+    fn saving(&self, moments: Moments) -> u64 {
+        let held = self.setup.updated().filter(|parameter| !parameter.on_host);
+        let held = held.flat_map(Managed::by_rule);
+        let held = held.filter(|held| held.form != Form::Plain(DType::F64));
+        let (now, then) = held.fold((0, 0), |(now, then), held| {
+            let other = Held::new(held.kept.clone(), moments, DType::F32);
+            (now + held.bytes(), then + other.bytes())
+        });
+        now.saturating_sub(then)
+    }
+
     /// Freezing a group or, if there is one group, the largest parameter.
     fn freezing(&self) -> Vec<(String, u64)> {
         let updated: Vec<_> = self.setup.updated().collect();
@@ -78,18 +100,23 @@ impl<A: Algorithm> Fused<A> {
 }
 
 fn by_rule(parameter: &Managed) -> u64 {
-    parameter.by_rule().iter().map(bytes_of).sum()
+    let all: u64 = parameter.by_rule().iter().map(Held::bytes).sum();
+    all - parameter.host_bytes()
 }
 
-fn in_bf16(parameter: &Managed) -> u64 {
-    let moments = parameter.kept.iter();
-    let moments = moments.filter(|(kept, dtype)| kept.is_moment && *dtype == DType::F32);
-    moments.map(bytes_of).sum::<u64>() / 2
+/// Moments of CUDA parameters can move; see `FusedBuilder::moments_on_host`.
+fn on_host(parameter: &Managed) -> u64 {
+    match parameter.var.device().is_cuda() {
+        true => parameter.moment_bytes() - parameter.host_bytes(),
+        false => 0,
+    }
 }
 
 fn by_adafactor(parameter: &Managed) -> u64 {
     let state = ParamsAdafactor::default().state(parameter.var.dims());
-    let needed = state.into_iter().map(|kept| bytes_of(&(kept, DType::F32)));
+    let needed = state
+        .into_iter()
+        .map(|kept| Held::plain(kept, DType::F32).bytes());
     by_rule(parameter).saturating_sub(needed.sum())
 }
 

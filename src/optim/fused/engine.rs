@@ -56,7 +56,7 @@ pub fn states<R: Rule, S: Clone>(
     states.collect()
 }
 
-/// The state of one parameter: the tensors of [`Managed::kept`], and how often it was updated.
+/// The state of one parameter: the tensors of [`Managed::kept`], in their form or as they were saved, and how often it was updated.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     pub step: u64,
@@ -71,22 +71,46 @@ pub struct Loaded {
 }
 
 impl Snapshot {
-    /// Makes state on a device: copies of saved tensors, in the types that the optimizer keeps, or new state.
+    /// Makes state on a device: copies of saved tensors, in the form that the optimizer keeps, or new state.
     pub fn new(parameter: &Managed, saved: Option<&Self>, device: &Device) -> Result<Self> {
-        let kept = parameter.kept.iter().enumerate();
-        let tensors = kept.map(|(index, (kept, dtype))| match saved {
-            Some(saved) => {
-                let tensor = saved.tensors.get(index).ok_or_else(misplaced)?;
-                let tensor = tensor.to_device(&Device::Cpu)?.to_dtype(*dtype)?;
-                tensor.force_contiguous()?.to_device(device)
-            }
-            None if kept.name == MASTER => parameter.var.as_detached_tensor().to_dtype(*dtype),
-            None => Tensor::zeros(&*kept.dims, *dtype, device),
-        });
+        Self::from_index(0, parameter, saved, device)
+    }
+
+    /// The same without the first `start` tensors.
+    pub fn from_index(
+        start: usize,
+        parameter: &Managed,
+        saved: Option<&Self>,
+        device: &Device,
+    ) -> Result<Self> {
+        let kept = start..parameter.kept.len();
+        let tensors = kept.map(|index| kept_tensor(parameter, index, saved, device));
         Ok(Self {
             step: saved.map_or(0, |saved| saved.step),
             tensors: tensors.collect::<CandleResult<_>>()?,
         })
+    }
+}
+
+/// Makes one of the tensors of [`Managed::kept`] on a device: a copy of the saved one, or a new one.
+pub fn kept_tensor(
+    parameter: &Managed,
+    index: usize,
+    saved: Option<&Snapshot>,
+    device: &Device,
+) -> CandleResult<Tensor> {
+    let held = parameter.kept.get(index).ok_or_else(misplaced)?;
+    match saved {
+        Some(saved) => {
+            let tensor = saved.tensors.get(index).ok_or_else(misplaced)?;
+            held.pack(&tensor.to_device(&Device::Cpu)?)?
+                .to_device(device)
+        }
+        None if held.kept.name == MASTER => {
+            let values = parameter.var.as_detached_tensor();
+            values.to_dtype(held.dtype())
+        }
+        None => Tensor::zeros(held.dims(), held.dtype(), device),
     }
 }
 

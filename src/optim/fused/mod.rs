@@ -4,6 +4,8 @@ mod adjustment;
 mod builder;
 mod commit;
 mod engine;
+mod held;
+mod host;
 mod optimizer;
 mod reader;
 mod setup;
@@ -11,6 +13,9 @@ mod state;
 
 pub use adjustment::{LossScale, Progress};
 pub use builder::FusedBuilder;
+#[cfg(feature = "cuda")]
+pub use engine::kept_tensor;
 pub use engine::{Engine, Loaded, Snapshot, misplaced, states};
+pub use held::Halves;
 pub use optimizer::Fused;
 pub use setup::{Managed, Setup};

@@ -95,9 +95,15 @@ impl<A: Algorithm> Fused<A> {
         &self.names
     }
 
-    /// Bytes of the moments and master weights, counted from their shapes and types.
+    /// Bytes of the moments and master weights on the parameters' device, counted from their shapes and types.
     pub fn state_bytes(&self) -> u64 {
         self.setup.updated().map(Managed::kept_bytes).sum()
+    }
+
+    /// Bytes of the moments that [`moments_on_host`](super::FusedBuilder::moments_on_host) has put into host memory; 0 for CPU
+    /// parameters, all of whose state is in [`state_bytes`](Self::state_bytes).
+    pub fn host_state_bytes(&self) -> u64 {
+        self.setup.updated().map(Managed::host_bytes).sum()
     }
 
     /// The hyper-parameters.
@@ -113,7 +119,7 @@ impl<A: Algorithm> Fused<A> {
         params.check()?;
         if !self.setup.keeps_state_of(&params) {
             let kept = self.setup.parameters.iter().flat_map(Managed::by_rule);
-            let names: BTreeSet<_> = kept.map(|(kept, _)| kept.name).collect();
+            let names: BTreeSet<_> = kept.map(|held| held.kept.name).collect();
             let kept = match names.is_empty() {
                 true => "nothing".to_owned(),
                 false => Vec::from_iter(names).join(" and "),

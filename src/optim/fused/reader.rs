@@ -114,7 +114,8 @@ impl<'a> Reader<'a> {
 
     pub fn snapshot(&mut self, parameter: &Managed) -> Snapshot {
         let tensors = (parameter.kept.iter())
-            .filter_map(|(kept, _)| self.tensor(entry(parameter, kept.name), &kept.dims));
+            .map(|held| &held.kept)
+            .filter_map(|kept| self.tensor(entry(parameter, kept.name), &kept.dims));
         Snapshot {
             tensors: tensors.collect(),
             step: self.step(entry(parameter, STEP)),
@@ -165,7 +166,7 @@ impl<'a> Reader<'a> {
     /// Tensors of any of these parameters may be in the state; those of frozen ones are ignored.
     pub fn finish(mut self, parameters: &[Managed]) -> Result<()> {
         let names = parameters.iter().flat_map(|parameter| {
-            let kept = parameter.kept.iter().map(|(kept, _)| kept.name);
+            let kept = parameter.kept.iter().map(|held| held.kept.name);
             let names = kept.chain([MASTER, STEP]);
             names.map(|name| entry(parameter, name))
         });

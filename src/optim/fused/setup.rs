@@ -2,9 +2,10 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Storage, Tensor, Var};
 
 use super::adjustment::Adjustment;
+use super::held::{Halves, Held};
 use crate::error::{OptimizerError, ParameterError, Phase, Result};
 use crate::optim::rule::{Kept, Range, Rates, Rule};
-use crate::optim::{GroupOptions, Parameter};
+use crate::optim::{GroupOptions, Moments, Parameter};
 use crate::testing;
 
 /// The name of the master weights in saved state.
@@ -20,6 +21,7 @@ pub struct Setup<R> {
     /// The memory of all parameters, sorted.
     pub memory: Vec<usize>,
     pub adjustment: Adjustment,
+    pub halves: Halves,
 }
 
 impl<R: Rule> Setup<R> {
@@ -81,8 +83,8 @@ impl<R: Rule> Setup<R> {
     /// Whether the rule keeps the same tensors with these hyper-parameters.
     pub fn keeps_state_of(&self, rule: &R) -> bool {
         self.parameters.iter().all(|parameter| {
-            let kept = parameter.by_rule().iter().map(|(kept, _)| kept);
-            kept.eq(&rule.state(parameter.var.dims()))
+            let kept = parameter.by_rule().iter().map(|held| &held.kept);
+            kept.eq(rule.state(parameter.var.dims()).iter())
         })
     }
 }
@@ -99,8 +101,10 @@ pub struct Managed {
     /// The offset of its elements in that storage.
     pub start: usize,
     pub len: usize,
-    /// The tensors that the optimizer keeps for it, and their types: those of the rule, then the master weights.
-    pub kept: Vec<(Kept, DType)>,
+    /// The tensors that the optimizer keeps for it: those of the rule, then the master weights.
+    pub kept: Vec<Held>,
+    /// Whether its moments are in host memory, although it is on a GPU.
+    pub on_host: bool,
 }
 
 impl Managed {
@@ -108,13 +112,12 @@ impl Managed {
         Parameter::new(&self.name, self.var.clone())
     }
 
-    /// `moments` is the type to keep moments in.
     pub fn new<R: Rule>(
         rule: &R,
         Parameter { name, var }: Parameter,
         group: usize,
-        moments: Option<DType>,
-        has_masters: bool,
+        moments: Option<Moments>,
+        halves: Halves,
     ) -> Result<Self> {
         let full = match var.dtype() {
             DType::F64 => DType::F64,
@@ -124,22 +127,28 @@ impl Managed {
                 return Err(ParameterError::DType { parameter, dtype }.into());
             }
         };
-        let moments = moments.unwrap_or(full);
-        if moments != full && (moments, full) != (DType::BF16, DType::F32) {
+        let moments = moments.unwrap_or(Moments::Float(full));
+        let (dtype, is_kept) = match moments {
+            Moments::Float(DType::BF16) => (DType::BF16, full == DType::F32),
+            Moments::Float(dtype) => (dtype, dtype == full),
+            Moments::EightBit => (DType::U8, full == DType::F32),
+        };
+        if !is_kept {
             return Err(OptimizerError::Moments {
                 parameter: name,
                 parameter_dtype: var.dtype(),
-                dtype: moments,
+                dtype,
             }
             .into());
         }
-        let kept = rule.state(var.dims()).into_iter().map(|kept| {
-            let dtype = if kept.is_moment { moments } else { full };
-            (kept, dtype)
-        });
-        let master = Kept::new(MASTER, var.dims(), false);
-        let has_master = has_masters && var.dtype() != full;
-        let kept = kept.chain(has_master.then_some((master, DType::F32)));
+        if halves == Halves::Stochastic && var.dtype() == DType::F16 {
+            return Err(OptimizerError::Rounding(name).into());
+        }
+        let kept = rule.state(var.dims()).into_iter();
+        let kept = kept.map(|kept| Held::new(kept, moments, full));
+        let master = Held::plain(Kept::new(MASTER, var.dims()), full);
+        let has_master = halves == Halves::Masters && var.dtype() != full;
+        let kept = kept.chain(has_master.then_some(master));
         let Some((start, end)) = var.layout().contiguous_offsets() else {
             return Err(OptimizerError::NotContiguous(name).into());
         };
@@ -149,6 +158,7 @@ impl Managed {
             start,
             len: end - start,
             kept: kept.collect(),
+            on_host: false,
             name,
             var,
             group,
@@ -187,16 +197,28 @@ impl Managed {
     }
 
     /// The tensors that the rule keeps for it: all but the master weights.
-    pub fn by_rule(&self) -> &[(Kept, DType)] {
+    pub fn by_rule(&self) -> &[Held] {
         match self.kept.as_slice() {
-            [by_rule @ .., (master, _)] if master.name == MASTER => by_rule,
+            [by_rule @ .., master] if master.kept.name == MASTER => by_rule,
             all => all,
         }
     }
 
-    /// Bytes of all tensors that are kept for it.
+    /// Bytes of its moments, wherever they are.
+    pub fn moment_bytes(&self) -> u64 {
+        let moments = self.kept.iter().filter(|held| held.kept.moment.is_some());
+        moments.map(Held::bytes).sum()
+    }
+
+    /// Bytes that are kept for it in host memory, although it is on a GPU.
+    pub fn host_bytes(&self) -> u64 {
+        if self.on_host { self.moment_bytes() } else { 0 }
+    }
+
+    /// Bytes of all tensors that are kept for it on its device.
     pub fn kept_bytes(&self) -> u64 {
-        self.kept.iter().map(bytes_of).sum()
+        let all: u64 = self.kept.iter().map(Held::bytes).sum();
+        all - self.host_bytes()
     }
 }
 
@@ -204,9 +226,4 @@ impl Managed {
 pub fn memory(tensor: &Tensor) -> usize {
     let (storage, _) = tensor.storage_and_layout();
     std::ptr::from_ref::<Storage>(&storage).addr()
-}
-
-pub fn bytes_of((kept, dtype): &(Kept, DType)) -> u64 {
-    let elements: usize = kept.dims.iter().product();
-    (elements * dtype.size_in_bytes()) as u64
 }

@@ -10,8 +10,9 @@ use crate::optim::{Algorithm, StateDict};
 
 impl<A: Algorithm> Fused<A> {
     /// Copies the optimizer's state to host memory, with the hyper-parameters, the options of the groups, the counters and the
-    /// loss scale. Frozen parameters have no state. On CUDA this waits for the device. [`load_state`](Self::load_state) finds parameters
-    /// by name: see [`Group`](crate::optim::Group).
+    /// loss scale. Frozen parameters have no state. Moments of 8 bits are saved in f32, so that any optimizer can load them; loaded into
+    /// 8 bits again they are the same bits. On CUDA this waits for the device. [`load_state`](Self::load_state) finds parameters by
+    /// name: see [`Group`](crate::optim::Group).
     ///
     /// # Errors
     /// Errors from copying.
@@ -21,8 +22,9 @@ impl<A: Algorithm> Fused<A> {
             let Some(snapshot) = self.engine.snapshot(index, parameter)? else {
                 continue;
             };
-            for ((kept, _), tensor) in parameter.kept.iter().zip(snapshot.tensors) {
-                state.tensors.insert(entry(parameter, kept.name), tensor);
+            for (held, tensor) in parameter.kept.iter().zip(snapshot.tensors) {
+                let name = entry(parameter, held.kept.name);
+                state.tensors.insert(name, held.unpack(tensor)?);
             }
             let step = i64::try_from(snapshot.step).unwrap_or(i64::MAX);
             let step = Tensor::new(step, &Device::Cpu)?;

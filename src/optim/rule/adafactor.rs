@@ -45,7 +45,7 @@ impl Rule for ParamsAdafactor {
     );
 
     fn state(&self, dims: &[usize]) -> Vec<Kept> {
-        let kept = |name, dims: &[usize]| Kept::new(name, dims, false);
+        let kept = |name, dims: &[usize]| Kept::new(name, dims);
         match dims {
             [batches @ .., rows, columns] => vec![
                 kept("row_var", &[batches, &[*rows, 1]].concat()),

@@ -1,6 +1,6 @@
 use candle_nn::ParamsAdamW;
 
-use super::{HyperParameter, Kept, Range, Rates, Rule, hyper_parameters};
+use super::{HyperParameter, Kept, Range, Rates, Rule, Sign, hyper_parameters};
 use crate::optim::cpu::{Elementwise, Real, Target};
 
 /// Hyper-parameters of [`Adam`](crate::optim::Adam), with PyTorch's defaults.
@@ -41,14 +41,14 @@ impl Rule for ParamsAdam {
 
     fn state(&self, dims: &[usize]) -> Vec<Kept> {
         vec![
-            Kept::new("exp_avg", dims, true),
-            Kept::new("exp_avg_sq", dims, true),
+            Kept::moment("exp_avg", dims, Sign::Either),
+            Kept::moment("exp_avg_sq", dims, Sign::Positive),
         ]
     }
 
     fn apply<C: Real>(&self, rates: Rates, step: u64, target: Target<'_, C>) {
         let decay = [1., rates.weight_decay];
-        target.elementwise(&Step::new(self.numbers(), decay, rates, step), step);
+        target.elementwise(&Step::new(self.numbers(), decay, rates, step));
     }
 }
 
@@ -67,7 +67,7 @@ impl Rule for ParamsAdamW {
 
     fn apply<C: Real>(&self, rates: Rates, step: u64, target: Target<'_, C>) {
         let decay = [1. - rates.learning_rate * rates.weight_decay, 0.];
-        target.elementwise(&Step::new(self.numbers(), decay, rates, step), step);
+        target.elementwise(&Step::new(self.numbers(), decay, rates, step));
     }
 }
 

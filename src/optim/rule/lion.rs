@@ -1,4 +1,4 @@
-use super::{HyperParameter, Kept, Range, Rates, Rule, hyper_parameters};
+use super::{HyperParameter, Kept, Range, Rates, Rule, Sign, hyper_parameters};
 use crate::optim::cpu::{Elementwise, Real, Target};
 
 /// Hyper-parameters of [`Lion`](crate::optim::Lion): Algorithm 2 of Chen et al. 2023 (arXiv 2302.06675), with its defaults.
@@ -34,11 +34,11 @@ impl Rule for ParamsLion {
     );
 
     fn state(&self, dims: &[usize]) -> Vec<Kept> {
-        vec![Kept::new("exp_avg", dims, true)]
+        vec![Kept::moment("exp_avg", dims, Sign::Either)]
     }
 
-    fn apply<C: Real>(&self, rates: Rates, step: u64, target: Target<'_, C>) {
-        target.elementwise(&Step(*self, rates), step);
+    fn apply<C: Real>(&self, rates: Rates, _: u64, target: Target<'_, C>) {
+        target.elementwise(&Step(*self, rates));
     }
 }
 

@@ -13,7 +13,7 @@ pub use hyper_parameter::Range;
 use hyper_parameter::{HyperParameter, hyper_parameters};
 pub use lion::ParamsLion;
 pub use sgd::ParamsSgd;
-pub use update_rule::{Kept, Rates, Rule};
+pub use update_rule::{Kept, Rates, Rule, Sign};
 
 /// An optimizer's hyper-parameters, whose type names its update rule. Only this crate implements it.
 pub trait Algorithm: Rule {}

@@ -1,4 +1,4 @@
-use super::{HyperParameter, Kept, Range, Rates, Rule, hyper_parameters};
+use super::{HyperParameter, Kept, Range, Rates, Rule, Sign, hyper_parameters};
 use crate::optim::cpu::{Elementwise, Real, Target};
 
 /// Hyper-parameters of [`Sgd`](crate::optim::Sgd), as in PyTorch. With momentum 0 there is no state.
@@ -40,14 +40,14 @@ impl Rule for ParamsSgd {
     fn state(&self, dims: &[usize]) -> Vec<Kept> {
         match self.momentum {
             0. => vec![],
-            _ => vec![Kept::new("momentum_buffer", dims, true)],
+            _ => vec![Kept::moment("momentum_buffer", dims, Sign::Either)],
         }
     }
 
     fn apply<C: Real>(&self, rates: Rates, step: u64, target: Target<'_, C>) {
         let add = if step == 1 { 1. } else { 1. - self.dampening };
         let rule = *self;
-        target.elementwise(&Step { rule, rates, add }, step);
+        target.elementwise(&Step { rule, rates, add });
     }
 }
 

@@ -53,17 +53,34 @@ pub struct Kept {
     /// Its name in PyTorch.
     pub name: &'static str,
     pub dims: Vec<usize>,
-    /// Whether it may be kept in bf16.
-    pub is_moment: bool,
+    /// For a moment, which may be kept in fewer bits: the signs that its elements can have.
+    pub moment: Option<Sign>,
+}
+
+/// The signs of a moment's elements.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Sign {
+    Either,
+    Positive,
 }
 
 impl Kept {
-    pub fn new(name: &'static str, dims: &[usize], is_moment: bool) -> Self {
+    /// State that keeps the type that the rule computes in.
+    pub fn new(name: &'static str, dims: &[usize]) -> Self {
         let dims = dims.to_vec();
+        let moment = None;
+        Self { name, dims, moment }
+    }
+
+    pub fn moment(name: &'static str, dims: &[usize], sign: Sign) -> Self {
+        let moment = Some(sign);
         Self {
-            name,
-            dims,
-            is_moment,
+            moment,
+            ..Self::new(name, dims)
         }
+    }
+
+    pub fn elements(&self) -> usize {
+        self.dims.iter().product()
     }
 }

@@ -3,7 +3,8 @@
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::optim::{
-    Algorithm, Fused, FusedBuilder, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd,
+    Algorithm, Fused, FusedBuilder, Moments, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion,
+    ParamsSgd,
 };
 
 use super::{Job, bits, device, scale};
@@ -55,18 +56,27 @@ pub(super) fn nothing(_: usize, _: &Job, _: &mut GradStore) {}
 
 const DTYPES: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
 
-/// Each type, with masters, and with moments in bf16.
+/// Each type, with masters, with small moments, and rounded at random.
 fn each_type<A: Algorithm>(params: A) {
     let (_gpu, device) = device();
     for dtype in DTYPES {
         same(&device, dtype, params.clone(), |builder| builder, nothing);
         if dtype != DType::F64 {
-            let options = |builder: FusedBuilder<A>| builder.moments(DType::BF16);
-            same(&device, dtype, params.clone(), options, nothing);
+            for moments in [DType::BF16.into(), Moments::EightBit] {
+                let options = |builder: FusedBuilder<A>| builder.moments(moments);
+                same(&device, dtype, params.clone(), options, nothing);
+            }
         }
         if matches!(dtype, DType::F16 | DType::BF16) {
             let options = |builder: FusedBuilder<A>| builder.master_weights();
             same(&device, dtype, params.clone(), options, nothing);
+        }
+        if dtype == DType::BF16 {
+            for moments in [DType::F32.into(), Moments::EightBit] {
+                let options =
+                    |builder: FusedBuilder<A>| builder.stochastic_rounding().moments(moments);
+                same(&device, dtype, params.clone(), options, nothing);
+            }
         }
     }
 }
@@ -138,6 +148,44 @@ fn adafactor_is_as_on_the_cpu() {
             );
         }
     }
+}
+
+/// The same, rounded at random: at most to the other neighbour.
+#[test]
+fn adafactor_rounds_at_random_as_on_the_cpu() {
+    let (_gpu, device) = device();
+    let params = ParamsAdafactor {
+        lr: 0.05,
+        ..Default::default()
+    };
+    let options = |builder: FusedBuilder<ParamsAdafactor>| builder.stochastic_rounding();
+    let (on_device, _) = run(&device, DType::BF16, &params, &options, &nothing);
+    let (on_host, _) = run(&Device::Cpu, DType::BF16, &params, &options, &nothing);
+    let pairs = || on_device.iter().flatten().zip(on_host.iter().flatten());
+    for (a, b) in pairs() {
+        assert!((a - b).abs() <= 0.01 * b.abs().max(1e-3), "{a} {b}");
+    }
+    let others = pairs().filter(|(a, b)| a != b).count();
+    assert!(others * 1000 <= pairs().count(), "{others}");
+}
+
+/// Moments of 8 bits from nothing at all to the largest that a square leaves finite, in each block.
+#[test]
+fn gradients_of_all_sizes_have_the_bits_of_the_cpu() {
+    let (_gpu, device) = device();
+    let spoil = |step: usize, job: &Job, gradients: &mut GradStore| {
+        let sizes = (0..67i32 * 131).map(|i| match i % 5 {
+            0 => 0.,
+            sign => 10f32.powi((i * 7 + step as i32) % 62 - 44) * (sign - 2) as f32,
+        });
+        let sizes = Tensor::from_iter(sizes, &Device::Cpu).unwrap();
+        let sizes = sizes.reshape((67, 131)).unwrap();
+        gradients.insert(&job.vars[5], sizes.to_device(&job.device).unwrap());
+    };
+    let options = |builder: FusedBuilder<ParamsAdamW>| builder.moments(Moments::EightBit);
+    same(&device, DType::F32, ParamsAdamW::default(), options, spoil);
+    let options = |builder: FusedBuilder<ParamsLion>| builder.moments(Moments::EightBit);
+    same(&device, DType::F32, ParamsLion::default(), options, spoil);
 }
 
 /// Matrices beyond what one block does, stacks of them, and vectors of several chunks.

@@ -6,8 +6,8 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::error::OptimizerError;
 use candle_headroom::optim::{
-    Adafactor, Adam, Algorithm, Fused, FusedBuilder, Group, Lion, LossScale, ParamsAdafactor,
-    ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd,
+    Adafactor, Adam, Algorithm, Fused, FusedBuilder, Group, Lion, LossScale, Moments,
+    ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd,
 };
 use candle_headroom::{AdamW, Error, Sgd};
 use candle_nn::Optimizer;
@@ -95,6 +95,9 @@ fn an_error_at_any_call_changes_nothing() {
             .moments(DType::BF16)
             .loss_scale(LossScale::dynamic())
     });
+    every_failure(ParamsAdamW::default(), |builder| {
+        builder.clip_norm(1.).moments(Moments::EightBit)
+    });
     every_failure(ParamsLion::default(), |builder| builder);
     let params = ParamsSgd {
         momentum: 0.9,
@@ -102,6 +105,24 @@ fn an_error_at_any_call_changes_nothing() {
     };
     every_failure(params, |builder| builder);
     every_failure(ParamsAdafactor::default(), |builder| builder.clip_norm(1.));
+}
+
+#[test]
+fn an_error_at_any_call_changes_nothing_on_the_host() {
+    for fraction in [0.3, 1.] {
+        let on_host = |builder: FusedBuilder<_>| builder.moments_on_host(fraction);
+        every_failure(ParamsAdamW::default(), on_host);
+        every_failure(ParamsAdamW::default(), |builder| {
+            let builder = builder.clip_norm(1.).loss_scale(LossScale::dynamic());
+            builder.moments(DType::BF16).moments_on_host(fraction)
+        });
+    }
+    every_failure(ParamsLion::default(), |builder| builder.moments_on_host(1.));
+    let params = ParamsSgd {
+        momentum: 0.9,
+        ..Default::default()
+    };
+    every_failure(params, |builder| builder.moments_on_host(1.));
 }
 
 /// Nothing is allocated or waited for, and the launches are as many for one parameter as for a hundred.

@@ -3,6 +3,7 @@
 mod bits;
 mod decisions;
 mod failures;
+mod host;
 mod state;
 
 use candle_core::backprop::GradStore;
@@ -18,14 +19,15 @@ fn device() -> (Gpu, Device) {
     (gpu, device)
 }
 
-/// Parameters of each rank, one that is longer than a block and not a multiple of four, and their gradients.
+/// Parameters of each rank, one that is longer than a block and not a multiple of four, one with moments of 8 bits that does not end
+/// with a block, and their gradients.
 struct Job {
     device: Device,
     dtype: DType,
     vars: Vec<Var>,
 }
 
-const SHAPES: [&[usize]; 5] = [&[5, 7], &[3], &[], &[2, 3, 4], &[1101]];
+const SHAPES: [&[usize]; 6] = [&[5, 7], &[3], &[], &[2, 3, 4], &[1101], &[67, 131]];
 
 impl Job {
     fn new(device: &Device, dtype: DType) -> Self {
@@ -54,8 +56,8 @@ impl Job {
     fn gradients(&self, step: usize) -> GradStore {
         let phase = 10 * step;
         let mut gradients = GradStore::default();
-        let [matrix, vector, scalar, cube, long] = self.vars.as_slice() else {
-            panic!("five parameters");
+        let [matrix, vector, scalar, cube, long, large] = self.vars.as_slice() else {
+            panic!("six parameters");
         };
         gradients.insert(matrix, self.wave(&[7, 5], phase, self.dtype).t().unwrap());
         if step % 3 != 1 {
@@ -72,6 +74,7 @@ impl Job {
             self.dtype
         };
         gradients.insert(long, self.wave(&[1101], phase + 4, dtype));
+        gradients.insert(large, self.wave(&[67, 131], phase + 5, dtype));
         gradients
     }
 
@@ -80,7 +83,7 @@ impl Job {
         Fused::builder(group(0, 2))
             .params(params.clone())
             .group(group(2, 4).learning_rate_factor(0.5).weight_decay(0.2))
-            .group(group(4, 5))
+            .group(group(4, 6))
     }
 
     fn values(&self) -> Vec<Vec<f64>> {

@@ -2,7 +2,8 @@
 
 use candle_core::{DType, Device};
 use candle_headroom::optim::{
-    Algorithm, Fused, LossScale, ParamsAdafactor, ParamsAdamW, ParamsLion, ParamsSgd, StateDict,
+    Algorithm, Fused, LossScale, Moments, ParamsAdafactor, ParamsAdamW, ParamsLion, ParamsSgd,
+    StateDict,
 };
 
 use super::{Job, bits, device, scale};
@@ -12,7 +13,8 @@ fn build<A: Algorithm>(job: &Job, params: &A) -> Fused<A> {
     let builder = job.builder(params);
     let scale = LossScale::dynamic().interval(2);
     let builder = builder.clip_norm(1.).loss_scale(scale);
-    builder.master_weights().build().unwrap()
+    let builder = builder.master_weights();
+    builder.moments(Moments::EightBit).build().unwrap()
 }
 
 /// Half of the steps on one device, and the other half on the other, with what was saved in between.

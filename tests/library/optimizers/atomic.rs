@@ -58,7 +58,7 @@ struct Run {
     clip_value: Option<f64>,
     has_scale: bool,
     has_masters: bool,
-    has_bf16_moments: bool,
+    moments: Option<Moments>,
     is_strided: bool,
     /// For each step: the parameters without a gradient, as bits; the point that fails, if it is passed; and whether a gradient is
     /// not finite.
@@ -75,25 +75,27 @@ fn runs() -> impl Strategy<Value = Run> {
         prop::option::of(0usize..9),
         prop::bool::weighted(0.1),
     );
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    let smaller = vec![Moments::Float(DType::BF16), Moments::EightBit];
+    let moments = prop::option::of(prop::sample::select(smaller));
     let clips = (prop::option::of(1e-3..10.), prop::option::of(1e-3..1.));
     (
         dtype,
         shapes,
         clips,
-        flags,
+        (flags, moments),
         prop::collection::vec(step, 1..6),
     )
         .prop_map(
-            |(dtype, shapes, (clip_norm, clip_value), flags, steps)| Run {
+            |(dtype, shapes, (clip_norm, clip_value), (flags, moments), steps)| Run {
                 dtype,
                 shapes,
                 clip_norm,
                 clip_value,
                 has_scale: flags.0,
                 has_masters: flags.1,
-                has_bf16_moments: flags.2 && dtype != DType::F64,
-                is_strided: flags.3,
+                moments: moments.filter(|_| dtype != DType::F64),
+                is_strided: flags.2,
                 steps,
             },
         )
@@ -114,8 +116,8 @@ impl Run {
         if self.has_masters {
             builder = builder.master_weights();
         }
-        if self.has_bf16_moments {
-            builder = builder.moments(DType::BF16);
+        if let Some(moments) = self.moments {
+            builder = builder.moments(moments);
         }
         builder.build().unwrap()
     }

@@ -3,6 +3,7 @@
 
 mod atomic;
 mod candle;
+mod eight_bit;
 mod frozen;
 mod gradients;
 mod layouts;
@@ -17,8 +18,8 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::error::{OptimizerError, ParameterError, Phase};
 use candle_headroom::optim::{
-    Adam, Algorithm, Committed, Fused, Group, GroupOptions, LossScale, ParamsAdafactor, ParamsAdam,
-    ParamsAdamW, ParamsLion, ParamsSgd, Progress,
+    Adam, Algorithm, Commit, Committed, Fused, FusedBuilder, Group, GroupOptions, LossScale,
+    Moments, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion, ParamsSgd, Progress,
 };
 use candle_headroom::testing::Faults;
 use candle_headroom::{AdamW, Error, Sgd};

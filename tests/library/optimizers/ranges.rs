@@ -141,3 +141,20 @@ fn group_options_out_of_range_are_refused_and_named() {
     let error = optimizer.set_group(1, GroupOptions::default()).unwrap_err();
     assert!(is_expected(error));
 }
+
+#[test]
+fn a_part_of_the_moments_is_above_0_and_at_most_1() {
+    let vars = make_vars(&[&[3, 4], &[20]], DType::F32);
+    for bad in [0., -0.5, 1.5, f64::NAN, f64::INFINITY] {
+        let builder = AdamW::builder(vars.clone()).moments_on_host(bad);
+        let error = refused_at_first(builder.build());
+        assert!(
+            is_hyper_parameter(error.clone(), "moments_on_host"),
+            "{error}"
+        );
+        assert!(error.to_string().contains(&bad.to_string()), "{error}");
+    }
+    // On the CPU the moments are on the host anyway.
+    let moved = AdamW::builder(vars).moments_on_host(1.).build().unwrap();
+    assert_eq!((moved.state_bytes(), moved.host_state_bytes()), (8 * 32, 0));
+}

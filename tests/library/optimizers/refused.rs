@@ -95,6 +95,7 @@ fn moments_that_are_not_kept_are_refused() {
         (DType::F32, DType::F16),
         (DType::BF16, DType::F16),
         (DType::F32, DType::U32),
+        (DType::F32, DType::U8),
         (DType::F32, DType::F64),
         (DType::F64, DType::BF16),
         (DType::F64, DType::F32),
@@ -109,10 +110,35 @@ fn moments_that_are_not_kept_are_refused() {
         assert!(matches!(error, OptimizerError::Moments { .. }));
         assert!(says(&error, &words), "{error}");
     }
+    let in_f64 = AdamW::builder(make_vars(&[&[3]], DType::F64));
+    let error = refused_at_first(in_f64.moments(Moments::EightBit).build());
+    assert!(matches!(error, OptimizerError::Moments { .. }), "{error}");
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         let builder = AdamW::builder(make_vars(&[&[3]], dtype)).params(adamw());
         builder.moments(DType::F32).build().unwrap();
+        let builder = AdamW::builder(make_vars(&[&[3]], dtype)).params(adamw());
+        builder.moments(Moments::EightBit).build().unwrap();
     }
+}
+
+/// f16 cannot be rounded at random; what is not rounded at all may stand beside bf16.
+#[test]
+fn stochastic_rounding_of_f16_is_refused() {
+    let build = |dtype| {
+        let vars = vec![("norm", make_vars(&[&[3]], DType::F32).remove(0))];
+        let halves = vec![("half", make_vars(&[&[3]], dtype).remove(0))];
+        AdamW::builder(vars).group(halves).stochastic_rounding()
+    };
+    let error = refused_at_first(build(DType::F16).build());
+    assert!(
+        says(&error, &["`half` is f16", "master_weights()"]),
+        "{error}"
+    );
+    build(DType::BF16).build().unwrap();
+    build(DType::F64).build().unwrap();
+    // The later of both options counts.
+    let masters = build(DType::F16).master_weights().build().unwrap();
+    assert_eq!(masters.state_bytes(), 3 * 8 + 3 * 12);
 }
 
 #[test]

@@ -8,7 +8,6 @@ use candle_headroom::batch::{
 };
 use candle_headroom::error::{Cause, MemoryReading, Resource, ResourceExhausted};
 
-const BATCH: usize = 64;
 const BASE: u64 = 1000;
 /// Bytes of a sample with regions kept, and recomputed.
 const BYTES: [u64; 2] = [400, 100];
@@ -16,6 +15,7 @@ const BYTES: [u64; 2] = [400, 100];
 /// A device on which a micro-batch takes as long as some samples more.
 #[derive(Clone, Copy)]
 struct Machine {
+    batch: usize,
     limit: u64,
     /// In samples.
     launch: f64,
@@ -34,29 +34,30 @@ impl Machine {
     /// Samples a second of the best size that fits with 1 % of the room left free, kept or recomputed.
     fn best(&self) -> f64 {
         let speed = |recomputes: bool| {
-            let sizes =
-                (1..=BATCH).filter(|size| self.bytes(*size, recomputes) <= self.limit * 99 / 100);
-            let parts = sizes.map(|size| BATCH.div_ceil(size));
+            let sizes = (1..=self.batch)
+                .filter(|size| self.bytes(*size, recomputes) <= self.limit * 99 / 100);
+            let parts = sizes.map(|size| self.batch.div_ceil(size));
             let seconds = parts.map(|parts| {
-                let sizes = (0..parts).map(|i| BATCH * (i + 1) / parts - BATCH * i / parts);
+                let sizes =
+                    (0..parts).map(|i| self.batch * (i + 1) / parts - self.batch * i / parts);
                 sizes
                     .map(|size| self.seconds(size, recomputes))
                     .sum::<f64>()
             });
-            BATCH as f64 / seconds.fold(f64::INFINITY, f64::min)
+            self.batch as f64 / seconds.fold(f64::INFINITY, f64::min)
         };
         speed(false).max(speed(true))
     }
 
     /// Runs a batch, and returns its seconds and the failures.
     fn run(&self, policy: &mut Predictive) -> (f64, usize) {
-        policy.begin(&Extent::new(BATCH, BATCH));
+        policy.begin(&Extent::new(self.batch, self.batch));
         let (mut done, mut seconds, mut failures) = (0, 0., 0);
-        while done < BATCH {
+        while done < self.batch {
             let mut now = MemoryReading::default();
             (now.in_use, now.limit) = (Some(0), Some(self.limit));
             policy.prepare(&now);
-            let (size, recomputes) = (policy.size(BATCH - done), policy.recomputes());
+            let (size, recomputes) = (policy.size(self.batch - done), policy.recomputes());
             let regions = [Regions::Kept, Regions::Recomputed][usize::from(recomputes)];
             let peak = self.bytes(size, recomputes);
             seconds += self.seconds(size, recomputes);
@@ -65,7 +66,7 @@ impl Machine {
                 let mut exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::Limit);
                 exhausted.bytes = now;
                 policy.failed(&Failed::new(size, &exhausted).regions(regions));
-                assert!(policy.size(BATCH - done) < size || policy.recomputes() != recomputes);
+                assert!(policy.size(self.batch - done) < size || policy.recomputes() != recomputes);
                 continue;
             }
             let elapsed = Duration::from_secs_f64(self.seconds(size, recomputes));
@@ -98,27 +99,31 @@ fn reason(policy: &Predictive) -> (bool, RecomputeReason) {
 #[test]
 fn the_faster_way_is_found_at_every_limit() {
     let mut chosen = [0, 0];
-    for launch in [0.5, 4., 30.] {
+    for (batch, launch) in [(64, 0.5), (64, 4.), (64, 30.), (16, 1.), (16, 8.), (5, 8.)] {
         for limit in (1200..30_000).step_by(800) {
-            let machine = Machine { limit, launch };
+            let machine = Machine {
+                batch,
+                limit,
+                launch,
+            };
             let mut policy = auto();
             let first: Vec<_> = (0..150).map(|_| machine.run(&mut policy)).collect();
             let failures: usize = first.iter().map(|(_, failures)| failures).sum();
             assert!(failures <= 2, "{failures} failures at {limit}");
             let settled: f64 = (0..50).map(|_| machine.run(&mut policy).0).sum();
-            let share = 50. * BATCH as f64 / settled / machine.best();
+            let share = 50. * batch as f64 / settled / machine.best();
             assert!(
                 share >= 0.95,
-                "{share:.3} at {limit}, {launch}: {}",
+                "{share:.3} of {batch} at {limit}, {launch}: {}",
                 plan(&policy)
             );
             chosen[usize::from(policy.recomputes())] += 1;
             // What is tried costs little.
             let all: f64 = first.iter().map(|(seconds, _)| seconds).sum();
-            let share = 150. * BATCH as f64 / all / machine.best();
+            let share = 150. * batch as f64 / all / machine.best();
             assert!(
                 share >= 0.8,
-                "{share:.3} at {limit}, {launch}: {}",
+                "{share:.3} of {batch} at {limit}, {launch}: {}",
                 plan(&policy)
             );
         }
@@ -129,6 +134,7 @@ fn the_faster_way_is_found_at_every_limit() {
 #[test]
 fn the_choice_is_explained() {
     let mut machine = Machine {
+        batch: 64,
         limit: 1200,
         launch: 1.,
     };
@@ -146,6 +152,7 @@ fn the_choice_is_explained() {
 
     // More room: half of a batch fits.
     machine = Machine {
+        batch: 64,
         limit: 14_000,
         launch: 40.,
     };
@@ -178,6 +185,7 @@ fn the_choice_is_explained() {
 
     // A device on which the launch is nothing.
     let machine = Machine {
+        batch: 64,
         limit: 3000,
         launch: 1.,
     };
@@ -202,6 +210,7 @@ fn what_was_asked_is_done() {
 #[test]
 fn a_resumed_run_knows_the_choice() {
     let machine = Machine {
+        batch: 64,
         limit: 1200,
         launch: 1.,
     };

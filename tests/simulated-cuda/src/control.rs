@@ -15,7 +15,7 @@ use crate::status::{Outcome, Status, store};
 pub const VERSION: u32 = 1;
 
 fn with(device: u32, body: impl FnOnce(&mut Device) -> Outcome) -> i32 {
-    let outcome = simulator::lock(device as usize)
+    let outcome = simulator::lock_as_it_is(device as usize)
         .ok_or(Status::INVALID_DEVICE)
         .and_then(|mut device| body(&mut device));
     if outcome.is_ok() { 0 } else { -1 }
@@ -164,6 +164,15 @@ pub extern "C" fn simulated_cuda_set_event_lag(device: u32, queries: u32) -> i32
 
 /// Makes retaining the device's primary context fail with `code` while this process does not hold it; 0 removes the failure. 46,
 /// `CUDA_ERROR_DEVICE_UNAVAILABLE`, is the status of a device that another process uses in exclusive mode.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_set_late(device: u32, late: bool) -> i32 {
+    with(device, |device| {
+        device.finish();
+        device.late.on = late;
+        Ok(())
+    })
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_refuse_context(device: u32, code: u32) -> i32 {
     with(device, |device| {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::device::Device;
+use crate::device::late::leaves_work;
 use crate::handle::{Handle, Kind};
 use crate::status::{Outcome, Status};
 
@@ -60,8 +61,17 @@ pub fn count() -> usize {
     slots().len()
 }
 
-/// Locks a device, whether or not the driver is initialized. Poisoning is ignored, because a panic in any thread ends the process.
+/// Locks a device, whether or not the driver is initialized, and executes its late work unless the present call leaves it.
 pub fn lock(ordinal: usize) -> Option<MutexGuard<'static, Device>> {
+    let mut device = lock_as_it_is(ordinal)?;
+    if !leaves_work() {
+        device.finish();
+    }
+    Some(device)
+}
+
+/// Locks a device and leaves its late work. Poisoning is ignored, because a panic in any thread ends the process.
+pub fn lock_as_it_is(ordinal: usize) -> Option<MutexGuard<'static, Device>> {
     Some(
         slots()
             .get(ordinal)?

@@ -147,3 +147,44 @@ fn a_thread_without_a_context_cannot_free() {
     assert_eq!(counters().live_allocations, 0);
     assert_eq!(cuStreamDestroy_v2(stream), 0);
 }
+
+/// Late work sees what pinned memory holds when something waits for it, and finds memory gone that was freed too early.
+#[test]
+fn late_copies_read_pinned_memory_late() {
+    let _bench = Bench::new();
+    let (pool, stream) = (pool(0), stream());
+    let block = allocate(pool, 4, stream);
+    let pinned: u64 = out(|place| unsafe { cuMemHostAlloc(place, 4, 0) });
+    // SAFETY: memory of the simulator, which is this process's.
+    let write = |value: u32| unsafe { (pinned as *mut u32).write(value) };
+    let read = || {
+        let mut value = 0_u32;
+        let place = &raw mut value as u64;
+        assert_eq!(unsafe { cuMemcpyDtoHAsync_v2(place, block, 4, stream) }, 0);
+        value
+    };
+    let up = |from: u64| unsafe { cuMemcpyHtoDAsync_v2(block, from, 4, stream) };
+    for (late, seen) in [(false, 1), (true, 2)] {
+        assert_eq!(simulated_cuda_set_late(0, late), 0);
+        write(1);
+        assert_eq!(up(pinned), 0);
+        write(2);
+        assert_eq!(read(), seen, "a copy to pageable memory waits");
+        // A copy from pageable memory has read it.
+        let mut pageable = 3_u32;
+        assert_eq!(up(&raw mut pageable as u64), 0);
+        pageable = 4;
+        assert_eq!((read(), pageable), (3, 4));
+    }
+    assert_eq!(cuMemsetD8Async(block, 5, 4, stream), 0);
+    assert_eq!(up(pinned), 0);
+    assert_eq!(cuStreamSynchronize(stream), 0);
+    assert_eq!(read(), 2);
+
+    assert_eq!(up(pinned), 0);
+    assert_eq!(cuMemFreeHost(pinned), 0);
+    assert_eq!(cuStreamSynchronize(stream), 700);
+    simulated_cuda_clear_fault(0);
+    assert_eq!(simulated_cuda_set_late(0, false), 0);
+    free(block, stream);
+}

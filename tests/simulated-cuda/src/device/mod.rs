@@ -3,6 +3,7 @@
 pub mod clock;
 pub mod counters;
 pub mod faults;
+pub mod late;
 pub mod memory;
 pub mod objects;
 pub mod pool;
@@ -13,6 +14,7 @@ pub mod trace;
 use clock::{Clocks, StreamKey};
 use counters::Counters;
 use faults::Faults;
+use late::Late;
 use memory::DeviceMemory;
 use objects::Objects;
 use trace::Trace;
@@ -43,6 +45,7 @@ pub struct Device {
     pub objects: Objects,
     pub faults: Faults,
     pub trace: Trace,
+    pub late: Late,
     /// Counts of calls; [`Device::counters`] adds the state.
     pub counted: Counters,
 }
@@ -57,6 +60,7 @@ impl Device {
             objects: Objects::default(),
             faults: Faults::default(),
             trace: Trace::default(),
+            late: Late::new(),
             counted: Counters::default(),
         }
     }

@@ -1,6 +1,7 @@
 //! The stack of contexts of the calling thread.
 
 use super::current;
+use crate::device::late::answer_at_once;
 use crate::handle::Kind;
 use crate::simulator::{check_initialized, of_handle};
 use crate::status::{Outcome, Status, answer, store, store_if_wanted};
@@ -22,7 +23,7 @@ fn check(context: u64) -> Outcome {
 /// The current context; null without one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxGetCurrent(context: *mut u64) -> u32 {
-    answer(|| {
+    answer_at_once(|| {
         check_initialized()?;
         // SAFETY: the caller passes a place for one handle.
         unsafe { store(context, current::get()) }
@@ -32,7 +33,7 @@ pub unsafe extern "C" fn cuCtxGetCurrent(context: *mut u64) -> u32 {
 /// Replaces the current context.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSetCurrent(context: u64) -> u32 {
-    answer(|| {
+    answer_at_once(|| {
         check(context)?;
         current::set(context);
         Ok(())
@@ -42,7 +43,7 @@ pub extern "C" fn cuCtxSetCurrent(context: u64) -> u32 {
 /// Pushes a context.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxPushCurrent_v2(context: u64) -> u32 {
-    answer(|| {
+    answer_at_once(|| {
         check(context)?;
         let pushed = context != 0 && current::push(context);
         if pushed {

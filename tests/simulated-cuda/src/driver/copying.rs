@@ -4,6 +4,7 @@ use std::sync::MutexGuard;
 
 use super::current::{self, on_stream};
 use crate::device::Device;
+use crate::device::late::answer_at_once;
 use crate::simulator;
 use crate::status::{Outcome, Status, answer};
 
@@ -49,15 +50,56 @@ fn lock_owners(
 }
 
 /// # Safety
-/// The addresses that are not in `checked` must be valid for `bytes` bytes.
+/// The addresses that are not in `checked` must be valid for `bytes` bytes, those of pinned memory until the copy is done.
 unsafe fn copy(to: u64, from: u64, bytes: usize, checked: &[u64], stream: Option<u64>) -> Outcome {
-    let _devices = lock_owners(checked, bytes as u64, stream)?;
-    if bytes > 0 {
-        // SAFETY: checked addresses lie in live allocations, which stay live while the devices are locked; the others
-        // are valid by contract. The two may overlap.
-        unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+    let mut devices = lock_owners(checked, bytes as u64, stream)?;
+    if bytes == 0 {
+        return Ok(());
     }
+    if let [device] = devices.as_mut_slice()
+        && stream.is_some()
+        && device.late.on
+    {
+        // SAFETY: the same contract.
+        unsafe { copy_late(device, to, from, bytes, checked) };
+        return Ok(());
+    }
+    devices.iter_mut().for_each(|device| device.finish());
+    // SAFETY: checked addresses lie in live allocations, which stay live while the devices are locked; the others are valid by
+    // contract. The two may overlap.
+    unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
     Ok(())
+}
+
+/// As CUDA does: a copy from pageable memory has read it, and one to pageable memory is done, when the call returns.
+///
+/// # Safety
+/// As for [`copy`].
+unsafe fn copy_late(device: &mut Device, to: u64, from: u64, bytes: usize, checked: &[u64]) {
+    let is_known = |address: u64| device.memory.allocation(address).is_some();
+    let (knows_to, knows_from) = (is_known(to), is_known(from));
+    if !knows_to {
+        device.finish();
+        // SAFETY: by contract.
+        unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+    } else if knows_from {
+        let addresses = [&[to, from], checked].concat();
+        device.execute(move |device| {
+            device.check_live(&addresses, bytes as u64)?;
+            // SAFETY: both lie in live memory, which stays live while the device is locked.
+            unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+            Ok(())
+        });
+    } else {
+        // SAFETY: by contract.
+        let read = unsafe { std::slice::from_raw_parts(from as *const u8, bytes) }.to_vec();
+        device.execute(move |device| {
+            device.check_live(&[to], bytes as u64)?;
+            // SAFETY: live memory, which stays live while the device is locked.
+            unsafe { std::ptr::copy(read.as_ptr(), to as *mut u8, bytes) };
+            Ok(())
+        });
+    }
 }
 
 /// Host to device.
@@ -76,7 +118,7 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     stream: u64,
 ) -> u32 {
     // SAFETY: the caller passes a host address that is valid for reading.
-    answer(|| unsafe { copy(to, from, bytes, &[to], Some(stream)) })
+    answer_at_once(|| unsafe { copy(to, from, bytes, &[to], Some(stream)) })
 }
 
 /// Device to host.
@@ -95,7 +137,7 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     stream: u64,
 ) -> u32 {
     // SAFETY: the caller passes a host address that is valid for writing.
-    answer(|| unsafe { copy(to, from, bytes, &[from], Some(stream)) })
+    answer_at_once(|| unsafe { copy(to, from, bytes, &[from], Some(stream)) })
 }
 
 /// Device to device.
@@ -109,7 +151,7 @@ pub extern "C" fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) -> u32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: u64) -> u32 {
     // SAFETY: both addresses are checked.
-    answer(|| unsafe { copy(to, from, bytes, &[to, from], Some(stream)) })
+    answer_at_once(|| unsafe { copy(to, from, bytes, &[to, from], Some(stream)) })
 }
 
 /// From one device to another, which follow from the addresses.
@@ -136,7 +178,7 @@ pub extern "C" fn cuMemcpyPeerAsync(
     stream: u64,
 ) -> u32 {
     // SAFETY: both addresses are checked.
-    answer(|| unsafe { copy(to, from, bytes, &[to, from], Some(stream)) })
+    answer_at_once(|| unsafe { copy(to, from, bytes, &[to, from], Some(stream)) })
 }
 
 /// Between any two addresses; device addresses are checked.
@@ -163,21 +205,33 @@ pub unsafe extern "C" fn cuMemcpy(to: u64, from: u64, bytes: usize) -> u32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: u64) -> u32 {
     // SAFETY: the caller passes valid host addresses, where they are the host's.
-    answer(|| unsafe { copy_any(to, from, bytes, Some(stream)) })
+    answer_at_once(|| unsafe { copy_any(to, from, bytes, Some(stream)) })
 }
 
-fn fill<T: Copy>(to: u64, value: T, count: usize, stream: Option<u64>) -> Outcome {
+fn fill<T: Copy + Send + 'static>(to: u64, value: T, count: usize, stream: Option<u64>) -> Outcome {
     let bytes = count
         .checked_mul(size_of::<T>())
         .ok_or(Status::INVALID_VALUE)?;
     if !to.is_multiple_of(align_of::<T>() as u64) {
         return Err(Status::INVALID_VALUE);
     }
-    let _devices = lock_owners(&[to], bytes as u64, stream)?;
-    if count > 0 {
+    let mut devices = lock_owners(&[to], bytes as u64, stream)?;
+    let fill = move || {
         // SAFETY: checked to lie in a live allocation, which stays live while its device is locked, and aligned.
         unsafe { std::slice::from_raw_parts_mut(to as *mut std::mem::MaybeUninit<T>, count) }
             .fill(std::mem::MaybeUninit::new(value));
+    };
+    match devices.as_mut_slice() {
+        _ if count == 0 => {}
+        [device] if stream.is_some() => device.execute(move |device| {
+            device.check_live(&[to], bytes as u64)?;
+            fill();
+            Ok(())
+        }),
+        devices => {
+            devices.iter_mut().for_each(|device| device.finish());
+            fill();
+        }
     }
     Ok(())
 }
@@ -191,7 +245,7 @@ pub extern "C" fn cuMemsetD8_v2(to: u64, value: u8, count: usize) -> u32 {
 /// Sets bytes, on a stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: u64) -> u32 {
-    answer(|| fill(to, value, count, Some(stream)))
+    answer_at_once(|| fill(to, value, count, Some(stream)))
 }
 
 /// Sets 16-bit words.
@@ -203,7 +257,7 @@ pub extern "C" fn cuMemsetD16_v2(to: u64, value: u16, count: usize) -> u32 {
 /// Sets 16-bit words, on a stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemsetD16Async(to: u64, value: u16, count: usize, stream: u64) -> u32 {
-    answer(|| fill(to, value, count, Some(stream)))
+    answer_at_once(|| fill(to, value, count, Some(stream)))
 }
 
 /// Sets 32-bit words.
@@ -215,5 +269,5 @@ pub extern "C" fn cuMemsetD32_v2(to: u64, value: u32, count: usize) -> u32 {
 /// Sets 32-bit words, on a stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemsetD32Async(to: u64, value: u32, count: usize, stream: u64) -> u32 {
-    answer(|| fill(to, value, count, Some(stream)))
+    answer_at_once(|| fill(to, value, count, Some(stream)))
 }

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::current::{self, on_stream};
+use crate::device::late::answer_at_once;
 use crate::device::objects::Event;
 use crate::handle::Kind;
 use crate::simulator::of_handle;
@@ -18,7 +19,7 @@ const FLAGS: u32 = 1 | DISABLE_TIMING | INTERPROCESS;
 /// Creates an event.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventCreate(event: *mut u64, flags: u32) -> u32 {
-    answer(|| {
+    answer_at_once(|| {
         let mut device = current::sound_device()?;
         let timing = flags & DISABLE_TIMING == 0;
         if flags & !FLAGS != 0 || (flags & INTERPROCESS != 0 && timing) {
@@ -44,7 +45,7 @@ pub unsafe extern "C" fn cuEventCreate(event: *mut u64, flags: u32) -> u32 {
 /// Destroys an event, also in a lost context, whose status it then returns.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventDestroy_v2(event: u64) -> u32 {
-    answer(|| {
+    answer_at_once(|| {
         drop(current::device()?);
         let (mut device, serial) = of_handle(event, Kind::Event)?;
         device
@@ -59,7 +60,7 @@ pub extern "C" fn cuEventDestroy_v2(event: u64) -> u32 {
 /// Records the point that a stream has reached.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventRecord(event: u64, stream: u64) -> u32 {
-    answer(|| {
+    answer_at_once(|| {
         let (mut device, key) = on_stream(stream)?;
         device.faults.check()?;
         let handle = crate::handle::Handle::decode(event, Kind::Event)?;

@@ -3,8 +3,9 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
 use super::current;
+use crate::device::late::answer_at_once;
 use crate::simulator;
-use crate::status::{Status, answer, store};
+use crate::status::{Status, store};
 
 /// Pinned memory is aligned to pages.
 const ALIGNMENT: usize = 4096;
@@ -12,7 +13,7 @@ const ALIGNMENT: usize = 4096;
 /// Allocates pinned host memory; the flags have no effect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemHostAlloc(pointer: *mut u64, bytes: usize, _flags: u32) -> u32 {
-    answer(|| {
+    answer_at_once(|| {
         let mut device = current::sound_device()?;
         if bytes == 0 || pointer.is_null() {
             return Err(Status::INVALID_VALUE);
@@ -43,7 +44,7 @@ pub unsafe extern "C" fn cuMemAllocHost_v2(pointer: *mut u64, bytes: usize) -> u
 /// Frees pinned host memory of any device, also in a lost context, whose status it then returns.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeHost(pointer: u64) -> u32 {
-    answer(|| {
+    answer_at_once(|| {
         drop(current::device()?);
         for mut device in (0..simulator::count()).filter_map(simulator::lock) {
             let Some(bytes) = device.memory.host.remove(&pointer) else {
@@ -66,7 +67,7 @@ pub unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
     pointer: u64,
     _flags: u32,
 ) -> u32 {
-    answer(|| {
+    answer_at_once(|| {
         if current::sound_device()?
             .memory
             .allocation(pointer)

@@ -1,9 +1,11 @@
 //! Kernel launches.
 
 use super::current::on_stream;
+use crate::device::Device;
+use crate::device::late::answer_at_once;
 use crate::handle::{Handle, Kind};
-use crate::ptx::{Fault, Launch};
-use crate::status::{Outcome, Status, answer, not_modelled};
+use crate::ptx::{Fault, Kernel, Launch};
+use crate::status::{Outcome, Status, not_modelled};
 
 /// The most shared memory that a launch may request.
 const MOST_SHARED: u32 = 227 << 10;
@@ -13,7 +15,7 @@ const MOST_THREADS: u64 = 1024;
 ///
 /// # Safety
 /// `arguments` points to one pointer per parameter, each to as many bytes as the parameter has.
-unsafe fn pack(kernel: &crate::ptx::Kernel, arguments: *const *const u8) -> Outcome<Vec<u8>> {
+unsafe fn pack(kernel: &Kernel, arguments: *const *const u8) -> Outcome<Vec<u8>> {
     let params = kernel.params();
     let length = params
         .iter()
@@ -62,8 +64,14 @@ unsafe fn run(function: u64, launch: Launch, stream: u64, arguments: *const *con
     if !device.faults.launch()? {
         return Ok(());
     }
-    // The device stays locked, so that its memory does not change while the interpreter uses it.
-    let Err(fault) = kernel.launch(&launch, &arguments, &device.memory) else {
+    // As on a real device, the launch has succeeded by the time a fault happens; later calls report it.
+    device.execute(move |device| interpret(device, &kernel, launch, &arguments));
+    Ok(())
+}
+
+/// The device stays locked, so that its memory does not change while the interpreter uses it.
+fn interpret(device: &Device, kernel: &Kernel, launch: Launch, arguments: &[u8]) -> Outcome {
+    let Err(fault) = kernel.launch(&launch, arguments, &device.memory) else {
         return Ok(());
     };
     let status = match &fault {
@@ -74,10 +82,8 @@ unsafe fn run(function: u64, launch: Launch, stream: u64, arguments: *const *con
             not_modelled(&format!("kernel {}: {fault}", kernel.name()))
         }
     };
-    // As on a real device, the launch has succeeded by the time the fault happens; later calls report it.
     eprintln!("simulated CUDA: kernel {}: {fault}", kernel.name());
-    device.faults.lost = Some(status);
-    Ok(())
+    Err(status)
 }
 
 /// Launches a kernel.
@@ -95,7 +101,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
     arguments: *const *const u8,
     extra: u64,
 ) -> u32 {
-    answer(|| {
+    answer_at_once(|| {
         if extra != 0 {
             not_modelled("cuLaunchKernel with packed arguments");
         }
@@ -129,7 +135,7 @@ pub unsafe extern "C" fn cuLaunchKernelEx(
     arguments: *const *const u8,
     extra: u64,
 ) -> u32 {
-    answer(|| {
+    answer_at_once(|| {
         // SAFETY: null, or the caller's configuration.
         let config = unsafe { config.as_ref() }.ok_or(Status::INVALID_VALUE)?;
         if extra != 0 || config.attribute_count != 0 {

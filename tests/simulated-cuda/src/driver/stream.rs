@@ -1,6 +1,7 @@
 //! Streams. Work is done at once, in the order of the calls, which is one of the schedules that CUDA allows.
 
 use super::current::{self, on_stream};
+use crate::device::late::answer_at_once;
 use crate::device::objects::Stream;
 use crate::handle::Kind;
 use crate::simulator::of_handle;
@@ -69,7 +70,7 @@ pub extern "C" fn cuStreamQuery(stream: u64) -> u32 {
 /// Orders later work on a stream after an event.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: u32) -> u32 {
-    answer(|| {
+    answer_at_once(|| {
         let (device, key) = on_stream(stream)?;
         device.faults.check()?;
         let ordinal = device.ordinal;

@@ -1,0 +1,133 @@
+//! `Recompute::Auto` with the default policy against every fixed way to run the same batch, at ten budgets: from one where nothing is cut
+//! to one in which a single sample does not fit with its blocks kept.
+
+use candle_core::Tensor;
+use candle_headroom::batch::{Fixed, Recompute};
+use candle_headroom::{AdaptiveTrainer, ByteSize, DeviceMemory, Sgd};
+
+use crate::llama::{Llama, texts};
+use crate::support::{Contender, alternate, figure, median};
+
+const SAMPLES: usize = 16;
+const BUDGETS: usize = 10;
+/// Steps after which the policy has settled.
+const SETTLED: usize = 60;
+
+type Trainer = AdaptiveTrainer<Sgd>;
+
+struct Work {
+    model: Llama,
+    batch: (Tensor, Tensor),
+}
+
+impl Work {
+    fn step(&self, trainer: &mut Trainer) {
+        let stepped = trainer.step(&self.batch, |(x, y), _| self.model.marked_loss(&x, &y));
+        stepped.expect("a step");
+    }
+
+    fn trainer(&self, memory: &DeviceMemory) -> candle_headroom::Result<Trainer> {
+        let optimizer = Sgd::builder(self.model.vars()?)
+            .learning_rate(1e-4)
+            .build()?;
+        AdaptiveTrainer::builder(optimizer).memory(memory).build()
+    }
+}
+
+/// One size of micro-batches, kept or recomputed.
+struct Way {
+    name: &'static str,
+    trainer: Trainer,
+    /// Bytes that a step takes.
+    need: u64,
+}
+
+fn ways(work: &Work, memory: &DeviceMemory) -> candle_headroom::Result<Vec<Way>> {
+    let names = [
+        (1, "kept 1", "recomputed 1"),
+        (2, "kept 2", "recomputed 2"),
+        (4, "kept 4", "recomputed 4"),
+        (8, "kept 8", "recomputed 8"),
+        (16, "kept 16", "recomputed 16"),
+    ];
+    let mut ways = Vec::new();
+    for (size, kept, recomputed) in names {
+        for (name, recompute) in [(kept, Recompute::Never), (recomputed, Recompute::Always)] {
+            let optimizer = Sgd::builder(work.model.vars()?)
+                .learning_rate(1e-4)
+                .build()?;
+            let builder = AdaptiveTrainer::builder(optimizer).recompute(recompute);
+            let mut trainer = builder.memory(memory).policy(Fixed::new(size)?).build()?;
+            work.step(&mut trainer);
+            let scope = memory.peak_scope();
+            work.step(&mut trainer);
+            let need = scope.peak().unwrap_or_default() - scope.start().unwrap_or_default();
+            ways.push(Way {
+                name,
+                trainer,
+                need,
+            });
+        }
+    }
+    Ok(ways)
+}
+
+pub fn sweep(memory: &DeviceMemory, is_quick: bool) -> candle_headroom::Result<()> {
+    let work = Work {
+        model: Llama::new()?,
+        batch: texts(SAMPLES)?,
+    };
+    let mut ways = ways(&work, memory)?;
+    let need = |name: &str| {
+        let way = ways.iter().find(|way| way.name == name);
+        way.expect("a way").need as f64
+    };
+    let most = 1.05 * need("kept 16");
+    let least = (need("kept 1") + need("recomputed 1")) / 2.;
+    println!("Recompute::Auto, {SAMPLES} samples of llama2-c:");
+    let mut shares = Vec::new();
+    let (step, rounds) = if is_quick { (4, 3) } else { (1, 9) };
+    for index in (0..BUDGETS).rev().step_by(step) {
+        let part = index as f64 / (BUDGETS - 1) as f64;
+        let room = (most.powf(1. - part) * least.powf(part)) as u64;
+        let mut auto = work.trainer(memory)?;
+        // What is allocated once does not count.
+        work.step(&mut auto);
+        let in_use = memory.in_use().unwrap_or_default();
+        memory.set_limit(ByteSize(in_use + room))?;
+        for _ in 0..SETTLED {
+            work.step(&mut auto);
+        }
+        let fits = |way: &&mut Way| way.need <= room;
+        let mut contenders: Vec<_> = ways
+            .iter_mut()
+            .filter(fits)
+            .map(|way| Contender::new(way.name, || work.step(&mut way.trainer)))
+            .collect();
+        let names: Vec<_> = contenders.iter().map(|way| way.name).collect();
+        contenders.push(Contender::new("auto", || work.step(&mut auto)));
+        let times = alternate(contenders, rounds);
+        let speeds = names.iter().map(|name| (times.ratio(name, "auto"), *name));
+        let (share, best) = speeds
+            .min_by(|a, b| a.0.total_cmp(&b.0))
+            .expect("one way fits");
+        let plan = auto.plan().map(|plan| plan.to_string()).unwrap_or_default();
+        println!(
+            "  room {}: {share:.3} x the best ({best}); {plan}",
+            ByteSize(room)
+        );
+        shares.push(share);
+        memory.set_limit(candle_headroom::memory::Limit::Unlimited)?;
+    }
+    figure(
+        "fit/auto_vs_best_fixed_throughput",
+        shares.iter().copied().fold(f64::INFINITY, f64::min),
+        "x",
+    );
+    figure(
+        "fit/auto_vs_best_fixed_throughput_median",
+        median(shares),
+        "x",
+    );
+    Ok(())
+}
