@@ -7,7 +7,7 @@ use candle_core::backprop::GradStore;
 use candle_core::{D, DType, Device, IndexOp, Result, Tensor, Var};
 use candle_headroom::ErrorExt;
 use candle_headroom::error::{Phase, RecomputeError, Resource};
-use candle_headroom::nn::{self, BatchNorm, Dropout, ModuleT, is_recomputing, recompute};
+use candle_headroom::nn::{self, BatchNorm, Dropout, Module, ModuleT, is_recomputing, recompute};
 use candle_headroom::{Error, testing};
 
 use super::check::{
@@ -424,6 +424,53 @@ fn a_failure_in_the_second_run_is_typed_and_leaves_nothing() -> Result<()> {
     let expected = block.forward(&xs)?.sum_all()?.backward()?;
     same_gradients(&loss.backward()?, &expected, &block.vars())?;
     assert!(!is_recomputing());
+    Ok(())
+}
+
+/// Nothing of the gradients that were on their way is added to those of the next pass.
+#[test]
+fn a_pass_that_failed_at_any_point_can_be_repeated() -> Result<()> {
+    let (xs, gain) = (var(&[2, WIDTH], 1)?, var(&[WIDTH], 2)?);
+    let weights = (3..6).map(|seed| var(&[2 * WIDTH, WIDTH], seed));
+    let weights = weights.collect::<Result<Vec<_>>>()?;
+    let down = var(&[WIDTH, WIDTH], 7)?;
+    // The point at which a second run fails.
+    let until = Arc::new(AtomicUsize::new(usize::MAX));
+    let point = |until: &AtomicUsize| match is_recomputing() && until.fetch_sub(1, Relaxed) == 1 {
+        true => Err(testing::out_of_memory()),
+        false => Ok(()),
+    };
+    let mut ys = xs.as_tensor().clone();
+    let mut sum = xs.sqr()?;
+    for weight in &weights {
+        let (gain, weight, down) = (gain.clone(), weight.clone(), down.clone());
+        let (until, before) = (Arc::clone(&until), ys.clone());
+        ys = recompute(&ys, move |ys| {
+            point(&until)?;
+            let normed = nn::ops::rms_norm(ys, &gain, 1e-5)?;
+            let (weight, down, until) = (weight.clone(), down.clone(), Arc::clone(&until));
+            let mixed = recompute(&normed, move |normed| {
+                let both = nn::Linear::new(weight.as_tensor().clone(), None).forward(normed)?;
+                point(&until)?;
+                let gated = nn::ops::swiglu(&both.reshape((1, 2, 2 * WIDTH))?)?;
+                nn::Linear::new(down.as_tensor().clone(), None).forward(&gated)
+            })?;
+            mixed.squeeze(0)? + ys
+        })?;
+        sum = ((sum + &ys)? + before.tanh()?)?;
+    }
+    let loss = sum.mean_all()?;
+    let mut vars = vec![xs, gain, down];
+    vars.extend(weights);
+    let expected = loss.backward()?;
+    // Of three regions: their second runs, and those of what they hold, which run in each of them and again to be differentiated.
+    const POINTS: usize = 9;
+    for at in 1..=POINTS + 1 {
+        until.store(at, Relaxed);
+        assert_eq!(loss.backward().is_err(), at <= POINTS, "point {at}");
+        until.store(usize::MAX, Relaxed);
+        same_gradients(&loss.backward()?, &expected, &vars)?;
+    }
     Ok(())
 }
 
