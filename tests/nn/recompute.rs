@@ -265,7 +265,6 @@ fn dropout_draws_the_same_mask_again() -> Result<()> {
         }
         Ok(ys)
     };
-    // Where the output is dropped, the input has no gradient through the last block's own path.
     let ys = nn::seeded(3, loss)?;
     let same = nn::seeded(3, loss)?;
     same_bits(&ys, &same)?;
@@ -274,7 +273,23 @@ fn dropout_draws_the_same_mask_again() -> Result<()> {
     assert!((zeros(&ys)? - 0.5).abs() < 0.1);
     let (first, second) = (ys.sum_all()?.backward()?, same.sum_all()?.backward()?);
     same_gradients(&first, &second, &block.vars())?;
-    // Without a scope each region draws a seed, and keeps it. A difference would fail, as the next test shows.
+    // The masks of one run, made into constants, give plain operations the same gradients.
+    let kept = ys.ne(0f32)?.to_dtype(DType::F32)?;
+    let last = |ys: &Tensor| (block.forward(ys)? * 2.)?.mul(&kept);
+    let once = nn::seeded(3, || {
+        let block = block.clone();
+        recompute(xs.as_tensor(), move |ys| {
+            Dropout::new(0.5).forward(&block.forward(ys)?, true)
+        })
+    })?;
+    let first_kept = once.ne(0f32)?.to_dtype(DType::F32)?;
+    let plain = last(&(block.forward(&xs)? * 2.)?.mul(&first_kept)?)?;
+    let expected = plain.sum_all()?.backward()?;
+    for var in block.vars().iter().chain([&xs]) {
+        let of = |store: &GradStore| store.get(var).expect("a gradient").to_dtype(DType::F64);
+        assert!(difference(&of(&first)?, &of(&expected)?) < 1e-5);
+    }
+    // Without a scope each region draws a seed, and keeps it: another mask would be an error, as below.
     loss()?.sum_all()?.backward()?;
     // Two regions in a row draw different masks.
     let masks = nn::seeded(3, || -> Result<_> {
