@@ -33,6 +33,7 @@
 //! bf16, on the CPU and on CUDA; on other devices backward passes are compositions of candle's operations.
 
 pub mod activation;
+mod add_to_rows;
 pub mod attention;
 mod audit;
 pub mod batch_norm;
