@@ -58,12 +58,12 @@ pub(super) fn complete(
         let advice = format!("a micro-batch of {half}");
         remedies.push(Remedy::new(advice, predict(count - half).or(measured)));
     }
-    remedies.extend(attempt.recomputation(cost));
-    remedies.extend(attempt.without_logits(cost));
     if let Some(peak) = peak.filter(|peak| limit.is_some_and(|limit| *peak > limit)) {
         let advice = format!("a limit of at least {}", ByteSize(peak));
         remedies.push(Remedy::new(advice, None));
     }
+    remedies.extend(attempt.recomputation(cost));
+    remedies.extend(attempt.without_logits(cost));
     let advice = "shorter samples, fewer trained parameters or a smaller model";
     remedies.push(Remedy::new(advice, None));
     other.is_some() || matches!(exhausted.cause, Cause::Neighbour | Cause::Fragmented)

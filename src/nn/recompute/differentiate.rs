@@ -6,15 +6,12 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Result, Tensor, Var};
 use parking_lot::Mutex;
 
-use super::scope;
+use super::{same, scope};
 use crate::error::RecomputeError;
 use crate::nn::graph::{Gradient, Mail, operation, within_pass};
 
 /// The closure of a region.
 pub(super) type Run = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync>;
-
-/// The second run of a region may differ by this fraction of its largest value: a sum may be split among threads in another way.
-const SAME: f64 = 1e-3;
 
 /// What is needed to run a region again.
 pub(super) struct Region {
@@ -78,7 +75,7 @@ fn root(first: &[Tensor], again: &[Tensor], arrived: Mail) -> crate::Result<Opti
         let Some(gradient) = gradient else {
             continue;
         };
-        check_same(first, again)?;
+        same::check(first, again)?;
         if again.track_op() {
             sources.push(again);
             gradients.push(Some(gradient));
@@ -93,34 +90,6 @@ fn root(first: &[Tensor], again: &[Tensor], arrived: Mail) -> crate::Result<Opti
     let backward = move |_: Mail, _: &[Tensor]| Ok(std::mem::take(&mut *gradients.lock()));
     let roots = operation("recompute-root", &sources, vec![root], backward)?;
     Ok(roots.into_iter().next())
-}
-
-/// Fails if the second run of a region gave another output. Values are compared on the CPU only, where that waits for nothing.
-fn check_same(first: &Tensor, again: &Tensor) -> crate::Result<()> {
-    if (first.shape(), first.dtype()) != (again.shape(), again.dtype()) {
-        return Err(RecomputeError::Shape {
-            first: (first.shape().clone(), first.dtype()),
-            again: (again.shape().clone(), again.dtype()),
-        }
-        .into());
-    }
-    if !first.device().is_cpu() || first.elem_count() == 0 {
-        return Ok(());
-    }
-    let largest = |t: Tensor| {
-        t.abs()?
-            .flatten_all()?
-            .max(0)?
-            .to_dtype(DType::F64)?
-            .to_scalar::<f64>()
-    };
-    let off = largest((again.detach() - first)?)?;
-    let scale = largest(first.clone())?;
-    // False for NaN, which the loss will show.
-    match off > SAME * scale {
-        true => Err(RecomputeError::Values { off, scale }.into()),
-        false => Ok(()),
-    }
 }
 
 /// The Vars that tensors lead to.
