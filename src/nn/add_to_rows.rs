@@ -4,8 +4,8 @@ use candle_core::{CpuStorage, DType, Device, InplaceOp2, Layout, Result, Tensor}
 
 use super::kernel::{Element, by_rows, mismatch};
 
-/// Adds a vector to each row. On the CPU and on CUDA it does so in place, without a second tensor of that size; no other tensor may
-/// share the storage of `rows`.
+/// Adds a vector to each row. On the CPU and on CUDA it does so in place, without a second tensor of that size; no other tensor
+/// may share the storage of `rows`.
 pub fn add_to_rows(rows: Tensor, bias: &Tensor) -> Result<Tensor> {
     let known = matches!(
         rows.dtype(),

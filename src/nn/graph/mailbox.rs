@@ -1,9 +1,9 @@
 //! Where gradients wait for the operation that they belong to.
 //!
 //! candle adds each gradient to a tensor of zeros, so three tensors of that size exist at once. Recorded operations hand theirs
-//! to each other instead, and give candle a scalar. candle's store of gradients then holds a sum that leads to this scalar, and so
-//! do the gradients live: until the operation takes them, or until the store is dropped because the backward pass has failed. A later
-//! pass over the same graph finds nothing of it.
+//! to each other instead, and give candle a scalar. candle's store of gradients then holds a sum that leads to this scalar, and
+//! so do the gradients live: until the operation takes them, or until the store is dropped because the backward pass has failed.
+//! A later pass over the same graph finds nothing of it.
 
 use std::sync::{Arc, Weak};
 

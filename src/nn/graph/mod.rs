@@ -34,12 +34,13 @@ pub struct Backward<const N: usize> {
 /// The gradient of each input; `None` where it is not asked for.
 pub type Gradients<const N: usize> = [Option<Tensor>; N];
 
-/// Makes `output` a function of `inputs` whose gradients `backward` computes. Each is a new tensor, or one of those that it is given: what
-/// the closure holds may not be returned, because gradients are added to each other in place.
+/// Makes `output` a function of `inputs` whose gradients `backward` computes. Each is a new tensor, or one of those that it is
+/// given: what the closure holds may not be returned, because gradients are added to each other in place.
 ///
 /// The graph keeps the inputs and the output, and what the closure holds. The output's storage is moved, not copied, so no other
-/// tensor may share it. Two cases are safe: an output that shares the storage of an input is copied, and so is one without elements,
-/// for which many of candle's operations return an argument. If no input leads to a Var, the output is returned as it is.
+/// tensor may share it. Two cases are safe: an output that shares the storage of an input is copied, and so is one without
+/// elements, for which many of candle's operations return an argument. If no input leads to a Var, the output is returned as it
+/// is.
 pub fn record<const N: usize>(
     name: &'static str,
     inputs: [&Tensor; N],

@@ -1,11 +1,11 @@
 //! Operations with any number of sources and outputs.
 //!
 //! candle's have at most three arguments and one result. So an operation is a *link*, a scalar that depends on its sources, and
-//! each output depends on the link. More than three sources take a chain of links. In the backward pass the outputs come first, which
-//! leave their gradients at the last link, and then the links from the last to the first.
+//! each output depends on the link. More than three sources take a chain of links. In the backward pass the outputs come first,
+//! which leave their gradients at the last link, and then the links from the last to the first.
 //!
-//! A source that is an output of another operation, or a view of one, is left out: the link depends on that operation's link, and hands the gradient on
-//! without candle.
+//! A source that is an output of another operation, or a view of one, is left out: the link depends on that operation's link, and
+//! hands the gradient on without candle.
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,8 +20,8 @@ use super::zero::zero;
 /// candle's operations have at most this many arguments.
 const MOST: usize = 3;
 
-/// Makes `outputs` a function of `sources`, which all lead to Vars. `backward` is given the gradients of the outputs and the detached
-/// outputs, and returns a gradient for each source; missing ones are zeros.
+/// Makes `outputs` a function of `sources`, which all lead to Vars. `backward` is given the gradients of the outputs and the
+/// detached outputs, and returns a gradient for each source; missing ones are zeros.
 ///
 /// The graph keeps the outputs, and what the closure holds. Their storages are moved: no other tensor may share them. Outputs of
 /// integers are returned as they are.

@@ -1,7 +1,7 @@
 //! Which operation a tensor comes from.
 //!
-//! candle does not tell what leads to a tensor, but it shares its storage among views: an output and what was made of it by reshapes
-//! and permutations have the same. No other operation of candle's graph returns the storage of an argument.
+//! candle does not tell what leads to a tensor, but it shares its storage among views: an output and what was made of it by
+//! reshapes and permutations have the same. No other operation of candle's graph returns the storage of an argument.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, OnceLock, Weak};

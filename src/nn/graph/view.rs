@@ -12,8 +12,8 @@ pub struct View {
 }
 
 impl View {
-    /// The layout of a tensor that shares the storage of a contiguous one of this shape, which begins at its start. `None` if it shows
-    /// a part, or an element twice.
+    /// The layout of a tensor that shares the storage of a contiguous one of this shape, which begins at its start. `None` if it
+    /// shows a part, or an element twice.
     pub fn new(layout: &Layout, whole: &Shape) -> Option<Self> {
         let extents: Vec<_> = layout.dims().iter().zip(layout.stride()).collect();
         let mut order: Vec<_> = extents.iter().copied().enumerate().collect();

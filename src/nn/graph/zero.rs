@@ -6,8 +6,8 @@ use candle_core::{
     Result, Shape, Tensor,
 };
 
-/// Puts a scalar into the graph. `backward` is given the arguments and returns a gradient for each one; those of the scalar itself
-/// mean nothing.
+/// Puts a scalar into the graph. `backward` is given the arguments and returns a gradient for each one; those of the scalar
+/// itself mean nothing.
 pub fn zero(
     name: &'static str,
     arguments: &[Tensor],
