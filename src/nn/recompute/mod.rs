@@ -62,6 +62,9 @@ pub use tensors::{RegionInputs, RegionOutputs};
 /// - Tensors that `f` captures and that depend on Vars get their gradients too, but what leads to them is differentiated
 ///   for each region again: better pass them as inputs.
 ///
+/// [`linear_cross_entropy`](crate::nn::loss::linear_cross_entropy) belongs outside: it computes its gradients in the forward pass, so
+/// those of the first run would be dropped.
+///
 /// # Errors
 /// Those of `f`. In the backward pass also [`RecomputeError`](crate::error::RecomputeError) if the second run returns other
 /// shapes or types, reaches other Vars, or other values. Values are compared on the CPU, and on a GPU for the first 8 regions of a

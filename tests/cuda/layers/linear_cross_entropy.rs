@@ -4,7 +4,7 @@ use candle_headroom::nn::loss::{
 };
 use candle_headroom::{DeviceMemory, ErrorExt};
 
-use crate::check::{agrees_on, numbers};
+use crate::check::{agrees_on, difference, numbers, rounding};
 use crate::gpu::{gpu, simulated};
 
 /// Everything that can interact.
@@ -92,6 +92,96 @@ fn what_is_out_of_range_gives_nan() -> Result<()> {
     assert!(loss.is_nan());
     assert_eq!(wrong, [false, false, false, true]);
     assert_eq!(gradient[1], [0.; 3]);
+    Ok(())
+}
+
+/// They make neither the total nor the largest weight, which f16 needs, NaN; nor does their hidden state.
+#[test]
+fn what_is_ignored_may_be_nan() -> Result<()> {
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal)?;
+    for dtype in [DType::F32, DType::F16] {
+        let there = |tensor: Tensor| Var::from_tensor(&tensor.to_dtype(dtype)?.to_device(&device)?);
+        let weight = there(numbers(&[5, 3], 2))?;
+        let targets = Tensor::new(&[0i64, -100, 3], &device)?;
+        let run = |ignored: f32| -> Result<Vec<Vec<f32>>> {
+            let weights = Tensor::new(&[1f32, ignored, 2.], &device)?;
+            let hidden = Tensor::new(
+                &[[1f32, 0.5, 2.], [ignored; 3], [-1., 0.3, 1.]],
+                &Device::Cpu,
+            )?;
+            let hidden = there(hidden)?;
+            let options = LinearCrossEntropy::default().ignore_index(-100);
+            let options = options.token_weights(&weights);
+            let loss = linear_cross_entropy(&hidden, &weight, &targets, &options)?;
+            let store = loss.backward()?;
+            let results = [Some(&loss), store.get(&hidden), store.get(&weight)];
+            let results = results.into_iter().flatten();
+            results
+                .map(|tensor| tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1())
+                .collect()
+        };
+        let expected = run(1.)?;
+        assert!(expected.len() == 3 && expected.iter().flatten().all(|x| x.is_finite()));
+        assert_eq!(run(f32::NAN)?, expected);
+    }
+    Ok(())
+}
+
+/// The products take f16: neither small weights nor small probabilities lose the gradients that the factor of the loss makes large
+/// enough for f16, and no weight or z-loss makes them infinite.
+#[test]
+fn the_gradient_of_the_loss_scales() -> Result<()> {
+    let gpu = gpu();
+    let device = Device::new_cuda_with_stream(gpu.ordinal)?;
+    let (tokens, classes) = (6, 5);
+    // The last class has a probability of about 1e-6, which f16 holds in few bits.
+    let bias = Tensor::new(&[0f64, 0., 0., 0., -12.], &Device::Cpu)?;
+    let inputs = [numbers(&[tokens, 4], 1), numbers(&[classes, 4], 2), bias];
+    let inputs = inputs.map(|input| input.to_dtype(DType::F16));
+    let targets = Tensor::from_iter((0..6i64).map(|token| token % 4), &Device::Cpu)?;
+    // The gradients of the sum where each token has this weight, times this factor, in f64.
+    let run = |device: &Device, dtype, z_loss, weight: Option<f64>, factor: f64| {
+        let var = |input: &Result<Tensor>| match input {
+            Ok(input) => Var::from_tensor(&input.to_dtype(dtype)?.to_device(device)?),
+            Err(error) => panic!("{error}"),
+        };
+        let [hidden, classes, bias] = [var(&inputs[0])?, var(&inputs[1])?, var(&inputs[2])?];
+        let mut options = LinearCrossEntropy::default().bias(&bias).z_loss(z_loss);
+        if let Some(weight) = weight {
+            options = options.token_weights(&Tensor::full(weight, tokens, device)?);
+        }
+        let targets = targets.to_device(device)?;
+        let sum = linear_cross_entropy_sum(&hidden, &classes, &targets, &options)?.value;
+        let store = (sum * factor)?.backward()?;
+        let gradients = [hidden, classes, bias].map(|var| store.get(&var).cloned());
+        let gradients = gradients.into_iter().flatten();
+        let there = gradients.map(|of| of.to_device(&Device::Cpu)?.to_dtype(DType::F64));
+        there.collect::<Result<Vec<_>>>()
+    };
+    for z_loss in [0., 1e-4, 1.] {
+        let expected = run(&Device::Cpu, DType::F64, z_loss, None, 1024.)?;
+        assert_eq!(expected.len(), 3);
+        for exponent in [None, Some(-28), Some(-11), Some(20)] {
+            let (weight, factor) = match exponent {
+                Some(exponent) => (Some(2f64.powi(exponent)), 2f64.powi(10 - exponent)),
+                None => (None, 1024.),
+            };
+            let found = run(&device, DType::F16, z_loss, weight, factor)?;
+            for (found, expected) in found.iter().zip(&expected) {
+                let off = difference(found, expected);
+                let name = format!("{exponent:?}, z-loss {z_loss}");
+                assert!(off < rounding(DType::F16), "{name}: {off:e} off");
+                if expected.dim(0)? != classes {
+                    continue;
+                }
+                // The last class alone.
+                let [found, expected] = [found, expected].map(|of| of.get(classes - 1));
+                let off = difference(&found?, &expected?);
+                assert!(off < rounding(DType::F16), "{name}: last class {off:e} off");
+            }
+        }
+    }
     Ok(())
 }
 

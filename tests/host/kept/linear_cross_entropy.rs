@@ -85,13 +85,12 @@ fn logits_never_exist_at_once() -> Result<()> {
     Ok(())
 }
 
-/// Where the trainer's memory has less room than the chunk of the default takes.
+/// Rows of the default's chunk, in a trainer whose memory has room for it, for less, and for nothing but the gradient.
 #[test]
 fn a_chunk_fits_the_trainers_room() -> candle_headroom::Result<()> {
     let _alone = alone();
-    // 64 rows by default: 4 MiB.
-    let (tokens, classes) = (256, 16384);
-    let ((hidden, of_hidden), (weight, _)) = (var(&[tokens, WIDTH])?, var(&[classes, WIDTH])?);
+    let (tokens, width, classes) = (4096, 256, 2048);
+    let ((hidden, of_hidden), (weight, _)) = (var(&[tokens, width])?, var(&[classes, width])?);
     let frozen = weight.detach();
     let targets = Tensor::zeros(tokens, DType::U32, &Device::Cpu)?;
     let memory = DeviceMemory::host().open()?;
@@ -100,29 +99,37 @@ fn a_chunk_fits_the_trainers_room() -> candle_headroom::Result<()> {
         .policy(Fixed::whole_batch())
         .memory(&memory)
         .build()?;
-    let mut forward = || -> candle_headroom::Result<u64> {
+    // The bytes of the forward pass besides the gradient.
+    let mut forward = |room: Option<usize>| -> candle_headroom::Result<u64> {
         let mut of_forward = 0;
         trainer.step(&targets, |targets, _| {
+            if let Some(room) = room {
+                let bytes = (of_hidden + room) as u64;
+                memory.set_limit(memory.in_use().unwrap_or_default() + bytes)?;
+            }
             let options = LinearCrossEntropy::default();
             let mut loss = None;
-            of_forward = peak(|| {
+            let found = peak(|| {
                 loss = Some(linear_cross_entropy(&hidden, &frozen, &targets, &options)?);
                 Ok(())
-            })?;
+            });
+            memory.set_limit(Limit::Unlimited)?;
+            of_forward = found?;
             Ok(loss.expect("a loss"))
         })?;
-        Ok(of_forward)
+        Ok(of_forward - of_hidden as u64)
     };
-    forward()?;
-    let plenty = forward()?;
-    let chunk = 64 * classes * DType::F32.size_in_bytes();
-    assert!(plenty >= (of_hidden + chunk) as u64, "{plenty} bytes");
-    let limit = memory.in_use().unwrap_or_default() + 3 * chunk as u64 / 4;
-    memory.set_limit(limit)?;
-    let tight = forward();
-    memory.set_limit(Limit::Unlimited)?;
-    // Half of the room, and what products copy.
-    let (tight, most) = (tight?, 5 * chunk as u64 / 8);
-    assert!(tight <= most, "{tight} bytes, more than {most}");
+    let row = classes * DType::F32.size_in_bytes();
+    // A product copies parts of its operands.
+    let copies = 1024 * 1024;
+    // Allocates the buffers of products.
+    forward(None)?;
+    for (rows, room) in [(512, None), (256, Some(600 * row)), (64, Some(0))] {
+        let (found, bytes) = (forward(room)?, (rows * row) as u64);
+        assert!(
+            (bytes..bytes + copies).contains(&found),
+            "{found} bytes for {rows} rows of {row}"
+        );
+    }
     Ok(())
 }

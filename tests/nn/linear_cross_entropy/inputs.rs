@@ -67,6 +67,34 @@ fn ignored_tokens_do_not_count_in_the_mean() -> Result<()> {
     same_bits(&loss, &other)
 }
 
+/// By their target or by a weight of 0; they get and give no gradient.
+#[test]
+fn hidden_states_of_ignored_tokens_may_be_nan() -> Result<()> {
+    let weights = Tensor::new(&[1f64, 1., 0., 1.], &Device::Cpu)?;
+    let targets = Tensor::new(&[1i64, -100, 3, 4], &Device::Cpu)?;
+    let options = plain().ignore_index(-100).token_weights(&weights);
+    let (weight, bias) = (var(&[5, 3], 2)?, var(&[5], 3)?);
+    let run = |hidden: &Tensor| -> Result<Vec<Tensor>> {
+        let (hidden, options) = (Var::from_tensor(hidden)?, options.clone().bias(&bias));
+        let loss = linear_cross_entropy(&hidden, &weight, &targets, &options.chunk_rows(3))?;
+        let store = loss.backward()?;
+        let gradients = [&hidden, &weight, &bias].map(|var| store.get(var).cloned());
+        Ok([vec![loss], gradients.into_iter().flatten().collect()].concat())
+    };
+    let hidden = numbers(&[4, 3], 1);
+    let nan = Tensor::new(
+        &[[f64::NAN; 3], [f64::INFINITY, 0., f64::NAN]],
+        &Device::Cpu,
+    )?;
+    let [first, last] = [hidden.narrow(0, 0, 1)?, hidden.narrow(0, 3, 1)?];
+    let (found, expected) = (run(&Tensor::cat(&[first, nan, last], 0)?)?, run(&hidden)?);
+    assert_eq!((found.len(), expected.len()), (4, 4));
+    for (found, expected) in found.iter().zip(&expected) {
+        same_bits(found, expected)?;
+    }
+    Ok(())
+}
+
 #[test]
 fn nothing_that_counts_gives_zeros() -> Result<()> {
     let weight = var(&[5, 3], 2)?;

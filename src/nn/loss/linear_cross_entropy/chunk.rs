@@ -22,11 +22,12 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// A power of two, or `asked`; at least 1.
+    /// A power of two, or `asked`; at least 1, and not more than there are tokens.
     ///
     /// Where the gradient of the weight is computed, its sum in candle's backward pass takes that gradient's size twice more, so
     /// logits of its size do not raise the peak: `width` rows. Elsewhere logits take about as much as the hidden states (Liger's
-    /// rule). Both are limited to half of the room that the trainer's memory has left besides the gradients.
+    /// rule). Both are limited to half of the room that the trainer's memory has left besides the gradients, but not below
+    /// [`LEAST_ROWS`]: a policy fills the room with samples, which would leave one row to a chunk.
     pub fn chunk_rows(&self, hidden: &Tensor, asked: Option<usize>) -> usize {
         if let Some(rows) = asked {
             return rows.clamp(1, self.tokens.max(1));
@@ -40,7 +41,6 @@ impl Sizes {
             .clamp(LEAST_ROWS, MOST_ROWS)
             .max(LEAST_LOGITS / classes);
         let rows = match self.room(hidden) {
-            // Not fewer: what is left of the room becomes less the more samples a policy fits in.
             Some(room) => rows.min((room / bytes_of_logit(hidden) / classes).max(LEAST_ROWS)),
             None => rows,
         };

@@ -1,17 +1,18 @@
 use candle_core::{D, Result, Tensor};
 
 use super::arguments::Arguments;
+use super::counted::zero_others;
 
 /// The losses of rows of logits and, if they are asked for, the gradients of the sum of the losses, with candle's operations.
 pub fn losses(arguments: &Arguments, logits: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
     let rule = arguments.rule;
     let (_, classes) = logits.dims2()?;
     let counted = arguments.targets.ne(arguments.none)?;
-    let weights = counted.to_dtype(logits.dtype())?;
     let weights = match arguments.weights {
-        Some(of_tokens) => (weights * of_tokens)?,
-        None => weights,
+        Some(of_tokens) => zero_others(&counted, of_tokens)?,
+        None => counted.to_dtype(logits.dtype())?,
     };
+    let counted = weights.ne(0.)?;
     let mut xs = match arguments.bias {
         Some(bias) => logits.broadcast_add(bias)?,
         None => logits.clone(),
@@ -23,7 +24,7 @@ pub fn losses(arguments: &Arguments, logits: &Tensor) -> Result<(Tensor, Option<
     let below = xs.broadcast_sub(&max)?;
     let logs = below.exp()?.sum_keepdim(D::Minus1)?.log()?;
     let wholes = (&logs + max)?;
-    // A target that stands for none reads the first class; its weight is 0.
+    // A target that stands for none reads the first class, and its row becomes 0.
     let targets = counted.where_cond(arguments.targets, &arguments.targets.zeros_like()?)?;
     let targets = targets.unsqueeze(1)?;
     let above = (&logs - below.gather(&targets, 1)?)?;
@@ -35,7 +36,7 @@ pub fn losses(arguments: &Arguments, logits: &Tensor) -> Result<(Tensor, Option<
     if rule.z_loss > 0. {
         losses = (losses + (wholes.sqr()? * rule.z_loss)?)?;
     }
-    let losses = (losses.squeeze(1)? * &weights)?;
+    let losses = zero_others(&counted, &(losses.squeeze(1)? * &weights)?)?;
     if !arguments.differentiates {
         return Ok((losses, None));
     }
@@ -54,5 +55,5 @@ pub fn losses(arguments: &Arguments, logits: &Tensor) -> Result<(Tensor, Option<
         }
         None => slopes,
     };
-    Ok((losses, Some(slopes)))
+    Ok((losses, Some(zero_others(&counted, &slopes)?)))
 }

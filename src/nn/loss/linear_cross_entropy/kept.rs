@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 use parking_lot::Mutex;
 
 use super::inputs::{Inputs, NAME};
-use super::pass::{Found, Pass};
+use super::pass::{Found, Gradients as Computed, Pass};
 use super::scale::scale;
 use crate::nn::graph::{Backward, Gradients, record};
 use crate::nn::kernel::mismatch;
@@ -35,7 +35,7 @@ struct Kept {
     pass: Pass,
     averages: bool,
     /// Of the sum. A backward pass takes them, so that it can change them in place.
-    gradients: Mutex<Option<[Option<Tensor>; 3]>>,
+    gradients: Mutex<Option<Computed>>,
 }
 
 impl Kept {
@@ -61,9 +61,14 @@ impl Kept {
             }
             _ => return Err(mismatch(NAME)),
         };
+        let Computed { of_inputs, unit } = gradients;
         let factor = self.of_sum(&given.gradient)?;
+        let factor = match unit {
+            Some(unit) => (factor * unit)?,
+            None => factor,
+        };
         let mut scaled = std::array::from_fn(|_| None);
-        for ((scaled, input), gradient) in scaled.iter_mut().zip(&given.inputs).zip(gradients) {
+        for ((scaled, input), gradient) in scaled.iter_mut().zip(&given.inputs).zip(of_inputs) {
             let Some(gradient) = gradient else {
                 continue;
             };
@@ -72,7 +77,7 @@ impl Kept {
                 continue;
             }
             scale(&gradient, &factor)?;
-            // Rounded once, after scaling, which keeps small gradients of f16.
+            // After scaling, so that f16 loses no small gradients that the loss's factor makes large enough.
             *scaled = Some(gradient.to_dtype(input.dtype())?.reshape(input.shape())?);
         }
         Ok(scaled)

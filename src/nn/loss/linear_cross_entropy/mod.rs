@@ -3,12 +3,14 @@
 mod arguments;
 mod chunk;
 mod composed;
+mod counted;
 mod cpu;
 mod inputs;
 mod kept;
 mod options;
 mod pass;
 mod product;
+mod range;
 mod rows;
 mod scale;
 mod tokens;
@@ -52,8 +54,11 @@ pub use options::LinearCrossEntropy;
 /// graph computes the gradients again. For evaluation, pass detached tensors: otherwise gradients are computed that nobody uses.
 ///
 /// The result depends on the size of a chunk within rounding only. By default that size follows from the shapes and, within a
-/// trainer, from the room that its memory has left; [`chunk_rows`](LinearCrossEntropy::chunk_rows) fixes it, for the same bits
-/// whatever the room.
+/// trainer, from the room that its memory has left, but is at least 64 rows; [`chunk_rows`](LinearCrossEntropy::chunk_rows) fixes it,
+/// for fewer rows or for the same bits whatever the room.
+///
+/// Outside of [`recompute`](crate::nn::recompute) regions it does its work once. Within a region the first run computes gradients too,
+/// and drops them.
 ///
 /// # Errors
 /// If shapes, types, devices or options do not fit, or if a target or weight on the CPU is out of range; the message names it. On

@@ -4,8 +4,10 @@ use candle_core::{DType, Result, Tensor};
 
 use super::arguments::Arguments;
 use super::chunk::Sizes;
+use super::counted::zero_others;
 use super::options::Rule;
 use super::product::multiply;
+use super::range;
 use super::rows::losses;
 use super::tokens::Tokens;
 use crate::nn::kernel::sum_type;
@@ -17,11 +19,17 @@ pub struct Pass {
     pub chunk_rows: Option<usize>,
 }
 
-/// The sum of the losses, and its gradients as matrices in the type of sums, where they are asked for: for hidden states, weight
-/// and bias.
+/// The sum of the losses and its gradients.
 pub struct Found {
     pub sum: Tensor,
-    pub gradients: [Option<Tensor>; 3],
+    pub gradients: Gradients,
+}
+
+/// Matrices in the type of sums, where they are asked for: for hidden states, weight and bias.
+pub struct Gradients {
+    pub of_inputs: [Option<Tensor>; 3],
+    /// One element, by which they are still to be multiplied, if there is one.
+    pub unit: Option<Tensor>,
 }
 
 /// Classes whose weights are multiplied at a time on the CPU: what a product of matrices copies stays small, and so do f32 copies
@@ -52,27 +60,41 @@ impl Pass {
         };
         let bias = bias.map(|bias| bias.to_dtype(dtype)?.contiguous());
         let bias = bias.transpose()?;
-        let sums = |needed: bool, rows: usize, columns: usize| {
-            // CUDA may refuse to allocate nothing.
-            let zeros = || Tensor::zeros((rows.max(1), columns), dtype, device)?.narrow(0, 0, rows);
-            needed.then(zeros).transpose()
-        };
         let [needs_hidden, needs_weight, needs_bias] = needs;
-        let of_hidden = sums(needs_hidden, tokens, width)?;
-        let of_weight = sums(needs_weight, classes, width)?;
-        let of_bias = sums(needs_bias, 1, classes)?;
         let sizes = Sizes {
             tokens,
             classes,
             width,
             needs: [needs_hidden, needs_weight],
         };
+        // Before the gradients take their part of the room.
         let rows = sizes.chunk_rows(&hidden, self.chunk_rows);
+        let sums = |needed: bool, rows: usize, columns: usize| {
+            // CUDA may refuse to allocate nothing.
+            let zeros = || Tensor::zeros((rows.max(1), columns), dtype, device)?.narrow(0, 0, rows);
+            needed.then(zeros).transpose()
+        };
+        let of_hidden = sums(needs_hidden, tokens, width)?;
+        let of_weight = sums(needs_weight, classes, width)?;
+        let of_bias = sums(needs_bias, 1, classes)?;
         let chunk = Tensor::zeros((rows, classes), dtype, device)?;
+        let weights = self.tokens.weights.as_ref();
+        let (weights, unit) = match operand {
+            DType::F16 => {
+                let z_loss = self.rule.z_loss;
+                let (weights, unit) = range::fit(weights, tokens, z_loss, device)?;
+                (Some(weights), Some(unit))
+            }
+            _ => (weights.cloned(), None),
+        };
         let mut of_rows = vec![Tensor::zeros(1, dtype, device)?];
         for first in (0..tokens).step_by(rows) {
             let rows = rows.min(tokens - first);
-            let states = hidden.narrow(0, first, rows)?.to_dtype(operand)?;
+            let mut states = hidden.narrow(0, first, rows)?.to_dtype(operand)?;
+            if let (Some(counted), true) = (&self.tokens.counted, needs_weight) {
+                // Their gradients are 0, but 0 times NaN is not.
+                states = zero_others(&counted.narrow(0, first, rows)?, &states)?;
+            }
             let logits = chunk.narrow(0, 0, rows)?;
             for (first, weight) in parts.iter() {
                 let weight = weight?;
@@ -80,8 +102,8 @@ impl Pass {
                 multiply(&logits, false, &states, &weight.t()?)?;
             }
             let targets = self.tokens.targets.narrow(0, first, rows)?;
-            let weights = self.tokens.weights.as_ref();
             let weights = weights
+                .as_ref()
                 .map(|weights| weights.narrow(0, first, rows))
                 .transpose()?;
             let arguments = Arguments {
@@ -115,10 +137,14 @@ impl Pass {
             }
         }
         let of_bias = of_bias.map(|sums| sums.squeeze(0)).transpose()?;
-        Ok(Found {
-            sum: Tensor::cat(&of_rows, 0)?.sum_all()?,
-            gradients: [of_hidden, of_weight, of_bias],
-        })
+        let sum = Tensor::cat(&of_rows, 0)?.sum_all()?;
+        let sum = match &unit {
+            Some(unit) => (sum * unit)?,
+            None => sum,
+        };
+        let of_inputs = [of_hidden, of_weight, of_bias];
+        let gradients = Gradients { of_inputs, unit };
+        Ok(Found { sum, gradients })
     }
 }
 

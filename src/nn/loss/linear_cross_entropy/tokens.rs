@@ -1,5 +1,6 @@
 use candle_core::{DType, Device, Result, Tensor, bail};
 
+use super::counted::zero_others;
 use super::options::LinearCrossEntropy;
 use crate::nn::loss::Targets;
 
@@ -9,7 +10,9 @@ pub struct Tokens {
     pub targets: Tensor,
     /// The target of a token that is ignored.
     pub none: i64,
-    /// In the type of sums, contiguous, on the device of the logits.
+    /// u8, 0 for a token that is ignored; `None` if it is known that there is none.
+    pub counted: Option<Tensor>,
+    /// In the type of sums, contiguous, on the device of the logits; 0 for a token that is ignored.
     pub weights: Option<Tensor>,
     pub total: Total,
 }
@@ -54,38 +57,35 @@ impl Tokens {
         };
         let read_weights = match &weights {
             Some(weights) => read(weights)?,
-            None => None,
+            None => Some(vec![1.; len]),
         };
-        let known = match (read_targets, &weights, read_weights) {
-            (Some(targets), None, _) => Some(targets.iter().flatten().count() as f64),
-            (Some(targets), Some(_), Some(weights)) => {
-                let counted = targets
-                    .iter()
-                    .zip(weights)
-                    .filter(|(class, _)| class.is_some());
-                Some(counted.map(|(_, weight)| weight).sum())
-            }
-            _ => None,
-        };
+        let known = read_targets.zip(read_weights).map(|(targets, weights)| {
+            let tokens = targets.iter().zip(weights);
+            let counted = tokens.map(|(class, weight)| class.map_or(0., |_| weight));
+            counted.collect::<Vec<f64>>()
+        });
         let (targets, none) = targets.numbers()?;
         let targets = targets.to_device(device)?;
         let weights =
             weights.map(|weights| weights.to_dtype(dtype)?.to_device(device)?.contiguous());
         let weights = weights.transpose()?;
-        let total = match known {
-            Some(known) => Total::Known(known),
-            None => {
-                let counted = targets.ne(none)?.to_dtype(dtype)?;
-                let counted = match &weights {
-                    Some(weights) => (counted * weights)?,
-                    None => counted,
-                };
-                Total::OnDevice(counted.sum_all()?)
+        let all_count = (known.as_ref()).is_some_and(|known| known.iter().all(|w| *w != 0.));
+        let (counted, weights) = match (all_count, weights) {
+            (true, weights) => (None, weights),
+            (false, None) => (Some(targets.ne(none)?), None),
+            (false, Some(weights)) => {
+                let weights = zero_others(&targets.ne(none)?, &weights)?;
+                (Some(weights.ne(0.)?), Some(weights))
             }
+        };
+        let total = match (known, weights.as_ref().or(counted.as_ref())) {
+            (None, Some(counts)) => Total::OnDevice(counts.to_dtype(dtype)?.sum_all()?),
+            (known, _) => Total::Known(known.into_iter().flatten().sum()),
         };
         Ok(Self {
             targets,
             none,
+            counted,
             weights,
             total,
         })
@@ -95,6 +95,7 @@ impl Tokens {
         Ok(Self {
             targets: Tensor::zeros(0, DType::I64, &Device::Cpu)?,
             none: i64::MAX,
+            counted: None,
             weights: None,
             total: Total::Known(0.),
         })

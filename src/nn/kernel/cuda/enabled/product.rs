@@ -3,7 +3,7 @@ use std::ffi::c_void;
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::cublas::{result, sys};
 use candle_core::cuda_backend::cudarc::driver::{DevicePtr, DevicePtrMut};
-use candle_core::cuda_backend::{WrapErr, gemm_reduced_precision_bf16, gemm_reduced_precision_f32};
+use candle_core::cuda_backend::{WrapErr, gemm_reduced_precision_f32};
 use candle_core::{CudaStorage, DType, Error, Layout, Result, WithDType};
 use half::{bf16, f16};
 
@@ -145,16 +145,13 @@ fn data_type(dtype: DType) -> Result<sys::cudaDataType> {
     }
 }
 
-/// Sums are f32 for f16 and bf16. Less precise products are used where candle was told to use them, but f16 with f16 sums, which
-/// could not be written as f32.
+/// Sums are f32 for f16 and bf16. Less precise products of f32 are used where candle was told to use them. For f16 and bf16 there are
+/// none: cuBLAS takes its fast types for f32 operands only, and could not write f16 sums as f32.
 fn compute_type(dtype: DType) -> sys::cublasComputeType_t {
     match dtype {
         DType::F64 => sys::cublasComputeType_t::CUBLAS_COMPUTE_64F,
         DType::F32 if gemm_reduced_precision_f32() => {
             sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32
-        }
-        DType::BF16 if gemm_reduced_precision_bf16() => {
-            sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_16BF
         }
         _ => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
     }
