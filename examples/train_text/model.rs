@@ -3,7 +3,7 @@
 use candle_core::{DType, Result, Tensor};
 use candle_headroom::nn::{
     Attention, Embedding, LayerNorm, Linear, Module, VarBuilder, attention, embedding, layer_norm,
-    linear, loss,
+    linear, loss, recompute,
 };
 
 /// Bytes are the vocabulary.
@@ -19,6 +19,8 @@ pub struct Config {
 }
 
 pub struct Transformer {
+    /// Whether each block is a region that a trainer may recompute; not at first.
+    pub marks_blocks: bool,
     tokens: Embedding,
     positions: Embedding,
     blocks: Vec<Block>,
@@ -31,6 +33,7 @@ impl Transformer {
         let Config { width, .. } = config;
         let blocks = 0..config.layers;
         Ok(Self {
+            marks_blocks: false,
             tokens: embedding(VOCABULARY, width, vb.pp("tokens"))?,
             positions: embedding(config.context, width, vb.pp("positions"))?,
             blocks: blocks
@@ -48,7 +51,13 @@ impl Transformer {
         let tokens = self.tokens.forward(bytes)?;
         let mut x = tokens.broadcast_add(&self.positions.forward(&positions)?)?;
         for block in &self.blocks {
-            x = block.forward(&x)?;
+            x = match self.marks_blocks {
+                true => {
+                    let block = block.clone(); // shares the parameters
+                    recompute(&x, move |x| block.forward(x))?
+                }
+                false => block.forward(&x)?,
+            };
         }
         self.head.forward(&self.norm.forward(&x)?)
     }
@@ -60,6 +69,7 @@ impl Transformer {
     }
 }
 
+#[derive(Clone)]
 struct Block {
     heads: usize,
     attention_norm: LayerNorm,
