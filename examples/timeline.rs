@@ -9,6 +9,7 @@ mod model;
 use std::env;
 
 use candle_core::{DType, Device, Tensor};
+use candle_headroom::nn::loss;
 use candle_headroom::{
     AdamW, AdaptiveTrainer, ByteSize, DeviceMemory, Timeline, TrackingAllocator,
 };
@@ -70,7 +71,9 @@ fn main() -> anyhow::Result<()> {
         if step % 20 == 19 {
             // Without gradients, and so with other micro-batch sizes.
             let weighted = trainer.evaluate(&(&x, &x), |(x, y), _| {
-                Ok(x.dim(0)? as f64 * model.loss(&x, &y)?.to_scalar::<f32>()? as f64)
+                let logits = model.forward(&x)?.flatten_to(1)?;
+                let loss = loss::cross_entropy(&logits, &y.flatten_all()?)?;
+                Ok(x.dim(0)? as f64 * f64::from(loss.to_scalar::<f32>()?))
             })?;
             let loss = weighted.results.iter().sum::<f64>() / SAMPLES as f64;
             println!("evaluation: loss {loss:.3}");

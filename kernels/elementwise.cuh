@@ -116,6 +116,8 @@ static __device__ __forceinline__ void move_range(const Rule &rule, const Gradie
     }
 }
 
+static_assert(CHUNK / PARTS % CODED_BLOCK == 0 && THREADS == CODES, "whole blocks, and a number for each thread");
+
 // As `move_range`, with moments of 8 bits: a warp moves a block at a time.
 template <typename Rule>
 static __device__ __forceinline__ void move_coded(const Rule &rule, const Gradient<float> &gradient, const Values &values,

@@ -10,8 +10,6 @@ use crate::support::{Contender, alternate, figure, median};
 
 const SAMPLES: usize = 16;
 const BUDGETS: usize = 10;
-/// Steps after which the policy has settled.
-const SETTLED: usize = 60;
 
 type Trainer = AdaptiveTrainer<Sgd>;
 
@@ -86,7 +84,8 @@ pub fn sweep(memory: &DeviceMemory, is_quick: bool) -> candle_headroom::Result<(
     let least = (need("kept 1") + need("recomputed 1")) / 2.;
     println!("Recompute::Auto, {SAMPLES} samples of llama2-c:");
     let mut shares = Vec::new();
-    let (step, rounds) = if is_quick { (4, 3) } else { (1, 9) };
+    // Steps until the policy has settled.
+    let (step, settled, rounds) = if is_quick { (4, 24, 1) } else { (1, 60, 5) };
     for index in (0..BUDGETS).rev().step_by(step) {
         let part = index as f64 / (BUDGETS - 1) as f64;
         let room = (most.powf(1. - part) * least.powf(part)) as u64;
@@ -95,7 +94,7 @@ pub fn sweep(memory: &DeviceMemory, is_quick: bool) -> candle_headroom::Result<(
         work.step(&mut auto);
         let in_use = memory.in_use().unwrap_or_default();
         memory.set_limit(ByteSize(in_use + room))?;
-        for _ in 0..SETTLED {
+        for _ in 0..settled {
             work.step(&mut auto);
         }
         let fits = |way: &&mut Way| way.need <= room;

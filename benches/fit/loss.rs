@@ -8,6 +8,8 @@ use candle_nn::Module;
 use crate::support::{Contender, alternate, figure};
 
 const TOKENS: usize = 2048;
+/// For times with `--quick`.
+const FEW_TOKENS: usize = 512;
 const WIDTH: usize = 512;
 const VOCABULARY: usize = 32_000;
 
@@ -20,11 +22,11 @@ struct Head {
 }
 
 impl Head {
-    fn new() -> Result<Self> {
-        let targets = (0..TOKENS).map(|token| (token * 7919 % VOCABULARY) as u32);
+    fn new(tokens: usize) -> Result<Self> {
+        let targets = (0..tokens).map(|token| (token * 7919 % VOCABULARY) as u32);
         let scale = 1. / (WIDTH as f64).sqrt();
         Ok(Self {
-            hidden: Var::randn(0f32, 1., (TOKENS, WIDTH), &Device::Cpu)?,
+            hidden: Var::randn(0f32, 1., (tokens, WIDTH), &Device::Cpu)?,
             weight: Var::from_tensor(
                 &(Tensor::randn(0f32, 1., (VOCABULARY, WIDTH), &Device::Cpu)? * scale)?,
             )?,
@@ -60,76 +62,45 @@ impl Head {
     }
 }
 
-/// Runs forward and backward.
-fn step(loss: Result<Tensor>) -> Result<()> {
-    loss?.backward().map(drop)
-}
-
 pub fn compare(memory: &DeviceMemory, quick: bool) -> candle_headroom::Result<()> {
-    let head = Head::new()?;
-    let plain = LinearCrossEntropy::default();
-    let [expected, layers, found] =
-        [head.plain()?, head.layers()?, head.without_logits(&plain)?].map(|loss| head.facts(&loss));
-    let (expected, layers, found) = (expected?, layers?, found?);
+    let head = Head::new(TOKENS)?;
+    let options = LinearCrossEntropy::default();
+    // Above the inputs: logits, their gradients, the gradients of hidden states and weight, and what products copy.
+    let peak = |name: &str, loss: &dyn Fn() -> Result<Tensor>| -> candle_headroom::Result<_> {
+        let scope = memory.peak_scope();
+        let facts = head.facts(&loss()?)?;
+        let bytes = scope.peak().unwrap_or_default() - scope.start().unwrap_or_default();
+        println!("  {name:<24} norms of gradients, loss {facts:?}");
+        Ok((bytes as f64 / MIB, facts))
+    };
     println!("loss of {TOKENS} tokens, {VOCABULARY} classes, width {WIDTH}");
-    println!(
-        "  norms of gradients, loss: {expected:?}, layers {layers:?}, without logits {found:?}"
-    );
+    let (of_plain, expected) = peak("plain", &|| head.plain())?;
+    let (of_layers, layers) = peak("layers", &|| head.layers())?;
+    let (ours, found) = peak("without logits", &|| head.without_logits(&options))?;
     for (found, expected) in found.iter().chain(&layers).zip(expected.iter().cycle()) {
+        // Sums in f32 of 16 million squares.
         assert!((found / expected - 1.).abs() < 1e-3, "the losses differ");
     }
-
-    // Above the inputs: logits, their gradients, the gradients of hidden states and weight, and what products copy.
-    let peak = |loss: &dyn Fn() -> Result<Tensor>| -> candle_headroom::Result<f64> {
-        let scope = memory.peak_scope();
-        step(loss())?;
-        Ok((scope.peak().unwrap_or_default() - scope.start().unwrap_or_default()) as f64 / MIB)
-    };
-    let of_plain = peak(&|| head.plain())?;
-    let of_layers = peak(&|| head.layers())?;
-    let ours = peak(&|| head.without_logits(&plain))?;
     figure("fit/loss_peak_plain_mib", of_plain, "MiB");
     figure("fit/loss_peak_layers_mib", of_layers, "MiB");
     figure("fit/linear_cross_entropy_peak_mib", ours, "MiB");
-    figure(
-        "fit/linear_cross_entropy_peak_vs_plain",
-        ours / of_plain,
-        "x",
-    );
-    figure(
-        "fit/linear_cross_entropy_peak_vs_layers",
-        ours / of_layers,
-        "x",
-    );
+    let (vs_plain, vs_layers) = (ours / of_plain, ours / of_layers);
+    figure("fit/linear_cross_entropy_peak_vs_plain", vs_plain, "x");
+    figure("fit/linear_cross_entropy_peak_vs_layers", vs_layers, "x");
 
+    let (tokens, rounds) = if quick { (FEW_TOKENS, 1) } else { (TOKENS, 11) };
+    let head = Head::new(tokens)?;
+    let step = |loss: Result<Tensor>| drop(loss.and_then(|loss| loss.backward()).expect("a step"));
     let contenders = vec![
-        Contender::new("plain", || step(head.plain()).expect("a step")),
-        Contender::new("layers", || step(head.layers()).expect("a step")),
-        Contender::new("ours", || {
-            step(head.without_logits(&plain)).expect("a step")
-        }),
+        Contender::new("plain", || step(head.plain())),
+        Contender::new("layers", || step(head.layers())),
+        Contender::new("without logits", || step(head.without_logits(&options))),
     ];
-    let rounds = alternate(contenders, if quick { 1 } else { 11 });
-    rounds.print("  a step", 1);
-    let ratio = |other| rounds.ratio("ours", other);
-    figure(
-        "fit/linear_cross_entropy_time_vs_plain",
-        ratio("plain"),
-        "x",
-    );
-    figure(
-        "fit/linear_cross_entropy_time_vs_layers",
-        ratio("layers"),
-        "x",
-    );
-    if std::env::var_os("CHUNKS").is_some() {
-        let names = ["16", "32", "64", "128", "256", "512", "1024"];
-        let c = names.iter().map(|n| {
-            let o = plain.clone().chunk_rows(n.parse().unwrap());
-            let head = &head;
-            Contender::new(n, move || step(head.without_logits(&o)).expect("a step"))
-        });
-        alternate(c.collect(), 5).print("chunks", 1);
-    }
+    let rounds = alternate(contenders, rounds);
+    rounds.print(&format!("a step of {tokens} tokens"), 1);
+    let ratio = |other| rounds.ratio("without logits", other);
+    let (vs_plain, vs_layers) = (ratio("plain"), ratio("layers"));
+    figure("fit/linear_cross_entropy_time_vs_plain", vs_plain, "x");
+    figure("fit/linear_cross_entropy_time_vs_layers", vs_layers, "x");
     Ok(())
 }

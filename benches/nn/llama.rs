@@ -138,13 +138,7 @@ impl Llama {
         L::norm(&self.norm, &x)
     }
 
-    /// The mean loss without logits.
-    pub fn fused_loss(&self, tokens: &Tensor, next: &Tensor) -> Result<Tensor> {
-        let hidden = self.hidden::<Lean>(tokens)?;
-        linear_cross_entropy(&hidden, &self.head, next, &LinearCrossEntropy::default())
-    }
-
-    /// The same, with each block as a region.
+    /// The mean loss without scores, with each block as a region.
     pub fn marked_loss(&self, tokens: &Tensor, next: &Tensor) -> Result<Tensor> {
         let mut x = self.tokens.forward(tokens)?;
         for block in &self.blocks {
@@ -180,6 +174,12 @@ impl Llama {
     pub fn loss<L: Layers>(&self, tokens: &Tensor, next: &Tensor) -> Result<Tensor> {
         let scores = L::linear(&self.head, &self.hidden::<L>(tokens)?)?;
         L::cross_entropy(&scores.flatten_to(1)?, &next.flatten_all()?)
+    }
+
+    /// The same, without the scores.
+    pub fn loss_without_scores<L: Layers>(&self, tokens: &Tensor, next: &Tensor) -> Result<Tensor> {
+        let hidden = self.hidden::<L>(tokens)?;
+        linear_cross_entropy(&hidden, &self.head, next, &LinearCrossEntropy::default())
     }
 
     /// The same, with the scores and their loss in parts, so that the gradients of all scores never exist at once.

@@ -11,7 +11,7 @@ mod support;
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::{DeviceMemory, TrackingAllocator, nn};
 use candle_nn::{Optimizer, SGD, VarBuilder, VarMap};
-use llama::{Composition, Layers, Lean, Llama, TIME, slope_of, texts};
+use llama::{Composition, Lean, Llama, TIME, slope_of, texts};
 use support::transformer::{Config, Transformer};
 use support::{Contender, alternate, figure, is_quick, measures_with_steady_heap};
 
@@ -29,6 +29,9 @@ fn llama(rounds: usize) -> candle_headroom::Result<()> {
             .to_scalar::<f32>()?,
         model.loss::<Lean>(&tokens, &next)?.to_scalar()?,
         model.loss_in_parts::<Lean>(&tokens, &next)?.to_scalar()?,
+        model
+            .loss_without_scores::<Lean>(&tokens, &next)?
+            .to_scalar()?,
     ];
     println!("llama2-c, 8 samples of {TIME} tokens: losses {losses:?}");
     assert!(losses.iter().all(|loss| (loss - losses[0]).abs() < 1e-4));
@@ -42,24 +45,38 @@ fn llama(rounds: usize) -> candle_headroom::Result<()> {
     let composition = slope(&|x, y| model.loss::<Composition>(x, y))?;
     let lean = slope(&|x, y| model.loss::<Lean>(x, y))?;
     let in_parts = slope(&|x, y| model.loss_in_parts::<Lean>(x, y))?;
+    let without_scores = slope(&|x, y| model.loss_without_scores::<Lean>(x, y))?;
     figure("nn/llama2c_composition_mib_per_sample", composition, "MiB");
     figure("nn/llama2c_mib_per_sample", lean, "MiB");
     figure("nn/llama2c_loss_in_parts_mib_per_sample", in_parts, "MiB");
+    figure(
+        "nn/llama2c_linear_cross_entropy_mib_per_sample",
+        without_scores,
+        "MiB",
+    );
 
-    fn step<L: Layers>(model: &Llama, tokens: &Tensor, next: &Tensor) {
-        let loss = model.loss::<L>(tokens, next);
-        loss.and_then(|loss| loss.backward()).expect("a step");
-    }
+    let step = |loss: Result<Tensor>| drop(loss.and_then(|loss| loss.backward()).expect("a step"));
     let contenders = vec![
         Contender::new("composition", || {
-            step::<Composition>(&model, &tokens, &next)
+            step(model.loss::<Composition>(&tokens, &next));
         }),
-        Contender::new("ours", || step::<Lean>(&model, &tokens, &next)),
+        Contender::new("ours", || step(model.loss::<Lean>(&tokens, &next))),
+        Contender::new("without scores", || {
+            step(model.loss_without_scores::<Lean>(&tokens, &next));
+        }),
     ];
     let rounds = alternate(contenders, rounds);
     rounds.print("llama2-c, a step of 8 samples", 1);
     let ratio = rounds.ratio("ours", "composition");
     figure("nn/llama2c_step_vs_composition", ratio, "x");
+    let ratio = rounds.ratio("without scores", "composition");
+    figure(
+        "nn/llama2c_linear_cross_entropy_step_vs_composition",
+        ratio,
+        "x",
+    );
+    let ratio = rounds.ratio("without scores", "ours");
+    figure("nn/llama2c_linear_cross_entropy_step_vs_logits", ratio, "x");
     Ok(())
 }
 
@@ -172,16 +189,28 @@ fn train_text(rounds: usize) -> candle_headroom::Result<()> {
         ours / composition,
         "x",
     );
+    let with_logits = |x: &Tensor| -> Result<Tensor> {
+        let logits = now.forward(x)?.flatten_to(1)?;
+        nn::loss::cross_entropy(&logits, &x.flatten_all()?)
+    };
+    let logits = slope(&|x| with_logits(x))?;
+    figure("nn/train_text_with_logits_mib_per_sample", logits, "MiB");
     let step = |loss: Result<Tensor>| drop(loss.and_then(|loss| loss.backward()).expect("a step"));
     let contenders = vec![
         Contender::new("before", || step(before.loss(&x, &x))),
         Contender::new("now", || step(now.loss(&x, &x))),
+        Contender::new("now with logits", || step(with_logits(&x))),
     ];
     let rounds = alternate(contenders, rounds);
     rounds.print("train_text, a step of 8 samples", 1);
     figure(
         "nn/train_text_step_vs_before",
         rounds.ratio("now", "before"),
+        "x",
+    );
+    figure(
+        "nn/train_text_step_vs_logits",
+        rounds.ratio("now", "now with logits"),
         "x",
     );
     Ok(())

@@ -1,9 +1,10 @@
 //! A byte-level transformer language model of layers that keep little for the backward pass.
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{Result, Tensor};
+use candle_headroom::nn::loss::{LinearCrossEntropy, linear_cross_entropy};
 use candle_headroom::nn::{
     Attention, Embedding, LayerNorm, Linear, Module, VarBuilder, attention, embedding, layer_norm,
-    linear, loss, recompute,
+    linear, recompute,
 };
 
 /// Bytes are the vocabulary.
@@ -46,6 +47,11 @@ impl Transformer {
 
     /// Scores of the next byte: `(samples, time)` of u32 to `(samples, time, VOCABULARY)`.
     pub fn forward(&self, bytes: &Tensor) -> Result<Tensor> {
+        self.head.forward(&self.hidden(bytes)?)
+    }
+
+    /// What the head is applied to: `(samples, time, width)`.
+    fn hidden(&self, bytes: &Tensor) -> Result<Tensor> {
         let (_, time) = bytes.dims2()?;
         let positions = Tensor::arange(0u32, time as u32, bytes.device())?;
         let tokens = self.tokens.forward(bytes)?;
@@ -59,13 +65,17 @@ impl Transformer {
                 false => block.forward(&x)?,
             };
         }
-        self.head.forward(&self.norm.forward(&x)?)
+        self.norm.forward(&x)
     }
 
-    /// The mean cross-entropy, in nats per byte. It is computed in f32 also from scores in f16 and bf16.
+    /// The mean cross-entropy, in nats per byte. Its gradients are computed at once, without all scores: for evaluation, the
+    /// cross-entropy of [`forward`](Self::forward) is faster.
     pub fn loss(&self, bytes: &Tensor, next: &Tensor) -> Result<Tensor> {
-        let scores = self.forward(bytes)?.flatten_to(1)?.to_dtype(DType::F32)?;
-        loss::cross_entropy(&scores, &next.flatten_all()?)
+        let mut options = LinearCrossEntropy::default();
+        if let Some(bias) = self.head.bias() {
+            options = options.bias(bias);
+        }
+        linear_cross_entropy(&self.hidden(bytes)?, self.head.weight(), next, &options)
     }
 }
 

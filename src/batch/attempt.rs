@@ -7,7 +7,7 @@ use super::observer::EventKind;
 use super::policy::Completed;
 use super::recompute::Regions;
 use super::slices::Batch;
-use crate::error::{Error, Holding, Phase, Remedy, Result};
+use crate::error::{Error, Holding, MemoryReading, Phase, Remedy, Result};
 use crate::memory::within;
 use crate::nn::{self, Watched};
 use crate::testing;
@@ -96,17 +96,15 @@ impl Attempt<'_> {
                     phase: Phase::Recompute,
                     began: again.began,
                     elapsed: again.elapsed,
-                    memory: again.memory,
+                    memory: MemoryReading {
+                        peak: self.memory.peak(),
+                        ..again.memory
+                    },
                     succeeded: again.succeeded,
                 });
             }
             done
         })
-    }
-
-    /// Whether the forward pass came to regions that the backward pass recomputes.
-    pub(crate) fn will_recompute(&self) -> bool {
-        self.micro.recomputes && self.watched.borrow().count > 0
     }
 
     /// Reports a phase that names itself in an exhaustion.

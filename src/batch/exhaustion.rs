@@ -50,16 +50,20 @@ pub(super) fn complete(
     }
     if count > 1 {
         let half = count / 2;
-        let measured = taken(peak, start).map(|taken| taken / 2);
+        // A failed micro-batch may not have come to its peak; one that finished has.
+        let regions = &attempt.engine.regions;
+        let proven = regions.proven(regions.of(attempt.micro.recomputes));
+        let measured = proven.need(cost).max(taken(peak, start));
+        let measured = measured.map(|taken| taken / 2);
         let advice = format!("a micro-batch of {half}");
         remedies.push(Remedy::new(advice, predict(count - half).or(measured)));
     }
-    remedies.extend(attempt.recomputation(cost));
-    remedies.extend(attempt.without_logits(cost));
     if let Some(peak) = peak.filter(|peak| limit.is_some_and(|limit| *peak > limit)) {
         let advice = format!("a limit of at least {}", ByteSize(peak));
         remedies.push(Remedy::new(advice, None));
     }
+    remedies.extend(attempt.recomputation(cost));
+    remedies.extend(attempt.without_logits(cost));
     let advice = "shorter samples, fewer trained parameters or a smaller model";
     remedies.push(Remedy::new(advice, None));
     other.is_some() || matches!(exhausted.cause, Cause::Neighbour | Cause::Fragmented)

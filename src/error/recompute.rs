@@ -26,7 +26,7 @@ pub enum RecomputeError {
         /// That of the second run.
         again: (Shape, DType),
     },
-    /// Other values. Compared on the CPU only.
+    /// Other values. On a GPU only the first regions of a thread are compared.
     #[error(
         "a recomputed region returned values that differ by up to {off:.3e} from those of its first run, which reach {scale:.3e}: use the layers of `candle_headroom::nn`, whose dropout is the same again, and seed other randomness"
     )]

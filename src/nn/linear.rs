@@ -3,7 +3,8 @@
 use candle_core::{D, Module, Result, Tensor};
 use candle_nn::{Init, VarBuilder, init};
 
-use super::bias::{add_to_rows, sum_of_rows};
+use super::add_to_rows::add_to_rows;
+use super::bias::sum_of_rows;
 use super::graph::{Backward, record};
 
 /// y = x · Wᵀ + b, as [`candle_nn::Linear`]: the same numbers, with the gradient of the weight computed in the weight's layout. Any

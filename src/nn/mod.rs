@@ -24,8 +24,8 @@
 //!   [`LayerNorm`], [`rotary_emb`], [`attention`](mod@attention)`::flash_attn`, [`kv_cache`], [`quantized::QMatMul`].
 //! - Replaced, because candle's keep more than they need, or are wrong: [`Linear`], [`Activation`], [`Dropout`], [`GroupNorm`],
 //!   [`BatchNorm`], [`Conv1d`], [`loss::cross_entropy`], [`ops`]`::{softmax, log_softmax, silu, swiglu, …}`.
-//! - New: [`attention()`], exact and without a matrix of scores; [`audit()`], which says what receives a gradient; [`seeded`]
-//!   randomness.
+//! - New: [`attention()`], exact and without a matrix of scores; [`loss::linear_cross_entropy`], without logits; [`audit()`], which
+//!   says what receives a gradient; [`seeded`] randomness.
 //! - Everything else is candle_nn's, re-exported: `VarMap`, `VarBuilder`, `Embedding`, `Conv2d`, the optimizers, …
 //!
 //! Each item says what it keeps for the backward pass. The guides [trainable](crate::_documentation::trainable) and
@@ -33,6 +33,7 @@
 //! bf16, on the CPU and on CUDA; on other devices backward passes are compositions of candle's operations.
 
 pub mod activation;
+mod add_to_rows;
 pub mod attention;
 mod audit;
 pub mod batch_norm;

@@ -21,7 +21,7 @@ thread_local! {
 /// [`GradientAccumulator`](crate::GradientAccumulator) does not see the forward pass: there, use this function.
 ///
 /// A scope within another one begins anew, and the outer one then goes on where it was. Other threads that `f` starts are not seeded.
-/// A region that is computed again in the backward pass needs a scope of its own.
+/// [`recompute`](crate::nn::recompute()) gives each region a scope of its own.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};

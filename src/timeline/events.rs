@@ -93,7 +93,10 @@ impl Recorder {
                     limit: memory.limit,
                     fits: plan.and_then(|plan| Some(samples.min(plan.fits? as u64))),
                     predicted: plan.and_then(|plan| self.predicted(&plan, samples)),
-                    reason: plan.map(|plan| plan.reason.to_string()),
+                    reason: plan.map(|plan| match plan.regions {
+                        Some(regions) => format!("{}, {regions}", plan.reason),
+                        None => plan.reason.to_string(),
+                    }),
                 };
                 self.step(event.task, row, recomputed as u64);
             }

@@ -166,11 +166,10 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// Returns what training takes of memory: what is held, and what micro-batches take, as far as it was measured.
     pub fn estimate(&self) -> Estimate {
         let mut estimate = Estimate::new(self.optimizer());
-        let buffers = self.core.buffer_bytes();
-        if buffers > 0 {
-            estimate
-                .held
-                .push(Holding::new("named buffers and their copies", buffers));
+        let saved = self.core.saved_bytes();
+        if saved > 0 {
+            let saved = Holding::new("saved values of named buffers", saved);
+            estimate.held.push(saved);
         }
         let measured = self.engine.measured;
         estimate.measured = measured.map(|(samples, bytes)| Measured::new(samples, bytes));

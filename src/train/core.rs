@@ -144,11 +144,10 @@ impl<O: Commit> Core<O> {
         report.map_err(|error| unmask(error, device))
     }
 
-    /// The bytes of named buffers, and of the values that are saved of them.
-    pub(super) fn buffer_bytes(&self) -> u64 {
+    /// The bytes of the values that are saved of named buffers.
+    pub(super) fn saved_bytes(&self) -> u64 {
         let saved = [&self.at_window, &self.at_micro_batch, &self.after_forward];
-        let copies = saved.map(Buffers::bytes).iter().sum::<u64>();
-        copies + self.at_window.bytes()
+        saved.map(Buffers::bytes).iter().sum()
     }
 
     /// Returns the memory held by what is trained, and what would reduce it.
@@ -208,11 +207,15 @@ where
         attempt.memory.check(Phase::Forward)?;
         let accumulator = &mut self.core.accumulator;
         let differentiate = || accumulator.differentiate(loss, size);
-        // What runs again in the backward pass leaves no second trace.
-        let again = attempt
-            .will_recompute()
-            .then(|| self.core.after_forward.guard());
-        let again = again.transpose()?;
+        // What runs again in the backward pass sees the buffers that it saw before, and leaves no second trace in them.
+        let again = match attempt.micro.recomputes {
+            true => {
+                let after = self.core.after_forward.guard()?;
+                self.core.at_micro_batch.restore();
+                Some(after)
+            }
+            false => None,
+        };
         let contribution = attempt.backward(differentiate)?;
         drop(again);
         if size == 1 {

@@ -5,6 +5,7 @@ use candle_core::{DType, Var};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Holding, Remedy};
+use crate::nn::is_statistic;
 use crate::optim::{Commit, Parameter};
 
 /// What training takes of memory: [`Estimate::new`] before the first step, [`AdaptiveTrainer::estimate`](super::AdaptiveTrainer::estimate)
@@ -36,7 +37,7 @@ pub struct Estimate {
     pub frozen: u64,
     /// What is held from the first update on: parameters, accumulated gradients, optimizer state, named buffers.
     pub held: Vec<Holding>,
-    /// The last micro-batch that was measured.
+    /// The last micro-batch that was measured. The first one includes what is allocated once, such as the gradients' buffers.
     pub measured: Option<Measured>,
     /// Bytes that a micro-batch takes besides its samples, by the policy's model.
     pub base: Option<u64>,
@@ -77,6 +78,9 @@ impl Estimate {
             sizes.sum::<u64>()
         };
         let of_parameter = |var: &Var| var.dtype().size_in_bytes();
+        // BatchNorm's statistics receive none.
+        let receiving = trained.iter().filter(|p| !is_statistic(&p.name));
+        let receiving = Vec::from_iter(receiving.cloned());
         let of_gradient = |var: &Var| match var.dtype() {
             dtype if dtype.is_int() => 0,
             DType::F64 => 8,
@@ -85,7 +89,10 @@ impl Estimate {
         let held = [
             ("parameters", Some(bytes(trained, of_parameter))),
             ("frozen parameters", Some(bytes(&frozen, of_parameter))),
-            ("accumulated gradients", Some(bytes(trained, of_gradient))),
+            (
+                "accumulated gradients",
+                Some(bytes(&receiving, of_gradient)),
+            ),
             ("optimizer state", optimizer.state_bytes()),
         ];
         let held = held

@@ -15,6 +15,7 @@ const WEIGHTS: std::ops::RangeInclusive<f64> = 1e-30..=1e30;
 /// The gradient of an update is the weighted mean over its micro-batches. A mean has the number of samples as its weight. Sums
 /// are added and divided by the sum of their weights, for example the number of tokens that are not padding. That equals the
 /// gradient of the whole batch even if micro-batches differ in length; a mean of means does not (transformers #34191).
+/// [`linear_cross_entropy_sum`](crate::nn::loss::linear_cross_entropy_sum) returns such a sum.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Loss {

@@ -1,7 +1,7 @@
 //! What an estimate says is what training takes.
 
 use candle_core::{DType, Device, Result, Tensor};
-use candle_headroom::optim::{Group, Parameter};
+use candle_headroom::optim::Group;
 use candle_headroom::train::Estimate;
 use candle_headroom::{AdamW, AdaptiveTrainer, DeviceMemory};
 use candle_nn::{Linear, Module, VarBuilder, VarMap, linear};

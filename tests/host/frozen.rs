@@ -1,6 +1,6 @@
 //! Frozen parameters cost nothing: what training adapters (LoRA) holds and takes beside a frozen base, compared with training the base.
 
-use candle_core::{DType, Device, Module, Result, Tensor, Var};
+use candle_core::{Device, Module, Result, Tensor, Var};
 use candle_headroom::batch::Fixed;
 use candle_headroom::optim::Group;
 use candle_headroom::{AdamW, AdaptiveTrainer, DeviceMemory, nn};

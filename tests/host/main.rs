@@ -12,6 +12,7 @@ mod language;
 mod memory;
 #[path = "../promises/no_ratchet.rs"]
 mod no_ratchet;
+mod remedies;
 mod report;
 #[path = "../support/mod.rs"]
 mod support;

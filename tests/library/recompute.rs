@@ -303,3 +303,111 @@ fn observers_see_when_regions_ran_again() -> candle_headroom::Result<()> {
     );
     Ok(())
 }
+
+/// A buffer that the region reads and moves, as the vector of a power iteration.
+#[test]
+fn a_second_run_sees_the_buffers_of_the_first() -> candle_headroom::Result<()> {
+    let run = |recompute| -> candle_headroom::Result<_> {
+        let model = Model::new()?;
+        let scale = Var::ones(1, DType::F32, &Device::Cpu)?;
+        let builder = model.builder().buffers([scale.as_tensor()]);
+        let mut trainer = builder
+            .recompute(recompute)
+            .policy(Fixed::new(4)?)
+            .build()?;
+        for _ in 0..2 {
+            trainer.step(&samples(8)?, |xs, _| {
+                let (weights, scale) = (model.weights.clone(), scale.clone());
+                let block = move |xs: &Tensor| {
+                    let ys = xs.matmul(&weights[0])?.tanh()?.matmul(&weights[1])?;
+                    let ys = ys.broadcast_mul(&scale.as_tensor().copy()?)?;
+                    scale.set(&(scale.as_tensor() * 1.5)?)?;
+                    Ok(ys)
+                };
+                candle_headroom::nn::recompute(&xs, block)?
+                    .sqr()?
+                    .mean_all()
+            })?;
+        }
+        Ok((model.bits(), scale.to_vec1::<f32>()?))
+    };
+    assert_eq!(run(Recompute::Always)?, run(Recompute::Never)?);
+    Ok(())
+}
+
+/// Nested regions that fail before the first one is finished.
+#[test]
+fn a_region_that_fails_is_known_to_be_there() -> candle_headroom::Result<()> {
+    let model = Model::new()?;
+    let mut trainer = model.builder().recompute(Recompute::Auto).build()?;
+    let report = trainer.step(&samples(4)?, |xs, micro| {
+        let (weight, recomputes) = (model.weights[0].clone(), micro.recomputes);
+        let other = model.weights[1].clone();
+        let ys = recompute(&xs, move |xs| {
+            let weight = weight.clone();
+            let ys = recompute(xs, move |xs| xs.matmul(&weight))?;
+            match recomputes {
+                false => Err(testing::out_of_memory()),
+                true => ys.matmul(&other),
+            }
+        })?;
+        ys.sqr()?.mean_all()
+    })?;
+    assert_eq!(report.samples, 4);
+    Ok(())
+}
+
+#[test]
+fn a_panic_in_the_second_run_leaves_nothing_behind() -> candle_headroom::Result<()> {
+    let (model, plain) = (Model::new()?, Model::new()?);
+    let policy = || Fixed::new(8);
+    let mut trainer = model
+        .builder()
+        .recompute(Recompute::Always)
+        .policy(policy()?)
+        .build()?;
+    let batch = samples(8)?;
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        trainer.step(&batch, |xs, _| {
+            let weight = model.weights[0].clone();
+            let ys = recompute(&xs, move |xs| {
+                assert!(!is_recomputing(), "on purpose");
+                xs.matmul(&weight)
+            })?;
+            ys.sqr()?.mean_all()
+        })
+    }));
+    assert!(panicked.is_err());
+    assert!(!is_recomputing());
+    assert_eq!(model.bits(), plain.bits());
+    trainer.step(&batch, |xs, _| model.loss(&xs))?;
+    let mut expected = plain
+        .builder()
+        .recompute(Recompute::Always)
+        .policy(policy()?)
+        .build()?;
+    expected.step(&batch, |xs, _| plain.loss(&xs))?;
+    assert_eq!(model.bits(), plain.bits());
+    Ok(())
+}
+
+/// candle allows it, and a model may be evaluated on one thread and differentiated on another.
+#[test]
+fn a_graph_is_differentiated_on_another_thread() -> candle_headroom::Result<()> {
+    let model = Model::new()?;
+    let loss = candle_headroom::nn::seeded(3, || model.loss(&samples(4)?))?;
+    let here = loss.backward()?;
+    let there = std::thread::scope(|scope| scope.spawn(|| loss.backward()).join());
+    let there = there.expect("no panic")?;
+    for weight in &model.weights {
+        let of = |store: &candle_core::backprop::GradStore| -> Result<Vec<f32>> {
+            store
+                .get(weight)
+                .expect("a gradient")
+                .flatten_all()?
+                .to_vec1()
+        };
+        assert_eq!(of(&here)?, of(&there)?);
+    }
+    Ok(())
+}

@@ -265,7 +265,6 @@ fn dropout_draws_the_same_mask_again() -> Result<()> {
         }
         Ok(ys)
     };
-    // Where the output is dropped, the input has no gradient through the last block's own path.
     let ys = nn::seeded(3, loss)?;
     let same = nn::seeded(3, loss)?;
     same_bits(&ys, &same)?;
@@ -274,7 +273,23 @@ fn dropout_draws_the_same_mask_again() -> Result<()> {
     assert!((zeros(&ys)? - 0.5).abs() < 0.1);
     let (first, second) = (ys.sum_all()?.backward()?, same.sum_all()?.backward()?);
     same_gradients(&first, &second, &block.vars())?;
-    // Without a scope each region draws a seed, and keeps it. A difference would fail, as the next test shows.
+    // The masks of one run, made into constants, give plain operations the same gradients.
+    let kept = ys.ne(0f32)?.to_dtype(DType::F32)?;
+    let last = |ys: &Tensor| (block.forward(ys)? * 2.)?.mul(&kept);
+    let once = nn::seeded(3, || {
+        let block = block.clone();
+        recompute(xs.as_tensor(), move |ys| {
+            Dropout::new(0.5).forward(&block.forward(ys)?, true)
+        })
+    })?;
+    let first_kept = once.ne(0f32)?.to_dtype(DType::F32)?;
+    let plain = last(&(block.forward(&xs)? * 2.)?.mul(&first_kept)?)?;
+    let expected = plain.sum_all()?.backward()?;
+    for var in block.vars().iter().chain([&xs]) {
+        let of = |store: &GradStore| store.get(var).expect("a gradient").to_dtype(DType::F64);
+        assert!(difference(&of(&first)?, &of(&expected)?) < 1e-5);
+    }
+    // Without a scope each region draws a seed, and keeps it: another mask would be an error, as below.
     loss()?.sum_all()?.backward()?;
     // Two regions in a row draw different masks.
     let masks = nn::seeded(3, || -> Result<_> {
@@ -475,5 +490,27 @@ fn nothing_to_differentiate_is_no_region() -> Result<()> {
             .to_vec2::<f32>()?,
         [[1.; 3]; 2]
     );
+    Ok(())
+}
+
+/// A sum that is split in another way changes the last bit of a value, which is much in bf16.
+#[test]
+fn a_rounding_is_no_difference() -> Result<()> {
+    for dtype in FLOATS {
+        let xs = Var::from_tensor(&Tensor::full(3f32, (4, 4), &Device::Cpu)?.to_dtype(dtype)?)?;
+        let again = match dtype {
+            DType::BF16 => 1. + 1. / 128.,
+            DType::F16 => 1. + 1. / 1024.,
+            _ => 1. + 1e-6,
+        };
+        let ys = recompute(xs.as_tensor(), move |xs| {
+            xs * if is_recomputing() { again } else { 1. }
+        })?;
+        ys.sum_all()?.backward()?;
+        let ys = recompute(xs.as_tensor(), |xs| {
+            xs * if is_recomputing() { 1.25 } else { 1. }
+        })?;
+        assert!(matches!(failure(&ys), Error::Recompute(_)));
+    }
     Ok(())
 }

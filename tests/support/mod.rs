@@ -7,6 +7,7 @@ pub mod transformer;
 pub mod layered;
 mod models;
 mod policies;
+pub mod remedies;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};

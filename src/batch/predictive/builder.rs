@@ -35,7 +35,8 @@ impl PredictiveBuilder {
         self
     }
 
-    /// Uses the largest size that fits even if a smaller one is as fast, so that sizes depend on memory alone.
+    /// Uses the largest size that fits even if a smaller one is as fast, so that sizes depend on memory alone. Marked regions are then
+    /// recomputed only where one sample does not fit otherwise.
     pub fn regardless_of_speed(mut self) -> Self {
         self.minds_speed = false;
         self

@@ -21,6 +21,9 @@ pub(super) struct Choice {
     pub(super) recomputes: bool,
     /// The room in which one sample did not fit with regions kept, in bytes.
     refused: Option<u64>,
+    /// How often that has happened.
+    #[serde(skip)]
+    refusals: u32,
     compared: Option<Compared>,
     /// How often a comparison has confirmed the one before.
     #[serde(skip)]
@@ -36,10 +39,21 @@ pub(super) struct Choice {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Compared {
-    /// The speed with recomputation, divided by that without.
-    speed: f64,
+    /// The speed with recomputation, divided by that without; `None` if the times did not arrive.
+    speed: Option<f64>,
     /// The room at that time, in bytes.
     room: u64,
+}
+
+impl Compared {
+    fn is_faster(&self) -> bool {
+        self.speed.is_some_and(|speed| speed > FASTER)
+    }
+}
+
+/// Twice as many micro-batches for each time before.
+fn doubled(after: u32, times: u32) -> u32 {
+    after.saturating_mul(1 << times.min(16))
 }
 
 impl Choice {
@@ -51,6 +65,7 @@ impl Choice {
     /// One sample did not fit with regions kept.
     pub(super) fn refuse(&mut self, room: Option<Room>) {
         self.refused = Some(room.map_or(0, |room| room.all));
+        self.refusals = self.refusals.saturating_add(1);
         self.begin(true, false);
     }
 
@@ -67,15 +82,17 @@ impl Choice {
     ) {
         // Without measurements only failures decide.
         let Some(room) = room else { return };
+        let is_too_much = (kept.model.predict(kept.each)).is_some_and(|one| one > room.all);
         if let Some(refused) = self.refused {
-            if room.all > refused.saturating_add(refused / 16) {
+            // It may have been a single sample that was larger than others, or another user of the memory.
+            let is_stale = self.lasted >= doubled(STALE, self.refusals);
+            if !is_too_much && (is_stale || room.all > refused.saturating_add(refused / 16)) {
                 self.refused = None;
                 self.begin(false, false);
             }
             return;
         }
-        let one = kept.model.predict(kept.each);
-        if one.is_some_and(|one| one > room.all) {
+        if is_too_much {
             return self.refuse(Some(room));
         }
         let is_whole = !kept.is_avoiding() && kept.fits(room).is_some_and(|fits| fits >= batch);
@@ -89,8 +106,8 @@ impl Choice {
         if self.is_trial {
             let speeds = kept.pace.speed().zip(recomputed.pace.speed());
             match speeds {
-                Some((kept, recomputed)) => self.compare(recomputed / kept, room),
-                None if self.lasted >= LOST => self.compare(0., room),
+                Some((kept, recomputed)) => self.compare(Some(recomputed / kept), room),
+                None if self.lasted >= LOST => self.compare(None, room),
                 None => {}
             }
             return;
@@ -101,9 +118,7 @@ impl Choice {
                 kept.pace.retime();
                 self.begin(false, false);
             }
-            Some(compared) if compared.speed > FASTER && !self.recomputes => {
-                self.begin(true, false)
-            }
+            Some(compared) if compared.is_faster() && !self.recomputes => self.begin(true, false),
             // Where smaller micro-batches are as fast, so are larger ones.
             None if kept.pace.is_decided(kept.each) && kept.pace.speed().is_some() => {
                 recomputed.pace.retime();
@@ -115,18 +130,18 @@ impl Choice {
 
     fn is_stale(&self, compared: Compared, room: Room) -> bool {
         let is_changed = compared.room.abs_diff(room.all) > compared.room / CHANGED;
-        let stale = STALE.saturating_mul(1 << self.confirmed.min(16));
-        self.lasted >= stale || is_changed && self.lasted >= DWELL
+        let [stale, dwell] = [STALE, DWELL].map(|after| doubled(after, self.confirmed));
+        self.lasted >= stale || is_changed && self.lasted >= dwell
     }
 
-    fn compare(&mut self, speed: f64, room: Room) {
-        let is_faster = speed > FASTER;
-        self.confirmed = self.confirmed.saturating_add(1);
-        self.compared = Some(Compared {
+    fn compare(&mut self, speed: Option<f64>, room: Room) {
+        let compared = Compared {
             speed,
             room: room.all,
-        });
-        self.begin(is_faster, false);
+        };
+        self.confirmed = self.confirmed.saturating_add(1);
+        self.compared = Some(compared);
+        self.begin(compared.is_faster(), false);
     }
 
     /// Whether times are of use while `shape` is the one in use.
@@ -140,12 +155,14 @@ impl Choice {
             reason: match self.compared {
                 _ if self.refused.is_some() => RecomputeReason::OneSample,
                 _ if self.is_trial => RecomputeReason::Timing,
-                Some(compared) if (compared.speed > FASTER) == self.recomputes => {
+                Some(compared)
+                    if compared.speed.is_some() && compared.is_faster() == self.recomputes =>
+                {
                     RecomputeReason::Faster
                 }
                 _ => RecomputeReason::NoNeed,
             },
-            speed: self.compared.map(|compared| compared.speed),
+            speed: self.compared.and_then(|compared| compared.speed),
         }
     }
 }

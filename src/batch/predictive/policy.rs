@@ -237,7 +237,8 @@ impl BatchPolicy for Predictive {
         self.see(bytes);
         self.has_regions |= failed.regions != Regions::None;
         let (room, known) = (self.room, &mut self.shapes.active);
-        if failed.size == 1 && failed.regions == Regions::Kept && !failed.is_passing {
+        let is_refused = failed.size == 1 && failed.regions == Regions::Kept && !failed.is_passing;
+        if is_refused {
             known.choice.refuse(room);
         }
         let shape = known.shape_mut(failed.regions == Regions::Recomputed);
@@ -247,12 +248,16 @@ impl BatchPolicy for Predictive {
             shape.is_growing = false;
             self.await_room(failed.is_passing);
         }
+        if is_refused {
+            self.derive(); // from what is known of kept samples
+        }
     }
 
     fn wants_time(&self) -> bool {
         let (shape, choice) = (self.shape(), &self.shapes.active.choice);
         let may_choose = self.recompute == Recompute::Auto && self.has_regions;
-        shape.pace.wants_time(shape.each) || may_choose && choice.wants_time(shape)
+        let is_compared = may_choose && self.options.minds_speed;
+        shape.pace.wants_time(shape.each) || is_compared && choice.wants_time(shape)
     }
 
     fn timed(&mut self, micro_batch: &Extent, regions: Regions, elapsed: Duration) {

@@ -6,29 +6,24 @@ use candle_core::{
 };
 use parking_lot::Mutex;
 
-/// A tensor with the values of `output`, if it has any, that shares no storage with the inputs.
+use super::gradient::address;
+
+/// A tensor with the values of `output` that shares no storage with the inputs.
 pub fn unshared(output: Tensor, inputs: &[&Tensor]) -> Result<Tensor> {
-    if output.elem_count() == 0 {
-        // One element, because CUDA may refuse to allocate nothing.
-        return Tensor::zeros(1, output.dtype(), output.device());
-    }
     let storage = address(&output);
-    match inputs.iter().any(|input| address(input) == storage) {
+    let is_shared = inputs.iter().any(|input| address(input) == storage);
+    match is_shared && output.elem_count() > 0 {
         true => output.force_contiguous(),
         false => Ok(output),
     }
 }
 
-/// Where a tensor's storage is. Tensors that share it have the same address.
-fn address(tensor: &Tensor) -> *const Storage {
-    let (storage, _) = tensor.storage_and_layout();
-    std::ptr::from_ref(&*storage)
-}
-
-/// Moves the storage out of a tensor that has elements.
+/// Moves the storage out of a tensor. One without elements, for which many of candle's operations return an argument, keeps it.
 pub fn take_storage(tensor: Tensor) -> Result<Storage> {
     let taken = Take(Mutex::new(None));
     let tensor = match tensor.is_contiguous() && tensor.layout().start_offset() == 0 {
+        // One element, because CUDA may refuse to allocate nothing.
+        _ if tensor.elem_count() == 0 => Tensor::zeros(1, tensor.dtype(), tensor.device())?,
         true => tensor,
         false => tensor.force_contiguous()?,
     };

@@ -1,6 +1,6 @@
 //! Losses of [`candle_nn::loss`]. [`cross_entropy`] is one operation, which keeps nothing of the size of the logits;
-//! [`linear_cross_entropy`] does not even hold the logits. [`nll`] and the others are candle's: `nll` already keeps one number for each
-//! sample only.
+//! [`linear_cross_entropy`] does not even hold the logits. [`nll`] and the others are candle's: `nll` already keeps one number
+//! for each sample only.
 
 pub(super) mod cross_entropy;
 pub(super) mod linear_cross_entropy;

@@ -1,23 +1,17 @@
 //! The backward pass of a region.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::collections::HashSet;
 
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_core::{DType, Result, Tensor, Var};
 use parking_lot::Mutex;
 
-use super::region::vars_of;
-use super::scope;
-use crate::batch::run_phase;
-use crate::error::{Phase, RecomputeError};
-use crate::nn::graph::record as node;
+use super::{same, scope};
+use crate::error::RecomputeError;
+use crate::nn::graph::{Gradient, Mail, operation, within_pass};
 
 /// The closure of a region.
 pub(super) type Run = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync>;
-
-/// The second run of a region may differ by this fraction of its largest value: a sum may be split among threads in another way.
-const SAME: f64 = 1e-3;
 
 /// What is needed to run a region again.
 pub(super) struct Region {
@@ -27,29 +21,6 @@ pub(super) struct Region {
     needs: Vec<bool>,
     vars: Vec<Tensor>,
     run: Run,
-    passes: Mutex<Vec<Pass>>,
-}
-
-/// A backward pass that has reached the region. There may be several: one that began within another region differentiates this one too
-/// if the closure there captured an output of it.
-struct Pass {
-    id: u64,
-    outputs: Vec<Arrived>,
-    /// Gradients that the links have not returned yet.
-    sources: Vec<Option<Tensor>>,
-}
-
-/// The gradient of an output.
-struct Arrived {
-    index: usize,
-    gradient: Tensor,
-    /// The output of the first run.
-    output: Tensor,
-}
-
-thread_local! {
-    /// The backward pass in progress on this thread; 0 for one that no region began.
-    static PASS: Cell<u64> = const { Cell::new(0) };
 }
 
 impl Region {
@@ -59,53 +30,11 @@ impl Region {
             needs,
             vars,
             run,
-            passes: Mutex::default(),
         }
     }
 
-    /// Takes the gradient of an output.
-    pub(super) fn arrived(&self, index: usize, gradient: Tensor, output: Tensor) {
-        let (id, mut passes) = (PASS.get(), self.passes.lock());
-        let arrived = Arrived {
-            index,
-            gradient,
-            output,
-        };
-        match passes.iter_mut().find(|pass| pass.id == id) {
-            Some(pass) => pass.outputs.push(arrived),
-            None => passes.push(Pass {
-                id,
-                outputs: vec![arrived],
-                sources: Vec::new(),
-            }),
-        }
-    }
-
-    /// Returns the gradient of a source: an input that needs one, or else a Var. The first call in a pass, which is for the last
-    /// source, differentiates the region.
-    pub(super) fn gradient_of_source(&self, index: usize) -> Result<Option<Tensor>> {
-        let id = PASS.get();
-        let mut passes = self.passes.lock();
-        let Some(at) = passes.iter().position(|pass| pass.id == id) else {
-            return Ok(None);
-        };
-        let mut pass = passes.swap_remove(at);
-        drop(passes); // the region may be reached again from within
-        if !pass.outputs.is_empty() {
-            let outputs = std::mem::take(&mut pass.outputs);
-            let differentiate = || scope::timed(|| self.differentiate(outputs));
-            let sources = run_phase(Phase::Recompute, differentiate);
-            pass.sources = sources.map_err(candle_core::Error::from)?;
-        }
-        let gradient = pass.sources.get_mut(index).and_then(Option::take);
-        if index > 0 {
-            self.passes.lock().push(pass);
-        }
-        Ok(gradient)
-    }
-
-    /// Runs the region again and returns the gradients of its sources.
-    fn differentiate(&self, arrived: Vec<Arrived>) -> crate::Result<Vec<Option<Tensor>>> {
+    /// Runs the region again and returns the gradients of its sources. `arrived` are those of the outputs of the `first` run.
+    pub(super) fn differentiate(&self, arrived: Mail, first: &[Tensor]) -> crate::Result<Mail> {
         let inputs = self.inputs.iter().zip(&self.needs);
         let inputs = inputs.map(|(input, needs)| match needs {
             true => Ok(Var::from_tensor(input)?.into_inner()),
@@ -118,11 +47,11 @@ impl Region {
         if let Some(var) = vars.iter().find(|var| !known.contains(&var.id())) {
             return Err(RecomputeError::Var(var.shape().clone()).into());
         }
-        let root = root(&outputs, arrived)?;
+        let root = root(first, &outputs, arrived)?;
         drop(outputs);
-        let mut store = match root.track_op() {
-            true => within_pass(|| root.backward())?,
-            false => GradStore::default(),
+        let mut store = match &root {
+            Some(root) => within_pass(|| root.backward())?,
+            None => GradStore::default(),
         };
         drop(root);
         let tracked = inputs.iter().zip(&self.needs);
@@ -130,73 +59,43 @@ impl Region {
         let sources = tracked.chain(&self.vars);
         // Detached, since a gradient may refer to the graph that it comes from. The store also holds those of constants.
         Ok(sources
-            .map(|source| Some(store.remove(source)?.detach()))
+            .map(|source| Some(Gradient::alone(store.remove(source)?.detach())))
             .collect())
     }
 }
 
-/// A scalar whose gradient is, for each output, the one that arrived.
-fn root(outputs: &[Tensor], arrived: Vec<Arrived>) -> crate::Result<Tensor> {
-    let device = outputs.first().map_or(&Device::Cpu, Tensor::device);
-    let mut root = Tensor::zeros((), DType::F32, device)?;
-    for Arrived {
-        index,
-        gradient,
-        output,
-    } in arrived
-    {
-        let again = outputs.get(index).ok_or(RecomputeError::Outputs {
-            first: index + 1,
-            again: outputs.len(),
-        })?;
-        check_same(&output, again)?;
-        drop(output);
-        let value = root.zeros_like()?;
-        root = node("recompute-root", [again, &root], value, move |given| {
-            let [_, root] = given.inputs;
-            Ok([Some(gradient.clone()), Some(root)])
-        })?;
+/// A scalar whose gradients are, for each output, the one that arrived; `None` if no output leads to a Var.
+fn root(first: &[Tensor], again: &[Tensor], arrived: Mail) -> crate::Result<Option<Tensor>> {
+    if again.len() < first.len() {
+        let (first, again) = (first.len(), again.len());
+        return Err(RecomputeError::Outputs { first, again }.into());
     }
-    Ok(root)
-}
-
-/// Fails if the second run of a region gave another output. Values are compared on the CPU only, where that waits for nothing.
-fn check_same(first: &Tensor, again: &Tensor) -> crate::Result<()> {
-    if (first.shape(), first.dtype()) != (again.shape(), again.dtype()) {
-        return Err(RecomputeError::Shape {
-            first: (first.shape().clone(), first.dtype()),
-            again: (again.shape().clone(), again.dtype()),
+    let (mut sources, mut gradients) = (Vec::new(), Mail::new());
+    for (gradient, (first, again)) in arrived.into_iter().zip(first.iter().zip(again)) {
+        let Some(gradient) = gradient else {
+            continue;
+        };
+        same::check(first, again)?;
+        if again.track_op() {
+            sources.push(again);
+            gradients.push(Some(gradient));
         }
-        .into());
     }
-    if !first.device().is_cpu() || first.elem_count() == 0 {
-        return Ok(());
-    }
-    let largest = |t: Tensor| {
-        t.abs()?
-            .flatten_all()?
-            .max(0)?
-            .to_dtype(DType::F64)?
-            .to_scalar::<f64>()
+    let Some(source) = sources.first() else {
+        return Ok(None);
     };
-    let off = largest((again.detach() - first)?)?;
-    let scale = largest(first.clone())?;
-    // False for NaN, which the loss will show.
-    match off > SAME * scale {
-        true => Err(RecomputeError::Values { off, scale }.into()),
-        false => Ok(()),
-    }
+    let root = Tensor::zeros((), DType::F32, source.device())?;
+    // Taken, since there is one backward pass.
+    let gradients = Mutex::new(gradients);
+    let backward = move |_: Mail, _: &[Tensor]| Ok(std::mem::take(&mut *gradients.lock()));
+    let roots = operation("recompute-root", &sources, vec![root], backward)?;
+    Ok(roots.into_iter().next())
 }
 
-/// Runs a backward pass that begins within a region.
-fn within_pass<T>(backward: impl FnOnce() -> T) -> T {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    struct Outer(u64);
-    impl Drop for Outer {
-        fn drop(&mut self) {
-            PASS.set(self.0);
-        }
-    }
-    let _outer = Outer(PASS.replace(NEXT.fetch_add(1, Relaxed)));
-    backward()
+/// The Vars that tensors lead to.
+pub(super) fn vars_of(tensors: &[Tensor]) -> Vec<Tensor> {
+    let mut seen = HashSet::new();
+    let nodes = tensors.iter().flat_map(Tensor::sorted_nodes);
+    let vars = nodes.filter(|node| node.is_variable() && seen.insert(node.id()));
+    vars.cloned().collect()
 }

@@ -2,6 +2,7 @@
 
 mod differentiate;
 mod region;
+mod same;
 mod scope;
 mod tensors;
 
@@ -51,15 +52,20 @@ pub use tensors::{RegionInputs, RegionOutputs};
 /// # What `f` must hold to
 /// It runs twice and has to compute the same both times.
 /// - Randomness from this module, such as [`Dropout`](crate::nn::Dropout), is the same again: the region takes a seed from the
-///   [scope](crate::nn::seeded) around it and runs `f` within that. Other randomness differs.
+///   [scope](crate::nn::seeded) around it and runs `f` within that. Other randomness differs, as of `Tensor::rand` and of candle-nn's own
+///   dropout, and the gradients would be wrong.
+/// - Vars that it uses do not change between the forward and the backward pass.
 /// - [`BatchNorm`](crate::nn::BatchNorm) updates its running statistics in the first run only. A layer of your own with state asks
-///   [`is_recomputing`].
+///   [`is_recomputing`]; a trainer shows the second run its [named buffers](crate::train::AdaptiveTrainerBuilder::buffers) as they were, and
+///   keeps what the first run made of them.
+/// - All of it runs on the calling thread, and its tensors are on one device.
 /// - Tensors that `f` captures and that depend on Vars get their gradients too, but what leads to them is differentiated
 ///   for each region again: better pass them as inputs.
 ///
 /// # Errors
 /// Those of `f`. In the backward pass also [`RecomputeError`](crate::error::RecomputeError) if the second run returns other
-/// shapes or types, reaches other Vars, or, on the CPU, where it is compared, other values. Exhaustion in the second run has the phase
+/// shapes or types, reaches other Vars, or other values. Values are compared on the CPU, and on a GPU for the first 8 regions of a
+/// thread, since that waits for the device. Exhaustion in the second run has the phase
 /// [`Recompute`](crate::error::Phase::Recompute); the trainers retry it.
 pub fn recompute<I, O, F>(inputs: I, f: F) -> Result<O>
 where

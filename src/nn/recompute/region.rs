@@ -1,20 +1,12 @@
-//! Puts a region into candle's graph.
-//!
-//! candle's operations have at most three inputs and one output, but a region has an input for each Var that it uses, besides its
-//! own. So it is a chain: a *link* joins one source of gradients and the link before it, and has a single zero as its value. Each
-//! output is an operation on the last link. The backward pass visits the outputs, then the links from the last to the first:
-//! outputs leave their gradients at the region, the last link differentiates it, and each link returns the gradient of its source.
+//! Puts a region into candle's graph, as an operation whose sources are its inputs and each Var that it uses.
 
-use std::collections::HashSet;
-use std::sync::Arc;
+use candle_core::{Result, Tensor};
 
-use candle_core::{DType, Result, Tensor};
-
-use super::differentiate::{Region, Run};
+use super::differentiate::{Region, Run, vars_of};
 use super::scope;
-use crate::nn::graph::record as node;
-
-const NAME: &str = "recompute";
+use crate::batch::run_phase;
+use crate::error::Phase;
+use crate::nn::graph::{Mail, operation};
 
 /// Runs a region and returns its outputs, of which the graph knows where gradients go, but keeps no activations.
 pub(super) fn record(inputs: Vec<Tensor>, run: Run) -> Result<Vec<Tensor>> {
@@ -28,41 +20,24 @@ pub(super) fn record(inputs: Vec<Tensor>, run: Run) -> Result<Vec<Tensor>> {
         .collect();
     let leads_to_var = |input: &Tensor| input.track_op() && input.dtype().is_float();
     let needs: Vec<bool> = inputs.iter().map(leads_to_var).collect();
-    let tracked = inputs.into_iter().filter(leads_to_var);
-    let sources: Vec<_> = tracked.chain(vars.iter().cloned()).collect();
-    let Some(source) = sources.first() else {
+    let tracked = inputs.iter().filter(|input| leads_to_var(input));
+    let sources: Vec<_> = tracked.chain(&vars).collect();
+    if sources.is_empty() {
         return Ok(outputs);
-    };
-    let mut link = Tensor::zeros((), DType::F32, source.device())?;
-    let region = Arc::new(Region::new(given, needs, vars, run));
-    for (index, source) in sources.iter().enumerate() {
-        let (region, value) = (Arc::clone(&region), link.zeros_like()?);
-        link = node(NAME, [source, &link], value, move |given| {
-            let [source, link] = given.inputs;
-            let gradient = region.gradient_of_source(index)?;
-            let gradient = gradient.map_or_else(|| source.zeros_like(), Ok)?;
-            Ok([Some(gradient), Some(link)])
-        })?;
     }
-    let outputs = outputs.into_iter().enumerate();
-    let recorded = outputs.map(|(index, output)| {
-        if !output.dtype().is_float() {
-            return Ok(output);
-        }
-        let region = Arc::clone(&region);
-        node(NAME, [&link], output.force_contiguous()?, move |given| {
-            region.arrived(index, given.gradient, given.output);
-            let [link] = given.inputs;
-            Ok([Some(link)])
-        })
+    let outputs = outputs.into_iter();
+    let outputs = outputs.map(|output| match output.dtype().is_float() {
+        true => output.force_contiguous(),
+        false => Ok(output),
     });
-    recorded.collect()
-}
-
-/// The Vars that tensors lead to.
-pub(super) fn vars_of(tensors: &[Tensor]) -> Vec<Tensor> {
-    let mut seen = HashSet::new();
-    let nodes = tensors.iter().flat_map(Tensor::sorted_nodes);
-    let vars = nodes.filter(|node| node.is_variable() && seen.insert(node.id()));
-    vars.cloned().collect()
+    let outputs = outputs.collect::<Result<Vec<_>>>()?;
+    let region = Region::new(given, needs, vars.clone(), run);
+    let backward = move |arrived: Mail, first: &[Tensor]| {
+        if !arrived.iter().any(Option::is_some) {
+            return Ok(Mail::new());
+        }
+        let differentiate = || scope::timed(|| region.differentiate(arrived, first));
+        Ok(run_phase(Phase::Recompute, differentiate)?)
+    };
+    operation("recompute", &sources, outputs, backward)
 }

@@ -96,6 +96,11 @@ pub(super) fn region(run: impl FnOnce() -> Result<Vec<Tensor>>) -> Result<Vec<Te
         return run();
     }
     let in_use = || ambient().and_then(|memory| memory.in_use());
+    // Also one that fails counts, so that it is known to be there.
+    let count = WATCHED.with_borrow_mut(|watched| {
+        let count = watched.as_mut().map(|watched| &mut watched.count);
+        count.map_or(0, |count| std::mem::replace(count, *count + 1))
+    });
     let before = in_use();
     let outputs = run()?;
     let more = before
@@ -104,11 +109,10 @@ pub(super) fn region(run: impl FnOnce() -> Result<Vec<Tensor>>) -> Result<Vec<Te
     let held = more.map(|more| more.saturating_sub(bytes_of(&outputs)));
     WATCHED.with_borrow_mut(|watched| {
         if let Some(watched) = watched {
-            let so_far = match watched.count {
+            let so_far = match count {
                 0 => Some(Held::default()),
                 _ => watched.held,
             };
-            watched.count += 1;
             watched.held = so_far.zip(held).map(|(so_far, held)| Held {
                 all: so_far.all.saturating_add(held),
                 largest: so_far.largest.max(held),

@@ -17,7 +17,6 @@ pub const fn elements_of(bytes: usize) -> usize {
 
 impl Code {
     /// Reads elements from `start` on, which begins a block; the shorter slice decides how many.
-    #[inline(always)]
     pub fn load(self, bytes: &[u8], start: usize, into: &mut [f32]) {
         let blocks = bytes.chunks(BYTES).skip(start / BLOCK);
         for (block, into) in blocks.zip(into.chunks_mut(BLOCK)) {
@@ -34,14 +33,30 @@ impl Code {
 
     /// Writes elements from a block's beginning on, each as the nearest number; the shorter slice decides how many. A block with an
     /// element that is not finite becomes NaN.
-    #[inline(always)]
     pub fn store(self, from: &[f32], bytes: &mut [u8]) {
         self.store_by(from, bytes, |_| 0.5);
     }
 
     /// The same, with a chance for each element: the part of the way between two numbers from which on it becomes the upper one.
-    #[inline(always)]
+    ///
+    /// As in src/optim/cpu/wide.rs, but not by a closure: too large a one is not compiled into the function that enables AVX2.
     pub fn store_by(self, from: &[f32], bytes: &mut [u8], chance: impl Fn(usize) -> f32) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            #[target_feature(enable = "avx2")]
+            fn wide(code: Code, from: &[f32], bytes: &mut [u8], chance: impl Fn(usize) -> f32) {
+                code.write(from, bytes, chance);
+            }
+            if std::arch::is_x86_feature_detected!("avx2") {
+                // SAFETY: the machine has AVX2, the only feature that the function enables.
+                return unsafe { wide(self, from, bytes, chance) };
+            }
+        }
+        self.write(from, bytes, chance);
+    }
+
+    #[inline(always)]
+    fn write(self, from: &[f32], bytes: &mut [u8], chance: impl Fn(usize) -> f32) {
         let blocks = from.chunks(BLOCK).zip(bytes.chunks_mut(BYTES));
         for (start, (from, block)) in (0..).step_by(BLOCK).zip(blocks) {
             let Some((into, codes)) = block.split_first_chunk_mut() else {

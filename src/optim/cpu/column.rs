@@ -4,8 +4,7 @@ use half::{bf16, f16};
 
 use super::noise::{chance, noise};
 use super::real::{Real, after, copy, load_half, reals, store_half};
-use super::share::{BLOCK, take};
-use super::wide::wide;
+use super::share::{BLOCK, CHUNK, take};
 use crate::optim::coded::{self, Code, Form, bytes_of, elements_of};
 
 /// Numbers that an update reads and writes: a parameter or its state, in the type to compute in or in fewer bits.
@@ -19,7 +18,7 @@ pub enum Column<'a, C> {
 }
 
 // A stretch that is taken ends where a block of 8 bits ends.
-const _: () = assert!(BLOCK == coded::BLOCK);
+const _: () = assert!(BLOCK == coded::BLOCK && CHUNK.is_multiple_of(BLOCK));
 
 /// State that the rule does not keep.
 impl<C> Default for Column<'_, C> {
@@ -83,7 +82,7 @@ impl<'a, C: Real> Column<'a, C> {
             Self::Full(values) => copy(values, start, into),
             Self::F16(values) => load_half(values, start, into),
             Self::Bf16(values) => load_half(values, start, into),
-            Self::Coded(bytes, code) => wide(|| code.load(bytes, start, C::f32s_mut(into))),
+            Self::Coded(bytes, code) => code.load(bytes, start, C::f32s_mut(into)),
         }
         into.get_mut(..count).unwrap_or_default()
     }
@@ -103,7 +102,7 @@ impl<'a, C: Real> Column<'a, C> {
             Self::Full(into) => copy(from, 0, into),
             Self::F16(into) => store_half(from, into),
             Self::Bf16(into) => store_half(from, into),
-            Self::Coded(bytes, code) => wide(|| code.store(C::f32s(from), bytes)),
+            Self::Coded(bytes, code) => code.store(C::f32s(from), bytes),
         }
     }
 
@@ -117,7 +116,7 @@ impl<'a, C: Real> Column<'a, C> {
             Self::Bf16(into) => into,
             Self::Coded(bytes, code @ Code::Unsigned) => {
                 let chance = |i| chance(noise((start + i) as u32, seed));
-                return wide(|| code.store_by(C::f32s(from), bytes, chance));
+                return code.store_by(C::f32s(from), bytes, chance);
             }
             _ => return self.store(from),
         };

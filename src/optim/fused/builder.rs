@@ -5,9 +5,10 @@ use candle_core::Device;
 
 use super::adjustment::{Adjustment, LossScale};
 use super::engine::Engine;
+use super::held::Halves;
 use super::host::move_moments;
 use super::optimizer::Fused;
-use super::setup::{Halves, Managed, Setup, memory};
+use super::setup::{Managed, Setup, memory};
 use crate::error::{OptimizerError, ParameterError, Result};
 #[cfg(feature = "cuda")]
 use crate::optim::cuda;

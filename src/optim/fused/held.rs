@@ -7,6 +7,18 @@ use crate::optim::rule::{Kept, Sign};
 /// Parameters with fewer elements keep their moments in f32 where others keep 8 bits.
 const FEW: usize = 4096;
 
+/// How f16 and bf16 parameters take updates that are too small for their type.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub enum Halves {
+    /// They are rounded to nearest.
+    #[default]
+    Nearest,
+    /// They have master weights.
+    Masters,
+    /// They are rounded up or down at random.
+    Stochastic,
+}
+
 /// A tensor of state, and the form in which it is held.
 #[derive(Debug, Clone)]
 pub struct Held {

@@ -13,6 +13,9 @@ mod state;
 
 pub use adjustment::{LossScale, Progress};
 pub use builder::FusedBuilder;
-pub use engine::{Engine, Loaded, Snapshot, kept_tensor, misplaced, states};
+#[cfg(feature = "cuda")]
+pub use engine::kept_tensor;
+pub use engine::{Engine, Loaded, Snapshot, misplaced, states};
+pub use held::Halves;
 pub use optimizer::Fused;
-pub use setup::{Halves, Managed, Setup};
+pub use setup::{Managed, Setup};

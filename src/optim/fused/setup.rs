@@ -2,7 +2,7 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Storage, Tensor, Var};
 
 use super::adjustment::Adjustment;
-use super::held::Held;
+use super::held::{Halves, Held};
 use crate::error::{OptimizerError, ParameterError, Phase, Result};
 use crate::optim::rule::{Kept, Range, Rates, Rule};
 use crate::optim::{GroupOptions, Moments, Parameter};
@@ -22,18 +22,6 @@ pub struct Setup<R> {
     pub memory: Vec<usize>,
     pub adjustment: Adjustment,
     pub halves: Halves,
-}
-
-/// How f16 and bf16 parameters take updates that are too small for their type.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub enum Halves {
-    /// They are rounded to nearest.
-    #[default]
-    Nearest,
-    /// They have master weights.
-    Masters,
-    /// They are rounded up or down at random.
-    Stochastic,
 }
 
 impl<R: Rule> Setup<R> {

@@ -5,6 +5,7 @@ mod attention;
 mod conv;
 mod empty;
 mod kv_cache;
+mod linear_cross_entropy;
 mod losses;
 mod norm;
 mod products;

@@ -3,6 +3,7 @@
 mod attention;
 mod conv;
 mod kv_cache;
+mod linear_cross_entropy;
 mod losses;
 mod norm;
 mod rotary;

@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::batch::Halving;
+use candle_headroom::batch::{Halving, Recompute};
 use candle_headroom::error::Phase;
+use candle_headroom::nn::recompute;
 use candle_headroom::testing::Faults;
 use candle_headroom::{AdaptiveTrainer, Error, Sgd, Timeline};
 use serde_json::Value;
@@ -218,4 +219,57 @@ fn a_page_replaces_a_file_and_keeps_its_mode() {
         "nothing is left behind"
     );
     fs::remove_dir_all(folder).unwrap();
+}
+
+/// Recomputation lies within the backward pass, whose own time is what is left.
+#[test]
+fn recomputed_regions_are_a_part_of_the_backward_pass() {
+    let timeline = Timeline::new();
+    let w = Var::new(&[1f32, 2.], &Device::Cpu).unwrap();
+    let optimizer = Sgd::builder(vec![w.clone()]).build().unwrap();
+    let mut trainer = AdaptiveTrainer::builder(optimizer)
+        .recompute(Recompute::Always)
+        .observer(timeline.clone())
+        .build()
+        .unwrap();
+    let x = Tensor::ones((8, 2), DType::F32, &Device::Cpu).unwrap();
+    for _ in 0..2 {
+        let stepped = trainer.step(&x, |x, _| {
+            let w = w.clone();
+            recompute(&x, move |x| x.broadcast_mul(&w))?
+                .sqr()?
+                .mean_all()
+        });
+        stepped.unwrap();
+    }
+    let events = trace(&timeline);
+    let span = |event: &Value| {
+        let began = event["ts"].as_f64().unwrap();
+        (began, began + event["dur"].as_f64().unwrap())
+    };
+    let named = |name: &str| -> Vec<_> {
+        let named = events.iter().filter(|event| event["name"] == name);
+        named.map(span).collect()
+    };
+    let (backward, recomputed) = (named("backward"), named("recompute"));
+    assert_eq!((backward.len(), recomputed.len()), (2, 2));
+    for (outer, inner) in backward.iter().zip(&recomputed) {
+        // Written with a thousandth of a microsecond.
+        assert!(
+            outer.0 <= inner.0 + 0.002 && inner.1 <= outer.1 + 0.002,
+            "{outer:?} {inner:?}"
+        );
+    }
+    let data = data(&timeline);
+    let totals = data["totals"]["phases"].as_array().unwrap();
+    let total = |name: &str| {
+        let total = totals.iter().find(|total| total["phase"] == name).unwrap();
+        total["time"].as_f64().unwrap()
+    };
+    let whole: f64 = backward.iter().map(|(began, ended)| ended - began).sum();
+    let off = total("backward") + total("recompute") - whole;
+    assert!(off.abs() < 0.01, "{off}");
+    assert!(total("backward") > 0. && total("recompute") > 0.);
+    let reason = data["steps"]["reason"][1].as_str().unwrap();
+    assert!(reason.contains("regions recomputed: as asked"), "{reason}");
 }

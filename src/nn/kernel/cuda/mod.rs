@@ -11,5 +11,6 @@ pub use disabled::{CudaElement, CudaKernel, run};
 pub(in crate::nn) use enabled::module;
 #[cfg(feature = "cuda")]
 pub use enabled::{
-    CudaElement, CudaKernel, Function, Module, add_to_rows, each_row, function, run, smallest, view,
+    CudaElement, CudaKernel, Function, Module, add_to_rows, each_row, function, losses_of_rows,
+    multiply, run, scale, smallest, view,
 };

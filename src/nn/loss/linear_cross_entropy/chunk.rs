@@ -8,7 +8,9 @@ use crate::nn::kernel::sum_type;
 /// More rows make the products no faster.
 const MOST_ROWS: usize = 512;
 /// With fewer rows the products are bound by reading the weight.
-const LEAST_ROWS: usize = 32;
+const LEAST_ROWS: usize = 64;
+/// Smaller chunks save nothing worth their time.
+const LEAST_LOGITS: usize = 1 << 18;
 
 /// The sizes that decide.
 pub struct Sizes {
@@ -22,9 +24,9 @@ pub struct Sizes {
 impl Sizes {
     /// A power of two, or `asked`; at least 1.
     ///
-    /// Where the gradient of the weight is computed, its sum in candle's backward pass takes that gradient's size twice more, so logits
-    /// of its size do not raise the peak: `width` rows. Elsewhere logits take about as much as the hidden states (Liger's rule). Both
-    /// are limited to half of the room that the trainer's memory has left besides the gradients.
+    /// Where the gradient of the weight is computed, its sum in candle's backward pass takes that gradient's size twice more, so
+    /// logits of its size do not raise the peak: `width` rows. Elsewhere logits take about as much as the hidden states (Liger's
+    /// rule). Both are limited to half of the room that the trainer's memory has left besides the gradients.
     pub fn chunk_rows(&self, hidden: &Tensor, asked: Option<usize>) -> usize {
         if let Some(rows) = asked {
             return rows.clamp(1, self.tokens.max(1));
@@ -34,7 +36,9 @@ impl Sizes {
             [_, true] => self.width,
             _ => self.tokens.saturating_mul(self.width) / classes,
         };
-        let rows = rows.clamp(LEAST_ROWS, MOST_ROWS);
+        let rows = rows
+            .clamp(LEAST_ROWS, MOST_ROWS)
+            .max(LEAST_LOGITS / classes);
         let rows = match self.room(hidden) {
             // Not fewer: what is left of the room becomes less the more samples a policy fits in.
             Some(room) => rows.min((room / bytes_of_logit(hidden) / classes).max(LEAST_ROWS)),

@@ -67,6 +67,10 @@ impl Kept {
             let Some(gradient) = gradient else {
                 continue;
             };
+            if gradient.elem_count() == 0 {
+                *scaled = Some(input.zeros_like()?);
+                continue;
+            }
             scale(&gradient, &factor)?;
             // Rounded once, after scaling, which keeps small gradients of f16.
             *scaled = Some(gradient.to_dtype(input.dtype())?.reshape(input.shape())?);

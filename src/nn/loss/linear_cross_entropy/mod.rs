@@ -22,10 +22,10 @@ pub use options::LinearCrossEntropy;
 
 /// The mean cross-entropy of the logits hidden · weightᵀ and of targets, without the logits.
 ///
-/// `hidden` is (…, width) and `weight` (classes, width), for example that of the last [`Linear`](crate::nn::Linear) or of the embedding;
-/// any strides. `targets` (…) are u8, u32 or i64. A token counts unless its target is the
-/// [`ignore_index`](LinearCrossEntropy::ignore_index) or the largest value of its type, for example `u32::MAX`. The mean is over the
-/// tokens that count, as in PyTorch, and 0 if there are none. For f16 and bf16 the loss is f32, as are logits and sums.
+/// `hidden` is (…, width) and `weight` (classes, width), for example that of the last [`Linear`](crate::nn::Linear) or of the
+/// embedding; any strides. `targets` (…) are u8, u32 or i64. A token counts unless its target is the
+/// [`ignore_index`](LinearCrossEntropy::ignore_index) or the largest value of its type, for example `u32::MAX`. The mean is over
+/// the tokens that count, as in PyTorch, and 0 if there are none. For f16 and bf16 the loss is f32, as are logits and sums.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor, Var};
@@ -43,20 +43,22 @@ pub use options::LinearCrossEntropy;
 /// # }
 /// ```
 ///
-/// Where a gradient is asked for, it is computed in the forward pass, some rows of logits at a time, and only scaled in the backward
-/// pass (after Liger Kernel: Hsu et al. 2024, arXiv 2410.10989). The peak above the inputs is a chunk of logits and the gradients of
-/// hidden states, weight and bias, in f32 for f16 and bf16; then candle's sums of the gradients. Nothing is computed or kept for an input that leads to no Var.
-/// It keeps these gradients until the backward pass, which takes them: a second one on the same graph computes them again. For
-/// evaluation, pass detached tensors.
+/// Where a gradient is asked for, it is computed in the forward pass, some rows of logits at a time, and only scaled in the
+/// backward pass (after Liger Kernel: Hsu et al. 2024, arXiv 2410.10989). The peak above the inputs is a chunk of logits and the
+/// gradients of hidden states, weight and bias, in f32 for f16 and bf16; then candle's sums of the gradients. Nothing is computed
+/// or kept for an input that leads to no Var.
 ///
-/// The result depends on the size of a chunk within rounding only. By default that size follows from the shapes and, within a trainer,
-/// from the room that its memory has left; [`chunk_rows`](LinearCrossEntropy::chunk_rows) fixes it, for the same bits whatever the
-/// room.
+/// It keeps these gradients until the backward pass, which takes them, and the targets as i64. A second backward pass on the same
+/// graph computes the gradients again. For evaluation, pass detached tensors: otherwise gradients are computed that nobody uses.
+///
+/// The result depends on the size of a chunk within rounding only. By default that size follows from the shapes and, within a
+/// trainer, from the room that its memory has left; [`chunk_rows`](LinearCrossEntropy::chunk_rows) fixes it, for the same bits
+/// whatever the room.
 ///
 /// # Errors
-/// If shapes, types, devices or options do not fit, or if a target or weight on the CPU is out of range; the message names it. On CUDA
-/// nothing waits for the device: a target out of range or a negative weight gives NaN, also as the gradient of its hidden state.
-/// Targets and weights may stay on the CPU; then they are checked there.
+/// If shapes, types, devices or options do not fit, or if a target or weight on the CPU is out of range; the message names it. On
+/// CUDA nothing waits for the device: a target out of range or a negative weight gives NaN, also as the gradient of its hidden
+/// state. Targets and weights may stay on the CPU; then they are checked there.
 pub fn linear_cross_entropy(
     hidden: &Tensor,
     weight: &Tensor,
@@ -70,7 +72,8 @@ pub fn linear_cross_entropy(
 
 /// The sum that [`linear_cross_entropy`] divides, and the number of tokens that count, or the sum of their weights.
 ///
-/// It becomes a [`Loss`](crate::Loss) for trainers, so that micro-batches with different numbers of tokens give the gradient of the whole batch:
+/// It becomes a [`Loss`](crate::Loss) for trainers, so that micro-batches with different numbers of tokens give the gradient of
+/// the whole batch:
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -94,7 +97,8 @@ pub fn linear_cross_entropy(
 /// ```
 ///
 /// # Errors
-/// As [`linear_cross_entropy`]. On CUDA it waits for the device to read the weight, unless targets and token weights are on the CPU.
+/// As [`linear_cross_entropy`]. On CUDA it waits for the device to read the weight, unless targets and token weights are on the
+/// CPU.
 pub fn linear_cross_entropy_sum(
     hidden: &Tensor,
     weight: &Tensor,

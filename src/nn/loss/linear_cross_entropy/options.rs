@@ -21,8 +21,8 @@ impl LinearCrossEntropy {
         self
     }
 
-    /// Tokens with this target add nothing to the loss or to its mean, and get no gradient. PyTorch's default is −100. An index that
-    /// the type of the targets cannot hold matches none.
+    /// Tokens with this target add nothing to the loss or to its mean, and get no gradient. PyTorch's default is −100. An index
+    /// that the type of the targets cannot hold matches none.
     pub fn ignore_index(mut self, index: i64) -> Self {
         self.ignore_index = Some(index);
         self

@@ -17,15 +17,15 @@ pub struct Pass {
     pub chunk_rows: Option<usize>,
 }
 
-/// The sum of the losses, and its gradients as matrices in the type of sums, where they are asked for: for hidden states, weight and
-/// bias.
+/// The sum of the losses, and its gradients as matrices in the type of sums, where they are asked for: for hidden states, weight
+/// and bias.
 pub struct Found {
     pub sum: Tensor,
     pub gradients: [Option<Tensor>; 3],
 }
 
-/// Classes whose weights are multiplied at a time on the CPU: what a product of matrices copies stays small, and so do f32 copies of
-/// f16 and bf16 weights.
+/// Classes whose weights are multiplied at a time on the CPU: what a product of matrices copies stays small, and so do f32 copies
+/// of f16 and bf16 weights.
 const CLASSES_AT_ONCE: usize = 4096;
 
 impl Pass {
@@ -53,8 +53,9 @@ impl Pass {
         let bias = bias.map(|bias| bias.to_dtype(dtype)?.contiguous());
         let bias = bias.transpose()?;
         let sums = |needed: bool, rows: usize, columns: usize| {
-            let sums = needed.then(|| Tensor::zeros((rows, columns), dtype, device));
-            sums.transpose()
+            // CUDA may refuse to allocate nothing.
+            let zeros = || Tensor::zeros((rows.max(1), columns), dtype, device)?.narrow(0, 0, rows);
+            needed.then(zeros).transpose()
         };
         let [needs_hidden, needs_weight, needs_bias] = needs;
         let of_hidden = sums(needs_hidden, tokens, width)?;

@@ -11,8 +11,8 @@ const NAME: &str = "product";
 
 /// Writes a · b into a matrix, or adds it to what is there, without a temporary of its size; on Metal with one.
 ///
-/// `into` is in the type of sums and has contiguous rows; on Metal it is contiguous. On the CPU `a` and `b` have the same type, any
-/// strides. On CUDA `a` and `b` may be f16 or bf16 where `into` is f32; they are contiguous or transposed.
+/// `into` is in the type of sums and has contiguous rows; on Metal it is contiguous. On the CPU `a` and `b` have the same type,
+/// any strides. On CUDA `a` and `b` may be f16 or bf16 where `into` is f32; they are contiguous or transposed.
 pub fn multiply(into: &Tensor, adds: bool, a: &Tensor, b: &Tensor) -> Result<()> {
     let in_place = match into.device() {
         Device::Cpu => true,

@@ -9,8 +9,8 @@ use super::arguments::Arguments;
 use super::{composed, cpu};
 use crate::nn::kernel::{mismatch, tensor};
 
-/// The losses of rows of logits, which are contiguous and in the type of sums. With `differentiates` the logits become the gradients of
-/// the sum of the losses.
+/// The losses of rows of logits, which are contiguous and in the type of sums. With `differentiates` the logits become the
+/// gradients of the sum of the losses.
 pub fn losses(arguments: &Arguments, logits: &Tensor) -> Result<Tensor> {
     let in_place = match logits.device() {
         Device::Cpu => true,
@@ -63,7 +63,7 @@ impl InplaceOp1 for Rows<'_> {
 
     #[cfg(feature = "cuda")]
     fn cuda_fwd(&self, logits: &mut CudaStorage, layout: &Layout) -> Result<()> {
-        let losses = crate::nn::kernel::cuda::linear_cross_entropy(self.arguments, logits, layout)?;
+        let losses = crate::nn::kernel::cuda::losses_of_rows(self.arguments, logits, layout)?;
         *self.losses.lock() = Some(Storage::Cuda(losses));
         Ok(())
     }

@@ -9,16 +9,14 @@ use crate::nn::kernel::{by_rows, mismatch};
 
 const NAME: &str = "scale";
 
-/// `values` are contiguous and share their storage with no other tensor; `factor` has one element of the same type, f32 or f64.
+/// `values`, at least one, are contiguous and share their storage with no other tensor; `factor` has one element of the same
+/// type, f32 or f64.
 pub fn scale(values: &Tensor, factor: &Tensor) -> Result<()> {
     let in_place = match values.device() {
         Device::Cpu => true,
         Device::Cuda(_) => cfg!(feature = "cuda"),
         Device::Metal(_) => false,
     };
-    if values.elem_count() == 0 {
-        return Ok(());
-    }
     match in_place {
         true => values.inplace_op2(factor, &Scale),
         false => values.slice_set(&values.broadcast_mul(factor)?, 0, 0),

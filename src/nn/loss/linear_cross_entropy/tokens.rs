@@ -4,7 +4,6 @@ use super::options::LinearCrossEntropy;
 use crate::nn::loss::Targets;
 
 /// The targets of tokens, the weight of each, and that of all together.
-#[derive(Clone)]
 pub struct Tokens {
     /// i64, contiguous, on the device of the logits.
     pub targets: Tensor,
@@ -16,8 +15,8 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Checks targets for logits of so many classes in this type on a device. What lies on the CPU is read; what lies on another device
-    /// is not, because that would wait for it.
+    /// Checks targets for logits of so many classes in this type on a device. What lies on the CPU is read; what lies on another
+    /// device is not, because that would wait for it.
     pub fn new(
         targets: &Tensor,
         options: &LinearCrossEntropy,
@@ -28,10 +27,6 @@ impl Tokens {
         let targets = targets.flatten_all()?;
         let len = targets.elem_count();
         let targets = Targets::new(&targets, len, targets.device())?;
-        let targets = match options.ignore_index {
-            Some(index) => targets.ignoring(index)?,
-            None => targets,
-        };
         let weights = match &options.token_weights {
             Some(weights) if weights.shape() != shape => bail!(
                 "linear_cross_entropy: token weights of shape {:?} for targets of shape {shape:?}",
@@ -39,6 +34,14 @@ impl Tokens {
             ),
             Some(weights) => Some(weights.flatten_all()?),
             None => None,
+        };
+        if len == 0 {
+            // candle's operations launch nothing on CUDA, which is an error.
+            return Self::nothing();
+        }
+        let targets = match options.ignore_index {
+            Some(index) => targets.ignoring(index)?,
+            None => targets,
         };
         let read_targets = match targets.tensor().device() {
             Device::Cpu => Some(targets.classes(classes)?),
@@ -87,6 +90,15 @@ impl Tokens {
             total,
         })
     }
+
+    fn nothing() -> Result<Self> {
+        Ok(Self {
+            targets: Tensor::zeros(0, DType::I64, &Device::Cpu)?,
+            none: i64::MAX,
+            weights: None,
+            total: Total::Known(0.),
+        })
+    }
 }
 
 /// Weights on the CPU, after a check.
@@ -112,7 +124,6 @@ fn read(weights: &Tensor) -> Result<Option<Vec<f64>>> {
 }
 
 /// The sum of the weights of the tokens that count.
-#[derive(Clone)]
 pub enum Total {
     Known(f64),
     OnDevice(Tensor),

@@ -4,7 +4,9 @@ mod cells;
 mod cross_entropy;
 mod dispatch;
 mod dropout;
+mod linear_cross_entropy;
 mod norm;
+mod product;
 mod softmax;
 
 use std::sync::Arc;
@@ -20,6 +22,8 @@ use crate::nn::kernel::mismatch;
 
 pub use bias::add_to_rows;
 pub use dispatch::run;
+pub use linear_cross_entropy::{losses_of_rows, scale};
+pub use product::multiply;
 
 /// A compiled file of `kernels/`: its name among the device's modules, and its code.
 pub type Module = (&'static str, &'static str);

@@ -1,0 +1,72 @@
+//! Where gradients wait for the operation that they belong to.
+//!
+//! candle adds each gradient to a tensor of zeros, so three tensors of that size exist at once. Recorded operations hand theirs
+//! to each other instead, and give candle a scalar. candle's store of gradients then holds a sum that leads to this scalar, and so
+//! do the gradients live: until the operation takes them, or until the store is dropped because the backward pass has failed. A later
+//! pass over the same graph finds nothing of it.
+
+use std::sync::{Arc, Weak};
+
+use candle_core::{Error, Result, Tensor};
+use parking_lot::Mutex;
+
+use super::gradient::Gradient;
+use super::pass::{Pass, current};
+use super::zero::zero;
+
+const NAME: &str = "mailbox";
+
+/// Gradients, each at the place that it belongs to. Those behind the end are missing too.
+pub type Mail = Vec<Option<Gradient>>;
+
+/// The gradients that have arrived at an operation, for each pass in progress.
+#[derive(Default)]
+pub struct Mailbox(Mutex<Vec<(Pass, Weak<Mutex<Mail>>)>>);
+
+impl Mailbox {
+    /// Leaves gradients, which are added to what waits. Returns a scalar that candle has to take as a gradient of `link`.
+    pub fn leave(
+        &self,
+        link: &Tensor,
+        gradients: impl IntoIterator<Item = (usize, Gradient)>,
+    ) -> Result<Tensor> {
+        let mut mail = self.find().unwrap_or_default();
+        for (place, gradient) in gradients {
+            if mail.len() <= place {
+                mail.resize_with(place + 1, || None);
+            }
+            if let Some(waiting) = mail.get_mut(place) {
+                *waiting = Some(match waiting.take() {
+                    Some(other) => other.plus(gradient)?,
+                    None => gradient,
+                });
+            }
+        }
+        let mail = Arc::new(Mutex::new(mail));
+        self.0.lock().push((current(), Arc::downgrade(&mail)));
+        zero(NAME, std::slice::from_ref(link), move |_| {
+            let _holds = &mail;
+            Err(Error::BackwardNotSupported { op: NAME }.bt())
+        })
+    }
+
+    /// Takes what has arrived in this pass.
+    ///
+    /// # Errors
+    /// If nothing was left, not even no gradients.
+    pub fn take(&self) -> Result<Mail> {
+        let lost = || Error::Msg(format!("{NAME}: the gradients of this pass are lost")).bt();
+        self.find().ok_or_else(lost)
+    }
+
+    fn find(&self) -> Option<Mail> {
+        let mut passes = self.0.lock();
+        passes.retain(|(_, mail)| mail.strong_count() > 0);
+        let at = passes.iter().position(|(pass, _)| *pass == current())?;
+        let (_, mail) = passes.swap_remove(at);
+        drop(passes);
+        let mail = mail.upgrade()?;
+        let taken = std::mem::take(&mut *mail.lock());
+        Some(taken)
+    }
+}
