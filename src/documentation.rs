@@ -4,6 +4,7 @@
 //! - [`trainable`]: make a candle-transformers model trainable.
 //! - [`layers`]: what a layer keeps for the backward pass.
 //! - [`semantics`]: what is promised, and the tests that prove it.
+//! - [`fit`]: when one sample does not fit.
 //! - [`optimizers`]: the fused optimizers, their state, and what "all or none" means.
 //! - [`fit_lora`]: train small matrices beside a frozen model.
 //! - [`cuda`]: memory pools, limits and recovery on NVIDIA GPUs.
@@ -24,8 +25,14 @@ macro_rules! links {
 [trainable]: crate::_documentation::trainable
 [layers]: crate::_documentation::layers
 [semantics]: crate::_documentation::semantics
+[semantics: recomputation]: crate::_documentation::semantics#recomputation
 [semantics: atomic step]: crate::_documentation::semantics#1-atomic-step-atomic_step
+[fit]: crate::_documentation::fit
+[fit: error]: crate::_documentation::fit#what-the-error-says
+[fit: lora]: crate::_documentation::fit_lora
 [optimizers]: crate::_documentation::optimizers
+[optimizers: 8 bits]: crate::_documentation::optimizers#moments-of-8-bits
+[optimizers: bf16]: crate::_documentation::optimizers#bf16
 [optimizers: on the host]: crate::_documentation::optimizers#moments-on-the-host
 [cuda]: crate::_documentation::cuda
 [cuda: open questions]: crate::_documentation::cuda#open-questions-for-a-real-gpu
@@ -57,6 +64,7 @@ guides! {
     trainable "trainable.md"
     layers "layers.md"
     semantics "semantics.md"
+    fit "fit.md"
     optimizers "optimizers.md"
     fit_lora "fit-lora.md"
     cuda "cuda.md"

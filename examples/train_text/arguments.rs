@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
 use candle_core::DType;
 use candle_headroom::DeviceMemory;
+use candle_headroom::batch::Recompute;
 use candle_headroom::memory::Limit;
 use candle_headroom::optim::Moments;
 use clap::{Parser, ValueEnum};
@@ -41,6 +42,12 @@ pub struct Arguments {
     /// Type of AdamW's moments: 8, 4 or about 2 bytes for each parameter.
     #[arg(long, value_enum, default_value_t)]
     pub moments: MomentBits,
+    /// Whether the model's blocks are recomputed in the backward pass.
+    #[arg(long, value_enum, default_value_t)]
+    pub recompute: Recomputing,
+    /// Prints what training takes of memory: before the first step, and after it with what a micro-batch took.
+    #[arg(long)]
+    pub estimate: bool,
     /// Seed of the initial parameters, the batches and the sampled text.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -151,6 +158,28 @@ impl From<MomentBits> for Moments {
             MomentBits::F32 => DType::F32.into(),
             MomentBits::Bf16 => DType::BF16.into(),
             MomentBits::EightBit => Self::EightBit,
+        }
+    }
+}
+
+/// What becomes of the model's blocks.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+pub enum Recomputing {
+    /// They are kept, like other layers.
+    Never,
+    /// They are recomputed.
+    Always,
+    /// They are kept while that is faster.
+    #[default]
+    Auto,
+}
+
+impl From<Recomputing> for Recompute {
+    fn from(recomputing: Recomputing) -> Self {
+        match recomputing {
+            Recomputing::Never => Self::Never,
+            Recomputing::Always => Self::Always,
+            Recomputing::Auto => Self::Auto,
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use bytesize::ByteSize;
 use candle_headroom::StepReport;
+use candle_headroom::batch::Plan;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Prints a line to standard output. A closed or full output is an error, where `println!` would panic.
@@ -66,8 +67,7 @@ impl Progress {
         totals.micro_batch = report.micro_batch();
 
         for event in &report.events {
-            self.bar
-                .suspend(|| say(format!("step {}: {event}", report.step)))?;
+            self.say(format!("step {}: {event}", report.step))?;
         }
         let peak = report
             .peak
@@ -89,6 +89,11 @@ impl Progress {
         Ok(())
     }
 
+    /// Prints lines above the bar.
+    pub fn say(&self, lines: impl Display) -> Result<()> {
+        self.bar.suspend(|| say(lines))
+    }
+
     /// Draws the latest peaks. A full block is the whole budget, or the highest peak where there is none.
     fn sparkline(&mut self, peak: Option<u64>) -> String {
         const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -105,8 +110,8 @@ impl Progress {
         self.peaks.iter().map(block).collect()
     }
 
-    /// The closing table.
-    pub fn finish(&self) -> Result<()> {
+    /// The closing table, with what the policy has learned.
+    pub fn finish(&self, plan: Option<Plan>) -> Result<()> {
         self.bar.finish_and_clear();
         let totals = &self.totals;
         let size = |bytes: Option<ByteSize>| bytes.map_or("n/a".to_owned(), |b| b.to_string());
@@ -126,6 +131,10 @@ impl Progress {
             (
                 "last micro-batch",
                 format!("{} samples", totals.micro_batch),
+            ),
+            (
+                "plan",
+                plan.map_or("n/a".to_owned(), |plan| plan.to_string()),
             ),
             ("retries", totals.retries.to_string()),
             (

@@ -71,7 +71,8 @@ fn run(arguments: &Arguments) -> Result<()> {
         layers: 2,
     };
     let vb = VarBuilder::from_varmap(&varmap, arguments.dtype.into(), device);
-    let model = Transformer::new(config, vb)?;
+    let mut model = Transformer::new(config, vb)?;
+    model.marks_blocks = true;
     let vars = initialise(&varmap, &mut rng)?;
     let parameters: usize = vars.iter().map(|var| var.elem_count()).sum();
     say(format!(
@@ -107,15 +108,19 @@ fn run(arguments: &Arguments) -> Result<()> {
     let watching = Watching::begin(arguments)?;
     let mut builder = AdaptiveTrainer::builder(optimizer)
         .memory(&memory)
+        .recompute(arguments.recompute.into())
         .seed(arguments.seed)
         .observer(watching.timeline());
     if let Some(incidents) = watching.incidents() {
         builder = builder.observer(incidents);
     }
     let mut trainer = builder.build()?;
+    if arguments.estimate {
+        say(format!("before the first step: {}", trainer.estimate()))?;
+    }
     let mut progress = Progress::new(arguments.steps, budget)?;
     let mut train = || -> Result<()> {
-        for _ in 0..arguments.steps {
+        for step in 0..arguments.steps {
             let batch = corpus.batch(arguments.batch, arguments.context, &mut rng)?;
             // Only the micro-batch moves to the device.
             let report = trainer.step(&batch, |(bytes, next), _| {
@@ -123,8 +128,11 @@ fn run(arguments: &Arguments) -> Result<()> {
             })?;
             watching.step(&report)?;
             progress.step(&report)?;
+            if arguments.estimate && step == 0 {
+                progress.say(format!("after the first step: {}", trainer.estimate()))?;
+            }
         }
-        progress.finish()
+        progress.finish(trainer.plan())
     };
     let trained = train();
     // The files are written also where training failed, and training's error comes first.

@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 use candle_headroom::nn::loss::{LinearCrossEntropy, linear_cross_entropy};
 use candle_headroom::nn::{
     Attention, Embedding, LayerNorm, Linear, Module, VarBuilder, attention, embedding, layer_norm,
-    linear,
+    linear, recompute,
 };
 
 /// Bytes are the vocabulary.
@@ -20,6 +20,8 @@ pub struct Config {
 }
 
 pub struct Transformer {
+    /// Whether each block is a region that a trainer may recompute; not at first.
+    pub marks_blocks: bool,
     tokens: Embedding,
     positions: Embedding,
     blocks: Vec<Block>,
@@ -32,6 +34,7 @@ impl Transformer {
         let Config { width, .. } = config;
         let blocks = 0..config.layers;
         Ok(Self {
+            marks_blocks: false,
             tokens: embedding(VOCABULARY, width, vb.pp("tokens"))?,
             positions: embedding(config.context, width, vb.pp("positions"))?,
             blocks: blocks
@@ -54,7 +57,13 @@ impl Transformer {
         let tokens = self.tokens.forward(bytes)?;
         let mut x = tokens.broadcast_add(&self.positions.forward(&positions)?)?;
         for block in &self.blocks {
-            x = block.forward(&x)?;
+            x = match self.marks_blocks {
+                true => {
+                    let block = block.clone(); // shares the parameters
+                    recompute(&x, move |x| block.forward(x))?
+                }
+                false => block.forward(&x)?,
+            };
         }
         self.norm.forward(&x)
     }
@@ -70,6 +79,7 @@ impl Transformer {
     }
 }
 
+#[derive(Clone)]
 struct Block {
     heads: usize,
     attention_norm: LayerNorm,

@@ -49,6 +49,24 @@ fn it_learns_within_its_budget_and_reports_it() {
     );
 }
 
+/// Before and after the first step, with what the blocks take where they are recomputed.
+#[test]
+fn it_estimates_what_training_takes() {
+    let asked = ["--budget", "16MiB", "--estimate", "--recompute", "always"];
+    let output = train_text(&[&SHORT[..], &asked].concat());
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{errors}");
+    let (before, after) = text.split_once("after the first step: ").expect("two");
+    assert!(before.contains("before the first step: "), "{text}");
+    assert!(
+        before.contains("held in all") && !before.contains("peak with"),
+        "{text}"
+    );
+    assert!(after.contains("peak with micro-batches of 8"), "{text}");
+    assert!(after.contains("regions recomputed: as asked"), "{text}");
+}
+
 #[test]
 fn it_learns_in_fewer_bits() {
     for bits in [
