@@ -24,6 +24,7 @@ macro_rules! links {
 [guide: sizes]: crate::_documentation::guide#samples-of-different-sizes
 [trainable]: crate::_documentation::trainable
 [layers]: crate::_documentation::layers
+[layers: loss]: crate::_documentation::layers#a-loss-without-logits
 [semantics]: crate::_documentation::semantics
 [semantics: recomputation]: crate::_documentation::semantics#recomputation
 [semantics: atomic step]: crate::_documentation::semantics#1-atomic-step-atomic_step
