@@ -58,11 +58,14 @@ pub(super) fn complete(
         let advice = format!("a micro-batch of {half}");
         remedies.push(Remedy::new(advice, predict(count - half).or(measured)));
     }
+    let recomputation = attempt.recomputation(cost);
+    let is_marked = |remedy: &Remedy| remedy.saves.is_some();
+    remedies.extend(recomputation.clone().filter(is_marked));
     if let Some(peak) = peak.filter(|peak| limit.is_some_and(|limit| *peak > limit)) {
         let advice = format!("a limit of at least {}", ByteSize(peak));
         remedies.push(Remedy::new(advice, None));
     }
-    remedies.extend(attempt.recomputation(cost));
+    remedies.extend(recomputation.filter(|remedy| !is_marked(remedy)));
     remedies.extend(attempt.without_logits(cost));
     let advice = "shorter samples, fewer trained parameters or a smaller model";
     remedies.push(Remedy::new(advice, None));

@@ -176,8 +176,8 @@ impl Engine {
                 self.recompute == Recompute::Auto && failure.regions == Regions::Kept;
             if may_recompute && (to >= size || self.policy.recomputes()) {
                 at.must_recompute = true;
-                // Not a choice of the policy's, so it would be made in vain again and again.
-                self.regions.must_recompute |= !failure.is_passing && !self.policy.recomputes();
+                // Not a choice of the policy's, so what failed would be tried in vain again and again.
+                self.regions.must_recompute |= !self.policy.recomputes();
                 self.size(at)
             } else {
                 Some(to).filter(|to| *to < size)?

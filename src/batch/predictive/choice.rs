@@ -5,6 +5,8 @@ use crate::batch::{RecomputeReason, Recomputing};
 
 /// Micro-batches after which the comparison is made again, doubled each time that it changes nothing.
 const STALE: u32 = 4096;
+/// The same after a failure that other users of the memory caused.
+const PASSING: u32 = 64;
 /// The comparison is made again if the room has changed by this part since, but not sooner than after so many micro-batches.
 const CHANGED: u64 = 8;
 const DWELL: u32 = 128;
@@ -21,9 +23,9 @@ pub(super) struct Choice {
     pub(super) recomputes: bool,
     /// The room in which one sample did not fit with regions kept, in bytes.
     refused: Option<u64>,
-    /// How often that has happened.
+    /// Micro-batches after which that is tried again.
     #[serde(skip)]
-    refusals: u32,
+    patience: u32,
     compared: Option<Compared>,
     /// How often a comparison has confirmed the one before.
     #[serde(skip)]
@@ -62,10 +64,11 @@ impl Choice {
         self.lasted = self.lasted.saturating_add(1);
     }
 
-    /// One sample did not fit with regions kept.
-    pub(super) fn refuse(&mut self, room: Option<Room>) {
+    /// One sample did not fit with regions kept. After a passing failure that is tried again sooner; each time later.
+    pub(super) fn refuse(&mut self, room: Option<Room>, is_passing: bool) {
+        let first = if is_passing { PASSING } else { STALE };
+        self.patience = doubled(self.patience, 1).max(first);
         self.refused = Some(room.map_or(0, |room| room.all));
-        self.refusals = self.refusals.saturating_add(1);
         self.begin(true, false);
     }
 
@@ -85,7 +88,7 @@ impl Choice {
         let is_too_much = (kept.model.predict(kept.each)).is_some_and(|one| one > room.all);
         if let Some(refused) = self.refused {
             // It may have been a single sample that was larger than others, or another user of the memory.
-            let is_stale = self.lasted >= doubled(STALE, self.refusals);
+            let is_stale = self.lasted >= self.patience;
             if !is_too_much && (is_stale || room.all > refused.saturating_add(refused / 16)) {
                 self.refused = None;
                 self.begin(false, false);
@@ -93,7 +96,7 @@ impl Choice {
             return;
         }
         if is_too_much {
-            return self.refuse(Some(room));
+            return self.refuse(Some(room), false);
         }
         let is_whole = !kept.is_avoiding() && kept.fits(room).is_some_and(|fits| fits >= batch);
         if is_whole {

@@ -237,9 +237,9 @@ impl BatchPolicy for Predictive {
         self.see(bytes);
         self.has_regions |= failed.regions != Regions::None;
         let (room, known) = (self.room, &mut self.shapes.active);
-        let is_refused = failed.size == 1 && failed.regions == Regions::Kept && !failed.is_passing;
+        let is_refused = failed.size == 1 && failed.regions == Regions::Kept;
         if is_refused {
-            known.choice.refuse(room);
+            known.choice.refuse(room, failed.is_passing);
         }
         let shape = known.shape_mut(failed.regions == Regions::Recomputed);
         let cost = shape.cost(failed.size);

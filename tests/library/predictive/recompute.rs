@@ -226,17 +226,32 @@ fn a_resumed_run_knows_the_choice() {
     assert_eq!(machine.run(&mut resumed).1, 0);
 }
 
-/// A cause that passes by itself says nothing about one sample.
+/// A cause that may pass by itself, or that counts as one though it stays: kept samples are tried again, but less and less often.
 #[test]
-fn a_passing_failure_of_one_sample_does_not_count() {
+fn after_a_passing_failure_of_one_sample_kept_ones_are_tried_again() {
     let mut policy = auto();
-    let exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::Neighbour);
-    policy.failed(
-        &Failed::new(1, &exhausted)
-            .regions(Regions::Kept)
-            .passing(true),
+    let mut tried = Vec::new();
+    for step in 0..2000 {
+        policy.begin(&Extent::new(4, 4));
+        let mut now = MemoryReading::default();
+        (now.in_use, now.limit) = (Some(0), Some(1000));
+        policy.prepare(&now);
+        if !policy.recomputes() {
+            tried.push(step);
+            let mut exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::Neighbour);
+            exhausted.bytes = now;
+            let failed = Failed::new(1, &exhausted).regions(Regions::Kept);
+            policy.failed(&failed.passing(true));
+            assert!(policy.recomputes());
+        }
+        let mut completed = Completed::new(1);
+        (completed.before, completed.limit) = (Some(0), Some(1000));
+        (completed.peak, completed.regions) = (Some(900), Regions::Recomputed);
+        policy.succeeded(&completed);
+    }
+    assert_eq!(tried.len(), 6, "{tried:?}");
+    assert!(
+        tried.windows(3).all(|t| t[2] - t[1] > t[1] - t[0]),
+        "{tried:?}"
     );
-    assert!(!policy.recomputes());
-    policy.failed(&Failed::new(1, &exhausted).regions(Regions::Kept));
-    assert!(policy.recomputes());
 }
