@@ -68,7 +68,8 @@ template <bool IS_SIGNED> static __device__ __forceinline__ uint8_t encode(float
     const bool is_up = (place - (float)position) * steps > chance || size >= 0.999999f;
     const int32_t code = count + position + is_up;
     if (IS_SIGNED) {
-        if (size < 2.75e-7f) {
+        // Below the lowest number is 0.
+        if (!(size * (1.f / 5.5e-7f) > chance)) {
             return 0;
         }
         // Only the positive largest has a byte.
@@ -87,8 +88,12 @@ static __device__ __forceinline__ uint32_t key_of(float value) {
     return bits << 1 | (~bits >> 31);
 }
 
-// The scale of a block by its largest key: NaN if an element is not finite, and 0 if none is a normal number.
-static __device__ __forceinline__ float scale_of(uint32_t key) {
+// The scale of a block by its largest key: NaN if an element is not finite, and 0 if none is a normal number. An infinite second moment
+// counts as the largest finite number, because the square of a finite gradient may overflow.
+template <bool IS_SIGNED> static __device__ __forceinline__ float scale_of(uint32_t key) {
+    if (!IS_SIGNED && key >> 1 == 0x7f800000u) {
+        return 3.402823466e38f;
+    }
     const float size = __uint_as_float(key >> 1);
     if (key >> 1 >= 0x7f800000u) {
         return __uint_as_float(0x7fc00000u);
@@ -116,7 +121,7 @@ template <bool IS_SIGNED> struct Coded {
         }
     }
 
-    // First moments are rounded to nearest, second moments at random.
+    // Rounds at random.
     __device__ __forceinline__ void store(uint64_t at, uint32_t count, uint32_t seed) const {
         uint32_t key = 0;
         for (uint32_t i = 0; i < OF_A_BLOCK; i++) {
@@ -128,13 +133,13 @@ template <bool IS_SIGNED> struct Coded {
         if (!bytes) {
             return;
         }
-        const float scale = scale_of(key);
+        const float scale = scale_of<IS_SIGNED>(key);
         const bool is_normal = scale != 0 && !isnan(scale);
         const float factor = 1 / scale;
         for (uint32_t i = 0; i < OF_A_BLOCK; i++) {
             const uint32_t place = 32 * i + threadIdx.x % 32;
             if (place < count) {
-                const float chance = IS_SIGNED ? 0.5f : chance_of(noise((uint32_t)at + place, seed));
+                const float chance = chance_of(noise((uint32_t)at + place, seed));
                 bytes[sizeof(float) + place] = is_normal ? encode<IS_SIGNED>(values[i] * factor, chance) : 0;
             }
         }

@@ -34,8 +34,8 @@ struct Decade {
     count: i32,
 }
 
-/// Halfway to the lowest first moment: what is below becomes 0.
-const LEAST: f32 = 2.75e-7;
+/// One over the lowest first moment, below which is 0.
+const LOWEST: f32 = 1. / 5.5e-7;
 /// The largest number, but for the rounding of a division.
 const LARGEST: f32 = 0.999_999;
 
@@ -149,7 +149,7 @@ fn encode<const IS_SIGNED: bool>(number: f32, chance: f32) -> u8 {
     let is_up = (place - position as f32) * steps > chance || size >= LARGEST;
     let code = count + position + i32::from(is_up);
     if IS_SIGNED {
-        let code = if size < LEAST { 0 } else { code };
+        let code = if size * LOWEST > chance { code } else { 0 };
         // Only the positive largest has a byte.
         let negative = if code < 0x7f { code } else { 0x7f } | 0x80;
         (if number < 0. && code != 0 {
