@@ -7,8 +7,9 @@ use super::adjustment::{Adjustment, LossScale};
 use super::engine::Engine;
 use super::held::Halves;
 use super::host::move_moments;
+use super::managed::{Managed, memory};
 use super::optimizer::Fused;
-use super::setup::{Managed, Setup, memory};
+use super::setup::Setup;
 use crate::error::{OptimizerError, ParameterError, Result};
 #[cfg(feature = "cuda")]
 use crate::optim::cuda;
@@ -123,7 +124,7 @@ impl<A: Algorithm> FusedBuilder<A> {
 
     /// Rounds bf16 parameters up or down at random, in proportion, so that steps too small for the type add up in the mean, without the
     /// memory of [`master_weights`](Self::master_weights), which it replaces. The noise depends on the step and the position alone, so a
-    /// run repeats bit by bit. f32 and f64 parameters are not rounded; f16 ones are refused.
+    /// run repeats bit by bit. f32 and f64 parameters are not rounded; f16 ones are refused, unless they are frozen.
     pub fn stochastic_rounding(mut self) -> Self {
         self.halves = Halves::Stochastic;
         self
@@ -197,8 +198,10 @@ impl<A: Algorithm> FusedBuilder<A> {
             parameters,
             memory,
             adjustment: self.adjustment,
+            moments: self.moments,
             halves: self.halves,
         };
+        setup.check_options()?;
         let engine: Box<dyn Engine<A>> = match &device {
             Device::Cpu => Box::new(cpu::Engine::new(&setup)?),
             #[cfg(feature = "cuda")]

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::setup::Managed;
+use super::managed::Managed;
 
 /// Moves at least this part of each group's moments, in bytes, to host memory: whole parameters, the largest first, and none that is not
 /// needed for it. Groups are treated apart, because they are frozen and thawed apart.

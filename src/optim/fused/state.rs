@@ -47,12 +47,15 @@ impl<A: Algorithm> Fused<A> {
 
     /// Continues from saved state. Its hyper-parameters, options of groups and loss scale replace those of this optimizer, as in
     /// PyTorch; state without them, such as PyTorch's own by its names, leaves them as they are. Tensors are converted to the
-    /// types that are kept here. The state of frozen parameters is ignored.
+    /// types that are kept here. The state of frozen parameters is ignored, and so are master weights that are not kept here; those that
+    /// are missing start from the parameters.
     ///
     /// The new state lies beside the old one until it is complete.
     ///
     /// # Errors
-    /// [`StateError`](crate::error::StateError) with every entry that does not fit; errors from copying. Nothing has changed then.
+    /// [`StateError`](crate::error::StateError) with every entry that does not fit;
+    /// [`OptimizerError`](crate::error::OptimizerError) if the state thaws a group of a type that this optimizer's options are not for;
+    /// errors from copying. Nothing has changed then.
     pub fn load_state(&mut self, state: &StateDict) -> Result<()> {
         let mut reader = Reader::new(state);
         let (rule, groups, progress) = reader.document(&self.setup);
