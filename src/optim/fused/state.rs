@@ -11,7 +11,7 @@ use crate::optim::{Algorithm, StateDict};
 impl<A: Algorithm> Fused<A> {
     /// Copies the optimizer's state to host memory, with the hyper-parameters, the options of the groups, the counters and the
     /// loss scale. Frozen parameters have no state. Moments of 8 bits are saved in f32, so that any optimizer can load them; loaded into
-    /// 8 bits again they are the same bits. On CUDA this waits for the device. [`load_state`](Self::load_state) finds parameters by
+    /// 8 bits again they are the same bits, in blocks whose largest element is at least 1e-30. On CUDA this waits for the device. [`load_state`](Self::load_state) finds parameters by
     /// name: see [`Group`](crate::optim::Group).
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use super::*;
 
 type Builder = FusedBuilder<ParamsAdamW>;
+type Options = fn(Builder) -> Builder;
 
 /// Groups of these types, of which the first may be frozen.
 fn builder(dtypes: &[DType], is_frozen: bool) -> Builder {
@@ -20,7 +21,7 @@ fn builder(dtypes: &[DType], is_frozen: bool) -> Builder {
 #[test]
 fn each_saves_the_bytes_that_it_says() {
     const RANDOM: &str = "`stochastic_rounding()` in place of `master_weights()`";
-    let tried: [(&str, fn(Builder) -> Builder); 3] = [
+    let tried: [(&str, Options); 3] = [
         ("moments in bf16", |b| b.moments(DType::BF16)),
         ("moments of 8 bits", |b| b.moments(Moments::EightBit)),
         (RANDOM, |b| b.stochastic_rounding()),

@@ -260,13 +260,6 @@ fn elements_come_to_rest_when_their_gradients_end() {
         let [exact, coded] = moments.map(|moments| drifts(&params, lr, moments));
         let mean = |of: &[f64]| of.iter().sum::<f64>() / of.len() as f64;
         let most = |of: &[f64]| of.iter().copied().fold(0., f64::max);
-        println!(
-            "{} {} {} {}",
-            mean(&exact),
-            most(&exact),
-            mean(&coded),
-            most(&coded)
-        );
         // The mean of 2,048 elements that are each off by some hundredths; the furthest by some more.
         let (mean, most) = (mean(&coded) / mean(&exact), most(&coded) / most(&exact));
         assert!((0.95..1.05).contains(&mean) && most < 1.3, "{mean} {most}");

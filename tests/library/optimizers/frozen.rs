@@ -172,8 +172,8 @@ fn saved_state_freezes_and_thaws() {
 /// A frozen base of a type that the options are not for, beside adapters that they are for.
 #[test]
 fn options_are_not_for_frozen_groups() {
-    type Builder = FusedBuilder<ParamsAdamW>;
-    let cases: [(DType, fn(Builder) -> Builder); 3] = [
+    type Options = fn(FusedBuilder<ParamsAdamW>) -> FusedBuilder<ParamsAdamW>;
+    let cases: [(DType, Options); 3] = [
         (DType::F16, |b| b.stochastic_rounding()),
         (DType::F64, |b| b.moments(Moments::EightBit)),
         (DType::F64, |b| b.moments(DType::BF16)),
