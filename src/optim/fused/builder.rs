@@ -132,6 +132,7 @@ impl<A: Algorithm> FusedBuilder<A> {
 
     /// Keeps moments in fewer bits: in `DType::BF16` (2 bytes per element instead of 4) with stochastic rounding, so that small changes
     /// add up, or in [`Moments::EightBit`]. By default they are f32, and f64 for f64 parameters. Adafactor's state keeps its type.
+    /// [`Group::moments`] takes precedence.
     pub fn moments(mut self, moments: impl Into<Moments>) -> Self {
         self.moments = Some(moments.into());
         self
@@ -169,6 +170,7 @@ impl<A: Algorithm> FusedBuilder<A> {
         for (group, given) in self.groups.into_iter().enumerate() {
             given.options.check(A::NAME)?;
             groups.push(given.options);
+            let moments = (self.moments, given.moments);
             for parameter in given.named(vars.len()) {
                 let name = &parameter.name;
                 if !vars.insert(parameter.var.id()) {
@@ -182,8 +184,8 @@ impl<A: Algorithm> FusedBuilder<A> {
                 if !names.insert(name.clone()) {
                     return Err(OptimizerError::Name(name.clone()).into());
                 }
-                let (moments, halves) = (self.moments, self.halves);
-                parameters.push(Managed::new(&rule, parameter, group, moments, halves)?);
+                let managed = Managed::new(&rule, parameter, group, moments, self.halves)?;
+                parameters.push(managed);
             }
         }
         let device = one_device(&parameters)?;
@@ -198,7 +200,6 @@ impl<A: Algorithm> FusedBuilder<A> {
             parameters,
             memory,
             adjustment: self.adjustment,
-            moments: self.moments,
             halves: self.halves,
         };
         setup.check_options()?;

@@ -73,9 +73,10 @@ impl<A: Algorithm> Commit for Fused<A> {
 }
 
 impl<A: Algorithm> Fused<A> {
-    /// What other moments would save. f64 ones cannot be kept in fewer bits.
+    /// What other moments would save. f64 ones cannot be kept in fewer bits, and a group's own stay.
     fn saving(&self, moments: Moments) -> u64 {
-        let held = self.setup.updated().filter(|parameter| !parameter.on_host);
+        let held = self.setup.updated();
+        let held = held.filter(|parameter| !parameter.on_host && !parameter.has_own_moments);
         let held = held.flat_map(Managed::by_rule);
         let held = held.filter(|held| held.form != Form::Plain(DType::F64));
         let (now, then) = held.fold((0, 0), |(now, then), held| {

@@ -16,6 +16,9 @@ pub struct Managed {
     pub group: usize,
     /// The type that its update is computed in.
     pub full: DType,
+    pub moments: Moments,
+    /// Whether its group has moments of its own.
+    pub has_own_moments: bool,
     /// The Var's first element, for candle's in-place operations: they allocate a list of axes, which is empty for a single element,
     /// and give access to the whole storage.
     pub handle: Tensor,
@@ -33,11 +36,12 @@ impl Managed {
         Parameter::new(&self.name, self.var.clone())
     }
 
+    /// `moments` are those of the optimizer, and its group's own.
     pub fn new<R: Rule>(
         rule: &R,
         Parameter { name, var }: Parameter,
         group: usize,
-        moments: Option<Moments>,
+        (moments, own): (Option<Moments>, Option<Moments>),
         halves: Halves,
     ) -> Result<Self> {
         let full = match var.dtype() {
@@ -48,7 +52,7 @@ impl Managed {
                 return Err(ParameterError::DType { parameter, dtype }.into());
             }
         };
-        let moments = moments.unwrap_or(Moments::Float(full));
+        let moments = own.or(moments).unwrap_or(Moments::Float(full));
         let kept = rule.state(var.dims()).into_iter();
         let kept = kept.map(|kept| Held::new(kept, moments, full));
         let master = Held::plain(Kept::new(MASTER, var.dims()), full);
@@ -68,13 +72,15 @@ impl Managed {
             var,
             group,
             full,
+            moments,
+            has_own_moments: own.is_some(),
         })
     }
 
     /// Checks that its type is one that these options are for.
-    pub fn check_options(&self, moments: Option<Moments>, halves: Halves) -> Result<()> {
+    pub fn check_options(&self, halves: Halves) -> Result<()> {
         let (full, parameter_dtype) = (self.full, self.var.dtype());
-        let (dtype, is_kept) = match moments.unwrap_or(Moments::Float(full)) {
+        let (dtype, is_kept) = match self.moments {
             Moments::Float(DType::BF16) => (DType::BF16, full == DType::F32),
             Moments::Float(dtype) => (dtype, dtype == full),
             Moments::EightBit => (DType::U8, full == DType::F32),

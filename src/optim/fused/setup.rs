@@ -6,7 +6,7 @@ use super::held::Halves;
 use super::managed::Managed;
 use crate::error::{Phase, Result};
 use crate::optim::rule::{Range, Rates, Rule};
-use crate::optim::{GroupOptions, Moments, Parameter};
+use crate::optim::{GroupOptions, Parameter};
 use crate::testing;
 
 /// The parameters of an optimizer and the way in which it updates them.
@@ -19,8 +19,6 @@ pub struct Setup<R> {
     /// The memory of all parameters, sorted.
     pub memory: Vec<usize>,
     pub adjustment: Adjustment,
-    /// `None` for the type that is computed in.
-    pub moments: Option<Moments>,
     pub halves: Halves,
 }
 
@@ -65,7 +63,7 @@ impl<R: Rule> Setup<R> {
     /// Checks that the parameters that are not frozen have types that the options are for.
     pub fn check_options(&self) -> Result<()> {
         let mut updated = self.updated();
-        updated.try_for_each(|parameter| parameter.check_options(self.moments, self.halves))
+        updated.try_for_each(|parameter| parameter.check_options(self.halves))
     }
 
     /// Checks everything that could make an update fail.

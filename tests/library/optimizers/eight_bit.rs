@@ -276,6 +276,54 @@ fn elements_come_to_rest_when_their_gradients_end() {
     check(params, params.lr);
 }
 
+/// An embedding in f32 beside others in 8 bits: each moves as in an optimizer of its own, and comes back from a file.
+#[test]
+fn a_group_may_have_moments_of_its_own() {
+    let (here, there) = (named(DType::F32), named(DType::F32));
+    let (vars, twins) = (of(&here), of(&there));
+    let split =
+        |named: &[(String, Var)]| Group::from(named.to_vec()).partition(|name, _| name == "p0");
+    let build = || {
+        let (own, rest) = split(&here);
+        let builder = AdamW::builder(own.moments(DType::F32)).group(rest);
+        builder.moments(Moments::EightBit).build().unwrap()
+    };
+    let (own, rest) = split(&there);
+    let mut plain = AdamW::builder(own).build().unwrap();
+    let builder = AdamW::builder(rest).moments(Moments::EightBit);
+    let mut coded = builder.build().unwrap();
+    let mut optimizer = build();
+    for step in 0..4 {
+        let gradients = uneven(&twins, step);
+        optimizer.commit(&uneven(&vars, step)).unwrap();
+        plain.commit(&gradients).unwrap();
+        coded.commit(&gradients).unwrap();
+        assert_eq!(bits(&vars), bits(&twins), "{step}");
+        let state = optimizer.state().unwrap();
+        optimizer = build();
+        optimizer.load_state(&state).unwrap();
+    }
+    assert_eq!(
+        optimizer.state_bytes(),
+        plain.state_bytes() + coded.state_bytes()
+    );
+    // What is kept so on purpose is not advised against.
+    let remedies = Commit::remedies(&optimizer);
+    assert!(
+        !remedies
+            .iter()
+            .any(|remedy| remedy.advice == "moments of 8 bits")
+    );
+
+    // What its type cannot have is refused, and what the optimizer's cannot be for it does not matter then.
+    let group = || Group::from(make_vars(&[&[3]], DType::F64));
+    let own = AdamW::builder(group().moments(DType::F64)).moments(Moments::EightBit);
+    own.build().unwrap();
+    let own = AdamW::builder(group().moments(Moments::EightBit));
+    let error = optimizer_error(own.build().unwrap_err());
+    assert!(matches!(error, OptimizerError::Moments { .. }), "{error}");
+}
+
 /// The square of a gradient that f32 cannot hold becomes the largest that it can.
 #[test]
 fn a_square_that_overflows_leaves_finite_parameters() {
