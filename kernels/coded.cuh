@@ -47,10 +47,10 @@ template <bool IS_SIGNED> static __device__ float number_of(uint32_t code) {
     return size == code ? number : -number;
 }
 
-// The byte of a number between -1 and 1. Between two numbers of the code it is the upper one where its part of the way is above `chance`:
+// The byte of a number that times `factor` is between -1 and 1. Between two numbers of the code it is the upper one where its part of the way is above `chance`:
 // the nearer one for a half.
-template <bool IS_SIGNED> static __device__ __forceinline__ uint8_t encode(float number, float chance) {
-    const float size = fminf(fabsf(number), 1.f);
+template <bool IS_SIGNED> static __device__ __forceinline__ uint8_t encode(float number, float factor, float chance) {
+    const float size = fminf(fabsf(number * factor), 1.f);
     float tens = tens_of(0);
     int32_t count = positions<IS_SIGNED>(0);
 #pragma unroll
@@ -73,10 +73,10 @@ template <bool IS_SIGNED> static __device__ __forceinline__ uint8_t encode(float
             return 0;
         }
         // Only the positive largest has a byte.
-        return (uint8_t)(number < 0 ? min(code, 0x7f) | 0x80 : code);
+        return (uint8_t)(number * factor < 0 ? min(code, 0x7f) | 0x80 : code);
     }
-    // A second moment that is not 0 stays above 0.
-    if (size < 1.17549435e-38f) {
+    // A second moment that is not 0 stays above 0, also if the product is 0.
+    if (number == 0) {
         return 0;
     }
     return (uint8_t)(code == 256 ? 1 : code);
@@ -140,7 +140,7 @@ template <bool IS_SIGNED> struct Coded {
             const uint32_t place = 32 * i + threadIdx.x % 32;
             if (place < count) {
                 const float chance = chance_of(noise((uint32_t)at + place, seed));
-                bytes[sizeof(float) + place] = is_normal ? encode<IS_SIGNED>(values[i] * factor, chance) : 0;
+                bytes[sizeof(float) + place] = is_normal ? encode<IS_SIGNED>(values[i], factor, chance) : 0;
             }
         }
         if (threadIdx.x % 32 == 0) {
