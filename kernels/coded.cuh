@@ -47,10 +47,10 @@ template <bool IS_SIGNED> static __device__ float number_of(uint32_t code) {
     return size == code ? number : -number;
 }
 
-// The byte of a number between -1 and 1. Between two numbers of the code it is the upper one where its part of the way is above `chance`:
+// The byte of a number that times `factor` is between -1 and 1. Between two numbers of the code it is the upper one where its part of the way is above `chance`:
 // the nearer one for a half.
-template <bool IS_SIGNED> static __device__ __forceinline__ uint8_t encode(float number, float chance) {
-    const float size = fminf(fabsf(number), 1.f);
+template <bool IS_SIGNED> static __device__ __forceinline__ uint8_t encode(float number, float factor, float chance) {
+    const float size = fminf(fabsf(number * factor), 1.f);
     float tens = tens_of(0);
     int32_t count = positions<IS_SIGNED>(0);
 #pragma unroll
@@ -68,14 +68,15 @@ template <bool IS_SIGNED> static __device__ __forceinline__ uint8_t encode(float
     const bool is_up = (place - (float)position) * steps > chance || size >= 0.999999f;
     const int32_t code = count + position + is_up;
     if (IS_SIGNED) {
-        if (size < 2.75e-7f) {
+        // Below the lowest number is 0.
+        if (!(size * (1.f / 5.5e-7f) > chance)) {
             return 0;
         }
         // Only the positive largest has a byte.
-        return (uint8_t)(number < 0 ? min(code, 0x7f) | 0x80 : code);
+        return (uint8_t)(number * factor < 0 ? min(code, 0x7f) | 0x80 : code);
     }
-    // A second moment that is not 0 stays above 0.
-    if (size < 1.17549435e-38f) {
+    // A second moment that is not 0 stays above 0, also if the product is 0.
+    if (number == 0) {
         return 0;
     }
     return (uint8_t)(code == 256 ? 1 : code);
@@ -87,8 +88,12 @@ static __device__ __forceinline__ uint32_t key_of(float value) {
     return bits << 1 | (~bits >> 31);
 }
 
-// The scale of a block by its largest key: NaN if an element is not finite, and 0 if none is a normal number.
-static __device__ __forceinline__ float scale_of(uint32_t key) {
+// The scale of a block by its largest key: NaN if an element is not finite, and 0 if none is a normal number. An infinite second moment
+// counts as the largest finite number, because the square of a finite gradient may overflow.
+template <bool IS_SIGNED> static __device__ __forceinline__ float scale_of(uint32_t key) {
+    if (!IS_SIGNED && key >> 1 == 0x7f800000u) {
+        return 3.402823466e38f;
+    }
     const float size = __uint_as_float(key >> 1);
     if (key >> 1 >= 0x7f800000u) {
         return __uint_as_float(0x7fc00000u);
@@ -116,7 +121,7 @@ template <bool IS_SIGNED> struct Coded {
         }
     }
 
-    // First moments are rounded to nearest, second moments at random.
+    // Rounds at random.
     __device__ __forceinline__ void store(uint64_t at, uint32_t count, uint32_t seed) const {
         uint32_t key = 0;
         for (uint32_t i = 0; i < OF_A_BLOCK; i++) {
@@ -128,14 +133,14 @@ template <bool IS_SIGNED> struct Coded {
         if (!bytes) {
             return;
         }
-        const float scale = scale_of(key);
+        const float scale = scale_of<IS_SIGNED>(key);
         const bool is_normal = scale != 0 && !isnan(scale);
         const float factor = 1 / scale;
         for (uint32_t i = 0; i < OF_A_BLOCK; i++) {
             const uint32_t place = 32 * i + threadIdx.x % 32;
             if (place < count) {
-                const float chance = IS_SIGNED ? 0.5f : chance_of(noise((uint32_t)at + place, seed));
-                bytes[sizeof(float) + place] = is_normal ? encode<IS_SIGNED>(values[i] * factor, chance) : 0;
+                const float chance = chance_of(noise((uint32_t)at + place, seed));
+                bytes[sizeof(float) + place] = is_normal ? encode<IS_SIGNED>(values[i], factor, chance) : 0;
             }
         }
         if (threadIdx.x % 32 == 0) {

@@ -4,6 +4,7 @@ use candle_core::Var;
 use candle_nn::VarMap;
 use serde::{Deserialize, Serialize};
 
+use super::Moments;
 use super::rule::Range;
 use crate::error::Result;
 
@@ -52,6 +53,8 @@ pub struct Group {
     /// A Var without a name has an empty one.
     parameters: Vec<Parameter>,
     pub(super) options: GroupOptions,
+    /// `None` for the optimizer's.
+    pub(super) moments: Option<Moments>,
 }
 
 /// Options of a group; see [`Fused::set_group`](super::Fused::set_group).
@@ -121,15 +124,23 @@ impl Group {
         self
     }
 
+    /// Keeps the moments of these parameters so, whatever [`FusedBuilder::moments`](super::FusedBuilder::moments) says: those of an
+    /// embedding in `DType::F32`, for example, beside others in 8 bits. State that is loaded does not change it.
+    pub fn moments(mut self, moments: impl Into<Moments>) -> Self {
+        self.moments = Some(moments.into());
+        self
+    }
+
     /// Splits the group into the parameters for which `is_first` holds and the others. A missing name is passed as `""`.
     pub fn partition(self, mut is_first: impl FnMut(&str, &Var) -> bool) -> (Self, Self) {
-        let options = self.options;
+        let (options, moments) = (self.options, self.moments);
         let (first, second) = (self.parameters.into_iter())
             .partition(|parameter| is_first(&parameter.name, &parameter.var));
         [first, second]
             .map(|parameters| Self {
                 parameters,
                 options,
+                moments,
             })
             .into()
     }
@@ -148,7 +159,7 @@ impl From<Vec<Parameter>> for Group {
     fn from(parameters: Vec<Parameter>) -> Self {
         Self {
             parameters,
-            options: GroupOptions::default(),
+            ..Self::default()
         }
     }
 }

@@ -10,9 +10,9 @@ pub enum Moments {
     ///
     /// After Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization" (arXiv 2110.02861): each block of 256 elements
     /// has its largest element in f32, and a byte for each element in the dynamic tree code, with a sign for a first moment and
-    /// without for a second. Other than there, the sign of the largest element is kept with it, so that it is exact; second moments are
-    /// rounded at random, because 8 bits cannot tell the change of a step apart; and none becomes 0 that was not, because a division by
-    /// it would make a step of any size.
+    /// without for a second. Other than there, the sign of the largest element is kept with it, so that it is exact; moments are rounded
+    /// at random, because 8 bits cannot tell the change of a step apart; and no second moment becomes 0 that was not, because a division
+    /// by it would make a step of any size (in blocks whose largest element is at least 1e-30).
     ///
     /// Parameters with fewer than 4,096 elements keep f32, as in the paper; so norms and biases do. Adafactor's state keeps its type.
     EightBit,

@@ -32,7 +32,7 @@ impl Code {
     }
 
     /// Writes elements from a block's beginning on, each as the nearest number; the shorter slice decides how many. A block with an
-    /// element that is not finite becomes NaN.
+    /// element that is not finite becomes NaN, but an infinite second moment counts as the largest finite number.
     pub fn store(self, from: &[f32], bytes: &mut [u8]) {
         self.store_by(from, bytes, |_| 0.5);
     }
@@ -62,7 +62,7 @@ impl Code {
             let Some((into, codes)) = block.split_first_chunk_mut() else {
                 return;
             };
-            let scale = scale_of(from);
+            let scale = self.scale_of(from);
             *into = scale.to_le_bytes();
             match scale.is_normal() {
                 true => self.encode(from, 1. / scale, codes, |i| chance(start + i)),
@@ -70,18 +70,20 @@ impl Code {
             }
         }
     }
-}
 
-/// Returns the element of largest magnitude, the positive one of two; 0 if none is a normal number, and NaN if one is not finite.
-#[inline(always)]
-fn scale_of(values: &[f32]) -> f32 {
-    // The bits of a magnitude are in the order of magnitudes; the last bit here says that it is positive.
-    let key = |value: &f32| value.to_bits() << 1 | (!value.to_bits() >> 31);
-    let largest = values.iter().map(key).fold(0, u32::max);
-    match f32::from_bits(largest >> 1) {
-        size if !size.is_finite() => f32::NAN,
-        size if size < f32::MIN_POSITIVE => 0.,
-        size if largest & 1 == 1 => size,
-        size => -size,
+    /// Returns the element of largest magnitude, the positive one of two; 0 if none is a normal number, and NaN if one is not finite.
+    #[inline(always)]
+    fn scale_of(self, values: &[f32]) -> f32 {
+        // The bits of a magnitude are in the order of magnitudes; the last bit here says that it is positive.
+        let key = |value: &f32| value.to_bits() << 1 | (!value.to_bits() >> 31);
+        let largest = values.iter().map(key).fold(0, u32::max);
+        match f32::from_bits(largest >> 1) {
+            // The square of a finite gradient may overflow.
+            size if size.is_infinite() && self == Self::Unsigned => f32::MAX,
+            size if !size.is_finite() => f32::NAN,
+            size if size < f32::MIN_POSITIVE => 0.,
+            size if largest & 1 == 1 => size,
+            size => -size,
+        }
     }
 }

@@ -34,8 +34,8 @@ struct Decade {
     count: i32,
 }
 
-/// Halfway to the lowest first moment: what is below becomes 0.
-const LEAST: f32 = 2.75e-7;
+/// One over the lowest first moment, below which is 0.
+const LOWEST: f32 = 1. / 5.5e-7;
 /// The largest number, but for the rounding of a division.
 const LARGEST: f32 = 0.999_999;
 
@@ -116,19 +116,19 @@ impl Code {
         let all = codes.iter_mut().zip(numbers).enumerate();
         match self {
             Self::Signed => {
-                all.for_each(|(i, (code, x))| *code = encode::<true>(x * factor, chance(i)));
+                all.for_each(|(i, (code, x))| *code = encode::<true>(*x, factor, chance(i)));
             }
             Self::Unsigned => {
-                all.for_each(|(i, (code, x))| *code = encode::<false>(x * factor, chance(i)));
+                all.for_each(|(i, (code, x))| *code = encode::<false>(*x, factor, chance(i)));
             }
         }
     }
 }
 
-/// The byte of a number between -1 and 1. Without branches or memory, so that a loop of it is vectorised.
+/// The byte of a number that times `factor` is between -1 and 1. Without branches or memory, so that a loop of it is vectorised.
 #[inline(always)]
-fn encode<const IS_SIGNED: bool>(number: f32, chance: f32) -> u8 {
-    let size = number.abs();
+fn encode<const IS_SIGNED: bool>(number: f32, factor: f32, chance: f32) -> u8 {
+    let size = (number * factor).abs();
     let size = if size < 1. { size } else { 1. };
     let [lowest, above @ ..] = const { decades(IS_SIGNED) };
     let (mut tens, mut count) = (lowest.tens, lowest.count);
@@ -149,17 +149,17 @@ fn encode<const IS_SIGNED: bool>(number: f32, chance: f32) -> u8 {
     let is_up = (place - position as f32) * steps > chance || size >= LARGEST;
     let code = count + position + i32::from(is_up);
     if IS_SIGNED {
-        let code = if size < LEAST { 0 } else { code };
+        let code = if size * LOWEST > chance { code } else { 0 };
         // Only the positive largest has a byte.
         let negative = if code < 0x7f { code } else { 0x7f } | 0x80;
-        (if number < 0. && code != 0 {
+        (if number * factor < 0. && code != 0 {
             negative
         } else {
             code
         }) as u8
     } else {
-        // A second moment that is not 0 stays above 0.
-        let code = if size < f32::MIN_POSITIVE { 0 } else { code };
+        // A second moment that is not 0 stays above 0, also if the product is 0.
+        let code = if number == 0. { 0 } else { code };
         (if code == 256 { 1 } else { code }) as u8
     }
 }

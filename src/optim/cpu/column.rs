@@ -106,15 +106,15 @@ impl<'a, C: Real> Column<'a, C> {
         }
     }
 
-    /// Writes all elements, rounded stochastically to bf16 and, if they are a second moment, to 8 bits. The first of them belongs to the
-    /// parameter's element `start`.
+    /// Writes all elements, rounded stochastically to bf16 and to 8 bits. The first of them belongs to the parameter's element `start`.
     ///
-    /// A step changes a second moment by a thousandth of itself, less than the resolution of bf16 or 8 bits, so rounding to nearest
-    /// would never change it. The noise depends on step and element alone.
+    /// A step changes a second moment by a thousandth of itself, less than the resolution of bf16 or 8 bits, and a first moment by a
+    /// tenth, less than that of 8 bits below the highest decade, so rounding to nearest would never change it. The noise depends on step
+    /// and element alone.
     pub fn store_noisy(&mut self, from: &[C], start: usize, seed: u32) {
         let into = match self {
             Self::Bf16(into) => into,
-            Self::Coded(bytes, code @ Code::Unsigned) => {
+            Self::Coded(bytes, code) => {
                 let chance = |i| chance(noise((start + i) as u32, seed));
                 return code.store_by(C::f32s(from), bytes, chance);
             }

@@ -7,8 +7,9 @@ use super::adjustment::{Adjustment, LossScale};
 use super::engine::Engine;
 use super::held::Halves;
 use super::host::move_moments;
+use super::managed::{Managed, memory};
 use super::optimizer::Fused;
-use super::setup::{Managed, Setup, memory};
+use super::setup::Setup;
 use crate::error::{OptimizerError, ParameterError, Result};
 #[cfg(feature = "cuda")]
 use crate::optim::cuda;
@@ -123,7 +124,7 @@ impl<A: Algorithm> FusedBuilder<A> {
 
     /// Rounds bf16 parameters up or down at random, in proportion, so that steps too small for the type add up in the mean, without the
     /// memory of [`master_weights`](Self::master_weights), which it replaces. The noise depends on the step and the position alone, so a
-    /// run repeats bit by bit. f32 and f64 parameters are not rounded; f16 ones are refused.
+    /// run repeats bit by bit. f32 and f64 parameters are not rounded; f16 ones are refused, unless they are frozen.
     pub fn stochastic_rounding(mut self) -> Self {
         self.halves = Halves::Stochastic;
         self
@@ -131,6 +132,7 @@ impl<A: Algorithm> FusedBuilder<A> {
 
     /// Keeps moments in fewer bits: in `DType::BF16` (2 bytes per element instead of 4) with stochastic rounding, so that small changes
     /// add up, or in [`Moments::EightBit`]. By default they are f32, and f64 for f64 parameters. Adafactor's state keeps its type.
+    /// [`Group::moments`] takes precedence.
     pub fn moments(mut self, moments: impl Into<Moments>) -> Self {
         self.moments = Some(moments.into());
         self
@@ -168,6 +170,7 @@ impl<A: Algorithm> FusedBuilder<A> {
         for (group, given) in self.groups.into_iter().enumerate() {
             given.options.check(A::NAME)?;
             groups.push(given.options);
+            let moments = (self.moments, given.moments);
             for parameter in given.named(vars.len()) {
                 let name = &parameter.name;
                 if !vars.insert(parameter.var.id()) {
@@ -181,8 +184,8 @@ impl<A: Algorithm> FusedBuilder<A> {
                 if !names.insert(name.clone()) {
                     return Err(OptimizerError::Name(name.clone()).into());
                 }
-                let (moments, halves) = (self.moments, self.halves);
-                parameters.push(Managed::new(&rule, parameter, group, moments, halves)?);
+                let managed = Managed::new(&rule, parameter, group, moments, self.halves)?;
+                parameters.push(managed);
             }
         }
         let device = one_device(&parameters)?;
@@ -199,6 +202,7 @@ impl<A: Algorithm> FusedBuilder<A> {
             adjustment: self.adjustment,
             halves: self.halves,
         };
+        setup.check_options()?;
         let engine: Box<dyn Engine<A>> = match &device {
             Device::Cpu => Box::new(cpu::Engine::new(&setup)?),
             #[cfg(feature = "cuda")]

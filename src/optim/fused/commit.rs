@@ -2,8 +2,8 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor};
 
 use super::held::Held;
+use super::managed::Managed;
 use super::optimizer::Fused;
-use super::setup::Managed;
 use crate::error::{Remedy, Result};
 use crate::optim::coded::Form;
 use crate::optim::rule::Rule;
@@ -42,6 +42,10 @@ impl<A: Algorithm> Commit for Fused<A> {
                 "moments of 8 bits".to_owned(),
                 self.saving(Moments::EightBit),
             ),
+            (
+                "`stochastic_rounding()` in place of `master_weights()`".to_owned(),
+                self.rounding(),
+            ),
             ("moments on the host".to_owned(), total(on_host)),
             ("Sgd without momentum".to_owned(), total(by_rule)),
         ];
@@ -69,9 +73,10 @@ impl<A: Algorithm> Commit for Fused<A> {
 }
 
 impl<A: Algorithm> Fused<A> {
-    /// What other moments would save. f64 ones cannot be kept in fewer bits.
+    /// What other moments would save. f64 ones cannot be kept in fewer bits, and a group's own stay.
     fn saving(&self, moments: Moments) -> u64 {
-        let held = self.setup.updated().filter(|parameter| !parameter.on_host);
+        let held = self.setup.updated();
+        let held = held.filter(|parameter| !parameter.on_host && !parameter.has_own_moments);
         let held = held.flat_map(Managed::by_rule);
         let held = held.filter(|held| held.form != Form::Plain(DType::F64));
         let (now, then) = held.fold((0, 0), |(now, then), held| {
@@ -79,6 +84,15 @@ impl<A: Algorithm> Fused<A> {
             (now + held.bytes(), then + other.bytes())
         });
         now.saturating_sub(then)
+    }
+
+    /// Master weights, unless f16 parameters need them.
+    fn rounding(&self) -> u64 {
+        let mut updated = self.setup.updated();
+        match updated.any(|parameter| parameter.var.dtype() == DType::F16) {
+            true => 0,
+            false => self.setup.updated().map(Managed::master_bytes).sum(),
+        }
     }
 
     /// Freezing a group or, if there is one group, the largest parameter.

@@ -4,7 +4,8 @@ use candle_core::backprop::GradStore;
 use candle_core::{Device, Error, Result as CandleResult, Tensor};
 
 use super::adjustment::Progress;
-use super::setup::{MASTER, Managed, Setup};
+use super::managed::{MASTER, Managed};
+use super::setup::Setup;
 use crate::error::{Phase, Result};
 use crate::optim::Committed;
 use crate::optim::rule::Rule;
@@ -100,16 +101,16 @@ pub fn kept_tensor(
     device: &Device,
 ) -> CandleResult<Tensor> {
     let held = parameter.kept.get(index).ok_or_else(misplaced)?;
-    match saved {
-        Some(saved) => {
-            let tensor = saved.tensors.get(index).ok_or_else(misplaced)?;
-            held.pack(&tensor.to_device(&Device::Cpu)?)?
-                .to_device(device)
-        }
-        None if held.kept.name == MASTER => {
+    match saved.map(|saved| saved.tensors.get(index)) {
+        Some(Some(tensor)) => held
+            .pack(&tensor.to_device(&Device::Cpu)?)?
+            .to_device(device),
+        // Saved state may be without masters.
+        _ if held.kept.name == MASTER => {
             let values = parameter.var.as_detached_tensor();
             values.to_dtype(held.dtype())
         }
+        Some(None) => Err(misplaced()),
         None => Tensor::zeros(held.dims(), held.dtype(), device),
     }
 }

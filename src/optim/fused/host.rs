@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::setup::Managed;
+use super::managed::Managed;
 
 /// Moves at least this part of each group's moments, in bytes, to host memory: whole parameters, the largest first, and none that is not
 /// needed for it. Groups are treated apart, because they are frozen and thawed apart.
@@ -59,7 +59,7 @@ mod tests {
             let var = Var::zeros(*size, DType::F32, &Device::Cpu).unwrap();
             let group = usize::from(index + 1 == sizes.len());
             let named = Parameter::new(index.to_string(), var);
-            Managed::new(rule, named, group, None, Halves::default()).unwrap()
+            Managed::new(rule, named, group, (None, None), Halves::default()).unwrap()
         });
         let mut parameters: Vec<_> = parameters.collect();
         move_moments(&mut parameters, fraction);

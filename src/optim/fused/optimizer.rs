@@ -8,7 +8,8 @@ use candle_nn::Optimizer;
 
 use super::adjustment::Progress;
 use super::engine::{Engine, Loaded};
-use super::setup::{Managed, Setup};
+use super::managed::Managed;
+use super::setup::Setup;
 use crate::error::{OptimizerError, Result};
 use crate::optim::{Algorithm, Committed, GroupOptions, Parameter};
 
@@ -142,8 +143,8 @@ impl<A: Algorithm> Fused<A> {
     /// parameters in PyTorch. To keep the moments, set `learning_rate_factor` to 0 instead. On CUDA both wait for the device.
     ///
     /// # Errors
-    /// [`OptimizerError`] if there is no such group or a number is out of its range, and
-    /// [`ResourceExhausted`](crate::error::ResourceExhausted) without memory for a thawed group's state. Nothing has changed then.
+    /// [`OptimizerError`] if there is no such group, a number is out of its range or the options are not for the type of a thawed
+    /// parameter, and [`ResourceExhausted`](crate::error::ResourceExhausted) without memory for a thawed group's state. Nothing has changed then.
     pub fn set_group(&mut self, index: usize, options: GroupOptions) -> Result<()> {
         options.check(A::NAME)?;
         let mut groups = self.setup.groups.clone();
@@ -172,7 +173,8 @@ impl<A: Algorithm> Fused<A> {
             replace(&mut setup.rule, rule),
             replace(&mut setup.groups, groups),
         );
-        let done = self.engine.set_up(setup, loaded);
+        let checked = setup.check_options();
+        let done = checked.and_then(|()| self.engine.set_up(setup, loaded));
         if done.is_err() {
             (setup.rule, setup.groups) = old;
         }

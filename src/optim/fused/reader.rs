@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::adjustment::Progress;
 use super::engine::Snapshot;
-use super::setup::{MASTER, Managed, Setup};
+use super::managed::{MASTER, Managed};
+use super::setup::Setup;
 use crate::error::{Result, StateError};
 use crate::optim::rule::{Range, Rule};
 use crate::optim::{GroupOptions, StateDict};
@@ -112,9 +113,14 @@ impl<'a> Reader<'a> {
         progress
     }
 
+    /// Reads the state of one parameter. The master weights, which are its last tensor, may be missing.
     pub fn snapshot(&mut self, parameter: &Managed) -> Snapshot {
+        let StateDict { tensors: saved, .. } = self.state;
+        let is_optional =
+            |name: &str| name == MASTER && !saved.contains_key(&entry(parameter, name));
         let tensors = (parameter.kept.iter())
             .map(|held| &held.kept)
+            .filter(|kept| !is_optional(kept.name))
             .filter_map(|kept| self.tensor(entry(parameter, kept.name), &kept.dims));
         Snapshot {
             tensors: tensors.collect(),

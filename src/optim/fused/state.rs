@@ -11,7 +11,7 @@ use crate::optim::{Algorithm, StateDict};
 impl<A: Algorithm> Fused<A> {
     /// Copies the optimizer's state to host memory, with the hyper-parameters, the options of the groups, the counters and the
     /// loss scale. Frozen parameters have no state. Moments of 8 bits are saved in f32, so that any optimizer can load them; loaded into
-    /// 8 bits again they are the same bits. On CUDA this waits for the device. [`load_state`](Self::load_state) finds parameters by
+    /// 8 bits again they are the same bits, in blocks whose largest element is at least 1e-30. On CUDA this waits for the device. [`load_state`](Self::load_state) finds parameters by
     /// name: see [`Group`](crate::optim::Group).
     ///
     /// # Errors
@@ -47,12 +47,15 @@ impl<A: Algorithm> Fused<A> {
 
     /// Continues from saved state. Its hyper-parameters, options of groups and loss scale replace those of this optimizer, as in
     /// PyTorch; state without them, such as PyTorch's own by its names, leaves them as they are. Tensors are converted to the
-    /// types that are kept here. The state of frozen parameters is ignored.
+    /// types that are kept here. The state of frozen parameters is ignored, and so are master weights that are not kept here; those that
+    /// are missing start from the parameters.
     ///
     /// The new state lies beside the old one until it is complete.
     ///
     /// # Errors
-    /// [`StateError`](crate::error::StateError) with every entry that does not fit; errors from copying. Nothing has changed then.
+    /// [`StateError`](crate::error::StateError) with every entry that does not fit;
+    /// [`OptimizerError`](crate::error::OptimizerError) if the state thaws a group of a type that this optimizer's options are not for;
+    /// errors from copying. Nothing has changed then.
     pub fn load_state(&mut self, state: &StateDict) -> Result<()> {
         let mut reader = Reader::new(state);
         let (rule, groups, progress) = reader.document(&self.setup);

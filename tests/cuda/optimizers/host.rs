@@ -494,3 +494,31 @@ fn moments_of_8_bits_move_too() {
         assert!(on_host as f64 >= fraction * all as f64);
     }
 }
+
+/// Those of other rules, of bf16 parameters with either kind of rounding, with masters, and under gradients that are not contiguous.
+#[test]
+fn moments_of_8_bits_move_with_each_option() {
+    fn check<A: Algorithm>(params: A) {
+        let strided = |step: usize, job: &Job, gradients: &mut GradStore| {
+            let turned = job.wave(&[131, 67], 10 * step + 6, job.dtype);
+            gradients.insert(&job.vars[5], turned.t().unwrap());
+        };
+        let small = |b: FusedBuilder<A>| b.moments(Moments::EightBit);
+        same_on_the_host(&params, DType::F32, small, strided);
+        let random = |b: FusedBuilder<A>| small(b).stochastic_rounding();
+        same_on_the_host(&params, DType::BF16, random, strided);
+        for dtype in [DType::F16, DType::BF16] {
+            let masters = |b: FusedBuilder<A>| small(b).master_weights().clip_norm(0.5);
+            same_on_the_host(&params, dtype, masters, strided);
+        }
+    }
+    let lr = 0.05;
+    check(ParamsAdamW {
+        lr,
+        ..Default::default()
+    });
+    check(ParamsLion {
+        lr,
+        ..Default::default()
+    });
+}

@@ -288,6 +288,54 @@ fn masters_and_small_moments_are_part_of_the_state() {
     assert_eq!(flat(&rounded), flat(&parameters[0].1));
 }
 
+/// State that was saved without masters, as PyTorch's of bf16 parameters: they start from the parameters. Masters that an optimizer does
+/// not keep are ignored.
+#[test]
+fn masters_that_are_missing_start_from_the_parameters() {
+    let build = |parameters: &[(String, Var)], has_masters: bool| {
+        let builder = AdamW::builder(parameters.to_vec());
+        match has_masters {
+            true => builder.master_weights().build().unwrap(),
+            false => builder.build().unwrap(),
+        }
+    };
+    let parameters = named(DType::BF16, &[0, 1, 2]);
+    let mut without = build(&parameters, false);
+    without.commit(&gradients(&parameters, 0)).unwrap();
+    let mut state = without.state().unwrap();
+    let mut with = build(&parameters, true);
+    with.load_state(&state).unwrap();
+    let loaded = with.state().unwrap();
+    for (name, var) in &parameters {
+        let master = &loaded.tensors[&format!("{name}.master")];
+        assert_eq!(master.dtype(), DType::F32);
+        assert_eq!(flat(master), flat(var), "{name}");
+    }
+    for (name, tensor) in &state.tensors {
+        assert_eq!(flat(&loaded.tensors[name]), flat(tensor), "{name}");
+    }
+    // A step that bf16 alone would lose arrives at the masters.
+    with.commit(&gradients(&parameters, 1)).unwrap();
+    let masters = with.state().unwrap();
+    let rounded = masters.tensors["layer.0.master"].to_dtype(DType::BF16);
+    assert_eq!(flat(&rounded.unwrap()), flat(&parameters[0].1));
+    without.load_state(&masters).unwrap();
+    let kept = without.state().unwrap();
+    assert!(!kept.tensors.contains_key("layer.0.master"));
+    let first = "layer.0.exp_avg";
+    assert_eq!(flat(&kept.tensors[first]), flat(&masters.tensors[first]));
+
+    // One of another shape is refused all the same, and so is what else is missing.
+    let scalar = Tensor::zeros(9, DType::F32, &Device::Cpu).unwrap();
+    state.tensors.insert("layer.1.master".to_owned(), scalar);
+    state.tensors.remove("layer.0.exp_avg_sq");
+    let Err(Error::State(error)) = with.load_state(&state) else {
+        panic!("it was loaded")
+    };
+    assert_eq!(error.missing, ["layer.0.exp_avg_sq"]);
+    assert_eq!(error.unfit.len(), 1, "{error}");
+}
+
 /// Adafactor keeps a row and a column of a matrix.
 #[test]
 fn what_adafactor_keeps_is_small() {

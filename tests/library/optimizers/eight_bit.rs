@@ -70,19 +70,14 @@ fn a_step_is_one_in_f32_between_codings() {
                 state_bits(&exact) != state_bits(&state),
                 "nothing was coded"
             );
-            again.load_state(&exact).unwrap();
-            for (name, nearest) in again.state().unwrap().tensors {
-                let (coded, nearest) = (flat(&state.tensors[&name]), flat(&nearest));
-                if name.ends_with("exp_avg_sq") {
-                    // Rounded at random: a step of the code is at most a part of 0.0071 of the largest element.
-                    let (exact, coded) = (flat(&exact.tensors[&name]), coded.chunks(256));
-                    for (coded, exact) in coded.zip(exact.chunks(256)) {
-                        let largest = exact.iter().fold(0f64, |most, value| most.max(*value));
-                        let apart = coded.iter().zip(exact).map(|(a, b)| (a - b).abs());
-                        assert!(apart.fold(0., f64::max) <= 0.0071 * largest, "{name}");
-                    }
-                } else {
-                    assert!(coded == nearest, "{params:?} {name}");
+            // Rounded at random: a step of the code is at most a part of 0.0142 of the largest element.
+            for (name, coded) in &state.tensors {
+                let (exact, coded) = (flat(&exact.tensors[name]), flat(coded));
+                for (coded, exact) in coded.chunks(256).zip(exact.chunks(256)) {
+                    let largest = exact.iter().fold(0f64, |most, value| most.max(value.abs()));
+                    let apart = coded.iter().zip(exact).map(|(a, b)| (a - b).abs());
+                    let furthest = apart.fold(0., f64::max);
+                    assert!(furthest <= 0.0142 * largest, "{params:?} {name}");
                 }
             }
             // What is saved and loaded stays the same.
@@ -226,5 +221,126 @@ fn a_faint_element_makes_no_large_step() {
         let furthest = moved.fold(0., f64::max);
         assert!(furthest <= 1.1 * params.lr, "{step}: {furthest}");
         before = after;
+    }
+}
+
+/// How far elements go, in learning rates, in 1,500 steps after their gradients have ended beside others that go on.
+fn drifts<A: Algorithm>(params: &A, lr: f64, moments: Moments) -> Vec<f64> {
+    let var = Var::zeros((64, 64), DType::F32, &Device::Cpu).unwrap();
+    let builder = Fused::builder(vec![var.clone()]).params(params.clone());
+    let mut optimizer = builder.moments(moments).build().unwrap();
+    let goes_on = (0..64 * 64).map(|i| if i % 2 == 0 { 1f32 } else { 0. });
+    let goes_on = Tensor::from_iter(goes_on, &Device::Cpu).unwrap();
+    let goes_on = goes_on.reshape((64, 64)).unwrap();
+    let early: Vec<_> = (0..10)
+        .map(|i| tensor(&[64, 64], 37 * i, DType::F32))
+        .collect();
+    let late: Vec<_> = early
+        .iter()
+        .map(|early| (early * &goes_on).unwrap())
+        .collect();
+    let mut train = |gradients: &[Tensor], steps: usize| {
+        for gradient in gradients.iter().cycle().take(steps) {
+            let gradients = store([(var.clone(), gradient.clone())]);
+            optimizer.commit(&gradients).unwrap();
+        }
+        flat(&var)
+    };
+    let (from, to) = (train(&early, 200), train(&late, 1500));
+    let distances = from.iter().zip(&to).map(|(a, b)| (a - b).abs() / lr);
+    distances.skip(1).step_by(2).collect()
+}
+
+/// As the row of a word that comes no more, beside the rows of others: its first moment has to fall faster than the second. Rounded to
+/// nearest it would stay where it is, and each step would go on by more and more of a learning rate.
+#[test]
+fn elements_come_to_rest_when_their_gradients_end() {
+    fn check<A: Algorithm>(params: A, lr: f64) {
+        let moments = [DType::F32.into(), Moments::EightBit];
+        let [exact, coded] = moments.map(|moments| drifts(&params, lr, moments));
+        let mean = |of: &[f64]| of.iter().sum::<f64>() / of.len() as f64;
+        let most = |of: &[f64]| of.iter().copied().fold(0., f64::max);
+        // The mean of 2,048 elements that are each off by some hundredths; the furthest by some more.
+        let (mean, most) = (mean(&coded) / mean(&exact), most(&coded) / most(&exact));
+        assert!((0.95..1.05).contains(&mean) && most < 1.3, "{mean} {most}");
+    }
+    let params = ParamsAdam {
+        weight_decay: 0.,
+        ..adam()
+    };
+    check(params, params.lr);
+    let params = ParamsSgd {
+        weight_decay: 0.,
+        ..sgd(0.9)
+    };
+    check(params, params.lr);
+}
+
+/// An embedding in f32 beside others in 8 bits: each moves as in an optimizer of its own, and comes back from a file.
+#[test]
+fn a_group_may_have_moments_of_its_own() {
+    let (here, there) = (named(DType::F32), named(DType::F32));
+    let (vars, twins) = (of(&here), of(&there));
+    let split =
+        |named: &[(String, Var)]| Group::from(named.to_vec()).partition(|name, _| name == "p0");
+    let build = || {
+        let (own, rest) = split(&here);
+        let builder = AdamW::builder(own.moments(DType::F32)).group(rest);
+        builder.moments(Moments::EightBit).build().unwrap()
+    };
+    let (own, rest) = split(&there);
+    let mut plain = AdamW::builder(own).build().unwrap();
+    let builder = AdamW::builder(rest).moments(Moments::EightBit);
+    let mut coded = builder.build().unwrap();
+    let mut optimizer = build();
+    for step in 0..4 {
+        let gradients = uneven(&twins, step);
+        optimizer.commit(&uneven(&vars, step)).unwrap();
+        plain.commit(&gradients).unwrap();
+        coded.commit(&gradients).unwrap();
+        assert_eq!(bits(&vars), bits(&twins), "{step}");
+        let state = optimizer.state().unwrap();
+        optimizer = build();
+        optimizer.load_state(&state).unwrap();
+    }
+    assert_eq!(
+        optimizer.state_bytes(),
+        plain.state_bytes() + coded.state_bytes()
+    );
+    // What is kept so on purpose is not advised against.
+    let remedies = Commit::remedies(&optimizer);
+    assert!(
+        !remedies
+            .iter()
+            .any(|remedy| remedy.advice == "moments of 8 bits")
+    );
+
+    // What its type cannot have is refused, and what the optimizer's cannot be for it does not matter then.
+    let group = || Group::from(make_vars(&[&[3]], DType::F64));
+    let own = AdamW::builder(group().moments(DType::F64)).moments(Moments::EightBit);
+    own.build().unwrap();
+    let own = AdamW::builder(group().moments(Moments::EightBit));
+    let error = optimizer_error(own.build().unwrap_err());
+    assert!(matches!(error, OptimizerError::Moments { .. }), "{error}");
+}
+
+/// The square of a gradient that f32 cannot hold becomes the largest that it can.
+#[test]
+fn a_square_that_overflows_leaves_finite_parameters() {
+    let named = named(DType::F32);
+    let builder = AdamW::builder(named.clone()).moments(Moments::EightBit);
+    let mut optimizer = builder.build().unwrap();
+    for step in 0..3 {
+        let mut store = gradients(&of(&named), step);
+        if step == 1 {
+            let mut huge = vec![0.5f32; 64 * 64];
+            (huge[300], huge[700]) = (1e30, f32::MIN);
+            let huge = Tensor::from_vec(huge, (64, 64), &Device::Cpu).unwrap();
+            store.insert(&named[0].1, huge);
+        }
+        optimizer.commit(&store).unwrap();
+    }
+    for values in snapshot(&of(&named)) {
+        assert!(values.iter().all(|value| value.is_finite()));
     }
 }

@@ -168,3 +168,39 @@ fn saved_state_freezes_and_thaws() {
     frozen.load_state(&all).unwrap();
     assert_eq!(names(&frozen), ["b"]);
 }
+
+/// A frozen base of a type that the options are not for, beside adapters that they are for.
+#[test]
+fn options_are_not_for_frozen_groups() {
+    type Options = fn(FusedBuilder<ParamsAdamW>) -> FusedBuilder<ParamsAdamW>;
+    let cases: [(DType, Options); 3] = [
+        (DType::F16, |b| b.stochastic_rounding()),
+        (DType::F64, |b| b.moments(Moments::EightBit)),
+        (DType::F64, |b| b.moments(DType::BF16)),
+    ];
+    for (dtype, options) in cases {
+        let ([base, _], [_, adapters]) = (groups(dtype), groups(DType::BF16));
+        let vars = [base[0].1.clone(), adapters[0].1.clone()];
+        let build = |base: Group| options(AdamW::builder(base).group(adapters.clone())).build();
+        let refused = optimizer_error(build(base.clone().into()).unwrap_err());
+        let mut optimizer = build(Group::from(base.clone()).frozen()).unwrap();
+        let before = flat(&vars[0]);
+        optimizer.commit(&gradients(&vars, 0)).unwrap();
+        assert_eq!(flat(&vars[0]), before);
+
+        // Thawed they are refused, and nothing has changed.
+        let state = optimizer.state().unwrap();
+        let thawed = optimizer.groups()[0].frozen(false);
+        let error = optimizer.set_group(0, thawed).unwrap_err();
+        assert_eq!(optimizer_error(error), refused);
+        let plain = AdamW::builder(base).group(adapters).build().unwrap();
+        let error = optimizer.load_state(&plain.state().unwrap()).unwrap_err();
+        assert_eq!(optimizer_error(error), refused);
+        assert!(optimizer.groups()[0].frozen);
+        assert_eq!(names(&optimizer), ["b"]);
+        let after = optimizer.state().unwrap();
+        assert_eq!(after.metadata, state.metadata);
+        assert_eq!(after.tensors.len(), state.tensors.len());
+        optimizer.commit(&gradients(&vars, 1)).unwrap();
+    }
+}

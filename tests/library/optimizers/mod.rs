@@ -1,6 +1,7 @@
 //! The fused optimizers on the CPU: against candle's and against naive loops, at the edges of sizes, types and layouts, and as
 //! a whole or not at all.
 
+mod advised;
 mod atomic;
 mod candle;
 mod eight_bit;

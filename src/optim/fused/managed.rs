@@ -1,0 +1,170 @@
+use candle_core::{DType, Storage, Tensor, Var};
+
+use super::held::{Halves, Held};
+use crate::error::{OptimizerError, ParameterError, Result};
+use crate::optim::rule::{Kept, Rule};
+use crate::optim::{Moments, Parameter};
+
+/// The name of the master weights in saved state.
+pub const MASTER: &str = "master";
+
+/// A parameter of an optimizer.
+#[derive(Debug, Clone)]
+pub struct Managed {
+    pub name: String,
+    pub var: Var,
+    pub group: usize,
+    /// The type that its update is computed in.
+    pub full: DType,
+    pub moments: Moments,
+    /// Whether its group has moments of its own.
+    pub has_own_moments: bool,
+    /// The Var's first element, for candle's in-place operations: they allocate a list of axes, which is empty for a single element,
+    /// and give access to the whole storage.
+    pub handle: Tensor,
+    /// The offset of its elements in that storage.
+    pub start: usize,
+    pub len: usize,
+    /// The tensors that the optimizer keeps for it: those of the rule, then the master weights.
+    pub kept: Vec<Held>,
+    /// Whether its moments are in host memory, although it is on a GPU.
+    pub on_host: bool,
+}
+
+impl Managed {
+    pub fn parameter(&self) -> Parameter {
+        Parameter::new(&self.name, self.var.clone())
+    }
+
+    /// `moments` are those of the optimizer, and its group's own.
+    pub fn new<R: Rule>(
+        rule: &R,
+        Parameter { name, var }: Parameter,
+        group: usize,
+        (moments, own): (Option<Moments>, Option<Moments>),
+        halves: Halves,
+    ) -> Result<Self> {
+        let full = match var.dtype() {
+            DType::F64 => DType::F64,
+            DType::F32 | DType::F16 | DType::BF16 => DType::F32,
+            dtype => {
+                let parameter = name;
+                return Err(ParameterError::DType { parameter, dtype }.into());
+            }
+        };
+        let moments = own.or(moments).unwrap_or(Moments::Float(full));
+        let kept = rule.state(var.dims()).into_iter();
+        let kept = kept.map(|kept| Held::new(kept, moments, full));
+        let master = Held::plain(Kept::new(MASTER, var.dims()), full);
+        let has_master = halves == Halves::Masters && var.dtype() != full;
+        let kept = kept.chain(has_master.then_some(master));
+        let Some((start, end)) = var.layout().contiguous_offsets() else {
+            return Err(OptimizerError::NotContiguous(name).into());
+        };
+        let flat = var.as_detached_tensor().flatten_all()?;
+        Ok(Self {
+            handle: flat.narrow(0, 0, flat.elem_count().min(1))?,
+            start,
+            len: end - start,
+            kept: kept.collect(),
+            on_host: false,
+            name,
+            var,
+            group,
+            full,
+            moments,
+            has_own_moments: own.is_some(),
+        })
+    }
+
+    /// Checks that its type is one that these options are for.
+    pub fn check_options(&self, halves: Halves) -> Result<()> {
+        let (full, parameter_dtype) = (self.full, self.var.dtype());
+        let (dtype, is_kept) = match self.moments {
+            Moments::Float(DType::BF16) => (DType::BF16, full == DType::F32),
+            Moments::Float(dtype) => (dtype, dtype == full),
+            Moments::EightBit => (DType::U8, full == DType::F32),
+        };
+        let parameter = || self.name.clone();
+        let error = if !is_kept {
+            OptimizerError::Moments {
+                parameter: parameter(),
+                parameter_dtype,
+                dtype,
+            }
+        } else if halves == Halves::Stochastic && parameter_dtype == DType::F16 {
+            OptimizerError::Rounding(parameter())
+        } else {
+            return Ok(());
+        };
+        Err(error.into())
+    }
+
+    /// `occupied` is the memory of all parameters, sorted.
+    pub fn check(&self, gradient: &Tensor, occupied: &[usize]) -> Result<()> {
+        let (var, parameter) = (&self.var, || self.name.clone());
+        let is_half = matches!(var.dtype(), DType::F16 | DType::BF16);
+        let error = if gradient.shape() != var.shape() {
+            OptimizerError::GradientShape {
+                parameter: parameter(),
+                expected: var.shape().clone(),
+                found: gradient.shape().clone(),
+            }
+        } else if gradient.dtype() != var.dtype() && !(is_half && gradient.dtype() == DType::F32) {
+            OptimizerError::GradientDType {
+                parameter: parameter(),
+                expected: var.dtype(),
+                found: gradient.dtype(),
+            }
+        } else if !var.device().same_device(gradient.device()) {
+            OptimizerError::GradientDevice {
+                parameter: parameter(),
+                expected: var.device().location(),
+                found: gradient.device().location(),
+            }
+        } else if occupied.binary_search(&memory(gradient)).is_ok() {
+            // candle refuses the parameter's own memory. Another parameter's memory may be updated before it is read.
+            OptimizerError::GradientShared(parameter())
+        } else {
+            return Ok(());
+        };
+        Err(error.into())
+    }
+
+    /// The tensors that the rule keeps for it: all but the master weights.
+    pub fn by_rule(&self) -> &[Held] {
+        match self.kept.as_slice() {
+            [by_rule @ .., master] if master.kept.name == MASTER => by_rule,
+            all => all,
+        }
+    }
+
+    /// Bytes of its master weights.
+    pub fn master_bytes(&self) -> u64 {
+        let masters = self.kept.iter().skip(self.by_rule().len());
+        masters.map(Held::bytes).sum()
+    }
+
+    /// Bytes of its moments, wherever they are.
+    pub fn moment_bytes(&self) -> u64 {
+        let moments = self.kept.iter().filter(|held| held.kept.moment.is_some());
+        moments.map(Held::bytes).sum()
+    }
+
+    /// Bytes that are kept for it in host memory, although it is on a GPU.
+    pub fn host_bytes(&self) -> u64 {
+        if self.on_host { self.moment_bytes() } else { 0 }
+    }
+
+    /// Bytes of all tensors that are kept for it on its device.
+    pub fn kept_bytes(&self) -> u64 {
+        let all: u64 = self.kept.iter().map(Held::bytes).sum();
+        all - self.host_bytes()
+    }
+}
+
+/// The address of a tensor's storage: the same for all views of it, as long as it lives.
+pub fn memory(tensor: &Tensor) -> usize {
+    let (storage, _) = tensor.storage_and_layout();
+    std::ptr::from_ref::<Storage>(&storage).addr()
+}
