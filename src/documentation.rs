@@ -46,6 +46,7 @@ macro_rules! links {
 [testing]: crate::_documentation::testing
 [from-tensorflow]: crate::_documentation::from_tensorflow
 [benchmarks]: crate::_documentation::benchmarks
+[benchmarks: fit]: crate::_documentation::benchmarks#what-does-not-fit
 [benchmarks: optimizers]: crate::_documentation::benchmarks#optimizers
 [benchmarks: page faults]: crate::_documentation::benchmarks#glibc-and-page-faults
 "

@@ -85,7 +85,7 @@ pub fn sweep(memory: &DeviceMemory, is_quick: bool) -> candle_headroom::Result<(
     println!("Recompute::Auto, {SAMPLES} samples of llama2-c:");
     let mut shares = Vec::new();
     // Steps until the policy has settled.
-    let (step, settled, rounds) = if is_quick { (4, 24, 1) } else { (1, 60, 5) };
+    let (step, settled, rounds) = if is_quick { (4, 24, 1) } else { (1, 60, 9) };
     for index in (0..BUDGETS).rev().step_by(step) {
         let part = index as f64 / (BUDGETS - 1) as f64;
         let room = (most.powf(1. - part) * least.powf(part)) as u64;
