@@ -12,8 +12,8 @@ pub enum Recompute {
     /// Regions are kept while that is faster. They are recomputed if one sample does not fit otherwise, or if that lets
     /// through more samples a second, because larger micro-batches fit.
     ///
-    /// [`Predictive`](crate::Predictive) measures both where the room is known, unless it is told to size micro-batches
-    /// [regardless of speed](super::PredictiveBuilder::regardless_of_speed). With other policies, and where memory is not
+    /// [`Predictive`](crate::Predictive) measures both where the room is known, but not with the option
+    /// [`regardless_of_speed`](super::PredictiveBuilder::regardless_of_speed). With other policies, and where memory is not
     /// measured, regions are kept until the smallest micro-batch fails, and recomputed from then on.
     #[default]
     Auto,
@@ -50,7 +50,7 @@ pub struct Recomputing {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RecomputeReason {
-    /// The trainer was told to.
+    /// The trainer was built with [`Recompute::Always`] or [`Recompute::Never`].
     Asked,
     /// The whole batch fits without, or nothing shows yet that larger micro-batches would be faster.
     NoNeed,

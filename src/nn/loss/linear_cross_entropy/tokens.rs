@@ -10,7 +10,7 @@ pub struct Tokens {
     pub targets: Tensor,
     /// The target of a token that is ignored.
     pub none: i64,
-    /// u8, 0 for a token that is ignored; `None` if it is known that there is none.
+    /// u8, 0 for a token that is ignored; `None` if no token can be ignored.
     pub counted: Option<Tensor>,
     /// In the type of sums, contiguous, on the device of the logits; 0 for a token that is ignored.
     pub weights: Option<Tensor>,

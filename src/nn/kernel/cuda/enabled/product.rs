@@ -145,7 +145,7 @@ fn data_type(dtype: DType) -> Result<sys::cudaDataType> {
     }
 }
 
-/// Sums are f32 for f16 and bf16. Less precise products of f32 are used where candle was told to use them. For f16 and bf16 there are
+/// Sums are f32 for f16 and bf16. Products of f32 have the precision that candle is set to. For f16 and bf16 there are
 /// none: cuBLAS takes its fast types for f32 operands only, and could not write f16 sums as f32.
 fn compute_type(dtype: DType) -> sys::cublasComputeType_t {
     match dtype {
