@@ -80,7 +80,7 @@ impl<T: Number> Constants<T> {
 
 struct Row<'a, T> {
     constants: Constants<T>,
-    /// Empty if there is none.
+    /// One number for each class; empty for a layer without a bias.
     bias: &'a [T],
     differentiates: bool,
 }
