@@ -72,6 +72,7 @@
 #[path = "documentation.rs"]
 pub mod _documentation;
 pub mod batch;
+pub mod data;
 pub mod environment;
 pub mod error;
 mod facts;

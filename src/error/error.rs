@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::circumstances::Phase;
 use super::class::DeviceFault;
+use super::data::DataError;
 use super::exhausted::ResourceExhausted;
 use super::input::{BatchError, LossError, MonitorError, OutputError, ParameterError, PolicyError};
 use super::memory::MemoryError;
@@ -66,6 +67,8 @@ pub enum Error {
     UpdateInterrupted(Box<UpdateInterrupted>),
     /// A monitor cannot be started.
     Monitor(Box<MonitorError>),
+    /// Samples cannot be read, or are not what was declared.
+    Data(Box<DataError>),
     /// A file cannot be written or read.
     Output(Box<OutputError>),
     /// The caller's own error, from [`Error::external`].
@@ -109,6 +112,7 @@ contents! {
     WindowLost: WindowLost,
     UpdateInterrupted: UpdateInterrupted,
     MonitorError: Monitor,
+    DataError: Data,
     OutputError: Output,
 }
 

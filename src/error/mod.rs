@@ -5,6 +5,7 @@ mod class;
 mod classify;
 mod codes;
 mod convert;
+mod data;
 #[allow(
     clippy::module_inception,
     reason = "the file is named for the type that it defines"
@@ -22,6 +23,7 @@ mod unreached;
 pub use circumstances::{Cause, Holding, Neighbour, Phase, Remedy, Resource};
 pub use class::DeviceFault;
 pub use convert::ErrorExt;
+pub use data::DataError;
 pub use error::{BoxedError, Error, Result, UpdateInterrupted, WindowLost};
 pub use exhausted::{MemoryReading, ResourceExhausted};
 pub(crate) use exhausted::{device_name, known};

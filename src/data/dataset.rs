@@ -1,0 +1,175 @@
+use std::sync::Arc;
+
+use crate::error::{BoxedError, DataError};
+
+/// Samples that can be read in any order.
+///
+/// ```
+/// use candle_headroom::data::Dataset;
+/// use candle_headroom::error::BoxedError;
+///
+/// /// The numbers from 0, each with its square.
+/// struct Squares(usize);
+///
+/// impl Dataset for Squares {
+///     type Sample = (u32, u32);
+///
+///     fn len(&self) -> usize {
+///         self.0
+///     }
+///
+///     fn get(&self, index: usize) -> Result<Self::Sample, BoxedError> {
+///         let number = u32::try_from(index)?;
+///         Ok((number, number * number))
+///     }
+/// }
+///
+/// let squares: Box<dyn Dataset<Sample = (u32, u32)>> = Box::new(Squares(10)); // object-safe
+/// assert_eq!(squares.get(3)?, (3, 9));
+/// # Ok::<(), BoxedError>(())
+/// ```
+pub trait Dataset: Send + Sync {
+    /// One sample.
+    type Sample: Send;
+
+    /// Returns the number of samples. It must not change while a loader uses the dataset.
+    fn len(&self) -> usize;
+
+    /// Reads a sample. Several threads call it at once.
+    ///
+    /// # Errors
+    /// Any error; the loader adds the dataset's name and the index.
+    fn get(&self, index: usize) -> Result<Self::Sample, BoxedError>;
+
+    /// Returns what a sample costs, in a unit of your own, such as its tokens or pixels; 1 by default. Batches of a total cost, and
+    /// batches of samples of similar cost, ask for it before they read a sample, so it must be quick and always the same.
+    fn cost(&self, index: usize) -> usize {
+        let _ = index;
+        1
+    }
+
+    /// Returns a name for errors; by default that of the type.
+    fn name(&self) -> String {
+        std::any::type_name::<Self>().to_owned()
+    }
+
+    /// Returns whether there are no samples.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the numbers of samples of the parts that it consists of, one after the other, for a
+    /// [mixture](super::LoaderBuilder::mixture); by default it is one part.
+    fn parts(&self) -> Vec<usize> {
+        vec![self.len()]
+    }
+}
+
+macro_rules! pointer {
+    ($($pointer:ty),+) => {$(
+        impl<D: Dataset + ?Sized> Dataset for $pointer {
+            type Sample = D::Sample;
+
+            fn len(&self) -> usize {
+                (**self).len()
+            }
+
+            fn get(&self, index: usize) -> Result<Self::Sample, BoxedError> {
+                (**self).get(index)
+            }
+
+            fn cost(&self, index: usize) -> usize {
+                (**self).cost(index)
+            }
+
+            fn name(&self) -> String {
+                (**self).name()
+            }
+
+            fn parts(&self) -> Vec<usize> {
+                (**self).parts()
+            }
+        }
+    )+};
+}
+
+pointer!(&D, Box<D>, Arc<D>);
+
+/// A list of samples in memory.
+impl<T: Clone + Send + Sync> Dataset for Vec<T> {
+    type Sample = T;
+
+    fn len(&self) -> usize {
+        Vec::len(self)
+    }
+
+    fn get(&self, index: usize) -> Result<T, BoxedError> {
+        let sample = self.as_slice().get(index);
+        Ok(sample.cloned().ok_or_else(|| out_of_range(self, index))?)
+    }
+}
+
+/// Several datasets one after the other; the parts of a [mixture](super::LoaderBuilder::mixture).
+#[derive(Debug, Clone)]
+pub struct Concat<D>(pub Vec<D>);
+
+impl<D: Dataset> Concat<D> {
+    /// The part that holds a sample, and the sample's index in it.
+    fn locate(&self, index: usize) -> Option<(&D, usize)> {
+        let mut rest = index;
+        for part in &self.0 {
+            match rest.checked_sub(part.len()) {
+                None => return Some((part, rest)),
+                Some(after) => rest = after,
+            }
+        }
+        None
+    }
+}
+
+impl<D: Dataset> Dataset for Concat<D> {
+    type Sample = D::Sample;
+
+    fn len(&self) -> usize {
+        self.0.iter().map(D::len).sum()
+    }
+
+    fn get(&self, index: usize) -> Result<Self::Sample, BoxedError> {
+        let (part, within) = self
+            .locate(index)
+            .ok_or_else(|| out_of_range(self, index))?;
+        // With the part's own name and index, which the whole does not show.
+        part.get(within).map_err(|reason| {
+            let dataset = part.name();
+            DataError::Sample {
+                dataset,
+                index: within,
+                reason,
+            }
+            .into()
+        })
+    }
+
+    fn cost(&self, index: usize) -> usize {
+        self.locate(index)
+            .map_or(1, |(part, within)| part.cost(within))
+    }
+
+    fn name(&self) -> String {
+        let names: Vec<_> = self.0.iter().map(D::name).collect();
+        names.join(" + ")
+    }
+
+    fn parts(&self) -> Vec<usize> {
+        self.0.iter().map(D::len).collect()
+    }
+}
+
+/// The error for an index that a dataset does not have.
+pub(super) fn out_of_range<D: Dataset + ?Sized>(dataset: &D, index: usize) -> DataError {
+    DataError::OutOfRange {
+        dataset: dataset.name(),
+        index,
+        len: dataset.len(),
+    }
+}

@@ -1,0 +1,114 @@
+use std::collections::HashMap;
+
+use candle_core::Tensor;
+
+use crate::batch::Parts;
+
+/// A batch whose tensors a loader counts, checks and copies to a device.
+///
+/// It is implemented for tensors, tuples, vectors, [`Parts`] and maps of them. For a type of your own it takes two lines:
+///
+/// ```
+/// use candle_core::Tensor;
+/// use candle_headroom::data::Tensors;
+///
+/// struct Pairs {
+///     images: Tensor,
+///     labels: Tensor,
+///     files: Vec<String>, // stays on the host
+/// }
+///
+/// impl Tensors for Pairs {
+///     fn tensors(&self) -> Vec<&Tensor> {
+///         vec![&self.images, &self.labels]
+///     }
+///
+///     fn tensors_mut(&mut self) -> Vec<&mut Tensor> {
+///         vec![&mut self.images, &mut self.labels]
+///     }
+/// }
+/// ```
+pub trait Tensors {
+    /// Returns the tensors, always in the same order.
+    fn tensors(&self) -> Vec<&Tensor>;
+
+    /// Returns the same tensors, in the same order, to replace them.
+    fn tensors_mut(&mut self) -> Vec<&mut Tensor>;
+}
+
+/// The bytes of the tensors' elements.
+pub(super) fn bytes(batch: &impl Tensors) -> u64 {
+    let tensors = batch.tensors().into_iter();
+    let bytes = tensors.map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes());
+    bytes.sum::<usize>() as u64
+}
+
+impl Tensors for Tensor {
+    fn tensors(&self) -> Vec<&Tensor> {
+        vec![self]
+    }
+
+    fn tensors_mut(&mut self) -> Vec<&mut Tensor> {
+        vec![self]
+    }
+}
+
+impl<T: Tensors> Tensors for Vec<T> {
+    fn tensors(&self) -> Vec<&Tensor> {
+        self.iter().flat_map(T::tensors).collect()
+    }
+
+    fn tensors_mut(&mut self) -> Vec<&mut Tensor> {
+        self.iter_mut().flat_map(T::tensors_mut).collect()
+    }
+}
+
+impl<T: Tensors> Tensors for Parts<T> {
+    fn tensors(&self) -> Vec<&Tensor> {
+        self.0.tensors()
+    }
+
+    fn tensors_mut(&mut self) -> Vec<&mut Tensor> {
+        self.0.tensors_mut()
+    }
+}
+
+/// In the order of the keys.
+impl<K: Ord, T: Tensors, S> Tensors for HashMap<K, T, S> {
+    fn tensors(&self) -> Vec<&Tensor> {
+        let mut parts: Vec<_> = self.iter().collect();
+        parts.sort_by_key(|(key, _)| *key);
+        parts
+            .into_iter()
+            .flat_map(|(_, part)| part.tensors())
+            .collect()
+    }
+
+    fn tensors_mut(&mut self) -> Vec<&mut Tensor> {
+        let mut parts: Vec<_> = self.iter_mut().collect();
+        parts.sort_by(|(a, _), (b, _)| a.cmp(b));
+        parts
+            .into_iter()
+            .flat_map(|(_, part)| part.tensors_mut())
+            .collect()
+    }
+}
+
+macro_rules! tuple {
+    ($($name:ident $index:tt),+) => {
+        impl<$($name: Tensors),+> Tensors for ($($name,)+) {
+            fn tensors(&self) -> Vec<&Tensor> {
+                [$(self.$index.tensors()),+].into_iter().flatten().collect()
+            }
+
+            fn tensors_mut(&mut self) -> Vec<&mut Tensor> {
+                [$(self.$index.tensors_mut()),+].into_iter().flatten().collect()
+            }
+        }
+    };
+}
+
+tuple!(A 0);
+tuple!(A 0, B 1);
+tuple!(A 0, B 1, C 2);
+tuple!(A 0, B 1, C 2, D 3);

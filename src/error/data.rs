@@ -1,0 +1,150 @@
+//! What can go wrong between a file and a batch.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::BoxedError;
+
+/// Samples cannot be read, or are not what was declared.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DataError {
+    /// A sample cannot be read.
+    #[error("{dataset}: sample {index} cannot be read: {reason}")]
+    #[non_exhaustive]
+    Sample {
+        /// The dataset.
+        dataset: String,
+        /// The sample's index in it.
+        index: usize,
+        /// Why not.
+        #[source]
+        reason: BoxedError,
+    },
+    /// Reading a sample panicked.
+    #[error("{dataset}: reading sample {index} panicked: {message}")]
+    #[non_exhaustive]
+    Panicked {
+        /// The dataset.
+        dataset: String,
+        /// The sample's index in it.
+        index: usize,
+        /// The panic's message.
+        message: String,
+    },
+    /// Samples cannot be made into a batch, or doing so panicked.
+    #[error("{dataset}: samples {indices:?} cannot be made into a batch: {reason}")]
+    #[non_exhaustive]
+    Collate {
+        /// The dataset.
+        dataset: String,
+        /// The samples' indices in it.
+        indices: Vec<usize>,
+        /// Why not.
+        #[source]
+        reason: BoxedError,
+    },
+    /// More samples failed than `skip_failures` allows; the last one with this error.
+    #[error("{reason}; {skipped} samples were skipped before, as many as `skip_failures` allows")]
+    #[non_exhaustive]
+    TooManySkipped {
+        /// Number of samples that were skipped.
+        skipped: usize,
+        /// The error of the sample that was not.
+        #[source]
+        reason: Box<DataError>,
+    },
+    /// A dataset without samples.
+    #[error("{0} has no samples")]
+    Empty(String),
+    /// An index outside of the dataset.
+    #[error("{dataset} has {len} samples, not one at {index}")]
+    #[non_exhaustive]
+    OutOfRange {
+        /// The dataset.
+        dataset: String,
+        /// The requested index.
+        index: usize,
+        /// The number of its samples.
+        len: usize,
+    },
+    /// A setting of a loader or a dataset, with what is wrong and what is allowed.
+    #[error("{0}")]
+    Setting(String),
+    /// A file does not hold what it should, or cannot be read.
+    #[error("{}{}: {problem}", path.display(), at(*.offset))]
+    #[non_exhaustive]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Where in the file, in bytes from its start, if it is one place.
+        offset: Option<u64>,
+        /// What is wrong.
+        problem: String,
+        /// The operating system's error, if it is one.
+        #[source]
+        reason: Option<io::Error>,
+    },
+    /// A saved position belongs to another loader: each difference, with both values.
+    #[error(
+        "the saved position does not fit loader `{loader}`: {}; build the loader as the run did that saved it, or begin anew",
+        .differences.join(", ")
+    )]
+    #[non_exhaustive]
+    Position {
+        /// The loader.
+        loader: String,
+        /// What differs.
+        differences: Vec<String>,
+    },
+    /// A batch is not what was declared.
+    #[error("{dataset}: {}tensor {tensor} {found}, expected {expected}", of(*.index))]
+    #[non_exhaustive]
+    Unexpected {
+        /// The dataset.
+        dataset: String,
+        /// The sample's index in it, if it is one sample's fault.
+        index: Option<usize>,
+        /// The tensor, by the name or the place that its check has.
+        tensor: String,
+        /// What it has.
+        found: String,
+        /// What was declared.
+        expected: String,
+    },
+    /// The operating system starts no further thread.
+    #[error("cannot start a loader's thread: {0}")]
+    Thread(String),
+}
+
+impl DataError {
+    pub(crate) fn file(
+        path: &Path,
+        offset: impl Into<Option<u64>>,
+        problem: impl Into<String>,
+    ) -> Self {
+        Self::File {
+            path: path.to_owned(),
+            offset: offset.into(),
+            problem: problem.into(),
+            reason: None,
+        }
+    }
+
+    pub(crate) fn io(path: &Path, offset: impl Into<Option<u64>>, reason: io::Error) -> Self {
+        Self::File {
+            path: path.to_owned(),
+            offset: offset.into(),
+            problem: reason.to_string(),
+            reason: Some(reason),
+        }
+    }
+}
+
+fn at(offset: Option<u64>) -> String {
+    offset.map_or_else(String::new, |offset| format!(" at byte {offset}"))
+}
+
+fn of(index: Option<usize>) -> String {
+    index.map_or_else(String::new, |index| format!("sample {index}, "))
+}
