@@ -2,6 +2,7 @@ use super::accumulating::AccumulatingTrainer;
 use super::accumulator::GradientAccumulator;
 use super::adaptive::AdaptiveTrainer;
 use super::progress::Progress;
+use crate::batch::Consumer;
 use crate::error::Result;
 use crate::optim::{Commit, Parameter, StateDict};
 
@@ -27,9 +28,6 @@ pub trait Resumable {
 
     /// Returns the number of updates so far.
     fn updates(&self) -> u64;
-
-    /// Returns the position of a loader after the last batch that an update consumed; `None` if there was none.
-    fn position(&self, loader: &str) -> Option<&str>;
 }
 
 fn parameters(optimizer: &impl Commit) -> Vec<Parameter> {
@@ -62,11 +60,6 @@ impl<O: Commit> Resumable for GradientAccumulator<O> {
     fn updates(&self) -> u64 {
         self.updates
     }
-
-    /// Always `None`: an accumulator does not see batches.
-    fn position(&self, _: &str) -> Option<&str> {
-        None
-    }
 }
 
 impl<O: Commit> Resumable for AdaptiveTrainer<O> {
@@ -93,7 +86,9 @@ impl<O: Commit> Resumable for AdaptiveTrainer<O> {
     fn updates(&self) -> u64 {
         Self::updates(self)
     }
+}
 
+impl<O> Consumer for AdaptiveTrainer<O> {
     fn position(&self, loader: &str) -> Option<&str> {
         self.core.positions.consumed(loader)
     }
@@ -115,7 +110,9 @@ impl<O: Commit> Resumable for AccumulatingTrainer<O> {
     fn updates(&self) -> u64 {
         (**self).updates()
     }
+}
 
+impl<O> Consumer for AccumulatingTrainer<O> {
     fn position(&self, loader: &str) -> Option<&str> {
         (**self).position(loader)
     }
