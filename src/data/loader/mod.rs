@@ -44,7 +44,7 @@ use queue::{Ahead, Queue};
 /// };
 /// let mut loader = Loader::builder(numbers, collate).batch(4).shuffle(7).epochs(2).workers(2).build()?;
 /// let mut sums = Vec::new();
-/// while loader.position().epoch < 2 {
+/// while loader.state().epoch < 2 {
 ///     let mut sum = 0.;
 ///     for batch in loader.epoch() {
 ///         sum += batch?.sum_all()?.to_scalar::<f32>()?;
@@ -56,7 +56,7 @@ use queue::{Ahead, Queue};
 /// ```
 ///
 /// # Resuming
-/// [`position`](Self::position) is a few numbers, which serialize with serde, and [`move_to`](Self::move_to) goes on from there. A
+/// [`state`](Self::state) is a few numbers, which serialize with serde, and [`load_state`](Self::load_state) goes on from there. A
 /// trainer that is given the [`Loaded`] batches remembers the position of the last batch that an update has consumed and saves it with
 /// its state; [`resume`](Self::resume) goes there.
 ///
@@ -102,7 +102,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
     }
 
     /// Returns the position after the last batch that was handed out.
-    pub fn position(&self) -> &Position {
+    pub fn state(&self) -> &Position {
         &self.position
     }
 
@@ -110,7 +110,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
     ///
     /// # Errors
     /// [`DataError::Position`] if the position is that of a loader with another order or other batches. Nothing changes then.
-    pub fn move_to(&mut self, position: &Position) -> Result<()> {
+    pub fn load_state(&mut self, position: &Position) -> Result<()> {
         self.position.check(&self.name, position)?;
         self.queue.move_to(position);
         self.position = position.clone();
@@ -120,7 +120,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
     /// Goes to the position after the last batch that an update of this trainer has consumed. Returns whether there was one.
     ///
     /// # Errors
-    /// Those of [`move_to`](Self::move_to).
+    /// Those of [`load_state`](Self::load_state).
     pub fn resume(&mut self, trainer: &impl Consumer) -> Result<bool> {
         let Some(text) = trainer.position(&self.name) else {
             return Ok(false);
@@ -129,7 +129,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             loader: self.name.to_string(),
             differences: vec![error.to_string()],
         })?;
-        self.move_to(&position)?;
+        self.load_state(&position)?;
         Ok(true)
     }
 
