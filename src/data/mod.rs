@@ -11,7 +11,7 @@ mod position;
 mod tensors;
 mod waits;
 
-pub use dataset::{Concat, Dataset};
+pub use dataset::{Concat, Dataset, Items};
 pub use loaded::Loaded;
 pub use loader::{Epoch, Loader, LoaderBuilder, LoaderStats, Source, Stream};
 pub use position::Position;

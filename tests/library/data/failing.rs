@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use candle_core::Tensor;
-use candle_headroom::data::{Concat, Dataset, Loader, LoaderBuilder};
+use candle_headroom::data::{Concat, Dataset, Items, Loader, LoaderBuilder};
 use candle_headroom::error::{BoxedError, DataError, Error};
 
 use super::{collate, held};
@@ -229,7 +229,7 @@ fn settings_that_cannot_be_meant_are_refused() {
             DataError::Setting(_)
         ));
     }
-    let empty = Loader::builder(Vec::<u32>::new(), collate)
+    let empty = Loader::builder(Items(Vec::new()), collate)
         .build()
         .unwrap_err();
     assert!(matches!(data_error(empty), DataError::Empty(_)));
