@@ -1,0 +1,3 @@
+//! Samples and batches.
+
+mod sources;
