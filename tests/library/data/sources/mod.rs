@@ -1,8 +1,12 @@
 //! The datasets in the box, on real files.
 
 mod damage;
+#[cfg(feature = "image")]
+mod images;
 mod json;
 mod lines;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod safetensors;
 mod tensors;
 mod tokens;
