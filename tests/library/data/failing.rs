@@ -28,7 +28,7 @@ impl Dataset for Faulty {
     fn get(&self, index: usize) -> Result<u32, BoxedError> {
         let reads = self.reads.fetch_add(1, SeqCst);
         assert!(!self.panics.contains(&index), "cannot stand {index}");
-        if self.bad.contains(&index) || self.flaky.contains(&index) && reads % 2 == 0 {
+        if self.bad.contains(&index) || self.flaky.contains(&index) && reads.is_multiple_of(2) {
             return Err(format!("no {index} today").into());
         }
         Ok(u32::try_from(index)?)
