@@ -65,6 +65,29 @@ fn each_option<A: Algorithm>(params: A) {
     }
 }
 
+/// Something else writes to parameters with master weights; a gradient begins at an address that nothing is aligned to; and bf16 is
+/// rounded at random.
+#[test]
+fn what_is_written_and_what_is_not_aligned() {
+    let params = ParamsAdamW {
+        lr: 0.01,
+        ..Default::default()
+    };
+    let spoil = |step: usize, job: &Job, gradients: &mut GradStore| {
+        if step == 2 {
+            let ones = Tensor::ones((67, 131), job.dtype, &job.device).unwrap();
+            job.vars[5].set(&(ones * 3.).unwrap()).unwrap();
+        }
+        let long = job.wave(&[1104], step, job.dtype);
+        gradients.insert(&job.vars[4], long.narrow(0, 3, 1101).unwrap());
+    };
+    for dtype in [DType::F16, DType::BF16] {
+        same_on_the_host(&params, dtype, |b| b.master_weights(), spoil);
+    }
+    same_on_the_host(&params, DType::BF16, |b| b.stochastic_rounding(), spoil);
+    same_on_the_host(&params, DType::F64, |b| b, spoil);
+}
+
 #[test]
 fn adam_s_results_do_not_depend_on_where_moments_are() {
     each_option(ParamsAdamW {
