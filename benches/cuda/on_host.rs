@@ -41,8 +41,8 @@ fn compare(scale: &Scale, dtype: DType, suffix: &str) -> Result<()> {
     ];
     let contenders = vec![
         Contender::new("state on the device", || plain.commit(device)),
-        Contender::new("on the host, by the device", || by_device.commit(device)),
-        Contender::new("on the host, by the cores", || by_cores.commit(device)),
+        Contender::new("on host, by the device", || by_device.commit(device)),
+        Contender::new("on host, by the cores", || by_cores.commit(device)),
         Contender::new("copying state", || {
             let [up, down] = &mut both_ways;
             up.up();
@@ -68,17 +68,17 @@ fn compare(scale: &Scale, dtype: DType, suffix: &str) -> Result<()> {
     for (name, one, other) in [
         (
             "by_device_vs_on_device",
-            "on the host, by the device",
+            "on host, by the device",
             "state on the device",
         ),
         (
             "by_cores_vs_on_device",
-            "on the host, by the cores",
+            "on host, by the cores",
             "state on the device",
         ),
         (
             "by_device_vs_copies",
-            "on the host, by the device",
+            "on host, by the device",
             "copying state",
         ),
     ] {

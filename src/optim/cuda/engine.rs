@@ -129,7 +129,7 @@ impl Engine {
         unsafe { last.run(stream, arguments) }?;
         if let Some(cores) = cores {
             let computed = cores.compute_state(setup, gradients, &mut self.states);
-            // It reads and writes what `compute_values` has read, so this leaves only a panic.
+            // It reads and writes what `compute_values` has read, so it does not fail.
             computed.map_err(|error| UpdateInterrupted {
                 reason: Some(error.into()),
             })?;

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 
 use super::managed::Managed;
 
-/// Moves at least this part of each group's moments, in bytes with their master weights, to host memory: whole parameters, the largest first, and none that is not
-/// needed for it. Groups are treated apart, because they are frozen and thawed apart.
+/// Moves at least this part of the bytes of each group's moments and master weights to host memory: whole parameters, the largest first,
+/// and none that is not needed for it. Groups are treated apart, because they are frozen and thawed apart.
 pub fn move_moments(parameters: &mut [Managed], fraction: f64) {
     let groups = parameters.iter().map(|parameter| parameter.group + 1).max();
     for group in 0..groups.unwrap_or(0) {

@@ -29,8 +29,8 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// Shares the room for each parameter with `old`. `None` if no update is by the cores: nothing has moved, the choice is against them, or
-    /// there is no room and the choice is free.
+    /// Shares the room for each parameter with `old`. `None` if no update is by the cores: nothing has moved, the choice is against
+    /// them, or there is no room and the choice is free.
     pub fn new<R: Rule>(
         setup: &Setup<R>,
         choice: &mut Choice,
