@@ -93,6 +93,7 @@ mod tests {
     /// What is decided after updates of these milliseconds, and the turns that they took.
     fn decide(device: [u64; 4], cores: [u64; 4]) -> (Choice, String) {
         let mut choice = Choice::new(HostUpdate::Fastest);
+        assert!(choice.is_free());
         let (mut left, mut turns) = ([device.into_iter(), cores.into_iter()], String::new());
         while choice.decided() == HostUpdate::Fastest {
             let by_cores = choice.next_is_by_cores();

@@ -21,6 +21,10 @@ pub struct Setup<R> {
     pub memory: Vec<usize>,
     pub adjustment: Adjustment,
     pub halves: Halves,
+    #[cfg_attr(
+        not(feature = "cuda"),
+        allow(dead_code, reason = "for parameters on CUDA")
+    )]
     pub host_update: HostUpdate,
 }
 
