@@ -3,6 +3,7 @@
 mod batching;
 mod caught;
 mod check;
+mod collate;
 mod dataset;
 mod loaded;
 mod loader;
@@ -10,6 +11,8 @@ mod order;
 mod position;
 mod tensors;
 
+pub use check::{Check, check};
+pub use collate::{Pack, Packed, Pad, Padded, Piece, stack};
 pub use dataset::{Concat, Dataset};
 pub use loaded::Loaded;
 pub use loader::{Epoch, Loader, LoaderBuilder, LoaderStats, Source, Stream};

@@ -5,6 +5,7 @@ mod audit;
 mod batch;
 #[path = "../../benches/adaptation/curves.rs"]
 mod curves;
+mod data;
 mod engine;
 mod error;
 mod halves;

@@ -1,0 +1,4 @@
+//! Samples and batches.
+
+mod check;
+mod collate;
