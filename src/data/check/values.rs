@@ -24,10 +24,7 @@ pub fn look(tensor: &Tensor, rules: &Rules) -> Result<(), Fault> {
         return Ok(());
     }
     let unread = |reason: String| Fault::whole(format!("cannot be read: {reason}"), "its values");
-    let on_host = tensor.to_device(&Device::Cpu);
-    let tensor = on_host
-        .and_then(|tensor| tensor.contiguous())
-        .map_err(|error| unread(error.to_string()))?;
+    let tensor = readable(tensor).map_err(|error| unread(error.to_string()))?;
     let (storage, layout) = tensor.storage_and_layout();
     let (Storage::Cpu(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets())
     else {
@@ -48,11 +45,20 @@ pub fn look(tensor: &Tensor, rules: &Rules) -> Result<(), Fault> {
         CpuStorage::BF16(all) => look.floats(all, bf16::is_finite),
         CpuStorage::F32(all) => look.floats(all, f32::is_finite),
         CpuStorage::F64(all) => look.floats(all, f64::is_finite),
-        CpuStorage::F8E4M3(all) => look.floats(all, |value| value.to_f64().is_finite()),
         _ => Err(unread(format!(
             "values of dtype {} have no number",
-            DType::as_str(&tensor.dtype())
+            tensor.dtype().as_str()
         ))),
+    }
+}
+
+/// On the CPU, contiguous, and of a type whose numbers can be read.
+fn readable(tensor: &Tensor) -> Result<Tensor, candle_core::Error> {
+    let tensor = tensor.to_device(&Device::Cpu)?.contiguous()?;
+    match tensor.dtype() {
+        // `WithDType::to_f64` of candle 0.11.1 never returns for it.
+        DType::F8E4M3 => tensor.to_dtype(DType::F32),
+        _ => Ok(tensor),
     }
 }
 
