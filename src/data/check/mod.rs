@@ -89,8 +89,8 @@ fn look(
             let (found, expected) = (tensors.len(), checks.len());
             return Err(unexpected(
                 None,
-                format!("is missing: the batch has {found} tensors"),
-                format!("{expected}, one for each check"),
+                format!("is missing: the batch has {found} of {expected} tensors"),
+                "one for each check".to_owned(),
             ));
         };
         check.look(tensor, may_be_empty, copies).map_err(|fault| {

@@ -92,7 +92,7 @@ impl Look<'_> {
         self.variation(values)
     }
 
-    fn floats<T: WithDType>(&self, all: &[T], is_finite: fn(T) -> bool) -> Result<(), Fault> {
+    fn floats<T: WithDType>(&self, all: &[T], is_finite: impl Fn(T) -> bool) -> Result<(), Fault> {
         let values = all.get(self.range.clone()).unwrap_or_default();
         if self.rules.finite
             && let Some(place) = find(values, |value| !is_finite(value))

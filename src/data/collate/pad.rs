@@ -96,6 +96,9 @@ impl<T: WithDType> Pad<T> {
             .iter()
             .map(|tensor| tensor.dims().first().copied().unwrap_or(0));
         let (length, lengths) = self.lengths(lengths)?;
+        let width = first.iter().skip(1).product();
+        // To refuse what does not fit: candle's own allocations cannot fail.
+        drop(buffer::<T>(sequences.len(), length.saturating_mul(width))?);
         let mut rows = Vec::new();
         for tensor in &sequences {
             let mut dims = tensor.dims().to_vec();
