@@ -22,6 +22,10 @@ impl Buffers {
         Ok(Self(buffers.collect::<Result<_>>()?))
     }
 
+    pub(super) fn vars(&self) -> impl Iterator<Item = &Var> {
+        self.0.iter().map(|(live, _)| live)
+    }
+
     /// The bytes of one copy.
     pub(super) fn bytes(&self) -> u64 {
         let bytes = |(_, saved): &(Var, Var)| saved.elem_count() * saved.dtype().size_in_bytes();
