@@ -37,7 +37,8 @@
 //! | [`optim`] | How do parameters move? | [`AdamW`], [`Sgd`], [`Foreign`] for others, [`LearningRate`], [`optim::StateDict`] |
 //! | [`memory`] | How much memory is there, and who may use it? | [`DeviceMemory`], [`TrackingAllocator`], [`recover`] |
 //! | [`error`] | What failed, and what helps? | [`Error`], [`ErrorExt`] for any candle error, [`ResourceExhausted`], [`DeviceFault`] |
-//! | [`environment`] | Is this machine fit? | [`Environment`], [`environment::Requirement`] |
+//! | [`checkpoint`] | Where does a run continue? | [`checkpoint::Checkpoints`] |
+| [`environment`] | Is this machine fit? | [`Environment`], [`environment::Requirement`] |
 //! | [`monitor`] | What are the GPU and the host doing? | [`Monitor`], [`monitor::Threshold`] |
 //! | [`timeline`] | What did memory do over the run? | [`Timeline`] |
 //! | [`incident`] | What went wrong? | [`incident::IncidentLog`], [`incident::Incidents`] |
@@ -47,7 +48,7 @@
 //!
 //! # What it is not
 //!
-//! - Not a training framework: no data loaders, no metrics, no checkpoints of your model.
+//! - Not a training framework: no data loaders, no metrics.
 //! - Not an allocator: on a GPU the driver's stream-ordered pool serves candle. On the host a limit is soft, because candle's
 //!   CPU backend cannot refuse an allocation.
 //! - Not a repair of lost devices: after a sticky fault, only a new process helps.
@@ -72,6 +73,7 @@
 #[path = "documentation.rs"]
 pub mod _documentation;
 pub mod batch;
+pub mod checkpoint;
 pub mod data;
 pub mod environment;
 pub mod error;

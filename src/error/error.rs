@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use super::checkpoint::CheckpointError;
 use super::circumstances::Phase;
 use super::class::DeviceFault;
 use super::data::DataError;
@@ -69,6 +70,8 @@ pub enum Error {
     Monitor(Box<MonitorError>),
     /// Samples cannot be read, or are not what was declared.
     Data(Box<DataError>),
+    /// A checkpoint cannot be written, found or loaded.
+    Checkpoint(Box<CheckpointError>),
     /// A file cannot be written or read.
     Output(Box<OutputError>),
     /// The caller's own error, from [`Error::external`].
@@ -113,6 +116,7 @@ contents! {
     UpdateInterrupted: UpdateInterrupted,
     MonitorError: Monitor,
     DataError: Data,
+    CheckpointError: Checkpoint,
     OutputError: Output,
 }
 

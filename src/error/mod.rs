@@ -1,5 +1,6 @@
 //! What went wrong: this crate's [`Error`], and the meaning of any [`candle_core::Error`].
 
+mod checkpoint;
 mod circumstances;
 mod class;
 mod classify;
@@ -20,6 +21,7 @@ mod recompute;
 mod report;
 mod unreached;
 
+pub use checkpoint::{CheckpointError, Skipped};
 pub use circumstances::{Cause, Holding, Neighbour, Phase, Remedy, Resource};
 pub use class::DeviceFault;
 pub use convert::ErrorExt;
