@@ -38,7 +38,7 @@
 //! | [`memory`] | How much memory is there, and who may use it? | [`DeviceMemory`], [`TrackingAllocator`], [`recover`] |
 //! | [`error`] | What failed, and what helps? | [`Error`], [`ErrorExt`] for any candle error, [`ResourceExhausted`], [`DeviceFault`] |
 //! | [`checkpoint`] | Where does a run continue? | [`checkpoint::Checkpoints`] |
-| [`environment`] | Is this machine fit? | [`Environment`], [`environment::Requirement`] |
+//! | [`environment`] | Is this machine fit? | [`Environment`], [`environment::Requirement`] |
 //! | [`monitor`] | What are the GPU and the host doing? | [`Monitor`], [`monitor::Threshold`] |
 //! | [`timeline`] | What did memory do over the run? | [`Timeline`] |
 //! | [`incident`] | What went wrong? | [`incident::IncidentLog`], [`incident::Incidents`] |

@@ -35,7 +35,7 @@ pub use micro_batch::MicroBatch;
 use model::MOST_COST;
 pub use model::MemoryModel;
 pub use observer::{EventKind, Observer, Task, TrainingEvent};
-pub use origin::Origin;
+pub use origin::{Consumer, Origin};
 pub use plan::{Plan, Reason};
 pub use policy::{BatchPolicy, Completed, Extent, Failed};
 pub use predictive::{Predictive, PredictiveBuilder};

@@ -10,3 +10,9 @@ pub struct Origin<'a> {
     /// How long the caller waited for the batch.
     pub waited: Duration,
 }
+
+/// A trainer that knows which batches its updates have consumed.
+pub trait Consumer {
+    /// Returns the position of the loader of this name after the last batch that an update consumed; `None` if there was none.
+    fn position(&self, loader: &str) -> Option<&str>;
+}

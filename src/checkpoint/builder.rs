@@ -93,7 +93,10 @@ impl CheckpointsBuilder {
         let Settings { every, keep, .. } = &self.settings;
         let zeros = [
             ("every", *every == Some(0)),
-            ("every_time", self.settings.every_time == Some(Duration::ZERO)),
+            (
+                "every_time",
+                self.settings.every_time == Some(Duration::ZERO),
+            ),
             ("keep_last", keep.last == 0),
             ("shard_size", self.settings.shard_bytes == 0),
         ];

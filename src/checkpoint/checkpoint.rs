@@ -195,7 +195,10 @@ fn verified(path: &Path) -> Result<Verified, String> {
             return Err(format!("{file} has {bytes} bytes, not {}", expected.bytes));
         }
         if crc32 != expected.crc32 {
-            return Err(format!("{file} has checksum {crc32}, not {}", expected.crc32));
+            return Err(format!(
+                "{file} has checksum {crc32}, not {}",
+                expected.crc32
+            ));
         }
         files.insert(file.clone(), content);
     }

@@ -80,8 +80,14 @@ impl Checkpoints {
         let Some(checkpoint) = Checkpoint::latest(&self.folder.path)? else {
             return Ok(None);
         };
-        let (saved, state) = (checkpoint.tensors("model")?, checkpoint.tensors("optimizer")?);
-        check_memory(checkpoint.path(), saved.bytes().saturating_add(state.bytes()))?;
+        let (saved, state) = (
+            checkpoint.tensors("model")?,
+            checkpoint.tensors("optimizer")?,
+        );
+        check_memory(
+            checkpoint.path(),
+            saved.bytes().saturating_add(state.bytes()),
+        )?;
         let model = trainer.model();
         let fitting = fit(checkpoint.path(), &saved, &model, &Tolerance::default())?;
         let state = checkpoint.state()?;
@@ -94,7 +100,9 @@ impl Checkpoints {
         let path = checkpoint.path().to_owned();
         self.last = Some(path.clone());
         let skipped = checkpoint.skipped().to_vec();
-        let names = skipped.iter().filter_map(|skipped| skipped.path.file_name()?.to_str());
+        let names = skipped
+            .iter()
+            .filter_map(|skipped| skipped.path.file_name()?.to_str());
         self.settings.keep.damaged = names.filter_map(Name::parse).collect();
         Ok(Some(Resumed {
             step,

@@ -135,9 +135,11 @@ impl LoadModel {
     }
 
     fn load(&self, path: &Path, tensors: Tensors<'_>, parameters: &[Parameter]) -> Result<()> {
-        let renamed = tensors.renamed(|name| self.new_name(name)).map_err(|name| {
-            CheckpointError::Setting(format!("`rename` gives two tensors the name `{name}`"))
-        })?;
+        let renamed = tensors
+            .renamed(|name| self.new_name(name))
+            .map_err(|name| {
+                CheckpointError::Setting(format!("`rename` gives two tensors the name `{name}`"))
+            })?;
         fit(path, &renamed, parameters, &self.tolerance)?.set(path, || Ok(()))
     }
 

@@ -58,7 +58,12 @@ pub struct Resumed {
 
 impl fmt::Display for Resumed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "resumed at step {} from {}", self.step, self.path.display())?;
+        write!(
+            f,
+            "resumed at step {} from {}",
+            self.step,
+            self.path.display()
+        )?;
         for skipped in &self.skipped {
             write!(f, "; skipped {skipped}")?;
         }
@@ -83,7 +88,11 @@ pub struct Rescued {
 impl fmt::Display for Rescued {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { path, step, .. } = self;
-        write!(f, "the device was lost at step {step}; {} holds ", path.display())?;
+        write!(
+            f,
+            "the device was lost at step {step}; {} holds ",
+            path.display()
+        )?;
         write!(f, "{}, but no tensors; ", self.contents.join(", "))?;
         match &self.latest {
             Some(latest) => write!(f, "a new process can resume from {}", latest.display()),

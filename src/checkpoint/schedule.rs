@@ -40,7 +40,11 @@ impl Schedule {
 
     /// A checkpoint of this step was begun, or the run was resumed from it.
     pub(super) fn started(&mut self, step: u64) {
-        let next = |every: u64| (step / every.max(1)).saturating_add(1).saturating_mul(every);
+        let next = |every: u64| {
+            (step / every.max(1))
+                .saturating_add(1)
+                .saturating_mul(every)
+        };
         self.next = self.every.map_or(u64::MAX, next);
         self.last = Instant::now();
         self.retry = None;

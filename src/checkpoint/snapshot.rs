@@ -121,7 +121,7 @@ impl File {
 /// Copies tensors, one after the other; each in parallel. Those of a device arrive through candle, in this thread.
 fn copy(model: Vec<TensorFile>, mut buffer: Vec<u8>, files: &mut Vec<File>) -> Result<Vec<u8>> {
     let bytes = |file: &TensorFile| file.tensors.iter().map(size).sum::<usize>();
-    let total = model.iter().map(bytes).sum();
+    let total: usize = model.iter().map(bytes).sum();
     if buffer.len() != total {
         let more = total.saturating_sub(buffer.len());
         let room = buffer.try_reserve_exact(more);

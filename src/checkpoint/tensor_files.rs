@@ -23,7 +23,10 @@ pub(super) fn tensor_files(
     most: u64,
 ) -> Result<(Vec<TensorFile>, Option<Vec<u8>>)> {
     let mut names = BTreeSet::new();
-    if let Some((twice, _)) = tensors.iter().find(|(name, _)| !names.insert(name.as_str())) {
+    if let Some((twice, _)) = tensors
+        .iter()
+        .find(|(name, _)| !names.insert(name.as_str()))
+    {
         return Err(CheckpointError::Name(twice.clone()).into());
     }
     tensors.sort_by_key(|(_, tensor)| place_in_file(tensor));
@@ -42,7 +45,11 @@ pub(super) fn tensor_files(
         let named = shard.iter().map(|(name, tensor)| (name.as_str(), tensor));
         let header = file_header(named, &metadata)?;
         if count > 1 {
-            places.extend(shard.iter().map(|(name, _)| (name.clone(), file_name(index))));
+            places.extend(
+                shard
+                    .iter()
+                    .map(|(name, _)| (name.clone(), file_name(index))),
+            );
         }
         files.push(TensorFile {
             name: file_name(index),
@@ -52,10 +59,7 @@ pub(super) fn tensor_files(
     }
     let index = json!({"metadata": {"total_size": total}, "weight_map": places});
     let index = (count > 1).then(|| serde_json::to_vec_pretty(&index));
-    Ok((
-        files,
-        index.transpose().map_err(candle_core::Error::wrap)?,
-    ))
+    Ok((files, index.transpose().map_err(candle_core::Error::wrap)?))
 }
 
 /// At least one shard; a tensor is never split.

@@ -41,7 +41,12 @@ impl Writer {
         self.buffer.capacity() as u64
     }
 
-    pub(super) fn start(&mut self, mut snapshot: Snapshot, folder: &Path, keep: Keep) -> Result<()> {
+    pub(super) fn start(
+        &mut self,
+        mut snapshot: Snapshot,
+        folder: &Path,
+        keep: Keep,
+    ) -> Result<()> {
         let (step, folder) = (snapshot.step, folder.to_owned());
         let work = move || {
             let path = write_and_rotate(&snapshot, &folder, &keep);

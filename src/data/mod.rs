@@ -1,7 +1,17 @@
 //! Which samples come next?
 
+mod batching;
+mod caught;
+mod check;
 mod dataset;
+mod loaded;
+mod loader;
+mod order;
+mod position;
 mod tensors;
 
 pub use dataset::{Concat, Dataset};
+pub use loaded::Loaded;
+pub use loader::{Epoch, Loader, LoaderBuilder, LoaderStats, Source, Stream};
+pub use position::Position;
 pub use tensors::Tensors;

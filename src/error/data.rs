@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::BoxedError;
+use super::boxed::BoxedError;
 
 /// Samples cannot be read, or are not what was declared.
 #[derive(Debug, thiserror::Error)]

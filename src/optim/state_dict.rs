@@ -58,7 +58,9 @@ impl StateDict {
     fn write(&self, to: &mut impl Write) -> candle_core::Result<()> {
         let mut tensors: Vec<_> = self.tensors.iter().collect();
         tensors.sort_by_key(|(_, tensor)| place_in_file(tensor));
-        let named = tensors.iter().map(|(name, tensor)| (name.as_str(), *tensor));
+        let named = tensors
+            .iter()
+            .map(|(name, tensor)| (name.as_str(), *tensor));
         to.write_all(&file_header(named, &self.metadata)?)?;
         for (_, tensor) in tensors {
             tensor.write_bytes(to)?;

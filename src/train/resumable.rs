@@ -1,7 +1,10 @@
+use std::collections::BTreeMap;
+
 use super::accumulating::AccumulatingTrainer;
 use super::accumulator::GradientAccumulator;
 use super::adaptive::AdaptiveTrainer;
 use super::progress::Progress;
+use crate::batch::Consumer;
 use crate::error::Result;
 use crate::optim::{Commit, Parameter, StateDict};
 
@@ -18,6 +21,13 @@ pub trait Resumable {
     /// Those of the optimizer's [`state`](Commit::state).
     fn state(&self) -> Result<StateDict>;
 
+    /// Returns the part of [`state`](Self::state)'s metadata that is not the optimizer's. It reads nothing from the device, so that it can be
+    /// saved when the device is lost.
+    ///
+    /// # Errors
+    /// Errors from writing JSON.
+    fn progress(&self) -> Result<BTreeMap<String, String>>;
+
     /// Continues from what [`state`](Self::state) returned. Gradients that were accumulated are dropped.
     ///
     /// # Errors
@@ -27,9 +37,6 @@ pub trait Resumable {
 
     /// Returns the number of updates so far.
     fn updates(&self) -> u64;
-
-    /// Returns the position of a loader after the last batch that an update consumed; `None` if there was none.
-    fn position(&self, loader: &str) -> Option<&str>;
 }
 
 fn parameters(optimizer: &impl Commit) -> Vec<Parameter> {
@@ -45,8 +52,12 @@ impl<O: Commit> Resumable for GradientAccumulator<O> {
 
     fn state(&self) -> Result<StateDict> {
         let mut state = self.optimizer.state()?;
-        Progress::of(self, None).write(&mut state)?;
+        state.metadata.append(&mut self.progress()?);
         Ok(state)
+    }
+
+    fn progress(&self) -> Result<BTreeMap<String, String>> {
+        Progress::of(self, None).metadata()
     }
 
     fn load_state(&mut self, state: &StateDict) -> Result<()> {
@@ -61,11 +72,6 @@ impl<O: Commit> Resumable for GradientAccumulator<O> {
 
     fn updates(&self) -> u64 {
         self.updates
-    }
-
-    /// Always `None`: an accumulator does not see batches.
-    fn position(&self, _: &str) -> Option<&str> {
-        None
     }
 }
 
@@ -86,6 +92,10 @@ impl<O: Commit> Resumable for AdaptiveTrainer<O> {
         Self::state(self)
     }
 
+    fn progress(&self) -> Result<BTreeMap<String, String>> {
+        self.metadata()
+    }
+
     fn load_state(&mut self, state: &StateDict) -> Result<()> {
         Self::load_state(self, state)
     }
@@ -93,7 +103,9 @@ impl<O: Commit> Resumable for AdaptiveTrainer<O> {
     fn updates(&self) -> u64 {
         Self::updates(self)
     }
+}
 
+impl<O> Consumer for AdaptiveTrainer<O> {
     fn position(&self, loader: &str) -> Option<&str> {
         self.core.positions.consumed(loader)
     }
@@ -108,6 +120,10 @@ impl<O: Commit> Resumable for AccumulatingTrainer<O> {
         (**self).state()
     }
 
+    fn progress(&self) -> Result<BTreeMap<String, String>> {
+        (**self).progress()
+    }
+
     fn load_state(&mut self, state: &StateDict) -> Result<()> {
         (**self).load_state(state)
     }
@@ -115,7 +131,9 @@ impl<O: Commit> Resumable for AccumulatingTrainer<O> {
     fn updates(&self) -> u64 {
         (**self).updates()
     }
+}
 
+impl<O> Consumer for AccumulatingTrainer<O> {
     fn position(&self, loader: &str) -> Option<&str> {
         (**self).position(loader)
     }

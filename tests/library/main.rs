@@ -3,8 +3,10 @@
 mod accumulator;
 mod audit;
 mod batch;
+mod checkpoint;
 #[path = "../../benches/adaptation/curves.rs"]
 mod curves;
+mod data;
 mod engine;
 mod error;
 mod halves;

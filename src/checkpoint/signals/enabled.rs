@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -20,10 +21,25 @@ struct Handler {
 }
 
 impl Handler {
+    /// Begins to note a signal.
+    fn begin(signal: Signal) -> io::Result<Self> {
+        let mut handlers = HANDLERS.lock();
+        let handler = match handlers.entry(signal) {
+            Entry::Occupied(installed) => installed.into_mut(),
+            Entry::Vacant(new) => new.insert(Self::install(signal)?),
+        };
+        if handler.watches == 0 {
+            handler.received.store(false, SeqCst);
+            handler.is_default.store(false, SeqCst);
+        }
+        handler.watches += 1;
+        Ok(handler.clone())
+    }
+
     fn install(signal: Signal) -> io::Result<Self> {
         let handler = Self {
             received: Arc::default(),
-            is_default: Arc::default(),
+            is_default: Arc::new(AtomicBool::new(true)),
             watches: 0,
         };
         let number = signal.number();
@@ -43,28 +59,10 @@ pub(in crate::checkpoint) struct Watch(Vec<(Signal, Handler)>);
 
 impl Watch {
     pub(in crate::checkpoint) fn start(signals: &[Signal]) -> io::Result<Self> {
-        let mut handlers = HANDLERS.lock();
         let mut watch = Self(Vec::new());
         for &signal in signals {
-            if watch.0.iter().any(|(known, _)| *known == signal) {
-                continue;
-            }
-            if !handlers.contains_key(&signal) {
-                match Handler::install(signal) {
-                    Ok(handler) => handlers.insert(signal, handler),
-                    Err(error) => {
-                        drop(handlers);
-                        return Err(error);
-                    }
-                };
-            }
-            if let Some(handler) = handlers.get_mut(&signal) {
-                if handler.watches == 0 {
-                    handler.received.store(false, SeqCst);
-                    handler.is_default.store(false, SeqCst);
-                }
-                handler.watches += 1;
-                watch.0.push((signal, handler.clone()));
+            if watch.0.iter().all(|(known, _)| *known != signal) {
+                watch.0.push((signal, Handler::begin(signal)?));
             }
         }
         Ok(watch)
