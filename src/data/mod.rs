@@ -9,9 +9,11 @@ mod loader;
 mod order;
 mod position;
 mod tensors;
+mod waits;
 
 pub use dataset::{Concat, Dataset};
 pub use loaded::Loaded;
 pub use loader::{Epoch, Loader, LoaderBuilder, LoaderStats, Source, Stream};
 pub use position::Position;
 pub use tensors::Tensors;
+pub(crate) use waits::waited;

@@ -18,6 +18,7 @@ pub use builder::LoaderBuilder;
 pub use source::{Source, Stream};
 pub use stats::LoaderStats;
 
+use super::waits::Wait;
 use super::{Loaded, Position, Tensors};
 use crate::batch::Consumer;
 use crate::error::{DataError, Error, Result};
@@ -172,7 +173,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         if let Err(error) = self.start() {
             return Some(Err(error.into()));
         }
-        let asked = Instant::now();
+        let wait = Wait::begin();
         loop {
             if until.is_some_and(|epoch| self.position.epoch > epoch) {
                 return None;
@@ -197,7 +198,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
                 Ok(position) => position,
                 Err(error) => return Some(Err(Error::external(error))),
             };
-            let waited = asked.elapsed();
+            let waited = wait.end();
             self.stats.batches += 1;
             self.stats.samples += indices.len() as u64;
             self.stats.waited += waited;

@@ -5,6 +5,7 @@ mod failing;
 mod interruptions;
 mod positions;
 mod stream;
+mod waiting;
 
 use candle_core::{Device, Tensor};
 use candle_headroom::data::{Dataset, Loaded, Loader, LoaderBuilder};
