@@ -44,7 +44,7 @@ impl Run {
         let (w, b) = (&self.w, &self.b);
         let x = curve(&[5, w.dim(0)?], self.trainer.updates() as f64);
         self.trainer.step(&x, |x, micro| {
-            let factor = (micro.seed % 5) as f64 + 1.;
+            let factor = (micro.seed() % 5) as f64 + 1.;
             x.matmul(w)?
                 .broadcast_add(b)?
                 .affine(factor, 0.5)?
@@ -122,4 +122,10 @@ pub fn uninterrupted(updates: usize) -> Vec<BTreeMap<String, Vec<u64>>> {
 /// The step of the newest intact checkpoint.
 pub fn latest(folder: &Path) -> Option<u64> {
     Checkpoint::latest(folder).unwrap().map(|it| it.step())
+}
+
+/// A folder in memory, where there is one: flushing takes no time, and hundreds of runs a few seconds.
+pub fn memory_folder() -> tempfile::TempDir {
+    let memory = tempfile::tempdir_in("/dev/shm");
+    memory.or_else(|_| tempfile::tempdir()).unwrap()
 }

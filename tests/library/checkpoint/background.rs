@@ -112,8 +112,6 @@ fn a_lost_device_leaves_what_the_host_has() {
     assert_ne!(second.path, rescued.path);
 }
 
-/// Without room for a copy it is written in place. The limit is the process's, so this test would disturb others in one process: see
-/// `tests/programs/checkpoint.rs`.
 #[test]
 fn asking_whether_one_is_due_costs_nothing() {
     let (_temporary, folder) = folder();

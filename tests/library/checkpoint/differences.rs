@@ -40,13 +40,13 @@ fn a_changed_model_is_refused_with_every_difference() {
     else {
         panic!("{text}")
     };
-    assert_eq!(missing, ["head.bias", "head.weight"]);
+    assert_eq!(missing, ["head.weight", "head.bias"]);
     assert!(unexpected.is_empty());
     assert_eq!(
         unfit,
         [
-            "layer.bias: F32 [2] there, BF16 [2] here",
-            "layer.weight: F32 [3, 2] there, F32 [2, 3] here"
+            "layer.weight: F32 [3, 2] there, F32 [2, 3] here",
+            "layer.bias: F32 [2] there, BF16 [2] here"
         ]
     );
     assert!(
@@ -97,10 +97,6 @@ impl Resumable for Refusing {
 
     fn updates(&self) -> u64 {
         0
-    }
-
-    fn position(&self, _: &str) -> Option<&str> {
-        None
     }
 }
 
