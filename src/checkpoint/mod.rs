@@ -79,7 +79,9 @@ mod model;
 mod name;
 mod outcome;
 mod rescue;
+mod resume;
 mod rotate;
+mod save;
 mod schedule;
 mod settings;
 mod signal;
@@ -87,6 +89,8 @@ mod signals;
 mod snapshot;
 mod tensor_files;
 mod tensors;
+mod values;
+mod verify;
 mod write;
 mod writer;
 
