@@ -6,6 +6,7 @@
 //! - [`semantics`]: what is promised, and the tests that prove it.
 //! - [`fit`]: when one sample does not fit.
 //! - [`optimizers`]: the fused optimizers, their state, and what "all or none" means.
+//! - [`save_and_resume`]: checkpoints, exact resume, signals, fine-tuning.
 //! - [`fit_lora`]: train small matrices beside a frozen model.
 //! - [`cuda`]: memory pools, limits and recovery on NVIDIA GPUs.
 //! - [`environment`]: is this machine fit for CUDA, and what to do if not.
@@ -35,6 +36,7 @@ macro_rules! links {
 [optimizers: 8 bits]: crate::_documentation::optimizers#moments-of-8-bits
 [optimizers: bf16]: crate::_documentation::optimizers#bf16
 [optimizers: on the host]: crate::_documentation::optimizers#moments-on-the-host
+[save and resume]: crate::_documentation::save_and_resume
 [cuda]: crate::_documentation::cuda
 [cuda: open questions]: crate::_documentation::cuda#open-questions-for-a-real-gpu
 [environment]: crate::_documentation::environment
@@ -69,6 +71,7 @@ guides! {
     fit "fit.md"
     optimizers "optimizers.md"
     fit_lora "fit-lora.md"
+    save_and_resume "save-and-resume.md"
     cuda "cuda.md"
     environment "environment.md"
     watching "watching.md"

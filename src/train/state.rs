@@ -27,7 +27,11 @@ impl<O: Commit> AdaptiveTrainer<O> {
     pub(super) fn metadata(&self) -> Result<BTreeMap<String, String>> {
         let trainer = Trainer {
             seed: self.engine.seed,
-            batches: [self.engine.batches, self.evaluation.batches],
+            // A resumed run reads accumulated batches again.
+            batches: [
+                self.engine.batches.saturating_sub(self.pending() as u64),
+                self.evaluation.batches,
+            ],
             positions: self.core.positions.clone(),
         };
         let mut metadata = Progress::of(&self.core.accumulator, Some(trainer)).metadata()?;

@@ -4,6 +4,7 @@ mod ahead;
 mod failing;
 mod interruptions;
 mod positions;
+mod sources;
 mod stream;
 mod waiting;
 
