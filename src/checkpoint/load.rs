@@ -5,7 +5,6 @@ use candle_core::safetensors::Load;
 use candle_core::{DType, Device, Tensor, Var};
 use safetensors::tensor::TensorView;
 
-use super::bytes::size;
 use super::tensors::Tensors;
 use crate::error::{CheckpointError, Result};
 use crate::memory::DeviceMemory;
@@ -73,10 +72,9 @@ fn difference(view: &TensorView<'_>, var: &Var) -> Option<String> {
 }
 
 impl Fitting<'_> {
-    /// Sets the parameters and calls `then`. If either fails, all parameters get back the values that they had.
-    pub(super) fn set(self, path: &Path, then: impl FnOnce() -> Result<()>) -> Result<()> {
-        let bytes = self.0.iter().map(|(var, _)| size(var) as u64).sum();
-        check_memory(path, bytes)?;
+    /// Sets the parameters and calls `then`. If either fails, all parameters get back the values that they had, which the host keeps
+    /// until then.
+    pub(super) fn set(self, then: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut before = Vec::with_capacity(self.0.len());
         let done = self.set_each(&mut before).and_then(|()| then());
         if done.is_err() {

@@ -6,7 +6,8 @@ use serde::Deserialize;
 
 use super::checkpoint::Checkpoint;
 use super::content::Content;
-use super::load::{Tolerance, fit};
+use super::load::{Tolerance, check_memory, fit};
+use super::manifest::MANIFEST;
 use super::tensors::Tensors;
 use crate::error::{CheckpointError, Result};
 use crate::optim::{Group, Parameter};
@@ -91,19 +92,19 @@ impl LoadModel {
         let parameters: Vec<_> = parameters.into().named(0).collect();
         let path = &self.path;
         let holds = |file: &str| path.join(file).is_file();
-        if path.is_file() || holds(SINGLE) && !holds(super::manifest::MANIFEST) {
+        if path.is_file() || holds(SINGLE) && !holds(MANIFEST) {
             let file = match path.is_file() {
                 true => path.clone(),
                 false => path.join(SINGLE),
             };
             return self.load_files(&[file], &BTreeMap::new(), &parameters);
         }
-        if holds(INDEX) && !holds(super::manifest::MANIFEST) {
+        if holds(INDEX) && !holds(MANIFEST) {
             let index = read_index(path)?;
             let files: BTreeSet<_> = index.values().map(|file| path.join(file)).collect();
             return self.load_files(&Vec::from_iter(files), &index, &parameters);
         }
-        let checkpoint = match holds(super::manifest::MANIFEST) {
+        let checkpoint = match holds(MANIFEST) {
             true => Some(Checkpoint::open(path)?),
             false => Checkpoint::latest(path)?,
         };
@@ -140,7 +141,9 @@ impl LoadModel {
             .map_err(|name| {
                 CheckpointError::Setting(format!("`rename` gives two tensors the name `{name}`"))
             })?;
-        fit(path, &renamed, parameters, &self.tolerance)?.set(path, || Ok(()))
+        let fitting = fit(path, &renamed, parameters, &self.tolerance)?;
+        check_memory(path, renamed.bytes())?;
+        fitting.set(|| Ok(()))
     }
 
     fn new_name(&self, name: &str) -> String {

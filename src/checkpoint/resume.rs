@@ -32,7 +32,7 @@ impl Checkpoints {
         let model = trainer.model();
         let fitting = fit(checkpoint.path(), &saved, &model, &Tolerance::default())?;
         let state = checkpoint.state()?;
-        fitting.set(checkpoint.path(), || trainer.load_state(&state))?;
+        fitting.set(|| trainer.load_state(&state))?;
 
         let step = checkpoint.step();
         self.values.clone_from(&checkpoint.document.values);
