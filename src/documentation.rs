@@ -6,8 +6,8 @@
 //! - [`semantics`]: what is promised, and the tests that prove it.
 //! - [`fit`]: when one sample does not fit.
 //! - [`feed_the_gpu`]: samples from files to the device, without waiting.
-//! - [`save_and_resume`]: checkpoints, and runs that go on exactly.
 //! - [`optimizers`]: the fused optimizers, their state, and what "all or none" means.
+//! - [`save_and_resume`]: checkpoints, exact resume, signals, fine-tuning.
 //! - [`fit_lora`]: train small matrices beside a frozen model.
 //! - [`cuda`]: memory pools, limits and recovery on NVIDIA GPUs.
 //! - [`environment`]: is this machine fit for CUDA, and what to do if not.
@@ -74,6 +74,7 @@ guides! {
     feed_the_gpu "feed-the-gpu.md"
     optimizers "optimizers.md"
     fit_lora "fit-lora.md"
+    save_and_resume "save-and-resume.md"
     cuda "cuda.md"
     environment "environment.md"
     watching "watching.md"

@@ -76,6 +76,7 @@
 #[path = "documentation.rs"]
 pub mod _documentation;
 pub mod batch;
+pub mod checkpoint;
 pub mod data;
 pub mod environment;
 pub mod error;

@@ -26,6 +26,7 @@ pub use moments::Moments;
 pub use rule::{Algorithm, ParamsAdafactor, ParamsAdam, ParamsLion, ParamsSgd};
 pub use schedule::LearningRate;
 pub use state_dict::StateDict;
+pub(crate) use state_dict::{file_header, place_in_file};
 
 /// Adam with decoupled weight decay (Loshchilov & Hutter 2017, arXiv 1711.05101), as in PyTorch and candle; takes candle's
 /// [`ParamsAdamW`].

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use candle_core::{Tensor, Var};
 
 use super::accumulating::AccumulatingTrainer;
@@ -30,6 +32,13 @@ pub trait Resumable {
     /// Those of the optimizer's [`state`](Commit::state).
     fn state(&self) -> Result<StateDict>;
 
+    /// Returns the part of [`state`](Self::state)'s metadata that is not the optimizer's. It reads nothing from the device, so that it can be
+    /// saved when the device is lost.
+    ///
+    /// # Errors
+    /// Errors from writing JSON.
+    fn progress(&self) -> Result<BTreeMap<String, String>>;
+
     /// Continues from what [`state`](Self::state) returned. Gradients that were accumulated are dropped.
     ///
     /// # Errors
@@ -54,8 +63,12 @@ impl<O: Commit> Resumable for GradientAccumulator<O> {
 
     fn state(&self) -> Result<StateDict> {
         let mut state = self.optimizer.state()?;
-        Progress::of(self, None).write(&mut state)?;
+        state.metadata.append(&mut self.progress()?);
         Ok(state)
+    }
+
+    fn progress(&self) -> Result<BTreeMap<String, String>> {
+        Progress::of(self, None).metadata()
     }
 
     fn load_state(&mut self, state: &StateDict) -> Result<()> {
@@ -98,6 +111,10 @@ impl<O: Commit> Resumable for AdaptiveTrainer<O> {
         Self::state(self)
     }
 
+    fn progress(&self) -> Result<BTreeMap<String, String>> {
+        self.metadata()
+    }
+
     fn load_state(&mut self, state: &StateDict) -> Result<()> {
         Self::load_state(self, state)
     }
@@ -124,6 +141,10 @@ impl<O: Commit> Resumable for AccumulatingTrainer<O> {
 
     fn state(&self) -> Result<StateDict> {
         (**self).state()
+    }
+
+    fn progress(&self) -> Result<BTreeMap<String, String>> {
+        (**self).progress()
     }
 
     fn load_state(&mut self, state: &StateDict) -> Result<()> {
