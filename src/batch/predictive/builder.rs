@@ -24,9 +24,9 @@ impl Default for PredictiveBuilder {
 impl PredictiveBuilder {
     /// Sets the part of the room to leave free, from 0 to 0.9. More is left free where the model is less certain than that.
     ///
-    /// By default 1 % is left free, or less where that saves a part: if a batch in one part fewer likely fits, by a model whose last 32
-    /// predictions or more were exact enough for it. If such a size fails, it is avoided as any other that failed. A margin that
-    /// is set here is left free all the same.
+    /// By default 1 % is left free. Less is left free where the batch then takes one part fewer, if it has up to 16 parts, and the
+    /// size likely fits, by a model that was compared with at least 32 peaks and was off by little. If that size does not last, it is
+    /// avoided as a failed one is. A margin that is set here is not used in this way.
     pub fn margin(mut self, margin: f64) -> Self {
         self.margin = Some(margin);
         self

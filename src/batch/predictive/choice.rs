@@ -12,7 +12,7 @@ const PASSING: u32 = 64;
 /// The comparison is made again if the room has changed by this part since, but not sooner than after so many micro-batches.
 const CHANGED: u64 = 8;
 const DWELL: u32 = 128;
-/// Micro-batches after which a trial ends whose times have not arrived.
+/// Micro-batches without a time after which a trial ends.
 const LOST: u32 = 1024;
 /// Recomputation is chosen if it is faster by this factor.
 const FASTER: f64 = 1.02;
@@ -120,7 +120,8 @@ impl Choice {
             // Where smaller micro-batches are as fast, so are larger ones.
             None if kept.pace.is_decided(kept.each) && kept.pace.speed().is_some() => {
                 self.begin(true);
-                self.trial = Some(Trial::new(batch));
+                let micro_batch = kept.samples().map_or(batch, |samples| kept.cost(samples));
+                self.trial = Some(Trial::new(batch, micro_batch));
             }
             _ => {}
         }
@@ -146,6 +147,7 @@ impl Choice {
     pub(super) fn time(&mut self, recomputes: bool, cost: usize, seconds: f64) {
         if let Some(trial) = &mut self.trial {
             trial.time(recomputes, cost, seconds);
+            self.lasted = 0;
         }
     }
 

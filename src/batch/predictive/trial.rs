@@ -1,30 +1,34 @@
-/// Batches of each way whose times are compared.
+/// Stretches of each way whose times are compared.
 const ENOUGH: u32 = 5;
+/// Micro-batches in a stretch, at most, with regions kept.
+const LONGEST: usize = 16;
 
-/// Batches with regions kept and recomputed in turn, so that other work on the device slows both. The fastest batch of each
-/// counts: other work makes a batch slower, never faster.
+/// Batches with regions kept and recomputed in turn, so that other work on the device slows both. Compared are stretches of equal
+/// cost: a batch, or a part of one that has many micro-batches. The fastest of each way counts, because other work makes a stretch
+/// slower, never faster.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Trial {
-    /// The cost of a batch.
-    batch: usize,
+    /// The cost of a stretch.
+    stretch: usize,
     kept: Times,
     recomputed: Times,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Times {
-    /// Of the batch in progress.
+    /// Of the stretch in progress.
     cost: usize,
     seconds: f64,
-    /// The highest speed of a batch, in units of cost per second.
+    /// The highest speed of a stretch, in units of cost per second.
     best: f64,
-    batches: u32,
+    stretches: u32,
 }
 
 impl Trial {
-    pub(super) fn new(batch: usize) -> Self {
+    /// For batches that cost `batch`, in micro-batches that cost `kept` with regions kept.
+    pub(super) fn new(batch: usize, kept: usize) -> Self {
         Self {
-            batch,
+            stretch: batch.min(kept.saturating_mul(LONGEST)),
             ..Self::default()
         }
     }
@@ -37,10 +41,10 @@ impl Trial {
         };
         times.cost = times.cost.saturating_add(cost);
         times.seconds += seconds;
-        if times.cost >= self.batch {
+        if times.cost >= self.stretch {
             *times = Times {
                 best: times.best.max(times.cost as f64 / times.seconds),
-                batches: times.batches.saturating_add(1),
+                stretches: times.stretches.saturating_add(1),
                 ..Times::default()
             };
         }
@@ -48,7 +52,7 @@ impl Trial {
 
     /// The speed with recomputation, divided by that without, once enough times have arrived.
     pub(super) fn speed(&self) -> Option<f64> {
-        let is_over = self.kept.batches.min(self.recomputed.batches) >= ENOUGH;
+        let is_over = self.kept.stretches.min(self.recomputed.stretches) >= ENOUGH;
         is_over.then(|| self.recomputed.best / self.kept.best)
     }
 }

@@ -156,6 +156,23 @@ fn other_work_on_the_device_does_not_decide() {
     }
 }
 
+/// A batch of more micro-batches than there are between two decisions otherwise.
+#[test]
+fn a_batch_in_many_parts_is_compared_too() {
+    let machine = Machine {
+        batch: 4096,
+        limit: 1790,
+        launch: 8.,
+        load: 1.,
+    };
+    let mut policy = auto();
+    for _ in 0..6 {
+        machine.run(&mut policy);
+    }
+    let chosen = (true, RecomputeReason::Faster);
+    assert_eq!(reason(&policy), chosen, "{}", plan(&policy));
+}
+
 #[test]
 fn the_choice_is_explained() {
     let mut machine = Machine {
