@@ -9,12 +9,16 @@ mod loaded;
 mod loader;
 mod order;
 mod position;
+mod sources;
 mod tensors;
+mod waits;
 
 pub use check::{Check, check};
 pub use collate::{Pack, Packed, Pad, Padded, Piece, stack};
-pub use dataset::{Concat, Dataset};
+pub use dataset::{Concat, Dataset, Items};
 pub use loaded::Loaded;
 pub use loader::{Epoch, Loader, LoaderBuilder, LoaderStats, Source, Stream};
 pub use position::Position;
+pub use sources::*;
 pub use tensors::Tensors;
+pub(crate) use waits::waited;

@@ -74,6 +74,10 @@ impl fmt::Display for StepReport {
             1 => write!(f, ", 1 retry ({} samples again)", self.recomputed)?,
             retries => write!(f, ", {retries} retries ({} samples again)", self.recomputed)?,
         }
+        // What a batch that was read ahead costs is not worth a word.
+        if let Some(waited) = self.waited.filter(|waited| waited.as_millis() > 0) {
+            write!(f, ", waited {} ms for data", waited.as_millis())?;
+        }
         if self.updated == Some(false) {
             f.write_str(", no update")?;
         }

@@ -1,3 +1,5 @@
+use candle_core::{Tensor, Var};
+
 use super::accumulating::AccumulatingTrainer;
 use super::accumulator::GradientAccumulator;
 use super::adaptive::AdaptiveTrainer;
@@ -11,6 +13,15 @@ pub trait Resumable {
     /// Returns all parameters by name, frozen ones included, and after them [named
     /// buffers](super::AdaptiveTrainerBuilder::buffers) that are none of them, as `buffers.0` and so on.
     fn model(&self) -> Vec<Parameter>;
+
+    /// Returns the values to save under these names: those of the parameters, and of named buffers those that they had before the batches
+    /// that were accumulated since the last update, because a resumed run reads these again.
+    fn values(&self) -> Vec<(String, Tensor)> {
+        let model = self.model().into_iter();
+        model
+            .map(|Parameter { name, var }| (name, var.as_detached_tensor()))
+            .collect()
+    }
 
     /// Returns everything else that the next step depends on: the optimizer's state as tensors, and as text in the metadata the number
     /// of updates, the positions of loaders after the last update, the seed, and what policies have learned.
@@ -75,6 +86,14 @@ impl<O: Commit> Resumable for AdaptiveTrainer<O> {
         model
     }
 
+    fn values(&self) -> Vec<(String, Tensor)> {
+        let model = self.model().into_iter();
+        let value = |var: &Var| self.core.before_window(var).as_detached_tensor();
+        model
+            .map(|Parameter { name, var }| (name, value(&var)))
+            .collect()
+    }
+
     fn state(&self) -> Result<StateDict> {
         Self::state(self)
     }
@@ -97,6 +116,10 @@ impl<O> Consumer for AdaptiveTrainer<O> {
 impl<O: Commit> Resumable for AccumulatingTrainer<O> {
     fn model(&self) -> Vec<Parameter> {
         (**self).model()
+    }
+
+    fn values(&self) -> Vec<(String, Tensor)> {
+        (**self).values()
     }
 
     fn state(&self) -> Result<StateDict> {

@@ -19,7 +19,11 @@ impl<O: Commit> AdaptiveTrainer<O> {
         let mut state = self.optimizer().state()?;
         let trainer = Trainer {
             seed: self.engine.seed,
-            batches: [self.engine.batches, self.evaluation.batches],
+            // A resumed run reads accumulated batches again.
+            batches: [
+                self.engine.batches.saturating_sub(self.pending() as u64),
+                self.evaluation.batches,
+            ],
             positions: self.core.positions.clone(),
         };
         let progress = Progress::of(&self.core.accumulator, Some(trainer));

@@ -14,7 +14,7 @@ use crate::error::BoxedError;
 ///
 /// ```
 /// use candle_core::{Device, Result, Tensor};
-/// use candle_headroom::data::{Loader, Pack};
+/// use candle_headroom::data::{Items, Loader, Pack};
 /// use candle_headroom::nn::attention::flash_attn_varlen_unfused;
 ///
 /// // Causal attention with one head of width 4, on tokens one after the other: [tokens] to [tokens, 1, 4].
@@ -27,7 +27,7 @@ use crate::error::BoxedError;
 ///
 /// let documents = vec![vec![1u32, 2, 3], vec![4, 5, 6, 7, 8], vec![9, 1]];
 /// let pack = Pack::new(6);
-/// let mut loader = Loader::builder(documents.clone(), move |batch| pack.documents(batch)).batch(3).build()?;
+/// let mut loader = Loader::builder(Items(documents.clone()), move |batch| pack.documents(batch)).batch(3).build()?;
 /// let batch = loader.next().unwrap()?;
 /// assert_eq!(batch.tokens.to_vec2::<u32>()?, [[4, 5, 6, 7, 8, 0], [1, 2, 3, 9, 1, 0]]);
 /// assert_eq!(batch.positions.to_vec2::<u32>()?, [[0, 1, 2, 3, 4, 0], [0, 1, 2, 0, 1, 0]]);
@@ -84,7 +84,8 @@ impl Pack {
         self
     }
 
-    /// Makes a batch of documents, on the CPU. Empty documents have no tokens and so no place.
+    /// Makes a batch of documents, on the CPU. Empty documents have no tokens and so no place. For windows of a token file, collect their
+    /// [`to_vec`](crate::data::TokenWindow::to_vec).
     ///
     /// # Errors
     /// [`DataError::Setting`](crate::error::DataError::Setting) if there are no tokens, if a document is longer than a row, with its

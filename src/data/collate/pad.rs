@@ -8,11 +8,11 @@ use crate::error::BoxedError;
 ///
 /// ```
 /// use candle_core::DType;
-/// use candle_headroom::data::{Loader, Pad};
+/// use candle_headroom::data::{Items, Loader, Pad};
 ///
 /// let sentences = vec![vec![7u32, 8, 9], vec![5], vec![1, 2]];
 /// let pad = Pad::new(0u32).multiple_of(4);
-/// let mut loader = Loader::builder(sentences, move |batch| pad.sequences(batch)).batch(3).build()?;
+/// let mut loader = Loader::builder(Items(sentences), move |batch| pad.sequences(batch)).batch(3).build()?;
 /// let batch = loader.next().unwrap()?;
 /// assert_eq!(batch.values.to_vec2::<u32>()?, [[7, 8, 9, 0], [5, 0, 0, 0], [1, 2, 0, 0]]);
 /// assert_eq!(batch.lengths.to_vec1::<u32>()?, [3, 1, 2]);

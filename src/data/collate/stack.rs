@@ -11,14 +11,14 @@ use crate::error::{BoxedError, DataError};
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
-/// use candle_headroom::data::{Loader, stack};
+/// use candle_headroom::data::{Items, Loader, stack};
 ///
 /// let sample = |label: u32| -> candle_core::Result<_> {
 ///     let image = Tensor::zeros((1, 28, 28), DType::F32, &Device::Cpu)?;
 ///     Ok((image, Tensor::new(label, &Device::Cpu)?))
 /// };
 /// let samples = (0..6).map(sample).collect::<Result<Vec<_>, _>>()?;
-/// for batch in Loader::builder(samples, stack).batch(3).build()? {
+/// for batch in Loader::builder(Items(samples), stack).batch(3).build()? {
 ///     let (images, labels) = &*batch?;
 ///     assert_eq!((images.dims(), labels.dims()), (&[3, 1, 28, 28][..], &[3][..]));
 /// }

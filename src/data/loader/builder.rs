@@ -140,20 +140,20 @@ impl<S: Source, B> LoaderBuilder<S, B> {
         self
     }
 
-    /// Checks a tensor of the first batch before it is handed out; after a [move](Loader::move_to), of the first one there. The first call
-    /// is for the first tensor of the batch, in the order of [`Tensors::tensors`], the second for the second, and so on.
+    /// Checks a tensor of the first batch before it is handed out; after [`load_state`](Loader::load_state), of the first one there. The
+    /// first call is for the first tensor of the batch, in the order of [`Tensors::tensors`], the second for the second, and so on.
     ///
     /// A batch that is not as declared is a [`DataError::Unexpected`], which names the sample where the tensor has as many rows as the
     /// batch has samples. A rank without a share of the batch may have tensors without elements.
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
-    /// use candle_headroom::data::{Check, Loader, stack};
+    /// use candle_headroom::data::{Check, Items, Loader, stack};
     ///
     /// let labels = [0u32, 3, 10, 1].map(|label| Tensor::new(label, &Device::Cpu));
     /// let labels = labels.into_iter().collect::<Result<Vec<_>, _>>()?;
     /// let check = Check::new("labels").dtype(DType::U32).shape([None]).range(0..10);
-    /// let mut loader = Loader::builder(labels, stack).batch(4).check(check).build()?;
+    /// let mut loader = Loader::builder(Items(labels), stack).batch(4).check(check).build()?;
     /// let error = loader.next().unwrap().unwrap_err();
     /// assert!(error.to_string().contains("sample 2, tensor `labels` holds 10 at [2], expected values in 0..10"));
     /// # Ok::<(), candle_headroom::Error>(())

@@ -18,6 +18,7 @@ pub use builder::LoaderBuilder;
 pub use source::{Source, Stream};
 pub use stats::LoaderStats;
 
+use super::waits::Wait;
 use super::{Loaded, Position, Tensors};
 use crate::batch::Consumer;
 use crate::error::{DataError, Error, Result};
@@ -35,16 +36,16 @@ use queue::{Ahead, Queue};
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use candle_headroom::data::Loader;
+/// use candle_headroom::data::{Items, Loader};
 /// use candle_headroom::error::BoxedError;
 ///
 /// let numbers: Vec<f32> = (0..10).map(|number| number as f32).collect();
 /// let collate = |samples: Vec<f32>| -> Result<Tensor, BoxedError> {
 ///     Ok(Tensor::new(samples, &Device::Cpu)?)
 /// };
-/// let mut loader = Loader::builder(numbers, collate).batch(4).shuffle(7).epochs(2).workers(2).build()?;
+/// let mut loader = Loader::builder(Items(numbers), collate).batch(4).shuffle(7).epochs(2).workers(2).build()?;
 /// let mut sums = Vec::new();
-/// while loader.position().epoch < 2 {
+/// while loader.state().epoch < 2 {
 ///     let mut sum = 0.;
 ///     for batch in loader.epoch() {
 ///         sum += batch?.sum_all()?.to_scalar::<f32>()?;
@@ -56,7 +57,7 @@ use queue::{Ahead, Queue};
 /// ```
 ///
 /// # Resuming
-/// [`position`](Self::position) is a few numbers, which serialize with serde, and [`move_to`](Self::move_to) goes on from there. A
+/// [`state`](Self::state) is a few numbers, which serialize with serde, and [`load_state`](Self::load_state) goes on from there. A
 /// trainer that is given the [`Loaded`] batches remembers the position of the last batch that an update has consumed and saves it with
 /// its state; [`resume`](Self::resume) goes there.
 ///
@@ -102,7 +103,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
     }
 
     /// Returns the position after the last batch that was handed out.
-    pub fn position(&self) -> &Position {
+    pub fn state(&self) -> &Position {
         &self.position
     }
 
@@ -110,7 +111,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
     ///
     /// # Errors
     /// [`DataError::Position`] if the position is that of a loader with another order or other batches. Nothing changes then.
-    pub fn move_to(&mut self, position: &Position) -> Result<()> {
+    pub fn load_state(&mut self, position: &Position) -> Result<()> {
         self.position.check(&self.name, position)?;
         self.queue.move_to(position);
         self.position = position.clone();
@@ -120,7 +121,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
     /// Goes to the position after the last batch that an update of this trainer has consumed. Returns whether there was one.
     ///
     /// # Errors
-    /// Those of [`move_to`](Self::move_to).
+    /// Those of [`load_state`](Self::load_state).
     pub fn resume(&mut self, trainer: &impl Consumer) -> Result<bool> {
         let Some(text) = trainer.position(&self.name) else {
             return Ok(false);
@@ -129,7 +130,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             loader: self.name.to_string(),
             differences: vec![error.to_string()],
         })?;
-        self.move_to(&position)?;
+        self.load_state(&position)?;
         Ok(true)
     }
 
@@ -172,7 +173,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         if let Err(error) = self.start() {
             return Some(Err(error.into()));
         }
-        let asked = Instant::now();
+        let wait = Wait::begin();
         loop {
             if until.is_some_and(|epoch| self.position.epoch > epoch) {
                 return None;
@@ -197,7 +198,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
                 Ok(position) => position,
                 Err(error) => return Some(Err(Error::external(error))),
             };
-            let waited = asked.elapsed();
+            let waited = wait.end();
             self.stats.batches += 1;
             self.stats.samples += indices.len() as u64;
             self.stats.waited += waited;

@@ -35,8 +35,7 @@ where
     pub fn build(self) -> Result<Loader<B>> {
         self.validate()?;
         let Size::Samples(samples) = self.batching.size else {
-            let problem = "a stream's samples have no cost before they are read: use `batch`";
-            return Err(DataError::Setting(problem.to_owned()).into());
+            return Err(DataError::Setting("a stream has batches of samples".to_owned()).into());
         };
         let order = match self.seed {
             Some(seed) if self.buffer > 1 => format!("shuffled by {seed} within {}", self.buffer),

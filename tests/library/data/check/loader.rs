@@ -1,6 +1,6 @@
 use candle_core::{DType, Device, Tensor};
 use candle_headroom::Error;
-use candle_headroom::data::{Check, Loader, LoaderBuilder, Stream, stack};
+use candle_headroom::data::{Check, Items, Loader, LoaderBuilder, Stream, stack};
 use candle_headroom::error::{BoxedError, DataError};
 
 use super::{tensor, x, zeros};
@@ -17,8 +17,8 @@ fn numbers(bad: usize) -> Vec<Tensor> {
     (0..100).map(|index| tensor(number(index))).collect()
 }
 
-fn loader(bad: usize) -> LoaderBuilder<Vec<Tensor>, Pair> {
-    let loader = Loader::builder(numbers(bad), with_mask)
+fn loader(bad: usize) -> LoaderBuilder<Items<Tensor>, Pair> {
+    let loader = Loader::builder(Items(numbers(bad)), with_mask)
         .batch(10)
         .shuffle(3);
     loader
@@ -81,7 +81,7 @@ fn a_loader_checks_the_first_batch_or_every_one() {
         .take(6)
         .for_each(|batch| drop(batch.unwrap()));
     let mut moved = loader(bad).build().unwrap();
-    moved.move_to(before.position()).unwrap();
+    moved.load_state(before.state()).unwrap();
     assert!(moved.next().unwrap().is_err() && moved.next().unwrap().is_ok());
 }
 
@@ -107,7 +107,7 @@ fn a_loader_does_not_blame_the_wrong_sample() {
         "{text}"
     );
 
-    let mut masks = Loader::builder(vec![tensor(1f32)], with_mask)
+    let mut masks = Loader::builder(Items(vec![tensor(1f32)]), with_mask)
         .check(x())
         .check(Check::new("mask").range(1..))
         .build()

@@ -1,6 +1,6 @@
 use candle_core::{DType, Device, Tensor};
 use candle_headroom::batch::Fixed;
-use candle_headroom::data::{Loader, Pack};
+use candle_headroom::data::{Items, Loader, Pack};
 use candle_headroom::nn::attention::flash_attn_varlen_unfused;
 use candle_headroom::nn::loss::{LinearCrossEntropy, linear_cross_entropy_sum};
 use candle_headroom::{AdaptiveTrainer, Sgd};
@@ -129,7 +129,7 @@ fn packed_batches_train() {
             .build()
             .unwrap();
         let pack = Pack::new(16);
-        let loader = Loader::builder(sentences(), move |batch| pack.documents(batch))
+        let loader = Loader::builder(Items(sentences()), move |batch| pack.documents(batch))
             .batch(9)
             .build()
             .unwrap();
