@@ -72,7 +72,6 @@ guides! {
     semantics "semantics.md"
     fit "fit.md"
     feed_the_gpu "feed-the-gpu.md"
-    save_and_resume "save-and-resume.md"
     optimizers "optimizers.md"
     fit_lora "fit-lora.md"
     cuda "cuda.md"

@@ -12,13 +12,13 @@ fn with_mask(samples: Vec<Tensor>) -> Result<Pair, BoxedError> {
     Ok((stack(samples)?, zeros((3, 3))))
 }
 
-fn numbers(bad: usize) -> Vec<Tensor> {
+fn numbers(bad: usize) -> Items<Tensor> {
     let number = |index| if index == bad { f32::NAN } else { index as f32 };
-    (0..100).map(|index| tensor(number(index))).collect()
+    Items((0..100).map(|index| tensor(number(index))).collect())
 }
 
 fn loader(bad: usize) -> LoaderBuilder<Items<Tensor>, Pair> {
-    let loader = Loader::builder(Items(numbers(bad)), with_mask)
+    let loader = Loader::builder(numbers(bad), with_mask)
         .batch(10)
         .shuffle(3);
     loader
