@@ -18,7 +18,7 @@ use crate::error::BoxedError;
 /// use candle_headroom::nn::attention::flash_attn_varlen_unfused;
 ///
 /// // Causal attention with one head of width 4, on tokens one after the other: [tokens] to [tokens, 1, 4].
-/// let embeddings = Tensor::randn(0f32, 1., (10, 4), &Device::Cpu)?;
+/// let embeddings = Tensor::randn(0f64, 1., (10, 4), &Device::Cpu)?;
 /// let attend = |tokens: &Tensor, seqlens: &Tensor| -> Result<Tensor> {
 ///     let x = embeddings.index_select(tokens, 0)?.unsqueeze(1)?;
 ///     let longest = tokens.elem_count();
@@ -40,7 +40,7 @@ use crate::error::BoxedError;
 ///     let alone = attend(&document, &Tensor::new(&[piece.len as u32], &Device::Cpu)?)?;
 ///     let place = piece.row * 6 + piece.start;
 ///     let difference = (packed.narrow(0, place, piece.len)? - alone)?.abs()?.max_all()?;
-///     assert!(difference.to_scalar::<f32>()? < 1e-6);
+///     assert!(difference.to_scalar::<f64>()? < 1e-6);
 /// }
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
@@ -84,7 +84,8 @@ impl Pack {
         self
     }
 
-    /// Makes a batch of documents, on the CPU. Empty documents have no tokens and so no place.
+    /// Makes a batch of documents, on the CPU. Empty documents have no tokens and so no place. For windows of a token file, collect their
+    /// [`to_vec`](crate::data::TokenWindow::to_vec).
     ///
     /// # Errors
     /// [`DataError::Setting`](crate::error::DataError::Setting) if there are no tokens, if a document is longer than a row, with its

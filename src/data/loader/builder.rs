@@ -140,8 +140,8 @@ impl<S: Source, B> LoaderBuilder<S, B> {
         self
     }
 
-    /// Checks a tensor of the first batch before it is handed out; after a [move](Loader::move_to), of the first one there. The first call
-    /// is for the first tensor of the batch, in the order of [`Tensors::tensors`], the second for the second, and so on.
+    /// Checks a tensor of the first batch before it is handed out; after [`load_state`](Loader::load_state), of the first one there. The
+    /// first call is for the first tensor of the batch, in the order of [`Tensors::tensors`], the second for the second, and so on.
     ///
     /// A batch that is not as declared is a [`DataError::Unexpected`], which names the sample where the tensor has as many rows as the
     /// batch has samples. A rank without a share of the batch may have tensors without elements.
