@@ -23,19 +23,34 @@ use crate::error::{BoxedError, DataError, Result};
 /// are shuffled and the decoded groups do not all fit, most rows decode a group of their own: then write the files with small row
 /// groups, raise the limit, or read fewer [`columns`](ParquetBuilder::columns).
 ///
-/// ```no_run
+/// ```
 /// use candle_headroom::data::{Dataset, ParquetDataset};
+/// # use parquet::data_type::{ByteArrayType, Int32Type};
+/// # use parquet::{file::writer::SerializedFileWriter, schema::parser::parse_message_type};
 ///
 /// #[derive(serde::Deserialize)]
 /// struct Review {
 ///     text: String,
-///     label: u32,
+///     stars: Option<u32>,
 /// }
 ///
-/// let files = ["train-00000-of-00002.parquet", "train-00001-of-00002.parquet"];
-/// let reviews = ParquetDataset::<Review>::builder(files).columns(["text", "label"]).open()?;
-/// let review = reviews.get(0)?;
-/// println!("{}: {}", review.label, review.text);
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("train-00000-of-00001.parquet");
+/// # let schema = parse_message_type("message m { required binary text (UTF8); optional int32 stars; }")?;
+/// # let mut file = SerializedFileWriter::new(std::fs::File::create(&path)?, schema.into(), Default::default())?;
+/// # let mut group = file.next_row_group()?;
+/// # let mut column = group.next_column()?.unwrap();
+/// # column.typed::<ByteArrayType>().write_batch(&["Fine.".into(), "No!".into()], None, None)?;
+/// # column.close()?;
+/// # let mut column = group.next_column()?.unwrap();
+/// # column.typed::<Int32Type>().write_batch(&[4], Some(&[1, 0]), None)?;
+/// # column.close()?;
+/// # group.close()?;
+/// # file.close()?;
+/// // … written by another program: two reviews, the second without stars.
+/// let reviews = ParquetDataset::<Review>::builder([&path]).columns(["text", "stars"]).open()?;
+/// let review = reviews.get(1)?;
+/// assert_eq!((review.text.as_str(), review.stars), ("No!", None));
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 pub struct ParquetDataset<T> {
