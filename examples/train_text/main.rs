@@ -11,8 +11,9 @@ mod watching;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use arguments::{Arguments, Parameters};
 use candle_core::{DType, Device, IndexOp, Tensor};
 use candle_headroom::memory::Limit;
@@ -21,7 +22,7 @@ use candle_headroom::optim::{LossScale, ParamsAdamW};
 use candle_headroom::{AdamW, AdaptiveTrainer, TrackingAllocator};
 use candle_nn::{VarBuilder, VarMap, ops};
 use clap::Parser;
-use corpus::Corpus;
+use corpus::{Corpus, batches};
 use display::{Progress, say};
 use initial::initialise;
 use model::{Config, Transformer};
@@ -56,7 +57,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         true => Corpus::own_files()?,
         false => arguments.files.clone(),
     };
-    let corpus = Corpus::read(&files, arguments.context)?;
+    let corpus = Arc::new(Corpus::read(&files, arguments.context)?);
     let budget = (!arguments.unlimited).then_some(arguments.budget);
     let limit = budget.map_or(Limit::Unlimited, Limit::from);
     let memory = arguments.device.open(limit)?;
@@ -83,8 +84,10 @@ fn run(arguments: &Arguments) -> Result<()> {
         budget.map_or("unlimited".to_owned(), |budget| budget.to_string()),
     ))?;
 
+    let mut loader = batches(&corpus, arguments.batch, arguments.context, arguments.seed)?;
     if arguments.audit {
-        let (bytes, next) = corpus.batch(arguments.batch, arguments.context, &mut rng)?;
+        let batch = loader.next().context("no batch")??;
+        let (bytes, next) = batch.into_inner();
         let (bytes, next) = (bytes.to_device(device)?, next.to_device(device)?);
         let report = audit(&varmap, || model.loss(&bytes, &next))?;
         say(format!("{report:#}"))?;
@@ -120,8 +123,8 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
     let mut progress = Progress::new(arguments.steps, budget)?;
     let mut train = || -> Result<()> {
-        for step in 0..arguments.steps {
-            let batch = corpus.batch(arguments.batch, arguments.context, &mut rng)?;
+        for (step, batch) in loader.by_ref().take(arguments.steps).enumerate() {
+            let batch = batch?;
             // Only the micro-batch moves to the device.
             let report = trainer.step(&batch, |(bytes, next), _| {
                 model.loss(&bytes.to_device(device)?, &next.to_device(device)?)
@@ -141,6 +144,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     for line in files? {
         say(line)?;
     }
+    let mut rng = StdRng::seed_from_u64(!arguments.seed);
     let text = sample(&model, &corpus, arguments.context, device, &mut rng)?;
     say(format!("\n{text}\n"))?;
     progress.figures()

@@ -1,5 +1,5 @@
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use candle_core::Device;
 
@@ -24,7 +24,7 @@ pub(crate) struct Engine {
     pub(crate) observers: Vec<Arc<dyn Observer>>,
     pub(super) task: Task,
     /// Number of finished batches.
-    batches: u64,
+    pub(crate) batches: u64,
     /// The number of the batch in progress, or of the last one.
     pub(super) step: u64,
     pub(crate) recompute: Recompute,
@@ -70,6 +70,7 @@ impl Engine {
     pub(crate) fn batch<T, R>(
         &mut self,
         samples: usize,
+        waited: Option<Duration>,
         work: impl FnOnce(&mut Self, &mut Processed<T>) -> Result<R>,
     ) -> (Processed<T>, Result<R>) {
         let is_apart = samples == 0;
@@ -79,6 +80,7 @@ impl Engine {
         self.notify(|| EventKind::BatchBegan {
             samples,
             memory: measured.reading(),
+            waited,
         });
         let began = Instant::now();
         let mut processed = Processed {
@@ -89,6 +91,7 @@ impl Engine {
             events: Vec::new(),
             peak: None,
             updated: Some(false),
+            waited,
         };
         let done = work(self, &mut processed);
         processed.peak = measured.peak();

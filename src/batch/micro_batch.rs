@@ -22,8 +22,8 @@ pub struct MicroBatch {
 impl MicroBatch {
     /// Returns a seed for the randomness of this micro-batch.
     ///
-    /// It depends on the trainer's seed, on [`step`](Self::step) and on the position of the first sample, so a retry, or a step
-    /// repeated after an error, draws the same numbers. After a resume `step` counts from 0: give the trainer another seed.
+    /// It depends on the trainer's seed, on [`step`](Self::step) and on the position of the first sample, so a retry, a step
+    /// repeated after an error, or a run resumed from [saved state](crate::AdaptiveTrainer::load_state) draws the same numbers.
     ///
     /// [`nn::ops::dropout`](crate::nn::ops::dropout) uses it by itself: the closure runs inside of [`nn::seeded`](crate::nn::seeded)
     /// with this seed. candle's CPU backend cannot be seeded: there use the seed with a generator of your own. On CUDA, pass it to

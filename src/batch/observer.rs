@@ -95,6 +95,8 @@ pub enum EventKind<'a> {
         samples: usize,
         /// Memory at the start.
         memory: MemoryReading,
+        /// How long the caller waited for the batch; `None` if it came from no [`Loader`](crate::data::Loader).
+        waited: Option<Duration>,
     },
     /// A phase of a micro-batch, or the update, begins. [`Phase::Recompute`] has no beginning of its own.
     PhaseBegan(Phase),

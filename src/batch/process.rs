@@ -152,7 +152,8 @@ impl Engine {
             }
             Ok(result)
         };
-        let (processed, done) = self.batch(extent.samples, |engine, processed| {
+        let waited = inputs.origin().map(|origin| origin.waited);
+        let (processed, done) = self.batch(extent.samples, waited, |engine, processed| {
             engine.run(extent, &mut (chunk, held), processed)
         });
         done.map(|()| processed)

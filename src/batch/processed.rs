@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::event::Event;
 
 /// The results of [`BatchProcessor::process`](super::BatchProcessor::process).
@@ -18,4 +20,6 @@ pub struct Processed<T> {
     pub peak: Option<u64>,
     /// Whether parameters were updated; `None` if only the device knows.
     pub(crate) updated: Option<bool>,
+    /// How long the caller waited for the batch; `None` if it came from no loader.
+    pub(crate) waited: Option<Duration>,
 }

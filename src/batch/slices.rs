@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use candle_core::{Device, Tensor};
 
+use super::origin::Origin;
 use super::policy::Extent;
 use crate::error::{BatchError, Result};
 
@@ -62,6 +63,11 @@ pub trait Batch {
 
     /// Returns the device that holds the samples, if they are tensors. It is synchronized before a retry.
     fn device(&self) -> Option<Device> {
+        None
+    }
+
+    /// Returns where the batch comes from, if it comes from a [`Loader`](crate::data::Loader).
+    fn origin(&self) -> Option<Origin<'_>> {
         None
     }
 }
@@ -132,6 +138,10 @@ impl<B: Batch + ?Sized> Batch for &B {
     fn device(&self) -> Option<Device> {
         (**self).device()
     }
+
+    fn origin(&self) -> Option<Origin<'_>> {
+        (**self).origin()
+    }
 }
 
 /// Returns the number of samples, if all parts agree on it, and the sum of their costs.
@@ -168,6 +178,10 @@ macro_rules! tuple {
 
             fn device(&self) -> Option<Device> {
                 [$(self.$index.device()),+].into_iter().flatten().next()
+            }
+
+            fn origin(&self) -> Option<Origin<'_>> {
+                [$(self.$index.origin()),+].into_iter().flatten().next()
             }
         }
     };

@@ -4,9 +4,10 @@ use std::error::Error as StdError;
 use std::io;
 use std::sync::Arc;
 
+use super::boxed::BoxedError;
 use super::class::{Class, DeviceFault};
 use super::classify::{AnyError, chain, classify, pointee};
-use super::error::{BoxedError, Error};
+use super::error::Error;
 use super::exhausted::ResourceExhausted;
 
 /// Questions about any error: candle's, the caller's own, or one in an `anyhow::Error`.

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::BoxedError;
+use super::boxed::BoxedError;
 
 /// Samples cannot be read, or are not what was declared.
 #[derive(Debug, thiserror::Error)]
@@ -98,7 +98,7 @@ pub enum DataError {
         differences: Vec<String>,
     },
     /// A batch is not what was declared.
-    #[error("{dataset}: {}tensor {tensor} {found}, expected {expected}", of(*.index))]
+    #[error("{dataset}: {}tensor `{tensor}` {found}, expected {expected}", of(*.index))]
     #[non_exhaustive]
     Unexpected {
         /// The dataset.

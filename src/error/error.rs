@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use super::boxed::BoxedError;
 use super::circumstances::Phase;
 use super::class::DeviceFault;
 use super::data::DataError;
@@ -15,9 +16,6 @@ use super::unreached::UnreachedParameters;
 
 /// This crate's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// An error of any type.
-pub type BoxedError = Box<dyn StdError + Send + Sync>;
 
 /// Everything that can go wrong in this crate.
 ///

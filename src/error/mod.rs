@@ -1,5 +1,6 @@
 //! What went wrong: this crate's [`Error`], and the meaning of any [`candle_core::Error`].
 
+mod boxed;
 mod circumstances;
 mod class;
 mod classify;
@@ -20,11 +21,12 @@ mod recompute;
 mod report;
 mod unreached;
 
+pub use boxed::BoxedError;
 pub use circumstances::{Cause, Holding, Neighbour, Phase, Remedy, Resource};
 pub use class::DeviceFault;
 pub use convert::ErrorExt;
 pub use data::DataError;
-pub use error::{BoxedError, Error, Result, UpdateInterrupted, WindowLost};
+pub use error::{Error, Result, UpdateInterrupted, WindowLost};
 pub use exhausted::{MemoryReading, ResourceExhausted};
 pub(crate) use exhausted::{device_name, known};
 pub use input::{BatchError, LossError, MonitorError, OutputError, ParameterError, PolicyError};

@@ -6,6 +6,7 @@ use std::io::{Read, Seek};
 use std::time::Duration;
 
 use super::source::{Looker, Source, is_due};
+use crate::data::waited;
 use crate::memory::SystemMemory;
 
 /// In bytes; the lines that are needed are the first of `/proc/meminfo`.
@@ -19,6 +20,8 @@ pub(super) fn open(interval: Duration) -> (Source, Looker) {
     let page = page_size();
     let mut read_at = Duration::ZERO;
     let (mut total, mut free, mut process) = (None, None, None);
+    // When the sample before was taken, and how long data had been waited for until then.
+    let (mut before, mut waited_before) = (Duration::ZERO, Duration::ZERO);
     let source = Source {
         name: "host".to_owned(),
         uuid: None,
@@ -38,6 +41,15 @@ pub(super) fn open(interval: Duration) -> (Source, Looker) {
         (sample.total, sample.free, sample.process) = (total, free, process);
         let both = total.zip(free);
         sample.used = both.map(|(total, free)| total.saturating_sub(free));
+        sample.data_wait = waited().map(|waited| {
+            let wait = waited.saturating_sub(waited_before).as_secs_f64();
+            let since = sample.at.saturating_sub(before).as_secs_f64();
+            (before, waited_before) = (sample.at, waited);
+            match since > 0. {
+                true => (100. * wait / since).min(100.) as u64,
+                false => 0,
+            }
+        });
     });
     (source, looker)
 }

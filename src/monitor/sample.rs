@@ -77,6 +77,9 @@ sample! {
     pcie_sent: u64 as "pcie_sent_bytes_per_second",
     /// Uncorrected memory errors since the driver was loaded, read once a second.
     ecc_errors: u64 as "ecc_errors",
+    /// On the host, the share of time since the sample before in which this process waited for its [`Loader`](crate::data::Loader)s, in
+    /// percent, at most 100. `None` if it has none.
+    data_wait: u64 as "data_wait_percent",
 }
 
 /// Milliseconds from 1970 to `time`; 0 if the machine's clock showed an earlier time.
@@ -178,8 +181,12 @@ impl fmt::Display for Sample {
             with_unit(self.clock, " MHz"),
         )?;
         match self.held_down {
-            Some(held) if held.is_harmful() => write!(f, ", held down by {held}"),
-            _ => Ok(()),
+            Some(held) if held.is_harmful() => write!(f, ", held down by {held}")?,
+            _ => {}
+        }
+        match self.data_wait {
+            Some(share) => write!(f, ", waiting for data {share} %"),
+            None => Ok(()),
         }
     }
 }

@@ -16,11 +16,25 @@ const EVALUATIONS: usize = 1024;
 impl Recorder {
     pub(super) fn record(&mut self, event: &TrainingEvent<'_>, incident: Option<Incident>) {
         match event.kind {
-            EventKind::BatchBegan { memory, .. } => {
+            EventKind::BatchBegan { memory, waited, .. } => {
                 if event.task != Task::Evaluation {
                     self.last_step = event.step + 1;
                 }
                 self.used_before = memory.in_use;
+                self.waited = waited.map(microseconds);
+                if let Some(waited) = self.waited {
+                    let ended = self.now();
+                    let row = PhaseRow {
+                        began: (ended - waited).max(0.),
+                        ended,
+                        step: self.last_step,
+                        phase: Phase::Load,
+                        succeeded: true,
+                        memory,
+                    };
+                    self.totals.phase(&row, memory.in_use);
+                    push(&mut self.phases, row, PHASES);
+                }
             }
             EventKind::PhaseBegan(_) => return,
             EventKind::PhaseEnded {
@@ -80,6 +94,7 @@ impl Recorder {
                     began,
                     ended,
                     busy: microseconds(elapsed),
+                    waited: self.waited.take(),
                     steps: 1,
                     last: event.step + 1,
                     samples,

@@ -25,6 +25,8 @@ pub(super) struct Recorder {
     /// When the current micro-batch began, and its highest use so far.
     pub(super) micro_began: Option<f64>,
     pub(super) running_peak: Option<u64>,
+    /// How long the caller waited for the current batch.
+    pub(super) waited: Option<f64>,
     /// In use when the current batch began.
     pub(super) used_before: Option<u64>,
     /// The last step, counted from 1. Events of an evaluation belong to it.

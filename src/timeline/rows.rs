@@ -13,6 +13,8 @@ pub(super) struct StepRow {
     pub(super) ended: f64,
     /// Time within steps, without the caller's work between them.
     pub(super) busy: f64,
+    /// Time that the caller waited for batches, before the steps.
+    pub(super) waited: Option<f64>,
     pub(super) steps: u64,
     /// The number of the last of them.
     pub(super) last: u64,
@@ -38,6 +40,10 @@ impl StepRow {
         *self = Self {
             began: self.began,
             busy: self.busy + next.busy,
+            waited: match (self.waited, next.waited) {
+                (Some(before), Some(waited)) => Some(before + waited),
+                (before, waited) => before.or(waited),
+            },
             steps: self.steps + next.steps,
             samples: self.samples + next.samples,
             micro_batches: self.micro_batches + next.micro_batches,

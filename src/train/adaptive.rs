@@ -74,6 +74,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
     ) -> Result<StepReport> {
         let (took, mut report) = self.core.run(&mut self.engine, batch, f, Core::update)?;
         report.extend(took);
+        self.core.positions.consume();
         Ok(report)
     }
 
@@ -130,8 +131,9 @@ impl<O: Commit> AdaptiveTrainer<O> {
             return Ok(None);
         }
         let (core, engine) = (&mut self.core, &mut self.engine);
-        let done = engine.batch(0, |engine, took| core.update(engine, took));
+        let done = engine.batch(0, None, |engine, took| core.update(engine, took));
         let (took, mut report) = self.core.keep(done)?;
+        self.core.positions.consume();
         report.extend(took);
         Ok(Some(report))
     }

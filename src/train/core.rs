@@ -1,9 +1,10 @@
-use candle_core::{Device, Tensor};
+use candle_core::{Device, Tensor, Var};
 
 use super::accumulator::GradientAccumulator;
 use super::accumulator_builder::GradientAccumulatorBuilder;
 use super::buffers::Buffers;
 use super::loss::Loss;
+use super::positions::Positions;
 use super::reach::Reach;
 use super::report::StepReport;
 use crate::batch::{
@@ -26,6 +27,7 @@ pub(super) struct Core<O> {
     after_forward: Buffers,
     /// Samples of earlier batches that a panic lost, until that is reported.
     pub(super) lost: usize,
+    pub(super) positions: Positions,
 }
 
 impl<O: Commit> Core<O> {
@@ -37,6 +39,7 @@ impl<O: Commit> Core<O> {
             at_micro_batch: Buffers::new(buffers)?,
             after_forward: Buffers::new(buffers)?,
             lost: 0,
+            positions: Positions::default(),
         })
     }
 
@@ -55,7 +58,9 @@ impl<O: Commit> Core<O> {
         if earlier == 0 {
             self.at_window.save()?;
         }
-        let done = engine.batch(extent.samples, |engine, took| {
+        let origin = batch.origin();
+        let waited = origin.map(|origin| origin.waited);
+        let done = engine.batch(extent.samples, waited, |engine, took| {
             let mut accumulation = Accumulation {
                 core: &mut *self,
                 batch,
@@ -70,7 +75,22 @@ impl<O: Commit> Core<O> {
             drop(accumulation);
             ended.map_err(|error| self.with_lost(error))
         });
-        self.keep(done)
+        let done = self.keep(done)?;
+        self.positions.note(origin);
+        Ok(done)
+    }
+
+    /// The variables of named buffers.
+    pub(super) fn buffers(&self) -> impl Iterator<Item = &Var> {
+        self.at_window.vars()
+    }
+
+    /// The variable that holds what this one held before the batches that are accumulated: another one for a named buffer.
+    pub(super) fn before_window<'a>(&'a self, var: &'a Var) -> &'a Var {
+        match self.accumulator.samples() {
+            0 => var,
+            _ => self.at_window.saved(var).unwrap_or(var),
+        }
     }
 
     /// Adds what failed work took to the window, if there still is one.

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::time::Duration;
 
 use super::loss::StepLoss;
 use crate::batch::{Event, Processed};
@@ -25,6 +26,8 @@ pub struct StepReport {
     /// Whether parameters changed: `Some(false)` if all losses had weight 0 or the optimizer skipped a gradient that is not
     /// finite; `None` if only the device knows, and nothing waited for it.
     pub updated: Option<bool>,
+    /// How long the caller waited for the batches; `None` if they came from no [`Loader`](crate::data::Loader).
+    pub waited: Option<Duration>,
     /// The loss, on the device until it is read.
     pub loss: StepLoss,
     /// Number of batches that were accumulated before an update.
@@ -43,6 +46,10 @@ impl StepReport {
         self.recomputed += took.recomputed;
         self.events.extend(took.events);
         self.peak = self.peak.max(took.peak);
+        self.waited = match (self.waited, took.waited) {
+            (Some(before), Some(waited)) => Some(before.saturating_add(waited)),
+            (before, waited) => before.or(waited),
+        };
     }
 }
 
@@ -66,6 +73,10 @@ impl fmt::Display for StepReport {
             0 => {}
             1 => write!(f, ", 1 retry ({} samples again)", self.recomputed)?,
             retries => write!(f, ", {retries} retries ({} samples again)", self.recomputed)?,
+        }
+        // What a batch that was read ahead costs is not worth a word.
+        if let Some(waited) = self.waited.filter(|waited| waited.as_millis() > 0) {
+            write!(f, ", waited {} ms for data", waited.as_millis())?;
         }
         if self.updated == Some(false) {
             f.write_str(", no update")?;

@@ -1,4 +1,5 @@
 use super::adaptive::AdaptiveTrainer;
+use super::progress::{Progress, Trainer};
 use crate::error::Result;
 use crate::optim::{Commit, StateDict};
 
@@ -7,8 +8,8 @@ const TRAINING: &str = "micro_batches.training";
 const EVALUATION: &str = "micro_batches.evaluation";
 
 impl<O: Commit> AdaptiveTrainer<O> {
-    /// Returns the optimizer's state, and what the policies of training and evaluation have learned about memory, to save
-    /// with a checkpoint: a resumed run starts with sizes that fit.
+    /// Returns the optimizer's state, how far the training has come, and what the policies of training and evaluation have learned
+    /// about memory, to save beside the model: a resumed run counts on, draws the same numbers and starts with sizes that fit.
     ///
     /// `trainer.state()?.save(path)?` writes a file, and `trainer.load_state(&StateDict::load(path)?)?` continues from it.
     ///
@@ -16,6 +17,17 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// Those of the optimizer's [`state`](Commit::state).
     pub fn state(&self) -> Result<StateDict> {
         let mut state = self.optimizer().state()?;
+        let trainer = Trainer {
+            seed: self.engine.seed,
+            // A resumed run reads accumulated batches again.
+            batches: [
+                self.engine.batches.saturating_sub(self.pending() as u64),
+                self.evaluation.batches,
+            ],
+            positions: self.core.positions.clone(),
+        };
+        let progress = Progress::of(&self.core.accumulator, Some(trainer));
+        progress.write(&mut state)?;
         for (name, engine) in [(TRAINING, &self.engine), (EVALUATION, &self.evaluation)] {
             let learned = engine.policy.state();
             (state.metadata).extend(learned.map(|learned| (name.to_owned(), learned)));
@@ -23,12 +35,26 @@ impl<O: Commit> AdaptiveTrainer<O> {
         Ok(state)
     }
 
-    /// Continues from saved state. Where a policy's is missing, or cannot be read (which is logged), the policy stays as it is.
+    /// Continues from saved state: [`updates`](Self::updates), [`MicroBatch::step`](crate::MicroBatch::step) and the seed are those
+    /// of the run that saved it. Batches that were accumulated are dropped. Where a policy's state is missing, or cannot be read
+    /// (which is logged), the policy stays as it is.
     ///
     /// # Errors
-    /// Those of the optimizer's [`load_state`](Commit::load_state). Nothing changes then.
+    /// Those of the optimizer's [`load_state`](Commit::load_state), and [`StateError`](crate::error::StateError) for counters that
+    /// cannot be read. Nothing changes then.
     pub fn load_state(&mut self, state: &StateDict) -> Result<()> {
+        let progress = Progress::read(state)?;
         self.optimizer_mut().load_state(state)?;
+        self.core.lost = 0;
+        self.core.accumulator.reset();
+        if let Some(progress) = progress {
+            self.core.accumulator.updates = progress.updates;
+            if let Some(trainer) = progress.trainer {
+                self.engine.seed = trainer.seed;
+                [self.engine.batches, self.evaluation.batches] = trainer.batches;
+                self.core.positions = trainer.positions;
+            }
+        }
         let engines = [&mut self.engine, &mut self.evaluation];
         for (name, engine) in [TRAINING, EVALUATION].into_iter().zip(engines) {
             if let Some(learned) = state.metadata.get(name)

@@ -18,9 +18,9 @@ function buildTiles() {
   const [peak, unit] = bytes(totals.peak).split(' '), busy = steps.busy.reduce((a, b) => a + b, 0);
   tile('Highest use', peak, unit === 'n/a' ? '' : unit, limit ? `${(totals.peak / limit * 100).toFixed(1)} % of the limit, ${bytes(limit)}` : 'no limit', limit ? totals.peak / limit : undefined);
   if (count) {
-    const last = final(steps.most);
+    const last = final(steps.most), span = final(steps.ended) - steps.began[0], waits = known(steps.waited);
     tile('Micro-batch', digits(last), last === 1 ? 'sample' : 'samples', `began at ${digits(steps.least[0])}, at most ${digits(most(steps.most))}`);
-    tile('Throughput', digits(totals.samples / busy * 1e6), 'samples/s', `${(busy / (final(steps.ended) - steps.began[0]) * 100).toFixed(0)} % of the time in steps`);
+    tile('Throughput', digits(totals.samples / busy * 1e6), 'samples/s', `${(busy / span * 100).toFixed(0)} % of the time in steps${waits.length ? `, ${(waits.reduce((a, b) => a + b, 0) / span * 100).toFixed(0)} % waiting for data` : ''}`);
   }
   tile('Work', digits(totals.steps), totals.steps === 1 ? 'step' : 'steps', `${plural(totals.samples, 'sample')}, ${digits(totals.samples ? totals.recomputed / totals.samples * 100 : 0)} % computed again`);
   tile('Did not fit', digits(totals.exhaustions), totals.exhaustions === 1 ? 'time' : 'times', totals.failures ? plural(totals.failures, 'step') + ' failed' : totals.exhaustions ? 'no step was lost' : 'memory never ran out');

@@ -43,6 +43,7 @@ function describe(event, at, place) {
     ['expected', step.predicted, bytes],
     ['throughput', rate[i], value => digits(value) + ' samples/s'],
     ['time', step.busy, time],
+    ['waited for data', step.waited, time],
     ['did not fit', step.retries || null],
     ...data.numbers.map(series => [series.name, series.value[series.at.findIndex(when => when >= step.began)], value => digits(value, 4)]),
   ];

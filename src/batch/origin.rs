@@ -1,0 +1,18 @@
+use std::time::Duration;
+
+/// Where a batch comes from. A trainer remembers the position of the last batch that an update consumed, and saves it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin<'a> {
+    /// The loader's name.
+    pub loader: &'a str,
+    /// The loader's position after this batch, in its own format.
+    pub position: &'a str,
+    /// How long the caller waited for the batch.
+    pub waited: Duration,
+}
+
+/// A trainer that knows which batches its updates have consumed.
+pub trait Consumer {
+    /// Returns the position of the loader of this name after the last batch that an update consumed; `None` if there was none.
+    fn position(&self, loader: &str) -> Option<&str>;
+}

@@ -1,0 +1,74 @@
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
+use std::time::Duration;
+
+use candle_core::Device;
+
+use crate::batch::{Batch, Extent, Origin};
+use crate::error::Result;
+
+/// A batch from a [`Loader`](super::Loader), and where it comes from. It dereferences to the batch, and trainers take it as it is: they
+/// remember its position once an update has consumed it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Loaded<B> {
+    /// The batch.
+    pub batch: B,
+    /// The indices of its samples in the dataset, without those that were skipped; of a stream, their numbers in the epoch.
+    pub indices: Vec<usize>,
+    /// The epoch, counted from 0.
+    pub epoch: u64,
+    /// How long the caller waited for it.
+    pub waited: Duration,
+    pub(super) loader: Arc<str>,
+    /// The loader's position after it.
+    pub(super) position: String,
+}
+
+impl<B> Loaded<B> {
+    /// Returns the batch alone. A trainer that is given it does not know how far the loader has been read.
+    pub fn into_inner(self) -> B {
+        self.batch
+    }
+}
+
+impl<B> Deref for Loaded<B> {
+    type Target = B;
+
+    fn deref(&self) -> &B {
+        &self.batch
+    }
+}
+
+impl<B> DerefMut for Loaded<B> {
+    fn deref_mut(&mut self) -> &mut B {
+        &mut self.batch
+    }
+}
+
+impl<B: Batch> Batch for Loaded<B> {
+    type Slice<'a>
+        = B::Slice<'a>
+    where
+        Self: 'a;
+
+    fn extent(&self) -> Result<Extent> {
+        self.batch.extent()
+    }
+
+    fn slice(&self, range: Range<usize>) -> Result<B::Slice<'_>> {
+        self.batch.slice(range)
+    }
+
+    fn device(&self) -> Option<Device> {
+        self.batch.device()
+    }
+
+    fn origin(&self) -> Option<Origin<'_>> {
+        Some(Origin {
+            loader: &self.loader,
+            position: &self.position,
+            waited: self.waited,
+        })
+    }
+}

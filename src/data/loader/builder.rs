@@ -1,0 +1,302 @@
+use std::fmt;
+use std::sync::Arc;
+
+use bytesize::ByteSize;
+
+use super::Loader;
+use super::failing::Failing;
+use super::jobs::{Jobs, Plan, Rank};
+use super::produce::{Collate, Finish, FromDataset};
+use super::queue::Ahead;
+use super::source::Source;
+use crate::data::batching::{Batching, Size};
+use crate::data::check::{Check, Checks};
+use crate::data::order::Order;
+use crate::data::{Dataset, Position, Tensors};
+use crate::error::{BoxedError, DataError, Result};
+use crate::memory::DeviceMemory;
+
+/// The most that a number of samples or a cost may be, so that sums cannot overflow.
+const MOST: usize = usize::MAX >> 8;
+
+/// Builds a [`Loader`]; from [`Loader::builder`].
+#[must_use = "call `build()`"]
+pub struct LoaderBuilder<S: Source, B> {
+    pub(super) source: S,
+    pub(super) collate: Collate<S::Sample, B>,
+    pub(super) name: String,
+    pub(super) batching: Batching,
+    pub(super) seed: Option<u64>,
+    /// Of a stream.
+    pub(super) buffer: usize,
+    mixture: Option<Vec<f64>>,
+    samples: Option<usize>,
+    pub(super) epochs: Option<u64>,
+    pub(super) rank: (usize, usize),
+    pub(super) workers: usize,
+    pub(super) ahead: Ahead,
+    pub(super) failing: Failing,
+    pub(super) checks: Checks,
+}
+
+impl<B: Tensors + Send + 'static> Loader<B> {
+    /// Loads a [`Dataset`], or a [`Stream`](super::Stream), in batches that `collate` makes of samples, in the worker threads.
+    ///
+    /// By default batches have 1 sample and come in the dataset's order, for one epoch, read ahead by one worker.
+    pub fn builder<S: Source>(
+        source: S,
+        collate: impl Fn(Vec<S::Sample>) -> Result<B, BoxedError> + Send + Sync + 'static,
+    ) -> LoaderBuilder<S, B> {
+        LoaderBuilder {
+            source,
+            collate: Box::new(collate),
+            name: "data".to_owned(),
+            batching: Batching {
+                size: Size::Samples(1),
+                sorted: None,
+                drops_last: false,
+            },
+            seed: None,
+            buffer: 1,
+            mixture: None,
+            samples: None,
+            epochs: Some(1),
+            rank: (0, 1),
+            workers: 1,
+            ahead: Ahead::default(),
+            failing: Failing::default(),
+            checks: Checks::default(),
+        }
+    }
+}
+
+impl<S: Source, B> LoaderBuilder<S, B> {
+    /// Sets the name that tells this loader from a run's others in saved state; `data` by default.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Makes batches of this many samples; the last one of an epoch may be smaller.
+    pub fn batch(mut self, samples: usize) -> Self {
+        self.batching.size = Size::Samples(samples);
+        self
+    }
+
+    /// Shuffles the samples, in another way in each epoch. Each place's sample is computed from this seed and the epoch.
+    pub fn shuffle(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Goes through the dataset this many times; once by default.
+    pub fn epochs(mut self, epochs: u64) -> Self {
+        self.epochs = Some(epochs);
+        self
+    }
+
+    /// Goes through the dataset again and again.
+    pub fn endless(mut self) -> Self {
+        self.epochs = None;
+        self
+    }
+
+    /// Hands out this rank's share of each batch: of `m` samples those from `m * rank / ranks` to `m * (rank + 1) / ranks`. A batch
+    /// with fewer samples than ranks leaves some of them none: their `collate` gets an empty list.
+    pub fn rank(mut self, rank: usize, ranks: usize) -> Self {
+        self.rank = (rank, ranks);
+        self
+    }
+
+    /// Reads with this many threads; 1 by default. With 0 each batch is read when it is asked for.
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers;
+        self
+    }
+
+    /// Reads at most this many batches ahead, those in the making included; by default 2 for each worker, and at least 4.
+    pub fn ahead(mut self, batches: usize) -> Self {
+        self.ahead.batches = Some(batches);
+        self
+    }
+
+    /// Reads at most so many bytes of tensors ahead; 1 GiB by default. A batch in the making counts as the largest so far. The batch
+    /// that training waits for is always read.
+    pub fn ahead_bytes(mut self, bytes: ByteSize) -> Self {
+        self.ahead.bytes = bytes.0;
+        self
+    }
+
+    /// Reads ahead only while this memory's limit leaves room: give it the host's,
+    /// [`DeviceMemory::host()`](crate::DeviceMemory::host).
+    pub fn memory(mut self, host: &DeviceMemory) -> Self {
+        self.ahead.memory = Some(host.clone());
+        self
+    }
+
+    /// Leaves out samples that cannot be read, up to this many in all, and logs them; 0 by default. Their batches are smaller.
+    pub fn skip_failures(mut self, most: usize) -> Self {
+        self.failing.skips = most;
+        self
+    }
+
+    /// Checks a tensor of the first batch before it is handed out; after a [move](Loader::move_to), of the first one there. The first call
+    /// is for the first tensor of the batch, in the order of [`Tensors::tensors`], the second for the second, and so on.
+    ///
+    /// A batch that is not as declared is a [`DataError::Unexpected`], which names the sample where the tensor has as many rows as the
+    /// batch has samples. A rank without a share of the batch may have tensors without elements.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom::data::{Check, Items, Loader, stack};
+    ///
+    /// let labels = [0u32, 3, 10, 1].map(|label| Tensor::new(label, &Device::Cpu));
+    /// let labels = labels.into_iter().collect::<Result<Vec<_>, _>>()?;
+    /// let check = Check::new("labels").dtype(DType::U32).shape([None]).range(0..10);
+    /// let mut loader = Loader::builder(Items(labels), stack).batch(4).check(check).build()?;
+    /// let error = loader.next().unwrap().unwrap_err();
+    /// assert!(error.to_string().contains("sample 2, tensor `labels` holds 10 at [2], expected values in 0..10"));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    pub fn check(mut self, check: Check) -> Self {
+        self.checks.checks.push(check);
+        self
+    }
+
+    /// Checks every batch, not only the first. A worker does it, before the batch is copied to a device; values of tensors that `collate`
+    /// makes on a GPU are checked in the first batch only.
+    pub fn check_every_batch(mut self) -> Self {
+        self.checks.every_batch = true;
+        self
+    }
+
+    pub(super) fn validate(&self) -> Result<(), DataError> {
+        let (rank, ranks) = self.rank;
+        let sizes = [
+            (
+                "batch",
+                match self.batching.size {
+                    Size::Samples(size) | Size::Cost(size) | Size::PaddedCost(size) => size,
+                },
+            ),
+            ("sort_by_cost", self.batching.sorted.unwrap_or(1)),
+            ("samples", self.samples.unwrap_or(1)),
+            ("ahead", self.ahead.batches.unwrap_or(1)),
+        ];
+        let problem = match sizes.iter().find(|(_, size)| !(1..=MOST).contains(size)) {
+            Some((name, size)) => format!("`{name}` must be from 1 to {MOST}, got {size}"),
+            None if rank >= ranks => {
+                format!("`rank` must be below the number of ranks, got {rank} of {ranks}")
+            }
+            None if self.samples.is_some() && self.mixture.is_none() => {
+                "`samples` is the length of a mixture's epoch: call `mixture` too".to_owned()
+            }
+            None => return Ok(()),
+        };
+        Err(DataError::Setting(problem))
+    }
+}
+
+impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
+    /// Makes batches whose [costs](Dataset::cost) add up to at most this, for sequences that are packed. A sample that costs more is a
+    /// batch of its own. Batches are formed among 1,024 samples at a time, or as many as [`sort_by_cost`](Self::sort_by_cost) says.
+    pub fn batch_cost(mut self, most: usize) -> Self {
+        self.batching.size = Size::Cost(most);
+        self
+    }
+
+    /// As [`batch_cost`](Self::batch_cost), where each sample counts as the largest of its batch, for sequences that are padded.
+    pub fn batch_padded_cost(mut self, most: usize) -> Self {
+        self.batching.size = Size::PaddedCost(most);
+        self
+    }
+
+    /// Puts samples of similar [cost](Dataset::cost) into one batch: `window` samples at a time are sorted by cost before they are cut
+    /// into batches, which then come in an order of their own. A larger window pads less and mixes less.
+    pub fn sort_by_cost(mut self, window: usize) -> Self {
+        self.batching.sorted = Some(window);
+        self
+    }
+
+    /// Leaves out the last batch of an epoch if it has fewer samples than [`batch`](Self::batch) says.
+    pub fn drop_last(mut self) -> Self {
+        self.batching.drops_last = true;
+        self
+    }
+
+    /// Draws the samples of an epoch from the dataset's [parts](Dataset::parts) in proportion to these weights, mixed. A part is read
+    /// through, also across epochs, before any of its samples comes again. See [`Concat`](crate::data::Concat).
+    pub fn mixture(mut self, weights: impl Into<Vec<f64>>) -> Self {
+        self.mixture = Some(weights.into());
+        self
+    }
+
+    /// Sets the number of samples in an epoch of a [mixture](Self::mixture); by default the dataset's.
+    pub fn samples(mut self, samples: usize) -> Self {
+        self.samples = Some(samples);
+        self
+    }
+
+    /// Reads a sample that failed this many times more before it counts as failed; 0 by default. A sample that panicked is not read
+    /// again.
+    pub fn retries(mut self, times: usize) -> Self {
+        self.failing.retries = times;
+        self
+    }
+
+    /// Builds the loader. It reads nothing before the first batch is asked for.
+    ///
+    /// # Errors
+    /// [`DataError`]: an empty dataset, a size of 0 or too large a one, a rank that is not below the number of ranks, or weights that do
+    /// not fit the dataset's parts.
+    pub fn build(self) -> Result<Loader<B>> {
+        self.validate()?;
+        let dataset = Arc::new(self.source);
+        let len = dataset.len();
+        let order = match &self.mixture {
+            Some(weights) => {
+                let samples = self.samples.unwrap_or(len);
+                Order::mixed(samples, self.seed.unwrap_or(0), &dataset.parts(), weights)?
+            }
+            None => Order::new(len, self.seed),
+        };
+        if self.batching.windows(order.len()) == 0 {
+            return Err(DataError::Empty(dataset.name()).into());
+        }
+        let position = Position::new(Some(len), order.text(), self.batching.text());
+        let costs = Arc::clone(&dataset);
+        let plan = Plan::Dataset {
+            order,
+            batching: self.batching,
+            cost: Box::new(move |index| costs.cost(index)),
+        };
+        let skipped = Arc::clone(&self.failing.skipped);
+        let produce = FromDataset {
+            dataset,
+            finish: Finish {
+                collate: self.collate,
+                checks: self.checks,
+            },
+            failing: self.failing,
+        };
+        let jobs = Jobs::new(plan, Rank(self.rank.0, self.rank.1), self.epochs);
+        Ok(Loader::new(
+            self.name,
+            position,
+            jobs,
+            Box::new(produce),
+            skipped,
+            self.workers,
+            self.ahead,
+        ))
+    }
+}
+
+impl<S: Source, B> fmt::Debug for LoaderBuilder<S, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoaderBuilder")
+            .field("name", &self.name)
+            .field("batching", &self.batching)
+            .finish_non_exhaustive()
+    }
+}

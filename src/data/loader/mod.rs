@@ -1,0 +1,254 @@
+//! Reads samples ahead of training, in an order that does not depend on the threads that read them.
+
+mod builder;
+mod failing;
+mod jobs;
+mod produce;
+mod queue;
+mod source;
+mod stats;
+mod stream;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+pub use builder::LoaderBuilder;
+pub use source::{Source, Stream};
+pub use stats::LoaderStats;
+
+use super::waits::Wait;
+use super::{Loaded, Position, Tensors};
+use crate::batch::Consumer;
+use crate::error::{DataError, Error, Result};
+
+use failing::Skipped;
+use jobs::Jobs;
+use produce::{Made, Produce};
+use queue::{Ahead, Queue};
+
+/// Hands out the batches of a dataset, which worker threads read ahead, and knows how far it has been read.
+///
+/// It is an iterator over all epochs; [`epoch`](Self::epoch) ends with the present one. The samples of each batch are a function of the
+/// dataset's length, the seed and the settings of batches: neither the number of workers nor that of ranks changes them, and no list of
+/// the order is kept.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_headroom::data::{Items, Loader};
+/// use candle_headroom::error::BoxedError;
+///
+/// let numbers: Vec<f32> = (0..10).map(|number| number as f32).collect();
+/// let collate = |samples: Vec<f32>| -> Result<Tensor, BoxedError> {
+///     Ok(Tensor::new(samples, &Device::Cpu)?)
+/// };
+/// let mut loader = Loader::builder(Items(numbers), collate).batch(4).shuffle(7).epochs(2).workers(2).build()?;
+/// let mut sums = Vec::new();
+/// while loader.state().epoch < 2 {
+///     let mut sum = 0.;
+///     for batch in loader.epoch() {
+///         sum += batch?.sum_all()?.to_scalar::<f32>()?;
+///     }
+///     sums.push(sum);
+/// }
+/// assert_eq!(sums, [45., 45.]);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+///
+/// # Resuming
+/// [`state`](Self::state) is a few numbers, which serialize with serde, and [`load_state`](Self::load_state) goes on from there. A
+/// trainer that is given the [`Loaded`] batches remembers the position of the last batch that an update has consumed and saves it with
+/// its state; [`resume`](Self::resume) goes there.
+///
+/// # Errors
+/// An item is a [`DataError`] if a sample cannot be read or a batch cannot be made. The iterator then goes on with the next batch;
+/// the position stays before the failed one until that is handed out.
+pub struct Loader<B> {
+    name: Arc<str>,
+    position: Position,
+    queue: Arc<Queue<B>>,
+    workers: usize,
+    has_started: bool,
+    skipped: Skipped,
+    stats: LoaderStats,
+    began: Option<Instant>,
+}
+
+impl<B: Tensors + Send + 'static> Loader<B> {
+    fn new(
+        name: String,
+        position: Position,
+        jobs: Jobs,
+        produce: Box<dyn Produce<B>>,
+        skipped: Skipped,
+        workers: usize,
+        ahead: Ahead,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            position,
+            queue: Queue::new(jobs, produce, workers, ahead),
+            workers,
+            has_started: false,
+            skipped,
+            stats: LoaderStats::default(),
+            began: None,
+        }
+    }
+
+    /// Returns the name that tells it from a run's other loaders.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the position after the last batch that was handed out.
+    pub fn state(&self) -> &Position {
+        &self.position
+    }
+
+    /// Goes to a position, forwards or backwards; what was read ahead is dropped.
+    ///
+    /// # Errors
+    /// [`DataError::Position`] if the position is that of a loader with another order or other batches. Nothing changes then.
+    pub fn load_state(&mut self, position: &Position) -> Result<()> {
+        self.position.check(&self.name, position)?;
+        self.queue.move_to(position);
+        self.position = position.clone();
+        Ok(())
+    }
+
+    /// Goes to the position after the last batch that an update of this trainer has consumed. Returns whether there was one.
+    ///
+    /// # Errors
+    /// Those of [`load_state`](Self::load_state).
+    pub fn resume(&mut self, trainer: &impl Consumer) -> Result<bool> {
+        let Some(text) = trainer.position(&self.name) else {
+            return Ok(false);
+        };
+        let position = serde_json::from_str(text).map_err(|error| DataError::Position {
+            loader: self.name.to_string(),
+            differences: vec![error.to_string()],
+        })?;
+        self.load_state(&position)?;
+        Ok(true)
+    }
+
+    /// Returns an iterator over the rest of the present epoch.
+    pub fn epoch(&mut self) -> Epoch<'_, B> {
+        Epoch {
+            number: self.position.epoch,
+            loader: self,
+        }
+    }
+
+    /// Returns what it has done so far, and how long the caller waited for data.
+    pub fn stats(&self) -> LoaderStats {
+        let ready = self.queue.ready();
+        LoaderStats {
+            skipped: self.skipped.load(Relaxed),
+            elapsed: self.began.map(|began| began.elapsed()).unwrap_or_default(),
+            ready: ready.batches,
+            ready_bytes: ready.bytes,
+            ..self.stats
+        }
+    }
+
+    fn start(&mut self) -> Result<(), DataError> {
+        self.began.get_or_insert_with(Instant::now);
+        while !self.has_started && self.workers > 0 {
+            let started = (0..self.workers).try_for_each(|number| {
+                let queue = Arc::clone(&self.queue);
+                let thread = std::thread::Builder::new().name(format!("{}-{number}", self.name));
+                thread.spawn(move || queue.work()).map(drop)
+            });
+            started.map_err(|error| DataError::Thread(error.to_string()))?;
+            self.has_started = true;
+        }
+        Ok(())
+    }
+
+    /// The next batch; `None` at the end of epoch `until`, or of all.
+    fn advance(&mut self, until: Option<u64>) -> Option<Result<Loaded<B>>> {
+        if let Err(error) = self.start() {
+            return Some(Err(error.into()));
+        }
+        let wait = Wait::begin();
+        loop {
+            if until.is_some_and(|epoch| self.position.epoch > epoch) {
+                return None;
+            }
+            let (job, made) = self.queue.take(self.has_started)?;
+            let (batch, indices, samples) = match made {
+                Ok(Made::Batch {
+                    batch,
+                    indices,
+                    samples,
+                }) => (batch, indices, samples),
+                Ok(Made::EndOfEpoch) => {
+                    self.position.go_to((job.epoch + 1, 0, 0));
+                    continue;
+                }
+                Ok(Made::Stopped) => return None,
+                Err(error) => return Some(Err(error.into())),
+            };
+            self.position.go_to(job.next);
+            self.position.samples += samples as u64;
+            let position = match serde_json::to_string(&self.position) {
+                Ok(position) => position,
+                Err(error) => return Some(Err(Error::external(error))),
+            };
+            let waited = wait.end();
+            self.stats.batches += 1;
+            self.stats.samples += indices.len() as u64;
+            self.stats.waited += waited;
+            return Some(Ok(Loaded {
+                batch,
+                indices,
+                epoch: job.epoch,
+                waited,
+                loader: Arc::clone(&self.name),
+                position,
+            }));
+        }
+    }
+}
+
+impl<B: Tensors + Send + 'static> Iterator for Loader<B> {
+    type Item = Result<Loaded<B>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.advance(None)
+    }
+}
+
+impl<B> Drop for Loader<B> {
+    /// Ends the threads without waiting for them: each ends when it has read the sample in its hands.
+    fn drop(&mut self) {
+        self.queue.stop();
+    }
+}
+
+impl<B> fmt::Debug for Loader<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loader")
+            .field("name", &self.name)
+            .field("position", &self.position)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The batches of one epoch; from [`Loader::epoch`].
+#[derive(Debug)]
+pub struct Epoch<'a, B> {
+    loader: &'a mut Loader<B>,
+    number: u64,
+}
+
+impl<B: Tensors + Send + 'static> Iterator for Epoch<'_, B> {
+    type Item = Result<Loaded<B>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.loader.advance(Some(self.number))
+    }
+}

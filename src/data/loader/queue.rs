@@ -1,0 +1,272 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::jobs::{Job, Jobs};
+use super::produce::{Made, Produce};
+use crate::data::caught::caught;
+use crate::data::{Position, Tensors, tensors};
+use crate::error::DataError;
+use crate::memory::DeviceMemory;
+
+/// How often a worker looks whether the host's memory has room again.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What is read ahead.
+#[derive(Debug, Clone)]
+pub(super) struct Ahead {
+    /// `None` for as many as the number of workers asks for.
+    pub(super) batches: Option<usize>,
+    pub(super) bytes: u64,
+    pub(super) memory: Option<DeviceMemory>,
+}
+
+impl Default for Ahead {
+    fn default() -> Self {
+        Self {
+            batches: None,
+            bytes: 1 << 30,
+            memory: None,
+        }
+    }
+}
+
+/// A job and what was made of it.
+pub(super) type Done<B> = (Job, Result<Made<B>, DataError>);
+
+/// The batches between the workers and the training thread.
+pub(super) struct Queue<B> {
+    state: Mutex<State<B>>,
+    /// Something was taken, or the loader moved or ended.
+    room: Condvar,
+    /// Something was made.
+    made: Condvar,
+    is_stopped: AtomicBool,
+    produce: Box<dyn Produce<B>>,
+    ahead: Ahead,
+    /// Batches that may be begun before they are wanted.
+    most: u64,
+}
+
+struct State<B> {
+    jobs: Jobs,
+    /// The number of the next job, and of the one that the training thread takes next.
+    next: u64,
+    wanted: u64,
+    ready: BTreeMap<u64, Done<B>>,
+    /// The number of the job after the last.
+    end: Option<u64>,
+    making: u64,
+    ready_bytes: u64,
+    /// Of the largest batch so far.
+    largest: Option<u64>,
+    /// Raised when the loader moves: what was begun before is dropped.
+    generation: u64,
+}
+
+/// The number and the bytes of the batches that are ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ready {
+    pub(super) batches: usize,
+    pub(super) bytes: u64,
+}
+
+impl<B: Tensors> Queue<B> {
+    pub(super) fn new(
+        jobs: Jobs,
+        produce: Box<dyn Produce<B>>,
+        workers: usize,
+        ahead: Ahead,
+    ) -> Arc<Self> {
+        let state = State {
+            jobs,
+            next: 0,
+            wanted: 0,
+            ready: BTreeMap::new(),
+            end: None,
+            making: 0,
+            ready_bytes: 0,
+            largest: None,
+            generation: 0,
+        };
+        Arc::new(Self {
+            state: Mutex::new(state),
+            room: Condvar::new(),
+            made: Condvar::new(),
+            is_stopped: AtomicBool::new(false),
+            produce,
+            most: ahead.batches.unwrap_or((2 * workers).max(4)) as u64,
+            ahead,
+        })
+    }
+
+    /// What a worker does until the loader is dropped.
+    pub(super) fn work(&self) {
+        while let Some((number, generation, job)) = self.begin() {
+            let done = self.make(job);
+            self.finish(number, generation, done);
+        }
+    }
+
+    /// Waits until there is room for another batch; `None` if the loader was dropped.
+    fn begin(&self) -> Option<(u64, u64, Result<Job, DataError>)> {
+        let mut state = self.state.lock();
+        loop {
+            if self.is_stopped() {
+                return None;
+            }
+            if self.has_room(&state)
+                && let Some(begun) = state.begin()
+            {
+                return Some(begun);
+            }
+            if state.end.is_some() {
+                self.made.notify_all();
+            }
+            match self.ahead.memory {
+                // Memory returns without a word.
+                Some(_) => {
+                    self.room.wait_for(&mut state, LOOK);
+                }
+                None => self.room.wait(&mut state),
+            }
+        }
+    }
+
+    fn has_room(&self, state: &State<B>) -> bool {
+        if state.end.is_some() {
+            return false;
+        }
+        if state.next == state.wanted {
+            return true; // what training waits for
+        }
+        let Some(largest) = state.largest else {
+            return false;
+        };
+        let bytes = state.ready_bytes + largest * (state.making + 1);
+        state.next - state.wanted < self.most
+            && bytes <= self.ahead.bytes
+            && self.ahead.memory.as_ref().is_none_or(|memory| {
+                let now = memory.reading();
+                let known = now.in_use.zip(now.limit);
+                known.is_none_or(|(in_use, limit)| in_use.saturating_add(largest) <= limit)
+            })
+    }
+
+    fn make(&self, job: Result<Job, DataError>) -> Done<B> {
+        let job = match job {
+            Ok(job) => job,
+            Err(error) => return (Job::default(), Err(error)),
+        };
+        let made = caught(|| self.produce.make(&job, &|| self.is_stopped()));
+        let made = made.unwrap_or_else(|message| {
+            Err(DataError::Setting(format!(
+                "a loader's worker panicked: {message}"
+            )))
+        });
+        (job, made)
+    }
+
+    fn finish(&self, number: u64, generation: u64, done: Done<B>) {
+        let mut state = self.state.lock();
+        state.making -= 1;
+        if generation == state.generation {
+            match &done.1 {
+                Ok(Made::Batch { batch, .. }) => {
+                    let bytes = tensors::bytes(batch);
+                    state.ready_bytes += bytes;
+                    state.largest = state.largest.max(Some(bytes));
+                }
+                Ok(Made::EndOfEpoch) => {
+                    // A stream has one worker, so no later job was begun.
+                    state.jobs.end_epoch(done.0.epoch);
+                }
+                _ => {}
+            }
+            state.ready.insert(number, done);
+        } else {
+            // Dropping a batch may run the user's code.
+            MutexGuard::unlocked(&mut state, || drop(done));
+        }
+        drop(state);
+        self.made.notify_all();
+        self.room.notify_all();
+    }
+
+    /// The next batch, made on this thread if there are no workers; `None` after the last epoch.
+    pub(super) fn take(&self, has_workers: bool) -> Option<Done<B>> {
+        let mut state = self.state.lock();
+        loop {
+            let wanted = state.wanted;
+            if let Some(done) = state.ready.remove(&wanted) {
+                state.wanted += 1;
+                if let Ok(Made::Batch { batch, .. }) = &done.1 {
+                    state.ready_bytes -= tensors::bytes(batch);
+                }
+                drop(state);
+                self.room.notify_all();
+                return Some(done);
+            }
+            if state.end.is_some_and(|end| wanted >= end) {
+                return None;
+            }
+            match has_workers {
+                true => self.made.wait(&mut state),
+                false => {
+                    if let Some((number, generation, job)) = state.begin() {
+                        let done = MutexGuard::unlocked(&mut state, || self.make(job));
+                        MutexGuard::unlocked(&mut state, || self.finish(number, generation, done));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Goes to a position; what was read ahead is dropped.
+    pub(super) fn move_to(&self, position: &Position) {
+        let mut state = self.state.lock();
+        state.generation += 1;
+        state.jobs.move_to(position);
+        (state.wanted, state.end, state.ready_bytes) = (state.next, None, 0);
+        let dropped = std::mem::take(&mut state.ready);
+        drop(state);
+        drop(dropped);
+        self.room.notify_all();
+    }
+
+    pub(super) fn ready(&self) -> Ready {
+        let state = self.state.lock();
+        Ready {
+            batches: state.ready.len(),
+            bytes: state.ready_bytes,
+        }
+    }
+}
+
+impl<B> Queue<B> {
+    pub(super) fn stop(&self) {
+        self.is_stopped.store(true, Relaxed);
+        self.room.notify_all();
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Relaxed)
+    }
+}
+
+impl<B> State<B> {
+    /// `None` if there are no more jobs, which `end` then says.
+    fn begin(&mut self) -> Option<(u64, u64, Result<Job, DataError>)> {
+        let Some(job) = self.jobs.next() else {
+            self.end = Some(self.next);
+            return None;
+        };
+        let number = self.next;
+        self.next += 1;
+        self.making += 1;
+        Some((number, self.generation, job))
+    }
+}

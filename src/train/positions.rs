@@ -1,0 +1,43 @@
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::batch::Origin;
+
+/// How far loaders have been read, by their names.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Positions {
+    /// After the last batch that an update consumed.
+    consumed: BTreeMap<String, String>,
+    /// After the last batch that was accumulated since.
+    #[serde(skip)]
+    pending: BTreeMap<String, String>,
+}
+
+impl Positions {
+    /// A batch was accumulated.
+    pub(super) fn note(&mut self, origin: Option<Origin<'_>>) {
+        let Some(Origin {
+            loader, position, ..
+        }) = origin
+        else {
+            return;
+        };
+        match self.pending.get_mut(loader) {
+            Some(known) => position.clone_into(known),
+            None => {
+                self.pending.insert(loader.to_owned(), position.to_owned());
+            }
+        }
+    }
+
+    /// An update consumed what was accumulated.
+    pub(super) fn consume(&mut self) {
+        self.consumed.append(&mut self.pending);
+    }
+
+    pub(super) fn consumed(&self, loader: &str) -> Option<&str> {
+        self.consumed.get(loader).map(String::as_str)
+    }
+}

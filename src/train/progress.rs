@@ -1,0 +1,69 @@
+use serde::{Deserialize, Serialize};
+
+use super::accumulator::GradientAccumulator;
+use super::positions::Positions;
+use crate::error::{Result, StateError};
+use crate::optim::StateDict;
+
+/// Its name in a state dict's metadata.
+const NAME: &str = "training";
+const VERSION: u32 = 1;
+
+/// How far a training has come, as it is saved.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Progress {
+    version: u32,
+    pub(super) updates: u64,
+    /// What only a trainer has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) trainer: Option<Trainer>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Trainer {
+    /// From which the seeds of micro-batches are derived.
+    pub(super) seed: u64,
+    /// Finished batches of training and of evaluation.
+    pub(super) batches: [u64; 2],
+    pub(super) positions: Positions,
+}
+
+impl Progress {
+    pub(super) fn of<O>(accumulator: &GradientAccumulator<O>, trainer: Option<Trainer>) -> Self {
+        Self {
+            version: VERSION,
+            updates: accumulator.updates,
+            trainer,
+        }
+    }
+
+    pub(super) fn write(&self, state: &mut StateDict) -> Result<()> {
+        let text = serde_json::to_string(self).map_err(candle_core::Error::wrap)?;
+        state.metadata.insert(NAME.to_owned(), text);
+        Ok(())
+    }
+
+    /// `None` for state that an optimizer saved by itself.
+    pub(super) fn read(state: &StateDict) -> Result<Option<Self>> {
+        let Some(text) = state.metadata.get(NAME) else {
+            return Ok(None);
+        };
+        let unfit = |problem: String| {
+            let unfit = vec![format!("{NAME}: {problem}")];
+            StateError {
+                unfit,
+                ..StateError::default()
+            }
+        };
+        let read: Self = serde_json::from_str(text).map_err(|error| unfit(error.to_string()))?;
+        match read.version {
+            VERSION => Ok(Some(read)),
+            other => Err(unfit(format!(
+                "version {other}, this crate reads version {VERSION}"
+            ))
+            .into()),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+use candle_core::{Tensor, Var};
+
+use super::accumulating::AccumulatingTrainer;
+use super::accumulator::GradientAccumulator;
+use super::adaptive::AdaptiveTrainer;
+use super::progress::Progress;
+use crate::batch::Consumer;
+use crate::error::Result;
+use crate::optim::{Commit, Parameter, StateDict};
+
+/// What can be saved and continued in another process; for checkpoints.
+pub trait Resumable {
+    /// Returns all parameters by name, frozen ones included, and after them [named
+    /// buffers](super::AdaptiveTrainerBuilder::buffers) that are none of them, as `buffers.0` and so on.
+    fn model(&self) -> Vec<Parameter>;
+
+    /// Returns the values to save under these names: those of the parameters, and of named buffers those that they had before the batches
+    /// that were accumulated since the last update, because a resumed run reads these again.
+    fn values(&self) -> Vec<(String, Tensor)> {
+        let model = self.model().into_iter();
+        model
+            .map(|Parameter { name, var }| (name, var.as_detached_tensor()))
+            .collect()
+    }
+
+    /// Returns everything else that the next step depends on: the optimizer's state as tensors, and as text in the metadata the number
+    /// of updates, the positions of loaders after the last update, the seed, and what policies have learned.
+    ///
+    /// # Errors
+    /// Those of the optimizer's [`state`](Commit::state).
+    fn state(&self) -> Result<StateDict>;
+
+    /// Continues from what [`state`](Self::state) returned. Gradients that were accumulated are dropped.
+    ///
+    /// # Errors
+    /// Those of the optimizer's [`load_state`](Commit::load_state), and [`StateError`](crate::error::StateError) for counters that
+    /// cannot be read. Nothing changes then.
+    fn load_state(&mut self, state: &StateDict) -> Result<()>;
+
+    /// Returns the number of updates so far.
+    fn updates(&self) -> u64;
+}
+
+fn parameters(optimizer: &impl Commit) -> Vec<Parameter> {
+    let mut all = optimizer.parameters().to_vec();
+    all.extend(optimizer.frozen());
+    all
+}
+
+impl<O: Commit> Resumable for GradientAccumulator<O> {
+    fn model(&self) -> Vec<Parameter> {
+        parameters(&self.optimizer)
+    }
+
+    fn state(&self) -> Result<StateDict> {
+        let mut state = self.optimizer.state()?;
+        Progress::of(self, None).write(&mut state)?;
+        Ok(state)
+    }
+
+    fn load_state(&mut self, state: &StateDict) -> Result<()> {
+        let progress = Progress::read(state)?;
+        self.optimizer.load_state(state)?;
+        self.reset();
+        if let Some(progress) = progress {
+            self.updates = progress.updates;
+        }
+        Ok(())
+    }
+
+    fn updates(&self) -> u64 {
+        self.updates
+    }
+}
+
+impl<O: Commit> Resumable for AdaptiveTrainer<O> {
+    fn model(&self) -> Vec<Parameter> {
+        let mut model = parameters(self.optimizer());
+        let buffers = self.core.buffers().enumerate();
+        let buffers =
+            buffers.filter(|(_, var)| model.iter().all(|known| known.var.id() != var.id()));
+        let buffers: Vec<_> = buffers
+            .map(|(index, var)| Parameter::new(format!("buffers.{index}"), var.clone()))
+            .collect();
+        model.extend(buffers);
+        model
+    }
+
+    fn values(&self) -> Vec<(String, Tensor)> {
+        let model = self.model().into_iter();
+        let value = |var: &Var| self.core.before_window(var).as_detached_tensor();
+        model
+            .map(|Parameter { name, var }| (name, value(&var)))
+            .collect()
+    }
+
+    fn state(&self) -> Result<StateDict> {
+        Self::state(self)
+    }
+
+    fn load_state(&mut self, state: &StateDict) -> Result<()> {
+        Self::load_state(self, state)
+    }
+
+    fn updates(&self) -> u64 {
+        Self::updates(self)
+    }
+}
+
+impl<O> Consumer for AdaptiveTrainer<O> {
+    fn position(&self, loader: &str) -> Option<&str> {
+        self.core.positions.consumed(loader)
+    }
+}
+
+impl<O: Commit> Resumable for AccumulatingTrainer<O> {
+    fn model(&self) -> Vec<Parameter> {
+        (**self).model()
+    }
+
+    fn values(&self) -> Vec<(String, Tensor)> {
+        (**self).values()
+    }
+
+    fn state(&self) -> Result<StateDict> {
+        (**self).state()
+    }
+
+    fn load_state(&mut self, state: &StateDict) -> Result<()> {
+        (**self).load_state(state)
+    }
+
+    fn updates(&self) -> u64 {
+        (**self).updates()
+    }
+}
+
+impl<O> Consumer for AccumulatingTrainer<O> {
+    fn position(&self, loader: &str) -> Option<&str> {
+        (**self).position(loader)
+    }
+}

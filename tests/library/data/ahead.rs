@@ -1,0 +1,184 @@
+//! Reading ahead: how far, by whom, and for how long.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use candle_core::{DType, Device, Tensor};
+use candle_headroom::ByteSize;
+use candle_headroom::data::{Dataset, Loader, LoaderBuilder};
+use candle_headroom::error::BoxedError;
+
+/// Samples of 1 KiB that take a while, in times that vary, and count how often they were read.
+#[derive(Clone, Default)]
+struct Slow {
+    reads: Arc<AtomicUsize>,
+    milliseconds: u64,
+}
+
+impl Dataset for Slow {
+    type Sample = Tensor;
+
+    fn len(&self) -> usize {
+        64
+    }
+
+    fn get(&self, index: usize) -> Result<Tensor, BoxedError> {
+        self.reads.fetch_add(1, SeqCst);
+        let uneven = index as u64 * 7919 % 3;
+        thread::sleep(Duration::from_millis(self.milliseconds * uneven));
+        Ok(Tensor::full(index as f32, 256, &Device::Cpu)?)
+    }
+}
+
+fn slow(milliseconds: u64) -> (LoaderBuilder<Slow, Tensor>, Arc<AtomicUsize>) {
+    let dataset = Slow {
+        milliseconds,
+        ..Slow::default()
+    };
+    let reads = Arc::clone(&dataset.reads);
+    let builder = Loader::builder(dataset, |samples: Vec<Tensor>| {
+        Ok(Tensor::stack(&samples, 0)?)
+    });
+    (builder, reads)
+}
+
+/// Waits until the number of reads stands still.
+fn settled(reads: &AtomicUsize) -> usize {
+    loop {
+        let before = reads.load(SeqCst);
+        thread::sleep(Duration::from_millis(100));
+        if reads.load(SeqCst) == before {
+            return before;
+        }
+    }
+}
+
+#[test]
+fn order_is_kept_whatever_the_workers_do() {
+    let (builder, _) = slow(2);
+    let mut loader = builder.batch(2).workers(4).shuffle(1).build().unwrap();
+    let mut again = slow(0).0.batch(2).workers(0).shuffle(1).build().unwrap();
+    for expected in &mut again {
+        let (expected, batch) = (expected.unwrap(), loader.next().unwrap().unwrap());
+        assert_eq!(batch.indices, expected.indices);
+        assert_eq!(batch.dims(), [2, 256]);
+    }
+    assert!(loader.next().is_none());
+}
+
+#[test]
+fn nothing_is_read_before_it_is_asked_for() {
+    let (builder, reads) = slow(0);
+    let mut loader = builder.batch(2).workers(3).build().unwrap();
+    assert_eq!(settled(&reads), 0);
+    loader.next().unwrap().unwrap();
+    // The batch in hand, and twice the workers ahead of the next.
+    assert_eq!(settled(&reads), 2 * (1 + 6));
+    assert_eq!(loader.stats().ready, 6);
+}
+
+#[test]
+fn batches_and_bytes_bound_what_is_read_ahead() {
+    let (builder, reads) = slow(0);
+    let mut loader = builder.batch(4).workers(2).ahead(3).build().unwrap();
+    loader.next().unwrap().unwrap();
+    assert_eq!(settled(&reads), 4 * (1 + 3));
+
+    // Each batch has 4 KiB, so two fit.
+    let (builder, reads) = slow(0);
+    let mut loader = builder
+        .batch(4)
+        .workers(3)
+        .ahead(9)
+        .ahead_bytes(ByteSize::kib(9))
+        .build()
+        .unwrap();
+    for batches in 1..=3 {
+        loader.next().unwrap().unwrap();
+        assert_eq!(settled(&reads), 4 * (batches + 2));
+        assert_eq!(loader.stats().ready_bytes, 8 << 10);
+    }
+    // What training waits for is always read.
+    let (builder, reads) = slow(0);
+    let mut loader = builder
+        .batch(4)
+        .workers(3)
+        .ahead_bytes(ByteSize(1))
+        .build()
+        .unwrap();
+    for batches in 1..=3 {
+        loader.next().unwrap().unwrap();
+        assert_eq!(settled(&reads), 4 * (batches + 1));
+    }
+}
+
+#[test]
+fn dropping_a_loader_ends_its_threads() {
+    let (builder, reads) = slow(20);
+    let mut loader = builder.batch(16).workers(3).build().unwrap();
+    loader.next().unwrap().unwrap();
+    let began = Instant::now();
+    drop(loader);
+    assert!(began.elapsed() < Duration::from_millis(20));
+    // Each thread finishes the sample in its hands, not its batch.
+    let before = reads.load(SeqCst);
+    assert!(settled(&reads) <= before + 3);
+}
+
+#[test]
+fn moving_drops_what_was_read_ahead() {
+    let (builder, _) = slow(1);
+    let mut loader = builder
+        .batch(3)
+        .workers(3)
+        .shuffle(2)
+        .epochs(3)
+        .build()
+        .unwrap();
+    let start = loader.state().clone();
+    let first: Vec<_> = loader.epoch().map(|batch| batch.unwrap().indices).collect();
+    assert_eq!(first.concat().len(), 64);
+    loader.next().unwrap().unwrap();
+    for _ in 0..20 {
+        loader.load_state(&start).unwrap();
+        loader.next().unwrap().unwrap();
+    }
+    loader.load_state(&start).unwrap();
+    let again: Vec<_> = loader.epoch().map(|batch| batch.unwrap().indices).collect();
+    assert_eq!(again, first);
+    assert_eq!(loader.count(), 2 * 22);
+}
+
+#[test]
+fn waiting_is_measured() {
+    // Reading takes 64 ms for a batch, and training nothing.
+    let (builder, _) = slow(8);
+    let mut loader = builder.batch(8).workers(1).build().unwrap();
+    let waited: Duration = loader.by_ref().map(|batch| batch.unwrap().waited).sum();
+    let stats = loader.stats();
+    assert_eq!((stats.batches, stats.samples), (8, 64));
+    assert_eq!(stats.waited, waited);
+    assert!(stats.wait_share() > 0.8 && stats.is_starved(), "{stats}");
+    assert!(
+        stats
+            .to_string()
+            .starts_with("8 batches, 64 samples, waited "),
+        "{stats}"
+    );
+
+    // Reading takes less than a third of training's time.
+    let (builder, _) = slow(1);
+    let mut loader = builder.batch(4).workers(1).build().unwrap();
+    for batch in &mut loader {
+        assert_eq!(batch.unwrap().dtype(), DType::F32);
+        thread::sleep(Duration::from_millis(25));
+    }
+    let stats = loader.stats();
+    // The first batch cannot be ready.
+    assert!(
+        !stats.is_starved() || stats.waited < Duration::from_millis(40),
+        "{stats}"
+    );
+}

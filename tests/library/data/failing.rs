@@ -1,0 +1,236 @@
+//! Samples that cannot be read, and the user's code that panics.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use candle_core::Tensor;
+use candle_headroom::data::{Concat, Dataset, Items, Loader, LoaderBuilder};
+use candle_headroom::error::{BoxedError, DataError, Error};
+
+use super::{collate, held};
+
+/// Fails, or panics, at some indices; at `flaky` every other time only.
+#[derive(Default)]
+struct Faulty {
+    bad: BTreeSet<usize>,
+    panics: BTreeSet<usize>,
+    flaky: BTreeSet<usize>,
+    reads: AtomicUsize,
+}
+
+impl Dataset for Faulty {
+    type Sample = u32;
+
+    fn len(&self) -> usize {
+        12
+    }
+
+    fn get(&self, index: usize) -> Result<u32, BoxedError> {
+        let reads = self.reads.fetch_add(1, SeqCst);
+        assert!(!self.panics.contains(&index), "cannot stand {index}");
+        if self.bad.contains(&index) || self.flaky.contains(&index) && reads.is_multiple_of(2) {
+            return Err(format!("no {index} today").into());
+        }
+        Ok(u32::try_from(index)?)
+    }
+
+    fn name(&self) -> String {
+        "faulty".to_owned()
+    }
+}
+
+fn faulty(bad: &[usize], panics: &[usize]) -> LoaderBuilder<Faulty, Tensor> {
+    let dataset = Faulty {
+        bad: bad.iter().copied().collect(),
+        panics: panics.iter().copied().collect(),
+        ..Faulty::default()
+    };
+    Loader::builder(dataset, collate).batch(3)
+}
+
+fn data_error(error: Error) -> DataError {
+    match error {
+        Error::Data(error) => *error,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn an_error_names_dataset_index_and_cause() {
+    for workers in [0, 1, 3] {
+        let mut loader = faulty(&[4], &[8]).workers(workers).build().unwrap();
+        assert_eq!(held(&loader.next().unwrap().unwrap()), [0, 1, 2]);
+        let before = loader.state().clone();
+        let error = loader.next().unwrap().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "faulty: sample 4 cannot be read: no 4 today"
+        );
+        assert!(matches!(
+            data_error(error),
+            DataError::Sample { index: 4, .. }
+        ));
+        // A run that is saved now tries the batch again.
+        assert_eq!(*loader.state(), before);
+        let error = loader.next().unwrap().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "faulty: reading sample 8 panicked: cannot stand 8"
+        );
+        assert!(matches!(
+            data_error(error),
+            DataError::Panicked { index: 8, .. }
+        ));
+        assert_eq!(held(&loader.next().unwrap().unwrap()), [9, 10, 11]);
+        assert!(loader.next().is_none());
+        assert!(loader.next().is_none());
+    }
+}
+
+#[test]
+fn failures_are_skipped_up_to_a_number() {
+    let mut loader = faulty(&[1, 7], &[2]).skip_failures(3).build().unwrap();
+    let batches: Vec<_> = loader.by_ref().map(|batch| held(&batch.unwrap())).collect();
+    assert_eq!(
+        batches,
+        [vec![0], vec![3, 4, 5], vec![6, 8], vec![9, 10, 11]]
+    );
+    assert_eq!(loader.stats().skipped, 3);
+    assert_eq!(loader.state().samples, 12);
+
+    let mut loader = faulty(&[1, 7], &[2])
+        .skip_failures(2)
+        .workers(0)
+        .build()
+        .unwrap();
+    let results: Vec<_> = loader.by_ref().collect();
+    let error = data_error(results.into_iter().find_map(Result::err).unwrap());
+    assert_eq!(
+        error.to_string(),
+        "faulty: sample 7 cannot be read: no 7 today; 2 samples were skipped before, as many as `skip_failures` allows"
+    );
+}
+
+#[test]
+fn failures_are_read_again() {
+    let dataset = Faulty {
+        flaky: (0..12).collect(),
+        ..Faulty::default()
+    };
+    // The first read of a sample fails, the second does not.
+    let mut loader = Loader::builder(dataset, collate)
+        .batch(12)
+        .retries(1)
+        .workers(0)
+        .build()
+        .unwrap();
+    assert_eq!(held(&loader.next().unwrap().unwrap()).len(), 12);
+    // A panic is not tried again.
+    let mut loader = faulty(&[], &[0]).retries(5).workers(0).build().unwrap();
+    let error = data_error(loader.next().unwrap().unwrap_err());
+    assert!(matches!(error, DataError::Panicked { index: 0, .. }));
+}
+
+#[test]
+fn collating_may_fail_and_panic() {
+    let failing = |samples: Vec<u32>| -> Result<Tensor, BoxedError> {
+        match samples.first() {
+            Some(0) => Err("sizes differ".into()),
+            Some(3) => panic!("out of patience"),
+            _ => collate(samples),
+        }
+    };
+    let mut loader = Loader::builder(Faulty::default(), failing)
+        .batch(3)
+        .workers(2)
+        .build()
+        .unwrap();
+    let texts: Vec<_> = (0..2)
+        .map(|_| loader.next().unwrap().unwrap_err().to_string())
+        .collect();
+    assert_eq!(
+        texts,
+        [
+            "faulty: samples [0, 1, 2] cannot be made into a batch: sizes differ",
+            "faulty: samples [3, 4, 5] cannot be made into a batch: it panicked: out of patience",
+        ]
+    );
+    assert_eq!(held(&loader.next().unwrap().unwrap()), [6, 7, 8]);
+}
+
+#[test]
+fn a_part_is_named_with_its_own_index() {
+    let parts = Concat(vec![
+        Faulty::default(),
+        Faulty {
+            bad: [2].into(),
+            ..Faulty::default()
+        },
+    ]);
+    let mut loader = Loader::builder(parts, collate)
+        .batch(24)
+        .workers(0)
+        .build()
+        .unwrap();
+    let error = loader.next().unwrap().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "faulty: sample 2 cannot be read: no 2 today"
+    );
+}
+
+#[test]
+fn costs_that_panic_are_errors() {
+    struct Costly;
+    impl Dataset for Costly {
+        type Sample = u32;
+        fn len(&self) -> usize {
+            5
+        }
+        fn get(&self, _: usize) -> Result<u32, BoxedError> {
+            Ok(0)
+        }
+        fn cost(&self, index: usize) -> usize {
+            [1, 2][index]
+        }
+    }
+    for workers in [0, 2] {
+        let mut loader = Loader::builder(Costly, collate)
+            .batch_cost(4)
+            .workers(workers)
+            .build()
+            .unwrap();
+        let error = loader.next().unwrap().unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("it panicked: index out of bounds"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn settings_that_cannot_be_meant_are_refused() {
+    let builder = || faulty(&[], &[]);
+    let refused = [
+        builder().batch(0),
+        builder().batch(usize::MAX),
+        builder().batch_cost(0),
+        builder().sort_by_cost(0),
+        builder().ahead(0),
+        builder().rank(2, 2),
+        builder().rank(0, 0),
+        builder().samples(5),
+    ];
+    for builder in refused {
+        assert!(matches!(
+            data_error(builder.build().unwrap_err()),
+            DataError::Setting(_)
+        ));
+    }
+    let empty = Loader::builder(Items(Vec::new()), collate)
+        .build()
+        .unwrap_err();
+    assert!(matches!(data_error(empty), DataError::Empty(_)));
+}

@@ -1,0 +1,191 @@
+//! Samples that can only be read one after the other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use candle_core::Tensor;
+use candle_headroom::data::{Loader, Position, Stream};
+use candle_headroom::error::BoxedError;
+use proptest::prelude::*;
+
+use super::{collate, held};
+
+type Items = Box<dyn Iterator<Item = Result<u32, BoxedError>> + Send>;
+
+/// A stream of this length, with a seed, a buffer and a batch.
+fn stream(len: u32, (seed, buffer): (u64, usize), batch: usize, workers: usize) -> Loader<Tensor> {
+    let open = move |_epoch| -> Result<Items, BoxedError> { Ok(Box::new((0..len).map(Ok))) };
+    let builder = Loader::builder(Stream(open), collate)
+        .epochs(2)
+        .batch(batch);
+    builder
+        .shuffle(seed)
+        .buffer(buffer)
+        .workers(workers)
+        .build()
+        .unwrap()
+}
+
+fn batches(loader: &mut Loader<Tensor>, most: usize) -> Vec<Vec<usize>> {
+    loader
+        .take(most)
+        .map(|batch| held(&batch.unwrap()))
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn each_sample_comes_once_in_an_epoch(
+        len in 1_u32..60,
+        shuffle in (any::<u64>(), 1_usize..20),
+        batch in 1_usize..9,
+        stops in prop::collection::vec((0_usize..9, 0_usize..3), 0..5),
+    ) {
+        let uninterrupted = batches(&mut stream(len, shuffle, batch, 0), usize::MAX);
+        let (mut position, mut read): (Option<Position>, _) = (None, Vec::new());
+        for (most, workers) in stops.into_iter().chain([(usize::MAX, 1)]) {
+            let mut loader = stream(len, shuffle, batch, workers);
+            if let Some(position) = &position {
+                loader.load_state(position).unwrap();
+            }
+            read.extend(batches(&mut loader, most));
+            position = Some(loader.state().clone());
+        }
+        prop_assert_eq!(&read, &uninterrupted);
+        let samples = read.concat();
+        prop_assert_eq!(samples.len(), 2 * len as usize);
+        for epoch in samples.chunks(len as usize) {
+            let mut epoch = epoch.to_vec();
+            epoch.sort_unstable();
+            prop_assert!(epoch.into_iter().eq(0..len as usize));
+        }
+    }
+}
+
+#[test]
+fn a_buffer_mixes_within_its_size() {
+    let mixed = batches(&mut stream(1000, (3, 100), 1000, 1), 1);
+    let far = mixed[0]
+        .iter()
+        .enumerate()
+        .map(|(place, number)| number.abs_diff(place));
+    // A sample comes at most a buffer early, as a rule not far late.
+    assert!(
+        mixed[0]
+            .iter()
+            .enumerate()
+            .all(|(place, number)| *number < place + 100)
+    );
+    assert!(far.sum::<usize>() > 1000 * 20);
+    assert_ne!(mixed, batches(&mut stream(1000, (4, 100), 1000, 1), 1));
+}
+
+#[test]
+fn a_resumed_stream_reads_its_epoch_again_once() {
+    let opened = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&opened);
+    let open = move |epoch: u64| -> Result<Items, BoxedError> {
+        count.fetch_add(1, SeqCst);
+        Ok(Box::new(
+            (0..10).map(move |number| Ok(number + 100 * epoch as u32)),
+        ))
+    };
+    let mut loader = Loader::builder(Stream(open), collate)
+        .batch(4)
+        .epochs(3)
+        .workers(0)
+        .build()
+        .unwrap();
+    let texts = |loader: &mut Loader<Tensor>, most: usize| -> Vec<Vec<u32>> {
+        loader
+            .take(most)
+            .map(|batch| batch.unwrap().to_vec1().unwrap())
+            .collect()
+    };
+    assert_eq!(
+        texts(&mut loader, 4),
+        [
+            vec![0, 1, 2, 3],
+            vec![4, 5, 6, 7],
+            vec![8, 9],
+            vec![100, 101, 102, 103]
+        ]
+    );
+    let position = loader.state().clone();
+    assert_eq!((position.epoch, position.samples), (1, 14));
+    assert_eq!(opened.load(SeqCst), 2);
+    assert_eq!(texts(&mut loader, 1), [[104, 105, 106, 107]]);
+    loader.load_state(&position).unwrap();
+    assert_eq!(
+        texts(&mut loader, 2),
+        [vec![104, 105, 106, 107], vec![108, 109]]
+    );
+    assert_eq!(opened.load(SeqCst), 3);
+    // An epoch of its own ends where the stream ends.
+    assert_eq!(loader.epoch().count(), 0);
+    assert_eq!(loader.epoch().count(), 3);
+    assert!(loader.next().is_none());
+    assert_eq!(opened.load(SeqCst), 4);
+}
+
+#[test]
+fn ranks_share_each_batch() {
+    let open = |_| -> Result<Items, BoxedError> { Ok(Box::new((0..10).map(Ok))) };
+    let read = |rank| {
+        let builder = Loader::builder(Stream(open), collate)
+            .batch(4)
+            .rank(rank, 2);
+        batches(&mut builder.build().unwrap(), usize::MAX)
+    };
+    assert_eq!(read(0), [vec![0, 1], vec![4, 5], vec![8]]);
+    assert_eq!(read(1), [vec![2, 3], vec![6, 7], vec![9]]);
+}
+
+#[test]
+fn items_may_fail_and_panic() {
+    let open = |_| -> Result<Items, BoxedError> {
+        Ok(Box::new((0..6).map(|number| match number {
+            1 => Err("torn".into()),
+            4 => panic!("no more"),
+            _ => Ok(number),
+        })))
+    };
+    let builder = || {
+        Loader::builder(Stream(open), collate)
+            .name("torn stream")
+            .batch(2)
+    };
+    let mut loader = builder().build().unwrap();
+    let error = loader.next().unwrap().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "torn stream: sample 1 cannot be read: torn"
+    );
+    let mut loader = builder().skip_failures(2).build().unwrap();
+    let read: Vec<_> = loader
+        .by_ref()
+        .map(|batch| batch.unwrap().to_vec1::<u32>().unwrap())
+        .collect();
+    assert_eq!(read, [[0, 2], [3, 5]]);
+    assert_eq!(loader.stats().skipped, 2);
+
+    let broken = |_| -> Result<Items, BoxedError> { Err("no network".into()) };
+    let mut loader = Loader::builder(Stream(broken), collate).build().unwrap();
+    let error = loader.next().unwrap().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "data: sample 0 cannot be read: no network"
+    );
+    // An empty stream does not turn forever.
+    let empty = |_| -> Result<Items, BoxedError> { Ok(Box::new(std::iter::empty())) };
+    let mut loader = Loader::builder(Stream(empty), collate)
+        .endless()
+        .build()
+        .unwrap();
+    assert_eq!(
+        loader.next().unwrap().unwrap_err().to_string(),
+        "data has no samples"
+    );
+}

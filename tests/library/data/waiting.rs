@@ -1,0 +1,109 @@
+//! How long training waited for data is shown where people look.
+
+use std::thread;
+use std::time::Duration;
+
+use candle_core::{DType, Device, Tensor, Var};
+use candle_headroom::data::{Dataset, Loader};
+use candle_headroom::error::BoxedError;
+use candle_headroom::{AdaptiveTrainer, Monitor, Sgd, Timeline};
+
+const READING: Duration = Duration::from_millis(30);
+
+/// Takes a while for each sample.
+struct Slow;
+
+impl Dataset for Slow {
+    type Sample = Tensor;
+
+    fn len(&self) -> usize {
+        6
+    }
+
+    fn get(&self, _: usize) -> Result<Tensor, BoxedError> {
+        thread::sleep(READING);
+        Ok(Tensor::ones(4, DType::F32, &Device::Cpu)?)
+    }
+}
+
+#[test]
+fn reports_timelines_and_monitors_show_it() {
+    let monitor = Monitor::builder()
+        .interval(Duration::from_millis(10))
+        .start()
+        .unwrap();
+    let var = Var::ones(4, DType::F32, &Device::Cpu).unwrap();
+    let optimizer = Sgd::builder(vec![var.clone()]).build().unwrap();
+    let timeline = Timeline::new();
+    let builder = AdaptiveTrainer::builder(optimizer).observer(timeline.clone());
+    let mut trainer = builder.build().unwrap();
+    let stack = |samples: Vec<Tensor>| Ok(Tensor::stack(&samples, 0)?);
+    for batch in Loader::builder(Slow, stack).batch(2).build().unwrap() {
+        let batch = batch.unwrap();
+        let report = trainer
+            .step(&batch, |x, _| x.broadcast_mul(&var)?.mean_all())
+            .unwrap();
+        assert_eq!(report.waited, Some(batch.waited));
+        assert!(batch.waited >= READING, "{:?}", batch.waited);
+        let text = report.to_string();
+        assert!(
+            text.contains(", waited ") && text.contains(" ms for data"),
+            "{text}"
+        );
+    }
+    let host = monitor.sources().len() - 1;
+    let waited = monitor
+        .history(host)
+        .into_iter()
+        .filter_map(|sample| sample.data_wait);
+    let most = waited.max();
+    assert!(
+        most.is_some_and(|share| (50..=100).contains(&share)),
+        "{most:?}"
+    );
+
+    let mut page = Vec::new();
+    timeline.write_page("slow data", &mut page).unwrap();
+    let page = String::from_utf8(page).unwrap();
+    let json = page
+        .split("id=\"data\">")
+        .nth(1)
+        .unwrap()
+        .split("</script>")
+        .next()
+        .unwrap();
+    let record: serde_json::Value = serde_json::from_str(json).unwrap();
+    let waited: Vec<_> = record["steps"]["waited"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|value| value.as_f64().unwrap())
+        .collect();
+    assert_eq!(waited.len(), 3);
+    assert!(
+        waited.iter().all(|microseconds| *microseconds >= 30e3),
+        "{waited:?}"
+    );
+    let phases = record["totals"]["phases"].as_array().unwrap();
+    let load = phases
+        .iter()
+        .find(|total| total["phase"] == "load")
+        .unwrap();
+    assert_eq!(load["count"], 3);
+    assert!((load["time"].as_f64().unwrap() - waited.iter().sum::<f64>()).abs() < 1e3);
+    let mut trace = Vec::new();
+    timeline.write_trace(&mut trace).unwrap();
+    assert!(
+        String::from_utf8(trace)
+            .unwrap()
+            .contains("\"name\":\"load\"")
+    );
+
+    // A batch of the user's own waited for nothing.
+    let own = Tensor::ones((2, 4), DType::F32, &Device::Cpu).unwrap();
+    let report = trainer
+        .step(&own, |x, _| x.broadcast_mul(&var)?.mean_all())
+        .unwrap();
+    assert_eq!(report.waited, None);
+    assert!(!report.to_string().contains("waited"));
+}
