@@ -23,6 +23,8 @@ use crate::error::{BoxedError, DataError, Result};
 /// are shuffled and the decoded groups do not all fit, most rows decode a group of their own: then write the files with small row
 /// groups, raise the limit, or read fewer [`columns`](ParquetBuilder::columns).
 ///
+/// On some damaged files the decoder panics. That is caught and returned as an error, after the program's panic hook has run.
+///
 /// ```
 /// use candle_headroom::data::{Dataset, ParquetDataset};
 /// # use parquet::data_type::{ByteArrayType, Int32Type};

@@ -60,6 +60,24 @@ impl TokensBuilder {
 
     /// Makes samples of whole documents instead of windows. A document ends with the token `end`, which is part of it; the last one
     /// ends with the file. The file is read once on opening, and 8 bytes are kept for each document.
+    ///
+    /// ```
+    /// use candle_headroom::data::{Loader, Pack, TokenWindow, Tokens, TokenType};
+    /// use candle_headroom::error::BoxedError;
+    ///
+    /// let file = tempfile::NamedTempFile::new()?;
+    /// std::fs::write(&file, [7, 8, 9, 0, 5, 0, 6, 6, 0])?;
+    /// let documents = Tokens::builder(file.path()).dtype(TokenType::U8).documents(0).open()?;
+    ///
+    /// let pack = |documents: Vec<TokenWindow>| {
+    ///     let tokens: Result<Vec<_>, _> = documents.iter().map(TokenWindow::to_vec).collect();
+    ///     Pack::new(5).documents(tokens?)
+    /// };
+    /// let mut loader = Loader::builder(documents, pack).batch(3).build()?;
+    /// let batch = loader.next().unwrap()?;
+    /// assert_eq!(batch.tokens.to_vec2::<u32>()?, [[7, 8, 9, 0, 0], [6, 6, 0, 5, 0]]);
+    /// # Ok::<(), BoxedError>(())
+    /// ```
     pub fn documents(mut self, end: u32) -> Self {
         self.end = Some(end);
         self

@@ -20,7 +20,7 @@ pub fn stack_tokens(windows: Vec<TokenWindow>) -> Result<Tensor, BoxedError> {
     if let Some(other) = windows.iter().position(|window| window.len() != len) {
         let found = windows.get(other).map_or(0, TokenWindow::len);
         let problem = format!(
-            "windows of equal length are stacked: window 0 has {len} tokens, window {other} has {found}; pad or pack documents"
+            "windows of equal length are stacked: window 0 has {len} tokens, window {other} has {found}; use `Pad` or `Pack` for documents"
         );
         return Err(DataError::Setting(problem).into());
     }
