@@ -58,8 +58,8 @@ impl TokensBuilder {
         self
     }
 
-    /// Makes samples of whole documents instead of windows. A document ends with the token `end`, which is part of it; the last one
-    /// ends with the file. The file is read once on opening, and 8 bytes are kept for each document.
+    /// Makes samples of whole documents instead of windows. A document ends with the token `end`, which is part of it; the last
+    /// one ends with the file. The file is read once on opening, and 8 bytes are kept for each document.
     ///
     /// ```
     /// use candle_headroom::data::{Loader, Pack, TokenWindow, Tokens, TokenType};
@@ -86,9 +86,9 @@ impl TokensBuilder {
     /// Maps the file.
     ///
     /// # Errors
-    /// [`DataError::Setting`] if neither a window nor documents are asked for, or both, if the stride is 0, or if the end token does
-    /// not fit into a token's bytes. [`DataError::File`] if the file cannot be read, is empty, holds a part of a token, or is shorter
-    /// than a window.
+    /// [`DataError::Setting`] if neither a window nor documents are asked for, or both, if the stride is 0, or if the end token
+    /// does not fit into a token's bytes. [`DataError::File`] if the file cannot be read, is empty, holds a part of a token, or
+    /// is shorter than a window.
     pub fn open(self) -> Result<Tokens> {
         self.check()?;
         let map = Mapped::open(&self.path)?;

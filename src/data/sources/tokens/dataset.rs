@@ -11,8 +11,9 @@ use crate::error::BoxedError;
 /// The file holds token after token as unsigned integers, the least significant byte first, as the tools of many language models
 /// write them. A sample is a view ([`TokenWindow`]); [`stack_tokens`](super::stack_tokens) makes a tensor of several.
 ///
-/// The file must stay as it is. What is appended after opening is not read, and a file that was shortened is an error when tokens are
-/// read. If another process shortens it in the moment between that check and the read, the system ends this process with SIGBUS.
+/// The file must stay as it is. What is appended after opening is not read, and a file that was shortened is an error when tokens
+/// are read. If another process shortens it in the moment between that check and the read, the system ends this process with
+/// SIGBUS.
 ///
 /// ```
 /// use candle_headroom::data::{Dataset, Tokens, stack_tokens};

@@ -10,17 +10,18 @@ use crate::error::{BoxedError, DataError};
 /// It is a collate function for a loader of [`Tokens`](super::Tokens).
 ///
 /// # Errors
-/// [`DataError::Setting`] if there is no window or if the lengths differ, as those of documents do, and [`DataError::File`] if a file
-/// was shortened while it was open.
+/// [`DataError::Setting`] if there is no window or if the lengths differ, as those of documents do, and [`DataError::File`] if a
+/// file was shortened while it was open.
 pub fn stack_tokens(windows: Vec<TokenWindow>) -> Result<Tensor, BoxedError> {
     let len = match windows.first() {
         Some(first) => first.len(),
         None => return Err(DataError::Setting("no windows to stack".into()).into()),
     };
-    if let Some(other) = windows.iter().position(|window| window.len() != len) {
-        let found = windows.get(other).map_or(0, TokenWindow::len);
+    let mut lengths = windows.iter().map(TokenWindow::len).enumerate();
+    if let Some((other, found)) = lengths.find(|(_, found)| *found != len) {
         let problem = format!(
-            "windows of equal length are stacked: window 0 has {len} tokens, window {other} has {found}; use `Pad` or `Pack` for documents"
+            "windows of equal length are stacked: window 0 has {len} tokens, window {other} \
+             has {found}; use `Pad` or `Pack` for documents"
         );
         return Err(DataError::Setting(problem).into());
     }
