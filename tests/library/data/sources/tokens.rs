@@ -229,18 +229,18 @@ fn windows_outlive_the_dataset_and_a_removed_file() {
 
 #[test]
 fn windows_of_several_files_and_types_are_stacked_in_their_order() {
-    // Windows of 4,000 bytes, so that a block does not hold all of those of one type.
+    // Windows of 20,000 to 80,000 bytes, so that those of one type are more than are copied at once.
     let files = [TokenType::U16, TokenType::U8, TokenType::U32].map(|kind| {
-        let tokens: Vec<u32> = (0..100_000).map(|token| token % 251).collect();
+        let tokens: Vec<u32> = (0..120_000).map(|token| token % 251).collect();
         let file = file(&bytes(&tokens, kind));
         let builder = Tokens::builder(file.path()).dtype(kind);
-        builder.window(2_000).stride(500).open().unwrap()
+        builder.window(20_000).stride(500).open().unwrap()
     });
     let places: Vec<_> = (0..150).map(|at| (at / 40 % 3, at * 31 % 190)).collect();
     let windows = places.iter().map(|(file, index)| files[*file].get(*index));
     let stacked = stack_tokens(windows.map(Result::unwrap).collect()).unwrap();
     for (row, (_, index)) in stacked.to_vec2::<u32>().unwrap().iter().zip(places) {
-        let expected = (0..2_000).map(|token| (500 * index as u32 + token) % 251);
+        let expected = (0..20_000).map(|token| (500 * index as u32 + token) % 251);
         assert!(row.iter().copied().eq(expected), "window {index}");
     }
 }
