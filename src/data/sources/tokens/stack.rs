@@ -24,7 +24,7 @@ pub fn stack_tokens(windows: Vec<TokenWindow>) -> Result<Tensor, BoxedError> {
     if let Some((other, found)) = lengths.find(|(_, found)| *found != len) {
         let problem = format!(
             "windows of equal length are stacked: window 0 has {len} tokens, window {other} \
-             has {found}; use `Pad` or `Pack` for documents"
+             has {found}; `Pad` and `Pack` take documents"
         );
         return Err(DataError::Setting(problem).into());
     }
