@@ -71,14 +71,14 @@ pub fn compare(is_quick: bool) -> anyhow::Result<()> {
     // Maps every page of both.
     let sum: u64 = map.iter().step_by(4_096).map(|byte| u64::from(*byte)).sum();
     let windows = tokens.len();
-    let mut all = Vec::with_capacity(STRIDE);
+    let mut all = Vec::with_capacity(WINDOW);
     for index in 0..windows {
         all.clear();
         tokens
             .get(index)
             .ok()
             .context("a window")?
-            .write_u32(&mut all);
+            .write_u32(&mut all)?;
     }
     black_box((sum, all));
 

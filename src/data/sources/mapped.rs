@@ -29,10 +29,10 @@ impl Mapped {
         }
         let too_long = |_| DataError::file(path, None, "is longer than the address space");
         let len = usize::try_from(metadata.len()).map_err(too_long)?;
-        // SAFETY: the map is only read, and whatever another process writes to the file, each byte is a valid `u8`; text is copied
-        // before it is checked and used as such. Each access follows `check`, which refuses a file that is shorter than the map. If another process
-        // shortens it between that check and the read, the system ends this process with SIGBUS; the types that own a map document
-        // this.
+        // SAFETY: the map is only read, and whatever another process writes to the file, each byte is a valid `u8`. The text of
+        // samples is copied before it is checked; a header is used once, on opening. Each access follows `check`, which refuses a
+        // file that is shorter than the map. If another process shortens it between that check and the read, the system ends this
+        // process with SIGBUS; the types that own a map document this.
         let map = unsafe { MmapOptions::new().len(len).map(&file) }.map_err(io)?;
         let path = path.to_owned();
         Ok(Self { path, file, map })

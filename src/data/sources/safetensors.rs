@@ -80,8 +80,8 @@ impl SafetensorsBuilder {
     /// Maps the file and checks its header and the selected tensors.
     ///
     /// # Errors
-    /// [`DataError::File`] if the file cannot be read or is damaged, if a tensor is missing, has no dimension or a type that candle
-    /// cannot hold, or if the first dimensions differ; [`DataError::Setting`] if no tensor is selected.
+    /// [`DataError::File`] if the file cannot be read or is damaged, if a tensor is missing, has no dimension or a type that
+    /// candle cannot hold, or if the first dimensions differ; [`DataError::Setting`] if no tensor is selected.
     pub fn open(self) -> Result<SafetensorsDataset> {
         let path = self.path.as_path();
         let map = Mapped::open(path)?;

@@ -8,9 +8,9 @@ use crate::error::{BoxedError, DataError, Result};
 
 /// A folder of images, with one folder for each class: a sample is an image and its class.
 ///
-/// The classes are the subfolders in the order of their names; the samples are their JPEG and PNG files, by the ending of the name,
-/// class after class and in the order of their names. Other files, deeper folders, and names that begin with a dot are left out. An image
-/// is decoded when it is read, so in the threads of a loader. It is not turned as its EXIF data may ask.
+/// The classes are the subfolders in the order of their names; the samples are their JPEG and PNG files, by the ending of the
+/// name, class after class and in the order of their names. Other files, deeper folders, and names that begin with a dot are left
+/// out. An image is decoded when it is read, so in the threads of a loader. It is not turned as its EXIF data may ask.
 ///
 /// ```
 /// use candle_headroom::data::{Dataset, ImageFolder, stack_images};
@@ -74,8 +74,8 @@ impl ImageFolder {
 }
 
 impl ImageFolderBuilder {
-    /// Resizes each image to a height and a width in pixels, by linear interpolation over the pixels that one covers; the aspect ratio
-    /// is not kept.
+    /// Resizes each image to a height and a width in pixels, by linear interpolation over the pixels that one covers; the aspect
+    /// ratio is not kept.
     pub fn size(mut self, height: u32, width: u32) -> Self {
         self.decoding.size = Some((height, width));
         self
@@ -90,8 +90,8 @@ impl ImageFolderBuilder {
     /// Lists the folders.
     ///
     /// # Errors
-    /// [`DataError::File`] if a folder cannot be read or a class has a name that is not UTF-8, [`DataError::Empty`] if there is no
-    /// image, and [`DataError::Setting`] if the size is 0.
+    /// [`DataError::File`] if a folder cannot be read or a class has a name that is not UTF-8, [`DataError::Empty`] if there is
+    /// no image, and [`DataError::Setting`] if the size is 0.
     pub fn open(self) -> Result<ImageFolder> {
         let Self { path, decoding } = self;
         if let Some((height, width)) = decoding.size

@@ -10,8 +10,8 @@ use crate::error::{BoxedError, DataError, Result};
 
 /// A file of JSON lines, mapped into memory: a sample is the value in a line.
 ///
-/// Blank lines are left out. The file is read once on opening, and 8 bytes are kept for each line; a line is parsed when it is read.
-/// What [`Lines`](super::Lines) says about files that change holds here too.
+/// Blank lines are left out. The file is read once on opening, and 8 bytes are kept for each line; a line is parsed when it is
+/// read. What [`Lines`](super::Lines) says about files that change holds here too.
 ///
 /// ```
 /// use candle_headroom::data::{Dataset, JsonLines};
@@ -29,7 +29,7 @@ use crate::error::{BoxedError, DataError, Result};
 /// let reviews = JsonLines::<Review>::open(&path)?;
 /// let review = reviews.get(0)?;
 /// assert_eq!((review.text.as_str(), review.stars), ("Fine.", 4));
-/// let error = reviews.get(1).err().unwrap(); // … at byte 45: line 2, column 15: missing field `stars`
+/// let error = reviews.get(1).err().unwrap(); // … at byte 44: line 2, column 15: missing field `stars`
 /// assert!(error.to_string().ends_with("line 2, column 15: missing field `stars`"), "{error}");
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
@@ -76,8 +76,8 @@ impl<T: DeserializeOwned + Send> Dataset for JsonLines<T> {
     /// Parses a line.
     ///
     /// # Errors
-    /// [`DataError::File`] if the line is no such value, with its number and the byte offset, or if the file was shortened while it was
-    /// open, and [`DataError::OutOfRange`].
+    /// [`DataError::File`] if the line is no such value, with its number and the byte offset, or if the file was shortened while
+    /// it was open, and [`DataError::OutOfRange`].
     fn get(&self, index: usize) -> Result<T, BoxedError> {
         let line = self.index.line(index)?;
         let line = line.ok_or_else(|| out_of_range(self, index))?;

@@ -6,8 +6,8 @@ use crate::error::{BoxedError, DataError, Result};
 
 /// A text file, mapped into memory: a sample is a line, without its ending.
 ///
-/// A line ends with `\n` or `\r\n`, the last one also with the file. The file is read once on opening, and 8 bytes are kept for each
-/// line. Lines are checked to be UTF-8 when they are read.
+/// A line ends with `\n` or `\r\n`, the last one also with the file. The file is read once on opening, and 8 bytes are kept for
+/// each line. Lines are checked to be UTF-8 when they are read.
 ///
 /// The file must stay as it is. What is appended after opening is not read, and a file that was shortened is an error. If another
 /// process shortens it in the moment between that check and the read, the system ends this process with SIGBUS.
@@ -66,7 +66,7 @@ impl LinesBuilder {
     /// Maps the file and finds its lines.
     ///
     /// # Errors
-    /// [`DataError::File`] if the file cannot be read or is empty, and [`DataError::Empty`] if all lines are blank and left out.
+    /// [`DataError::File`] if the file cannot be read or is empty.
     pub fn open(self) -> Result<Lines> {
         let index = Index::open(&self.path, self.skips_blank)?;
         Ok(Lines { index })
@@ -83,8 +83,8 @@ impl Dataset for Lines {
     /// Returns a line.
     ///
     /// # Errors
-    /// [`DataError::File`] if the line is not UTF-8, with the offset of the first wrong byte, or if the file was shortened while it was
-    /// open, and [`DataError::OutOfRange`].
+    /// [`DataError::File`] if the line is not UTF-8, with the offset of the first wrong byte, or if the file was shortened while
+    /// it was open, and [`DataError::OutOfRange`].
     fn get(&self, index: usize) -> Result<String, BoxedError> {
         let line = self.index.line(index)?;
         let line = line.ok_or_else(|| out_of_range(self, index))?;

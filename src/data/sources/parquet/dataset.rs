@@ -14,28 +14,46 @@ use crate::error::{BoxedError, DataError, Result};
 
 /// Parquet files, one after the other: a sample is a row.
 ///
-/// A row becomes any type that serde can read. A struct takes the columns of its fields' names, and a tuple all columns in their order. A
-/// column of bytes, such as the images of the Hugging Face hub, becomes a `Vec<u8>`, a list a `Vec`, a null `None`, a date the days and a
-/// time the milliseconds or microseconds since 1970, and a decimal a string. Files compressed with Snappy, Zstandard or gzip can be read.
+/// A row becomes any type that serde can read. A struct takes the columns of its fields' names, and a tuple all columns in the
+/// order of [`columns`](ParquetBuilder::columns) or of the file. A column of bytes, such as the images of the Hugging Face hub,
+/// becomes a `Vec<u8>`, a list a `Vec`, a null `None`, a date the days and a time the milliseconds or microseconds since 1970,
+/// and a decimal a string. Files compressed with Snappy, Zstandard or gzip can be read.
 ///
-/// A file is divided into row groups, and a row group is decoded as a whole when the first of its rows is read. Those used last are
-/// kept, up to [`cache`](ParquetBuilder::cache) bytes, but at least one. Rows in the order of the file decode each group once. Where rows
-/// are shuffled and the decoded groups do not all fit, most rows decode a group of their own: then write the files with small row
-/// groups, raise the limit, or read fewer [`columns`](ParquetBuilder::columns).
+/// A file is divided into row groups, and a row group is decoded as a whole when the first of its rows is read. Those used last
+/// are kept, up to [`cache`](ParquetBuilder::cache) bytes, but at least one. Rows in the order of the file decode each group
+/// once. Where rows are shuffled and the decoded groups do not all fit, most rows decode a group of their own: then write the
+/// files with small row groups, raise the limit, or read fewer [`columns`](ParquetBuilder::columns).
 ///
-/// ```no_run
+/// On some damaged files the decoder panics. That is caught and returned as an error, after the program's panic hook has run.
+///
+/// ```
 /// use candle_headroom::data::{Dataset, ParquetDataset};
+/// # use parquet::data_type::{ByteArrayType, Int32Type};
+/// # use parquet::{file::writer::SerializedFileWriter, schema::parser::parse_message_type};
 ///
 /// #[derive(serde::Deserialize)]
 /// struct Review {
 ///     text: String,
-///     label: u32,
+///     stars: Option<u32>,
 /// }
 ///
-/// let files = ["train-00000-of-00002.parquet", "train-00001-of-00002.parquet"];
-/// let reviews = ParquetDataset::<Review>::builder(files).columns(["text", "label"]).open()?;
-/// let review = reviews.get(0)?;
-/// println!("{}: {}", review.label, review.text);
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("train-00000-of-00001.parquet");
+/// # let schema = parse_message_type("message m { required binary text (UTF8); optional int32 stars; }")?;
+/// # let mut file = SerializedFileWriter::new(std::fs::File::create(&path)?, schema.into(), Default::default())?;
+/// # let mut group = file.next_row_group()?;
+/// # let mut column = group.next_column()?.unwrap();
+/// # column.typed::<ByteArrayType>().write_batch(&["Fine.".into(), "No!".into()], None, None)?;
+/// # column.close()?;
+/// # let mut column = group.next_column()?.unwrap();
+/// # column.typed::<Int32Type>().write_batch(&[4], Some(&[1, 0]), None)?;
+/// # column.close()?;
+/// # group.close()?;
+/// # file.close()?;
+/// // … written by another program: two reviews, the second without stars.
+/// let reviews = ParquetDataset::<Review>::builder([&path]).columns(["text", "stars"]).open()?;
+/// let review = reviews.get(1)?;
+/// assert_eq!((review.text.as_str(), review.stars), ("No!", None));
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 pub struct ParquetDataset<T> {
@@ -104,7 +122,8 @@ impl<T: DeserializeOwned + Send> ParquetBuilder<T> {
         self
     }
 
-    /// Sets how many bytes of decoded rows are kept; 256 MiB by default. The threads of a loader should find room for a row group each.
+    /// Sets how many bytes of decoded rows are kept; 256 MiB by default. The threads of a loader should find room for a row group
+    /// each.
     pub fn cache(mut self, room: ByteSize) -> Self {
         self.cache = room;
         self
@@ -113,8 +132,8 @@ impl<T: DeserializeOwned + Send> ParquetBuilder<T> {
     /// Opens the files and reads their metadata.
     ///
     /// # Errors
-    /// [`DataError::File`] if a file cannot be read, is no Parquet file, is damaged or lacks a column, and [`DataError::Setting`] if there is
-    /// no file or no column.
+    /// [`DataError::File`] if a file cannot be read, is no Parquet file, is damaged or lacks a column, and [`DataError::Setting`]
+    /// if there is no file or no column.
     pub fn open(self) -> Result<ParquetDataset<T>> {
         if self.paths.is_empty() || self.columns.as_ref().is_some_and(Vec::is_empty) {
             let problem = "a Parquet dataset needs at least one file and one column";

@@ -1,4 +1,3 @@
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,6 +8,7 @@ use parquet::schema::types::Type;
 
 use super::rows::Rows;
 use super::source::Source;
+use crate::data::caught::caught;
 use crate::error::DataError;
 
 /// One file, of which some columns are read.
@@ -116,17 +116,10 @@ fn decode<T>(
     offset: Option<u64>,
     run: impl FnOnce() -> parquet::errors::Result<T>,
 ) -> Result<T, DataError> {
-    let problem = match catch_unwind(AssertUnwindSafe(run)) {
+    let problem = match caught(run) {
         Ok(Ok(decoded)) => return Ok(decoded),
         Ok(Err(error)) => error.to_string(),
-        Err(panic) => {
-            let message = panic.downcast_ref::<String>().map(String::as_str);
-            let message = message.or_else(|| panic.downcast_ref().copied());
-            format!(
-                "cannot be decoded: {}",
-                message.unwrap_or("the decoder panicked")
-            )
-        }
+        Err(panic) => format!("cannot be decoded: {panic}"),
     };
     Err(DataError::file(path, offset, problem))
 }

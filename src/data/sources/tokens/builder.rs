@@ -58,8 +58,26 @@ impl TokensBuilder {
         self
     }
 
-    /// Makes samples of whole documents instead of windows. A document ends with the token `end`, which is part of it; the last one
-    /// ends with the file. The file is read once on opening, and 8 bytes are kept for each document.
+    /// Makes samples of whole documents instead of windows. A document ends with the token `end`, which is part of it; the last
+    /// one ends with the file. The file is read once on opening, and 8 bytes are kept for each document.
+    ///
+    /// ```
+    /// use candle_headroom::data::{Loader, Pack, TokenWindow, Tokens, TokenType};
+    /// use candle_headroom::error::BoxedError;
+    ///
+    /// let file = tempfile::NamedTempFile::new()?;
+    /// std::fs::write(&file, [7, 8, 9, 0, 5, 0, 6, 6, 0])?;
+    /// let documents = Tokens::builder(file.path()).dtype(TokenType::U8).documents(0).open()?;
+    ///
+    /// let pack = |documents: Vec<TokenWindow>| {
+    ///     let tokens: Result<Vec<_>, _> = documents.iter().map(TokenWindow::to_vec).collect();
+    ///     Pack::new(5).documents(tokens?)
+    /// };
+    /// let mut loader = Loader::builder(documents, pack).batch(3).build()?;
+    /// let batch = loader.next().unwrap()?;
+    /// assert_eq!(batch.tokens.to_vec2::<u32>()?, [[7, 8, 9, 0, 0], [6, 6, 0, 5, 0]]);
+    /// # Ok::<(), BoxedError>(())
+    /// ```
     pub fn documents(mut self, end: u32) -> Self {
         self.end = Some(end);
         self
@@ -68,9 +86,9 @@ impl TokensBuilder {
     /// Maps the file.
     ///
     /// # Errors
-    /// [`DataError::Setting`] if neither a window nor documents are asked for, or both, if the stride is 0, or if the end token does
-    /// not fit into a token's bytes. [`DataError::File`] if the file cannot be read, is empty, holds a part of a token, or is shorter
-    /// than a window.
+    /// [`DataError::Setting`] if neither a window nor documents are asked for, or both, if the stride is 0, or if the end token
+    /// does not fit into a token's bytes. [`DataError::File`] if the file cannot be read, is empty, holds a part of a token, or
+    /// is shorter than a window.
     pub fn open(self) -> Result<Tokens> {
         self.check()?;
         let map = Mapped::open(&self.path)?;

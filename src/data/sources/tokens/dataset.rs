@@ -11,8 +11,9 @@ use crate::error::BoxedError;
 /// The file holds token after token as unsigned integers, the least significant byte first, as the tools of many language models
 /// write them. A sample is a view ([`TokenWindow`]); [`stack_tokens`](super::stack_tokens) makes a tensor of several.
 ///
-/// The file must stay as it is. What is appended after opening is not read, and a file that was shortened is an error. If another
-/// process shortens it in the moment between that check and the read, the system ends this process with SIGBUS.
+/// The file must stay as it is. What is appended after opening is not read, and a file that was shortened is an error when tokens
+/// are read. If another process shortens it in the moment between that check and the read, the system ends this process with
+/// SIGBUS.
 ///
 /// ```
 /// use candle_headroom::data::{Dataset, Tokens, stack_tokens};
@@ -25,7 +26,7 @@ use crate::error::BoxedError;
 /// // A context of 4 tokens: the window has one more, and the next window begins with it.
 /// let tokens = Tokens::builder(&path).window(5).stride(4).open()?;
 /// assert_eq!(tokens.len(), 2); // the last token is in no window
-/// assert_eq!(tokens.get(1)?.to_vec(), [4, 5, 6, 7, 8]);
+/// assert_eq!(tokens.get(1)?.to_vec()?, [4, 5, 6, 7, 8]);
 /// let batch = stack_tokens(vec![tokens.get(0)?, tokens.get(1)?])?;
 /// assert_eq!(batch.dims(), [2, 5]);
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
@@ -82,10 +83,9 @@ impl Dataset for Tokens {
         self.cut.len()
     }
 
-    /// Returns a view of a window or a document.
+    /// Returns a view of a window or a document; the file is not touched.
     ///
     /// # Errors
-    /// [`DataError::File`](crate::error::DataError::File) if the file was shortened while it was open, and
     /// [`DataError::OutOfRange`](crate::error::DataError::OutOfRange).
     fn get(&self, index: usize) -> Result<TokenWindow, BoxedError> {
         let range = self
@@ -93,13 +93,11 @@ impl Dataset for Tokens {
             .range(index)
             .ok_or_else(|| out_of_range(self, index))?;
         let size = self.token.size_in_bytes();
-        let window = TokenWindow {
+        Ok(TokenWindow {
             map: Arc::clone(&self.map),
             range: self.header + range.start * size..self.header + range.end * size,
             token: self.token,
-        };
-        window.check()?;
-        Ok(window)
+        })
     }
 
     /// Returns the number of tokens.

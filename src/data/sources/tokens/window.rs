@@ -6,10 +6,7 @@ use super::TokenType;
 use crate::data::sources::mapped::Mapped;
 use crate::error::DataError;
 
-/// Consecutive tokens of a mapped file, not copied: the sample of [`Tokens`](super::Tokens).
-///
-/// It keeps the map alive. The file's length is checked when the sample is read and again by [`stack_tokens`](super::stack_tokens),
-/// not by the methods here.
+/// Consecutive tokens of a mapped file, not copied: the sample of [`Tokens`](super::Tokens). It keeps the map alive.
 #[derive(Clone)]
 pub struct TokenWindow {
     pub(super) map: Arc<Mapped>,
@@ -32,22 +29,33 @@ impl TokenWindow {
     }
 
     /// Appends the tokens to a vector.
-    pub fn write_u32(&self, tokens: &mut Vec<u32>) {
-        self.token
-            .widen(self.map.checked(self.range.clone()), tokens);
+    ///
+    /// # Errors
+    /// [`DataError::File`] if the file was shortened while it was open.
+    pub fn write_u32(&self, tokens: &mut Vec<u32>) -> Result<(), DataError> {
+        self.check()?;
+        self.token.widen(self.bytes(), tokens);
+        Ok(())
     }
 
     /// Returns the tokens.
-    #[must_use]
-    pub fn to_vec(&self) -> Vec<u32> {
+    ///
+    /// # Errors
+    /// Those of [`write_u32`](Self::write_u32).
+    pub fn to_vec(&self) -> Result<Vec<u32>, DataError> {
         let mut tokens = Vec::new();
-        self.write_u32(&mut tokens);
-        tokens
+        self.write_u32(&mut tokens)?;
+        Ok(tokens)
     }
 
     /// Checks that the file was not shortened.
     pub(super) fn check(&self) -> Result<(), DataError> {
         self.map.check()
+    }
+
+    /// The tokens as the file stores them, after [`check`](Self::check).
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.map.checked(self.range.clone())
     }
 }
 
