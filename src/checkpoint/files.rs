@@ -50,9 +50,15 @@ impl NewFile {
         Ok(())
     }
 
-    /// Waits until the file is on the disk, and returns its size and its CRC-32.
-    pub(super) fn finish(mut self) -> Result<(u64, u32)> {
+    /// Writes what is still collected, and frees its memory.
+    pub(super) fn end(&mut self) -> Result<()> {
         self.write_collected()?;
+        self.collected = Vec::new();
+        Ok(())
+    }
+
+    /// Waits until the file, which was [ended](Self::end), is on the disk, and returns its size and its CRC-32.
+    pub(super) fn finish(self) -> Result<(u64, u32)> {
         let sync = || {
             inject_file(FileOperation::Sync, &self.path)?;
             self.file.sync_all()
