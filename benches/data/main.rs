@@ -1,16 +1,25 @@
 //! Reading samples, against the plain work that it cannot do without.
 //!
-//! `cargo bench --bench data [-- [--quick] [PART…]]`, where a part is `tokens`.
+//! `cargo bench --bench data [-- [--quick] [PART…]]`, where a part is `tokens`, `waiting` or `memory`.
 
+mod loader;
 #[path = "../support/mod.rs"]
 mod support;
 mod tokens;
 
+use candle_headroom::TrackingAllocator;
 use support::{is_quick, measures_with_steady_heap};
 
 type Part = fn(bool) -> anyhow::Result<()>;
 
-const PARTS: [(&str, Part); 1] = [("tokens", tokens::compare)];
+const PARTS: [(&str, Part); 3] = [
+    ("tokens", tokens::compare),
+    ("waiting", loader::waiting),
+    ("memory", loader::memory),
+];
+
+#[global_allocator]
+static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
 
 fn main() -> anyhow::Result<()> {
     if !measures_with_steady_heap() {

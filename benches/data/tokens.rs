@@ -4,10 +4,11 @@ use std::fs::File;
 use std::hint::black_box;
 use std::io::{BufWriter, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use candle_headroom::data::{Dataset, Tokens, stack_tokens};
+use candle_headroom::data::{Dataset, Loader, Tokens, stack_tokens};
 use memmap2::Mmap;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
@@ -58,10 +59,12 @@ pub fn compare(is_quick: bool) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("tokens.bin");
     write(&path, bytes)?;
-    let tokens = Tokens::builder(&path)
-        .window(WINDOW)
-        .stride(STRIDE)
-        .open()?;
+    let tokens = Arc::new(
+        Tokens::builder(&path)
+            .window(WINDOW)
+            .stride(STRIDE)
+            .open()?,
+    );
     let file = File::open(&path)?;
     // SAFETY: nobody else knows the file, so it does not change while it is mapped.
     let map = unsafe { Mmap::map(&file) }?;
@@ -93,10 +96,25 @@ pub fn compare(is_quick: bool) -> anyhow::Result<()> {
         let batch = samples.and_then(stack_tokens).expect("a batch");
         black_box(batch);
     };
+    // One worker, and a training that takes each batch as soon as it is ready: the time is that of the worker.
+    let mut loader = Loader::builder(Arc::clone(&tokens), stack_tokens)
+        .batch(SAMPLES)
+        .shuffle(3)
+        .endless()
+        .workers(1)
+        .build()?;
+    let load = move || {
+        let began = Instant::now();
+        for batch in loader.by_ref().take(batches) {
+            black_box(batch.expect("a batch"));
+        }
+        began.elapsed()
+    };
     let times = alternate(
         vec![
             timed("copy", (windows, batches, 1), copy),
             timed("tensor", (windows, batches, 2), stack),
+            Contender::timing_itself("loader", load),
         ],
         rounds,
     );
@@ -107,6 +125,11 @@ pub fn compare(is_quick: bool) -> anyhow::Result<()> {
         ),
         batches,
     );
-    figure("data/tokens_vs_memcpy", times.ratio("copy", "tensor"), "x");
+    figure("data/tokens_vs_memcpy", times.ratio("copy", "loader"), "x");
+    figure(
+        "data/tokens_in_place_vs_memcpy",
+        times.ratio("copy", "tensor"),
+        "x",
+    );
     Ok(())
 }

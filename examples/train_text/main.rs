@@ -7,6 +7,7 @@ mod corpus;
 mod display;
 mod initial;
 mod model;
+mod saving;
 mod watching;
 
 use std::io::{self, Write};
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use arguments::{Arguments, Parameters};
 use candle_core::{DType, Device, IndexOp, Tensor};
+use candle_headroom::checkpoint::Stopped;
 use candle_headroom::memory::Limit;
 use candle_headroom::nn::audit;
 use candle_headroom::optim::{LossScale, ParamsAdamW};
@@ -28,6 +30,7 @@ use initial::initialise;
 use model::{Config, Transformer};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use saving::Saving;
 use watching::Watching;
 
 #[global_allocator]
@@ -35,7 +38,7 @@ static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
 
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => ExitCode::from(status),
         Err(error) => {
             // `eprintln!` would panic where standard error is closed.
             let _ = writeln!(io::stderr(), "error: {}", line(&error));
@@ -51,7 +54,8 @@ fn line(error: &anyhow::Error) -> String {
     texts.join(": ")
 }
 
-fn run(arguments: &Arguments) -> Result<()> {
+/// Returns the status to exit with: 0, or that of the signal that stopped the run.
+fn run(arguments: &Arguments) -> Result<u8> {
     arguments.check()?;
     let files = match arguments.files.is_empty() {
         true => Corpus::own_files()?,
@@ -91,7 +95,8 @@ fn run(arguments: &Arguments) -> Result<()> {
         let (bytes, next) = (bytes.to_device(device)?, next.to_device(device)?);
         let report = audit(&varmap, || model.loss(&bytes, &next))?;
         say(format!("{report:#}"))?;
-        return Ok(report.check()?);
+        report.check()?;
+        return Ok(0);
     }
 
     let params = ParamsAdamW {
@@ -121,9 +126,18 @@ fn run(arguments: &Arguments) -> Result<()> {
     if arguments.estimate {
         say(format!("before the first step: {}", trainer.estimate()))?;
     }
-    let mut progress = Progress::new(arguments.steps, budget)?;
-    let mut train = || -> Result<()> {
-        for (step, batch) in loader.by_ref().take(arguments.steps).enumerate() {
+    let mut saving = Saving::open(arguments, &mut trainer, &mut loader)?;
+    let done = trainer.updates();
+    if done >= arguments.steps as u64 {
+        say(format!(
+            "nothing is left to do: the run has {done} steps; give more by `--steps`"
+        ))?;
+        return Ok(0);
+    }
+    let mut progress = Progress::new(arguments.steps, done, budget)?;
+    let mut train = || -> Result<Option<Stopped>> {
+        let left = arguments.steps - done as usize;
+        for (step, batch) in loader.by_ref().take(left).enumerate() {
             let batch = batch?;
             // Only the micro-batch moves to the device.
             let report = trainer.step(&batch, |(bytes, next), _| {
@@ -131,23 +145,35 @@ fn run(arguments: &Arguments) -> Result<()> {
             })?;
             watching.step(&report)?;
             progress.step(&report)?;
+            let stopped = saving.after(&report, &trainer)?;
+            if stopped.is_some() {
+                return Ok(stopped);
+            }
             if arguments.estimate && step == 0 {
                 progress.say(format!("after the first step: {}", trainer.estimate()))?;
             }
         }
-        progress.finish(trainer.plan())
+        saving.finish(&trainer)?;
+        progress.finish(trainer.plan())?;
+        Ok(None)
     };
     let trained = train();
     // The files are written also where training failed, and training's error comes first.
     let files = watching.finish(arguments);
-    trained?;
+    let stopped = trained?;
     for line in files? {
         say(line)?;
+    }
+    if let Some(stopped) = stopped {
+        progress.clear();
+        say(saving.line(&stopped))?;
+        return Ok(stopped.signal.exit_status() as u8);
     }
     let mut rng = StdRng::seed_from_u64(!arguments.seed);
     let text = sample(&model, &corpus, arguments.context, device, &mut rng)?;
     say(format!("\n{text}\n"))?;
-    progress.figures()
+    progress.figures()?;
+    Ok(0)
 }
 
 /// Continues the first bytes of the corpus with text drawn from the model.

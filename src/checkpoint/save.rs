@@ -23,8 +23,8 @@ impl Checkpoints {
 
     /// Begins a checkpoint, in the background if its memory is there.
     pub(super) fn begin<T: Resumable + ?Sized>(&mut self, trainer: &T) -> Result<Saving> {
-        let model = trainer.model();
-        let bytes: usize = model.iter().map(|parameter| size(&parameter.var)).sum();
+        let values = trainer.values();
+        let bytes: usize = values.iter().map(|(_, tensor)| size(tensor)).sum();
         let more = (bytes as u64).saturating_sub(self.writer.buffer_bytes());
         let has_room = || -> Result<bool> {
             Ok(more == 0 || DeviceMemory::host().open()?.would_fit(more) != Some(false))
@@ -62,7 +62,7 @@ impl Checkpoints {
         let mut document = Document::new(trainer.updates());
         document.metrics.clone_from(&self.metrics);
         document.values.clone_from(&self.values);
-        let (model, state) = (trainer.model(), trainer.state()?);
+        let (model, state) = (trainer.values(), trainer.state()?);
         let most = self.settings.shard_bytes;
         let snapshot = Snapshot::take(model, state, document, most, buffer)?;
         self.metrics.clear();

@@ -8,7 +8,7 @@ use super::document::{Document, STATE};
 use super::files::NewFile;
 use super::tensor_files::{TensorFile, tensor_files};
 use crate::error::{CheckpointError, Error, Result};
-use crate::optim::{Parameter, StateDict};
+use crate::optim::StateDict;
 
 /// One thread's share of a copy: long enough that sharing costs nothing.
 const SHARE: usize = 4 << 20;
@@ -40,15 +40,13 @@ impl Snapshot {
     /// Takes everything that a checkpoint holds. With a buffer the model is copied into it, and the snapshot stays as it is while
     /// the model is trained further; without one it is read when it is written. The optimizer's state is a copy already.
     pub(super) fn take(
-        model: Vec<Parameter>,
+        model: Vec<(String, Tensor)>,
         state: StateDict,
         mut document: Document,
         most: u64,
         buffer: Option<Vec<u8>>,
     ) -> Result<Self> {
-        let model = model.into_iter();
-        let model = model.map(|Parameter { name, var, .. }| (name, var.as_detached_tensor()));
-        let (model, model_index) = tensor_files("model", model.collect(), most)?;
+        let (model, model_index) = tensor_files("model", model, most)?;
         let (optimizer, optimizer_index) =
             tensor_files("optimizer", state.tensors.into_iter().collect(), most)?;
         document.training = state.metadata;

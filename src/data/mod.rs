@@ -3,6 +3,7 @@
 mod batching;
 mod caught;
 mod check;
+mod collate;
 mod dataset;
 mod loaded;
 mod loader;
@@ -12,6 +13,8 @@ mod sources;
 mod tensors;
 mod waits;
 
+pub use check::{Check, check};
+pub use collate::{Pack, Packed, Pad, Padded, Piece, stack};
 pub use dataset::{Concat, Dataset, Items};
 pub use loaded::Loaded;
 pub use loader::{Epoch, Loader, LoaderBuilder, LoaderStats, Source, Stream};

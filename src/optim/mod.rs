@@ -20,7 +20,7 @@ pub use candle_nn::ParamsAdamW;
 pub(crate) use blend::blend;
 pub use commit::{Commit, Committed};
 pub use foreign::Foreign;
-pub use fused::{Fused, FusedBuilder, LossScale, Progress};
+pub use fused::{Fused, FusedBuilder, HostUpdate, HostUpdates, LossScale, Progress};
 pub use group::{Group, GroupOptions, Parameter};
 pub use moments::Moments;
 pub use rule::{Algorithm, ParamsAdafactor, ParamsAdam, ParamsLion, ParamsSgd};

@@ -56,7 +56,8 @@ struct State<B> {
     /// The number of the next job, and of the one that the training thread takes next.
     next: u64,
     wanted: u64,
-    ready: BTreeMap<u64, Done<B>>,
+    /// Boxed, because a node of the map has room for several.
+    ready: BTreeMap<u64, Box<Done<B>>>,
     /// The number of the job after the last.
     end: Option<u64>,
     making: u64,
@@ -186,7 +187,7 @@ impl<B: Tensors> Queue<B> {
                 }
                 _ => {}
             }
-            state.ready.insert(number, done);
+            state.ready.insert(number, Box::new(done));
         } else {
             // Dropping a batch may run the user's code.
             MutexGuard::unlocked(&mut state, || drop(done));
@@ -208,7 +209,7 @@ impl<B: Tensors> Queue<B> {
                 }
                 drop(state);
                 self.room.notify_all();
-                return Some(done);
+                return Some(*done);
             }
             if state.end.is_some_and(|end| wanted >= end) {
                 return None;

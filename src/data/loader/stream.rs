@@ -10,7 +10,6 @@ use super::produce::{Finish, Made, Produce};
 use super::source::Stream;
 use crate::data::batching::Size;
 use crate::data::caught::caught;
-use crate::data::check::Checks;
 use crate::data::{Position, Tensors};
 use crate::error::{BoxedError, DataError, Result};
 use crate::nn::mix;
@@ -34,7 +33,7 @@ where
     /// # Errors
     /// [`DataError`]: a size of 0 or too large a one, a rank that is not below the number of ranks, or settings that need a dataset.
     pub fn build(self) -> Result<Loader<B>> {
-        self.check()?;
+        self.validate()?;
         let Size::Samples(samples) = self.batching.size else {
             return Err(DataError::Setting("a stream has batches of samples".to_owned()).into());
         };
@@ -50,7 +49,7 @@ where
             open: self.source.0,
             finish: Finish {
                 collate: self.collate,
-                checks: Checks,
+                checks: self.checks,
             },
             failing: self.failing,
             rank,

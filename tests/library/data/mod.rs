@@ -1,6 +1,8 @@
 //! Loaders, datasets and what makes batches of them.
 
 mod ahead;
+mod check;
+mod collate;
 mod failing;
 mod interruptions;
 mod positions;

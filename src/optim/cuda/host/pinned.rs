@@ -12,6 +12,9 @@ use candle_core::cuda_backend::cudarc::driver::{CudaStream, DriverError};
 use crate::error::{Error, Remedy, Resource, Result};
 use crate::optim::fused::misplaced;
 
+/// Of the first byte of each tensor: what kernels load at once, and a line of the GPU's cache.
+pub const ALIGNMENT: usize = 128;
+
 /// Page-locked host memory that kernels on one stream read and write in place.
 #[derive(Debug)]
 pub struct Pinned {
@@ -55,10 +58,10 @@ impl Pinned {
         self.address
     }
 
-    /// Its bytes, which no kernel may use yet.
+    /// Its bytes.
     ///
     /// # Safety
-    /// No work that was launched with its address is unfinished.
+    /// No unfinished work on the device uses them.
     pub unsafe fn write(&mut self) -> &mut [u8] {
         // SAFETY: all bytes are initialized and belong to `self`, which is borrowed mutably; the caller keeps the device out.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
@@ -105,7 +108,7 @@ fn refused(error: DriverError, bytes: usize) -> Error {
         Some(Error::ResourceExhausted(mut exhausted)) => {
             exhausted.resource = Resource::PinnedMemory;
             exhausted.bytes.requested = Some(bytes as u64);
-            let advice = "a smaller fraction in `moments_on_host`, or more free memory on the host";
+            let advice = "a smaller fraction in `moments_on_host`, `HostUpdate::Device`, or more free memory on the host";
             exhausted.remedies.push(Remedy::new(advice, None));
             Error::ResourceExhausted(exhausted)
         }
