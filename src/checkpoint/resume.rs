@@ -17,7 +17,7 @@ impl Checkpoints {
     /// [`StateError`](crate::error::StateError) with every difference of the optimizer's state; errors from candle. The trainer is as it
     /// was then.
     pub fn resume<T: Resumable + ?Sized>(&mut self, trainer: &mut T) -> Result<Option<Resumed>> {
-        self.flush()?;
+        self.settle();
         let Some(checkpoint) = Checkpoint::latest(&self.folder.path)? else {
             return Ok(None);
         };
