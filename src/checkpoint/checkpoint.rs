@@ -63,38 +63,47 @@ impl Checkpoint {
         })
     }
 
-    /// Opens the newest intact checkpoint of a run's folder; `None` if the folder holds none or does not exist.
+    /// Opens the newest intact checkpoint of a run's folder; `None` if the folder holds none or does not exist. The run may go on
+    /// meanwhile, in this process or another one.
     ///
     /// # Errors
     /// [`CheckpointError::NoneIntact`] if all are damaged, with the reason for each, and [`CheckpointError::File`] if the folder
     /// cannot be read.
     pub fn latest(folder: impl AsRef<Path>) -> Result<Option<Self>> {
         let folder = folder.as_ref();
-        let mut skipped = Vec::new();
-        for name in checkpoints(folder)? {
-            let path = folder.join(name.to_string());
-            match verified(&path) {
-                Ok((document, files)) => {
-                    return Ok(Some(Self {
-                        path,
-                        document,
-                        files,
-                        skipped,
-                    }));
-                }
-                Err(problem) => {
-                    tracing::warn!(path = %path.display(), problem, "a damaged checkpoint is skipped");
-                    skipped.push(Skipped::new(&path, problem));
+        loop {
+            let names = checkpoints(folder)?;
+            let mut skipped = Vec::new();
+            for name in &names {
+                let path = folder.join(name.to_string());
+                match verified(&path) {
+                    Ok((document, files)) => {
+                        return Ok(Some(Self {
+                            path,
+                            document,
+                            files,
+                            skipped,
+                        }));
+                    }
+                    // Its run has replaced it by a newer one.
+                    Err(_) if !path.exists() => {}
+                    Err(problem) => {
+                        tracing::warn!(path = %path.display(), problem, "a damaged checkpoint is skipped");
+                        skipped.push(Skipped::new(&path, problem));
+                    }
                 }
             }
-        }
-        match skipped.is_empty() {
-            true => Ok(None),
-            false => Err(CheckpointError::NoneIntact {
-                folder: folder.to_owned(),
-                skipped,
+            if checkpoints(folder)?.first() != names.first() {
+                continue;
             }
-            .into()),
+            return match skipped.is_empty() {
+                true => Ok(None),
+                false => Err(CheckpointError::NoneIntact {
+                    folder: folder.to_owned(),
+                    skipped,
+                }
+                .into()),
+            };
         }
     }
 

@@ -86,7 +86,8 @@ impl Checkpoints {
         let Some(signal) = signal else {
             return self.begin(trainer).map(Continue);
         };
-        let saved = match self.flush().and_then(|()| self.save(trainer)) {
+        self.settle();
+        let saved = match self.save(trainer) {
             Ok(path) => Ok(path),
             Err(Error::Checkpoint(error)) => Err(self.keep_error(*error)),
             Err(other) => return Err(other),
@@ -104,7 +105,7 @@ impl Checkpoints {
     /// [`CheckpointError`], and errors of reading the trainer's state.
     pub fn save_now<T: Resumable + ?Sized>(&mut self, trainer: &T) -> Result<PathBuf> {
         self.refuse_if_unread()?;
-        self.flush()?;
+        self.settle();
         self.save(trainer)
     }
 
@@ -131,6 +132,11 @@ impl Checkpoints {
         self.flush()
     }
 
+    /// Waits for the background. What follows does not depend on how it ended; a failure is logged.
+    pub(super) fn settle(&mut self) {
+        let _ = self.flush();
+    }
+
     fn refuse_if_unread(&self) -> Result<()> {
         match self.unread {
             Some(step) => Err(CheckpointError::NotResumed {
@@ -145,7 +151,6 @@ impl Checkpoints {
 
 impl Drop for Checkpoints {
     fn drop(&mut self) {
-        // An error is logged.
-        let _ = self.flush();
+        self.settle();
     }
 }

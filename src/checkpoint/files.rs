@@ -1,6 +1,7 @@
 //! Every change that a checkpoint makes to the file system, so that tests can let each one fail.
 
 use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind::{InvalidInput, Unsupported};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -50,9 +51,15 @@ impl NewFile {
         Ok(())
     }
 
-    /// Waits until the file is on the disk, and returns its size and its CRC-32.
-    pub(super) fn finish(mut self) -> Result<(u64, u32)> {
+    /// Writes what is still collected, and frees its memory.
+    pub(super) fn end(&mut self) -> Result<()> {
         self.write_collected()?;
+        self.collected = Vec::new();
+        Ok(())
+    }
+
+    /// Waits until the file, which was [ended](Self::end), is on the disk, and returns its size and its CRC-32.
+    pub(super) fn finish(self) -> Result<(u64, u32)> {
         let sync = || {
             inject_file(FileOperation::Sync, &self.path)?;
             self.file.sync_all()
@@ -92,15 +99,18 @@ pub(super) fn create_folder(path: &Path) -> Result<()> {
         .map_err(CheckpointError::file("create", path))
 }
 
-/// Waits until the entries of a folder are on the disk.
+/// Waits until the entries of a folder are on the disk. Some network file systems cannot flush a folder, and elsewhere than on Unix
+/// it cannot be opened.
 pub(super) fn sync_folder(path: &Path) -> Result<()> {
     let sync = || {
         inject_file(FileOperation::Sync, path)?;
-        // Elsewhere a folder cannot be opened as a file.
-        match cfg!(unix) {
-            true => File::open(path)?.sync_all(),
-            false => Ok(()),
+        if cfg!(unix) {
+            match File::open(path)?.sync_all() {
+                Err(error) if matches!(error.kind(), InvalidInput | Unsupported) => {}
+                other => return other,
+            }
         }
+        Ok(())
     };
     sync().map_err(CheckpointError::file("flush", path))
 }

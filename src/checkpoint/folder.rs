@@ -18,9 +18,11 @@ pub(super) struct Folder {
 impl Folder {
     /// Creates the folder if it is missing, locks it, and removes what killed writers left.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        if !path.is_dir() {
-            fs::create_dir_all(path).map_err(CheckpointError::file("create", path))?;
-            let parent = path.parent().filter(|parent| parent.is_dir());
+        let is_new = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
+        let new: Vec<_> = path.ancestors().take_while(is_new).collect();
+        fs::create_dir_all(path).map_err(CheckpointError::file("create", path))?;
+        for folder in new {
+            let parent = folder.parent().filter(|it| !it.as_os_str().is_empty());
             sync_folder(parent.unwrap_or(Path::new(".")))?;
         }
         let lock_path = path.join(LOCK);

@@ -23,8 +23,7 @@ impl Checkpoints {
         let Some(fault) = error.device_fault() else {
             return Ok(None);
         };
-        // The rescue is worth more than the report of a failed checkpoint, which was logged.
-        let _ = self.flush();
+        self.settle();
         let step = trainer.updates();
         let mut document = Document::new(step);
         document.rescued_from = Some(fault.to_string());

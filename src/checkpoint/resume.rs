@@ -13,11 +13,11 @@ impl Checkpoints {
     /// For a moment the host holds a copy of the parameters as they were, to restore them if something fails.
     ///
     /// # Errors
-    /// [`CheckpointError`]: `NoneIntact`, `Differs` with every difference of the model, `Memory`, `Name`, `File`;
+    /// [`CheckpointError`](crate::error::CheckpointError): `NoneIntact`, `Differs` with every difference of the model, `Memory`, `Name`, `File`;
     /// [`StateError`](crate::error::StateError) with every difference of the optimizer's state; errors from candle. The trainer is as it
     /// was then.
     pub fn resume<T: Resumable + ?Sized>(&mut self, trainer: &mut T) -> Result<Option<Resumed>> {
-        self.flush()?;
+        self.settle();
         let Some(checkpoint) = Checkpoint::latest(&self.folder.path)? else {
             return Ok(None);
         };

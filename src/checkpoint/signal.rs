@@ -17,7 +17,7 @@ pub enum Signal {
 }
 
 impl Signal {
-    /// Its number on Linux, macOS and the BSDs' common ground: 1, 2 and 15 everywhere, the user's as Linux counts them.
+    /// Its number on this system; where there are no signals, Linux's.
     pub fn number(self) -> i32 {
         match self {
             Self::HangUp => 1,

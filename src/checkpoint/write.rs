@@ -8,6 +8,9 @@ use super::name::Name;
 use super::snapshot::{File, Snapshot};
 use crate::error::Result;
 
+/// Files that are open at the same time.
+const TOGETHER: usize = 16;
+
 /// Writes a checkpoint into the run's folder and returns its path. It appears under its name when it is complete and on the disk;
 /// until then everything else in the folder stays as it is.
 pub(super) fn write(snapshot: &Snapshot, folder: &Path) -> Result<PathBuf> {
@@ -54,17 +57,19 @@ fn fill(snapshot: &Snapshot, partial: &Path) -> Result<()> {
     let write = |file: &File| {
         let mut new = NewFile::create(partial.join(&file.name))?;
         file.write(&mut new, &snapshot.buffer)?;
+        new.end()?;
         Ok(new)
     };
-    // All are written before the first is waited for, so that the disk is never idle.
-    let new: Vec<_> = snapshot.files.iter().map(write).collect::<Result<_>>()?;
     let mut files = BTreeMap::new();
-    for (file, new) in snapshot.files.iter().zip(new) {
-        files.insert(file.name.clone(), Fingerprint::new(new.finish()?));
+    for group in snapshot.files.chunks(TOGETHER) {
+        // All are written before the first is waited for, so that the disk is never idle.
+        let new: Vec<_> = group.iter().map(write).collect::<Result<_>>()?;
+        for (file, new) in group.iter().zip(new) {
+            files.insert(file.name.clone(), Fingerprint::new(new.finish()?));
+        }
     }
     let manifest = Manifest::new(snapshot.step, files).to_bytes();
-    let mut new = NewFile::create(partial.join(MANIFEST))?;
-    new.write(&manifest.map_err(candle_core::Error::wrap)?)?;
-    new.finish()?;
+    let manifest = manifest.map_err(candle_core::Error::wrap)?;
+    write(&File::of_bytes(MANIFEST, manifest))?.finish()?;
     Ok(sync_folder(partial)?)
 }

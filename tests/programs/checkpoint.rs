@@ -174,9 +174,8 @@ fn killed_at_random_moments() {
             );
         }
     }
-    println!(
-        "figure: resume/random_kills_tested = {killed} kills, {between} of them after a checkpoint"
-    );
+    println!("figure: resume/random_kills_tested = {killed} kills");
+    println!("figure: resume/random_kills_after_a_checkpoint = {between} kills");
     println!("figure: resume/bits_differing_after_random_kills = {wrong} bits");
     assert!(between > KILLS / 2, "{between}");
     assert_eq!(wrong, 0);

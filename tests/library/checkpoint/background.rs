@@ -121,12 +121,46 @@ fn asking_whether_one_is_due_costs_nothing() {
         .unwrap();
     let mut run = Run::new();
     let report = run.step().unwrap();
-    let begun = Instant::now();
-    for _ in 0..1000 {
-        let saving = checkpoints.after(&report, &run.trainer).unwrap();
-        assert!(saving.is_continue());
-    }
-    let each = begun.elapsed() / 1000;
+    let mut round = || {
+        let begun = Instant::now();
+        for _ in 0..50 {
+            let saving = checkpoints.after(&report, &run.trainer).unwrap();
+            assert!(saving.is_continue());
+        }
+        begun.elapsed() / 50
+    };
+    // The shortest of many, because others use the processor too.
+    let each = (0..40).map(|_| round()).min().unwrap();
     // Two comparisons and a flag; a read of a file or a lock of the kernel would take longer.
     assert!(each < Duration::from_micros(20), "{each:?}");
+}
+
+/// An evaluation beside the training, which replaces the only checkpoint again and again.
+#[test]
+fn a_reader_finds_the_newest_while_it_is_replaced() {
+    let temporary = super::run::memory_folder();
+    let folder = temporary.path().join("run");
+    let builder = Checkpoints::builder(&folder).keep_last(1);
+    let mut checkpoints = builder.open().unwrap();
+    let mut run = Run::new();
+    checkpoints.save_now(&run.trainer).unwrap();
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let (mut last, mut seen) = (0, 0);
+            while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                let step = latest(&folder).expect("there is always one");
+                assert!(step >= last);
+                seen += usize::from(step > last);
+                last = step;
+            }
+            seen
+        });
+        for _ in 0..300 {
+            run.step().unwrap();
+            checkpoints.save_now(&run.trainer).unwrap();
+        }
+        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(reader.join().unwrap() > 10);
+    });
 }

@@ -123,6 +123,34 @@ fn a_full_disk_does_not_end_the_training() {
     }
 }
 
+/// What failed in the background does not keep the next one from being saved.
+#[test]
+fn a_save_on_request_does_not_depend_on_the_one_before() {
+    let (_temporary, folder) = folder();
+    let mut checkpoints = Checkpoints::builder(&folder).every(1).open().unwrap();
+    let faults = FileFaults::in_folder(&folder)
+        .only(FileOperation::Write)
+        .at(0);
+    let armed = faults.failing_with(ErrorKind::StorageFull).arm();
+    let mut run = Run::new();
+    run.until(1, &mut checkpoints, |_, _| {}).unwrap();
+    checkpoints.save_now(&run.trainer).unwrap();
+    assert_eq!(armed.fired(), 1);
+    assert_eq!(latest(&folder), Some(1));
+    assert!(checkpoints.last_error().is_none());
+    checkpoints.finish().unwrap();
+
+    let (_temporary, folder) = super::folder();
+    let mut checkpoints = Checkpoints::builder(&folder).every(1).open().unwrap();
+    let faults = FileFaults::in_folder(&folder)
+        .only(FileOperation::Rename)
+        .at(0);
+    let _armed = faults.arm();
+    run.until(2, &mut checkpoints, |_, _| {}).unwrap();
+    let error = checkpoints.finish().unwrap_err();
+    assert!(error.to_string().contains("cannot rename"), "{error}");
+}
+
 /// Commands as root, in a file system of 64 KiB: full, read-only, and gone.
 #[cfg(target_os = "linux")]
 #[test]

@@ -184,3 +184,32 @@ fn a_damaged_file_is_refused() {
     }
     assert!(Checkpoint::open(temporary.path()).is_err());
 }
+
+/// More files than a process may have open.
+#[test]
+fn a_model_in_many_files() {
+    let temporary = super::run::memory_folder();
+    let named = |value: f32| {
+        let var = |index| (format!("p{index}"), Var::new(value, &Device::Cpu).unwrap());
+        (0..1500).map(var).collect::<Vec<_>>()
+    };
+    let saved = candle_headroom::Sgd::builder(named(3.))
+        .learning_rate(0.1)
+        .build()
+        .unwrap();
+    let trainer = candle_headroom::AdaptiveTrainer::builder(saved)
+        .build()
+        .unwrap();
+    let builder = Checkpoints::builder(temporary.path()).shard_size(ByteSize(1));
+    let path = builder.open().unwrap().save_now(&trainer).unwrap();
+    assert!(path.join("model-01500-of-01500.safetensors").exists());
+    let loaded = named(0.);
+    load_model(temporary.path())
+        .into_parameters(loaded.clone())
+        .unwrap();
+    assert!(
+        loaded
+            .iter()
+            .all(|(_, var)| var.to_scalar::<f32>().unwrap() == 3.)
+    );
+}

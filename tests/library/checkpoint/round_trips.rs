@@ -1,4 +1,3 @@
-use std::ops::ControlFlow;
 use std::time::Duration;
 
 use candle_core::{DType, Var};
@@ -130,27 +129,30 @@ fn every_type_and_shape_comes_back() {
 
 #[test]
 fn steps_and_time_say_when() {
-    let (_temporary, folder) = folder();
-    let builder = Checkpoints::builder(&folder).in_foreground();
-    let builder = builder.every(3).every_time(Duration::from_secs(1));
-    let mut checkpoints = builder.open().unwrap();
-    let mut run = Run::new();
-    let mut saved = Vec::new();
-    for step in 1..=8 {
-        if step == 8 {
-            std::thread::sleep(Duration::from_millis(1200));
+    let hour = Duration::from_secs(3600);
+    for (every, time, expected) in [
+        (Some(3), Some(hour), vec![3, 6]),
+        (None, Some(hour), vec![]),
+        (Some(7), Some(Duration::from_nanos(1)), (1..=8).collect()),
+        (None, None, vec![]),
+    ] {
+        let (_temporary, folder) = folder();
+        let mut builder = Checkpoints::builder(&folder).in_foreground();
+        if let Some(every) = every {
+            builder = builder.every(every);
         }
-        let report = run.step().unwrap();
-        match checkpoints.after(&report, &run.trainer).unwrap() {
-            ControlFlow::Continue(Saving::Saved(_)) => saved.push(step),
-            ControlFlow::Continue(Saving::NotDue) => {}
-            other => panic!("{other:?}"),
+        if let Some(time) = time {
+            builder = builder.every_time(time);
         }
+        let mut checkpoints = builder.open().unwrap();
+        let (mut run, mut saved) = (Run::new(), Vec::new());
+        run.until(8, &mut checkpoints, |run, saving| match saving {
+            Saving::Saved(_) => saved.push(run.trainer.updates()),
+            other => assert!(matches!(other, Saving::NotDue), "{other:?}"),
+        })
+        .unwrap();
+        assert_eq!(saved, expected, "every {every:?}, {time:?}");
     }
-    assert!(
-        saved == [3, 6, 8],
-        "{saved:?}: steps 3 and 6, and the time at step 8"
-    );
 }
 
 #[test]
