@@ -1,7 +1,9 @@
 use std::collections::BTreeMap;
+use std::hint;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -14,6 +16,9 @@ use crate::memory::DeviceMemory;
 
 /// How often a worker looks whether the host's memory has room again.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// How long training looks for a batch before it sleeps.
+const BRIEFLY: Duration = Duration::from_micros(50);
 
 /// What is read ahead.
 #[derive(Debug, Clone)]
@@ -45,6 +50,8 @@ pub(super) struct Queue<B> {
     /// Something was made.
     made: Condvar,
     is_stopped: AtomicBool,
+    /// Jobs that were finished.
+    finished: AtomicU64,
     produce: Box<dyn Produce<B>>,
     ahead: Ahead,
     /// Batches that may be begun before they are wanted.
@@ -98,6 +105,7 @@ impl<B: Tensors> Queue<B> {
             room: Condvar::new(),
             made: Condvar::new(),
             is_stopped: AtomicBool::new(false),
+            finished: AtomicU64::new(0),
             produce,
             most: ahead.batches.unwrap_or((2 * workers).max(4)) as u64,
             ahead,
@@ -193,6 +201,7 @@ impl<B: Tensors> Queue<B> {
             MutexGuard::unlocked(&mut state, || drop(done));
         }
         drop(state);
+        self.finished.fetch_add(1, Release);
         self.made.notify_all();
         self.room.notify_all();
     }
@@ -200,6 +209,7 @@ impl<B: Tensors> Queue<B> {
     /// The next batch, made on this thread if there are no workers; `None` after the last epoch.
     pub(super) fn take(&self, has_workers: bool) -> Option<Done<B>> {
         let mut state = self.state.lock();
+        let mut has_looked = false;
         loop {
             let wanted = state.wanted;
             if let Some(done) = state.ready.remove(&wanted) {
@@ -215,6 +225,12 @@ impl<B: Tensors> Queue<B> {
                 return None;
             }
             match has_workers {
+                // A batch that comes at once is not worth to sleep for, which takes longer than small batches do.
+                true if !has_looked => {
+                    has_looked = true;
+                    let before = self.finished.load(Acquire);
+                    MutexGuard::unlocked(&mut state, || self.look_for_more_than(before));
+                }
                 true => self.made.wait(&mut state),
                 false => {
                     if let Some((number, generation, job)) = state.begin() {
@@ -223,6 +239,13 @@ impl<B: Tensors> Queue<B> {
                     }
                 }
             }
+        }
+    }
+
+    fn look_for_more_than(&self, finished: u64) {
+        let began = Instant::now();
+        while self.finished.load(Acquire) == finished && began.elapsed() < BRIEFLY {
+            hint::spin_loop();
         }
     }
 
