@@ -81,6 +81,13 @@ impl Simulator {
         ) -> i32);
     }
 
+    /// Loses the context at the `nth` call of any kind from now on, counted from 1, with this status.
+    pub fn fault_at_call(self, nth: u64, status: u32) {
+        control!(simulated_cuda_fault_at_call(
+            self.device => i32, nth => u64, status => u32
+        ) -> i32);
+    }
+
     /// Each event answers "not ready" to this many queries after it is recorded.
     pub fn set_event_lag(self, queries: u32) {
         control!(simulated_cuda_set_event_lag(self.device => i32, queries => u32) -> i32);

@@ -57,6 +57,9 @@ pub struct Faults {
     /// How many queries of an event return `NOT_READY` after it was recorded.
     pub event_lag: u32,
     loss: Option<Loss>,
+    /// Calls until the context is lost with `call_status`.
+    call: Countdown,
+    call_status: Status,
     pub lost: Option<Status>,
     /// Frees that the lost context refused.
     pub refused: Vec<u64>,
@@ -73,6 +76,18 @@ impl Faults {
                 status,
                 at_once,
             });
+        }
+    }
+
+    /// Loses the context at the `nth` call from now that needs a context.
+    pub fn order_loss_at_call(&mut self, nth: u64, status: Status) {
+        (self.call, self.call_status) = (Countdown::new(nth, 1), status);
+    }
+
+    /// Counts a call that needs a context.
+    pub fn call(&mut self) {
+        if self.call.strikes() {
+            self.lost = Some(self.call_status);
         }
     }
 
