@@ -8,6 +8,7 @@ mod loaded;
 mod loader;
 mod order;
 mod position;
+mod stage;
 mod tensors;
 mod waits;
 

@@ -62,6 +62,11 @@ impl Simulator {
         ) -> i32);
     }
 
+    /// The same for the creation of events.
+    pub fn fail_events(self, nth: u64, times: u64) {
+        control!(simulated_cuda_fail_events(self.device => i32, nth => u64, times => u64) -> i32);
+    }
+
     /// The same for cuBLAS calls.
     pub fn fail_library(self, nth: u64, times: u64) {
         control!(simulated_cuda_fail_library(self.device => i32, nth => u64, times => u64) -> i32);

@@ -1,6 +1,7 @@
 //! Loaders, datasets and what makes batches of them.
 
 mod ahead;
+mod device;
 mod failing;
 mod interruptions;
 mod positions;

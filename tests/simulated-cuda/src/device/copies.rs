@@ -83,6 +83,9 @@ impl Device {
 
     /// Notes that pinned memory is about to be freed.
     pub fn note_unpinned(&mut self, range: Range<u64>) {
+        if self.faults.lost.is_some() {
+            return self.forget_copies();
+        }
         self.settle_copies();
         let before = self.copies.0.len();
         self.copies.0.retain(|copy| !overlap(&copy.from, &range));

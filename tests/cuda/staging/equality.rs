@@ -1,0 +1,106 @@
+//! The same batches as on the CPU, on any kind of candle's devices, however late copies are done and batches are used.
+
+use candle_core::{Device, Tensor};
+use candle_headroom::DeviceMemory;
+use candle_headroom::data::Loaded;
+
+use super::{compare, held, leaked, samples};
+use crate::gpu::simulated;
+use crate::simulator::Simulator;
+
+const ORDINAL: usize = 6;
+
+#[derive(Clone, Copy, Debug)]
+enum Consumer {
+    /// Reads each batch at once.
+    Eager,
+    /// Reads all batches when the loader is gone.
+    Late,
+    /// Keeps nothing and reads nothing.
+    Idle,
+}
+
+struct Trial<'a> {
+    simulator: Simulator,
+    device: &'a Device,
+    expected: &'a [Loaded<Vec<Tensor>>],
+}
+
+impl Trial<'_> {
+    fn run(&self, workers: usize, ahead: usize, consumer: Consumer) {
+        let before = held(self.simulator);
+        let builder = samples(60).batch_cost(40).shuffle(5).epochs(2);
+        let builder = builder.device(self.device).workers(workers).ahead(ahead);
+        let mut loader = builder.build().unwrap();
+        let mut kept = Vec::new();
+        let mut count = 0;
+        while let Some(batch) = loader.next() {
+            let batch = batch.unwrap();
+            let expected = &self.expected[count];
+            assert_eq!(batch.indices, expected.indices);
+            count += 1;
+            match consumer {
+                Consumer::Eager => compare(&batch, expected, self.device).unwrap(),
+                Consumer::Late => kept.push(batch),
+                Consumer::Idle => {}
+            }
+            // Each slot has the size of the largest batch, which is below 8 KiB, and there is one for each batch at once.
+            let slots = (ahead + 2) as u64;
+            let pinned = self.simulator.counters().live_host_bytes - before.host_bytes;
+            assert!(pinned <= slots * 8192, "{pinned} bytes with {ahead} ahead");
+        }
+        assert_eq!(count, self.expected.len());
+        drop(loader);
+        for (batch, expected) in kept.iter().zip(self.expected) {
+            compare(batch, expected, self.device).unwrap();
+        }
+        drop(kept);
+        leaked(self.simulator, &before);
+    }
+}
+
+#[test]
+fn batches_are_those_of_the_cpu() {
+    let Some((_gpu, simulator)) = simulated(ORDINAL) else {
+        return;
+    };
+    let expected = samples(60).batch_cost(40).shuffle(5).epochs(2);
+    let expected: Result<Vec<_>, _> = expected.workers(0).build().unwrap().collect();
+    let expected = expected.unwrap();
+    assert!(expected.len() > 20, "{}", expected.len());
+    let memory = DeviceMemory::cuda(ORDINAL).open().unwrap();
+    let devices = [
+        memory.device().clone(),
+        Device::new_cuda_with_stream(ORDINAL).unwrap(),
+        // The stream of each thread.
+        Device::new_cuda(ORDINAL).unwrap(),
+    ];
+    simulator.reset_counters();
+    for late in [false, true] {
+        simulator.set_late(late);
+        for device in &devices {
+            let trial = Trial {
+                simulator,
+                device,
+                expected: &expected,
+            };
+            for consumer in [Consumer::Eager, Consumer::Late, Consumer::Idle] {
+                for workers in 0..=3 {
+                    for ahead in [1, 2, 7] {
+                        trial.run(workers, ahead, consumer);
+                    }
+                }
+            }
+        }
+    }
+    simulator.set_late(false);
+    let counters = simulator.counters();
+    let (checked, hazards) = (counters.copies_checked, counters.hazards);
+    // Every tensor with elements of every batch, which the host waits for at last when a slot is reused or dropped.
+    let tensors = 14 * expected.len() as u64;
+    assert_eq!(checked, 2 * 3 * 3 * 4 * 3 * tensors);
+    println!("figure: data/copies_checked = {checked} copies");
+    println!("figure: data/hazards = {hazards} hazards");
+    assert_eq!(hazards, 0);
+    assert_eq!(counters.lost_context, 0);
+}
