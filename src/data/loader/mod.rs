@@ -66,7 +66,8 @@ use queue::{Ahead, Queue};
 ///
 /// # Errors
 /// An item is a [`DataError`] if a sample cannot be read or a batch cannot be made. The iterator then goes on with the next batch;
-/// the position stays before the failed one until that is handed out.
+/// the position stays before the failed one until that is handed out. An error of copying a batch to its
+/// [device](LoaderBuilder::device) is of its own class, and the same batch comes again.
 pub struct Loader<B> {
     name: Arc<str>,
     position: Position,

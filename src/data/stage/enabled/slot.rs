@@ -37,7 +37,7 @@ impl Drop for Slot {
     }
 }
 
-/// The slots that no batch is in, the one that is longest free first. There are never more slots than there were batches at once.
+/// The slots that no batch is in, the one that is longest free first. There is at most one slot more than there were batches at once.
 #[derive(Debug, Default)]
 pub struct Ring {
     free: Mutex<VecDeque<Slot>>,
@@ -50,14 +50,22 @@ impl Ring {
     pub fn take(&self, context: &Arc<CudaContext>, bytes: usize) -> Result<Slot> {
         let largest = self.largest.fetch_max(bytes, Relaxed).max(bytes);
         drain(context)?;
-        let free = self.free.lock().pop_front();
-        if let Some(slot) = free {
+        if let Some(slot) = self.longest_free() {
             slot.event.synchronize().w()?;
             if slot.memory.len() >= bytes {
                 return Ok(slot);
             }
         }
         Slot::new(context, largest)
+    }
+
+    /// The last slot that was given back stays: a loader without workers would wait on the training thread for its copies.
+    fn longest_free(&self) -> Option<Slot> {
+        let mut free = self.free.lock();
+        match free.len() {
+            0 | 1 => None,
+            _ => free.pop_front(),
+        }
     }
 
     /// Takes a slot back. Copies from it may be unfinished.
