@@ -286,6 +286,8 @@ impl<B: Tensors> Queue<B> {
 impl<B> Queue<B> {
     pub(super) fn stop(&self) {
         self.is_stopped.store(true, Relaxed);
+        // A worker that has just seen that it is not stopped waits for `room` before the lock is free.
+        drop(self.state.lock());
         self.room.notify_all();
     }
 
