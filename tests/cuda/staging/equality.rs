@@ -5,10 +5,8 @@ use candle_headroom::DeviceMemory;
 use candle_headroom::data::Loaded;
 
 use super::{compare, held, leaked, samples};
-use crate::gpu::simulated;
+use crate::gpu::gpu;
 use crate::simulator::Simulator;
-
-const ORDINAL: usize = 6;
 
 #[derive(Clone, Copy, Debug)]
 enum Consumer {
@@ -21,20 +19,21 @@ enum Consumer {
 }
 
 struct Trial<'a> {
-    simulator: Simulator,
+    /// `None` on a real GPU.
+    simulator: Option<Simulator>,
     device: &'a Device,
     expected: &'a [Loaded<Vec<Tensor>>],
 }
 
 impl Trial<'_> {
     fn run(&self, workers: usize, ahead: usize, consumer: Consumer) {
-        let before = held(self.simulator);
+        let before = self.simulator.map(held);
         let builder = samples(60).batch_cost(40).shuffle(5).epochs(2);
         let builder = builder.device(self.device).workers(workers).ahead(ahead);
         let mut loader = builder.build().unwrap();
         let mut kept = Vec::new();
         let mut count = 0;
-        while let Some(batch) = loader.next() {
+        for batch in loader.by_ref() {
             let batch = batch.unwrap();
             let expected = &self.expected[count];
             assert_eq!(batch.indices, expected.indices);
@@ -44,10 +43,12 @@ impl Trial<'_> {
                 Consumer::Late => kept.push(batch),
                 Consumer::Idle => {}
             }
-            // Each slot has the size of the largest batch, which is below 8 KiB, and there is one for each batch at once.
-            let slots = (ahead + 2) as u64;
-            let pinned = self.simulator.counters().live_host_bytes - before.host_bytes;
-            assert!(pinned <= slots * 8192, "{pinned} bytes with {ahead} ahead");
+            if let Some((simulator, before)) = self.simulator.zip(before.as_ref()) {
+                // Each slot has the size of the largest batch, which is below 8 KiB. There is one for each batch at once, and one more.
+                let slots = (ahead + 2) as u64;
+                let pinned = simulator.counters().live_host_bytes - before.host_bytes;
+                assert!(pinned <= slots * 8192, "{pinned} bytes with {ahead} ahead");
+            }
         }
         assert_eq!(count, self.expected.len());
         drop(loader);
@@ -55,29 +56,34 @@ impl Trial<'_> {
             compare(batch, expected, self.device).unwrap();
         }
         drop(kept);
-        leaked(self.simulator, &before);
+        if let Some((simulator, before)) = self.simulator.zip(before) {
+            leaked(simulator, &before);
+        }
     }
 }
 
 #[test]
 fn batches_are_those_of_the_cpu() {
-    let Some((_gpu, simulator)) = simulated(ORDINAL) else {
-        return;
-    };
+    let gpu = gpu();
+    let simulator = Simulator::of(gpu.ordinal);
     let expected = samples(60).batch_cost(40).shuffle(5).epochs(2);
     let expected: Result<Vec<_>, _> = expected.workers(0).build().unwrap().collect();
     let expected = expected.unwrap();
     assert!(expected.len() > 20, "{}", expected.len());
-    let memory = DeviceMemory::cuda(ORDINAL).open().unwrap();
+    let memory = DeviceMemory::cuda(gpu.ordinal).open().unwrap();
     let devices = [
         memory.device().clone(),
-        Device::new_cuda_with_stream(ORDINAL).unwrap(),
+        Device::new_cuda_with_stream(gpu.ordinal).unwrap(),
         // The stream of each thread.
-        Device::new_cuda(ORDINAL).unwrap(),
+        Device::new_cuda(gpu.ordinal).unwrap(),
     ];
-    simulator.reset_counters();
+    if let Some(simulator) = simulator {
+        simulator.reset_counters();
+    }
     for late in [false, true] {
-        simulator.set_late(late);
+        if let Some(simulator) = simulator {
+            simulator.set_late(late);
+        }
         for device in &devices {
             let trial = Trial {
                 simulator,
@@ -93,6 +99,9 @@ fn batches_are_those_of_the_cpu() {
             }
         }
     }
+    let Some(simulator) = simulator else {
+        return;
+    };
     simulator.set_late(false);
     let counters = simulator.counters();
     let (checked, hazards) = (counters.copies_checked, counters.hazards);
