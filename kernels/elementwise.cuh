@@ -176,6 +176,11 @@ template <template <typename> class Rule> static __device__ void move_all(const 
     }
     const uint64_t start = chunk.start * CHUNK + blockIdx.y * (CHUNK / PARTS);
     const uint64_t end = min(start + CHUNK / PARTS, all.slots[chunk.parameter].len);
+    const void *const new_values = all.slots[chunk.parameter].new_values;
+    if (all.header.flags & BY_CORES && new_values) {
+        copy_range(all.entries[chunk.parameter].parameter, new_values, all.slots[chunk.parameter].type, start, end);
+        return;
+    }
     if (all.slots[chunk.parameter].type == F64) {
         move_part<Rule, double>(all, chunk.parameter, start, end);
     } else {

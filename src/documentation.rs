@@ -5,7 +5,9 @@
 //! - [`layers`]: what a layer keeps for the backward pass.
 //! - [`semantics`]: what is promised, and the tests that prove it.
 //! - [`fit`]: when one sample does not fit.
+//! - [`feed_the_gpu`]: samples from files to the device, without waiting.
 //! - [`optimizers`]: the fused optimizers, their state, and what "all or none" means.
+//! - [`save_and_resume`]: checkpoints, exact resume, signals, fine-tuning.
 //! - [`fit_lora`]: train small matrices beside a frozen model.
 //! - [`cuda`]: memory pools, limits and recovery on NVIDIA GPUs.
 //! - [`environment`]: is this machine fit for CUDA, and what to do if not.
@@ -31,6 +33,8 @@ macro_rules! links {
 [fit]: crate::_documentation::fit
 [fit: error]: crate::_documentation::fit#what-the-error-says
 [fit: lora]: crate::_documentation::fit_lora
+[feed the gpu]: crate::_documentation::feed_the_gpu
+[save and resume]: crate::_documentation::save_and_resume
 [optimizers]: crate::_documentation::optimizers
 [optimizers: 8 bits]: crate::_documentation::optimizers#moments-of-8-bits
 [optimizers: bf16]: crate::_documentation::optimizers#bf16
@@ -67,8 +71,10 @@ guides! {
     layers "layers.md"
     semantics "semantics.md"
     fit "fit.md"
+    feed_the_gpu "feed-the-gpu.md"
     optimizers "optimizers.md"
     fit_lora "fit-lora.md"
+    save_and_resume "save-and-resume.md"
     cuda "cuda.md"
     environment "environment.md"
     watching "watching.md"

@@ -31,6 +31,8 @@
 //!
 //! | module | question | start with |
 //! |---|---|---|
+//! | [`data`] | Which samples come next? | [`data::Loader`], [`data::Dataset`] |
+//! | [`checkpoint`] | Where does a run continue? | [`checkpoint::Checkpoints`] |
 //! | [`train`] | Who drives? | [`AdaptiveTrainer`], [`AccumulatingTrainer`], [`GradientAccumulator`] |
 //! | [`batch`] | How is a batch cut? | [`Batch`], [`Predictive`], [`process_batches`], [`batch::BatchPolicy`] |
 //! | [`nn`] | What does a layer keep for its backward pass, and do gradients arrive? | [`nn::audit`](nn::audit()), [`nn::attention`](nn::attention()) |
@@ -47,7 +49,7 @@
 //!
 //! # What it is not
 //!
-//! - Not a training framework: no data loaders, no metrics, no checkpoints of your model.
+//! - Not a training framework: the loop stays yours, and there are no metrics.
 //! - Not an allocator: on a GPU the driver's stream-ordered pool serves candle. On the host a limit is soft, because candle's
 //!   CPU backend cannot refuse an allocation.
 //! - Not a repair of lost devices: after a sticky fault, only a new process helps.
@@ -60,6 +62,8 @@
 //!
 //! | feature | adds |
 //! |---|---|
+//! | `parquet` | [`data`]: Parquet files as datasets |
+//! | `image` | [`data`]: folders of images as datasets |
 //! | `cuda` | candle's CUDA backend, [`DeviceMemory::cuda`], fused kernels; needs NVIDIA's compiler to build |
 //! | `metrics` | `monitor::MetricsSink`, for the crate `metrics` |
 //! | `nvtx` | `timeline::NvtxRanges`: batches and phases in NVIDIA's profilers |
@@ -72,6 +76,7 @@
 #[path = "documentation.rs"]
 pub mod _documentation;
 pub mod batch;
+pub mod checkpoint;
 pub mod data;
 pub mod environment;
 pub mod error;

@@ -1,83 +1,139 @@
-//! AdamW with its moments on the device and on the host, beside the least that other ways to have them on the host would take.
+//! AdamW with its state on the device, and on the host, where the device or the host's cores update it.
 
 use std::sync::Arc;
 
-use candle_core::Device;
+use candle_core::backprop::GradStore;
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, PinnedHostSlice};
+use candle_core::{DType, Device, Var};
+use candle_headroom::optim::HostUpdate;
 use candle_headroom::{AdamW, DeviceMemory, Result};
 
 use crate::support::parameters::{Parameters, transformer};
 use crate::support::{Contender, alternate};
 use crate::{Scale, is_real, report};
 
+/// Parameters in f32, and in bf16 with master weights.
 pub fn moments(scale: &Scale) -> Result<()> {
+    compare(scale, DType::F32, "")?;
+    compare(scale, DType::BF16, "_bf16")
+}
+
+fn compare(scale: &Scale, dtype: DType, suffix: &str) -> Result<()> {
     let shapes = match is_real() {
         true => transformer(50_257, 1024, 768, 12),
         false => transformer(16, 4, 4, 1),
     };
     let memory = DeviceMemory::cuda(0).open()?;
     let device = memory.device();
-    let in_use = || memory.stats().in_use.unwrap_or(0);
-    let on_device = Parameters::on(device, &shapes)?;
-    let on_host = Parameters::on(device, &shapes)?;
-    let on_cores = Parameters::on(&Device::Cpu, &shapes)?;
-    let elements = on_host.elements;
+    let mut plain = Contestant::new(&memory, &shapes, dtype, None)?;
+    let mut by_device = Contestant::new(&memory, &shapes, dtype, Some(HostUpdate::Device))?;
+    let mut by_cores = Contestant::new(&memory, &shapes, dtype, Some(HostUpdate::Cores))?;
+    let (on_device, on_host) = (plain.taken, by_device.taken);
+    let (elements, state) = (plain.elements, by_device.optimizer.host_state_bytes());
+    let staging = by_cores.optimizer.host_update();
+    let staging = staging.map_or(0, |update| update.staging_bytes);
 
-    let before = in_use();
-    let mut plain = AdamW::builder(on_device.vars).build()?;
-    let with_moments = in_use() - before;
-    let before = in_use();
-    let mut moved = AdamW::builder(on_host.vars).moments_on_host(1.).build()?;
-    let without = in_use() - before;
-    let mut cores = AdamW::builder(on_cores.vars).build()?;
-
-    // AdamW's moments take 8 bytes for an element, its gradient and its parameter 4 each.
+    // The state of updates by the device goes down and up, at the same time.
     let mut both_ways = [
-        Way::new(device, 8 * elements)?,
-        Way::new(device, 8 * elements)?,
+        Way::new(device, state as usize)?,
+        Way::new(device, state as usize)?,
     ];
-    let mut gradients = Way::new(device, 4 * elements)?;
-    let wait = || device.synchronize().expect("a sound device");
     let contenders = vec![
-        Contender::new("moments on the device", || {
-            plain.commit(&on_device.gradients).expect("a step");
-            wait();
-        }),
-        Contender::new("moments on the host", || {
-            moved.commit(&on_host.gradients).expect("a step");
-            wait();
-        }),
-        Contender::new("copying moments", || {
+        Contender::new("state on the device", || plain.commit(device)),
+        Contender::new("on host, by the device", || by_device.commit(device)),
+        Contender::new("on host, by the cores", || by_cores.commit(device)),
+        Contender::new("copying state", || {
             let [up, down] = &mut both_ways;
             up.up();
             down.down();
             up.wait();
             down.wait();
         }),
-        Contender::new("the host's cores", || {
-            gradients.down();
-            gradients.wait();
-            cores.commit(&on_cores.gradients).expect("a step");
-            gradients.up();
-            gradients.wait();
-        }),
     ];
     let rounds = alternate(contenders, scale.rounds);
     let millions = elements as f64 / 1e6;
-    rounds.print(&format!("AdamW: {millions:.1} million parameters"), 1);
-    println!("  (the last two: the least that a ring of buffers and the host's cores would take)");
+    rounds.print(
+        &format!("AdamW: {millions:.1} million parameters in {dtype:?}"),
+        1,
+    );
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
-    report("adamw_on_device_state", megabytes(with_moments), "MB");
-    report("adamw_on_host_state", megabytes(without), "MB");
-    for (name, other) in [
-        ("adamw_on_host_vs_on_device", "moments on the device"),
-        ("adamw_on_host_vs_copies", "copying moments"),
-        ("adamw_on_host_vs_cores", "the host's cores"),
+    for (name, bytes) in [
+        ("on_device_state", on_device),
+        ("on_host_state", on_host),
+        ("on_host_staging", staging),
     ] {
-        report(name, rounds.ratio("moments on the host", other), "x");
+        report(&format!("adamw_{name}{suffix}"), megabytes(bytes), "MB");
+    }
+    for (name, one, other) in [
+        (
+            "by_device_vs_on_device",
+            "on host, by the device",
+            "state on the device",
+        ),
+        (
+            "by_cores_vs_on_device",
+            "on host, by the cores",
+            "state on the device",
+        ),
+        (
+            "by_device_vs_copies",
+            "on host, by the device",
+            "copying state",
+        ),
+    ] {
+        let name = format!("adamw_on_host_{name}{suffix}");
+        report(&name, rounds.ratio(one, other), "x");
     }
     Ok(())
+}
+
+struct Contestant {
+    optimizer: AdamW,
+    gradients: GradStore,
+    elements: usize,
+    /// Bytes of the device that its optimizer has taken.
+    taken: u64,
+}
+
+impl Contestant {
+    /// State on the host, updated so, or on the device.
+    fn new(
+        memory: &DeviceMemory,
+        shapes: &[Vec<usize>],
+        dtype: DType,
+        by: Option<HostUpdate>,
+    ) -> Result<Self> {
+        let made = Parameters::on(memory.device(), shapes)?;
+        let (mut vars, mut gradients) = (Vec::new(), GradStore::default());
+        for var in &made.vars {
+            let converted = Var::from_tensor(&var.to_dtype(dtype)?)?;
+            let gradient = made.gradients.get(var).expect("each has one");
+            gradients.insert(&converted, gradient.to_dtype(dtype)?);
+            vars.push(converted);
+        }
+        let elements = made.elements;
+        drop(made);
+        let in_use = || memory.stats().in_use.unwrap_or(0);
+        let before = in_use();
+        // It has no effect on f32.
+        let builder = AdamW::builder(vars).master_weights();
+        let optimizer = match by {
+            Some(by) => builder.moments_on_host(1.).host_update(by).build()?,
+            None => builder.build()?,
+        };
+        Ok(Self {
+            optimizer,
+            gradients,
+            elements,
+            taken: in_use() - before,
+        })
+    }
+
+    fn commit(&mut self, device: &Device) {
+        self.optimizer.commit(&self.gradients).expect("a step");
+        device.synchronize().expect("a sound device");
+    }
 }
 
 /// As many bytes on the host and on the device, and a stream that copies them.

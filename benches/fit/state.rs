@@ -6,12 +6,14 @@ mod corpus;
 #[path = "../../examples/train_text/initial.rs"]
 mod initial;
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use candle_core::{DType, Device, Var};
 use candle_headroom::optim::{FusedBuilder, LossScale, Moments, ParamsAdamW};
 use candle_headroom::{AdamW, AdaptiveTrainer, DeviceMemory};
 use candle_nn::{VarBuilder, VarMap};
-use corpus::Corpus;
+use corpus::{Corpus, batches};
 use initial::initialise;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -35,7 +37,7 @@ pub fn run(quick: bool) -> Result<()> {
     let (steps, samples) = if quick { (60, 16) } else { (300, 64) };
     println!("train_text with {steps} steps of {samples} texts, mean loss of the last {LAST}:");
     let job = Job {
-        corpus: Corpus::read(&Corpus::own_files()?, CONTEXT)?,
+        corpus: Arc::new(Corpus::read(&Corpus::own_files()?, CONTEXT)?),
         steps,
         samples,
     };
@@ -77,7 +79,7 @@ fn bytes_per_parameter(moments: Moments) -> Result<f64> {
 
 /// The run of `train_text` with its own text, without a budget.
 struct Job {
-    corpus: Corpus,
+    corpus: Arc<Corpus>,
     steps: usize,
     samples: usize,
 }
@@ -99,8 +101,9 @@ impl Job {
         let builder = AdamW::builder(&varmap).learning_rate(5e-3);
         let mut trainer = AdaptiveTrainer::builder(options(builder).build()?).build()?;
         let mut losses = Vec::new();
-        for _ in 0..self.steps {
-            let batch = self.corpus.batch(self.samples, CONTEXT, &mut rng)?;
+        let loader = batches(&self.corpus, self.samples, CONTEXT, 0)?;
+        for batch in loader.take(self.steps) {
+            let batch = batch?;
             let report = trainer.step(&batch, |(bytes, next), _| model.loss(&bytes, &next))?;
             losses.push(report.loss.read()?);
         }

@@ -109,6 +109,14 @@ impl Rounds {
         median(pairs.map(|(a, b)| a / b).collect())
     }
 
+    /// The contender with the shortest time in any round. Other load makes a round longer, never shorter.
+    pub fn fastest(&self) -> &'static str {
+        let least = |seconds: &Vec<f64>| seconds.iter().copied().fold(f64::INFINITY, f64::min);
+        let each = self.seconds.iter().map(least).zip(&self.names);
+        let fastest = each.min_by(|a, b| a.0.total_cmp(&b.0));
+        fastest.expect("a contender").1
+    }
+
     pub fn print(&self, title: &str, operations: usize) {
         println!("{title}");
         for name in &self.names {

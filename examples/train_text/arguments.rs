@@ -66,6 +66,20 @@ pub struct Arguments {
     /// Samples the GPUs and the host. Their curves appear on the page and in the trace, the latest samples in each incident.
     #[arg(long)]
     pub monitor: bool,
+    /// Saves checkpoints of the run in this folder, and one more on Ctrl-C or SIGTERM.
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint: Option<PathBuf>,
+    /// Number of updates from one checkpoint to the next.
+    #[arg(
+        long,
+        value_name = "STEPS",
+        default_value_t = 10,
+        requires = "checkpoint"
+    )]
+    pub every: u64,
+    /// Goes on from the latest checkpoint in the folder, if there is one.
+    #[arg(long, requires = "checkpoint")]
+    pub resume: bool,
     /// Reports which parameters one batch gives a gradient, and does not train. The status is 2 if one receives none.
     #[arg(long)]
     pub audit: bool,

@@ -3,11 +3,12 @@
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use candle_core::{Device, Tensor};
-use rand::Rng;
-use rand::rngs::StdRng;
+use candle_headroom::data::{Dataset, Loader};
+use candle_headroom::error::BoxedError;
 
 /// Most bytes of text. The limit also ends the reading of a file without an end, such as `/dev/zero`.
 const MOST_BYTES: u64 = 256 << 20;
@@ -63,25 +64,59 @@ impl Corpus {
     pub fn text(&self, range: std::ops::Range<usize>) -> &[u8] {
         self.bytes.get(range).unwrap_or_default()
     }
+}
 
-    /// Cuts texts at random places. Returns the bytes and the bytes that follow them, each `(samples, context)` of u32.
-    pub fn batch(
-        &self,
-        samples: usize,
-        context: usize,
-        rng: &mut StdRng,
-    ) -> Result<(Tensor, Tensor)> {
-        let last = self.bytes.len() - context;
-        let starts: Vec<usize> = (0..samples).map(|_| rng.random_range(0..last)).collect();
+/// A text, and the same one byte later; each `(samples, context)` of u32.
+pub type Batch = (Tensor, Tensor);
+
+/// All texts of `context` bytes, each with the byte that follows it.
+struct Windows {
+    corpus: Arc<Corpus>,
+    context: usize,
+}
+
+impl Dataset for Windows {
+    type Sample = Vec<u8>;
+
+    fn len(&self) -> usize {
+        self.corpus.len() - self.context
+    }
+
+    fn get(&self, index: usize) -> Result<Vec<u8>, BoxedError> {
+        Ok(self.corpus.text(index..index + self.context + 1).to_vec())
+    }
+
+    fn name(&self) -> String {
+        "the text".to_owned()
+    }
+}
+
+/// Loads texts that begin at places drawn by `seed`, in batches of so many samples.
+pub fn batches(
+    corpus: &Arc<Corpus>,
+    samples: usize,
+    context: usize,
+    seed: u64,
+) -> Result<Loader<Batch>> {
+    let windows = Windows {
+        corpus: Arc::clone(corpus),
+        context,
+    };
+    let collate = move |texts: Vec<Vec<u8>>| -> Result<Batch, BoxedError> {
         let cut = |shift: usize| {
-            let text = starts.iter().flat_map(|start| {
-                let text = self.text(start + shift..start + shift + context);
-                text.iter().map(|&byte| u32::from(byte))
-            });
-            Tensor::from_iter(text, &Device::Cpu)?.reshape((samples, context))
+            let bytes = texts
+                .iter()
+                .flat_map(|text| text.iter().skip(shift).take(context));
+            let bytes = bytes.map(|&byte| u32::from(byte));
+            Tensor::from_iter(bytes, &Device::Cpu)?.reshape((texts.len(), context))
         };
         Ok((cut(0)?, cut(1)?))
-    }
+    };
+    let builder = Loader::builder(windows, collate)
+        .batch(samples)
+        .shuffle(seed);
+    // Fewer places than samples leave smaller batches.
+    Ok(builder.endless().ahead(2).build()?)
 }
 
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {

@@ -41,9 +41,11 @@ struct Totals {
 }
 
 impl Progress {
-    pub fn new(steps: usize, budget: Option<ByteSize>) -> Result<Self> {
+    /// Of a run of so many steps, of which some were done before.
+    pub fn new(steps: usize, done: u64, budget: Option<ByteSize>) -> Result<Self> {
         let style = "{bar:20} {pos}/{len}  {msg}  {elapsed}";
         let bar = ProgressBar::new(steps as u64).with_style(ProgressStyle::with_template(style)?);
+        bar.set_position(done);
         bar.enable_steady_tick(Duration::from_millis(200));
         Ok(Self {
             bar,
@@ -108,6 +110,11 @@ impl Progress {
             BLOCKS[((share * 8.) as usize).min(7)]
         };
         self.peaks.iter().map(block).collect()
+    }
+
+    /// Removes the bar.
+    pub fn clear(&self) {
+        self.bar.finish_and_clear();
     }
 
     /// The closing table, with what the policy has learned.

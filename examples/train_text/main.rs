@@ -7,26 +7,30 @@ mod corpus;
 mod display;
 mod initial;
 mod model;
+mod saving;
 mod watching;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use arguments::{Arguments, Parameters};
 use candle_core::{DType, Device, IndexOp, Tensor};
+use candle_headroom::checkpoint::Stopped;
 use candle_headroom::memory::Limit;
 use candle_headroom::nn::audit;
 use candle_headroom::optim::{LossScale, ParamsAdamW};
 use candle_headroom::{AdamW, AdaptiveTrainer, TrackingAllocator};
 use candle_nn::{VarBuilder, VarMap, ops};
 use clap::Parser;
-use corpus::Corpus;
+use corpus::{Corpus, batches};
 use display::{Progress, say};
 use initial::initialise;
 use model::{Config, Transformer};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use saving::Saving;
 use watching::Watching;
 
 #[global_allocator]
@@ -34,7 +38,7 @@ static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
 
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => ExitCode::from(status),
         Err(error) => {
             // `eprintln!` would panic where standard error is closed.
             let _ = writeln!(io::stderr(), "error: {}", line(&error));
@@ -50,13 +54,14 @@ fn line(error: &anyhow::Error) -> String {
     texts.join(": ")
 }
 
-fn run(arguments: &Arguments) -> Result<()> {
+/// Returns the status to exit with: 0, or that of the signal that stopped the run.
+fn run(arguments: &Arguments) -> Result<u8> {
     arguments.check()?;
     let files = match arguments.files.is_empty() {
         true => Corpus::own_files()?,
         false => arguments.files.clone(),
     };
-    let corpus = Corpus::read(&files, arguments.context)?;
+    let corpus = Arc::new(Corpus::read(&files, arguments.context)?);
     let budget = (!arguments.unlimited).then_some(arguments.budget);
     let limit = budget.map_or(Limit::Unlimited, Limit::from);
     let memory = arguments.device.open(limit)?;
@@ -83,12 +88,15 @@ fn run(arguments: &Arguments) -> Result<()> {
         budget.map_or("unlimited".to_owned(), |budget| budget.to_string()),
     ))?;
 
+    let mut loader = batches(&corpus, arguments.batch, arguments.context, arguments.seed)?;
     if arguments.audit {
-        let (bytes, next) = corpus.batch(arguments.batch, arguments.context, &mut rng)?;
+        let batch = loader.next().context("no batch")??;
+        let (bytes, next) = batch.into_inner();
         let (bytes, next) = (bytes.to_device(device)?, next.to_device(device)?);
         let report = audit(&varmap, || model.loss(&bytes, &next))?;
         say(format!("{report:#}"))?;
-        return Ok(report.check()?);
+        report.check()?;
+        return Ok(0);
     }
 
     let params = ParamsAdamW {
@@ -118,32 +126,54 @@ fn run(arguments: &Arguments) -> Result<()> {
     if arguments.estimate {
         say(format!("before the first step: {}", trainer.estimate()))?;
     }
-    let mut progress = Progress::new(arguments.steps, budget)?;
-    let mut train = || -> Result<()> {
-        for step in 0..arguments.steps {
-            let batch = corpus.batch(arguments.batch, arguments.context, &mut rng)?;
+    let mut saving = Saving::open(arguments, &mut trainer, &mut loader)?;
+    let done = trainer.updates();
+    if done >= arguments.steps as u64 {
+        say(format!(
+            "nothing is left to do: the run has {done} steps; give more by `--steps`"
+        ))?;
+        return Ok(0);
+    }
+    let mut progress = Progress::new(arguments.steps, done, budget)?;
+    let mut train = || -> Result<Option<Stopped>> {
+        let left = arguments.steps - done as usize;
+        for (step, batch) in loader.by_ref().take(left).enumerate() {
+            let batch = batch?;
             // Only the micro-batch moves to the device.
             let report = trainer.step(&batch, |(bytes, next), _| {
                 model.loss(&bytes.to_device(device)?, &next.to_device(device)?)
             })?;
             watching.step(&report)?;
             progress.step(&report)?;
+            let stopped = saving.after(&report, &trainer)?;
+            if stopped.is_some() {
+                return Ok(stopped);
+            }
             if arguments.estimate && step == 0 {
                 progress.say(format!("after the first step: {}", trainer.estimate()))?;
             }
         }
-        progress.finish(trainer.plan())
+        saving.finish(&trainer)?;
+        progress.finish(trainer.plan())?;
+        Ok(None)
     };
     let trained = train();
     // The files are written also where training failed, and training's error comes first.
     let files = watching.finish(arguments);
-    trained?;
+    let stopped = trained?;
     for line in files? {
         say(line)?;
     }
+    if let Some(stopped) = stopped {
+        progress.clear();
+        say(saving.line(&stopped))?;
+        return Ok(stopped.signal.exit_status() as u8);
+    }
+    let mut rng = StdRng::seed_from_u64(!arguments.seed);
     let text = sample(&model, &corpus, arguments.context, device, &mut rng)?;
     say(format!("\n{text}\n"))?;
-    progress.figures()
+    progress.figures()?;
+    Ok(0)
 }
 
 /// Continues the first bytes of the corpus with text drawn from the model.

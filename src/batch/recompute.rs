@@ -54,7 +54,7 @@ pub enum RecomputeReason {
     Asked,
     /// The whole batch fits without, or nothing shows yet that larger micro-batches would be faster.
     NoNeed,
-    /// Recomputation is being timed.
+    /// Both are being timed, in turn from batch to batch.
     Timing,
     /// One sample does not fit otherwise.
     OneSample,

@@ -96,15 +96,18 @@ macro_rules! pointer {
 pointer!(&D, Box<D>, Arc<D>);
 
 /// A list of samples in memory.
-impl<T: Clone + Send + Sync> Dataset for Vec<T> {
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Items<T>(pub Vec<T>);
+
+impl<T: Clone + Send + Sync> Dataset for Items<T> {
     type Sample = T;
 
     fn len(&self) -> usize {
-        Vec::len(self)
+        self.0.len()
     }
 
     fn get(&self, index: usize) -> Result<T, BoxedError> {
-        let sample = self.as_slice().get(index);
+        let sample = self.0.as_slice().get(index);
         Ok(sample.cloned().ok_or_else(|| out_of_range(self, index))?)
     }
 }

@@ -86,7 +86,7 @@ impl<K: Ord, T: Tensors, S> Tensors for HashMap<K, T, S> {
 
     fn tensors_mut(&mut self) -> Vec<&mut Tensor> {
         let mut parts: Vec<_> = self.iter_mut().collect();
-        parts.sort_by(|(a, _), (b, _)| a.cmp(b));
+        parts.sort_by_key(|(key, _)| *key);
         parts
             .into_iter()
             .flat_map(|(_, part)| part.tensors_mut())

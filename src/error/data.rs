@@ -98,7 +98,7 @@ pub enum DataError {
         differences: Vec<String>,
     },
     /// A batch is not what was declared.
-    #[error("{dataset}: {}tensor {tensor} {found}, expected {expected}", of(*.index))]
+    #[error("{dataset}: {}tensor `{tensor}` {found}, expected {expected}", of(*.index))]
     #[non_exhaustive]
     Unexpected {
         /// The dataset.

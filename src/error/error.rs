@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 
 use super::boxed::BoxedError;
+use super::checkpoint::CheckpointError;
 use super::circumstances::Phase;
 use super::class::DeviceFault;
 use super::data::DataError;
@@ -67,6 +68,8 @@ pub enum Error {
     Monitor(Box<MonitorError>),
     /// Samples cannot be read, or are not what was declared.
     Data(Box<DataError>),
+    /// A checkpoint cannot be written, found or loaded.
+    Checkpoint(Box<CheckpointError>),
     /// A file cannot be written or read.
     Output(Box<OutputError>),
     /// The caller's own error, from [`Error::external`].
@@ -111,6 +114,7 @@ contents! {
     UpdateInterrupted: UpdateInterrupted,
     MonitorError: Monitor,
     DataError: Data,
+    CheckpointError: Checkpoint,
     OutputError: Output,
 }
 

@@ -1,6 +1,7 @@
 //! What went wrong: this crate's [`Error`], and the meaning of any [`candle_core::Error`].
 
 mod boxed;
+mod checkpoint;
 mod circumstances;
 mod class;
 mod classify;
@@ -22,6 +23,7 @@ mod report;
 mod unreached;
 
 pub use boxed::BoxedError;
+pub use checkpoint::{CheckpointError, Skipped};
 pub use circumstances::{Cause, Holding, Neighbour, Phase, Remedy, Resource};
 pub use class::DeviceFault;
 pub use convert::ErrorExt;

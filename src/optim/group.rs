@@ -146,7 +146,7 @@ impl Group {
     }
 
     /// Names Vars without a name by their places, counted from `first`.
-    pub(super) fn named(self, first: usize) -> impl Iterator<Item = Parameter> {
+    pub(crate) fn named(self, first: usize) -> impl Iterator<Item = Parameter> {
         let named = (first..).zip(self.parameters);
         named.map(|(place, parameter)| match parameter.name.is_empty() {
             true => Parameter::new(place.to_string(), parameter.var),

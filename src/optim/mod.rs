@@ -20,12 +20,13 @@ pub use candle_nn::ParamsAdamW;
 pub(crate) use blend::blend;
 pub use commit::{Commit, Committed};
 pub use foreign::Foreign;
-pub use fused::{Fused, FusedBuilder, LossScale, Progress};
+pub use fused::{Fused, FusedBuilder, HostUpdate, HostUpdates, LossScale, Progress};
 pub use group::{Group, GroupOptions, Parameter};
 pub use moments::Moments;
 pub use rule::{Algorithm, ParamsAdafactor, ParamsAdam, ParamsLion, ParamsSgd};
 pub use schedule::LearningRate;
 pub use state_dict::StateDict;
+pub(crate) use state_dict::{file_header, place_in_file};
 
 /// Adam with decoupled weight decay (Loshchilov & Hutter 2017, arXiv 1711.05101), as in PyTorch and candle; takes candle's
 /// [`ParamsAdamW`].

@@ -1,3 +1,4 @@
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -56,26 +57,11 @@ impl StateDict {
     /// As `safetensors::serialize_to_file`, which makes a temporary file of its own.
     fn write(&self, to: &mut impl Write) -> candle_core::Result<()> {
         let mut tensors: Vec<_> = self.tensors.iter().collect();
-        // Larger elements first, so that all are aligned.
-        tensors.sort_by_key(|(_, tensor)| std::cmp::Reverse(tensor.dtype().size_in_bytes()));
-        let mut end = 0;
-        let infos = tensors.iter().map(|(name, tensor)| {
-            let start = end;
-            end += tensor.elem_count() * tensor.dtype().size_in_bytes();
-            let info = TensorInfo {
-                dtype: tensor.dtype().into(),
-                shape: tensor.dims().to_vec(),
-                data_offsets: (start, end),
-            };
-            (name.to_string(), info)
-        });
-        let infos = infos.collect();
-        // safetensors writes an empty map without any tensor as JSON that it cannot read.
-        let text = (!self.metadata.is_empty()).then(|| self.metadata.clone().into_iter().collect());
-        let mut header = serde_json::to_vec(&Metadata::new(text, infos)?).map_err(Error::wrap)?;
-        header.resize(header.len().next_multiple_of(8), b' ');
-        to.write_all(&(header.len() as u64).to_le_bytes())?;
-        to.write_all(&header)?;
+        tensors.sort_by_key(|(_, tensor)| place_in_file(tensor));
+        let named = tensors
+            .iter()
+            .map(|(name, tensor)| (name.as_str(), *tensor));
+        to.write_all(&file_header(named, &self.metadata)?)?;
         for (_, tensor) in tensors {
             tensor.write_bytes(to)?;
         }
@@ -100,4 +86,35 @@ impl StateDict {
         };
         Ok(read().map_err(|error| error.with_path(path))?)
     }
+}
+
+/// The key by which the tensors of a safetensors file are sorted: larger elements first, so that all are aligned.
+pub(crate) fn place_in_file(tensor: &Tensor) -> Reverse<usize> {
+    Reverse(tensor.dtype().size_in_bytes())
+}
+
+/// The beginning of a safetensors file, up to the data of these tensors in this order.
+pub(crate) fn file_header<'a>(
+    tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
+    metadata: &BTreeMap<String, String>,
+) -> candle_core::Result<Vec<u8>> {
+    let mut end = 0;
+    let infos = tensors.map(|(name, tensor)| {
+        let start = end;
+        end += tensor.elem_count() * tensor.dtype().size_in_bytes();
+        let info = TensorInfo {
+            dtype: tensor.dtype().into(),
+            shape: tensor.dims().to_vec(),
+            data_offsets: (start, end),
+        };
+        (name.to_owned(), info)
+    });
+    let infos = infos.collect();
+    // safetensors writes an empty map without any tensor as JSON that it cannot read.
+    let text = (!metadata.is_empty()).then(|| metadata.clone().into_iter().collect());
+    let mut json = serde_json::to_vec(&Metadata::new(text, infos)?).map_err(Error::wrap)?;
+    json.resize(json.len().next_multiple_of(8), b' ');
+    let mut header = (json.len() as u64).to_le_bytes().to_vec();
+    header.append(&mut json);
+    Ok(header)
 }

@@ -2,6 +2,7 @@
 //!
 //! Every phase of every micro-batch of a trainer or of [`process_batches`](crate::process_batches) is a point that can fail, and so is every
 //! [`probe`] in a model, once in the forward and once in the backward pass. Faults are armed for this thread until their guard is dropped.
+//! [`FileFaults`] does the same to the files of a checkpoint.
 //!
 //! ```
 //! # #[cfg(feature = "testing")] {
@@ -22,13 +23,29 @@
 #[cfg(feature = "testing")]
 mod enabled;
 #[cfg(feature = "testing")]
+mod files;
+mod operation;
+
+#[cfg(feature = "testing")]
 pub(crate) use enabled::inject;
 #[cfg(feature = "testing")]
 pub use enabled::{ArmedFaults, Faults, illegal_address, out_of_memory, probe};
+#[cfg(feature = "testing")]
+pub(crate) use files::inject_file;
+#[cfg(feature = "testing")]
+pub use files::{ArmedFileFaults, FileFaults};
+pub use operation::FileOperation;
 
 /// Without the feature no point fails.
 #[cfg(not(feature = "testing"))]
 #[inline]
 pub(crate) fn inject(_: crate::error::Phase) -> candle_core::Result<()> {
+    Ok(())
+}
+
+/// Without the feature no operation fails.
+#[cfg(not(feature = "testing"))]
+#[inline]
+pub(crate) fn inject_file(_: FileOperation, _: &std::path::Path) -> std::io::Result<()> {
     Ok(())
 }

@@ -26,6 +26,13 @@ impl Buffers {
         self.0.iter().map(|(live, _)| live)
     }
 
+    /// The saved value of a buffer.
+    pub(super) fn saved(&self, var: &Var) -> Option<&Var> {
+        let mut buffers = self.0.iter();
+        let found = buffers.find(|(live, _)| live.id() == var.id())?;
+        Some(&found.1)
+    }
+
     /// The bytes of one copy.
     pub(super) fn bytes(&self) -> u64 {
         let bytes = |(_, saved): &(Var, Var)| saved.elem_count() * saved.dtype().size_in_bytes();

@@ -85,6 +85,14 @@ impl<O: Commit> Core<O> {
         self.at_window.vars()
     }
 
+    /// The variable that holds what this one held before the batches that are accumulated: another one for a named buffer.
+    pub(super) fn before_window<'a>(&'a self, var: &'a Var) -> &'a Var {
+        match self.accumulator.samples() {
+            0 => var,
+            _ => self.at_window.saved(var).unwrap_or(var),
+        }
+    }
+
     /// Adds what failed work took to the window, if there still is one.
     pub(super) fn keep<R>(
         &mut self,

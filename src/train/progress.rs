@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::accumulator::GradientAccumulator;
@@ -39,10 +41,9 @@ impl Progress {
         }
     }
 
-    pub(super) fn write(&self, state: &mut StateDict) -> Result<()> {
+    pub(super) fn metadata(&self) -> Result<BTreeMap<String, String>> {
         let text = serde_json::to_string(self).map_err(candle_core::Error::wrap)?;
-        state.metadata.insert(NAME.to_owned(), text);
-        Ok(())
+        Ok(BTreeMap::from([(NAME.to_owned(), text)]))
     }
 
     /// `None` for state that an optimizer saved by itself.

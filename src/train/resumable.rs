@@ -1,3 +1,7 @@
+use std::collections::BTreeMap;
+
+use candle_core::{Tensor, Var};
+
 use super::accumulating::AccumulatingTrainer;
 use super::accumulator::GradientAccumulator;
 use super::adaptive::AdaptiveTrainer;
@@ -12,12 +16,28 @@ pub trait Resumable {
     /// buffers](super::AdaptiveTrainerBuilder::buffers) that are none of them, as `buffers.0` and so on.
     fn model(&self) -> Vec<Parameter>;
 
+    /// Returns the values to save under these names: those of the parameters, and of named buffers those that they had before the batches
+    /// that were accumulated since the last update, because a resumed run reads these again.
+    fn values(&self) -> Vec<(String, Tensor)> {
+        let model = self.model().into_iter();
+        model
+            .map(|Parameter { name, var }| (name, var.as_detached_tensor()))
+            .collect()
+    }
+
     /// Returns everything else that the next step depends on: the optimizer's state as tensors, and as text in the metadata the number
     /// of updates, the positions of loaders after the last update, the seed, and what policies have learned.
     ///
     /// # Errors
     /// Those of the optimizer's [`state`](Commit::state).
     fn state(&self) -> Result<StateDict>;
+
+    /// Returns the part of [`state`](Self::state)'s metadata that is not the optimizer's. It reads nothing from the device, so that it can be
+    /// saved when the device is lost.
+    ///
+    /// # Errors
+    /// Errors from writing JSON.
+    fn progress(&self) -> Result<BTreeMap<String, String>>;
 
     /// Continues from what [`state`](Self::state) returned. Gradients that were accumulated are dropped.
     ///
@@ -43,8 +63,12 @@ impl<O: Commit> Resumable for GradientAccumulator<O> {
 
     fn state(&self) -> Result<StateDict> {
         let mut state = self.optimizer.state()?;
-        Progress::of(self, None).write(&mut state)?;
+        state.metadata.append(&mut self.progress()?);
         Ok(state)
+    }
+
+    fn progress(&self) -> Result<BTreeMap<String, String>> {
+        Progress::of(self, None).metadata()
     }
 
     fn load_state(&mut self, state: &StateDict) -> Result<()> {
@@ -75,8 +99,20 @@ impl<O: Commit> Resumable for AdaptiveTrainer<O> {
         model
     }
 
+    fn values(&self) -> Vec<(String, Tensor)> {
+        let model = self.model().into_iter();
+        let value = |var: &Var| self.core.before_window(var).as_detached_tensor();
+        model
+            .map(|Parameter { name, var }| (name, value(&var)))
+            .collect()
+    }
+
     fn state(&self) -> Result<StateDict> {
         Self::state(self)
+    }
+
+    fn progress(&self) -> Result<BTreeMap<String, String>> {
+        self.metadata()
     }
 
     fn load_state(&mut self, state: &StateDict) -> Result<()> {
@@ -99,8 +135,16 @@ impl<O: Commit> Resumable for AccumulatingTrainer<O> {
         (**self).model()
     }
 
+    fn values(&self) -> Vec<(String, Tensor)> {
+        (**self).values()
+    }
+
     fn state(&self) -> Result<StateDict> {
         (**self).state()
+    }
+
+    fn progress(&self) -> Result<BTreeMap<String, String>> {
+        (**self).progress()
     }
 
     fn load_state(&mut self, state: &StateDict) -> Result<()> {

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use super::adaptive::AdaptiveTrainer;
 use super::progress::{Progress, Trainer};
 use crate::error::Result;
@@ -17,18 +19,27 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// Those of the optimizer's [`state`](Commit::state).
     pub fn state(&self) -> Result<StateDict> {
         let mut state = self.optimizer().state()?;
+        state.metadata.append(&mut self.metadata()?);
+        Ok(state)
+    }
+
+    /// What the host holds of the state.
+    pub(super) fn metadata(&self) -> Result<BTreeMap<String, String>> {
         let trainer = Trainer {
             seed: self.engine.seed,
-            batches: [self.engine.batches, self.evaluation.batches],
+            // A resumed run reads accumulated batches again.
+            batches: [
+                self.engine.batches.saturating_sub(self.pending() as u64),
+                self.evaluation.batches,
+            ],
             positions: self.core.positions.clone(),
         };
-        let progress = Progress::of(&self.core.accumulator, Some(trainer));
-        progress.write(&mut state)?;
+        let mut metadata = Progress::of(&self.core.accumulator, Some(trainer)).metadata()?;
         for (name, engine) in [(TRAINING, &self.engine), (EVALUATION, &self.evaluation)] {
             let learned = engine.policy.state();
-            (state.metadata).extend(learned.map(|learned| (name.to_owned(), learned)));
+            metadata.extend(learned.map(|learned| (name.to_owned(), learned)));
         }
-        Ok(state)
+        Ok(metadata)
     }
 
     /// Continues from saved state: [`updates`](Self::updates), [`MicroBatch::step`](crate::MicroBatch::step) and the seed are those

@@ -98,6 +98,11 @@ impl Simulator {
         control!(simulated_cuda_set_event_lag(self.device => i32, queries => u32) -> i32);
     }
 
+    /// Each kernel takes this many microseconds longer, until failures are taken back.
+    pub fn set_launch_time(self, microseconds: u32) {
+        control!(simulated_cuda_set_launch_time(self.device => i32, microseconds => u32) -> i32);
+    }
+
     /// Whether kernels, copies with page-locked memory and memsets run only when something waits for them.
     pub fn set_late(self, late: bool) {
         control!(simulated_cuda_set_late(self.device => i32, late => bool) -> i32);

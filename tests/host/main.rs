@@ -1,5 +1,6 @@
 //! Tests that measure host memory. The process has one allocator, one set of counts and one limit, so each test holds `alone()`.
 
+mod checkpoint;
 #[path = "../promises/cleanup_before_retry.rs"]
 mod cleanup_before_retry;
 mod estimate;

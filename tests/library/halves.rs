@@ -6,12 +6,14 @@ mod corpus;
 #[path = "../../examples/train_text/initial.rs"]
 mod initial;
 
+use std::sync::Arc;
+
 use candle_core::{DType, Device};
 use candle_headroom::batch::Fixed;
 use candle_headroom::optim::{FusedBuilder, LossScale, Moments, ParamsAdamW};
 use candle_headroom::{AdamW, AdaptiveTrainer};
 use candle_nn::{VarBuilder, VarMap};
-use corpus::Corpus;
+use corpus::{Corpus, batches};
 use initial::initialise;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -30,7 +32,8 @@ fn curve(dtype: DType, options: impl Fn(Builder) -> Builder) -> Vec<f64> {
         heads: 2,
         layers: 1,
     };
-    let corpus = Corpus::read(&Corpus::own_files().unwrap(), config.context).unwrap();
+    let corpus = Arc::new(Corpus::read(&Corpus::own_files().unwrap(), config.context).unwrap());
+    let mut loader = batches(&corpus, 16, config.context, 1).unwrap();
     let mut rng = StdRng::seed_from_u64(1);
     let varmap = VarMap::new();
     let vb = VarBuilder::from_varmap(&varmap, dtype, &Device::Cpu);
@@ -41,7 +44,7 @@ fn curve(dtype: DType, options: impl Fn(Builder) -> Builder) -> Vec<f64> {
     let trainer = AdaptiveTrainer::builder(optimizer).policy(Fixed::new(8).unwrap());
     let mut trainer = trainer.build().unwrap();
     let losses = (0..STEPS).map(|_| {
-        let batch = corpus.batch(16, config.context, &mut rng).unwrap();
+        let batch = loader.next().unwrap().unwrap();
         let report = trainer.step(&batch, |(bytes, next), _| model.loss(&bytes, &next));
         report.unwrap().loss.read().unwrap()
     });

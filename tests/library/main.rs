@@ -3,6 +3,7 @@
 mod accumulator;
 mod audit;
 mod batch;
+mod checkpoint;
 #[path = "../../benches/adaptation/curves.rs"]
 mod curves;
 mod data;

@@ -1,7 +1,10 @@
 //! The example `train_text` as a user runs it: what it reports, and what it refuses.
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use candle_headroom::checkpoint::Checkpoint;
 
 /// Path of the example's program, which `cargo test` builds beside the test programs.
 fn program() -> PathBuf {
@@ -267,4 +270,94 @@ fn a_machine_without_a_gpu_refuses_in_one_line() {
     assert!(stderr.contains("returned CUDA_ERROR_NO_DEVICE"), "{stderr}");
     assert_eq!(stderr.matches("cannot be opened").count(), 1, "{stderr}");
     assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr}");
+}
+
+/// The model in the only or the latest checkpoint of a folder.
+fn saved_model(folder: &Path) -> Vec<u8> {
+    let checkpoint = Checkpoint::latest(folder).unwrap().unwrap();
+    std::fs::read(checkpoint.path().join("model.safetensors")).unwrap()
+}
+
+/// Ctrl-C saves and ends with status 130; the resumed run ends with the bits of the uninterrupted one.
+#[cfg(unix)]
+#[test]
+fn it_goes_on_after_an_interruption() {
+    let folder = tempfile::tempdir().unwrap();
+    let [whole, parts] = ["whole", "parts"].map(|name| folder.path().join(name));
+    let options = |folder: &Path, more: &[&str]| -> Vec<String> {
+        let given = [
+            "--steps",
+            "30",
+            "--batch",
+            "16",
+            "--context",
+            "32",
+            "--unlimited",
+            "--checkpoint",
+        ];
+        let given = given.into_iter().chain([folder.to_str().unwrap()]);
+        given
+            .chain(more.iter().copied())
+            .map(str::to_owned)
+            .collect()
+    };
+    let run = |folder: &Path, more: &[&str]| {
+        let output = Command::new(program())
+            .args(options(folder, more))
+            .output()
+            .unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stdout).unwrap(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let (status, text, errors) = run(&whole, &[]);
+    assert_eq!(status, Some(0), "{text}{errors}");
+
+    let mut command = Command::new(program());
+    let mut child = command
+        .args(options(&parts, &["--every", "3"]))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The first checkpoint shows that it is training.
+    while Checkpoint::latest(&parts).ok().flatten().is_none() {
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(child.try_wait().unwrap().is_none());
+    }
+    let id = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &id])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(130), "{text}");
+    let last = text.lines().last().unwrap();
+    assert!(
+        last.starts_with("SIGINT after step ") && last.ends_with(" --resume`"),
+        "{last}"
+    );
+
+    // Without `--resume`, nothing is mixed up.
+    let (status, _, errors) = run(&parts, &[]);
+    assert_eq!(status, Some(2));
+    assert!(
+        errors.contains("holds checkpoints of another run: give `--resume`"),
+        "{errors}"
+    );
+    let (status, text, errors) = run(&parts, &["--resume"]);
+    assert_eq!(status, Some(0), "{text}{errors}");
+    assert!(text.contains("resumed at step "), "{text}");
+    assert!(
+        saved_model(&whole) == saved_model(&parts),
+        "other bits at the end"
+    );
+    let (status, text, _) = run(&parts, &["--resume"]);
+    assert_eq!(status, Some(0));
+    assert!(text.contains("nothing is left to do"), "{text}");
 }

@@ -4,6 +4,7 @@
 mod atomic_step;
 mod each_sample_once;
 mod equality;
+mod exact_resume;
 mod gradients_arrive;
 mod it_ends;
 mod jobs;

@@ -1,7 +1,7 @@
 //! What is kept of observations, and what a new one changes.
 
 use super::level::{Level, Saved};
-use super::memory_model::{MOST_COST, MemoryModel};
+use super::memory_model::{DEVIATIONS, MOST_COST, MemoryModel};
 use crate::error::PolicyError;
 
 /// Number of costs that are remembered.
@@ -9,6 +9,8 @@ const LEVELS: usize = 16;
 /// Weight of a new observation in the mean of its cost, and in the scatter.
 const WEIGHT: f64 = 1. / 8.;
 const SCATTER_WEIGHT: f64 = 1. / 32.;
+/// Comparisons after which the scatter is known.
+const ENOUGH: u32 = 32;
 /// An observation that differs from the prediction by this factor contradicts the curve.
 const CHANGED: f64 = 1.25;
 /// Contradictions in a row that start a new curve: one alone may be a spike.
@@ -46,6 +48,18 @@ impl MemoryModel {
         !self.held.is_empty()
     }
 
+    /// The mean relative deviation of observations from predictions.
+    pub(in crate::batch) fn scatter(&self) -> f64 {
+        self.scatter.into()
+    }
+
+    /// The part by which an observation may exceed the prediction; `None` before enough were compared.
+    pub(in crate::batch) fn spread(&self) -> Option<f64> {
+        // The scatter began at zero, which still has this weight.
+        let zero = (1. - SCATTER_WEIGHT).powf(self.compared.into());
+        (self.compared >= ENOUGH).then(|| DEVIATIONS * self.scatter() / (1. - zero))
+    }
+
     /// Whether an observation cannot lie on the curve. It is too high above the line between the two costs around it, but
     /// too low only below what a smaller cost took, because a curve may have steps.
     fn contradicts(&self, cost: usize, bytes: u64) -> bool {
@@ -69,7 +83,7 @@ impl MemoryModel {
             return;
         }
         self.levels.clear();
-        (self.scatter, self.slope_holds) = (0., false);
+        (self.scatter, self.compared, self.slope_holds) = (0., 0, false);
         for (cost, bytes) in std::mem::take(&mut self.held) {
             self.insert(cost, bytes);
         }
@@ -86,6 +100,7 @@ impl MemoryModel {
         if (lowest.cost..=top.cost).contains(&cost) {
             let off = (bytes.max(1) as f64 / expected.max(1.) - 1.).abs();
             self.scatter += ((off - self.scatter()) * SCATTER_WEIGHT) as f32;
+            self.compared = self.compared.saturating_add(1);
         } else if cost as f64 >= top.cost as f64 * FARTHER {
             let before = top.mean as f64;
             let (expected, more) = (expected - before, bytes as f64 - before);
@@ -97,10 +112,15 @@ impl MemoryModel {
     /// Adds an observation to the level of its cost, or as a new level in place of the one that was not seen for longest.
     fn insert(&mut self, cost: usize, bytes: u64) {
         let seen = self.observed;
-        match self.levels.iter_mut().find(|level| level.is_near(cost)) {
-            Some(level) => {
+        let expected = |cost| self.expected(cost).unwrap_or(0.);
+        let near = self.levels.iter().find(|level| level.is_near(cost));
+        // What the cost of the level would have taken.
+        let own = near.map(|level| bytes as f64 + expected(level.cost) - expected(cost));
+        let near = self.levels.iter_mut().find(|level| level.is_near(cost));
+        match near.zip(own) {
+            Some((level, bytes)) => {
                 let mean = level.mean as f64;
-                level.mean = (mean + (bytes as f64 - mean) * WEIGHT) as u64;
+                level.mean = (mean + (bytes - mean) * WEIGHT) as u64;
                 level.seen = seen;
             }
             None => {
@@ -129,11 +149,13 @@ impl TryFrom<Saved> for MemoryModel {
             && levels.iter().all(is_possible)
             && levels.is_sorted_by(|low, high| low.cost < high.cost)
             && (0. ..=1.).contains(&saved.scatter)
+            && saved.compared as u64 <= observed
         {
             true => Ok(Self {
                 levels,
                 observed,
                 scatter: saved.scatter,
+                compared: saved.compared,
                 slope_holds: saved.slope_holds,
                 held: Vec::new(),
             }),

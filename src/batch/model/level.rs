@@ -36,5 +36,7 @@ pub(super) struct Saved {
     pub(super) levels: Vec<Level>,
     pub(super) observed: u64,
     pub(super) scatter: f32,
+    #[serde(default)]
+    pub(super) compared: u32,
     pub(super) slope_holds: bool,
 }

@@ -5,7 +5,7 @@ use super::level::{Level, Saved};
 /// Costs are clamped to this, so that sums of them do not overflow.
 pub(in crate::batch) const MOST_COST: usize = usize::MAX / 64;
 /// Mean deviations that an observation may lie above the prediction: about 2.4 standard deviations of a normal distribution.
-const DEVIATIONS: f64 = 3.;
+pub(super) const DEVIATIONS: f64 = 3.;
 /// How many times the largest cost seen may be said to fit; more after the first cost, which is one sample as a rule.
 const REACH: usize = 8;
 const FIRST_REACH: usize = 16;
@@ -55,6 +55,8 @@ pub struct MemoryModel {
     pub(super) observed: u64,
     /// The mean relative deviation of observations from predictions. An `f32` survives JSON exactly.
     pub(super) scatter: f32,
+    /// How many observations were compared for that.
+    pub(super) compared: u32,
     /// Whether the slope of smaller costs predicted what the largest took.
     pub(super) slope_holds: bool,
     /// The last observations, as cost and bytes, while they contradict what was seen before.
@@ -130,11 +132,6 @@ impl MemoryModel {
     /// Whether only one cost is known, so that base and slope cannot be told apart.
     pub(in crate::batch) fn is_single(&self) -> bool {
         self.levels.len() == 1
-    }
-
-    /// The mean relative deviation of observations from predictions.
-    pub(in crate::batch) fn scatter(&self) -> f64 {
-        self.scatter.into()
     }
 
     /// A cost above the largest seen, up to twice as much, that likely fits by the line through the smaller ones. After one

@@ -1,6 +1,8 @@
 use serde::{Deserialize, Serialize};
 
-use super::shape::{Room, Shape};
+use super::room::Room;
+use super::shape::Shape;
+use super::trial::Trial;
 use crate::batch::{RecomputeReason, Recomputing};
 
 /// Micro-batches after which the comparison is made again, doubled each time that it changes nothing.
@@ -10,7 +12,7 @@ const PASSING: u32 = 64;
 /// The comparison is made again if the room has changed by this part since, but not sooner than after so many micro-batches.
 const CHANGED: u64 = 8;
 const DWELL: u32 = 128;
-/// Micro-batches after which a trial ends that has not settled.
+/// Micro-batches without a time after which a trial ends.
 const LOST: u32 = 1024;
 /// Recomputation is chosen if it is faster by this factor.
 const FASTER: f64 = 1.02;
@@ -30,9 +32,9 @@ pub(super) struct Choice {
     /// How often a comparison has confirmed the one before.
     #[serde(skip)]
     confirmed: u32,
-    /// Recomputation is being timed.
+    /// Both are being timed.
     #[serde(skip)]
-    is_trial: bool,
+    trial: Option<Trial>,
     /// Micro-batches since the last decision.
     #[serde(skip)]
     lasted: u32,
@@ -69,20 +71,15 @@ impl Choice {
         let first = if is_passing { PASSING } else { STALE };
         self.patience = doubled(self.patience, 1).max(first);
         self.refused = Some(room.map_or(0, |room| room.all));
-        self.begin(true, false);
+        self.begin(true);
     }
 
-    fn begin(&mut self, recomputes: bool, is_trial: bool) {
-        (self.recomputes, self.is_trial, self.lasted) = (recomputes, is_trial, 0);
+    fn begin(&mut self, recomputes: bool) {
+        (self.recomputes, self.trial, self.lasted) = (recomputes, None, 0);
     }
 
     /// Decides for a batch that costs `batch`.
-    pub(super) fn decide(
-        &mut self,
-        [kept, recomputed]: [&mut Shape; 2],
-        room: Option<Room>,
-        batch: usize,
-    ) {
+    pub(super) fn decide(&mut self, kept: &Shape, room: Option<Room>, batch: usize) {
         // Without measurements only failures decide.
         let Some(room) = room else { return };
         let is_too_much = (kept.model.predict(kept.each)).is_some_and(|one| one > room.all);
@@ -91,7 +88,7 @@ impl Choice {
             let is_stale = self.lasted >= self.patience;
             if !is_too_much && (is_stale || room.all > refused.saturating_add(refused / 16)) {
                 self.refused = None;
-                self.begin(false, false);
+                self.begin(false);
             }
             return;
         }
@@ -101,31 +98,30 @@ impl Choice {
         let is_whole = !kept.is_avoiding() && kept.fits(room).is_some_and(|fits| fits >= batch);
         if is_whole {
             // Recomputation could only cost time.
-            if self.recomputes {
-                self.begin(false, false);
+            if self.recomputes || self.trial.is_some() {
+                self.begin(false);
             }
             return;
         }
-        if self.is_trial {
-            let speeds = kept.pace.speed().zip(recomputed.pace.speed());
-            match speeds {
-                Some((kept, recomputed)) => self.compare(Some(recomputed / kept), room),
-                None if self.lasted >= LOST => self.compare(None, room),
-                None => {}
+        if let Some(trial) = &self.trial {
+            let speed = trial.speed();
+            match speed.is_some() || self.lasted >= LOST {
+                true => self.compare(speed, room),
+                false => self.recomputes = !self.recomputes,
             }
             return;
         }
         match self.compared {
             Some(compared) if self.is_stale(compared, room) => {
                 self.compared = None;
-                kept.pace.retime();
-                self.begin(false, false);
+                self.begin(false);
             }
-            Some(compared) if compared.is_faster() && !self.recomputes => self.begin(true, false),
+            Some(compared) if compared.is_faster() && !self.recomputes => self.begin(true),
             // Where smaller micro-batches are as fast, so are larger ones.
             None if kept.pace.is_decided(kept.each) && kept.pace.speed().is_some() => {
-                recomputed.pace.retime();
-                self.begin(true, true);
+                self.begin(true);
+                let micro_batch = kept.samples().map_or(batch, |samples| kept.cost(samples));
+                self.trial = Some(Trial::new(batch, micro_batch));
             }
             _ => {}
         }
@@ -144,12 +140,21 @@ impl Choice {
         };
         self.confirmed = self.confirmed.saturating_add(1);
         self.compared = Some(compared);
-        self.begin(compared.is_faster(), false);
+        self.begin(compared.is_faster());
+    }
+
+    /// A micro-batch took so long.
+    pub(super) fn time(&mut self, recomputes: bool, cost: usize, seconds: f64) {
+        if let Some(trial) = &mut self.trial {
+            trial.time(recomputes, cost, seconds);
+            self.lasted = 0;
+        }
     }
 
     /// Whether times are of use while `shape` is the one in use.
     pub(super) fn wants_time(&self, shape: &Shape) -> bool {
-        self.refused.is_none() && self.compared.is_none() && shape.pace.speed().is_none()
+        let is_first = self.compared.is_none() && shape.pace.speed().is_none();
+        self.trial.is_some() || self.refused.is_none() && is_first
     }
 
     pub(super) fn explained(&self) -> Recomputing {
@@ -157,7 +162,7 @@ impl Choice {
             is_on: self.recomputes,
             reason: match self.compared {
                 _ if self.refused.is_some() => RecomputeReason::OneSample,
-                _ if self.is_trial => RecomputeReason::Timing,
+                _ if self.trial.is_some() => RecomputeReason::Timing,
                 Some(compared)
                     if compared.speed.is_some() && compared.is_faster() == self.recomputes =>
                 {

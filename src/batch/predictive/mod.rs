@@ -6,9 +6,11 @@ mod ceiling;
 mod choice;
 mod pace;
 mod policy;
+mod room;
 mod shape;
 mod shapes;
 mod size;
+mod trial;
 
 pub use builder::PredictiveBuilder;
 pub use policy::Predictive;

@@ -62,11 +62,6 @@ impl Pace {
         (self.settled.count >= ENOUGH).then_some(self.settled.best)
     }
 
-    /// Forgets how fast the settled cost is, but not which one it is.
-    pub(super) fn retime(&mut self) {
-        (self.trial, self.settled) = (None, Timing::default());
-    }
-
     /// Returns whether the settled cost, with samples of `each`, is the smallest that is as fast.
     pub(super) fn is_decided(&self, each: usize) -> bool {
         self.trial.is_none() && (self.is_decided || self.settled.cost / 2 < each)

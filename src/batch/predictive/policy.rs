@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use super::builder::{MOST_MARGIN, PredictiveBuilder};
-use super::shape::{Room, Shape};
+use super::room::Room;
+use super::shape::Shape;
 use super::shapes::Shapes;
 use crate::batch::policy::taken;
 use crate::batch::{
@@ -84,8 +85,9 @@ impl PredictiveBuilder {
     /// # Errors
     /// [`PolicyError::Margin`] for a margin outside 0 to 0.9, [`PolicyError::Zero`] for a largest size of 0.
     pub fn build(self) -> Result<Predictive> {
-        if !(0. ..=MOST_MARGIN).contains(&self.margin) {
-            return Err(PolicyError::Margin(self.margin).into());
+        let is_too_much = |margin: &f64| !(0. ..=MOST_MARGIN).contains(margin);
+        if let Some(margin) = self.margin.filter(is_too_much) {
+            return Err(PolicyError::Margin(margin).into());
         }
         PolicyError::at_least_one("the largest size of a micro-batch", self.most)?;
         Ok(Predictive {
@@ -143,11 +145,9 @@ impl Predictive {
             self.device = Some(free.saturating_add(reserved));
         }
         let bound = now.limit.into_iter().chain(self.device).min();
-        self.room = bound.zip(now.in_use).map(|(bound, in_use)| {
-            let all = bound.saturating_sub(in_use);
-            let usable = (all as f64 * (1. - self.options.margin)) as u64;
-            Room { all, usable }
-        });
+        self.room = bound
+            .zip(now.in_use)
+            .map(|(bound, in_use)| Room::new(bound.saturating_sub(in_use), self.options.margin));
     }
 }
 
@@ -264,8 +264,9 @@ impl BatchPolicy for Predictive {
         let cost = micro_batch.cost.clamp(1, MOST_COST);
         let known = self.shapes.find(micro_batch.each().min(MOST_COST));
         if let Some(known) = known.filter(|_| !elapsed.is_zero()) {
-            let shape = known.shape_mut(regions == Regions::Recomputed);
-            shape.pace.time(cost, elapsed.as_secs_f64());
+            let (recomputes, seconds) = (regions == Regions::Recomputed, elapsed.as_secs_f64());
+            known.choice.time(recomputes, cost, seconds);
+            known.shape_mut(recomputes).pace.time(cost, seconds);
         }
     }
 

@@ -2,6 +2,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ceiling::Ceiling;
 use super::pace::Pace;
+use super::room::{Room, with_one_part_fewer};
 use crate::batch::{Failed, MOST_COST, MemoryModel};
 
 /// A larger size is used only if it is larger by more than this fraction (1/256) and by more than twice the scatter: use and
@@ -9,15 +10,6 @@ use crate::batch::{Failed, MOST_COST, MemoryModel};
 const WORTHWHILE: usize = 256;
 /// A first micro-batch that takes this many times what an earlier run learned belongs to another model.
 const ANOTHER: f64 = 2.;
-
-/// What a micro-batch may take, in bytes above what is in use before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Room {
-    /// All that limit and device leave.
-    pub(super) all: u64,
-    /// `all` less the margin.
-    pub(super) usable: u64,
-}
 
 /// All that is known about samples of one shape. Sizes are costs: samples times `each`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -31,6 +23,9 @@ pub(super) struct Shape {
     /// The largest cost that has succeeded since the last failure below it.
     pub(super) proven: usize,
     pub(super) ceiling: Option<Ceiling>,
+    /// The same for a cost that did not leave the margin free, and did not last.
+    #[serde(skip)]
+    tight: Option<Ceiling>,
     pub(super) pace: Pace,
     /// The cost of the present batch.
     #[serde(skip)]
@@ -94,30 +89,34 @@ impl Shape {
         expected.is_some_and(|expected| took as f64 > expected * ANOTHER)
     }
 
-    /// The largest cost for which there is room, at least one sample's; `None` if nothing was measured. If what is certain does
-    /// not lead on, a larger one that likely fits.
+    /// The largest cost to use in this room, at least one sample's; `None` if nothing was measured. It leaves the margin free, unless
+    /// a little more saves a part.
     pub(super) fn fits(&self, room: Room) -> Option<usize> {
+        let fits = room.fits(&self.model, self.each)?;
         let seen = self.model.largest_seen()?;
-        let certain = self.model.largest_within(room.all, room.usable);
-        let certain = certain.unwrap_or(0).max(self.each);
-        Some(
-            match certain < seen.saturating_add((seen / 4).max(self.each)) {
-                true => certain.max(self.model.next_to_try(room.usable, self.each).unwrap_or(0)),
-                false => certain,
-            },
-        )
+        let near = seen.saturating_add((seen / 4).max(self.each));
+        let fewer = with_one_part_fewer(self.batch / self.each, fits / self.each);
+        let fewer = fewer.map(|samples| self.cost(samples)).filter(|cost| {
+            let tight = self.tight.as_ref();
+            *cost <= near
+                && tight.is_none_or(|tight| tight.admits(*cost, fits, self.each))
+                && room.is_just_enough(&self.model, *cost)
+        });
+        Some(fewer.unwrap_or(fits))
     }
 
     /// A micro-batch succeeded.
     pub(super) fn succeeded(&mut self, cost: usize, room: Option<Room>) {
         self.proven = self.proven.max(cost);
-        self.ceiling = self.ceiling.and_then(|ceiling| ceiling.succeeded(cost));
+        for ceiling in [&mut self.ceiling, &mut self.tight] {
+            *ceiling = ceiling.and_then(|ceiling| ceiling.succeeded(cost));
+        }
         self.refit(room);
     }
 
     /// Goes to the size that fits as far as is known: down if the present one does not, up if a larger one does.
     pub(super) fn refit(&mut self, room: Option<Room>) {
-        if let Some(ceiling) = &mut self.ceiling {
+        for ceiling in self.ceiling.iter_mut().chain(&mut self.tight) {
             ceiling.follow(room.map(|room| room.all));
         }
         let Some((room, fits)) = room.and_then(|room| Some((room, self.fits(room)?))) else {
@@ -129,6 +128,9 @@ impl Shape {
         let scatter = self.model.scatter();
         let likely = self.model.predict(cap).map(|likely| likely as f64);
         if likely.is_some_and(|likely| likely * (1. + scatter) > room.all as f64) {
+            if cap <= self.proven {
+                self.tight = Some(Ceiling::new(cap, Some(room.all), false, self.tight));
+            }
             self.set(cap.min(fits));
             return;
         }
@@ -158,11 +160,15 @@ impl Shape {
         }
         // A failure has to be explained by the prediction with something to spare.
         let explained = failed.map_or(cost, |_| cost - cost / 16);
-        let next = match room.and_then(|room| self.fits(room)) {
+        let bytes = room.map(|room| room.all);
+        let is_passing = failed.is_some_and(|failed| failed.is_passing);
+        let fits = room.and_then(|room| room.fits(&self.model, self.each));
+        if fits.is_some_and(|fits| fits < cost) {
+            self.tight = Some(Ceiling::new(cost, bytes, is_passing, self.tight));
+        }
+        let next = match fits {
             Some(fits) if fits < explained => fits,
             _ => {
-                let bytes = room.map(|room| room.all);
-                let is_passing = failed.is_some_and(|failed| failed.is_passing);
                 self.ceiling = Some(Ceiling::new(cost, bytes, is_passing, self.ceiling));
                 match was_proven && room.is_some() {
                     // Where bytes are counted, a cost that has succeeded before exceeds the room by little.

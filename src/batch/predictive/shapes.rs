@@ -1,7 +1,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::choice::Choice;
-use super::shape::{Room, Shape};
+use super::room::Room;
+use super::shape::Shape;
 use crate::batch::MOST_COST;
 use crate::error::{PolicyError, Result};
 
@@ -52,8 +53,7 @@ impl Known {
     /// Chooses whether to recompute in a batch of `samples` samples.
     pub(super) fn choose(&mut self, samples: usize, room: Option<Room>) {
         let batch = self.kept.cost(samples);
-        let shapes = [&mut self.kept, &mut self.recomputed];
-        self.choice.decide(shapes, room, batch);
+        self.choice.decide(&self.kept, room, batch);
     }
 
     fn is_known(&self) -> bool {
@@ -134,7 +134,8 @@ impl Shapes {
         let Some(similar) = known.min_by_key(distance) else {
             return;
         };
-        let fits = room.and_then(|room| similar.fits(room)).or(similar.cap);
+        let fits = room.and_then(|room| room.fits(&similar.model, similar.each));
+        let fits = fits.or(similar.cap);
         if let Some(fits) = fits {
             // A unit takes at most as many times more as the samples are longer.
             let factor = (each as f64 / similar.each as f64).max(1.);

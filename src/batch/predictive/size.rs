@@ -57,8 +57,9 @@ impl Predictive {
         let is_new = seen.is_some_and(|seen| seen < shape.cost(largest));
         is_new && parts > 1 && !shape.is_avoiding() && {
             let fewer = self.samples.div_ceil(parts - 1).min(self.options.most);
-            let likely = shape.model.predict(shape.cost(fewer)).zip(self.room);
-            likely.is_some_and(|(likely, room)| likely <= room.usable)
+            let (model, cost) = (&shape.model, shape.cost(fewer));
+            (self.room)
+                .is_some_and(|room| room.is_enough(model, cost) || room.is_just_enough(model, cost))
         }
     }
 

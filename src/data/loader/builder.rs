@@ -11,7 +11,7 @@ use super::produce::{Collate, Finish, FromDataset};
 use super::queue::Ahead;
 use super::source::Source;
 use crate::data::batching::{Batching, Size};
-use crate::data::check::Checks;
+use crate::data::check::{Check, Checks};
 use crate::data::order::Order;
 use crate::data::{Dataset, Position, Tensors};
 use crate::error::{BoxedError, DataError, Result};
@@ -37,6 +37,7 @@ pub struct LoaderBuilder<S: Source, B> {
     pub(super) workers: usize,
     pub(super) ahead: Ahead,
     pub(super) failing: Failing,
+    pub(super) checks: Checks,
 }
 
 impl<B: Tensors + Send + 'static> Loader<B> {
@@ -65,6 +66,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             workers: 1,
             ahead: Ahead::default(),
             failing: Failing::default(),
+            checks: Checks::default(),
         }
     }
 }
@@ -154,7 +156,37 @@ impl<S: Source, B> LoaderBuilder<S, B> {
         self
     }
 
-    pub(super) fn check(&self) -> Result<(), DataError> {
+    /// Checks a tensor of the first batch before it is handed out; after [`load_state`](Loader::load_state), of the first one there. The
+    /// first call is for the first tensor of the batch, in the order of [`Tensors::tensors`], the second for the second, and so on.
+    ///
+    /// A batch that is not as declared is a [`DataError::Unexpected`], which names the sample where the tensor has as many rows as the
+    /// batch has samples. A rank without a share of the batch may have tensors without elements.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom::data::{Check, Items, Loader, stack};
+    ///
+    /// let labels = [0u32, 3, 10, 1].map(|label| Tensor::new(label, &Device::Cpu));
+    /// let labels = labels.into_iter().collect::<Result<Vec<_>, _>>()?;
+    /// let check = Check::new("labels").dtype(DType::U32).shape([None]).range(0..10);
+    /// let mut loader = Loader::builder(Items(labels), stack).batch(4).check(check).build()?;
+    /// let error = loader.next().unwrap().unwrap_err();
+    /// assert!(error.to_string().contains("sample 2, tensor `labels` holds 10 at [2], expected values in 0..10"));
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    pub fn check(mut self, check: Check) -> Self {
+        self.checks.checks.push(check);
+        self
+    }
+
+    /// Checks every batch, not only the first. A worker does it, before the batch is copied to a device; values of tensors that `collate`
+    /// makes on a GPU are checked in the first batch only.
+    pub fn check_every_batch(mut self) -> Self {
+        self.checks.every_batch = true;
+        self
+    }
+
+    pub(super) fn validate(&self) -> Result<(), DataError> {
         let (rank, ranks) = self.rank;
         let sizes = [
             (
@@ -234,7 +266,7 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
     /// [`DataError`]: an empty dataset, a size of 0 or too large a one, a rank that is not below the number of ranks, or weights that do
     /// not fit the dataset's parts. Any error of the driver of [`device`](Self::device).
     pub fn build(self) -> Result<Loader<B>> {
-        self.check()?;
+        self.validate()?;
         let dataset = Arc::new(self.source);
         let len = dataset.len();
         let order = match &self.mixture {
@@ -259,7 +291,7 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
             dataset,
             finish: Finish {
                 collate: self.collate,
-                checks: Checks,
+                checks: self.checks,
             },
             failing: self.failing,
         };

@@ -39,14 +39,14 @@ use queue::{Ahead, Queue};
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use candle_headroom::data::Loader;
+/// use candle_headroom::data::{Items, Loader};
 /// use candle_headroom::error::BoxedError;
 ///
 /// let numbers: Vec<f32> = (0..10).map(|number| number as f32).collect();
 /// let collate = |samples: Vec<f32>| -> Result<Tensor, BoxedError> {
 ///     Ok(Tensor::new(samples, &Device::Cpu)?)
 /// };
-/// let mut loader = Loader::builder(numbers, collate).batch(4).shuffle(7).epochs(2).workers(2).build()?;
+/// let mut loader = Loader::builder(Items(numbers), collate).batch(4).shuffle(7).epochs(2).workers(2).build()?;
 /// let mut sums = Vec::new();
 /// while loader.state().epoch < 2 {
 ///     let mut sum = 0.;

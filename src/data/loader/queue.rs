@@ -60,7 +60,8 @@ struct State<B> {
     /// The number of the next job, and of the one that the training thread takes next.
     next: u64,
     wanted: u64,
-    ready: BTreeMap<u64, Done<B>>,
+    /// Boxed, because a node of the map has room for several.
+    ready: BTreeMap<u64, Box<Done<B>>>,
     /// The number of the job after the last.
     end: Option<u64>,
     making: u64,
@@ -211,7 +212,7 @@ impl<B: Tensors> Queue<B> {
                 }
                 _ => {}
             }
-            state.ready.insert(number, done);
+            state.ready.insert(number, Box::new(done));
         } else {
             // Dropping a batch may run the user's code.
             MutexGuard::unlocked(&mut state, || drop(done));
@@ -225,7 +226,7 @@ impl<B: Tensors> Queue<B> {
     pub(super) fn take_ready(&self) -> Option<Done<B>> {
         let mut state = self.state.lock();
         let wanted = state.wanted;
-        state.ready.remove(&wanted)
+        state.ready.remove(&wanted).map(|done| *done)
     }
 
     /// Goes on to the batch after one that was taken.
@@ -245,7 +246,7 @@ impl<B: Tensors> Queue<B> {
         loop {
             let wanted = state.wanted;
             if let Some(done) = state.ready.remove(&wanted) {
-                return Some(done);
+                return Some(*done);
             }
             if state.end.is_some_and(|end| wanted >= end) {
                 return None;

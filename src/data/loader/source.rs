@@ -7,7 +7,8 @@ pub trait Source: sealed::Sealed {
     type Sample: Send;
 }
 
-/// Samples that can only be read one after the other, such as those of a network or of a compressed archive; for [`Loader::builder`].
+/// Samples that can only be read one after the other, such as those of a network or of a compressed archive; for
+/// [`Loader::builder`](super::Loader::builder).
 ///
 /// The function begins an epoch, counted from 0. One worker reads, and a resumed loader reads the epoch's samples again up to its
 /// position, which it logs. The samples of an epoch must always come in the same order for that.
@@ -20,7 +21,10 @@ pub trait Source: sealed::Sealed {
 /// let lines = Stream(|_epoch| Ok("1 2 3 4 5".split(' ').map(|number| Ok(number.parse::<f32>()?))));
 /// let collate = |numbers: Vec<f32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(numbers, &Device::Cpu)?) };
 /// let mut loader = Loader::builder(lines, collate).batch(2).build()?;
-/// let sizes: Vec<usize> = loader.by_ref().map(|batch| batch?.elem_count()).collect();
+/// let mut sizes = Vec::new();
+/// for batch in &mut loader {
+///     sizes.push(batch?.elem_count());
+/// }
 /// assert_eq!(sizes, [2, 2, 1]);
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```

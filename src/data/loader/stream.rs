@@ -10,7 +10,6 @@ use super::produce::{Finish, Made, Produce};
 use super::source::Stream;
 use crate::data::batching::Size;
 use crate::data::caught::caught;
-use crate::data::check::Checks;
 use crate::data::{Position, Tensors};
 use crate::error::{BoxedError, DataError, Result};
 use crate::nn::mix;
@@ -35,7 +34,7 @@ where
     /// [`DataError`]: a size of 0 or too large a one, a rank that is not below the number of ranks, or settings that need a dataset. Any error
     /// of the driver of [`device`](Self::device).
     pub fn build(self) -> Result<Loader<B>> {
-        self.check()?;
+        self.validate()?;
         let Size::Samples(samples) = self.batching.size else {
             return Err(DataError::Setting("a stream has batches of samples".to_owned()).into());
         };
@@ -51,7 +50,7 @@ where
             open: self.source.0,
             finish: Finish {
                 collate: self.collate,
-                checks: Checks,
+                checks: self.checks,
             },
             failing: self.failing,
             rank,

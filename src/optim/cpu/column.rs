@@ -2,6 +2,7 @@ use candle_core::{CpuStorage, DType};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
+use super::bytes::numbers_mut;
 use super::noise::{chance, noise};
 use super::real::{Real, after, copy, load_half, reals, store_half};
 use super::share::{BLOCK, CHUNK, take};
@@ -44,6 +45,17 @@ impl<'a, C: Real> Column<'a, C> {
         };
         match storage {
             CpuStorage::U8(bytes) if C::DTYPE == DType::F32 => Some(Self::Coded(bytes, code)),
+            _ => None,
+        }
+    }
+
+    /// Returns the column of these bytes; `None` if they are not aligned for their type.
+    pub fn of_bytes(bytes: &'a mut [u8], form: Form) -> Option<Self> {
+        match (form, C::DTYPE) {
+            (Form::Coded(code), DType::F32) => Some(Self::Coded(bytes, code)),
+            (Form::Plain(DType::F16), DType::F32) => numbers_mut(bytes).map(Self::F16),
+            (Form::Plain(DType::BF16), DType::F32) => numbers_mut(bytes).map(Self::Bf16),
+            (Form::Plain(dtype), full) if dtype == full => numbers_mut(bytes).map(Self::Full),
             _ => None,
         }
     }

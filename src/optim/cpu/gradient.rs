@@ -1,19 +1,27 @@
 use candle_core::{CpuStorage, DType, Layout, Result};
+use half::{bf16, f16};
 
+use super::bytes::numbers;
 use super::real::{Real, after, copy, load_half};
 
 /// A gradient in memory, whose elements can be adjusted while they are read: multiplied by `scale` (the inverse loss scale times the
 /// factor that clips the norm), then clamped to ± `bound`.
 #[derive(Debug, Clone, Copy)]
 pub struct Gradient<'a, C> {
-    storage: &'a CpuStorage,
-    /// The values, if they need no conversion.
-    reals: Option<&'a [C]>,
-    layout: &'a Layout,
-    /// The first element if the values are contiguous.
-    start: Option<usize>,
+    values: Values<'a, C>,
+    /// The layout of values that are not contiguous.
+    layout: Option<&'a Layout>,
+    /// The first element of contiguous values.
+    start: usize,
     scale: f64,
     bound: f64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Values<'a, C> {
+    Full(&'a [C]),
+    F16(&'a [f16]),
+    Bf16(&'a [bf16]),
 }
 
 impl<'a, C: Real> Gradient<'a, C> {
@@ -23,15 +31,32 @@ impl<'a, C: Real> Gradient<'a, C> {
         scale: f64,
         bound: f64,
     ) -> Result<Self> {
-        let reals = match storage {
-            CpuStorage::F16(_) | CpuStorage::BF16(_) if C::DTYPE == DType::F32 => None,
-            other => Some(C::cpu_storage_as_slice(other)?),
-        };
+        let start = layout.contiguous_offsets().map(|(start, _)| start);
         Ok(Self {
-            storage,
-            reals,
-            layout,
-            start: layout.contiguous_offsets().map(|(start, _)| start),
+            values: match (storage, C::DTYPE) {
+                (CpuStorage::F16(values), DType::F32) => Values::F16(values),
+                (CpuStorage::BF16(values), DType::F32) => Values::Bf16(values),
+                (other, _) => Values::Full(C::cpu_storage_as_slice(other)?),
+            },
+            layout: start.is_none().then_some(layout),
+            start: start.unwrap_or_default(),
+            scale,
+            bound,
+        })
+    }
+
+    /// A contiguous gradient of this type; `None` if the bytes are not aligned for it.
+    pub fn of_bytes(bytes: &'a [u8], dtype: DType, scale: f64, bound: f64) -> Option<Self> {
+        let values = match (dtype, C::DTYPE) {
+            (DType::F16, DType::F32) => numbers(bytes).map(Values::F16),
+            (DType::BF16, DType::F32) => numbers(bytes).map(Values::Bf16),
+            (dtype, full) if dtype == full => numbers(bytes).map(Values::Full),
+            _ => None,
+        };
+        Some(Self {
+            values: values?,
+            layout: None,
+            start: 0,
             scale,
             bound,
         })
@@ -39,7 +64,10 @@ impl<'a, C: Real> Gradient<'a, C> {
 
     /// Returns the elements from `start` on as a slice if they are contiguous and need no conversion.
     pub fn slice(&self, start: usize) -> Option<&'a [C]> {
-        Some(after(self.reals?, self.start? + start))
+        match (self.values, self.layout) {
+            (Values::Full(values), None) => Some(after(values, self.start + start)),
+            _ => None,
+        }
     }
 
     pub fn adjust(&self) -> impl Fn(C) -> C + Copy + use<C> {
@@ -56,20 +84,20 @@ impl<'a, C: Real> Gradient<'a, C> {
 
     /// Reads elements from `start` on, unadjusted.
     pub fn load(&self, start: usize, into: &mut [C]) {
-        if let Some(first) = self.start {
-            return self.read(first + start, into);
-        }
-        for (into, offset) in into.iter_mut().zip(offsets(self.layout, start)) {
+        let Some(layout) = self.layout else {
+            return self.read(self.start + start, into);
+        };
+        for (into, offset) in into.iter_mut().zip(offsets(layout, start)) {
             self.read(offset, std::slice::from_mut(into));
         }
     }
 
     /// Reads what lies in memory from an offset on.
     fn read(&self, offset: usize, into: &mut [C]) {
-        match self.storage {
-            CpuStorage::F16(values) => load_half(values, offset, into),
-            CpuStorage::BF16(values) => load_half(values, offset, into),
-            _ => copy(self.reals.unwrap_or_default(), offset, into),
+        match self.values {
+            Values::Full(values) => copy(values, offset, into),
+            Values::F16(values) => load_half(values, offset, into),
+            Values::Bf16(values) => load_half(values, offset, into),
         }
     }
 

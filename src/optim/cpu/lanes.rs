@@ -50,6 +50,28 @@ pub struct Lanes<'a, C> {
     /// The gradient of the whole parameter.
     pub gradient: Gradient<'a, C>,
     pub state: [Column<'a, C>; 2],
+    pub writes: Writes<'a, C>,
+}
+
+/// What a pass changes.
+#[derive(Debug)]
+pub enum Writes<'a, C> {
+    /// The parameter and its state.
+    All,
+    /// Neither: the parameter's new values come here.
+    Values(Column<'a, C>),
+    /// The state alone.
+    State,
+}
+
+impl<C: Real> Writes<'_, C> {
+    fn take(&mut self, count: usize) -> Self {
+        match self {
+            Self::All => Self::All,
+            Self::Values(values) => Self::Values(values.take(count)),
+            Self::State => Self::State,
+        }
+    }
 }
 
 impl<C: Real> Lanes<'_, C> {
@@ -70,6 +92,7 @@ impl<C: Real> Lanes<'_, C> {
             master: master.map(|master| take(master, count)),
             gradient: self.gradient,
             state: self.state.each_mut().map(|column| column.take(count)),
+            writes: self.writes.take(count),
         })
     }
 
@@ -85,7 +108,8 @@ impl<C: Real> Lanes<'_, C> {
     /// Updates the stretch by an elementwise rule.
     fn update(mut self, step: &impl Elementwise) {
         let adjust = self.gradient.adjust();
-        if let Some(gradient) = self.gradient.slice(self.start)
+        if let Writes::All = self.writes
+            && let Some(gradient) = self.gradient.slice(self.start)
             && let Column::Full(parameter) = &mut self.parameter
             && let [Column::Full(first), Column::Full(second)] = &mut self.state
         {
@@ -96,6 +120,9 @@ impl<C: Real> Lanes<'_, C> {
             let first = block.state[0].load(0, &mut first);
             let second = block.state[1].load(0, &mut second);
             wide(|| step.update(adjust, parameter, gradient, [&mut *first, &mut *second]));
+            if let Writes::Values(_) = block.writes {
+                return;
+            }
             block.state[0].store_noisy(first, block.start, noise(block.seed, 0));
             block.state[1].store_noisy(second, block.start, noise(block.seed, 1));
         });
@@ -109,16 +136,26 @@ impl<C: Real> Lanes<'_, C> {
             let gradient = gradient.get_mut(..parameter.len()).unwrap_or_default();
             block.gradient.load(block.start, gradient);
             work(&mut block, parameter, gradient);
-            if let Some(master) = block.master.take() {
-                Column::Full(master).store(parameter);
+            block.store_parameter(parameter);
+        }
+    }
+
+    /// Writes the parameter and its master weights, or what of them the pass changes.
+    fn store_parameter(self, values: &[C]) {
+        let (master, into) = match self.writes {
+            Writes::All => (self.master, Some(self.parameter)),
+            Writes::Values(into) => (None, Some(into)),
+            Writes::State => (self.master, None),
+        };
+        if let Some(master) = master {
+            Column::Full(master).store(values);
+        }
+        match into {
+            Some(mut into) if self.is_noisy => {
+                into.store_noisy(values, self.start, noise(self.seed, 2));
             }
-            match block.is_noisy {
-                true => {
-                    let seed = noise(block.seed, 2);
-                    block.parameter.store_noisy(parameter, block.start, seed);
-                }
-                false => block.parameter.store(parameter),
-            }
+            Some(mut into) => into.store(values),
+            None => {}
         }
     }
 

@@ -10,7 +10,7 @@ use candle_core::{
 
 use super::column::Column;
 use super::gradient::Gradient;
-use super::lanes::{Lanes, Target};
+use super::lanes::{Lanes, Target, Writes};
 use super::noise::seed;
 use super::real::{Real, reals};
 use super::share::{CHUNK, squares};
@@ -114,6 +114,7 @@ impl State {
                 gradient: Gradient::new(gradient, layout, scale, setup.adjustment.bound())?,
                 state: [next()?, next()?],
                 master: master.transpose()?,
+                writes: Writes::All,
             };
             let target = Target {
                 lanes,

@@ -1,24 +1,28 @@
 use std::sync::Arc;
+use std::time::Instant;
 
 use candle_core::backprop::GradStore;
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::CudaStream;
+use candle_core::cuda_backend::cudarc::driver::result::stream;
 use candle_core::{CudaDevice, DType, Device, Tensor};
 
-use super::address::{address_of, code, locate};
-use super::host::Moments;
+use super::address::locate;
+use super::host::Cores;
 use super::launch::{Launch, chunks, launches};
-use super::layout::Slot;
+use super::state::State;
 use super::tables::Tables;
-use crate::error::Result;
-use crate::optim::Committed;
-use crate::optim::fused::{self, Loaded, Managed, Progress, Setup, Snapshot, misplaced, states};
+use crate::error::{Result, UpdateInterrupted};
+use crate::optim::fused::{self, Choice, Loaded, Managed, Progress};
+use crate::optim::fused::{Setup, Snapshot, misplaced, states};
 use crate::optim::rule::Rule;
+use crate::optim::{Committed, HostUpdate, HostUpdates};
 
 /// The state of the parameters on the device, and the launches of a step.
 ///
 /// The device decides whether a step is applied, so the host does not wait. Only the last launch of a step changes parameters, state
-/// and the current control; those before it write to scratch memory and to the next control, so an error changes nothing.
+/// and the current control; those before it write to scratch memory and to the next control, so an error changes nothing. An update by
+/// the host's cores waits before that launch, and changes state in host memory after it.
 #[derive(Debug)]
 pub struct Engine {
     device: CudaDevice,
@@ -26,91 +30,11 @@ pub struct Engine {
     states: Vec<Option<State>>,
     tables: Tables,
     launches: Vec<Launch>,
+    /// For updates by the host's cores, while these are possible.
+    cores: Option<Cores>,
+    choice: Choice,
     /// The progress before the first step.
     new: Progress,
-}
-
-/// The state of one parameter.
-#[derive(Debug, Clone)]
-struct State {
-    /// The number of steps is that of the time when the tables were made; the device counts on.
-    kept: Snapshot,
-    /// The moments if they are in host memory; `kept` is then without them.
-    on_host: Option<Arc<Moments>>,
-    /// The next tensors and the means of rows of the matrices that the rule factors, used within a step.
-    scratch: Vec<Tensor>,
-}
-
-impl State {
-    /// Copies saved state, or makes new state.
-    fn new<R: Rule>(
-        parameter: &Managed,
-        saved: Option<&Snapshot>,
-        device: &CudaDevice,
-    ) -> Result<Self> {
-        let on_host = match parameter.on_host {
-            true => Some(Arc::new(Moments::new(
-                parameter,
-                saved,
-                &device.cuda_stream(),
-            )?)),
-            false => None,
-        };
-        let moved = on_host.as_ref().map_or(0, |_| parameter.by_rule().len());
-        let device = &Device::Cuda(device.clone());
-        let kept = Snapshot::from_index(moved, parameter, saved, device)?;
-        let matrices = R::matrices(parameter.var.dims());
-        let mut scratch = Vec::new();
-        if matrices > 0 {
-            for tensor in kept.tensors.iter().take(parameter.by_rule().len()) {
-                scratch.push(tensor.zeros_like()?);
-            }
-            scratch.push(Tensor::zeros(matrices, DType::F64, device)?);
-        }
-        Ok(Self {
-            kept,
-            on_host,
-            scratch,
-        })
-    }
-
-    fn slot<R: Rule>(
-        &self,
-        parameter: &Managed,
-        first_chunk: u64,
-        stream: &CudaStream,
-    ) -> Result<Slot> {
-        let by_rule = parameter.by_rule();
-        let moved = self.on_host.as_ref().map_or(0, |_| by_rule.len());
-        let tensors = (self.kept.tensors).split_at_checked(by_rule.len() - moved);
-        let (moments, master) = tensors.ok_or_else(misplaced)?;
-        let address = |tensor| address_of(tensor, stream);
-        let state = match &self.on_host {
-            Some(moments) => [0, 1].map(|index| moments.address(index)),
-            None => [address(moments.first())?, address(moments.get(1))?],
-        };
-        let matrices = R::matrices(parameter.var.dims());
-        let [rows, columns] = match parameter.var.dims() {
-            [.., rows, columns] if matrices > 0 => [*rows, *columns],
-            _ => [0; 2],
-        };
-        Ok(Slot {
-            len: parameter.len as u64,
-            state,
-            master: address(master.first())?,
-            dtype: code(parameter.var.dtype())?,
-            state_dtype: code(by_rule.first().map_or(DType::F32, |held| held.dtype()))?,
-            first_chunk,
-            matrices: matrices as u64,
-            rows: rows as u64,
-            columns: columns as u64,
-            next: [
-                address(self.scratch.first())?,
-                address(self.scratch.get(1))?,
-            ],
-            means: address(self.scratch.get(2))?,
-        })
-    }
 }
 
 impl Engine {
@@ -138,20 +62,32 @@ impl Engine {
         let make =
             |parameter: &Managed, saved: Option<&_>| State::new::<R>(parameter, saved, device);
         let states = states(setup, loaded, &kept, make)?;
+        let choice = |old: &Self| old.choice.clone();
+        let mut choice = old.map_or_else(|| Choice::new(setup.host_update), choice);
+        let old = old.and_then(|old| old.cores.as_ref());
+        let mut cores = Cores::new(setup, &mut choice, old, &stream)?;
         let (mut slots, mut counts) = (Vec::new(), Vec::new());
         let mut first_chunk = 0;
-        for (parameter, state) in setup.parameters.iter().zip(&states) {
+        for (index, (parameter, state)) in setup.parameters.iter().zip(&states).enumerate() {
+            let staged = cores.as_ref().map(|cores| cores.staged(index));
+            let staged = staged.unwrap_or_default();
             let slot = state.as_ref();
-            let slot = slot.map(|state| state.slot::<R>(parameter, first_chunk, &stream));
+            let slot = slot.map(|state| state.slot::<R>(parameter, first_chunk, staged, &stream));
             let slot = slot.transpose()?.unwrap_or_default();
             first_chunk += slot.chunks();
             slots.push(slot);
             counts.push(state.as_ref().map_or(0, |state| state.kept.step));
         }
-        let chunks = chunks(&slots);
+        let (chunks, mut report) = (chunks(&slots), 0);
+        if let Some(cores) = &mut cores {
+            report = cores.connect(device, &slots)?;
+        }
+        let progress = progress.unwrap_or(new);
         Ok(Self {
             launches: launches(device, setup, &slots, &chunks)?,
-            tables: Tables::new(device, &slots, &chunks, &counts, progress.unwrap_or(new))?,
+            tables: Tables::new(device, &slots, &chunks, &counts, progress, report)?,
+            cores,
+            choice,
             device: device.clone(),
             stream,
             states,
@@ -161,6 +97,60 @@ impl Engine {
 
     fn read(&self) -> Result<Progress> {
         Ok(self.tables.control(&self.device)?.progress(self.new))
+    }
+
+    /// Launches the update that the tables describe.
+    fn launch<R: Rule>(
+        &mut self,
+        setup: &Setup<R>,
+        gradients: &GradStore,
+        is_by_cores: bool,
+    ) -> Result<Committed> {
+        let (stream, arguments) = (&self.stream, &self.tables.arguments);
+        let mut cores = self.cores.as_mut().filter(|_| is_by_cores);
+        let mut committed = match setup.adjustment.needs_survey() {
+            true => Committed::Unknown,
+            false => Committed::Applied,
+        };
+        let (last, first) = self.launches.split_last().ok_or_else(misplaced)?;
+        // SAFETY, of all launches: parameters, gradients and the engine's own memory are on this device, and this stream orders all work
+        // on them and their frees; a free that the host asks for from here on comes after the launch. The stream waits for what other
+        // streams did with them, since `describe` located them. The engine is borrowed mutably.
+        for launch in first {
+            // SAFETY: see above.
+            unsafe { launch.run(stream, arguments) }?;
+        }
+        if let Some(cores) = &mut cores {
+            // SAFETY: see above.
+            unsafe { cores.collect(stream, arguments) }?;
+            committed = cores.compute_values(setup, gradients, &mut self.states)?;
+        }
+        // SAFETY: see above.
+        unsafe { last.run(stream, arguments) }?;
+        if let Some(cores) = cores {
+            let computed = cores.compute_state(setup, gradients, &mut self.states);
+            // It reads and writes what `compute_values` has read, so it does not fail.
+            computed.map_err(|error| UpdateInterrupted {
+                reason: Some(error.into()),
+            })?;
+        }
+        Ok(committed)
+    }
+
+    /// Takes the time of an update, unless that was skipped, and gives back what is not needed any more.
+    fn measured(&mut self, is_by_cores: bool, begin: Instant) {
+        // SAFETY: the stream lives as long as `self`.
+        let finished = unsafe { stream::synchronize(self.stream.cu_stream()) };
+        let time = begin.elapsed();
+        // The update is launched, so an error is the next call's, which a lost device fails too.
+        let control = self.tables.control(&self.device);
+        if finished.is_ok() && control.is_ok_and(|control| !control.is_skipped()) {
+            self.choice.record(is_by_cores, time);
+        }
+        if self.choice.decided() == HostUpdate::Device {
+            // The slots keep its addresses, which only an update by the cores would use.
+            self.cores = None;
+        }
     }
 }
 
@@ -172,14 +162,22 @@ impl<R: Rule> fused::Engine<R> for Engine {
     }
 
     fn commit(&mut self, setup: &Setup<R>, gradients: &GradStore) -> Result<Committed> {
-        self.tables.describe(&self.device, setup, gradients)?;
+        let mut moved = setup.parameters.iter().filter(|p| p.on_host);
+        let has_choice = self.cores.is_some()
+            && moved.any(|parameter| setup.gradient(parameter, gradients).is_some());
+        let is_by_cores = has_choice && self.choice.next_is_by_cores();
+        let is_timed = has_choice && self.choice.decided() == HostUpdate::Fastest;
+        (self.tables).describe(&self.device, setup, gradients, is_by_cores)?;
         // Reports errors of earlier calls, while nothing has changed.
         self.stream.context().bind_to_thread().w()?;
-        for launch in &self.launches {
-            // SAFETY: parameters, gradients and the engine's own memory are on this device, and this stream orders all work on them and
-            // their frees; a free that the host asks for from here on comes after the launch. The stream waits for what other streams
-            // did with them, since `describe` located them. The engine is borrowed mutably.
-            unsafe { launch.run(&self.stream, &self.tables.arguments) }?;
+        if is_timed {
+            // Only the update is timed.
+            self.stream.synchronize().w()?;
+        }
+        let begin = Instant::now();
+        let committed = self.launch(setup, gradients, is_by_cores)?;
+        if is_timed {
+            self.measured(is_by_cores, begin);
         }
         // cudarc records for each tensor what other streams have to wait for: the last launch. An error here does not affect the update;
         // the next call returns it.
@@ -188,10 +186,7 @@ impl<R: Rule> fused::Engine<R> for Engine {
                 let _ = locate(parameter, gradient);
             }
         }
-        Ok(match setup.adjustment.needs_survey() {
-            true => Committed::Unknown,
-            false => Committed::Applied,
-        })
+        Ok(committed)
     }
 
     /// Does not wait, because the scale is on the device.
@@ -205,6 +200,18 @@ impl<R: Rule> fused::Engine<R> for Engine {
 
     fn progress(&self) -> Result<Progress> {
         self.read()
+    }
+
+    fn host_update(&self) -> Option<HostUpdates> {
+        let mut states = self.states.iter().flatten();
+        let has_any = states.any(|state| state.on_host.is_some());
+        let [device, cores] = self.choice.times();
+        has_any.then(|| HostUpdates {
+            by: self.choice.decided(),
+            device,
+            cores,
+            staging_bytes: self.cores.as_ref().map_or(0, Cores::bytes),
+        })
     }
 
     fn snapshot(&self, index: usize, _: &Managed) -> Result<Option<Snapshot>> {

@@ -47,6 +47,16 @@ pub struct Slot {
     pub columns: u64,
     pub next: [u64; 2],
     pub means: u64,
+    pub staged: Staged,
+}
+
+/// Addresses in host memory for an update by the host's cores.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Staged {
+    pub gradient: u64,
+    pub parameter: u64,
+    pub new: u64,
 }
 
 /// The work of one block: a chunk of a parameter, or a part of Adafactor's sums.
@@ -86,16 +96,17 @@ pub struct Arguments {
     pub partials: u64,
     pub scale: u64,
     pub parameters: u64,
+    pub report: u64,
 }
 
 /// Size of the device's `Coefficients` in words of 8 bytes. The host does not read them.
 pub const COEFFICIENTS: usize = 8;
 
 const _: () = assert!(size_of::<Entry>() == 40);
-const _: () = assert!(size_of::<Slot>() == 96);
+const _: () = assert!(size_of::<Slot>() == 120);
 const _: () = assert!(size_of::<Task>() == 16);
 const _: () = assert!(size_of::<Control>() == 64);
-const _: () = assert!(size_of::<Arguments>() == 192);
+const _: () = assert!(size_of::<Arguments>() == 200);
 
 // SAFETY: plain numbers, laid out as `Entry` in kernels/fused.cuh.
 unsafe impl DeviceRepr for Entry {}
@@ -113,14 +124,21 @@ impl Slot {
 }
 
 impl Header {
-    pub fn new<R: Rule>(setup: &Setup<R>) -> Self {
+    pub fn new<R: Rule>(setup: &Setup<R>, is_by_cores: bool) -> Self {
         let adjustment = &setup.adjustment;
         let scale = adjustment.loss_scale;
-        let [surveys, clips_norm, has_loss_scale, rounds_at_random] = [
+        let [
+            surveys,
+            clips_norm,
+            has_loss_scale,
+            rounds_at_random,
+            by_cores,
+        ] = [
             adjustment.needs_survey(),
             adjustment.clip_norm.is_some(),
             scale.is_some(),
             setup.halves == Halves::Stochastic,
+            is_by_cores,
         ]
         .map(u64::from);
         Self {
@@ -130,7 +148,11 @@ impl Header {
             growth: scale.map_or(1., |scale| scale.growth),
             backoff: scale.map_or(1., |scale| scale.backoff),
             interval: scale.map_or(1, |scale| scale.interval),
-            flags: surveys | clips_norm << 1 | has_loss_scale << 2 | rounds_at_random << 3,
+            flags: surveys
+                | clips_norm << 1
+                | has_loss_scale << 2
+                | rounds_at_random << 3
+                | by_cores << 4,
         }
     }
 }
@@ -151,6 +173,10 @@ impl From<Progress> for Control {
 }
 
 impl Control {
+    pub fn is_skipped(&self) -> bool {
+        self.is_skipped != 0
+    }
+
     /// Converts to the host's counters. `new` shows whether there is a loss scale.
     pub fn progress(&self, new: Progress) -> Progress {
         Progress {

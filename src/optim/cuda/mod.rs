@@ -5,6 +5,7 @@ mod engine;
 mod host;
 mod launch;
 mod layout;
+mod state;
 mod tables;
 
 pub use engine::Engine;

@@ -35,6 +35,7 @@ impl Tables {
         chunks: &[Task],
         counts: &[u64],
         progress: Progress,
+        report: u64,
     ) -> Result<Self> {
         let stream = device.cuda_stream();
         let parameters = slots.len();
@@ -60,6 +61,7 @@ impl Tables {
             partials: coefficients + (COEFFICIENTS * parameters * size_of::<f64>()) as u64,
             scale: address_of(Some(&scale), &stream)?,
             parameters: parameters as u64,
+            report,
         };
         Ok(Self {
             entries,
@@ -80,8 +82,9 @@ impl Tables {
         device: &CudaDevice,
         setup: &Setup<R>,
         gradients: &GradStore,
+        is_by_cores: bool,
     ) -> Result<()> {
-        self.arguments.header = Header::new(setup);
+        self.arguments.header = Header::new(setup, is_by_cores);
         for (index, parameter) in setup.parameters.iter().enumerate() {
             let Some(gradient) = setup.gradient(parameter, gradients) else {
                 self.entries.set(index, Entry::default());

@@ -7,6 +7,7 @@ use super::adjustment::{Adjustment, LossScale};
 use super::engine::Engine;
 use super::held::Halves;
 use super::host::move_moments;
+use super::host_update::HostUpdate;
 use super::managed::{Managed, memory};
 use super::optimizer::Fused;
 use super::setup::Setup;
@@ -47,6 +48,7 @@ pub struct FusedBuilder<A> {
     halves: Halves,
     /// Part of the moments.
     on_host: Option<f64>,
+    host_update: HostUpdate,
 }
 
 impl<A: Algorithm> Fused<A> {
@@ -60,6 +62,7 @@ impl<A: Algorithm> Fused<A> {
             moments: None,
             halves: Halves::default(),
             on_host: None,
+            host_update: HostUpdate::default(),
         }
     }
 }
@@ -138,14 +141,21 @@ impl<A: Algorithm> FusedBuilder<A> {
         self
     }
 
-    /// Keeps about this part of the moments' bytes, above 0 and at most 1, in page-locked host memory, where CUDA parameters'
-    /// updates read and write them over the bus. Each update then takes at least as long as these bytes take to go there and back, in
-    /// both directions at once; it needs no further device memory, and its results are the same to the bit.
+    /// Keeps about this part of the bytes of moments and master weights, above 0 and at most 1, in page-locked host memory. The results
+    /// are the same to the bit, and an update needs no further device memory, but it takes at least as long as the bus needs for it: see
+    /// [`host_update`](Self::host_update).
     ///
-    /// Whole parameters move: in each group the largest first, until at least this part is there. For CPU parameters, and for
-    /// Adafactor, which keeps no moments, it has no effect.
+    /// Whole parameters move, with their master weights: in each group the largest first, until at least this part is there. For CPU
+    /// parameters, and for rules without moments (`Adafactor`, `Sgd` without momentum), it has no effect.
     pub fn moments_on_host(mut self, fraction: f64) -> Self {
         self.on_host = Some(fraction);
+        self
+    }
+
+    /// Whether the device or the host's cores update moments in host memory. By default the first updates measure which is faster, and
+    /// wait for the device; [`HostUpdate::Device`] never waits. Without [`moments_on_host`](Self::moments_on_host) it has no effect.
+    pub fn host_update(mut self, by: HostUpdate) -> Self {
+        self.host_update = by;
         self
     }
 
@@ -201,6 +211,7 @@ impl<A: Algorithm> FusedBuilder<A> {
             memory,
             adjustment: self.adjustment,
             halves: self.halves,
+            host_update: self.host_update,
         };
         setup.check_options()?;
         let engine: Box<dyn Engine<A>> = match &device {

@@ -91,7 +91,10 @@ impl<A: Algorithm> Fused<A> {
         let mut updated = self.setup.updated();
         match updated.any(|parameter| parameter.var.dtype() == DType::F16) {
             true => 0,
-            false => self.setup.updated().map(Managed::master_bytes).sum(),
+            false => {
+                let on_device = self.setup.updated().filter(|p| !p.on_host);
+                on_device.map(Managed::master_bytes).sum()
+            }
         }
     }
 
@@ -114,14 +117,16 @@ impl<A: Algorithm> Fused<A> {
 }
 
 fn by_rule(parameter: &Managed) -> u64 {
-    let all: u64 = parameter.by_rule().iter().map(Held::bytes).sum();
-    all - parameter.host_bytes()
+    match parameter.on_host {
+        true => 0,
+        false => parameter.by_rule().iter().map(Held::bytes).sum(),
+    }
 }
 
-/// Moments of CUDA parameters can move; see `FusedBuilder::moments_on_host`.
+/// Moments of CUDA parameters can move, with their master weights; see `FusedBuilder::moments_on_host`.
 fn on_host(parameter: &Managed) -> u64 {
     match parameter.var.device().is_cuda() {
-        true => parameter.moment_bytes() - parameter.host_bytes(),
+        true => parameter.movable_bytes() - parameter.host_bytes(),
         false => 0,
     }
 }

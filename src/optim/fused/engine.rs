@@ -4,6 +4,7 @@ use candle_core::backprop::GradStore;
 use candle_core::{Device, Error, Result as CandleResult, Tensor};
 
 use super::adjustment::Progress;
+use super::host_update::HostUpdates;
 use super::managed::{MASTER, Managed};
 use super::setup::Setup;
 use crate::error::{Phase, Result};
@@ -22,6 +23,11 @@ pub trait Engine<R>: Debug + Send + Sync {
     fn scale(&self, loss: &Tensor) -> Result<Tensor>;
 
     fn progress(&self) -> Result<Progress>;
+
+    /// How moments in host memory are updated; `None` without any.
+    fn host_update(&self) -> Option<HostUpdates> {
+        None
+    }
 
     /// Copies the state of the parameter with this index to host memory; `None` if it is frozen.
     fn snapshot(&self, index: usize, parameter: &Managed) -> Result<Option<Snapshot>>;
@@ -108,7 +114,7 @@ pub fn kept_tensor(
         // Saved state may be without masters.
         _ if held.kept.name == MASTER => {
             let values = parameter.var.as_detached_tensor();
-            values.to_dtype(held.dtype())
+            values.to_device(device)?.to_dtype(held.dtype())
         }
         Some(None) => Err(misplaced()),
         None => Tensor::zeros(held.dims(), held.dtype(), device),

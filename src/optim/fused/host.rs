@@ -1,26 +1,26 @@
-//! Which parameters have their moments in host memory.
+//! Which parameters have their moments and master weights in host memory.
 
 use std::cmp::Reverse;
 
 use super::managed::Managed;
 
-/// Moves at least this part of each group's moments, in bytes, to host memory: whole parameters, the largest first, and none that is not
-/// needed for it. Groups are treated apart, because they are frozen and thawed apart.
+/// Moves at least this part of the bytes of each group's moments and master weights to host memory: whole parameters, the largest first,
+/// and none that is not needed for it. Groups are treated apart, because they are frozen and thawed apart.
 pub fn move_moments(parameters: &mut [Managed], fraction: f64) {
     let groups = parameters.iter().map(|parameter| parameter.group + 1).max();
     for group in 0..groups.unwrap_or(0) {
         let mut movable: Vec<_> = (parameters.iter_mut())
-            .filter(|parameter| parameter.group == group && parameter.moment_bytes() > 0)
+            .filter(|parameter| parameter.group == group && parameter.movable_bytes() > 0)
             .collect();
         // The sort is stable, so equally large ones stay in the order in which they were given.
-        movable.sort_by_key(|parameter| Reverse(parameter.moment_bytes()));
+        movable.sort_by_key(|parameter| Reverse(parameter.movable_bytes()));
         let total: u64 = movable
             .iter()
-            .map(|parameter| parameter.moment_bytes())
+            .map(|parameter| parameter.movable_bytes())
             .sum();
         let mut missing = total.min((total as f64 * fraction).ceil() as u64);
         for parameter in &mut movable {
-            if let Some(rest) = missing.checked_sub(parameter.moment_bytes()) {
+            if let Some(rest) = missing.checked_sub(parameter.movable_bytes()) {
                 (parameter.on_host, missing) = (true, rest);
             }
         }
@@ -34,9 +34,9 @@ pub fn move_moments(parameters: &mut [Managed], fraction: f64) {
             .find(|parameter| !parameter.on_host)
         {
             smallest.on_host = true;
-            let mut surplus = smallest.moment_bytes() - missing;
+            let mut surplus = smallest.movable_bytes() - missing;
             for parameter in movable.iter_mut().filter(|parameter| parameter.on_host) {
-                if let Some(rest) = surplus.checked_sub(parameter.moment_bytes()) {
+                if let Some(rest) = surplus.checked_sub(parameter.movable_bytes()) {
                     (parameter.on_host, surplus) = (false, rest);
                 }
             }

@@ -27,7 +27,7 @@ pub struct Managed {
     pub len: usize,
     /// The tensors that the optimizer keeps for it: those of the rule, then the master weights.
     pub kept: Vec<Held>,
-    /// Whether its moments are in host memory, although it is on a GPU.
+    /// Whether its moments and master weights are in host memory, although it is on a GPU.
     pub on_host: bool,
 }
 
@@ -145,15 +145,22 @@ impl Managed {
         masters.map(Held::bytes).sum()
     }
 
-    /// Bytes of its moments, wherever they are.
-    pub fn moment_bytes(&self) -> u64 {
-        let moments = self.kept.iter().filter(|held| held.kept.moment.is_some());
-        moments.map(Held::bytes).sum()
+    /// Bytes of what moves to host memory with its moments, wherever it is: they and the master weights; 0 without moments.
+    pub fn movable_bytes(&self) -> u64 {
+        match self.by_rule() {
+            [] => 0,
+            moments if moments.iter().any(|held| held.kept.moment.is_none()) => 0,
+            _ => self.kept.iter().map(Held::bytes).sum(),
+        }
     }
 
     /// Bytes that are kept for it in host memory, although it is on a GPU.
     pub fn host_bytes(&self) -> u64 {
-        if self.on_host { self.moment_bytes() } else { 0 }
+        if self.on_host {
+            self.movable_bytes()
+        } else {
+            0
+        }
     }
 
     /// Bytes of all tensors that are kept for it on its device.

@@ -2,10 +2,13 @@
 
 mod adjustment;
 mod builder;
+#[cfg(any(feature = "cuda", test))]
+mod choice;
 mod commit;
 mod engine;
 mod held;
 mod host;
+mod host_update;
 mod managed;
 mod optimizer;
 mod reader;
@@ -15,9 +18,12 @@ mod state;
 pub use adjustment::{LossScale, Progress};
 pub use builder::FusedBuilder;
 #[cfg(feature = "cuda")]
+pub use choice::Choice;
+#[cfg(feature = "cuda")]
 pub use engine::kept_tensor;
 pub use engine::{Engine, Loaded, Snapshot, misplaced, states};
 pub use held::Halves;
+pub use host_update::{HostUpdate, HostUpdates};
 pub use managed::Managed;
 pub use optimizer::Fused;
 pub use setup::Setup;

@@ -8,6 +8,7 @@ use candle_nn::Optimizer;
 
 use super::adjustment::Progress;
 use super::engine::{Engine, Loaded};
+use super::host_update::HostUpdates;
 use super::managed::Managed;
 use super::setup::Setup;
 use crate::error::{OptimizerError, Result};
@@ -46,7 +47,8 @@ impl<A: Algorithm> Fused<A> {
     /// Applies one update with these gradients. With an error nothing has changed, and it may be called again. Parameters without a
     /// gradient stay as they are, and their step is not counted.
     ///
-    /// It allocates nothing, on the host or on the device, and does not wait. With clipping by norm, a loss scale or `skip_non_finite`
+    /// It allocates nothing, on the host or on the device, and does not wait, except for moments on the host with another
+    /// [`HostUpdate`](super::HostUpdate) than `Device`. With clipping by norm, a loss scale or `skip_non_finite`
     /// on CUDA, the device decides whether to skip a step: [`Committed::Unknown`]. [`progress`](Self::progress) has the counts.
     ///
     /// # Errors
@@ -101,10 +103,15 @@ impl<A: Algorithm> Fused<A> {
         self.setup.updated().map(Managed::kept_bytes).sum()
     }
 
-    /// Bytes of the moments that [`moments_on_host`](super::FusedBuilder::moments_on_host) has put into host memory; 0 for CPU
-    /// parameters, all of whose state is in [`state_bytes`](Self::state_bytes).
+    /// Bytes of the moments and master weights that [`moments_on_host`](super::FusedBuilder::moments_on_host) has put into host memory;
+    /// 0 for CPU parameters, all of whose state is in [`state_bytes`](Self::state_bytes).
     pub fn host_state_bytes(&self) -> u64 {
         self.setup.updated().map(Managed::host_bytes).sum()
+    }
+
+    /// What updates the moments in host memory, with the times by which it was chosen; `None` if there are none.
+    pub fn host_update(&self) -> Option<HostUpdates> {
+        self.engine.host_update()
     }
 
     /// The hyper-parameters.

@@ -3,6 +3,7 @@ use candle_core::backprop::GradStore;
 
 use super::adjustment::Adjustment;
 use super::held::Halves;
+use super::host_update::HostUpdate;
 use super::managed::Managed;
 use crate::error::{Phase, Result};
 use crate::optim::rule::{Range, Rates, Rule};
@@ -20,6 +21,11 @@ pub struct Setup<R> {
     pub memory: Vec<usize>,
     pub adjustment: Adjustment,
     pub halves: Halves,
+    #[cfg_attr(
+        not(feature = "cuda"),
+        allow(dead_code, reason = "for parameters on CUDA")
+    )]
+    pub host_update: HostUpdate,
 }
 
 impl<R: Rule> Setup<R> {

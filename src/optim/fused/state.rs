@@ -1,6 +1,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use candle_core::{Device, Error, Tensor};
+use rayon::prelude::*;
 
 use super::engine::Loaded;
 use super::optimizer::Fused;
@@ -18,10 +19,26 @@ impl<A: Algorithm> Fused<A> {
     /// Errors from copying.
     pub fn state(&self) -> Result<StateDict> {
         let mut state = StateDict::default();
-        for (index, parameter) in self.setup.parameters.iter().enumerate() {
-            let Some(snapshot) = self.engine.snapshot(index, parameter)? else {
-                continue;
-            };
+        let parameters = &self.setup.parameters;
+        let snapshot = |(index, parameter)| self.engine.snapshot(index, parameter);
+        // New memory is slower to come than to fill, and comes faster to several threads. A GPU's context belongs to this one.
+        let is_cpu = parameters
+            .iter()
+            .all(|parameter| parameter.var.device().is_cpu());
+        let snapshots: Vec<_> = match is_cpu {
+            true => parameters
+                .par_iter()
+                .enumerate()
+                .map(snapshot)
+                .collect::<Result<_>>()?,
+            false => parameters
+                .iter()
+                .enumerate()
+                .map(snapshot)
+                .collect::<Result<_>>()?,
+        };
+        for (parameter, snapshot) in parameters.iter().zip(snapshots) {
+            let Some(snapshot) = snapshot else { continue };
             for (held, tensor) in parameter.kept.iter().zip(snapshot.tensors) {
                 let name = entry(parameter, held.kept.name);
                 state.tensors.insert(name, held.unpack(tensor)?);

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Tensor};
 use candle_headroom::DeviceMemory;
-use candle_headroom::data::{Loader, Stream};
+use candle_headroom::data::{Items, Loader, Stream};
 use candle_headroom::error::BoxedError;
 
 use super::{compare, held, leaked, samples, wait_for_ready};
@@ -113,7 +113,7 @@ fn what_is_on_the_device_stays() {
     let collate = move |samples: Vec<u32>| -> Result<_, BoxedError> {
         Ok((there.clone(), Tensor::new(samples, &Device::Cpu)?))
     };
-    let builder = Loader::builder(vec![3_u32, 1, 2], collate).batch(2);
+    let builder = Loader::builder(Items(vec![3_u32, 1, 2]), collate).batch(2);
     let loader = builder.device(memory.device()).build().unwrap();
     simulator.reset_counters();
     let mut all = Vec::new();

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Tensor};
-use candle_headroom::data::Loader;
+use candle_headroom::data::{Items, Loader};
 use candle_headroom::error::BoxedError;
 
 use super::{collate, held, numbers};
@@ -18,7 +18,7 @@ fn on_the_cpu_batches_are_the_tensors_that_were_made() {
             ids.lock().unwrap().push(tensor.id());
             Ok(tensor)
         };
-        let builder = Loader::builder((0..10).collect::<Vec<u32>>(), remember).batch(3);
+        let builder = Loader::builder(Items((0..10).collect::<Vec<u32>>()), remember).batch(3);
         let loader = builder
             .workers(workers)
             .device(&Device::Cpu)

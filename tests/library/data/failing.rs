@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use candle_core::Tensor;
-use candle_headroom::data::{Concat, Dataset, Loader, LoaderBuilder};
+use candle_headroom::data::{Concat, Dataset, Items, Loader, LoaderBuilder};
 use candle_headroom::error::{BoxedError, DataError, Error};
 
 use super::{collate, held};
@@ -28,7 +28,7 @@ impl Dataset for Faulty {
     fn get(&self, index: usize) -> Result<u32, BoxedError> {
         let reads = self.reads.fetch_add(1, SeqCst);
         assert!(!self.panics.contains(&index), "cannot stand {index}");
-        if self.bad.contains(&index) || self.flaky.contains(&index) && reads % 2 == 0 {
+        if self.bad.contains(&index) || self.flaky.contains(&index) && reads.is_multiple_of(2) {
             return Err(format!("no {index} today").into());
         }
         Ok(u32::try_from(index)?)
@@ -229,7 +229,7 @@ fn settings_that_cannot_be_meant_are_refused() {
             DataError::Setting(_)
         ));
     }
-    let empty = Loader::builder(Vec::<u32>::new(), collate)
+    let empty = Loader::builder(Items(Vec::new()), collate)
         .build()
         .unwrap_err();
     assert!(matches!(data_error(empty), DataError::Empty(_)));

@@ -1,10 +1,13 @@
 //! Loaders, datasets and what makes batches of them.
 
 mod ahead;
+mod check;
+mod collate;
 mod device;
 mod failing;
 mod interruptions;
 mod positions;
+mod sources;
 mod stream;
 mod waiting;
 

@@ -5,6 +5,7 @@ mod changes;
 mod halving;
 mod kept;
 mod lasting;
+mod margin;
 mod properties;
 mod recompute;
 mod settling;

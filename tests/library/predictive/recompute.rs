@@ -19,6 +19,8 @@ struct Machine {
     limit: u64,
     /// In samples.
     launch: f64,
+    /// How many times as long everything takes, because of other work.
+    load: f64,
 }
 
 impl Machine {
@@ -28,7 +30,7 @@ impl Machine {
 
     fn seconds(&self, size: usize, recomputes: bool) -> f64 {
         let work = if recomputes { 4. / 3. } else { 1. };
-        (self.launch + size as f64) * work * 1e-3
+        (self.launch + size as f64) * work * self.load * 1e-3
     }
 
     /// Samples a second of the best size that fits with 1 % of the room left free, kept or recomputed.
@@ -105,6 +107,7 @@ fn the_faster_way_is_found_at_every_limit() {
                 batch,
                 limit,
                 launch,
+                load: 1.,
             };
             let mut policy = auto();
             let first: Vec<_> = (0..150).map(|_| machine.run(&mut policy)).collect();
@@ -131,12 +134,52 @@ fn the_faster_way_is_found_at_every_limit() {
     assert!(chosen[0] > 60 && chosen[1] > 15, "{chosen:?}");
 }
 
+/// For five batches at a time, everything takes twice as long. That is more than the ways differ by.
+#[test]
+fn other_work_on_the_device_does_not_decide() {
+    for (launch, is_faster) in [(8., true), (0.2, false)] {
+        for phase in 0..10 {
+            let mut machine = Machine {
+                batch: 16,
+                limit: 1790,
+                launch,
+                load: 1.,
+            };
+            let mut policy = auto();
+            for step in 0..100 {
+                machine.load = if (step + phase) % 10 < 5 { 2. } else { 1. };
+                machine.run(&mut policy);
+            }
+            let chosen = (is_faster, RecomputeReason::Faster);
+            assert_eq!(reason(&policy), chosen, "{phase}: {}", plan(&policy));
+        }
+    }
+}
+
+/// A batch of more micro-batches than there are between two decisions otherwise.
+#[test]
+fn a_batch_in_many_parts_is_compared_too() {
+    let machine = Machine {
+        batch: 4096,
+        limit: 1790,
+        launch: 8.,
+        load: 1.,
+    };
+    let mut policy = auto();
+    for _ in 0..6 {
+        machine.run(&mut policy);
+    }
+    let chosen = (true, RecomputeReason::Faster);
+    assert_eq!(reason(&policy), chosen, "{}", plan(&policy));
+}
+
 #[test]
 fn the_choice_is_explained() {
     let mut machine = Machine {
         batch: 64,
         limit: 1200,
         launch: 1.,
+        load: 1.,
     };
     let mut policy = auto();
     assert_eq!(plan(&policy).regions, None, "no regions yet");
@@ -155,6 +198,7 @@ fn the_choice_is_explained() {
         batch: 64,
         limit: 14_000,
         launch: 40.,
+        load: 1.,
     };
     for _ in 0..100 {
         machine.run(&mut policy);
@@ -188,6 +232,7 @@ fn the_choice_is_explained() {
         batch: 64,
         limit: 3000,
         launch: 1.,
+        load: 1.,
     };
     for _ in 0..200 {
         machine.run(&mut policy);
@@ -213,6 +258,7 @@ fn a_resumed_run_knows_the_choice() {
         batch: 64,
         limit: 1200,
         launch: 1.,
+        load: 1.,
     };
     let mut policy = auto();
     for _ in 0..20 {

@@ -3,6 +3,7 @@
 
 use std::ffi::c_char;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::device::Device;
 use crate::device::counters::Counters;
@@ -158,6 +159,15 @@ pub extern "C" fn simulated_cuda_fail_events(device: u32, nth: u64, times: u64) 
 pub extern "C" fn simulated_cuda_set_event_lag(device: u32, queries: u32) -> i32 {
     with(device, |device| {
         device.faults.event_lag = queries;
+        Ok(())
+    })
+}
+
+/// Makes each kernel take this many microseconds longer.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_set_launch_time(device: u32, microseconds: u32) -> i32 {
+    with(device, |device| {
+        device.faults.launch_time = Duration::from_micros(u64::from(microseconds));
         Ok(())
     })
 }

@@ -8,6 +8,9 @@ use candle_core::cuda_backend::cudarc::driver::sys::cuMemHostGetDevicePointer_v2
 use crate::error::{Error, Remedy, Result};
 use crate::memory::{PageLocked, while_dropping};
 
+/// Of the first byte of each tensor: what kernels load at once, and a line of the GPU's cache.
+pub const ALIGNMENT: usize = 128;
+
 /// Page-locked host memory that kernels on one stream read and write in place.
 #[derive(Debug)]
 pub struct Pinned {
@@ -36,10 +39,10 @@ impl Pinned {
         self.address
     }
 
-    /// Its bytes, which no kernel may use yet.
+    /// Its bytes.
     ///
     /// # Safety
-    /// No work that was launched with its address is unfinished.
+    /// No unfinished work on the device uses them.
     pub unsafe fn write(&mut self) -> &mut [u8] {
         // SAFETY: the same contract.
         unsafe { self.memory.write() }
@@ -69,7 +72,7 @@ impl Drop for Pinned {
 fn refused(error: Error) -> Error {
     match error {
         Error::ResourceExhausted(mut exhausted) => {
-            let advice = "a smaller fraction in `moments_on_host`, or more free memory on the host";
+            let advice = "a smaller fraction in `moments_on_host`, `HostUpdate::Device`, or more free memory on the host";
             exhausted.remedies.push(Remedy::new(advice, None));
             Error::ResourceExhausted(exhausted)
         }

@@ -1,5 +1,7 @@
 //! Failures injected by a test.
 
+use std::time::Duration;
+
 use crate::status::{Outcome, Status};
 
 /// Lets a number of calls succeed and then fails a number of them.
@@ -56,6 +58,8 @@ pub struct Faults {
     pub context: Option<Status>,
     /// How many queries of an event return `NOT_READY` after it was recorded.
     pub event_lag: u32,
+    /// What each kernel takes longer.
+    pub launch_time: Duration,
     loss: Option<Loss>,
     /// Calls until the context is lost with `call_status`.
     call: Countdown,

@@ -66,7 +66,10 @@ unsafe fn run(function: u64, launch: Launch, stream: u64, arguments: *const *con
     }
     device.note_arguments(&arguments, key);
     // As on a real device, the launch has succeeded by the time a fault happens; later calls report it.
-    device.execute(move |device| interpret(device, &kernel, launch, &arguments));
+    device.execute(move |device| {
+        std::thread::sleep(device.faults.launch_time);
+        interpret(device, &kernel, launch, &arguments)
+    });
     Ok(())
 }
 

@@ -1,0 +1,36 @@
+//! Reading samples, against the plain work that it cannot do without.
+//!
+//! `cargo bench --bench data [-- [--quick] [PART…]]`, where a part is `tokens`, `waiting` or `memory`.
+
+mod loader;
+#[path = "../support/mod.rs"]
+mod support;
+mod tokens;
+
+use candle_headroom::TrackingAllocator;
+use support::{is_quick, measures_with_steady_heap};
+
+type Part = fn(bool) -> anyhow::Result<()>;
+
+const PARTS: [(&str, Part); 3] = [
+    ("tokens", tokens::compare),
+    ("waiting", loader::waiting),
+    ("memory", loader::memory),
+];
+
+#[global_allocator]
+static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
+
+fn main() -> anyhow::Result<()> {
+    if !measures_with_steady_heap() {
+        return Ok(());
+    }
+    let is_asked = |name: &str| std::env::args().any(|argument| argument == name);
+    let all = !PARTS.iter().any(|(name, _)| is_asked(name));
+    for (name, part) in PARTS {
+        if all || is_asked(name) {
+            part(is_quick())?;
+        }
+    }
+    Ok(())
+}

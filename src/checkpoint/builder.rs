@@ -1,0 +1,109 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+
+use super::best::Best;
+use super::checkpoints::Checkpoints;
+use super::settings::Settings;
+use super::signal::Signal;
+use crate::error::{CheckpointError, Result};
+
+/// Options of [`Checkpoints`]; made by [`Checkpoints::builder`].
+#[derive(Debug, Clone)]
+#[must_use = "call `open()`"]
+pub struct CheckpointsBuilder {
+    folder: PathBuf,
+    settings: Settings,
+}
+
+impl Checkpoints {
+    /// Saves a run in this folder, which has one writer.
+    pub fn builder(folder: impl Into<PathBuf>) -> CheckpointsBuilder {
+        CheckpointsBuilder {
+            folder: folder.into(),
+            settings: Settings::default(),
+        }
+    }
+}
+
+impl CheckpointsBuilder {
+    /// Saves at every multiple of this number of updates.
+    pub fn every(mut self, updates: u64) -> Self {
+        self.settings.every = Some(updates);
+        self
+    }
+
+    /// Saves when this time has passed since the last checkpoint was begun; after the update during which it passes.
+    pub fn every_time(mut self, time: Duration) -> Self {
+        self.settings.every_time = Some(time);
+        self
+    }
+
+    /// Keeps this many checkpoints; 3 by default.
+    pub fn keep_last(mut self, count: usize) -> Self {
+        self.settings.keep.last = count;
+        self
+    }
+
+    /// Also keeps the checkpoint with the lowest value of a metric. `loss` is the report's; others come from
+    /// [`metric`](Checkpoints::metric). A checkpoint without a finite value is not compared.
+    pub fn keep_best(self, metric: impl Into<String>) -> Self {
+        self.best(metric, false)
+    }
+
+    /// As [`keep_best`](Self::keep_best), for a metric of which the highest value is best, such as an accuracy.
+    pub fn keep_highest(self, metric: impl Into<String>) -> Self {
+        self.best(metric, true)
+    }
+
+    fn best(mut self, metric: impl Into<String>, is_highest: bool) -> Self {
+        self.settings.keep.best = Some(Best {
+            metric: metric.into(),
+            is_highest,
+        });
+        self
+    }
+
+    /// Splits a model of more than this size into several files; 5 GB by default. A tensor is never split.
+    pub fn shard_size(mut self, size: ByteSize) -> Self {
+        self.settings.shard_bytes = size.as_u64();
+        self
+    }
+
+    /// Writes while training waits, and takes no copy of the model. By default it is copied, and a thread writes the copy.
+    pub fn in_foreground(mut self) -> Self {
+        self.settings.in_background = false;
+        self
+    }
+
+    /// Saves after the present update when one of these signals arrives, and then tells the loop to stop. A second SIGINT ends the
+    /// process at once, as by default. Dropping the `Checkpoints` restores the default actions, where no other one waits for the
+    /// signal. Unix only.
+    pub fn on_signals(mut self, signals: impl IntoIterator<Item = Signal>) -> Self {
+        self.settings.signals.extend(signals);
+        self
+    }
+
+    /// Creates the folder if it is missing, locks it, and removes what a killed writer left incomplete.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]: `Setting` for a 0, `InUse` if the folder has a writer, and `File` if it cannot be created or written.
+    pub fn open(self) -> Result<Checkpoints> {
+        let Settings { every, keep, .. } = &self.settings;
+        let zeros = [
+            ("every", *every == Some(0)),
+            (
+                "every_time",
+                self.settings.every_time == Some(Duration::ZERO),
+            ),
+            ("keep_last", keep.last == 0),
+            ("shard_size", self.settings.shard_bytes == 0),
+        ];
+        if let Some((name, _)) = zeros.iter().find(|(_, is_zero)| *is_zero) {
+            let problem = format!("`{name}` must be above 0, got 0");
+            return Err(CheckpointError::Setting(problem).into());
+        }
+        Checkpoints::open(&self.folder, self.settings)
+    }
+}

@@ -1,0 +1,168 @@
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use candle_core::Device;
+use candle_core::safetensors::Load;
+use serde::de::DeserializeOwned;
+
+use super::content::Content;
+use super::document::Document;
+use super::folder::checkpoints;
+use super::tensors::Tensors;
+use super::verify::verified;
+use crate::error::{CheckpointError, Result, Skipped};
+use crate::optim::StateDict;
+
+/// A saved checkpoint whose sizes and checksums are those of its manifest. Its files are mapped into memory, and must not be changed
+/// while it lives.
+///
+/// [`Checkpoints::resume`](super::Checkpoints::resume) continues a run from one; this reads one, for example to evaluate it.
+///
+/// ```
+/// use candle_core::{DType, Device, Var};
+/// use candle_headroom::checkpoint::{Checkpoint, Checkpoints};
+/// use candle_headroom::{AdamW, AdaptiveTrainer};
+///
+/// # let temporary = tempfile::tempdir().unwrap();
+/// # let folder = temporary.path().join("run-7");
+/// let optimizer = AdamW::builder(vec![("w", Var::zeros(4, DType::F32, &Device::Cpu)?)]).build()?;
+/// let trainer = AdaptiveTrainer::builder(optimizer).build()?;
+/// let mut checkpoints = Checkpoints::builder(&folder).open()?;
+/// checkpoints.set("vocabulary", &["a", "b"])?;
+/// checkpoints.save_now(&trainer)?;
+///
+/// let latest = Checkpoint::latest(&folder)?.expect("one was saved");
+/// assert_eq!(latest.step(), 0);
+/// assert_eq!(latest.get::<Vec<String>>("vocabulary")?.unwrap(), ["a", "b"]);
+/// assert_eq!(latest.state()?.tensors["w.exp_avg"].dims(), [4]);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    pub(super) document: Document,
+    files: BTreeMap<String, Content>,
+    skipped: Vec<Skipped>,
+}
+
+impl Checkpoint {
+    /// Opens and verifies the checkpoint in this folder, such as `run-7/step-000000100`.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Damaged`] if a file is missing, cannot be read, or is not what the manifest says; also for a rescue, which
+    /// has no tensors.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        let read = verified(&path).map_err(|problem| CheckpointError::damaged(&path, problem))?;
+        let (document, files) = read;
+        Ok(Self {
+            path,
+            document,
+            files,
+            skipped: Vec::new(),
+        })
+    }
+
+    /// Opens the newest intact checkpoint of a run's folder; `None` if the folder holds none or does not exist.
+    ///
+    /// # Errors
+    /// [`CheckpointError::NoneIntact`] if all are damaged, with the reason for each, and [`CheckpointError::File`] if the folder
+    /// cannot be read.
+    pub fn latest(folder: impl AsRef<Path>) -> Result<Option<Self>> {
+        let folder = folder.as_ref();
+        let mut skipped = Vec::new();
+        for name in checkpoints(folder)? {
+            let path = folder.join(name.to_string());
+            match verified(&path) {
+                Ok((document, files)) => {
+                    return Ok(Some(Self {
+                        path,
+                        document,
+                        files,
+                        skipped,
+                    }));
+                }
+                Err(problem) => {
+                    tracing::warn!(path = %path.display(), problem, "a damaged checkpoint is skipped");
+                    skipped.push(Skipped::new(&path, problem));
+                }
+            }
+        }
+        match skipped.is_empty() {
+            true => Ok(None),
+            false => Err(CheckpointError::NoneIntact {
+                folder: folder.to_owned(),
+                skipped,
+            }
+            .into()),
+        }
+    }
+
+    /// Its folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Number of updates when it was saved.
+    pub fn step(&self) -> u64 {
+        self.document.step
+    }
+
+    /// The newer checkpoints that [`latest`](Self::latest) passed over, newest first.
+    pub fn skipped(&self) -> &[Skipped] {
+        &self.skipped
+    }
+
+    /// The metrics that were saved with it, such as the loss.
+    pub fn metrics(&self) -> &BTreeMap<String, f64> {
+        &self.document.metrics
+    }
+
+    /// The value that [`Checkpoints::set`](super::Checkpoints::set) saved under this key; `None` if there was none.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Value`] if it is not a `T`.
+    pub fn get<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>> {
+        get(&self.document.values, key)
+    }
+
+    /// Copies the trainer's state, optimizer's included, into host memory.
+    ///
+    /// # Errors
+    /// Errors from candle.
+    pub fn state(&self) -> Result<StateDict> {
+        let saved = self.tensors("optimizer")?;
+        let tensors = saved.iter().map(|(name, view)| {
+            let tensor = view.load(&Device::Cpu)?;
+            Ok((name.to_owned(), tensor))
+        });
+        Ok(StateDict {
+            tensors: tensors.collect::<Result<_>>()?,
+            metadata: self.document.training.clone(),
+        })
+    }
+
+    /// The tensors of `model` or `optimizer`.
+    pub(super) fn tensors(&self, name: &str) -> Result<Tensors<'_>> {
+        let is_part = |file: &str| {
+            file.strip_prefix(name)
+                .is_some_and(|rest| rest.ends_with(".safetensors"))
+        };
+        let files = self.files.iter().filter(|(file, _)| is_part(file));
+        let files = files.map(|(file, content)| (file.as_str(), &**content));
+        Tensors::read(files).map_err(|problem| CheckpointError::damaged(&self.path, problem).into())
+    }
+}
+
+/// The value under a key as a `T`.
+pub(super) fn get<T: DeserializeOwned>(
+    values: &BTreeMap<String, serde_json::Value>,
+    key: &str,
+) -> Result<Option<T>> {
+    let value = values.get(key).map(T::deserialize);
+    let value = value.transpose().map_err(|reason| {
+        let key = key.to_owned();
+        CheckpointError::Value { key, reason }
+    });
+    Ok(value?)
+}

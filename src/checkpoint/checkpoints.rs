@@ -1,0 +1,151 @@
+use std::collections::BTreeMap;
+use std::ops::ControlFlow::{self, Break, Continue};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::folder::{Folder, checkpoints};
+use super::outcome::{Saving, Stopped};
+use super::schedule::Schedule;
+use super::settings::Settings;
+use super::signals::Watch;
+use super::writer::{Ended, Writer};
+use crate::error::{CheckpointError, Error, Result};
+use crate::train::{Resumable, StepReport};
+
+/// Saves a run at intervals, on signals and on request, and continues it.
+///
+/// See the [module](super) for an example and for what is promised.
+#[derive(Debug)]
+pub struct Checkpoints {
+    pub(super) folder: Folder,
+    pub(super) settings: Settings,
+    pub(super) schedule: Schedule,
+    pub(super) writer: Writer,
+    signals: Watch,
+    pub(super) values: BTreeMap<String, Value>,
+    /// For the next checkpoint.
+    pub(super) metrics: BTreeMap<String, f64>,
+    /// The highest step that was in the folder, until the run resumes.
+    pub(super) unread: Option<u64>,
+    /// The last checkpoint that was written or resumed from.
+    pub(super) last: Option<PathBuf>,
+    pub(super) last_error: Option<Arc<CheckpointError>>,
+}
+
+impl Checkpoints {
+    pub(super) fn open(folder: &Path, settings: Settings) -> Result<Self> {
+        let folder = Folder::open(folder)?;
+        let signals = Watch::start(&settings.signals).map_err(|error| {
+            CheckpointError::Setting(format!("`on_signals` is not possible here: {error}"))
+        })?;
+        Ok(Self {
+            unread: checkpoints(&folder.path)?.first().map(|name| name.step),
+            schedule: Schedule::new(settings.every, settings.every_time),
+            folder,
+            settings,
+            writer: Writer::default(),
+            signals,
+            values: BTreeMap::new(),
+            metrics: BTreeMap::new(),
+            last: None,
+            last_error: None,
+        })
+    }
+
+    /// Saves if it is due; to be called after each update. Returns `Break` if a [signal](super::CheckpointsBuilder::on_signals)
+    /// has come: the run is saved then, and the loop should end.
+    ///
+    /// What the file system refuses does not end the training: it is returned in [`Saving::Failed`], logged, kept for
+    /// [`last_error`](Self::last_error), and tried again.
+    ///
+    /// # Errors
+    /// [`CheckpointError::NotResumed`] if the folder holds checkpoints of another run; `Name`; and errors of reading the trainer's
+    /// state, such as a [`DeviceFault`](crate::DeviceFault).
+    pub fn after<T: Resumable + ?Sized>(
+        &mut self,
+        report: &StepReport,
+        trainer: &T,
+    ) -> Result<ControlFlow<Stopped, Saving>> {
+        self.refuse_if_unread()?;
+        let step = trainer.updates();
+        let ended = match self.writer.poll() {
+            Some(ended) => self.note(step, ended.path)?,
+            None => Saving::NotDue,
+        };
+        let signal = self.signals.received();
+        let has_failed = matches!(ended, Saving::Failed(_));
+        if signal.is_none() && (has_failed || !self.schedule.is_due(step)) {
+            return Ok(Continue(ended));
+        }
+        if signal.is_none() && self.writer.is_busy() {
+            return Ok(Continue(Saving::Busy));
+        }
+        self.read_loss(report)?;
+        let Some(signal) = signal else {
+            return self.begin(trainer).map(Continue);
+        };
+        let saved = match self.flush().and_then(|()| self.save(trainer)) {
+            Ok(path) => Ok(path),
+            Err(Error::Checkpoint(error)) => Err(self.keep_error(*error)),
+            Err(other) => return Err(other),
+        };
+        Ok(Break(Stopped {
+            signal,
+            step,
+            saved,
+        }))
+    }
+
+    /// Saves now and waits until the checkpoint is on the disk. Returns its folder.
+    ///
+    /// # Errors
+    /// [`CheckpointError`], and errors of reading the trainer's state.
+    pub fn save_now<T: Resumable + ?Sized>(&mut self, trainer: &T) -> Result<PathBuf> {
+        self.refuse_if_unread()?;
+        self.flush()?;
+        self.save(trainer)
+    }
+
+    /// Waits until the checkpoint that is written in the background is on the disk.
+    ///
+    /// # Errors
+    /// [`CheckpointError`] if it could not be written. The next [`after`](Self::after) tries again.
+    pub fn flush(&mut self) -> Result<()> {
+        let Some(Ended { step, path }) = self.writer.wait() else {
+            return Ok(());
+        };
+        match self.note(step, path)? {
+            Saving::Failed(error) => Err(CheckpointError::Earlier(error).into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// [Waits](Self::flush) for the background and ends. Dropping does so too, without the error. It saves nothing: call
+    /// [`save_now`](Self::save_now) before, to keep the last updates.
+    ///
+    /// # Errors
+    /// Those of [`flush`](Self::flush).
+    pub fn finish(mut self) -> Result<()> {
+        self.flush()
+    }
+
+    fn refuse_if_unread(&self) -> Result<()> {
+        match self.unread {
+            Some(step) => Err(CheckpointError::NotResumed {
+                folder: self.folder.path.clone(),
+                step,
+            }
+            .into()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Checkpoints {
+    fn drop(&mut self) {
+        // An error is logged.
+        let _ = self.flush();
+    }
+}

@@ -1,0 +1,48 @@
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub(super) const STATE: &str = "state.json";
+pub(super) const VERSION: u32 = 1;
+
+/// What is saved besides tensors.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Document {
+    pub(super) version: u32,
+    /// The crate and its version.
+    pub(super) written_by: String,
+    pub(super) step: u64,
+    /// The error that made this a rescue, which has no tensors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) rescued_from: Option<String>,
+    /// Finite numbers.
+    pub(super) metrics: BTreeMap<String, f64>,
+    /// The metadata of the trainer's state.
+    pub(super) training: BTreeMap<String, String>,
+    /// The caller's own values.
+    pub(super) values: BTreeMap<String, Value>,
+}
+
+impl Document {
+    pub(super) fn new(step: u64) -> Self {
+        Self {
+            version: VERSION,
+            written_by: concat!("candle-headroom ", env!("CARGO_PKG_VERSION")).to_owned(),
+            step,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn read(bytes: &[u8]) -> Result<Self, String> {
+        let document: Self =
+            serde_json::from_slice(bytes).map_err(|error| format!("{STATE}: {error}"))?;
+        match document.version {
+            VERSION => Ok(document),
+            other => Err(format!(
+                "{STATE}: version {other}, this crate reads version {VERSION}"
+            )),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Every change that a checkpoint makes to the file system, so that tests can let each one fail.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use crc32fast::Hasher;
+
+use crate::error::CheckpointError;
+use crate::testing::{FileOperation, inject_file};
+
+type Result<T> = std::result::Result<T, CheckpointError>;
+
+/// Smaller pieces are collected, so that a file of many small tensors takes few system calls.
+const COLLECTED: usize = 1 << 20;
+
+/// A new file, its size and its checksum so far.
+#[derive(Debug)]
+pub(super) struct NewFile {
+    path: PathBuf,
+    file: File,
+    collected: Vec<u8>,
+    hasher: Hasher,
+    size: u64,
+}
+
+impl NewFile {
+    pub(super) fn create(path: PathBuf) -> Result<Self> {
+        let create = || {
+            inject_file(FileOperation::Create, &path)?;
+            OpenOptions::new().write(true).create_new(true).open(&path)
+        };
+        Ok(Self {
+            file: create().map_err(CheckpointError::file("create", &path))?,
+            path,
+            collected: Vec::new(),
+            hasher: Hasher::new(),
+            size: 0,
+        })
+    }
+
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.collected.len() + bytes.len() > COLLECTED {
+            self.write_collected()?;
+        }
+        match bytes.len() < COLLECTED {
+            true => self.collected.extend_from_slice(bytes),
+            false => self.write_through(bytes)?,
+        }
+        Ok(())
+    }
+
+    /// Waits until the file is on the disk, and returns its size and its CRC-32.
+    pub(super) fn finish(mut self) -> Result<(u64, u32)> {
+        self.write_collected()?;
+        let sync = || {
+            inject_file(FileOperation::Sync, &self.path)?;
+            self.file.sync_all()
+        };
+        sync().map_err(CheckpointError::file("flush", &self.path))?;
+        Ok((self.size, self.hasher.finalize()))
+    }
+
+    fn write_collected(&mut self) -> Result<()> {
+        let mut collected = std::mem::take(&mut self.collected);
+        if !collected.is_empty() {
+            self.write_through(&collected)?;
+        }
+        collected.clear();
+        self.collected = collected;
+        Ok(())
+    }
+
+    /// Writes pieces that the processor's cache holds, so that the checksum reads them from there.
+    fn write_through(&mut self, bytes: &[u8]) -> Result<()> {
+        for piece in bytes.chunks(COLLECTED) {
+            let mut write = || {
+                inject_file(FileOperation::Write, &self.path)?;
+                self.file.write_all(piece)
+            };
+            write().map_err(CheckpointError::file("write", &self.path))?;
+            self.hasher.update(piece);
+            self.size += piece.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn create_folder(path: &Path) -> Result<()> {
+    inject_file(FileOperation::Create, path)
+        .and_then(|()| fs::create_dir(path))
+        .map_err(CheckpointError::file("create", path))
+}
+
+/// Waits until the entries of a folder are on the disk.
+pub(super) fn sync_folder(path: &Path) -> Result<()> {
+    let sync = || {
+        inject_file(FileOperation::Sync, path)?;
+        // Elsewhere a folder cannot be opened as a file.
+        match cfg!(unix) {
+            true => File::open(path)?.sync_all(),
+            false => Ok(()),
+        }
+    };
+    sync().map_err(CheckpointError::file("flush", path))
+}
+
+pub(super) fn rename(from: &Path, to: &Path) -> Result<()> {
+    inject_file(FileOperation::Rename, from)
+        .and_then(|()| fs::rename(from, to))
+        .map_err(CheckpointError::file("rename", from))
+}
+
+/// Removes a folder and the files in it.
+pub(super) fn remove_folder(path: &Path) -> Result<()> {
+    let remove = || {
+        for entry in fs::read_dir(path)? {
+            let entry = entry?.path();
+            inject_file(FileOperation::Remove, &entry)?;
+            fs::remove_file(entry)?;
+        }
+        inject_file(FileOperation::Remove, path)?;
+        fs::remove_dir(path)
+    };
+    remove().map_err(CheckpointError::file("remove", path))
+}

@@ -1,0 +1,112 @@
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use candle_core::safetensors::Load;
+use candle_core::{DType, Device, Tensor, Var};
+use safetensors::tensor::TensorView;
+
+use super::tensors::Tensors;
+use crate::error::{CheckpointError, Result};
+use crate::memory::DeviceMemory;
+use crate::nn::Patterns;
+use crate::optim::Parameter;
+
+/// What may differ between a saved model and this one.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Tolerance {
+    pub(super) missing: Patterns,
+    pub(super) unexpected: Patterns,
+}
+
+/// Values for parameters, which they fit.
+pub(super) struct Fitting<'a>(Vec<(&'a Var, &'a TensorView<'a>)>);
+
+/// Compares a saved model with these parameters.
+pub(super) fn fit<'a>(
+    path: &Path,
+    saved: &'a Tensors<'a>,
+    parameters: &'a [Parameter],
+    tolerance: &Tolerance,
+) -> Result<Fitting<'a>> {
+    let (mut fitting, mut missing, mut unfit) = (Vec::new(), Vec::new(), Vec::new());
+    let mut names = BTreeSet::new();
+    for Parameter { name, var, .. } in parameters {
+        if !names.insert(name.as_str()) {
+            return Err(CheckpointError::Name(name.clone()).into());
+        }
+        match saved.get(name) {
+            Some(view) => match difference(view, var) {
+                None => fitting.push((var, view)),
+                Some(difference) => unfit.push(format!("{name}: {difference}")),
+            },
+            None if tolerance.missing.has(name) => {}
+            None => missing.push(name.clone()),
+        }
+    }
+    let others = saved.iter().map(|(name, _)| name);
+    let others = others.filter(|name| !names.contains(name) && !tolerance.unexpected.has(name));
+    let unexpected: Vec<_> = others.map(str::to_owned).collect();
+    match missing.is_empty() && unexpected.is_empty() && unfit.is_empty() {
+        true => Ok(Fitting(fitting)),
+        false => Err(CheckpointError::Differs {
+            path: path.to_owned(),
+            missing,
+            unexpected,
+            unfit,
+        }
+        .into()),
+    }
+}
+
+fn difference(view: &TensorView<'_>, var: &Var) -> Option<String> {
+    let dtype = DType::try_from(view.dtype()).ok();
+    if view.shape() != var.dims() || dtype != Some(var.dtype()) {
+        let (saved, here) = (view.dtype(), var.dtype());
+        return Some(format!(
+            "{saved:?} {:?} there, {here:?} {:?} here",
+            view.shape(),
+            var.dims()
+        ));
+    }
+    (!var.is_contiguous()).then(|| "not contiguous here".to_owned())
+}
+
+impl Fitting<'_> {
+    /// Sets the parameters and calls `then`. If either fails, all parameters get back the values that they had, which the host keeps
+    /// until then.
+    pub(super) fn set(self, then: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut before = Vec::with_capacity(self.0.len());
+        let done = self.set_each(&mut before).and_then(|()| then());
+        if done.is_err() {
+            for (var, value) in before {
+                let restored = value.to_device(var.device()).and_then(|old| var.set(&old));
+                if let Err(error) = restored {
+                    tracing::error!(%error, "a parameter could not be restored after loading failed");
+                }
+            }
+        }
+        done
+    }
+
+    fn set_each<'a>(&'a self, before: &mut Vec<(&'a Var, Tensor)>) -> Result<()> {
+        for (var, view) in &self.0 {
+            let value = var.as_detached_tensor().to_device(&Device::Cpu)?;
+            // On the CPU the two would share their memory.
+            before.push((*var, value.copy()?));
+            var.set(&view.load(var.device())?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Refuses to take memory that is not there. Where the machine does not say, it is tried.
+pub(super) fn check_memory(path: &Path, bytes: u64) -> Result<()> {
+    match DeviceMemory::host().open()?.would_fit(bytes) {
+        Some(false) => Err(CheckpointError::Memory {
+            path: path.to_owned(),
+            bytes,
+        }
+        .into()),
+        _ => Ok(()),
+    }
+}

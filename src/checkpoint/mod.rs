@@ -1,0 +1,102 @@
+//! Where a run continues: crash-safe checkpoints of model, optimizer and position.
+//!
+//! ```
+//! use candle_core::{DType, Device, Tensor};
+//! use candle_headroom::checkpoint::{Checkpoints, Signal};
+//! use candle_headroom::{AdamW, AdaptiveTrainer};
+//! use candle_nn::{Module, VarBuilder, VarMap, linear};
+//!
+//! # let temporary = tempfile::tempdir().unwrap();
+//! # let folder = temporary.path().join("run-7");
+//! # fn run(folder: &std::path::Path) -> candle_headroom::Result<u64> {
+//! let varmap = VarMap::new();
+//! let model = linear(4, 2, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+//! let optimizer = AdamW::builder(&varmap).learning_rate(1e-3).build()?;
+//! let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+//!
+//! let mut checkpoints = Checkpoints::builder(folder) // "run-7"
+//!     .every(2)
+//!     .keep_last(2)
+//!     .keep_best("loss")
+//!     .on_signals([Signal::Terminate, Signal::User1])
+//!     .open()?;
+//! if let Some(resumed) = checkpoints.resume(&mut trainer)? {
+//!     println!("{resumed}"); // resumed at step 4 from run-7/step-000000004
+//! }
+//! for _ in trainer.updates()..4 {
+//!     let x = Tensor::ones((8, 4), DType::F32, &Device::Cpu)?; // [samples, features]
+//!     let report = trainer.step(&x, |x, _| model.forward(&x)?.sqr()?.mean_all())?;
+//!     if checkpoints.after(&report, &trainer)?.is_break() {
+//!         break; // a signal came, and the run is saved
+//!     }
+//! }
+//! checkpoints.finish()?;
+//! # Ok(trainer.updates())
+//! # }
+//! # assert_eq!([run(&folder)?, run(&folder)?], [4, 4]);
+//! # assert!(folder.join("step-000000004/model.safetensors").exists());
+//! # Ok::<(), candle_headroom::Error>(())
+//! ```
+//!
+//! # A checkpoint
+//! A folder such as `step-000000100`:
+//!
+//! | file | content |
+//! |---|---|
+//! | `model.safetensors` | parameters and named buffers; above a size several files, with Hugging Face's `model.safetensors.index.json` |
+//! | `optimizer.safetensors` | the optimizer's state under PyTorch's names |
+//! | `state.json` | counters, positions of loaders, seeds, what policies learned, metrics, and values of the caller's |
+//! | `manifest.json` | the size and the CRC-32 of each file; written last |
+//!
+//! # What is promised
+//! - A checkpoint is written into a partial folder, which is renamed when all of it is on the disk. Once one was written, a complete
+//!   checkpoint exists at every instant, also when the process is killed or the machine stops. Older ones are removed afterwards.
+//! - A checkpoint is verified before it is used, and a damaged one is skipped with the reason. A CRC-32 finds each single changed bit
+//!   and all changes within 32 bits; of other damage it misses one in four billion. It does not protect against forgery.
+//! - Loading changes all or nothing.
+//! - If the disk is full or the folder is lost, training goes on, and saving is tried again.
+//! - While the background writes, the host holds a copy of the model and of the optimizer's state. Where the model's copy would not
+//!   fit, it is written in place, and training waits.
+//!
+//! A folder has one writer, which holds the lock on its file `.lock`; where the file system has no locks this is only logged.
+
+mod best;
+mod builder;
+mod bytes;
+#[allow(
+    clippy::module_inception,
+    reason = "the file is named for the type that it defines"
+)]
+mod checkpoint;
+mod checkpoints;
+mod content;
+mod document;
+mod files;
+mod folder;
+mod load;
+mod manifest;
+mod model;
+mod name;
+mod outcome;
+mod rescue;
+mod resume;
+mod rotate;
+mod save;
+mod schedule;
+mod settings;
+mod signal;
+mod signals;
+mod snapshot;
+mod tensor_files;
+mod tensors;
+mod values;
+mod verify;
+mod write;
+mod writer;
+
+pub use builder::CheckpointsBuilder;
+pub use checkpoint::Checkpoint;
+pub use checkpoints::Checkpoints;
+pub use model::{LoadModel, load_model};
+pub use outcome::{Rescued, Resumed, Saving, Stopped};
+pub use signal::Signal;

@@ -1,0 +1,182 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::checkpoint::Checkpoint;
+use super::content::Content;
+use super::load::{Tolerance, check_memory, fit};
+use super::manifest::MANIFEST;
+use super::tensors::Tensors;
+use crate::error::{CheckpointError, Result};
+use crate::optim::{Group, Parameter};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Loads a model's parameters without a trainer, for inference and fine-tuning; see [`LoadModel`].
+pub fn load_model(path: impl Into<PathBuf>) -> LoadModel {
+    LoadModel {
+        path: path.into(),
+        tolerance: Tolerance::default(),
+        renames: Vec::new(),
+    }
+}
+
+/// Loading a model's parameters from files; made by [`load_model`].
+///
+/// The path may be a run's folder, of which the newest intact checkpoint is taken, one checkpoint, a folder with a
+/// `model.safetensors` or with several files and Hugging Face's index, or one safetensors file. Checkpoints are verified; other files
+/// have no checksums. Files are mapped into memory, and must not be changed until loading has ended.
+///
+/// All names, shapes and types must agree, unless an option allows a difference. Everything is compared before the first parameter
+/// is set.
+///
+/// ```
+/// use candle_core::{DType, Device, Var};
+/// use candle_headroom::checkpoint::{Checkpoints, load_model};
+/// use candle_headroom::{AdamW, AdaptiveTrainer};
+///
+/// # let temporary = tempfile::tempdir().unwrap();
+/// # let folder = temporary.path().join("run-7");
+/// let trained = Var::new(&[1f32, 2.], &Device::Cpu)?;
+/// let optimizer = AdamW::builder(vec![("encoder.weight", trained)]).build()?;
+/// let trainer = AdaptiveTrainer::builder(optimizer).build()?;
+/// Checkpoints::builder(&folder).open()?.save_now(&trainer)?;
+///
+/// let weight = Var::zeros(2, DType::F32, &Device::Cpu)?;
+/// let head = Var::zeros(3, DType::F32, &Device::Cpu)?;
+/// load_model(&folder)
+///     .rename("encoder.*", "model.encoder.*")
+///     .allow_missing(["head.*"])
+///     .into_parameters(vec![("model.encoder.weight", weight.clone()), ("head.weight", head)])?;
+/// assert_eq!(weight.to_vec1::<f32>()?, [1., 2.]);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "call `into_parameters()`"]
+pub struct LoadModel {
+    path: PathBuf,
+    tolerance: Tolerance,
+    renames: Vec<(String, String)>,
+}
+
+impl LoadModel {
+    /// Allows these parameters to be missing in the file; they keep their values. `*` stands for any text, dots included.
+    pub fn allow_missing(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.tolerance.missing.add(names);
+        self
+    }
+
+    /// Allows the file to hold these tensors, by their names after renaming; they are ignored. `*` stands for any text, dots
+    /// included.
+    pub fn allow_unexpected(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.tolerance.unexpected.add(names);
+        self
+    }
+
+    /// Loads the tensor `from` of the file into the parameter `to`. One `*` in both stands for the same text. The first rule that
+    /// matches a name applies.
+    pub fn rename(mut self, from: impl Into<String>, to: impl Into<String>) -> Self {
+        self.renames.push((from.into(), to.into()));
+        self
+    }
+
+    /// Sets the parameters.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]: `Differs` with every difference, `Damaged`, `NoneIntact`, `File` if there is nothing to load, `Memory`, and
+    /// `Setting` if two tensors get one name. No parameter has changed then.
+    pub fn into_parameters(self, parameters: impl Into<Group>) -> Result<()> {
+        let parameters: Vec<_> = parameters.into().named(0).collect();
+        let path = &self.path;
+        let holds = |file: &str| path.join(file).is_file();
+        if path.is_file() || holds(SINGLE) && !holds(MANIFEST) {
+            let file = match path.is_file() {
+                true => path.clone(),
+                false => path.join(SINGLE),
+            };
+            return self.load_files(&[file], &BTreeMap::new(), &parameters);
+        }
+        if holds(INDEX) && !holds(MANIFEST) {
+            let index = read_index(path)?;
+            let files: BTreeSet<_> = index.values().map(|file| path.join(file)).collect();
+            return self.load_files(&Vec::from_iter(files), &index, &parameters);
+        }
+        let checkpoint = match holds(MANIFEST) {
+            true => Some(Checkpoint::open(path)?),
+            false => Checkpoint::latest(path)?,
+        };
+        let checkpoint = checkpoint.ok_or_else(|| {
+            let problem = format!("it has no checkpoint, no {SINGLE} and no {INDEX}");
+            CheckpointError::file("load", path)(std::io::Error::other(problem))
+        })?;
+        self.load(checkpoint.path(), checkpoint.tensors("model")?, &parameters)
+    }
+
+    fn load_files(
+        &self,
+        files: &[PathBuf],
+        index: &BTreeMap<String, String>,
+        parameters: &[Parameter],
+    ) -> Result<()> {
+        let open = |path: &PathBuf| Ok((path.display().to_string(), Content::open(path)?));
+        let contents: Vec<_> = files.iter().map(open).collect::<Result<_>>()?;
+        let contents = contents
+            .iter()
+            .map(|(file, content)| (file.as_str(), &**content));
+        let tensors = Tensors::read(contents)
+            .map_err(|problem| CheckpointError::damaged(&self.path, problem))?;
+        if let Some((name, file)) = index.iter().find(|(name, _)| tensors.get(name).is_none()) {
+            let problem = format!("{file} does not hold `{name}`, which {INDEX} expects");
+            return Err(CheckpointError::damaged(&self.path, problem).into());
+        }
+        self.load(&self.path, tensors, parameters)
+    }
+
+    fn load(&self, path: &Path, tensors: Tensors<'_>, parameters: &[Parameter]) -> Result<()> {
+        let renamed = tensors
+            .renamed(|name| self.new_name(name))
+            .map_err(|name| {
+                CheckpointError::Setting(format!("`rename` gives two tensors the name `{name}`"))
+            })?;
+        let fitting = fit(path, &renamed, parameters, &self.tolerance)?;
+        check_memory(path, renamed.bytes())?;
+        fitting.set(|| Ok(()))
+    }
+
+    fn new_name(&self, name: &str) -> String {
+        let mut renames = self.renames.iter();
+        let new = renames.find_map(|(from, to)| match from.split_once('*') {
+            Some((start, end)) => {
+                let star = name.strip_prefix(start)?.strip_suffix(end)?;
+                Some(to.replacen('*', star, 1))
+            }
+            None => (from == name).then(|| to.clone()),
+        });
+        new.unwrap_or_else(|| name.to_owned())
+    }
+}
+
+/// The file of each tensor.
+fn read_index(folder: &Path) -> Result<BTreeMap<String, String>> {
+    #[derive(Deserialize)]
+    struct Index {
+        weight_map: BTreeMap<String, String>,
+    }
+    let bytes = fs::read(folder.join(INDEX)).map_err(CheckpointError::file("read", folder))?;
+    let index: Index = serde_json::from_slice(&bytes)
+        .map_err(|error| CheckpointError::damaged(folder, format!("{INDEX}: {error}")))?;
+    let is_plain = |file: &&String| {
+        let mut parts = Path::new(file).components();
+        matches!(parts.next(), Some(Component::Normal(_))) && parts.next().is_none()
+    };
+    match index.weight_map.values().find(|file| !is_plain(file)) {
+        Some(file) => {
+            let problem = format!("{INDEX}: `{file}` is not a file of this folder");
+            Err(CheckpointError::damaged(folder, problem).into())
+        }
+        None => Ok(index.weight_map),
+    }
+}

@@ -1,0 +1,102 @@
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::signal::Signal;
+use crate::error::{CheckpointError, Skipped};
+
+/// What [`Checkpoints::after`](super::Checkpoints::after) did, and what became of the checkpoint before.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Saving {
+    /// Nothing was due.
+    NotDue,
+    /// A checkpoint was begun, and is written in the background.
+    Started,
+    /// A checkpoint has reached the disk: the one of this update, or the one that was written in the background until now.
+    Saved(PathBuf),
+    /// A checkpoint is due, and the one before is still being written: it is begun after the next update.
+    Busy,
+    /// A checkpoint could not be written. The older ones are as they were, and it is tried again: after the next update, then after
+    /// 2, 4, 8 and so on up to 1024 updates.
+    Failed(Arc<CheckpointError>),
+}
+
+/// Why the loop has to stop; from [`Checkpoints::after`](super::Checkpoints::after).
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Stopped {
+    /// The signal that arrived.
+    pub signal: Signal,
+    /// Number of updates so far.
+    pub step: u64,
+    /// The checkpoint, or why it could not be saved.
+    pub saved: Result<PathBuf, Arc<CheckpointError>>,
+}
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} after step {}: ", self.signal, self.step)?;
+        match &self.saved {
+            Ok(path) => write!(f, "saved in {}", path.display()),
+            Err(error) => write!(f, "not saved, {error}"),
+        }
+    }
+}
+
+/// Where a run continues; from [`Checkpoints::resume`](super::Checkpoints::resume).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Resumed {
+    /// Number of updates so far.
+    pub step: u64,
+    /// The checkpoint.
+    pub path: PathBuf,
+    /// Newer checkpoints that are damaged, newest first.
+    pub skipped: Vec<Skipped>,
+}
+
+impl fmt::Display for Resumed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "resumed at step {} from {}",
+            self.step,
+            self.path.display()
+        )?;
+        for skipped in &self.skipped {
+            write!(f, "; skipped {skipped}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What was saved of a run whose device is lost; from [`Checkpoints::rescue`](super::Checkpoints::rescue).
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Rescued {
+    /// The folder, which is no checkpoint.
+    pub path: PathBuf,
+    /// Number of updates so far.
+    pub step: u64,
+    /// The checkpoint from which the run can continue, if one was saved.
+    pub latest: Option<PathBuf>,
+    /// The names of what is in `state.json`.
+    pub contents: Vec<String>,
+}
+
+impl fmt::Display for Rescued {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, step, .. } = self;
+        write!(
+            f,
+            "the device was lost at step {step}; {} holds ",
+            path.display()
+        )?;
+        write!(f, "{}, but no tensors; ", self.contents.join(", "))?;
+        match &self.latest {
+            Some(latest) => write!(f, "a new process can resume from {}", latest.display()),
+            None => f.write_str("there is no checkpoint to resume from"),
+        }
+    }
+}

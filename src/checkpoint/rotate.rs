@@ -1,0 +1,56 @@
+use std::path::Path;
+
+use super::best::Best;
+use super::document::{Document, STATE};
+use super::folder::{checkpoints, remove};
+use super::name::Name;
+use crate::error::Result;
+
+/// What stays in a folder.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Keep {
+    pub(super) last: usize,
+    pub(super) best: Option<Best>,
+    /// Found damaged when the run was resumed.
+    pub(super) damaged: Vec<Name>,
+}
+
+impl Keep {
+    /// Removes what need not stay, after the checkpoint of step `written` has reached the disk. That one always stays; so does a newer
+    /// one, which can only be damaged.
+    pub(super) fn rotate(&self, folder: &Path, written: u64) -> Result<()> {
+        let mut all = checkpoints(folder)?;
+        all.retain(|name| name.step <= written);
+        let mut intact = all.clone();
+        intact.retain(|name| !self.damaged.contains(name));
+        // The newest of each step: it was saved again.
+        intact.dedup_by_key(|name| name.step);
+        let best = (self.best.as_ref()).and_then(|best| best_of(folder, &intact, best));
+        let kept: Vec<Name> = intact.into_iter().take(self.last).chain(best).collect();
+        for name in all {
+            if !kept.contains(&name) {
+                remove(folder, name)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The best by its metric; of equals the oldest.
+pub(super) fn best_of(folder: &Path, names: &[Name], best: &Best) -> Option<Name> {
+    let mut found: Option<(Name, f64)> = None;
+    for &name in names.iter().rev() {
+        let Some(value) = metric(folder, name, &best.metric) else {
+            continue;
+        };
+        if found.is_none_or(|(_, other)| best.prefers(value, other)) {
+            found = Some((name, value));
+        }
+    }
+    found.map(|(name, _)| name)
+}
+
+fn metric(folder: &Path, name: Name, metric: &str) -> Option<f64> {
+    let bytes = std::fs::read(folder.join(name.to_string()).join(STATE)).ok()?;
+    Document::read(&bytes).ok()?.metrics.get(metric).copied()
+}

@@ -1,0 +1,31 @@
+use std::time::Duration;
+
+use super::rotate::Keep;
+use super::signal::Signal;
+
+/// Options of `Checkpoints`.
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    pub(super) every: Option<u64>,
+    pub(super) every_time: Option<Duration>,
+    pub(super) keep: Keep,
+    pub(super) shard_bytes: u64,
+    pub(super) in_background: bool,
+    pub(super) signals: Vec<Signal>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            every: None,
+            every_time: None,
+            keep: Keep {
+                last: 3,
+                ..Keep::default()
+            },
+            shard_bytes: 5_000_000_000,
+            in_background: true,
+            signals: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,53 @@
+use std::fmt;
+
+/// A signal of the operating system that ends or preempts a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Signal {
+    /// SIGHUP: the terminal is gone.
+    HangUp,
+    /// SIGINT: Ctrl-C.
+    Interrupt,
+    /// SIGTERM: sent before a job or a machine is taken away.
+    Terminate,
+    /// SIGUSR1: SLURM's warning before the end of a job's time, with `--signal=USR1@60`.
+    User1,
+    /// SIGUSR2.
+    User2,
+}
+
+impl Signal {
+    /// Its number on Linux, macOS and the BSDs' common ground: 1, 2 and 15 everywhere, the user's as Linux counts them.
+    pub fn number(self) -> i32 {
+        match self {
+            Self::HangUp => 1,
+            Self::Interrupt => 2,
+            Self::Terminate => 15,
+            #[cfg(unix)]
+            Self::User1 => libc::SIGUSR1,
+            #[cfg(unix)]
+            Self::User2 => libc::SIGUSR2,
+            #[cfg(not(unix))]
+            Self::User1 => 10,
+            #[cfg(not(unix))]
+            Self::User2 => 12,
+        }
+    }
+
+    /// The status with which a program that stopped for it should end: 128 and its number, 130 for Ctrl-C.
+    pub fn exit_status(self) -> i32 {
+        128 + self.number()
+    }
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::HangUp => "SIGHUP",
+            Self::Interrupt => "SIGINT",
+            Self::Terminate => "SIGTERM",
+            Self::User1 => "SIGUSR1",
+            Self::User2 => "SIGUSR2",
+        })
+    }
+}

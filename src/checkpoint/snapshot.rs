@@ -1,0 +1,158 @@
+use std::ops::Range;
+
+use candle_core::Tensor;
+use rayon::prelude::*;
+
+use super::bytes::{size, with_bytes};
+use super::document::{Document, STATE};
+use super::files::NewFile;
+use super::tensor_files::{TensorFile, tensor_files};
+use crate::error::{CheckpointError, Error, Result};
+use crate::optim::StateDict;
+
+/// One thread's share of a copy: long enough that sharing costs nothing.
+const SHARE: usize = 4 << 20;
+
+/// The content of a checkpoint between two updates.
+#[derive(Debug)]
+pub(super) struct Snapshot {
+    pub(super) step: u64,
+    pub(super) files: Vec<File>,
+    /// The model's tensors, if they were copied, in the order of its files; reused by the next snapshot.
+    pub(super) buffer: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(super) struct File {
+    pub(super) name: String,
+    header: Vec<u8>,
+    content: Content,
+}
+
+/// What follows a file's header.
+#[derive(Debug)]
+enum Content {
+    Tensors(Vec<Tensor>),
+    Copied(Range<usize>),
+}
+
+impl Snapshot {
+    /// Takes everything that a checkpoint holds. With a buffer the model is copied into it, and the snapshot stays as it is while
+    /// the model is trained further; without one it is read when it is written. The optimizer's state is a copy already.
+    pub(super) fn take(
+        model: Vec<(String, Tensor)>,
+        state: StateDict,
+        mut document: Document,
+        most: u64,
+        buffer: Option<Vec<u8>>,
+    ) -> Result<Self> {
+        let (model, model_index) = tensor_files("model", model, most)?;
+        let (optimizer, optimizer_index) =
+            tensor_files("optimizer", state.tensors.into_iter().collect(), most)?;
+        document.training = state.metadata;
+        let json = serde_json::to_vec_pretty(&document).map_err(candle_core::Error::wrap)?;
+
+        let mut files = Vec::new();
+        let buffer = match buffer {
+            Some(buffer) => copy(model, buffer, &mut files)?,
+            None => {
+                files.extend(model.into_iter().map(File::of_tensors));
+                Vec::new()
+            }
+        };
+        files.extend(optimizer.into_iter().map(File::of_tensors));
+        let indices = [("model", model_index), ("optimizer", optimizer_index)];
+        for (name, index) in indices {
+            let name = format!("{name}.safetensors.index.json");
+            files.extend(index.map(|index| File::of_bytes(&name, index)));
+        }
+        files.push(File::of_bytes(STATE, json));
+        Ok(Self {
+            step: document.step,
+            files,
+            buffer,
+        })
+    }
+
+    /// What remains of a run whose device is lost.
+    pub(super) fn rescue(document: &Document) -> Result<Self> {
+        let json = serde_json::to_vec_pretty(document).map_err(candle_core::Error::wrap)?;
+        Ok(Self {
+            step: document.step,
+            files: vec![File::of_bytes(STATE, json)],
+            buffer: Vec::new(),
+        })
+    }
+}
+
+impl File {
+    fn of_tensors(file: TensorFile) -> Self {
+        Self {
+            name: file.name,
+            header: file.header,
+            content: Content::Tensors(file.tensors),
+        }
+    }
+
+    pub(super) fn of_bytes(name: &str, bytes: Vec<u8>) -> Self {
+        Self {
+            name: name.to_owned(),
+            header: bytes,
+            content: Content::Tensors(Vec::new()),
+        }
+    }
+
+    pub(super) fn write(&self, to: &mut NewFile, buffer: &[u8]) -> Result<()> {
+        to.write(&self.header)?;
+        match &self.content {
+            Content::Tensors(tensors) => {
+                for tensor in tensors {
+                    with_bytes(tensor, |bytes| to.write(bytes))??;
+                }
+            }
+            Content::Copied(range) => to.write(buffer.get(range.clone()).unwrap_or_default())?,
+        }
+        Ok(())
+    }
+}
+
+/// Copies tensors, one after the other; each in parallel. Those of a device arrive through candle, in this thread.
+fn copy(model: Vec<TensorFile>, mut buffer: Vec<u8>, files: &mut Vec<File>) -> Result<Vec<u8>> {
+    let bytes = |file: &TensorFile| file.tensors.iter().map(size).sum::<usize>();
+    let total: usize = model.iter().map(bytes).sum();
+    if buffer.len() != total {
+        let more = total.saturating_sub(buffer.len());
+        let room = buffer.try_reserve_exact(more);
+        room.map_err(|error| Error::from(candle_core::Error::wrap(error)))?;
+        buffer.resize(total, 0);
+    }
+    let (mut rest, mut end) = (&mut buffer[..], 0);
+    for file in model {
+        let start = end;
+        for tensor in &file.tensors {
+            let (to, after) = rest
+                .split_at_mut_checked(size(tensor))
+                .ok_or_else(|| misfit(&file.name))?;
+            with_bytes(tensor, |from| {
+                if from.len() != to.len() {
+                    return Err(misfit(&file.name));
+                }
+                let shares = to.par_chunks_mut(SHARE).zip(from.par_chunks(SHARE));
+                shares.for_each(|(to, from)| to.copy_from_slice(from));
+                Ok(())
+            })??;
+            end += size(tensor);
+            rest = after;
+        }
+        files.push(File {
+            name: file.name,
+            header: file.header,
+            content: Content::Copied(start..end),
+        });
+    }
+    Ok(buffer)
+}
+
+fn misfit(file: &str) -> CheckpointError {
+    CheckpointError::Setting(format!("a tensor of {file} changed while it was copied"))
+}

@@ -1,0 +1,70 @@
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::files::{NewFile, create_folder, remove_folder, rename, sync_folder};
+use super::folder::checkpoints;
+use super::manifest::{Fingerprint, MANIFEST, Manifest};
+use super::name::Name;
+use super::snapshot::{File, Snapshot};
+use crate::error::Result;
+
+/// Writes a checkpoint into the run's folder and returns its path. It appears under its name when it is complete and on the disk;
+/// until then everything else in the folder stays as it is.
+pub(super) fn write(snapshot: &Snapshot, folder: &Path) -> Result<PathBuf> {
+    let step = snapshot.step;
+    let mut others = checkpoints(folder)?.into_iter();
+    let copy = others.find(|other| other.step == step);
+    let copy = copy.map_or(1, |other| other.copy.saturating_add(1));
+    write_as(snapshot, folder, &Name { step, copy }.to_string())
+}
+
+/// Writes what is left of a run.
+pub(super) fn write_rescue(snapshot: &Snapshot, folder: &Path) -> Result<PathBuf> {
+    let name = Name {
+        step: snapshot.step,
+        copy: 1,
+    };
+    let names = (1..).map(|copy| match copy {
+        1 => format!("{name}.rescue"),
+        copy => format!("{name}.rescue-{copy}"),
+    });
+    let mut free = names.filter(|name| !folder.join(name).exists());
+    write_as(snapshot, folder, &free.next().unwrap_or_default())
+}
+
+fn write_as(snapshot: &Snapshot, folder: &Path, name: &str) -> Result<PathBuf> {
+    let partial = folder.join(Name::partial(name));
+    if partial.exists() {
+        remove_folder(&partial)?;
+    }
+    let path = folder.join(name);
+    let written = fill(snapshot, &partial).and_then(|()| {
+        rename(&partial, &path)?;
+        Ok(sync_folder(folder)?)
+    });
+    if written.is_err() && partial.exists() {
+        // A full disk needs the space. What stays is removed by the next attempt.
+        let _ = remove_folder(&partial);
+    }
+    written.map(|()| path)
+}
+
+fn fill(snapshot: &Snapshot, partial: &Path) -> Result<()> {
+    create_folder(partial)?;
+    let write = |file: &File| {
+        let mut new = NewFile::create(partial.join(&file.name))?;
+        file.write(&mut new, &snapshot.buffer)?;
+        Ok(new)
+    };
+    // All are written before the first is waited for, so that the disk is never idle.
+    let new: Vec<_> = snapshot.files.iter().map(write).collect::<Result<_>>()?;
+    let mut files = BTreeMap::new();
+    for (file, new) in snapshot.files.iter().zip(new) {
+        files.insert(file.name.clone(), Fingerprint::new(new.finish()?));
+    }
+    let manifest = Manifest::new(snapshot.step, files).to_bytes();
+    let mut new = NewFile::create(partial.join(MANIFEST))?;
+    new.write(&manifest.map_err(candle_core::Error::wrap)?)?;
+    new.finish()?;
+    Ok(sync_folder(partial)?)
+}

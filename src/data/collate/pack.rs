@@ -1,0 +1,164 @@
+use candle_core::{Device, Tensor};
+
+use super::bins::best_fit;
+use super::packed::{Packed, Piece};
+use super::pad::buffer;
+use super::stack::refused;
+use crate::error::BoxedError;
+
+/// Packs documents of tokens into rows of one length, for [`Loader::builder`](crate::data::Loader::builder), so that few places are
+/// padded and no token attends to another document.
+///
+/// Documents go into rows by best fit, the longest first; the same documents always give the same rows. Attention within the documents
+/// is [`flash_attn_varlen_unfused`](crate::nn::attention::flash_attn_varlen_unfused) with [`Packed::seqlens`]:
+///
+/// ```
+/// use candle_core::{Device, Result, Tensor};
+/// use candle_headroom::data::{Items, Loader, Pack};
+/// use candle_headroom::nn::attention::flash_attn_varlen_unfused;
+///
+/// // Causal attention with one head of width 4, on tokens one after the other: [tokens] to [tokens, 1, 4].
+/// let embeddings = Tensor::randn(0f64, 1., (10, 4), &Device::Cpu)?;
+/// let attend = |tokens: &Tensor, seqlens: &Tensor| -> Result<Tensor> {
+///     let x = embeddings.index_select(tokens, 0)?.unsqueeze(1)?;
+///     let longest = tokens.elem_count();
+///     flash_attn_varlen_unfused(&x, &x, &x, None, seqlens, seqlens, longest, longest, 0.5, true, None, None)
+/// };
+///
+/// let documents = vec![vec![1u32, 2, 3], vec![4, 5, 6, 7, 8], vec![9, 1]];
+/// let pack = Pack::new(6);
+/// let mut loader = Loader::builder(Items(documents.clone()), move |batch| pack.documents(batch)).batch(3).build()?;
+/// let batch = loader.next().unwrap()?;
+/// assert_eq!(batch.tokens.to_vec2::<u32>()?, [[4, 5, 6, 7, 8, 0], [1, 2, 3, 9, 1, 0]]);
+/// assert_eq!(batch.positions.to_vec2::<u32>()?, [[0, 1, 2, 3, 4, 0], [0, 1, 2, 0, 1, 0]]);
+/// assert_eq!(batch.targets.to_vec2::<i64>()?[1], [2, 3, -100, 1, -100, -100]);
+/// assert_eq!(batch.seqlens()?.to_vec1::<u32>()?, [5, 1, 3, 2, 1]); // padding is a sequence of its own
+///
+/// let packed = attend(&batch.tokens.flatten_all()?, &batch.seqlens()?)?;
+/// for piece in batch.pieces() {
+///     let document = Tensor::new(documents[piece.document].as_slice(), &Device::Cpu)?;
+///     let alone = attend(&document, &Tensor::new(&[piece.len as u32], &Device::Cpu)?)?;
+///     let place = piece.row * 6 + piece.start;
+///     let difference = (packed.narrow(0, place, piece.len)? - alone)?.abs()?.max_all()?;
+///     assert!(difference.to_scalar::<f64>()? < 1e-6);
+/// }
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+#[must_use = "call `documents` on it"]
+pub struct Pack {
+    length: usize,
+    padding: u32,
+    ignored: i64,
+    cuts: bool,
+}
+
+impl Pack {
+    /// Packs into rows of this many tokens.
+    pub fn new(length: usize) -> Self {
+        Self {
+            length,
+            padding: 0,
+            ignored: -100,
+            cuts: false,
+        }
+    }
+
+    /// Fills the ends of rows with this token; 0 by default.
+    pub fn padding(mut self, token: u32) -> Self {
+        self.padding = token;
+        self
+    }
+
+    /// Sets the target of tokens that have none; -100 by default, as in PyTorch. Pass it to
+    /// [`linear_cross_entropy`](crate::nn::loss::linear_cross_entropy) as its `ignore_index`.
+    pub fn ignore_index(mut self, target: i64) -> Self {
+        self.ignored = target;
+        self
+    }
+
+    /// Cuts a document that is longer than a row into pieces, which do not see each other; the last token of a piece has the first of the
+    /// next as its target. By default such a document is an error.
+    pub fn cut(mut self) -> Self {
+        self.cuts = true;
+        self
+    }
+
+    /// Makes a batch of documents, on the CPU. Empty documents have no tokens and so no place. For windows of a token file, collect their
+    /// [`to_vec`](crate::data::TokenWindow::to_vec).
+    ///
+    /// # Errors
+    /// [`DataError::Setting`](crate::error::DataError::Setting) if there are no tokens, if a document is longer than a row, with its
+    /// place in the batch, if the length is 0 or does not fit u32, or if memory does not suffice.
+    pub fn documents<S: AsRef<[u32]>>(&self, documents: Vec<S>) -> Result<Packed, BoxedError> {
+        let documents: Vec<_> = documents.iter().map(S::as_ref).collect();
+        let pieces = self.pieces(&documents)?;
+        let sizes: Vec<_> = pieces.iter().map(|piece| piece.len).collect();
+        let rows = best_fit(&sizes, self.length);
+        let mut tokens = buffer(rows.len(), self.length)?;
+        let mut positions = buffer(rows.len(), self.length)?;
+        let mut targets = buffer(rows.len(), self.length)?;
+        let mut placed = Vec::new();
+        for (row, items) in rows.iter().enumerate() {
+            for piece in items.iter().filter_map(|item| pieces.get(*item)) {
+                let document = documents.get(piece.document).copied().unwrap_or_default();
+                let from = document.get(piece.offset..).unwrap_or_default();
+                let start = tokens.len() - row * self.length;
+                tokens.extend(from.iter().take(piece.len));
+                positions.extend(0..piece.len as u32);
+                let next = from.iter().skip(1).map(|token| i64::from(*token));
+                targets.extend(next.chain([self.ignored]).take(piece.len));
+                placed.push(Piece {
+                    row,
+                    start,
+                    ..*piece
+                });
+            }
+            let missing = (row + 1) * self.length - tokens.len();
+            tokens.extend(std::iter::repeat_n(self.padding, missing));
+            positions.extend(0..missing as u32);
+            targets.extend(std::iter::repeat_n(self.ignored, missing));
+        }
+        let shape = (rows.len(), self.length);
+        Ok(Packed::new(
+            Tensor::from_vec(tokens, shape, &Device::Cpu)?,
+            Tensor::from_vec(positions, shape, &Device::Cpu)?,
+            Tensor::from_vec(targets, shape, &Device::Cpu)?,
+            placed,
+        ))
+    }
+
+    /// The pieces of the documents, not yet in rows.
+    fn pieces(&self, documents: &[&[u32]]) -> Result<Vec<Piece>, BoxedError> {
+        let length = self.length;
+        if length == 0 || u32::try_from(length).is_err() {
+            let most = u32::MAX;
+            return Err(refused(format!(
+                "rows must have from 1 to {most} tokens, got {length}"
+            )));
+        }
+        let mut pieces = Vec::new();
+        for (document, tokens) in documents.iter().enumerate() {
+            let tokens = tokens.len();
+            if tokens > length && !self.cuts {
+                return Err(refused(format!(
+                    "the document at place {document} has {tokens} tokens, a row has {length}: use longer rows, or `Pack::cut`"
+                )));
+            }
+            pieces.extend((0..tokens).step_by(length).map(|offset| Piece {
+                document,
+                offset,
+                len: length.min(tokens - offset),
+                row: 0,
+                start: 0,
+            }));
+        }
+        match pieces.is_empty() {
+            true => Err(refused(format!(
+                "{} documents without tokens cannot be packed",
+                documents.len()
+            ))),
+            false => Ok(pieces),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+use std::io::{Cursor, Read};
+use std::path::Path;
+
+use candle_core::{Device, Tensor};
+use image::imageops::FilterType;
+use image::{DynamicImage, ImageReader};
+
+use super::jpeg;
+use crate::error::{BoxedError, DataError};
+use crate::files;
+
+/// What a pixel has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Channels {
+    /// Brightness.
+    Gray,
+    /// Red, green and blue.
+    Rgb,
+    /// Red, green, blue and opacity.
+    Rgba,
+}
+
+impl Channels {
+    /// The bytes of a pixel, and those of all pixels, row after row.
+    fn pixels(self, image: DynamicImage) -> (usize, Vec<u8>) {
+        match self {
+            Self::Gray => (1, image.into_luma8().into_raw()),
+            Self::Rgb => (3, image.into_rgb8().into_raw()),
+            Self::Rgba => (4, image.into_rgba8().into_raw()),
+        }
+    }
+}
+
+/// How images are decoded.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Decoding {
+    pub channels: Channels,
+    /// Height and width.
+    pub size: Option<(u32, u32)>,
+}
+
+impl Decoding {
+    /// Reads a file: `u8`, `[height, width, channels]`.
+    pub fn read(self, path: &Path) -> Result<Tensor, BoxedError> {
+        let mut bytes = Vec::new();
+        let mut file = files::open(path).map_err(|reason| DataError::io(path, None, reason))?;
+        let read = file.read_to_end(&mut bytes);
+        read.map_err(|reason| DataError::io(path, None, reason))?;
+        let wrong = |problem: String| DataError::file(path, None, problem);
+        if jpeg::is_truncated(&bytes) {
+            let end = bytes.len() as u64;
+            return Err(DataError::file(path, end, "ends here, in the middle of the image").into());
+        }
+        let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
+        let reader = reader.map_err(|reason| DataError::io(path, None, reason))?;
+        let mut image = reader.decode().map_err(|error| wrong(error.to_string()))?;
+        if let Some((height, width)) = self.size {
+            image = image.resize_exact(width, height, FilterType::Triangle);
+        }
+        let (height, width) = (image.height() as usize, image.width() as usize);
+        let (channels, pixels) = self.channels.pixels(image);
+        Ok(Tensor::from_vec(
+            pixels,
+            (height, width, channels),
+            &Device::Cpu,
+        )?)
+    }
+}

@@ -1,0 +1,10 @@
+//! Parquet files, as the Hugging Face hub serves data.
+
+mod cache;
+mod dataset;
+mod rows;
+mod shard;
+mod source;
+mod value;
+
+pub use dataset::{ParquetBuilder, ParquetDataset};

@@ -1,0 +1,140 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parquet::file::metadata::RowGroupMetaData;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::Row;
+use parquet::schema::types::Type;
+
+use super::rows::Rows;
+use super::source::Source;
+use crate::error::DataError;
+
+/// One file, of which some columns are read.
+pub(super) struct Shard {
+    path: PathBuf,
+    reader: SerializedFileReader<Source>,
+    schema: Type,
+    names: Arc<[String]>,
+}
+
+impl Shard {
+    /// Reads the metadata at the end of a file.
+    pub fn open(path: &Path, columns: Option<&[String]>) -> Result<Self, DataError> {
+        let source = Source::open(path)?;
+        let reader = decode(path, None, || SerializedFileReader::new(source))?;
+        let root = reader.metadata().file_metadata().schema();
+        let find = |name: &String| {
+            let mut fields = root.get_fields().iter();
+            let field = fields.find(|field| field.name() == name).cloned();
+            field.ok_or_else(|| {
+                let names: Vec<_> = root.get_fields().iter().map(|field| field.name()).collect();
+                let problem = format!("has no column `{name}`; it has {}", names.join(", "));
+                DataError::file(path, None, problem)
+            })
+        };
+        let fields = match columns {
+            Some(columns) => columns.iter().map(find).collect::<Result<Vec<_>, _>>()?,
+            None => root.get_fields().to_vec(),
+        };
+        let names = fields.iter().map(|field| field.name().to_owned()).collect();
+        let schema = Type::group_type_builder(root.name()).with_fields(fields);
+        let schema = decode(path, None, || schema.build())?;
+        Ok(Self {
+            path: path.to_owned(),
+            reader,
+            schema,
+            names,
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The number of rows in each row group. The decoder trusts them, so they are compared with the numbers of values.
+    pub fn groups(&self) -> Result<Vec<usize>, DataError> {
+        let groups = self.reader.metadata().row_groups().iter();
+        let rows = groups.enumerate().map(|(index, group)| {
+            let is_right = |rows: &usize| *rows == 0 || has_rows(group, *rows);
+            let rows = usize::try_from(group.num_rows()).ok().filter(is_right);
+            rows.ok_or_else(|| {
+                let problem = format!(
+                    "row group {index} states {} rows, its columns do not",
+                    group.num_rows()
+                );
+                DataError::file(&self.path, None, problem)
+            })
+        });
+        rows.collect()
+    }
+
+    /// Decodes a row group.
+    pub fn read(&self, index: usize, expected: usize) -> Result<Rows, DataError> {
+        let group = self.reader.metadata().row_groups().get(index);
+        let offset = group.and_then(start);
+        let rows: Vec<Row> = decode(&self.path, offset, || {
+            let group = self.reader.get_row_group(index)?;
+            group.get_row_iter(Some(self.schema.clone()))?.collect()
+        })?;
+        if rows.len() != expected {
+            let problem = format!("row group {index} has {} rows of {expected}", rows.len());
+            return Err(DataError::file(&self.path, offset, problem));
+        }
+        Ok(Rows::new(Arc::clone(&self.names), rows))
+    }
+}
+
+/// Whether each column has a value, or a null, for each row; a list may have any number.
+fn has_rows(group: &RowGroupMetaData, rows: usize) -> bool {
+    !group.columns().is_empty()
+        && group.columns().iter().all(|column| {
+            let values = usize::try_from(column.num_values()).unwrap_or(0);
+            match column.column_descr().max_rep_level() {
+                0 => values == rows,
+                _ => values >= rows,
+            }
+        })
+}
+
+/// Where a row group starts.
+fn start(group: &RowGroupMetaData) -> Option<u64> {
+    let columns = group.columns().iter();
+    let starts = columns.map(|column| {
+        let data = column.data_page_offset();
+        column
+            .dictionary_page_offset()
+            .map_or(data, |dictionary| dictionary.min(data))
+    });
+    u64::try_from(starts.min()?).ok()
+}
+
+/// Runs the crate `parquet`, which panics on some damaged files, and on columns that its rows cannot hold.
+fn decode<T>(
+    path: &Path,
+    offset: Option<u64>,
+    run: impl FnOnce() -> parquet::errors::Result<T>,
+) -> Result<T, DataError> {
+    let problem = match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(decoded)) => return Ok(decoded),
+        Ok(Err(error)) => error.to_string(),
+        Err(panic) => {
+            let message = panic.downcast_ref::<String>().map(String::as_str);
+            let message = message.or_else(|| panic.downcast_ref().copied());
+            format!(
+                "cannot be decoded: {}",
+                message.unwrap_or("the decoder panicked")
+            )
+        }
+    };
+    Err(DataError::file(path, offset, problem))
+}
+
+impl std::fmt::Debug for Shard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shard")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}

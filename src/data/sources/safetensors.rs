@@ -1,0 +1,180 @@
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Device, Tensor};
+use safetensors::SafeTensors;
+use safetensors::tensor::{Metadata, TensorInfo};
+
+use super::mapped::Mapped;
+use crate::data::dataset::{Dataset, out_of_range};
+use crate::error::{BoxedError, DataError, Result};
+
+/// Tensors of a safetensors file, mapped into memory: a sample is one row of each.
+///
+/// The tensors have a common first dimension, the samples. A sample is a vector of tensors on the CPU, copied out of the file,
+/// without that dimension and in the order of [`SafetensorsBuilder::tensors`].
+///
+/// The file must stay as it is. A file that was shortened is an error. If another process shortens it in the moment between that
+/// check and the read, the system ends this process with SIGBUS.
+///
+/// ```
+/// use std::collections::HashMap;
+///
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom::data::{Dataset, SafetensorsDataset};
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("train.safetensors");
+/// let x = Tensor::zeros((10, 3), DType::F32, &Device::Cpu)?;
+/// let y = Tensor::arange(0u32, 10, &Device::Cpu)?;
+/// candle_core::safetensors::save(&HashMap::from([("x", x), ("y", y)]), &path)?;
+///
+/// let pairs = SafetensorsDataset::builder(&path).tensors(["x", "y"]).open()?;
+/// let sample = pairs.get(7)?;
+/// assert_eq!((sample[0].dims(), sample[1].to_scalar::<u32>()?), (&[3][..], 7));
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+#[derive(Debug)]
+pub struct SafetensorsDataset {
+    map: Mapped,
+    tensors: Vec<Rows>,
+    len: usize,
+}
+
+/// A tensor in the file.
+#[derive(Debug)]
+struct Rows {
+    dtype: DType,
+    /// Of one row.
+    shape: Vec<usize>,
+    row_bytes: usize,
+    /// Where the first row is in the file.
+    start: usize,
+}
+
+/// Settings of [`SafetensorsDataset`], from [`SafetensorsDataset::builder`].
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct SafetensorsBuilder {
+    path: PathBuf,
+    names: Option<Vec<String>>,
+}
+
+impl SafetensorsDataset {
+    /// Describes a file, with all its tensors in the order of their names.
+    pub fn builder(path: impl Into<PathBuf>) -> SafetensorsBuilder {
+        SafetensorsBuilder {
+            path: path.into(),
+            names: None,
+        }
+    }
+}
+
+impl SafetensorsBuilder {
+    /// Selects tensors by name; all by default.
+    pub fn tensors<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
+        self.names = Some(names.into_iter().map(S::into).collect());
+        self
+    }
+
+    /// Maps the file and checks its header and the selected tensors.
+    ///
+    /// # Errors
+    /// [`DataError::File`] if the file cannot be read or is damaged, if a tensor is missing, has no dimension or a type that candle
+    /// cannot hold, or if the first dimensions differ; [`DataError::Setting`] if no tensor is selected.
+    pub fn open(self) -> Result<SafetensorsDataset> {
+        let path = self.path.as_path();
+        let map = Mapped::open(path)?;
+        // The validated header does not refer to the map.
+        let header = SafeTensors::read_metadata(map.bytes(0..map.len())?);
+        let (header_bytes, metadata) =
+            header.map_err(|error| DataError::file(path, 0, error.to_string()))?;
+        let names = self.names.unwrap_or_else(|| {
+            let mut names: Vec<_> = metadata.tensors().into_keys().collect();
+            names.sort();
+            names
+        });
+        let data = size_of::<u64>() + header_bytes;
+        let (mut tensors, mut len) = (Vec::new(), None);
+        for name in &names {
+            let info = info(path, &metadata, name)?;
+            let wrong = |problem| DataError::file(path, None, format!("tensor `{name}` {problem}"));
+            let (samples, rows) = Rows::new(info, data).map_err(wrong)?;
+            let first = *len.get_or_insert(samples);
+            if first != samples {
+                let problem = format!("has {samples} rows, tensor `{}` has {first}", names[0]);
+                return Err(wrong(problem).into());
+            }
+            tensors.push(rows);
+        }
+        let none = || DataError::Setting(format!("{}: select at least one tensor", path.display()));
+        let len = len.ok_or_else(none)?;
+        Ok(SafetensorsDataset { map, tensors, len })
+    }
+}
+
+fn info<'m>(path: &Path, metadata: &'m Metadata, name: &str) -> Result<&'m TensorInfo, DataError> {
+    metadata.info(name).ok_or_else(|| {
+        let mut names: Vec<_> = metadata.tensors().into_keys().collect();
+        names.sort();
+        let problem = format!("has no tensor `{name}`; it has {}", names.join(", "));
+        DataError::file(path, None, problem)
+    })
+}
+
+impl Rows {
+    /// The number of rows, and where they are. The file's header was validated: the offsets agree with shape and type.
+    fn new(info: &TensorInfo, data: usize) -> Result<(usize, Self), String> {
+        let unsupported = || format!("has type {:?}, which candle cannot hold", info.dtype);
+        let dtype = DType::try_from(info.dtype).map_err(|_| unsupported())?;
+        if !info.dtype.bitsize().is_multiple_of(8) {
+            return Err(unsupported());
+        }
+        let (samples, shape) = info.shape.split_first().ok_or("has no dimension")?;
+        let (start, end) = info.data_offsets;
+        let rows = Self {
+            dtype,
+            shape: shape.to_vec(),
+            row_bytes: (end - start).checked_div(*samples).unwrap_or(0),
+            start: data + start,
+        };
+        Ok((*samples, rows))
+    }
+
+    fn range(&self, index: usize) -> Range<usize> {
+        let start = self.start + index * self.row_bytes;
+        start..start + self.row_bytes
+    }
+}
+
+impl Dataset for SafetensorsDataset {
+    type Sample = Vec<Tensor>;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Copies one row of each tensor.
+    ///
+    /// # Errors
+    /// [`DataError::File`] if the file was shortened while it was open, and [`DataError::OutOfRange`].
+    fn get(&self, index: usize) -> Result<Vec<Tensor>, BoxedError> {
+        if index >= self.len {
+            return Err(out_of_range(self, index).into());
+        }
+        let row = |rows: &Rows| {
+            let bytes = self.map.bytes(rows.range(index))?;
+            Ok(Tensor::from_raw_buffer(
+                bytes,
+                rows.dtype,
+                &rows.shape,
+                &Device::Cpu,
+            )?)
+        };
+        self.tensors.iter().map(row).collect()
+    }
+
+    fn name(&self) -> String {
+        self.map.path().display().to_string()
+    }
+}

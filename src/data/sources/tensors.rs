@@ -1,0 +1,76 @@
+use candle_core::Tensor;
+
+use crate::data::Tensors;
+use crate::data::dataset::{Dataset, out_of_range};
+use crate::error::{BatchError, BoxedError, Result};
+
+/// Tensors in memory: a sample is one row of each.
+///
+/// The tensors have a common first dimension, the samples. A sample has the type of the whole, such as a pair for a pair, and its
+/// tensors are views without that dimension: nothing is copied. What else a type of your own holds is cloned into each sample.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom::data::{Dataset, TensorDataset};
+///
+/// let x = Tensor::zeros((100, 3, 32), DType::F32, &Device::Cpu)?;
+/// let y = Tensor::arange(0u32, 100, &Device::Cpu)?;
+/// let pairs = TensorDataset::new((x, y))?;
+/// assert_eq!(pairs.len(), 100);
+/// let (x, y) = pairs.get(42).unwrap();
+/// assert_eq!((x.dims(), y.to_scalar::<u32>()?), (&[3, 32][..], 42));
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct TensorDataset<B> {
+    batch: B,
+    len: usize,
+}
+
+impl<B: Tensors + Clone> TensorDataset<B> {
+    /// Makes a dataset of the rows of tensors. They are detached: no gradient flows back into them.
+    ///
+    /// # Errors
+    /// [`BatchError`] if there is no tensor, if one has no dimension, or if the first dimensions differ.
+    pub fn new(mut batch: B) -> Result<Self> {
+        let mut len = None;
+        for (part, tensor) in batch.tensors_mut().into_iter().enumerate() {
+            let found = *tensor.dims().first().ok_or(BatchError::Scalar)?;
+            let expected = *len.get_or_insert(found);
+            if found != expected {
+                let lengths = BatchError::Lengths {
+                    part,
+                    expected,
+                    found,
+                };
+                return Err(lengths.into());
+            }
+            *tensor = tensor.detach();
+        }
+        let len = len.ok_or(BatchError::NoParts)?;
+        Ok(Self { batch, len })
+    }
+}
+
+impl<B: Tensors + Clone + Send + Sync> Dataset for TensorDataset<B> {
+    type Sample = B;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn get(&self, index: usize) -> Result<B, BoxedError> {
+        if index >= self.len {
+            return Err(out_of_range(self, index).into());
+        }
+        let mut sample = self.batch.clone();
+        for tensor in sample.tensors_mut() {
+            *tensor = Tensor::get(tensor, index)?;
+        }
+        Ok(sample)
+    }
+
+    fn name(&self) -> String {
+        "tensors".to_owned()
+    }
+}

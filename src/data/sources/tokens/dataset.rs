@@ -1,0 +1,113 @@
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{TokenType, TokenWindow};
+use crate::data::dataset::{Dataset, out_of_range};
+use crate::data::sources::mapped::Mapped;
+use crate::error::BoxedError;
+
+/// A raw file of tokens, mapped into memory: a sample is a window of it, or a document.
+///
+/// The file holds token after token as unsigned integers, the least significant byte first, as the tools of many language models
+/// write them. A sample is a view ([`TokenWindow`]); [`stack_tokens`](super::stack_tokens) makes a tensor of several.
+///
+/// The file must stay as it is. What is appended after opening is not read, and a file that was shortened is an error. If another
+/// process shortens it in the moment between that check and the read, the system ends this process with SIGBUS.
+///
+/// ```
+/// use candle_headroom::data::{Dataset, Tokens, stack_tokens};
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("train.bin");
+/// let tokens: Vec<u8> = (0..10u16).flat_map(u16::to_le_bytes).collect();
+/// std::fs::write(&path, tokens)?;
+///
+/// // A context of 4 tokens: the window has one more, and the next window begins with it.
+/// let tokens = Tokens::builder(&path).window(5).stride(4).open()?;
+/// assert_eq!(tokens.len(), 2); // the last token is in no window
+/// assert_eq!(tokens.get(1)?.to_vec(), [4, 5, 6, 7, 8]);
+/// let batch = stack_tokens(vec![tokens.get(0)?, tokens.get(1)?])?;
+/// assert_eq!(batch.dims(), [2, 5]);
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Tokens {
+    pub(super) map: Arc<Mapped>,
+    pub(super) token: TokenType,
+    /// Where the first token is, in bytes.
+    pub(super) header: usize,
+    pub(super) cut: Arc<Cut>,
+}
+
+/// Where samples begin and end, in tokens.
+#[derive(Debug)]
+pub(super) enum Cut {
+    Windows {
+        window: usize,
+        stride: usize,
+        count: usize,
+    },
+    /// The ends of the documents, the last tokens included.
+    Documents(Box<[usize]>),
+}
+
+impl Cut {
+    fn len(&self) -> usize {
+        match self {
+            Self::Windows { count, .. } => *count,
+            Self::Documents(ends) => ends.len(),
+        }
+    }
+
+    fn range(&self, index: usize) -> Option<Range<usize>> {
+        match self {
+            Self::Windows {
+                window,
+                stride,
+                count,
+            } => (index < *count).then(|| index * stride..index * stride + window),
+            Self::Documents(ends) => {
+                let end = *ends.get(index)?;
+                let start = index.checked_sub(1).and_then(|before| ends.get(before));
+                Some(start.copied().unwrap_or(0)..end)
+            }
+        }
+    }
+}
+
+impl Dataset for Tokens {
+    type Sample = TokenWindow;
+
+    fn len(&self) -> usize {
+        self.cut.len()
+    }
+
+    /// Returns a view of a window or a document.
+    ///
+    /// # Errors
+    /// [`DataError::File`](crate::error::DataError::File) if the file was shortened while it was open, and
+    /// [`DataError::OutOfRange`](crate::error::DataError::OutOfRange).
+    fn get(&self, index: usize) -> Result<TokenWindow, BoxedError> {
+        let range = self
+            .cut
+            .range(index)
+            .ok_or_else(|| out_of_range(self, index))?;
+        let size = self.token.size_in_bytes();
+        let window = TokenWindow {
+            map: Arc::clone(&self.map),
+            range: self.header + range.start * size..self.header + range.end * size,
+            token: self.token,
+        };
+        window.check()?;
+        Ok(window)
+    }
+
+    /// Returns the number of tokens.
+    fn cost(&self, index: usize) -> usize {
+        self.cut.range(index).map_or(1, |range| range.len())
+    }
+
+    fn name(&self) -> String {
+        self.map.path().display().to_string()
+    }
+}

@@ -1,0 +1,165 @@
+//! What can go wrong when a run is saved or continued.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytesize::ByteSize;
+
+/// A checkpoint that was passed over, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Skipped {
+    /// Its folder.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+impl Skipped {
+    pub(crate) fn new(path: &Path, problem: impl fmt::Display) -> Self {
+        Self {
+            path: path.to_owned(),
+            problem: problem.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.problem)
+    }
+}
+
+/// A checkpoint cannot be written, found or loaded. After an error of loading nothing has changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// The operating system refused an operation on a file or a folder.
+    #[error("cannot {action} {}: {reason}", path.display())]
+    #[non_exhaustive]
+    File {
+        /// The operation, such as `write`.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The operating system's error.
+        #[source]
+        reason: io::Error,
+    },
+    /// Another `Checkpoints` writes to the folder, in this process or another one.
+    #[error(
+        "{} is in use by another `Checkpoints`: end that run, or give this one a folder of its own",
+        .0.display()
+    )]
+    InUse(PathBuf),
+    /// The folder holds checkpoints, and the run began without them.
+    #[error(
+        "{} holds step {step}, and this run did not resume from it: call `resume` before the first step, or use another folder",
+        folder.display()
+    )]
+    #[non_exhaustive]
+    NotResumed {
+        /// The folder.
+        folder: PathBuf,
+        /// The highest step in it.
+        step: u64,
+    },
+    /// Files are not what the manifest says, or cannot be read.
+    #[error("{} is damaged: {problem}", path.display())]
+    #[non_exhaustive]
+    Damaged {
+        /// The checkpoint, or a model's file.
+        path: PathBuf,
+        /// What is wrong, with the file's name.
+        problem: String,
+    },
+    /// All checkpoints of a folder are damaged.
+    #[error("{} has no intact checkpoint: {}", folder.display(), list(.skipped))]
+    #[non_exhaustive]
+    NoneIntact {
+        /// The folder.
+        folder: PathBuf,
+        /// The damaged ones, newest first.
+        skipped: Vec<Skipped>,
+    },
+    /// A saved model does not fit this one; every difference is listed.
+    #[error(
+        "the model in {} does not fit{}{}{}",
+        path.display(), names("missing there", .missing), names("unexpected", .unexpected), names("different", .unfit)
+    )]
+    #[non_exhaustive]
+    Differs {
+        /// The checkpoint or file.
+        path: PathBuf,
+        /// Parameters that the model has and the file does not.
+        missing: Vec<String>,
+        /// Tensors that the file has and the model does not.
+        unexpected: Vec<String>,
+        /// Parameters whose shape or type differs, with both.
+        unfit: Vec<String>,
+    },
+    /// Two parameters have this name, so that a file could hold only one of them.
+    #[error("two parameters have the name `{0}`: give each its own")]
+    Name(String),
+    /// Loading needs more host memory than there is.
+    #[error("loading {} needs {} of host memory, which do not fit", path.display(), ByteSize(*bytes))]
+    #[non_exhaustive]
+    Memory {
+        /// The checkpoint or file.
+        path: PathBuf,
+        /// The bytes that are needed.
+        bytes: u64,
+    },
+    /// A value of the caller's cannot be written as JSON, or the saved one is of another type.
+    #[error("the value `{key}` cannot be converted: {reason}")]
+    #[non_exhaustive]
+    Value {
+        /// Its key.
+        key: String,
+        /// Why not.
+        #[source]
+        reason: serde_json::Error,
+    },
+    /// A setting, with what is wrong and what is allowed.
+    #[error("{0}")]
+    Setting(String),
+    /// A checkpoint that was written in the background failed, with this error.
+    #[error(transparent)]
+    Earlier(Arc<CheckpointError>),
+    /// The thread that writes cannot be started, or it panicked.
+    #[error("the thread that writes checkpoints failed: {0}")]
+    Thread(String),
+}
+
+impl CheckpointError {
+    /// An error of the operating system, for `map_err`.
+    pub(crate) fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |reason| Self::File {
+            action,
+            path,
+            reason,
+        }
+    }
+
+    pub(crate) fn damaged(path: &Path, problem: impl Into<String>) -> Self {
+        Self::Damaged {
+            path: path.to_owned(),
+            problem: problem.into(),
+        }
+    }
+}
+
+fn list(skipped: &[Skipped]) -> String {
+    let texts: Vec<_> = skipped.iter().map(ToString::to_string).collect();
+    texts.join("; ")
+}
+
+fn names(what: &str, names: &[String]) -> String {
+    match names {
+        [] => String::new(),
+        _ => format!("; {what}: {}", names.join(", ")),
+    }
+}

@@ -1,0 +1,79 @@
+//! The memory of a checkpoint: a copy of the model where there is room for one.
+
+use std::ops::ControlFlow::Continue;
+
+use candle_core::{DType, Device, Tensor, Var};
+use candle_headroom::checkpoint::{Checkpoint, Checkpoints, Saving};
+use candle_headroom::error::CheckpointError;
+use candle_headroom::{AdaptiveTrainer, ByteSize, DeviceMemory, Error, Sgd};
+
+use crate::support::alone;
+
+/// Of the model, in bytes.
+const MODEL: u64 = 16 << 20;
+
+#[test]
+fn it_is_copied_if_there_is_room_and_else_written_in_place() {
+    let _alone = alone();
+    let temporary = tempfile::tempdir().unwrap();
+    let w = Var::ones((MODEL / 4) as usize, DType::F32, &Device::Cpu).unwrap();
+    let optimizer = Sgd::builder(vec![("w", w.clone())]).learning_rate(0.5);
+    let mut trainer = AdaptiveTrainer::builder(optimizer.build().unwrap())
+        .build()
+        .unwrap();
+    let builder = Checkpoints::builder(temporary.path()).every(1);
+    let mut checkpoints = builder.open().unwrap();
+    let x = Tensor::ones(1, DType::F32, &Device::Cpu).unwrap();
+    let step = |trainer: &mut AdaptiveTrainer<Sgd>| {
+        trainer
+            .step(&x, |x, _| w.sum_all()?.broadcast_mul(&x.sum_all()?))
+            .unwrap()
+    };
+    // Gradients and buffers are there from now on.
+    step(&mut trainer);
+
+    let memory = DeviceMemory::host().open().unwrap();
+    let limit = ByteSize(memory.in_use().unwrap() + 5 * MODEL);
+    memory.set_limit(limit).unwrap();
+    let report = step(&mut trainer);
+    memory
+        .set_limit(ByteSize(memory.in_use().unwrap() + MODEL / 2))
+        .unwrap();
+    let scope = memory.peak_scope();
+    let saving = checkpoints.after(&report, &trainer).unwrap();
+    assert!(matches!(saving, Continue(Saving::Saved(_))), "{saving:?}");
+    let grown = scope.peak().unwrap() - scope.start().unwrap();
+    // A buffer of 1 MiB for each of two small files.
+    assert!(grown < MODEL / 4, "{grown} bytes for a model of {MODEL}");
+    assert_eq!(
+        Checkpoint::latest(temporary.path())
+            .unwrap()
+            .unwrap()
+            .step(),
+        2
+    );
+
+    // Loading keeps the values that it replaces until it has succeeded.
+    let error = checkpoints.resume(&mut trainer).unwrap_err();
+    let Error::Checkpoint(error) = error else {
+        panic!("{error}")
+    };
+    assert!(matches!(*error, CheckpointError::Memory { .. }), "{error}");
+
+    memory.set_limit(limit).unwrap();
+    let report = step(&mut trainer);
+    let scope = memory.peak_scope();
+    let saving = checkpoints.after(&report, &trainer).unwrap();
+    assert!(matches!(saving, Continue(Saving::Started)), "{saving:?}");
+    checkpoints.flush().unwrap();
+    let grown = scope.peak().unwrap() - scope.start().unwrap();
+    assert!((MODEL..MODEL + MODEL / 4).contains(&grown), "{grown}");
+    // The copy's memory is kept for the next one.
+    let report = step(&mut trainer);
+    let before = memory.in_use().unwrap();
+    let scope = memory.peak_scope();
+    assert!(checkpoints.after(&report, &trainer).unwrap().is_continue());
+    checkpoints.flush().unwrap();
+    assert!(scope.peak().unwrap() - before < MODEL / 4);
+    checkpoints.resume(&mut trainer).unwrap().unwrap();
+}

@@ -1,0 +1,285 @@
+//! Promise 12, exact resume: a run that is interrupted anywhere and resumed with new objects equals the uninterrupted one bit by bit: its
+//! parameters, buffers, moments, losses, the order of its samples and its dropout masks. Saved checkpoints: tests/library/checkpoint and
+//! tests/programs.
+
+use std::path::Path;
+
+use candle_core::{DType, Device, Result as CandleResult, Tensor};
+use candle_headroom::batch::Fixed;
+use candle_headroom::data::{Dataset, Loader};
+use candle_headroom::error::BoxedError;
+use candle_headroom::nn::{self, BatchNorm, Dropout, Linear, Module, ModuleT};
+use candle_headroom::optim::{
+    Algorithm, Fused, FusedBuilder, LossScale, Moments, ParamsAdafactor, ParamsAdam, ParamsAdamW,
+    ParamsLion, ParamsSgd, StateDict,
+};
+use candle_headroom::train::Resumable;
+use candle_headroom::{AdaptiveTrainer, LearningRate};
+use candle_nn::{Optimizer, VarBuilder, VarMap};
+
+const SAMPLES: usize = 40;
+const EPOCHS: u64 = 2;
+
+/// Points with their classes.
+struct Points;
+
+impl Dataset for Points {
+    type Sample = (Vec<f32>, u32);
+
+    fn len(&self) -> usize {
+        SAMPLES
+    }
+
+    fn get(&self, index: usize) -> Result<Self::Sample, BoxedError> {
+        let point: Vec<_> = (0..8)
+            .map(|place| ((index * 8 + place) as f32 * 0.37).sin())
+            .collect();
+        let class = u32::from(point.iter().sum::<f32>() > 0.);
+        Ok((point, class))
+    }
+}
+
+type Pair = (Tensor, Tensor);
+
+fn loader() -> Loader<Pair> {
+    let collate = |samples: Vec<(Vec<f32>, u32)>| -> Result<Pair, BoxedError> {
+        let (points, classes): (Vec<_>, Vec<_>) = samples.into_iter().unzip();
+        Ok((
+            Tensor::new(points, &Device::Cpu)?,
+            Tensor::new(classes, &Device::Cpu)?,
+        ))
+    };
+    Loader::builder(Points, collate)
+        .batch(6)
+        .shuffle(11)
+        .epochs(EPOCHS)
+        .build()
+        .unwrap()
+}
+
+struct Model {
+    first: Linear,
+    norm: BatchNorm,
+    dropout: Dropout,
+    last: Linear,
+}
+
+impl Model {
+    fn new(varmap: &VarMap, dtype: DType) -> CandleResult<Self> {
+        let vb = VarBuilder::from_varmap(varmap, dtype, &Device::Cpu);
+        Ok(Self {
+            first: nn::linear(8, 300, vb.pp("first"))?,
+            norm: nn::batch_norm(300, 1e-5, vb.pp("norm"))?,
+            dropout: Dropout::new(0.3),
+            last: nn::linear(300, 2, vb.pp("last"))?,
+        })
+    }
+
+    fn loss(&self, x: &Tensor, y: &Tensor) -> CandleResult<Tensor> {
+        let x = self
+            .first
+            .forward(&x.to_dtype(self.first.weight().dtype())?)?;
+        let x = self.norm.forward_t(&x, true)?.relu()?;
+        let x = self.last.forward(&self.dropout.forward(&x, true)?)?;
+        nn::loss::cross_entropy(&x.to_dtype(DType::F32)?, y)
+    }
+}
+
+/// What a step leaves behind.
+type Trace = Vec<(Vec<usize>, u64)>;
+
+struct Case<'a, A> {
+    dtype: DType,
+    /// Batches in an update.
+    window: usize,
+    policy: Fixed,
+    build: &'a dyn Fn(FusedBuilder<A>) -> FusedBuilder<A>,
+}
+
+impl<A: Algorithm> Case<'_, A> {
+    /// Trains from the saved state, if there is one, for at most `batches` batches; then saves, if asked.
+    fn run(&self, from: Option<&Path>, batches: usize, to: Option<&Path>) -> (Trace, Vec<u8>) {
+        let varmap = VarMap::new();
+        let model = Model::new(&varmap, self.dtype).unwrap();
+        if from.is_none() {
+            initialise(&varmap);
+        }
+        let schedule = LearningRate::builder(0.02)
+            .cosine(14)
+            .warm_up(3)
+            .build()
+            .unwrap();
+        let optimizer = (self.build)(Fused::<A>::builder(&varmap)).build().unwrap();
+        let buffers = [model.norm.running_mean(), model.norm.running_var()];
+        let builder = AdaptiveTrainer::builder(optimizer)
+            .seed(5)
+            .policy(self.policy);
+        let mut trainer = builder.buffers(buffers).build().unwrap();
+        let mut loader = loader();
+        if let Some(from) = from {
+            load(&mut trainer, from);
+            assert!(loader.resume(&trainer).unwrap() || trainer.updates() == 0);
+        }
+        let mut trace = Trace::new();
+        for batch in loader.by_ref().take(batches) {
+            let batch = batch.unwrap();
+            let rate = schedule.at(trainer.updates());
+            trainer.optimizer_mut().set_learning_rate(rate);
+            let loss = |(x, y): Pair, _: &_| model.loss(&x, &y);
+            trainer.accumulate(&batch, loss).unwrap();
+            if trainer.pending() == self.window {
+                let report = trainer.update().unwrap().unwrap();
+                assert_eq!(report.step, trainer.updates());
+                let loss = report.loss.read().unwrap();
+                trace.push((batch.indices.clone(), loss.to_bits()));
+            }
+        }
+        if let Some(to) = to {
+            save(&trainer, to);
+        }
+        (trace, bytes(&trainer))
+    }
+
+    fn check(&self, name: &str) -> usize {
+        let folder = tempfile::tempdir().unwrap();
+        let all = SAMPLES.div_ceil(6) * EPOCHS as usize;
+        let (trace, end) = self.run(None, all, None);
+        assert_eq!(trace.len(), all / self.window, "{name}");
+        for stop in 0..all {
+            let (saved, again) = (folder.path().join("saved"), folder.path().join("again"));
+            let (mut parts, _) = self.run(None, stop, Some(&saved));
+            // Interrupted again at once, and after another batch.
+            let (more, _) = self.run(Some(&saved), 1, Some(&again));
+            parts.extend(more);
+            let (rest, resumed) = self.run(Some(&again), all, None);
+            parts.extend(rest);
+            assert_eq!(parts, trace, "{name}, interrupted after {stop} batches");
+            assert!(
+                resumed == end,
+                "{name}, interrupted after {stop} batches: other bits at the end"
+            );
+        }
+        all
+    }
+}
+
+/// The same values each time.
+fn initialise(varmap: &VarMap) {
+    let vars = varmap.data().lock().unwrap();
+    for (name, var) in vars.iter() {
+        let wave = Tensor::arange(0f32, var.elem_count() as f32, var.device()).unwrap();
+        let wave = ((wave * 0.7).unwrap() + name.len() as f64)
+            .unwrap()
+            .sin()
+            .unwrap();
+        // Variances are not negative.
+        let wave = (wave * 0.2)
+            .unwrap()
+            .abs()
+            .unwrap()
+            .to_dtype(var.dtype())
+            .unwrap();
+        var.set(&wave.reshape(var.shape()).unwrap()).unwrap();
+    }
+}
+
+fn tensors(trainer: &impl Resumable) -> StateDict {
+    let mut state = trainer.state().unwrap();
+    for (name, value) in trainer.values() {
+        let known = state.tensors.insert(format!("model.{name}"), value);
+        assert!(known.is_none());
+    }
+    state
+}
+
+fn save(trainer: &impl Resumable, to: &Path) {
+    tensors(trainer).save(to).unwrap();
+}
+
+fn load(trainer: &mut impl Resumable, from: &Path) {
+    let mut state = StateDict::load(from).unwrap();
+    for parameter in trainer.model() {
+        let saved = state
+            .tensors
+            .remove(&format!("model.{}", parameter.name))
+            .unwrap();
+        parameter.var.set(&saved).unwrap();
+    }
+    trainer.load_state(&state).unwrap();
+}
+
+/// All bits that a later step depends on.
+fn bytes(trainer: &impl Resumable) -> Vec<u8> {
+    let state = tensors(trainer);
+    let mut bytes = Vec::new();
+    for (name, tensor) in &state.tensors {
+        bytes.extend(name.as_bytes());
+        tensor.write_bytes(&mut bytes).unwrap();
+    }
+    for (name, text) in &state.metadata {
+        // What policies have learned is a matter of memory and time.
+        if !name.starts_with("micro_batches.") {
+            bytes.extend(format!("{name}{text}").as_bytes());
+        }
+    }
+    bytes
+}
+
+#[test]
+fn an_interrupted_run_ends_with_the_same_bits() {
+    fn check<A: Algorithm>(
+        name: &str,
+        (dtype, window): (DType, usize),
+        build: impl Fn(FusedBuilder<A>) -> FusedBuilder<A>,
+    ) -> usize {
+        let policy = Fixed::new(4).unwrap();
+        let case = Case {
+            dtype,
+            window,
+            policy,
+            build: &build,
+        };
+        case.check(name)
+    }
+    let whole = (DType::F32, 1);
+    let interruptions = [
+        check::<ParamsAdamW>("AdamW", whole, |builder| builder),
+        check::<ParamsAdamW>("AdamW in windows of 2", (DType::F32, 2), |builder| {
+            builder.clip_norm(0.5)
+        }),
+        check::<ParamsAdamW>("8 bits", whole, |builder| {
+            builder.moments(Moments::EightBit)
+        }),
+        check::<ParamsAdamW>("bf16 moments", whole, |builder| {
+            builder.moments(Moments::Float(DType::BF16))
+        }),
+        check::<ParamsAdamW>(
+            "bf16 with masters",
+            (DType::BF16, 1),
+            FusedBuilder::master_weights,
+        ),
+        check::<ParamsAdamW>(
+            "bf16, rounded at random",
+            (DType::BF16, 1),
+            FusedBuilder::stochastic_rounding,
+        ),
+        check::<ParamsAdamW>("f16 with a loss scale", (DType::F16, 1), |builder| {
+            builder.master_weights().loss_scale(LossScale::dynamic())
+        }),
+        check::<ParamsAdam>("Adam", whole, |builder| builder),
+        check::<ParamsLion>("Lion of 8 bits", whole, |builder| {
+            builder.moments(Moments::EightBit)
+        }),
+        check::<ParamsSgd>("Sgd", whole, |builder| {
+            builder.params(ParamsSgd {
+                momentum: 0.9,
+                ..ParamsSgd::default()
+            })
+        }),
+        check::<ParamsAdafactor>("Adafactor", whole, |builder| builder),
+    ];
+    println!(
+        "figure: resume/bits_differing = 0 bits ({} interruptions)",
+        2 * interruptions.iter().sum::<usize>()
+    );
+}
