@@ -1,6 +1,6 @@
 //! The same batches as on the CPU, on any kind of candle's devices, however late copies are done and batches are used.
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use candle_headroom::DeviceMemory;
 use candle_headroom::data::Loaded;
 
@@ -39,7 +39,10 @@ impl Trial<'_> {
             assert_eq!(batch.indices, expected.indices);
             count += 1;
             match consumer {
-                Consumer::Eager => compare(&batch, expected, self.device).unwrap(),
+                Consumer::Eager => {
+                    compute(&batch, expected);
+                    compare(&batch, expected, self.device).unwrap();
+                }
                 Consumer::Late => kept.push(batch),
                 Consumer::Idle => {}
             }
@@ -60,6 +63,18 @@ impl Trial<'_> {
             leaked(simulator, &before);
         }
     }
+}
+
+/// Has kernels read the tensor of type f32.
+fn compute(batch: &[Tensor], expected: &[Tensor]) {
+    let sum = |tensors: &[Tensor]| {
+        let tensor = &tensors[7];
+        assert_eq!(tensor.dtype(), DType::F32);
+        let sum = tensor.affine(2., 1.)?.sum_all()?;
+        sum.to_scalar::<f32>()
+    };
+    // Whole numbers, so the order of the sum does not matter.
+    assert_eq!(sum(batch).unwrap(), sum(expected).unwrap());
 }
 
 #[test]

@@ -1,9 +1,15 @@
 //! Failures at every call: the right batches or a typed error, and nothing leaks.
 
+use std::fmt::Debug;
+use std::sync::Arc;
+
 use candle_core::{Device, Tensor};
 use candle_headroom::data::{Loaded, Loader};
 use candle_headroom::error::{Phase, Resource};
 use candle_headroom::{DeviceMemory, Error};
+use parking_lot::Mutex;
+use tracing::field::Field;
+use tracing::{Level, Metadata, span};
 
 use super::{Held, compare, held, leaked, samples};
 use crate::gpu::simulated;
@@ -83,9 +89,29 @@ impl Bench {
     }
 }
 
-fn context(
-    memory: &DeviceMemory,
-) -> std::sync::Arc<candle_core::cuda_backend::cudarc::driver::CudaContext> {
+/// The warnings of this crate.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("candle_headroom") && *metadata.level() == Level::WARN
+    }
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut text = String::new();
+        event.record(&mut |_: &Field, value: &dyn Debug| text += &format!("{value:?} "));
+        self.0.lock().push(text);
+    }
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+fn context(memory: &DeviceMemory) -> Arc<candle_core::cuda_backend::cudarc::driver::CudaContext> {
     let Device::Cuda(device) = memory.device() else {
         panic!("a CUDA device")
     };
@@ -188,6 +214,29 @@ fn pinned_memory_and_events_run_out() {
         }
     }
     assert_eq!(simulator.counters().hazards, 0);
+}
+
+/// Without pinned memory for any batch there is one warning, with a remedy.
+#[test]
+fn exhausted_pinned_memory_is_logged_once() {
+    let Some((_gpu, simulator)) = simulated(ORDINAL) else {
+        return;
+    };
+    let bench = Bench::new(simulator);
+    let warnings = Warnings::default();
+    let seen = warnings.clone();
+    // With a single subscriber, `tracing` would cache that another test's thread has no interest in an event.
+    let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
+    tracing::subscriber::with_default(warnings, || {
+        // Batches are made on this thread.
+        let mut loader = bench.loader(0).unwrap();
+        simulator.fail_host_allocation(1, u64::MAX);
+        assert_eq!(bench.take_all(&mut loader, |_| false).unwrap(), 0);
+    });
+    assert_eq!(bench.clean_up(), 0);
+    let seen = seen.0.lock();
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    assert!(seen[0].contains("pinned host memory") && seen[0].contains("fewer batches"));
 }
 
 #[test]

@@ -24,8 +24,12 @@ fn a_batch_is_copied_while_the_one_before_it_is_used() {
     let builder = samples(40).batch(4).device(memory.device());
     let mut loader = builder.workers(1).ahead(3).build().unwrap();
     let first = loader.next().unwrap().unwrap();
+    let bytes = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
+    let bytes: usize = first.iter().map(bytes).sum();
     for _ in 0..6 {
         wait_for_ready(&loader, 3);
+        // Whether a batch is pinned, on its way, or neither.
+        assert_eq!(loader.stats().ready_bytes, 3 * bytes as u64);
         simulator.reset_counters();
         let ready = loader.next().unwrap().unwrap();
         let counters = simulator.counters();
