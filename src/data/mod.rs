@@ -10,6 +10,7 @@ mod loader;
 mod order;
 mod position;
 mod sources;
+mod stage;
 mod tensors;
 mod waits;
 

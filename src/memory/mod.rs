@@ -17,6 +17,8 @@ pub(crate) use ambient::{ambient, within};
 pub use counters::PEAK_ERROR;
 pub(crate) use cuda::unmask;
 pub use cuda::{CudaMemoryBuilder, recover};
+#[cfg(feature = "cuda")]
+pub(crate) use cuda::{PageLocked, drain, while_dropping};
 pub use device::{DeviceMemory, PeakScope};
 pub use host::HostMemoryBuilder;
 pub use limit::{AUTO_FRACTION, DEVICE_AUTO_FRACTION, Growth, Limit};

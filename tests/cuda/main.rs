@@ -24,3 +24,4 @@ mod no_hidden_synchronization;
 mod optimizers;
 mod recovery;
 mod simulator;
+mod staging;

@@ -62,6 +62,11 @@ impl Simulator {
         ) -> i32);
     }
 
+    /// The same for the creation of events.
+    pub fn fail_events(self, nth: u64, times: u64) {
+        control!(simulated_cuda_fail_events(self.device => i32, nth => u64, times => u64) -> i32);
+    }
+
     /// The same for cuBLAS calls.
     pub fn fail_library(self, nth: u64, times: u64) {
         control!(simulated_cuda_fail_library(self.device => i32, nth => u64, times => u64) -> i32);
@@ -78,6 +83,13 @@ impl Simulator {
     pub fn fault_at_launch(self, nth: u64, status: i32, at_once: bool) {
         control!(simulated_cuda_fault_at_launch(
             self.device => i32, nth => u64, status => i32, at_once => bool
+        ) -> i32);
+    }
+
+    /// Loses the context at the `nth` call of any kind from now on, counted from 1, with this status.
+    pub fn fault_at_call(self, nth: u64, status: u32) {
+        control!(simulated_cuda_fault_at_call(
+            self.device => i32, nth => u64, status => u32
         ) -> i32);
     }
 

@@ -2,6 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytesize::ByteSize;
+use candle_core::Device;
 
 use super::Loader;
 use super::failing::Failing;
@@ -134,6 +135,21 @@ impl<S: Source, B> LoaderBuilder<S, B> {
         self
     }
 
+    /// Puts batches on this device. Tensors that are there already stay as they are.
+    ///
+    /// For a GPU, workers copy batches into page-locked memory, and each batch is copied to the device on a stream of its own while the
+    /// one before it is used. So the device holds one batch more, and the host up to as many page-locked bytes as are read ahead, with
+    /// one batch more; [`memory`](Self::memory) does not count them. Where there is no page-locked memory, this is logged, and candle
+    /// copies batches when they are asked for. Take the batches on the thread that uses them.
+    ///
+    /// If memory runs out on the device while a batch is copied ahead, it is copied when it is asked for. If it does not fit then either,
+    /// the item is an error with [`Phase::Transfer`](crate::error::Phase::Transfer) and the batch is not lost: the next item is the
+    /// same batch again. On the CPU nothing is copied.
+    pub fn device(mut self, device: &Device) -> Self {
+        self.ahead.device = Some(device.clone());
+        self
+    }
+
     /// Leaves out samples that cannot be read, up to this many in all, and logs them; 0 by default. Their batches are smaller.
     pub fn skip_failures(mut self, most: usize) -> Self {
         self.failing.skips = most;
@@ -248,7 +264,7 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
     ///
     /// # Errors
     /// [`DataError`]: an empty dataset, a size of 0 or too large a one, a rank that is not below the number of ranks, or weights that do
-    /// not fit the dataset's parts.
+    /// not fit the dataset's parts. Any error of the driver of [`device`](Self::device).
     pub fn build(self) -> Result<Loader<B>> {
         self.validate()?;
         let dataset = Arc::new(self.source);
@@ -280,7 +296,7 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
             failing: self.failing,
         };
         let jobs = Jobs::new(plan, Rank(self.rank.0, self.rank.1), self.epochs);
-        Ok(Loader::new(
+        Loader::new(
             self.name,
             position,
             jobs,
@@ -288,7 +304,7 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
             skipped,
             self.workers,
             self.ahead,
-        ))
+        )
     }
 }
 

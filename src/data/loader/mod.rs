@@ -1,6 +1,7 @@
 //! Reads samples ahead of training, in an order that does not depend on the threads that read them.
 
 mod builder;
+mod done;
 mod failing;
 mod jobs;
 mod produce;
@@ -18,11 +19,13 @@ pub use builder::LoaderBuilder;
 pub use source::{Source, Stream};
 pub use stats::LoaderStats;
 
+use super::stage::Stage;
 use super::waits::Wait;
 use super::{Loaded, Position, Tensors};
 use crate::batch::Consumer;
 use crate::error::{DataError, Error, Result};
 
+use done::Done;
 use failing::Skipped;
 use jobs::Jobs;
 use produce::{Made, Produce};
@@ -63,11 +66,15 @@ use queue::{Ahead, Queue};
 ///
 /// # Errors
 /// An item is a [`DataError`] if a sample cannot be read or a batch cannot be made. The iterator then goes on with the next batch;
-/// the position stays before the failed one until that is handed out.
+/// the position stays before the failed one until that is handed out. An error of copying a batch to its
+/// [device](LoaderBuilder::device) is of its own class, and the same batch comes again.
 pub struct Loader<B> {
     name: Arc<str>,
     position: Position,
     queue: Arc<Queue<B>>,
+    stage: Arc<Stage>,
+    /// The next batch, if it was taken from the queue before it was asked for.
+    held: Option<Done<B>>,
     workers: usize,
     has_started: bool,
     skipped: Skipped,
@@ -84,17 +91,20 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         skipped: Skipped,
         workers: usize,
         ahead: Ahead,
-    ) -> Self {
-        Self {
+    ) -> Result<Self> {
+        let stage = Arc::new(Stage::new(ahead.device.clone())?);
+        Ok(Self {
             name: name.into(),
             position,
-            queue: Queue::new(jobs, produce, workers, ahead),
+            queue: Queue::new(jobs, produce, workers, ahead, Arc::clone(&stage)),
+            stage,
+            held: None,
             workers,
             has_started: false,
             skipped,
             stats: LoaderStats::default(),
             began: None,
-        }
+        })
     }
 
     /// Returns the name that tells it from a run's other loaders.
@@ -113,6 +123,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
     /// [`DataError::Position`] if the position is that of a loader with another order or other batches. Nothing changes then.
     pub fn load_state(&mut self, position: &Position) -> Result<()> {
         self.position.check(&self.name, position)?;
+        self.held = None;
         self.queue.move_to(position);
         self.position = position.clone();
         Ok(())
@@ -148,7 +159,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         LoaderStats {
             skipped: self.skipped.load(Relaxed),
             elapsed: self.began.map(|began| began.elapsed()).unwrap_or_default(),
-            ready: ready.batches,
+            ready: ready.batches + usize::from(self.held.is_some()),
             ready_bytes: ready.bytes,
             ..self.stats
         }
@@ -178,7 +189,16 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             if until.is_some_and(|epoch| self.position.epoch > epoch) {
                 return None;
             }
-            let (job, made) = self.queue.take(self.has_started)?;
+            let mut done = match self.held.take() {
+                Some(done) => done,
+                None => self.queue.take(self.has_started)?,
+            };
+            if let Err(error) = done.deliver(&self.stage) {
+                self.held = Some(done);
+                return Some(Err(error));
+            }
+            self.queue.hand_out(&done);
+            let Done { job, made, .. } = done;
             let (batch, indices, samples) = match made {
                 Ok(Made::Batch {
                     batch,
@@ -199,6 +219,12 @@ impl<B: Tensors + Send + 'static> Loader<B> {
                 Err(error) => return Some(Err(Error::external(error))),
             };
             let waited = wait.end();
+            if self.stage.copies_ahead() {
+                self.held = self.queue.take_ready();
+            }
+            if let Some(next) = &mut self.held {
+                next.depart();
+            }
             self.stats.batches += 1;
             self.stats.samples += indices.len() as u64;
             self.stats.waited += waited;

@@ -5,11 +5,14 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
+use candle_core::Device;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use super::done::Done;
 use super::jobs::{Job, Jobs};
 use super::produce::{Made, Produce};
 use crate::data::caught::caught;
+use crate::data::stage::Stage;
 use crate::data::{Position, Tensors, tensors};
 use crate::error::DataError;
 use crate::memory::DeviceMemory;
@@ -27,6 +30,8 @@ pub(super) struct Ahead {
     pub(super) batches: Option<usize>,
     pub(super) bytes: u64,
     pub(super) memory: Option<DeviceMemory>,
+    /// Where batches go.
+    pub(super) device: Option<Device>,
 }
 
 impl Default for Ahead {
@@ -35,12 +40,10 @@ impl Default for Ahead {
             batches: None,
             bytes: 1 << 30,
             memory: None,
+            device: None,
         }
     }
 }
-
-/// A job and what was made of it.
-pub(super) type Done<B> = (Job, Result<Made<B>, DataError>);
 
 /// The batches between the workers and the training thread.
 pub(super) struct Queue<B> {
@@ -53,6 +56,7 @@ pub(super) struct Queue<B> {
     /// Jobs that were finished.
     finished: AtomicU64,
     produce: Box<dyn Produce<B>>,
+    stage: Arc<Stage>,
     ahead: Ahead,
     /// Batches that may be begun before they are wanted.
     most: u64,
@@ -88,6 +92,7 @@ impl<B: Tensors> Queue<B> {
         produce: Box<dyn Produce<B>>,
         workers: usize,
         ahead: Ahead,
+        stage: Arc<Stage>,
     ) -> Arc<Self> {
         let state = State {
             jobs,
@@ -107,6 +112,7 @@ impl<B: Tensors> Queue<B> {
             is_stopped: AtomicBool::new(false),
             finished: AtomicU64::new(0),
             produce,
+            stage,
             most: ahead.batches.unwrap_or((2 * workers).max(4)) as u64,
             ahead,
         })
@@ -166,32 +172,51 @@ impl<B: Tensors> Queue<B> {
     }
 
     fn make(&self, job: Result<Job, DataError>) -> Done<B> {
+        let (mut load, mut bytes) = (None, 0);
         let job = match job {
             Ok(job) => job,
-            Err(error) => return (Job::default(), Err(error)),
+            Err(error) => {
+                return Done {
+                    job: Job::default(),
+                    made: Err(error),
+                    load,
+                    bytes,
+                };
+            }
         };
-        let made = caught(|| self.produce.make(&job, &|| self.is_stopped()));
+        let made = caught(|| {
+            let mut made = self.produce.make(&job, &|| self.is_stopped())?;
+            if let Made::Batch { batch, .. } = &mut made {
+                bytes = tensors::bytes(batch);
+                load = self.stage.pin(batch);
+            }
+            Ok(made)
+        });
         let made = made.unwrap_or_else(|message| {
             Err(DataError::Setting(format!(
                 "a loader's worker panicked: {message}"
             )))
         });
-        (job, made)
+        Done {
+            job,
+            made,
+            load,
+            bytes,
+        }
     }
 
     fn finish(&self, number: u64, generation: u64, done: Done<B>) {
         let mut state = self.state.lock();
         state.making -= 1;
         if generation == state.generation {
-            match &done.1 {
-                Ok(Made::Batch { batch, .. }) => {
-                    let bytes = tensors::bytes(batch);
-                    state.ready_bytes += bytes;
-                    state.largest = state.largest.max(Some(bytes));
+            match &done.made {
+                Ok(Made::Batch { .. }) => {
+                    state.ready_bytes += done.bytes;
+                    state.largest = state.largest.max(Some(done.bytes));
                 }
                 Ok(Made::EndOfEpoch) => {
                     // A stream has one worker, so no later job was begun.
-                    state.jobs.end_epoch(done.0.epoch);
+                    state.jobs.end_epoch(done.job.epoch);
                 }
                 _ => {}
             }
@@ -206,6 +231,24 @@ impl<B: Tensors> Queue<B> {
         self.room.notify_all();
     }
 
+    /// The next batch, if it is ready. It counts as ready until [`hand_out`](Self::hand_out).
+    pub(super) fn take_ready(&self) -> Option<Done<B>> {
+        let mut state = self.state.lock();
+        let wanted = state.wanted;
+        state.ready.remove(&wanted).map(|done| *done)
+    }
+
+    /// Goes on to the batch after one that was taken.
+    pub(super) fn hand_out(&self, done: &Done<B>) {
+        let mut state = self.state.lock();
+        state.wanted += 1;
+        if let Ok(Made::Batch { .. }) = done.made {
+            state.ready_bytes -= done.bytes;
+        }
+        drop(state);
+        self.room.notify_all();
+    }
+
     /// The next batch, made on this thread if there are no workers; `None` after the last epoch.
     pub(super) fn take(&self, has_workers: bool) -> Option<Done<B>> {
         let mut state = self.state.lock();
@@ -213,12 +256,6 @@ impl<B: Tensors> Queue<B> {
         loop {
             let wanted = state.wanted;
             if let Some(done) = state.ready.remove(&wanted) {
-                state.wanted += 1;
-                if let Ok(Made::Batch { batch, .. }) = &done.1 {
-                    state.ready_bytes -= tensors::bytes(batch);
-                }
-                drop(state);
-                self.room.notify_all();
                 return Some(*done);
             }
             if state.end.is_some_and(|end| wanted >= end) {
@@ -273,6 +310,8 @@ impl<B: Tensors> Queue<B> {
 impl<B> Queue<B> {
     pub(super) fn stop(&self) {
         self.is_stopped.store(true, Relaxed);
+        // A worker that has just seen that it is not stopped waits for `room` before the lock is free.
+        drop(self.state.lock());
         self.room.notify_all();
     }
 

@@ -31,7 +31,8 @@ where
     /// Builds the loader. It reads nothing before the first batch is asked for.
     ///
     /// # Errors
-    /// [`DataError`]: a size of 0 or too large a one, a rank that is not below the number of ranks, or settings that need a dataset.
+    /// [`DataError`]: a size of 0 or too large a one, a rank that is not below the number of ranks, or settings that need a dataset. Any error
+    /// of the driver of [`device`](Self::device).
     pub fn build(self) -> Result<Loader<B>> {
         self.validate()?;
         let Size::Samples(samples) = self.batching.size else {
@@ -59,7 +60,7 @@ where
         let jobs = Jobs::new(Plan::Stream(samples), rank, self.epochs);
         // More workers would read out of order.
         let workers = self.workers.min(1);
-        Ok(Loader::new(
+        Loader::new(
             self.name,
             position,
             jobs,
@@ -67,7 +68,7 @@ where
             skipped,
             workers,
             self.ahead,
-        ))
+        )
     }
 }
 

@@ -15,6 +15,8 @@ use disabled as implementation;
 use enabled as implementation;
 #[cfg(feature = "cuda")]
 pub(super) use enabled::Event;
+#[cfg(feature = "cuda")]
+pub(crate) use enabled::{PageLocked, drain, while_dropping};
 use implementation::{synchronize, trim};
 
 use crate::error::{Error, Result};

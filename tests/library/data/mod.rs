@@ -3,6 +3,7 @@
 mod ahead;
 mod check;
 mod collate;
+mod device;
 mod failing;
 mod interruptions;
 mod positions;

@@ -236,6 +236,17 @@ pub extern "C" fn simulated_cuda_fault_at_launch(
     })
 }
 
+/// Loses a device's context at the `nth` call from now that needs a context, 1 being the next, which then returns `code` as every later
+/// one does.
+#[unsafe(no_mangle)]
+pub extern "C" fn simulated_cuda_fault_at_call(device: u32, nth: u64, code: u32) -> i32 {
+    with(device, |device| {
+        require(code != 0)?;
+        device.faults.order_loss_at_call(nth, Status(code));
+        Ok(())
+    })
+}
+
 /// Makes a lost context valid again, which no real driver does, and carries out the frees that were refused.
 #[unsafe(no_mangle)]
 pub extern "C" fn simulated_cuda_clear_fault(device: u32) -> i32 {

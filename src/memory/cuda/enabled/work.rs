@@ -46,7 +46,7 @@ pub(crate) fn trim(device: &Device) -> Result<()> {
 }
 
 /// Takes out an error that an earlier drop has stored.
-pub(super) fn drain(context: &CudaContext) -> Result<()> {
+pub(crate) fn drain(context: &CudaContext) -> Result<()> {
     context.check_err().or_else(note_stored)
 }
 

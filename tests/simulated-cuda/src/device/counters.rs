@@ -48,4 +48,8 @@ pub struct Counters {
     pub neighbour_bytes: u64,
     /// The status that the lost context returns; 0 while it is valid.
     pub lost_context: u64,
+    /// Calls: copies from pinned memory that the host has waited for.
+    pub copies_checked: u64,
+    /// Calls: mistakes with such copies; see `src/device/copies.rs`.
+    pub hazards: u64,
 }

@@ -61,6 +61,9 @@ pub struct Faults {
     /// What each kernel takes longer.
     pub launch_time: Duration,
     loss: Option<Loss>,
+    /// Calls until the context is lost with `call_status`.
+    call: Countdown,
+    call_status: Status,
     pub lost: Option<Status>,
     /// Frees that the lost context refused.
     pub refused: Vec<u64>,
@@ -77,6 +80,18 @@ impl Faults {
                 status,
                 at_once,
             });
+        }
+    }
+
+    /// Loses the context at the `nth` call from now that needs a context.
+    pub fn order_loss_at_call(&mut self, nth: u64, status: Status) {
+        (self.call, self.call_status) = (Countdown::new(nth, 1), status);
+    }
+
+    /// Counts a call that needs a context.
+    pub fn call(&mut self) {
+        if self.call.strikes() {
+            self.lost = Some(self.call_status);
         }
     }
 

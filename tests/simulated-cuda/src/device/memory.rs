@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::clock::{Clocks, StreamKey};
+use super::clock::{Clocks, Mark, StreamKey};
 use super::pool::{GRANULARITY, Pool};
 use super::range::Range;
 use crate::status::{Outcome, Status};
@@ -18,6 +18,8 @@ pub struct Live {
     /// Bytes requested by the program, which may access no more.
     pub bytes: u64,
     pub pool: u64,
+    /// The point of its stream from which on it may be used, unless that is at once.
+    pub mark: Option<Mark>,
 }
 
 /// The bytes of a device and their users.
@@ -162,9 +164,29 @@ impl DeviceMemory {
             Live {
                 bytes,
                 pool: serial,
+                mark: None,
             },
         );
         Ok(address)
+    }
+
+    /// Says from which point on an allocation may be used.
+    pub fn mark_allocation(&mut self, address: u64, mark: Mark) {
+        if let Some(live) = self.live.get_mut(&address) {
+            live.mark = Some(mark);
+        }
+    }
+
+    /// The allocation of device memory that contains an address.
+    pub fn live_at(&self, address: u64) -> Option<Live> {
+        let (&start, live) = self.live.range(..=address).next_back()?;
+        (address < start + live.bytes).then_some(*live)
+    }
+
+    /// Whether an address is in pinned memory.
+    pub fn is_pinned(&self, address: u64) -> bool {
+        let before = self.host.range(..=address).next_back();
+        before.is_some_and(|(&start, &bytes)| address < start + bytes)
     }
 
     /// Frees an allocation. With a stream, other streams may reuse it only after the work that is now on that stream.

@@ -1,6 +1,7 @@
 //! One simulated device with all its state, guarded by one lock.
 
 pub mod clock;
+pub mod copies;
 pub mod counters;
 pub mod faults;
 pub mod late;
@@ -12,6 +13,7 @@ pub mod segment;
 pub mod trace;
 
 use clock::{Clocks, StreamKey};
+use copies::Copies;
 use counters::Counters;
 use faults::Faults;
 use late::Late;
@@ -46,6 +48,7 @@ pub struct Device {
     pub faults: Faults,
     pub trace: Trace,
     pub late: Late,
+    pub copies: Copies,
     /// Counts of calls; [`Device::counters`] adds the state.
     pub counted: Counters,
 }
@@ -61,6 +64,7 @@ impl Device {
             faults: Faults::default(),
             trace: Trace::default(),
             late: Late::new(),
+            copies: Copies::default(),
             counted: Counters::default(),
         }
     }
@@ -84,6 +88,10 @@ impl Device {
         } else {
             self.memory.allocate(pool, bytes, stream, &self.clocks)
         };
+        if let (Ok(address), true) = (outcome, pool != memory::DIRECT) {
+            let mark = self.clocks.mark(stream);
+            self.memory.mark_allocation(address, mark);
+        }
         self.trace.note(|| match outcome {
             Ok(_) => format!("allocate {bytes}"),
             Err(Status(code)) => format!("allocate {bytes}: status {code}"),
@@ -111,6 +119,9 @@ impl Device {
             return Err(status);
         }
         let bytes = self.memory.live.get(&address).map_or(0, |live| live.bytes);
+        if let Some(stream) = stream {
+            self.note_use(address..address + bytes, stream);
+        }
         self.memory.free(address, stream, &mut self.clocks)?;
         self.counted.frees += 1;
         self.counted.live_bytes -= bytes;
@@ -121,6 +132,7 @@ impl Device {
     /// Makes a lost context valid again and carries out the frees that it refused.
     pub fn clear_fault(&mut self) {
         self.faults.lost = None;
+        self.forget_copies();
         for address in std::mem::take(&mut self.faults.refused) {
             // It fails if the program freed the block twice, as the second free would have without the fault.
             let _ = self.free(address, None);
@@ -143,6 +155,7 @@ impl Device {
         for event in self.objects.events.values_mut() {
             event.pending = 0;
         }
+        self.settle_copies();
         self.counted.synchronizations += 1;
         self.memory.release(&self.clocks);
     }

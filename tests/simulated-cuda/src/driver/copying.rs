@@ -56,6 +56,13 @@ unsafe fn copy(to: u64, from: u64, bytes: usize, checked: &[u64], stream: Option
     if bytes == 0 {
         return Ok(());
     }
+    if let ([device], Some(stream)) = (devices.as_mut_slice(), stream) {
+        let stream = current::stream_key(stream)?;
+        for address in [to, from] {
+            device.note_use(address..address + bytes as u64, stream);
+        }
+        device.follow_copy(to, from, bytes as u64, stream);
+    }
     if let [device] = devices.as_mut_slice()
         && stream.is_some()
         && device.late.on
@@ -221,6 +228,9 @@ fn fill<T: Copy + Send + 'static>(to: u64, value: T, count: usize, stream: Optio
         unsafe { std::slice::from_raw_parts_mut(to as *mut std::mem::MaybeUninit<T>, count) }
             .fill(std::mem::MaybeUninit::new(value));
     };
+    if let ([device], Some(stream)) = (devices.as_mut_slice(), stream) {
+        device.note_use(to..to + bytes as u64, current::stream_key(stream)?);
+    }
     match devices.as_mut_slice() {
         _ if count == 0 => {}
         [device] if stream.is_some() => device.execute(move |device| {

@@ -86,8 +86,9 @@ pub fn device_or_blame(blamed: Option<usize>) -> Outcome<MutexGuard<'static, Dev
         }
         return Err(Status::INVALID_CONTEXT);
     }
-    let (device, serial) = simulator::of_handle(context, Kind::Context)?;
+    let (mut device, serial) = simulator::of_handle(context, Kind::Context)?;
     if device.objects.has_context(serial) {
+        device.faults.call();
         Ok(device)
     } else {
         Err(Status::CONTEXT_IS_DESTROYED)

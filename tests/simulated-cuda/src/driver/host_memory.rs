@@ -47,9 +47,11 @@ pub extern "C" fn cuMemFreeHost(pointer: u64) -> u32 {
     answer_at_once(|| {
         drop(current::device()?);
         for mut device in (0..simulator::count()).filter_map(simulator::lock) {
-            let Some(bytes) = device.memory.host.remove(&pointer) else {
+            let Some(&bytes) = device.memory.host.get(&pointer) else {
                 continue;
             };
+            device.note_unpinned(pointer..pointer + bytes);
+            device.memory.host.remove(&pointer);
             let layout = Layout::from_size_align(bytes as usize, ALIGNMENT)
                 .map_err(|_| Status::INVALID_VALUE)?;
             // SAFETY: the map held the address, so `cuMemHostAlloc` allocated it with this layout and it is still live.

@@ -42,7 +42,7 @@ unsafe fn pack(kernel: &Kernel, arguments: *const *const u8) -> Outcome<Vec<u8>>
 /// # Safety
 /// As for [`pack`].
 unsafe fn run(function: u64, launch: Launch, stream: u64, arguments: *const *const u8) -> Outcome {
-    let (mut device, _) = on_stream(stream)?;
+    let (mut device, key) = on_stream(stream)?;
     device.faults.check()?;
     let handle = Handle::decode(function, Kind::Function)?;
     let known = device
@@ -64,6 +64,7 @@ unsafe fn run(function: u64, launch: Launch, stream: u64, arguments: *const *con
     if !device.faults.launch()? {
         return Ok(());
     }
+    device.note_arguments(&arguments, key);
     // As on a real device, the launch has succeeded by the time a fault happens; later calls report it.
     device.execute(move |device| {
         std::thread::sleep(device.faults.launch_time);

@@ -1,0 +1,140 @@
+use std::sync::Arc;
+
+use candle_core::cuda_backend::cudarc::driver::sys::CUdeviceptr;
+use candle_core::cuda_backend::{CudaStorage, WrapErr};
+use candle_core::op::BackpropOp;
+use candle_core::{Result as CandleResult, Storage, Tensor};
+
+use super::element::uninitialized;
+use super::place::{Place, changed};
+use super::shared::Shared;
+use super::slot::Slot;
+use crate::error::Result;
+use crate::memory::{drain, while_dropping};
+
+/// The tensors of a batch in a slot, and perhaps on their way from there to the device.
+#[derive(Debug)]
+pub struct Load {
+    shared: Arc<Shared>,
+    /// `None` only while it is dropped.
+    slot: Option<Slot>,
+    /// Of each of the batch's tensors; `None` for one that is not in the slot.
+    places: Vec<Option<Place>>,
+    /// Where the copies go, once they are queued.
+    on_device: Option<Vec<Option<Tensor>>>,
+}
+
+impl Load {
+    pub(super) fn new(shared: &Arc<Shared>, slot: Slot, places: Vec<Option<Place>>) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            slot: Some(slot),
+            places,
+            on_device: None,
+        }
+    }
+
+    pub(super) fn places(&self) -> &[Option<Place>] {
+        &self.places
+    }
+
+    /// The number of the batch's tensors.
+    pub fn count(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Allocates the tensors on the device and queues their copies, unless that was done. After an error nothing is allocated.
+    pub fn depart(&mut self) -> Result<()> {
+        let (None, Some(slot)) = (&self.on_device, &self.slot) else {
+            return Ok(());
+        };
+        let copies = &self.shared.stream;
+        drain(copies.context())?;
+        let (mut tensors, mut addresses) = (Vec::new(), Vec::new());
+        for place in &self.places {
+            let (tensor, address) = match place {
+                Some(place) => {
+                    let (tensor, address) = self.allocate(place)?;
+                    (Some(tensor), address)
+                }
+                None => (None, 0),
+            };
+            tensors.push(tensor);
+            addresses.push(address);
+        }
+        // From here on the tensors are dropped after the copies.
+        let queued = self.queue(slot, &addresses);
+        if let Err(error) = queued {
+            // Only a lost device cannot be waited for, and it writes nothing more.
+            let _ = copies.synchronize();
+            return Err(error.into());
+        }
+        self.on_device = Some(tensors);
+        Ok(())
+    }
+
+    fn allocate(&self, place: &Place) -> CandleResult<(Tensor, CUdeviceptr)> {
+        let device = &self.shared.device;
+        let len = place.shape.elem_count();
+        // SAFETY: the copy writes to it before candle's stream goes on.
+        let allocated = unsafe { uninitialized(device, place.dtype, len) }?;
+        let (slice, address) = allocated.ok_or_else(changed)?;
+        let storage = Storage::Cuda(CudaStorage {
+            slice,
+            device: device.clone(),
+        });
+        let shape = place.shape.clone();
+        let tensor = Tensor::from_storage(storage, shape, BackpropOp::none(), false);
+        Ok((tensor, address))
+    }
+
+    /// Queues the copies, after the allocations and before the slot's event.
+    fn queue(&self, slot: &Slot, addresses: &[CUdeviceptr]) -> CandleResult<()> {
+        let copies = &self.shared.stream;
+        let computing = self.shared.device.cuda_stream();
+        slot.event.record(&computing).w()?;
+        copies.wait(&slot.event).w()?;
+        // SAFETY: nobody writes to the slot: it is in the hands of `self`, or in the ring, which waits for the event.
+        let memory = unsafe { slot.memory.read() };
+        for (place, &address) in self.places.iter().zip(addresses) {
+            let Some(place) = place else { continue };
+            let from = memory.get(place.start..place.end).ok_or_else(changed)?;
+            if from.is_empty() {
+                continue;
+            }
+            // SAFETY: the tensor at the address has as many bytes, and it is dropped after candle's stream, on which it is freed, has
+            // waited for the copy.
+            unsafe { copies.copy(address, from) }.w()?;
+        }
+        copies.record(&slot.event).w()
+    }
+
+    /// Has candle's stream wait for the copies, and returns the tensors.
+    pub fn arrive(&mut self) -> Result<Vec<Option<Tensor>>> {
+        self.depart()?;
+        if let Some(slot) = &self.slot {
+            drain(self.shared.stream.context())?;
+            let computing = self.shared.device.cuda_stream();
+            computing.wait(&slot.event).w()?;
+        }
+        Ok(self.on_device.take().unwrap_or_default())
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        let Some(slot) = self.slot.take() else { return };
+        if let Some(tensors) = self.on_device.take() {
+            let shared = &self.shared;
+            while_dropping(shared.stream.context(), || {
+                let computing = shared.device.cuda_stream();
+                let waited = computing.wait(&slot.event);
+                // Their memory is freed on candle's stream.
+                let waited = waited.or_else(|_| shared.stream.synchronize());
+                drop(tensors);
+                waited
+            });
+        }
+        self.shared.ring.give_back(slot);
+    }
+}

@@ -1,0 +1,101 @@
+//! Batches on their way to a device.
+//!
+//! On a GPU a worker copies a batch's tensors into a slot of page-locked memory, and the pageable ones are dropped. While the batch before it
+//! is used, the training thread allocates the tensors on the device, on candle's stream, and queues their copies on a stream for copies,
+//! which first waits for the allocation. When the batch is wanted, candle's stream waits for the copies. The slot goes back to the
+//! workers with an event behind its copies, and a worker waits for that before it writes to the slot again.
+
+#[cfg(not(feature = "cuda"))]
+mod disabled;
+#[cfg(feature = "cuda")]
+mod enabled;
+
+use candle_core::Device;
+#[cfg(not(feature = "cuda"))]
+use disabled as implementation;
+#[cfg(feature = "cuda")]
+use enabled as implementation;
+
+use implementation::Lane;
+pub(super) use implementation::Load;
+
+use super::Tensors;
+use crate::error::{DataError, Error, Phase, Remedy, Resource, Result};
+use crate::memory::unmask;
+
+/// Takes batches to a device.
+#[derive(Debug)]
+pub(super) struct Stage {
+    device: Option<Device>,
+    /// Of a GPU.
+    lane: Option<Lane>,
+}
+
+impl Stage {
+    /// Leaves batches where they are without a device.
+    pub(super) fn new(device: Option<Device>) -> Result<Self> {
+        let lane = match &device {
+            Some(device) => Lane::new(device)?,
+            None => None,
+        };
+        Ok(Self { device, lane })
+    }
+
+    /// Whether batches are copied before they are wanted.
+    pub(super) fn copies_ahead(&self) -> bool {
+        self.lane.is_some()
+    }
+
+    /// Moves the batch's tensors to page-locked memory. `None` if there is nothing to move or no memory: they are as they were.
+    pub(super) fn pin(&self, batch: &mut impl Tensors) -> Option<Load> {
+        self.lane.as_ref()?.pin(batch.tensors_mut())
+    }
+
+    /// Puts the batch's tensors on the device. After an error it can be tried again.
+    pub(super) fn deliver(&self, batch: &mut impl Tensors, load: &mut Option<Load>) -> Result<()> {
+        let Some(device) = &self.device else {
+            return Ok(());
+        };
+        self.put(batch, load, device).map_err(|error| {
+            let error = unmask(error, device).in_phase(Phase::Transfer);
+            match error {
+                Error::ResourceExhausted(mut exhausted) => {
+                    if exhausted.resource == Resource::DeviceMemory {
+                        let advice = "smaller batches in the loader";
+                        exhausted.remedies.push(Remedy::new(advice, None));
+                    }
+                    Error::ResourceExhausted(exhausted)
+                }
+                error => error,
+            }
+        })
+    }
+
+    fn put(
+        &self,
+        batch: &mut impl Tensors,
+        load: &mut Option<Load>,
+        device: &Device,
+    ) -> Result<()> {
+        let mut tensors = batch.tensors_mut();
+        if let Some(pinned) = load {
+            if pinned.count() != tensors.len() {
+                let problem = "`Tensors::tensors_mut` of a batch must always return the same tensors, but their number has changed";
+                return Err(DataError::Setting(problem.to_owned()).into());
+            }
+            let arrived = pinned.arrive()?;
+            for (place, tensor) in tensors.iter_mut().zip(arrived) {
+                if let Some(tensor) = tensor {
+                    **place = tensor;
+                }
+            }
+            *load = None;
+        }
+        for tensor in tensors {
+            if !tensor.device().same_device(device) {
+                *tensor = tensor.to_device(device)?;
+            }
+        }
+        Ok(())
+    }
+}
