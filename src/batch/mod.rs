@@ -35,6 +35,7 @@ pub use micro_batch::MicroBatch;
 use model::MOST_COST;
 pub use model::MemoryModel;
 pub use observer::{EventKind, Observer, Task, TrainingEvent};
+pub(crate) use origin::waited;
 pub use origin::{Consumer, Origin};
 pub use plan::{Plan, Reason};
 pub use policy::{BatchPolicy, Completed, Extent, Failed};

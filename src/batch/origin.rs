@@ -16,3 +16,9 @@ pub trait Consumer {
     /// Returns the position of the loader of this name after the last batch that an update consumed; `None` if there was none.
     fn position(&self, loader: &str) -> Option<&str>;
 }
+
+/// How long the caller waited for all of them; `None` if nothing comes from a loader.
+pub(crate) fn waited(origins: &[Origin<'_>]) -> Option<Duration> {
+    let waits = origins.iter().map(|origin| origin.waited);
+    waits.reduce(|a, b| a.saturating_add(b))
+}

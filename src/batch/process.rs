@@ -6,6 +6,7 @@ use super::attempt::{Attempt, Failure, Held};
 use super::engine::Engine;
 use super::micro_batch::MicroBatch;
 use super::observer::{Observer, Task};
+use super::origin::waited;
 use super::plan::Plan;
 use super::policy::BatchPolicy;
 use super::predictive::Predictive;
@@ -152,7 +153,7 @@ impl Engine {
             }
             Ok(result)
         };
-        let waited = inputs.origin().map(|origin| origin.waited);
+        let waited = waited(&inputs.origins());
         let (processed, done) = self.batch(extent.samples, waited, |engine, processed| {
             engine.run(extent, &mut (chunk, held), processed)
         });

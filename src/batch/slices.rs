@@ -66,9 +66,9 @@ pub trait Batch {
         None
     }
 
-    /// Returns where the batch comes from, if it comes from a [`Loader`](crate::data::Loader).
-    fn origin(&self) -> Option<Origin<'_>> {
-        None
+    /// Returns where the batch, or its parts, come from, if they come from [`Loader`](crate::data::Loader)s.
+    fn origins(&self) -> Vec<Origin<'_>> {
+        Vec::new()
     }
 }
 
@@ -139,8 +139,8 @@ impl<B: Batch + ?Sized> Batch for &B {
         (**self).device()
     }
 
-    fn origin(&self) -> Option<Origin<'_>> {
-        (**self).origin()
+    fn origins(&self) -> Vec<Origin<'_>> {
+        (**self).origins()
     }
 }
 
@@ -180,8 +180,8 @@ macro_rules! tuple {
                 [$(self.$index.device()),+].into_iter().flatten().next()
             }
 
-            fn origin(&self) -> Option<Origin<'_>> {
-                [$(self.$index.origin()),+].into_iter().flatten().next()
+            fn origins(&self) -> Vec<Origin<'_>> {
+                [$(self.$index.origins()),+].concat()
             }
         }
     };
@@ -214,6 +214,10 @@ impl<B: Batch> Batch for Parts<B> {
     fn device(&self) -> Option<Device> {
         self.0.iter().find_map(B::device)
     }
+
+    fn origins(&self) -> Vec<Origin<'_>> {
+        self.0.iter().flat_map(B::origins).collect()
+    }
 }
 
 impl<K: Clone + Eq + Hash, B: Batch, S: BuildHasher + Default> Batch for HashMap<K, B, S> {
@@ -234,5 +238,9 @@ impl<K: Clone + Eq + Hash, B: Batch, S: BuildHasher + Default> Batch for HashMap
 
     fn device(&self) -> Option<Device> {
         self.values().find_map(B::device)
+    }
+
+    fn origins(&self) -> Vec<Origin<'_>> {
+        self.values().flat_map(B::origins).collect()
     }
 }

@@ -55,7 +55,12 @@ impl Batching {
             Size::PaddedCost(cost) => format!("padded cost {cost}"),
         };
         let sorted = if self.sorted.is_some() { "sorted " } else { "" };
-        format!("{size} in {sorted}{}", self.window())
+        let last = if self.drops_last {
+            ", last left out"
+        } else {
+            ""
+        };
+        format!("{size} in {sorted}{}{last}", self.window())
     }
 
     /// The batches of a window, as indices of samples, in the order in which they come.

@@ -64,11 +64,11 @@ impl<B: Batch> Batch for Loaded<B> {
         self.batch.device()
     }
 
-    fn origin(&self) -> Option<Origin<'_>> {
-        Some(Origin {
+    fn origins(&self) -> Vec<Origin<'_>> {
+        vec![Origin {
             loader: &self.loader,
             position: &self.position,
             waited: self.waited,
-        })
+        }]
     }
 }

@@ -33,7 +33,7 @@ pub enum DataError {
         message: String,
     },
     /// Samples cannot be made into a batch, or doing so panicked.
-    #[error("{dataset}: samples {indices:?} cannot be made into a batch: {reason}")]
+    #[error("{dataset}: samples {} cannot be made into a batch: {reason}", first(.indices))]
     #[non_exhaustive]
     Collate {
         /// The dataset.
@@ -138,6 +138,17 @@ impl DataError {
             problem: reason.to_string(),
             reason: Some(reason),
         }
+    }
+}
+
+/// The first indices, and how many more there are.
+fn first(indices: &[usize]) -> String {
+    const SHOWN: usize = 8;
+    match indices.get(..SHOWN) {
+        Some(first) if indices.len() > SHOWN => {
+            format!("{first:?} and {} more", indices.len() - SHOWN)
+        }
+        _ => format!("{indices:?}"),
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) fn open(interval: Duration) -> (Source, Looker) {
     let mut read_at = Duration::ZERO;
     let (mut total, mut free, mut process) = (None, None, None);
     // When the sample before was taken, and how long data had been waited for until then.
-    let (mut before, mut waited_before) = (Duration::ZERO, Duration::ZERO);
+    let mut before: Option<(Duration, Duration)> = None;
     let source = Source {
         name: "host".to_owned(),
         uuid: None,
@@ -41,15 +41,17 @@ pub(super) fn open(interval: Duration) -> (Source, Looker) {
         (sample.total, sample.free, sample.process) = (total, free, process);
         let both = total.zip(free);
         sample.used = both.map(|(total, free)| total.saturating_sub(free));
-        sample.data_wait = waited().map(|waited| {
-            let wait = waited.saturating_sub(waited_before).as_secs_f64();
-            let since = sample.at.saturating_sub(before).as_secs_f64();
-            (before, waited_before) = (sample.at, waited);
-            match since > 0. {
-                true => (100. * wait / since).min(100.) as u64,
-                false => 0,
-            }
-        });
+        let now = waited().map(|waited| (sample.at, waited));
+        sample.data_wait = now
+            .zip(before)
+            .map(|((at, waited), (at_before, waited_before))| {
+                let wait = waited.saturating_sub(waited_before).as_secs_f64();
+                match at.saturating_sub(at_before).as_secs_f64() {
+                    0. => 0,
+                    since => (100. * wait / since).min(100.) as u64,
+                }
+            });
+        before = now;
     });
     (source, looker)
 }

@@ -9,7 +9,7 @@ use super::reach::Reach;
 use super::report::StepReport;
 use crate::batch::{
     Attempt, Batch, Engine, Event, Failure, Held, Measured, MicroBatch, Processed, Work, conclude,
-    extent_of,
+    extent_of, waited,
 };
 use crate::error::{Error, Holding, Phase, Result, WindowLost};
 use crate::memory::{DeviceMemory, recover, unmask};
@@ -58,8 +58,8 @@ impl<O: Commit> Core<O> {
         if earlier == 0 {
             self.at_window.save()?;
         }
-        let origin = batch.origin();
-        let waited = origin.map(|origin| origin.waited);
+        let origins = batch.origins();
+        let waited = waited(&origins);
         let done = engine.batch(extent.samples, waited, |engine, took| {
             let mut accumulation = Accumulation {
                 core: &mut *self,
@@ -76,7 +76,7 @@ impl<O: Commit> Core<O> {
             ended.map_err(|error| self.with_lost(error))
         });
         let done = self.keep(done)?;
-        self.positions.note(origin);
+        self.positions.note(&origins);
         Ok(done)
     }
 

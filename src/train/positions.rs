@@ -16,18 +16,24 @@ pub(super) struct Positions {
 }
 
 impl Positions {
-    /// A batch was accumulated.
-    pub(super) fn note(&mut self, origin: Option<Origin<'_>>) {
-        let Some(Origin {
-            loader, position, ..
-        }) = origin
-        else {
-            return;
-        };
-        match self.pending.get_mut(loader) {
-            Some(known) => position.clone_into(known),
-            None => {
-                self.pending.insert(loader.to_owned(), position.to_owned());
+    /// A batch was accumulated, whose parts come from here.
+    pub(super) fn note(&mut self, origins: &[Origin<'_>]) {
+        for (place, origin) in origins.iter().enumerate() {
+            let Origin {
+                loader, position, ..
+            } = *origin;
+            let mut before = origins.iter().take(place);
+            if before.any(|other| other.loader == loader && other.position != position) {
+                tracing::warn!(
+                    loader,
+                    "two loaders of a batch have one name: only the last can be resumed, name them apart"
+                );
+            }
+            match self.pending.get_mut(loader) {
+                Some(known) => position.clone_into(known),
+                None => {
+                    self.pending.insert(loader.to_owned(), position.to_owned());
+                }
             }
         }
     }

@@ -9,6 +9,8 @@ mod values;
 
 pub use declared::Check;
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use super::Tensors;
 use crate::error::{DataError, Result};
 
@@ -44,11 +46,13 @@ pub fn check(batch: &impl Tensors, checks: &[Check]) -> Result<()> {
 }
 
 /// What a loader checks.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Checks {
     pub(super) checks: Vec<Check>,
     /// Of every batch, not only of the first.
     pub(super) every_batch: bool,
+    /// A batch was looked at.
+    pub(super) has_looked: AtomicBool,
 }
 
 impl Checks {
@@ -59,6 +63,8 @@ impl Checks {
         dataset: impl Fn() -> String,
         is_first: bool,
     ) -> Result<(), DataError> {
+        // The first batch may have failed before it could be looked at.
+        let is_first = !self.has_looked.swap(true, Relaxed) || is_first;
         match is_first || self.every_batch {
             true => look(batch, &self.checks, Some(indices), dataset, is_first),
             false => Ok(()),

@@ -17,6 +17,9 @@ use crate::data::{Dataset, Position, Tensors};
 use crate::error::{BoxedError, DataError, Result};
 use crate::memory::DeviceMemory;
 
+/// More threads than any machine has cores.
+const MOST_WORKERS: usize = 4096;
+
 /// The most that a number of samples or a cost may be, so that sums cannot overflow.
 const MOST: usize = usize::MAX >> 8;
 
@@ -29,7 +32,7 @@ pub struct LoaderBuilder<S: Source, B> {
     pub(super) batching: Batching,
     pub(super) seed: Option<u64>,
     /// Of a stream.
-    pub(super) buffer: usize,
+    pub(super) buffer: Option<usize>,
     mixture: Option<Vec<f64>>,
     samples: Option<usize>,
     pub(super) epochs: Option<u64>,
@@ -58,7 +61,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
                 drops_last: false,
             },
             seed: None,
-            buffer: 1,
+            buffer: None,
             mixture: None,
             samples: None,
             epochs: Some(1),
@@ -103,7 +106,8 @@ impl<S: Source, B> LoaderBuilder<S, B> {
     }
 
     /// Hands out this rank's share of each batch: of `m` samples those from `m * rank / ranks` to `m * (rank + 1) / ranks`. A batch
-    /// with fewer samples than ranks leaves some of them none: their `collate` gets an empty list.
+    /// with fewer samples than ranks leaves some of them none: their `collate` gets an empty list, which those of this crate refuse;
+    /// [`drop_last`](Self::drop_last) avoids that.
     pub fn rank(mut self, rank: usize, ranks: usize) -> Self {
         self.rank = (rank, ranks);
         self
@@ -147,6 +151,13 @@ impl<S: Source, B> LoaderBuilder<S, B> {
     /// same batch again. On the CPU nothing is copied.
     pub fn device(mut self, device: &Device) -> Self {
         self.ahead.device = Some(device.clone());
+        self
+    }
+
+    /// Reads a sample that failed this many times more before it counts as failed; 0 by default. A sample that panicked is not read
+    /// again. Of a stream, the beginning of an epoch is tried again.
+    pub fn retries(mut self, times: usize) -> Self {
+        self.failing.retries = times;
         self
     }
 
@@ -198,9 +209,19 @@ impl<S: Source, B> LoaderBuilder<S, B> {
             ("sort_by_cost", self.batching.sorted.unwrap_or(1)),
             ("samples", self.samples.unwrap_or(1)),
             ("ahead", self.ahead.batches.unwrap_or(1)),
+            ("buffer", self.buffer.unwrap_or(1)),
         ];
         let problem = match sizes.iter().find(|(_, size)| !(1..=MOST).contains(size)) {
             Some((name, size)) => format!("`{name}` must be from 1 to {MOST}, got {size}"),
+            None if self.workers > MOST_WORKERS => {
+                format!(
+                    "`workers` must be at most {MOST_WORKERS}, got {}",
+                    self.workers
+                )
+            }
+            None if self.name.is_empty() || self.name.contains('\0') => {
+                format!("`name` must be a text without NUL, got {:?}", self.name)
+            }
             None if rank >= ranks => {
                 format!("`rank` must be below the number of ranks, got {rank} of {ranks}")
             }
@@ -240,8 +261,8 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
         self
     }
 
-    /// Draws the samples of an epoch from the dataset's [parts](Dataset::parts) in proportion to these weights, mixed. A part is read
-    /// through, also across epochs, before any of its samples comes again. See [`Concat`](crate::data::Concat).
+    /// Draws the samples of an epoch from the dataset's [parts](Dataset::parts) in proportion to these weights, mixed. At the end of each
+    /// epoch, the samples of a part have been drawn equally often, give or take one. See [`Concat`](crate::data::Concat).
     pub fn mixture(mut self, weights: impl Into<Vec<f64>>) -> Self {
         self.mixture = Some(weights.into());
         self
@@ -250,13 +271,6 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
     /// Sets the number of samples in an epoch of a [mixture](Self::mixture); by default the dataset's.
     pub fn samples(mut self, samples: usize) -> Self {
         self.samples = Some(samples);
-        self
-    }
-
-    /// Reads a sample that failed this many times more before it counts as failed; 0 by default. A sample that panicked is not read
-    /// again.
-    pub fn retries(mut self, times: usize) -> Self {
-        self.failing.retries = times;
         self
     }
 
@@ -277,7 +291,15 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
             None => Order::new(len, self.seed),
         };
         if self.batching.windows(order.len()) == 0 {
-            return Err(DataError::Empty(dataset.name()).into());
+            if len == 0 {
+                return Err(DataError::Empty(dataset.name()).into());
+            }
+            let problem = format!(
+                "{} has {} samples, too few for one batch, and `drop_last` leaves them out",
+                dataset.name(),
+                order.len()
+            );
+            return Err(DataError::Setting(problem).into());
         }
         let position = Position::new(Some(len), order.text(), self.batching.text());
         let costs = Arc::clone(&dataset);

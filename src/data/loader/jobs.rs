@@ -7,7 +7,7 @@ use crate::data::order::Order;
 use crate::error::DataError;
 
 /// The samples of one batch.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Job {
     /// The indices of this rank's samples; empty for a stream.
     pub(super) indices: Vec<usize>,
@@ -19,6 +19,8 @@ pub(super) struct Job {
     pub(super) is_first: bool,
     /// Where the next batch is: epoch, window, place in the window.
     pub(super) next: (u64, usize, usize),
+    /// Why its samples are not known.
+    pub(super) failed: Option<DataError>,
 }
 
 /// This rank, and how many there are.
@@ -83,8 +85,8 @@ impl Jobs {
         self.go_to((epoch + 1, 0, 0));
     }
 
-    /// The next job; `None` after the last epoch. After an error the same job comes again.
-    pub(super) fn next(&mut self) -> Option<Result<Job, DataError>> {
+    /// The next job; `None` after the last epoch.
+    pub(super) fn next(&mut self) -> Option<Job> {
         let (epoch, window, place) = self.next;
         if self.epochs.is_some_and(|epochs| epoch >= epochs) {
             return None;
@@ -101,17 +103,24 @@ impl Jobs {
                 cost,
             } => {
                 let batches = match self.window.take() {
-                    Some(batches) => batches,
-                    None => match caught(|| batching.batches(order, cost, epoch, window)) {
-                        Ok(batches) => batches,
-                        Err(message) => {
-                            let problem = format!(
-                                "the cost of a sample cannot be asked for: it panicked: {message}"
-                            );
-                            return Some(Err(DataError::Setting(problem)));
-                        }
-                    },
+                    Some(batches) => Ok(batches),
+                    None => caught(|| batching.batches(order, cost, epoch, window)),
                 };
+                let panicked = |message: &String| {
+                    let problem = "the cost of a sample cannot be asked for: it panicked";
+                    DataError::Setting(format!("{problem}: {message}"))
+                };
+                let failed = batches.as_ref().err().map(panicked);
+                let batches = batches.unwrap_or_default();
+                // A saved place is in its window unless samples have other costs now.
+                let failed = failed.or_else(|| match place < batches.len() {
+                    true => None,
+                    false => Some(DataError::Setting(format!(
+                        "window {window} of epoch {epoch} has {} batches, not one at {place}: samples have other costs than in \
+                         the run that saved the position",
+                        batches.len()
+                    ))),
+                });
                 let batch = batches.get(place).map_or(&[][..], Vec::as_slice);
                 let share = batch.get(self.rank.share(batch.len())).unwrap_or_default();
                 let next = match place + 1 < batches.len() {
@@ -123,6 +132,7 @@ impl Jobs {
                     indices: share.to_vec(),
                     samples: batch.len(),
                     next,
+                    failed,
                     ..Job::default()
                 };
                 self.window = (next.2 > 0).then_some(batches);
@@ -131,11 +141,11 @@ impl Jobs {
         };
         self.next = job.next;
         let is_first = std::mem::take(&mut self.is_first);
-        Some(Ok(Job {
+        Some(Job {
             epoch,
             window,
             is_first,
             ..job
-        }))
+        })
     }
 }

@@ -66,11 +66,14 @@ use queue::{Ahead, Queue};
 ///
 /// # Errors
 /// An item is a [`DataError`] if a sample cannot be read or a batch cannot be made. The iterator then goes on with the next batch;
-/// the position stays before the failed one until that is handed out. An error of copying a batch to its
+/// the position stays before the failed one until that is handed out, or until the end. An error of copying a batch to its
 /// [device](LoaderBuilder::device) is of its own class, and the same batch comes again.
 pub struct Loader<B> {
     name: Arc<str>,
+    /// After the last batch that was handed out.
     position: Position,
+    /// The epoch of the batch that comes next, also after one that failed.
+    epoch: u64,
     queue: Arc<Queue<B>>,
     stage: Arc<Stage>,
     /// The next batch, if it was taken from the queue before it was asked for.
@@ -96,6 +99,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         Ok(Self {
             name: name.into(),
             position,
+            epoch: 0,
             queue: Queue::new(jobs, produce, workers, ahead, Arc::clone(&stage)),
             stage,
             held: None,
@@ -126,6 +130,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         self.held = None;
         self.queue.move_to(position);
         self.position = position.clone();
+        self.epoch = position.epoch;
         Ok(())
     }
 
@@ -148,7 +153,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
     /// Returns an iterator over the rest of the present epoch.
     pub fn epoch(&mut self) -> Epoch<'_, B> {
         Epoch {
-            number: self.position.epoch,
+            number: self.epoch,
             loader: self,
         }
     }
@@ -167,14 +172,23 @@ impl<B: Tensors + Send + 'static> Loader<B> {
 
     fn start(&mut self) -> Result<(), DataError> {
         self.began.get_or_insert_with(Instant::now);
-        while !self.has_started && self.workers > 0 {
-            let started = (0..self.workers).try_for_each(|number| {
+        if !self.has_started {
+            let mut threads = 0..self.workers;
+            let started = threads.try_for_each(|number| {
                 let queue = Arc::clone(&self.queue);
                 let thread = std::thread::Builder::new().name(format!("{}-{number}", self.name));
-                thread.spawn(move || queue.work()).map(drop)
+                thread.spawn(move || queue.work())?;
+                self.has_started = true;
+                Ok(())
             });
-            started.map_err(|error| DataError::Thread(error.to_string()))?;
-            self.has_started = true;
+            match started {
+                Err(error) if self.has_started => {
+                    tracing::warn!(%error, "a loader has fewer workers than asked for");
+                }
+                started => {
+                    started.map_err(|error: std::io::Error| DataError::Thread(error.to_string()))?
+                }
+            }
         }
         Ok(())
     }
@@ -186,12 +200,17 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         }
         let wait = Wait::begin();
         loop {
-            if until.is_some_and(|epoch| self.position.epoch > epoch) {
+            if until.is_some_and(|epoch| self.epoch > epoch) {
                 return None;
             }
-            let mut done = match self.held.take() {
-                Some(done) => done,
-                None => self.queue.take(self.has_started)?,
+            let taken = match self.held.take() {
+                Some(done) => Some(done),
+                None => self.queue.take(self.has_started),
+            };
+            let Some(mut done) = taken else {
+                // Also if the last batch failed, so that the end can be seen.
+                self.position.go_to((self.epoch, 0, 0));
+                return None;
             };
             if let Err(error) = done.deliver(&self.stage) {
                 self.held = Some(done);
@@ -199,14 +218,21 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             }
             self.queue.hand_out(&done);
             let Done { job, made, .. } = done;
+            self.epoch = job.next.0;
             let (batch, indices, samples) = match made {
                 Ok(Made::Batch {
                     batch,
                     indices,
                     samples,
                 }) => (batch, indices, samples),
+                Ok(Made::Skipped) => {
+                    self.position.go_to(job.next);
+                    self.position.samples += job.samples as u64;
+                    continue;
+                }
                 Ok(Made::EndOfEpoch) => {
-                    self.position.go_to((job.epoch + 1, 0, 0));
+                    self.epoch = job.epoch + 1;
+                    self.position.go_to((self.epoch, 0, 0));
                     continue;
                 }
                 Ok(Made::Stopped) => return None,

@@ -19,6 +19,8 @@ pub(super) enum Made<B> {
         /// Samples of all ranks.
         samples: usize,
     },
+    /// No sample of the batch could be read, and all were left out.
+    Skipped,
     /// The stream has no more samples in this epoch.
     EndOfEpoch,
     /// The loader was dropped meanwhile.
@@ -81,6 +83,9 @@ impl<D: Dataset, B: Tensors> Produce<B> for FromDataset<D, B> {
                 }
                 Err(failed) => self.failing.skip(failed)?,
             }
+        }
+        if samples.is_empty() && job.indices.len() == job.samples {
+            return Ok(Made::Skipped);
         }
         let name = || self.dataset.name();
         Ok(Made::Batch {

@@ -127,7 +127,7 @@ impl<B: Tensors> Queue<B> {
     }
 
     /// Waits until there is room for another batch; `None` if the loader was dropped.
-    fn begin(&self) -> Option<(u64, u64, Result<Job, DataError>)> {
+    fn begin(&self) -> Option<(u64, u64, Job)> {
         let mut state = self.state.lock();
         loop {
             if self.is_stopped() {
@@ -161,30 +161,24 @@ impl<B: Tensors> Queue<B> {
         let Some(largest) = state.largest else {
             return false;
         };
-        let bytes = state.ready_bytes + largest * (state.making + 1);
+        let bytes = state.ready_bytes + largest.saturating_mul(state.making + 1);
         state.next - state.wanted < self.most
             && bytes <= self.ahead.bytes
             && self.ahead.memory.as_ref().is_none_or(|memory| {
                 let now = memory.reading();
                 let known = now.in_use.zip(now.limit);
-                known.is_none_or(|(in_use, limit)| in_use.saturating_add(largest) <= limit)
+                let more = largest.saturating_mul(state.making + 1);
+                known.is_none_or(|(in_use, limit)| in_use.saturating_add(more) <= limit)
             })
     }
 
-    fn make(&self, job: Result<Job, DataError>) -> Done<B> {
+    fn make(&self, mut job: Job) -> Done<B> {
         let (mut load, mut bytes) = (None, 0);
-        let job = match job {
-            Ok(job) => job,
-            Err(error) => {
-                return Done {
-                    job: Job::default(),
-                    made: Err(error),
-                    load,
-                    bytes,
-                };
-            }
-        };
+        let failed = job.failed.take();
         let made = caught(|| {
+            if let Some(failed) = failed {
+                return Err(failed);
+            }
             let mut made = self.produce.make(&job, &|| self.is_stopped())?;
             if let Made::Batch { batch, .. } = &mut made {
                 bytes = tensors::bytes(batch);
@@ -322,7 +316,7 @@ impl<B> Queue<B> {
 
 impl<B> State<B> {
     /// `None` if there are no more jobs, which `end` then says.
-    fn begin(&mut self) -> Option<(u64, u64, Result<Job, DataError>)> {
+    fn begin(&mut self) -> Option<(u64, u64, Job)> {
         let Some(job) = self.jobs.next() else {
             self.end = Some(self.next);
             return None;

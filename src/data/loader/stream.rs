@@ -24,7 +24,7 @@ where
     /// Shuffles within a buffer of so many samples: each sample that is handed out is drawn from the buffer by the seed of
     /// [`shuffle`](Self::shuffle), and the next of the stream takes its place. The buffer's memory does not count as read ahead.
     pub fn buffer(mut self, samples: usize) -> Self {
-        self.buffer = samples;
+        self.buffer = Some(samples);
         self
     }
 
@@ -38,9 +38,14 @@ where
         let Size::Samples(samples) = self.batching.size else {
             return Err(DataError::Setting("a stream has batches of samples".to_owned()).into());
         };
-        let order = match self.seed {
-            Some(seed) if self.buffer > 1 => format!("shuffled by {seed} within {}", self.buffer),
-            _ => "as it comes".to_owned(),
+        let order = match (self.seed, self.buffer) {
+            (Some(seed), Some(buffer)) => format!("shuffled by {seed} within {buffer}"),
+            (None, None) => "as it comes".to_owned(),
+            _ => {
+                let problem =
+                    "a stream is shuffled by `shuffle` and `buffer` together: call both or none";
+                return Err(DataError::Setting(problem.to_owned()).into());
+            }
         };
         let position = Position::new(None, &order, self.batching.text());
         let rank = Rank(self.rank.0, self.rank.1);
@@ -54,8 +59,9 @@ where
             },
             failing: self.failing,
             rank,
-            shuffle: self.seed.map(|seed| (seed, self.buffer)),
+            shuffle: self.seed.zip(self.buffer),
             reading: Mutex::new(None),
+            gave_up: Mutex::new(None),
         };
         let jobs = Jobs::new(Plan::Stream(samples), rank, self.epochs);
         // More workers would read out of order.
@@ -82,6 +88,8 @@ struct FromStream<F, I, S, B> {
     /// Seed and size of the buffer.
     shuffle: Option<(u64, usize)>,
     reading: Mutex<Option<Reading<I, S>>>,
+    /// An epoch that could not be begun.
+    gave_up: Mutex<Option<u64>>,
 }
 
 /// An epoch in the course of being read.
@@ -104,6 +112,10 @@ where
     B: Tensors,
 {
     fn make(&self, job: &Job, is_stopped: &dyn Fn() -> bool) -> Result<Made<B>, DataError> {
+        // The error was returned before.
+        if self.gave_up.lock().take() == Some(job.epoch) {
+            return Ok(Made::EndOfEpoch);
+        }
         let mut reading = self.reading.lock();
         let first = job.window.saturating_mul(job.samples);
         let of_epoch = reading
@@ -127,14 +139,18 @@ where
                 return Ok(Made::Stopped);
             }
             let is_of_batch = reading.drawn >= first;
-            match self.draw(reading)? {
+            match self.draw(reading, is_stopped)? {
                 Some(sample) if is_of_batch => samples.push(sample),
                 Some(_) => {}
                 None => break,
             }
         }
         match samples.len() {
-            0 if reading.drawn == 0 => Err(DataError::Empty(self.name.clone())),
+            0 if is_stopped() => Ok(Made::Stopped),
+            0 if reading.drawn == 0 => {
+                *self.gave_up.lock() = Some(job.epoch);
+                Err(DataError::Empty(self.name.clone()))
+            }
             0 => Ok(Made::EndOfEpoch),
             all => {
                 let share = self.rank.share(all);
@@ -157,9 +173,19 @@ where
     F: Fn(u64) -> Result<I, BoxedError>,
 {
     fn open(&self, epoch: u64) -> Result<Reading<I, S>, DataError> {
-        let items = match caught(|| (self.open)(epoch)) {
-            Ok(items) => items.map_err(|reason| self.unread(0, reason))?,
-            Err(message) => return Err(self.panicked(0, message)),
+        let mut tries = 0;
+        let items = loop {
+            let failed = match caught(|| (self.open)(epoch)) {
+                Ok(Ok(items)) => break items,
+                Ok(Err(_)) if tries < self.failing.retries => {
+                    tries += 1;
+                    continue;
+                }
+                Ok(Err(reason)) => self.unread(0, reason),
+                Err(message) => self.panicked(0, message),
+            };
+            *self.gave_up.lock() = Some(epoch);
+            return Err(failed);
         };
         Ok(Reading {
             epoch,
@@ -172,9 +198,16 @@ where
     }
 
     /// The next sample and its number in the stream.
-    fn draw(&self, reading: &mut Reading<I, S>) -> Result<Option<(usize, S)>, DataError> {
-        let size = self.shuffle.map_or(1, |(_, size)| size.max(1));
+    fn draw(
+        &self,
+        reading: &mut Reading<I, S>,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Option<(usize, S)>, DataError> {
+        let size = self.shuffle.map_or(1, |(_, size)| size);
         while reading.buffer.len() < size && !reading.has_ended {
+            if is_stopped() {
+                return Ok(None);
+            }
             let number = reading.taken;
             reading.taken += 1;
             let failed = match caught(|| reading.items.next()) {

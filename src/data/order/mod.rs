@@ -7,6 +7,9 @@ use crate::nn::mix;
 
 use permutation::Permutation;
 
+/// The longest text about the parts of a mixture, because a position is to stay short.
+const LONGEST: usize = 40;
+
 /// The sample at each place of each epoch.
 #[derive(Debug, Clone)]
 pub(super) struct Order {
@@ -42,8 +45,8 @@ impl Order {
         }
     }
 
-    /// A mixture of parts with these numbers of samples: in each epoch of `len` samples each part has its share by weight. A part is gone
-    /// through in a new order each time, and wholly before it is repeated, also across epochs.
+    /// A mixture of parts with these numbers of samples: in each epoch of `len` samples each part has its share by weight. The draws from
+    /// a part, over all epochs, go through it again and again, in a new order each time; within an epoch they come mixed.
     pub(super) fn mixed(
         len: usize,
         seed: u64,
@@ -71,6 +74,12 @@ impl Order {
                     "part {index} of the mixture has weight {weight} and no samples"
                 )));
             }
+            if quota == 0 && *weight > 0. {
+                return Err(DataError::Setting(format!(
+                    "part {index} of the mixture has weight {weight}, too little for one of an epoch's {len} samples: raise it, or \
+                     set more `samples`"
+                )));
+            }
             parts.push(Part {
                 first,
                 len: size,
@@ -79,12 +88,22 @@ impl Order {
             first += size;
             placed += quota;
         }
-        let weights: Vec<_> = weights.iter().map(f64::to_string).collect();
+        let mixed = weights.iter().zip(sizes);
+        let mixed: Vec<_> = mixed
+            .map(|(weight, size)| format!("{weight} of {size}"))
+            .collect();
+        let mut mixed = mixed.join(" + ");
+        if mixed.len() > LONGEST {
+            let hash = mixed
+                .bytes()
+                .fold(0, |hash, byte| mix(hash ^ u64::from(byte)));
+            mixed = format!("{} parts ({hash:x})", sizes.len());
+        }
         Ok(Self {
             len,
             seed: Some(seed),
             parts,
-            text: format!("mixed {} by {seed}", weights.join(":")),
+            text: format!("{len} by {seed} from {mixed}"),
         })
     }
 

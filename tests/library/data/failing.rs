@@ -222,6 +222,9 @@ fn settings_that_cannot_be_meant_are_refused() {
         builder().rank(2, 2),
         builder().rank(0, 0),
         builder().samples(5),
+        builder().workers(1 << 20),
+        builder().name(""),
+        builder().name("a\0b"),
     ];
     for builder in refused {
         assert!(matches!(
@@ -233,4 +236,66 @@ fn settings_that_cannot_be_meant_are_refused() {
         .build()
         .unwrap_err();
     assert!(matches!(data_error(empty), DataError::Empty(_)));
+}
+
+/// The last batches of both epochs fail: each epoch ends where it ends, and so does a loop over epochs.
+#[test]
+fn an_epoch_ends_also_after_a_batch_that_failed() {
+    for workers in [0, 2] {
+        let mut loader = faulty(&[10], &[])
+            .epochs(2)
+            .workers(workers)
+            .build()
+            .unwrap();
+        let mut epochs = Vec::new();
+        while loader.state().epoch < 2 {
+            let epoch: Vec<_> = loader
+                .epoch()
+                .map(|batch| batch.map(|batch| held(&batch)).ok())
+                .collect();
+            epochs.push(epoch);
+            assert!(epochs.len() < 9, "it never ends");
+        }
+        let epoch = vec![
+            Some(vec![0, 1, 2]),
+            Some(vec![3, 4, 5]),
+            Some(vec![6, 7, 8]),
+            None,
+        ];
+        let read: Vec<_> = epochs
+            .into_iter()
+            .filter(|epoch| !epoch.is_empty())
+            .collect();
+        assert_eq!(read, [epoch.clone(), epoch]);
+    }
+}
+
+#[test]
+fn a_batch_of_which_nothing_is_left_does_not_come() {
+    let stack = |samples: Vec<u32>| match samples.is_empty() {
+        true => Err("nothing to stack".into()),
+        false => collate(samples),
+    };
+    let dataset = Faulty {
+        bad: [3, 4, 5, 11].into(),
+        ..Faulty::default()
+    };
+    let builder = Loader::builder(dataset, stack).batch(3).skip_failures(4);
+    let mut loader = builder.workers(2).build().unwrap();
+    let read: Vec<_> = loader.by_ref().map(|batch| held(&batch.unwrap())).collect();
+    assert_eq!(read, [vec![0, 1, 2], vec![6, 7, 8], vec![9, 10]]);
+    assert_eq!((loader.state().epoch, loader.state().samples), (1, 12));
+}
+
+#[test]
+fn long_batches_do_not_fill_the_screen() {
+    let failing = |_: Vec<u32>| -> Result<Tensor, BoxedError> { Err("no".into()) };
+    let mut loader = Loader::builder(Faulty::default(), failing)
+        .batch(12)
+        .build()
+        .unwrap();
+    assert_eq!(
+        loader.next().unwrap().unwrap_err().to_string(),
+        "faulty: samples [0, 1, 2, 3, 4, 5, 6, 7] and 4 more cannot be made into a batch: no"
+    );
 }

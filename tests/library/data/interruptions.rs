@@ -173,5 +173,8 @@ fn the_last_batch_can_be_left_out() {
         [4, 4, 4, 4]
     );
     let error = numbers(3).batch(4).drop_last().build().unwrap_err();
-    assert_eq!(error.to_string(), "numbers has no samples");
+    assert_eq!(
+        error.to_string(),
+        "numbers has 3 samples, too few for one batch, and `drop_last` leaves them out"
+    );
 }

@@ -226,3 +226,99 @@ fn parts_of_a_mixture_come_by_weight() {
         "`mixture` needs a weight of at least 0 for each of 1 parts, not all 0, got [1.0, 1.0]"
     );
 }
+
+/// What changes the order or the batches changes the position's text.
+#[test]
+fn a_position_of_another_mixture_is_refused() {
+    let mixture = |sizes: [usize; 2], samples, weights: [f64; 2]| {
+        let parts = Concat(sizes.map(Numbers).into());
+        let builder = Loader::builder(parts, collate)
+            .mixture(weights)
+            .samples(samples);
+        builder.batch(4).build().unwrap()
+    };
+    let mut loader = mixture([100, 10], 50, [1., 2.]);
+    loader.next().unwrap().unwrap();
+    let position = loader.state().clone();
+    for mut other in [
+        mixture([10, 100], 50, [1., 2.]),
+        mixture([100, 10], 60, [1., 2.]),
+        mixture([100, 10], 50, [2., 1.]),
+    ] {
+        let error = other.load_state(&position).unwrap_err().to_string();
+        assert!(
+            error.contains("order: saved 50 by 0 from 1 of 100 + 2 of 10, here "),
+            "{error}"
+        );
+    }
+    let mut kept = numbers(10).batch(4).build().unwrap();
+    kept.next().unwrap().unwrap();
+    let mut dropping = numbers(10).batch(4).drop_last().build().unwrap();
+    assert!(dropping.load_state(kept.state()).is_err());
+
+    // A part that would never be drawn.
+    let parts = Concat(vec![Numbers(5), Numbers(5)]);
+    let refused = Loader::builder(parts, collate)
+        .mixture([1., 0.001])
+        .build()
+        .unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .contains("too little for one of an epoch's 10 samples"),
+        "{refused}"
+    );
+    // The text of many parts stays short.
+    let many = Concat((1..200).map(Numbers).collect());
+    let loader = Loader::builder(many, collate)
+        .mixture(vec![1.; 199])
+        .build()
+        .unwrap();
+    assert!(serde_json::to_string(loader.state()).unwrap().len() <= 200);
+}
+
+#[test]
+fn all_loaders_of_a_batch_are_remembered() {
+    let mut trainer = trainer();
+    let mut loaders =
+        ["labelled", "unlabelled"].map(|name| numbers(9).batch(3).name(name).build().unwrap());
+    let [a, b] = loaders
+        .each_mut()
+        .map(|loader| loader.next().unwrap().unwrap());
+    let w = loss(&trainer, &a).unwrap();
+    let waited = a.waited + b.waited;
+    let report = trainer
+        .step(&(a, b), |(a, b), _| {
+            (a + b)?.to_dtype(DType::F32)?.mean_all()?.mul(&w)
+        })
+        .unwrap();
+    assert_eq!(report.waited, Some(waited));
+    for loader in &mut loaders {
+        let next = loader.next().unwrap().unwrap();
+        assert!(loader.resume(&trainer).unwrap());
+        assert_eq!(loader.next().unwrap().unwrap().indices, next.indices);
+    }
+}
+
+/// A place that a window no longer has, because samples cost something else now.
+#[test]
+fn other_costs_than_in_the_run_that_saved_are_an_error() {
+    let cost = |most| numbers(100).batch_cost(most).build().unwrap();
+    let mut loader = cost(10);
+    loader
+        .by_ref()
+        .take(40)
+        .for_each(|batch| drop(batch.unwrap()));
+    let text = serde_json::to_string(loader.state())
+        .unwrap()
+        .replace("cost 10", "cost 1000");
+    let position: Position = serde_json::from_str(&text).unwrap();
+    let mut other = cost(1000);
+    other.load_state(&position).unwrap();
+    let error = other.next().unwrap().unwrap_err().to_string();
+    assert!(
+        error.contains("samples have other costs than in the run that saved the position"),
+        "{error}"
+    );
+    assert!(other.next().is_none());
+}

@@ -189,3 +189,50 @@ fn items_may_fail_and_panic() {
         "data has no samples"
     );
 }
+
+#[test]
+fn an_epoch_that_cannot_begin_fails_once() {
+    let opened = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&opened);
+    // Every other attempt fails.
+    let open = move |_| -> Result<Items, BoxedError> {
+        match count.fetch_add(1, SeqCst) % 2 {
+            0 => Err("no network".into()),
+            _ => Ok(Box::new((0..4).map(Ok))),
+        }
+    };
+    let builder = || {
+        Loader::builder(Stream(open.clone()), collate)
+            .batch(2)
+            .epochs(3)
+    };
+    let read = |loader: &mut Loader<Tensor>| -> Vec<_> {
+        loader
+            .map(|batch| batch.map(|batch| held(&batch)).ok())
+            .collect()
+    };
+    let whole = [Some(vec![0, 1]), Some(vec![2, 3])];
+    assert_eq!(
+        read(&mut builder().build().unwrap()),
+        [&[None][..], &whole, &[None]].concat()
+    );
+    assert_eq!(opened.swap(0, SeqCst), 3);
+    // Tried again, nothing fails.
+    assert_eq!(
+        read(&mut builder().retries(1).build().unwrap()),
+        [&whole[..], &whole, &whole].concat()
+    );
+}
+
+#[test]
+fn a_stream_is_not_left_unshuffled_silently() {
+    let open = |_| -> Result<Items, BoxedError> { Ok(Box::new((0..4).map(Ok))) };
+    let builder = || Loader::builder(Stream(open), collate);
+    for builder in [
+        builder().shuffle(1),
+        builder().buffer(9),
+        builder().shuffle(1).buffer(0),
+    ] {
+        assert!(builder.build().is_err());
+    }
+}
