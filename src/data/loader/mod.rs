@@ -1,8 +1,11 @@
 //! Reads samples ahead of training, in an order that does not depend on the threads that read them.
 
+mod ahead;
 mod builder;
+mod dataset;
 mod done;
 mod failing;
+mod hand_out;
 mod jobs;
 mod produce;
 mod queue;
@@ -16,20 +19,21 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 pub use builder::LoaderBuilder;
+pub use hand_out::Epoch;
 pub use source::{Source, Stream};
 pub use stats::LoaderStats;
 
 use super::stage::Stage;
-use super::waits::Wait;
-use super::{Loaded, Position, Tensors};
+use super::{Position, Tensors};
 use crate::batch::Consumer;
-use crate::error::{DataError, Error, Result};
+use crate::error::{DataError, Result};
 
+use ahead::Ahead;
 use done::Done;
 use failing::Skipped;
 use jobs::Jobs;
-use produce::{Made, Produce};
-use queue::{Ahead, Queue};
+use produce::Produce;
+use queue::Queue;
 
 /// Hands out the batches of a dataset, which worker threads read ahead, and knows how far it has been read.
 ///
@@ -61,7 +65,7 @@ use queue::{Ahead, Queue};
 ///
 /// # Resuming
 /// [`state`](Self::state) is a few numbers, which serialize with serde, and [`load_state`](Self::load_state) goes on from there. A
-/// trainer that is given the [`Loaded`] batches remembers the position of the last batch that an update has consumed and saves it with
+/// trainer that is given the [`Loaded`](super::Loaded) batches remembers the position of the last batch that an update has consumed and saves it with
 /// its state; [`resume`](Self::resume) goes there.
 ///
 /// # Errors
@@ -150,14 +154,6 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         Ok(true)
     }
 
-    /// Returns an iterator over the rest of the present epoch.
-    pub fn epoch(&mut self) -> Epoch<'_, B> {
-        Epoch {
-            number: self.epoch,
-            loader: self,
-        }
-    }
-
     /// Returns what it has done so far, and how long the caller waited for data.
     pub fn stats(&self) -> LoaderStats {
         let ready = self.queue.ready();
@@ -168,109 +164,6 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             ready_bytes: ready.bytes,
             ..self.stats
         }
-    }
-
-    fn start(&mut self) -> Result<(), DataError> {
-        self.began.get_or_insert_with(Instant::now);
-        if !self.has_started {
-            let mut threads = 0..self.workers;
-            let started = threads.try_for_each(|number| {
-                let queue = Arc::clone(&self.queue);
-                let thread = std::thread::Builder::new().name(format!("{}-{number}", self.name));
-                thread.spawn(move || queue.work())?;
-                self.has_started = true;
-                Ok(())
-            });
-            match started {
-                Err(error) if self.has_started => {
-                    tracing::warn!(%error, "a loader has fewer workers than asked for");
-                }
-                started => {
-                    started.map_err(|error: std::io::Error| DataError::Thread(error.to_string()))?
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The next batch; `None` at the end of epoch `until`, or of all.
-    fn advance(&mut self, until: Option<u64>) -> Option<Result<Loaded<B>>> {
-        if let Err(error) = self.start() {
-            return Some(Err(error.into()));
-        }
-        let wait = Wait::begin();
-        loop {
-            if until.is_some_and(|epoch| self.epoch > epoch) {
-                return None;
-            }
-            let taken = match self.held.take() {
-                Some(done) => Some(done),
-                None => self.queue.take(self.has_started),
-            };
-            let Some(mut done) = taken else {
-                // Also if the last batch failed, so that the end can be seen.
-                self.position.go_to((self.epoch, 0, 0));
-                return None;
-            };
-            if let Err(error) = done.deliver(&self.stage) {
-                self.held = Some(done);
-                return Some(Err(error));
-            }
-            self.queue.hand_out(&done);
-            let Done { job, made, .. } = done;
-            self.epoch = job.next.0;
-            let (batch, indices, samples) = match made {
-                Ok(Made::Batch {
-                    batch,
-                    indices,
-                    samples,
-                }) => (batch, indices, samples),
-                Ok(Made::Skipped) => {
-                    self.position.go_to(job.next);
-                    self.position.samples += job.samples as u64;
-                    continue;
-                }
-                Ok(Made::EndOfEpoch) => {
-                    self.epoch = job.epoch + 1;
-                    self.position.go_to((self.epoch, 0, 0));
-                    continue;
-                }
-                Ok(Made::Stopped) => return None,
-                Err(error) => return Some(Err(error.into())),
-            };
-            self.position.go_to(job.next);
-            self.position.samples += samples as u64;
-            let position = match serde_json::to_string(&self.position) {
-                Ok(position) => position,
-                Err(error) => return Some(Err(Error::external(error))),
-            };
-            let waited = wait.end();
-            if self.stage.copies_ahead() {
-                self.held = self.queue.take_ready();
-            }
-            if let Some(next) = &mut self.held {
-                next.depart();
-            }
-            self.stats.batches += 1;
-            self.stats.samples += indices.len() as u64;
-            self.stats.waited += waited;
-            return Some(Ok(Loaded {
-                batch,
-                indices,
-                epoch: job.epoch,
-                waited,
-                loader: Arc::clone(&self.name),
-                position,
-            }));
-        }
-    }
-}
-
-impl<B: Tensors + Send + 'static> Iterator for Loader<B> {
-    type Item = Result<Loaded<B>>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.advance(None)
     }
 }
 
@@ -287,20 +180,5 @@ impl<B> fmt::Debug for Loader<B> {
             .field("name", &self.name)
             .field("position", &self.position)
             .finish_non_exhaustive()
-    }
-}
-
-/// The batches of one epoch; from [`Loader::epoch`].
-#[derive(Debug)]
-pub struct Epoch<'a, B> {
-    loader: &'a mut Loader<B>,
-    number: u64,
-}
-
-impl<B: Tensors + Send + 'static> Iterator for Epoch<'_, B> {
-    type Item = Result<Loaded<B>>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.loader.advance(Some(self.number))
     }
 }

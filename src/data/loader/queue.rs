@@ -5,45 +5,20 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
-use candle_core::Device;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use super::ahead::Ahead;
 use super::done::Done;
 use super::jobs::{Job, Jobs};
 use super::produce::{Made, Produce};
-use crate::data::caught::caught;
 use crate::data::stage::Stage;
-use crate::data::{Position, Tensors, tensors};
-use crate::error::DataError;
-use crate::memory::DeviceMemory;
+use crate::data::{Position, Tensors};
 
 /// How often a worker looks whether the host's memory has room again.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// How long training looks for a batch before it sleeps.
 const BRIEFLY: Duration = Duration::from_micros(50);
-
-/// What is read ahead.
-#[derive(Debug, Clone)]
-pub(super) struct Ahead {
-    /// `None` for as many as the number of workers asks for.
-    pub(super) batches: Option<usize>,
-    pub(super) bytes: u64,
-    pub(super) memory: Option<DeviceMemory>,
-    /// Where batches go.
-    pub(super) device: Option<Device>,
-}
-
-impl Default for Ahead {
-    fn default() -> Self {
-        Self {
-            batches: None,
-            bytes: 1 << 30,
-            memory: None,
-            device: None,
-        }
-    }
-}
 
 /// The batches between the workers and the training thread.
 pub(super) struct Queue<B> {
@@ -113,7 +88,7 @@ impl<B: Tensors> Queue<B> {
             finished: AtomicU64::new(0),
             produce,
             stage,
-            most: ahead.batches.unwrap_or((2 * workers).max(4)) as u64,
+            most: ahead.batches(workers),
             ahead,
         })
     }
@@ -161,42 +136,12 @@ impl<B: Tensors> Queue<B> {
         let Some(largest) = state.largest else {
             return false;
         };
-        let bytes = state.ready_bytes + largest.saturating_mul(state.making + 1);
-        state.next - state.wanted < self.most
-            && bytes <= self.ahead.bytes
-            && self.ahead.memory.as_ref().is_none_or(|memory| {
-                let now = memory.reading();
-                let known = now.in_use.zip(now.limit);
-                let more = largest.saturating_mul(state.making + 1);
-                known.is_none_or(|(in_use, limit)| in_use.saturating_add(more) <= limit)
-            })
+        let making = largest.saturating_mul(state.making + 1);
+        state.next - state.wanted < self.most && self.ahead.has_room(state.ready_bytes, making)
     }
 
-    fn make(&self, mut job: Job) -> Done<B> {
-        let (mut load, mut bytes) = (None, 0);
-        let failed = job.failed.take();
-        let made = caught(|| {
-            if let Some(failed) = failed {
-                return Err(failed);
-            }
-            let mut made = self.produce.make(&job, &|| self.is_stopped())?;
-            if let Made::Batch { batch, .. } = &mut made {
-                bytes = tensors::bytes(batch);
-                load = self.stage.pin(batch);
-            }
-            Ok(made)
-        });
-        let made = made.unwrap_or_else(|message| {
-            Err(DataError::Setting(format!(
-                "a loader's worker panicked: {message}"
-            )))
-        });
-        Done {
-            job,
-            made,
-            load,
-            bytes,
-        }
+    fn make(&self, job: Job) -> Done<B> {
+        Done::make(job, &*self.produce, &self.stage, &|| self.is_stopped())
     }
 
     fn finish(&self, number: u64, generation: u64, done: Done<B>) {

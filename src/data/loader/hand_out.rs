@@ -1,0 +1,137 @@
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::Loader;
+use super::done::Done;
+use super::produce::Made;
+use crate::data::waits::Wait;
+use crate::data::{Loaded, Tensors};
+use crate::error::{DataError, Error, Result};
+
+impl<B: Tensors + Send + 'static> Loader<B> {
+    /// Returns an iterator over the rest of the present epoch.
+    pub fn epoch(&mut self) -> Epoch<'_, B> {
+        Epoch {
+            number: self.epoch,
+            loader: self,
+        }
+    }
+
+    fn start(&mut self) -> Result<(), DataError> {
+        self.began.get_or_insert_with(Instant::now);
+        if !self.has_started {
+            let mut threads = 0..self.workers;
+            let started = threads.try_for_each(|number| {
+                let queue = Arc::clone(&self.queue);
+                let thread = std::thread::Builder::new().name(format!("{}-{number}", self.name));
+                thread.spawn(move || queue.work())?;
+                self.has_started = true;
+                Ok(())
+            });
+            match started {
+                Err(error) if self.has_started => {
+                    tracing::warn!(%error, "a loader has fewer workers than asked for");
+                }
+                started => {
+                    started.map_err(|error: std::io::Error| DataError::Thread(error.to_string()))?
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The next batch; `None` at the end of epoch `until`, or of all.
+    fn advance(&mut self, until: Option<u64>) -> Option<Result<Loaded<B>>> {
+        if let Err(error) = self.start() {
+            return Some(Err(error.into()));
+        }
+        let wait = Wait::begin();
+        loop {
+            if until.is_some_and(|epoch| self.epoch > epoch) {
+                return None;
+            }
+            let taken = match self.held.take() {
+                Some(done) => Some(done),
+                None => self.queue.take(self.has_started),
+            };
+            let Some(mut done) = taken else {
+                // Also if the last batch failed, so that the end can be seen.
+                self.position.go_to((self.epoch, 0, 0));
+                return None;
+            };
+            if let Err(error) = done.deliver(&self.stage) {
+                self.held = Some(done);
+                return Some(Err(error));
+            }
+            self.queue.hand_out(&done);
+            let Done { job, made, .. } = done;
+            self.epoch = job.next.0;
+            let (batch, indices, samples) = match made {
+                Ok(Made::Batch {
+                    batch,
+                    indices,
+                    samples,
+                }) => (batch, indices, samples),
+                Ok(Made::Skipped) => {
+                    self.position.go_to(job.next);
+                    self.position.samples += job.samples as u64;
+                    continue;
+                }
+                Ok(Made::EndOfEpoch) => {
+                    self.epoch = job.epoch + 1;
+                    self.position.go_to((self.epoch, 0, 0));
+                    continue;
+                }
+                Ok(Made::Stopped) => return None,
+                Err(error) => return Some(Err(error.into())),
+            };
+            self.position.go_to(job.next);
+            self.position.samples += samples as u64;
+            let position = match serde_json::to_string(&self.position) {
+                Ok(position) => position,
+                Err(error) => return Some(Err(Error::external(error))),
+            };
+            let waited = wait.end();
+            if self.stage.copies_ahead() {
+                self.held = self.queue.take_ready();
+            }
+            if let Some(next) = &mut self.held {
+                next.depart();
+            }
+            self.stats.batches += 1;
+            self.stats.samples += indices.len() as u64;
+            self.stats.waited += waited;
+            return Some(Ok(Loaded {
+                batch,
+                indices,
+                epoch: job.epoch,
+                waited,
+                loader: Arc::clone(&self.name),
+                position,
+            }));
+        }
+    }
+}
+
+impl<B: Tensors + Send + 'static> Iterator for Loader<B> {
+    type Item = Result<Loaded<B>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.advance(None)
+    }
+}
+
+/// The batches of one epoch; from [`Loader::epoch`].
+#[derive(Debug)]
+pub struct Epoch<'a, B> {
+    loader: &'a mut Loader<B>,
+    number: u64,
+}
+
+impl<B: Tensors + Send + 'static> Iterator for Epoch<'_, B> {
+    type Item = Result<Loaded<B>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.loader.advance(Some(self.number))
+    }
+}
