@@ -41,7 +41,7 @@ pub struct LoaderBuilder<S: Source, B> {
 }
 
 impl<B: Tensors + Send + 'static> Loader<B> {
-    /// Loads a [`Dataset`], or a [`Stream`](super::Stream), in batches that `collate` makes of samples, in the worker threads.
+    /// Loads a [`Dataset`](crate::data::Dataset), or a [`Stream`](super::Stream), in batches that `collate` makes of samples, in the worker threads.
     ///
     /// By default batches have 1 sample and come in the dataset's order, for one epoch, read ahead by one worker.
     pub fn builder<S: Source>(
