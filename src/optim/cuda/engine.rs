@@ -138,14 +138,15 @@ impl Engine {
     }
 
     /// Takes the time of an update, unless that was skipped, and gives back what is not needed any more.
-    fn measured(&mut self, is_by_cores: bool, begin: Instant) {
+    /// Only a part of what has moved may have gradients: the time counts as if all had.
+    fn measured(&mut self, is_by_cores: bool, part: f64, begin: Instant) {
         // SAFETY: the stream lives as long as `self`.
         let finished = unsafe { stream::synchronize(self.stream.cu_stream()) };
         let time = begin.elapsed();
         // The update is launched, so an error is the next call's, which a lost device fails too.
         let control = self.tables.control(&self.device);
         if finished.is_ok() && control.is_ok_and(|control| !control.is_skipped()) {
-            self.choice.record(is_by_cores, time);
+            self.choice.record(is_by_cores, time.div_f64(part));
         }
         if self.choice.decided() == HostUpdate::Device {
             // The slots keep its addresses, which only an update by the cores would use.
@@ -162,9 +163,16 @@ impl<R: Rule> fused::Engine<R> for Engine {
     }
 
     fn commit(&mut self, setup: &Setup<R>, gradients: &GradStore) -> Result<Committed> {
-        let mut moved = setup.parameters.iter().filter(|p| p.on_host);
-        let has_choice = self.cores.is_some()
-            && moved.any(|parameter| setup.gradient(parameter, gradients).is_some());
+        let moved = setup.parameters.iter().filter(|p| p.on_host);
+        let [mut all, mut updated] = [0, 0];
+        for parameter in moved {
+            let bytes = parameter.host_bytes();
+            all += bytes;
+            if setup.gradient(parameter, gradients).is_some() {
+                updated += bytes;
+            }
+        }
+        let has_choice = self.cores.is_some() && updated > 0;
         let is_by_cores = has_choice && self.choice.next_is_by_cores();
         let is_timed = has_choice && self.choice.decided() == HostUpdate::Fastest;
         (self.tables).describe(&self.device, setup, gradients, is_by_cores)?;
@@ -177,7 +185,7 @@ impl<R: Rule> fused::Engine<R> for Engine {
         let begin = Instant::now();
         let committed = self.launch(setup, gradients, is_by_cores)?;
         if is_timed {
-            self.measured(is_by_cores, begin);
+            self.measured(is_by_cores, updated as f64 / all as f64, begin);
         }
         // cudarc records for each tensor what other streams have to wait for: the last launch. An error here does not affect the update;
         // the next call returns it.

@@ -153,7 +153,8 @@ impl<A: Algorithm> FusedBuilder<A> {
     }
 
     /// Whether the device or the host's cores update moments in host memory. By default the first updates measure which is faster, and
-    /// wait for the device; [`HostUpdate::Device`] never waits. Without [`moments_on_host`](Self::moments_on_host) it has no effect.
+    /// wait for the device; [`HostUpdate::Device`] never waits. The host's cores need page-locked memory besides: 12 bytes for an element of
+    /// an f32 parameter, 8 for a half. By default they are not tried if that is more than half of what is free on the host. Without [`moments_on_host`](Self::moments_on_host) it has no effect.
     pub fn host_update(mut self, by: HostUpdate) -> Self {
         self.host_update = by;
         self

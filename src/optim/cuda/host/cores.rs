@@ -7,6 +7,7 @@ use candle_core::{CudaDevice, Result as CandleResult};
 use super::pinned::Pinned;
 use super::staging::Staging;
 use crate::error::{Error, Resource, Result};
+use crate::memory::SystemMemory;
 use crate::optim::cpu::{Memory, Part, update};
 use crate::optim::cuda::launch::{Launch, collect};
 use crate::optim::cuda::layout::{Arguments, Slot, Staged};
@@ -40,6 +41,24 @@ impl Cores {
         let is_moved = |p: &Managed| p.on_host && !setup.is_frozen(p);
         if choice.decided() == HostUpdate::Device || !setup.parameters.iter().any(is_moved) {
             return Ok(None);
+        }
+        if choice.is_free() && choice.decided() == HostUpdate::Fastest {
+            // A system that is out of memory may end the process instead of refusing.
+            let needed = setup
+                .parameters
+                .iter()
+                .filter(|p| is_moved(p))
+                .map(Staging::needed);
+            let (needed, free) = (needed.sum::<u64>(), SystemMemory::read().free());
+            if free.is_some_and(|free| needed > free / 2) {
+                tracing::info!(
+                    needed,
+                    free,
+                    "not enough memory on the host to try updates by its cores"
+                );
+                choice.rule_out_cores();
+                return Ok(None);
+            }
         }
         let room = |(index, parameter): (usize, &Managed)| {
             if !is_moved(parameter) {

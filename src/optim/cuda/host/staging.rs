@@ -19,16 +19,27 @@ pub struct Staging {
 }
 
 impl Staging {
-    pub fn new(parameter: &Managed, stream: &Arc<CudaStream>) -> Result<Self> {
-        let values = parameter.len * parameter.var.dtype().size_in_bytes();
+    /// Where the parameter begins behind its gradient, and the bytes of its values.
+    fn layout(parameter: &Managed) -> (usize, usize) {
         // The gradient of f16 and bf16 parameters may be f32.
         let gradient = parameter.len * parameter.full.size_in_bytes();
-        let start = gradient.next_multiple_of(ALIGNMENT);
+        let values = parameter.len * parameter.var.dtype().size_in_bytes();
+        (gradient.next_multiple_of(ALIGNMENT), values)
+    }
+
+    /// The bytes that a parameter needs.
+    pub fn needed(parameter: &Managed) -> u64 {
+        let (start, values) = Self::layout(parameter);
+        (start + 2 * values) as u64
+    }
+
+    pub fn new(parameter: &Managed, stream: &Arc<CudaStream>) -> Result<Self> {
+        let (start, values) = Self::layout(parameter);
         Ok(Self {
             down: Pinned::zeros(stream, start + values)?,
             start,
             up: Pinned::zeros(stream, values)?,
-            bytes: (start + 2 * values) as u64,
+            bytes: Self::needed(parameter),
         })
     }
 
