@@ -8,10 +8,13 @@ use serde::de::DeserializeOwned;
 use super::content::Content;
 use super::document::Document;
 use super::folder::checkpoints;
+use super::load::{Tolerance, check_memory, fit};
 use super::tensors::Tensors;
+use super::unfit::Unfit;
 use super::verify::verified;
 use crate::error::{CheckpointError, Result, Skipped};
 use crate::optim::StateDict;
+use crate::train::Resumable;
 
 /// A saved checkpoint whose sizes and checksums are those of its manifest. Its files are mapped into memory, and must not be changed
 /// while it lives.
@@ -49,11 +52,11 @@ impl Checkpoint {
     /// Opens and verifies the checkpoint in this folder, such as `run-7/step-000000100`.
     ///
     /// # Errors
-    /// [`CheckpointError::Damaged`] if a file is missing, cannot be read, or is not what the manifest says; also for a rescue, which
-    /// has no tensors.
+    /// [`CheckpointError`]: `Damaged` if a file is missing or is not what the manifest says, also for a rescue, which has no tensors;
+    /// `Version` if another version of this crate wrote it; `File` if it cannot be read.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
-        let read = verified(&path).map_err(|problem| CheckpointError::damaged(&path, problem))?;
+        let read = verified(&path).map_err(|unfit| unfit.into_error(&path))?;
         let (document, files) = read;
         Ok(Self {
             path,
@@ -67,8 +70,9 @@ impl Checkpoint {
     /// meanwhile, in this process or another one.
     ///
     /// # Errors
-    /// [`CheckpointError::NoneIntact`] if all are damaged, with the reason for each, and [`CheckpointError::File`] if the folder
-    /// cannot be read.
+    /// [`CheckpointError`]: `NoneIntact` if all are damaged, with the reason for each; `Version` if another version of this crate wrote
+    /// the newest one, and `File` if it or the folder cannot be read. Neither is damage, so no older one is taken instead: to go on
+    /// from that, move the newest away.
     pub fn latest(folder: impl AsRef<Path>) -> Result<Option<Self>> {
         let folder = folder.as_ref();
         loop {
@@ -86,11 +90,12 @@ impl Checkpoint {
                         }));
                     }
                     // Its run has replaced it by a newer one.
-                    Err(_) if !path.exists() => {}
-                    Err(problem) => {
+                    Err(_) if matches!(path.try_exists(), Ok(false)) => {}
+                    Err(Unfit::Damaged(problem)) => {
                         tracing::warn!(path = %path.display(), problem, "a damaged checkpoint is skipped");
                         skipped.push(Skipped::new(&path, problem));
                     }
+                    Err(other) => return Err(other.into_error(&path).into()),
                 }
             }
             if checkpoints(folder)?.first() != names.first() {
@@ -149,6 +154,25 @@ impl Checkpoint {
             tensors: tensors.collect::<Result<_>>()?,
             metadata: self.document.training.clone(),
         })
+    }
+
+    /// Sets the parameters of a trainer's model in place, and the trainer's state. Nothing is locked or written: several ranks may read
+    /// one checkpoint, of which one rank then writes the next. For a run that saves, call
+    /// [`Checkpoints::resume`](super::Checkpoints::resume), which calls this.
+    ///
+    /// For a moment the host holds a copy of the parameters as they were, to restore them if something fails.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]: `Differs` with every difference of the model, `Memory`, `Name`;
+    /// [`StateError`](crate::error::StateError) with every difference of the optimizer's state; errors from candle. The trainer is as it
+    /// was then.
+    pub fn resume<T: Resumable + ?Sized>(&self, trainer: &mut T) -> Result<()> {
+        let (saved, state) = (self.tensors("model")?, self.tensors("optimizer")?);
+        check_memory(&self.path, saved.bytes().saturating_add(state.bytes()))?;
+        let model = trainer.model();
+        let fitting = fit(&self.path, &saved, &model, &Tolerance::default())?;
+        let state = self.state()?;
+        fitting.set(|| trainer.load_state(&state))
     }
 
     /// The tensors of `model` or `optimizer`.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::folder::{Folder, checkpoints};
+use super::metrics::Metrics;
 use super::outcome::{Saving, Stopped};
 use super::schedule::Schedule;
 use super::settings::Settings;
@@ -23,10 +24,9 @@ pub struct Checkpoints {
     pub(super) settings: Settings,
     pub(super) schedule: Schedule,
     pub(super) writer: Writer,
-    signals: Watch,
+    pub(super) signals: Watch,
     pub(super) values: BTreeMap<String, Value>,
-    /// For the next checkpoint.
-    pub(super) metrics: BTreeMap<String, f64>,
+    pub(super) metrics: Metrics,
     /// The highest step that was in the folder, until the run resumes.
     pub(super) unread: Option<u64>,
     /// The last checkpoint that was written or resumed from.
@@ -48,7 +48,7 @@ impl Checkpoints {
             writer: Writer::default(),
             signals,
             values: BTreeMap::new(),
-            metrics: BTreeMap::new(),
+            metrics: Metrics::default(),
             last: None,
             last_error: None,
         })
@@ -62,7 +62,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// [`CheckpointError::NotResumed`] if the folder holds checkpoints of another run; `Name`; and errors of reading the trainer's
-    /// state, such as a [`DeviceFault`](crate::DeviceFault).
+    /// state, such as a [`DeviceFault`](crate::DeviceFault) or [`UpdateInterrupted`](crate::error::UpdateInterrupted).
     pub fn after<T: Resumable + ?Sized>(
         &mut self,
         report: &StepReport,
@@ -71,7 +71,7 @@ impl Checkpoints {
         self.refuse_if_unread()?;
         let step = trainer.updates();
         let ended = match self.writer.poll() {
-            Some(ended) => self.note(step, ended.path)?,
+            Some(ended) => self.ended(step, ended.path)?.into(),
             None => Saving::NotDue,
         };
         let signal = self.signals.received();
@@ -82,15 +82,15 @@ impl Checkpoints {
         if signal.is_none() && self.writer.is_busy() {
             return Ok(Continue(Saving::Busy));
         }
-        self.read_loss(report)?;
+        let loss = Some(report.loss.read()?);
         let Some(signal) = signal else {
-            return self.begin(trainer).map(Continue);
+            return self.begin(trainer, loss).map(Continue);
         };
         self.settle();
-        let saved = match self.save(trainer) {
-            Ok(path) => Ok(path),
-            Err(Error::Checkpoint(error)) => Err(self.keep_error(*error)),
-            Err(other) => return Err(other),
+        let saved = match self.save(trainer, loss) {
+            // Such as two parameters of one name.
+            Err(Error::Checkpoint(error)) => Err(Arc::from(error)),
+            saved => saved?,
         };
         Ok(Break(Stopped {
             signal,
@@ -99,14 +99,18 @@ impl Checkpoints {
         }))
     }
 
-    /// Saves now and waits until the checkpoint is on the disk. Returns its folder.
+    /// Saves now and waits until the checkpoint is on the disk. Returns its folder. If the same content was saved before, after the
+    /// update of this number, that checkpoint is verified and returned, and nothing is written. What has changed since, such as a
+    /// [value](Self::set), is saved in a checkpoint that replaces the one before, and has its metrics.
     ///
     /// # Errors
-    /// [`CheckpointError`], and errors of reading the trainer's state.
+    /// [`CheckpointError`], which after a failed write [`last_error`](Self::last_error) returns too, and the next [`after`](Self::after)
+    /// tries again; errors of reading the trainer's state, such as [`UpdateInterrupted`](crate::error::UpdateInterrupted).
     pub fn save_now<T: Resumable + ?Sized>(&mut self, trainer: &T) -> Result<PathBuf> {
         self.refuse_if_unread()?;
         self.settle();
-        self.save(trainer)
+        let written = self.save(trainer, None)?;
+        Ok(written.map_err(CheckpointError::Earlier)?)
     }
 
     /// Waits until the checkpoint that is written in the background is on the disk.
@@ -117,10 +121,8 @@ impl Checkpoints {
         let Some(Ended { step, path }) = self.writer.wait() else {
             return Ok(());
         };
-        match self.note(step, path)? {
-            Saving::Failed(error) => Err(CheckpointError::Earlier(error).into()),
-            _ => Ok(()),
-        }
+        let written = self.ended(step, path)?;
+        Ok(written.map(drop).map_err(CheckpointError::Earlier)?)
     }
 
     /// [Waits](Self::flush) for the background and ends. Dropping does so too, without the error. It saves nothing: call

@@ -3,8 +3,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::unfit::{Unfit, VERSION, read_json};
+
 pub(super) const STATE: &str = "state.json";
-pub(super) const VERSION: u32 = 1;
 
 /// What is saved besides tensors.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -35,14 +36,7 @@ impl Document {
         }
     }
 
-    pub(super) fn read(bytes: &[u8]) -> Result<Self, String> {
-        let document: Self =
-            serde_json::from_slice(bytes).map_err(|error| format!("{STATE}: {error}"))?;
-        match document.version {
-            VERSION => Ok(document),
-            other => Err(format!(
-                "{STATE}: version {other}, this crate reads version {VERSION}"
-            )),
-        }
+    pub(super) fn read(bytes: &[u8]) -> Result<Self, Unfit> {
+        read_json(STATE, bytes)
     }
 }

@@ -1,4 +1,5 @@
 use std::fs::{self, File, TryLockError};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::files::{remove_folder, rename, sync_folder};
@@ -68,9 +69,6 @@ impl Folder {
 
 /// The checkpoints of a folder, newest first; none if there is no folder.
 pub(super) fn checkpoints(folder: &Path) -> Result<Vec<Name>> {
-    if !folder.exists() {
-        return Ok(Vec::new());
-    }
     let mut names: Vec<_> = entries(folder)?
         .iter()
         .filter_map(|text| Name::parse(text))
@@ -91,7 +89,11 @@ pub(super) fn remove(folder: &Path, name: Name) -> Result<(), CheckpointError> {
 fn entries(folder: &Path) -> Result<Vec<String>> {
     let read = || -> std::io::Result<Vec<_>> {
         let mut names = Vec::new();
-        for entry in fs::read_dir(folder)? {
+        let entries = match fs::read_dir(folder) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(names),
+            entries => entries?,
+        };
+        for entry in entries {
             // Names that are not UTF-8 are not ours.
             names.extend(entry?.file_name().into_string());
         }

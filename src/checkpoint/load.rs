@@ -101,12 +101,18 @@ impl Fitting<'_> {
 
 /// Refuses to take memory that is not there. Where the machine does not say, it is tried.
 pub(super) fn check_memory(path: &Path, bytes: u64) -> Result<()> {
-    match DeviceMemory::host().open()?.would_fit(bytes) {
-        Some(false) => Err(CheckpointError::Memory {
-            path: path.to_owned(),
-            bytes,
-        }
-        .into()),
-        _ => Ok(()),
+    let memory = DeviceMemory::host().open()?;
+    if memory.would_fit(bytes) != Some(false) {
+        return Ok(());
     }
+    let stats = memory.stats();
+    let limited = stats.limit.zip(stats.in_use);
+    let in_limit = limited.map(|(limit, in_use)| limit.saturating_sub(in_use));
+    let available = in_limit.into_iter().chain(stats.free).min();
+    Err(CheckpointError::Memory {
+        path: path.to_owned(),
+        bytes,
+        available: available.unwrap_or(0),
+    }
+    .into())
 }

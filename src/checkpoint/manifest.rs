@@ -1,9 +1,11 @@
 use std::collections::BTreeMap;
 
+use memchr::memmem::rfind;
 use serde::{Deserialize, Serialize};
 
+use super::unfit::{Unfit, VERSION, read_json};
+
 pub(super) const MANIFEST: &str = "manifest.json";
-const VERSION: u32 = 1;
 
 /// The files of a checkpoint. It is written last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,10 +33,6 @@ impl Fingerprint {
             crc32: hexadecimal(crc32),
         }
     }
-
-    pub(super) fn of(bytes: &[u8]) -> Self {
-        Self::new((bytes.len() as u64, crc32fast::hash(bytes)))
-    }
 }
 
 impl Manifest {
@@ -55,19 +53,30 @@ impl Manifest {
     }
 
     /// Reads a manifest that is, byte by byte, as this crate writes it.
-    pub(super) fn read(bytes: &[u8]) -> Result<Self, String> {
-        let manifest: Self =
-            serde_json::from_slice(bytes).map_err(|error| format!("{MANIFEST}: {error}"))?;
-        if manifest.to_bytes().ok().as_deref() != Some(bytes) {
-            return Err(format!("{MANIFEST}: its checksum does not match"));
-        }
-        match manifest.version {
-            VERSION => Ok(manifest),
-            other => Err(format!(
-                "{MANIFEST}: version {other}, this crate reads version {VERSION}"
-            )),
+    pub(super) fn read(bytes: &[u8]) -> Result<Self, Unfit> {
+        let wrong = || Unfit::Damaged(format!("{MANIFEST}: its checksum does not match"));
+        match read_json::<Self>(MANIFEST, bytes) {
+            Ok(manifest) if manifest.to_bytes().ok().as_deref() == Some(bytes) => Ok(manifest),
+            Ok(_) => Err(wrong()),
+            // The number may be the damage.
+            Err(Unfit::Version(_)) if !is_sealed(bytes) => Err(wrong()),
+            Err(other) => Err(other),
         }
     }
+}
+
+/// Whether the checksum at the end is that of the rest, as in every version.
+fn is_sealed(bytes: &[u8]) -> bool {
+    const FIELD: &[u8] = b"\"crc32\": \"";
+    let is_sealed = || {
+        let (head, rest) = bytes.split_at_checked(rfind(bytes, FIELD)? + FIELD.len())?;
+        let (crc32, tail) = rest.split_at_checked(8)?;
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(head);
+        hasher.update(tail);
+        Some(hexadecimal(hasher.finalize()).as_bytes() == crc32)
+    };
+    is_sealed() == Some(true)
 }
 
 fn hexadecimal(crc32: u32) -> String {

@@ -55,8 +55,9 @@
 //!   and all changes within 32 bits; of other damage it misses one in four billion. It does not protect against forgery.
 //! - Loading changes all or nothing.
 //! - If the disk is full or the folder is lost, training goes on, and saving is tried again.
-//! - While the background writes, the host holds a copy of the model and of the optimizer's state. Where the model's copy would not
-//!   fit, it is written in place, and training waits.
+//! - The optimizer's state is copied while it is saved. Where the host then has room for a copy of the model as well, a thread writes
+//!   both, and training goes on; the memory of the model's copy is kept for the next checkpoint, as long as the `Checkpoints` lives.
+//!   Elsewhere the model is written in place, and training waits.
 //!
 //! A folder has one writer, which holds the lock on its file `.lock`; where the file system has no locks this is only logged.
 
@@ -72,9 +73,11 @@ mod checkpoints;
 mod content;
 mod document;
 mod files;
+mod finite;
 mod folder;
 mod load;
 mod manifest;
+mod metrics;
 mod model;
 mod name;
 mod outcome;
@@ -89,6 +92,7 @@ mod signals;
 mod snapshot;
 mod tensor_files;
 mod tensors;
+mod unfit;
 mod values;
 mod verify;
 mod write;

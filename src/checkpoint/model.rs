@@ -86,8 +86,8 @@ impl LoadModel {
     /// Sets the parameters.
     ///
     /// # Errors
-    /// [`CheckpointError`]: `Differs` with every difference, `Damaged`, `NoneIntact`, `File` if there is nothing to load, `Memory`, and
-    /// `Setting` if two tensors get one name. No parameter has changed then.
+    /// [`CheckpointError`]: `Differs` with every difference, `Damaged`, `NoneIntact`, `Version`, `File` if there is nothing to load or it
+    /// cannot be read, `Memory`, and `Setting` if two tensors get one name. No parameter has changed then.
     pub fn into_parameters(self, parameters: impl Into<Group>) -> Result<()> {
         let parameters: Vec<_> = parameters.into().named(0).collect();
         let path = &self.path;

@@ -11,7 +11,8 @@ use crate::error::{CheckpointError, Skipped};
 pub enum Saving {
     /// Nothing was due.
     NotDue,
-    /// A checkpoint was begun, and is written in the background.
+    /// A checkpoint was begun, and is written in the background. If the one before has reached the disk meanwhile, it is
+    /// [`last`](super::Checkpoints::last).
     Started,
     /// A checkpoint has reached the disk: the one of this update, or the one that was written in the background until now.
     Saved(PathBuf),

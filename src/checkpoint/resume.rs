@@ -1,6 +1,5 @@
 use super::checkpoint::Checkpoint;
 use super::checkpoints::Checkpoints;
-use super::load::{Tolerance, check_memory, fit};
 use super::name::Name;
 use super::outcome::Resumed;
 use crate::error::Result;
@@ -10,32 +9,19 @@ impl Checkpoints {
     /// Continues from the newest intact checkpoint: sets the model's parameters in place, and the trainer's state. Returns `None` if the
     /// folder holds no checkpoint. The saved values replace those that were [set](Self::set) before.
     ///
-    /// For a moment the host holds a copy of the parameters as they were, to restore them if something fails.
+    /// Only the run's writer can do so. Other ranks read: see [`Checkpoint::resume`].
     ///
     /// # Errors
-    /// [`CheckpointError`](crate::error::CheckpointError): `NoneIntact`, `Differs` with every difference of the model, `Memory`, `Name`, `File`;
-    /// [`StateError`](crate::error::StateError) with every difference of the optimizer's state; errors from candle. The trainer is as it
-    /// was then.
+    /// Those of [`Checkpoint::latest`] and [`Checkpoint::resume`]. The trainer is as it was then.
     pub fn resume<T: Resumable + ?Sized>(&mut self, trainer: &mut T) -> Result<Option<Resumed>> {
         self.settle();
         let Some(checkpoint) = Checkpoint::latest(&self.folder.path)? else {
             return Ok(None);
         };
-        let (saved, state) = (
-            checkpoint.tensors("model")?,
-            checkpoint.tensors("optimizer")?,
-        );
-        check_memory(
-            checkpoint.path(),
-            saved.bytes().saturating_add(state.bytes()),
-        )?;
-        let model = trainer.model();
-        let fitting = fit(checkpoint.path(), &saved, &model, &Tolerance::default())?;
-        let state = checkpoint.state()?;
-        fitting.set(|| trainer.load_state(&state))?;
-
+        checkpoint.resume(trainer)?;
         let step = checkpoint.step();
         self.values.clone_from(&checkpoint.document.values);
+        self.metrics.resumed(step, checkpoint.metrics());
         self.schedule.started(step);
         self.unread = None;
         let path = checkpoint.path().to_owned();

@@ -21,11 +21,8 @@ impl Keep {
     pub(super) fn rotate(&self, folder: &Path, written: u64) -> Result<()> {
         let mut all = checkpoints(folder)?;
         all.retain(|name| name.step <= written);
-        let mut intact = all.clone();
-        intact.retain(|name| !self.damaged.contains(name));
-        // The newest of each step: it was saved again.
-        intact.dedup_by_key(|name| name.step);
-        let best = (self.best.as_ref()).and_then(|best| best_of(folder, &intact, best));
+        let intact = self.intact(&all);
+        let best = self.best_of(folder, &intact);
         let kept: Vec<Name> = intact.into_iter().take(self.last).chain(best).collect();
         for name in all {
             if !kept.contains(&name) {
@@ -34,20 +31,34 @@ impl Keep {
         }
         Ok(())
     }
-}
 
-/// The best by its metric; of equals the oldest.
-pub(super) fn best_of(folder: &Path, names: &[Name], best: &Best) -> Option<Name> {
-    let mut found: Option<(Name, f64)> = None;
-    for &name in names.iter().rev() {
-        let Some(value) = metric(folder, name, &best.metric) else {
-            continue;
-        };
-        if found.is_none_or(|(_, other)| best.prefers(value, other)) {
-            found = Some((name, value));
-        }
+    /// The best by its metric.
+    pub(super) fn best(&self, folder: &Path) -> Result<Option<Name>> {
+        Ok(self.best_of(folder, &self.intact(&checkpoints(folder)?)))
     }
-    found.map(|(name, _)| name)
+
+    /// Those that may stay: of each step the newest, because it was saved again.
+    fn intact(&self, all: &[Name]) -> Vec<Name> {
+        let intact = all.iter().filter(|name| !self.damaged.contains(name));
+        let mut intact: Vec<Name> = intact.copied().collect();
+        intact.dedup_by_key(|name| name.step);
+        intact
+    }
+
+    /// Of equals the oldest.
+    fn best_of(&self, folder: &Path, intact: &[Name]) -> Option<Name> {
+        let best = self.best.as_ref()?;
+        let mut found: Option<(Name, f64)> = None;
+        for &name in intact.iter().rev() {
+            let Some(value) = metric(folder, name, &best.metric) else {
+                continue;
+            };
+            if found.is_none_or(|(_, other)| best.prefers(value, other)) {
+                found = Some((name, value));
+            }
+        }
+        found.map(|(name, _)| name)
+    }
 }
 
 fn metric(folder: &Path, name: Name, metric: &str) -> Option<f64> {

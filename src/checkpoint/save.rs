@@ -1,6 +1,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use candle_core::Tensor;
+
 use super::bytes::size;
 use super::checkpoints::Checkpoints;
 use super::document::Document;
@@ -9,88 +11,116 @@ use super::snapshot::Snapshot;
 use super::writer::write_and_rotate;
 use crate::error::{CheckpointError, Error, Result};
 use crate::memory::DeviceMemory;
-use crate::train::{Resumable, StepReport};
-
-const LOSS: &str = "loss";
+use crate::train::Resumable;
 
 impl Checkpoints {
-    pub(super) fn read_loss(&mut self, report: &StepReport) -> Result<()> {
-        if !self.metrics.contains_key(LOSS) {
-            self.metric(LOSS, report.loss.read()?);
-        }
-        Ok(())
-    }
-
     /// Begins a checkpoint, in the background if its memory is there.
-    pub(super) fn begin<T: Resumable + ?Sized>(&mut self, trainer: &T) -> Result<Saving> {
-        let values = trainer.values();
-        let bytes: usize = values.iter().map(|(_, tensor)| size(tensor)).sum();
-        let more = (bytes as u64).saturating_sub(self.writer.buffer_bytes());
-        let has_room = || -> Result<bool> {
-            Ok(more == 0 || DeviceMemory::host().open()?.would_fit(more) != Some(false))
-        };
-        let step = trainer.updates();
-        if !self.settings.in_background || !has_room()? {
-            let snapshot = self.snapshot(trainer, None)?;
-            let path = write_and_rotate(&snapshot, &self.folder.path, &self.settings.keep);
-            return self.note(step, path);
+    pub(super) fn begin<T: Resumable + ?Sized>(
+        &mut self,
+        trainer: &T,
+        loss: Option<f64>,
+    ) -> Result<Saving> {
+        if !self.settings.in_background {
+            return self.save(trainer, loss).map(Saving::from);
         }
-        let buffer = self.writer.take_buffer();
-        let snapshot = self.snapshot(trainer, Some(buffer))?;
-        let keep = self.settings.keep.clone();
+        let snapshot = self.snapshot(trainer, loss, true)?;
+        if !snapshot.is_copy {
+            return self.write(&snapshot).map(Saving::from);
+        }
+        let (step, keep) = (snapshot.step, self.settings.keep.clone());
         match self.writer.start(snapshot, &self.folder.path, keep) {
             Ok(()) => Ok(Saving::Started),
-            Err(error) => self.note(step, Err(error)),
+            Err(error) => self.ended(step, Err(error)).map(Saving::from),
         }
     }
 
     /// Saves while the caller waits.
-    pub(super) fn save<T: Resumable + ?Sized>(&mut self, trainer: &T) -> Result<PathBuf> {
-        let snapshot = self.snapshot(trainer, None)?;
-        let path = write_and_rotate(&snapshot, &self.folder.path, &self.settings.keep)?;
-        self.schedule.succeeded();
-        self.last_error = None;
-        self.last = Some(path.clone());
-        Ok(path)
+    pub(super) fn save<T: Resumable + ?Sized>(
+        &mut self,
+        trainer: &T,
+        loss: Option<f64>,
+    ) -> Result<Written> {
+        let snapshot = self.snapshot(trainer, loss, false)?;
+        self.write(&snapshot)
     }
 
+    fn write(&mut self, snapshot: &Snapshot) -> Result<Written> {
+        let path = write_and_rotate(snapshot, &self.folder.path, &self.settings.keep);
+        self.ended(snapshot.step, path)
+    }
+
+    /// Takes what is saved. The model is copied if that is asked for and there is room.
     fn snapshot<T: Resumable + ?Sized>(
         &mut self,
         trainer: &T,
-        buffer: Option<Vec<u8>>,
+        loss: Option<f64>,
+        copies: bool,
     ) -> Result<Snapshot> {
-        let mut document = Document::new(trainer.updates());
-        document.metrics.clone_from(&self.metrics);
+        let step = trainer.updates();
+        // The state is a copy in any case, so what is free afterwards is there for the model.
+        let (state, model) = (trainer.state()?, trainer.values());
+        let metrics = self.metrics.of(step, loss);
+        let mut document = Document::new(step);
+        document.metrics.clone_from(&metrics);
         document.values.clone_from(&self.values);
-        let (model, state) = (trainer.values(), trainer.state()?);
+        let buffer = match copies {
+            true => self.room_for(&model)?,
+            false => None,
+        };
         let most = self.settings.shard_bytes;
         let snapshot = Snapshot::take(model, state, document, most, buffer)?;
-        self.metrics.clear();
-        self.schedule.started(snapshot.step);
+        self.metrics.begun(step, metrics);
+        self.schedule.started(step);
         Ok(snapshot)
     }
 
+    /// A buffer for a copy of the model, if there is room for one.
+    fn room_for(&mut self, model: &[(String, Tensor)]) -> Result<Option<Vec<u8>>> {
+        let bytes: usize = model.iter().map(|(_, tensor)| size(tensor)).sum();
+        let more = (bytes as u64).saturating_sub(self.writer.buffer_bytes());
+        if more > 0 && DeviceMemory::host().open()?.would_fit(more) == Some(false) {
+            return Ok(None);
+        }
+        Ok(self.writer.take_buffer(bytes))
+    }
+
     /// Takes over how writing ended. An error that is not the file system's comes back.
-    pub(super) fn note(&mut self, step: u64, path: Result<PathBuf>) -> Result<Saving> {
+    pub(super) fn ended(&mut self, step: u64, path: Result<PathBuf>) -> Result<Written> {
         match path {
             Ok(path) => {
                 self.schedule.succeeded();
+                self.metrics.succeeded();
                 self.last_error = None;
                 self.last = Some(path.clone());
-                Ok(Saving::Saved(path))
+                Ok(Ok(path))
             }
-            Err(Error::Checkpoint(error)) => {
+            Err(error) => {
                 self.schedule.failed(step);
-                Ok(Saving::Failed(self.keep_error(*error)))
+                self.metrics.failed();
+                match error {
+                    Error::Checkpoint(error) => Ok(Err(self.keep_error(*error))),
+                    other => Err(other),
+                }
             }
-            Err(other) => Err(other),
         }
     }
 
-    pub(super) fn keep_error(&mut self, error: CheckpointError) -> Arc<CheckpointError> {
+    fn keep_error(&mut self, error: CheckpointError) -> Arc<CheckpointError> {
         tracing::warn!(%error, "a checkpoint could not be written");
         let error = Arc::new(error);
         self.last_error = Some(Arc::clone(&error));
         error
+    }
+}
+
+/// A checkpoint on the disk, or why there is none.
+pub(super) type Written = Result<PathBuf, Arc<CheckpointError>>;
+
+impl From<Written> for Saving {
+    fn from(written: Written) -> Self {
+        match written {
+            Ok(path) => Self::Saved(path),
+            Err(error) => Self::Failed(error),
+        }
     }
 }

@@ -6,8 +6,9 @@ use rayon::prelude::*;
 use super::bytes::{size, with_bytes};
 use super::document::{Document, STATE};
 use super::files::NewFile;
+use super::manifest::Fingerprint;
 use super::tensor_files::{TensorFile, tensor_files};
-use crate::error::{CheckpointError, Error, Result};
+use crate::error::{CheckpointError, Result};
 use crate::optim::StateDict;
 
 /// One thread's share of a copy: long enough that sharing costs nothing.
@@ -20,6 +21,8 @@ pub(super) struct Snapshot {
     pub(super) files: Vec<File>,
     /// The model's tensors, if they were copied, in the order of its files; reused by the next snapshot.
     pub(super) buffer: Vec<u8>,
+    /// The model was copied: the snapshot stays as it is while the model is trained further.
+    pub(super) is_copy: bool,
 }
 
 #[derive(Debug)]
@@ -37,8 +40,8 @@ enum Content {
 }
 
 impl Snapshot {
-    /// Takes everything that a checkpoint holds. With a buffer the model is copied into it, and the snapshot stays as it is while
-    /// the model is trained further; without one it is read when it is written. The optimizer's state is a copy already.
+    /// Takes everything that a checkpoint holds. With a buffer, which has room for it, the model is copied; without one it is read when it
+    /// is written. The optimizer's state is a copy already.
     pub(super) fn take(
         model: Vec<(String, Tensor)>,
         state: StateDict,
@@ -52,7 +55,7 @@ impl Snapshot {
         document.training = state.metadata;
         let json = serde_json::to_vec_pretty(&document).map_err(candle_core::Error::wrap)?;
 
-        let mut files = Vec::new();
+        let (mut files, is_copy) = (Vec::new(), buffer.is_some());
         let buffer = match buffer {
             Some(buffer) => copy(model, buffer, &mut files)?,
             None => {
@@ -71,6 +74,7 @@ impl Snapshot {
             step: document.step,
             files,
             buffer,
+            is_copy,
         })
     }
 
@@ -81,6 +85,7 @@ impl Snapshot {
             step: document.step,
             files: vec![File::of_bytes(STATE, json)],
             buffer: Vec::new(),
+            is_copy: true,
         })
     }
 }
@@ -103,14 +108,34 @@ impl File {
     }
 
     pub(super) fn write(&self, to: &mut NewFile, buffer: &[u8]) -> Result<()> {
-        to.write(&self.header)?;
+        self.each(buffer, |bytes| to.write(bytes))
+    }
+
+    /// Size and checksum of the file that would be written.
+    pub(super) fn fingerprint(&self, buffer: &[u8]) -> Result<Fingerprint> {
+        let (mut hasher, mut size) = (crc32fast::Hasher::new(), 0);
+        self.each(buffer, |bytes| {
+            hasher.update(bytes);
+            size += bytes.len() as u64;
+            Ok(())
+        })?;
+        Ok(Fingerprint::new((size, hasher.finalize())))
+    }
+
+    /// Calls `f` with the file's bytes, piece by piece.
+    fn each(
+        &self,
+        buffer: &[u8],
+        mut f: impl FnMut(&[u8]) -> Result<(), CheckpointError>,
+    ) -> Result<()> {
+        f(&self.header)?;
         match &self.content {
             Content::Tensors(tensors) => {
                 for tensor in tensors {
-                    with_bytes(tensor, |bytes| to.write(bytes))??;
+                    with_bytes(tensor, &mut f)??;
                 }
             }
-            Content::Copied(range) => to.write(buffer.get(range.clone()).unwrap_or_default())?,
+            Content::Copied(range) => f(buffer.get(range.clone()).unwrap_or_default())?,
         }
         Ok(())
     }
@@ -120,12 +145,7 @@ impl File {
 fn copy(model: Vec<TensorFile>, mut buffer: Vec<u8>, files: &mut Vec<File>) -> Result<Vec<u8>> {
     let bytes = |file: &TensorFile| file.tensors.iter().map(size).sum::<usize>();
     let total: usize = model.iter().map(bytes).sum();
-    if buffer.len() != total {
-        let more = total.saturating_sub(buffer.len());
-        let room = buffer.try_reserve_exact(more);
-        room.map_err(|error| Error::from(candle_core::Error::wrap(error)))?;
-        buffer.resize(total, 0);
-    }
+    buffer.resize(total, 0);
     let (mut rest, mut end) = (&mut buffer[..], 0);
     for file in model {
         let start = end;

@@ -1,21 +1,23 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::checkpoint::get;
 use super::checkpoints::Checkpoints;
-use super::folder::checkpoints;
-use super::rotate::best_of;
+use super::finite::Finite;
+use super::signal::Signal;
 use crate::error::{CheckpointError, Result};
 
 impl Checkpoints {
     /// Saves a value of the caller's with each further checkpoint, as JSON.
     ///
     /// # Errors
-    /// [`CheckpointError::Value`] if it cannot be written as JSON.
+    /// [`CheckpointError::Value`] if it cannot be written as JSON, or would not be read again: JSON has no infinite numbers and no NaN.
     pub fn set<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> Result<()> {
-        let value = serde_json::to_value(value).map_err(|reason| {
+        let checked = value.serialize(Finite);
+        let value = checked.and_then(|()| serde_json::to_value(value));
+        let value = value.map_err(|reason| {
             let key = key.to_owned();
             CheckpointError::Value { key, reason }
         })?;
@@ -31,12 +33,22 @@ impl Checkpoints {
         get(&self.values, key)
     }
 
-    /// Saves a number with the next checkpoint, for [`keep_best`](super::CheckpointsBuilder::keep_best). One that is not finite is
-    /// ignored.
+    /// Saves a number with the next checkpoint that can be written, for [`keep_best`](super::CheckpointsBuilder::keep_best). One that is
+    /// not finite is ignored. A step that is saved again keeps its numbers.
     pub fn metric(&mut self, name: &str, value: f64) {
-        if value.is_finite() {
-            self.metrics.insert(name.to_owned(), value);
-        }
+        self.metrics.give(name, value);
+    }
+
+    /// The last checkpoint that this run has written, or from which it was resumed; `None` before the first one.
+    pub fn last(&self) -> Option<&Path> {
+        self.last.as_deref()
+    }
+
+    /// The signal that has arrived, of those of [`on_signals`](super::CheckpointsBuilder::on_signals). Ask after the loop, because
+    /// [`after`](Self::after) does not see what came after its last call. One that nobody was told of is there for the next
+    /// `Checkpoints` of this process.
+    pub fn signal(&self) -> Option<Signal> {
+        self.signals.received()
     }
 
     /// The last error of writing, until a checkpoint is written.
@@ -49,11 +61,8 @@ impl Checkpoints {
     /// # Errors
     /// [`CheckpointError::File`] if the folder cannot be read.
     pub fn best(&self) -> Result<Option<PathBuf>> {
-        let Some(best) = &self.settings.keep.best else {
-            return Ok(None);
-        };
         let path = &self.folder.path;
-        let name = best_of(path, &checkpoints(path)?, best);
+        let name = self.settings.keep.best(path)?;
         Ok(name.map(|name| path.join(name.to_string())))
     }
 }

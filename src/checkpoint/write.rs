@@ -6,19 +6,46 @@ use super::folder::checkpoints;
 use super::manifest::{Fingerprint, MANIFEST, Manifest};
 use super::name::Name;
 use super::snapshot::{File, Snapshot};
+use super::verify::{read_manifest, verified};
 use crate::error::Result;
 
 /// Files that are open at the same time.
 const TOGETHER: usize = 16;
 
 /// Writes a checkpoint into the run's folder and returns its path. It appears under its name when it is complete and on the disk;
-/// until then everything else in the folder stays as it is.
+/// until then everything else in the folder stays as it is. Where the same checkpoint is there already, nothing is written.
 pub(super) fn write(snapshot: &Snapshot, folder: &Path) -> Result<PathBuf> {
     let step = snapshot.step;
     let mut others = checkpoints(folder)?.into_iter();
-    let copy = others.find(|other| other.step == step);
-    let copy = copy.map_or(1, |other| other.copy.saturating_add(1));
+    let mut copy = 1;
+    if let Some(other) = others.find(|other| other.step == step) {
+        let path = folder.join(other.to_string());
+        if is_saved(snapshot, &path)? {
+            // Its name may not be on the disk yet, if that failed before.
+            sync_folder(folder)?;
+            return Ok(path);
+        }
+        copy = other.copy.saturating_add(1);
+    }
     write_as(snapshot, folder, &Name { step, copy }.to_string())
+}
+
+/// Whether this checkpoint is intact and has the same files.
+fn is_saved(snapshot: &Snapshot, path: &Path) -> Result<bool> {
+    let Ok(saved) = read_manifest(path) else {
+        return Ok(false);
+    };
+    if saved.files.len() != snapshot.files.len() {
+        return Ok(false);
+    }
+    // The last file is small, and most likely to differ.
+    for file in snapshot.files.iter().rev() {
+        let new = file.fingerprint(&snapshot.buffer)?;
+        if saved.files.get(&file.name) != Some(&new) {
+            return Ok(false);
+        }
+    }
+    Ok(verified(path).is_ok())
 }
 
 /// Writes what is left of a run.

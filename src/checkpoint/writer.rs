@@ -32,9 +32,11 @@ impl Writer {
         self.running.is_some()
     }
 
-    /// Takes the buffer for the next snapshot.
-    pub(super) fn take_buffer(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.buffer)
+    /// Takes the buffer for the next snapshot, with room for so many bytes; `None` if the system does not give it.
+    pub(super) fn take_buffer(&mut self, bytes: usize) -> Option<Vec<u8>> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let more = bytes.saturating_sub(buffer.len());
+        buffer.try_reserve_exact(more).is_ok().then_some(buffer)
     }
 
     pub(super) fn buffer_bytes(&self) -> u64 {
@@ -89,4 +91,16 @@ pub(super) fn write_and_rotate(snapshot: &Snapshot, folder: &Path, keep: &Keep) 
         tracing::warn!(%error, "an older checkpoint stays");
     }
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Writer;
+
+    #[test]
+    fn memory_that_is_not_there_is_no_panic() {
+        let mut writer = Writer::default();
+        assert!(writer.take_buffer(usize::MAX).is_none());
+        assert!(writer.take_buffer(100).unwrap().capacity() >= 100);
+    }
 }

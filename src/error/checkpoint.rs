@@ -36,7 +36,7 @@ impl fmt::Display for Skipped {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// The operating system refused an operation on a file or a folder.
+    /// The operating system refused an operation on a file or a folder. A checkpoint that could not be read may be intact.
     #[error("cannot {action} {}: {reason}", path.display())]
     #[non_exhaustive]
     File {
@@ -67,7 +67,7 @@ pub enum CheckpointError {
         step: u64,
     },
     /// Files are not what the manifest says, or cannot be read.
-    #[error("{} is damaged: {problem}", path.display())]
+    #[error("{} is damaged: {problem}; load an older checkpoint, or another copy of this one", path.display())]
     #[non_exhaustive]
     Damaged {
         /// The checkpoint, or a model's file.
@@ -75,8 +75,25 @@ pub enum CheckpointError {
         /// What is wrong, with the file's name.
         problem: String,
     },
+    /// Another version of this crate wrote the checkpoint, in a format that this one does not read.
+    #[error(
+        "{} has version {found}, this crate reads version {supported}: use the version that wrote it, or move it away",
+        path.display()
+    )]
+    #[non_exhaustive]
+    Version {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// The version that this crate reads.
+        supported: u32,
+    },
     /// All checkpoints of a folder are damaged.
-    #[error("{} has no intact checkpoint: {}", folder.display(), list(.skipped))]
+    #[error(
+        "{} has no intact checkpoint: {}; restore one from a copy, or begin a new run in another folder",
+        folder.display(), list(.skipped)
+    )]
     #[non_exhaustive]
     NoneIntact {
         /// The folder.
@@ -86,7 +103,7 @@ pub enum CheckpointError {
     },
     /// A saved model does not fit this one; every difference is listed.
     #[error(
-        "the model in {} does not fit{}{}{}",
+        "the model in {} does not fit{}{}{}; to load what does, use `load_model` with `allow_missing`, `allow_unexpected` or `rename`",
         path.display(), names("missing there", .missing), names("unexpected", .unexpected), names("different", .unfit)
     )]
     #[non_exhaustive]
@@ -104,16 +121,23 @@ pub enum CheckpointError {
     #[error("two parameters have the name `{0}`: give each its own")]
     Name(String),
     /// Loading needs more host memory than there is.
-    #[error("loading {} needs {} of host memory, which do not fit", path.display(), ByteSize(*bytes))]
+    #[error(
+        "loading {} needs {} of host memory, and there are {}: free memory, or raise the limit of `DeviceMemory::host()`",
+        path.display(), ByteSize(*bytes), ByteSize(*available)
+    )]
     #[non_exhaustive]
     Memory {
         /// The checkpoint or file.
         path: PathBuf,
         /// The bytes that are needed.
         bytes: u64,
+        /// The bytes that there are, within the limit and the machine's free memory.
+        available: u64,
     },
     /// A value of the caller's cannot be written as JSON, or the saved one is of another type.
-    #[error("the value `{key}` cannot be converted: {reason}")]
+    #[error(
+        "the value `{key}` cannot be converted: {reason}; save and read it as the same type, one that JSON can hold"
+    )]
     #[non_exhaustive]
     Value {
         /// Its key.
@@ -125,7 +149,7 @@ pub enum CheckpointError {
     /// A setting, with what is wrong and what is allowed.
     #[error("{0}")]
     Setting(String),
-    /// A checkpoint that was written in the background failed, with this error.
+    /// A checkpoint could not be written, with this error.
     #[error(transparent)]
     Earlier(Arc<CheckpointError>),
     /// The thread that writes cannot be started, or it panicked.

@@ -194,8 +194,9 @@ impl WindowLost {
 
 /// The optimizer failed in the middle of an update that it cannot undo: parameters and the optimizer's state may be partly updated.
 ///
-/// Another update would move the first parameters twice, so a trainer refuses every further step until it is given an optimizer
-/// that matches its parameters: restore both from a checkpoint, then call `replace_optimizer`.
+/// Another update would move the first parameters twice, and a checkpoint would hold half an update, so a trainer refuses every
+/// further step, and to be saved. [`Checkpoints::resume`](crate::checkpoint::Checkpoints::resume) restores parameters and optimizer and
+/// ends that. An optimizer that saves no state, as in [`Foreign`](crate::Foreign), is then replaced by a new one with `replace_optimizer`.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub struct UpdateInterrupted {

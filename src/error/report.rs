@@ -79,8 +79,9 @@ impl fmt::Display for UpdateInterrupted {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         note(|| Class::Other);
         f.write_str(
-            "the optimizer was interrupted during an update, parameters may be partly updated: restore parameters and optimizer, \
-             then call `replace_optimizer`",
+            "the optimizer was interrupted during an update, parameters may be partly updated: resume from a checkpoint \
+             (or set the parameters and call `load_state`); an optimizer that saves no state, as in `Foreign`, is then replaced by a new \
+             one with `replace_optimizer`",
         )?;
         match &self.reason {
             Some(reason) => write!(f, " ({reason})"),

@@ -1,13 +1,16 @@
+use std::sync::Once;
+
 use candle_core::backprop::GradStore;
 use candle_nn::Optimizer;
 
-use super::{Commit, Committed, Group, Parameter};
+use super::{Commit, Committed, Group, Parameter, StateDict};
 use crate::error::{Error, Phase, Result, UpdateInterrupted};
 
 /// Any [`candle_nn::Optimizer`] with the Vars that it updates, for a trainer.
 ///
 /// Such an optimizer updates Var by Var and cannot undo it, so an error in it is [`UpdateInterrupted`]: the trainer refuses
-/// further updates until its optimizer is replaced. Saved state holds nothing of it.
+/// further updates until its optimizer is replaced. Saved state holds nothing of it, which is logged once: a resumed run has the saved
+/// parameters and a new optimizer, and does not equal the uninterrupted one unless the optimizer keeps no state, as [`candle_nn::SGD`].
 ///
 /// ```
 /// use candle_core::{Device, Var};
@@ -27,19 +30,22 @@ use crate::error::{Error, Phase, Result, UpdateInterrupted};
 pub struct Foreign<O> {
     optimizer: O,
     parameters: Vec<Parameter>,
+    frozen: Vec<Parameter>,
 }
 
 impl<O: Optimizer> Foreign<O> {
-    /// Wraps an optimizer; `vars` are the Vars that it was made with. Integer Vars are skipped, as candle's optimizers do, and
-    /// a frozen group is no parameter of it. The group's other options have no effect.
+    /// Wraps an optimizer; `vars` are the Vars that it was made with. Integer Vars are skipped, as candle's optimizers do: they are not
+    /// saved with the model either, unless a trainer has them as [buffers](crate::train::AdaptiveTrainerBuilder::buffers). The parameters
+    /// of a frozen group are saved and not updated. The group's other options have no effect.
     pub fn new(optimizer: O, vars: impl Into<Group>) -> Self {
         let group: Group = vars.into();
         let is_frozen = group.options.frozen;
-        let mut parameters = Vec::from_iter(group.named(0));
-        parameters.retain(|p| !is_frozen && p.var.dtype().is_float());
+        let floats = group.named(0).filter(|p| p.var.dtype().is_float());
+        let (frozen, parameters) = floats.partition(|_| is_frozen);
         Self {
             optimizer,
             parameters,
+            frozen,
         }
     }
 
@@ -62,6 +68,18 @@ impl<O: Optimizer> Foreign<O> {
 impl<O: Optimizer> Commit for Foreign<O> {
     fn parameters(&self) -> &[Parameter] {
         &self.parameters
+    }
+
+    fn frozen(&self) -> Vec<Parameter> {
+        self.frozen.clone()
+    }
+
+    fn state(&self) -> Result<StateDict> {
+        static WARNED: Once = Once::new();
+        WARNED.call_once(|| {
+            tracing::warn!("the state of an optimizer in `Foreign` is not saved: a resumed run begins with that of a new one");
+        });
+        Ok(StateDict::default())
     }
 
     fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {

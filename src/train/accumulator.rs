@@ -69,7 +69,8 @@ impl<O: Commit> GradientAccumulator<O> {
     /// - [`LossError::Disconnected`](crate::error::LossError::Disconnected) if no parameter received a gradient, and any error
     ///   that left everything as it was: `update` can be called again;
     /// - [`UpdateInterrupted`] from an optimizer that is not atomic, or after it panicked. The accumulated gradients are dropped, so that they are
-    ///   not applied twice, and everything else fails until [`replace_optimizer`](Self::replace_optimizer).
+    ///   not applied twice, and everything else fails, saving too, until state is [loaded](super::Resumable::load_state) or the
+    ///   [optimizer replaced](Self::replace_optimizer).
     pub fn update(&mut self) -> Result<Option<StepReport>> {
         let report = self.commit()?;
         Ok(Some(report).filter(|report| report.loss.weight() > 0.))
@@ -147,7 +148,8 @@ impl<O: Commit> GradientAccumulator<O> {
     }
 
     /// Continues with another optimizer and returns the previous one. Accumulated gradients are dropped. After an
-    /// interrupted update, restore the parameters first.
+    /// interrupted update, restore the parameters first; [`load_state`](super::Resumable::load_state) keeps the optimizer, with its saved
+    /// state.
     pub fn replace_optimizer(&mut self, optimizer: O) -> O {
         self.reset();
         self.is_interrupted = false;

@@ -41,7 +41,8 @@ use crate::optim::{Commit, Parameter};
 /// parameters or none and allocate nothing, so an update cannot run out of memory. Any other [`candle_nn::Optimizer`] is wrapped
 /// in [`Foreign`](crate::Foreign). Those update Var by Var and cannot undo it: if one fails half-way, the step returns
 /// [`UpdateInterrupted`](crate::error::UpdateInterrupted), and so does every further step until
-/// [`replace_optimizer`](Self::replace_optimizer), so that no parameter is updated twice.
+/// [`replace_optimizer`](Self::replace_optimizer), so that no parameter is updated twice. [`state`](Self::state) does so too, so that no
+/// checkpoint holds half an update.
 #[derive(Debug)]
 pub struct AdaptiveTrainer<O> {
     pub(super) core: Core<O>,
@@ -212,9 +213,9 @@ impl<O: Commit> AdaptiveTrainer<O> {
     }
 
     /// Continues with another optimizer and returns the previous one. Accumulated batches are dropped. After an interrupted
-    /// update, restore the parameters first.
+    /// update, restore the parameters first; [`load_state`](Self::load_state) keeps the optimizer, with its saved state.
     pub fn replace_optimizer(&mut self, optimizer: O) -> O {
-        self.core.lost = 0;
+        self.core.reset();
         self.core.accumulator.replace_optimizer(optimizer)
     }
 

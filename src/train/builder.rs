@@ -109,8 +109,8 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// experts, where a batch may not use every expert.
     ///
     /// The last of these updates fails with [`UnreachedParameters`](crate::error::UnreachedParameters); those before it are
-    /// applied. Updates that the optimizer skips count, updates that fail do not. A thawed parameter, and a run that was resumed,
-    /// count from their own first update.
+    /// applied. Updates that the optimizer skips count, updates that fail do not. A thawed parameter counts
+    /// from its own first update, and a resumed run goes on counting.
     pub fn reach_within(mut self, updates: usize) -> Self {
         self.reach = self.reach.within(updates);
         self

@@ -80,6 +80,13 @@ impl<O: Commit> Core<O> {
         Ok(done)
     }
 
+    /// Drops what was accumulated, on request: nothing of it counts as lost.
+    pub(super) fn reset(&mut self) {
+        self.lost = 0;
+        self.positions.drop_pending();
+        self.accumulator.reset();
+    }
+
     /// The variables of named buffers.
     pub(super) fn buffers(&self) -> impl Iterator<Item = &Var> {
         self.at_window.vars()
@@ -207,6 +214,7 @@ impl<O: Commit, B: ?Sized, F> Drop for Accumulation<'_, '_, O, B, F> {
         // An interrupted update may have applied the window in part, so it is not lost.
         let is_lost = !accumulator.is_interrupted;
         accumulator.reset();
+        self.core.positions.drop_pending();
         self.core.lost = if is_lost { self.earlier } else { 0 };
         self.core.at_window.restore();
     }

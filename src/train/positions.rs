@@ -38,6 +38,11 @@ impl Positions {
         }
     }
 
+    /// What was accumulated is lost.
+    pub(super) fn drop_pending(&mut self) {
+        self.pending.clear();
+    }
+
     /// An update consumed what was accumulated.
     pub(super) fn consume(&mut self) {
         self.consumed.append(&mut self.pending);

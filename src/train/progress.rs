@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::accumulator::GradientAccumulator;
 use super::positions::Positions;
 use crate::error::{Result, StateError};
-use crate::optim::StateDict;
+use crate::optim::{Commit, StateDict};
 
 /// Its name in a state dict's metadata.
 const NAME: &str = "training";
@@ -17,6 +17,9 @@ const VERSION: u32 = 1;
 pub(super) struct Progress {
     version: u32,
     pub(super) updates: u64,
+    /// The parameters that await their first gradient, with the number of updates in which it may arrive; `None` in older state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) awaited: Option<BTreeMap<String, usize>>,
     /// What only a trainer has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) trainer: Option<Trainer>,
@@ -32,11 +35,22 @@ pub(super) struct Trainer {
     pub(super) positions: Positions,
 }
 
+/// What every version has.
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
 impl Progress {
-    pub(super) fn of<O>(accumulator: &GradientAccumulator<O>, trainer: Option<Trainer>) -> Self {
+    pub(super) fn of<O: Commit>(
+        accumulator: &GradientAccumulator<O>,
+        trainer: Option<Trainer>,
+    ) -> Self {
+        let parameters = accumulator.optimizer.parameters();
         Self {
             version: VERSION,
             updates: accumulator.updates,
+            awaited: Some(accumulator.slots.awaited(parameters)),
             trainer,
         }
     }
@@ -58,11 +72,11 @@ impl Progress {
                 ..StateError::default()
             }
         };
-        let read: Self = serde_json::from_str(text).map_err(|error| unfit(error.to_string()))?;
-        match read.version {
-            VERSION => Ok(Some(read)),
-            other => Err(unfit(format!(
-                "version {other}, this crate reads version {VERSION}"
+        let wrong = |error: serde_json::Error| unfit(error.to_string());
+        match serde_json::from_str(text).map_err(wrong)? {
+            Version { version: VERSION } => Ok(Some(serde_json::from_str(text).map_err(wrong)?)),
+            Version { version } => Err(unfit(format!(
+                "version {version}, this crate reads version {VERSION}: continue with the crate that wrote it, or a newer one"
             ))
             .into()),
         }

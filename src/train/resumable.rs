@@ -5,7 +5,7 @@ use candle_core::{Tensor, Var};
 use super::accumulating::AccumulatingTrainer;
 use super::accumulator::GradientAccumulator;
 use super::adaptive::AdaptiveTrainer;
-use super::progress::Progress;
+use super::progress::{Progress, Trainer};
 use crate::batch::Consumer;
 use crate::error::Result;
 use crate::optim::{Commit, Parameter, StateDict};
@@ -26,10 +26,12 @@ pub trait Resumable {
     }
 
     /// Returns everything else that the next step depends on: the optimizer's state as tensors, and as text in the metadata the number
-    /// of updates, the positions of loaders after the last update, the seed, and what policies have learned.
+    /// of updates, the positions of loaders after the last update, the seed, which parameters still await their first gradient, and what
+    /// policies have learned. The tensors are copies, which further steps do not change: a thread may write them meanwhile.
     ///
     /// # Errors
-    /// Those of the optimizer's [`state`](Commit::state).
+    /// Those of the optimizer's [`state`](Commit::state), and [`UpdateInterrupted`](crate::error::UpdateInterrupted) if an update failed
+    /// half-way and nothing was restored since.
     fn state(&self) -> Result<StateDict>;
 
     /// Returns the part of [`state`](Self::state)'s metadata that is not the optimizer's. It reads nothing from the device, so that it can be
@@ -39,7 +41,8 @@ pub trait Resumable {
     /// Errors from writing JSON.
     fn progress(&self) -> Result<BTreeMap<String, String>>;
 
-    /// Continues from what [`state`](Self::state) returned. Gradients that were accumulated are dropped.
+    /// Continues from what [`state`](Self::state) returned. Gradients that were accumulated are dropped. After an interrupted update, set
+    /// the parameters first.
     ///
     /// # Errors
     /// Those of the optimizer's [`load_state`](Commit::load_state), and [`StateError`](crate::error::StateError) for counters that
@@ -56,15 +59,47 @@ fn parameters(optimizer: &impl Commit) -> Vec<Parameter> {
     all
 }
 
+impl<O: Commit> GradientAccumulator<O> {
+    /// The optimizer's state and `more`. Half an update is not saved.
+    pub(super) fn state_with(&self, mut more: BTreeMap<String, String>) -> Result<StateDict> {
+        self.refuse_if_interrupted()?;
+        let mut state = self.optimizer.state()?;
+        state.metadata.append(&mut more);
+        Ok(state)
+    }
+
+    /// Continues from saved state. Returns what only a trainer has.
+    pub(super) fn restore(&mut self, state: &StateDict) -> Result<Option<Trainer>> {
+        let progress = Progress::read(state)?;
+        self.optimizer.load_state(state)?;
+        self.reset();
+        if self.is_interrupted {
+            // Where an optimizer saves nothing, it still has what the interrupted update left in it.
+            let kept = self.optimizer.state();
+            self.is_interrupted =
+                kept.map_or(true, |it| it.tensors.is_empty() && it.metadata.is_empty());
+        }
+        let Some(progress) = progress else {
+            return Ok(None);
+        };
+        self.updates = progress.updates;
+        if let Some(awaited) = progress.awaited
+            // Loading may have frozen or thawed parameters. What is wrong with the new list is the next step's error.
+            && self.slots.follow(self.optimizer.parameters()).is_ok()
+        {
+            self.slots.resume(&awaited);
+        }
+        Ok(progress.trainer)
+    }
+}
+
 impl<O: Commit> Resumable for GradientAccumulator<O> {
     fn model(&self) -> Vec<Parameter> {
         parameters(&self.optimizer)
     }
 
     fn state(&self) -> Result<StateDict> {
-        let mut state = self.optimizer.state()?;
-        state.metadata.append(&mut self.progress()?);
-        Ok(state)
+        self.state_with(self.progress()?)
     }
 
     fn progress(&self) -> Result<BTreeMap<String, String>> {
@@ -72,13 +107,7 @@ impl<O: Commit> Resumable for GradientAccumulator<O> {
     }
 
     fn load_state(&mut self, state: &StateDict) -> Result<()> {
-        let progress = Progress::read(state)?;
-        self.optimizer.load_state(state)?;
-        self.reset();
-        if let Some(progress) = progress {
-            self.updates = progress.updates;
-        }
-        Ok(())
+        self.restore(state).map(|_| ())
     }
 
     fn updates(&self) -> u64 {

@@ -1,4 +1,4 @@
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, Var};
@@ -70,8 +70,36 @@ impl Slots {
             return Err(ParameterError::None.into());
         }
         self.slots = slots;
-        self.is_awaiting = self.slots.iter().any(|slot| slot.awaited > 0);
+        self.note_awaiting();
         Ok(())
+    }
+
+    /// The parameters that await their first gradient, and in how many updates it may arrive.
+    pub(super) fn awaited(&self, parameters: &[Parameter]) -> BTreeMap<String, usize> {
+        let known = self.slots.iter();
+        let known: HashMap<_, _> = known
+            .map(|slot| (slot.parameter.var.id(), slot.awaited))
+            .collect();
+        let trainable = parameters.iter().filter(|p| !p.var.dtype().is_int());
+        let awaited = trainable.map(|parameter| {
+            let known = known.get(&parameter.var.id()).copied();
+            let awaited = known.unwrap_or_else(|| self.reach.awaited(parameter));
+            (parameter.name.clone(), awaited)
+        });
+        awaited.filter(|(_, awaited)| *awaited > 0).collect()
+    }
+
+    /// Awaits what the saved run did, as far as this one awaits it at all.
+    pub(super) fn resume(&mut self, awaited: &BTreeMap<String, usize>) {
+        for slot in &mut self.slots {
+            let saved = awaited.get(&slot.parameter.name).copied();
+            slot.awaited = saved.unwrap_or(0).min(self.reach.awaited(&slot.parameter));
+        }
+        self.note_awaiting();
+    }
+
+    fn note_awaiting(&mut self) {
+        self.is_awaiting = self.slots.iter().any(|slot| slot.awaited > 0);
     }
 
     /// Runs the backward pass. The graph and all gradients of others are dropped.
@@ -168,7 +196,7 @@ impl Slots {
                 false => slot.awaited.saturating_sub(1),
             };
         }
-        self.is_awaiting = self.slots.iter().any(|slot| slot.awaited > 0);
+        self.note_awaiting();
     }
 
     /// Returns the bytes of the parameters, and of their buffers.

@@ -16,11 +16,9 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// `trainer.state()?.save(path)?` writes a file, and `trainer.load_state(&StateDict::load(path)?)?` continues from it.
     ///
     /// # Errors
-    /// Those of the optimizer's [`state`](Commit::state).
+    /// Those of the optimizer's [`state`](Commit::state), and [`UpdateInterrupted`](crate::error::UpdateInterrupted) after one.
     pub fn state(&self) -> Result<StateDict> {
-        let mut state = self.optimizer().state()?;
-        state.metadata.append(&mut self.metadata()?);
-        Ok(state)
+        self.core.accumulator.state_with(self.metadata()?)
     }
 
     /// What the host holds of the state.
@@ -46,21 +44,19 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// of the run that saved it. Batches that were accumulated are dropped. Where a policy's state is missing, or cannot be read
     /// (which is logged), the policy stays as it is.
     ///
+    /// It ends the refusal after [`UpdateInterrupted`](crate::error::UpdateInterrupted), unless the optimizer saves no state: restore the
+    /// parameters first, as [`Checkpoints::resume`](crate::checkpoint::Checkpoints::resume) does.
+    ///
     /// # Errors
     /// Those of the optimizer's [`load_state`](Commit::load_state), and [`StateError`](crate::error::StateError) for counters that
     /// cannot be read. Nothing changes then.
     pub fn load_state(&mut self, state: &StateDict) -> Result<()> {
-        let progress = Progress::read(state)?;
-        self.optimizer_mut().load_state(state)?;
-        self.core.lost = 0;
-        self.core.accumulator.reset();
-        if let Some(progress) = progress {
-            self.core.accumulator.updates = progress.updates;
-            if let Some(trainer) = progress.trainer {
-                self.engine.seed = trainer.seed;
-                [self.engine.batches, self.evaluation.batches] = trainer.batches;
-                self.core.positions = trainer.positions;
-            }
+        let trainer = self.core.accumulator.restore(state)?;
+        self.core.reset();
+        if let Some(trainer) = trainer {
+            self.engine.seed = trainer.seed;
+            [self.engine.batches, self.evaluation.batches] = trainer.batches;
+            self.core.positions = trainer.positions;
         }
         let engines = [&mut self.engine, &mut self.evaluation];
         for (name, engine) in [TRAINING, EVALUATION].into_iter().zip(engines) {

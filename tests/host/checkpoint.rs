@@ -5,7 +5,7 @@ use std::ops::ControlFlow::Continue;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::checkpoint::{Checkpoint, Checkpoints, Saving};
 use candle_headroom::error::CheckpointError;
-use candle_headroom::{AdaptiveTrainer, ByteSize, DeviceMemory, Error, Sgd};
+use candle_headroom::{AdamW, AdaptiveTrainer, ByteSize, DeviceMemory, Error, Sgd};
 
 use crate::support::alone;
 
@@ -76,4 +76,41 @@ fn it_is_copied_if_there_is_room_and_else_written_in_place() {
     checkpoints.flush().unwrap();
     assert!(scope.peak().unwrap() - before < MODEL / 4);
     checkpoints.resume(&mut trainer).unwrap().unwrap();
+}
+
+/// AdamW's state is twice the model, and is copied in any case: where that takes the room, the model is written in place.
+#[test]
+fn room_is_asked_for_the_state_and_the_model() {
+    let _alone = alone();
+    let temporary = tempfile::tempdir().unwrap();
+    let w = Var::ones((MODEL / 4) as usize, DType::F32, &Device::Cpu).unwrap();
+    let optimizer = AdamW::builder(vec![("w", w.clone())]).build().unwrap();
+    let mut trainer = AdaptiveTrainer::builder(optimizer).build().unwrap();
+    let builder = Checkpoints::builder(temporary.path()).every(1);
+    let mut checkpoints = builder.open().unwrap();
+    let x = Tensor::ones(1, DType::F32, &Device::Cpu).unwrap();
+    let mut step = || {
+        let loss = |x: Tensor, _: &_| w.sum_all()?.broadcast_mul(&x.sum_all()?);
+        trainer.step(&x, loss).unwrap()
+    };
+    step();
+    let report = step();
+    let memory = DeviceMemory::host().open().unwrap();
+    // The model alone would fit beside what is there now.
+    let limit = memory.in_use().unwrap() + 2 * MODEL + MODEL / 2;
+    memory.set_limit(ByteSize(limit)).unwrap();
+    let scope = memory.peak_scope();
+    let saving = checkpoints.after(&report, &trainer).unwrap();
+    assert!(matches!(saving, Continue(Saving::Saved(_))), "{saving:?}");
+    assert!(scope.peak().unwrap() <= limit);
+    let report = trainer
+        .step(&x, |x, _| w.sum_all()?.broadcast_mul(&x.sum_all()?))
+        .unwrap();
+    let limit = memory.in_use().unwrap() + 4 * MODEL;
+    memory.set_limit(ByteSize(limit)).unwrap();
+    let scope = memory.peak_scope();
+    let saving = checkpoints.after(&report, &trainer).unwrap();
+    assert!(matches!(saving, Continue(Saving::Started)), "{saving:?}");
+    checkpoints.flush().unwrap();
+    assert!(scope.peak().unwrap() <= limit);
 }

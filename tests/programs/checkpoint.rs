@@ -1,7 +1,7 @@
 //! Runs that are killed, stopped by signals, or short of disk and memory. The test program runs itself as the training.
 
 #[path = "../support/run.rs"]
-mod run;
+pub mod run;
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -13,7 +13,7 @@ use candle_headroom::testing::FileFaults;
 use rand::{Rng, SeedableRng};
 use run::{Run, differing, latest, memory_folder, uninterrupted};
 
-const FOLDER: &str = "CANDLE_HEADROOM_TEST_RUN";
+pub const FOLDER: &str = "CANDLE_HEADROOM_TEST_RUN";
 /// Of the kills at chosen operations.
 const STEPS: u64 = 6;
 
@@ -53,14 +53,9 @@ fn training() {
     checkpoints.finish().unwrap();
 }
 
-fn start(test: &str, folder: &Path, told: &[(&str, &str)]) -> Child {
+pub fn start(test: &str, folder: &Path, told: &[(&str, &str)]) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([
-        "--exact",
-        &format!("checkpoint::{test}"),
-        "--ignored",
-        "--nocapture",
-    ]);
+    command.args(["--exact", test, "--ignored", "--nocapture"]);
     command.env(FOLDER, folder).envs(told.iter().copied());
     command
         .stdout(Stdio::null())
@@ -123,7 +118,9 @@ fn killed_at_every_file_operation() {
                 ("STEPS", &*steps),
                 ("PAUSE", "4"),
             ];
-            let status = start("training", &folder, &told).wait().unwrap();
+            let status = start("checkpoint::training", &folder, &told)
+                .wait()
+                .unwrap();
             if status.success() {
                 break;
             }
@@ -153,7 +150,7 @@ fn killed_at_random_moments() {
         let folder = temporary.path().join("run");
         let (place, steps) = (["foreground", "background"][killed % 2], MOST.to_string());
         let told = [("WHERE", place), ("EVERY", "1"), ("STEPS", &*steps)];
-        let mut child = start("training", &folder, &told);
+        let mut child = start("checkpoint::training", &folder, &told);
         // Every fourth is killed before or during its first checkpoint.
         let is_ready = || match killed % 4 {
             0 => folder.exists(),
@@ -182,12 +179,12 @@ fn killed_at_random_moments() {
 }
 
 #[cfg(unix)]
-fn was_killed(status: ExitStatus) -> bool {
+pub fn was_killed(status: ExitStatus) -> bool {
     std::os::unix::process::ExitStatusExt::signal(&status) == Some(9)
 }
 
 #[cfg(not(unix))]
-fn was_killed(status: ExitStatus) -> bool {
+pub fn was_killed(status: ExitStatus) -> bool {
     !status.success()
 }
 
@@ -232,7 +229,7 @@ fn signals_save_and_stop() {
     let stopped = |told: &[(&str, &str)], signals: &[&str]| {
         let temporary = tempfile::tempdir().unwrap();
         let folder = temporary.path().join("run");
-        let mut child = start("stopping", &folder, told);
+        let mut child = start("checkpoint::stopping", &folder, told);
         while !folder.with_extension("ready").exists() {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -260,6 +257,55 @@ fn signals_save_and_stop() {
     );
     let (status, _) = stopped(&[("DROPS", "true")], &["-TERM"]);
     assert_eq!(status.signal(), Some(15), "the default action is back");
+}
+
+/// A signal that comes after the last look is neither lost nor reported to a later run twice.
+#[cfg(unix)]
+#[test]
+fn a_late_signal_is_there_for_who_asks() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path().join("run");
+    let mut child = start("checkpoint::late", &folder, &[]);
+    assert!(child.wait().unwrap().success());
+    let entries = folder.read_dir().unwrap();
+    assert!(entries.count() > 1, "it ran");
+}
+
+#[cfg(unix)]
+#[test]
+#[ignore = "the training of the other test"]
+fn late() {
+    let folder = std::env::var(FOLDER).unwrap();
+    let open = || {
+        let builder = Checkpoints::builder(&folder);
+        builder.on_signals([Signal::Terminate]).open().unwrap()
+    };
+    let receive = || {
+        let mut kill = Command::new("kill");
+        kill.args(["-TERM", &std::process::id().to_string()]);
+        assert!(kill.status().unwrap().success());
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let mut run = Run::new();
+    let mut checkpoints = open();
+    run.until(1, &mut checkpoints, |_, _| {}).unwrap();
+    assert_eq!(checkpoints.signal(), None);
+    checkpoints.save_now(&run.trainer).unwrap();
+    receive();
+    assert_eq!(checkpoints.signal(), Some(Signal::Terminate));
+    drop(checkpoints);
+    assert_eq!(open().signal(), None, "it was reported");
+
+    let checkpoints = open();
+    receive();
+    drop(checkpoints);
+    let mut checkpoints = open();
+    checkpoints.resume(&mut run.trainer).unwrap();
+    let report = run.step().unwrap();
+    let stopped = checkpoints.after(&report, &run.trainer).unwrap();
+    assert!(stopped.is_break(), "nobody was told of it");
+    drop(checkpoints);
+    assert_eq!(open().signal(), None);
 }
 
 /// A process that may not write files of more than a few bytes: as a full disk, for root too.

@@ -1,5 +1,6 @@
 //! Programs as a user runs them: the examples, and trainings that are killed.
 
 mod checkpoint;
+mod checkpoint_with_data;
 mod doctor;
 mod train_text;

@@ -70,23 +70,27 @@ impl Run {
         Ok(())
     }
 
-    /// Everything that the next step depends on, bit by bit. What policies learned from the clock is left out.
     pub fn bits(&self) -> BTreeMap<String, Vec<u64>> {
-        let mut all = BTreeMap::new();
-        for parameter in self.trainer.model() {
-            all.insert(format!("model.{}", parameter.name), bits(&parameter.var));
-        }
-        let state = Resumable::state(&self.trainer).unwrap();
-        for (name, tensor) in &state.tensors {
-            all.insert(name.clone(), bits(tensor));
-        }
-        for (name, text) in state.metadata {
-            if !name.starts_with("micro_batches.") {
-                all.insert(name, text.bytes().map(u64::from).collect());
-            }
-        }
-        all
+        bits_of(&self.trainer)
     }
+}
+
+/// Everything that the next step depends on, bit by bit. What policies learned from the clock is left out.
+pub fn bits_of(trainer: &impl Resumable) -> BTreeMap<String, Vec<u64>> {
+    let mut all = BTreeMap::new();
+    for parameter in trainer.model() {
+        all.insert(format!("model.{}", parameter.name), bits(&parameter.var));
+    }
+    let state = trainer.state().unwrap();
+    for (name, tensor) in &state.tensors {
+        all.insert(name.clone(), bits(tensor));
+    }
+    for (name, text) in state.metadata {
+        if !name.starts_with("micro_batches.") {
+            all.insert(name, text.bytes().map(u64::from).collect());
+        }
+    }
+    all
 }
 
 fn bits(tensor: &Tensor) -> Vec<u64> {

@@ -15,6 +15,8 @@ static HANDLERS: Mutex<BTreeMap<Signal, Handler>> = Mutex::new(BTreeMap::new());
 #[derive(Debug, Clone)]
 struct Handler {
     received: Arc<AtomicBool>,
+    /// The caller was told that it was received.
+    is_reported: Arc<AtomicBool>,
     /// The default action is taken.
     is_default: Arc<AtomicBool>,
     watches: usize,
@@ -29,7 +31,10 @@ impl Handler {
             Entry::Vacant(new) => new.insert(Self::install(signal)?),
         };
         if handler.watches == 0 {
-            handler.received.store(false, SeqCst);
+            // What nobody was told of still counts.
+            if handler.is_reported.swap(false, SeqCst) {
+                handler.received.store(false, SeqCst);
+            }
             handler.is_default.store(false, SeqCst);
         }
         handler.watches += 1;
@@ -39,6 +44,7 @@ impl Handler {
     fn install(signal: Signal) -> io::Result<Self> {
         let handler = Self {
             received: Arc::default(),
+            is_reported: Arc::default(),
             is_default: Arc::new(AtomicBool::new(true)),
             watches: 0,
         };
@@ -68,11 +74,12 @@ impl Watch {
         Ok(watch)
     }
 
-    /// The first of these signals that arrived since the beginning.
+    /// The first of these signals that arrived, which counts as reported then.
     pub(in crate::checkpoint) fn received(&self) -> Option<Signal> {
         let mut handlers = self.0.iter();
-        let received = handlers.find(|(_, handler)| handler.received.load(SeqCst));
-        received.map(|(signal, _)| *signal)
+        let (signal, handler) = handlers.find(|(_, it)| it.received.load(SeqCst))?;
+        handler.is_reported.store(true, SeqCst);
+        Some(*signal)
     }
 }
 

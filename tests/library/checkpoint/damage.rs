@@ -44,7 +44,7 @@ fn a_file_cut_off_at_any_byte_is_refused() {
     }
 }
 
-/// Every bit of the manifest, which nothing but itself protects, and 2,000 over all files.
+/// Every bit of the manifest, which nothing but itself protects, and 2,000 of every other file.
 #[test]
 fn every_changed_bit_is_found() {
     let (_temporary, folder) = folder();
@@ -55,10 +55,10 @@ fn every_changed_bit_is_found() {
         let bits = bytes.len() * 8;
         match path.ends_with("manifest.json") {
             true => places.extend((0..bits).map(|bit| (index, bit))),
-            false => places.extend((0..700).map(|_| (index, random.random_range(0..bits)))),
+            false => places.extend((0..2_000).map(|_| (index, random.random_range(0..bits)))),
         }
     }
-    assert!(places.len() >= 2_000 + files[0].1.len());
+    assert!(places.len() >= 4 * 2_000);
     for (index, bit) in places {
         let (path, bytes) = &files[index];
         let mut changed = bytes.clone();
@@ -151,6 +151,38 @@ fn a_folder_without_an_intact_one_is_an_error_not_a_new_run() {
     assert_eq!(run.bits(), before);
 }
 
+/// A disk or a network that cannot be read is no damage: no older checkpoint is taken instead, and nothing is deleted.
+#[cfg(unix)]
+#[test]
+fn what_cannot_be_read_is_an_error_and_stays() {
+    let (_temporary, folder) = folder();
+    for (path, bytes) in two(&folder) {
+        // Opening it succeeds and reading fails, as with a bad sector.
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        let mut run = Run::new();
+        let mut checkpoints = Checkpoints::builder(&folder).every(1).open().unwrap();
+        for error in [
+            checkpoints.resume(&mut run.trainer).map(drop).unwrap_err(),
+            Checkpoint::open(folder.join("step-000000002"))
+                .map(drop)
+                .unwrap_err(),
+        ] {
+            let Error::Checkpoint(error) = error else {
+                panic!("{error}")
+            };
+            let CheckpointError::File { path: unread, .. } = &*error else {
+                panic!("{error}")
+            };
+            assert_eq!(*unread, path);
+        }
+        fs::remove_dir(&path).unwrap();
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(latest(&folder), Some(2), "{}", path.display());
+    }
+    assert_eq!(names(&folder), ["step-000000001", "step-000000002"]);
+}
+
 /// A later version's files are named as such, and other folders are left alone.
 #[test]
 fn versions_are_checked_and_foreign_folders_stay() {
@@ -158,8 +190,28 @@ fn versions_are_checked_and_foreign_folders_stay() {
     two(&folder);
     let path = folder.join("step-000000002/manifest.json");
     let text = fs::read_to_string(&path).unwrap();
-    fs::write(&path, text.replace("\"version\": 1", "\"version\": 2")).unwrap();
+    let later = text.replace("\"version\": 1", "\"version\": 2, \"more\": {}");
+    // Without the right checksum it is damage.
+    fs::write(&path, &later).unwrap();
     is_refused(&folder, "version 2");
+    let (head, crc32) = later.rsplit_once("\"crc32\": \"").unwrap();
+    let head = format!("{head}\"crc32\": \"");
+    let tail = &crc32[8..];
+    let sum = crc32fast::hash(format!("{head}{tail}").as_bytes());
+    fs::write(&path, format!("{head}{sum:08x}{tail}")).unwrap();
+    let mut run = Run::new();
+    let mut checkpoints = Checkpoints::builder(&folder).open().unwrap();
+    let error = checkpoints.resume(&mut run.trainer).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("version 2, this crate reads version 1"),
+        "{text}"
+    );
+    let Error::Checkpoint(error) = error else {
+        panic!("{text}")
+    };
+    assert!(matches!(*error, CheckpointError::Version { found: 2, .. }));
+    drop(checkpoints);
     for other in [
         "notes",
         "step-7",

@@ -61,8 +61,8 @@ fn every_operation_may_fail_once() {
     let whole = uninterrupted(STEPS as usize);
     for in_background in [false, true] {
         let (mut reported, count) = (0, operations(in_background));
-        // The last save, which is asked for, ends with about this many operations.
-        for point in 0..count.saturating_sub(45) {
+        // The last one is that of the save on request, which finds everything saved.
+        for point in 0..count - 1 {
             let temporary = memory_folder();
             let folder = temporary.path().join("run");
             let faults = FileFaults::in_folder(&folder).at(point);
@@ -226,4 +226,37 @@ fn a_small_a_read_only_and_a_lost_file_system() {
     let text = until(&mut run, &mut checkpoints, 10);
     assert!(text.contains("No such file or directory"), "{text}");
     assert!(!folder.exists(), "nothing is written where the mount was");
+}
+
+/// What the caller gave for the checkpoint that failed is saved with the next one, and the next one is tried soon.
+#[test]
+fn a_failed_save_loses_neither_its_metrics_nor_its_turn() {
+    for on_request in [false, true] {
+        let (_temporary, folder) = folder();
+        let builder = Checkpoints::builder(&folder).every(10).in_foreground();
+        let mut checkpoints = builder.open().unwrap();
+        let faults = FileFaults::in_folder(&folder)
+            .only(FileOperation::Write)
+            .at(0);
+        let armed = faults.failing_with(ErrorKind::StorageFull).arm();
+        let mut run = Run::new();
+        run.until(9, &mut checkpoints, |_, _| {}).unwrap();
+        checkpoints.metric("accuracy", 0.7);
+        if on_request {
+            checkpoints.save_now(&run.trainer).unwrap_err();
+            let error = checkpoints.last_error().unwrap().to_string();
+            assert!(error.contains("cannot write"), "{error}");
+        }
+        run.until(11, &mut checkpoints, |_, _| {}).unwrap();
+        assert_eq!(armed.fired(), 1);
+        let saved = if on_request { 10 } else { 11 };
+        assert_eq!(names(&folder), [format!("step-{saved:09}")]);
+        assert!(checkpoints.last_error().is_none());
+        let path = checkpoints.last().unwrap();
+        let saved = candle_headroom::checkpoint::Checkpoint::open(path).unwrap();
+        assert_eq!(saved.metrics()["accuracy"], 0.7);
+        run.until(21, &mut checkpoints, |_, _| {}).unwrap();
+        let last = candle_headroom::checkpoint::Checkpoint::latest(&folder).unwrap();
+        assert!(!last.unwrap().metrics().contains_key("accuracy"), "once");
+    }
 }

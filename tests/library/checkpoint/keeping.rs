@@ -90,3 +90,62 @@ fn the_lowest_loss_is_read_from_the_report() {
         losses.iter().copied().min_by(f64::total_cmp)
     );
 }
+
+/// The end of a run is often saved twice: when it is due and on request.
+#[test]
+fn a_step_that_is_saved_again_is_written_once_and_keeps_its_metrics() {
+    let (_temporary, folder) = folder();
+    let mut run = Run::new();
+    let builder = || {
+        let builder = Checkpoints::builder(&folder).keep_last(1);
+        builder.keep_highest("accuracy").in_foreground()
+    };
+    let mut checkpoints = builder().every(2).open().unwrap();
+    checkpoints.metric("accuracy", 0.9);
+    run.until(2, &mut checkpoints, |_, _| {}).unwrap();
+    let first = folder.join("step-000000002");
+    let written = |path: &Path| path.metadata().unwrap().modified().unwrap();
+    let before = written(&first);
+    assert_eq!(checkpoints.save_now(&run.trainer).unwrap(), first);
+    assert_eq!((names(&folder), written(&first)), (steps(&[2]), before));
+    drop(checkpoints);
+
+    // In another process, with a value that is new.
+    let mut checkpoints = builder().every(2).open().unwrap();
+    checkpoints.resume(&mut run.trainer).unwrap().unwrap();
+    assert_eq!(checkpoints.last(), Some(&*first));
+    assert_eq!(checkpoints.save_now(&run.trainer).unwrap(), first);
+    checkpoints.set("note", "the end").unwrap();
+    checkpoints.metric("other", 1.);
+    let again = checkpoints.save_now(&run.trainer).unwrap();
+    assert_eq!(names(&folder), ["step-000000002-2"]);
+    let saved = candle_headroom::checkpoint::Checkpoint::open(&again).unwrap();
+    assert_eq!(
+        (saved.metrics()["accuracy"], saved.metrics()["other"]),
+        (0.9, 1.)
+    );
+    assert!(saved.metrics()["loss"] > 0.);
+
+    // It is still the best one.
+    checkpoints.metric("accuracy", 0.1);
+    run.until(4, &mut checkpoints, |_, _| {}).unwrap();
+    assert_eq!(names(&folder), ["step-000000002-2", "step-000000004"]);
+    assert_eq!(checkpoints.best().unwrap(), Some(again));
+    assert_eq!(checkpoints.last(), Some(&*folder.join("step-000000004")));
+}
+
+/// A checkpoint whose file was damaged since is written again.
+#[test]
+fn a_step_whose_checkpoint_is_damaged_is_saved_again() {
+    let (_temporary, folder) = folder();
+    let run = Run::new();
+    let mut checkpoints = Checkpoints::builder(&folder).open().unwrap();
+    let path = checkpoints.save_now(&run.trainer).unwrap();
+    let file = path.join("model.safetensors");
+    let mut bytes = std::fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    checkpoints.save_now(&run.trainer).unwrap();
+    assert_eq!(names(&folder), ["step-000000000-2"]);
+    assert_eq!(latest(&folder), Some(0));
+}

@@ -7,6 +7,7 @@ mod failures;
 mod keeping;
 mod models;
 mod round_trips;
+mod trainers;
 
 #[path = "../../support/run.rs"]
 mod run;

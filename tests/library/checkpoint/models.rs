@@ -133,7 +133,9 @@ fn options_allow_differences_and_nothing_else() {
         .into_parameters(&varmap)
         .unwrap_err();
     assert!(
-        error.to_string().ends_with("; unexpected: encoder.0.bias"),
+        error
+            .to_string()
+            .contains("does not fit; unexpected: encoder.0.bias; "),
         "{error}"
     );
     assert!(

@@ -85,6 +85,31 @@ fn values_of_the_caller_come_back() {
         matches!(error, Error::Checkpoint(_)),
         "JSON has no such keys: {error}"
     );
+    // Nor has it these numbers, at any depth.
+    #[derive(serde::Serialize)]
+    enum Kind {
+        One { x: f64 },
+        Two(Vec<Option<f32>>),
+    }
+    let limits = std::collections::BTreeMap::from([("a", 1.), ("b", f64::NAN)]);
+    for error in [
+        checkpoints.set("best", &f64::INFINITY),
+        checkpoints.set("best", &Kind::One { x: f64::NAN }),
+        checkpoints.set("best", &Kind::Two(vec![None, Some(f32::NEG_INFINITY)])),
+        checkpoints.set("best", &(1, "x", limits)),
+    ] {
+        let error = error.unwrap_err().to_string();
+        assert!(
+            error.contains("`best`") && error.contains("is not finite"),
+            "{error}"
+        );
+    }
+    assert_eq!(checkpoints.get::<f64>("best").unwrap(), None);
+    checkpoints
+        .set("best", &Kind::Two(vec![None, Some(1.)]))
+        .unwrap();
+    checkpoints.set("best", &None::<f64>).unwrap();
+    assert_eq!(checkpoints.get::<Option<f64>>("best").unwrap(), Some(None));
 }
 
 /// bf16, f64, u8 and i64 parameters, an empty one and a scalar, and one that shares its storage with others.
@@ -176,6 +201,23 @@ fn settings_of_zero_and_a_second_writer_are_refused() {
     assert!(matches!(*error, CheckpointError::InUse(_)), "{error}");
     drop(first);
     Checkpoints::builder(&folder).open().unwrap();
+}
+
+/// Other ranks read the checkpoint of the one that writes, while it has the folder.
+#[test]
+fn several_trainers_resume_from_one_checkpoint() {
+    let (_temporary, folder) = folder();
+    train(&folder, 4, 2);
+    let mut writer = Run::new();
+    let mut checkpoints = Checkpoints::builder(&folder).open().unwrap();
+    let resumed = checkpoints.resume(&mut writer.trainer).unwrap().unwrap();
+    for _ in 0..2 {
+        let mut reader = Run::new();
+        let checkpoint = Checkpoint::open(&resumed.path).unwrap();
+        checkpoint.resume(&mut reader.trainer).unwrap();
+        assert_eq!(differing(&reader.bits(), &writer.bits()), 0);
+        assert_eq!(reader.trainer.updates(), 4);
+    }
 }
 
 /// A run that did not resume must not overwrite, or be hidden by, one that came before.
