@@ -89,9 +89,9 @@ impl MemoryModel {
         }
     }
 
-    /// Compares an observation with what was expected. Within the range of costs seen, or near its end, it shows how much they scatter; far
-    /// above it shows whether the slope holds, because small micro-batches may peak elsewhere, or with what is allocated
-    /// once. A flat stretch says nothing about what follows it.
+    /// Compares an observation with what was expected. Within the range of costs seen, or just above it, it shows how much they
+    /// scatter; far above it shows whether the slope holds, because small micro-batches may peak elsewhere, or with what is
+    /// allocated once. A flat stretch says nothing about what follows it.
     fn compare(&mut self, cost: usize, bytes: u64) {
         let levels = self.levels.first().zip(self.levels.last());
         let Some(((lowest, top), expected)) = levels.zip(self.expected(cost)) else {
@@ -115,22 +115,20 @@ impl MemoryModel {
         let seen = self.observed;
         let expected = |cost| self.expected(cost).unwrap_or(0.);
         let is_largest = self.largest_seen().is_some_and(|top| top < cost);
-        let near = (self.levels.iter()).rposition(|level| level.is_near(cost));
-        // What a cost takes more than its level.
-        let more = near.and_then(|index| self.levels.get(index));
-        let more = more.map(|level| expected(cost) - expected(level.cost));
-        let near = near.and_then(|index| self.levels.get_mut(index));
+        let mut levels = self.levels.iter().rev();
+        let near = levels.find(|level| level.is_near(cost));
+        // How much more this cost takes than that of the level.
+        let more = near.map(|level| expected(cost) - expected(level.cost));
+        let mut levels = self.levels.iter_mut().rev();
+        let near = levels.find(|level| level.is_near(cost));
         match near.zip(more) {
             Some((level, more)) => {
-                let mean = level.mean as f64;
-                let off = bytes as f64 - more - mean;
-                let (cost, more) = if is_largest {
-                    (cost, more)
-                } else {
-                    (level.cost, 0.)
-                };
-                level.mean = (mean + off * WEIGHT + more) as u64;
-                (level.cost, level.seen) = (cost, seen);
+                let mut mean = level.mean as f64;
+                mean += (bytes as f64 - more - mean) * WEIGHT;
+                if is_largest {
+                    (level.cost, mean) = (cost, mean + more);
+                }
+                (level.mean, level.seen) = (mean as u64, seen);
             }
             None => {
                 let mean = bytes;
