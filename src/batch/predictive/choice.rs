@@ -9,8 +9,8 @@ use crate::batch::{RecomputeReason, Recomputing};
 const STALE: u32 = 4096;
 /// The same after a failure that other users of the memory caused.
 const PASSING: u32 = 64;
-/// A comparison is made again if the room has changed by this part since, but not sooner than after so many micro-batches, doubled
-/// in the same way.
+/// A comparison is made again if the room has changed by this part since, but not sooner than after so many micro-batches,
+/// doubled in the same way.
 const CHANGED: u64 = 8;
 const DWELL: u32 = 128;
 /// Micro-batches without a time after which a trial ends.
@@ -61,6 +61,14 @@ fn doubled(after: u32, times: u32) -> u32 {
     after.saturating_mul(1 << times.min(16))
 }
 
+/// Whether a batch runs whole with regions kept: it fits, or it is within the size in use and likely fits in the margin.
+fn is_whole(kept: &Shape, room: Room, batch: usize) -> bool {
+    let fits = !kept.is_avoiding() && kept.fits(room).is_some_and(|fits| fits >= batch);
+    let is_in_use = kept.cap.is_none_or(|cap| cap >= batch);
+    let likely = kept.model.predict(batch);
+    fits || is_in_use && likely.is_some_and(|likely| likely <= room.all)
+}
+
 impl Choice {
     /// Begins with regions kept if the state was saved in a trial: the trial is not saved, and nothing else would end it.
     pub(super) fn resume(&mut self) {
@@ -102,8 +110,7 @@ impl Choice {
         if is_too_much {
             return self.refuse(Some(room), false);
         }
-        let fits = !kept.is_avoiding() && kept.fits(room).is_some_and(|fits| fits >= batch);
-        if fits || kept.holds(batch, room) {
+        if is_whole(kept, room, batch) {
             // Recomputation could only cost time.
             if self.recomputes || self.trial.is_some() {
                 self.begin(false);

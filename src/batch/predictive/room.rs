@@ -41,8 +41,8 @@ impl Room {
         (model.predict(cost)).is_some_and(|likely| likely <= self.usable)
     }
 
-    /// Whether a cost that may not leave the margin free likely fits all the same, because predictions have been exact. Never where
-    /// the margin was asked for.
+    /// Whether a cost that may not leave the margin free likely fits all the same, because predictions have been exact. Never
+    /// where the margin was asked for.
     pub(super) fn is_just_enough(&self, model: &MemoryModel, cost: usize) -> bool {
         let known = model.predict(cost).zip(model.spread());
         known.is_some_and(|(likely, spread)| {

@@ -71,12 +71,6 @@ impl Shape {
         self.pace.limit(cap) < cap
     }
 
-    /// Returns whether `cost` is within the size in use, though the margin may not be left free, and likely fits.
-    pub(super) fn holds(&self, cost: usize, room: Room) -> bool {
-        let likely = self.model.predict(cost);
-        self.cap.is_none_or(|cap| cap >= cost) && likely.is_some_and(|likely| likely <= room.all)
-    }
-
     pub(super) fn cost(&self, samples: usize) -> usize {
         samples.max(1).saturating_mul(self.each).min(MOST_COST)
     }

@@ -42,7 +42,9 @@ fn a_run_resumed_in_a_trial_chooses_again() {
             let mut resumed = auto();
             let state = policy.state().expect("a state");
             resumed.load_state(&state).expect("a state of its own");
-            (0..60).for_each(|_| drop(machine.run(&mut resumed)));
+            for _ in 0..60 {
+                machine.run(&mut resumed);
+            }
             let chosen = (is_faster, RecomputeReason::Faster);
             assert_eq!(reason(&resumed), chosen, "{batch}: {}", plan(&resumed));
         }
