@@ -1,8 +1,9 @@
-//! `Recompute::Auto` with the default policy against every fixed way to cut the same batch evenly, at ten budgets: from one where nothing is
-//! cut to one in which a single sample does not fit with its blocks kept.
+//! `Recompute::Auto` with the default policy against every fixed way to cut the same batch evenly, at ten budgets: from one where
+//! nothing is cut to one in which a single sample does not fit with its blocks kept.
 //!
-//! The best fixed way is chosen by its median time in rounds of its own, and then compared with `Auto` in others. In the rounds in which
-//! it was chosen, the fastest of up to fourteen ways is also the luckiest, so that even one of equal ways would look faster than another.
+//! The best fixed way is chosen by its median time in rounds of its own, and then compared with `Auto` in others. In the rounds
+//! in which it was chosen, the fastest of up to fourteen ways is also the luckiest, so that even one of equal ways would look
+//! faster than another.
 
 use candle_core::Tensor;
 use candle_headroom::batch::{Fixed, Recompute};
@@ -91,7 +92,7 @@ pub fn sweep(memory: &DeviceMemory, is_quick: bool) -> candle_headroom::Result<(
     println!("Recompute::Auto, {SAMPLES} samples of llama2-c:");
     let mut shares = Vec::new();
     // Steps until the policy has settled.
-    let (step, settled) = if is_quick { (4, 24) } else { (1, 60) };
+    let (step, settled) = if is_quick { (6, 24) } else { (1, 60) };
     let (choosing, comparing) = if is_quick { (4, 2) } else { (8, 24) };
     for index in (0..BUDGETS).rev().step_by(step) {
         let part = index as f64 / (BUDGETS - 1) as f64;
