@@ -1,8 +1,9 @@
-//! `Recompute::Auto` with the default policy against every fixed way to run the same batch, at ten budgets: from one where nothing is cut
-//! to one in which a single sample does not fit with its blocks kept.
+//! `Recompute::Auto` with the default policy against every fixed way to cut the same batch evenly, at ten budgets: from one where
+//! nothing is cut to one in which a single sample does not fit with its blocks kept.
 //!
-//! The best fixed way is chosen in rounds of its own, and then compared with `Auto` in others. In the rounds in which it was chosen, the
-//! fastest of up to ten ways is also the luckiest, so that even one of ten equal ways would look faster than another.
+//! The best fixed way is chosen by its median time in rounds of its own, and then compared with `Auto` in others. In the rounds
+//! in which it was chosen, the fastest of up to fourteen ways is also the luckiest, so that even one of equal ways would look
+//! faster than another.
 
 use candle_core::Tensor;
 use candle_headroom::batch::{Fixed, Recompute};
@@ -44,10 +45,13 @@ struct Way {
 }
 
 fn ways(work: &Work, memory: &DeviceMemory) -> candle_headroom::Result<Vec<Way>> {
+    // The sizes that even cuts of the batch give: any other needs as many parts as a smaller one.
     let names = [
         (1, "kept 1", "recomputed 1"),
         (2, "kept 2", "recomputed 2"),
+        (3, "kept 3", "recomputed 3"),
         (4, "kept 4", "recomputed 4"),
+        (6, "kept 6", "recomputed 6"),
         (8, "kept 8", "recomputed 8"),
         (16, "kept 16", "recomputed 16"),
     ];
@@ -88,8 +92,8 @@ pub fn sweep(memory: &DeviceMemory, is_quick: bool) -> candle_headroom::Result<(
     println!("Recompute::Auto, {SAMPLES} samples of llama2-c:");
     let mut shares = Vec::new();
     // Steps until the policy has settled.
-    let (step, settled) = if is_quick { (4, 24) } else { (1, 60) };
-    let (choosing, comparing) = if is_quick { (1, 2) } else { (8, 24) };
+    let (step, settled) = if is_quick { (6, 24) } else { (1, 60) };
+    let (choosing, comparing) = if is_quick { (4, 2) } else { (8, 24) };
     for index in (0..BUDGETS).rev().step_by(step) {
         let part = index as f64 / (BUDGETS - 1) as f64;
         let room = (most.powf(1. - part) * least.powf(part)) as u64;

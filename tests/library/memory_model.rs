@@ -85,6 +85,35 @@ fn a_size_near_the_largest_contradicts_it_too() {
     assert_eq!(model.predict(688).unwrap(), 971_514);
 }
 
+/// It shares the level of the largest, and is compared and remembered as the largest.
+#[test]
+fn a_size_a_little_above_the_largest_counts() {
+    let line = |cost: usize| (cost, 1000 + 100 * cost as u64);
+    let mut model = model(&[1, 1, 50, 100].map(line));
+    let compared = |model: &MemoryModel| serde_json::to_value(model).unwrap()["compared"].as_u64();
+    let before = compared(&model).unwrap();
+    for again in 1..=40 {
+        model.observe(101, line(101).1);
+        assert_eq!(compared(&model), Some(before + again));
+    }
+    assert_eq!(model.largest_seen(), Some(101));
+    // The other sizes are where they were.
+    for cost in [1, 50, 75, 100, 101] {
+        assert_eq!(model.predict(cost), Some(line(cost).1), "{cost}");
+    }
+}
+
+/// Slowly growing sizes, each of which is near the one before.
+#[test]
+fn the_largest_size_rises_with_what_is_seen() {
+    let mut model = model(&[(1, 1100), (1, 1100), (100, 11_000)]);
+    for cost in 101..=400 {
+        model.observe(cost, 1000 + 100 * cost as u64);
+        assert_eq!(model.largest_seen(), Some(cost));
+    }
+    assert_eq!(model.predict(400), Some(41_000));
+}
+
 #[test]
 fn no_more_than_sixteen_costs_are_kept_and_the_json_stays_small() {
     let mut model = MemoryModel::new();

@@ -89,15 +89,15 @@ impl MemoryModel {
         }
     }
 
-    /// Compares an observation with what was expected. Within the range of costs seen it shows how much they scatter; far
-    /// above it shows whether the slope holds, because small micro-batches may peak elsewhere, or with what is allocated
-    /// once. A flat stretch says nothing about what follows it.
+    /// Compares an observation with what was expected. Within the range of costs seen, or just above it, it shows how much they
+    /// scatter; far above it shows whether the slope holds, because small micro-batches may peak elsewhere, or with what is
+    /// allocated once. A flat stretch says nothing about what follows it.
     fn compare(&mut self, cost: usize, bytes: u64) {
         let levels = self.levels.first().zip(self.levels.last());
         let Some(((lowest, top), expected)) = levels.zip(self.expected(cost)) else {
             return;
         };
-        if (lowest.cost..=top.cost).contains(&cost) {
+        if (lowest.cost..=top.cost).contains(&cost) || top.is_near(cost) {
             let off = (bytes.max(1) as f64 / expected.max(1.) - 1.).abs();
             self.scatter += ((off - self.scatter()) * SCATTER_WEIGHT) as f32;
             self.compared = self.compared.saturating_add(1);
@@ -109,19 +109,26 @@ impl MemoryModel {
         }
     }
 
-    /// Adds an observation to the level of its cost, or as a new level in place of the one that was not seen for longest.
+    /// Adds an observation to the level of its cost, or as a new level in place of the one that was not seen for longest. The
+    /// largest level rises to the largest cost.
     fn insert(&mut self, cost: usize, bytes: u64) {
         let seen = self.observed;
         let expected = |cost| self.expected(cost).unwrap_or(0.);
-        let near = self.levels.iter().find(|level| level.is_near(cost));
-        // What the cost of the level would have taken.
-        let own = near.map(|level| bytes as f64 + expected(level.cost) - expected(cost));
-        let near = self.levels.iter_mut().find(|level| level.is_near(cost));
-        match near.zip(own) {
-            Some((level, bytes)) => {
-                let mean = level.mean as f64;
-                level.mean = (mean + (bytes - mean) * WEIGHT) as u64;
-                level.seen = seen;
+        let is_largest = self.largest_seen().is_some_and(|top| top < cost);
+        let mut levels = self.levels.iter().rev();
+        let near = levels.find(|level| level.is_near(cost));
+        // How much more this cost takes than that of the level.
+        let more = near.map(|level| expected(cost) - expected(level.cost));
+        let mut levels = self.levels.iter_mut().rev();
+        let near = levels.find(|level| level.is_near(cost));
+        match near.zip(more) {
+            Some((level, more)) => {
+                let mut mean = level.mean as f64;
+                mean += (bytes as f64 - more - mean) * WEIGHT;
+                if is_largest {
+                    (level.cost, mean) = (cost, mean + more);
+                }
+                (level.mean, level.seen) = (mean as u64, seen);
             }
             None => {
                 let mean = bytes;

@@ -5,11 +5,12 @@ use super::shape::Shape;
 use super::trial::Trial;
 use crate::batch::{RecomputeReason, Recomputing};
 
-/// Micro-batches after which the comparison is made again, doubled each time that it changes nothing.
+/// Micro-batches after which the first comparison is made again, doubled with each one that was made.
 const STALE: u32 = 4096;
 /// The same after a failure that other users of the memory caused.
 const PASSING: u32 = 64;
-/// The comparison is made again if the room has changed by this part since, but not sooner than after so many micro-batches.
+/// A comparison is made again if the room has changed by this part since, but not sooner than after so many micro-batches,
+/// doubled in the same way.
 const CHANGED: u64 = 8;
 const DWELL: u32 = 128;
 /// Micro-batches without a time after which a trial ends.
@@ -29,9 +30,9 @@ pub(super) struct Choice {
     #[serde(skip)]
     patience: u32,
     compared: Option<Compared>,
-    /// How often a comparison has confirmed the one before.
+    /// How many comparisons were made, with either result.
     #[serde(skip)]
-    confirmed: u32,
+    comparisons: u32,
     /// Both are being timed.
     #[serde(skip)]
     trial: Option<Trial>,
@@ -60,7 +61,21 @@ fn doubled(after: u32, times: u32) -> u32 {
     after.saturating_mul(1 << times.min(16))
 }
 
+/// Whether a batch runs whole with regions kept: it fits, or it is within the size in use and likely fits in the margin.
+fn is_whole(kept: &Shape, room: Room, batch: usize) -> bool {
+    let fits = !kept.is_avoiding() && kept.fits(room).is_some_and(|fits| fits >= batch);
+    let is_in_use = kept.cap.is_none_or(|cap| cap >= batch);
+    let likely = kept.model.predict(batch);
+    fits || is_in_use && likely.is_some_and(|likely| likely <= room.all)
+}
+
 impl Choice {
+    /// Begins with regions kept if the state was saved in a trial: the trial is not saved, and nothing else would end it.
+    pub(super) fn resume(&mut self) {
+        let is_faster = self.compared.is_some_and(|compared| compared.is_faster());
+        self.recomputes &= self.refused.is_some() || is_faster;
+    }
+
     /// A micro-batch succeeded.
     pub(super) fn succeeded(&mut self) {
         self.lasted = self.lasted.saturating_add(1);
@@ -95,8 +110,7 @@ impl Choice {
         if is_too_much {
             return self.refuse(Some(room), false);
         }
-        let is_whole = !kept.is_avoiding() && kept.fits(room).is_some_and(|fits| fits >= batch);
-        if is_whole {
+        if is_whole(kept, room, batch) {
             // Recomputation could only cost time.
             if self.recomputes || self.trial.is_some() {
                 self.begin(false);
@@ -129,7 +143,7 @@ impl Choice {
 
     fn is_stale(&self, compared: Compared, room: Room) -> bool {
         let is_changed = compared.room.abs_diff(room.all) > compared.room / CHANGED;
-        let [stale, dwell] = [STALE, DWELL].map(|after| doubled(after, self.confirmed));
+        let [stale, dwell] = [STALE, DWELL].map(|after| doubled(after, self.comparisons));
         self.lasted >= stale || is_changed && self.lasted >= dwell
     }
 
@@ -138,7 +152,7 @@ impl Choice {
             speed,
             room: room.all,
         };
-        self.confirmed = self.confirmed.saturating_add(1);
+        self.comparisons = self.comparisons.saturating_add(1);
         self.compared = Some(compared);
         self.begin(compared.is_faster());
     }

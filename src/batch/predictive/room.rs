@@ -41,11 +41,12 @@ impl Room {
         (model.predict(cost)).is_some_and(|likely| likely <= self.usable)
     }
 
-    /// Whether a cost that does not leave the margin free likely fits all the same, because predictions have been exact.
+    /// Whether a cost that may not leave the margin free likely fits all the same, because predictions have been exact. Never
+    /// where the margin was asked for.
     pub(super) fn is_just_enough(&self, model: &MemoryModel, cost: usize) -> bool {
         let known = model.predict(cost).zip(model.spread());
         known.is_some_and(|(likely, spread)| {
-            likely > self.usable && likely as f64 * (1. + spread) <= self.tight as f64
+            self.tight > self.usable && likely as f64 * (1. + spread) <= self.tight as f64
         })
     }
 }

@@ -162,6 +162,7 @@ impl Shapes {
             return Err(wrong("the state of another policy or version").into());
         }
         let mut others = saved.shapes;
+        others.iter_mut().for_each(|known| known.choice.resume());
         let are_possible = |known: &Known| {
             let shapes = [&known.kept, &known.recomputed];
             shapes.into_iter().all(is_possible) && known.kept.each == known.recomputed.each

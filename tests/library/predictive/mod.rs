@@ -2,6 +2,7 @@
 
 mod blind;
 mod changes;
+mod chosen;
 mod halving;
 mod kept;
 mod lasting;

@@ -14,13 +14,13 @@ const BYTES: [u64; 2] = [400, 100];
 
 /// A device on which a micro-batch takes as long as some samples more.
 #[derive(Clone, Copy)]
-struct Machine {
-    batch: usize,
-    limit: u64,
+pub(super) struct Machine {
+    pub(super) batch: usize,
+    pub(super) limit: u64,
     /// In samples.
-    launch: f64,
+    pub(super) launch: f64,
     /// How many times as long everything takes, because of other work.
-    load: f64,
+    pub(super) load: f64,
 }
 
 impl Machine {
@@ -52,7 +52,7 @@ impl Machine {
     }
 
     /// Runs a batch, and returns its seconds and the failures.
-    fn run(&self, policy: &mut Predictive) -> (f64, usize) {
+    pub(super) fn run(&self, policy: &mut Predictive) -> (f64, usize) {
         policy.begin(&Extent::new(self.batch, self.batch));
         let (mut done, mut seconds, mut failures) = (0, 0., 0);
         while done < self.batch {
@@ -83,17 +83,17 @@ impl Machine {
     }
 }
 
-fn auto() -> Predictive {
+pub(super) fn auto() -> Predictive {
     let mut policy = Predictive::default();
     policy.set_recompute(Recompute::Auto);
     policy
 }
 
-fn plan(policy: &Predictive) -> Plan {
+pub(super) fn plan(policy: &Predictive) -> Plan {
     policy.plan().expect("a plan")
 }
 
-fn reason(policy: &Predictive) -> (bool, RecomputeReason) {
+pub(super) fn reason(policy: &Predictive) -> (bool, RecomputeReason) {
     let regions = plan(policy).regions.expect("a model with regions");
     (regions.is_on, regions.reason)
 }
@@ -250,26 +250,6 @@ fn what_was_asked_is_done() {
         policy.succeeded(&completed);
         assert_eq!(reason(&policy), (is_on, RecomputeReason::Asked));
     }
-}
-
-#[test]
-fn a_resumed_run_knows_the_choice() {
-    let machine = Machine {
-        batch: 64,
-        limit: 1200,
-        launch: 1.,
-        load: 1.,
-    };
-    let mut policy = auto();
-    for _ in 0..20 {
-        machine.run(&mut policy);
-    }
-    let mut resumed = auto();
-    resumed
-        .load_state(&policy.state().expect("state"))
-        .expect("a state of its own");
-    assert!(resumed.recomputes());
-    assert_eq!(machine.run(&mut resumed).1, 0);
 }
 
 /// A cause that may pass by itself, or that counts as one though it stays: kept samples are tried again, but less and less often.
