@@ -113,7 +113,7 @@ impl Checkpoints {
     }
 }
 
-/// A checkpoint on the disk, or why there is none.
+/// The path of a checkpoint on the disk, or the error.
 pub(super) type Written = Result<PathBuf, Arc<CheckpointError>>;
 
 impl From<Written> for Saving {

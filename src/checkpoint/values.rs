@@ -45,7 +45,7 @@ impl Checkpoints {
     }
 
     /// The signal that has arrived, of those of [`on_signals`](super::CheckpointsBuilder::on_signals). Ask after the loop, because
-    /// [`after`](Self::after) does not see what came after its last call. One that nobody was told of is there for the next
+    /// [`after`](Self::after) does not see what came after its last call. One that was not returned is there for the next
     /// `Checkpoints` of this process.
     pub fn signal(&self) -> Option<Signal> {
         self.signals.received()

@@ -15,7 +15,7 @@ static HANDLERS: Mutex<BTreeMap<Signal, Handler>> = Mutex::new(BTreeMap::new());
 #[derive(Debug, Clone)]
 struct Handler {
     received: Arc<AtomicBool>,
-    /// The caller was told that it was received.
+    /// It was returned to the caller.
     is_reported: Arc<AtomicBool>,
     /// The default action is taken.
     is_default: Arc<AtomicBool>,
@@ -31,7 +31,7 @@ impl Handler {
             Entry::Vacant(new) => new.insert(Self::install(signal)?),
         };
         if handler.watches == 0 {
-            // What nobody was told of still counts.
+            // A signal that was not returned still counts.
             if handler.is_reported.swap(false, SeqCst) {
                 handler.received.store(false, SeqCst);
             }

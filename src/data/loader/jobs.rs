@@ -47,7 +47,7 @@ pub(super) enum Plan {
     Stream(usize),
 }
 
-/// The jobs that come next, in order.
+/// Gives the jobs one after the other.
 pub(super) struct Jobs {
     pub(super) plan: Plan,
     pub(super) rank: Rank,
