@@ -8,6 +8,7 @@ use super::checkpoint::CheckpointError;
 use super::circumstances::Phase;
 use super::class::DeviceFault;
 use super::data::DataError;
+use super::distributed::GroupError;
 use super::exhausted::ResourceExhausted;
 use super::input::{BatchError, LossError, MonitorError, OutputError, ParameterError, PolicyError};
 use super::memory::MemoryError;
@@ -68,6 +69,8 @@ pub enum Error {
     Monitor(Box<MonitorError>),
     /// Samples cannot be read, or are not what was declared.
     Data(Box<DataError>),
+    /// A group of ranks cannot be formed, or cannot go on.
+    Group(Box<GroupError>),
     /// A checkpoint cannot be written, found or loaded.
     Checkpoint(Box<CheckpointError>),
     /// A file cannot be written or read.
@@ -114,6 +117,7 @@ contents! {
     UpdateInterrupted: UpdateInterrupted,
     MonitorError: Monitor,
     DataError: Data,
+    GroupError: Group,
     CheckpointError: Checkpoint,
     OutputError: Output,
 }

@@ -8,6 +8,7 @@ mod classify;
 mod codes;
 mod convert;
 mod data;
+mod distributed;
 #[allow(
     clippy::module_inception,
     reason = "the file is named for the type that it defines"
@@ -28,6 +29,7 @@ pub use circumstances::{Cause, Holding, Neighbour, Phase, Remedy, Resource};
 pub use class::DeviceFault;
 pub use convert::ErrorExt;
 pub use data::DataError;
+pub use distributed::GroupError;
 pub use error::{Error, Result, UpdateInterrupted, WindowLost};
 pub use exhausted::{MemoryReading, ResourceExhausted};
 pub(crate) use exhausted::{device_name, known};

@@ -1,0 +1,67 @@
+use std::io::{self, BufReader};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::frame::{Frame, Refusal};
+use super::inbox::Inbox;
+
+/// A connection to another rank. A thread reads it, so that its end is noticed at once.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) rank: usize,
+    stream: Mutex<TcpStream>,
+}
+
+/// The longest that a write waits for a rank that does not read.
+const WRITE: Duration = Duration::from_secs(30);
+
+impl Link {
+    /// `ended` is called where the group ends by what this connection brings, or by its end before the rank has left.
+    pub(super) fn start(
+        rank: usize,
+        stream: TcpStream,
+        inbox: &Arc<Inbox>,
+        ended: impl Fn(&Refusal) + Send + 'static,
+    ) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(None)?;
+        stream.set_write_timeout(Some(WRITE))?;
+        let mut reader = BufReader::new(stream.try_clone()?);
+        let inbox = Arc::clone(inbox);
+        let thread = thread::Builder::new().name(format!("headroom-rank-{rank}"));
+        thread.spawn(move || {
+            let error = loop {
+                match Frame::read(&mut reader) {
+                    Ok(frame) => inbox.put(rank, frame).iter().for_each(&ended),
+                    Err(error) => break error,
+                }
+            };
+            let reason = match error.kind() {
+                io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+                    "its connection ended, as it does when a process dies".to_owned()
+                }
+                _ => format!("its connection failed: {error}"),
+            };
+            inbox.closed(rank, reason).iter().for_each(&ended);
+        })?;
+        Ok(Self {
+            rank,
+            stream: Mutex::new(stream),
+        })
+    }
+
+    pub(super) fn send(&self, frame: &Frame) -> io::Result<()> {
+        frame.write(&mut *self.stream.lock())
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // Ends the thread that reads. A connection that is closed already is not shut down again.
+        let _ = self.stream.lock().shutdown(Shutdown::Both);
+    }
+}

@@ -1,0 +1,263 @@
+//! Small messages between all ranks, over one TCP connection from each rank to rank 0.
+//!
+//! Engines that move large buffers notice a dead rank late or never. Here a thread reads each connection, so the end of a process is seen at
+//! once, also by ranks that wait for an engine ([`Control::check`]).
+
+mod frame;
+mod inbox;
+mod link;
+mod rendezvous;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::error::{GroupError, Result};
+use frame::{Frame, Refusal};
+use inbox::{Found, Inbox};
+use link::Link;
+pub(crate) use rendezvous::Meeting;
+
+/// How much longer the others wait than rank 0, which knows who is missing.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What the ranks of a group tell each other.
+#[derive(Debug)]
+pub(crate) struct Control {
+    rank: usize,
+    size: usize,
+    timeout: Duration,
+    inbox: Arc<Inbox>,
+    /// To all others at rank 0, else to rank 0.
+    links: Arc<RwLock<Vec<Link>>>,
+    /// Number of calls so far. Held during a call, so that two threads do not mix theirs.
+    calls: Mutex<u64>,
+    /// An error that other ranks may not know of.
+    failed: Mutex<Option<String>>,
+}
+
+impl Control {
+    /// A group of one.
+    pub(crate) fn alone(timeout: Duration) -> Self {
+        Self::new(0, 1, timeout)
+    }
+
+    fn new(rank: usize, size: usize, timeout: Duration) -> Self {
+        Self {
+            rank,
+            size,
+            timeout,
+            inbox: Arc::default(),
+            links: Arc::default(),
+            calls: Mutex::new(0),
+            failed: Mutex::new(None),
+        }
+    }
+
+    pub(crate) fn rank(&self) -> usize {
+        self.rank
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Gives all ranks what each rank gave, in the order of ranks. All ranks have to make the same calls.
+    pub(crate) fn gather(&self, what: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let mut calls = self.calls.lock();
+        self.refuse_if_broken()?;
+        if self.size == 1 {
+            return Ok(vec![bytes.to_vec()]);
+        }
+        *calls += 1;
+        let answer = match self.rank {
+            0 => self.collect(*calls, what, bytes),
+            _ => self.ask(*calls, what, bytes),
+        };
+        answer.map_err(|refusal| match refusal {
+            Refusal::Lost { ranks, reason } => lost(ranks, what, reason),
+            Refusal::DifferentCalls(calls) => GroupError::DifferentCalls { calls }.into(),
+        })
+    }
+
+    /// Fails if a rank is known to be lost.
+    pub(crate) fn check(&self, what: &str) -> Result<()> {
+        match self.inbox.ended() {
+            Some(Refusal::Lost { ranks, reason }) => Err(lost(ranks, what, reason)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends the group for all ranks: this one can no longer do its part.
+    pub(crate) fn fail(&self, reason: &str) {
+        let (ranks, reason) = (vec![self.rank], reason.to_owned());
+        self.failed.lock().get_or_insert_with(|| reason.clone());
+        self.end(Refusal::Lost { ranks, reason });
+    }
+
+    /// Ends the group: these ranks did not do their part in time.
+    pub(crate) fn time_out(&self, what: &str) -> crate::error::Error {
+        let reason = format!("no end of it within {:?}", self.timeout);
+        let refusal = self.end(Refusal::Lost {
+            ranks: Vec::new(),
+            reason,
+        });
+        match refusal {
+            Refusal::Lost { ranks, reason } => lost(ranks, what, reason),
+            Refusal::DifferentCalls(calls) => GroupError::DifferentCalls { calls }.into(),
+        }
+    }
+
+    fn refuse_if_broken(&self) -> Result<()> {
+        let failed = self.failed.lock().clone();
+        let ended = failed.or_else(|| match self.inbox.ended()? {
+            Refusal::Lost { ranks, reason } => {
+                Some(lost(ranks, "an earlier call", reason).to_string())
+            }
+            Refusal::DifferentCalls(_) => None,
+        });
+        ended.map_or(Ok(()), |reason| Err(GroupError::Broken(reason).into()))
+    }
+
+    /// Remembers why the group has ended, and tells the others. Returns the first reason.
+    fn end(&self, refusal: Refusal) -> Refusal {
+        let refusal = self.inbox.end(refusal);
+        self.tell(&Frame::Refusal(refusal.clone()));
+        refusal
+    }
+
+    /// Sends a frame to all connected ranks. Where that fails, the thread that reads the connection reports it.
+    fn tell(&self, frame: &Frame) {
+        for link in self.links.read().iter() {
+            let _ = link.send(frame);
+        }
+    }
+
+    /// Rank 0 waits for all calls and answers them.
+    fn collect(&self, number: u64, what: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Refusal> {
+        let until = Instant::now() + self.timeout;
+        let mut note = Some(Instant::now() + self.timeout / 4);
+        let (mut all, mut calls) = (vec![bytes.to_vec()], vec![what.to_owned()]);
+        let mut missing = Vec::new();
+        for rank in 1..self.size {
+            let found = match note {
+                Some(first) => match self.inbox.take(rank, first.min(until)) {
+                    Found::TimedOut => {
+                        self.tell(&Frame::Waiting);
+                        note = None;
+                        self.inbox.take(rank, until)
+                    }
+                    found => found,
+                },
+                None => self.inbox.take(rank, until),
+            };
+            match found {
+                Found::Frame(Frame::Call {
+                    number: theirs,
+                    what,
+                    bytes,
+                }) if theirs == number => {
+                    all.push(bytes);
+                    calls.push(what);
+                }
+                Found::Frame(_) => {
+                    let reason = "it has made another number of calls".to_owned();
+                    let ranks = vec![rank];
+                    return Err(self.end(Refusal::Lost { ranks, reason }));
+                }
+                Found::Ended(refusal) => return Err(refusal),
+                Found::Left => {
+                    let reason =
+                        "it has left the group: its program ended or dropped the group".to_owned();
+                    let ranks = vec![rank];
+                    return Err(self.end(Refusal::Lost { ranks, reason }));
+                }
+                Found::TimedOut => missing.push(rank),
+            }
+        }
+        if !missing.is_empty() {
+            let reason = format!("no call of it within {:?}", self.timeout);
+            let ranks = missing;
+            return Err(self.end(Refusal::Lost { ranks, reason }));
+        }
+        if calls.iter().any(|call| call != what) {
+            let refusal = Refusal::DifferentCalls(calls);
+            self.tell(&Frame::Refusal(refusal.clone()));
+            return Err(refusal);
+        }
+        let answer = Frame::Answer { number, all };
+        self.tell(&answer);
+        match answer {
+            Frame::Answer { all, .. } => Ok(all),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Any other rank calls rank 0.
+    fn ask(&self, number: u64, what: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Refusal> {
+        self.tell(&Frame::Call {
+            number,
+            what: what.to_owned(),
+            bytes: bytes.to_vec(),
+        });
+        let mut until = Instant::now() + self.timeout + GRACE;
+        let lost = |reason: String| Refusal::Lost {
+            ranks: vec![0],
+            reason,
+        };
+        loop {
+            return match self.inbox.take(0, until) {
+                Found::Frame(Frame::Waiting) => {
+                    until = Instant::now() + self.timeout + GRACE;
+                    continue;
+                }
+                Found::Frame(Frame::Answer {
+                    number: theirs,
+                    all,
+                }) if theirs == number && all.len() == self.size => Ok(all),
+                Found::Frame(Frame::Refusal(refusal)) => Err(refusal),
+                Found::Frame(_) => {
+                    Err(self.end(lost("it has made another number of calls".to_owned())))
+                }
+                Found::Ended(refusal) => Err(refusal),
+                Found::Left => Err(self.end(lost(
+                    "it has left the group: its program ended or dropped the group".to_owned(),
+                ))),
+                Found::TimedOut => {
+                    Err(self.end(lost(format!("no answer within {:?}", self.timeout))))
+                }
+            };
+        }
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // A rank that unwinds may have left others waiting for an engine.
+        let frame = match std::thread::panicking() {
+            true => Frame::Refusal(Refusal::Lost {
+                ranks: vec![self.rank],
+                reason: "it panicked".to_owned(),
+            }),
+            false => Frame::Leave,
+        };
+        if self.inbox.ended().is_none() {
+            self.tell(&frame);
+        }
+        self.links.write().clear();
+    }
+}
+
+fn lost(ranks: Vec<usize>, what: &str, reason: String) -> crate::error::Error {
+    GroupError::PeerLost {
+        ranks,
+        call: what.to_owned(),
+        reason,
+    }
+    .into()
+}

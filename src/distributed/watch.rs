@@ -1,0 +1,36 @@
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::control::Control;
+use crate::error::Result;
+
+/// Ends a wait for other ranks when one of them is lost, or takes too long.
+#[derive(Debug, Clone)]
+pub struct Watch {
+    control: Arc<Control>,
+    until: Instant,
+    what: &'static str,
+}
+
+impl Watch {
+    /// Gives the others the group's timeout from now on to do `what`.
+    pub(crate) fn new(control: &Arc<Control>, what: &'static str) -> Self {
+        Self {
+            control: Arc::clone(control),
+            until: Instant::now() + control.timeout(),
+            what,
+        }
+    }
+
+    /// Fails if a rank is known to be lost, or the time is up. An engine calls it again and again while it waits.
+    ///
+    /// # Errors
+    /// [`GroupError::PeerLost`](crate::error::GroupError::PeerLost).
+    pub fn check(&self) -> Result<()> {
+        self.control.check(self.what)?;
+        match Instant::now() < self.until {
+            true => Ok(()),
+            false => Err(self.control.time_out(self.what)),
+        }
+    }
+}
