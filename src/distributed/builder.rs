@@ -1,0 +1,152 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::control::{Control, Meeting};
+use super::group::{Group, Inner};
+use super::host;
+use super::launch::{Launch, Variables};
+use super::mpi::Mpi;
+use crate::error::{GroupError, Result};
+
+/// As long as PyTorch waits for NCCL.
+const TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Options of a [`Group`]; from [`Group::builder`].
+#[derive(Debug, Clone)]
+#[must_use = "call `open()`"]
+pub struct GroupBuilder {
+    timeout: Duration,
+    variables: Option<Variables>,
+}
+
+impl Group {
+    /// Sets options before the group is opened.
+    pub fn builder() -> GroupBuilder {
+        GroupBuilder::default()
+    }
+
+    /// Joins the ranks that a launcher started with this process; see [`GroupBuilder::open`].
+    ///
+    /// # Errors
+    /// Those of [`GroupBuilder::open`].
+    pub fn from_environment() -> Result<Self> {
+        Self::builder().open()
+    }
+}
+
+impl Default for GroupBuilder {
+    fn default() -> Self {
+        Self {
+            timeout: TIMEOUT,
+            variables: None,
+        }
+    }
+}
+
+impl GroupBuilder {
+    /// Sets how long ranks wait for each other, to join and in each call; 10 minutes by default. It must be longer than ranks may differ in the
+    /// time of a step, with its retries and its loading of data.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Reads these variables in place of the process's environment.
+    pub fn variables<K: Into<String>, V: Into<String>>(
+        mut self,
+        variables: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
+        let variables = variables.into_iter();
+        self.variables = Some(
+            variables
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect(),
+        );
+        self
+    }
+
+    /// Joins the other ranks, which it finds by what the launcher has set:
+    ///
+    /// | launcher | variables | ranks meet |
+    /// |---|---|---|
+    /// | `mpirun`, `srun --mpi=pmix` | `OMPI_COMM_WORLD_RANK`, `PMI_RANK`, `PMIX_RANK` and others | through MPI, with the feature `mpi` |
+    /// | torchrun, or a script | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR`, `MASTER_PORT` | at that address, where rank 0 listens |
+    /// | `srun` | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`, `SLURM_LOCALID` | on the step's first machine, at `MASTER_ADDR` and `MASTER_PORT` if they are set |
+    /// | none | | the process is a group of one |
+    ///
+    /// Anyone who reaches rank 0's port can join before all ranks have: use a network that you trust.
+    ///
+    /// # Errors
+    /// - [`GroupError::Environment`] quotes variables that are incomplete, wrong or contradict each other;
+    /// - [`GroupError::Missing`] names the ranks that did not join within the timeout, on every rank that did;
+    /// - [`GroupError::Rendezvous`] if rank 0 cannot be reached or refuses this rank, for example because another has its number;
+    /// - [`GroupError::Engine`] if MPI cannot be initialized.
+    pub fn open(self) -> Result<Group> {
+        let is_own = self.variables.is_none();
+        let variables = self.variables.unwrap_or_else(Variables::of_process);
+        let launch = Launch::read(&variables)?;
+        // Variables that a caller made up say nothing of MPI.
+        let mpi = match launch.has_mpi && is_own {
+            true => Mpi::start()?,
+            false => None,
+        };
+        let control = match (&mpi, &launch.address) {
+            (Some(mpi), _) => {
+                let control = mpi.control(self.timeout)?;
+                check_agreement(&launch, &control)?;
+                control
+            }
+            (None, Some((host, port))) => meeting(&launch, self.timeout).at(host, *port)?,
+            (None, None) if launch.size == 1 => Control::alone(self.timeout),
+            (None, None) => {
+                let (rank, size) = (launch.rank, launch.size);
+                let problem = format!(
+                    "this is rank {rank} of {size} that MPI's launcher started, and nothing says where they meet: {}, or set MASTER_ADDR and MASTER_PORT",
+                    Mpi::absent()
+                );
+                return Err(GroupError::Environment(problem).into());
+            }
+        };
+        let hosts = control.gather("open", host::name().as_bytes())?;
+        let hosts: Vec<_> = hosts
+            .iter()
+            .map(|name| String::from_utf8_lossy(name).into_owned())
+            .collect();
+        let before = hosts.get(..control.rank()).unwrap_or_default();
+        let same = before.iter().filter(|name| **name == host::name());
+        let local_rank = launch.local_rank.unwrap_or(same.count());
+        Ok(Group(Arc::new(Inner {
+            control: Arc::new(control),
+            local_rank,
+            hosts,
+            mpi,
+            engines: Default::default(),
+        })))
+    }
+}
+
+fn meeting(launch: &Launch, timeout: Duration) -> Meeting {
+    Meeting {
+        rank: launch.rank,
+        size: launch.size,
+        job: launch.job.clone(),
+        timeout,
+    }
+}
+
+/// MPI knows the truth; variables may come from another launcher around it.
+fn check_agreement(launch: &Launch, control: &Control) -> Result<()> {
+    let (rank, size) = (control.rank(), control.size());
+    if launch.size == 1 || (launch.rank, launch.size) == (rank, size) {
+        return Ok(());
+    }
+    let hint = match size {
+        1 => ": the program is linked with another MPI than the launcher's",
+        _ => "",
+    };
+    Err(GroupError::Environment(format!(
+        "the launcher's variables say rank {} of {}, MPI says rank {rank} of {size}{hint}",
+        launch.rank, launch.size
+    ))
+    .into())
+}

@@ -1,0 +1,178 @@
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_core::{Device, DeviceLocation};
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::collectives::Collectives;
+use super::control::Control;
+use super::engines;
+use super::mpi::Mpi;
+use super::watch::Watch;
+use crate::error::{Error, GroupError, Result};
+
+/// The processes, called ranks, that train one model together, one for each GPU. A clone is the same group.
+///
+/// A launcher such as `mpirun`, torchrun or `srun` starts the same program several times and tells each process its rank.
+///
+/// ```
+/// use candle_headroom::distributed::Group;
+///
+/// let group = Group::from_environment()?; // one rank, where no launcher started the program
+/// let samples = group.share(1000); // this rank's part
+/// let sums = group.collect(Ok(vec![samples.len()]))?; // from all ranks
+/// assert_eq!(sums.iter().sum::<usize>(), 1000);
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
+///
+/// All ranks have to make the same calls in the same order. A rank that dies, hangs or leaves is a
+/// [`PeerLost`](GroupError::PeerLost) on every other one within the [timeout](super::GroupBuilder::timeout).
+#[derive(Debug, Clone)]
+pub struct Group(pub(super) Arc<Inner>);
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) control: Arc<Control>,
+    pub(super) local_rank: usize,
+    pub(super) hosts: Vec<String>,
+    pub(super) mpi: Option<Arc<Mpi>>,
+    /// By device, since each one may need another.
+    pub(super) engines: Mutex<BTreeMap<String, Arc<dyn Collectives>>>,
+}
+
+/// A rank's results, or why it has none.
+#[derive(Serialize, Deserialize)]
+enum Part<T> {
+    Done(Vec<T>),
+    Failed(String),
+}
+
+impl Group {
+    /// Returns this process's number, counted from 0.
+    pub fn rank(&self) -> usize {
+        self.0.control.rank()
+    }
+
+    /// Returns the number of ranks.
+    pub fn size(&self) -> usize {
+        self.0.control.size()
+    }
+
+    /// Returns this process's number among the ranks of its machine, counted from 0: the GPU to use, unless the launcher shows each rank only
+    /// one (`srun --gpus-per-task=1`), which then has number 0.
+    pub fn local_rank(&self) -> usize {
+        self.0.local_rank
+    }
+
+    /// Returns the names of the ranks' machines.
+    pub fn hosts(&self) -> &[String] {
+        &self.0.hosts
+    }
+
+    /// Returns this rank's part of `samples` samples that are divided evenly and in order.
+    pub fn share(&self, samples: usize) -> Range<usize> {
+        let (rank, size) = (self.rank() as u128, self.size() as u128);
+        let at = |rank: u128| (samples as u128 * rank / size) as usize;
+        at(rank)..at(rank + 1)
+    }
+
+    /// Gives all ranks the bytes of each, in the order of ranks. For small messages: all go through rank 0.
+    ///
+    /// # Errors
+    /// [`GroupError`]: a lost rank, or one that called something else.
+    pub fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.0.control.gather("gather", bytes)
+    }
+
+    /// Waits until all ranks have come here.
+    ///
+    /// # Errors
+    /// [`GroupError::PeerLost`] names the ranks that have not come within the timeout.
+    pub fn barrier(&self) -> Result<()> {
+        self.0.control.gather("barrier", &[]).map(|_| ())
+    }
+
+    /// Gives all ranks the results of each, in the order of ranks: of an evaluation, or of
+    /// [`process_batches`](crate::process_batches), over each rank's [`share`](Self::share).
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom::{distributed::Group, process_batches};
+    ///
+    /// let group = Group::from_environment()?;
+    /// let x = Tensor::arange(0f32, 10., &Device::Cpu)?;
+    /// let share = group.share(10);
+    /// let part = x.narrow(0, share.start, share.len())?;
+    /// let sums = group.collect(process_batches(&part, 4, |chunk| chunk.sum_all()?.to_scalar::<f32>()))?;
+    /// assert_eq!(sums.iter().sum::<f32>(), 45.);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// This rank's own error, [`GroupError::PeerFailed`] with another rank's, or as [`gather`](Self::gather).
+    pub fn collect<T: Serialize + DeserializeOwned>(
+        &self,
+        results: Result<Vec<T>>,
+    ) -> Result<Vec<T>> {
+        let (own, error) = match results {
+            Ok(results) => (Part::Done(results), None),
+            Err(error) => (Part::Failed(error.to_string()), Some(error)),
+        };
+        let bytes = serde_json::to_vec(&own).map_err(candle_core::Error::wrap)?;
+        let all = self.0.control.gather("collect", &bytes);
+        if let Some(error) = error {
+            return Err(error);
+        }
+        let mut collected = Vec::new();
+        for (rank, bytes) in all?.iter().enumerate() {
+            match serde_json::from_slice(bytes).map_err(candle_core::Error::wrap)? {
+                Part::Done(results) => collected.extend::<Vec<T>>(results),
+                Part::Failed(reason) => return Err(failed(rank, "collect", reason)),
+            }
+        }
+        Ok(collected)
+    }
+
+    /// Returns the engine for tensors on this device, which all ranks have to ask for together; `None` in a group of one.
+    ///
+    /// # Errors
+    /// [`GroupError::NoEngine`] if there is none on some rank, and the engine's own.
+    pub(crate) fn collectives(&self, device: &Device) -> Result<Option<Arc<dyn Collectives>>> {
+        if self.size() == 1 {
+            return Ok(None);
+        }
+        let key = match device.location() {
+            DeviceLocation::Cpu => "the CPU".to_owned(),
+            DeviceLocation::Cuda { gpu_id } => format!("CUDA device {gpu_id}"),
+            DeviceLocation::Metal { gpu_id } => format!("Metal device {gpu_id}"),
+        };
+        let mut known = self.0.engines.lock();
+        if let Some(engine) = known.get(&key) {
+            return Ok(Some(Arc::clone(engine)));
+        }
+        let engine = engines::open(&self.0.control, self.0.mpi.as_ref(), device, &key)?;
+        known.insert(key, Arc::clone(&engine));
+        Ok(Some(engine))
+    }
+
+    pub(crate) fn watch(&self, what: &'static str) -> Watch {
+        Watch::new(&self.0.control, what)
+    }
+
+    pub(crate) fn control(&self) -> &Arc<Control> {
+        &self.0.control
+    }
+}
+
+/// Another rank's error.
+pub(crate) fn failed(rank: usize, call: &str, reason: String) -> Error {
+    GroupError::PeerFailed {
+        rank,
+        call: call.to_owned(),
+        reason,
+    }
+    .into()
+}

@@ -1,0 +1,108 @@
+//! What the launcher says of this process.
+
+mod slurm;
+mod variables;
+
+use crate::error::{GroupError, Result};
+pub(super) use variables::Variables;
+
+/// Which process of a job this is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Launch {
+    pub(super) rank: usize,
+    pub(super) size: usize,
+    /// The rank among those of this machine.
+    pub(super) local_rank: Option<usize>,
+    /// Where rank 0 listens.
+    pub(super) address: Option<(String, u16)>,
+    /// Tells this job from others.
+    pub(super) job: String,
+    /// Whether MPI's launcher started the process, so that MPI can be initialized.
+    pub(super) has_mpi: bool,
+}
+
+/// Variables by which MPI's launchers, and `srun --mpi`, tell a process its rank.
+const OPEN_MPI: [&str; 3] = [
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+];
+const PMI: [&str; 3] = ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"];
+const TORCHRUN: [&str; 3] = ["RANK", "WORLD_SIZE", "LOCAL_RANK"];
+/// Those that `srun` sets for a step, but not `sbatch` for its script.
+const SLURM: [&str; 3] = ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"];
+
+impl Launch {
+    /// Reads the variables of `mpirun`, torchrun and `srun`, in this order; without any, the process is alone.
+    ///
+    /// MPI's launcher is itself started by `srun` on a cluster, and so is torchrun, so theirs come first.
+    pub(super) fn read(variables: &Variables) -> Result<Self> {
+        let mpi = [OPEN_MPI, PMI].map(|names| variables.ranks(names));
+        let [open_mpi, pmi] = mpi;
+        let mpi = open_mpi?.or(pmi?);
+        let torchrun = variables.ranks(TORCHRUN)?;
+        if let (Some(a), Some(b)) = (&mpi, &torchrun)
+            && (a.rank, a.size) != (b.rank, b.size)
+        {
+            return Err(wrong(format!(
+                "the launchers contradict each other: {}, but {}; start the program by one of them, or unset the other's variables",
+                a.text, b.text
+            )));
+        }
+        let address = variables.address()?;
+        let has_mpi = mpi.is_some() || variables.is_set("PMIX_RANK");
+        let torchrun_job = variables.text("TORCHELASTIC_RUN_ID").unwrap_or_default();
+        if let Some(ranks) = torchrun.or(mpi) {
+            // An agent of torchrun listens at the port itself.
+            let has_agent =
+                variables.text("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True");
+            let address = match address {
+                Some((host, port)) if has_agent => {
+                    Some((host, port.checked_add(1).unwrap_or(port - 1)))
+                }
+                address => address,
+            };
+            if address.is_none() && !has_mpi && ranks.size > 1 {
+                return Err(wrong(format!(
+                    "{}, but MASTER_ADDR and MASTER_PORT are not set: set them to a name or address of rank 0's machine and a free port there",
+                    ranks.text
+                )));
+            }
+            return Ok(Self {
+                rank: ranks.rank,
+                size: ranks.size,
+                local_rank: ranks.local_rank,
+                address,
+                job: torchrun_job,
+                has_mpi,
+            });
+        }
+        if let Some(ranks) = variables.ranks(SLURM)? {
+            let address = match address {
+                Some(address) => Some(address),
+                None => slurm::address(variables)?,
+            };
+            let step = ["SLURM_JOB_ID", "SLURM_STEP_ID"].map(|name| variables.text(name));
+            return Ok(Self {
+                rank: ranks.rank,
+                size: ranks.size,
+                local_rank: ranks.local_rank,
+                address,
+                job: step.map(Option::unwrap_or_default).join("."),
+                has_mpi,
+            });
+        }
+        Ok(Self {
+            rank: 0,
+            size: 1,
+            local_rank: Some(0),
+            address,
+            job: String::new(),
+            has_mpi,
+        })
+    }
+}
+
+fn wrong(problem: String) -> crate::error::Error {
+    GroupError::Environment(problem).into()
+}

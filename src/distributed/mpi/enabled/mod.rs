@@ -1,0 +1,50 @@
+mod engine;
+mod library;
+mod meet;
+mod staged;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use candle_core::Device;
+
+use crate::distributed::collectives::Collectives;
+use crate::distributed::control::Control;
+use crate::error::Result;
+use engine::Engine;
+use library::Library;
+use staged::Staged;
+
+/// This process's part of an MPI job.
+#[derive(Debug)]
+pub(in crate::distributed) struct Mpi(Arc<Library>);
+
+impl Mpi {
+    /// Initializes MPI, unless the program has done so.
+    pub(in crate::distributed) fn start() -> Result<Option<Arc<Self>>> {
+        Ok(Some(Arc::new(Self(Arc::new(Library::start()?)))))
+    }
+
+    /// Connects all ranks of the job.
+    pub(in crate::distributed) fn control(&self, timeout: Duration) -> Result<Control> {
+        meet::meet(&self.0, timeout)
+    }
+
+    /// The engine for tensors on this device.
+    pub(in crate::distributed) fn collectives(
+        self: &Arc<Self>,
+        device: &Device,
+        control: &Arc<Control>,
+    ) -> Arc<dyn Collectives> {
+        let engine = Engine::new(Arc::clone(&self.0), Arc::clone(control));
+        match device {
+            Device::Cpu => Arc::new(engine),
+            _ => Arc::new(Staged(engine)),
+        }
+    }
+
+    /// What makes MPI an engine.
+    pub(in crate::distributed) fn absent() -> &'static str {
+        "start with `mpirun`, or with `srun --mpi=pmix`"
+    }
+}
