@@ -67,17 +67,11 @@ fn error(group: &Group, dtype: DType, widths: &[usize], seed: u64) -> f64 {
         "{loss}, alone {expected}"
     );
     let (ours, alone) = (ours.values(), alone.values());
-    let moved = alone
-        .iter()
-        .zip(&before)
-        .map(|(a, b)| (a - b).abs())
-        .fold(0., f64::max);
-    alone
-        .iter()
-        .zip(&ours)
-        .map(|(a, b)| (a - b).abs())
-        .fold(0., f64::max)
-        / moved
+    let distance = |from: &[f64], to: &[f64]| {
+        let squares = from.iter().zip(to).map(|(a, b)| (a - b).powi(2));
+        squares.sum::<f64>().sqrt()
+    };
+    distance(&alone, &ours) / distance(&alone, &before)
 }
 
 /// The number of ranks whose parameters differ from rank 0's after several updates by an optimizer with momentum.

@@ -11,7 +11,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Layers of these widths with values from the seed.
+    /// Layers of these widths with values from the seed, small enough that no unit saturates: there tanh has no digits left for its derivative.
     pub fn new(widths: &[usize], dtype: DType, seed: u64) -> Self {
         let varmap = VarMap::new();
         let builder = VarBuilder::from_varmap(&varmap, dtype, &Device::Cpu);
@@ -21,8 +21,10 @@ impl Model {
         let layers = layers.collect();
         let mut generator = StdRng::seed_from_u64(seed);
         for (_, var) in sorted(&varmap) {
+            let inputs = *var.dims().last().expect("a dimension");
+            let scale = (inputs as f64).sqrt().recip();
             let values: Vec<f64> = (0..var.elem_count())
-                .map(|_| generator.random_range(-0.5..0.5))
+                .map(|_| generator.random_range(-0.5..0.5) * scale)
                 .collect();
             let values = Tensor::from_vec(values, var.shape(), &Device::Cpu).expect("values");
             var.set(&values.to_dtype(dtype).expect("values"))
