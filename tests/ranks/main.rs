@@ -4,4 +4,5 @@ mod equality;
 mod exhaustion;
 mod launch;
 mod model;
+mod tensors;
 mod trouble;

@@ -173,6 +173,7 @@ impl Ranks {
             self.engine.all_gather(bucket, &watch)?;
         }
         self.engine.finish(&watch)?;
+        slots.take_statistics()?;
         if let (Some(loss), Some(sum)) = (loss, flat.loss()) {
             loss.slice_set(sum, 0, 0)?;
             accumulator.window.loss = StepLoss::mean(loss.clone(), total);
@@ -184,7 +185,7 @@ impl Ranks {
 /// A checksum of all parameters, which waits for the device and copies them to the host one by one.
 fn values<O: Commit>(accumulator: &GradientAccumulator<O>) -> Result<u32> {
     let mut hasher = Hasher::new();
-    for var in accumulator.slots.vars() {
+    for var in accumulator.slots.updated() {
         with_bytes(var, |bytes| hasher.update(bytes))?;
     }
     Ok(hasher.finalize())
