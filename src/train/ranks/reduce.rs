@@ -169,8 +169,10 @@ impl Ranks {
         flat.scale_loss(total)?;
         let watch = self.group.watch(CALL);
         for bucket in flat.buckets() {
-            self.engine.reduce_scatter(bucket, &watch)?;
-            self.engine.all_gather(bucket, &watch)?;
+            bucket.travel(|values| {
+                self.engine.reduce_scatter(values, &watch)?;
+                self.engine.all_gather(values, &watch)
+            })?;
         }
         self.engine.finish(&watch)?;
         slots.take_statistics()?;
