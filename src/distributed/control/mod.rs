@@ -258,17 +258,17 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // A rank that unwinds may have left others waiting for an engine.
-        let frame = match std::thread::panicking() {
-            true => Frame::Refusal(Refusal::Lost {
+        let frame = match self.inbox.ended() {
+            // The thread that heard of it may not have told all others yet.
+            Some(refusal) => Frame::Refusal(refusal),
+            // A rank that unwinds may have left others waiting for an engine.
+            None if std::thread::panicking() => Frame::Refusal(Refusal::Lost {
                 ranks: vec![self.rank],
                 reason: "it panicked".to_owned(),
             }),
-            false => Frame::Leave,
+            None => Frame::Leave,
         };
-        if self.inbox.ended().is_none() {
-            self.tell(&frame);
-        }
+        self.tell(&frame);
         self.links.write().clear();
     }
 }
