@@ -78,6 +78,7 @@ pub mod _documentation;
 pub mod batch;
 pub mod checkpoint;
 pub mod data;
+pub mod distributed;
 pub mod environment;
 pub mod error;
 mod facts;
