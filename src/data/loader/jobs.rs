@@ -57,6 +57,8 @@ pub(super) struct Jobs {
     pub(super) divisions: Arc<Mutex<Divisions>>,
     pub(super) epochs: Option<u64>,
     next: (u64, usize, usize),
+    /// The place of the last job, since the loader was built or moved.
+    pub(super) begun: Option<Place>,
     /// The batches of the window of `next`, once they are known.
     window: Option<Vec<Vec<usize>>>,
     is_first: bool,
@@ -70,6 +72,7 @@ impl Jobs {
             divisions: Arc::default(),
             epochs,
             next: (0, 0, 0),
+            begun: None,
             window: None,
             is_first: true,
         }
@@ -88,7 +91,7 @@ impl Jobs {
         };
         *self.divisions.lock() = divisions;
         self.go_to((position.epoch, position.window, position.batch));
-        self.is_first = true;
+        (self.begun, self.is_first) = (None, true);
     }
 
     fn go_to(&mut self, next: (u64, usize, usize)) {
@@ -161,6 +164,7 @@ impl Jobs {
                 self.window = (job.next.2 > 0).then_some(batches);
             }
         }
+        self.begun = Some(self.place());
         self.next = job.next;
         Some(job)
     }

@@ -121,6 +121,26 @@ fn a_rank_that_becomes_slow_is_followed_and_back() {
     assert!(cluster.changes <= 4, "{}", cluster.changes);
 }
 
+/// A part of the time that does not depend on the samples makes small parts look slower than they are.
+#[test]
+fn time_that_is_the_same_for_any_part_ends_in_balance() {
+    let mut cluster = Cluster::new(&[1., 3.], 0.01, 400);
+    let times = |cluster: &Cluster| {
+        let parts = cluster.parts();
+        [40. + parts[0] as f64, 40. + 3. * parts[1] as f64]
+    };
+    for _ in 0..100 {
+        let mut efforts = cluster.efforts();
+        efforts.iter_mut().for_each(|effort| effort.seconds += 40.);
+        cluster.changes += usize::from(cluster.shares.observe(&efforts).unwrap());
+        cluster.updates += 1;
+    }
+    let [a, b] = times(&cluster);
+    // Within the gain that a change is worth, and the noise.
+    assert!((a / b - 1.).abs() < 0.1, "{a} {b}");
+    assert!(cluster.changes <= 6, "{}", cluster.changes);
+}
+
 /// A drift too slow for any two updates to stand out.
 #[test]
 fn drift_is_followed() {

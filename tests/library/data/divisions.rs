@@ -1,5 +1,6 @@
 //! Ranks that are given unequal parts of the batches, while they read ahead.
 
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use candle_core::Tensor;
@@ -244,8 +245,8 @@ fn bad_divisions_change_nothing() {
     );
     assert_eq!(
         refused(Place::default(), Division::weighted([1, 2]).unwrap()),
-        "batches cannot be divided from batch 0 of window 0 of epoch 0 on: all before batch 0 of window 2 of epoch 0 were begun; hold \
-         the loaders of all ranks, and divide from the largest of their next places on"
+        "batches cannot be divided from batch 0 of window 0 of epoch 0 on: batch 0 of window 1 of epoch 0 was begun; hold the loaders of \
+         all ranks, and divide from the largest of their next places on"
     );
     let error = loaders[0].divide().revise("{").unwrap_err().to_string();
     assert!(
@@ -328,6 +329,50 @@ fn streams_are_divided_too() {
             .collect();
         assert_eq!(rest, expected[at + 1..]);
     }
+}
+
+/// Only reading shows where a stream's epoch ends, which may be while the loader is held.
+#[test]
+fn a_stream_may_end_its_epoch_while_it_is_held() {
+    type Numbers = Box<dyn Iterator<Item = Result<u32, BoxedError>> + Send>;
+    let (end, ends) = mpsc::channel::<()>();
+    let ends = Arc::new(Mutex::new(ends));
+    let open = move |_| -> Result<Numbers, BoxedError> {
+        let ends = Arc::clone(&ends);
+        let last = std::iter::from_fn(move || {
+            // Waits, and ends then.
+            ends.lock().unwrap().recv().ok();
+            None
+        });
+        Ok(Box::new((0..6).map(Ok).chain(last)))
+    };
+    let builder = Loader::builder(Stream(open), collate).batch(3).epochs(2);
+    let mut loader = builder.rank(0, 2).build().unwrap();
+    assert_eq!(held(&loader.next().unwrap().unwrap()), [0]);
+    let place = || {
+        let place = loader.divide().stop();
+        loader.divide().go_on();
+        place
+    };
+    // Until the worker asks for the third batch, which the stream does not have.
+    let third = loop {
+        let before = place();
+        std::thread::sleep(Duration::from_millis(20));
+        if loader.stats().ready == 1 && place() == before {
+            break before;
+        }
+    };
+    let hold = Hold::new(loader.divide());
+    assert_eq!(hold.next(), third);
+    end.send(()).unwrap();
+    while place() == third {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    hold.divide(third, &Division::weighted([2, 1]).unwrap())
+        .unwrap();
+    end.send(()).unwrap();
+    let sizes: Vec<_> = loader.map(|batch| held(&batch.unwrap()).len()).collect();
+    assert_eq!(sizes, [1, 2, 2]);
 }
 
 /// Documents that are packed: batches of so many tokens, of which each rank packs its own.

@@ -38,11 +38,11 @@ impl<B: Tensors> Queue<B> {
         division: &Division,
     ) -> Result<(), DataError> {
         let state = self.state.lock();
-        let next = state.jobs.place();
-        if from < next {
+        // Not the next place: a stream's epoch may have ended since the loader was held.
+        if let Some(begun) = state.jobs.begun.filter(|begun| from <= *begun) {
             return Err(DataError::Setting(format!(
-                "batches cannot be divided from {from} on: all before {next} were begun; hold the loaders of all ranks, and divide from \
-                 the largest of their next places on"
+                "batches cannot be divided from {from} on: {begun} was begun; hold the loaders of all ranks, and divide from the largest \
+                 of their next places on"
             )));
         }
         state.jobs.divisions.lock().set(from, division);
