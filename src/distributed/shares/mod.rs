@@ -23,7 +23,7 @@ const MEASURED: u32 = 3;
 /// Divides batches among ranks in proportion to what each was measured to do, so that none waits long for another.
 ///
 /// Every rank has shares of its own and gives them the same measurements, of all ranks. The shares are a pure function of these, computed
-/// with operations that are exact to the bit on every machine, so all ranks divide alike without a word more.
+/// with operations that are exact to the bit on every machine, so all ranks divide alike without exchanging anything else.
 ///
 /// The division changes only if the slowest rank would be done sooner by more than [`least_gain`](SharesBuilder::least_gain), and by more
 /// than the measured noise explains, and not more often than [`interval`](SharesBuilder::interval) says. It serializes with serde.
@@ -78,7 +78,7 @@ impl Shares {
         &self.division
     }
 
-    /// Takes in what each rank measured in an update, in the order of the ranks. Returns whether the division has changed.
+    /// Records what each rank measured in an update, in the order of the ranks. Returns whether the division has changed.
     ///
     /// Times that are not positive numbers do not count, nor do updates in which a rank had no samples.
     ///

@@ -28,7 +28,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Takes in the pace of an update, which is positive.
+    /// Records the pace of an update, which is positive.
     pub(super) fn observe(&mut self, pace: f64) {
         if self.updates == 0 {
             *self = Self::new(1, pace);

@@ -49,7 +49,7 @@ impl<B: Tensors> Queue<B> {
         Ok(())
     }
 
-    /// The divisions of the batches from a place on, which are all that is still asked for.
+    /// The divisions of the batches from a place on. Earlier ones are forgotten.
     pub(in super::super) fn divisions_from(&self, next: (u64, usize, usize)) -> Divisions {
         let state = self.state.lock();
         let mut divisions = state.jobs.divisions.lock();
