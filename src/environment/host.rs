@@ -11,8 +11,8 @@ const PLENTY: f64 = 0.2;
 /// Docker's default for `/dev/shm` is 64 MiB.
 const SMALL_SHM: u64 = 1 << 30;
 
-/// The host's memory, and the bytes that `/dev/shm` may hold, if it is mounted with a size.
-pub(super) fn look(source: &Source) -> (SystemMemory, Option<u64>, Findings) {
+/// The host's memory, the bytes that `/dev/shm` may hold, if it is mounted with a size, and those that are free in it.
+pub(super) fn look(source: &Source) -> (SystemMemory, Option<u64>, Option<u64>, Findings) {
     let memory = SystemMemory::read_by(|path| source.text(path));
     let mut findings = Findings::default();
     match memory.capacity().zip(memory.free()) {
@@ -20,13 +20,22 @@ pub(super) fn look(source: &Source) -> (SystemMemory, Option<u64>, Findings) {
         None => findings.add(code::HOST_UNKNOWN, "/proc/meminfo does not contain it"),
     }
     let shm = source.text("/proc/mounts").as_deref().and_then(shm);
-    (memory, shm, findings)
+    (memory, shm, source.free_bytes("/dev/shm"), findings)
 }
 
-/// Only programs for a GPU need shared memory.
+/// Only programs for a GPU need shared memory. Where several ranks are intended, it is a finding of its own.
 pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
-    let small = facts.shm.filter(|shm| *shm < SMALL_SHM);
-    if let Some(shm) = small.filter(|_| facts.shows_gpu()) {
+    let small = |bytes: &u64| *bytes < SMALL_SHM;
+    let size = facts.shm.filter(small);
+    if facts.has_ranks() {
+        // Files of ranks that were killed stay in it.
+        let free = facts.shm_free.filter(small);
+        let free = free.map(|free| format!("{} free", ByteSize(free)));
+        let size = size.map(|size| format!("{} in size", ByteSize(size)));
+        let seen = size.into_iter().chain(free);
+        return findings.list(code::SHM_TOO_SMALL, seen);
+    }
+    if let Some(shm) = size.filter(|_| facts.shows_gpu()) {
         findings.add(code::SHM_SMALL, ByteSize(shm).to_string());
     }
 }

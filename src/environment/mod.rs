@@ -22,6 +22,7 @@ mod smoke;
 mod source;
 mod terminal;
 mod toolkit;
+mod versions;
 mod visible;
 
 pub use check::Environment;
@@ -30,6 +31,7 @@ pub use finding::Finding;
 pub use gpu::Gpu;
 pub use report::Report;
 pub use requirement::{Requirement, UnknownRequirement};
+pub use versions::Versions;
 
 use facts::Facts;
 use finding::Findings;

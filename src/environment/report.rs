@@ -4,7 +4,7 @@ use bytesize::ByteSize;
 use candle_core::DeviceLocation;
 
 use super::redact::{self, Words};
-use super::{Finding, FindingCode, Findings, Gpu, Requirement, Severity, code};
+use super::{Finding, FindingCode, Findings, Gpu, Requirement, Severity, Versions, code};
 
 /// All findings about a machine, the worst first.
 ///
@@ -32,17 +32,25 @@ pub struct Report {
     gpus: Vec<Gpu>,
     findings: Vec<Finding>,
     #[serde(skip)]
+    versions: Versions,
+    #[serde(skip)]
     words: Words,
 }
 
 impl Report {
-    pub(super) fn new(findings: Findings, gpus: Vec<Gpu>, words: Words) -> Self {
+    pub(super) fn new(
+        findings: Findings,
+        gpus: Vec<Gpu>,
+        versions: Versions,
+        words: Words,
+    ) -> Self {
         let mut report = Self {
             schema: 1,
             version: env!("CARGO_PKG_VERSION"),
             summary: String::new(),
             gpus,
             findings: findings.0,
+            versions,
             words,
         };
         report.update();
@@ -57,6 +65,11 @@ impl Report {
     /// The GPUs that NVML or CUDA lists.
     pub fn gpus(&self) -> &[Gpu] {
         &self.gpus
+    }
+
+    /// What ranks that train together must have in common.
+    pub fn versions(&self) -> &Versions {
+        &self.versions
     }
 
     /// The severity of the worst finding.
@@ -82,6 +95,9 @@ impl Report {
             let failed = (Severity::Failure, Some(DeviceLocation::Cpu));
             let is_failed = |finding: &&Finding| (finding.severity(), finding.device) == failed;
             return self.findings.iter().filter(is_failed).cloned().collect();
+        }
+        if requirement == Requirement::Ranks {
+            return self.obstacles_to_ranks();
         }
         let mut obstacles = self.obstacles_to_cuda();
         if let (Requirement::CudaTraining { bytes }, []) = (requirement, &*obstacles) {
@@ -159,6 +175,38 @@ impl Report {
                 count => format!("GPUs: {count}; CUDA was not seen to start"),
             };
             obstacles.push(Finding::new(code::NO_USABLE_GPU, seen));
+        }
+        obstacles
+    }
+
+    /// Findings that keep a group from starting, and one if neither NCCL nor MPI can connect ranks.
+    fn obstacles_to_ranks(&self) -> Vec<Finding> {
+        let against = [
+            code::NCCL_INTERFACE,
+            code::SHM_TOO_SMALL,
+            code::LAUNCH,
+            code::LOCAL_RANK,
+            code::BUILDS_DIFFER,
+            code::NCCL_DIFFERS,
+            code::MPI_DIFFERS,
+        ];
+        let is_against = |finding: &&Finding| against.contains(&finding.code);
+        let mut obstacles: Vec<_> = self.findings.iter().filter(is_against).cloned().collect();
+        let no_cuda = self.obstacles_to_cuda().into_iter().next();
+        let by_nccl = match (self.has(code::NCCL), no_cuda) {
+            (_, Some(obstacle)) => Err(obstacle.code.title),
+            (true, None) if self.has(code::NCCL_TOO_NEW) => Err(code::NCCL_TOO_NEW.title),
+            (true, None) => Ok(()),
+            (false, None) => Err("not found"),
+        };
+        let by_mpi = match self.has(code::MPI) {
+            true if self.has(code::MPI_MIXED) => Err(code::MPI_MIXED.title),
+            true => Ok(()),
+            false => Err("not found"),
+        };
+        if let (Err(nccl), Err(mpi)) = (by_nccl, by_mpi) {
+            let seen = format!("NCCL: {nccl}; MPI: {mpi}");
+            obstacles.push(Finding::new(code::NO_ENGINE, seen));
         }
         obstacles
     }

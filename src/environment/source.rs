@@ -1,7 +1,11 @@
 use std::collections::BTreeMap;
+#[cfg(target_os = "linux")]
+use std::ffi::CString;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+#[cfg(target_os = "linux")]
+use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 
 use super::probe::ptx::Kernels;
@@ -13,6 +17,8 @@ pub(crate) struct Source {
     pub(crate) root: PathBuf,
     pub(crate) variables: BTreeMap<String, String>,
     pub(crate) kernels: Vec<Kernels>,
+    /// Whether the user asks for what several ranks need.
+    pub(crate) for_ranks: bool,
 }
 
 /// The bytes of a log that are kept, from its end.
@@ -32,6 +38,7 @@ impl Source {
             root: PathBuf::from("/"),
             variables: variables.collect(),
             kernels,
+            for_ranks: false,
         }
     }
 
@@ -83,6 +90,14 @@ impl Source {
         read.is_ok() && head.starts_with(b"\x7fELF") && head[4] != class
     }
 
+    /// The first file of this name in the folders of `PATH`.
+    pub(crate) fn program(&self, name: &str) -> Option<PathBuf> {
+        let folders = self.variable("PATH")?.split(':');
+        let folders = folders.filter(|folder| folder.starts_with('/')).take(256);
+        let mut paths = folders.map(|folder| Path::new(folder).join(name));
+        paths.find(|path| self.exists(path))
+    }
+
     /// The end of a log.
     pub(crate) fn log(&self, path: impl AsRef<Path>) -> io::Result<String> {
         let mut file = files::open(&self.below(path))?;
@@ -114,6 +129,32 @@ impl Source {
             (Ok(root), Ok(full)) => Path::new("/").join(full.strip_prefix(root).unwrap_or(&full)),
             _ => path.as_ref().to_owned(),
         }
+    }
+
+    /// The bytes that are free in the file system of this folder, on the machine itself.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn free_bytes(&self, folder: &str) -> Option<u64> {
+        let folder = CString::new(folder)
+            .ok()
+            .filter(|_| self.is_this_machine())?;
+        let mut system = MaybeUninit::<libc::statvfs>::uninit();
+        // SAFETY: the path ends in a zero, and the call fills the structure if it returns 0.
+        let system = unsafe {
+            if libc::statvfs(folder.as_ptr(), system.as_mut_ptr()) != 0 {
+                return None;
+            }
+            system.assume_init()
+        };
+        #[allow(
+            clippy::unnecessary_cast,
+            reason = "the fields are shorter on some systems"
+        )]
+        (system.f_bavail as u64).checked_mul(system.f_frsize as u64)
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn free_bytes(&self, _folder: &str) -> Option<u64> {
+        None
     }
 
     /// Whether a device node can be opened for reading and writing, as CUDA opens it.
