@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use super::code::{BUILDS_DIFFER, DRIVERS_DIFFER, GPUS_DIFFER, MPI_DIFFERS, NCCL_DIFFERS};
 use super::probe::libraries::MPI;
 use super::{Facts, Finding, FindingCode};
+use crate::facts::Version;
 
 /// What ranks that train together must have in common, as one process has it: see [`Report::versions`](super::Report::versions).
 ///
@@ -51,7 +52,7 @@ impl Versions {
         let mut libraries = libraries.flat_map(|libraries| &libraries.on_path);
         let mpi = libraries.find(|library| MPI.contains(&library.name));
         let mpi = mpi.map(|library| match library.version {
-            Some(version) => format!("lib{}.so.{version}", library.name),
+            Some(version) => format!("lib{}.so.{}", library.name, version.plain()),
             None => library.soname.clone(),
         });
         let gpus = facts.all_gpus().into_iter().filter(|gpu| gpu.visible);
@@ -64,7 +65,7 @@ impl Versions {
             features: features.map(|(name, _)| name.to_owned()).collect(),
             driver: facts.driver().map(|version| version.to_string()),
             cuda: facts.cuda_of_driver().map(|version| version.to_string()),
-            nccl: nccl.map(|version| version.to_string()),
+            nccl: nccl.map(Version::plain),
             mpi,
             gpus,
         }

@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 
 use super::libraries::Library;
 use crate::environment::Source;
+use crate::facts::Version;
 
 /// Implementations of MPI whose launchers do not start each other's programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub(crate) struct Mpi {
     pub(crate) launcher: Option<PathBuf>,
     /// The implementation that the launcher belongs to, if the file at the end of its links tells.
     pub(crate) kind: Option<Kind>,
+    /// Its version, if the files for building are installed.
+    pub(crate) version: Option<Version>,
     pub(crate) is_root: bool,
 }
 
@@ -35,9 +38,10 @@ impl Mpi {
         let launcher = source
             .program("mpirun")
             .or_else(|| source.program("mpiexec"));
-        let kind = launcher
-            .as_deref()
-            .and_then(|path| kind_of(&source.resolved(path)));
+        let resolved = launcher.as_deref().map(|path| source.resolved(path));
+        let kind = resolved.as_deref().and_then(kind_of);
+        let recorded = |path: &Path| recorded(source, path, kind?);
+        let version = resolved.as_deref().and_then(recorded);
         let status = source.text("/proc/self/status").unwrap_or_default();
         // Real and effective user.
         let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
@@ -45,6 +49,7 @@ impl Mpi {
         Self {
             launcher,
             kind,
+            version,
             is_root: effective == Some("0"),
         }
     }
@@ -59,6 +64,26 @@ fn kind_of(launcher: &Path) -> Option<Kind> {
         _ if holds(&["hydra", "mpich"]) => Some(Kind::Mpich),
         _ => None,
     }
+}
+
+/// The version in the description for pkg-config beside the launcher's libraries.
+fn recorded(source: &Source, launcher: &Path, kind: Kind) -> Option<Version> {
+    let prefix = launcher.parent()?.parent()?;
+    let name = match kind {
+        Kind::OpenMpi => "ompi.pc",
+        Kind::Mpich => "mpich.pc",
+    };
+    let folders = [
+        "lib",
+        "lib64",
+        "lib/x86_64-linux-gnu",
+        "lib/aarch64-linux-gnu",
+    ]
+    .into_iter();
+    let mut files = folders.map(|folder| prefix.join(folder).join("pkgconfig").join(name));
+    let text = files.find_map(|file| source.text(file))?;
+    let mut lines = text.lines();
+    Version::parse(lines.find_map(|line| line.strip_prefix("Version:"))?)
 }
 
 impl Kind {

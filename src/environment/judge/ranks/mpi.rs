@@ -14,7 +14,9 @@ pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
     let is_wanted = facts.source.for_ranks || !facts.shows_gpu();
     match (&mpi.launcher, found.as_slice()) {
         (Some(launcher), [_, ..]) => {
-            let kind = mpi.kind.map(|kind| format!(" ({kind})"));
+            let version = mpi.version.map(|version| format!(" {}", version.plain()));
+            let version = version.unwrap_or_default();
+            let kind = mpi.kind.map(|kind| format!(" ({kind}{version})"));
             let kind = kind.unwrap_or_default();
             let libraries = joined(found.iter().map(|library| described(library)), ", ");
             let seen = format!("{}{kind}, {libraries}", launcher.display());

@@ -1,7 +1,7 @@
 use super::{Facts, Findings, Reply, answer, code, joined};
 use crate::environment::probe::libraries::Library;
 use crate::environment::probe::nccl::Nccl;
-use crate::facts;
+use crate::facts::{self, Version};
 
 /// Variables that turn off a transport, the values that do, and what remains.
 /// NVIDIA, NCCL user guide, environment variables, docs.nvidia.com/deeplearning/nccl; 2026-11.
@@ -47,7 +47,7 @@ pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
 }
 
 fn found(facts: &Facts, nccl: &Nccl, findings: &mut Findings) {
-    let version = nccl.version.map(|version| version.to_string());
+    let version = nccl.version.map(Version::plain);
     let version = version.unwrap_or("of an unknown version".to_owned());
     let built = nccl.cuda.map(|cuda| format!(", built with CUDA {cuda}"));
     let seen = format!("NCCL {version}{}", built.unwrap_or_default());
