@@ -3,21 +3,16 @@ use crate::environment::probe::launch::LAUNCHERS;
 
 pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
     let source = &*facts.source;
-    let (mut wrong, mut places) = (Vec::new(), Vec::new());
-    for launcher in &LAUNCHERS {
-        match launcher.place(source) {
-            Ok(place) => places.push(place),
-            // Slurm sets one of them for what runs outside its steps.
-            Err(_) if launcher.name == "Slurm" => places.push(None),
-            Err(problem) => {
-                wrong.push(problem);
-                places.push(None);
-            }
-        }
-    }
-    let [torchrun, open_mpi, pmi, slurm] = places[..] else {
-        return;
-    };
+    let mut wrong = Vec::new();
+    let [torchrun, open_mpi, pmi, slurm] = LAUNCHERS.each_ref().map(|launcher| {
+        let place = launcher.place(source);
+        place.unwrap_or_else(|problem| {
+            // Slurm sets one variable without the other for what runs outside its steps.
+            let is_problem = launcher.name != "Slurm";
+            wrong.extend(is_problem.then_some(problem));
+            None
+        })
+    });
     // srun starts one torchrun for each node, so that its numbers are others.
     if let (Some((rank, size)), Some((other_rank, other_size))) = (torchrun, open_mpi)
         && (rank, size) != (other_rank, other_size)
