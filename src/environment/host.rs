@@ -1,3 +1,6 @@
+#[cfg(target_os = "linux")]
+use std::mem::MaybeUninit;
+
 use bytesize::ByteSize;
 use regex::Regex;
 
@@ -20,7 +23,7 @@ pub(super) fn look(source: &Source) -> (SystemMemory, Option<u64>, Option<u64>, 
         None => findings.add(code::HOST_UNKNOWN, "/proc/meminfo does not contain it"),
     }
     let shm = source.text("/proc/mounts").as_deref().and_then(shm);
-    (memory, shm, source.free_bytes("/dev/shm"), findings)
+    (memory, shm, shm_free(source), findings)
 }
 
 /// Only programs for a GPU need shared memory. Where several ranks are intended, it is a finding of its own.
@@ -80,4 +83,30 @@ fn shm(mounts: &str) -> Option<u64> {
     let (_, [size, kib]) = found.extract();
     let unit = if kib.is_empty() { 1 } else { 1024 };
     size.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// The free bytes in `/dev/shm`, on the machine itself.
+#[cfg(target_os = "linux")]
+fn shm_free(source: &Source) -> Option<u64> {
+    if !source.is_this_machine() {
+        return None;
+    }
+    let mut system = MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the path ends in a zero, and the call fills the structure if it returns 0.
+    let system = unsafe {
+        if libc::statvfs(c"/dev/shm".as_ptr(), system.as_mut_ptr()) != 0 {
+            return None;
+        }
+        system.assume_init()
+    };
+    #[allow(
+        clippy::unnecessary_cast,
+        reason = "the fields are shorter on some systems"
+    )]
+    (system.f_bavail as u64).checked_mul(system.f_frsize as u64)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn shm_free(_source: &Source) -> Option<u64> {
+    None
 }

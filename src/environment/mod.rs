@@ -13,6 +13,7 @@ mod gpu;
 mod host;
 mod judge;
 mod log;
+mod obstacles;
 mod probe;
 mod redact;
 mod reply;

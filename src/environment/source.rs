@@ -1,11 +1,7 @@
 use std::collections::BTreeMap;
-#[cfg(target_os = "linux")]
-use std::ffi::CString;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
-#[cfg(target_os = "linux")]
-use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 
 use super::probe::ptx::Kernels;
@@ -129,32 +125,6 @@ impl Source {
             (Ok(root), Ok(full)) => Path::new("/").join(full.strip_prefix(root).unwrap_or(&full)),
             _ => path.as_ref().to_owned(),
         }
-    }
-
-    /// The bytes that are free in the file system of this folder, on the machine itself.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn free_bytes(&self, folder: &str) -> Option<u64> {
-        let folder = CString::new(folder)
-            .ok()
-            .filter(|_| self.is_this_machine())?;
-        let mut system = MaybeUninit::<libc::statvfs>::uninit();
-        // SAFETY: the path ends in a zero, and the call fills the structure if it returns 0.
-        let system = unsafe {
-            if libc::statvfs(folder.as_ptr(), system.as_mut_ptr()) != 0 {
-                return None;
-            }
-            system.assume_init()
-        };
-        #[allow(
-            clippy::unnecessary_cast,
-            reason = "the fields are shorter on some systems"
-        )]
-        (system.f_bavail as u64).checked_mul(system.f_frsize as u64)
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    pub(crate) fn free_bytes(&self, _folder: &str) -> Option<u64> {
-        None
     }
 
     /// Whether a device node can be opened for reading and writing, as CUDA opens it.

@@ -138,8 +138,7 @@ fn toolkits(source: &Source) -> Vec<String> {
     folders.extend(local.iter().map(|name| format!("/usr/local/{name}/lib64")));
     folders.push("/opt/cuda/lib64".to_owned());
     // Fedora and its relatives, until a module is loaded.
-    let modules = ["/usr/lib64/openmpi/lib", "/usr/lib64/mpich/lib"];
-    folders.extend(modules.map(str::to_owned));
+    folders.extend(["openmpi", "mpich"].map(|name| format!("/usr/lib64/{name}/lib")));
     folders.extend(below(&["CONDA_PREFIX"], "lib"));
     // pip has one for each library, such as `site-packages/nvidia/cublas/lib`.
     let mut roots = below(&["VIRTUAL_ENV", "CONDA_PREFIX"], "lib");
