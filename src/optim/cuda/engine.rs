@@ -98,7 +98,7 @@ impl Engine {
         Ok(Self {
             survey: survey.transpose()?,
             surveyor: None,
-            launches: launches(device, setup, &slots, &chunks)?,
+            launches: launches::<R>(device, &slots, &chunks)?,
             tables: Tables::new(device, &slots, &chunks, &counts, progress, report)?,
             cores,
             choice,

@@ -8,7 +8,7 @@ use candle_core::{CudaDevice, Result};
 
 use super::layout::{Arguments, Slot, Task};
 use super::tables::start;
-use crate::optim::fused::{Setup, misplaced};
+use crate::optim::fused::misplaced;
 use crate::optim::rule::{ParamsAdafactor, Rule};
 
 const THREADS: usize = 256;
@@ -141,7 +141,6 @@ pub fn survey(device: &CudaDevice, chunks: &[Task]) -> Result<Launch> {
 /// The launches of an update, after the survey.
 pub fn launches<R: Rule>(
     device: &CudaDevice,
-    setup: &Setup<R>,
     slots: &[Slot],
     chunks: &[Task],
 ) -> Result<Vec<Launch>> {
