@@ -31,7 +31,9 @@ impl<A: Algorithm> Fused<A> {
             return self.load(setup, state);
         }
         setup.check_listed()?;
-        let snapshots = setup.pieces.iter().map(|piece| self.kept(&setup, piece));
+        let mut last = None;
+        let snapshots = setup.pieces.iter();
+        let snapshots = snapshots.map(|piece| self.kept(&setup, piece, &mut last));
         let loaded = Loaded {
             snapshots: snapshots.collect::<Result<_>>()?,
             progress: self.progress()?,
@@ -39,8 +41,13 @@ impl<A: Algorithm> Fused<A> {
         self.set_up(setup, Some(&loaded))
     }
 
-    /// Returns what is kept for a piece, as it is saved; `None` if it gets new state.
-    fn kept(&self, setup: &Setup<A>, piece: &Managed) -> Result<Option<Snapshot>> {
+    /// Returns what is kept for a piece, as it is saved; `None` if it gets new state. `last` is the last copy, for the next piece of it.
+    fn kept(
+        &self,
+        setup: &Setup<A>,
+        piece: &Managed,
+        last: &mut Option<(usize, Option<Snapshot>)>,
+    ) -> Result<Option<Snapshot>> {
         if setup.is_frozen(piece) || !self.setup.has_state(piece) {
             return Ok(None);
         }
@@ -58,8 +65,12 @@ impl<A: Algorithm> Fused<A> {
             }
             .into());
         };
-        let snapshot = self.saved(index, held)?;
-        let cut = snapshot.map(|snapshot| snapshot.cut(held, piece));
+        let copy = match last.take() {
+            Some((of, copy)) if of == index => copy,
+            _ => self.saved(index, held)?,
+        };
+        let cut = copy.as_ref().map(|copy| copy.cut(held, piece));
+        *last = Some((index, copy));
         Ok(cut.transpose()?)
     }
 

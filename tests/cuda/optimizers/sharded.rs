@@ -3,13 +3,15 @@
 #[path = "../../support/sharded.rs"]
 mod ranks;
 
+use candle_core::backprop::GradStore;
 use candle_core::{DType, Device};
 use candle_headroom::optim::{
-    Algorithm, FusedBuilder, HostUpdate, LossScale, Moments, ParamsAdafactor, ParamsAdam,
+    Algorithm, FusedBuilder, HostUpdate, LossScale, Measure, Moments, ParamsAdafactor, ParamsAdam,
     ParamsAdamW, ParamsLion, ParamsSgd,
 };
 
 use super::device;
+use crate::gpu::simulated;
 use ranks::{Options, Ranks, SHAPES, contents, cut, elements, unspoiled};
 
 /// Elements of a rank in turn, and those at a multiple of which cuts are.
@@ -172,6 +174,91 @@ fn other_shards() {
         contents(&ranks.merged()),
         contents(&ranks.whole.optimizer.state().unwrap())
     );
+}
+
+/// An error at any allocation, copy or launch, while an optimizer gets another shard and in an update, changes nothing.
+#[test]
+fn a_failure_changes_nothing() {
+    let Some((gpu, simulator)) = simulated(0) else {
+        return;
+    };
+    let device = Device::new_cuda_with_stream(gpu.ordinal).unwrap();
+    let pieces = cut(&SHAPES, 2, 512, 256);
+    let options = |b: FusedBuilder<_>| {
+        let b = b.moments(Moments::EightBit).moments_on_host(0.3);
+        b.host_update(HostUpdate::Device).clip_norm(1.)
+    };
+    let params = ParamsAdamW::default();
+    let mut ranks = Ranks::new(&device, &SHAPES, DType::F32, pieces, &params, &options);
+    ranks.run(0..2, &unspoiled);
+    let (state, mut failures) = (ranks.merged(), 0);
+    let owned = ranks.pieces[0].clone();
+    let first = &mut ranks.ranks[0];
+    let all = first.shard(&owned);
+    let less = owned.iter().filter(|(index, _)| *index < 3).cloned();
+    let less = first.shard(&less.collect());
+    let orders: [&dyn Fn(u64); 2] = [&|nth| simulator.fail_allocation(nth, 1), &|nth| {
+        simulator.fail_work(nth, 1, 2)
+    }];
+    for order in orders {
+        for nth in 1.. {
+            let before = contents(&first.optimizer.state().unwrap());
+            let live = simulator.counters().live_bytes;
+            let bytes = first.optimizer.state_bytes();
+            order(nth);
+            let outcome = first.optimizer.shard(&less, None);
+            simulator.disarm();
+            let Err(error) = outcome else {
+                assert!(first.optimizer.state_bytes() < bytes);
+                assert!(simulator.counters().live_bytes < live);
+                first.optimizer.shard(&all, Some(&state)).unwrap();
+                break;
+            };
+            assert!(error.resource_exhausted().is_some(), "{error}");
+            assert_eq!(simulator.counters().live_bytes, live);
+            assert_eq!(contents(&first.optimizer.state().unwrap()), before);
+            failures += 1;
+        }
+    }
+    assert!(failures > 20, "{failures}");
+
+    let (mut failures, before) = (0, first.bits());
+    let mut gradients = GradStore::default();
+    for var in &first.vars {
+        gradients.insert(var, var.ones_like().unwrap());
+    }
+    let told = first.optimizer.progress().unwrap();
+    let mut measure = None;
+    for nth in 1.. {
+        simulator.fail_work(nth, 1, 2);
+        let outcome = first.optimizer.measure(&gradients, &all);
+        simulator.disarm();
+        match outcome {
+            Ok(sum) => {
+                measure = sum;
+                break;
+            }
+            Err(error) => assert!(error.resource_exhausted().is_some(), "{error}"),
+        }
+        failures += 1;
+    }
+    let owned: usize = owned.iter().map(|(_, range)| range.len()).sum();
+    assert_eq!(measure.map(Measure::squares), Some(owned as f64));
+    for nth in 1.. {
+        simulator.fail_work(nth, 1, 2);
+        let outcome = first
+            .optimizer
+            .commit_measured(&gradients, measure.unwrap());
+        simulator.disarm();
+        if outcome.is_ok() {
+            break;
+        }
+        assert_eq!(first.bits(), before);
+        assert_eq!(first.optimizer.progress().unwrap(), told);
+        failures += 1;
+    }
+    assert!(failures > 6, "{failures}");
+    assert_ne!(first.bits(), before);
 }
 
 /// Whole parameters only.

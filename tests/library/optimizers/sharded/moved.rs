@@ -66,7 +66,7 @@ fn what_another_rank_has_is_not_new() {
     ranks.run(3..5, &unspoiled);
 }
 
-/// No memory for the new state: nothing has changed.
+/// State that does not fit: nothing has changed.
 #[test]
 fn a_shard_that_fails_changes_nothing() {
     let mut ranks = ranks(2, DType::F32, &adamw(), &plain);
