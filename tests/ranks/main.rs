@@ -1,6 +1,13 @@
 //! Several ranks under `mpirun`, with the real MPI library: each test starts itself once for each rank.
 
+mod checkpoint;
+mod death;
 mod equality;
+mod job;
+mod kills;
 mod launch;
 mod model;
+#[path = "../support/points.rs"]
+mod points;
+mod signals;
 mod trouble;
