@@ -187,18 +187,20 @@ fn a_job_survives_every_kill() {
     let wholes = Wholes::new();
     check_history(&wholes.of(false, false).0);
     let cases = cases();
-    let (mut kills, mut survived) = (0, 0);
+    let (mut points, mut kills, mut survived) = (0, 0, 0);
     for point in Points::chosen().of(cases.len() as u64) {
         let index = point as usize - 1;
         let case = &cases[index];
         let ranks = [3, RANKS, 2, 1, RANKS - 1][index % 5];
         let double = index % 3 == 2;
+        points += 1;
         kills += case.deaths.len();
         match case.check(double, ranks, &wholes) {
             Ok(()) => survived += case.deaths.len(),
             Err(problem) => eprintln!("{:?}, continued on {ranks}: {problem}", case.deaths),
         }
     }
+    Points::chosen().figures("distributed/kill", cases.len() as u64, points);
     println!("figure: distributed/kills_survived = {survived} of {kills}");
     assert_eq!(survived, kills);
 }
@@ -251,7 +253,17 @@ fn the_others_name_the_rank_that_hangs_and_end() {
         println!("\n{error}");
         std::process::exit(3);
     }
-    for (rank, at) in [(1, At::Forward), (0, At::Forward), (2, At::Stepped)] {
+    let moments = [
+        (1, At::Forward),
+        (0, At::Forward),
+        (2, At::Stepped),
+        (2, At::Commit),
+        // In the middle of MPI's work, if the machine is as quick as usual.
+        (1, At::Exchange(3000)),
+        (0, At::Exchange(4000)),
+        (2, At::Exchange(5000)),
+    ];
+    for (rank, at) in moments {
         let death = Death {
             rank,
             step: 3,
@@ -266,6 +278,7 @@ fn check_survivors(death: Death, timeout: Duration) {
     let place = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
     let job = Job {
         timeout,
+        is_wide: matches!(death.at, At::Exchange(_)),
         death: Some(death),
         ..Job::new(place.path().to_owned())
     };

@@ -3,6 +3,7 @@
 mod checkpoint;
 mod death;
 mod equality;
+mod exhaustion;
 mod job;
 mod kills;
 mod launch;
@@ -10,4 +11,5 @@ mod model;
 #[path = "../support/points.rs"]
 mod points;
 mod signals;
+mod tensors;
 mod trouble;
