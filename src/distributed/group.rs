@@ -43,6 +43,14 @@ pub(super) struct Inner {
     pub(super) engines: Mutex<BTreeMap<String, Arc<dyn Collectives>>>,
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(mpi) = self.mpi.as_ref().filter(|_| self.control.has_ended()) {
+            mpi.abandon();
+        }
+    }
+}
+
 /// A rank's results, or why it has none.
 #[derive(Serialize, Deserialize)]
 enum Part<T> {

@@ -88,6 +88,11 @@ impl Control {
         answer.map_err(|refusal| self.error(refusal, what))
     }
 
+    /// Whether a rank is known to be lost.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.inbox.ended().is_some()
+    }
+
     /// Fails if a rank is known to be lost.
     pub(crate) fn check(&self, what: &str) -> Result<()> {
         match self.inbox.ended() {
