@@ -12,7 +12,6 @@ use super::ranks::Ranks;
 use super::schedule::Schedule;
 use super::settings::Settings;
 use super::signals::Watch;
-use super::together::written;
 use super::writer::{Ended, Writer};
 use crate::error::{CheckpointError, Error, Result};
 use crate::train::{Resumable, StepReport};
@@ -115,7 +114,10 @@ impl Checkpoints {
                 saved => saved.map(Saving::from),
             }
         });
-        let saved = written(self.together(AFTER, saved)?);
+        let saved = self
+            .together(AFTER, saved)?
+            .unwrap_or(Saving::NotDue)
+            .written();
         Ok(Break(Stopped {
             signal,
             step,
@@ -157,8 +159,8 @@ impl Checkpoints {
             own.settle();
             own.save(trainer, None).map(Saving::from)
         });
-        let saved = self.together("save_now", saved)?;
-        Ok(written(saved).map_err(CheckpointError::Earlier)?)
+        let saved = self.together("save_now", saved)?.unwrap_or(Saving::NotDue);
+        Ok(saved.written().map_err(CheckpointError::Earlier)?)
     }
 
     /// Waits until the checkpoint that is written in the background is on the disk; in a group on all ranks.

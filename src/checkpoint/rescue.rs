@@ -1,8 +1,8 @@
 use super::checkpoints::Checkpoints;
 use super::document::Document;
+use super::name::file_name;
 use super::outcome::Rescued;
 use super::snapshot::Snapshot;
-use super::together::name;
 use super::write::write_rescue;
 use crate::error::{Error, Result};
 use crate::train::Resumable;
@@ -47,7 +47,7 @@ impl Checkpoints {
         };
         let word = |rescued: &Option<Rescued>| {
             let rescued = rescued.as_ref();
-            rescued.map(|rescued| (name(&rescued.path), rescued.contents.clone()))
+            rescued.map(|rescued| (file_name(&rescued.path), rescued.contents.clone()))
         };
         let (rescued, words) = self.ranks.agree(CALL, rescued, word)?;
         let told = words.into_iter().next().flatten();

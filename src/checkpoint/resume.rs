@@ -5,9 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::checkpoint::Checkpoint;
 use super::checkpoints::Checkpoints;
 use super::manifest::Manifest;
-use super::name::Name;
+use super::name::{Name, file_name};
 use super::outcome::Resumed;
-use super::together::name;
 use super::verify::read_manifest;
 use crate::error::{CheckpointError, Result, Skipped};
 use crate::train::Resumable;
@@ -101,10 +100,10 @@ impl Chosen {
         let manifest = read_manifest(path).map_err(|unfit| unfit.into_error(path))?;
         let skipped = checkpoint.skipped().iter();
         Ok(Self {
-            name: name(path),
+            name: file_name(path),
             manifest,
             skipped: skipped
-                .map(|skipped| (name(&skipped.path), skipped.problem.clone()))
+                .map(|skipped| (file_name(&skipped.path), skipped.problem.clone()))
                 .collect(),
         })
     }

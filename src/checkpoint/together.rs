@@ -4,8 +4,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::checkpoints::Checkpoints;
+use super::name::file_name;
 use super::outcome::Saving;
-use super::save::Written;
 use super::signal::Signal;
 use crate::error::{CheckpointError, Result};
 
@@ -41,7 +41,7 @@ impl Checkpoints {
         }
         let word = |saving: &Option<Saving>| Word {
             saving: saving.as_ref().map(Told::new),
-            last: self.last.as_deref().map(name),
+            last: self.last.as_deref().map(file_name),
             next: match self.writer.is_busy() {
                 true => 0,
                 false => self.schedule.next(),
@@ -74,7 +74,7 @@ impl Told {
         match saving {
             Saving::NotDue => Self::NotDue,
             Saving::Started => Self::Started,
-            Saving::Saved(path) => Self::Saved(name(path)),
+            Saving::Saved(path) => Self::Saved(file_name(path)),
             Saving::Busy => Self::Busy,
             Saving::Failed(error) => Self::Failed(error.to_string()),
         }
@@ -86,26 +86,7 @@ impl Told {
             Self::Started => Saving::Started,
             Self::Saved(name) => Saving::Saved(folder.join(name)),
             Self::Busy => Saving::Busy,
-            Self::Failed(reason) => Saving::Failed(peer(reason)),
+            Self::Failed(reason) => Saving::Failed(CheckpointError::peer(reason)),
         }
     }
-}
-
-/// How a checkpoint was written for which the ranks waited.
-pub(super) fn written(saving: Option<Saving>) -> Written {
-    match saving {
-        Some(Saving::Saved(path)) => Ok(path),
-        Some(Saving::Failed(error)) => Err(error),
-        _ => Err(peer("it saved nothing".to_owned())),
-    }
-}
-
-/// The name of a checkpoint in the folder, whose path may be another on each rank.
-pub(super) fn name(path: &Path) -> String {
-    let name = path.file_name().unwrap_or_default();
-    name.to_string_lossy().into_owned()
-}
-
-fn peer(reason: String) -> Arc<CheckpointError> {
-    Arc::new(CheckpointError::Peer { rank: 0, reason })
 }

@@ -193,6 +193,11 @@ impl CheckpointError {
         }
     }
 
+    /// What another rank hears of rank 0's error.
+    pub(crate) fn peer(reason: String) -> Arc<Self> {
+        Arc::new(Self::Peer { rank: 0, reason })
+    }
+
     pub(crate) fn damaged(path: &Path, problem: impl Into<String>) -> Self {
         Self::Damaged {
             path: path.to_owned(),

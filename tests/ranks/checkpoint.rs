@@ -63,7 +63,7 @@ impl Run {
     }
 
     pub fn step(&mut self) -> Result<StepReport> {
-        self.step_with(|loss| Ok(loss))
+        self.step_with(Ok)
     }
 
     fn step_with(
@@ -278,7 +278,8 @@ fn a_rank_that_has_not_the_checkpoint_is_an_error_on_all() {
             checkpoints.save_now(&run.trainer).expect("a checkpoint");
         };
         let absent = |path: &Path| fs::remove_dir_all(path).expect("a folder");
-        let cases: [(&dyn Fn(&Path), &str); 3] = [
+        type Change<'a> = &'a dyn Fn(&Path);
+        let cases: [(Change, &str); 3] = [
             (&absent, "no such folder"),
             (&cut_model, "model.safetensors has 3 bytes"),
             (&other_run, "with other content"),

@@ -28,6 +28,8 @@ const SAMPLES: usize = 23;
 const BATCH: usize = 5;
 const EPOCHS: u64 = 2;
 pub const UPDATES: u64 = 10;
+/// Updates between checkpoints.
+pub const EVERY: u64 = 2;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Job {
@@ -44,6 +46,8 @@ pub struct Job {
 /// How a job ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
+    /// The update from which the last part has continued.
+    pub resumed: u64,
     pub updates: u64,
     pub values: Vec<f64>,
     /// The samples of each update that the values contain.
@@ -96,7 +100,7 @@ impl Job {
             }
             _ => None,
         };
-        let mut checkpoints = Checkpoints::builder(&folder).every(2).keep_last(2);
+        let mut checkpoints = Checkpoints::builder(&folder).every(EVERY).keep_last(2);
         if !self.in_background {
             checkpoints = checkpoints.in_foreground();
         }
@@ -106,7 +110,7 @@ impl Job {
             At::Resuming(micros) => Some(micros),
             _ => None,
         });
-        checkpoints.resume(&mut trainer)?;
+        let resumed = checkpoints.resume(&mut trainer)?;
         strike(At::Resumed);
         let mut loader = loader(&group, widths[0], dtype)?;
         loader.resume(&trainer)?;
@@ -138,6 +142,7 @@ impl Job {
         checkpoints.finish()?;
         if group.rank() == 0 {
             let outcome = Outcome {
+                resumed: resumed.map_or(0, |resumed| resumed.step),
                 updates: trainer.updates(),
                 values: model.values(),
                 history,

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::death::{At, Death};
-use crate::job::{Job, Outcome, UPDATES};
+use crate::job::{EVERY, Job, Outcome, UPDATES};
 use crate::launch::is_rank;
 use crate::points::Points;
 
@@ -42,7 +42,8 @@ fn cases() -> Vec<Case> {
         add(&[0, 3], &[0], &|_| at);
     }
     add(&[0, 1, 3], &[1, 4, 8], &|_| At::Forward);
-    add(&[0, 2], &[1, 5, 10], &|_| At::Backward);
+    // In updates 5 and 10 rank 0 has no samples.
+    add(&[1, 2], &[1, 5, 10], &|_| At::Backward);
     add(&[0, 1], &[3, 6], &|_| At::Awaited);
     add(&[0, 3], &[2, 5, 9], &|_| At::Waiting);
     add(&[0, 1, 3], &[1, 4, 7], &|_| At::Commit);
@@ -75,7 +76,7 @@ fn cases() -> Vec<Case> {
         At::Resumed,
     ];
     for (index, at) in again.into_iter().enumerate() {
-        let mut twice = once(index % RANKS, 5 + index as u64 % 3, At::Forward);
+        let mut twice = once(index % RANKS, 6 + index as u64 % 3, At::Forward);
         let (rank, step, stops) = ((index + 1) % RANKS, 0, false);
         twice.deaths.push(Death {
             rank,
@@ -124,6 +125,10 @@ impl Case {
         let (alone, together) = wholes.of(double, self.is_wide);
         if outcome.updates != UPDATES || outcome.history != alone.history {
             return Err(format!("other samples: {:?}", outcome.history));
+        }
+        let last = self.deaths[0].step.saturating_sub(1);
+        if !self.in_background && outcome.resumed < last - last % EVERY {
+            return Err(format!("continued from {}, not {last}", outcome.resumed));
         }
         // Sums over ranks are rounded in another order: some units in the last place of values below 1, over 10 updates.
         let most = if double { 1e-13 } else { 1e-6 };
