@@ -55,7 +55,7 @@ impl Layout {
         let bucket = self.bucket;
         (0..len)
             .step_by(bucket)
-            .map(move |start| start..len.min(start + bucket))
+            .map(move |start| start..len.min(start.saturating_add(bucket)))
     }
 }
 
