@@ -79,6 +79,7 @@ pub mod batch;
 pub mod checkpoint;
 pub mod data;
 pub mod distributed;
+mod elements;
 pub mod environment;
 pub mod error;
 mod facts;

@@ -21,6 +21,8 @@ pub(crate) struct Engine {
     pub(crate) memory: Option<DeviceMemory>,
     pub(crate) device: Device,
     pub(crate) seed: u64,
+    /// Ranks draw different numbers.
+    pub(crate) rank: u64,
     pub(crate) observers: Vec<Arc<dyn Observer>>,
     pub(super) task: Task,
     /// Number of finished batches.
@@ -41,6 +43,7 @@ impl Engine {
             memory: None,
             device: Device::Cpu,
             seed: 0,
+            rank: 0,
             observers: Vec::new(),
             task,
             batches: 0,

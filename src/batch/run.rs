@@ -13,6 +13,7 @@ use super::processed::Processed;
 use super::recompute::{Recompute, Regions};
 use crate::error::{Error, Result};
 use crate::memory::{DeviceMemory, recover, unmask};
+use crate::nn::mix;
 
 /// Number of times that a batch is restarted after its accumulated gradients were lost; each restart costs a whole batch.
 const MAX_RESTARTS: usize = 3;
@@ -74,7 +75,7 @@ impl Engine {
                     samples: at.done..at.done + size,
                     attempt: at.attempt,
                     recomputes,
-                    base_seed: self.seed,
+                    base_seed: self.base_seed(),
                 },
                 memory: Measured::begin(memory.as_ref()),
                 engine: self,
@@ -152,6 +153,14 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// The seed of this rank.
+    fn base_seed(&self) -> u64 {
+        match self.rank {
+            0 => self.seed,
+            rank => mix(self.seed ^ mix(rank)),
+        }
     }
 
     /// Chooses the size after a failure, and tells the policy if it is to be smaller; `None` if the failure is final. A failure with

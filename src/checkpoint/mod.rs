@@ -63,7 +63,6 @@
 
 mod best;
 mod builder;
-mod bytes;
 #[allow(
     clippy::module_inception,
     reason = "the file is named for the type that it defines"

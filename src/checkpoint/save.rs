@@ -3,12 +3,12 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use super::bytes::size;
 use super::checkpoints::Checkpoints;
 use super::document::Document;
 use super::outcome::Saving;
 use super::snapshot::Snapshot;
 use super::writer::write_and_rotate;
+use crate::elements::size;
 use crate::error::{CheckpointError, Error, Result};
 use crate::memory::DeviceMemory;
 use crate::train::Resumable;

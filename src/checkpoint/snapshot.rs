@@ -3,11 +3,11 @@ use std::ops::Range;
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-use super::bytes::{size, with_bytes};
 use super::document::{Document, STATE};
 use super::files::NewFile;
 use super::manifest::Fingerprint;
 use super::tensor_files::{TensorFile, tensor_files};
+use crate::elements::{size, with_bytes};
 use crate::error::{CheckpointError, Result};
 use crate::optim::StateDict;
 

@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use candle_core::Tensor;
 use serde_json::json;
 
-use super::bytes::size;
+use crate::elements::size;
 use crate::error::{CheckpointError, Result};
 use crate::optim::{file_header, place_in_file};
 

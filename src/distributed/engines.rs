@@ -20,9 +20,7 @@ pub(super) fn open(
         Device::Cuda(_) => "a CUDA device",
         Device::Metal(_) => "a Metal device",
     };
-    let kinds = group
-        .control()
-        .gather("choose an engine", kind.as_bytes())?;
+    let kinds = control.gather("choose an engine", kind.as_bytes())?;
     let others = kinds.iter().enumerate();
     let others = others.filter(|(_, other)| other.as_slice() != kind.as_bytes());
     let differences: Vec<_> = others

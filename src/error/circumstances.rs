@@ -54,6 +54,8 @@ pub enum Phase {
     Recompute,
     /// Adding the micro-batch's gradients to the accumulated ones.
     Accumulate,
+    /// Waiting for the other ranks and adding their gradients.
+    Reduce,
     /// The optimizer's update.
     Optimizer,
     /// Loading parameters or data.

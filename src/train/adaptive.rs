@@ -1,6 +1,8 @@
 use super::core::Core;
 use super::estimate::{Estimate, Measured};
+use super::exchange::Exchange;
 use super::loss::Loss;
+use super::ranks::Turn;
 use super::report::StepReport;
 use crate::batch::{Batch, Engine, MicroBatch, Plan, Processed};
 use crate::error::{Error, Holding, Result};
@@ -73,7 +75,9 @@ impl<O: Commit> AdaptiveTrainer<O> {
         batch: &'b B,
         f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
     ) -> Result<StepReport> {
-        let (took, mut report) = self.core.run(&mut self.engine, batch, f, Core::update)?;
+        let turn = self.core.turn();
+        let done = self.core.run(&mut self.engine, batch, f, Core::update);
+        let (took, mut report) = told(turn, done)?;
         report.extend(took);
         self.core.positions.consume();
         Ok(report)
@@ -126,17 +130,29 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// [`UpdateInterrupted`](crate::error::UpdateInterrupted), the batches are kept and `update` can be called again.
     /// [`WindowLost`](crate::error::WindowLost) if a panic in a step lost them.
     pub fn update(&mut self) -> Result<Option<StepReport>> {
+        let turn = self.core.turn();
+        let done = self.update_together();
+        told(turn, done)
+    }
+
+    fn update_together(&mut self) -> Result<Option<StepReport>> {
         if self.samples() == 0 {
             self.core.report_lost()?;
             self.core.accumulator.refuse_if_interrupted()?;
-            return Ok(None);
+            if self.core.ranks.is_none() {
+                return Ok(None);
+            }
         }
         let (core, engine) = (&mut self.core, &mut self.engine);
         let done = engine.batch(0, None, |engine, took| core.update(engine, took));
         let (took, mut report) = self.core.keep(done)?;
         self.core.positions.consume();
         report.extend(took);
-        Ok(Some(report))
+        let samples = report
+            .exchange
+            .as_ref()
+            .map_or(report.samples, Exchange::samples);
+        Ok(Some(report).filter(|_| samples > 0))
     }
 
     /// Runs `f` over all samples of `data` in order, in chunks that fit without gradients, and returns a result for each chunk.
@@ -229,4 +245,12 @@ impl<O: Commit> AdaptiveTrainer<O> {
     pub fn unreached(&self) -> Vec<Parameter> {
         self.core.accumulator.unreached()
     }
+}
+
+/// Tells the other ranks of an error, unless they know.
+fn told<T>(turn: Option<Turn>, done: Result<T>) -> Result<T> {
+    if let (Some(turn), Err(error)) = (turn, &done) {
+        turn.fail(error);
+    }
+    done
 }

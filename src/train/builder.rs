@@ -4,8 +4,10 @@ use candle_core::{Device, Tensor};
 
 use super::adaptive::AdaptiveTrainer;
 use super::core::Core;
+use super::ranks::join;
 use super::reach::Reach;
 use crate::batch::{BatchPolicy, Engine, Observer, Predictive, Recompute, Task};
+use crate::distributed::Group;
 use crate::error::{ParameterError, Result};
 use crate::memory::DeviceMemory;
 use crate::optim::Commit;
@@ -19,6 +21,8 @@ pub struct AdaptiveTrainerBuilder<O, T = AdaptiveTrainer<O>> {
     reach: Reach,
     engine: Engine,
     evaluation: Engine,
+    group: Option<Group>,
+    compare_every: u64,
     /// Batches for one update of an accumulating trainer.
     batches: usize,
     finish: fn(AdaptiveTrainer<O>, usize) -> Result<T>,
@@ -43,9 +47,30 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
             reach: Reach::default(),
             engine: Engine::new(Predictive::default(), Task::Training),
             evaluation: Engine::new(Predictive::default(), Task::Evaluation),
+            group: None,
+            compare_every: 1000,
             batches,
             finish,
         }
+    }
+
+    /// Trains together with the other ranks of this group: each gives its part of a batch to [`step`](AdaptiveTrainer::step), of any size, also
+    /// 0, and all apply one update, with the weighted mean over the samples of all ranks. [`build`](Self::build) copies rank 0's parameters
+    /// to all.
+    ///
+    /// Ranks meet once for each update. Between two updates each one cuts, retries and recomputes by itself, so memory that runs out on one rank
+    /// costs the others only the time that they wait. If a rank cannot do its part, because of any error, no rank updates and each returns
+    /// an error: its own, or [`PeerFailed`](crate::error::GroupError::PeerFailed). All ranks can then go on with the next batch.
+    pub fn group(mut self, group: &Group) -> Self {
+        self.group = Some(group.clone());
+        self
+    }
+
+    /// Sets the number of updates after which the ranks of a [group](Self::group) compare checksums of their parameters; 1,000 by default. They also
+    /// do so in the first update, and in the first one after state was loaded. It takes as long as a copy of all parameters to the host.
+    pub fn compare_every(mut self, updates: u64) -> Self {
+        self.compare_every = updates;
+        self
     }
 
     /// Follows this memory's limit, and completes reports and errors with its numbers.
@@ -146,7 +171,21 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     ///   matches no parameter, or [`reach_within(0)`](Self::reach_within);
     /// - [`PolicyError::Zero`](crate::error::PolicyError::Zero) for an accumulating trainer of 0 batches.
     pub fn build(mut self) -> Result<T> {
-        let core = Core::new(self.optimizer, &self.buffers, self.reach)?;
+        let mut core = Core::new(self.optimizer, &self.buffers, self.reach);
+        if let Some(group) = &self.group {
+            let options = vec![
+                format!("the seed is {}", self.engine.seed),
+                format!("an update has {} batches", self.batches),
+                format!(
+                    "parameters are compared every {} updates",
+                    self.compare_every
+                ),
+            ];
+            core = join(core, group, options, self.compare_every.max(1));
+            self.engine.rank = group.rank() as u64;
+            self.evaluation.rank = self.engine.rank;
+        }
+        let core = core?;
         let slots = &core.accumulator.slots;
         if let Some(memory) = &self.engine.memory {
             let memory = memory.device().location();

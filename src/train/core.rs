@@ -5,6 +5,7 @@ use super::accumulator_builder::GradientAccumulatorBuilder;
 use super::buffers::Buffers;
 use super::loss::Loss;
 use super::positions::Positions;
+use super::ranks::{Ranks, Turn};
 use super::reach::Reach;
 use super::report::StepReport;
 use crate::batch::{
@@ -28,6 +29,8 @@ pub(super) struct Core<O> {
     /// Samples of earlier batches that a panic lost, until that is reported.
     pub(super) lost: usize,
     pub(super) positions: Positions,
+    /// Those that update together with this one.
+    pub(super) ranks: Option<Ranks>,
 }
 
 impl<O: Commit> Core<O> {
@@ -40,6 +43,7 @@ impl<O: Commit> Core<O> {
             after_forward: Buffers::new(buffers)?,
             lost: 0,
             positions: Positions::default(),
+            ranks: None,
         })
     }
 
@@ -51,7 +55,11 @@ impl<O: Commit> Core<O> {
         f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
         end: impl FnOnce(&mut Self, &Engine, &mut Processed<()>) -> Result<R>,
     ) -> Result<(Processed<()>, R)> {
-        let extent = extent_of(batch)?;
+        let extent = match &self.ranks {
+            // Another rank may have samples.
+            Some(_) => batch.extent()?,
+            None => extent_of(batch)?,
+        };
         self.report_lost()?;
         self.accumulator.begin()?;
         let (earlier, updates) = (self.accumulator.samples(), self.accumulator.updates);
@@ -69,13 +77,18 @@ impl<O: Commit> Core<O> {
                 updates,
                 is_finished: false,
             };
-            let run = engine.run(extent, &mut accumulation, took);
+            let run = match extent.samples {
+                0 => Ok(()),
+                _ => engine.run(extent, &mut accumulation, took),
+            };
             let ended = run.and_then(|()| end(accumulation.core, engine, took));
             accumulation.is_finished = ended.is_ok();
             drop(accumulation);
             ended.map_err(|error| self.with_lost(error))
         });
         let done = self.keep(done)?;
+        // A batch without samples counts as on the other ranks.
+        engine.batches += u64::from(extent.samples == 0);
         self.positions.note(&origins);
         Ok(done)
     }
@@ -132,12 +145,36 @@ impl<O: Commit> Core<O> {
         }
     }
 
-    /// Applies the update. Completes an exhaustion in it, and reports if it went over a soft limit.
+    /// A step begins, of which the other ranks await a word.
+    pub(super) fn turn(&self) -> Option<Turn> {
+        self.ranks.as_ref().map(Ranks::turn)
+    }
+
+    /// Applies the update, together with the other ranks.
     pub(super) fn update(
         &mut self,
         engine: &Engine,
         processed: &mut Processed<()>,
     ) -> Result<StepReport> {
+        let Some(ranks) = &mut self.ranks else {
+            return self.apply(engine, processed);
+        };
+        self.accumulator.refuse_if_interrupted()?;
+        let memory = Measured::begin(engine.memory.as_ref());
+        let exchange = || ranks.exchange(&mut self.accumulator);
+        let exchange = engine.phase(Phase::Reduce, &memory, exchange)?;
+        let mut report = self.apply(engine, processed).inspect_err(|error| {
+            // The others may have updated.
+            self.ranks
+                .iter()
+                .for_each(|ranks| ranks.fail(&error.to_string()));
+        })?;
+        report.exchange = Some(exchange);
+        Ok(report)
+    }
+
+    /// Applies the update. Completes an exhaustion in it, and reports if it went over a soft limit.
+    fn apply(&mut self, engine: &Engine, processed: &mut Processed<()>) -> Result<StepReport> {
         let memory = engine.memory.as_ref();
         let _turn = memory.map(DeviceMemory::turn);
         let measured = Measured::begin(memory);

@@ -103,6 +103,20 @@ impl StepLoss {
         }
     }
 
+    /// A mean that lies in this tensor.
+    pub(super) fn mean(value: Tensor, weight: f64) -> Self {
+        Self {
+            sum: 0.,
+            pending: vec![(value, weight)],
+            weight,
+        }
+    }
+
+    /// Gives away the known part of the weighted sum, and the rest with factors.
+    pub(super) fn write_to<R>(&self, f: impl FnOnce(f64, &[(Tensor, f64)]) -> R) -> R {
+        f(self.sum, &self.pending)
+    }
+
     /// Returns the sum of the weights, the samples or the terms of [`Loss::Sum`], for a mean over several updates.
     pub fn weight(&self) -> f64 {
         self.weight

@@ -1,6 +1,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::exchange::Exchange;
 use super::loss::StepLoss;
 use crate::batch::{Event, Processed};
 use crate::memory::bytes_text;
@@ -11,7 +12,7 @@ use crate::memory::bytes_text;
 pub struct StepReport {
     /// The number of the update, counted from 1; without an update, the number of updates so far.
     pub step: u64,
-    /// Number of samples, each counted once.
+    /// Number of samples, each counted once; those of this rank.
     pub samples: usize,
     /// Sizes of the finished micro-batches, in order. The same sizes from the same state give the same bits on the CPU.
     pub sizes: Vec<usize>,
@@ -28,7 +29,9 @@ pub struct StepReport {
     pub updated: Option<bool>,
     /// How long the caller waited for the batches; `None` if they came from no [`Loader`](crate::data::Loader).
     pub waited: Option<Duration>,
-    /// The loss, on the device until it is read.
+    /// What the ranks of a [`Group`](crate::distributed::Group) did; `None` without one.
+    pub exchange: Option<Exchange>,
+    /// The loss, on the device until it is read; with a group the mean over all ranks.
     pub loss: StepLoss,
     /// Number of batches that were accumulated before an update.
     pub(super) batches: usize,
@@ -77,6 +80,14 @@ impl fmt::Display for StepReport {
         // What a batch that was read ahead costs is not worth a word.
         if let Some(waited) = self.waited.filter(|waited| waited.as_millis() > 0) {
             write!(f, ", waited {} ms for data", waited.as_millis())?;
+        }
+        if let Some(exchange) = &self.exchange {
+            let (all, ranks) = (exchange.samples(), exchange.ranks.len());
+            write!(f, ", {all} samples on {ranks} ranks")?;
+            let (waited, slowest) = (exchange.waited.as_millis(), exchange.slowest());
+            if waited > 0 && slowest != exchange.rank {
+                write!(f, ", waited {waited} ms for rank {slowest}")?;
+            }
         }
         if self.updated == Some(false) {
             f.write_str(", no update")?;

@@ -1,4 +1,4 @@
-use candle_core::{DType, Tensor, Var};
+use candle_core::{DType, Tensor};
 
 use crate::error::{OptimizerError, Result};
 use crate::optim::{Parameter, blend};
@@ -7,8 +7,10 @@ use crate::optim::{Parameter, blend};
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) parameter: Parameter,
-    /// Allocated when the parameter first receives a gradient; f32 for f16 and bf16 parameters.
-    pub(super) buffer: Option<Var>,
+    /// Allocated when the parameter first receives a gradient, or with those of all others; f32 for f16 and bf16 parameters.
+    pub(super) buffer: Option<Tensor>,
+    /// Whether it has ever received a gradient.
+    pub(super) is_reached: bool,
     /// Whether the buffer holds a gradient of the current window.
     pub(super) is_filled: bool,
     /// Number of updates, the next one included, in which the first gradient may arrive; 0 if it has, or need not.
@@ -28,11 +30,8 @@ impl Slot {
             .into());
         }
         if self.buffer.is_none() {
-            let dtype = match var.dtype() {
-                DType::F16 | DType::BF16 => DType::F32,
-                dtype => dtype,
-            };
-            self.buffer = Some(Var::zeros(var.shape(), dtype, var.device())?);
+            let dtype = self.buffer_type();
+            self.buffer = Some(Tensor::zeros(var.shape(), dtype, var.device())?);
         }
         Ok(())
     }
@@ -44,8 +43,15 @@ impl Slot {
             && (self.is_filled || gradient.is_some())
         {
             blend(buffer, keep, add, gradient.as_ref())?;
-            self.is_filled = true;
+            (self.is_filled, self.is_reached) = (true, true);
         }
         Ok(())
+    }
+
+    pub(super) fn buffer_type(&self) -> DType {
+        match self.parameter.var.dtype() {
+            DType::F16 | DType::BF16 => DType::F32,
+            dtype => dtype,
+        }
     }
 }

@@ -3,12 +3,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, Var};
 
+use super::flat::{Flat, Layout};
 use super::loss::Weighted;
 use super::reach::Reach;
 use super::slot::Slot;
 use crate::batch::run_phase;
 use crate::error::{Error, LossError, ParameterError, Phase, Result, UnreachedParameters};
-use crate::optim::Parameter;
+use crate::optim::{Parameter, blend};
 
 /// The parameters that are trained, each with the weighted mean of its gradients.
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub(super) struct Slots {
     reach: Reach,
     /// Whether a slot still awaits its first gradient.
     is_awaiting: bool,
+    /// How the buffers lie in memory that all ranks exchange, and that memory.
+    pub(super) exchange: Option<(Layout, Flat)>,
 }
 
 /// The gradients of a micro-batch, one for each slot; none for a loss of weight 0.
@@ -30,7 +33,15 @@ impl Slots {
             slots: Vec::new(),
             reach,
             is_awaiting: false,
+            exchange: None,
         }
+    }
+
+    /// Lays the buffers out for an exchange between ranks.
+    pub(super) fn lay_out(&mut self, layout: Layout) -> Result<()> {
+        let flat = Flat::new(layout, &mut self.slots)?;
+        self.exchange = Some((layout, flat));
+        Ok(())
     }
 
     /// Follows the list of parameters, which changes when a group is frozen or thawed; buffers are kept. Integer Vars are ignored.
@@ -40,7 +51,7 @@ impl Slots {
         if !self.slots.is_empty() && self.vars().map(|var| var.id()).eq(ids) {
             return Ok(());
         }
-        let kept = |slot: &Slot| (slot.buffer.clone(), slot.awaited);
+        let kept = |slot: &Slot| (slot.buffer.clone(), slot.is_reached, slot.awaited);
         let old = self
             .slots
             .iter()
@@ -56,11 +67,12 @@ impl Slots {
                 let parameter = parameter.name;
                 return Err(ParameterError::DType { parameter, dtype }.into());
             }
-            let new = || (None, self.reach.awaited(&parameter));
-            let (buffer, awaited) = old.remove(&id).unwrap_or_else(new);
+            let new = || (None, false, self.reach.awaited(&parameter));
+            let (buffer, is_reached, awaited) = old.remove(&id).unwrap_or_else(new);
             Ok(Slot {
                 parameter,
                 buffer,
+                is_reached,
                 is_filled: false,
                 awaited,
             })
@@ -71,7 +83,14 @@ impl Slots {
         }
         self.slots = slots;
         self.note_awaiting();
-        Ok(())
+        match self.exchange.take() {
+            // The old buffers go first.
+            Some((layout, flat)) => {
+                drop(flat);
+                self.lay_out(layout)
+            }
+            None => Ok(()),
+        }
     }
 
     /// The parameters that await their first gradient, and in how many updates it may arrive.
@@ -141,7 +160,7 @@ impl Slots {
             let (Some(buffer), var) = (&slot.buffer, &slot.parameter.var) else {
                 continue;
             };
-            let gradient = buffer.as_detached_tensor();
+            let gradient = buffer.clone();
             let gradient = match in_buffer_types {
                 true => gradient,
                 false => gradient.to_dtype(var.dtype())?,
@@ -161,22 +180,58 @@ impl Slots {
     }
 
     pub(super) fn unreached(&self) -> Vec<Parameter> {
-        let unreached = self.slots.iter().filter(|slot| slot.buffer.is_none());
+        let unreached = self.slots.iter().filter(|slot| !slot.is_reached);
         unreached.map(|slot| slot.parameter.clone()).collect()
+    }
+
+    /// Which slots hold a gradient of this window.
+    pub(super) fn filled(&self) -> impl Iterator<Item = bool> {
+        self.slots.iter().map(|slot| slot.is_filled)
+    }
+
+    /// A checksum of what is trained.
+    pub(super) fn fingerprint(&self) -> u32 {
+        let mut hasher = crc32fast::Hasher::new();
+        for Slot { parameter, .. } in &self.slots {
+            let (dims, dtype) = (parameter.var.dims(), parameter.var.dtype());
+            hasher.update(format!("{} {dims:?} {dtype:?}\n", parameter.name).as_bytes());
+        }
+        hasher.finalize()
+    }
+
+    /// Multiplies the means by this rank's part of the weight. Slots that other ranks have filled begin with zeros.
+    pub(super) fn scale(&mut self, part: f64, is_filled: impl Fn(usize) -> bool) -> Result<()> {
+        let filled = self.slots.iter_mut().enumerate();
+        for (_, slot) in filled.filter(|(at, _)| is_filled(*at)) {
+            match &slot.buffer {
+                Some(buffer) if slot.is_filled => blend(buffer, part, 0., None)?,
+                Some(buffer) => buffer.zero_set()?,
+                None => continue,
+            }
+            (slot.is_filled, slot.is_reached) = (true, true);
+        }
+        Ok(())
     }
 
     /// Fails if this window is the last in which a parameter's first gradient could arrive, and it has none.
     pub(super) fn check_reached(&self) -> Result<(), UnreachedParameters> {
-        let is_unreached = |slot: &&Slot| slot.awaited == 1 && !slot.is_filled;
-        if !self.is_awaiting || !self.slots.iter().any(|slot| is_unreached(&slot)) {
+        self.check_reached_if(|at| self.slots.get(at).is_some_and(|slot| slot.is_filled))
+    }
+
+    /// The same with the slots that some rank has filled.
+    pub(super) fn check_reached_if(
+        &self,
+        is_filled: impl Fn(usize) -> bool,
+    ) -> Result<(), UnreachedParameters> {
+        let is_unreached = |(at, slot): &(usize, &Slot)| slot.awaited == 1 && !is_filled(*at);
+        let mut slots = self.slots.iter().enumerate();
+        if !self.is_awaiting || !slots.any(|slot| is_unreached(&slot)) {
             return Ok(());
         }
-        let trainable = self
-            .slots
-            .iter()
-            .filter(|slot| !self.reach.is_buffer(&slot.parameter));
+        let slots = self.slots.iter().enumerate();
+        let trainable = slots.filter(|(_, slot)| !self.reach.is_buffer(&slot.parameter));
         let (unreached, others): (Vec<_>, Vec<_>) = trainable.partition(is_unreached);
-        let name = |slot: &Slot| slot.parameter.name.clone();
+        let name = |(_, slot): (usize, &Slot)| slot.parameter.name.clone();
         let (names, others) = (
             unreached.into_iter().map(name),
             others.into_iter().map(name),
@@ -201,9 +256,12 @@ impl Slots {
 
     /// Returns the bytes of the parameters, and of their buffers.
     pub(super) fn bytes(&self) -> (u64, u64) {
-        let bytes = |var: &Var| (var.elem_count() * var.dtype().size_in_bytes()) as u64;
+        let bytes = |tensor: &Tensor| (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64;
         let buffers = self.slots.iter().filter_map(|slot| slot.buffer.as_ref());
-        (self.vars().map(bytes).sum(), buffers.map(bytes).sum())
+        (
+            self.vars().map(|var| bytes(var)).sum(),
+            buffers.map(bytes).sum(),
+        )
     }
 
     pub(super) fn vars(&self) -> impl Iterator<Item = &Var> {

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 
 use super::adaptive::AdaptiveTrainer;
 use super::progress::{Progress, Trainer};
+use super::ranks::Ranks;
 use crate::error::Result;
 use crate::optim::{Commit, StateDict};
 
@@ -53,6 +54,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
     pub fn load_state(&mut self, state: &StateDict) -> Result<()> {
         let trainer = self.core.accumulator.restore(state)?;
         self.core.reset();
+        self.core.ranks.iter_mut().for_each(Ranks::compare);
         if let Some(trainer) = trainer {
             self.engine.seed = trainer.seed;
             [self.engine.batches, self.evaluation.batches] = trainer.batches;

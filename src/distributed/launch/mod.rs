@@ -3,8 +3,9 @@
 mod slurm;
 mod variables;
 
-use crate::error::{GroupError, Result};
+use crate::error::Result;
 pub(super) use variables::Variables;
+use variables::wrong;
 
 /// Which process of a job this is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,8 +102,4 @@ impl Launch {
             has_mpi,
         })
     }
-}
-
-fn wrong(problem: String) -> crate::error::Error {
-    GroupError::Environment(problem).into()
 }

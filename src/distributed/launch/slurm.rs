@@ -1,5 +1,4 @@
-use super::variables::Variables;
-use super::wrong;
+use super::variables::{Variables, wrong};
 use crate::error::Result;
 
 /// Ports for jobs that name none, below those that Linux gives to outgoing connections.

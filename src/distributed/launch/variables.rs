@@ -1,7 +1,6 @@
 use std::collections::BTreeMap;
 
-use super::wrong;
-use crate::error::Result;
+use crate::error::{Error, GroupError, Result};
 
 /// Environment variables, as they were when the group was opened.
 #[derive(Debug, Clone, Default)]
@@ -112,4 +111,8 @@ impl FromIterator<(String, String)> for Variables {
     fn from_iter<I: IntoIterator<Item = (String, String)>>(pairs: I) -> Self {
         Self(pairs.into_iter().collect())
     }
+}
+
+pub(super) fn wrong(problem: String) -> Error {
+    GroupError::Environment(problem).into()
 }

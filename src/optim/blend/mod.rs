@@ -4,7 +4,7 @@ mod cuda;
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, DType, Error, InplaceOp1, InplaceOp2, Layout, Result, Tensor, Var};
+use candle_core::{CpuStorage, DType, Error, InplaceOp1, InplaceOp2, Layout, Result, Tensor};
 
 use super::axes::Axes;
 use super::cpu::{CHUNK, Gradient, Real, in_blocks, in_stretches, is_shared, reals};
@@ -13,9 +13,9 @@ const NAME: &str = "blend-in-place";
 
 /// `into = keep · into + add · from`, in place. With `keep` 0 the old values are not read; without `from` they are only scaled.
 ///
-/// `into` is contiguous, f32 or f64. `from` has the same shape, any strides, and the same type or, for f32, also f16 or bf16. On the
+/// `into` is contiguous, f32 or f64, and may be a part of a larger tensor. `from` has the same shape, any strides, and the same type or, for f32, also f16 or bf16. On the
 /// CPU and on CUDA this is one pass without a temporary. Other devices use candle's operations.
-pub(crate) fn blend(into: &Var, keep: f64, add: f64, from: Option<&Tensor>) -> Result<()> {
+pub(crate) fn blend(into: &Tensor, keep: f64, add: f64, from: Option<&Tensor>) -> Result<()> {
     let is_cuda = cfg!(feature = "cuda") && into.device().is_cuda();
     let in_place = is_cuda || into.device().is_cpu();
     match from {
@@ -28,12 +28,18 @@ pub(crate) fn blend(into: &Var, keep: f64, add: f64, from: Option<&Tensor>) -> R
         Some(from) => {
             let added = (from.to_dtype(into.dtype())? * add)?;
             match keep {
-                0. => into.set(&added),
-                _ => into.set(&((into.as_detached_tensor() * keep)? + added)?),
+                0. => set(into, &added),
+                _ => set(into, &((into.detach() * keep)? + added)?),
             }
         }
-        None => into.set(&(into.as_detached_tensor() * keep)?),
+        None => set(into, &(into.detach() * keep)?),
     }
+}
+
+/// Copies values in place.
+fn set(into: &Tensor, values: &Tensor) -> Result<()> {
+    let (len, values) = (into.elem_count(), values.contiguous()?);
+    into.reshape(len)?.slice_set(&values.reshape(len)?, 0, 0)
 }
 
 struct Blend {

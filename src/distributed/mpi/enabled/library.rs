@@ -14,14 +14,15 @@ use crate::error::{Error, GroupError, Result};
 /// Number of polls between two looks at the other ranks.
 const POLLS: usize = 64;
 
+/// Held during each call: MPI is initialized for one thread at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
 /// MPI, initialized, with a communicator of our own.
 pub(super) struct Library {
     pub(super) version: String,
     pub(super) rank: usize,
     pub(super) size: usize,
     pub(super) communicator: ffi::MPI_Comm,
-    /// Held during each call: MPI is initialized for one thread at a time.
-    turn: Mutex<()>,
     /// A request was left behind: MPI must not be called again.
     is_lost: AtomicBool,
     /// Finalizes MPI when it is dropped; `None` if the program has initialized it.
@@ -38,7 +39,7 @@ impl std::fmt::Debug for Library {
     }
 }
 
-// SAFETY: MPI's handles are numbers or addresses that are valid in the whole process. All calls are made under `turn`, and MPI was initialized for
+// SAFETY: MPI's handles are numbers or addresses that are valid in the whole process. All calls are made under `TURN`, and MPI was initialized for
 // calls from several threads, one at a time.
 unsafe impl Send for Library {}
 // SAFETY: as above.
@@ -89,7 +90,6 @@ impl Library {
             rank: positive(rank),
             size: positive(size).max(1),
             communicator,
-            turn: Mutex::new(()),
             is_lost: AtomicBool::new(false),
             universe: Mutex::new(universe),
         })
@@ -105,7 +105,7 @@ impl Library {
         watch: &Watch,
         start: impl FnOnce(ffi::MPI_Comm, &mut ffi::MPI_Request) -> c_int,
     ) -> Result<()> {
-        let _turn = self.turn.lock();
+        let _turn = TURN.lock();
         if self.is_lost.load(Ordering::Relaxed) {
             return Err(engine_error(
                 &self.version,
@@ -152,7 +152,7 @@ impl Library {
 
     /// Gives all ranks the bytes of each, of which all have equally many.
     pub(super) fn all_gather(&self, bytes: &[u8]) -> Result<Vec<u8>> {
-        let _turn = self.turn.lock();
+        let _turn = TURN.lock();
         let operation = "an all-gather of addresses";
         let length = c_int::try_from(bytes.len())
             .map_err(|e| engine_error(&self.version, operation, e.to_string()))?;

@@ -26,7 +26,7 @@ pub(super) fn meet(library: &Library, timeout: Duration) -> Result<Control> {
         .map_err(failed)?;
     let port = port.map_or(0, |address| address.port());
     let mut card = format!("{port} {} {}", std::process::id(), host::name()).into_bytes();
-    for address in own_addresses() {
+    if let Some(address) = own_address() {
         card.extend(format!(" {address}").bytes());
     }
     card.resize(CARD, b' ');
@@ -56,7 +56,7 @@ pub(super) fn meet(library: &Library, timeout: Duration) -> Result<Control> {
 }
 
 /// The address from which this machine would reach others. Nothing is sent.
-fn own_addresses() -> Option<String> {
+fn own_address() -> Option<String> {
     let socket = UdpSocket::bind(("0.0.0.0", 0)).ok()?;
     socket.connect(("192.0.2.1", 9)).ok()?;
     Some(socket.local_addr().ok()?.ip().to_string())

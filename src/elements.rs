@@ -1,8 +1,10 @@
+//! The bytes of tensors.
+
 use candle_core::{CpuStorage, Device, Layout, Result, Storage, Tensor, WithDType};
 
 /// Calls `f` with the tensor's elements as a safetensors file stores them: row by row, little-endian. Nothing is copied if they lie
 /// so in host memory.
-pub(super) fn with_bytes<R>(tensor: &Tensor, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+pub(crate) fn with_bytes<R>(tensor: &Tensor, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
     let tensor = tensor.to_device(&Device::Cpu)?.contiguous()?;
     if cfg!(target_endian = "big") {
         let mut bytes = Vec::with_capacity(size(&tensor));
@@ -35,7 +37,7 @@ pub(super) fn with_bytes<R>(tensor: &Tensor, f: impl FnOnce(&[u8]) -> R) -> Resu
 }
 
 /// The tensor's bytes in a file.
-pub(super) fn size(tensor: &Tensor) -> usize {
+pub(crate) fn size(tensor: &Tensor) -> usize {
     tensor.elem_count() * tensor.dtype().size_in_bytes()
 }
 

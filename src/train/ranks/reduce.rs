@@ -1,0 +1,175 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use candle_core::Tensor;
+use crc32fast::Hasher;
+
+use super::turn::Turn;
+use super::word::{CALL, Word, bits, check};
+use crate::distributed::{Collectives, Group};
+use crate::elements::with_bytes;
+use crate::error::Result;
+use crate::optim::Commit;
+use crate::train::accumulator::GradientAccumulator;
+use crate::train::exchange::{Exchange, RankWork};
+use crate::train::loss::StepLoss;
+
+/// The other ranks of a trainer.
+#[derive(Debug)]
+pub(in crate::train) struct Ranks {
+    pub(super) group: Group,
+    pub(super) engine: Arc<dyn Collectives>,
+    /// Parameters are compared after this many updates.
+    pub(super) compare_every: u64,
+    /// Parameters are compared in the next update.
+    compares: bool,
+    has_spoken: Arc<AtomicBool>,
+    /// When the last update ended.
+    since: Instant,
+}
+
+/// The ranks can update together.
+struct Agreement {
+    words: Vec<Word>,
+    /// Where the mean loss goes.
+    loss: Option<Tensor>,
+    waited: Duration,
+}
+
+impl Ranks {
+    pub(super) fn new(group: &Group, engine: Arc<dyn Collectives>, compare_every: u64) -> Self {
+        Self {
+            group: group.clone(),
+            engine,
+            compare_every,
+            compares: true,
+            has_spoken: Arc::default(),
+            since: Instant::now(),
+        }
+    }
+
+    /// A step begins, to which this rank owes the others a word.
+    pub(in crate::train) fn turn(&self) -> Turn {
+        Turn::new(&self.group, &self.has_spoken)
+    }
+
+    /// Compares the ranks' parameters in the next update, because they were loaded.
+    pub(in crate::train) fn compare(&mut self) {
+        self.compares = true;
+    }
+
+    /// Ends the group, because this rank could not apply an update that others have.
+    pub(in crate::train) fn fail(&self, reason: &str) {
+        self.group.control().fail(reason);
+    }
+
+    /// Replaces this rank's accumulated gradients by those of all ranks. After an error nothing has changed if all ranks have it; if the engine
+    /// failed, the gradients are lost, and the group has ended.
+    pub(in crate::train) fn exchange<O: Commit>(
+        &mut self,
+        accumulator: &mut GradientAccumulator<O>,
+    ) -> Result<Exchange> {
+        let agreed = self.agree(accumulator)?;
+        let began = Instant::now();
+        if let Err(error) = self.reduce(accumulator, &agreed) {
+            accumulator.reset();
+            self.fail(&error.to_string());
+            return Err(error);
+        }
+        self.since = Instant::now();
+        let works = agreed.words.iter().map(|word| RankWork {
+            samples: word.samples,
+            weight: word.weight,
+            computed: Duration::try_from_secs_f64(word.computed).unwrap_or_default(),
+        });
+        Ok(Exchange {
+            rank: self.group.rank(),
+            ranks: works.collect(),
+            waited: agreed.waited,
+            reduced: began.elapsed(),
+        })
+    }
+
+    fn agree<O: Commit>(&mut self, accumulator: &mut GradientAccumulator<O>) -> Result<Agreement> {
+        accumulator.begin()?;
+        let slots = &accumulator.slots;
+        let window = &accumulator.window;
+        let mut loss = None;
+        if let Some((_, flat)) = &slots.exchange {
+            window
+                .loss
+                .write_to(|known, pending| flat.set_loss(known, pending))?;
+            loss = flat.loss().map(Tensor::zeros_like).transpose()?;
+        }
+        let is_due = self.compares || accumulator.updates.is_multiple_of(self.compare_every);
+        let values = is_due.then(|| values(accumulator)).transpose()?;
+        let computed = self.since.elapsed();
+        let word = Word {
+            failure: None,
+            samples: window.samples,
+            weight: window.loss.weight(),
+            updates: accumulator.updates,
+            trained: slots.fingerprint(),
+            filled: bits(slots.filled()),
+            values,
+            computed: computed.as_secs_f64(),
+        };
+        // From here on the others know.
+        self.has_spoken.store(true, Ordering::Relaxed);
+        let words = word.gather(&self.group, CALL)?;
+        let waited = self.since.elapsed().saturating_sub(computed);
+        check(&words, self.group.rank())?;
+        self.compares = false;
+        let is_filled = |slot| words.iter().any(|word| word.is_filled(slot));
+        if words.iter().any(|word| word.weight > 0.) {
+            slots.check_reached_if(is_filled)?;
+        }
+        Ok(Agreement {
+            words,
+            loss,
+            waited,
+        })
+    }
+
+    fn reduce<O: Commit>(
+        &self,
+        accumulator: &mut GradientAccumulator<O>,
+        agreed: &Agreement,
+    ) -> Result<()> {
+        let Agreement { words, loss, .. } = agreed;
+        let total: f64 = words.iter().map(|word| word.weight).sum();
+        if total <= 0. {
+            return Ok(());
+        }
+        let own = accumulator.window.loss.weight();
+        let slots = &mut accumulator.slots;
+        slots.scale(own / total, |slot| {
+            words.iter().any(|word| word.is_filled(slot))
+        })?;
+        let Some((_, flat)) = &slots.exchange else {
+            return Ok(());
+        };
+        flat.scale_loss(total)?;
+        let watch = self.group.watch(CALL);
+        for bucket in flat.buckets() {
+            self.engine.reduce_scatter(bucket, &watch)?;
+            self.engine.all_gather(bucket, &watch)?;
+        }
+        self.engine.finish(&watch)?;
+        if let (Some(loss), Some(sum)) = (loss, flat.loss()) {
+            loss.slice_set(sum, 0, 0)?;
+            accumulator.window.loss = StepLoss::mean(loss.clone(), total);
+        }
+        Ok(())
+    }
+}
+
+/// A checksum of all parameters, which waits for the device and copies them to the host one by one.
+fn values<O: Commit>(accumulator: &GradientAccumulator<O>) -> Result<u32> {
+    let mut hasher = Hasher::new();
+    for var in accumulator.slots.vars() {
+        with_bytes(var, |bytes| hasher.update(bytes))?;
+    }
+    Ok(hasher.finalize())
+}

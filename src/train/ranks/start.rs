@@ -1,0 +1,121 @@
+use std::sync::Arc;
+
+use candle_core::{Device, Var};
+use serde::{Deserialize, Serialize};
+
+use super::reduce::Ranks;
+use crate::distributed::Group;
+use crate::error::{GroupError, Result};
+use crate::optim::{Commit, Parameter};
+use crate::train::core::Core;
+use crate::train::flat::Layout;
+
+/// What a rank is about to train.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+enum Plan {
+    /// Each parameter and each option, in words.
+    Ready(Vec<String>),
+    Failed(String),
+}
+
+/// Makes this trainer one of the group's: the ranks compare what they train, and take rank 0's parameters.
+pub(in crate::train) fn join<O: Commit>(
+    core: Result<Core<O>>,
+    group: &Group,
+    options: Vec<String>,
+    compare_every: u64,
+) -> Result<Core<O>> {
+    if group.size() == 1 {
+        return core;
+    }
+    let plan = match &core {
+        Ok(core) => {
+            let model = model(core);
+            let model = model.iter().map(|Parameter { name, var, .. }| {
+                format!("`{name}` is {:?} {:?}", var.dims(), var.dtype())
+            });
+            Plan::Ready(model.chain(options).collect())
+        }
+        Err(error) => Plan::Failed(error.to_string()),
+    };
+    let bytes = serde_json::to_vec(&plan).map_err(candle_core::Error::wrap)?;
+    let plans = group.control().gather("build a trainer", &bytes);
+    let mut core = core?;
+    compare(&plan, &plans?, group.rank())?;
+    let device = core
+        .accumulator
+        .slots
+        .vars()
+        .next()
+        .map(|var| var.device().clone());
+    let device = device.unwrap_or(Device::Cpu);
+    let Some(engine) = group.collectives(&device)? else {
+        return Ok(core);
+    };
+    let watch = group.watch("copy parameters");
+    for Parameter { var, .. } in model(&core) {
+        engine.broadcast(&var, 0, &watch)?;
+    }
+    engine.finish(&watch)?;
+    core.accumulator
+        .slots
+        .lay_out(Layout::new(group.size(), engine.bucket()))?;
+    core.ranks = Some(Ranks::new(group, Arc::clone(&engine), compare_every));
+    Ok(core)
+}
+
+/// All parameters, frozen ones included, and named buffers.
+fn model<O: Commit>(core: &Core<O>) -> Vec<Parameter> {
+    let optimizer = core.accumulator.optimizer();
+    let mut model = optimizer.parameters().to_vec();
+    model.extend(optimizer.frozen());
+    let named =
+        |(index, var): (usize, &Var)| Parameter::new(format!("buffers.{index}"), var.clone());
+    let buffers: Vec<_> = core.buffers().enumerate().map(named).collect();
+    model.extend(buffers);
+    model
+}
+
+/// Fails if another rank failed, or has another plan than rank 0.
+fn compare(own: &Plan, plans: &[Vec<u8>], rank: usize) -> Result<()> {
+    const MOST: usize = 8;
+    let plans = plans.iter().map(|bytes| serde_json::from_slice(bytes));
+    let plans: Vec<Plan> = plans
+        .collect::<serde_json::Result<_>>()
+        .map_err(candle_core::Error::wrap)?;
+    let failed = plans
+        .iter()
+        .enumerate()
+        .find_map(|(other, plan)| match plan {
+            Plan::Failed(reason) if other != rank => Some((other, reason.clone())),
+            _ => None,
+        });
+    if let Some((rank, reason)) = failed {
+        let call = "build a trainer".to_owned();
+        return Err(GroupError::PeerFailed { rank, call, reason }.into());
+    }
+    let Some(Plan::Ready(first)) = plans.first() else {
+        return Ok(());
+    };
+    if plans.iter().all(|plan| plan == own) {
+        return Ok(());
+    }
+    let mut differences = Vec::new();
+    for (rank, plan) in plans.iter().enumerate() {
+        let Plan::Ready(plan) = plan else { continue };
+        let more = plan.iter().filter(|line| !first.contains(line));
+        differences.extend(more.map(|line| format!("on rank {rank} {line}")));
+        let less = first.iter().filter(|line| !plan.contains(line));
+        differences.extend(less.map(|line| format!("not on rank {rank}: {line}")));
+        if plan != first && differences.is_empty() {
+            differences.push(format!("rank {rank} has its parameters in another order"));
+        }
+    }
+    let hidden = differences.len().saturating_sub(MOST);
+    differences.truncate(MOST);
+    if hidden > 0 {
+        differences.push(format!("and {hidden} more"));
+    }
+    let what = "model or options";
+    Err(GroupError::Different { what, differences }.into())
+}

@@ -1,0 +1,156 @@
+use serde::{Deserialize, Serialize};
+
+use crate::distributed::Group;
+use crate::error::{Error, GroupError, Result};
+
+/// The name of the call in which ranks meet.
+pub(super) const CALL: &str = "update";
+
+/// What a rank tells the others before an update.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Word {
+    /// Why this rank cannot update.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) failure: Option<String>,
+    pub(super) samples: usize,
+    pub(super) weight: f64,
+    /// Number of updates so far.
+    pub(super) updates: u64,
+    /// Of the names, shapes and types that are trained.
+    pub(super) trained: u32,
+    /// A bit for each parameter that has received a gradient.
+    pub(super) filled: Vec<u64>,
+    /// Of the values of all parameters, where they are compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) values: Option<u32>,
+    /// Seconds of work since the last update.
+    pub(super) computed: f64,
+}
+
+impl Word {
+    pub(super) fn failed(reason: String) -> Self {
+        Self {
+            failure: Some(reason),
+            ..Self::default()
+        }
+    }
+
+    /// Gives all ranks the words of each.
+    pub(super) fn gather(&self, group: &Group, call: &'static str) -> Result<Vec<Self>> {
+        let bytes = serde_json::to_vec(self).map_err(candle_core::Error::wrap)?;
+        let all = group.control().gather(call, &bytes)?;
+        let words = all.iter().map(|bytes| serde_json::from_slice(bytes));
+        let words = words.collect::<serde_json::Result<_>>();
+        Ok(words.map_err(candle_core::Error::wrap)?)
+    }
+
+    pub(super) fn is_filled(&self, slot: usize) -> bool {
+        let bits = self.filled.get(slot / 64);
+        bits.is_some_and(|bits| bits >> (slot % 64) & 1 == 1)
+    }
+}
+
+/// A bit for each of these.
+pub(super) fn bits(all: impl Iterator<Item = bool>) -> Vec<u64> {
+    let mut words = Vec::new();
+    for (at, is_set) in all.enumerate() {
+        if at % 64 == 0 {
+            words.push(0);
+        }
+        if let Some(word) = words.last_mut() {
+            *word |= u64::from(is_set) << (at % 64);
+        }
+    }
+    words
+}
+
+/// Fails if the ranks cannot update together.
+pub(super) fn check(words: &[Word], rank: usize) -> Result<()> {
+    let failures = words.iter().enumerate();
+    let mut failures = failures.filter_map(|(rank, word)| Some((rank, word.failure.clone()?)));
+    if let Some((rank, reason)) = failures.find(|(failed, _)| *failed != rank) {
+        let call = CALL.to_owned();
+        return Err(GroupError::PeerFailed { rank, call, reason }.into());
+    }
+    let Some(first) = words.first() else {
+        return Ok(());
+    };
+    let others = || words.iter().enumerate().skip(1);
+    let counts = others().filter(|(_, word)| word.updates != first.updates);
+    let counts = counts.map(|(rank, word)| {
+        format!(
+            "rank {rank} has made {} updates, rank 0 {}",
+            word.updates, first.updates
+        )
+    });
+    let trained = others().filter(|(_, word)| word.trained != first.trained);
+    let trained = trained.map(|(rank, _)| {
+        format!("rank {rank} trains other parameters than rank 0 now: freeze and thaw the same on all ranks")
+    });
+    let differences: Vec<_> = counts.chain(trained).collect();
+    if !differences.is_empty() {
+        let what = "what they train";
+        return Err(GroupError::Different { what, differences }.into());
+    }
+    diverged(words, first.updates).map_or(Ok(()), Err)
+}
+
+/// The ranks whose parameters are not those of the majority.
+fn diverged(words: &[Word], updates: u64) -> Option<Error> {
+    let count = |values: &Option<u32>| words.iter().filter(|word| word.values == *values).count();
+    let first = words.first()?.values;
+    // In a tie rank 0's.
+    let most = words.iter().map(|word| word.values);
+    let right = most.fold(first, |best, values| match count(&values) > count(&best) {
+        true => values,
+        false => best,
+    });
+    let ranks = words.iter().enumerate();
+    let ranks = ranks.filter(|(_, word)| word.values != right);
+    let ranks: Vec<_> = ranks.map(|(rank, _)| rank).collect();
+    (!ranks.is_empty()).then(|| GroupError::Diverged { ranks, updates }.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(values: &[u32]) -> Vec<Word> {
+        let word = |values| Word {
+            values: Some(values),
+            ..Word::default()
+        };
+        values.iter().copied().map(word).collect()
+    }
+
+    #[test]
+    fn the_minority_has_diverged_and_in_a_tie_all_but_rank_0s() {
+        for (values, expected) in [
+            (&[5, 5, 5][..], None),
+            (&[5, 5, 7], Some(vec![2])),
+            (&[7, 5, 5], Some(vec![0])),
+            (&[5, 7], Some(vec![1])),
+            (&[1, 2, 3, 4], Some(vec![1, 2, 3])),
+        ] {
+            let found = match check(&words(values), 0) {
+                Err(Error::Group(error)) => match *error {
+                    GroupError::Diverged { ranks, .. } => Some(ranks),
+                    _ => None,
+                },
+                _ => None,
+            };
+            assert_eq!(found, expected, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn bits_of_many_slots() {
+        let is_set = |slot: usize| slot % 3 == 1;
+        let word = Word {
+            filled: bits((0..200).map(is_set)),
+            ..Word::default()
+        };
+        assert!((0..200).all(|slot| word.is_filled(slot) == is_set(slot)));
+        assert!(!word.is_filled(10_000));
+    }
+}

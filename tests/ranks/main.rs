@@ -1,0 +1,6 @@
+//! Several ranks under `mpirun`, with the real MPI library: each test starts itself once for each rank.
+
+mod equality;
+mod launch;
+mod model;
+mod trouble;

@@ -1,0 +1,244 @@
+//! A rank in trouble, and what the others see of it.
+
+use std::time::{Duration, Instant};
+
+use candle_core::DType;
+use candle_headroom::batch::Fixed;
+use candle_headroom::distributed::Group;
+use candle_headroom::error::GroupError;
+use candle_headroom::{AdaptiveTrainer, Error, Sgd};
+use candle_nn::Optimizer as _;
+
+use crate::launch::{is_rank, mpirun, open, text, together};
+use crate::model::{Model, cut, data};
+
+fn trainer(model: &Model, group: &Group) -> candle_headroom::Result<AdaptiveTrainer<Sgd>> {
+    let sgd = Sgd::builder(&model.varmap).learning_rate(0.1).build()?;
+    AdaptiveTrainer::builder(sgd)
+        .group(group)
+        .policy(Fixed::new(2)?)
+        .build()
+}
+
+fn group_error(error: &Error) -> &GroupError {
+    match error {
+        Error::Group(error) => error,
+        other => panic!("not a group's error: {other}"),
+    }
+}
+
+#[test]
+fn a_users_error_on_one_rank_leaves_all_as_they_were_and_they_go_on() {
+    together(3, |group| {
+        let model = Model::new(&[3, 5, 2], DType::F32, 7);
+        let mut trainer = trainer(&model, group).expect("a trainer");
+        for failing in 0..group.size() {
+            let batch = data(6, (3, 2), DType::F32, failing as u64);
+            let before = model.values();
+            let failed = trainer.step(&batch, |(x, y), micro| {
+                if group.rank() == failing && micro.index == 1 {
+                    candle_core::bail!("sample {} is broken", micro.samples.start)
+                }
+                model.loss(&x, &y)
+            });
+            let error = failed.expect_err("a step that one rank cannot make");
+            if group.rank() == failing {
+                assert!(error.to_string().contains("sample 2 is broken"), "{error}");
+            } else {
+                match group_error(&error) {
+                    GroupError::PeerFailed { rank, reason, .. } => {
+                        assert_eq!(*rank, failing);
+                        assert!(reason.contains("sample 2 is broken"), "{reason}");
+                    }
+                    other => panic!("{other}"),
+                }
+            }
+            assert_eq!(model.values(), before);
+            let report = trainer
+                .step(&batch, |(x, y), _| model.loss(&x, &y))
+                .expect("the next step");
+            assert_eq!(report.step, failing as u64 + 1);
+            assert_ne!(model.values(), before);
+        }
+    });
+}
+
+#[test]
+fn a_panic_that_is_caught_is_told_to_the_others() {
+    together(2, |group| {
+        let model = Model::new(&[3, 2], DType::F32, 7);
+        let mut trainer = trainer(&model, group).expect("a trainer");
+        let batch = data(4, (3, 2), DType::F32, 0);
+        if group.rank() == 1 {
+            let step = std::panic::AssertUnwindSafe(|| {
+                trainer.step(&batch, |_, _| -> candle_core::Result<candle_core::Tensor> {
+                    panic!("on purpose")
+                })
+            });
+            assert!(std::panic::catch_unwind(step).is_err());
+        } else {
+            let error = trainer
+                .step(&batch, |(x, y), _| model.loss(&x, &y))
+                .expect_err("the other panicked");
+            assert!(
+                matches!(group_error(&error), GroupError::PeerFailed { rank: 1, .. }),
+                "{error}"
+            );
+        }
+        trainer
+            .step(&batch, |(x, y), _| model.loss(&x, &y))
+            .expect("the next step");
+    });
+}
+
+#[test]
+fn different_models_are_refused_on_every_rank() {
+    together(2, |group| {
+        let width = 4 + group.rank();
+        let model = Model::new(&[3, width, 2], DType::F32, 7);
+        let error = trainer(&model, group).expect_err("other shapes");
+        let text = error.to_string();
+        assert!(
+            text.contains("on rank 1 `0.bias` is [5] F32")
+                && text.contains("not on rank 1: `0.bias` is [4] F32"),
+            "{text}"
+        );
+        // The group still works.
+        let model = Model::new(&[3, 2], DType::F32, 7);
+        trainer(&model, group).expect("equal shapes");
+    });
+}
+
+#[test]
+fn different_calls_are_refused_on_every_rank() {
+    together(2, |group| {
+        let model = Model::new(&[3, 2], DType::F32, 7);
+        let mut trainer = trainer(&model, group).expect("a trainer");
+        let error = match group.rank() {
+            0 => group.barrier().expect_err("the other steps"),
+            _ => {
+                let batch = data(4, (3, 2), DType::F32, 0);
+                trainer
+                    .step(&batch, |(x, y), _| model.loss(&x, &y))
+                    .expect_err("the other waits")
+            }
+        };
+        match group_error(&error) {
+            GroupError::DifferentCalls { calls, .. } => assert_eq!(calls, &["barrier", "update"]),
+            other => panic!("{other}"),
+        }
+    });
+}
+
+#[test]
+fn a_rank_without_a_batch_is_named() {
+    together(2, |_| {
+        let group = Group::builder().timeout(Duration::from_millis(1500));
+        let group = group.open().expect("a group of its own");
+        let model = Model::new(&[3, 2], DType::F32, 7);
+        let mut trainer = trainer(&model, &group).expect("a trainer");
+        if group.rank() == 1 {
+            // Longer than the others wait.
+            std::thread::sleep(Duration::from_secs(3));
+        }
+        let batch = data(4, (3, 2), DType::F32, 0);
+        let began = Instant::now();
+        let error = trainer
+            .step(&batch, |(x, y), _| model.loss(&x, &y))
+            .expect_err("rank 1 is late");
+        assert!(began.elapsed() < Duration::from_secs(5));
+        if group.rank() == 0 {
+            assert!(
+                matches!(group_error(&error), GroupError::PeerLost { ranks, .. } if ranks == &[1]),
+                "{error}"
+            );
+        }
+        let error = group.barrier().expect_err("the group has ended");
+        assert!(
+            matches!(group_error(&error), GroupError::Broken(_)),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn a_rank_that_diverges_is_named() {
+    together(3, |group| {
+        let model = Model::new(&[3, 2], DType::F32, 7);
+        let sgd = Sgd::builder(&model.varmap)
+            .learning_rate(0.1)
+            .build()
+            .expect("an optimizer");
+        let trainer = AdaptiveTrainer::builder(sgd).group(group).compare_every(4);
+        let mut trainer = trainer.build().expect("a trainer");
+        let batch = data(4, (3, 2), DType::F32, 0);
+        for update in 0..8 {
+            if update == 2 && group.rank() == 1 {
+                trainer.optimizer_mut().set_learning_rate(0.2);
+            }
+            let done = trainer.step(&batch, |(x, y), _| model.loss(&x, &y));
+            if update < 4 {
+                done.expect("not noticed yet");
+                continue;
+            }
+            let error = done.expect_err("compared");
+            match group_error(&error) {
+                GroupError::Diverged { ranks, updates, .. } => {
+                    assert_eq!((ranks.as_slice(), *updates), (&[1][..], 4))
+                }
+                other => panic!("{other}"),
+            }
+            break;
+        }
+    });
+}
+
+/// Each rank processes a part; the whole comes in order, or the error.
+#[test]
+fn results_are_collected_in_order() {
+    together(3, |group| {
+        let batch = data(10, (3, 2), DType::F32, 0);
+        let part = cut(&batch, group.share(10));
+        let rows =
+            candle_headroom::process_batches(&part.0, 2, |x| x.sum_all()?.to_scalar::<f32>());
+        let all = group.collect(rows).expect("results");
+        assert_eq!(all.len(), group.hosts().len() * 2);
+        let expected = group.collect::<f32>(match group.rank() {
+            1 => Err(Error::external(std::io::Error::other("on purpose"))),
+            _ => Ok(vec![1.]),
+        });
+        let error = expected.expect_err("rank 1 failed");
+        assert!(error.to_string().contains("on purpose"), "{error}");
+    });
+}
+
+#[test]
+fn a_killed_rank_ends_the_job() {
+    if is_rank() {
+        let group = open();
+        let model = Model::new(&[3, 2], DType::F32, 7);
+        let mut trainer = trainer(&model, &group).expect("a trainer");
+        let batch = data(4, (3, 2), DType::F32, 0);
+        trainer
+            .step(&batch, |(x, y), _| model.loss(&x, &y))
+            .expect("a step");
+        if group.rank() == 1 {
+            // SAFETY: the call takes two numbers.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        }
+        let began = Instant::now();
+        let error = trainer
+            .step(&batch, |(x, y), _| model.loss(&x, &y))
+            .expect_err("rank 1 is dead");
+        assert!(
+            matches!(group_error(&error), GroupError::PeerLost { ranks, .. } if ranks == &[1]),
+            "{error}"
+        );
+        assert!(began.elapsed() < Duration::from_secs(5));
+        println!("noticed");
+        return;
+    }
+    // By default mpirun kills the others too, at once.
+    let output = mpirun(2, &["--enable-recovery"]);
+    assert!(text(&output).contains("noticed"), "{}", text(&output));
+}
