@@ -8,6 +8,7 @@ mod group;
 mod host;
 mod launch;
 mod mpi;
+mod nccl;
 mod watch;
 
 pub use builder::GroupBuilder;
