@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_micros(20);
 /// Between two looks for a rank that is gone.
 const LOOK: Duration = Duration::from_millis(20);
 /// How long an abort, or the end of a healthy communicator, may take.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// `ncclComm_t`.
 #[derive(Debug, Clone, Copy)]
