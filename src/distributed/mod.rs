@@ -9,6 +9,7 @@ mod host;
 mod launch;
 mod mpi;
 mod nccl;
+mod tensors;
 mod watch;
 
 pub use builder::GroupBuilder;

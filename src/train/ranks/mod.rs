@@ -10,5 +10,5 @@ mod turn;
 mod word;
 
 pub(super) use reduce::Ranks;
-pub(super) use start::join;
+pub(super) use start::{Settings, join};
 pub(super) use turn::Turn;

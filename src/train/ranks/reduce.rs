@@ -7,9 +7,11 @@ use crc32fast::Hasher;
 
 use super::turn::Turn;
 use super::word::{CALL, Word, bits, check};
+use crate::batch::run_phase;
 use crate::distributed::{Collectives, Group};
 use crate::elements::with_bytes;
-use crate::error::Result;
+use crate::error::{Error, Phase, Result};
+use crate::memory::recover;
 use crate::optim::Commit;
 use crate::train::accumulator::GradientAccumulator;
 use crate::train::exchange::{Exchange, RankWork};
@@ -92,29 +94,17 @@ impl Ranks {
     }
 
     fn agree<O: Commit>(&mut self, accumulator: &mut GradientAccumulator<O>) -> Result<Agreement> {
-        accumulator.begin()?;
-        let slots = &accumulator.slots;
-        let window = &accumulator.window;
-        let mut loss = None;
-        if let Some((_, flat)) = &slots.exchange {
-            window
-                .loss
-                .write_to(|known, pending| flat.set_loss(known, pending))?;
-            loss = flat.loss().map(Tensor::zeros_like).transpose()?;
-        }
-        let is_due = self.compares || accumulator.updates.is_multiple_of(self.compare_every);
-        let values = is_due.then(|| values(accumulator)).transpose()?;
-        let computed = self.since.elapsed();
-        let word = Word {
-            failure: None,
-            samples: window.samples,
-            weight: window.loss.weight(),
-            updates: accumulator.updates,
-            trained: slots.fingerprint(),
-            filled: bits(slots.filled()),
-            values,
-            computed: computed.as_secs_f64(),
+        let prepared = run_phase(Phase::Reduce, || self.prepare(accumulator));
+        let (mut word, loss) = match prepared {
+            Err(Error::ResourceExhausted(exhausted)) => {
+                tracing::warn!(error = %exhausted, "what ranks exchange is prepared again");
+                recover(&accumulator.device())?;
+                run_phase(Phase::Reduce, || self.prepare(accumulator))?
+            }
+            prepared => prepared?,
         };
+        let computed = self.since.elapsed();
+        word.computed = computed.as_secs_f64();
         // From here on the others know.
         self.has_spoken.store(true, Ordering::Relaxed);
         let words = word.gather(&self.group, CALL)?;
@@ -123,13 +113,39 @@ impl Ranks {
         self.compares = false;
         let is_filled = |slot| words.iter().any(|word| word.is_filled(slot));
         if words.iter().any(|word| word.weight > 0.) {
-            slots.check_reached_if(is_filled)?;
+            accumulator.slots.check_reached_if(is_filled)?;
         }
         Ok(Agreement {
             words,
             loss,
             waited,
         })
+    }
+
+    /// Does all that can run out of memory, and returns this rank's word and the place of the mean loss.
+    fn prepare<O: Commit>(
+        &self,
+        accumulator: &mut GradientAccumulator<O>,
+    ) -> Result<(Word, Option<Tensor>)> {
+        accumulator.begin()?;
+        let (slots, window) = (&accumulator.slots, &accumulator.window);
+        let mut loss = None;
+        if let Some((_, flat)) = &slots.exchange {
+            (window.loss).write_to(|known, pending| flat.set_loss(known, pending))?;
+            loss = flat.loss().map(Tensor::zeros_like).transpose()?;
+        }
+        let is_due = self.compares || accumulator.updates.is_multiple_of(self.compare_every);
+        let word = Word {
+            failure: None,
+            samples: window.samples,
+            weight: window.loss.weight(),
+            updates: accumulator.updates,
+            trained: slots.fingerprint(),
+            filled: bits(slots.filled()),
+            values: is_due.then(|| values(accumulator)).transpose()?,
+            computed: 0.,
+        };
+        Ok((word, loss))
     }
 
     fn reduce<O: Commit>(
@@ -153,10 +169,13 @@ impl Ranks {
         flat.scale_loss(total)?;
         let watch = self.group.watch(CALL);
         for bucket in flat.buckets() {
-            self.engine.reduce_scatter(bucket, &watch)?;
-            self.engine.all_gather(bucket, &watch)?;
+            bucket.travel(|values| {
+                self.engine.reduce_scatter(values, &watch)?;
+                self.engine.all_gather(values, &watch)
+            })?;
         }
         self.engine.finish(&watch)?;
+        slots.take_statistics()?;
         if let (Some(loss), Some(sum)) = (loss, flat.loss()) {
             loss.slice_set(sum, 0, 0)?;
             accumulator.window.loss = StepLoss::mean(loss.clone(), total);
@@ -168,7 +187,7 @@ impl Ranks {
 /// A checksum of all parameters, which waits for the device and copies them to the host one by one.
 fn values<O: Commit>(accumulator: &GradientAccumulator<O>) -> Result<u32> {
     let mut hasher = Hasher::new();
-    for var in accumulator.slots.vars() {
+    for var in accumulator.slots.updated() {
         with_bytes(var, |bytes| hasher.update(bytes))?;
     }
     Ok(hasher.finalize())

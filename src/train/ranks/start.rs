@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use candle_core::{Device, Var};
+use candle_core::Var;
 use serde::{Deserialize, Serialize};
 
 use super::reduce::Ranks;
@@ -9,6 +9,15 @@ use crate::error::{GroupError, Result};
 use crate::optim::{Commit, Parameter};
 use crate::train::core::Core;
 use crate::train::flat::Layout;
+
+/// How ranks exchange gradients.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::train) struct Settings {
+    /// Parameters are compared after this many updates.
+    pub(in crate::train) compare_every: u64,
+    /// Gradients travel as bf16.
+    pub(in crate::train) narrows: bool,
+}
 
 /// What a rank is about to train.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -23,7 +32,7 @@ pub(in crate::train) fn join<O: Commit>(
     core: Result<Core<O>>,
     group: &Group,
     options: Vec<String>,
-    compare_every: u64,
+    settings: Settings,
 ) -> Result<Core<O>> {
     if group.size() == 1 {
         return core;
@@ -42,13 +51,7 @@ pub(in crate::train) fn join<O: Commit>(
     let plans = group.control().gather("build a trainer", &bytes);
     let mut core = core?;
     compare(&plan, &plans?, group.rank())?;
-    let device = core
-        .accumulator
-        .slots
-        .vars()
-        .next()
-        .map(|var| var.device().clone());
-    let device = device.unwrap_or(Device::Cpu);
+    let device = core.accumulator.device();
     let Some(engine) = group.collectives(&device)? else {
         return Ok(core);
     };
@@ -59,8 +62,12 @@ pub(in crate::train) fn join<O: Commit>(
     engine.finish(&watch)?;
     core.accumulator
         .slots
-        .lay_out(Layout::new(group.size(), engine.bucket()))?;
-    core.ranks = Some(Ranks::new(group, Arc::clone(&engine), compare_every));
+        .lay_out(Layout::new(group.size(), engine.bucket(), settings.narrows))?;
+    core.ranks = Some(Ranks::new(
+        group,
+        Arc::clone(&engine),
+        settings.compare_every.max(1),
+    ));
     Ok(core)
 }
 

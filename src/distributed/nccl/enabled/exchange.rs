@@ -8,7 +8,7 @@ use candle_core::{CpuStorage, CudaStorage, DType, InplaceOp1, Layout};
 use parking_lot::Mutex;
 
 use super::communicator::Turn;
-use super::functions::{FLOAT32, FLOAT64, SUM, UINT8};
+use super::functions::{BFLOAT16, FLOAT32, FLOAT64, SUM, UINT8};
 use super::meet::check_stream;
 use crate::error::Result;
 
@@ -70,6 +70,7 @@ impl Exchange<'_> {
                 let (count, data) = match dtype {
                     DType::F32 => (elements / self.size, FLOAT32),
                     DType::F64 => (elements / self.size, FLOAT64),
+                    DType::BF16 => (elements / self.size, BFLOAT16),
                     _ => return Err(wrong(format!("no sum of type {dtype:?}"))),
                 };
                 // SAFETY: by contract the tensor's memory has `size` times `count` elements of this type, and this rank's piece is where NCCL

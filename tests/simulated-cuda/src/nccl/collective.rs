@@ -215,8 +215,8 @@ fn sum(data_type: u32, pieces: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
                 .reduce(|mut sum, piece| {
                     let (sums, pieces) = (sum.as_chunks_mut().0, piece.as_chunks().0);
                     for (sum, value) in sums.iter_mut().zip(pieces) {
-                        *sum = (<$type>::from_ne_bytes(*sum) + <$type>::from_ne_bytes(*value))
-                            .to_ne_bytes();
+                        let both = [*sum, *value].map(<$type>::from_ne_bytes);
+                        *sum = (both[0] + both[1]).to_ne_bytes();
                     }
                     sum
                 })
@@ -226,6 +226,8 @@ fn sum(data_type: u32, pieces: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     match data_type {
         7 => sum!(f32),
         8 => sum!(f64),
+        // Rounded after each addition.
+        9 => sum!(half::bf16),
         _ => not_modelled("ncclReduceScatter of this type"),
     }
 }
