@@ -11,13 +11,12 @@ use super::launch::{Rank, SHORT, Settings, counts, group_error, start, text};
 use crate::simulator::Simulator;
 
 /// Three rounds of collectives.
-fn work(rank: &Rank) -> Result<()> {
+fn work(rank: &Rank, bucket: &Tensor) -> Result<()> {
     let nccl = rank.nccl()?;
     let watch = watch(&rank.group, "a test");
     for _ in 0..3 {
-        let bucket = Tensor::ones(64, DType::F32, &rank.device)?;
-        nccl.reduce_scatter(&bucket, &watch)?;
-        nccl.all_gather(&bucket, &watch)?;
+        nccl.reduce_scatter(bucket, &watch)?;
+        nccl.all_gather(bucket, &watch)?;
         nccl.finish(&watch)?;
     }
     Ok(())
@@ -40,8 +39,9 @@ fn fails(fault: &str, own: fn(&GroupError) -> bool, aborts: u64) {
     };
     let outputs = start(2, settings, |rank| {
         let used = outside_pool(rank.simulator());
+        let bucket = Tensor::ones(64, DType::F32, &rank.device).unwrap();
         let began = Instant::now();
-        let error = group_error(work(&rank));
+        let error = group_error(work(&rank, &bucket));
         // The time of an abort that does not return, and of a busy machine.
         let limit = SHORT + Duration::from_secs(20);
         assert!(began.elapsed() < limit, "{:?}", began.elapsed());
@@ -52,7 +52,7 @@ fn fails(fault: &str, own: fn(&GroupError) -> bool, aborts: u64) {
         }
         // A second attempt ends at once.
         let began = Instant::now();
-        let error = group_error(work(&rank));
+        let error = group_error(work(&rank, &bucket));
         assert!(matches!(error, GroupError::Broken(_)), "{error:?}");
         assert!(began.elapsed() < SHORT / 2, "{:?}", began.elapsed());
         let simulator = rank.simulator();

@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use candle_headroom::error::GroupError;
+use candle_headroom::recover;
 use candle_headroom::testing::{collectives, watch};
 
 use super::launch::{Rank, Settings, group_error, start, text, together};
@@ -129,6 +130,8 @@ fn no_memory_for_nccl() {
     let settings = |_| vec![("TEST_TIMEOUT", "1".to_owned())];
     together(2, settings, |rank| {
         if rank.number() == 1 {
+            // What the pool keeps is given to NCCL.
+            recover(&rank.device).unwrap();
             let counters = rank.simulator().counters();
             rank.simulator()
                 .neighbour(counters.device_capacity - counters.device_used - 4 * MIB);
@@ -155,6 +158,8 @@ fn refuses(make: fn(&Rank) -> Tensor, words: &str) {
         |_| Vec::new(),
         |rank| {
             let nccl = rank.nccl().unwrap();
+            // The first error ends the group, also for a rank that is not done with opening.
+            rank.group.barrier().unwrap();
             let watch = watch(&rank.group, "a test");
             let tensor = make(&rank);
             let error = group_error(nccl.reduce_scatter(&tensor, &watch));

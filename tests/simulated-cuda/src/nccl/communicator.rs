@@ -80,7 +80,7 @@ pub fn live() -> u64 {
 
 impl Communicator {
     /// Begins to join the other ranks.
-    pub fn begin(folder: &Path, rank: usize, size: usize, device: usize) -> NcclResult<Handle> {
+    pub fn begin(folder: &Path, rank: usize, size: usize, device: usize) -> Handle {
         static LAST: AtomicU64 = AtomicU64::new(FIRST);
         let communicator = Arc::new(Communicator {
             rank,
@@ -92,13 +92,11 @@ impl Communicator {
             thread: Mutex::default(),
             state: Mutex::default(),
         });
-        let given = communicator.exchange.give("init", &[&uuid(device)]);
-        given.map_err(|_| Code::SYSTEM_ERROR)?;
         let handle = LAST.fetch_add(1, Ordering::SeqCst);
         locked(&LIVE).insert(handle, communicator.clone());
         let own = communicator.clone();
         *locked(&communicator.thread) = Some(thread::spawn(move || own.work()));
-        Ok(handle)
+        handle
     }
 
     /// What NCCL's threads and the device do by themselves.
@@ -110,6 +108,10 @@ impl Communicator {
             .is_some_and(|mut device| device.memory.take_overhead(COMMUNICATOR_BYTES).is_ok());
         if !taken {
             return self.fail(Code::CUDA_ERROR, "Cuda failure 2 'out of memory'");
+        }
+        if self.exchange.give("init", &[&uuid(self.device)]).is_err() {
+            self.give_back();
+            return self.fail(Code::SYSTEM_ERROR, "the communicator does not exist");
         }
         let is_waiting =
             || !self.exchange.is_complete("init") || self.fault == Some(Fault::InitHang);

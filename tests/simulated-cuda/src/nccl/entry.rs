@@ -92,7 +92,7 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
         let device = sound_device().map_err(|_| Code::CUDA_ERROR)?.ordinal;
         let path = CStr::from_bytes_until_nul(&id.0).map_err(|_| Code::INVALID_ARGUMENT)?;
         let path = path.to_str().map_err(|_| Code::INVALID_ARGUMENT)?;
-        let begun = Communicator::begin(Path::new(path), rank as usize, size as usize, device)?;
+        let begun = Communicator::begin(Path::new(path), rank as usize, size as usize, device);
         // SAFETY: not null; the caller passes a place for one handle.
         unsafe { store(communicator, begun) }.map_err(invalid)?;
         Err(Code::IN_PROGRESS)
@@ -249,11 +249,14 @@ thread_local! {
     static TEXT: RefCell<CString> = RefCell::default();
 }
 
-/// The text of a communicator's last error, until the thread asks again.
+/// The text of a communicator's last error, until the thread asks again. No text without a communicator.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGetLastError(communicator: Handle) -> *const c_char {
-    let text = find(communicator).map(|communicator| communicator.last_error());
-    let text = CString::new(text.unwrap_or_default()).unwrap_or_default();
+    let text = match communicator {
+        0 => String::new(),
+        live => find(live).map_or_else(|_| String::new(), |live| live.last_error()),
+    };
+    let text = CString::new(text).unwrap_or_default();
     TEXT.with_borrow_mut(|place| {
         *place = text;
         place.as_ptr()
