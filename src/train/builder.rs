@@ -7,7 +7,7 @@ use super::core::Core;
 use super::ranks::{Settings, join};
 use super::reach::Reach;
 use crate::batch::{BatchPolicy, Engine, Observer, Predictive, Recompute, Task};
-use crate::distributed::Group;
+use crate::distributed::{Group, Shares};
 use crate::error::{ParameterError, Result};
 use crate::memory::DeviceMemory;
 use crate::optim::Commit;
@@ -51,6 +51,7 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
             exchange: Settings {
                 compare_every: 1000,
                 narrows: false,
+                shares: None,
             },
             batches,
             finish,
@@ -73,6 +74,15 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// do so in the first update, and in the first one after state was loaded. It takes as long as a copy of all parameters to the host.
     pub fn compare_every(mut self, updates: u64) -> Self {
         self.exchange.compare_every = updates;
+        self
+    }
+
+    /// Sets how the batches of a [`Loader`](crate::data::Loader) are divided among the ranks of a [group](Self::group). By default they follow what each
+    /// rank was measured to do, so that a slower GPU has fewer samples and none waits long for another; `Shares::equal(group.size())` divides
+    /// equally, always. The loader needs [`rank`](crate::data::LoaderBuilder::rank). Every division gives the same update within rounding;
+    /// runs with measured shares are not equal bit by bit, because times are not.
+    pub fn shares(mut self, shares: Shares) -> Self {
+        self.exchange.shares = Some(shares);
         self
     }
 
@@ -193,7 +203,8 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
             self.engine.rank = group.rank() as u64;
             self.evaluation.rank = self.engine.rank;
         }
-        let core = core?;
+        let mut core = core?;
+        core.shard()?;
         let slots = &core.accumulator.slots;
         if let Some(memory) = &self.engine.memory {
             let memory = memory.device().location();
