@@ -13,6 +13,7 @@ use super::schedule::Schedule;
 use super::settings::Settings;
 use super::signals::Watch;
 use super::writer::{Ended, Writer};
+use crate::distributed::Group;
 use crate::error::{CheckpointError, Error, Result};
 use crate::train::{Resumable, StepReport};
 
@@ -41,8 +42,13 @@ pub struct Checkpoints {
 
 impl Checkpoints {
     /// All ranks open theirs, if the settings were found to be right.
-    pub(super) fn open(folder: &Path, settings: Settings, checked: Result<()>) -> Result<Self> {
-        let ranks = Ranks::new(settings.group.as_ref());
+    pub(super) fn open(
+        folder: &Path,
+        settings: Settings,
+        group: Option<Group>,
+        checked: Result<()>,
+    ) -> Result<Self> {
+        let ranks = Ranks::new(group);
         let opened = checked.and_then(|()| Self::open_own(folder, settings, ranks.is_writer()));
         let word = |own: &Self| (own.unread, !own.settings.signals.is_empty());
         let (mut own, words) = ranks.agree("open checkpoints", opened, word)?;

@@ -213,7 +213,9 @@ fn what_is_written_in_the_background_is_told_to_all() {
     together(3, |group| {
         let (_made, folder) = folder(group);
         let mut run = Run::new(group, 7);
-        let builder = Checkpoints::builder(&folder).every(2).group(group);
+        // Rank 0's settings count.
+        let every = if group.rank() == 0 { 2 } else { 1000 };
+        let builder = Checkpoints::builder(&folder).every(every).group(group);
         let mut checkpoints = builder.open().expect("a folder");
         let mut outcomes = Vec::new();
         for _ in 0..12 {
@@ -235,7 +237,44 @@ fn what_is_written_in_the_background_is_told_to_all() {
         let error = checkpoints.finish().expect_err("the disk is full");
         assert!(error.to_string().contains("cannot write"), "{error}");
         drop(armed);
-        group.barrier().expect("all have seen it");
+
+        // By the clock, which runs differently on each rank.
+        let time = std::time::Duration::from_millis(20);
+        let mut builder = Checkpoints::builder(&folder).group(group);
+        if group.rank() == 0 {
+            builder = builder.every_time(time);
+        }
+        let mut checkpoints = builder.open().expect("a folder");
+        checkpoints.resume(&mut run.trainer).expect("a checkpoint");
+        let mut started = 0;
+        for _ in 0..10 {
+            std::thread::sleep(time / 3);
+            let outcome = same(group, run.on(&mut checkpoints));
+            started += usize::from(outcome == "Started");
+        }
+        assert!((1..9).contains(&started), "{started}");
+        checkpoints.finish().expect("an end");
+    });
+}
+
+#[test]
+fn a_rank_that_does_not_save_is_named() {
+    together(3, |group| {
+        let (_made, folder) = folder(group);
+        let mut run = Run::new(group, 7);
+        let mut checkpoints = builder(&folder, group).open().expect("a folder");
+        run.on(&mut checkpoints);
+        let error = match group.rank() {
+            1 => run.step().map(drop),
+            _ => checkpoints.save_now(&run.trainer).map(drop),
+        };
+        let error = error.expect_err("other calls").to_string();
+        assert!(
+            error.contains("rank 1 `update`, rank 2 `save_now`"),
+            "{error}"
+        );
+        checkpoints.save_now(&run.trainer).expect("all of them");
+        checkpoints.finish().expect("an end");
     });
 }
 

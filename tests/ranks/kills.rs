@@ -229,24 +229,15 @@ fn the_others_name_the_rank_that_died_and_end() {
         (0, 0, At::Opened),
         (0, 0, At::File(9)),
     ];
-    let chosen = Points::chosen()
-        .of(moments.len() as u64)
-        .collect::<Vec<_>>();
-    let chosen = chosen.first().copied().unwrap_or(1);
-    for (index, (rank, step, at)) in moments.into_iter().enumerate() {
-        let is_quick = std::env::var("HEADROOM_POINTS").is_ok_and(|it| it != "all");
-        if is_quick && index as u64 + 1 != chosen && index > 1 {
-            continue;
-        }
-        check_survivors(
-            Death {
-                rank,
-                step,
-                at,
-                stops: false,
-            },
-            Duration::from_secs(30),
-        );
+    for point in Points::chosen().of(moments.len() as u64) {
+        let (rank, step, at) = moments[point as usize - 1];
+        let death = Death {
+            rank,
+            step,
+            at,
+            stops: false,
+        };
+        check_survivors(death, Duration::from_secs(30));
     }
 }
 
@@ -268,7 +259,8 @@ fn the_others_name_the_rank_that_hangs_and_end() {
         (0, At::Exchange(4000)),
         (2, At::Exchange(5000)),
     ];
-    for (rank, at) in moments {
+    for point in Points::chosen().of(moments.len() as u64) {
+        let (rank, at) = moments[point as usize - 1];
         let death = Death {
             rank,
             step: 3,
