@@ -10,6 +10,7 @@ mod launch;
 mod model;
 #[path = "../support/points.rs"]
 mod points;
+mod sharded;
 mod shares;
 mod signals;
 mod tensors;
