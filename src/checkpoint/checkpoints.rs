@@ -106,16 +106,14 @@ impl Checkpoints {
             return Ok(Continue(match ended {
                 Some(ended) => ended,
                 None => {
-                    let begun = self
-                        .as_writer(trainer, |own| own.begin(trainer, Some(report.loss.read()?)));
+                    let begun = self.as_writer(trainer, |own| own.begin(trainer, loss(report)));
                     self.together(AFTER, begun)?.unwrap_or(Saving::NotDue)
                 }
             }));
         };
         let saved = self.as_writer(trainer, |own| {
-            let loss = Some(report.loss.read()?);
             own.settle();
-            match own.save(trainer, loss) {
+            match own.save(trainer, loss(report)) {
                 // Such as two parameters of one name.
                 Err(Error::Checkpoint(error)) => Ok(Saving::Failed(Arc::from(error))),
                 saved => saved.map(Saving::from),
@@ -217,6 +215,13 @@ impl Checkpoints {
             None => Ok(()),
         }
     }
+}
+
+/// The loss to save. Where it cannot be read, the trainer's state, which all ranks read together, cannot be either and is the error.
+fn loss(report: &StepReport) -> Option<f64> {
+    let loss = report.loss.read();
+    let loss = loss.inspect_err(|error| tracing::warn!(%error, "a loss cannot be read"));
+    loss.ok()
 }
 
 impl Drop for Checkpoints {

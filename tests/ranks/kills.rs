@@ -90,19 +90,16 @@ fn cases() -> Vec<Case> {
 }
 
 impl Case {
-    fn job(&self, double: bool, place: &std::path::Path) -> Job {
-        Job {
+    /// Kills the job, and continues it on `ranks` ranks, with a sharded optimizer or not. Says what went wrong.
+    fn check(&self, double: bool, ranks: usize, wholes: &Wholes) -> Result<(), String> {
+        let place = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
+        let mut job = Job {
             double,
             is_wide: self.is_wide,
             in_background: self.in_background,
-            ..Job::new(place.to_owned())
-        }
-    }
-
-    /// Kills the job, and continues it on `ranks` ranks. Says what went wrong.
-    fn check(&self, double: bool, ranks: usize, wholes: &Wholes) -> Result<(), String> {
-        let place = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
-        let mut job = self.job(double, place.path());
+            is_sharded: self.deaths[0].step % 4 < 2,
+            ..Job::new(place.path().to_owned())
+        };
         for &death in &self.deaths {
             job.death = Some(death);
             let began = Instant::now();
@@ -117,6 +114,7 @@ impl Case {
             }
         }
         job.death = None;
+        job.is_sharded ^= ranks != RANKS;
         let (status, text) = job.start(ranks, &[]);
         if !status.is_some_and(|status| status.success()) {
             return Err(format!("continued: {status:?}: {text}"));
