@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::folder::{Folder, checkpoints};
-use super::metrics::Metrics;
+use super::metrics::{Metrics, loss};
 use super::outcome::{Saving, Stopped};
 use super::ranks::Ranks;
 use super::schedule::Schedule;
@@ -130,31 +130,6 @@ impl Checkpoints {
         }))
     }
 
-    /// What became of the checkpoint before, or `None` if the next one is due and can begin.
-    fn unless_due(&mut self, step: u64) -> Result<Option<Saving>> {
-        let ended = match self.writer.poll() {
-            Some(ended) => self.ended(step, ended.path)?.into(),
-            None => Saving::NotDue,
-        };
-        let has_failed = matches!(ended, Saving::Failed(_));
-        Ok(match has_failed || !self.schedule.is_due(step) {
-            true => Some(ended),
-            false => self.writer.is_busy().then_some(Saving::Busy),
-        })
-    }
-
-    /// Calls `f`, which saves the trainer, on the rank that writes.
-    fn as_writer<T: Resumable + ?Sized>(
-        &mut self,
-        trainer: &T,
-        f: impl FnOnce(&mut Self) -> Result<Saving>,
-    ) -> Result<Option<Saving>> {
-        match self.ranks.is_writer() {
-            true => f(self).map(Some),
-            false => trainer.give_state().map(|()| None),
-        }
-    }
-
     /// Saves now and waits until the checkpoint is on the disk. Returns its folder. If the same content was saved before, after the
     /// update of this number, that checkpoint is verified and returned, and nothing is written. What has changed since, such as a
     /// [value](Self::set), is saved in a checkpoint that replaces the one before, and has its metrics.
@@ -215,13 +190,6 @@ impl Checkpoints {
             None => Ok(()),
         }
     }
-}
-
-/// The loss to save. Where it cannot be read, the trainer's state, which all ranks read together, cannot be either and is the error.
-fn loss(report: &StepReport) -> Option<f64> {
-    let loss = report.loss.read();
-    let loss = loss.inspect_err(|error| tracing::warn!(%error, "a loss cannot be read"));
-    loss.ok()
 }
 
 impl Drop for Checkpoints {
