@@ -1,5 +1,6 @@
 //! Several ranks under `mpirun`, with the real MPI library: each test starts itself once for each rank.
 
+mod cases;
 mod checkpoint;
 mod death;
 mod equality;
@@ -10,6 +11,7 @@ mod launch;
 mod model;
 #[path = "../support/points.rs"]
 mod points;
+mod run;
 mod sharded;
 mod shares;
 mod signals;
