@@ -182,7 +182,7 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
                 ),
             ];
             core = join(core, group, options, self.compare_every.max(1));
-            self.engine.rank = group.rank() as u64;
+            self.engine.rank = group.rank_of_several();
             self.evaluation.rank = self.engine.rank;
         }
         let core = core?;

@@ -160,9 +160,9 @@ impl<O: Commit> Core<O> {
             return self.apply(engine, processed);
         };
         self.accumulator.refuse_if_interrupted()?;
-        let memory = Measured::begin(engine.memory.as_ref());
-        let exchange = || ranks.exchange(&mut self.accumulator);
-        let exchange = engine.phase(Phase::Reduce, &memory, exchange)?;
+        let measured = Measured::begin(engine.memory.as_ref());
+        let exchange = ranks.exchange(engine, &measured, &mut self.accumulator);
+        let exchange = self.complete(engine, &measured, exchange)?;
         let mut report = self.apply(engine, processed).inspect_err(|error| {
             // The others may have updated.
             self.ranks
@@ -179,14 +179,8 @@ impl<O: Commit> Core<O> {
         let _turn = memory.map(DeviceMemory::turn);
         let measured = Measured::begin(memory);
         let commit = || self.commit(&engine.device);
-        let mut report = engine.phase(Phase::Optimizer, &measured, commit);
-        if let Err(Error::ResourceExhausted(exhausted)) = &mut report {
-            let (held, remedies) = self.held();
-            exhausted.held = held;
-            measured.describe(None, exhausted);
-            conclude(exhausted, false, memory, remedies);
-        }
-        let report = report?;
+        let report = engine.phase(Phase::Optimizer, &measured, commit);
+        let report = self.complete(engine, &measured, report)?;
         let known = measured.peak().zip(measured.limit());
         if let Some((peak, limit)) = known.filter(|(peak, limit)| peak > limit) {
             // No micro-batch size would have helped, so this is reported and changes nothing.
@@ -196,6 +190,22 @@ impl<O: Commit> Core<O> {
         }
         processed.updated = report.updated;
         Ok(report)
+    }
+
+    /// Adds to an exhaustion who holds the memory, and what would help.
+    fn complete<T>(
+        &self,
+        engine: &Engine,
+        measured: &Measured<'_>,
+        mut done: Result<T>,
+    ) -> Result<T> {
+        if let Err(Error::ResourceExhausted(exhausted)) = &mut done {
+            let (held, remedies) = self.held();
+            exhausted.held = held;
+            measured.describe(None, exhausted);
+            conclude(exhausted, false, engine.memory.as_ref(), remedies);
+        }
+        done
     }
 
     fn commit(&mut self, device: &Device) -> Result<StepReport> {

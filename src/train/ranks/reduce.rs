@@ -7,9 +7,10 @@ use crc32fast::Hasher;
 
 use super::turn::Turn;
 use super::word::{CALL, Word, bits, check};
+use crate::batch::{Engine, Measured};
 use crate::distributed::{Collectives, Group};
 use crate::elements::with_bytes;
-use crate::error::Result;
+use crate::error::{Phase, Result};
 use crate::optim::Commit;
 use crate::train::accumulator::GradientAccumulator;
 use crate::train::exchange::{Exchange, RankWork};
@@ -29,12 +30,11 @@ pub(in crate::train) struct Ranks {
     since: Instant,
 }
 
-/// The ranks can update together.
+/// What the ranks need to know before they update together.
 struct Agreement {
     words: Vec<Word>,
     /// Where the mean loss goes.
     loss: Option<Tensor>,
-    waited: Duration,
 }
 
 impl Ranks {
@@ -68,15 +68,24 @@ impl Ranks {
     /// failed, the gradients are lost, and the group has ended.
     pub(in crate::train) fn exchange<O: Commit>(
         &mut self,
+        engine: &Engine,
+        memory: &Measured<'_>,
         accumulator: &mut GradientAccumulator<O>,
     ) -> Result<Exchange> {
-        let agreed = self.agree(accumulator)?;
+        let prepared = self.prepare(accumulator);
+        let (word, loss) = prepared.map_err(|error| error.in_phase(Phase::Reduce))?;
         let began = Instant::now();
-        if let Err(error) = self.reduce(accumulator, &agreed) {
+        let agree = || self.agree(accumulator, &word);
+        let words = engine.phase(Phase::Wait, memory, agree)?;
+        let waited = began.elapsed();
+        let agreed = Agreement { words, loss };
+        let reduce = || self.reduce(accumulator, &agreed);
+        if let Err(error) = engine.phase(Phase::Reduce, memory, reduce) {
             accumulator.reset();
             self.fail(&error.to_string());
-            return Err(error);
+            return Err(error.in_phase(Phase::Reduce));
         }
+        let reduced = began.elapsed().saturating_sub(waited);
         self.since = Instant::now();
         let works = agreed.words.iter().map(|word| RankWork {
             samples: word.samples,
@@ -86,12 +95,16 @@ impl Ranks {
         Ok(Exchange {
             rank: self.group.rank(),
             ranks: works.collect(),
-            waited: agreed.waited,
-            reduced: began.elapsed(),
+            waited,
+            reduced,
         })
     }
 
-    fn agree<O: Commit>(&mut self, accumulator: &mut GradientAccumulator<O>) -> Result<Agreement> {
+    /// What this rank tells the others, and where the mean loss goes.
+    fn prepare<O: Commit>(
+        &self,
+        accumulator: &mut GradientAccumulator<O>,
+    ) -> Result<(Word, Option<Tensor>)> {
         accumulator.begin()?;
         let slots = &accumulator.slots;
         let window = &accumulator.window;
@@ -104,7 +117,6 @@ impl Ranks {
         }
         let is_due = self.compares || accumulator.updates.is_multiple_of(self.compare_every);
         let values = is_due.then(|| values(accumulator)).transpose()?;
-        let computed = self.since.elapsed();
         let word = Word {
             failure: None,
             samples: window.samples,
@@ -113,23 +125,27 @@ impl Ranks {
             trained: slots.fingerprint(),
             filled: bits(slots.filled()),
             values,
-            computed: computed.as_secs_f64(),
+            computed: self.since.elapsed().as_secs_f64(),
         };
+        Ok((word, loss))
+    }
+
+    /// Waits for the words of all ranks, and checks that they can update together.
+    fn agree<O: Commit>(
+        &mut self,
+        accumulator: &mut GradientAccumulator<O>,
+        word: &Word,
+    ) -> Result<Vec<Word>> {
         // From here on the others know.
         self.has_spoken.store(true, Ordering::Relaxed);
         let words = word.gather(&self.group, CALL)?;
-        let waited = self.since.elapsed().saturating_sub(computed);
         check(&words, self.group.rank())?;
         self.compares = false;
         let is_filled = |slot| words.iter().any(|word| word.is_filled(slot));
         if words.iter().any(|word| word.weight > 0.) {
-            slots.check_reached_if(is_filled)?;
+            accumulator.slots.check_reached_if(is_filled)?;
         }
-        Ok(Agreement {
-            words,
-            loss,
-            waited,
-        })
+        Ok(words)
     }
 
     fn reduce<O: Commit>(
@@ -137,7 +153,7 @@ impl Ranks {
         accumulator: &mut GradientAccumulator<O>,
         agreed: &Agreement,
     ) -> Result<()> {
-        let Agreement { words, loss, .. } = agreed;
+        let Agreement { words, loss } = agreed;
         let total: f64 = words.iter().map(|word| word.weight).sum();
         if total <= 0. {
             return Ok(());
