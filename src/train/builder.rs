@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 
 use super::adaptive::AdaptiveTrainer;
 use super::core::Core;
@@ -194,8 +194,7 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
                 return Err(ParameterError::Device { vars, memory }.into());
             }
         }
-        let device = slots.vars().next().map(|var| var.device().clone());
-        let device = device.unwrap_or(Device::Cpu);
+        let device = core.accumulator.device();
         self.engine.start(device.clone());
         self.evaluation.start(device);
         let trainer = AdaptiveTrainer {

@@ -1,6 +1,7 @@
 //! Several ranks under `mpirun`, with the real MPI library: each test starts itself once for each rank.
 
 mod equality;
+mod exhaustion;
 mod launch;
 mod model;
 mod trouble;

@@ -7,10 +7,11 @@ use crc32fast::Hasher;
 
 use super::turn::Turn;
 use super::word::{CALL, Word, bits, check};
-use crate::batch::{Engine, Measured};
+use crate::batch::{Engine, Measured, run_phase};
 use crate::distributed::{Collectives, Group};
 use crate::elements::with_bytes;
-use crate::error::{Phase, Result};
+use crate::error::{Error, Phase, Result};
+use crate::memory::recover;
 use crate::optim::Commit;
 use crate::train::accumulator::GradientAccumulator;
 use crate::train::exchange::{Exchange, RankWork};
@@ -72,8 +73,15 @@ impl Ranks {
         memory: &Measured<'_>,
         accumulator: &mut GradientAccumulator<O>,
     ) -> Result<Exchange> {
-        let prepared = self.prepare(accumulator);
-        let (word, loss) = prepared.map_err(|error| error.in_phase(Phase::Reduce))?;
+        let prepared = run_phase(Phase::Reduce, || self.prepare(accumulator));
+        let (word, loss) = match prepared {
+            Err(Error::ResourceExhausted(exhausted)) => {
+                tracing::warn!(error = %exhausted, "what ranks exchange is prepared again");
+                recover(&accumulator.device())?;
+                run_phase(Phase::Reduce, || self.prepare(accumulator))?
+            }
+            prepared => prepared?,
+        };
         let began = Instant::now();
         let agree = || self.agree(accumulator, &word);
         let words = engine.phase(Phase::Wait, memory, agree)?;
@@ -100,36 +108,6 @@ impl Ranks {
         })
     }
 
-    /// What this rank tells the others, and where the mean loss goes.
-    fn prepare<O: Commit>(
-        &self,
-        accumulator: &mut GradientAccumulator<O>,
-    ) -> Result<(Word, Option<Tensor>)> {
-        accumulator.begin()?;
-        let slots = &accumulator.slots;
-        let window = &accumulator.window;
-        let mut loss = None;
-        if let Some((_, flat)) = &slots.exchange {
-            window
-                .loss
-                .write_to(|known, pending| flat.set_loss(known, pending))?;
-            loss = flat.loss().map(Tensor::zeros_like).transpose()?;
-        }
-        let is_due = self.compares || accumulator.updates.is_multiple_of(self.compare_every);
-        let values = is_due.then(|| values(accumulator)).transpose()?;
-        let word = Word {
-            failure: None,
-            samples: window.samples,
-            weight: window.loss.weight(),
-            updates: accumulator.updates,
-            trained: slots.fingerprint(),
-            filled: bits(slots.filled()),
-            values,
-            computed: self.since.elapsed().as_secs_f64(),
-        };
-        Ok((word, loss))
-    }
-
     /// Waits for the words of all ranks, and checks that they can update together.
     fn agree<O: Commit>(
         &mut self,
@@ -146,6 +124,32 @@ impl Ranks {
             accumulator.slots.check_reached_if(is_filled)?;
         }
         Ok(words)
+    }
+
+    /// Does all that can run out of memory, and returns this rank's word and the place of the mean loss.
+    fn prepare<O: Commit>(
+        &self,
+        accumulator: &mut GradientAccumulator<O>,
+    ) -> Result<(Word, Option<Tensor>)> {
+        accumulator.begin()?;
+        let (slots, window) = (&accumulator.slots, &accumulator.window);
+        let mut loss = None;
+        if let Some((_, flat)) = &slots.exchange {
+            (window.loss).write_to(|known, pending| flat.set_loss(known, pending))?;
+            loss = flat.loss().map(Tensor::zeros_like).transpose()?;
+        }
+        let is_due = self.compares || accumulator.updates.is_multiple_of(self.compare_every);
+        let word = Word {
+            failure: None,
+            samples: window.samples,
+            weight: window.loss.weight(),
+            updates: accumulator.updates,
+            trained: slots.fingerprint(),
+            filled: bits(slots.filled()),
+            values: is_due.then(|| values(accumulator)).transpose()?,
+            computed: self.since.elapsed().as_secs_f64(),
+        };
+        Ok((word, loss))
     }
 
     fn reduce<O: Commit>(

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use candle_core::{Device, Var};
+use candle_core::Var;
 use serde::{Deserialize, Serialize};
 
 use super::reduce::Ranks;
@@ -42,13 +42,7 @@ pub(in crate::train) fn join<O: Commit>(
     let plans = group.control().gather("build a trainer", &bytes);
     let mut core = core?;
     compare(&plan, &plans?, group.rank())?;
-    let device = core
-        .accumulator
-        .slots
-        .vars()
-        .next()
-        .map(|var| var.device().clone());
-    let device = device.unwrap_or(Device::Cpu);
+    let device = core.accumulator.device();
     let Some(engine) = group.collectives(&device)? else {
         return Ok(core);
     };
