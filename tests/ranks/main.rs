@@ -5,3 +5,4 @@ mod exhaustion;
 mod launch;
 mod model;
 mod trouble;
+mod watching;
