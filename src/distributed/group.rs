@@ -43,6 +43,14 @@ pub(super) struct Inner {
     pub(super) engines: Mutex<BTreeMap<String, Arc<dyn Collectives>>>,
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let (Some(mpi), Err(_)) = (&self.mpi, self.control.check("leave the group")) {
+            mpi.abandon();
+        }
+    }
+}
+
 /// A rank's results, or why it has none.
 #[derive(Serialize, Deserialize)]
 enum Part<T> {

@@ -141,3 +141,136 @@ fn waited_for(recorders: &[Recorder]) -> Vec<f64> {
     }
     waited
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::MemoryReading;
+    use crate::timeline::recorder::push;
+    use crate::timeline::rows::{PhaseRow, StepRow};
+    use crate::timeline::{page, trace};
+
+    /// Updates of 100 ms, of which this rank waits for `waited`, on a clock that is `ahead`; all in microseconds.
+    fn recorder(updates: usize, waited: f64, ahead: f64) -> Recorder {
+        let mut recorder = Recorder::default();
+        recorder.exchanges.begin(ahead);
+        for step in 0..updates {
+            let began = 1e5 * step as f64 + ahead;
+            let mut phase = |phase, began: f64, time: f64| {
+                let row = PhaseRow {
+                    began,
+                    ended: began + time,
+                    step: step as u64 + 1,
+                    phase,
+                    succeeded: true,
+                    memory: MemoryReading::default(),
+                };
+                recorder.totals.phase(&row, None);
+                recorder.exchanges.phase(&row);
+                push(&mut recorder.phases, row, 16_384);
+            };
+            let computing = (9e4 - waited) / 10.;
+            for part in 0..10 {
+                phase(Phase::Forward, began + computing * part as f64, computing);
+            }
+            phase(Phase::Wait, began + 9e4 - waited, waited);
+            phase(Phase::Reduce, began + 9e4, 1e4);
+            let row = StepRow {
+                began,
+                ended: began + 1e5,
+                steps: 1,
+                last: step as u64 + 1,
+                samples: 8,
+                ..StepRow::default()
+            };
+            recorder.steps.push(row, StepRow::merge);
+        }
+        recorder.work = Some((ahead, ahead + 1e5 * updates as f64));
+        recorder
+    }
+
+    fn gathered(mut recorders: Vec<Recorder>) -> Gathered {
+        let ranks = recorders.len();
+        let recorders = recorders.iter_mut().map(|recorder| {
+            recorder.shorten(ranks);
+            let bytes = serde_json::to_vec(recorder).expect("a record");
+            serde_json::from_slice(&bytes).expect("the record")
+        });
+        let hosts: Vec<_> = (0..ranks).map(|rank| format!("node{rank}")).collect();
+        Gathered::new(recorders.collect(), &hosts)
+    }
+
+    #[test]
+    fn clocks_are_aligned_and_a_rank_that_is_one_update_ahead_is_merged_alike() {
+        // The 1,025th update makes a record merge its rows.
+        let all = gathered(vec![
+            recorder(1025, 0., 5e6),
+            recorder(1024, 5e4, 1e6),
+            recorder(1024, 2e4, 9e6),
+        ]);
+        let shifts: Vec<_> = all.ranks.iter().map(|rank| rank.shift.round()).collect();
+        assert_eq!(shifts, [0., 4e6, -4e6]);
+        let rows = all
+            .ranks
+            .iter()
+            .map(|rank| &rank.recorder.exchanges.done.rows);
+        assert!(rows.clone().all(|rows| rows[0].updates == 2));
+        let (rank, share) = all.times.slowest().expect("rank 0");
+        // The others wait for 50 and 20 of 100 ms.
+        assert!(rank == 0 && (share - 0.35).abs() < 0.001, "{share}");
+        let text = all.times.to_string();
+        assert_eq!(
+            text,
+            "rank 0 is the slowest: the others waited 35 % of the time for it"
+        );
+    }
+
+    #[test]
+    fn without_an_update_the_machines_clocks_have_to_do() {
+        let (mut first, mut other) = (Recorder::default(), Recorder::default());
+        (first.origin.unix_ms, other.origin.unix_ms) = (5000, 5250);
+        let all = gathered(vec![first, other]);
+        assert_eq!(all.ranks[1].shift, 250e3);
+        assert_eq!(all.times.to_string(), "no rank keeps the others waiting");
+        page::write(&Recorder::default(), "nothing", Some(&all));
+        trace::write_all(&all);
+    }
+
+    /// Every other update waits for another rank.
+    #[test]
+    fn two_slow_ranks_share_the_blame() {
+        let mut ranks = vec![recorder(100, 1e4, 0.); 3];
+        for (rank, recorder) in ranks.iter_mut().enumerate() {
+            for (at, row) in recorder.exchanges.done.rows.iter_mut().enumerate() {
+                let is_slowest = rank == if at % 4 == 0 { 2 } else { 1 };
+                row.waited = if is_slowest { 0. } else { 4e4 };
+            }
+        }
+        let text = gathered(ranks).times.to_string();
+        let expected = "rank 1 is the slowest: the others waited 30 % of the time for it, and 10 % for other ranks";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn many_ranks_stay_small() {
+        const MIB: usize = 1 << 20;
+        let ranks: Vec<_> = (0..64)
+            .map(|rank| recorder(1000, 1e3 * rank as f64, 0.))
+            .collect();
+        let own = ranks[0].clone();
+        let all = gathered(ranks);
+        let (page, trace) = (
+            page::write(&own, "64 ranks", Some(&all)),
+            trace::write_all(&all),
+        );
+        // A page of one process with as many steps has half a MiB.
+        assert!(page.len() < 2 * MIB, "{}", page.len());
+        assert!(trace.len() < 24 * MIB, "{}", trace.len());
+        let sent = all
+            .ranks
+            .iter()
+            .map(|rank| serde_json::to_vec(&rank.recorder));
+        let sent = sent.map(|bytes| bytes.expect("a record").len()).max();
+        assert!(sent < Some(MIB / 8), "{sent:?}");
+    }
+}

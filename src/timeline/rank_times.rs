@@ -14,7 +14,8 @@ pub struct RankTimes {
     pub waited_for: Vec<Duration>,
 }
 
-/// How one rank spent its time. What is left of [`total`](Self::total) is the caller's work outside of steps.
+/// How one rank spent its time. What is left of [`total`](Self::total) is the caller's work outside of steps, and the time to
+/// recover when memory ran out.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct RankTime {

@@ -26,9 +26,11 @@ pub struct RankWork {
     pub samples: usize,
     /// The weight of its losses.
     pub weight: f64,
-    /// The time since the exchange before, without the waiting for other ranks: with the update of the parameters, the wait for data, and the
-    /// caller's work between steps.
+    /// The time that its samples took, without waiting for data or for other ranks.
     pub computed: Duration,
+    /// The time from the exchange before to this one, without waiting for other ranks: with the wait for data, and with the caller's work
+    /// between steps.
+    pub elapsed: Duration,
 }
 
 impl Exchange {
@@ -37,16 +39,16 @@ impl Exchange {
         self.ranks.iter().map(|work| work.samples).sum()
     }
 
-    /// Returns how long this rank worked by itself.
+    /// Returns how long this rank's own samples took.
     pub fn computed(&self) -> Duration {
         let own = self.ranks.get(self.rank);
         own.map_or(Duration::ZERO, |work| work.computed)
     }
 
-    /// Returns the rank that took longest.
+    /// Returns the rank that came last, for which the others waited.
     pub fn slowest(&self) -> usize {
         let ranks = self.ranks.iter().enumerate();
-        let slowest = ranks.max_by_key(|(_, work)| work.computed);
+        let slowest = ranks.max_by_key(|(_, work)| work.elapsed);
         slowest.map_or(0, |(rank, _)| rank)
     }
 }

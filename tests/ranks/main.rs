@@ -4,5 +4,7 @@ mod equality;
 mod exhaustion;
 mod launch;
 mod model;
+mod shares;
+mod tensors;
 mod trouble;
 mod watching;

@@ -121,14 +121,19 @@ fn the_slow_rank_is_named() {
         let (computing, waiting) = (seconds(|it| it.computing), seconds(|it| it.waiting));
         let (reducing, total) = (seconds(|it| it.reducing), seconds(|it| it.total));
         assert!(computing[SLOW] >= STEPS as f64 * NAP.as_secs_f64());
-        for rank in [0, 2] {
-            // What one rank computes longer is what the other waits longer: nothing else happens between updates.
-            let longer = computing[SLOW] - computing[rank];
-            let waited = waiting[rank] - waiting[SLOW];
-            assert!(close(longer, waited, 0.2), "{longer} {waited}, {times:?}");
+        // What one rank computes longer is what the other waits longer: nothing else happens on these two. The third also recovers from
+        // its exhaustion.
+        let longer = computing[SLOW] - computing[0];
+        let waited = waiting[0] - waiting[SLOW];
+        assert!(close(longer, waited, 0.2), "{longer} {waited}, {times:?}");
+        for rank in [0, SLOW] {
             let parts = computing[rank] + waiting[rank] + reducing[rank];
             assert!(close(parts, total[rank], 0.2), "{times:?}");
         }
+        let waited_for: Vec<_> = times.waited_for.iter().map(Duration::as_secs_f64).collect();
+        // In the step in which memory runs out, rank 2 may be later.
+        let least = (STEPS - 2) as f64 * NAP.as_secs_f64();
+        assert!(waited_for[SLOW] > least, "{waited_for:?}");
         let exhaustions: Vec<_> = times.ranks.iter().map(|it| it.exhaustions).collect();
         assert_eq!(exhaustions, [0, 0, 1]);
 
@@ -180,7 +185,6 @@ fn check_trace(events: &[Value], group: &Group) {
     }
     let nap = STEPS as f64 * NAP.as_micros() as f64;
     assert!(waits[&1] > 0.8 * nap && waits[&3] > 0.8 * nap, "{waits:?}");
-    assert!(waits[&2] < 0.5 * nap, "{waits:?}");
 }
 
 fn check_page(page: &Value, sentence: &str) {

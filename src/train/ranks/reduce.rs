@@ -6,9 +6,9 @@ use candle_core::Tensor;
 use crc32fast::Hasher;
 
 use super::turn::Turn;
-use super::word::{CALL, Word, bits, check};
+use super::word::{CALL, Spent, Word, bits, check};
 use crate::batch::{Engine, Measured, run_phase};
-use crate::distributed::{Collectives, Group};
+use crate::distributed::{Collectives, Effort, Group, Shares};
 use crate::elements::with_bytes;
 use crate::error::{Error, Phase, Result};
 use crate::memory::recover;
@@ -27,8 +27,10 @@ pub(in crate::train) struct Ranks {
     /// Parameters are compared in the next update.
     compares: bool,
     has_spoken: Arc<AtomicBool>,
-    /// When the last update ended.
+    /// When the exchange before ended.
     since: Instant,
+    /// How batches are divided among the ranks.
+    pub(super) shares: Shares,
 }
 
 /// What the ranks need to know before they update together.
@@ -39,7 +41,12 @@ struct Agreement {
 }
 
 impl Ranks {
-    pub(super) fn new(group: &Group, engine: Arc<dyn Collectives>, compare_every: u64) -> Self {
+    pub(super) fn new(
+        group: &Group,
+        engine: Arc<dyn Collectives>,
+        compare_every: u64,
+        shares: Shares,
+    ) -> Self {
         Self {
             group: group.clone(),
             engine,
@@ -47,6 +54,7 @@ impl Ranks {
             compares: true,
             has_spoken: Arc::default(),
             since: Instant::now(),
+            shares,
         }
     }
 
@@ -72,9 +80,10 @@ impl Ranks {
         engine: &Engine,
         memory: &Measured<'_>,
         accumulator: &mut GradientAccumulator<O>,
+        spent: Spent,
     ) -> Result<Exchange> {
         let prepared = run_phase(Phase::Reduce, || self.prepare(accumulator));
-        let (word, loss) = match prepared {
+        let (mut word, loss) = match prepared {
             Err(Error::ResourceExhausted(exhausted)) => {
                 tracing::warn!(error = %exhausted, "what ranks exchange is prepared again");
                 recover(&accumulator.device())?;
@@ -83,6 +92,8 @@ impl Ranks {
             prepared => prepared?,
         };
         let began = Instant::now();
+        word.spent = spent;
+        word.elapsed = began.saturating_duration_since(self.since).as_secs_f64();
         let agree = || self.agree(accumulator, &word);
         let words = engine.phase(Phase::Wait, memory, agree)?;
         let waited = began.elapsed();
@@ -95,10 +106,24 @@ impl Ranks {
         }
         let reduced = began.elapsed().saturating_sub(waited);
         self.since = Instant::now();
+        let efforts = agreed.words.iter().map(|word| {
+            let Spent {
+                cost,
+                seconds,
+                is_exhausted,
+            } = word.spent;
+            let effort = Effort::new(word.samples, cost, seconds);
+            match is_exhausted {
+                true => effort.exhausted(None),
+                false => effort,
+            }
+        });
+        self.learn(efforts)?;
         let works = agreed.words.iter().map(|word| RankWork {
             samples: word.samples,
             weight: word.weight,
-            computed: Duration::try_from_secs_f64(word.computed).unwrap_or_default(),
+            computed: Duration::try_from_secs_f64(word.spent.seconds).unwrap_or_default(),
+            elapsed: Duration::try_from_secs_f64(word.elapsed).unwrap_or_default(),
         });
         Ok(Exchange {
             rank: self.group.rank(),
@@ -147,7 +172,8 @@ impl Ranks {
             trained: slots.fingerprint(),
             filled: bits(slots.filled()),
             values: is_due.then(|| values(accumulator)).transpose()?,
-            computed: self.since.elapsed().as_secs_f64(),
+            spent: Spent::default(),
+            elapsed: 0.,
         };
         Ok((word, loss))
     }
@@ -173,10 +199,13 @@ impl Ranks {
         flat.scale_loss(total)?;
         let watch = self.group.watch(CALL);
         for bucket in flat.buckets() {
-            self.engine.reduce_scatter(bucket, &watch)?;
-            self.engine.all_gather(bucket, &watch)?;
+            bucket.travel(|values| {
+                self.engine.reduce_scatter(values, &watch)?;
+                self.engine.all_gather(values, &watch)
+            })?;
         }
         self.engine.finish(&watch)?;
+        slots.take_statistics()?;
         if let (Some(loss), Some(sum)) = (loss, flat.loss()) {
             loss.slice_set(sum, 0, 0)?;
             accumulator.window.loss = StepLoss::mean(loss.clone(), total);
@@ -188,7 +217,7 @@ impl Ranks {
 /// A checksum of all parameters, which waits for the device and copies them to the host one by one.
 fn values<O: Commit>(accumulator: &GradientAccumulator<O>) -> Result<u32> {
     let mut hasher = Hasher::new();
-    for var in accumulator.slots.vars() {
+    for var in accumulator.slots.updated() {
         with_bytes(var, |bytes| hasher.update(bytes))?;
     }
     Ok(hasher.finalize())

@@ -43,6 +43,11 @@ impl Mpi {
         }
     }
 
+    /// MPI is not finalized, because a rank is lost.
+    pub(in crate::distributed) fn abandon(&self) {
+        self.0.abandon();
+    }
+
     /// What makes MPI an engine.
     pub(in crate::distributed) fn absent() -> &'static str {
         "start with `mpirun`, or with `srun --mpi=pmix`"
