@@ -1,6 +1,6 @@
-// The ranks of a group: a lane for each, and what they waited for. Updates that were merged have their parts put together.
+// The ranks of a group: a lane for each, and what they waited for. Updates that were merged, or are too narrow, have their parts put together.
 const lanes = data.ranks?.lanes ?? [];
-const LANE = lanes.length <= 8 ? 26 : lanes.length <= 24 ? 16 : 9, UP = 8;
+const NARROW = 12, LANE = lanes.length <= 8 ? 26 : lanes.length <= 24 ? 16 : 9, UP = 8;
 let rankRoot = null;
 // A lane's parts in their order: a lane's total, an update's part, and the colour.
 const parts = [['loading', 'loaded', '--load'], ['computing', 'computed', '--forward'], ['waiting', 'waited', '--wait'], ['reducing', 'reduced', '--reduce']];
@@ -17,14 +17,22 @@ function drawRanks() {
       const a = x(from), b = x(to);
       return b - a < .05 || b < 0 || a > 1e5 ? '' : `M${a.toFixed(1)},${top}H${b.toFixed(1)}v${height}H${a.toFixed(1)}Z`;
     };
+    let began = null, ended, sums;
+    // Batches are loaded first; the others are waited for last.
+    const close = () => {
+      const [loaded, computed, waited, reduced] = sums, reduce = ended - reduced, wait = reduce - waited;
+      [[began, began + loaded], [wait - computed, wait], [wait, reduce], [reduce, ended]].forEach(([from, to], part) => { shapes[part] += bar(Math.max(from, began), to); });
+      began = null;
+    };
     lane.ended.forEach((end, i) => {
-      const began = lane.began[i] + lane.shift, ended = end + lane.shift;
-      if (ended < view[0] || began > view[1]) return;
-      // Batches are loaded first; the others are waited for last.
-      const loaded = began + lane.loaded[i], reduce = ended - lane.reduced[i], wait = reduce - lane.waited[i];
-      [[began, loaded], [wait - lane.computed[i], wait], [wait, reduce], [reduce, ended]].forEach(([from, to], part) => { shapes[part] += bar(Math.max(from, began), to); });
-      if (lane.retries[i]) failed += `M${x(wait).toFixed(1)},${top}v${height}`;
+      if (end + lane.shift < view[0] || lane.began[i] + lane.shift > view[1]) return;
+      if (began === null) [began, sums] = [lane.began[i] + lane.shift, parts.map(() => 0)];
+      ended = end + lane.shift;
+      parts.forEach(([, part], n) => { sums[n] += lane[part][i]; });
+      if (lane.retries[i]) failed += `M${x(ended - lane.reduced[i] - lane.waited[i]).toFixed(1)},${top}v${height}`;
+      if (x(ended) - x(began) >= NARROW) close();
     });
+    if (began !== null) close();
     svg(plot, 'rect', { x: LEFT, y: top, width: 1e5, height, style: 'fill:var(--grid)' });
     shapes.forEach((d, part) => { if (d) svg(plot, 'path', { d, style: `fill:var(${parts[part][2]})` }); });
     if (failed) svg(plot, 'path', { d: failed, style: 'stroke:var(--limit);stroke-width:2' });
