@@ -44,6 +44,9 @@ pub(super) struct Exchanges {
     /// What happened since the last one.
     #[serde(skip)]
     running: Option<ExchangeRow>,
+    /// The ranks have met since the last one.
+    #[serde(skip)]
+    have_met: bool,
 }
 
 impl Exchanges {
@@ -67,7 +70,10 @@ impl Exchanges {
         let time = row.ended - row.began;
         match row.phase {
             Phase::Load => running.loaded += time,
-            Phase::Wait => running.waited += time,
+            Phase::Wait => {
+                running.waited += time;
+                self.have_met = row.succeeded;
+            }
             Phase::Reduce => running.reduced += time,
             // A part of the backward pass.
             Phase::Recompute => {}
@@ -78,12 +84,17 @@ impl Exchanges {
                 began: row.ended,
                 ..ExchangeRow::default()
             };
+            let have_met = mem::take(&mut self.have_met);
             let done = ExchangeRow {
                 ended: row.ended,
-                updates: 1,
+                updates: u64::from(have_met),
                 ..mem::replace(running, next)
             };
-            self.done.push(done, ExchangeRow::merge);
+            match (have_met, self.done.rows.last_mut()) {
+                // With a sharded state, each update ends with a second exchange.
+                (false, Some(last)) => last.merge(done),
+                _ => self.done.push(done, ExchangeRow::merge),
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ mod equality;
 mod exhaustion;
 mod launch;
 mod model;
+mod sharded;
 mod shares;
 mod tensors;
 mod trouble;

@@ -25,9 +25,11 @@ const STEPS: usize = 12;
 const NAP: Duration = Duration::from_millis(60);
 const SLOW: usize = 1;
 
-/// The phases that ended, with what the events say of the rank.
+/// What an event says of its rank, the phase that ended, and whether it succeeded.
+type Ended = (Option<usize>, Phase, bool);
+
 #[derive(Debug, Clone, Default)]
-struct Seen(Arc<Mutex<Vec<(Option<usize>, Phase, bool)>>>);
+struct Seen(Arc<Mutex<Vec<Ended>>>);
 
 impl Observer for Seen {
     fn observe(&self, event: &TrainingEvent<'_>) {

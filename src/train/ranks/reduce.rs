@@ -12,7 +12,7 @@ use crate::distributed::{Collectives, Effort, Group, Shares};
 use crate::elements::with_bytes;
 use crate::error::{Error, Phase, Result};
 use crate::memory::recover;
-use crate::optim::Commit;
+use crate::optim::{Commit, Measure};
 use crate::train::accumulator::GradientAccumulator;
 use crate::train::exchange::{Exchange, RankWork};
 use crate::train::loss::StepLoss;
@@ -31,6 +31,10 @@ pub(in crate::train) struct Ranks {
     since: Instant,
     /// How batches are divided among the ranks.
     pub(super) shares: Shares,
+    /// Each rank updates the elements that it sums.
+    is_sharded: bool,
+    /// The place of the mean loss, where it comes with the parameters.
+    loss: Option<Tensor>,
 }
 
 /// What the ranks need to know before they update together.
@@ -46,6 +50,7 @@ impl Ranks {
         engine: Arc<dyn Collectives>,
         compare_every: u64,
         shares: Shares,
+        is_sharded: bool,
     ) -> Self {
         Self {
             group: group.clone(),
@@ -55,6 +60,8 @@ impl Ranks {
             has_spoken: Arc::default(),
             since: Instant::now(),
             shares,
+            is_sharded,
+            loss: None,
         }
     }
 
@@ -99,10 +106,13 @@ impl Ranks {
         let waited = began.elapsed();
         let agreed = Agreement { words, loss };
         let reduce = || self.reduce(accumulator, &agreed);
-        if let Err(error) = engine.phase(Phase::Reduce, memory, reduce) {
-            accumulator.reset();
-            self.fail(&error.to_string());
-            return Err(error.in_phase(Phase::Reduce));
+        match engine.phase(Phase::Reduce, memory, reduce) {
+            Ok(loss) => self.loss = loss,
+            Err(error) => {
+                accumulator.reset();
+                self.fail(&error.to_string());
+                return Err(error.in_phase(Phase::Reduce));
+            }
         }
         let reduced = began.elapsed().saturating_sub(waited);
         self.since = Instant::now();
@@ -159,7 +169,7 @@ impl Ranks {
         accumulator.begin()?;
         let (slots, window) = (&accumulator.slots, &accumulator.window);
         let mut loss = None;
-        if let Some((_, flat)) = &slots.exchange {
+        if let Some(flat) = slots.flat() {
             (window.loss).write_to(|known, pending| flat.set_loss(known, pending))?;
             loss = flat.loss().map(Tensor::zeros_like).transpose()?;
         }
@@ -178,39 +188,95 @@ impl Ranks {
         Ok((word, loss))
     }
 
+    /// Returns the place of the mean loss if it is still to be filled.
     fn reduce<O: Commit>(
         &self,
         accumulator: &mut GradientAccumulator<O>,
         agreed: &Agreement,
-    ) -> Result<()> {
+    ) -> Result<Option<Tensor>> {
         let Agreement { words, loss } = agreed;
         let total: f64 = words.iter().map(|word| word.weight).sum();
-        if total <= 0. {
-            return Ok(());
-        }
         let own = accumulator.window.loss.weight();
         let slots = &mut accumulator.slots;
+        if total <= 0. {
+            return Ok(None);
+        }
         slots.scale(own / total, |slot| {
             words.iter().any(|word| word.is_filled(slot))
         })?;
-        let Some((_, flat)) = &slots.exchange else {
-            return Ok(());
+        let (Some(flat), Some(loss)) = (slots.flat(), loss) else {
+            return Ok(None);
         };
         flat.scale_loss(total)?;
         let watch = self.group.watch(CALL);
         for bucket in flat.buckets() {
             bucket.travel(|values| {
                 self.engine.reduce_scatter(values, &watch)?;
-                self.engine.all_gather(values, &watch)
+                match self.is_sharded {
+                    true => Ok(()),
+                    false => self.engine.all_gather(values, &watch),
+                }
             })?;
         }
         self.engine.finish(&watch)?;
-        slots.take_statistics()?;
-        if let (Some(loss), Some(sum)) = (loss, flat.loss()) {
-            loss.slice_set(sum, 0, 0)?;
-            accumulator.window.loss = StepLoss::mean(loss.clone(), total);
+        let mean = StepLoss::mean(loss.clone(), total);
+        if self.is_sharded {
+            accumulator.window.loss = mean;
+            return Ok(Some(loss.clone()));
         }
-        Ok(())
+        slots.take_statistics()?;
+        if let Some(sum) = flat.loss() {
+            loss.slice_set(sum, 0, 0)?;
+        }
+        accumulator.window.loss = mean;
+        Ok(None)
+    }
+
+    /// Gives all ranks the parameters that each has updated, where the optimizer's state is sharded, and the mean loss. Returns how long it
+    /// took.
+    pub(in crate::train) fn share<O: Commit>(
+        &mut self,
+        engine: &Engine,
+        memory: &Measured<'_>,
+        accumulator: &GradientAccumulator<O>,
+    ) -> Result<Duration> {
+        let began = Instant::now();
+        let slots = &accumulator.slots;
+        let (Some(flat), Some(loss)) = (slots.flat(), self.loss.take()) else {
+            return Ok(Duration::ZERO);
+        };
+        engine.phase(Phase::Reduce, memory, || {
+            slots.put_parameters()?;
+            let watch = self.group.watch("share parameters");
+            for bucket in flat.buckets() {
+                self.engine.all_gather(&bucket.values, &watch)?;
+            }
+            self.engine.finish(&watch)?;
+            slots.take_parameters()?;
+            slots.take_statistics()?;
+            if let Some(sum) = flat.loss() {
+                loss.slice_set(sum, 0, 0)?;
+            }
+            Ok(())
+        })?;
+        self.since = Instant::now();
+        Ok(began.elapsed())
+    }
+
+    /// Adds what each rank measured of its elements, in the order of ranks.
+    pub(in crate::train) fn sum(&self, own: Measure) -> Result<Measure> {
+        let own = own.squares().to_le_bytes();
+        let all = self.group.control().gather("measure gradients", &own)?;
+        let all = all
+            .iter()
+            .filter_map(|bytes| bytes.as_slice().try_into().ok());
+        Ok(all
+            .map(|bytes| Measure::new(f64::from_le_bytes(bytes)))
+            .sum())
+    }
+
+    pub(in crate::train) fn rank(&self) -> usize {
+        self.group.rank()
     }
 }
 

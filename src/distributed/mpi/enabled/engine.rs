@@ -79,7 +79,7 @@ impl Engine {
         let is_cut = !matches!(operation, Operation::Broadcast { .. });
         let width = dtype.size_in_bytes().max(1);
         let elements = bytes.len() / width;
-        if is_cut && elements % size != 0 {
+        if is_cut && !elements.is_multiple_of(size) {
             return Err(wrong(format!(
                 "{elements} elements cannot be cut into {size} pieces"
             )));
