@@ -41,6 +41,7 @@ mod group;
 pub(crate) mod host;
 mod launch;
 mod mpi;
+mod nccl;
 mod shares;
 mod tensors;
 mod watch;

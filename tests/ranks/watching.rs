@@ -18,7 +18,7 @@ use candle_headroom::{AdaptiveTrainer, Monitor, Sgd, Timeline};
 use serde_json::Value;
 
 use crate::launch::{is_rank, mpirun, open, text, together};
-use crate::model::{Model, data};
+use crate::model::{Model, cut, data};
 
 const STEPS: usize = 12;
 /// Much longer than a step of this model, also on a busy machine.
@@ -214,6 +214,52 @@ fn check_page(page: &Value, sentence: &str) {
         let phase = phases.iter().find(|phase| phase["phase"] == name);
         assert_eq!(phase.expect(name)["count"], STEPS);
     }
+}
+
+/// With a sharded state each update has a second exchange, and one rank has no samples in every other update: the records still have one
+/// row for each.
+#[test]
+fn an_update_is_one_row_on_all_ranks() {
+    together(2, |group| {
+        let timeline = Timeline::new();
+        let model = Model::new(&[3, 5, 2], DType::F32, 7);
+        let sgd = Sgd::builder(&model.varmap).learning_rate(0.1).sharded();
+        let mut trainer = AdaptiveTrainer::builder(sgd.build().expect("an optimizer"))
+            .group(group)
+            .observer(timeline.clone())
+            .build()
+            .expect("a trainer");
+        let batch = data(4, (3, 2), DType::F32, 0);
+        for step in 0..STEPS {
+            let own = if group.rank() == 1 && step % 2 == 1 {
+                0..0
+            } else {
+                0..4
+            };
+            let report = trainer.step(&cut(&batch, own), |(x, y), _| model.loss(&x, &y));
+            let exchange = report.expect("a step").exchange.expect("of a group");
+            assert!(exchange.reduced > Duration::ZERO);
+            assert!(exchange.computed() <= exchange.ranks[group.rank()].elapsed);
+        }
+        let path = folder(group, "rows").join("run");
+        let times = timeline.save_all(group, "rows", &path).expect("the record");
+        assert!(times.ranks.iter().all(|it| it.reducing > Duration::ZERO));
+        if group.rank() == 0 {
+            let page = read_page(&path.with_extension("html"));
+            for lane in page["ranks"]["lanes"].as_array().expect("lanes") {
+                let updates = lane["updates"].as_array().expect("a list");
+                assert_eq!(updates, &vec![Value::from(1); STEPS]);
+            }
+            let phases = page["totals"]["phases"].as_array().expect("phases");
+            let count = |name: &str| {
+                let phase = phases.iter().find(|phase| phase["phase"] == name);
+                phase.expect(name)["count"].as_u64()
+            };
+            assert_eq!(count("wait"), Some(STEPS as u64));
+            assert_eq!(count("reduce"), Some(2 * STEPS as u64));
+            fs::remove_dir_all(path.parent().expect("the folder")).expect("the folder");
+        }
+    });
 }
 
 /// The events, the incidents and the samples of a rank carry its number, and waiting is a phase that can fail.

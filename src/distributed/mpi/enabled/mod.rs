@@ -43,7 +43,7 @@ impl Mpi {
         }
     }
 
-    /// MPI is not finalized, because a rank is lost.
+    /// Leaves MPI as it is when the process ends, because a rank is lost, and MPI's own end waits for all ranks.
     pub(in crate::distributed) fn abandon(&self) {
         self.0.abandon();
     }
