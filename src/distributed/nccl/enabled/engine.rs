@@ -11,8 +11,8 @@ use crate::distributed::collectives::Collectives;
 use crate::distributed::watch::Watch;
 use crate::error::{Error, Result};
 
-/// 32 MiB of f32, which keeps all channels of a ring of 8 GPUs busy, and the time to queue a call small against that of its work.
-const BUCKET: usize = 8 << 20;
+/// All in one call: NCCL cuts it itself, and each call passes all ranks of a ring.
+const BUCKET: usize = usize::MAX;
 
 /// NCCL between buffers on GPUs. Its work runs on the tensors' own streams, in order with their kernels.
 #[derive(Debug)]
