@@ -38,7 +38,7 @@ mod collectives;
 mod control;
 mod engines;
 mod group;
-mod host;
+pub(crate) mod host;
 mod launch;
 mod mpi;
 mod nccl;

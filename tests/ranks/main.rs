@@ -17,3 +17,4 @@ mod shares;
 mod signals;
 mod tensors;
 mod trouble;
+mod watching;
