@@ -105,8 +105,19 @@ impl Rounds {
 
     /// The median over rounds of `a`'s time over `b`'s in the same round.
     pub fn ratio(&self, a: &str, b: &str) -> f64 {
-        let pairs = self.of(a).iter().zip(self.of(b));
-        median(pairs.map(|(a, b)| a / b).collect())
+        self.ratio_to_sum(a, &[b])
+    }
+
+    /// The same with the sum of several contenders' times.
+    pub fn ratio_to_sum(&self, a: &str, others: &[&str]) -> f64 {
+        let sum = |round: usize| -> f64 { others.iter().map(|other| self.of(other)[round]).sum() };
+        let ratios = self.of(a).iter().enumerate();
+        median(ratios.map(|(round, a)| a / sum(round)).collect())
+    }
+
+    /// The median of a contender's seconds.
+    pub fn median(&self, name: &str) -> f64 {
+        median(self.of(name).to_vec())
     }
 
     /// The contender with the shortest median time.
@@ -120,7 +131,7 @@ impl Rounds {
     pub fn print(&self, title: &str, operations: usize) {
         println!("{title}");
         for name in &self.names {
-            let seconds = median(self.of(name).to_vec()) / operations as f64;
+            let seconds = self.median(name) / operations as f64;
             let time = match seconds {
                 s if s < 1e-6 => format!("{:.2} ns", s * 1e9),
                 s if s < 1e-3 => format!("{:.2} µs", s * 1e6),
@@ -134,6 +145,7 @@ impl Rounds {
 /// The model of `train_text`, with its data.
 pub struct Job {
     pub model: Transformer,
+    pub varmap: VarMap,
     pub vars: Vec<Var>,
     pub x: Tensor,
     pub y: Tensor,
@@ -155,6 +167,7 @@ impl Job {
         Ok(Self {
             model,
             vars: varmap.all_vars(),
+            varmap,
             x: bytes(0)?,
             y: bytes(31)?,
         })
