@@ -24,7 +24,7 @@ struct Arguments {
     /// Exit with 1 if there are warnings.
     #[arg(long)]
     strict: bool,
-    /// What the machine must be fit for: `cpu`, `cuda`, or `cuda,mem=8GiB`.
+    /// What the machine must be fit for: `cpu`, `cuda`, `cuda,mem=8GiB`, or `ranks`.
     #[arg(long)]
     require: Option<Requirement>,
 }
@@ -50,7 +50,10 @@ fn main() -> ! {
 
 /// Prints the report and returns the exit status.
 fn check(arguments: &Arguments) -> i32 {
-    let environment = Environment::new();
+    let mut environment = Environment::new();
+    if arguments.require == Some(Requirement::Ranks) {
+        environment = environment.for_ranks();
+    }
     let mut report = environment.check();
     // Only a build with `cuda` can work on a GPU.
     if cfg!(feature = "cuda") && report.is_fit_for(Requirement::CudaInference) {

@@ -1,3 +1,4 @@
+use candle_core::Device;
 use candle_core::backprop::GradStore;
 
 use super::loss::Loss;
@@ -159,6 +160,12 @@ impl<O: Commit> GradientAccumulator<O> {
     /// Returns the optimizer and drops the buffers.
     pub fn into_optimizer(self) -> O {
         self.optimizer
+    }
+
+    /// Where the parameters lie.
+    pub(super) fn device(&self) -> Device {
+        let first = self.slots.vars().next();
+        first.map_or(Device::Cpu, |var| var.device().clone())
     }
 
     /// Prepares for the next micro-batch.

@@ -1,6 +1,9 @@
 //! Several ranks under `mpirun`, with the real MPI library: each test starts itself once for each rank.
 
 mod equality;
+mod exhaustion;
 mod launch;
 mod model;
+mod shares;
+mod tensors;
 mod trouble;

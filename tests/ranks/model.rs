@@ -1,6 +1,7 @@
 //! Models and data that every rank makes alike.
 
 use candle_core::{DType, Device, Result, Tensor};
+use candle_headroom::testing::probe;
 use candle_nn::{Linear, Module, VarBuilder, VarMap, linear};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -36,7 +37,7 @@ impl Model {
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let mut x = x.clone();
         for layer in &self.layers {
-            x = layer.forward(&x)?.tanh()?;
+            x = probe(&layer.forward(&x)?.tanh()?)?;
         }
         Ok(x)
     }
@@ -44,6 +45,14 @@ impl Model {
     /// The mean over samples of the squared distance.
     pub fn loss(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
         (self.forward(x)? - y)?.sqr()?.mean_all()
+    }
+
+    /// Takes another model's values.
+    pub fn copy(&self, other: &Self) {
+        let pairs = sorted(&self.varmap).into_iter().zip(sorted(&other.varmap));
+        pairs.for_each(|((_, into), (_, from))| {
+            into.set(&from.as_detached_tensor()).expect("values")
+        });
     }
 
     /// All values, by name.

@@ -1,4 +1,4 @@
-//! The kernels in this build.
+//! What is in this build: kernels, and engines that connect ranks.
 
 #[cfg(not(feature = "cuda"))]
 mod disabled;
@@ -9,3 +9,7 @@ mod enabled;
 pub(super) use disabled::kernels;
 #[cfg(feature = "cuda")]
 pub(super) use enabled::kernels;
+
+/// Whether ranks can exchange by MPI.
+#[allow(unexpected_cfgs, reason = "the feature comes with the engine")]
+pub(super) const HAS_MPI: bool = cfg!(feature = "mpi");
