@@ -105,14 +105,8 @@ impl Rounds {
 
     /// The median over rounds of `a`'s time over `b`'s in the same round.
     pub fn ratio(&self, a: &str, b: &str) -> f64 {
-        self.ratio_to_sum(a, &[b])
-    }
-
-    /// The same with the sum of several contenders' times.
-    pub fn ratio_to_sum(&self, a: &str, others: &[&str]) -> f64 {
-        let sum = |round: usize| -> f64 { others.iter().map(|other| self.of(other)[round]).sum() };
-        let ratios = self.of(a).iter().enumerate();
-        median(ratios.map(|(round, a)| a / sum(round)).collect())
+        let pairs = self.of(a).iter().zip(self.of(b));
+        median(pairs.map(|(a, b)| a / b).collect())
     }
 
     /// The median of a contender's seconds.
