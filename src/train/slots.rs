@@ -18,6 +18,7 @@ pub(super) struct Slots {
     reach: Reach,
     /// Whether a slot still awaits its first gradient.
     is_awaiting: bool,
+    fingerprint: u32,
     /// How the buffers lie in memory that all ranks exchange, and that memory.
     pub(super) exchange: Option<(Layout, Flat)>,
 }
@@ -33,6 +34,7 @@ impl Slots {
             slots: Vec::new(),
             reach,
             is_awaiting: false,
+            fingerprint: 0,
             exchange: None,
         }
     }
@@ -82,6 +84,7 @@ impl Slots {
             return Err(ParameterError::None.into());
         }
         self.slots = slots;
+        self.note_fingerprint();
         self.note_awaiting();
         match self.exchange.take() {
             // The old buffers go first.
@@ -191,28 +194,33 @@ impl Slots {
 
     /// A checksum of what is trained.
     pub(super) fn fingerprint(&self) -> u32 {
+        self.fingerprint
+    }
+
+    fn note_fingerprint(&mut self) {
         let mut hasher = crc32fast::Hasher::new();
         for Slot { parameter, .. } in &self.slots {
             let (dims, dtype) = (parameter.var.dims(), parameter.var.dtype());
             hasher.update(format!("{} {dims:?} {dtype:?}\n", parameter.name).as_bytes());
         }
-        hasher.finalize()
+        self.fingerprint = hasher.finalize();
     }
 
-    /// Multiplies the means by this rank's part of the weight, and statistics too. Slots that only other ranks have filled become 0.
-    pub(super) fn scale(&mut self, part: f64, is_filled: impl Fn(usize) -> bool) -> Result<()> {
+    /// Prepares the buffers for the sum over all ranks: slots that only other ranks have filled become 0, and statistics are copied.
+    pub(super) fn complete(&mut self, is_filled: impl Fn(usize) -> bool) -> Result<()> {
         let filled = self.slots.iter_mut().enumerate();
         for (_, slot) in filled.filter(|(at, _)| is_filled(*at)) {
-            match &slot.buffer {
-                Some(buffer) if slot.is_filled => blend(buffer, part, 0., None)?,
-                Some(buffer) => buffer.zero_set()?,
-                None => continue,
+            let Some(buffer) = &slot.buffer else {
+                continue;
+            };
+            if !slot.is_filled {
+                buffer.zero_set()?;
             }
             (slot.is_filled, slot.is_reached) = (true, true);
         }
         for (slot, buffer) in self.statistics() {
             let values = slot.parameter.var.to_dtype(buffer.dtype())?;
-            blend(buffer, 0., part, Some(&values))?;
+            blend(buffer, 0., 1., Some(&values))?;
         }
         Ok(())
     }

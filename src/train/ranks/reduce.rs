@@ -153,7 +153,8 @@ impl Ranks {
         let (slots, window) = (&accumulator.slots, &accumulator.window);
         let mut loss = None;
         if let Some((_, flat)) = &slots.exchange {
-            (window.loss).write_to(|known, pending| flat.set_loss(known, pending))?;
+            let weight = window.loss.weight();
+            (window.loss).write_to(|known, pending| flat.set_loss(known, pending, weight))?;
             loss = flat.loss().map(Tensor::zeros_like).transpose()?;
         }
         let is_due = self.compares || accumulator.updates.is_multiple_of(self.compare_every);
@@ -182,18 +183,14 @@ impl Ranks {
         }
         let own = accumulator.window.loss.weight();
         let slots = &mut accumulator.slots;
-        slots.scale(own / total, |slot| {
-            words.iter().any(|word| word.is_filled(slot))
-        })?;
+        slots.complete(|slot| words.iter().any(|word| word.is_filled(slot)))?;
         let Some((_, flat)) = &slots.exchange else {
             return Ok(());
         };
-        flat.scale_loss(total)?;
         let watch = self.group.watch(CALL);
         for bucket in flat.buckets() {
-            bucket.travel(|values| {
-                self.engine.reduce_scatter(values, &watch)?;
-                self.engine.all_gather(values, &watch)
+            bucket.travel(own / total, |values, factor| {
+                self.engine.all_reduce(values, factor, &watch)
             })?;
         }
         self.engine.finish(&watch)?;
