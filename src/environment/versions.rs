@@ -1,3 +1,5 @@
+use crate::distributed::Group;
+use crate::error::Result;
 use std::collections::BTreeMap;
 
 use super::code::{BUILDS_DIFFER, DRIVERS_DIFFER, GPUS_DIFFER, MPI_DIFFERS, NCCL_DIFFERS};
@@ -69,6 +71,14 @@ impl Versions {
             mpi,
             gpus,
         }
+    }
+
+    /// Gives all ranks of a group the versions of each, for [`differences`](Self::differences).
+    ///
+    /// # Errors
+    /// Those of [`Group::gather`].
+    pub fn gather(&self, group: &Group) -> Result<Vec<Self>> {
+        group.collect(Ok(vec![self.clone()]))
     }
 
     /// Findings about what differs between ranks, given that of rank 0, rank 1 and so on, the gravest first. Empty if all agree.

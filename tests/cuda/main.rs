@@ -22,6 +22,8 @@ mod monitor;
 #[path = "../promises/no_hidden_synchronization.rs"]
 mod no_hidden_synchronization;
 mod optimizers;
+#[path = "../support/points.rs"]
+mod points;
 mod recovery;
 mod simulator;
 mod staging;

@@ -181,7 +181,6 @@ fn a_group_needs_nccl_or_mpi() {
     assert_eq!(obstacles(&check(too_new)), ["HR-913"]);
     assert_eq!("ranks".parse(), Ok(Requirement::Ranks));
     // A build with the engine has nothing to report.
-    #[allow(unexpected_cfgs)]
     let has_engine = cfg!(feature = "mpi");
     let codes = about_ranks(&check(Machine::plain().with_mpi()));
     assert_eq!(codes.contains(&"HR-824"), !has_engine, "{codes:?}");

@@ -1,9 +1,17 @@
 //! Several ranks under `mpirun`, with the real MPI library: each test starts itself once for each rank.
 
+mod checkpoint;
+mod death;
 mod equality;
 mod exhaustion;
+mod job;
+mod kills;
 mod launch;
 mod model;
+#[path = "../support/points.rs"]
+mod points;
+mod sharded;
 mod shares;
+mod signals;
 mod tensors;
 mod trouble;

@@ -21,7 +21,9 @@ use link::Link;
 pub(crate) use rendezvous::Meeting;
 
 /// How much longer the others wait than rank 0, which knows who is missing.
-const GRACE: Duration = Duration::from_secs(2);
+pub(super) const GRACE: Duration = Duration::from_secs(2);
+/// How long a rank may take to give a sign of life; less than the others wait for what rank 0 finds out.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What the ranks of a group tell each other.
 #[derive(Debug)]
@@ -86,6 +88,11 @@ impl Control {
         answer.map_err(|refusal| self.error(refusal, what))
     }
 
+    /// Whether a rank is known to be lost.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.inbox.ended().is_some()
+    }
+
     /// Fails if a rank is known to be lost.
     pub(crate) fn check(&self, what: &str) -> Result<()> {
         match self.inbox.ended() {
@@ -101,13 +108,20 @@ impl Control {
         self.end(Refusal::Lost { ranks, reason });
     }
 
-    /// Ends the group: these ranks did not do their part in time.
+    /// Ends the group: something did not end in time. The ranks that give no sign of life are at fault.
     pub(crate) fn time_out(&self, what: &str) -> Error {
-        let reason = format!("no end of it within {:?}", self.timeout);
-        let refusal = self.end(Refusal::Lost {
-            ranks: Vec::new(),
-            reason,
-        });
+        let asked: Vec<_> = self.links.read().iter().map(|link| link.rank).collect();
+        let until = Instant::now() + PATIENCE;
+        let ask = || self.tell(&Frame::Ping);
+        let ranks = self.inbox.silent(&asked, until, ask);
+        let reason = match ranks.is_empty() {
+            true => format!("no end of it within {:?}", self.timeout),
+            false => format!(
+                "no end of it within {:?}, and no sign of life",
+                self.timeout
+            ),
+        };
+        let refusal = self.end(Refusal::Lost { ranks, reason });
         self.error(refusal, what)
     }
 

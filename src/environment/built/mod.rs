@@ -11,5 +11,4 @@ pub(super) use disabled::kernels;
 pub(super) use enabled::kernels;
 
 /// Whether ranks can exchange by MPI.
-#[allow(unexpected_cfgs, reason = "the feature comes with the engine")]
 pub(super) const HAS_MPI: bool = cfg!(feature = "mpi");

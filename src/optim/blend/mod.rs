@@ -145,7 +145,7 @@ fn run<C: Real>(
     Ok(())
 }
 
-/// `add · from`, rounded to the nearest bf16.
+/// A copy to bf16, rounded to nearest.
 fn narrow(
     add: f64,
     (into, layout): (&mut CpuStorage, &Layout),
@@ -158,7 +158,7 @@ fn narrow(
     let into = into.get_mut(range).ok_or_else(out_of_bounds)?;
     let from = Gradient::<f32>::new(from, layout, add, f64::INFINITY)?;
     in_blocks(0..into.len(), |at, block: &mut [f32]| {
-        from.load_adjusted(at, block);
+        from.load(at, block);
         let into = into.get_mut(at..).unwrap_or_default();
         into.iter_mut()
             .zip(block)
