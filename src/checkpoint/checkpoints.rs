@@ -100,12 +100,13 @@ impl Checkpoints {
             return Ok(Continue(match ended {
                 Some(ended) => ended,
                 None => {
-                    let begun = self.as_writer(|own| own.begin(trainer, Some(report.loss.read()?)));
+                    let begun = self
+                        .as_writer(trainer, |own| own.begin(trainer, Some(report.loss.read()?)));
                     self.together(AFTER, begun)?.unwrap_or(Saving::NotDue)
                 }
             }));
         };
-        let saved = self.as_writer(|own| {
+        let saved = self.as_writer(trainer, |own| {
             let loss = Some(report.loss.read()?);
             own.settle();
             match own.save(trainer, loss) {
@@ -138,11 +139,15 @@ impl Checkpoints {
         })
     }
 
-    /// Calls `f` on the rank that writes.
-    fn as_writer(&mut self, f: impl FnOnce(&mut Self) -> Result<Saving>) -> Result<Option<Saving>> {
+    /// Calls `f`, which saves the trainer, on the rank that writes.
+    fn as_writer<T: Resumable + ?Sized>(
+        &mut self,
+        trainer: &T,
+        f: impl FnOnce(&mut Self) -> Result<Saving>,
+    ) -> Result<Option<Saving>> {
         match self.ranks.is_writer() {
             true => f(self).map(Some),
-            false => Ok(None),
+            false => trainer.give_state().map(|()| None),
         }
     }
 
@@ -155,7 +160,7 @@ impl Checkpoints {
     /// tries again; errors of reading the trainer's state, such as [`UpdateInterrupted`](crate::error::UpdateInterrupted).
     pub fn save_now<T: Resumable + ?Sized>(&mut self, trainer: &T) -> Result<PathBuf> {
         self.refuse_if_unread()?;
-        let saved = self.as_writer(|own| {
+        let saved = self.as_writer(trainer, |own| {
             own.settle();
             own.save(trainer, None).map(Saving::from)
         });

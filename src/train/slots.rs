@@ -255,7 +255,7 @@ impl Slots {
             let (dims, dtype) = (parameter.var.dims(), parameter.var.dtype());
             hasher.update(format!("{} {dims:?} {dtype:?}\n", parameter.name).as_bytes());
         }
-        self.fingerprint = hasher.finalize();
+        hasher.finalize()
     }
 
     /// Prepares the buffers for the sum over all ranks: slots that only other ranks have filled become 0, and statistics are copied.

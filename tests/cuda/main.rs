@@ -9,6 +9,7 @@ mod accumulation;
 mod adaptation;
 #[path = "../nn/check.rs"]
 mod check;
+mod distributed;
 mod environment;
 mod equality;
 mod exhaustion;

@@ -75,6 +75,15 @@ impl Control {
 
     /// Gives all ranks what each rank gave, in the order of ranks. All ranks have to make the same calls.
     pub(crate) fn gather(&self, what: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.call(what, bytes, true)
+    }
+
+    /// Gives rank 0 what each rank gave, in the order of ranks, and the others nothing.
+    pub(crate) fn gather_at_first(&self, what: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.call(what, bytes, false)
+    }
+
+    fn call(&self, what: &str, bytes: &[u8], is_for_all: bool) -> Result<Vec<Vec<u8>>> {
         let mut calls = self.calls.lock();
         self.refuse_if_broken(what)?;
         if self.size == 1 {
@@ -82,8 +91,8 @@ impl Control {
         }
         *calls += 1;
         let answer = match self.rank {
-            0 => self.collect(*calls, what, bytes),
-            _ => self.ask(*calls, what, bytes),
+            0 => self.collect(*calls, what, bytes, is_for_all),
+            _ => self.ask(*calls, what, bytes, is_for_all),
         };
         answer.map_err(|refusal| self.error(refusal, what))
     }
@@ -173,7 +182,13 @@ impl Control {
     }
 
     /// Rank 0 waits for all calls and answers them.
-    fn collect(&self, number: u64, what: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Refusal> {
+    fn collect(
+        &self,
+        number: u64,
+        what: &str,
+        bytes: &[u8],
+        is_for_all: bool,
+    ) -> Result<Vec<Vec<u8>>, Refusal> {
         let until = Instant::now() + self.timeout;
         let mut note = Some(Instant::now() + self.timeout / 4);
         let (mut all, mut calls) = (vec![bytes.to_vec()], vec![what.to_owned()]);
@@ -224,6 +239,14 @@ impl Control {
             self.tell(&Frame::Refusal(refusal.clone()));
             return Err(refusal);
         }
+        if !is_for_all {
+            let nothing = Vec::new();
+            self.tell(&Frame::Answer {
+                number,
+                all: nothing,
+            });
+            return Ok(all);
+        }
         let answer = Frame::Answer { number, all };
         self.tell(&answer);
         match answer {
@@ -233,12 +256,19 @@ impl Control {
     }
 
     /// Any other rank calls rank 0.
-    fn ask(&self, number: u64, what: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Refusal> {
+    fn ask(
+        &self,
+        number: u64,
+        what: &str,
+        bytes: &[u8],
+        is_for_all: bool,
+    ) -> Result<Vec<Vec<u8>>, Refusal> {
         self.tell(&Frame::Call {
             number,
             what: what.to_owned(),
             bytes: bytes.to_vec(),
         });
+        let expected = if is_for_all { self.size } else { 0 };
         let mut until = Instant::now() + self.timeout + GRACE;
         let lost = |reason: String| Refusal::Lost {
             ranks: vec![0],
@@ -253,7 +283,7 @@ impl Control {
                 Found::Frame(Frame::Answer {
                     number: theirs,
                     all,
-                }) if theirs == number && all.len() == self.size => Ok(all),
+                }) if theirs == number && all.len() == expected => Ok(all),
                 Found::Frame(Frame::Refusal(refusal)) => Err(refusal),
                 Found::Frame(_) => {
                     Err(self.end(lost("it has made another number of calls".to_owned())))
