@@ -1,41 +1,40 @@
-//! Bytes of optimizer state on each rank.
+//! Optimizer state that is whole on each rank, and in pieces: its bytes, and a step's time.
 
 use anyhow::Result;
-use candle_headroom::AdamW;
-use candle_headroom::train::AdaptiveTrainerBuilder;
 
 use crate::ranks::Ranks;
-use crate::training::{SMALL, Training};
+use crate::support::alternate;
+use crate::training::{Builder, OptimizerBuilder, SMALL, Training};
 
-type Options = fn(AdaptiveTrainerBuilder<AdamW>) -> AdaptiveTrainerBuilder<AdamW>;
+const TEXTS: usize = 16;
 
-/// How the ranks keep the state: all of it on each first, and then what is compared with that.
-const WAYS: [(&str, Options); 1] = [("whole", |builder| builder)];
-
-pub fn compare(ranks: &Ranks, _: bool) -> Result<()> {
-    let mut whole = None;
-    for (name, options) in WAYS {
-        let mut training = Training::new(SMALL, 1, |builder| options(builder.group(&ranks.group)))?;
-        // The state is allocated by the first update.
-        training.step();
-        let bytes = training.trainer.optimizer().state_bytes();
-        let all = ranks.group.gather(&bytes.to_le_bytes())?;
-        let all = all.iter().map(|bytes| bytes.as_slice().try_into());
-        let all = all
-            .map(|bytes| Ok(u64::from_le_bytes(bytes?)))
-            .collect::<Result<Vec<_>>>()?;
-        let most = all.iter().copied().max().unwrap_or_default();
-        if ranks.is_first() {
-            let parameters = training.parameters();
-            println!("AdamW's state of {parameters} parameters, {name}: {all:?} bytes");
-        }
-        match whole {
-            None => whole = Some(most),
-            Some(whole) => {
-                let name = format!("{name}_state_bytes");
-                ranks.figure(&name, most as f64 / whole as f64, "x");
-            }
-        }
+pub fn compare(ranks: &Ranks, is_quick: bool) -> Result<()> {
+    let rounds = if is_quick { 21 } else { 201 };
+    let group = |builder: Builder| builder.group(&ranks.group);
+    let mut whole = Training::new(SMALL, TEXTS, group)?;
+    let mut sharded = Training::with(SMALL, TEXTS, OptimizerBuilder::sharded, group)?;
+    let contenders = vec![
+        ranks.together("state whole", || {
+            whole.step();
+        }),
+        ranks.together("state in pieces", || {
+            sharded.step();
+        }),
+    ];
+    let times = alternate(contenders, rounds);
+    let [whole, pieces] = [most_bytes(ranks, &whole)?, most_bytes(ranks, &sharded)?];
+    if ranks.is_first() {
+        let parameters = sharded.parameters();
+        times.print(&format!("a step with AdamW, {parameters} parameters"), 1);
+        println!("  bytes of state on a rank: {whole} and {pieces}");
     }
+    ranks.figure("sharded_state_bytes", pieces / whole, "x");
     Ok(())
+}
+
+/// The bytes of state on the rank that has most.
+fn most_bytes(ranks: &Ranks, training: &Training) -> Result<f64> {
+    let bytes = training.trainer.optimizer().state_bytes();
+    let all = ranks.group.collect(Ok(vec![bytes]))?;
+    Ok(all.into_iter().max().unwrap_or_default() as f64)
 }

@@ -4,11 +4,15 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 use candle_headroom::batch::Fixed;
+use candle_headroom::optim::{FusedBuilder, ParamsAdamW};
 use candle_headroom::train::AdaptiveTrainerBuilder;
 use candle_headroom::{AdamW, AdaptiveTrainer, StepReport};
 
 use crate::support::Job;
 use crate::support::transformer::Config;
+
+pub type Builder = AdaptiveTrainerBuilder<AdamW>;
+pub type OptimizerBuilder = FusedBuilder<ParamsAdamW>;
 
 pub struct Training {
     pub job: Job,
@@ -28,12 +32,22 @@ impl Training {
     pub fn new(
         config: Config,
         texts: usize,
-        options: impl FnOnce(AdaptiveTrainerBuilder<AdamW>) -> AdaptiveTrainerBuilder<AdamW>,
+        options: impl FnOnce(Builder) -> Builder,
+    ) -> candle_headroom::Result<Self> {
+        Self::with(config, texts, |adam| adam, options)
+    }
+
+    /// The same with options of the optimizer.
+    pub fn with(
+        config: Config,
+        texts: usize,
+        optimizer: impl FnOnce(OptimizerBuilder) -> OptimizerBuilder,
+        options: impl FnOnce(Builder) -> Builder,
     ) -> candle_headroom::Result<Self> {
         let job = Job::new(config, texts)?;
         // The values hardly move, so that the last step costs what the first one does.
-        let adam = AdamW::builder(&job.varmap).learning_rate(1e-7).build()?;
-        let builder = AdaptiveTrainer::builder(adam).policy(Fixed::new(texts)?);
+        let adam = AdamW::builder(&job.varmap).learning_rate(1e-7);
+        let builder = AdaptiveTrainer::builder(optimizer(adam).build()?).policy(Fixed::new(texts)?);
         let trainer = options(builder).build()?;
         Ok(Self { job, trainer })
     }
