@@ -1,7 +1,7 @@
 //! Ranks under `mpirun`, each of one thread, on this machine: what an update with others costs, and what more ranks bring.
 //!
-//! `cargo bench --features mpi --bench distributed [-- [--quick] [PART…]]`, where a part is `step`, `scaling`, `unequal`, `state` or
-//! `exchange`. It starts itself under `mpirun`; started by `mpirun`, it is one of the ranks, and needs `RAYON_NUM_THREADS=1`.
+//! `cargo bench --features mpi --bench distributed [-- [--quick] [PART…]]`, where a part is `step`, `scaling`, `unequal`, `state`
+//! or `exchange`. It starts itself under `mpirun`; started by `mpirun`, it is one of the ranks, and needs `RAYON_NUM_THREADS=1`.
 
 mod exchange;
 mod launch;

@@ -52,8 +52,8 @@ pub fn compare(ranks: &Ranks, is_quick: bool) -> Result<()> {
     Ok(())
 }
 
-/// Times a training. `divide` says how many texts each rank gets in the next update, after what all of them did in the last one: `None` in the
-/// first update of a round.
+/// Times a training. `divide` says how many texts each rank gets in the next update, after what all of them did in the last one:
+/// `None` in the first update.
 fn contender<'a>(
     name: &'static str,
     ranks: &'a Ranks,

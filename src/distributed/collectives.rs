@@ -31,8 +31,8 @@ pub trait Collectives: Debug + Send + Sync {
     /// [`GroupError`](crate::error::GroupError).
     fn all_gather(&self, bucket: &Tensor, watch: &Watch) -> Result<()>;
 
-    /// Sums the ranks' buckets, of which each is first multiplied by its rank's `factor`. Afterwards all ranks hold the sum, with the same bits as
-    /// after a multiplication, [`reduce_scatter`](Self::reduce_scatter) and [`all_gather`](Self::all_gather).
+    /// Sums the ranks' buckets, of which each is first multiplied by its rank's `factor`. Afterwards all ranks hold the sum, with
+    /// the same bits as after a multiplication, [`reduce_scatter`](Self::reduce_scatter) and [`all_gather`](Self::all_gather).
     ///
     /// `bucket` is as for `reduce_scatter`. With a bf16 bucket the factor is 1.
     ///

@@ -212,8 +212,8 @@ impl Flat {
 }
 
 impl Bucket {
-    /// Has `exchange` sum the values, or what travels in their place, of all ranks, each multiplied by its rank's factor. `narrow` is written
-    /// without an allocation.
+    /// Has `exchange` sum the values, or what travels in their place, of all ranks, each multiplied by its rank's factor.
+    /// `narrow` is written without an allocation.
     pub(super) fn travel(
         &self,
         factor: f64,

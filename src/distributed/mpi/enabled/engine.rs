@@ -141,7 +141,8 @@ impl Engine {
             sent.resize(words, 0);
         }
         let place: *mut u8 = sent.as_mut_ptr().cast();
-        // SAFETY: `place` has room for `own`'s bytes, is aligned for all types, and is other memory. `own` are elements of `dtype`.
+        // SAFETY: `place` has room for `own`'s bytes, is aligned for all types, and is other memory. `own` are elements of
+        // `dtype`.
         unsafe {
             match operation {
                 Operation::Sum { factor } => multiplied(own, dtype, factor, place),
@@ -149,8 +150,9 @@ impl Engine {
             }
         }
         let all: *mut c_void = bytes.as_mut_ptr().cast();
-        // SAFETY: `place` holds `count` elements of the type that `unit` is. `all` has room for as many in a sum, and for those of all ranks else, because
-        // `bytes` are a tensor's elements. Both stay valid until the request is done, and after an error for good, because `run` forgets them.
+        // SAFETY: `place` holds `count` elements of the type that `unit` is. `all` has room for as many in a sum, and for those of
+        // all ranks else, because `bytes` are a tensor's elements. Both stay valid until the request is done, and after an error
+        // for good, because `run` forgets them.
         unsafe {
             match operation {
                 Operation::Sum { .. } => {
