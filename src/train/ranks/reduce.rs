@@ -12,7 +12,7 @@ use crate::distributed::{Collectives, Effort, Group, Shares};
 use crate::elements::with_bytes;
 use crate::error::{Error, Phase, Result};
 use crate::memory::recover;
-use crate::optim::{Commit, Measure, StateDict};
+use crate::optim::{Commit, Measure, StateDict, blend};
 use crate::train::accumulator::GradientAccumulator;
 use crate::train::exchange::{Exchange, RankWork};
 use crate::train::loss::StepLoss;
@@ -170,7 +170,8 @@ impl Ranks {
         let (slots, window) = (&accumulator.slots, &accumulator.window);
         let mut loss = None;
         if let Some(flat) = slots.flat() {
-            (window.loss).write_to(|known, pending| flat.set_loss(known, pending))?;
+            let weight = window.loss.weight();
+            (window.loss).write_to(|known, pending| flat.set_loss(known, pending, weight))?;
             loss = flat.loss().map(Tensor::zeros_like).transpose()?;
         }
         let is_due = self.compares || accumulator.updates.is_multiple_of(self.compare_every);
@@ -201,21 +202,20 @@ impl Ranks {
         if total <= 0. {
             return Ok(None);
         }
-        slots.scale(own / total, |slot| {
-            words.iter().any(|word| word.is_filled(slot))
-        })?;
+        slots.complete(|slot| words.iter().any(|word| word.is_filled(slot)))?;
         let (Some(flat), Some(loss)) = (slots.flat(), loss) else {
             return Ok(None);
         };
-        flat.scale_loss(total)?;
         let watch = self.group.watch(CALL);
         for bucket in flat.buckets() {
-            bucket.travel(|values| {
-                self.engine.reduce_scatter(values, &watch)?;
-                match self.is_sharded {
-                    true => Ok(()),
-                    false => self.engine.all_gather(values, &watch),
+            bucket.travel(own / total, |values, factor| match self.is_sharded {
+                true => {
+                    if factor != 1. {
+                        blend(values, factor, 0., None)?;
+                    }
+                    self.engine.reduce_scatter(values, &watch)
                 }
+                false => self.engine.all_reduce(values, factor, &watch),
             })?;
         }
         self.engine.finish(&watch)?;
