@@ -8,7 +8,10 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use candle_core::{Device, Tensor};
 use candle_headroom::data::{Dataset, Loader};
+use candle_headroom::distributed::Group;
 use candle_headroom::error::BoxedError;
+
+use crate::arguments::Arguments;
 
 /// Most bytes of text. The limit also ends the reading of a file without an end, such as `/dev/zero`.
 const MOST_BYTES: u64 = 256 << 20;
@@ -91,13 +94,13 @@ impl Dataset for Windows {
     }
 }
 
-/// Loads texts that begin at places drawn by `seed`, in batches of so many samples.
+/// Loads this rank's part of batches of texts that begin at places drawn by `--seed`.
 pub fn batches(
     corpus: &Arc<Corpus>,
-    samples: usize,
-    context: usize,
-    seed: u64,
+    arguments: &Arguments,
+    group: &Group,
 ) -> Result<Loader<Batch>> {
+    let context = arguments.context;
     let windows = Windows {
         corpus: Arc::clone(corpus),
         context,
@@ -113,8 +116,9 @@ pub fn batches(
         Ok((cut(0)?, cut(1)?))
     };
     let builder = Loader::builder(windows, collate)
-        .batch(samples)
-        .shuffle(seed);
+        .batch(arguments.batch)
+        .rank(group.rank(), group.size())
+        .shuffle(arguments.seed);
     // Fewer places than samples leave smaller batches.
     Ok(builder.endless().ahead(2).build()?)
 }

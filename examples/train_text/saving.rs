@@ -6,16 +6,18 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use candle_headroom::checkpoint::{Checkpoint, Checkpoints, Saving as Saved, Signal, Stopped};
 use candle_headroom::data::Loader;
+use candle_headroom::distributed::Group;
 use candle_headroom::{AdamW, AdaptiveTrainer, StepReport};
 
 use crate::arguments::Arguments;
 use crate::corpus::Batch;
-use crate::display::say;
+use crate::display::Output;
 
 type Trainer = AdaptiveTrainer<AdamW>;
 
-/// Saves nothing without `--checkpoint`.
+/// Saves nothing without `--checkpoint`. Of several ranks the first one saves.
 pub struct Saving {
+    output: Output,
     checkpoints: Option<Checkpoints>,
     folder: PathBuf,
 }
@@ -24,15 +26,24 @@ impl Saving {
     /// Opens the folder, and goes on from its latest checkpoint if asked.
     pub fn open(
         arguments: &Arguments,
+        group: &Group,
+        output: Output,
         trainer: &mut Trainer,
         loader: &mut Loader<Batch>,
     ) -> Result<Self> {
         let Some(folder) = arguments.checkpoint.clone() else {
-            return Ok(Self {
-                checkpoints: None,
-                folder: PathBuf::new(),
-            });
+            return Ok(Self::nothing(output));
         };
+        if group.rank() > 0 {
+            // Rank 0 says what it has resumed from.
+            let paths = group.gather(&[])?;
+            if let Some(path) = paths.first().filter(|path| !path.is_empty()) {
+                let path = String::from_utf8_lossy(path);
+                Checkpoint::open(&*path)?.resume(trainer)?;
+                loader.resume(trainer)?;
+            }
+            return Ok(Self::nothing(output));
+        }
         if !arguments.resume && Checkpoint::latest(&folder)?.is_some() {
             bail!(
                 "{} holds checkpoints of another run: give `--resume` to go on with it, or name another folder",
@@ -44,12 +55,17 @@ impl Saving {
             .keep_last(2);
         let signals = [Signal::Interrupt, Signal::Terminate];
         let mut checkpoints = builder.on_signals(signals).open()?;
-        match checkpoints.resume(trainer)? {
+        let resumed = checkpoints.resume(trainer)?;
+        let path = resumed
+            .as_ref()
+            .map(|resumed| resumed.path.to_string_lossy());
+        group.gather(path.unwrap_or_default().as_bytes())?;
+        match resumed {
             Some(resumed) => {
                 loader.resume(trainer)?;
-                say(resumed)?;
+                output.say(resumed)?;
             }
-            None if arguments.resume => say(format!(
+            None if arguments.resume => output.say(format!(
                 "{} holds no checkpoint: a new run",
                 folder.display()
             ))?,
@@ -57,9 +73,18 @@ impl Saving {
         }
         let checkpoints = Some(checkpoints);
         Ok(Self {
+            output,
             checkpoints,
             folder,
         })
+    }
+
+    fn nothing(output: Output) -> Self {
+        Self {
+            output,
+            checkpoints: None,
+            folder: PathBuf::new(),
+        }
     }
 
     /// Saves if it is due. Returns why the run has to stop, if it has to.
@@ -70,7 +95,8 @@ impl Saving {
         Ok(match checkpoints.after(report, trainer)? {
             ControlFlow::Break(stopped) => Some(stopped),
             ControlFlow::Continue(Saved::Failed(error)) => {
-                say(format!("step {}: no checkpoint: {error}", report.step))?;
+                self.output
+                    .say(format!("step {}: no checkpoint: {error}", report.step))?;
                 None
             }
             ControlFlow::Continue(_) => None,
