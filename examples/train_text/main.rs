@@ -52,8 +52,9 @@ fn main() -> ExitCode {
 }
 
 fn fail(whose: &str, error: &anyhow::Error) -> ExitCode {
-    // `eprintln!` would panic where standard error is closed.
-    let _ = writeln!(io::stderr(), "error: {whose}{}", line(error));
+    // In one piece, because other ranks write there too. `eprintln!` would panic where standard error is closed.
+    let text = format!("error: {whose}{}\n", line(error));
+    let _ = io::stderr().write_all(text.as_bytes());
     ExitCode::from(2)
 }
 

@@ -4,4 +4,6 @@ mod equality;
 mod exhaustion;
 mod launch;
 mod model;
+#[path = "../promises/ranks_agree.rs"]
+mod ranks_agree;
 mod trouble;
