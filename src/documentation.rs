@@ -9,6 +9,7 @@
 //! - [`optimizers`]: the fused optimizers, their state, and what "all or none" means.
 //! - [`save_and_resume`]: checkpoints, exact resume, signals, fine-tuning.
 //! - [`fit_lora`]: train small matrices beside a frozen model.
+//! - [`several_gpus`]: from one GPU to many, on one machine or on several.
 //! - [`cuda`]: memory pools, limits and recovery on NVIDIA GPUs.
 //! - [`environment`]: is this machine fit for CUDA, and what to do if not.
 //! - [`watching`]: pages, monitors, incident logs, error reports.
@@ -30,6 +31,10 @@ macro_rules! links {
 [semantics]: crate::_documentation::semantics
 [semantics: recomputation]: crate::_documentation::semantics#recomputation
 [semantics: atomic step]: crate::_documentation::semantics#1-atomic-step-atomic_step
+[semantics: ranks]: crate::_documentation::semantics#13-ranks-agree-ranks_agree
+[several gpus]: crate::_documentation::several_gpus
+[several gpus: test]: crate::_documentation::several_gpus#test-it-without-a-launcher
+[guide: sums]: crate::_documentation::guide#losses-that-are-not-means-over-samples
 [fit]: crate::_documentation::fit
 [fit: error]: crate::_documentation::fit#what-the-error-says
 [fit: lora]: crate::_documentation::fit_lora
@@ -75,6 +80,7 @@ guides! {
     optimizers "optimizers.md"
     fit_lora "fit-lora.md"
     save_and_resume "save-and-resume.md"
+    several_gpus "several-gpus.md"
     cuda "cuda.md"
     environment "environment.md"
     watching "watching.md"
