@@ -46,6 +46,8 @@ impl Corpus {
                 bytes.len().saturating_sub(1).max(1),
             );
         }
+        // What is left of the last doubling would count against the budget.
+        bytes.shrink_to_fit();
         Ok(Self { bytes })
     }
 
