@@ -1,6 +1,6 @@
 //! Is this machine fit for candle, and if not, what helps?
 //!
-//! `cargo run --example doctor -- [--json] [--redact] [--strict] [--require cuda,mem=8GiB]`
+//! `cargo run --example doctor -- [--json] [--redact] [--strict] [--ranks] [--require cuda,mem=8GiB]`
 //!
 //! Exit status: 0 if the machine is fit, 1 if there are warnings and `--strict` is given, 2 if it is not fit, and 3 for unknown arguments or
 //! if the report cannot be written.
@@ -8,8 +8,9 @@
 use std::io::{ErrorKind, IsTerminal, Write, stdout};
 
 use candle_core::DeviceLocation;
-use candle_headroom::Environment;
-use candle_headroom::environment::{Finding, Report, Requirement, Severity};
+use candle_headroom::distributed::Group;
+use candle_headroom::environment::{Finding, Report, Requirement, Severity, Versions};
+use candle_headroom::{Environment, Error};
 use clap::Parser;
 
 /// Checks whether this machine is fit for candle.
@@ -24,7 +25,10 @@ struct Arguments {
     /// Exit with 1 if there are warnings.
     #[arg(long)]
     strict: bool,
-    /// What the machine must be fit for: `cpu`, `cuda`, or `cuda,mem=8GiB`.
+    /// Also compare the versions of all ranks that `mpirun`, torchrun or `srun` started, on each of which this program runs. Rank 0 prints.
+    #[arg(long)]
+    ranks: bool,
+    /// What the machine must be fit for: `cpu`, `cuda`, `cuda,mem=8GiB`, or `ranks`.
     #[arg(long)]
     require: Option<Requirement>,
 }
@@ -50,8 +54,24 @@ fn main() -> ! {
 
 /// Prints the report and returns the exit status.
 fn check(arguments: &Arguments) -> i32 {
-    let environment = Environment::new();
+    let group = match arguments.ranks.then(Group::from_environment).transpose() {
+        Ok(group) => group,
+        Err(error) => return no_answer(&error),
+    };
+    let mut environment = Environment::new();
+    if group.is_some() || arguments.require == Some(Requirement::Ranks) {
+        environment = environment.for_ranks();
+    }
     let mut report = environment.check();
+    if let Some(group) = &group {
+        match report.versions().gather(group) {
+            Ok(all) => report.extend(Versions::differences(&all)),
+            Err(error) => return no_answer(&error),
+        }
+        if group.rank() > 0 {
+            return 0;
+        }
+    }
     // Only a build with `cuda` can work on a GPU.
     if cfg!(feature = "cuda") && report.is_fit_for(Requirement::CudaInference) {
         report.extend([environment.smoke_test(DeviceLocation::Cuda { gpu_id: 0 })]);
@@ -88,6 +108,13 @@ fn check(arguments: &Arguments) -> i32 {
         (true, Severity::Warning | Severity::Failure) if arguments.strict => 1,
         (true, _) => 0,
     }
+}
+
+/// Says why the ranks cannot be compared.
+fn no_answer(error: &Error) -> i32 {
+    // This may fail as well.
+    let _ = writeln!(std::io::stderr(), "error: {error}");
+    NO_ANSWER
 }
 
 /// The last line, if something was required.

@@ -19,15 +19,16 @@ extern "C" __global__ void collect(const Arguments all, const Task *tasks) {
     }
     const Entry &entry = all.entries[chunk.parameter];
     const Slot &slot = all.slots[chunk.parameter];
-    const uint64_t start = chunk.start * CHUNK;
-    const uint64_t end = min(start + CHUNK, slot.len);
-    copy_range(slot.parameter_copy, entry.parameter, slot.type, start, end);
+    const Stretch stretch(slot, chunk);
+    void *const values = by_parameter(slot.parameter_copy, slot.first * size_of(slot.type));
+    copy_range(values, entry.parameter, slot.type, stretch.start, stretch.end);
+    void *const copy = by_parameter(slot.gradient_copy, slot.first * size_of(entry.gradient_type));
     if (entry.rank == 0) {
-        copy_range(slot.gradient_copy, entry.gradient, entry.gradient_type, start, end);
+        copy_range(copy, entry.gradient, entry.gradient_type, stretch.start, stretch.end);
         return;
     }
     const Gradient<double> gradient(all, chunk.parameter, 1);
-    for (uint64_t i = start + threadIdx.x; i < end; i += THREADS) {
-        store(slot.gradient_copy, entry.gradient_type, i, gradient.at(i));
+    for (uint64_t i = stretch.start + threadIdx.x; i < stretch.end; i += THREADS) {
+        store(copy, entry.gradient_type, i, gradient.at(i));
     }
 }

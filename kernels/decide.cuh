@@ -88,7 +88,8 @@ static __device__ double survey_total(const Arguments &all) {
 // `Rule::coefficients` computes the numbers of a rule.
 template <typename Rule> static __device__ void decide(const Arguments &all) {
     const Header &header = all.header;
-    const double squares = header.flags & SURVEYS ? survey_total(all) : 0;
+    const bool is_measured = header.flags & IS_MEASURED;
+    const double squares = !(header.flags & SURVEYS) ? 0 : is_measured ? header.squares : survey_total(all);
     __shared__ uint32_t is_skipped;
     if (threadIdx.x == 0) {
         count(header, squares, all.current(), all.control[1]);

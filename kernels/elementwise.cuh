@@ -143,9 +143,19 @@ static __device__ __forceinline__ void move_coded(const Rule &rule, const Gradie
     }
 }
 
+// The slot with its state where kernels index it by the parameter's elements. A piece begins with a block of 8 bits.
+static __device__ __forceinline__ Slot by_parameter(const Slot &piece) {
+    Slot slot = piece;
+    const bool is_coded = slot.state_type == CODED;
+    const uint64_t bytes = is_coded ? slot.first / CODED_BLOCK * CODED_BYTES : slot.first * size_of(slot.state_type);
+    slot.state[0] = by_parameter(slot.state[0], bytes);
+    slot.state[1] = by_parameter(slot.state[1], bytes);
+    return slot;
+}
+
 template <template <typename> class Rule, typename C>
 static __device__ __forceinline__ void move_part(const Arguments &all, uint32_t index, uint64_t start, uint64_t end) {
-    const Slot slot = all.slots[index];
+    const Slot slot = by_parameter(all.slots[index]);
     const Values values(all, index);
     const Gradient<C> gradient(all, index, all.next().factor);
     const Coefficients &coefficients = all.coefficients[index];
@@ -159,7 +169,7 @@ static __device__ __forceinline__ void move_part(const Arguments &all, uint32_t 
     }
     const uint64_t places = (uint64_t)values.parameter | (uint64_t)values.master | (uint64_t)gradient.values |
                             (uint64_t)slot.state[0] | (uint64_t)slot.state[1];
-    const bool is_aligned = places % 16 == 0 && gradient.rank == 0;
+    const bool is_aligned = places % 16 == 0 && start % AT_ONCE == 0 && gradient.rank == 0;
     const uint64_t whole = is_aligned && start < end ? end - (end - start) % AT_ONCE : start;
     move_range<C, AT_ONCE>(rule, gradient, values, slot, seed, start, whole);
     move_range<C, 1>(rule, gradient, values, slot, seed, whole, end);
@@ -174,14 +184,16 @@ template <template <typename> class Rule> static __device__ void move_all(const 
     if (!all.coefficients[chunk.parameter].moves) {
         return;
     }
-    const uint64_t start = chunk.start * CHUNK + blockIdx.y * (CHUNK / PARTS);
-    const uint64_t end = min(start + CHUNK / PARTS, all.slots[chunk.parameter].len);
-    const void *const new_values = all.slots[chunk.parameter].new_values;
-    if (all.header.flags & BY_CORES && new_values) {
-        copy_range(all.entries[chunk.parameter].parameter, new_values, all.slots[chunk.parameter].type, start, end);
+    const Slot &slot = all.slots[chunk.parameter];
+    const Stretch stretch(slot, chunk);
+    const uint64_t start = stretch.start + blockIdx.y * (CHUNK / PARTS);
+    const uint64_t end = min(start + CHUNK / PARTS, stretch.end);
+    if (all.header.flags & BY_CORES && slot.new_values) {
+        const void *const new_values = by_parameter(slot.new_values, slot.first * size_of(slot.type));
+        copy_range(all.entries[chunk.parameter].parameter, new_values, slot.type, start, end);
         return;
     }
-    if (all.slots[chunk.parameter].type == F64) {
+    if (slot.type == F64) {
         move_part<Rule, double>(all, chunk.parameter, start, end);
     } else {
         move_part<Rule, float>(all, chunk.parameter, start, end);

@@ -19,7 +19,7 @@
 // `CODED` is for moments of 8 bits alone.
 enum Type : uint32_t { F32 = 0, F64 = 1, F16 = 2, BF16 = 3, CODED = 4 };
 
-enum Flag : uint64_t { SURVEYS = 1, CLIPS_NORM = 2, HAS_LOSS_SCALE = 4, ROUNDS_AT_RANDOM = 8, BY_CORES = 16 };
+enum Flag : uint64_t { SURVEYS = 1, CLIPS_NORM = 2, HAS_LOSS_SCALE = 4, ROUNDS_AT_RANDOM = 8, BY_CORES = 16, IS_MEASURED = 32 };
 
 // Numbers that all parameters share in one step.
 struct Header {
@@ -32,10 +32,13 @@ struct Header {
     double backoff;
     uint64_t interval;
     uint64_t flags;
+    // The sum of all gradients' squares, if it is measured.
+    double squares;
 };
 
-// Numbers and addresses of one parameter that may change from step to step.
+// Numbers and addresses of one piece of a parameter, or of a whole one, that may change from step to step.
 struct Entry {
+    // Of the whole parameter, as the gradient is.
     void *parameter;
     // Null if the parameter does not change.
     const void *gradient;
@@ -46,8 +49,10 @@ struct Entry {
     double weight_decay;
 };
 
-// Numbers and addresses of one parameter that stay the same.
+// Numbers and addresses of one piece that stay the same. Its state has only its own elements.
 struct Slot {
+    // Its first element in the parameter.
+    uint64_t first;
     uint64_t len;
     void *state[2];
     void *master;
@@ -66,7 +71,7 @@ struct Slot {
     const void *new_values;
 };
 
-// The work of one block. A chunk of a parameter has kind 0; `start` is its index.
+// The work of one block. A chunk of a piece has kind 0; `start` is its index.
 struct Task {
     uint32_t parameter;
     uint32_t kind;
@@ -124,9 +129,9 @@ struct Arguments {
 };
 
 // As src/optim/cuda/layout.rs has them.
-static_assert(sizeof(Header) == 14 * 8 && sizeof(Entry) == 40, "a step");
-static_assert(sizeof(Slot) == 120 && sizeof(Task) == 16 && sizeof(Control) == 64, "the tables");
-static_assert(sizeof(Coefficients) == 64 && sizeof(Arguments) == 200, "the tables");
+static_assert(sizeof(Header) == 15 * 8 && sizeof(Entry) == 40, "a step");
+static_assert(sizeof(Slot) == 128 && sizeof(Task) == 16 && sizeof(Control) == 64, "the tables");
+static_assert(sizeof(Coefficients) == 64 && sizeof(Arguments) == 208, "the tables");
 
 template <typename T> struct Of;
 template <> struct Of<float> { static constexpr Type type = F32; };
@@ -154,6 +159,20 @@ template <typename C> static __device__ __forceinline__ void store(void *into, u
 }
 
 static __device__ __forceinline__ uint64_t size_of(uint32_t type) { return type == F64 ? 8 : type == F32 ? 4 : 2; }
+
+// The address of memory that holds a piece alone, moved so that the elements have the indices that they have in the whole parameter.
+static __device__ __forceinline__ void *by_parameter(const void *piece, uint64_t bytes) {
+    return piece ? (void *)((uint64_t)piece - bytes) : nullptr;
+}
+
+// The elements of a chunk of a piece, counted in the parameter.
+struct Stretch {
+    uint64_t start;
+    uint64_t end;
+
+    __device__ Stretch(const Slot &slot, const Task &chunk)
+        : start(slot.first + chunk.start * CHUNK), end(min(start + CHUNK, slot.first + slot.len)) {}
+};
 
 // Copies elements of a type as they are, 16 bytes at once where both places are aligned; by all threads of a block of `THREADS`.
 static __device__ __forceinline__ void copy_range(void *to, const void *from, uint32_t type, uint64_t start, uint64_t end) {
@@ -212,7 +231,8 @@ struct Values {
     uint32_t seed;
 
     __device__ Values(const Arguments &all, uint32_t index)
-        : parameter(all.entries[index].parameter), master(all.slots[index].master), type(all.slots[index].type),
+        : parameter(all.entries[index].parameter),
+          master(by_parameter(all.slots[index].master, all.slots[index].first * sizeof(float))), type(all.slots[index].type),
           is_noisy((all.header.flags & ROUNDS_AT_RANDOM) && type == BF16), seed(noise(seed_of(all.coefficients[index].step), 2)) {}
 
     template <typename C> __device__ C at(uint64_t index) const {

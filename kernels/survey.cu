@@ -8,9 +8,8 @@ extern "C" __global__ void survey(const Arguments all) {
         return;
     }
     const Gradient<double> gradient(all, chunk.parameter, 1);
-    const uint64_t start = chunk.start * CHUNK;
-    const uint64_t end = min(start + CHUNK, all.slots[chunk.parameter].len);
-    const double total = chunk_squares<true>(start, end, [&](uint64_t i) { return gradient.at(i); });
+    const Stretch stretch(all.slots[chunk.parameter], chunk);
+    const double total = chunk_squares<true>(stretch.start, stretch.end, [&](uint64_t i) { return gradient.at(i); });
     if (threadIdx.x == 0) {
         all.partials[blockIdx.x] = total;
     }

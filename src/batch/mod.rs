@@ -1,6 +1,8 @@
 //! How batches are cut into micro-batches.
 
 mod attempt;
+mod divide;
+mod division;
 mod engine;
 mod event;
 mod exhaustion;
@@ -24,6 +26,8 @@ mod run;
 mod slices;
 
 pub(crate) use attempt::{Attempt, Failure, Held, Work, run_phase};
+pub use divide::{Divide, Hold, Place};
+pub use division::Division;
 pub(crate) use engine::Engine;
 pub use event::Event;
 pub(crate) use exhaustion::conclude;

@@ -1,7 +1,9 @@
 use std::time::Duration;
 
+use super::divide::Divide;
+
 /// Where a batch comes from. A trainer remembers the position of the last batch that an update consumed, and saves it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Origin<'a> {
     /// The loader's name.
     pub loader: &'a str,
@@ -9,6 +11,8 @@ pub struct Origin<'a> {
     pub position: &'a str,
     /// How long the caller waited for the batch.
     pub waited: Duration,
+    /// Divides the loader's batches among the ranks; `None` if there is one rank.
+    pub divide: Option<&'a dyn Divide>,
 }
 
 /// A trainer that knows which batches its updates have consumed.

@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use candle_core::Device;
 
-use crate::batch::{Batch, Extent, Origin};
+use crate::batch::{Batch, Divide, Extent, Origin};
 use crate::error::Result;
 
 /// A batch from a [`Loader`](super::Loader), and where it comes from. It dereferences to the batch, and trainers take it as it is: they
 /// remember its position once an update has consumed it.
+///
+/// A batch with fewer samples than ranks leaves some ranks none. Such a rank gets an [empty](Self::is_empty) batch all the same, so that it
+/// takes part in the update: its tensors are those of one sample, cut to 0 along the first dimension.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Loaded<B> {
@@ -23,9 +26,17 @@ pub struct Loaded<B> {
     pub(super) loader: Arc<str>,
     /// The loader's position after it.
     pub(super) position: String,
+    pub(super) is_empty: bool,
+    /// `None` if there is one rank.
+    pub(super) divide: Option<Arc<dyn Divide>>,
 }
 
 impl<B> Loaded<B> {
+    /// Returns whether this rank has no samples of the batch. Its [`extent`](Batch::extent) is 0 samples of cost 0 then.
+    pub fn is_empty(&self) -> bool {
+        self.is_empty
+    }
+
     /// Returns the batch alone. A trainer that is given it does not know how far the loader has been read.
     pub fn into_inner(self) -> B {
         self.batch
@@ -53,7 +64,10 @@ impl<B: Batch> Batch for Loaded<B> {
         Self: 'a;
 
     fn extent(&self) -> Result<Extent> {
-        self.batch.extent()
+        match self.is_empty {
+            true => Ok(Extent::new(0, 0)),
+            false => self.batch.extent(),
+        }
     }
 
     fn slice(&self, range: Range<usize>) -> Result<B::Slice<'_>> {
@@ -69,6 +83,7 @@ impl<B: Batch> Batch for Loaded<B> {
             loader: &self.loader,
             position: &self.position,
             waited: self.waited,
+            divide: self.divide.as_deref(),
         }]
     }
 }

@@ -5,6 +5,7 @@ mod caught;
 mod check;
 mod collate;
 mod dataset;
+mod divisions;
 mod loaded;
 mod loader;
 mod order;

@@ -1,12 +1,14 @@
 use serde::{Deserialize, Serialize};
 
+use super::divisions::Divisions;
 use crate::error::DataError;
 
 const VERSION: u32 = 1;
 
 /// How far a loader has been read: a few numbers, however long the dataset is. Batches that were read ahead do not count.
 ///
-/// It serializes with serde. It does not depend on the numbers of workers and ranks, so a run may continue with others.
+/// It serializes with serde. It does not depend on the numbers of workers and ranks, so a run may continue with others: batches that were
+/// [divided](crate::batch::Divide) among the ranks by weights are divided equally then.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Position {
@@ -22,6 +24,9 @@ pub struct Position {
     pub(super) batch: usize,
     /// Samples in all batches so far, of all ranks.
     pub samples: u64,
+    /// How the batches from here on are divided among the ranks, where that is not equally.
+    #[serde(default, skip_serializing_if = "Divisions::is_empty")]
+    pub(super) divisions: Divisions,
 }
 
 impl Position {
@@ -35,12 +40,14 @@ impl Position {
             window: 0,
             batch: 0,
             samples: 0,
+            divisions: Divisions::default(),
         }
     }
 
-    /// The next batch is at this epoch, window, and place in the window.
-    pub(super) fn go_to(&mut self, next: (u64, usize, usize)) {
+    /// The next batch is at this epoch, window, and place in the window, and the batches from there on are divided so.
+    pub(super) fn go_to(&mut self, next: (u64, usize, usize), divisions: Divisions) {
         (self.epoch, self.window, self.batch) = next;
+        self.divisions = divisions;
     }
 
     /// Checks that `saved` is a position of the same batches.

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use candle_core::Tensor;
+use candle_core::{Result, Tensor};
 
 use crate::batch::Parts;
 
@@ -34,6 +34,17 @@ pub trait Tensors {
 
     /// Returns the same tensors, in the same order, to replace them.
     fn tensors_mut(&mut self) -> Vec<&mut Tensor>;
+
+    /// Removes all samples, for a rank that has no part of a batch: cuts each tensor to 0 along its first dimension. Override it for a type
+    /// that holds something else for each sample.
+    ///
+    /// # Errors
+    /// Those of candle.
+    fn remove_samples(&mut self) -> Result<()> {
+        self.tensors_mut()
+            .into_iter()
+            .try_for_each(Tensor::remove_samples)
+    }
 }
 
 /// The bytes of the tensors' elements.
@@ -51,6 +62,13 @@ impl Tensors for Tensor {
     fn tensors_mut(&mut self) -> Vec<&mut Tensor> {
         vec![self]
     }
+
+    fn remove_samples(&mut self) -> Result<()> {
+        if self.rank() > 0 {
+            *self = self.narrow(0, 0, 0)?;
+        }
+        Ok(())
+    }
 }
 
 impl<T: Tensors> Tensors for Vec<T> {
@@ -61,6 +79,10 @@ impl<T: Tensors> Tensors for Vec<T> {
     fn tensors_mut(&mut self) -> Vec<&mut Tensor> {
         self.iter_mut().flat_map(T::tensors_mut).collect()
     }
+
+    fn remove_samples(&mut self) -> Result<()> {
+        self.iter_mut().try_for_each(T::remove_samples)
+    }
 }
 
 impl<T: Tensors> Tensors for Parts<T> {
@@ -70,6 +92,10 @@ impl<T: Tensors> Tensors for Parts<T> {
 
     fn tensors_mut(&mut self) -> Vec<&mut Tensor> {
         self.0.tensors_mut()
+    }
+
+    fn remove_samples(&mut self) -> Result<()> {
+        self.0.remove_samples()
     }
 }
 
@@ -92,6 +118,10 @@ impl<K: Ord, T: Tensors, S> Tensors for HashMap<K, T, S> {
             .flat_map(|(_, part)| part.tensors_mut())
             .collect()
     }
+
+    fn remove_samples(&mut self) -> Result<()> {
+        self.values_mut().try_for_each(T::remove_samples)
+    }
 }
 
 macro_rules! tuple {
@@ -103,6 +133,11 @@ macro_rules! tuple {
 
             fn tensors_mut(&mut self) -> Vec<&mut Tensor> {
                 [$(self.$index.tensors_mut()),+].into_iter().flatten().collect()
+            }
+
+            fn remove_samples(&mut self) -> Result<()> {
+                $(self.$index.remove_samples()?;)+
+                Ok(())
             }
         }
     };

@@ -18,7 +18,7 @@ pub trait Collectives: Debug + Send + Sync {
     /// Sums the ranks' buckets. Afterwards this rank's piece, of `length / ranks` elements from `rank · length / ranks` on, holds the sum; what
     /// the rest holds is not specified.
     ///
-    /// `bucket` is one-dimensional, contiguous, f32 or f64, on the engine's device, and its length is a multiple of the number of ranks.
+    /// `bucket` is one-dimensional, contiguous, f32, f64 or bf16, on the engine's device, and its length is a multiple of the number of ranks.
     ///
     /// # Errors
     /// [`GroupError`](crate::error::GroupError).

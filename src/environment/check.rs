@@ -7,7 +7,7 @@ use candle_core::DeviceLocation;
 use super::gather::gather;
 use super::judge::judge;
 use super::probe::ptx::Kernels;
-use super::{Finding, Findings, Report, Source, built, redact, smoke};
+use super::{Finding, Findings, Report, Source, Versions, built, redact, smoke};
 
 /// The machine to check: this one by default.
 ///
@@ -75,6 +75,14 @@ impl Environment {
         self
     }
 
+    /// Also reports what several ranks need: NCCL, MPI, the ways between GPUs and nodes. Without this it does so where ranks seem to be
+    /// intended: a launcher such as `mpirun` or torchrun started the process, it sees several GPUs, or the machine has InfiniBand.
+    #[must_use]
+    pub fn for_ranks(mut self) -> Self {
+        self.source.for_ranks = true;
+        self
+    }
+
     /// Limits the time of all probes together, 30 seconds by default. The smoke test may take as long again.
     #[must_use]
     pub fn time_limit(mut self, limit: Duration) -> Self {
@@ -94,7 +102,7 @@ impl Environment {
         let facts = gather(source, Instant::now() + self.time_limit, &mut findings);
         judge(&facts, &mut findings);
         let words = redact::private_words(&self.source);
-        Report::new(findings, facts.all_gpus(), words)
+        Report::new(findings, facts.all_gpus(), Versions::of(&facts), words)
     }
 
     /// Works on a device: opens it, allocates, launches a kernel, multiplies matrices, reads back, and makes one step of the fused AdamW.

@@ -60,7 +60,7 @@ impl FindingCode {
 }
 
 /// The kinds of findings: id, severity, `yes` if it prevents CUDA, title, consequences, next step and command.
-static ROWS: [[&str; 7]; 107] = table(include_str!("findings.tsv"));
+static ROWS: [[&str; 7]; 135] = table(include_str!("findings.tsv"));
 
 /// Reads the row of this id. It is called in constants only, so its panics are compile errors.
 const fn read(id: &str) -> FindingCode {
@@ -137,6 +137,15 @@ names! {
     HOST = "HR-700", CGROUP_LIMIT = "HR-701", LOW_MEMORY = "HR-702", SWAPPING = "HR-703", SHM_SMALL = "HR-704",
     HOST_UNKNOWN = "HR-705",
     BUILT = "HR-800",
+    NCCL = "HR-810", NCCL_MISSING = "HR-811", NCCL_BROKEN = "HR-812", NCCL_TOO_NEW = "HR-813",
+    NCCL_RESTRICTED = "HR-814", NCCL_INTERFACE = "HR-815",
+    MPI = "HR-820", MPI_INCOMPLETE = "HR-821", MPI_MIXED = "HR-822", MPI_ROOT = "HR-823", MPI_NOT_BUILT = "HR-824",
+    SHM_TOO_SMALL = "HR-830", PEERS = "HR-831", NO_PEERS = "HR-832",
+    INFINIBAND = "HR-840", PORTS_DOWN = "HR-841", NO_PORT = "HR-842", PORTS_UNEQUAL = "HR-843", NO_GPUDIRECT = "HR-844",
+    LOCK_LIMIT = "HR-845",
+    LAUNCH = "HR-850", LOCAL_RANK = "HR-851",
+    BUILDS_DIFFER = "HR-860", NCCL_DIFFERS = "HR-861", MPI_DIFFERS = "HR-862", DRIVERS_DIFFER = "HR-863",
+    GPUS_DIFFER = "HR-864",
     SMOKE_PASSED = "HR-900", SMOKE_FAILED = "HR-901", SMOKE_WRONG = "HR-902", NOT_ENOUGH_MEMORY = "HR-910",
-    MEMORY_NOT_TOLD = "HR-911", NO_USABLE_GPU = "HR-912",
+    MEMORY_NOT_TOLD = "HR-911", NO_USABLE_GPU = "HR-912", NO_ENGINE = "HR-913",
 }

@@ -1,8 +1,12 @@
 use std::sync::Arc;
 
 use super::probe::driver::CudaDevice;
+use super::probe::fabric::Fabric;
 use super::probe::kernel::Kernel;
+use super::probe::launch;
 use super::probe::libraries::Libraries;
+use super::probe::mpi::Mpi;
+use super::probe::nccl::Nccl;
 use super::probe::nvml::{GpuReading, Readings};
 use super::reply::Reply;
 use super::visible::Visible;
@@ -20,6 +24,8 @@ pub(crate) struct Facts {
     pub(crate) memory: SystemMemory,
     /// The bytes that `/dev/shm` may hold.
     pub(crate) shm: Option<u64>,
+    /// The bytes that are free in it.
+    pub(crate) shm_free: Option<u64>,
     pub(crate) libraries: Option<Libraries>,
     /// The version of the CUDA toolkit that a build would use.
     pub(crate) toolkit: Option<Version>,
@@ -29,9 +35,27 @@ pub(crate) struct Facts {
     pub(crate) cuda: Reply<Vec<CudaDevice>>,
     /// The newest CUDA that the driver supports, by libcuda.
     pub(crate) cuda_version: Option<Version>,
+    pub(crate) fabric: Option<Fabric>,
+    pub(crate) mpi: Option<Mpi>,
+    /// Unknown where no ranks are intended.
+    pub(crate) nccl: Reply<Nccl>,
 }
 
 impl Facts {
+    /// Whether several ranks are intended: the user says so, a launcher started this process, or the machine is made for it.
+    pub(crate) fn has_ranks(&self) -> bool {
+        let fabric = self.fabric.as_ref();
+        self.source.for_ranks
+            || launch::is_launched(&self.source)
+            || fabric.is_some_and(Fabric::has_infiniband)
+            || self.visible_gpus() > 1
+    }
+
+    /// The number of GPUs that this process sees.
+    pub(crate) fn visible_gpus(&self) -> usize {
+        self.all_gpus().iter().filter(|gpu| gpu.visible).count()
+    }
+
     /// Whether this is known of the kernel.
     pub(crate) fn kernel_is(&self, condition: impl FnOnce(&Kernel) -> bool) -> bool {
         self.kernel.as_ref().is_some_and(condition)

@@ -1,9 +1,11 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use super::probe::fabric::Fabric;
 use super::probe::kernel::Kernel;
 use super::probe::libraries::Libraries;
-use super::probe::{driver, nvml};
+use super::probe::mpi::Mpi;
+use super::probe::{driver, nccl, nvml};
 use super::{Answer, Facts, Findings, Reply, Source, code, host, log, toolkit};
 use crate::facts::Version;
 use crate::patience::{LoadError, Task};
@@ -15,27 +17,39 @@ pub(super) fn gather(source: Arc<Source>, deadline: Instant, findings: &mut Find
     let log = Probe::start("the kernel log", &source, log::look);
     let libraries = Probe::start("shared libraries", &source, Libraries::look);
     let toolkit = Probe::start("the CUDA toolkit", &source, toolkit::look);
+    let fabric = Probe::start("the network between nodes", &source, Fabric::look);
+    let mpi = Probe::start("MPI", &source, Mpi::look);
     let (nvml, driver_version) = Probe::ask("NVML", &source, deadline, nvml::look);
     let (cuda, cuda_version) = Probe::ask("libcuda", &source, deadline, driver::look);
     let nvml = nvml.reply(deadline, findings);
     let cuda = cuda.reply(deadline, findings);
-    let (memory, shm, by_host) = host.wait(deadline, findings).unwrap_or_default();
+    let (memory, shm, shm_free, by_host) = host.wait(deadline, findings).unwrap_or_default();
     let (toolkit, by_toolkit) = toolkit.wait(deadline, findings).unwrap_or_default();
     let by_log = log.wait(deadline, findings).unwrap_or_default();
     let found = [by_host, by_toolkit, by_log].into_iter();
     findings.0.extend(found.flat_map(|found| found.0));
-    Facts {
+    let mut facts = Facts {
         kernel: kernel.wait(deadline, findings),
         memory,
         shm,
+        shm_free,
         libraries: libraries.wait(deadline, findings),
         toolkit,
         nvml,
         driver_version: driver_version.get().copied(),
         cuda,
         cuda_version: cuda_version.get().copied(),
-        source,
+        fabric: fabric.wait(deadline, findings),
+        mpi: mpi.wait(deadline, findings),
+        nccl: Reply::Unknown,
+        source: Arc::clone(&source),
+    };
+    // Loading it takes long, and most programs do not need it.
+    if facts.has_ranks() && facts.shows_gpu() {
+        let (nccl, _) = Probe::ask("NCCL", &source, deadline, nccl::look);
+        facts.nccl = nccl.reply(deadline, findings);
     }
+    facts
 }
 
 /// A probe in a thread of its own, and what it looks at.

@@ -1,3 +1,6 @@
+#[cfg(target_os = "linux")]
+use std::mem::MaybeUninit;
+
 use bytesize::ByteSize;
 use regex::Regex;
 
@@ -11,8 +14,8 @@ const PLENTY: f64 = 0.2;
 /// Docker's default for `/dev/shm` is 64 MiB.
 const SMALL_SHM: u64 = 1 << 30;
 
-/// The host's memory, and the bytes that `/dev/shm` may hold, if it is mounted with a size.
-pub(super) fn look(source: &Source) -> (SystemMemory, Option<u64>, Findings) {
+/// The host's memory, the bytes that `/dev/shm` may hold, if it is mounted with a size, and those that are free in it.
+pub(super) fn look(source: &Source) -> (SystemMemory, Option<u64>, Option<u64>, Findings) {
     let memory = SystemMemory::read_by(|path| source.text(path));
     let mut findings = Findings::default();
     match memory.capacity().zip(memory.free()) {
@@ -20,13 +23,22 @@ pub(super) fn look(source: &Source) -> (SystemMemory, Option<u64>, Findings) {
         None => findings.add(code::HOST_UNKNOWN, "/proc/meminfo does not contain it"),
     }
     let shm = source.text("/proc/mounts").as_deref().and_then(shm);
-    (memory, shm, findings)
+    (memory, shm, shm_free(source), findings)
 }
 
-/// Only programs for a GPU need shared memory.
+/// Only programs for a GPU need shared memory. Where several ranks are intended, it is a finding of its own.
 pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
-    let small = facts.shm.filter(|shm| *shm < SMALL_SHM);
-    if let Some(shm) = small.filter(|_| facts.shows_gpu()) {
+    let small = |bytes: &u64| *bytes < SMALL_SHM;
+    let size = facts.shm.filter(small);
+    if facts.has_ranks() {
+        // Files of ranks that were killed stay in it.
+        let free = facts.shm_free.filter(small);
+        let free = free.map(|free| format!("{} free", ByteSize(free)));
+        let size = size.map(|size| format!("{} in size", ByteSize(size)));
+        let seen = size.into_iter().chain(free);
+        return findings.list(code::SHM_TOO_SMALL, seen);
+    }
+    if let Some(shm) = size.filter(|_| facts.shows_gpu()) {
         findings.add(code::SHM_SMALL, ByteSize(shm).to_string());
     }
 }
@@ -71,4 +83,30 @@ fn shm(mounts: &str) -> Option<u64> {
     let (_, [size, kib]) = found.extract();
     let unit = if kib.is_empty() { 1 } else { 1024 };
     size.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// The free bytes in `/dev/shm`, on the machine itself.
+#[cfg(target_os = "linux")]
+fn shm_free(source: &Source) -> Option<u64> {
+    if !source.is_this_machine() {
+        return None;
+    }
+    let mut system = MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the path ends in a zero, and the call fills the structure if it returns 0.
+    let system = unsafe {
+        if libc::statvfs(c"/dev/shm".as_ptr(), system.as_mut_ptr()) != 0 {
+            return None;
+        }
+        system.assume_init()
+    };
+    #[allow(
+        clippy::unnecessary_cast,
+        reason = "the fields are shorter on some systems"
+    )]
+    (system.f_bavail as u64).checked_mul(system.f_frsize as u64)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn shm_free(_source: &Source) -> Option<u64> {
+    None
 }

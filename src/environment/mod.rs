@@ -13,6 +13,7 @@ mod gpu;
 mod host;
 mod judge;
 mod log;
+mod obstacles;
 mod probe;
 mod redact;
 mod reply;
@@ -22,6 +23,7 @@ mod smoke;
 mod source;
 mod terminal;
 mod toolkit;
+mod versions;
 mod visible;
 
 pub use check::Environment;
@@ -30,6 +32,7 @@ pub use finding::Finding;
 pub use gpu::Gpu;
 pub use report::Report;
 pub use requirement::{Requirement, UnknownRequirement};
+pub use versions::Versions;
 
 use facts::Facts;
 use finding::Findings;

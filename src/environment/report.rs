@@ -1,10 +1,9 @@
 use std::cmp::Reverse;
 
-use bytesize::ByteSize;
 use candle_core::DeviceLocation;
 
 use super::redact::{self, Words};
-use super::{Finding, FindingCode, Findings, Gpu, Requirement, Severity, code};
+use super::{Finding, Findings, Gpu, Requirement, Severity, Versions, code};
 
 /// All findings about a machine, the worst first.
 ///
@@ -32,17 +31,25 @@ pub struct Report {
     gpus: Vec<Gpu>,
     findings: Vec<Finding>,
     #[serde(skip)]
+    versions: Versions,
+    #[serde(skip)]
     words: Words,
 }
 
 impl Report {
-    pub(super) fn new(findings: Findings, gpus: Vec<Gpu>, words: Words) -> Self {
+    pub(super) fn new(
+        findings: Findings,
+        gpus: Vec<Gpu>,
+        versions: Versions,
+        words: Words,
+    ) -> Self {
         let mut report = Self {
             schema: 1,
             version: env!("CARGO_PKG_VERSION"),
             summary: String::new(),
             gpus,
             findings: findings.0,
+            versions,
             words,
         };
         report.update();
@@ -57,6 +64,11 @@ impl Report {
     /// The GPUs that NVML or CUDA lists.
     pub fn gpus(&self) -> &[Gpu] {
         &self.gpus
+    }
+
+    /// What ranks that train together must have in common.
+    pub fn versions(&self) -> &Versions {
+        &self.versions
     }
 
     /// The severity of the worst finding.
@@ -82,6 +94,9 @@ impl Report {
             let failed = (Severity::Failure, Some(DeviceLocation::Cpu));
             let is_failed = |finding: &&Finding| (finding.severity(), finding.device) == failed;
             return self.findings.iter().filter(is_failed).cloned().collect();
+        }
+        if requirement == Requirement::Ranks {
+            return self.obstacles_to_ranks();
         }
         let mut obstacles = self.obstacles_to_cuda();
         if let (Requirement::CudaTraining { bytes }, []) = (requirement, &*obstacles) {
@@ -116,62 +131,6 @@ impl Report {
             }
             Some(title) => format!("not fit for CUDA: {title}; the CPU can be used"),
         };
-    }
-
-    fn has(&self, code: &FindingCode) -> bool {
-        self.findings.iter().any(|finding| finding.code == code)
-    }
-
-    /// The GPU that a finding is about; `None` for the machine, and for a CUDA device that is not known to be one of the GPUs.
-    fn gpu_of(&self, finding: &Finding) -> Option<u32> {
-        let Some(DeviceLocation::Cuda { gpu_id }) = finding.device else {
-            return finding.gpu;
-        };
-        let ordinal = u32::try_from(gpu_id).ok()?;
-        let mut gpus = self.gpus.iter();
-        Some(gpus.find(|gpu| gpu.ordinal == Some(ordinal))?.index)
-    }
-
-    /// The findings that prevent CUDA on one GPU or on all. Failed work on another kind of device is no such finding.
-    fn against_cuda(&self) -> impl Iterator<Item = &Finding> {
-        self.findings.iter().filter(|finding| {
-            let is_cuda = |device| matches!(device, DeviceLocation::Cuda { .. });
-            finding.code.prevents_cuda && finding.device.is_none_or(is_cuda)
-        })
-    }
-
-    /// GPUs that are visible and without a problem.
-    fn usable(&self) -> impl Iterator<Item = &Gpu> {
-        self.gpus.iter().filter(|gpu| {
-            let mut against = self.against_cuda();
-            gpu.visible && !against.any(|finding| self.gpu_of(finding) == Some(gpu.index))
-        })
-    }
-
-    fn obstacles_to_cuda(&self) -> Vec<Finding> {
-        let has_usable = self.usable().next().is_some();
-        let counts = |finding: &&Finding| self.gpu_of(finding).is_none() || !has_usable;
-        let mut obstacles: Vec<_> = self.against_cuda().filter(counts).cloned().collect();
-        // A probe may not have finished, so the absence of obstacles is not enough.
-        if obstacles.is_empty() && (!has_usable || !self.has(code::CUDA_STARTS)) {
-            let seen = match self.gpus.len() {
-                0 => "neither NVML nor CUDA lists a GPU".to_owned(),
-                count => format!("GPUs: {count}; CUDA was not seen to start"),
-            };
-            obstacles.push(Finding::new(code::NO_USABLE_GPU, seen));
-        }
-        obstacles
-    }
-
-    fn lack_of_memory(&self, bytes: u64) -> Option<Finding> {
-        let usable = self.usable();
-        let free = usable.filter_map(|gpu| Some((gpu.memory_free?, gpu.index)));
-        let seen = format!("required: {}", ByteSize(bytes));
-        let Some((free, index)) = free.max() else {
-            return Some(Finding::new(code::MEMORY_NOT_TOLD, seen));
-        };
-        let seen = format!("{seen}; most is free on GPU {index}: {}", ByteSize(free));
-        (free < bytes).then(|| Finding::new(code::NOT_ENOUGH_MEMORY, seen))
     }
 }
 

@@ -26,11 +26,14 @@ pub enum Requirement {
         /// The bytes that must be free on one GPU.
         bytes: u64,
     },
+    /// A group of several ranks on this machine, by NCCL or MPI: `ranks`. The report must come from an environment
+    /// [`for_ranks`](super::Environment::for_ranks).
+    Ranks,
 }
 
 /// A text that names no requirement.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown requirement `{0}`: use `cpu`, `cuda`, or `cuda,mem=8GiB`")]
+#[error("unknown requirement `{0}`: use `cpu`, `cuda`, `cuda,mem=8GiB`, or `ranks`")]
 pub struct UnknownRequirement(String);
 
 impl Requirement {
@@ -48,6 +51,7 @@ impl FromStr for Requirement {
         match text {
             "cpu" => Ok(Self::Cpu),
             "cuda" => Ok(Self::CudaInference),
+            "ranks" => Ok(Self::Ranks),
             _ => match size() {
                 Some(size) => Ok(Self::cuda_training(size.as_u64())),
                 None => Err(UnknownRequirement(text.to_owned())),
@@ -61,6 +65,7 @@ impl fmt::Display for Requirement {
         match self {
             Self::Cpu => f.write_str("work on the CPU"),
             Self::CudaInference => f.write_str("work on a GPU"),
+            Self::Ranks => f.write_str("a group of several ranks"),
             Self::CudaTraining { bytes } => {
                 write!(f, "work on a GPU with {} of free memory", ByteSize(*bytes))
             }

@@ -13,6 +13,8 @@ pub(crate) struct Source {
     pub(crate) root: PathBuf,
     pub(crate) variables: BTreeMap<String, String>,
     pub(crate) kernels: Vec<Kernels>,
+    /// Whether the user asks for what several ranks need.
+    pub(crate) for_ranks: bool,
 }
 
 /// The bytes of a log that are kept, from its end.
@@ -32,6 +34,7 @@ impl Source {
             root: PathBuf::from("/"),
             variables: variables.collect(),
             kernels,
+            for_ranks: false,
         }
     }
 
@@ -81,6 +84,14 @@ impl Source {
         let file = files::open(&self.below(path));
         let read = file.and_then(|mut file| file.read_exact(&mut head));
         read.is_ok() && head.starts_with(b"\x7fELF") && head[4] != class
+    }
+
+    /// The first file of this name in the folders of `PATH`.
+    pub(crate) fn program(&self, name: &str) -> Option<PathBuf> {
+        let folders = self.variable("PATH")?.split(':');
+        let folders = folders.filter(|folder| folder.starts_with('/')).take(256);
+        let mut paths = folders.map(|folder| Path::new(folder).join(name));
+        paths.find(|path| self.exists(path))
     }
 
     /// The end of a log.

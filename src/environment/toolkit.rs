@@ -1,4 +1,4 @@
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::probe::ptx::Target;
 use super::{Facts, Findings, Source, code};
@@ -23,7 +23,7 @@ pub(super) fn look(source: &Source) -> (Option<Version>, Findings) {
             value => findings.add(code::TOOLKIT_NOWHERE, format!("{name}={value}")),
         }
     }
-    let nvcc = program(source, "nvcc").map(|path| source.resolved(path));
+    let nvcc = source.program("nvcc").map(|path| source.resolved(path));
     let by_path = nvcc.as_deref().and_then(|nvcc| nvcc.parent()?.parent());
     let used = by_path.or(roots.first().map(|(_, root)| root.as_path()));
     let version = used.and_then(|root| version(source, root));
@@ -40,7 +40,7 @@ pub(super) fn look(source: &Source) -> (Option<Version>, Findings) {
             let version = version.unwrap_or("of an unknown version".to_owned());
             findings.add(code::TOOLKIT, format!("{}, CUDA {version}", nvcc.display()));
             let mut compilers = ["c++", "g++", "clang++", "cc", "gcc"].into_iter();
-            if !compilers.any(|name| program(source, name).is_some()) {
+            if !compilers.any(|name| source.program(name).is_some()) {
                 findings.add(code::NO_COMPILER, "no c++, g++, clang++ or cc on PATH");
             }
         }
@@ -71,13 +71,6 @@ pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
         let seen = format!("CUDA_COMPUTE_CAP={value}, GPU {index} is {major}.{minor}");
         findings.begin(code::COMPUTE_CAP, seen).set_gpu(index);
     }
-}
-
-fn program(source: &Source, name: &str) -> Option<PathBuf> {
-    let folders = source.variable("PATH")?.split(':');
-    let folders = folders.filter(|folder| folder.starts_with('/')).take(256);
-    let mut paths = folders.map(|folder| Path::new(folder).join(name));
-    paths.find(|path| source.exists(path))
 }
 
 /// From the toolkit's record, or from its headers, which every installation has. Nothing is run.

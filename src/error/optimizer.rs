@@ -121,6 +121,58 @@ pub enum OptimizerError {
     /// The gradient of this parameter shares the memory of a parameter.
     #[error("the gradient of parameter `{0}` is a parameter's own memory: pass a copy")]
     GradientShared(String),
+    /// The optimizer keeps state for whole parameters alone.
+    #[error("{optimizer} cannot be sharded over ranks: {reason}")]
+    #[non_exhaustive]
+    NotSharded {
+        /// The optimizer.
+        optimizer: String,
+        /// Why, with what helps.
+        reason: &'static str,
+    },
+    /// A shard has a range of elements that cannot be updated by itself.
+    #[error(
+        "elements {start}..{end} of parameter `{parameter}` cannot be a piece of a shard: {reason}"
+    )]
+    #[non_exhaustive]
+    Piece {
+        /// The parameter.
+        parameter: String,
+        /// The first element of the range.
+        start: usize,
+        /// The element behind the last one.
+        end: usize,
+        /// Why, with what helps.
+        reason: String,
+    },
+    /// The optimizer is sharded, and its shard does not list this parameter, which is not frozen.
+    #[error(
+        "the shard does not list parameter `{0}`: call `shard` with the ranges of all parameters that are not frozen, and none where this rank owns nothing"
+    )]
+    Unlisted(String),
+    /// The shard has elements whose state another rank holds.
+    #[error(
+        "the state of elements {start}..{end} of parameter `{parameter}` is not on this rank: pass `shard` the ranks' states, put together by `StateDict::merge`"
+    )]
+    #[non_exhaustive]
+    Elsewhere {
+        /// The parameter.
+        parameter: String,
+        /// The first element of the range.
+        start: usize,
+        /// The element behind the last one.
+        end: usize,
+    },
+    /// The states of several ranks do not make a whole, for this reason.
+    #[error(
+        "the ranks' states cannot be put together: {0}; pass those of all ranks, taken after the same update"
+    )]
+    Merge(String),
+    /// The optimizer is sharded, and its updates need a sum over the gradients of all ranks.
+    #[error(
+        "a sharded optimizer with clipping by norm, a loss scale or `skip_non_finite` needs all ranks' sums: call `commit_measured` with the sum of what `measure` returns on each rank"
+    )]
+    Unmeasured,
     /// A gradient has too many axes that are not contiguous.
     #[error("the gradient of `{parameter}` has {rank} non-contiguous axes: make it contiguous")]
     #[non_exhaustive]

@@ -19,6 +19,12 @@ impl Version {
         Some(Self([number / 1000, number % 1000 / 10, 0]))
     }
 
+    /// As others than NVIDIA's driver write it: 2.28.3.
+    pub(crate) fn plain(self) -> String {
+        let [major, minor, patch] = self.0;
+        format!("{major}.{minor}.{patch}")
+    }
+
     pub(crate) fn major(self) -> u32 {
         self.0[0]
     }
@@ -48,6 +54,7 @@ mod tests {
         let version = Version::parse;
         assert_eq!(version("535.104.05"), Some(Version([535, 104, 5])));
         assert_eq!(version("535.54.03").unwrap().to_string(), "535.54.03");
+        assert_eq!(version("2.28.3").unwrap().plain(), "2.28.3");
         assert_eq!(version("12\n"), Some(Version([12, 0, 0])));
         assert!(version("535.104.05") > version("535.54.03"));
         for bad in ["", "a.b", "535.", "-1", "99999999999999999999"] {

@@ -114,6 +114,15 @@ impl Device {
         Ok(memory)
     }
 
+    /// Whether this GPU can access another one's memory, as `nvmlGpuP2PStatus_t`, in this way of `nvmlGpuP2PCapsIndex_t`.
+    pub(crate) fn peer_status(&self, other: &Self, way: u32) -> Field<u32> {
+        let function = &self.functions().nvmlDeviceGetP2PStatus;
+        // SAFETY: both handles belong to sessions of the same library, which stay open.
+        self.read(function, 0, |call, gpu, status| unsafe {
+            call(gpu, other.handle, way, status)
+        })
+    }
+
     /// The number of pages that were retired because of memory errors.
     pub(crate) fn retired(&self) -> Field<u32> {
         let function = &self.functions().nvmlDeviceGetRetiredPages;

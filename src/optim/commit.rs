@@ -1,8 +1,8 @@
 use candle_core::Tensor;
 use candle_core::backprop::GradStore;
 
-use super::{Parameter, StateDict};
-use crate::error::{Remedy, Result};
+use super::{Measure, Parameter, Shard, StateDict};
+use crate::error::{OptimizerError, Remedy, Result};
 
 /// What became of an update; from [`Commit::commit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -67,6 +67,41 @@ pub trait Commit {
     /// Those of the optimizer.
     fn commit(&mut self, gradients: &GradStore) -> Result<Committed>;
 
+    /// Restricts it to the elements of this shard, or to those of another one: it keeps state for them alone, and `commit` reads only
+    /// their gradients and updates only them. The rank's own state, from [`state`](Self::state), is then a part of the whole, which
+    /// [`StateDict::merge`] puts together. A group that is thawed later needs a new shard, which lists its parameters.
+    ///
+    /// Without `state`, what is kept for elements of the shard stays, and parameters that were not listed get new state. Where elements
+    /// move between ranks, `state` is the whole state, which replaces all, as in [`load_state`](Self::load_state).
+    ///
+    /// # Errors
+    /// [`OptimizerError`] if it cannot be sharded, as by default, if the shard does not fit its parameters, or if another rank has the
+    /// state of these elements; those of [`load_state`](Self::load_state). Nothing has changed then.
+    fn shard(&mut self, _: &Shard, _: Option<&StateDict>) -> Result<()> {
+        let optimizer = std::any::type_name::<Self>().to_owned();
+        let reason = "its state cannot be divided; use one of the fused optimizers, such as AdamW";
+        Err(OptimizerError::NotSharded { optimizer, reason }.into())
+    }
+
+    /// Sums the squares of the gradients' elements in a shard, always in the same order, if updates depend on the gradients of all
+    /// ranks: for clipping by norm, a loss scale, or to skip a step with a gradient that is not finite. Otherwise, and by default, `None`.
+    /// On CUDA this waits for the device.
+    ///
+    /// # Errors
+    /// Those of [`commit`](Self::commit).
+    fn measure(&mut self, _: &GradStore, _: &Shard) -> Result<Option<Measure>> {
+        Ok(None)
+    }
+
+    /// Applies one update, as [`commit`](Self::commit), with the sum of all ranks' measures in place of one over the gradients here. It
+    /// may depend on it only if [`measure`](Self::measure) returns one.
+    ///
+    /// # Errors
+    /// Those of [`commit`](Self::commit).
+    fn commit_measured(&mut self, gradients: &GradStore, _: Measure) -> Result<Committed> {
+        self.commit(gradients)
+    }
+
     /// Returns the loss to differentiate: with a loss scale, the loss multiplied by it.
     ///
     /// # Errors
@@ -90,7 +125,7 @@ pub trait Commit {
         None
     }
 
-    /// A copy of its state, to save. Empty by default.
+    /// A copy of its state, to save; of a sharded optimizer, its part of the whole. Empty by default.
     ///
     /// # Errors
     /// Errors from copying.

@@ -7,12 +7,16 @@ mod commit;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod entries;
 mod foreign;
 mod fused;
 mod group;
+mod measure;
+mod merge;
 mod moments;
 mod rule;
 mod schedule;
+mod shard;
 mod state_dict;
 
 pub use candle_nn::ParamsAdamW;
@@ -22,9 +26,11 @@ pub use commit::{Commit, Committed};
 pub use foreign::Foreign;
 pub use fused::{Fused, FusedBuilder, HostUpdate, HostUpdates, LossScale, Progress};
 pub use group::{Group, GroupOptions, Parameter};
+pub use measure::Measure;
 pub use moments::Moments;
 pub use rule::{Algorithm, ParamsAdafactor, ParamsAdam, ParamsLion, ParamsSgd};
 pub use schedule::LearningRate;
+pub use shard::Shard;
 pub use state_dict::StateDict;
 pub(crate) use state_dict::{file_header, place_in_file};
 

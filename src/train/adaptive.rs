@@ -80,6 +80,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
         let (took, mut report) = told(turn, done)?;
         report.extend(took);
         self.core.positions.consume();
+        self.core.divide(&batch.origins())?;
         Ok(report)
     }
 

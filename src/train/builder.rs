@@ -4,10 +4,10 @@ use candle_core::Tensor;
 
 use super::adaptive::AdaptiveTrainer;
 use super::core::Core;
-use super::ranks::join;
+use super::ranks::{Settings, join};
 use super::reach::Reach;
 use crate::batch::{BatchPolicy, Engine, Observer, Predictive, Recompute, Task};
-use crate::distributed::Group;
+use crate::distributed::{Group, Shares};
 use crate::error::{ParameterError, Result};
 use crate::memory::DeviceMemory;
 use crate::optim::Commit;
@@ -22,7 +22,7 @@ pub struct AdaptiveTrainerBuilder<O, T = AdaptiveTrainer<O>> {
     engine: Engine,
     evaluation: Engine,
     group: Option<Group>,
-    compare_every: u64,
+    exchange: Settings,
     /// Batches for one update of an accumulating trainer.
     batches: usize,
     finish: fn(AdaptiveTrainer<O>, usize) -> Result<T>,
@@ -48,7 +48,11 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
             engine: Engine::new(Predictive::default(), Task::Training),
             evaluation: Engine::new(Predictive::default(), Task::Evaluation),
             group: None,
-            compare_every: 1000,
+            exchange: Settings {
+                compare_every: 1000,
+                narrows: false,
+                shares: None,
+            },
             batches,
             finish,
         }
@@ -69,7 +73,24 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// Sets the number of updates after which the ranks of a [group](Self::group) compare checksums of their parameters; 1,000 by default. They also
     /// do so in the first update, and in the first one after state was loaded. It takes as long as a copy of all parameters to the host.
     pub fn compare_every(mut self, updates: u64) -> Self {
-        self.compare_every = updates;
+        self.exchange.compare_every = updates;
+        self
+    }
+
+    /// Sets how the batches of a [`Loader`](crate::data::Loader) are divided among the ranks of a [group](Self::group). By default they follow what each
+    /// rank was measured to do, so that a slower GPU has fewer samples and none waits long for another; `Shares::equal(group.size())` divides
+    /// equally, always. The loader needs [`rank`](crate::data::LoaderBuilder::rank). Every division gives the same update within rounding;
+    /// runs with measured shares are not equal bit by bit, because times are not.
+    pub fn shares(mut self, shares: Shares) -> Self {
+        self.exchange.shares = Some(shares);
+        self
+    }
+
+    /// Sets whether gradients travel between the ranks of a [group](Self::group) as bf16, which halves the bytes; off by default. They are
+    /// accumulated in f32, rounded to bf16 for the exchange, and rounded again in each sum of two ranks' gradients: about three digits are
+    /// left. f64 gradients are not narrowed.
+    pub fn exchange_in_bf16(mut self, narrows: bool) -> Self {
+        self.exchange.narrows = narrows;
         self
     }
 
@@ -176,12 +197,9 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
             let options = vec![
                 format!("the seed is {}", self.engine.seed),
                 format!("an update has {} batches", self.batches),
-                format!(
-                    "parameters are compared every {} updates",
-                    self.compare_every
-                ),
+                format!("an exchange has {:?}", self.exchange),
             ];
-            core = join(core, group, options, self.compare_every.max(1));
+            core = join(core, group, options, self.exchange);
             self.engine.rank = group.rank() as u64;
             self.evaluation.rank = self.engine.rank;
         }

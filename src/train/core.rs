@@ -1,3 +1,5 @@
+use std::time::Instant;
+
 use candle_core::{Device, Tensor, Var};
 
 use super::accumulator::GradientAccumulator;
@@ -5,12 +7,12 @@ use super::accumulator_builder::GradientAccumulatorBuilder;
 use super::buffers::Buffers;
 use super::loss::Loss;
 use super::positions::Positions;
-use super::ranks::{Ranks, Turn};
+use super::ranks::{Ranks, Spent, Turn};
 use super::reach::Reach;
 use super::report::StepReport;
 use crate::batch::{
-    Attempt, Batch, Engine, Event, Failure, Held, Measured, MicroBatch, Processed, Work, conclude,
-    extent_of, waited,
+    Attempt, Batch, Engine, Event, Failure, Held, Measured, MicroBatch, Origin, Processed, Work,
+    conclude, extent_of, waited,
 };
 use crate::error::{Error, Holding, Phase, Result, WindowLost};
 use crate::memory::{DeviceMemory, recover, unmask};
@@ -31,6 +33,8 @@ pub(super) struct Core<O> {
     pub(super) positions: Positions,
     /// Those that update together with this one.
     pub(super) ranks: Option<Ranks>,
+    /// What the accumulated samples took.
+    spent: Spent,
 }
 
 impl<O: Commit> Core<O> {
@@ -44,6 +48,7 @@ impl<O: Commit> Core<O> {
             lost: 0,
             positions: Positions::default(),
             ranks: None,
+            spent: Spent::default(),
         })
     }
 
@@ -65,6 +70,7 @@ impl<O: Commit> Core<O> {
         let (earlier, updates) = (self.accumulator.samples(), self.accumulator.updates);
         if earlier == 0 {
             self.at_window.save()?;
+            self.spent = Spent::default();
         }
         let origins = batch.origins();
         let waited = waited(&origins);
@@ -77,10 +83,15 @@ impl<O: Commit> Core<O> {
                 updates,
                 is_finished: false,
             };
+            let began = Instant::now();
             let run = match extent.samples {
                 0 => Ok(()),
                 _ => engine.run(extent, &mut accumulation, took),
             };
+            let spent = &mut accumulation.core.spent;
+            spent.cost = spent.cost.saturating_add(extent.cost);
+            spent.seconds += began.elapsed().as_secs_f64();
+            spent.is_exhausted |= took.retries > 0;
             let ended = run.and_then(|()| end(accumulation.core, engine, took));
             accumulation.is_finished = ended.is_ok();
             drop(accumulation);
@@ -91,6 +102,14 @@ impl<O: Commit> Core<O> {
         engine.batches += u64::from(extent.samples == 0);
         self.positions.note(&origins);
         Ok(done)
+    }
+
+    /// Divides the next batches of these loaders among the ranks.
+    pub(super) fn divide(&mut self, origins: &[Origin<'_>]) -> Result<()> {
+        match &self.ranks {
+            Some(ranks) => ranks.divide(origins, &mut self.positions),
+            None => Ok(()),
+        }
     }
 
     /// Drops what was accumulated, on request: nothing of it counts as lost.
@@ -161,7 +180,8 @@ impl<O: Commit> Core<O> {
         };
         self.accumulator.refuse_if_interrupted()?;
         let memory = Measured::begin(engine.memory.as_ref());
-        let exchange = || ranks.exchange(&mut self.accumulator);
+        let spent = std::mem::take(&mut self.spent);
+        let exchange = || ranks.exchange(&mut self.accumulator, spent);
         let exchange = engine.phase(Phase::Reduce, &memory, exchange)?;
         let mut report = self.apply(engine, processed).inspect_err(|error| {
             // The others may have updated.

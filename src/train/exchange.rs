@@ -22,7 +22,7 @@ pub struct RankWork {
     pub samples: usize,
     /// The weight of its losses.
     pub weight: f64,
-    /// The time since the update before, without the waiting for other ranks.
+    /// The time that its samples took, without waiting for data or for other ranks.
     pub computed: Duration,
 }
 

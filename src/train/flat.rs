@@ -15,29 +15,35 @@ pub(super) struct Layout {
     ranks: usize,
     /// Elements of a full bucket.
     bucket: usize,
+    /// Whether f32 buckets travel as bf16.
+    narrows: bool,
 }
 
-/// The gradient buffers of all parameters, one after the other, with the sum of the losses behind them.
+/// The gradient buffers of all parameters, one after the other, and the sum of the losses.
 #[derive(Debug)]
 pub(super) struct Flat {
-    /// One for each type.
-    parts: Vec<Part>,
+    buckets: Vec<Bucket>,
+    loss: Option<Tensor>,
 }
 
+/// Memory that is exchanged in one call.
 #[derive(Debug)]
-struct Part {
-    buffer: Tensor,
-    buckets: Vec<Tensor>,
-    /// The last element that is used, for the sum of the losses.
-    loss: Tensor,
+pub(super) struct Bucket {
+    pub(super) values: Tensor,
+    /// What travels in place of the values.
+    pub(super) narrow: Option<Tensor>,
 }
 
 impl Layout {
     /// Full buckets have about `bucket` elements.
-    pub(super) fn new(ranks: usize, bucket: usize) -> Self {
+    pub(super) fn new(ranks: usize, bucket: usize, narrows: bool) -> Self {
         let unit = ranks * ALIGNMENT;
         let bucket = (bucket / unit).max(1) * unit;
-        Self { ranks, bucket }
+        Self {
+            ranks,
+            bucket,
+            narrows,
+        }
     }
 
     /// The number of elements with padding.
@@ -49,7 +55,7 @@ impl Layout {
         let bucket = self.bucket;
         (0..len)
             .step_by(bucket)
-            .map(move |start| start..len.min(start + bucket))
+            .map(move |start| start..len.min(start.saturating_add(bucket)))
     }
 }
 
@@ -57,12 +63,13 @@ impl Flat {
     /// Allocates the memory, and makes it the slots' buffers.
     pub(super) fn new(layout: Layout, slots: &mut [Slot]) -> Result<Self> {
         slots.iter_mut().for_each(|slot| slot.buffer = None);
-        let mut parts = Vec::new();
+        let mut flat = Self {
+            buckets: Vec::new(),
+            loss: None,
+        };
         for dtype in [DType::F32, DType::F64] {
-            let mut slots: Vec<_> = slots
-                .iter_mut()
-                .filter(|slot| slot.buffer_type() == dtype)
-                .collect();
+            let slots = slots.iter_mut().filter(|slot| slot.buffer_type() == dtype);
+            let mut slots: Vec<_> = slots.collect();
             let Some(device) = slots
                 .first()
                 .map(|slot| slot.parameter.var.device().clone())
@@ -71,26 +78,52 @@ impl Flat {
             };
             let lens = slots.iter().map(|slot| slot.parameter.var.elem_count());
             let used: usize = lens.map(|len| len.next_multiple_of(ALIGNMENT)).sum();
-            let part = Part::new(layout, used, dtype, &device)?;
+            let narrows = layout.narrows && dtype == DType::F32;
+            // The sum of the losses travels behind the gradients, unless they are narrowed.
+            let has_loss = flat.loss.is_none() && !narrows;
+            let buffer =
+                Tensor::zeros(layout.padded(used + usize::from(has_loss)), dtype, &device)?;
+            flat.cut(layout, &buffer, narrows)?;
+            if has_loss {
+                flat.loss = Some(buffer.narrow(0, used, 1)?);
+            } else if flat.loss.is_none() {
+                let alone = Tensor::zeros(layout.padded(1), dtype, &device)?;
+                flat.cut(layout, &alone, false)?;
+                flat.loss = Some(alone.narrow(0, 0, 1)?);
+            }
             let mut start = 0;
             for slot in &mut slots {
                 let (len, shape) = (slot.parameter.var.elem_count(), slot.parameter.var.shape());
-                slot.buffer = Some(part.buffer.narrow(0, start, len)?.reshape(shape)?);
+                slot.buffer = Some(buffer.narrow(0, start, len)?.reshape(shape)?);
                 start += len.next_multiple_of(ALIGNMENT);
             }
-            parts.push(part);
         }
-        Ok(Self { parts })
+        Ok(flat)
     }
 
-    /// The pieces of memory that are exchanged in one call each.
-    pub(super) fn buckets(&self) -> impl Iterator<Item = &Tensor> {
-        self.parts.iter().flat_map(|part| &part.buckets)
+    /// Adds a buffer's buckets. Those that are narrowed share one buffer, because they travel one after the other.
+    fn cut(&mut self, layout: Layout, buffer: &Tensor, narrows: bool) -> Result<()> {
+        let len = buffer.elem_count();
+        let narrow =
+            narrows.then(|| Tensor::zeros(len.min(layout.bucket), DType::BF16, buffer.device()));
+        let narrow = narrow.transpose()?;
+        for range in layout.buckets(len) {
+            let narrow = narrow.as_ref().map(|all| all.narrow(0, 0, range.len()));
+            self.buckets.push(Bucket {
+                values: buffer.narrow(0, range.start, range.len())?,
+                narrow: narrow.transpose()?,
+            });
+        }
+        Ok(())
+    }
+
+    pub(super) fn buckets(&self) -> &[Bucket] {
+        &self.buckets
     }
 
     /// Writes the sum of a rank's losses.
     pub(super) fn set_loss(&self, known: f64, pending: &[(Tensor, f64)]) -> Result<()> {
-        let Some(Part { loss, .. }) = self.parts.first() else {
+        let Some(loss) = &self.loss else {
             return Ok(());
         };
         let dtype = loss.dtype();
@@ -110,26 +143,24 @@ impl Flat {
 
     /// Divides the sum of the losses.
     pub(super) fn scale_loss(&self, by: f64) -> Result<()> {
-        let mut loss = self.loss().into_iter();
+        let mut loss = self.loss.iter();
         Ok(loss.try_for_each(|loss| blend(loss, 1. / by, 0., None))?)
     }
 
     /// The place of the losses' sum.
     pub(super) fn loss(&self) -> Option<&Tensor> {
-        self.parts.first().map(|part| &part.loss)
+        self.loss.as_ref()
     }
 }
 
-impl Part {
-    fn new(layout: Layout, used: usize, dtype: DType, device: &Device) -> Result<Self> {
-        let len = layout.padded(used + 1);
-        let buffer = Tensor::zeros(len, dtype, device)?;
-        let buckets = layout.buckets(len);
-        let buckets = buckets.map(|range| buffer.narrow(0, range.start, range.len()));
-        Ok(Self {
-            loss: buffer.narrow(0, used, 1)?,
-            buckets: buckets.collect::<candle_core::Result<_>>()?,
-            buffer,
-        })
+impl Bucket {
+    /// Has `exchange` change the values, or what travels in their place. `narrow` is written without an allocation.
+    pub(super) fn travel(&self, exchange: impl FnOnce(&Tensor) -> Result<()>) -> Result<()> {
+        let Some(narrow) = &self.narrow else {
+            return exchange(&self.values);
+        };
+        blend(narrow, 0., 1., Some(&self.values))?;
+        exchange(narrow)?;
+        Ok(blend(&self.values, 0., 1., Some(narrow))?)
     }
 }

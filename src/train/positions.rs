@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Origin;
+use crate::error::Result;
 
 /// How far loaders have been read, by their names.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -46,6 +47,18 @@ impl Positions {
     /// An update consumed what was accumulated.
     pub(super) fn consume(&mut self) {
         self.consumed.append(&mut self.pending);
+    }
+
+    /// Changes the position of a loader after the last batch that an update consumed.
+    pub(super) fn revise(
+        &mut self,
+        loader: &str,
+        revise: impl FnOnce(&str) -> Result<String>,
+    ) -> Result<()> {
+        if let Some(position) = self.consumed.get_mut(loader) {
+            *position = revise(position)?;
+        }
+        Ok(())
     }
 
     pub(super) fn consumed(&self, loader: &str) -> Option<&str> {

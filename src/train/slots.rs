@@ -199,7 +199,7 @@ impl Slots {
         hasher.finalize()
     }
 
-    /// Multiplies the means by this rank's part of the weight. Slots that other ranks have filled begin with zeros.
+    /// Multiplies the means by this rank's part of the weight, and statistics too. Slots that only other ranks have filled become 0.
     pub(super) fn scale(&mut self, part: f64, is_filled: impl Fn(usize) -> bool) -> Result<()> {
         let filled = self.slots.iter_mut().enumerate();
         for (_, slot) in filled.filter(|(at, _)| is_filled(*at)) {
@@ -210,7 +210,28 @@ impl Slots {
             }
             (slot.is_filled, slot.is_reached) = (true, true);
         }
+        for (slot, buffer) in self.statistics() {
+            let values = slot.parameter.var.to_dtype(buffer.dtype())?;
+            blend(buffer, 0., part, Some(&values))?;
+        }
         Ok(())
+    }
+
+    /// Makes the sums of the ranks' statistics, such as BatchNorm's running mean, this rank's.
+    pub(super) fn take_statistics(&self) -> Result<()> {
+        for (Slot { parameter, .. }, buffer) in self.statistics() {
+            parameter
+                .var
+                .set(&buffer.to_dtype(parameter.var.dtype())?)?;
+        }
+        Ok(())
+    }
+
+    /// Those that the forward pass changes by itself, with their buffers.
+    fn statistics(&self) -> impl Iterator<Item = (&Slot, &Tensor)> {
+        let slots = self.slots.iter().filter(|slot| !slot.is_filled);
+        let statistics = slots.filter(|slot| self.reach.is_buffer(&slot.parameter));
+        statistics.filter_map(|slot| Some((slot, slot.buffer.as_ref()?)))
     }
 
     /// Fails if this window is the last in which a parameter's first gradient could arrive, and it has none.
@@ -262,6 +283,13 @@ impl Slots {
             self.vars().map(|var| bytes(var)).sum(),
             buffers.map(bytes).sum(),
         )
+    }
+
+    /// What only an update changes.
+    pub(super) fn updated(&self) -> impl Iterator<Item = &Var> {
+        let slots = self.slots.iter();
+        let slots = slots.filter(|slot| !self.reach.is_buffer(&slot.parameter));
+        slots.map(|slot| &slot.parameter.var)
     }
 
     pub(super) fn vars(&self) -> impl Iterator<Item = &Var> {

@@ -28,6 +28,24 @@ fn healthy_h200() {
 }
 
 #[test]
+fn ranks_on_two_gpus() {
+    let machine = Machine::two_gpus("13.0")
+        .with_mpi()
+        .with_port("mlx5_0", "4: ACTIVE", "400 Gb/sec (4X NDR)")
+        .with_port("mlx5_1", "2: INIT", "10 Gb/sec (4X SDR)")
+        .file(
+            "/proc/self/limits",
+            "Max locked memory  8388608  8388608  bytes\n",
+        )
+        .file(
+            "/proc/self/status",
+            "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n",
+        )
+        .variable("NCCL_P2P_DISABLE", "1");
+    golden("ranks_on_two_gpus", &machine);
+}
+
+#[test]
 fn no_gpu() {
     golden("no_gpu", &Machine::plain().without("/usr/bin/c++"));
 }

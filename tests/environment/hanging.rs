@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use candle_core::{Device, DeviceLocation, Tensor};
 use candle_headroom::{Environment, Monitor};
 
-use crate::machine::{codes, rustc};
+use crate::machine::{LIBRARIES, Machine, codes, rustc};
 
 /// Names the case in the process that runs it.
 const CASE: &str = "HEADROOM_HANGING_CASE";
@@ -157,4 +157,25 @@ fn the_monitor_and_the_smoke_test_do_not_load_a_hanging_library() {
     }
     let name = "hanging::the_monitor_and_the_smoke_test_do_not_load_a_hanging_library";
     in_a_process(name, "monitor", &folder);
+}
+
+/// NCCL is loaded where a process sees several GPUs; like the others, first in a child process.
+#[test]
+fn an_nccl_that_hangs_or_crashes_while_it_is_loaded() {
+    let forever = "loop { std::thread::sleep(std::time::Duration::from_secs(60)) }";
+    for (body, code) in [(forever, "HR-001"), ("std::process::abort()", "HR-002")] {
+        let machine = Machine::healthy()
+            .answers("gpus=2")
+            .without(&format!("{LIBRARIES}/libnccl.so.2"));
+        library_with_initializer(&machine.path(LIBRARIES), "libnccl.so.2", body);
+        let limit = Duration::from_secs(8);
+        let started = Instant::now();
+        let report = machine.environment().time_limit(limit).check();
+        assert!(started.elapsed() < limit + Duration::from_secs(5));
+        let mut findings = report.findings().iter();
+        let finding = findings.find(|finding| finding.code.id == code);
+        let seen = &finding.unwrap_or_else(|| panic!("{report}")).seen;
+        assert!(seen.contains("nccl"), "{seen}");
+        assert!(codes(&report).contains(&"HR-831"), "{report}");
+    }
 }

@@ -207,6 +207,42 @@ impl Machine {
             .with_toolkit()
     }
 
+    /// Two GPUs, and the stand-in as NCCL, built with this CUDA.
+    pub fn two_gpus(cuda: &str) -> Self {
+        Self::healthy().with_nccl(cuda).answers("gpus=2")
+    }
+
+    pub fn with_nccl(self, cuda: &str) -> Self {
+        let machine = self.library("libnccl.so.2", "2.28.3");
+        let mut library = fs::read(&workshop().libraries[0]).unwrap();
+        library.extend(format!("\0NCCL version 2.28.3+cuda{cuda}\0").bytes());
+        machine.file(&format!("{LIBRARIES}/libnccl.so.2.28.3"), library)
+    }
+
+    /// Open MPI as Debian has it.
+    pub fn with_mpi(self) -> Self {
+        self.file("/usr/bin/orterun", "")
+            .link("/usr/bin/mpirun", "orterun")
+            .library("libmpi.so.40", "40.30.4")
+            .file(
+                &format!("{LIBRARIES}/pkgconfig/ompi.pc"),
+                "Name: Open MPI\nVersion: 4.1.4\n",
+            )
+    }
+
+    /// A card with one port, whose state is such as `4: ACTIVE`.
+    pub fn with_port(self, device: &str, state: &str, rate: &str) -> Self {
+        let folder = format!("/sys/class/infiniband/{device}/ports/1");
+        self.file(&format!("{folder}/state"), format!("{state}\n"))
+            .file(&format!("{folder}/rate"), format!("{rate}\n"))
+            .file(&format!("{folder}/link_layer"), "InfiniBand\n")
+    }
+
+    /// Started as one of two ranks, by MPICH or Slurm.
+    pub fn launched(self) -> Self {
+        self.variable("PMI_RANK", "1").variable("PMI_SIZE", "2")
+    }
+
     /// A docker container on a machine with a GPU, as it is without NVIDIA's runtime.
     pub fn container() -> Self {
         Self::plain()
@@ -255,8 +291,12 @@ impl Machine {
     }
 
     pub fn set(&self, lines: &str) {
-        for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
+        for name in ["libcuda.so.1", "libnvidia-ml.so.1", "libnccl.so.2"] {
             let path = self.path(&format!("{LIBRARIES}/{name}"));
+            // Only some machines have NCCL, and on others it is an empty file.
+            if name == "libnccl.so.2" && fs::metadata(&path).map_or(0, |file| file.len()) == 0 {
+                continue;
+            }
             // SAFETY: the stand-in's function takes a text's bytes and their number.
             unsafe {
                 let library = Library::new(path.canonicalize().unwrap()).unwrap();

@@ -32,7 +32,7 @@ fn every_symptom_leads_to_its_code() {
 }
 
 /// Codes that no machine in a folder can show, or that belong to machines in order, each with the file of its test.
-const ELSEWHERE: [(&str, &str); 20] = [
+const ELSEWHERE: [(&str, &str); 31] = [
     ("HR-001", include_str!("library.rs")),
     ("HR-002", include_str!("hanging.rs")),
     ("HR-100", HEALTHY),
@@ -51,6 +51,17 @@ const ELSEWHERE: [(&str, &str); 20] = [
     ),
     ("HR-312", FITNESS),
     ("HR-402", include_str!("golden/no_gpu.txt")),
+    ("HR-810", RANKS),
+    ("HR-820", RANKS),
+    ("HR-824", RANKS),
+    ("HR-831", RANKS),
+    ("HR-840", RANKS),
+    ("HR-860", RANKS),
+    ("HR-861", RANKS),
+    ("HR-862", RANKS),
+    ("HR-863", RANKS),
+    ("HR-864", RANKS),
+    ("HR-913", RANKS),
     ("HR-900", FITNESS),
     ("HR-901", FITNESS),
     ("HR-902", include_str!("../../src/environment/smoke.rs")),
@@ -59,6 +70,7 @@ const ELSEWHERE: [(&str, &str); 20] = [
     ("HR-912", FITNESS),
 ];
 const HEALTHY: &str = include_str!("healthy.rs");
+const RANKS: &str = include_str!("ranks.rs");
 const FITNESS: &str = include_str!("fitness.rs");
 
 #[test]

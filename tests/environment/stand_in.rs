@@ -1,4 +1,4 @@
-//! Stands in for NVML and for libcuda, as one library without any dependency, which `machine.rs` compiles by `rustc`. A healthy
+//! Stands in for NVML, libcuda and NCCL, as one library without any dependency, which `machine.rs` compiles by `rustc`. A healthy
 //! H200, unless `stand_in` sets values: lines of `name=value`, for one GPU alone as `1.name=value`; `status.FUNCTION` is what a
 //! function answers, and `hang.FUNCTION` keeps it from ever returning. Compiled with `--cfg old` it lacks the newer functions.
 #![allow(non_snake_case)]
@@ -278,6 +278,19 @@ pub unsafe extern "C" fn nvmlDeviceGetRemappedRows(
         *pending = number(gpu, "remap.pending", 0) as c_uint;
         *failed = number(gpu, "remap.failed", 0) as c_uint;
     })
+}
+
+/// `p2p` is why GPUs cannot access each other, `nvlink` why no NVLink connects them; 0 if they can and it does.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetP2PStatus(one: usize, other: usize, way: c_uint, to: *mut c_uint) -> c_uint {
+    assert_ne!(one, other);
+    let name = if way == 2 { "nvlink" } else { "p2p" };
+    answer(gpu(one), "nvmlDeviceGetP2PStatus", || unsafe { *to = number(gpu(other), name, 0) as c_uint })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclGetVersion(to: *mut c_int) -> c_uint {
+    answer(0, "ncclGetVersion", || unsafe { *to = number(0, "nccl", 22_803) as c_int })
 }
 
 #[unsafe(no_mangle)]

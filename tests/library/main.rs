@@ -9,6 +9,7 @@ mod curves;
 mod data;
 mod engine;
 mod error;
+mod groups;
 mod halves;
 mod incidents;
 mod memory_model;

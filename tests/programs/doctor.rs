@@ -102,7 +102,7 @@ fn an_unknown_requirement_is_rejected() {
     assert_eq!(doctor(&["--help"]).status.code(), Some(0));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(
-        text.contains("use `cpu`, `cuda`, or `cuda,mem=8GiB`"),
+        text.contains("use `cpu`, `cuda`, `cuda,mem=8GiB`, or `ranks`"),
         "{text}"
     );
 }

@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
-use candle_core::DType;
+use candle_core::{DType, Device};
 use candle_headroom::batch::Fixed;
 use candle_headroom::distributed::Group;
 use candle_headroom::{AccumulatingTrainer, AdamW, AdaptiveTrainer, Loss, Sgd};
+use candle_nn::{Module, VarBuilder, VarMap, batch_norm, linear};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -184,5 +185,92 @@ fn sums_over_tokens_are_weighted_by_their_number() {
         one.update().expect("an update").expect("samples");
         let pairs = alone.values().into_iter().zip(ours.values());
         assert!(pairs.into_iter().all(|(a, b)| (a - b).abs() < 1e-14));
+    });
+}
+
+/// Each rank's batches have other statistics; after an update all ranks have the same, so that any of them can be saved.
+#[test]
+fn statistics_of_batch_norm_are_averaged() {
+    together(2, |group| {
+        let varmap = VarMap::new();
+        let builder = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+        let norm = batch_norm(3, 1e-5, builder.pp("norm")).expect("a layer");
+        let head = linear(3, 1, builder.pp("head")).expect("a layer");
+        let sgd = Sgd::builder(&varmap)
+            .learning_rate(0.01)
+            .build()
+            .expect("an optimizer");
+        let buffers = [norm.running_mean(), norm.running_var()];
+        let trainer = AdaptiveTrainer::builder(sgd)
+            .group(group)
+            .buffers(buffers)
+            .compare_every(1);
+        let mut trainer = trainer.build().expect("a trainer");
+        for step in 0..3 {
+            let (x, y) = data(8, (3, 1), DType::F32, step * 2 + group.rank() as u64);
+            let x = (x + group.rank() as f64).expect("an input");
+            let step = trainer.step(&(x, y), |(x, y), _| {
+                (head.forward(&norm.forward_train(&x)?)? - y)?
+                    .sqr()?
+                    .mean_all()
+            });
+            step.expect("a step");
+            let mean = norm.running_mean().to_vec1::<f32>().expect("the mean");
+            let bits: Vec<u8> = mean.iter().flat_map(|value| value.to_le_bytes()).collect();
+            let all = group.gather(&bits).expect("the ranks' means");
+            assert_eq!(all[0], all[1]);
+        }
+        // Rank 0's mean is about 0, rank 1's about 1: after three steps with a momentum of 0.1 about 0.27 of 1 / 2.
+        let mean = norm
+            .running_mean()
+            .mean_all()
+            .and_then(|mean| mean.to_scalar::<f32>())
+            .expect("the mean");
+        assert!((0.05..0.25).contains(&mean), "{mean}");
+    });
+}
+
+#[test]
+fn gradients_that_travel_as_bf16_keep_three_digits() {
+    together(3, |group| {
+        let widths = [50, 40, 2];
+        let (exact, narrow) = (
+            Model::new(&widths, DType::F32, 1),
+            Model::new(&widths, DType::F32, 1),
+        );
+        let sgd = |model: &Model| {
+            Sgd::builder(&model.varmap)
+                .learning_rate(1e4)
+                .build()
+                .expect("an optimizer")
+        };
+        let mut one = AdaptiveTrainer::builder(sgd(&exact))
+            .group(group)
+            .build()
+            .expect("a trainer");
+        let two = AdaptiveTrainer::builder(sgd(&narrow))
+            .group(group)
+            .exchange_in_bf16(true);
+        let mut two = two.build().expect("a trainer");
+        let batch = data(9, (50, 2), DType::F32, group.rank() as u64);
+        let before = exact.values();
+        let expected = one
+            .step(&batch, |(x, y), _| exact.loss(&x, &y))
+            .expect("a step");
+        let report = two
+            .step(&batch, |(x, y), _| narrow.loss(&x, &y))
+            .expect("a step");
+        assert_eq!(
+            report.loss.read().expect("a loss"),
+            expected.loss.read().expect("a loss")
+        );
+        let (exact, narrow) = (exact.values(), narrow.values());
+        let length = |from: &[f64], to: &[f64]| {
+            let squares = from.iter().zip(to).map(|(a, b)| (a - b).powi(2));
+            squares.sum::<f64>().sqrt()
+        };
+        let error = length(&exact, &narrow) / length(&exact, &before);
+        // A rounding to 8 bits is off by 2^-9 at most, and there are at most 1 + 2 + 1 of them.
+        assert!(error > 1e-4 && error < 4. / 512., "{error}");
     });
 }

@@ -6,4 +6,6 @@ mod launch;
 mod model;
 #[path = "../promises/ranks_agree.rs"]
 mod ranks_agree;
+mod shares;
+mod tensors;
 mod trouble;

@@ -87,6 +87,13 @@ impl Tensors for Packed {
     fn tensors_mut(&mut self) -> Vec<&mut Tensor> {
         vec![&mut self.tokens, &mut self.positions, &mut self.targets]
     }
+
+    fn remove_samples(&mut self) -> candle_core::Result<()> {
+        self.pieces.clear();
+        self.tensors_mut()
+            .into_iter()
+            .try_for_each(Tensor::remove_samples)
+    }
 }
 
 impl Batch for Packed {

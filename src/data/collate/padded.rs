@@ -43,6 +43,9 @@ impl Padded {
     /// Those of candle, also if values are not token ids of the shape `[samples, length]`.
     pub fn next_tokens(&self, ignored: i64) -> Result<Tensor> {
         let (samples, length) = self.values.dims2()?;
+        if samples == 0 {
+            return Ok(self.values.to_dtype(DType::I64)?);
+        }
         let device = self.values.device();
         let last = Tensor::full(ignored, (samples, 1), device)?;
         let next = match length {

@@ -102,8 +102,9 @@ impl<S: Source, B> LoaderBuilder<S, B> {
         self
     }
 
-    /// Hands out this rank's share of each batch: of `m` samples those from `m * rank / ranks` to `m * (rank + 1) / ranks`. A batch
-    /// with fewer samples than ranks leaves some of them none: their `collate` gets an empty list, which those of this crate refuse;
+    /// Hands out this rank's part of each batch: of `m` samples those from `m * rank / ranks` to `m * (rank + 1) / ranks`, unless
+    /// [`Loader::divide`] changes the division. A batch with fewer samples than ranks leaves some of them none: they get
+    /// [empty](crate::data::Loaded::is_empty) batches, for which one sample of the others is read, to learn what the tensors are like.
     /// [`drop_last`](Self::drop_last) avoids that.
     pub fn rank(mut self, rank: usize, ranks: usize) -> Self {
         self.rank = (rank, ranks);

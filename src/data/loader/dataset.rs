@@ -129,8 +129,11 @@ impl<D: Dataset, B: Tensors> Produce<B> for FromDataset<D, B> {
                 Err(failed) => self.failing.skip(failed)?,
             }
         }
-        if samples.is_empty() && job.indices.len() == job.samples {
-            return Ok(Made::Skipped);
+        if samples.is_empty() {
+            return match job.indices.len() == job.samples {
+                true => Ok(Made::Skipped),
+                false => self.empty(job, is_stopped),
+            };
         }
         let name = || self.dataset.name();
         Ok(Made::Batch {
@@ -138,6 +141,31 @@ impl<D: Dataset, B: Tensors> Produce<B> for FromDataset<D, B> {
             indices,
             samples: job.samples,
         })
+    }
+}
+
+impl<D: Dataset, B: Tensors> FromDataset<D, B> {
+    /// A batch without samples, made of the first one of other ranks that can be read.
+    fn empty(&self, job: &Job, is_stopped: &dyn Fn() -> bool) -> Result<Made<B>, DataError> {
+        let mut failed = None;
+        for &index in &job.spares {
+            if is_stopped() {
+                return Ok(Made::Stopped);
+            }
+            let name = || self.dataset.name();
+            let made = self.sample(index);
+            match made.and_then(|sample| self.finish.empty(sample, index, job.is_first, name)) {
+                Ok(batch) => {
+                    return Ok(Made::Batch {
+                        batch,
+                        indices: Vec::new(),
+                        samples: job.samples,
+                    });
+                }
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        Err(failed.unwrap_or_else(|| DataError::Empty(self.dataset.name())))
     }
 }
 

@@ -56,7 +56,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             };
             let Some(mut done) = taken else {
                 // Also if the last batch failed, so that the end can be seen.
-                self.position.go_to((self.epoch, 0, 0));
+                self.go_to((self.epoch, 0, 0));
                 return None;
             };
             if let Err(error) = done.deliver(&self.stage) {
@@ -73,19 +73,19 @@ impl<B: Tensors + Send + 'static> Loader<B> {
                     samples,
                 }) => (batch, indices, samples),
                 Ok(Made::Skipped) => {
-                    self.position.go_to(job.next);
+                    self.go_to(job.next);
                     self.position.samples += job.samples as u64;
                     continue;
                 }
                 Ok(Made::EndOfEpoch) => {
                     self.epoch = job.epoch + 1;
-                    self.position.go_to((self.epoch, 0, 0));
+                    self.go_to((self.epoch, 0, 0));
                     continue;
                 }
                 Ok(Made::Stopped) => return None,
                 Err(error) => return Some(Err(error.into())),
             };
-            self.position.go_to(job.next);
+            self.go_to(job.next);
             self.position.samples += samples as u64;
             let position = match serde_json::to_string(&self.position) {
                 Ok(position) => position,
@@ -102,6 +102,8 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             self.stats.samples += indices.len() as u64;
             self.stats.waited += waited;
             return Some(Ok(Loaded {
+                is_empty: indices.is_empty(),
+                divide: (job.division.ranks() > 1).then(|| Arc::clone(&self.divide)),
                 batch,
                 indices,
                 epoch: job.epoch,

@@ -1,16 +1,27 @@
-use std::ops::Range;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
+
+use crate::batch::{Division, Place};
 use crate::data::Position;
 use crate::data::batching::Batching;
 use crate::data::caught::caught;
+use crate::data::divisions::Divisions;
 use crate::data::order::Order;
 use crate::error::DataError;
 
+/// How many samples of others may stand in for a rank's own.
+const SPARES: usize = 8;
+
 /// The samples of one batch.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Job {
     /// The indices of this rank's samples; empty for a stream.
     pub(super) indices: Vec<usize>,
+    /// The first indices of all ranks' samples, to make an empty batch of.
+    pub(super) spares: Vec<usize>,
+    /// How the samples are divided among the ranks.
+    pub(super) division: Division,
     /// Samples of all ranks.
     pub(super) samples: usize,
     pub(super) epoch: u64,
@@ -27,15 +38,6 @@ pub(super) struct Job {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rank(pub(super) usize, pub(super) usize);
 
-impl Rank {
-    /// Its share of so many samples.
-    pub(super) fn share(self, samples: usize) -> Range<usize> {
-        let Self(rank, ranks) = self;
-        let at = |rank: usize| (samples as u128 * rank as u128 / ranks.max(1) as u128) as usize;
-        at(rank)..at(rank + 1)
-    }
-}
-
 /// Says which samples are in which batch.
 pub(super) enum Plan {
     Dataset {
@@ -51,8 +53,12 @@ pub(super) enum Plan {
 pub(super) struct Jobs {
     pub(super) plan: Plan,
     pub(super) rank: Rank,
+    /// Changed while batches are read ahead.
+    pub(super) divisions: Arc<Mutex<Divisions>>,
     pub(super) epochs: Option<u64>,
     next: (u64, usize, usize),
+    /// The place of the last job, since the loader was built or moved.
+    pub(super) begun: Option<Place>,
     /// The batches of the window of `next`, once they are known.
     window: Option<Vec<Vec<usize>>>,
     is_first: bool,
@@ -63,17 +69,29 @@ impl Jobs {
         Self {
             plan,
             rank,
+            divisions: Arc::default(),
             epochs,
             next: (0, 0, 0),
+            begun: None,
             window: None,
             is_first: true,
         }
     }
 
-    /// Goes on from a position.
+    /// The place of the next job.
+    pub(super) fn place(&self) -> Place {
+        Place::new(self.next)
+    }
+
+    /// Goes on from a position. Among another number of ranks than there, batches are divided equally.
     pub(super) fn move_to(&mut self, position: &Position) {
+        let divisions = match position.divisions.are_among(self.rank.1) {
+            true => position.divisions.clone(),
+            false => Divisions::default(),
+        };
+        *self.divisions.lock() = divisions;
         self.go_to((position.epoch, position.window, position.batch));
-        self.is_first = true;
+        (self.begun, self.is_first) = (None, true);
     }
 
     fn go_to(&mut self, next: (u64, usize, usize)) {
@@ -91,12 +109,22 @@ impl Jobs {
         if self.epochs.is_some_and(|epochs| epoch >= epochs) {
             return None;
         }
-        let job = match &self.plan {
-            Plan::Stream(samples) => Job {
-                samples: *samples,
-                next: (epoch, window + 1, 0),
-                ..Job::default()
-            },
+        let Rank(rank, ranks) = self.rank;
+        let division = self.divisions.lock().at(self.place()).cloned();
+        let division = division.unwrap_or_else(|| Division::equal(ranks));
+        let mut job = Job {
+            indices: Vec::new(),
+            spares: Vec::new(),
+            division,
+            samples: 0,
+            epoch,
+            window,
+            is_first: std::mem::take(&mut self.is_first),
+            next: (epoch, window + 1, 0),
+            failed: None,
+        };
+        match &self.plan {
+            Plan::Stream(samples) => job.samples = *samples,
             Plan::Dataset {
                 order,
                 batching,
@@ -113,7 +141,7 @@ impl Jobs {
                 let failed = batches.as_ref().err().map(panicked);
                 let batches = batches.unwrap_or_default();
                 // A saved place is in its window unless samples have other costs now.
-                let failed = failed.or_else(|| match place < batches.len() {
+                job.failed = failed.or_else(|| match place < batches.len() {
                     true => None,
                     false => Some(DataError::Setting(format!(
                         "window {window} of epoch {epoch} has {} batches, not one at {place}: samples have other costs than in \
@@ -122,30 +150,22 @@ impl Jobs {
                     ))),
                 });
                 let batch = batches.get(place).map_or(&[][..], Vec::as_slice);
-                let share = batch.get(self.rank.share(batch.len())).unwrap_or_default();
-                let next = match place + 1 < batches.len() {
+                let part = job.division.part(rank, batch.len());
+                job.indices = batch.get(part).unwrap_or_default().to_vec();
+                if ranks > 1 {
+                    job.spares = batch.iter().take(SPARES).copied().collect();
+                }
+                job.samples = batch.len();
+                job.next = match place + 1 < batches.len() {
                     true => (epoch, window, place + 1),
                     false if window + 1 < batching.windows(order.len()) => (epoch, window + 1, 0),
                     false => (epoch + 1, 0, 0),
                 };
-                let job = Job {
-                    indices: share.to_vec(),
-                    samples: batch.len(),
-                    next,
-                    failed,
-                    ..Job::default()
-                };
-                self.window = (next.2 > 0).then_some(batches);
-                job
+                self.window = (job.next.2 > 0).then_some(batches);
             }
-        };
+        }
+        self.begun = Some(self.place());
         self.next = job.next;
-        let is_first = std::mem::take(&mut self.is_first);
-        Some(Job {
-            epoch,
-            window,
-            is_first,
-            ..job
-        })
+        Some(job)
     }
 }

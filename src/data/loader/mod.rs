@@ -3,6 +3,7 @@
 mod ahead;
 mod builder;
 mod dataset;
+mod divider;
 mod done;
 mod failing;
 mod hand_out;
@@ -25,10 +26,11 @@ pub use stats::LoaderStats;
 
 use super::stage::Stage;
 use super::{Position, Tensors};
-use crate::batch::Consumer;
+use crate::batch::{Consumer, Divide};
 use crate::error::{DataError, Result};
 
 use ahead::Ahead;
+use divider::Divider;
 use done::Done;
 use failing::Skipped;
 use jobs::Jobs;
@@ -68,6 +70,10 @@ use queue::Queue;
 /// trainer that is given the [`Loaded`](super::Loaded) batches remembers the position of the last batch that an update has consumed and saves it with
 /// its state; [`resume`](Self::resume) goes there.
 ///
+/// # Ranks
+/// Of several processes, each builds the same loader with a [rank](LoaderBuilder::rank) of its own and gets its part of each batch, equal
+/// ones unless [`divide`](Self::divide) says otherwise.
+///
 /// # Errors
 /// An item is a [`DataError`] if a sample cannot be read or a batch cannot be made. The iterator then goes on with the next batch;
 /// the position stays before the failed one until that is handed out, or until the end. An error of copying a batch to its
@@ -79,6 +85,7 @@ pub struct Loader<B> {
     /// The epoch of the batch that comes next, also after one that failed.
     epoch: u64,
     queue: Arc<Queue<B>>,
+    divide: Arc<dyn Divide>,
     stage: Arc<Stage>,
     /// The next batch, if it was taken from the queue before it was asked for.
     held: Option<Done<B>>,
@@ -100,11 +107,20 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         ahead: Ahead,
     ) -> Result<Self> {
         let stage = Arc::new(Stage::new(ahead.device.clone())?);
+        let (ranks, divisions) = (jobs.rank.1, Arc::clone(&jobs.divisions));
+        let queue = Queue::new(jobs, produce, workers, ahead, Arc::clone(&stage));
+        let name: Arc<str> = name.into();
         Ok(Self {
-            name: name.into(),
+            divide: Arc::new(Divider {
+                loader: Arc::clone(&name),
+                queue: Arc::downgrade(&queue),
+                divisions,
+                ranks,
+            }),
+            name,
             position,
             epoch: 0,
-            queue: Queue::new(jobs, produce, workers, ahead, Arc::clone(&stage)),
+            queue,
             stage,
             held: None,
             workers,
@@ -135,7 +151,13 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         self.queue.move_to(position);
         self.position = position.clone();
         self.epoch = position.epoch;
+        self.go_to((position.epoch, position.window, position.batch));
         Ok(())
+    }
+
+    /// Divides its batches among the ranks, while it reads ahead. Each [`Loaded`](super::Loaded) batch has it too, for trainers.
+    pub fn divide(&self) -> &dyn Divide {
+        &*self.divide
     }
 
     /// Goes to the position after the last batch that an update of this trainer has consumed. Returns whether there was one.
@@ -152,6 +174,10 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         })?;
         self.load_state(&position)?;
         Ok(true)
+    }
+
+    fn go_to(&mut self, next: (u64, usize, usize)) {
+        self.position.go_to(next, self.queue.divisions_from(next));
     }
 
     /// Returns what it has done so far, and how long the caller waited for data.

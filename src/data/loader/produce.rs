@@ -43,11 +43,39 @@ impl<S, B: Tensors> Finish<S, B> {
         is_first: bool,
         dataset: impl Fn() -> String,
     ) -> Result<B, DataError> {
+        let batch = self.collate(samples, indices, &dataset)?;
+        self.checks.check(&batch, indices, dataset, is_first)?;
+        Ok(batch)
+    }
+
+    /// A batch without samples, of the kind of those with this one.
+    pub(super) fn empty(
+        &self,
+        sample: S,
+        index: usize,
+        is_first: bool,
+        dataset: impl Fn() -> String,
+    ) -> Result<B, DataError> {
+        let mut batch = self.collate(vec![sample], &[index], &dataset)?;
+        batch
+            .remove_samples()
+            .map_err(|reason| DataError::Collate {
+                dataset: dataset(),
+                indices: vec![index],
+                reason: reason.into(),
+            })?;
+        self.checks.check(&batch, &[], dataset, is_first)?;
+        Ok(batch)
+    }
+
+    fn collate(
+        &self,
+        samples: Vec<S>,
+        indices: &[usize],
+        dataset: impl Fn() -> String,
+    ) -> Result<B, DataError> {
         let reason = match caught(|| (self.collate)(samples)) {
-            Ok(Ok(batch)) => {
-                self.checks.check(&batch, indices, dataset, is_first)?;
-                return Ok(batch);
-            }
+            Ok(Ok(batch)) => return Ok(batch),
             Ok(Err(reason)) => reason,
             Err(message) => format!("it panicked: {message}").into(),
         };

@@ -58,7 +58,7 @@ where
                 checks: self.checks,
             },
             failing: self.failing,
-            rank,
+            rank: self.rank.0,
             shuffle: self.seed.zip(self.buffer),
             reading: Mutex::new(None),
             gave_up: Mutex::new(None),
@@ -84,7 +84,7 @@ struct FromStream<F, I, S, B> {
     open: F,
     finish: Finish<S, B>,
     failing: Failing,
-    rank: Rank,
+    rank: usize,
     /// Seed and size of the buffer.
     shuffle: Option<(u64, usize)>,
     reading: Mutex<Option<Reading<I, S>>>,
@@ -153,12 +153,25 @@ where
             }
             0 => Ok(Made::EndOfEpoch),
             all => {
-                let share = self.rank.share(all);
-                let samples = samples.into_iter().skip(share.start).take(share.len());
-                let (indices, samples): (Vec<_>, Vec<_>) = samples.unzip();
                 let name = || self.name.clone();
+                let part = job.division.part(self.rank, all);
+                // Of an empty part, the sample that another rank has there, or the last one.
+                let from = part.start.min(all - 1);
+                let mut own = samples.into_iter().skip(from).take(part.len().max(1));
+                let (indices, batch) = match own.next() {
+                    Some((index, sample)) if part.is_empty() => {
+                        let batch = self.finish.empty(sample, index, job.is_first, name)?;
+                        (Vec::new(), batch)
+                    }
+                    first => {
+                        let (indices, samples): (Vec<_>, Vec<_>) =
+                            first.into_iter().chain(own).unzip();
+                        let batch = self.finish.finish(samples, &indices, job.is_first, name)?;
+                        (indices, batch)
+                    }
+                };
                 Ok(Made::Batch {
-                    batch: self.finish.finish(samples, &indices, job.is_first, name)?,
+                    batch,
                     indices,
                     samples: all,
                 })

@@ -9,11 +9,12 @@ mod link;
 mod rendezvous;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::error::{GroupError, Result};
+use crate::error::{Error, GroupError, Result};
 use frame::{Frame, Refusal};
 use inbox::{Found, Inbox};
 use link::Link;
@@ -33,6 +34,8 @@ pub(crate) struct Control {
     links: Arc<RwLock<Vec<Link>>>,
     /// Number of calls so far. Held during a call, so that two threads do not mix theirs.
     calls: Mutex<u64>,
+    /// The caller has seen why the group has ended.
+    is_reported: AtomicBool,
     /// An error that other ranks may not know of.
     failed: Mutex<Option<String>>,
 }
@@ -51,6 +54,7 @@ impl Control {
             inbox: Arc::default(),
             links: Arc::default(),
             calls: Mutex::new(0),
+            is_reported: AtomicBool::new(false),
             failed: Mutex::new(None),
         }
     }
@@ -70,7 +74,7 @@ impl Control {
     /// Gives all ranks what each rank gave, in the order of ranks. All ranks have to make the same calls.
     pub(crate) fn gather(&self, what: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         let mut calls = self.calls.lock();
-        self.refuse_if_broken()?;
+        self.refuse_if_broken(what)?;
         if self.size == 1 {
             return Ok(vec![bytes.to_vec()]);
         }
@@ -79,17 +83,14 @@ impl Control {
             0 => self.collect(*calls, what, bytes),
             _ => self.ask(*calls, what, bytes),
         };
-        answer.map_err(|refusal| match refusal {
-            Refusal::Lost { ranks, reason } => lost(ranks, what, reason),
-            Refusal::DifferentCalls(calls) => GroupError::DifferentCalls { calls }.into(),
-        })
+        answer.map_err(|refusal| self.error(refusal, what))
     }
 
     /// Fails if a rank is known to be lost.
     pub(crate) fn check(&self, what: &str) -> Result<()> {
         match self.inbox.ended() {
-            Some(Refusal::Lost { ranks, reason }) => Err(lost(ranks, what, reason)),
-            _ => Ok(()),
+            Some(refusal) => Err(self.error(refusal, what)),
+            None => Ok(()),
         }
     }
 
@@ -101,27 +102,46 @@ impl Control {
     }
 
     /// Ends the group: these ranks did not do their part in time.
-    pub(crate) fn time_out(&self, what: &str) -> crate::error::Error {
+    pub(crate) fn time_out(&self, what: &str) -> Error {
         let reason = format!("no end of it within {:?}", self.timeout);
         let refusal = self.end(Refusal::Lost {
             ranks: Vec::new(),
             reason,
         });
-        match refusal {
-            Refusal::Lost { ranks, reason } => lost(ranks, what, reason),
-            Refusal::DifferentCalls(calls) => GroupError::DifferentCalls { calls }.into(),
+        self.error(refusal, what)
+    }
+
+    /// Fails if the group has ended: with the reason if the caller has not seen it yet.
+    fn refuse_if_broken(&self, what: &str) -> Result<()> {
+        if let Some(reason) = self.failed.lock().clone() {
+            return Err(GroupError::Broken(reason).into());
+        }
+        let Some(refusal) = self.inbox.ended() else {
+            return Ok(());
+        };
+        let is_known = self.is_reported.load(Ordering::Relaxed);
+        let error = self.error(refusal, what);
+        match is_known {
+            true => Err(GroupError::Broken(error.to_string()).into()),
+            false => Err(error),
         }
     }
 
-    fn refuse_if_broken(&self) -> Result<()> {
-        let failed = self.failed.lock().clone();
-        let ended = failed.or_else(|| match self.inbox.ended()? {
+    /// The error for a call that got no answer.
+    fn error(&self, refusal: Refusal, what: &str) -> Error {
+        let call = what.to_owned();
+        match refusal {
             Refusal::Lost { ranks, reason } => {
-                Some(lost(ranks, "an earlier call", reason).to_string())
+                self.is_reported.store(true, Ordering::Relaxed);
+                GroupError::PeerLost {
+                    ranks,
+                    call,
+                    reason,
+                }
             }
-            Refusal::DifferentCalls(_) => None,
-        });
-        ended.map_or(Ok(()), |reason| Err(GroupError::Broken(reason).into()))
+            Refusal::DifferentCalls(calls) => GroupError::DifferentCalls { calls },
+        }
+        .into()
     }
 
     /// Remembers why the group has ended, and tells the others. Returns the first reason.
@@ -238,26 +258,17 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // A rank that unwinds may have left others waiting for an engine.
-        let frame = match std::thread::panicking() {
-            true => Frame::Refusal(Refusal::Lost {
+        let frame = match self.inbox.ended() {
+            // The thread that heard of it may not have told all others yet.
+            Some(refusal) => Frame::Refusal(refusal),
+            // A rank that unwinds may have left others waiting for an engine.
+            None if std::thread::panicking() => Frame::Refusal(Refusal::Lost {
                 ranks: vec![self.rank],
                 reason: "it panicked".to_owned(),
             }),
-            false => Frame::Leave,
+            None => Frame::Leave,
         };
-        if self.inbox.ended().is_none() {
-            self.tell(&frame);
-        }
+        self.tell(&frame);
         self.links.write().clear();
     }
-}
-
-fn lost(ranks: Vec<usize>, what: &str, reason: String) -> crate::error::Error {
-    GroupError::PeerLost {
-        ranks,
-        call: what.to_owned(),
-        reason,
-    }
-    .into()
 }

@@ -51,6 +51,8 @@ impl Variables {
         let (rank, size) = match (self.number(rank_name)?, self.number(size_name)?) {
             (None, None) => return Ok(None),
             (Some(rank), Some(size)) => (rank, size),
+            // So has the script of a job, for which it is 0.
+            (Some(_), None) if rank_name.starts_with("SLURM") => return Ok(None),
             (Some(rank), None) => {
                 return Err(wrong(format!(
                     "{rank_name}={rank} is set without {size_name}, the number of ranks"

@@ -1,4 +1,4 @@
-//! The kernels in this build.
+//! What is in this build: kernels, and engines that connect ranks.
 
 #[cfg(not(feature = "cuda"))]
 mod disabled;
@@ -9,3 +9,6 @@ mod enabled;
 pub(super) use disabled::kernels;
 #[cfg(feature = "cuda")]
 pub(super) use enabled::kernels;
+
+/// Whether ranks can exchange by MPI.
+pub(super) const HAS_MPI: bool = cfg!(feature = "mpi");

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{Facts, Findings, code, joined};
-use crate::environment::probe::libraries::{Libraries, Library, NEEDED, OPTIONAL};
+use crate::environment::probe::libraries::{Libraries, Library, MPI, NEEDED, OPTIONAL};
 use crate::facts;
 
 /// The libraries that are numbered by CUDA's major version; cuRAND is not.
@@ -82,7 +82,7 @@ fn described(folders: &Folders<'_>) -> String {
 fn twice(libraries: &Libraries, findings: &mut Findings) {
     let mut names = BTreeMap::<&str, Vec<&Library>>::new();
     for library in &libraries.on_path {
-        if !library.is_compat() {
+        if !library.is_compat() && !MPI.contains(&library.name) {
             names.entry(&library.soname).or_default().push(library);
         }
     }

@@ -5,6 +5,7 @@ mod gpu;
 mod kernel;
 mod kernels;
 mod libraries;
+mod ranks;
 mod variables;
 
 use super::finding::{answer, joined};
@@ -21,6 +22,7 @@ pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
     variables::judge(facts, findings);
     host::judge(facts, findings);
     toolkit::judge(facts, findings);
+    ranks::judge(facts, findings);
     // No judge has found the reason for this status.
     if let Reply::Failed(call, number) = facts.cuda
         && !findings.0.iter().any(|finding| finding.code.prevents_cuda)

@@ -50,6 +50,8 @@ impl Library {
 pub(crate) const NEEDED: [&str; 5] = ["cudart", "cublas", "cublasLt", "curand", "nvrtc"];
 /// What candle's features `cudnn` and `nccl` link against.
 pub(crate) const OPTIONAL: [&str; 2] = ["cudnn", "nccl"];
+/// What ranks may use besides NCCL.
+pub(crate) const MPI: [&str; 2] = ["mpi", "mpich"];
 const DRIVER: [&str; 3] = ["cuda", "nvidia-ml", "nvidia-ptxjitcompiler"];
 
 impl Libraries {
@@ -135,6 +137,8 @@ fn toolkits(source: &Source) -> Vec<String> {
     local.retain(|name| name.starts_with("cuda"));
     folders.extend(local.iter().map(|name| format!("/usr/local/{name}/lib64")));
     folders.push("/opt/cuda/lib64".to_owned());
+    // Fedora and its relatives, until a module is loaded.
+    folders.extend(["openmpi", "mpich"].map(|name| format!("/usr/lib64/{name}/lib")));
     folders.extend(below(&["CONDA_PREFIX"], "lib"));
     // pip has one for each library, such as `site-packages/nvidia/cublas/lib`.
     let mut roots = below(&["VIRTUAL_ENV", "CONDA_PREFIX"], "lib");
@@ -185,7 +189,7 @@ fn search(source: &Source, folders: &[String], seen: &mut Vec<PathBuf>) -> Vec<L
 fn name_of(soname: &str) -> Option<(&'static str, u32)> {
     let (name, version) = soname.strip_prefix("lib")?.split_once(".so.")?;
     let is_short = version.split('.').count() <= 2;
-    let mut names = NEEDED.iter().chain(&OPTIONAL).chain(&DRIVER);
+    let mut names = NEEDED.iter().chain(&OPTIONAL).chain(&DRIVER).chain(&MPI);
     let name = names.find(|known| is_short && **known == name)?;
     Some((name, Version::parse(version)?.major()))
 }

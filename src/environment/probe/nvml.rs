@@ -19,6 +19,18 @@ pub(crate) struct Readings {
     /// The newest CUDA that the driver supports.
     pub(crate) cuda: Option<Version>,
     pub(crate) gpus: Vec<GpuReading>,
+    /// Each pair of GPUs that NVML tells of.
+    pub(crate) pairs: Vec<Pair>,
+}
+
+/// Two GPUs, by NVML's indexes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pair {
+    pub(crate) gpus: [u32; 2],
+    /// Why they cannot access each other's memory; 0 if they can.
+    pub(crate) status: u32,
+    /// Whether NVLink connects them.
+    pub(crate) by_nvlink: bool,
 }
 
 /// Loads NVML and asks for everything. The driver's version is set before the GPUs are asked, which can fail or hang.
@@ -37,13 +49,45 @@ pub(crate) fn look(
         let count = nvml.ask(|nvml| nvml.device_count());
         let count = count.map_err(|code| ("nvmlDeviceGetCount", code))?;
         let cuda = nvml.ask(|nvml| nvml.sys_cuda_driver_version()).ok();
-        let gpus = (0..count.min(MOST_GPUS)).map(|index| GpuReading::of(index, nvml.device(index)));
+        let devices = (0..count.min(MOST_GPUS)).map(|index| (index, nvml.device(index)));
+        let devices: Vec<_> = devices.collect();
+        let pairs = pairs(&devices);
+        let gpus = devices.into_iter();
+        let gpus = gpus.map(|(index, device)| GpuReading::of(index, device));
         Ok(Readings {
             cuda: cuda.and_then(Version::of_cuda),
             gpus: gpus.collect(),
+            pairs,
         })
     };
     Ok(Reply::of(readings()))
+}
+
+/// The pairs of the first GPUs.
+fn pairs(devices: &[(u32, Field<Device>)]) -> Vec<Pair> {
+    // As many as one machine's NVLink connects.
+    const MOST: usize = 16;
+    // Ways of `nvmlGpuP2PCapsIndex_t`.
+    const READ: u32 = 0;
+    const NVLINK: u32 = 2;
+    let devices: Vec<_> = devices.iter().take(MOST).collect();
+    let mut pairs = Vec::new();
+    for (place, (one, device)) in devices.iter().enumerate() {
+        for (other, peer) in &devices[place + 1..] {
+            if let (Ok(device), Ok(peer)) = (device, peer)
+                && let Ok(status) = device.peer_status(peer, READ)
+            {
+                let gpus = [*one, *other];
+                let by_nvlink = device.peer_status(peer, NVLINK) == Ok(0);
+                pairs.push(Pair {
+                    gpus,
+                    status,
+                    by_nvlink,
+                });
+            }
+        }
+    }
+    pairs
 }
 
 /// Declares [`GpuReading`]: for each field its type, its name in reports, and how it is read.

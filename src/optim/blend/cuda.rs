@@ -35,6 +35,9 @@ pub fn blend(
         (Slice::F32(into), Some(Slice::F32(from))) => run("blend_f32_f32", into, Some(from), at),
         (Slice::F32(into), Some(Slice::F16(from))) => run("blend_f32_f16", into, Some(from), at),
         (Slice::F32(into), Some(Slice::BF16(from))) => run("blend_f32_bf16", into, Some(from), at),
+        (Slice::BF16(into), Some(Slice::F32(from))) if op.keep == 0. => {
+            run("narrow_bf16_f32", into, Some(from), at)
+        }
         (Slice::F64(into), Some(Slice::F64(from))) => run("blend_f64_f64", into, Some(from), at),
         _ => Err(unsupported(dtype)),
     }
@@ -81,7 +84,7 @@ fn run<T: DeviceRepr + WithDType, S: DeviceRepr>(
         block_dim: (THREADS, 1, 1),
         shared_mem_bytes: 0,
     };
-    // SAFETY: the arguments are those of `blend` in kernels/blend.cu for these types; `into` holds `len` elements, and `from`, of
+    // SAFETY: the arguments are those of `blend`, or of a `NARROW`, in kernels/blend.cu for these types; `into` holds `len` elements, and `from`, of
     // the same shape, as many at the offsets that `axes` gives. An element of `into` is read before it is written.
     unsafe { launch.launch(config) }.w()?;
     Ok(())

@@ -5,6 +5,7 @@ mod cuda;
 use candle_core::CudaStorage;
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Error, InplaceOp1, InplaceOp2, Layout, Result, Tensor};
+use half::bf16;
 
 use super::axes::Axes;
 use super::cpu::{CHUNK, Gradient, Real, in_blocks, in_stretches, is_shared, reals};
@@ -13,7 +14,7 @@ const NAME: &str = "blend-in-place";
 
 /// `into = keep · into + add · from`, in place. With `keep` 0 the old values are not read; without `from` they are only scaled.
 ///
-/// `into` is contiguous, f32 or f64, and may be a part of a larger tensor. `from` has the same shape, any strides, and the same type or, for f32, also f16 or bf16. On the
+/// `into` is contiguous, f32 or f64, and may be a part of a larger tensor. It may also be bf16, with `keep` 0 and `from` in f32. `from` has the same shape, any strides, and the same type or, for f32, also f16 or bf16. On the
 /// CPU and on CUDA this is one pass without a temporary. Other devices use candle's operations.
 pub(crate) fn blend(into: &Tensor, keep: f64, add: f64, from: Option<&Tensor>) -> Result<()> {
     let is_cuda = cfg!(feature = "cuda") && into.device().is_cuda();
@@ -100,6 +101,7 @@ fn blend_cpu(
     match (dtype, from.map_or(dtype, |(from, _)| from.dtype())) {
         (DType::F32, DType::F32 | DType::F16 | DType::BF16) => run::<f32>(op, into, from),
         (DType::F64, DType::F64) => run::<f64>(op, into, from),
+        (DType::BF16, DType::F32) if op.keep == 0. => narrow(op.add, into, from),
         (_, from) => Err(unsupported(from)),
     }
 }
@@ -139,6 +141,28 @@ fn run<C: Real>(
             from.load(start + at, block);
             blend(into.get_mut(at..).unwrap_or_default(), block);
         });
+    });
+    Ok(())
+}
+
+/// A copy to bf16, rounded to nearest.
+fn narrow(
+    add: f64,
+    (into, layout): (&mut CpuStorage, &Layout),
+    from: Option<(&CpuStorage, &Layout)>,
+) -> Result<()> {
+    let range = layout.contiguous_offsets().map(|(start, end)| start..end);
+    let (CpuStorage::BF16(into), Some(range), Some((from, layout))) = (into, range, from) else {
+        return Err(out_of_bounds());
+    };
+    let into = into.get_mut(range).ok_or_else(out_of_bounds)?;
+    let from = Gradient::<f32>::new(from, layout, add, f64::INFINITY)?;
+    in_blocks(0..into.len(), |at, block: &mut [f32]| {
+        from.load(at, block);
+        let into = into.get_mut(at..).unwrap_or_default();
+        into.iter_mut()
+            .zip(block)
+            .for_each(|(into, value)| *into = bf16::from_f32(*value));
     });
     Ok(())
 }

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Error as CandleError, Result as CandleResult, Tensor};
 
-use super::share::{SHARED, is_shared};
-use super::state::State;
+use super::share::{CHUNK, SHARED, is_shared};
+use super::state::{State, squares_of};
 use super::team::{self, lock};
 use crate::error::{Result, UpdateInterrupted};
 use crate::optim::Committed;
@@ -15,13 +15,15 @@ use crate::optim::{fused, rule::Rule};
 /// The caller updates this many small parameters alone.
 const FEW: usize = 8;
 
-/// The state of the parameters, and the passes over them.
+/// The state of the pieces of parameters, and the passes over them.
 #[derive(Debug, Default)]
 pub struct Engine {
     states: Vec<Option<Arc<Mutex<State>>>>,
     progress: Progress,
-    /// Whether the team updates the small parameters, not the caller alone.
+    /// Whether the team updates the small pieces, not the caller alone.
     has_team: bool,
+    /// For sums over pieces that are not those of the states.
+    partials: Vec<f64>,
 }
 
 impl Engine {
@@ -34,7 +36,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Runs `work` on each parameter that has a gradient. Large parameters come one after the other, each shared by candle's threads.
+    /// Runs `work` on each piece that has a gradient. Large ones come one after the other, each shared by candle's threads.
     /// Small ones are shared out among the team's threads, because `work` takes the locks of the parameters.
     fn each<R: Rule>(
         &self,
@@ -49,10 +51,10 @@ impl Engine {
                 _ => Ok(()),
             }
         };
-        let all = setup.parameters.iter().zip(&self.states);
+        let all = setup.pieces.iter().zip(&self.states);
         let mut large = all.filter(|(parameter, _)| is_shared(parameter.len));
         large.try_for_each(update)?;
-        let at = |index| setup.parameters.get(index).zip(self.states.get(index));
+        let at = |index| setup.pieces.get(index).zip(self.states.get(index));
         let (next, result) = (AtomicUsize::new(0), Mutex::new(Ok(())));
         let small = || {
             while let Some(one) = at(next.fetch_add(1, Relaxed)) {
@@ -78,11 +80,11 @@ impl Engine {
             setup,
             gradients,
             &|state, parameter, gradient| match parameter.var.dtype() {
-                DType::F64 => state.survey::<f64>(parameter.len, gradient),
-                _ => state.survey::<f32>(parameter.len, gradient),
+                DType::F64 => state.survey::<f64>(parameter, gradient),
+                _ => state.survey::<f32>(parameter, gradient),
             },
         )?;
-        let surveyed = self.states.iter().zip(&setup.parameters);
+        let surveyed = self.states.iter().zip(&setup.pieces);
         let surveyed = surveyed.filter(|(_, p)| setup.gradient(p, gradients).is_some());
         // `sum` would start at -0.
         Ok(surveyed
@@ -95,7 +97,7 @@ impl<R: Rule> fused::Engine<R> for Engine {
     fn set_up(&mut self, setup: &Setup<R>, loaded: Option<&Loaded>) -> Result<()> {
         self.states = states(setup, loaded, &self.states, State::locked::<R>)?;
         self.progress = loaded.map_or(self.progress, |loaded| loaded.progress);
-        let small = setup.updated().map(|parameter| parameter.len);
+        let small = setup.updated_pieces().map(|piece| piece.len);
         let small: Vec<_> = small.filter(|len| !is_shared(*len)).collect();
         // Waking other threads pays only for this many elements, and not for a few parameters.
         self.has_team = small.len() > FEW && small.iter().sum::<usize>() >= SHARED;
@@ -105,10 +107,32 @@ impl<R: Rule> fused::Engine<R> for Engine {
         Ok(())
     }
 
-    fn commit(&mut self, setup: &Setup<R>, gradients: &GradStore) -> Result<Committed> {
-        let squares = match setup.adjustment.needs_survey() {
+    fn measure(&mut self, setup: &Setup<R>, _: bool, gradients: &GradStore) -> Result<f64> {
+        let mut total = 0.;
+        for piece in &setup.pieces {
+            let Some(gradient) = setup.gradient(piece, gradients) else {
+                continue;
+            };
+            let chunks = piece.len.div_ceil(CHUNK);
+            self.partials.resize(chunks.max(self.partials.len()), 0.);
+            let partials = &mut self.partials;
+            total += match piece.full {
+                DType::F64 => squares_of::<f64>(partials, piece, gradient)?,
+                _ => squares_of::<f32>(partials, piece, gradient)?,
+            };
+        }
+        Ok(total)
+    }
+
+    fn commit(
+        &mut self,
+        setup: &Setup<R>,
+        gradients: &GradStore,
+        squares: Option<f64>,
+    ) -> Result<Committed> {
+        let squares = match setup.adjustment.needs_survey() && squares.is_none() {
             true => Some(self.survey(setup, gradients)?),
-            false => None,
+            false => squares,
         };
         let Some(scale) = self.progress.count(squares, &setup.adjustment) else {
             return Ok(Committed::Skipped);
@@ -136,8 +160,8 @@ impl<R: Rule> fused::Engine<R> for Engine {
         Ok(self.progress)
     }
 
-    fn snapshot(&self, index: usize, parameter: &Managed) -> Result<Option<Snapshot>> {
+    fn snapshot(&self, index: usize, piece: &Managed) -> Result<Option<Snapshot>> {
         let state = self.states.get(index).and_then(Option::as_ref);
-        Ok(state.map(|state| lock(state).snapshot(parameter)))
+        Ok(state.map(|state| lock(state).snapshot(piece)))
     }
 }

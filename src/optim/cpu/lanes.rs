@@ -47,7 +47,7 @@ pub struct Lanes<'a, C> {
     pub parameter: Column<'a, C>,
     /// The master weights; `parameter` is then their rounded copy.
     pub master: Option<&'a mut [C]>,
-    /// The gradient of the whole parameter.
+    /// The gradient, by elements of the whole parameter.
     pub gradient: Gradient<'a, C>,
     pub state: [Column<'a, C>; 2],
     pub writes: Writes<'a, C>,

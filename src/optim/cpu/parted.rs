@@ -11,7 +11,7 @@ use crate::optim::coded::Form;
 use crate::optim::fused::{Halves, Managed, Setup, misplaced};
 use crate::optim::rule::Rule;
 
-/// The bytes of one parameter, aligned for their types.
+/// The bytes of a parameter or a piece of one, aligned for their types.
 #[derive(Debug)]
 pub struct Memory<'a, S> {
     /// Contiguous, with its type.
@@ -61,10 +61,10 @@ fn run<'a, R: Rule, C: Real>(
         *column = next(held.form)?;
     }
     let master = master.first().map(|held| next(held.form)).transpose()?;
-    let ((gradient, dtype), bound) = (memory.gradient, setup.adjustment.bound());
-    let gradient = Gradient::of_bytes(gradient, dtype, scale, bound);
+    let (first, bound) = (parameter.first, setup.adjustment.bound());
+    let gradient = Gradient::of_bytes(memory.gradient, first, scale, bound);
     let lanes = Lanes::<C> {
-        start: 0,
+        start: first,
         seed: seed(step),
         is_noisy: setup.halves == Halves::Stochastic,
         parameter: column(memory.parameter, form)?,

@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::optim::fused::{Halves, Managed, Setup, Snapshot, misplaced};
 use crate::optim::rule::Rule;
 
-/// The state of one parameter.
+/// The state of a parameter, or of a piece of one.
 #[derive(Debug)]
 pub struct State {
     step: u64,
@@ -67,20 +67,8 @@ impl State {
         }
     }
 
-    pub fn survey<C: Real>(&mut self, len: usize, gradient: &Tensor) -> CandleResult<()> {
-        let (storage, layout) = gradient.storage_and_layout();
-        let Storage::Cpu(storage) = &*storage else {
-            return Err(misplaced());
-        };
-        let gradient = Gradient::<C>::new(storage, layout, 1., f64::INFINITY)?;
-        self.squares = squares(&mut self.partials, len, |start, block| {
-            gradient.load(start, block);
-            // The square of a finite f64 may be infinite.
-            let finite = block.iter().map(|value| value.to_f64().is_finite());
-            if !finite.fold(true, |all, one| all & one) {
-                block.fill(C::from_f64(f64::NAN));
-            }
-        });
+    pub fn survey<C: Real>(&mut self, piece: &Managed, gradient: &Tensor) -> CandleResult<()> {
+        self.squares = squares_of::<C>(&mut self.partials, piece, gradient)?;
         Ok(())
     }
 
@@ -107,7 +95,7 @@ impl State {
             let master = master.map(|master| reals(master).ok_or_else(misplaced));
             let step = self.step.saturating_add(1);
             let lanes = Lanes::<C> {
-                start: 0,
+                start: parameter.first,
                 seed: seed(step),
                 is_noisy: setup.halves == Halves::Stochastic,
                 parameter: values.take(parameter.len),
@@ -129,6 +117,27 @@ impl State {
         let visit = Visit(Cell::new(Some(work)));
         parameter.handle.inplace_op2(gradient, &visit)
     }
+}
+
+/// Returns the sum of the squares of a piece's gradient; NaN if it is not finite.
+pub fn squares_of<C: Real>(
+    partials: &mut [f64],
+    piece: &Managed,
+    gradient: &Tensor,
+) -> CandleResult<f64> {
+    let (storage, layout) = gradient.storage_and_layout();
+    let Storage::Cpu(storage) = &*storage else {
+        return Err(misplaced());
+    };
+    let gradient = Gradient::<C>::new(storage, layout, 1., f64::INFINITY)?;
+    Ok(squares(partials, piece.len, |start, block| {
+        gradient.load(piece.first + start, block);
+        // The square of a finite f64 may be infinite.
+        let finite = block.iter().map(|value| value.to_f64().is_finite());
+        if !finite.fold(true, |all, one| all & one) {
+            block.fill(C::from_f64(f64::NAN));
+        }
+    }))
 }
 
 /// An operation that passes the storage of a parameter and of its gradient to `F`.

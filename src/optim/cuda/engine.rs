@@ -9,8 +9,10 @@ use candle_core::{CudaDevice, DType, Device, Tensor};
 
 use super::address::locate;
 use super::host::Cores;
-use super::launch::{Launch, chunks, launches};
+use super::launch::{Launch, chunks, launches, survey};
+use super::layout::Slot;
 use super::state::State;
+use super::surveyor::Surveyor;
 use super::tables::Tables;
 use crate::error::{Result, UpdateInterrupted};
 use crate::optim::fused::{self, Choice, Loaded, Managed, Progress};
@@ -18,7 +20,7 @@ use crate::optim::fused::{Setup, Snapshot, misplaced, states};
 use crate::optim::rule::Rule;
 use crate::optim::{Committed, HostUpdate, HostUpdates};
 
-/// The state of the parameters on the device, and the launches of a step.
+/// The state of the pieces of parameters on the device, and the launches of a step.
 ///
 /// The device decides whether a step is applied, so the host does not wait. Only the last launch of a step changes parameters, state
 /// and the current control; those before it write to scratch memory and to the next control, so an error changes nothing. An update by
@@ -29,7 +31,10 @@ pub struct Engine {
     stream: Arc<CudaStream>,
     states: Vec<Option<State>>,
     tables: Tables,
+    survey: Option<Launch>,
     launches: Vec<Launch>,
+    /// For the pieces that were measured last.
+    surveyor: Option<Surveyor>,
     /// For updates by the host's cores, while these are possible.
     cores: Option<Cores>,
     choice: Choice,
@@ -68,7 +73,7 @@ impl Engine {
         let mut cores = Cores::new(setup, &mut choice, old, &stream)?;
         let (mut slots, mut counts) = (Vec::new(), Vec::new());
         let mut first_chunk = 0;
-        for (index, (parameter, state)) in setup.parameters.iter().zip(&states).enumerate() {
+        for (index, (parameter, state)) in setup.pieces.iter().zip(&states).enumerate() {
             let staged = cores.as_ref().map(|cores| cores.staged(index));
             let staged = staged.unwrap_or_default();
             let slot = state.as_ref();
@@ -78,13 +83,22 @@ impl Engine {
             slots.push(slot);
             counts.push(state.as_ref().map_or(0, |state| state.kept.step));
         }
+        if slots.is_empty() {
+            // A shard of nothing: steps are counted all the same.
+            slots.push(Slot::default());
+            counts.push(0);
+        }
         let (chunks, mut report) = (chunks(&slots), 0);
         if let Some(cores) = &mut cores {
             report = cores.connect(device, &slots)?;
         }
         let progress = progress.unwrap_or(new);
+        let needs_survey = setup.adjustment.needs_survey();
+        let survey = needs_survey.then(|| survey(device, &chunks));
         Ok(Self {
-            launches: launches(device, setup, &slots, &chunks)?,
+            survey: survey.transpose()?,
+            surveyor: None,
+            launches: launches::<R>(device, &slots, &chunks)?,
             tables: Tables::new(device, &slots, &chunks, &counts, progress, report)?,
             cores,
             choice,
@@ -105,18 +119,21 @@ impl Engine {
         setup: &Setup<R>,
         gradients: &GradStore,
         is_by_cores: bool,
+        squares: Option<f64>,
     ) -> Result<Committed> {
         let (stream, arguments) = (&self.stream, &self.tables.arguments);
         let mut cores = self.cores.as_mut().filter(|_| is_by_cores);
-        let mut committed = match setup.adjustment.needs_survey() {
-            true => Committed::Unknown,
-            false => Committed::Applied,
+        let survey = self.survey.as_ref().filter(|_| squares.is_none());
+        let mut committed = match (&survey, squares) {
+            (Some(_), _) => Committed::Unknown,
+            (None, Some(squares)) if squares.is_nan() => Committed::Skipped,
+            (None, _) => Committed::Applied,
         };
         let (last, first) = self.launches.split_last().ok_or_else(misplaced)?;
         // SAFETY, of all launches: parameters, gradients and the engine's own memory are on this device, and this stream orders all work
         // on them and their frees; a free that the host asks for from here on comes after the launch. The stream waits for what other
         // streams did with them, since `describe` located them. The engine is borrowed mutably.
-        for launch in first {
+        for launch in survey.into_iter().chain(first) {
             // SAFETY: see above.
             unsafe { launch.run(stream, arguments) }?;
         }
@@ -162,8 +179,24 @@ impl<R: Rule> fused::Engine<R> for Engine {
         Ok(())
     }
 
-    fn commit(&mut self, setup: &Setup<R>, gradients: &GradStore) -> Result<Committed> {
-        let moved = setup.parameters.iter().filter(|p| p.on_host);
+    fn measure(&mut self, setup: &Setup<R>, is_new: bool, gradients: &GradStore) -> Result<f64> {
+        if is_new {
+            self.surveyor = None;
+        }
+        if self.surveyor.is_none() {
+            self.surveyor = Some(Surveyor::new(&self.device, setup)?);
+        }
+        let surveyor = self.surveyor.as_mut().ok_or_else(misplaced)?;
+        surveyor.measure(&self.device, setup, gradients)
+    }
+
+    fn commit(
+        &mut self,
+        setup: &Setup<R>,
+        gradients: &GradStore,
+        squares: Option<f64>,
+    ) -> Result<Committed> {
+        let moved = setup.pieces.iter().filter(|p| p.on_host);
         let [mut all, mut updated] = [0, 0];
         for parameter in moved {
             let bytes = parameter.host_bytes();
@@ -175,7 +208,7 @@ impl<R: Rule> fused::Engine<R> for Engine {
         let has_choice = self.cores.is_some() && updated > 0;
         let is_by_cores = has_choice && self.choice.next_is_by_cores();
         let is_timed = has_choice && self.choice.decided() == HostUpdate::Fastest;
-        (self.tables).describe(&self.device, setup, gradients, is_by_cores)?;
+        (self.tables).describe(&self.device, setup, gradients, is_by_cores, squares)?;
         // Reports errors of earlier calls, while nothing has changed.
         self.stream.context().bind_to_thread().w()?;
         if is_timed {
@@ -183,13 +216,13 @@ impl<R: Rule> fused::Engine<R> for Engine {
             self.stream.synchronize().w()?;
         }
         let begin = Instant::now();
-        let committed = self.launch(setup, gradients, is_by_cores)?;
+        let committed = self.launch(setup, gradients, is_by_cores, squares)?;
         if is_timed {
             self.measured(is_by_cores, updated as f64 / all as f64, begin);
         }
         // cudarc records for each tensor what other streams have to wait for: the last launch. An error here does not affect the update;
         // the next call returns it.
-        for parameter in &setup.parameters {
+        for parameter in &setup.pieces {
             if let Some(gradient) = setup.gradient(parameter, gradients) {
                 let _ = locate(parameter, gradient);
             }

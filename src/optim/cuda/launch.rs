@@ -8,7 +8,7 @@ use candle_core::{CudaDevice, Result};
 
 use super::layout::{Arguments, Slot, Task};
 use super::tables::start;
-use crate::optim::fused::{Setup, misplaced};
+use crate::optim::fused::misplaced;
 use crate::optim::rule::{ParamsAdafactor, Rule};
 
 const THREADS: usize = 256;
@@ -107,7 +107,7 @@ impl Launch {
     }
 }
 
-/// The chunks of all parameters. There is at least one, since the last launch also makes the next control current.
+/// The chunks of all pieces. There is at least one, since the last launch also makes the next control current.
 pub fn chunks(slots: &[Slot]) -> Vec<Task> {
     let chunks = (0..).zip(slots);
     let chunks = chunks.flat_map(|(parameter, slot)| tasks(parameter, SQUARES, slot.chunks(), 1));
@@ -133,17 +133,19 @@ pub fn collect(device: &CudaDevice, slots: &[Slot]) -> Result<Option<Launch>> {
     Launch::of_tasks(device, "collect", &Vec::from_iter(chunks))
 }
 
+/// The launch that sums the gradients' squares in each chunk.
+pub fn survey(device: &CudaDevice, chunks: &[Task]) -> Result<Launch> {
+    Launch::new(device, "survey", chunks.len(), 1)
+}
+
+/// The launches of an update, after the survey.
 pub fn launches<R: Rule>(
     device: &CudaDevice,
-    setup: &Setup<R>,
     slots: &[Slot],
     chunks: &[Task],
 ) -> Result<Vec<Launch>> {
     let blocks = chunks.len();
     let mut launches = Vec::new();
-    if setup.adjustment.needs_survey() {
-        launches.push(Launch::new(device, "survey", blocks, 1)?);
-    }
     let decision = format!("decide_{}", R::NAME.to_lowercase());
     launches.push(Launch::new(device, &decision, 1, 1)?);
     let mut parts = PARTS;

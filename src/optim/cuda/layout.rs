@@ -17,9 +17,10 @@ pub struct Header {
     backoff: f64,
     interval: u64,
     flags: u64,
+    squares: f64,
 }
 
-/// Numbers and addresses of one parameter that may change from step to step.
+/// Numbers and addresses of one piece of a parameter that may change from step to step.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Entry {
@@ -32,10 +33,11 @@ pub struct Entry {
     pub weight_decay: f64,
 }
 
-/// Numbers and addresses of one parameter that stay the same; zeros for a frozen one.
+/// Numbers and addresses of one piece of a parameter that stay the same; zeros for a frozen one.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Slot {
+    pub first: u64,
     pub len: u64,
     pub state: [u64; 2],
     pub master: u64,
@@ -59,7 +61,7 @@ pub struct Staged {
     pub new: u64,
 }
 
-/// The work of one block: a chunk of a parameter, or a part of Adafactor's sums.
+/// The work of one block: a chunk of a piece, or a part of Adafactor's sums.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Task {
@@ -103,10 +105,10 @@ pub struct Arguments {
 pub const COEFFICIENTS: usize = 8;
 
 const _: () = assert!(size_of::<Entry>() == 40);
-const _: () = assert!(size_of::<Slot>() == 120);
+const _: () = assert!(size_of::<Slot>() == 128);
 const _: () = assert!(size_of::<Task>() == 16);
 const _: () = assert!(size_of::<Control>() == 64);
-const _: () = assert!(size_of::<Arguments>() == 200);
+const _: () = assert!(size_of::<Arguments>() == 208);
 
 // SAFETY: plain numbers, laid out as `Entry` in kernels/fused.cuh.
 unsafe impl DeviceRepr for Entry {}
@@ -124,7 +126,8 @@ impl Slot {
 }
 
 impl Header {
-    pub fn new<R: Rule>(setup: &Setup<R>, is_by_cores: bool) -> Self {
+    /// `squares` replaces the survey's sum.
+    pub fn new<R: Rule>(setup: &Setup<R>, is_by_cores: bool, squares: Option<f64>) -> Self {
         let adjustment = &setup.adjustment;
         let scale = adjustment.loss_scale;
         let [
@@ -133,12 +136,14 @@ impl Header {
             has_loss_scale,
             rounds_at_random,
             by_cores,
+            is_measured,
         ] = [
             adjustment.needs_survey(),
             adjustment.clip_norm.is_some(),
             scale.is_some(),
             setup.halves == Halves::Stochastic,
             is_by_cores,
+            squares.is_some(),
         ]
         .map(u64::from);
         Self {
@@ -152,7 +157,9 @@ impl Header {
                 | clips_norm << 1
                 | has_loss_scale << 2
                 | rounds_at_random << 3
-                | by_cores << 4,
+                | by_cores << 4
+                | is_measured << 5,
+            squares: squares.unwrap_or(0.),
         }
     }
 }

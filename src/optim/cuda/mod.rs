@@ -6,6 +6,7 @@ mod host;
 mod launch;
 mod layout;
 mod state;
+mod surveyor;
 mod tables;
 
 pub use engine::Engine;

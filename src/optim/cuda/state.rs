@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::optim::fused::{Managed, Snapshot};
 use crate::optim::rule::Rule;
 
-/// The state of one parameter.
+/// The state of a parameter, or of a piece of one.
 #[derive(Debug, Clone)]
 pub struct State {
     /// The number of steps is that of the time when the tables were made; the device counts on.
@@ -74,6 +74,7 @@ impl State {
             _ => [0; 2],
         };
         Ok(Slot {
+            first: parameter.first as u64,
             len: parameter.len as u64,
             state: [moment(0)?, moment(1)?],
             master: place(by_rule.len())?,

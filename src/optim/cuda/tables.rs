@@ -22,7 +22,7 @@ pub struct Tables {
     /// How often each parameter was updated.
     pub counts: CudaSlice<u64>,
     /// The coefficients of each parameter, then a sum for each chunk.
-    _scratch: CudaSlice<f64>,
+    scratch: CudaSlice<f64>,
     /// The loss scale, in f64 so that losses are multiplied and gradients divided by the same number.
     pub scale: Tensor,
     pub arguments: Arguments,
@@ -70,7 +70,7 @@ impl Tables {
             _chunks: chunks,
             control,
             counts,
-            _scratch: scratch,
+            scratch,
             scale,
             arguments,
         })
@@ -83,9 +83,10 @@ impl Tables {
         setup: &Setup<R>,
         gradients: &GradStore,
         is_by_cores: bool,
+        squares: Option<f64>,
     ) -> Result<()> {
-        self.arguments.header = Header::new(setup, is_by_cores);
-        for (index, parameter) in setup.parameters.iter().enumerate() {
+        self.arguments.header = Header::new(setup, is_by_cores, squares);
+        for (index, parameter) in setup.pieces.iter().enumerate() {
             let Some(gradient) = setup.gradient(parameter, gradients) else {
                 self.entries.set(index, Entry::default());
                 continue;
@@ -112,6 +113,13 @@ impl Tables {
         }
         self.axes.send(device)?;
         self.entries.send(device)
+    }
+
+    /// The sums of the chunks, after the device has finished.
+    pub fn partials(&self, device: &CudaDevice) -> Result<Vec<f64>> {
+        let coefficients = COEFFICIENTS * self.entries.rows.len();
+        let partials = self.scratch.try_slice(coefficients..);
+        Ok(device.clone_dtoh(&partials.ok_or_else(misplaced)?)?)
     }
 
     pub fn control(&self, device: &CudaDevice) -> Result<Control> {

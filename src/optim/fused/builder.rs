@@ -6,7 +6,6 @@ use candle_core::Device;
 use super::adjustment::{Adjustment, LossScale};
 use super::engine::Engine;
 use super::held::Halves;
-use super::host::move_moments;
 use super::host_update::HostUpdate;
 use super::managed::{Managed, memory};
 use super::optimizer::Fused;
@@ -15,7 +14,7 @@ use crate::error::{OptimizerError, ParameterError, Result};
 #[cfg(feature = "cuda")]
 use crate::optim::cuda;
 use crate::optim::rule::Range;
-use crate::optim::{Algorithm, Group, Moments, cpu};
+use crate::optim::{Algorithm, Group, Moments, Shard, cpu};
 
 /// Builds an optimizer; from [`Fused::builder`].
 ///
@@ -49,6 +48,7 @@ pub struct FusedBuilder<A> {
     /// Part of the moments.
     on_host: Option<f64>,
     host_update: HostUpdate,
+    shard: Option<Shard>,
 }
 
 impl<A: Algorithm> Fused<A> {
@@ -63,6 +63,7 @@ impl<A: Algorithm> Fused<A> {
             halves: Halves::default(),
             on_host: None,
             host_update: HostUpdate::default(),
+            shard: None,
         }
     }
 }
@@ -160,6 +161,13 @@ impl<A: Algorithm> FusedBuilder<A> {
         self
     }
 
+    /// Allocates no state until [`Fused::shard`] says for which elements. Until then updates are refused
+    /// ([`OptimizerError::Unlisted`]).
+    pub fn sharded(mut self) -> Self {
+        self.shard = Some(Shard::default());
+        self
+    }
+
     /// Builds the optimizer and allocates its state.
     ///
     /// # Errors
@@ -195,26 +203,28 @@ impl<A: Algorithm> FusedBuilder<A> {
                 if !names.insert(name.clone()) {
                     return Err(OptimizerError::Name(name.clone()).into());
                 }
-                let managed = Managed::new(&rule, parameter, group, moments, self.halves)?;
+                let place = (parameters.len(), group);
+                let managed = Managed::new(&rule, parameter, place, moments, self.halves)?;
                 parameters.push(managed);
             }
         }
         let device = one_device(&parameters)?;
-        if let (Device::Cuda(_), Some(fraction)) = (&device, self.on_host) {
-            move_moments(&mut parameters, fraction);
-        }
         let mut memory = Vec::from_iter(parameters.iter().map(|p| memory(&p.var)));
         memory.sort_unstable();
         let setup = Setup {
             rule,
             groups,
             parameters,
+            pieces: Vec::new(),
+            shard: None,
             memory,
             adjustment: self.adjustment,
             halves: self.halves,
+            on_host: self.on_host.filter(|_| device.is_cuda()),
             host_update: self.host_update,
         };
         setup.check_options()?;
+        let setup = setup.cut(self.shard.as_ref())?;
         let engine: Box<dyn Engine<A>> = match &device {
             Device::Cpu => Box::new(cpu::Engine::new(&setup)?),
             #[cfg(feature = "cuda")]
@@ -226,6 +236,7 @@ impl<A: Algorithm> FusedBuilder<A> {
             names: setup.names(),
             setup,
             has_scaled: AtomicBool::new(false),
+            measured: None,
         })
     }
 }

@@ -7,7 +7,9 @@ use super::optimizer::Fused;
 use crate::error::{Remedy, Result};
 use crate::optim::coded::Form;
 use crate::optim::rule::Rule;
-use crate::optim::{Algorithm, Commit, Committed, Moments, Parameter, ParamsAdafactor, StateDict};
+use crate::optim::{
+    Algorithm, Commit, Committed, Measure, Moments, Parameter, ParamsAdafactor, Shard, StateDict,
+};
 
 impl<A: Algorithm> Commit for Fused<A> {
     fn parameters(&self) -> &[Parameter] {
@@ -22,6 +24,18 @@ impl<A: Algorithm> Commit for Fused<A> {
         Fused::commit(self, gradients)
     }
 
+    fn shard(&mut self, shard: &Shard, state: Option<&StateDict>) -> Result<()> {
+        Fused::shard(self, shard, state)
+    }
+
+    fn measure(&mut self, gradients: &GradStore, shard: &Shard) -> Result<Option<Measure>> {
+        Fused::measure(self, gradients, shard)
+    }
+
+    fn commit_measured(&mut self, gradients: &GradStore, sum: Measure) -> Result<Committed> {
+        Fused::commit_measured(self, gradients, sum)
+    }
+
     fn scale_loss(&self, loss: &Tensor) -> Result<Tensor> {
         Fused::scale_loss(self, loss)
     }
@@ -32,7 +46,8 @@ impl<A: Algorithm> Commit for Fused<A> {
 
     fn remedies(&self) -> Vec<Remedy> {
         // Bytes that are counted, not estimated.
-        let total = |bytes: fn(&Managed) -> u64| self.setup.updated().map(bytes).sum::<u64>();
+        let total =
+            |bytes: fn(&Managed) -> u64| self.setup.updated_pieces().map(bytes).sum::<u64>();
         let mut remedies = vec![
             (
                 "moments in bf16".to_owned(),
@@ -49,7 +64,8 @@ impl<A: Algorithm> Commit for Fused<A> {
             ("moments on the host".to_owned(), total(on_host)),
             ("Sgd without momentum".to_owned(), total(by_rule)),
         ];
-        if A::NAME != ParamsAdafactor::NAME {
+        // Its state cannot be cut.
+        if A::NAME != ParamsAdafactor::NAME && self.setup.shard.is_none() {
             remedies.push((ParamsAdafactor::NAME.to_owned(), total(by_adafactor)));
         }
         remedies.extend(self.freezing());
@@ -75,7 +91,7 @@ impl<A: Algorithm> Commit for Fused<A> {
 impl<A: Algorithm> Fused<A> {
     /// What other moments would save. f64 ones cannot be kept in fewer bits, and a group's own stay.
     fn saving(&self, moments: Moments) -> u64 {
-        let held = self.setup.updated();
+        let held = self.setup.updated_pieces();
         let held = held.filter(|parameter| !parameter.on_host && !parameter.has_own_moments);
         let held = held.flat_map(Managed::by_rule);
         let held = held.filter(|held| held.form != Form::Plain(DType::F64));
@@ -92,7 +108,7 @@ impl<A: Algorithm> Fused<A> {
         match updated.any(|parameter| parameter.var.dtype() == DType::F16) {
             true => 0,
             false => {
-                let on_device = self.setup.updated().filter(|p| !p.on_host);
+                let on_device = self.setup.updated_pieces().filter(|p| !p.on_host);
                 on_device.map(Managed::master_bytes).sum()
             }
         }
@@ -104,15 +120,23 @@ impl<A: Algorithm> Fused<A> {
         if self.setup.groups.len() > 1 {
             let groups = (0..self.setup.groups.len()).map(|group| {
                 let parameters = updated.iter().filter(|p| p.group == group);
-                let saving = parameters.map(|p| frozen(p)).sum();
+                let saving = parameters.map(|p| self.frozen_saves(p)).sum();
                 (format!("group {group} not trained"), saving)
             });
             return groups.collect();
         }
         let largest = updated.iter().max_by_key(|parameter| parameter.len);
         let largest = largest.filter(|_| updated.len() > 1);
-        let largest = largest.map(|p| (format!("`{}` not trained", p.name), frozen(p)));
+        let largest = largest.map(|p| (format!("`{}` not trained", p.name), self.frozen_saves(p)));
         largest.into_iter().collect()
+    }
+
+    /// What is kept of a parameter's state, and its summed gradients, which are f32 for smaller types.
+    fn frozen_saves(&self, parameter: &Managed) -> u64 {
+        let gradients = parameter.len * parameter.var.dtype().size_in_bytes().max(4);
+        let pieces = self.setup.pieces.iter();
+        let pieces = pieces.filter(|piece| piece.index == parameter.index);
+        gradients as u64 + pieces.map(Managed::kept_bytes).sum::<u64>()
     }
 }
 
@@ -137,10 +161,4 @@ fn by_adafactor(parameter: &Managed) -> u64 {
         .into_iter()
         .map(|kept| Held::plain(kept, DType::F32).bytes());
     by_rule(parameter).saturating_sub(needed.sum())
-}
-
-/// Its state and its summed gradients, which are f32 for smaller types.
-fn frozen(parameter: &Managed) -> u64 {
-    let gradients = parameter.len * parameter.var.dtype().size_in_bytes().max(4);
-    gradients as u64 + parameter.kept_bytes()
 }

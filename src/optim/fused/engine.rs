@@ -5,19 +5,30 @@ use candle_core::{Device, Error, Result as CandleResult, Tensor};
 
 use super::adjustment::Progress;
 use super::host_update::HostUpdates;
-use super::managed::{MASTER, Managed};
+use super::managed::Managed;
 use super::setup::Setup;
 use crate::error::{Phase, Result};
 use crate::optim::Committed;
+use crate::optim::entries::MASTER;
 use crate::optim::rule::Rule;
 use crate::testing;
 
-/// The state of all parameters that are not frozen, and the passes over them, on one kind of device.
+/// The state of all pieces that are not frozen, and the passes over them, on one kind of device.
 pub trait Engine<R>: Debug + Send + Sync {
     /// Drops the state of frozen parameters and makes what others lack. Loaded state replaces it. An error changes nothing.
     fn set_up(&mut self, setup: &Setup<R>, loaded: Option<&Loaded>) -> Result<()>;
 
-    fn commit(&mut self, setup: &Setup<R>, gradients: &GradStore) -> Result<Committed>;
+    /// Returns the sum of squares of all gradients, before any adjustment; NaN if one of them is not finite. `setup` may be cut
+    /// otherwise than the state; it is the same as in the last call unless `is_new`.
+    fn measure(&mut self, setup: &Setup<R>, is_new: bool, gradients: &GradStore) -> Result<f64>;
+
+    /// `squares` replaces the sum that [`measure`](Self::measure) returns.
+    fn commit(
+        &mut self,
+        setup: &Setup<R>,
+        gradients: &GradStore,
+        squares: Option<f64>,
+    ) -> Result<Committed>;
 
     /// Returns the loss times the current loss scale.
     fn scale(&self, loss: &Tensor) -> Result<Tensor>;
@@ -29,48 +40,44 @@ pub trait Engine<R>: Debug + Send + Sync {
         None
     }
 
-    /// Copies the state of the parameter with this index to host memory; `None` if it is frozen.
-    fn snapshot(&self, index: usize, parameter: &Managed) -> Result<Option<Snapshot>>;
+    /// Copies the state of the piece with this index to host memory; `None` if it is frozen.
+    fn snapshot(&self, index: usize, piece: &Managed) -> Result<Option<Snapshot>>;
 }
 
-/// Returns the state of each parameter for [`Engine::set_up`]: loaded, or that of `old`, or new.
+/// Returns the state of each piece for [`Engine::set_up`]: loaded, or that of `old`, or new.
 pub fn states<R: Rule, S: Clone>(
     setup: &Setup<R>,
     loaded: Option<&Loaded>,
     old: &[Option<S>],
     new: impl Fn(&Managed, Option<&Snapshot>) -> Result<S>,
 ) -> Result<Vec<Option<S>>> {
-    let states = setup
-        .parameters
-        .iter()
-        .enumerate()
-        .map(|(index, parameter)| {
-            if setup.is_frozen(parameter) {
-                return Ok(None);
-            }
-            if let Some(loaded) = loaded {
-                let saved = loaded.snapshots.get(index).and_then(Option::as_ref);
-                return new(parameter, saved).map(Some);
-            }
-            if let Some(Some(state)) = old.get(index) {
-                return Ok(Some(state.clone()));
-            }
-            if !old.is_empty() {
-                testing::inject(Phase::Optimizer)?;
-            }
-            new(parameter, None).map(Some)
-        });
+    let states = setup.pieces.iter().enumerate().map(|(index, parameter)| {
+        if setup.is_frozen(parameter) {
+            return Ok(None);
+        }
+        if let Some(loaded) = loaded {
+            let saved = loaded.snapshots.get(index).and_then(Option::as_ref);
+            return new(parameter, saved).map(Some);
+        }
+        if let Some(Some(state)) = old.get(index) {
+            return Ok(Some(state.clone()));
+        }
+        if !old.is_empty() {
+            testing::inject(Phase::Optimizer)?;
+        }
+        new(parameter, None).map(Some)
+    });
     states.collect()
 }
 
-/// The state of one parameter: the tensors of [`Managed::kept`], in their form or as they were saved, and how often it was updated.
+/// The state of one piece: the tensors of [`Managed::kept`], in their form or as they were saved, and how often it was updated.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     pub step: u64,
     pub tensors: Vec<Tensor>,
 }
 
-/// Saved state: of each parameter (`None` for frozen ones), and the counters.
+/// Saved state: of each piece (`None` for frozen ones and for new state), and the counters.
 #[derive(Debug)]
 pub struct Loaded {
     pub snapshots: Vec<Option<Snapshot>>,
@@ -78,6 +85,19 @@ pub struct Loaded {
 }
 
 impl Snapshot {
+    /// Returns the state of a piece of `parameter`, whose state this is in the form in which it is saved.
+    pub fn cut(&self, parameter: &Managed, piece: &Managed) -> CandleResult<Self> {
+        let mut tensors = self.tensors.clone();
+        if piece.len < parameter.len {
+            let start = piece.first - parameter.first;
+            for tensor in &mut tensors {
+                *tensor = tensor.flatten_all()?.narrow(0, start, piece.len)?;
+            }
+        }
+        let step = self.step;
+        Ok(Self { step, tensors })
+    }
+
     /// Makes state on a device: copies of saved tensors, in the form that the optimizer keeps, or new state.
     pub fn new(parameter: &Managed, saved: Option<&Self>, device: &Device) -> Result<Self> {
         Self::from_index(0, parameter, saved, device)
@@ -113,7 +133,7 @@ pub fn kept_tensor(
             .to_device(device),
         // Saved state may be without masters.
         _ if held.kept.name == MASTER => {
-            let values = parameter.var.as_detached_tensor();
+            let values = parameter.values()?.reshape(held.dims())?;
             values.to_device(device)?.to_dtype(held.dtype())
         }
         Some(None) => Err(misplaced()),

@@ -53,6 +53,14 @@ impl Held {
         }
     }
 
+    /// The type in which it is saved.
+    pub fn saved_dtype(&self) -> DType {
+        match self.form {
+            Form::Plain(dtype) => dtype,
+            Form::Coded(_) => DType::F32,
+        }
+    }
+
     /// The shape of the tensor in memory.
     pub fn dims(&self) -> Vec<usize> {
         match self.form {

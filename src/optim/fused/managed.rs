@@ -1,18 +1,20 @@
-use candle_core::{DType, Storage, Tensor, Var};
+use std::ops::Range;
+
+use candle_core::{DType, Result as CandleResult, Storage, Tensor, Var};
 
 use super::held::{Halves, Held};
 use crate::error::{OptimizerError, ParameterError, Result};
+use crate::optim::entries::MASTER;
 use crate::optim::rule::{Kept, Rule};
 use crate::optim::{Moments, Parameter};
 
-/// The name of the master weights in saved state.
-pub const MASTER: &str = "master";
-
-/// A parameter of an optimizer.
+/// A parameter of an optimizer, or a piece of one that is updated by itself.
 #[derive(Debug, Clone)]
 pub struct Managed {
     pub name: String,
     pub var: Var,
+    /// Its place in the list of parameters.
+    pub index: usize,
     pub group: usize,
     /// The type that its update is computed in.
     pub full: DType,
@@ -24,6 +26,8 @@ pub struct Managed {
     pub handle: Tensor,
     /// The offset of its elements in that storage.
     pub start: usize,
+    /// Its first element in the parameter; 0 if it is whole.
+    pub first: usize,
     pub len: usize,
     /// The tensors that the optimizer keeps for it: those of the rule, then the master weights.
     pub kept: Vec<Held>,
@@ -40,7 +44,7 @@ impl Managed {
     pub fn new<R: Rule>(
         rule: &R,
         Parameter { name, var }: Parameter,
-        group: usize,
+        (index, group): (usize, usize),
         (moments, own): (Option<Moments>, Option<Moments>),
         halves: Halves,
     ) -> Result<Self> {
@@ -65,16 +69,43 @@ impl Managed {
         Ok(Self {
             handle: flat.narrow(0, 0, flat.elem_count().min(1))?,
             start,
+            first: 0,
             len: end - start,
             kept: kept.collect(),
             on_host: false,
             name,
             var,
+            index,
             group,
             full,
             moments,
             has_own_moments: own.is_some(),
         })
+    }
+
+    /// Returns the piece with these elements, which are not more than it has.
+    pub fn piece(&self, range: &Range<usize>) -> Self {
+        let mut piece = self.clone();
+        if range.len() == self.len {
+            return piece;
+        }
+        (piece.first, piece.len) = (range.start, range.len());
+        piece.start += range.start;
+        for held in &mut piece.kept {
+            held.kept.dims = vec![range.len()];
+        }
+        piece
+    }
+
+    /// The elements that it has of the parameter.
+    pub fn range(&self) -> Range<usize> {
+        self.first..self.first + self.len
+    }
+
+    /// The values of its elements.
+    pub fn values(&self) -> CandleResult<Tensor> {
+        let values = self.var.as_detached_tensor().flatten_all()?;
+        values.narrow(0, self.first, self.len)
     }
 
     /// Checks that its type is one that these options are for.

@@ -11,8 +11,10 @@ mod host;
 mod host_update;
 mod managed;
 mod optimizer;
+mod pieces;
 mod reader;
 mod setup;
+mod sharded;
 mod state;
 
 pub use adjustment::{LossScale, Progress};

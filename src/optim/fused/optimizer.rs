@@ -1,5 +1,4 @@
 use std::collections::BTreeSet;
-use std::mem::replace;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use candle_core::backprop::GradStore;
@@ -41,6 +40,8 @@ pub struct Fused<A> {
     /// Whether a loss was scaled since the last update.
     pub(super) has_scaled: AtomicBool,
     pub(super) engine: Box<dyn Engine<A>>,
+    /// The pieces that were measured last.
+    pub(super) measured: Option<Setup<A>>,
 }
 
 impl<A: Algorithm> Fused<A> {
@@ -55,15 +56,10 @@ impl<A: Algorithm> Fused<A> {
     /// [`OptimizerError`] if a gradient does not fit its parameter, if [`set_learning_rate`](Optimizer::set_learning_rate) set a rate
     /// that is out of range, or, with a loss scale, if no loss went through [`scale_loss`](Self::scale_loss) since the last update;
     /// errors of launching on a device. [`UpdateInterrupted`](crate::error::UpdateInterrupted), which would mean that some parameters
-    /// have changed, is ruled out by these checks, short of a panic in a thread of the update.
+    /// have changed, is ruled out by these checks, short of a panic in a thread of the update. A sharded optimizer may need
+    /// [`commit_measured`](Self::commit_measured) instead ([`OptimizerError::Unmeasured`]).
     pub fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {
-        if self.setup.adjustment.loss_scale.is_some() && !self.has_scaled.load(Relaxed) {
-            return Err(OptimizerError::Unscaled.into());
-        }
-        self.setup.check(gradients)?;
-        let committed = self.engine.commit(&self.setup, gradients)?;
-        self.has_scaled.store(false, Relaxed);
-        Ok(committed)
+        self.apply(gradients, None)
     }
 
     /// Returns the loss to differentiate: the loss times the loss scale, in f32 (f64 for f64), or the loss itself without a loss
@@ -100,13 +96,13 @@ impl<A: Algorithm> Fused<A> {
 
     /// Bytes of the moments and master weights on the parameters' device, counted from their shapes and types.
     pub fn state_bytes(&self) -> u64 {
-        self.setup.updated().map(Managed::kept_bytes).sum()
+        self.setup.updated_pieces().map(Managed::kept_bytes).sum()
     }
 
     /// Bytes of the moments and master weights that [`moments_on_host`](super::FusedBuilder::moments_on_host) has put into host memory;
     /// 0 for CPU parameters, all of whose state is in [`state_bytes`](Self::state_bytes).
     pub fn host_state_bytes(&self) -> u64 {
-        self.setup.updated().map(Managed::host_bytes).sum()
+        self.setup.updated_pieces().map(Managed::host_bytes).sum()
     }
 
     /// What updates the moments in host memory, with the times by which it was chosen; `None` if there are none.
@@ -154,39 +150,30 @@ impl<A: Algorithm> Fused<A> {
     /// parameter, and [`ResourceExhausted`](crate::error::ResourceExhausted) without memory for a thawed group's state. Nothing has changed then.
     pub fn set_group(&mut self, index: usize, options: GroupOptions) -> Result<()> {
         options.check(A::NAME)?;
-        let mut groups = self.setup.groups.clone();
-        let Some(group) = groups.get_mut(index) else {
-            let (group, groups) = (index, groups.len());
+        let groups = self.setup.groups.len();
+        let Some(group) = self.setup.groups.get_mut(index) else {
+            let group = index;
             return Err(OptimizerError::Group { group, groups }.into());
         };
-        let is_same = group.frozen == options.frozen;
-        *group = options;
-        match is_same {
-            true => self.setup.groups = groups,
-            false => self.set_up(self.setup.rule.clone(), groups, None)?,
+        if group.frozen == options.frozen {
+            *group = options;
+            return Ok(());
         }
-        Ok(())
+        let mut setup = self.setup.clone();
+        if let Some(group) = setup.groups.get_mut(index) {
+            *group = options;
+        }
+        self.set_up(setup, None)
     }
 
     /// With an error nothing has changed.
-    pub(super) fn set_up(
-        &mut self,
-        rule: A,
-        groups: Vec<GroupOptions>,
-        loaded: Option<&Loaded>,
-    ) -> Result<()> {
-        let setup = &mut self.setup;
-        let old = (
-            replace(&mut setup.rule, rule),
-            replace(&mut setup.groups, groups),
-        );
-        let checked = setup.check_options();
-        let done = checked.and_then(|()| self.engine.set_up(setup, loaded));
-        if done.is_err() {
-            (setup.rule, setup.groups) = old;
-        }
-        self.names = self.setup.names();
-        done
+    pub(super) fn set_up(&mut self, setup: Setup<A>, loaded: Option<&Loaded>) -> Result<()> {
+        setup.check_options()?;
+        self.engine.set_up(&setup, loaded)?;
+        self.names = setup.names();
+        self.setup = setup;
+        self.measured = None;
+        Ok(())
     }
 }
 

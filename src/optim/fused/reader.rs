@@ -5,23 +5,15 @@ use serde::{Deserialize, Serialize};
 
 use super::adjustment::Progress;
 use super::engine::Snapshot;
-use super::managed::{MASTER, Managed};
+use super::managed::Managed;
 use super::setup::Setup;
 use crate::error::{Result, StateError};
+use crate::optim::entries::{MASTER, OPTIMIZER, PIECES, STEP, entry};
 use crate::optim::rule::{Range, Rule};
 use crate::optim::{GroupOptions, StateDict};
 
-/// The name of the document in a state dict's metadata.
-pub const OPTIMIZER: &str = "optimizer";
-pub const STEP: &str = "step";
-
 /// More steps than any run has; f64 holds each number up to it.
 const MOST_STEPS: u64 = 1 << 53;
-
-/// The name of a tensor in a file.
-pub fn entry(parameter: &Managed, name: &str) -> String {
-    format!("{}.{name}", parameter.name)
-}
 
 /// The JSON document in saved state. What it lacks keeps its current value.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -51,6 +43,9 @@ impl<'a> Reader<'a> {
 
     /// Reads the hyper-parameters, the options of groups and the counters, which PyTorch's files do not have.
     pub fn document<R: Rule>(&mut self, setup: &Setup<R>) -> (R, Vec<GroupOptions>, Progress) {
+        let is_part = self.state.metadata.contains_key(PIECES);
+        let what = "is of one rank's state: put those of all ranks together by `StateDict::merge`";
+        self.require(!is_part, PIECES, what);
         let document = self.state.metadata.get(OPTIMIZER);
         let document = document.map_or(Ok(Document::default()), |json| serde_json::from_str(json));
         let document = document.unwrap_or_else(|error| {
@@ -117,14 +112,14 @@ impl<'a> Reader<'a> {
     pub fn snapshot(&mut self, parameter: &Managed) -> Snapshot {
         let StateDict { tensors: saved, .. } = self.state;
         let is_optional =
-            |name: &str| name == MASTER && !saved.contains_key(&entry(parameter, name));
+            |name: &str| name == MASTER && !saved.contains_key(&entry(&parameter.name, name));
         let tensors = (parameter.kept.iter())
             .map(|held| &held.kept)
             .filter(|kept| !is_optional(kept.name))
-            .filter_map(|kept| self.tensor(entry(parameter, kept.name), &kept.dims));
+            .filter_map(|kept| self.tensor(entry(&parameter.name, kept.name), &kept.dims));
         Snapshot {
             tensors: tensors.collect(),
-            step: self.step(entry(parameter, STEP)),
+            step: self.step(entry(&parameter.name, STEP)),
         }
     }
 
@@ -174,7 +169,7 @@ impl<'a> Reader<'a> {
         let names = parameters.iter().flat_map(|parameter| {
             let kept = parameter.kept.iter().map(|held| held.kept.name);
             let names = kept.chain([MASTER, STEP]);
-            names.map(|name| entry(parameter, name))
+            names.map(|name| entry(&parameter.name, name))
         });
         let known: BTreeSet<_> = names.collect();
         let found = self.state.tensors.keys();

@@ -7,20 +7,25 @@ use super::host_update::HostUpdate;
 use super::managed::Managed;
 use crate::error::{Phase, Result};
 use crate::optim::rule::{Range, Rates, Rule};
-use crate::optim::{GroupOptions, Parameter};
+use crate::optim::{GroupOptions, Parameter, Shard};
 use crate::testing;
 
 /// The parameters of an optimizer and the way in which it updates them.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Setup<R> {
     pub rule: R,
     pub groups: Vec<GroupOptions>,
     /// The parameters of all groups, in the order in which they were given.
     pub parameters: Vec<Managed>,
+    /// What it keeps state for and updates, in the order of the parameters: each of them as a whole, or its pieces in the shard.
+    pub pieces: Vec<Managed>,
+    pub shard: Option<Shard>,
     /// The memory of all parameters, sorted.
     pub memory: Vec<usize>,
     pub adjustment: Adjustment,
     pub halves: Halves,
+    /// Part of the moments that is in host memory; `None` for parameters there.
+    pub on_host: Option<f64>,
     #[cfg_attr(
         not(feature = "cuda"),
         allow(dead_code, reason = "for parameters on CUDA")
@@ -39,6 +44,11 @@ impl<R: Rule> Setup<R> {
         self.parameters.iter().filter(|p| !self.is_frozen(p))
     }
 
+    /// The pieces that are not frozen.
+    pub fn updated_pieces(&self) -> impl Iterator<Item = &Managed> {
+        self.pieces.iter().filter(|p| !self.is_frozen(p))
+    }
+
     /// The parameters that are not frozen, for the user.
     pub fn names(&self) -> Vec<Parameter> {
         self.updated().map(Managed::parameter).collect()
@@ -50,10 +60,10 @@ impl<R: Rule> Setup<R> {
         frozen.map(Managed::parameter).collect()
     }
 
-    /// Returns the gradient of a parameter, and `None` if the parameter is frozen or has no elements.
-    pub fn gradient<'a>(&self, parameter: &Managed, store: &'a GradStore) -> Option<&'a Tensor> {
-        let gradient = store.get(&parameter.var)?;
-        (parameter.len > 0 && !self.is_frozen(parameter)).then_some(gradient)
+    /// Returns the gradient of the parameter that a piece is of, and `None` if that is frozen or the piece has no elements.
+    pub fn gradient<'a>(&self, piece: &Managed, store: &'a GradStore) -> Option<&'a Tensor> {
+        let gradient = store.get(&piece.var)?;
+        (piece.len > 0 && !self.is_frozen(piece)).then_some(gradient)
     }
 
     pub fn rates(&self, parameter: &Managed) -> Rates {
@@ -81,6 +91,7 @@ impl<R: Rule> Setup<R> {
             let rate = learning_rate * group.learning_rate_factor;
             Range::NOT_NEGATIVE.check(R::NAME, "lr * learning_rate_factor", rate)?;
         }
+        self.check_listed()?;
         for parameter in self.updated() {
             testing::inject(Phase::Optimizer)?;
             if let Some(gradient) = self.gradient(parameter, gradients) {

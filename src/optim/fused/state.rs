@@ -1,12 +1,17 @@
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-use candle_core::{Device, Error, Tensor};
+use candle_core::{Device, Error, Result as CandleResult, Tensor};
 use rayon::prelude::*;
 
-use super::engine::Loaded;
+use super::engine::{Loaded, Snapshot};
+use super::held::Held;
+use super::managed::Managed;
 use super::optimizer::Fused;
-use super::reader::{Document, OPTIMIZER, Reader, STEP, entry};
+use super::reader::{Document, Reader};
+use super::setup::Setup;
 use crate::error::Result;
+use crate::optim::entries::{OPTIMIZER, PIECES, Pieces, STEP, entry};
 use crate::optim::{Algorithm, StateDict};
 
 impl<A: Algorithm> Fused<A> {
@@ -15,37 +20,61 @@ impl<A: Algorithm> Fused<A> {
     /// 8 bits again they are the same bits, in blocks whose largest element is at least 1e-30. On CUDA this waits for the device. [`load_state`](Self::load_state) finds parameters by
     /// name: see [`Group`](crate::optim::Group).
     ///
+    /// The state of a sharded optimizer is a part of the whole: of each parameter the elements of the shard, one range behind the other,
+    /// with the ranges in the metadata under `pieces`. Only [`StateDict::merge`] takes it.
+    ///
     /// # Errors
     /// Errors from copying.
     pub fn state(&self) -> Result<StateDict> {
         let mut state = StateDict::default();
-        let parameters = &self.setup.parameters;
-        let snapshot = |(index, parameter)| self.engine.snapshot(index, parameter);
+        let pieces = &self.setup.pieces;
+        let saved = |(index, piece)| self.saved(index, piece);
         // New memory is slower to come than to fill, and comes faster to several threads. A GPU's context belongs to this one.
-        let is_cpu = parameters
-            .iter()
-            .all(|parameter| parameter.var.device().is_cpu());
+        let is_cpu = pieces.iter().all(|piece| piece.var.device().is_cpu());
         let snapshots: Vec<_> = match is_cpu {
-            true => parameters
+            true => pieces
                 .par_iter()
                 .enumerate()
-                .map(snapshot)
+                .map(saved)
                 .collect::<Result<_>>()?,
-            false => parameters
+            false => pieces
                 .iter()
                 .enumerate()
-                .map(snapshot)
+                .map(saved)
                 .collect::<Result<_>>()?,
         };
-        for (parameter, snapshot) in parameters.iter().zip(snapshots) {
-            let Some(snapshot) = snapshot else { continue };
-            for (held, tensor) in parameter.kept.iter().zip(snapshot.tensors) {
-                let name = entry(parameter, held.kept.name);
-                state.tensors.insert(name, held.unpack(tensor)?);
+        let mut snapshots = pieces.iter().zip(snapshots).peekable();
+        let mut document = BTreeMap::new();
+        for parameter in self.setup.updated() {
+            let (mut ranges, mut parts) = (Vec::new(), Vec::new());
+            while let Some((piece, snapshot)) =
+                snapshots.next_if(|(piece, _)| piece.index <= parameter.index)
+            {
+                let Some(snapshot) = snapshot else { continue };
+                ranges.push((piece.range().start, piece.range().end));
+                parts.push(snapshot);
+            }
+            let snapshot = joined(parameter, parts)?;
+            let mut shapes = BTreeMap::new();
+            for (Held { kept, .. }, tensor) in parameter.kept.iter().zip(snapshot.tensors) {
+                let name = entry(&parameter.name, kept.name);
+                state.tensors.insert(name, tensor);
+                shapes.insert(kept.name.to_owned(), kept.dims.clone());
             }
             let step = i64::try_from(snapshot.step).unwrap_or(i64::MAX);
             let step = Tensor::new(step, &Device::Cpu)?;
-            state.tensors.insert(entry(parameter, STEP), step);
+            let name = entry(&parameter.name, STEP);
+            state.tensors.insert(name, step);
+            let pieces = Pieces {
+                elements: parameter.len,
+                ranges,
+                shapes,
+            };
+            document.insert(&parameter.name, pieces);
+        }
+        if self.setup.shard.is_some() {
+            let document = serde_json::to_string(&document).map_err(Error::wrap)?;
+            state.metadata.insert(PIECES.to_owned(), document);
         }
         let mut rule = self.setup.rule.clone();
         let params = rule.hyper_parameters();
@@ -67,28 +96,61 @@ impl<A: Algorithm> Fused<A> {
     /// types that are kept here. The state of frozen parameters is ignored, and so are master weights that are not kept here; those that
     /// are missing start from the parameters.
     ///
-    /// The new state lies beside the old one until it is complete.
+    /// The new state lies beside the old one until it is complete. A sharded optimizer takes the whole state, too, and keeps the elements
+    /// of its shard.
     ///
     /// # Errors
     /// [`StateError`](crate::error::StateError) with every entry that does not fit;
     /// [`OptimizerError`](crate::error::OptimizerError) if the state thaws a group of a type that this optimizer's options are not for;
     /// errors from copying. Nothing has changed then.
     pub fn load_state(&mut self, state: &StateDict) -> Result<()> {
+        self.load(self.setup.clone(), state)
+    }
+
+    /// Replaces what there is by this state, cut as `setup` is.
+    pub(super) fn load(&mut self, mut setup: Setup<A>, state: &StateDict) -> Result<()> {
         let mut reader = Reader::new(state);
-        let (rule, groups, progress) = reader.document(&self.setup);
-        let is_frozen = |group: usize| groups.get(group).is_some_and(|group| group.frozen);
-        let parameters = &self.setup.parameters;
-        let snapshots = parameters.iter();
-        let snapshots = snapshots.map(|p| (!is_frozen(p.group)).then(|| reader.snapshot(p)));
-        let snapshots = snapshots.collect();
-        reader.finish(parameters)?;
+        let progress;
+        (setup.rule, setup.groups, progress) = reader.document(&setup);
+        let parameters = setup.parameters.iter();
+        let snapshots = parameters.map(|p| (!setup.is_frozen(p)).then(|| reader.snapshot(p)));
+        let snapshots: Vec<_> = snapshots.collect();
+        reader.finish(&setup.parameters)?;
+        setup.check_listed()?;
+        let pieces = setup.pieces.iter().map(|piece| {
+            let whole = setup.parameters.get(piece.index);
+            let snapshot = snapshots.get(piece.index).and_then(Option::as_ref);
+            let whole = whole.zip(snapshot);
+            let cut = whole.map(|(parameter, snapshot)| snapshot.cut(parameter, piece));
+            cut.transpose()
+        });
         let loaded = Loaded {
-            snapshots,
+            snapshots: pieces.collect::<CandleResult<_>>()?,
             progress,
         };
-        self.set_up(rule, groups, Some(&loaded))?;
+        self.set_up(setup, Some(&loaded))?;
         // Earlier losses were multiplied by the old scale.
         self.has_scaled.store(false, Relaxed);
         Ok(())
     }
+}
+
+/// Puts the state of a parameter's pieces one behind the other. That of the whole parameter stays as it is.
+fn joined(parameter: &Managed, mut pieces: Vec<Snapshot>) -> CandleResult<Snapshot> {
+    if pieces.len() == 1
+        && let Some(only) = pieces.pop()
+    {
+        return Ok(only);
+    }
+    let tensors = parameter.kept.iter().enumerate().map(|(index, held)| {
+        let parts = pieces.iter().filter_map(|piece| piece.tensors.get(index));
+        match Vec::from_iter(parts).as_slice() {
+            [] => Tensor::zeros(0, held.saved_dtype(), &Device::Cpu),
+            parts => Tensor::cat(parts, 0),
+        }
+    });
+    Ok(Snapshot {
+        step: pieces.first().map_or(0, |piece| piece.step),
+        tensors: tensors.collect::<CandleResult<_>>()?,
+    })
 }

@@ -38,6 +38,7 @@ impl Default for ParamsAdafactor {
 impl Rule for ParamsAdafactor {
     const NAME: &'static str = "Adafactor";
     const KERNELS: &'static str = "adafactor";
+    const IS_ELEMENTWISE: bool = false;
 
     hyper_parameters!(
         lr: NOT_NEGATIVE, weight_decay: NOT_NEGATIVE, beta2_decay: NOT_POSITIVE, eps1: NOT_NEGATIVE,

@@ -10,6 +10,8 @@ pub trait Rule: Clone + Debug + Default + Send + Sync + 'static {
     const NAME: &'static str;
     /// The name of the file with its kernels.
     const KERNELS: &'static str;
+    /// Whether it treats each element by itself, so that its state has one number for each.
+    const IS_ELEMENTWISE: bool = true;
 
     /// The hyper-parameters, in the order of the kernels: the learning rate first, then the weight decay.
     fn hyper_parameters(&mut self) -> impl Iterator<Item = HyperParameter<'_>>;

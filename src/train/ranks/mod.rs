@@ -4,11 +4,13 @@
 //! meetings it cuts, retries and recomputes its samples as it likes. If all can, they add their gradients, each scaled by its part of the
 //! weight, and every rank applies the same update. If one cannot, none does.
 
+mod divide;
 mod reduce;
 mod start;
 mod turn;
 mod word;
 
 pub(super) use reduce::Ranks;
-pub(super) use start::join;
+pub(super) use start::{Settings, join};
 pub(super) use turn::Turn;
+pub(super) use word::Spent;

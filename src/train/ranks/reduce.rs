@@ -6,9 +6,9 @@ use candle_core::Tensor;
 use crc32fast::Hasher;
 
 use super::turn::Turn;
-use super::word::{CALL, Word, bits, check};
+use super::word::{CALL, Spent, Word, bits, check};
 use crate::batch::run_phase;
-use crate::distributed::{Collectives, Group};
+use crate::distributed::{Collectives, Effort, Group, Shares};
 use crate::elements::with_bytes;
 use crate::error::{Error, Phase, Result};
 use crate::memory::recover;
@@ -27,8 +27,8 @@ pub(in crate::train) struct Ranks {
     /// Parameters are compared in the next update.
     compares: bool,
     has_spoken: Arc<AtomicBool>,
-    /// When the last update ended.
-    since: Instant,
+    /// How batches are divided among the ranks.
+    pub(super) shares: Shares,
 }
 
 /// The ranks can update together.
@@ -40,14 +40,19 @@ struct Agreement {
 }
 
 impl Ranks {
-    pub(super) fn new(group: &Group, engine: Arc<dyn Collectives>, compare_every: u64) -> Self {
+    pub(super) fn new(
+        group: &Group,
+        engine: Arc<dyn Collectives>,
+        compare_every: u64,
+        shares: Shares,
+    ) -> Self {
         Self {
             group: group.clone(),
             engine,
             compare_every,
             compares: true,
             has_spoken: Arc::default(),
-            since: Instant::now(),
+            shares,
         }
     }
 
@@ -71,19 +76,32 @@ impl Ranks {
     pub(in crate::train) fn exchange<O: Commit>(
         &mut self,
         accumulator: &mut GradientAccumulator<O>,
+        spent: Spent,
     ) -> Result<Exchange> {
-        let agreed = self.agree(accumulator)?;
+        let agreed = self.agree(accumulator, spent)?;
         let began = Instant::now();
         if let Err(error) = self.reduce(accumulator, &agreed) {
             accumulator.reset();
             self.fail(&error.to_string());
             return Err(error);
         }
-        self.since = Instant::now();
+        let efforts = agreed.words.iter().map(|word| {
+            let Spent {
+                cost,
+                seconds,
+                is_exhausted,
+            } = word.spent;
+            let effort = Effort::new(word.samples, cost, seconds);
+            match is_exhausted {
+                true => effort.exhausted(None),
+                false => effort,
+            }
+        });
+        self.learn(efforts)?;
         let works = agreed.words.iter().map(|word| RankWork {
             samples: word.samples,
             weight: word.weight,
-            computed: Duration::try_from_secs_f64(word.computed).unwrap_or_default(),
+            computed: Duration::try_from_secs_f64(word.spent.seconds).unwrap_or_default(),
         });
         Ok(Exchange {
             rank: self.group.rank(),
@@ -93,7 +111,11 @@ impl Ranks {
         })
     }
 
-    fn agree<O: Commit>(&mut self, accumulator: &mut GradientAccumulator<O>) -> Result<Agreement> {
+    fn agree<O: Commit>(
+        &mut self,
+        accumulator: &mut GradientAccumulator<O>,
+        spent: Spent,
+    ) -> Result<Agreement> {
         let prepared = run_phase(Phase::Reduce, || self.prepare(accumulator));
         let (mut word, loss) = match prepared {
             Err(Error::ResourceExhausted(exhausted)) => {
@@ -103,12 +125,12 @@ impl Ranks {
             }
             prepared => prepared?,
         };
-        let computed = self.since.elapsed();
-        word.computed = computed.as_secs_f64();
+        word.spent = spent;
         // From here on the others know.
         self.has_spoken.store(true, Ordering::Relaxed);
+        let began = Instant::now();
         let words = word.gather(&self.group, CALL)?;
-        let waited = self.since.elapsed().saturating_sub(computed);
+        let waited = began.elapsed();
         check(&words, self.group.rank())?;
         self.compares = false;
         let is_filled = |slot| words.iter().any(|word| word.is_filled(slot));
@@ -143,7 +165,7 @@ impl Ranks {
             trained: slots.fingerprint(),
             filled: bits(slots.filled()),
             values: is_due.then(|| values(accumulator)).transpose()?,
-            computed: 0.,
+            spent: Spent::default(),
         };
         Ok((word, loss))
     }
@@ -169,10 +191,13 @@ impl Ranks {
         flat.scale_loss(total)?;
         let watch = self.group.watch(CALL);
         for bucket in flat.buckets() {
-            self.engine.reduce_scatter(bucket, &watch)?;
-            self.engine.all_gather(bucket, &watch)?;
+            bucket.travel(|values| {
+                self.engine.reduce_scatter(values, &watch)?;
+                self.engine.all_gather(values, &watch)
+            })?;
         }
         self.engine.finish(&watch)?;
+        slots.take_statistics()?;
         if let (Some(loss), Some(sum)) = (loss, flat.loss()) {
             loss.slice_set(sum, 0, 0)?;
             accumulator.window.loss = StepLoss::mean(loss.clone(), total);
@@ -184,7 +209,7 @@ impl Ranks {
 /// A checksum of all parameters, which waits for the device and copies them to the host one by one.
 fn values<O: Commit>(accumulator: &GradientAccumulator<O>) -> Result<u32> {
     let mut hasher = Hasher::new();
-    for var in accumulator.slots.vars() {
+    for var in accumulator.slots.updated() {
         with_bytes(var, |bytes| hasher.update(bytes))?;
     }
     Ok(hasher.finalize())

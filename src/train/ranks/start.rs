@@ -4,11 +4,22 @@ use candle_core::Var;
 use serde::{Deserialize, Serialize};
 
 use super::reduce::Ranks;
-use crate::distributed::Group;
-use crate::error::{GroupError, Result};
+use crate::distributed::{Group, Shares};
+use crate::error::{DataError, GroupError, Result};
 use crate::optim::{Commit, Parameter};
 use crate::train::core::Core;
 use crate::train::flat::Layout;
+
+/// How ranks exchange gradients.
+#[derive(Debug, Clone)]
+pub(in crate::train) struct Settings {
+    /// Parameters are compared after this many updates.
+    pub(in crate::train) compare_every: u64,
+    /// Gradients travel as bf16.
+    pub(in crate::train) narrows: bool,
+    /// How batches are divided; `None` for what is measured.
+    pub(in crate::train) shares: Option<Shares>,
+}
 
 /// What a rank is about to train.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -23,7 +34,7 @@ pub(in crate::train) fn join<O: Commit>(
     core: Result<Core<O>>,
     group: &Group,
     options: Vec<String>,
-    compare_every: u64,
+    settings: Settings,
 ) -> Result<Core<O>> {
     if group.size() == 1 {
         return core;
@@ -53,8 +64,23 @@ pub(in crate::train) fn join<O: Commit>(
     engine.finish(&watch)?;
     core.accumulator
         .slots
-        .lay_out(Layout::new(group.size(), engine.bucket()))?;
-    core.ranks = Some(Ranks::new(group, Arc::clone(&engine), compare_every));
+        .lay_out(Layout::new(group.size(), engine.bucket(), settings.narrows))?;
+    let shares = match settings.shares {
+        Some(shares) if shares.division().ranks() != group.size() => {
+            let (ranks, size) = (shares.division().ranks(), group.size());
+            let problem = format!("shares for {ranks} ranks in a group of {size}");
+            return Err(DataError::Setting(problem).into());
+        }
+        Some(shares) => shares,
+        None => Shares::builder(group.size()).build()?,
+    };
+    let compare_every = settings.compare_every.max(1);
+    core.ranks = Some(Ranks::new(
+        group,
+        Arc::clone(&engine),
+        compare_every,
+        shares,
+    ));
     Ok(core)
 }
 

@@ -23,8 +23,18 @@ pub(super) struct Word {
     /// Of the values of all parameters, where they are compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) values: Option<u32>,
-    /// Seconds of work since the last update.
-    pub(super) computed: f64,
+    /// What the samples took.
+    pub(super) spent: Spent,
+}
+
+/// What the samples of an update took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(in crate::train) struct Spent {
+    pub(in crate::train) cost: usize,
+    /// Without the wait for data or other ranks.
+    pub(in crate::train) seconds: f64,
+    /// Memory ran out.
+    pub(in crate::train) is_exhausted: bool,
 }
 
 impl Word {

@@ -4,6 +4,7 @@ mod bits;
 mod decisions;
 mod failures;
 mod host;
+mod sharded;
 mod state;
 
 use candle_core::backprop::GradStore;

@@ -43,6 +43,7 @@ mod cuda;
 mod gpus;
 mod kernel;
 mod libraries;
+mod ranks;
 mod surroundings;
 
 pub static SYMPTOMS: LazyLock<Vec<&Symptom>> = LazyLock::new(|| {
@@ -52,6 +53,7 @@ pub static SYMPTOMS: LazyLock<Vec<&Symptom>> = LazyLock::new(|| {
         cuda::SYMPTOMS,
         libraries::SYMPTOMS,
         surroundings::SYMPTOMS,
+        ranks::SYMPTOMS,
     ];
     groups.into_iter().flatten().collect()
 });

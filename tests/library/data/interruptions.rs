@@ -14,15 +14,15 @@ enum Size {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Settings {
-    len: usize,
+pub(super) struct Settings {
+    pub(super) len: usize,
     seed: Option<u64>,
     size: Size,
     sorted: Option<usize>,
 }
 
 impl Settings {
-    fn builder(&self) -> LoaderBuilder<Numbers, Tensor> {
+    pub(super) fn builder(&self) -> LoaderBuilder<Numbers, Tensor> {
         let builder = numbers(self.len).epochs(2);
         let builder = match self.size {
             Size::Samples(samples) => builder.batch(samples),
@@ -40,7 +40,7 @@ impl Settings {
     }
 }
 
-fn settings() -> impl Strategy<Value = Settings> {
+pub(super) fn settings() -> impl Strategy<Value = Settings> {
     let size = prop_oneof![
         (1_usize..9).prop_map(Size::Samples),
         (1_usize..60).prop_map(Size::Cost),

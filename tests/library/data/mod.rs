@@ -4,6 +4,8 @@ mod ahead;
 mod check;
 mod collate;
 mod device;
+mod divisions;
+mod empty;
 mod failing;
 mod interruptions;
 mod positions;

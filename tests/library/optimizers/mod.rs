@@ -11,6 +11,7 @@ mod layouts;
 mod ranges;
 mod refused;
 mod scaled;
+mod sharded;
 mod shared;
 mod sizes;
 

@@ -79,7 +79,7 @@ impl Engine {
         let is_cut = !matches!(operation, Operation::Broadcast { .. });
         let width = dtype.size_in_bytes().max(1);
         let elements = bytes.len() / width;
-        if is_cut && elements % size != 0 {
+        if is_cut && !elements.is_multiple_of(size) {
             return Err(wrong(format!(
                 "{elements} elements cannot be cut into {size} pieces"
             )));
@@ -90,6 +90,7 @@ impl Engine {
             match (operation, dtype) {
                 (Operation::ReduceScatter, DType::F32) => (ffi::RSMPI_FLOAT, elements / size),
                 (Operation::ReduceScatter, DType::F64) => (ffi::RSMPI_DOUBLE, elements / size),
+                (Operation::ReduceScatter, DType::BF16) => (ffi::RSMPI_UINT16_T, elements / size),
                 (Operation::ReduceScatter, _) => {
                     return Err(wrong(format!("no sum of type {dtype:?}")));
                 }
@@ -113,6 +114,11 @@ impl Engine {
             }
             return Ok(());
         }
+        let sum = match dtype {
+            DType::BF16 => self.library.bf16_sum,
+            // SAFETY: a constant of the library.
+            _ => unsafe { ffi::RSMPI_SUM },
+        };
         let count = c_int::try_from(count)
             .map_err(|_| wrong(format!("{elements} elements are too many for one call")))?;
         let length = bytes.len() / size;
@@ -150,15 +156,7 @@ impl Engine {
                 _ => {
                     self.library.run(operation.name(), watch, |comm, request| {
                         let (from, into) = (all.cast_const(), place.cast());
-                        ffi::MPI_Ireduce_scatter_block(
-                            from,
-                            into,
-                            count,
-                            unit,
-                            ffi::RSMPI_SUM,
-                            comm,
-                            request,
-                        )
+                        ffi::MPI_Ireduce_scatter_block(from, into, count, unit, sum, comm, request)
                     })?;
                     own.copy_from_nonoverlapping(place, length);
                     Ok(())

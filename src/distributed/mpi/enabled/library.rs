@@ -3,6 +3,7 @@ use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use half::bf16;
 use mpi::Threading;
 use mpi::environment::Universe;
 use mpi::ffi;
@@ -23,6 +24,8 @@ pub(super) struct Library {
     pub(super) rank: usize,
     pub(super) size: usize,
     pub(super) communicator: ffi::MPI_Comm,
+    /// Adds bf16, which MPI sees as 16-bit numbers.
+    pub(super) bf16_sum: ffi::MPI_Op,
     /// A request was left behind: MPI must not be called again.
     is_lost: AtomicBool,
     /// Finalizes MPI when it is dropped; `None` if the program has initialized it.
@@ -81,6 +84,13 @@ impl Library {
             ffi::MPI_Comm_size(communicator, &mut size);
             (communicator, rank, size)
         };
+        // SAFETY: the function is one for this purpose, and MPI is initialized. The order of operands does not matter to it.
+        let bf16_sum = unsafe {
+            let mut operation = std::mem::zeroed();
+            let code = ffi::MPI_Op_create(Some(add_bf16), 1, &mut operation);
+            checked("MPI", "its initialization", code)?;
+            operation
+        };
         let version = mpi::environment::library_version().unwrap_or_default();
         // Such as `Open MPI v4.1.4, package: Debian Open MPI, ident: 4.1.4, …`.
         let version = version.split([',', '\n']).next().unwrap_or_default().trim();
@@ -90,6 +100,7 @@ impl Library {
             rank: positive(rank),
             size: positive(size).max(1),
             communicator,
+            bf16_sum,
             is_lost: AtomicBool::new(false),
             universe: Mutex::new(universe),
         })
@@ -176,6 +187,30 @@ impl Drop for Library {
             // Finalizing waits for all ranks, of which one may be dead.
             mem::forget(universe);
         }
+    }
+}
+
+/// Adds bf16 numbers in f32 and rounds the sums to nearest.
+///
+/// # Safety
+/// Both pointers lead to `length` 16-bit numbers, as MPI calls it.
+unsafe extern "C" fn add_bf16(
+    from: *mut c_void,
+    into: *mut c_void,
+    length: *mut c_int,
+    _: *mut ffi::MPI_Datatype,
+) {
+    // SAFETY: MPI gives as many elements of the type of the call, and the two do not overlap.
+    let (from, into) = unsafe {
+        let length = usize::try_from(*length).unwrap_or_default();
+        let from = std::slice::from_raw_parts(from.cast::<bf16>(), length);
+        (
+            from,
+            std::slice::from_raw_parts_mut(into.cast::<bf16>(), length),
+        )
+    };
+    for (into, from) in into.iter_mut().zip(from) {
+        *into = bf16::from_f32(into.to_f32() + from.to_f32());
     }
 }
 

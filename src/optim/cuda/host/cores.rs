@@ -39,13 +39,13 @@ impl Cores {
         stream: &Arc<CudaStream>,
     ) -> Result<Option<Self>> {
         let is_moved = |p: &Managed| p.on_host && !setup.is_frozen(p);
-        if choice.decided() == HostUpdate::Device || !setup.parameters.iter().any(is_moved) {
+        if choice.decided() == HostUpdate::Device || !setup.pieces.iter().any(is_moved) {
             return Ok(None);
         }
         if choice.is_free() && choice.decided() == HostUpdate::Fastest {
             // A system that is out of memory may end the process instead of refusing.
             let needed = setup
-                .parameters
+                .pieces
                 .iter()
                 .filter(|p| is_moved(p))
                 .map(Staging::needed);
@@ -64,13 +64,15 @@ impl Cores {
             if !is_moved(parameter) {
                 return Ok(None);
             }
-            match old.and_then(|old| old.stagings.get(index)?.clone()) {
+            // With another shard the place is another piece's.
+            let shared = old.and_then(|old| old.stagings.get(index)?.clone());
+            match shared.filter(|staging| staging.fits(parameter)) {
                 None => Ok(Some(Arc::new(Staging::new(parameter, stream)?))),
                 shared => Ok(shared),
             }
         };
-        let stagings: Result<_> = setup.parameters.iter().enumerate().map(room).collect();
-        let words = 2 + setup.parameters.len();
+        let stagings: Result<_> = setup.pieces.iter().enumerate().map(room).collect();
+        let words = 2 + setup.pieces.len();
         let report = || Pinned::zeros(stream, words * size_of::<u64>());
         match stagings.and_then(|stagings| Ok((stagings, report()?))) {
             Ok((stagings, report)) => Ok(Some(Self {
@@ -78,7 +80,7 @@ impl Cores {
                 collect: None,
                 report,
                 scale: 1.,
-                steps: vec![0; setup.parameters.len()],
+                steps: vec![0; setup.pieces.len()],
             })),
             Err(Error::ResourceExhausted(exhausted))
                 if choice.is_free() && exhausted.resource == Resource::PinnedMemory =>
@@ -162,7 +164,7 @@ impl Cores {
         states: &mut [Option<State>],
         is_values: bool,
     ) -> CandleResult<()> {
-        let stagings = setup.parameters.iter().zip(&mut self.stagings);
+        let stagings = setup.pieces.iter().zip(&mut self.stagings);
         let all = stagings.zip(states).zip(&self.steps);
         for (((parameter, staging), state), &step) in all {
             let gradient = setup.gradient(parameter, gradients);

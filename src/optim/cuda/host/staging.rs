@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::optim::cuda::layout::Staged;
 use crate::optim::fused::Managed;
 
-/// Room in host memory for updates of one parameter by the host's cores.
+/// Room in host memory for updates of one parameter, or of a piece of one, by the host's cores.
 #[derive(Debug)]
 pub struct Staging {
     /// The gradient and, from `start` on, the parameter.
@@ -41,6 +41,11 @@ impl Staging {
             up: Pinned::zeros(stream, values)?,
             bytes: Self::needed(parameter),
         })
+    }
+
+    /// Whether it has the room that this parameter needs.
+    pub fn fits(&self, parameter: &Managed) -> bool {
+        (self.start, self.bytes) == (Self::layout(parameter).0, Self::needed(parameter))
     }
 
     pub fn bytes(&self) -> u64 {

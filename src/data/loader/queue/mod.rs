@@ -1,3 +1,5 @@
+mod moves;
+
 use std::collections::BTreeMap;
 use std::hint;
 use std::sync::Arc;
@@ -11,8 +13,8 @@ use super::ahead::Ahead;
 use super::done::Done;
 use super::jobs::{Job, Jobs};
 use super::produce::{Made, Produce};
+use crate::data::Tensors;
 use crate::data::stage::Stage;
-use crate::data::{Position, Tensors};
 
 /// How often a worker looks whether the host's memory has room again.
 const LOOK: Duration = Duration::from_millis(20);
@@ -52,6 +54,8 @@ struct State<B> {
     largest: Option<u64>,
     /// Raised when the loader moves: what was begun before is dropped.
     generation: u64,
+    /// How many want that no further job is begun.
+    holds: usize,
 }
 
 /// The number and the bytes of the batches that are ready.
@@ -79,6 +83,7 @@ impl<B: Tensors> Queue<B> {
             ready_bytes: 0,
             largest: None,
             generation: 0,
+            holds: 0,
         };
         Arc::new(Self {
             state: Mutex::new(state),
@@ -127,7 +132,7 @@ impl<B: Tensors> Queue<B> {
     }
 
     fn has_room(&self, state: &State<B>) -> bool {
-        if state.end.is_some() {
+        if state.end.is_some() || state.holds > 0 {
             return false;
         }
         if state.next == state.wanted {
@@ -208,6 +213,7 @@ impl<B: Tensors> Queue<B> {
                     MutexGuard::unlocked(&mut state, || self.look_for_more_than(before));
                 }
                 true => self.made.wait(&mut state),
+                false if state.holds > 0 => self.room.wait(&mut state),
                 false => {
                     if let Some((number, generation, job)) = state.begin() {
                         let done = MutexGuard::unlocked(&mut state, || self.make(job));
@@ -222,26 +228,6 @@ impl<B: Tensors> Queue<B> {
         let began = Instant::now();
         while self.finished.load(Acquire) == finished && began.elapsed() < BRIEFLY {
             hint::spin_loop();
-        }
-    }
-
-    /// Goes to a position; what was read ahead is dropped.
-    pub(super) fn move_to(&self, position: &Position) {
-        let mut state = self.state.lock();
-        state.generation += 1;
-        state.jobs.move_to(position);
-        (state.wanted, state.end, state.ready_bytes) = (state.next, None, 0);
-        let dropped = std::mem::take(&mut state.ready);
-        drop(state);
-        drop(dropped);
-        self.room.notify_all();
-    }
-
-    pub(super) fn ready(&self) -> Ready {
-        let state = self.state.lock();
-        Ready {
-            batches: state.ready.len(),
-            bytes: state.ready_bytes,
         }
     }
 }

@@ -1,0 +1,89 @@
+//! Which elements a sharded optimizer updates.
+
+use std::ops::Range;
+
+use super::host::move_moments;
+use super::managed::Managed;
+use super::setup::Setup;
+use crate::error::{OptimizerError, Result};
+use crate::optim::Shard;
+use crate::optim::coded::Form;
+use crate::optim::rule::Rule;
+
+impl<R: Rule> Setup<R> {
+    /// Returns the same for these elements alone, or for all.
+    pub fn cut(&self, shard: Option<&Shard>) -> Result<Self> {
+        let mut cut = Self {
+            pieces: Vec::new(),
+            shard: shard.cloned(),
+            ..self.clone()
+        };
+        for parameter in &self.parameters {
+            let Some(shard) = shard else {
+                cut.pieces.push(parameter.clone());
+                continue;
+            };
+            for range in shard.ranges(&parameter.var).unwrap_or_default() {
+                if let Some(reason) = reason_against::<R>(parameter, range) {
+                    return Err(refused(parameter, range, reason));
+                }
+                cut.pieces.push(parameter.piece(range));
+            }
+        }
+        if let Some(fraction) = cut.on_host {
+            move_moments(&mut cut.pieces, fraction);
+        }
+        Ok(cut)
+    }
+
+    /// Checks that no parameter is left out because the shard was made without it.
+    pub fn check_listed(&self) -> Result<()> {
+        let Some(shard) = &self.shard else {
+            return Ok(());
+        };
+        match self.updated().find(|p| shard.ranges(&p.var).is_none()) {
+            Some(parameter) => Err(OptimizerError::Unlisted(parameter.name.clone()).into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether state is kept for elements of this parameter, here or by other ranks.
+    pub fn has_state(&self, parameter: &Managed) -> bool {
+        let listed = self.shard.as_ref();
+        let is_listed = listed.is_none_or(|shard| shard.ranges(&parameter.var).is_some());
+        is_listed && !self.is_frozen(parameter)
+    }
+}
+
+/// Why these elements cannot be updated by themselves.
+fn reason_against<R: Rule>(parameter: &Managed, range: &Range<usize>) -> Option<String> {
+    let (len, unit) = (parameter.len, Shard::ALIGNMENT);
+    if range.end > len {
+        return Some(format!("the parameter has {len} elements"));
+    }
+    if range.len() == len {
+        return None;
+    }
+    if !R::IS_ELEMENTWISE {
+        let name = R::NAME;
+        return Some(format!(
+            "{name} needs whole parameters; use AdamW, Adam, Lion or Sgd"
+        ));
+    }
+    let is_coded = |form| matches!(form, Form::Coded(_));
+    let is_cut = |end: usize| !end.is_multiple_of(unit) && end != len;
+    let cuts_blocks = is_cut(range.start) || is_cut(range.end);
+    (cuts_blocks && parameter.kept.iter().any(|held| is_coded(held.form))).then(|| {
+        format!("it cuts a block of moments of 8 bits; cut at multiples of {unit} elements")
+    })
+}
+
+fn refused(parameter: &Managed, range: &Range<usize>, reason: String) -> crate::error::Error {
+    OptimizerError::Piece {
+        parameter: parameter.name.clone(),
+        start: range.start,
+        end: range.end,
+        reason,
+    }
+    .into()
+}

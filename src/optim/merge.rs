@@ -1,0 +1,164 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use candle_core::{DType, Device, Error as CandleError, Tensor};
+
+use super::StateDict;
+use super::entries::{MASTER, PIECES, Pieces, STEP, entry};
+use crate::error::{Error, OptimizerError, Result};
+
+impl StateDict {
+    /// Puts the states of all ranks of a sharded optimizer together, in any order: to the state that one process without sharding would
+    /// have. Any number of ranks can load it, and so can an optimizer that is not sharded. A single state that is whole is returned as it
+    /// is. Parameters of which no rank owns an element get new state.
+    ///
+    /// # Errors
+    /// [`OptimizerError::Merge`] if elements are missing or come twice, or if the states differ in the number of updates or in options;
+    /// errors from candle.
+    pub fn merge(ranks: Vec<Self>) -> Result<Self> {
+        if let [whole] = ranks.as_slice()
+            && !whole.metadata.contains_key(PIECES)
+        {
+            return Ok(whole.clone());
+        }
+        let parts = ranks.into_iter().map(Part::new);
+        let parts = parts.collect::<Result<Vec<_>>>()?;
+        let Some(first) = parts.first() else {
+            return Err(refused("there are none"));
+        };
+        let text = |part: &Part| part.state.metadata.clone();
+        let mut whole = Self {
+            tensors: BTreeMap::new(),
+            metadata: text(first),
+        };
+        if let Some(rank) = parts.iter().position(|part| text(part) != whole.metadata) {
+            let what = format!("the counters or options of state {rank} are not those of state 0");
+            return Err(refused(what));
+        }
+        let names: BTreeSet<_> = parts.iter().flat_map(|part| part.pieces.keys()).collect();
+        for name in names {
+            let one = One::find(name, &parts)?;
+            let step = Tensor::new(one.step()?, &Device::Cpu)?;
+            whole.tensors.insert(entry(name, STEP), step);
+            for (kept, shape) in &one.whole.shapes {
+                if let Some(tensor) = one.joined(kept, shape)? {
+                    whole.tensors.insert(entry(name, kept), tensor);
+                }
+            }
+        }
+        Ok(whole)
+    }
+}
+
+/// One rank's state, without the document that says what it is of.
+struct Part {
+    state: StateDict,
+    pieces: BTreeMap<String, Pieces>,
+}
+
+impl Part {
+    fn new(mut state: StateDict) -> Result<Self> {
+        let Some(json) = state.metadata.remove(PIECES) else {
+            return Err(refused("one of several is whole already"));
+        };
+        let pieces = serde_json::from_str(&json).map_err(CandleError::wrap)?;
+        Ok(Self { state, pieces })
+    }
+}
+
+/// The state of one parameter on all ranks.
+struct One<'a> {
+    name: &'a str,
+    /// What all ranks say of the whole.
+    whole: &'a Pieces,
+    parts: Vec<(&'a StateDict, &'a [(usize, usize)])>,
+}
+
+impl<'a> One<'a> {
+    fn find(name: &'a str, parts: &'a [Part]) -> Result<Self> {
+        let (mut whole, mut found) = (None, Vec::new());
+        for (rank, Part { state, pieces }) in parts.iter().enumerate() {
+            let Some(pieces) = pieces.get(name) else {
+                return Err(refused(format!(
+                    "state {rank} is without parameter `{name}`"
+                )));
+            };
+            let first: &Pieces = whole.get_or_insert(pieces);
+            if (first.elements, &first.shapes) != (pieces.elements, &pieces.shapes) {
+                return Err(refused(format!("the shapes of parameter `{name}` differ")));
+            }
+            found.push((state, pieces.ranges.as_slice()));
+        }
+        Ok(Self {
+            name,
+            whole: whole.ok_or_else(|| refused("there are none"))?,
+            parts: found,
+        })
+    }
+
+    fn tensor(&self, state: &'a StateDict, kept: &str) -> Result<&'a Tensor> {
+        let name = entry(self.name, kept);
+        let tensor = state.tensors.get(&name);
+        tensor.ok_or_else(|| refused(format!("a state is without `{name}`")))
+    }
+
+    /// The number of updates, which is the same on all ranks that own elements.
+    fn step(&self) -> Result<i64> {
+        let mut step = None;
+        for (state, _) in self.parts.iter().filter(|(_, ranges)| !ranges.is_empty()) {
+            let here = self.tensor(state, STEP)?.to_dtype(DType::I64)?;
+            let here = here.to_scalar()?;
+            if *step.get_or_insert(here) != here {
+                let what = format!("the numbers of updates of parameter `{}` differ", self.name);
+                return Err(refused(what));
+            }
+        }
+        Ok(step.unwrap_or(0))
+    }
+
+    /// Returns a tensor of this shape from all ranks' elements; `None` if it is left out.
+    fn joined(&self, kept: &str, shape: &[usize]) -> Result<Option<Tensor>> {
+        let elements = self.whole.elements;
+        let (mut found, mut dtype) = (Vec::new(), DType::F32);
+        for (state, ranges) in &self.parts {
+            let tensor = self.tensor(state, kept)?;
+            dtype = tensor.dtype();
+            if **ranges == [(0, elements)] {
+                // Also if it has not one number for each element.
+                found.push(((0, elements), tensor.clone()));
+                continue;
+            }
+            let (tensor, mut start) = (tensor.flatten_all()?, 0);
+            for &(from, to) in *ranges {
+                let len = to.saturating_sub(from);
+                found.push(((from, to), tensor.narrow(0, start, len)?));
+                start += len;
+            }
+        }
+        if found.is_empty() {
+            // Master weights that are missing start from the parameter.
+            let is_new = kept != MASTER || elements == 0;
+            let new = is_new.then(|| Tensor::zeros(shape, dtype, &Device::Cpu));
+            return Ok(new.transpose()?);
+        }
+        found.sort_by_key(|(range, _)| *range);
+        let ends = found.iter().map(|((_, to), _)| *to);
+        let starts = found.iter().map(|((from, _), _)| *from);
+        for (end, start) in std::iter::once(0).chain(ends).zip(starts.chain([elements])) {
+            let name = self.name;
+            if end < start {
+                let what = format!("elements {end}..{start} of parameter `{name}` are missing");
+                return Err(refused(what));
+            }
+            if start < end {
+                let what = format!("elements {start}..{end} of parameter `{name}` come twice");
+                return Err(refused(what));
+            }
+        }
+        let tensors: Vec<_> = found.into_iter().map(|(_, tensor)| tensor).collect();
+        Ok(Some(Tensor::cat(&tensors, 0)?.reshape(shape)?))
+    }
+}
+
+fn refused(what: impl Into<String>) -> Error {
+    OptimizerError::Merge(what.into()).into()
+}

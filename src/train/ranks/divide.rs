@@ -1,0 +1,43 @@
+use super::reduce::Ranks;
+use crate::batch::{Hold, Origin, Place};
+use crate::distributed::Effort;
+use crate::error::Result;
+use crate::train::positions::Positions;
+
+impl Ranks {
+    /// Divides the next batches of these loaders as the ranks' speeds suggest, the same on all ranks. `positions` are made to know it.
+    pub(in crate::train) fn divide(
+        &self,
+        origins: &[Origin<'_>],
+        positions: &mut Positions,
+    ) -> Result<()> {
+        for origin in origins {
+            let Some(divide) = origin.divide else {
+                continue;
+            };
+            let division = self.shares.division();
+            if divide.division() == *division {
+                continue;
+            }
+            let hold = Hold::new(divide);
+            let places = self
+                .group
+                .control()
+                .gather("divide batches", &hold.next().to_bytes())?;
+            let places = places
+                .iter()
+                .filter_map(|bytes| bytes.as_slice().try_into().ok());
+            let from = places.map(Place::from_bytes).max().unwrap_or_default();
+            hold.divide(from, division)?;
+            positions.revise(origin.loader, |text| divide.revise(text))?;
+            tracing::info!(loader = origin.loader, %from, parts = ?division, "batches are divided anew among the ranks");
+        }
+        Ok(())
+    }
+
+    /// Learns from what each rank has done for an update.
+    pub(super) fn learn(&mut self, efforts: impl Iterator<Item = Effort>) -> Result<()> {
+        let efforts: Vec<_> = efforts.collect();
+        self.shares.observe(&efforts).map(|_| ())
+    }
+}

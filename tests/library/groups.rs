@@ -1,0 +1,345 @@
+//! Groups without MPI: ranks in threads that meet by variables, as processes do.
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use candle_core::{DType, Device};
+use candle_headroom::distributed::Group;
+use candle_headroom::error::GroupError;
+use candle_headroom::{AdaptiveTrainer, Error, Result, Sgd};
+use candle_nn::{VarBuilder, VarMap, linear};
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+fn open(rank: usize, size: usize, port: u16, timeout: Duration) -> Result<Group> {
+    let numbers = [
+        ("RANK", rank),
+        ("WORLD_SIZE", size),
+        ("LOCAL_RANK", rank),
+        ("MASTER_PORT", port.into()),
+    ];
+    let variables = numbers.map(|(name, value)| (name, value.to_string()));
+    let address = [("MASTER_ADDR", "127.0.0.1".to_owned())];
+    Group::builder()
+        .timeout(timeout)
+        .variables(variables.into_iter().chain(address))
+        .open()
+}
+
+/// Runs `body` in a thread for each rank, and returns the results in their order.
+fn ranks<T: Send>(size: usize, timeout: Duration, body: impl Fn(Group) -> T + Sync) -> Vec<T> {
+    let port = free_port();
+    thread::scope(|scope| {
+        let body = &body;
+        let threads = (0..size).map(|rank| {
+            scope.spawn(move || {
+                // Rank 0 comes last: the others wait for it.
+                thread::sleep(Duration::from_millis(if rank == 0 { 100 } else { 0 }));
+                body(open(rank, size, port, timeout).unwrap())
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    })
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn group_error(error: Error) -> GroupError {
+    match error {
+        Error::Group(error) => *error,
+        other => panic!("not a group's error: {other}"),
+    }
+}
+
+#[test]
+fn all_ranks_get_what_each_gave_in_their_order() {
+    let found = ranks(5, LONG, |group| {
+        assert_eq!((group.size(), group.local_rank()), (5, group.rank()));
+        (0..200)
+            .map(|call| {
+                let own = vec![group.rank() as u8; call * (group.rank() + 1)];
+                group.gather(&own).unwrap()
+            })
+            .collect::<Vec<_>>()
+    });
+    for all in found {
+        for (call, all) in all.into_iter().enumerate() {
+            let expected = (0..5).map(|rank| vec![rank as u8; call * (rank + 1)]);
+            assert_eq!(all, expected.collect::<Vec<_>>());
+        }
+    }
+}
+
+#[test]
+fn shares_cover_all_samples_once() {
+    let shares = ranks(3, LONG, |group| {
+        (group.share(10), group.share(2), group.share(0))
+    });
+    assert_eq!(
+        shares,
+        [(0..3, 0..0, 0..0), (3..6, 0..1, 0..0), (6..10, 1..2, 0..0)]
+    );
+}
+
+#[test]
+fn ranks_that_did_not_join_are_named_on_each_that_did() {
+    let (port, limit) = (free_port(), Duration::from_millis(600));
+    let errors: Vec<_> = thread::scope(|scope| {
+        let threads =
+            [0, 2].map(|rank| scope.spawn(move || open(rank, 4, port, limit).unwrap_err()));
+        threads
+            .map(|thread| group_error(thread.join().unwrap()))
+            .into()
+    });
+    for error in errors {
+        assert!(
+            error
+                .to_string()
+                .starts_with("ranks 1 and 3 did not join within "),
+            "{error}"
+        );
+        assert!(matches!(error, GroupError::Missing { ranks, size: 4, .. } if ranks == [1, 3]));
+    }
+}
+
+#[test]
+fn a_rank_that_finds_no_rank_0_says_where_it_looked() {
+    let began = Instant::now();
+    let error = open(1, 2, free_port(), Duration::from_millis(500)).unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(10));
+    let text = error.to_string();
+    assert!(
+        text.contains("rank 1 cannot join rank 0 at 127.0.0.1:")
+            && text.contains("no connection within"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_second_rank_of_one_number_and_a_stranger_are_refused() {
+    let port = free_port();
+    thread::scope(|scope| {
+        let first = scope.spawn(move || open(0, 3, port, LONG).unwrap());
+        let one = scope.spawn(move || open(1, 3, port, LONG).unwrap());
+        thread::sleep(Duration::from_millis(300));
+        let error = open(1, 3, port, LONG).unwrap_err().to_string();
+        assert!(
+            error.contains("another process has joined as rank 1"),
+            "{error}"
+        );
+        let error = open(1, 2, port, LONG).unwrap_err().to_string();
+        assert!(
+            error.contains("one of 2 ranks, rank 0 as one of 3"),
+            "{error}"
+        );
+        // Neither noise nor silence of a stranger keeps the others out.
+        let mut noisy = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        noisy
+            .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .unwrap();
+        let silent = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let two = scope.spawn(move || open(2, 3, port, LONG).unwrap());
+        let groups = [first, one, two].map(|thread| thread.join().unwrap());
+        thread::scope(|scope| {
+            for group in &groups {
+                scope.spawn(|| group.barrier().unwrap());
+            }
+        });
+        drop(silent);
+    });
+}
+
+#[test]
+fn a_rank_that_leaves_or_is_late_is_named_and_the_group_has_ended() {
+    let errors = ranks(3, Duration::from_millis(900), |group| {
+        group.barrier().unwrap();
+        match group.rank() {
+            1 => None, // leaves
+            _ => {
+                let began = Instant::now();
+                let error = group_error(group.barrier().unwrap_err());
+                assert!(began.elapsed() < Duration::from_secs(10));
+                assert!(matches!(
+                    group_error(group.barrier().unwrap_err()),
+                    GroupError::Broken(_)
+                ));
+                Some(error)
+            }
+        }
+    });
+    for error in errors.into_iter().flatten() {
+        assert!(
+            matches!(&error, GroupError::PeerLost { ranks, .. } if ranks == &[1]),
+            "{error}"
+        );
+        assert!(error.to_string().contains("left the group"), "{error}");
+    }
+    let errors = ranks(3, Duration::from_millis(500), |group| {
+        // Rank 0 tells the others that it waits for rank 2, so that they do not give it up.
+        thread::sleep(Duration::from_millis(400) * group.rank() as u32 * group.rank() as u32);
+        group.barrier()
+    });
+    assert!(
+        errors.iter().take(2).all(|done| match done {
+            Err(Error::Group(error)) =>
+                matches!(&**error, GroupError::PeerLost { ranks, .. } if ranks == &[2]),
+            _ => false,
+        }),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn a_panic_ends_the_group_at_once() {
+    let began = Instant::now();
+    let port = free_port();
+    thread::scope(|scope| {
+        let panicking = scope.spawn(move || {
+            let _group = open(1, 3, port, LONG).unwrap();
+            panic!("on purpose");
+        });
+        let others =
+            [0, 2].map(|rank| scope.spawn(move || open(rank, 3, port, LONG).unwrap().barrier()));
+        assert!(panicking.join().is_err());
+        for other in others {
+            let error = group_error(other.join().unwrap().unwrap_err());
+            assert!(
+                matches!(&error, GroupError::PeerLost { ranks, .. } if ranks == &[1]),
+                "{error}"
+            );
+        }
+    });
+    assert!(began.elapsed() < LONG / 2);
+}
+
+#[test]
+fn a_trainer_needs_an_engine() {
+    let errors = ranks(2, LONG, |group| {
+        let varmap = VarMap::new();
+        linear(
+            3,
+            2,
+            VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu),
+        )
+        .unwrap();
+        let sgd = Sgd::builder(&varmap).learning_rate(0.1).build().unwrap();
+        AdaptiveTrainer::builder(sgd)
+            .group(&group)
+            .build()
+            .unwrap_err()
+            .to_string()
+    });
+    for error in errors {
+        assert!(
+            error.contains("no engine can exchange tensors on the CPU between 2 ranks")
+                && error.contains("mpirun"),
+            "{error}"
+        );
+    }
+}
+
+/// What the launcher's variables make of this process, without meeting others.
+fn refused(variables: &[(&str, &str)]) -> String {
+    let variables = variables
+        .iter()
+        .map(|(name, value)| (name.to_string(), value.to_string()));
+    let group = Group::builder()
+        .timeout(Duration::from_millis(200))
+        .variables(variables)
+        .open();
+    group_error(group.expect_err("variables that cannot be")).to_string()
+}
+
+#[test]
+fn variables_that_are_wrong_partial_or_contradict_each_other_are_quoted() {
+    let address = [("MASTER_ADDR", "localhost"), ("MASTER_PORT", "29500")];
+    for (variables, parts) in [
+        (&[("RANK", "1")][..], &["RANK=1", "without WORLD_SIZE"][..]),
+        (&[("WORLD_SIZE", "2")], &["WORLD_SIZE=2", "without RANK"]),
+        (
+            &[("RANK", "2"), ("WORLD_SIZE", "2")],
+            &["RANK=2, WORLD_SIZE=2", "counted from 0"],
+        ),
+        (&[("RANK", "one"), ("WORLD_SIZE", "2")], &["RANK=one"]),
+        (&[("RANK", "-1"), ("WORLD_SIZE", "2")], &["RANK=-1"]),
+        (
+            &[("RANK", "0"), ("WORLD_SIZE", "2")],
+            &["RANK=0, WORLD_SIZE=2", "MASTER_ADDR and MASTER_PORT"],
+        ),
+        (
+            &[("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "2")],
+            &["LOCAL_RANK=2"],
+        ),
+        (
+            &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a")],
+            &["MASTER_ADDR=a", "without MASTER_PORT"],
+        ),
+        (
+            &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "5")],
+            &["MASTER_PORT=5", "without MASTER_ADDR"],
+        ),
+        (
+            &[
+                ("RANK", "0"),
+                ("WORLD_SIZE", "2"),
+                address[0],
+                ("MASTER_PORT", "70000"),
+            ],
+            &["MASTER_PORT=70000"],
+        ),
+        (
+            &[
+                ("RANK", "0"),
+                ("WORLD_SIZE", "2"),
+                ("OMPI_COMM_WORLD_RANK", "1"),
+                ("OMPI_COMM_WORLD_SIZE", "2"),
+                address[0],
+                address[1],
+            ],
+            &["contradict", "OMPI_COMM_WORLD_RANK=1", "RANK=0"],
+        ),
+        (
+            &[
+                ("SLURM_PROCID", "1"),
+                ("SLURM_STEP_NUM_TASKS", "2"),
+                ("SLURM_STEP_NODELIST", "["),
+            ],
+            &["SLURM_STEP_NODELIST=["],
+        ),
+        (
+            &[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")],
+            &["rank 1 of 2"],
+        ),
+    ] {
+        let text = refused(variables);
+        assert!(
+            parts.iter().all(|part| text.contains(part)),
+            "{variables:?}: {text}"
+        );
+    }
+}
+
+#[test]
+fn without_a_launcher_a_process_is_alone() {
+    let none: [(String, String); 0] = [];
+    let group = Group::builder().variables(none).open().unwrap();
+    assert_eq!((group.rank(), group.size(), group.local_rank()), (0, 1, 0));
+    assert_eq!(group.gather(b"x").unwrap(), [b"x"]);
+    // In the script of a job, which `srun` has not started.
+    let group = Group::builder().variables([
+        ("SLURM_PROCID", "0"),
+        ("SLURM_NTASKS", "4"),
+        ("WORLD_SIZE", ""),
+    ]);
+    assert_eq!(group.open().unwrap().size(), 1);
+}

@@ -1,0 +1,95 @@
+//! Ranks that are not equally fast share batches by what they were measured to do.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use candle_core::{DType, Device, Tensor};
+use candle_headroom::batch::Fixed;
+use candle_headroom::data::{Items, Loader};
+use candle_headroom::distributed::{Group, Shares};
+use candle_headroom::error::BoxedError;
+use candle_headroom::{AdaptiveTrainer, Sgd};
+
+use crate::launch::together;
+use crate::model::Model;
+
+const SAMPLES: u32 = 960;
+const BATCH: usize = 24;
+
+/// An epoch in which a sample takes rank 1 three times as long, with a loader that reads ahead. Returns this rank's part of the last batch.
+fn epoch(group: &Group, shares: Option<Shares>) -> usize {
+    let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> {
+        let rows = samples.len();
+        Ok(Tensor::new(samples, &Device::Cpu)?
+            .to_dtype(DType::F64)?
+            .reshape((rows, 1))?)
+    };
+    let loader = Loader::builder(Items(Vec::from_iter(0..SAMPLES)), collate);
+    let loader = loader
+        .batch(BATCH)
+        .shuffle(1)
+        .rank(group.rank(), group.size())
+        .ahead(3);
+    let mut loader = loader.build().expect("a loader");
+    let model = Model::new(&[1, 2], DType::F64, 1);
+    let sgd = Sgd::builder(&model.varmap)
+        .learning_rate(1e-9)
+        .build()
+        .expect("an optimizer");
+    let mut trainer = AdaptiveTrainer::builder(sgd)
+        .group(group)
+        .policy(Fixed::new(1).expect("a size"));
+    if let Some(shares) = shares {
+        trainer = trainer.shares(shares);
+    }
+    let mut trainer = trainer.build().expect("a trainer");
+    let pause = Duration::from_micros(if group.rank() == 1 { 900 } else { 300 });
+    let (mut seen, mut last) = (Vec::new(), 0);
+    for batch in loader.by_ref() {
+        let batch = batch.expect("a batch");
+        let report = trainer.step(&batch, |x, _| {
+            std::thread::sleep(pause);
+            seen.extend(
+                x.flatten_all()?
+                    .to_vec1::<f64>()?
+                    .iter()
+                    .map(|value| *value as u32),
+            );
+            model.forward(&x)?.mean_all()
+        });
+        let report = report.expect("a step");
+        last = report.samples;
+        assert_eq!(
+            report.exchange.map(|exchange| exchange.samples()),
+            Some(BATCH)
+        );
+    }
+    let seen = group.collect(Ok(seen)).expect("what each rank saw");
+    let mut counts = BTreeMap::new();
+    seen.iter()
+        .for_each(|sample| *counts.entry(*sample).or_insert(0) += 1);
+    assert_eq!(counts.len(), SAMPLES as usize);
+    assert!(
+        counts.values().all(|count| *count == 1),
+        "a sample came twice"
+    );
+    last
+}
+
+#[test]
+fn a_slow_rank_gets_fewer_samples_and_each_sample_comes_once() {
+    together(2, |group| {
+        let last = epoch(group, None);
+        let parts = group.collect(Ok(vec![last])).expect("parts");
+        // 3 : 1 is 18 : 6; other work on the machine moves it.
+        assert!((15..=21).contains(&parts[0]), "{parts:?}");
+        assert_eq!(parts.iter().sum::<usize>(), BATCH);
+    });
+}
+
+#[test]
+fn equal_shares_stay_equal() {
+    together(2, |group| {
+        assert_eq!(epoch(group, Some(Shares::equal(2))), BATCH / 2);
+    });
+}
