@@ -47,6 +47,7 @@ macro_rules! links {
 [cuda]: crate::_documentation::cuda
 [cuda: open questions]: crate::_documentation::cuda#open-questions-for-a-real-gpu
 [environment]: crate::_documentation::environment
+[environment: ranks]: crate::_documentation::environment#several-ranks
 [environment: others]: crate::_documentation::environment#what-others-report
 [watching]: crate::_documentation::watching
 [watching: monitor]: crate::_documentation::watching#the-gpu-and-the-host
@@ -55,6 +56,7 @@ macro_rules! links {
 [testing]: crate::_documentation::testing
 [from-tensorflow]: crate::_documentation::from_tensorflow
 [benchmarks]: crate::_documentation::benchmarks
+[benchmarks: scale]: crate::_documentation::benchmarks#scale
 [benchmarks: fit]: crate::_documentation::benchmarks#what-does-not-fit
 [benchmarks: optimizers]: crate::_documentation::benchmarks#optimizers
 [benchmarks: page faults]: crate::_documentation::benchmarks#glibc-and-page-faults
