@@ -83,6 +83,11 @@ pub trait Commit {
         Err(OptimizerError::NotSharded { optimizer, reason }.into())
     }
 
+    /// Whether it keeps state for a shard alone, or waits for one: a trainer gives it one before the first update.
+    fn is_sharded(&self) -> bool {
+        false
+    }
+
     /// Sums the squares of the gradients' elements in a shard, always in the same order, if updates depend on the gradients of all
     /// ranks: for clipping by norm, a loss scale, or to skip a step with a gradient that is not finite. Otherwise, and by default, `None`.
     /// On CUDA this waits for the device.

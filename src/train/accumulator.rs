@@ -79,6 +79,14 @@ impl<O: Commit> GradientAccumulator<O> {
 
     /// Updates as [`update`](Self::update), and also reports what had no weight.
     pub(super) fn commit(&mut self) -> Result<StepReport> {
+        self.commit_with(O::commit)
+    }
+
+    /// Updates by this function of the optimizer.
+    pub(super) fn commit_with(
+        &mut self,
+        commit: impl FnOnce(&mut O, &GradStore) -> Result<Committed>,
+    ) -> Result<StepReport> {
         self.refuse_if_interrupted()?;
         let mut updated = Some(false);
         if self.window.loss.weight() > 0. {
@@ -87,7 +95,7 @@ impl<O: Commit> GradientAccumulator<O> {
             let gradients = run_phase(Phase::Optimizer, || self.slots.gradients(takes_f32))?;
             // Until it returns, because a panic may leave some parameters updated.
             self.is_interrupted = true;
-            let committed = self.optimizer.commit(&gradients);
+            let committed = commit(&mut self.optimizer, &gradients);
             updated = match committed {
                 Ok(Committed::Applied) => Some(true),
                 Ok(Committed::Skipped) => Some(false),

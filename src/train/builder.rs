@@ -203,7 +203,8 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
             self.engine.rank = group.rank() as u64;
             self.evaluation.rank = self.engine.rank;
         }
-        let core = core?;
+        let mut core = core?;
+        core.shard()?;
         let slots = &core.accumulator.slots;
         if let Some(memory) = &self.engine.memory {
             let memory = memory.device().location();

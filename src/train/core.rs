@@ -10,13 +10,14 @@ use super::positions::Positions;
 use super::ranks::{Ranks, Spent, Turn};
 use super::reach::Reach;
 use super::report::StepReport;
+use super::slots::Slots;
 use crate::batch::{
     Attempt, Batch, Engine, Event, Failure, Held, Measured, MicroBatch, Origin, Processed, Work,
     conclude, extent_of, waited,
 };
 use crate::error::{Error, Holding, Phase, Result, WindowLost};
 use crate::memory::{DeviceMemory, recover, unmask};
-use crate::optim::Commit;
+use crate::optim::{Commit, Shard};
 
 /// The state that a trainer's step changes: accumulated gradients, named buffers, and the updated parameters.
 #[derive(Debug)]
@@ -35,6 +36,8 @@ pub(super) struct Core<O> {
     pub(super) ranks: Option<Ranks>,
     /// What the accumulated samples took.
     spent: Spent,
+    /// `None` without other ranks and without sharded state.
+    shard: Option<OwnShard>,
 }
 
 impl<O: Commit> Core<O> {
@@ -49,6 +52,7 @@ impl<O: Commit> Core<O> {
             positions: Positions::default(),
             ranks: None,
             spent: Spent::default(),
+            shard: None,
         })
     }
 
@@ -183,12 +187,18 @@ impl<O: Commit> Core<O> {
         let spent = std::mem::take(&mut self.spent);
         let exchange = || ranks.exchange(&mut self.accumulator, spent);
         let exchange = engine.phase(Phase::Reduce, &memory, exchange)?;
-        let mut report = self.apply(engine, processed).inspect_err(|error| {
+        let mut report = self.apply(engine, processed);
+        let (ranks, accumulator) = (&mut self.ranks, &self.accumulator);
+        if let (Ok(_), Some(ranks)) = (&report, ranks.as_mut())
+            && let Err(error) = ranks.share(accumulator)
+        {
+            report = Err(error);
+        }
+        if let (Err(error), Some(ranks)) = (&report, ranks) {
             // The others may have updated.
-            self.ranks
-                .iter()
-                .for_each(|ranks| ranks.fail(&error.to_string()));
-        })?;
+            ranks.fail(&error.to_string());
+        }
+        let mut report = report?;
         report.exchange = Some(exchange);
         Ok(report)
     }
@@ -219,13 +229,51 @@ impl<O: Commit> Core<O> {
     }
 
     fn commit(&mut self, device: &Device) -> Result<StepReport> {
-        let mut report = self.accumulator.commit();
+        let mut report = self.commit_once();
         if let Err(Error::ResourceExhausted(_)) = report {
             // Nothing has changed. The graph is gone and the device is idle, so a second attempt may succeed.
             recover(device)?;
-            report = self.accumulator.commit();
+            report = self.commit_once();
         }
         report.map_err(|error| unmask(error, device))
+    }
+
+    /// Updates. What depends on all gradients is summed over the ranks, each of which measures its elements.
+    fn commit_once(&mut self) -> Result<StepReport> {
+        let Some(shard) = &mut self.shard else {
+            return self.accumulator.commit();
+        };
+        let (slots, ranks) = (&self.accumulator.slots, &self.ranks);
+        if shard.of != slots.fingerprint() {
+            *shard = OwnShard::new(slots, ranks.as_ref().map_or(0, Ranks::rank));
+        }
+        self.accumulator.commit_with(|optimizer, gradients| {
+            let Some(own) = optimizer.measure(gradients, &shard.elements)? else {
+                return optimizer.commit(gradients);
+            };
+            let sum = match ranks {
+                Some(ranks) => ranks.sum(own)?,
+                None => own,
+            };
+            optimizer.commit_measured(gradients, sum)
+        })
+    }
+
+    /// Gives the optimizer the elements that it keeps state for, if it awaits that.
+    pub(super) fn shard(&mut self) -> Result<()> {
+        let accumulator = &mut self.accumulator;
+        let is_sharded = accumulator.optimizer.is_sharded();
+        if !is_sharded && self.ranks.is_none() {
+            return Ok(());
+        }
+        let rank = self.ranks.as_ref().map_or(0, Ranks::rank);
+        let shard = OwnShard::new(&accumulator.slots, rank);
+        if is_sharded {
+            accumulator.optimizer.shard(&shard.elements, None)?;
+            accumulator.slots.keep_layout();
+        }
+        self.shard = Some(shard);
+        Ok(())
     }
 
     /// The bytes of the values that are saved of named buffers.
@@ -245,6 +293,23 @@ impl<O: Commit> Core<O> {
         let state = optimizer.state_bytes();
         held.extend(state.map(|bytes| Holding::new("optimizer state", bytes)));
         (held, optimizer.remedies())
+    }
+}
+
+/// The elements that this rank sums.
+#[derive(Debug)]
+struct OwnShard {
+    elements: Shard,
+    /// The fingerprint of the parameters.
+    of: u32,
+}
+
+impl OwnShard {
+    fn new(slots: &Slots, rank: usize) -> Self {
+        Self {
+            elements: slots.shard(rank),
+            of: slots.fingerprint(),
+        }
     }
 }
 

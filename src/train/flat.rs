@@ -1,13 +1,14 @@
+use std::collections::HashMap;
 use std::ops::Range;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Tensor, TensorId};
 
 use super::slot::Slot;
 use crate::error::Result;
-use crate::optim::blend;
+use crate::optim::{Shard, blend};
 
 /// Parameters begin at multiples of this many elements, so that what one rank owns of a parameter begins and ends at them too.
-pub(super) const ALIGNMENT: usize = 256;
+const ALIGNMENT: usize = Shard::ALIGNMENT;
 
 /// How memory is cut for an exchange: into buckets, and these into one piece for each rank.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +25,16 @@ pub(super) struct Layout {
 pub(super) struct Flat {
     buckets: Vec<Bucket>,
     loss: Option<Tensor>,
+    places: HashMap<TensorId, Place>,
+}
+
+/// Where a parameter's gradient lies.
+#[derive(Debug)]
+struct Place {
+    buffer: Tensor,
+    /// Its first element, among the `len` elements that are cut together.
+    start: usize,
+    len: usize,
 }
 
 /// Memory that is exchanged in one call.
@@ -51,6 +62,16 @@ impl Layout {
         used.next_multiple_of(self.ranks * ALIGNMENT)
     }
 
+    /// The elements of `len` that this rank sums.
+    fn owned(&self, rank: usize, len: usize) -> impl Iterator<Item = Range<usize>> {
+        let ranks = self.ranks;
+        self.buckets(len).map(move |bucket| {
+            let piece = bucket.len() / ranks;
+            let start = bucket.start + rank * piece;
+            start..start + piece
+        })
+    }
+
     fn buckets(&self, len: usize) -> impl Iterator<Item = Range<usize>> {
         let bucket = self.bucket;
         (0..len)
@@ -60,16 +81,16 @@ impl Layout {
 }
 
 impl Flat {
-    /// Allocates the memory, and makes it the slots' buffers.
-    pub(super) fn new(layout: Layout, slots: &mut [Slot]) -> Result<Self> {
-        slots.iter_mut().for_each(|slot| slot.buffer = None);
+    /// Allocates the memory for these slots.
+    pub(super) fn new(layout: Layout, slots: &[Slot]) -> Result<Self> {
         let mut flat = Self {
             buckets: Vec::new(),
             loss: None,
+            places: HashMap::new(),
         };
         for dtype in [DType::F32, DType::F64] {
-            let slots = slots.iter_mut().filter(|slot| slot.buffer_type() == dtype);
-            let mut slots: Vec<_> = slots.collect();
+            let slots = slots.iter().filter(|slot| slot.buffer_type() == dtype);
+            let slots: Vec<_> = slots.collect();
             let Some(device) = slots
                 .first()
                 .map(|slot| slot.parameter.var.device().clone())
@@ -92,13 +113,50 @@ impl Flat {
                 flat.loss = Some(alone.narrow(0, 0, 1)?);
             }
             let mut start = 0;
-            for slot in &mut slots {
-                let (len, shape) = (slot.parameter.var.elem_count(), slot.parameter.var.shape());
-                slot.buffer = Some(buffer.narrow(0, start, len)?.reshape(shape)?);
+            for slot in slots {
+                let var = &slot.parameter.var;
+                let len = var.elem_count();
+                let place = Place {
+                    buffer: buffer.narrow(0, start, len)?.reshape(var.shape())?,
+                    start,
+                    len: buffer.elem_count(),
+                };
+                flat.places.insert(var.id(), place);
                 start += len.next_multiple_of(ALIGNMENT);
             }
         }
         Ok(flat)
+    }
+
+    /// Makes the memory the slots' buffers. Returns the first slot that has no place in it; nothing changes then.
+    pub(super) fn attach<'a>(&self, slots: &'a mut [Slot]) -> Option<&'a Slot> {
+        let place = |slot: &Slot| self.places.get(&slot.parameter.var.id());
+        if let Some(missing) = slots.iter().position(|slot| place(slot).is_none()) {
+            return slots.get(missing);
+        }
+        for slot in slots {
+            slot.buffer = place(slot).map(|place| place.buffer.clone());
+        }
+        None
+    }
+
+    /// Adds the elements of these slots that a rank sums to its shard.
+    pub(super) fn share(&self, layout: Layout, rank: usize, slots: &[Slot], shard: &mut Shard) {
+        for Slot { parameter, .. } in slots {
+            let Some(place) = self.places.get(&parameter.var.id()) else {
+                continue;
+            };
+            let end = place.start + parameter.var.elem_count();
+            for owned in layout.owned(rank, place.len) {
+                let range = owned.start.max(place.start)..owned.end.min(end);
+                if range.start < range.end {
+                    shard.own(
+                        &parameter.var,
+                        range.start - place.start..range.end - place.start,
+                    );
+                }
+            }
+        }
     }
 
     /// Adds a buffer's buckets. Those that are narrowed share one buffer, because they travel one after the other.

@@ -8,8 +8,10 @@ use super::loss::Weighted;
 use super::reach::Reach;
 use super::slot::Slot;
 use crate::batch::run_phase;
-use crate::error::{Error, LossError, ParameterError, Phase, Result, UnreachedParameters};
-use crate::optim::{Parameter, blend};
+use crate::error::{
+    Error, LossError, OptimizerError, ParameterError, Phase, Result, UnreachedParameters,
+};
+use crate::optim::{Parameter, Shard, blend};
 
 /// The parameters that are trained, each with the weighted mean of its gradients.
 #[derive(Debug)]
@@ -18,8 +20,13 @@ pub(super) struct Slots {
     reach: Reach,
     /// Whether a slot still awaits its first gradient.
     is_awaiting: bool,
-    /// How the buffers lie in memory that all ranks exchange, and that memory.
-    pub(super) exchange: Option<(Layout, Flat)>,
+    /// How the buffers lie in memory that all ranks exchange.
+    layout: Option<Layout>,
+    flat: Option<Flat>,
+    /// The layout decides which rank has which state of the optimizer, so it stays.
+    is_sharded: bool,
+    /// Of names, shapes and types.
+    fingerprint: u32,
 }
 
 /// The gradients of a micro-batch, one for each slot; none for a loss of weight 0.
@@ -33,22 +40,76 @@ impl Slots {
             slots: Vec::new(),
             reach,
             is_awaiting: false,
-            exchange: None,
+            layout: None,
+            flat: None,
+            is_sharded: false,
+            fingerprint: 0,
         }
     }
 
     /// Lays the buffers out for an exchange between ranks.
     pub(super) fn lay_out(&mut self, layout: Layout) -> Result<()> {
-        let flat = Flat::new(layout, &mut self.slots)?;
-        self.exchange = Some((layout, flat));
+        self.layout = Some(layout);
+        self.place()
+    }
+
+    /// Makes memory that all ranks exchange the slots' buffers.
+    fn place(&mut self) -> Result<()> {
+        let Some(layout) = self.layout else {
+            return Ok(());
+        };
+        if let Some(flat) = &self.flat {
+            match flat.attach(&mut self.slots) {
+                None => return Ok(()),
+                Some(new) if self.is_sharded => {
+                    let name = new.parameter.name.clone();
+                    return Err(OptimizerError::Unlisted(name).into());
+                }
+                Some(_) => {}
+            }
+        }
+        // The old memory goes first.
+        self.slots.iter_mut().for_each(|slot| slot.buffer = None);
+        self.flat = None;
+        let flat = Flat::new(layout, &self.slots)?;
+        flat.attach(&mut self.slots);
+        self.flat = Some(flat);
         Ok(())
+    }
+
+    /// The memory that all ranks exchange.
+    pub(super) fn flat(&self) -> Option<&Flat> {
+        self.flat.as_ref()
+    }
+
+    /// The elements that this rank sums; all without other ranks.
+    pub(super) fn shard(&self, rank: usize) -> Shard {
+        let parameters: Vec<_> = self
+            .slots
+            .iter()
+            .map(|slot| slot.parameter.clone())
+            .collect();
+        let mut shard = Shard::of(&parameters);
+        match (&self.flat, self.layout) {
+            (Some(flat), Some(layout)) => flat.share(layout, rank, &self.slots, &mut shard),
+            _ => self
+                .vars()
+                .for_each(|var| shard.own(var, 0..var.elem_count())),
+        }
+        shard
+    }
+
+    /// The optimizer keeps state for this rank's elements alone.
+    pub(super) fn keep_layout(&mut self) {
+        self.is_sharded = true;
     }
 
     /// Follows the list of parameters, which changes when a group is frozen or thawed; buffers are kept. Integer Vars are ignored.
     pub(super) fn follow(&mut self, parameters: &[Parameter]) -> Result<()> {
         let trainable = || parameters.iter().filter(|p| !p.var.dtype().is_int());
         let ids = trainable().map(|parameter| parameter.var.id());
-        if !self.slots.is_empty() && self.vars().map(|var| var.id()).eq(ids) {
+        let is_placed = self.layout.is_none() || self.flat.is_some();
+        if is_placed && !self.slots.is_empty() && self.vars().map(|var| var.id()).eq(ids) {
             return Ok(());
         }
         let kept = |slot: &Slot| (slot.buffer.clone(), slot.is_reached, slot.awaited);
@@ -82,15 +143,9 @@ impl Slots {
             return Err(ParameterError::None.into());
         }
         self.slots = slots;
+        self.fingerprint = self.checksum();
         self.note_awaiting();
-        match self.exchange.take() {
-            // The old buffers go first.
-            Some((layout, flat)) => {
-                drop(flat);
-                self.lay_out(layout)
-            }
-            None => Ok(()),
-        }
+        self.place()
     }
 
     /// The parameters that await their first gradient, and in how many updates it may arrive.
@@ -191,6 +246,10 @@ impl Slots {
 
     /// A checksum of what is trained.
     pub(super) fn fingerprint(&self) -> u32 {
+        self.fingerprint
+    }
+
+    fn checksum(&self) -> u32 {
         let mut hasher = crc32fast::Hasher::new();
         for Slot { parameter, .. } in &self.slots {
             let (dims, dtype) = (parameter.var.dims(), parameter.var.dtype());
@@ -225,6 +284,33 @@ impl Slots {
                 .set(&buffer.to_dtype(parameter.var.dtype())?)?;
         }
         Ok(())
+    }
+
+    /// Copies what this rank has updated, and the rest, into the buffers of the gradients.
+    pub(super) fn put_parameters(&self) -> Result<()> {
+        for (Slot { parameter, .. }, buffer) in self.learning() {
+            blend(buffer, 0., 1., Some(&parameter.var.as_detached_tensor()))?;
+        }
+        Ok(())
+    }
+
+    /// Copies the parameters back.
+    pub(super) fn take_parameters(&self) -> Result<()> {
+        for (Slot { parameter, .. }, buffer) in self.learning() {
+            let var = &parameter.var;
+            match var.dtype() {
+                DType::BF16 if !var.device().is_metal() => blend(var, 0., 1., Some(buffer))?,
+                dtype => var.set(&buffer.to_dtype(dtype)?)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Those that an update changes, with their buffers.
+    fn learning(&self) -> impl Iterator<Item = (&Slot, &Tensor)> {
+        let slots = self.slots.iter();
+        let slots = slots.filter(|slot| !self.reach.is_buffer(&slot.parameter));
+        slots.filter_map(|slot| Some((slot, slot.buffer.as_ref()?)))
     }
 
     /// Those that the forward pass changes by itself, with their buffers.

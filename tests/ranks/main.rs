@@ -6,6 +6,7 @@ mod launch;
 mod model;
 #[path = "../promises/ranks_agree.rs"]
 mod ranks_agree;
+mod sharded;
 mod shares;
 mod tensors;
 mod trouble;

@@ -24,6 +24,10 @@ impl<A: Algorithm> Commit for Fused<A> {
         Fused::commit(self, gradients)
     }
 
+    fn is_sharded(&self) -> bool {
+        self.setup.shard.is_some()
+    }
+
     fn shard(&mut self, shard: &Shard, state: Option<&StateDict>) -> Result<()> {
         Fused::shard(self, shard, state)
     }

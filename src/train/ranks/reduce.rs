@@ -12,7 +12,7 @@ use crate::distributed::{Collectives, Effort, Group, Shares};
 use crate::elements::with_bytes;
 use crate::error::{Error, Phase, Result};
 use crate::memory::recover;
-use crate::optim::Commit;
+use crate::optim::{Commit, Measure};
 use crate::train::accumulator::GradientAccumulator;
 use crate::train::exchange::{Exchange, RankWork};
 use crate::train::loss::StepLoss;
@@ -29,6 +29,10 @@ pub(in crate::train) struct Ranks {
     has_spoken: Arc<AtomicBool>,
     /// How batches are divided among the ranks.
     pub(super) shares: Shares,
+    /// Each rank updates the elements that it sums.
+    is_sharded: bool,
+    /// The place of the mean loss, where it comes with the parameters.
+    loss: Option<Tensor>,
 }
 
 /// The ranks can update together.
@@ -45,6 +49,7 @@ impl Ranks {
         engine: Arc<dyn Collectives>,
         compare_every: u64,
         shares: Shares,
+        is_sharded: bool,
     ) -> Self {
         Self {
             group: group.clone(),
@@ -53,6 +58,8 @@ impl Ranks {
             compares: true,
             has_spoken: Arc::default(),
             shares,
+            is_sharded,
+            loss: None,
         }
     }
 
@@ -80,10 +87,13 @@ impl Ranks {
     ) -> Result<Exchange> {
         let agreed = self.agree(accumulator, spent)?;
         let began = Instant::now();
-        if let Err(error) = self.reduce(accumulator, &agreed) {
-            accumulator.reset();
-            self.fail(&error.to_string());
-            return Err(error);
+        match self.reduce(accumulator, &agreed) {
+            Ok(loss) => self.loss = loss,
+            Err(error) => {
+                accumulator.reset();
+                self.fail(&error.to_string());
+                return Err(error);
+            }
         }
         let efforts = agreed.words.iter().map(|word| {
             let Spent {
@@ -152,7 +162,7 @@ impl Ranks {
         accumulator.begin()?;
         let (slots, window) = (&accumulator.slots, &accumulator.window);
         let mut loss = None;
-        if let Some((_, flat)) = &slots.exchange {
+        if let Some(flat) = slots.flat() {
             (window.loss).write_to(|known, pending| flat.set_loss(known, pending))?;
             loss = flat.loss().map(Tensor::zeros_like).transpose()?;
         }
@@ -170,39 +180,87 @@ impl Ranks {
         Ok((word, loss))
     }
 
+    /// Returns the place of the mean loss if it is still to be filled.
     fn reduce<O: Commit>(
         &self,
         accumulator: &mut GradientAccumulator<O>,
         agreed: &Agreement,
-    ) -> Result<()> {
+    ) -> Result<Option<Tensor>> {
         let Agreement { words, loss, .. } = agreed;
         let total: f64 = words.iter().map(|word| word.weight).sum();
-        if total <= 0. {
-            return Ok(());
-        }
         let own = accumulator.window.loss.weight();
         let slots = &mut accumulator.slots;
+        if total <= 0. {
+            return Ok(None);
+        }
         slots.scale(own / total, |slot| {
             words.iter().any(|word| word.is_filled(slot))
         })?;
-        let Some((_, flat)) = &slots.exchange else {
-            return Ok(());
+        let (Some(flat), Some(loss)) = (slots.flat(), loss) else {
+            return Ok(None);
         };
         flat.scale_loss(total)?;
         let watch = self.group.watch(CALL);
         for bucket in flat.buckets() {
             bucket.travel(|values| {
                 self.engine.reduce_scatter(values, &watch)?;
-                self.engine.all_gather(values, &watch)
+                match self.is_sharded {
+                    true => Ok(()),
+                    false => self.engine.all_gather(values, &watch),
+                }
             })?;
         }
         self.engine.finish(&watch)?;
+        let mean = StepLoss::mean(loss.clone(), total);
+        if self.is_sharded {
+            accumulator.window.loss = mean;
+            return Ok(Some(loss.clone()));
+        }
         slots.take_statistics()?;
-        if let (Some(loss), Some(sum)) = (loss, flat.loss()) {
+        if let Some(sum) = flat.loss() {
             loss.slice_set(sum, 0, 0)?;
-            accumulator.window.loss = StepLoss::mean(loss.clone(), total);
+        }
+        accumulator.window.loss = mean;
+        Ok(None)
+    }
+
+    /// Gives all ranks the parameters that each has updated, where the optimizer's state is sharded, and the mean loss.
+    pub(in crate::train) fn share<O: Commit>(
+        &mut self,
+        accumulator: &GradientAccumulator<O>,
+    ) -> Result<()> {
+        let slots = &accumulator.slots;
+        let (Some(flat), Some(loss)) = (slots.flat(), self.loss.take()) else {
+            return Ok(());
+        };
+        slots.put_parameters()?;
+        let watch = self.group.watch("share parameters");
+        for bucket in flat.buckets() {
+            self.engine.all_gather(&bucket.values, &watch)?;
+        }
+        self.engine.finish(&watch)?;
+        slots.take_parameters()?;
+        slots.take_statistics()?;
+        if let Some(sum) = flat.loss() {
+            loss.slice_set(sum, 0, 0)?;
         }
         Ok(())
+    }
+
+    /// Adds what each rank measured of its elements, in the order of ranks.
+    pub(in crate::train) fn sum(&self, own: Measure) -> Result<Measure> {
+        let own = own.squares().to_le_bytes();
+        let all = self.group.control().gather("measure gradients", &own)?;
+        let all = all
+            .iter()
+            .filter_map(|bytes| bytes.as_slice().try_into().ok());
+        Ok(all
+            .map(|bytes| Measure::new(f64::from_le_bytes(bytes)))
+            .sum())
+    }
+
+    pub(in crate::train) fn rank(&self) -> usize {
+        self.group.rank()
     }
 }
 

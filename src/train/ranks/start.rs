@@ -1,5 +1,3 @@
-use std::sync::Arc;
-
 use candle_core::Var;
 use serde::{Deserialize, Serialize};
 
@@ -75,12 +73,8 @@ pub(in crate::train) fn join<O: Commit>(
         None => Shares::builder(group.size()).build()?,
     };
     let compare_every = settings.compare_every.max(1);
-    core.ranks = Some(Ranks::new(
-        group,
-        Arc::clone(&engine),
-        compare_every,
-        shares,
-    ));
+    let is_sharded = core.accumulator.optimizer().is_sharded();
+    core.ranks = Some(Ranks::new(group, engine, compare_every, shares, is_sharded));
     Ok(core)
 }
 

@@ -1,0 +1,107 @@
+//! Each rank keeps the optimizer's state for its elements alone; the parameters are those of an unsharded run, bit for bit.
+
+use candle_core::DType;
+use candle_headroom::distributed::Group;
+use candle_headroom::optim::{Fused, FusedBuilder, Moments, ParamsAdamW, ParamsSgd};
+use candle_headroom::{AdamW, AdaptiveTrainer, Sgd};
+
+use crate::launch::together;
+use crate::model::{Model, data};
+
+const WIDTHS: [usize; 4] = [300, 211, 77, 5];
+
+type Build<A> = fn(&Model) -> FusedBuilder<A>;
+
+/// Trains by both, and returns the bytes of state on this rank: sharded and not.
+fn compare<A: candle_headroom::optim::Algorithm>(
+    group: &Group,
+    dtype: DType,
+    build: Build<A>,
+) -> [u64; 2] {
+    let models = [Model::new(&WIDTHS, dtype, 1), Model::new(&WIDTHS, dtype, 1)];
+    let optimizers = [build(&models[0]).sharded(), build(&models[1])];
+    let mut trainers = optimizers.map(|optimizer| {
+        let optimizer: Fused<A> = optimizer.build().expect("an optimizer");
+        AdaptiveTrainer::builder(optimizer)
+            .group(group)
+            .build()
+            .expect("a trainer")
+    });
+    for step in 0..12 {
+        let samples = 3 + (group.rank() + step as usize) % 3;
+        let batch = data(
+            samples,
+            (WIDTHS[0], WIDTHS[3]),
+            dtype,
+            step * 8 + group.rank() as u64,
+        );
+        let losses = [0, 1].map(|which| {
+            let report = trainers[which].step(&batch, |(x, y), _| models[which].loss(&x, &y));
+            report.expect("a step").loss.read().expect("a loss")
+        });
+        assert_eq!(losses[0], losses[1]);
+        assert_eq!(
+            models[0].values(),
+            models[1].values(),
+            "after update {step}"
+        );
+    }
+    trainers.map(|trainer| trainer.optimizer().state_bytes())
+}
+
+fn check(group: &Group) {
+    let adamw: Build<ParamsAdamW> = |model| AdamW::builder(&model.varmap).learning_rate(0.01);
+    let [sharded, whole] = compare(group, DType::F32, adamw);
+    let most = whole as f64 * (1. / group.size() as f64 + 0.01);
+    if group.rank() == 0 {
+        println!(
+            "figure: distributed/sharded_state_bytes = {:.4} of unsharded on {} ranks",
+            sharded as f64 / whole as f64,
+            group.size()
+        );
+    }
+    assert!(sharded as f64 <= most, "{sharded} of {whole}");
+    let clipped: Build<ParamsAdamW> = |model| {
+        AdamW::builder(&model.varmap)
+            .learning_rate(0.01)
+            .clip_norm(1e-3)
+    };
+    compare(group, DType::F32, clipped);
+    let sgd: Build<ParamsSgd> = |model| {
+        let params = ParamsSgd {
+            momentum: 0.9,
+            ..ParamsSgd::default()
+        };
+        Sgd::builder(&model.varmap)
+            .params(params)
+            .learning_rate(0.1)
+    };
+    compare(group, DType::F64, sgd);
+    let masters: Build<ParamsAdamW> = |model| {
+        AdamW::builder(&model.varmap)
+            .learning_rate(0.01)
+            .master_weights()
+    };
+    compare(group, DType::BF16, masters);
+    let coded: Build<ParamsAdamW> = |model| {
+        AdamW::builder(&model.varmap)
+            .learning_rate(0.01)
+            .moments(Moments::EightBit)
+    };
+    compare(group, DType::F32, coded);
+}
+
+#[test]
+fn on_two_ranks() {
+    together(2, check);
+}
+
+#[test]
+fn on_three_ranks() {
+    together(3, check);
+}
+
+#[test]
+fn on_four_ranks() {
+    together(4, check);
+}
