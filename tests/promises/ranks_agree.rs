@@ -36,8 +36,12 @@ const TROUBLES: [Trouble; 6] = [
     Trouble::Error,
 ];
 
-fn trainer(model: &Model, group: &Group) -> AdaptiveTrainer<AdamW> {
+fn trainer(model: &Model, group: &Group, is_sharded: bool) -> AdaptiveTrainer<AdamW> {
     let adam = AdamW::builder(&model.varmap).learning_rate(0.01);
+    let adam = match is_sharded {
+        true => adam.sharded(),
+        false => adam,
+    };
     let adam = adam.build().expect("an optimizer");
     let trainer = AdaptiveTrainer::builder(adam).group(group);
     let policy = Halving::default();
@@ -55,11 +59,10 @@ fn all_values(group: &Group, model: &Model) -> Vec<Vec<u8>> {
 }
 
 /// Random troubles on a random rank: after each step the ranks have the same bits, which have changed on all or on none.
-#[test]
-fn all_ranks_apply_an_update_or_none_does() {
+fn check_random_troubles(is_sharded: bool) {
     together(3, |group| {
         let model = Model::new(&[4, 6, 2], DType::F32, 3);
-        let mut trainer = trainer(&model, group);
+        let mut trainer = trainer(&model, group, is_sharded);
         let mut generator = StdRng::seed_from_u64(13); // the same on all ranks
         let mut updates = 0;
         for step in 0..60 {
@@ -106,19 +109,30 @@ fn all_ranks_apply_an_update_or_none_does() {
     });
 }
 
+#[test]
+fn all_ranks_apply_an_update_or_none_does() {
+    check_random_troubles(false);
+}
+
+#[test]
+fn also_with_sharded_state() {
+    check_random_troubles(true);
+}
+
 /// A rank is killed in the middle of a step: the others have an error long before the timeout, and the parameters that they had.
 #[test]
 fn a_lost_rank_is_an_error_on_the_others_and_no_update() {
     if !is_rank() {
         // By default mpirun kills the others, too.
-        let output = mpirun(3, &["--enable-recovery", "--timeout", "120"]);
+        let output = mpirun(3, &["--enable-recovery", "--timeout", "60"]);
         let all = text(&output);
         assert_eq!(all.matches("noticed").count(), 2, "{all}");
+        assert!(!all.contains("time limit"), "a rank did not end: {all}");
         return;
     }
     let group = open();
     let model = Model::new(&[4, 6, 2], DType::F32, 3);
-    let mut trainer = trainer(&model, &group);
+    let mut trainer = trainer(&model, &group, false);
     let batch = data(12, (4, 2), DType::F32, 0);
     let own = cut(&batch, group.share(12));
     trainer
