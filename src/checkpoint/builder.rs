@@ -7,6 +7,7 @@ use super::best::Best;
 use super::checkpoints::Checkpoints;
 use super::settings::Settings;
 use super::signal::Signal;
+use crate::distributed::Group;
 use crate::error::{CheckpointError, Result};
 
 /// Options of [`Checkpoints`]; made by [`Checkpoints::builder`].
@@ -78,18 +79,31 @@ impl CheckpointsBuilder {
     }
 
     /// Saves after the present update when one of these signals arrives, and then tells the loop to stop. A second SIGINT ends the
-    /// process at once, as by default. Dropping the `Checkpoints` restores the default actions, where no other one waits for the
+    /// process at once, as by default. In a [group](Self::group) one rank's signal stops all ranks after the same update; they ask each other after
+    /// each one, which takes a message to rank 0 and back. Dropping the `Checkpoints` restores the default actions, where no other one waits for the
     /// signal. Unix only.
     pub fn on_signals(mut self, signals: impl IntoIterator<Item = Signal>) -> Self {
         self.settings.signals.extend(signals);
         self
     }
 
+    /// Makes this the checkpoints of a run on several ranks: rank 0 writes, and all make the same calls. See the [module](super#several-ranks).
+    pub fn group(mut self, group: &Group) -> Self {
+        self.settings.group = Some(group.clone());
+        self
+    }
+
     /// Creates the folder if it is missing, locks it, and removes what a killed writer left incomplete.
     ///
     /// # Errors
-    /// [`CheckpointError`]: `Setting` for a 0, `InUse` if the folder has a writer, and `File` if it cannot be created or written.
+    /// [`CheckpointError`]: `Setting` for a 0, `InUse` if the folder has a writer, and `File` if it cannot be created or written. In a group
+    /// [`PeerFailed`](crate::error::GroupError::PeerFailed) with another rank's error.
     pub fn open(self) -> Result<Checkpoints> {
+        let checked = self.check();
+        Checkpoints::open(&self.folder, self.settings, checked)
+    }
+
+    fn check(&self) -> Result<()> {
         let Settings { every, keep, .. } = &self.settings;
         let zeros = [
             ("every", *every == Some(0)),
@@ -104,6 +118,6 @@ impl CheckpointsBuilder {
             let problem = format!("`{name}` must be above 0, got 0");
             return Err(CheckpointError::Setting(problem).into());
         }
-        Checkpoints::open(&self.folder, self.settings)
+        Ok(())
     }
 }

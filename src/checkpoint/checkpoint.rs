@@ -8,12 +8,12 @@ use serde::de::DeserializeOwned;
 use super::content::Content;
 use super::document::Document;
 use super::folder::checkpoints;
-use super::load::{Tolerance, check_memory, fit};
+use super::load::{Fitting, Tolerance, check_memory, fit};
 use super::tensors::Tensors;
 use super::unfit::Unfit;
 use super::verify::verified;
 use crate::error::{CheckpointError, Result, Skipped};
-use crate::optim::StateDict;
+use crate::optim::{Parameter, StateDict};
 use crate::train::Resumable;
 
 /// A saved checkpoint whose sizes and checksums are those of its manifest. Its files are mapped into memory, and must not be changed
@@ -45,7 +45,7 @@ pub struct Checkpoint {
     path: PathBuf,
     pub(super) document: Document,
     files: BTreeMap<String, Content>,
-    skipped: Vec<Skipped>,
+    pub(super) skipped: Vec<Skipped>,
 }
 
 impl Checkpoint {
@@ -156,9 +156,8 @@ impl Checkpoint {
         })
     }
 
-    /// Sets the parameters of a trainer's model in place, and the trainer's state. Nothing is locked or written: several ranks may read
-    /// one checkpoint, of which one rank then writes the next. For a run that saves, call
-    /// [`Checkpoints::resume`](super::Checkpoints::resume), which calls this.
+    /// Sets the parameters of a trainer's model in place, and the trainer's state. Nothing is locked or written. For a run that
+    /// saves, also one of several ranks, call [`Checkpoints::resume`](super::Checkpoints::resume), which calls this.
     ///
     /// For a moment the host holds a copy of the parameters as they were, to restore them if something fails.
     ///
@@ -167,12 +166,22 @@ impl Checkpoint {
     /// [`StateError`](crate::error::StateError) with every difference of the optimizer's state; errors from candle. The trainer is as it
     /// was then.
     pub fn resume<T: Resumable + ?Sized>(&self, trainer: &mut T) -> Result<()> {
-        let (saved, state) = (self.tensors("model")?, self.tensors("optimizer")?);
-        check_memory(&self.path, saved.bytes().saturating_add(state.bytes()))?;
-        let model = trainer.model();
-        let fitting = fit(&self.path, &saved, &model, &Tolerance::default())?;
+        let (saved, model) = (self.tensors("model")?, trainer.model());
+        let fitting = self.fitting(&saved, &model)?;
         let state = self.state()?;
         fitting.set(|| trainer.load_state(&state))
+    }
+
+    /// Compares it with a trainer's model, which it does not change.
+    pub(super) fn check<T: Resumable + ?Sized>(&self, trainer: &T) -> Result<()> {
+        let saved = self.tensors("model")?;
+        self.fitting(&saved, &trainer.model()).map(drop)
+    }
+
+    fn fitting<'a>(&self, saved: &'a Tensors<'a>, model: &'a [Parameter]) -> Result<Fitting<'a>> {
+        let state = self.tensors("optimizer")?;
+        check_memory(&self.path, saved.bytes().saturating_add(state.bytes()))?;
+        fit(&self.path, saved, model, &Tolerance::default())
     }
 
     /// The tensors of `model` or `optimizer`.

@@ -8,12 +8,16 @@ use serde_json::Value;
 use super::folder::{Folder, checkpoints};
 use super::metrics::Metrics;
 use super::outcome::{Saving, Stopped};
+use super::ranks::Ranks;
 use super::schedule::Schedule;
 use super::settings::Settings;
 use super::signals::Watch;
 use super::writer::{Ended, Writer};
 use crate::error::{CheckpointError, Error, Result};
 use crate::train::{Resumable, StepReport};
+
+/// The name of the call in which ranks meet.
+const AFTER: &str = "after";
 
 /// Saves a run at intervals, on signals and on request, and continues it.
 ///
@@ -29,14 +33,30 @@ pub struct Checkpoints {
     pub(super) metrics: Metrics,
     /// The highest step that was in the folder, until the run resumes.
     pub(super) unread: Option<u64>,
+    pub(super) ranks: Ranks,
     /// The last checkpoint that was written or resumed from.
     pub(super) last: Option<PathBuf>,
     pub(super) last_error: Option<Arc<CheckpointError>>,
 }
 
 impl Checkpoints {
-    pub(super) fn open(folder: &Path, settings: Settings) -> Result<Self> {
-        let folder = Folder::open(folder)?;
+    /// All ranks open theirs, if the settings were found to be right.
+    pub(super) fn open(folder: &Path, settings: Settings, checked: Result<()>) -> Result<Self> {
+        let ranks = Ranks::new(settings.group.as_ref());
+        let opened = checked.and_then(|()| Self::open_own(folder, settings, ranks.is_writer()));
+        let word = |own: &Self| (own.unread, !own.settings.signals.is_empty());
+        let (mut own, words) = ranks.agree("open checkpoints", opened, word)?;
+        own.unread = words.first().and_then(|(unread, _)| *unread);
+        own.ranks = ranks;
+        own.ranks.watches = words.iter().any(|(_, watches)| *watches);
+        Ok(own)
+    }
+
+    fn open_own(folder: &Path, settings: Settings, is_writer: bool) -> Result<Self> {
+        let folder = match is_writer {
+            true => Folder::open(folder)?,
+            false => Folder::of_other(folder),
+        };
         let signals = Watch::start(&settings.signals).map_err(|error| {
             CheckpointError::Setting(format!("`on_signals` is not possible here: {error}"))
         })?;
@@ -49,6 +69,7 @@ impl Checkpoints {
             signals,
             values: BTreeMap::new(),
             metrics: Metrics::default(),
+            ranks: Ranks::default(),
             last: None,
             last_error: None,
         })
@@ -70,33 +91,64 @@ impl Checkpoints {
     ) -> Result<ControlFlow<Stopped, Saving>> {
         self.refuse_if_unread()?;
         let step = trainer.updates();
-        let ended = match self.writer.poll() {
-            Some(ended) => self.ended(step, ended.path)?.into(),
-            None => Saving::NotDue,
-        };
-        let signal = self.signals.received();
-        let has_failed = matches!(ended, Saving::Failed(_));
-        if signal.is_none() && (has_failed || !self.schedule.is_due(step)) {
-            return Ok(Continue(ended));
+        if !self.ranks.meet_after(step) {
+            return Ok(Continue(Saving::NotDue));
         }
-        if signal.is_none() && self.writer.is_busy() {
-            return Ok(Continue(Saving::Busy));
-        }
-        let loss = Some(report.loss.read()?);
-        let Some(signal) = signal else {
-            return self.begin(trainer, loss).map(Continue);
+        let ended = self.unless_due(step);
+        let ended = self.together(AFTER, ended)?;
+        let Some(signal) = self.signal() else {
+            return Ok(Continue(match ended {
+                Some(ended) => ended,
+                None => {
+                    let begun = self
+                        .as_writer(trainer, |own| own.begin(trainer, Some(report.loss.read()?)));
+                    self.together(AFTER, begun)?.unwrap_or(Saving::NotDue)
+                }
+            }));
         };
-        self.settle();
-        let saved = match self.save(trainer, loss) {
-            // Such as two parameters of one name.
-            Err(Error::Checkpoint(error)) => Err(Arc::from(error)),
-            saved => saved?,
-        };
+        let saved = self.as_writer(trainer, |own| {
+            let loss = Some(report.loss.read()?);
+            own.settle();
+            match own.save(trainer, loss) {
+                // Such as two parameters of one name.
+                Err(Error::Checkpoint(error)) => Ok(Saving::Failed(Arc::from(error))),
+                saved => saved.map(Saving::from),
+            }
+        });
+        let saved = self
+            .together(AFTER, saved)?
+            .unwrap_or(Saving::NotDue)
+            .written();
         Ok(Break(Stopped {
             signal,
             step,
             saved,
         }))
+    }
+
+    /// What became of the checkpoint before, or `None` if the next one is due and can begin.
+    fn unless_due(&mut self, step: u64) -> Result<Option<Saving>> {
+        let ended = match self.writer.poll() {
+            Some(ended) => self.ended(step, ended.path)?.into(),
+            None => Saving::NotDue,
+        };
+        let has_failed = matches!(ended, Saving::Failed(_));
+        Ok(match has_failed || !self.schedule.is_due(step) {
+            true => Some(ended),
+            false => self.writer.is_busy().then_some(Saving::Busy),
+        })
+    }
+
+    /// Calls `f`, which saves the trainer, on the rank that writes.
+    fn as_writer<T: Resumable + ?Sized>(
+        &mut self,
+        trainer: &T,
+        f: impl FnOnce(&mut Self) -> Result<Saving>,
+    ) -> Result<Option<Saving>> {
+        match self.ranks.is_writer() {
+            true => f(self).map(Some),
+            false => trainer.give_state().map(|()| None),
+        }
     }
 
     /// Saves now and waits until the checkpoint is on the disk. Returns its folder. If the same content was saved before, after the
@@ -108,24 +160,34 @@ impl Checkpoints {
     /// tries again; errors of reading the trainer's state, such as [`UpdateInterrupted`](crate::error::UpdateInterrupted).
     pub fn save_now<T: Resumable + ?Sized>(&mut self, trainer: &T) -> Result<PathBuf> {
         self.refuse_if_unread()?;
-        self.settle();
-        let written = self.save(trainer, None)?;
-        Ok(written.map_err(CheckpointError::Earlier)?)
+        let saved = self.as_writer(trainer, |own| {
+            own.settle();
+            own.save(trainer, None).map(Saving::from)
+        });
+        let saved = self.together("save_now", saved)?.unwrap_or(Saving::NotDue);
+        Ok(saved.written().map_err(CheckpointError::Earlier)?)
     }
 
-    /// Waits until the checkpoint that is written in the background is on the disk.
+    /// Waits until the checkpoint that is written in the background is on the disk; in a group on all ranks.
     ///
     /// # Errors
     /// [`CheckpointError`] if it could not be written. The next [`after`](Self::after) tries again.
     pub fn flush(&mut self) -> Result<()> {
-        let Some(Ended { step, path }) = self.writer.wait() else {
-            return Ok(());
-        };
-        let written = self.ended(step, path)?;
-        Ok(written.map(drop).map_err(CheckpointError::Earlier)?)
+        let ended = self.wait();
+        match self.together("flush", ended)? {
+            Some(Saving::Failed(error)) => Err(CheckpointError::Earlier(error).into()),
+            _ => Ok(()),
+        }
     }
 
-    /// [Waits](Self::flush) for the background and ends. Dropping does so too, without the error. It saves nothing: call
+    fn wait(&mut self) -> Result<Option<Saving>> {
+        let Some(Ended { step, path }) = self.writer.wait() else {
+            return Ok(None);
+        };
+        self.ended(step, path).map(|ended| Some(ended.into()))
+    }
+
+    /// [Waits](Self::flush) for the background and ends. Dropping does so too, without the error, and in a group without waiting for other ranks. It saves nothing: call
     /// [`save_now`](Self::save_now) before, to keep the last updates.
     ///
     /// # Errors
@@ -134,9 +196,9 @@ impl Checkpoints {
         self.flush()
     }
 
-    /// Waits for the background. What follows does not depend on how it ended; a failure is logged.
+    /// Waits for this process's background. What follows does not depend on how it ended; a failure is logged.
     pub(super) fn settle(&mut self) {
-        let _ = self.flush();
+        let _ = self.wait();
     }
 
     fn refuse_if_unread(&self) -> Result<()> {

@@ -8,12 +8,12 @@ use crate::error::{CheckpointError, Result};
 
 const LOCK: &str = ".lock";
 
-/// A run's folder, for its one writer.
+/// A run's folder.
 #[derive(Debug)]
 pub(super) struct Folder {
     pub(super) path: PathBuf,
-    /// Locked until it is closed, which the system does for a killed process.
-    _lock: File,
+    /// The writer's; locked until it is closed, which the system does for a killed process.
+    _lock: Option<File>,
 }
 
 impl Folder {
@@ -46,10 +46,18 @@ impl Folder {
         };
         let folder = Self {
             path: path.to_owned(),
-            _lock: lock,
+            _lock: Some(lock),
         };
         folder.remove_partial(is_alone)?;
         Ok(folder)
+    }
+
+    /// The folder of another rank's run, for reading.
+    pub(super) fn of_other(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            _lock: None,
+        }
     }
 
     /// Without a lock another writer may live, so only what this process left is removed.

@@ -60,6 +60,18 @@
 //!   Elsewhere the model is written in place, and training waits.
 //!
 //! A folder has one writer, which holds the lock on its file `.lock`; where the file system has no locks this is only logged.
+//!
+//! # Several ranks
+//! With [`group`](CheckpointsBuilder::group) all ranks call [`after`](Checkpoints::after), [`save_now`](Checkpoints::save_now),
+//! [`flush`](Checkpoints::flush), [`finish`](Checkpoints::finish), [`rescue`](Checkpoints::rescue) and [`resume`](Checkpoints::resume) at the same
+//! points, and each call does the same on all of them:
+//! - Rank 0 writes, by its own settings and with its own values and metrics. What the others set is not saved. How long writing takes must be
+//!   less than the group's [timeout](crate::distributed::GroupBuilder::timeout).
+//! - All return the same outcome. Where rank 0 cannot write, the others' error is [`Peer`](crate::error::CheckpointError::Peer) with its reason; any
+//!   other error of a rank is a [`PeerFailed`](crate::error::GroupError::PeerFailed) on the others. A rank that dies is a
+//!   [`PeerLost`](crate::error::GroupError::PeerLost).
+//! - A signal that reaches one rank stops all of them after the same update.
+//! - Nothing in a checkpoint depends on the number of ranks: the run can continue on any number, also without a group.
 
 mod best;
 mod builder;
@@ -80,6 +92,7 @@ mod metrics;
 mod model;
 mod name;
 mod outcome;
+mod ranks;
 mod rescue;
 mod resume;
 mod rotate;
@@ -91,6 +104,7 @@ mod signals;
 mod snapshot;
 mod tensor_files;
 mod tensors;
+mod together;
 mod unfit;
 mod values;
 mod verify;

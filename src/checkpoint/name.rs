@@ -1,4 +1,5 @@
 use std::fmt;
+use std::path::Path;
 
 /// The name of a checkpoint's folder: `step-000000100`, and `step-000000100-2` for a second one of the same step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,6 +47,12 @@ impl fmt::Display for Name {
             copy => write!(f, "-{copy}"),
         }
     }
+}
+
+/// The name of a checkpoint, whose path may be another on each rank.
+pub(super) fn file_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
 }
 
 #[cfg(test)]

@@ -23,6 +23,29 @@ pub enum Saving {
     Failed(Arc<CheckpointError>),
 }
 
+/// The path of a checkpoint on the disk, or the error.
+pub(super) type Written = Result<PathBuf, Arc<CheckpointError>>;
+
+impl From<Written> for Saving {
+    fn from(written: Written) -> Self {
+        match written {
+            Ok(path) => Self::Saved(path),
+            Err(error) => Self::Failed(error),
+        }
+    }
+}
+
+impl Saving {
+    /// How a checkpoint was written for which the caller waited.
+    pub(super) fn written(self) -> Written {
+        match self {
+            Self::Saved(path) => Ok(path),
+            Self::Failed(error) => Err(error),
+            other => Err(CheckpointError::peer(format!("it ended as {other:?}"))),
+        }
+    }
+}
+
 /// Why the loop has to stop; from [`Checkpoints::after`](super::Checkpoints::after).
 #[derive(Debug, Clone)]
 #[non_exhaustive]

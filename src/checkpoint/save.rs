@@ -5,7 +5,7 @@ use candle_core::Tensor;
 
 use super::checkpoints::Checkpoints;
 use super::document::Document;
-use super::outcome::Saving;
+use super::outcome::{Saving, Written};
 use super::snapshot::Snapshot;
 use super::writer::write_and_rotate;
 use crate::elements::size;
@@ -110,17 +110,5 @@ impl Checkpoints {
         let error = Arc::new(error);
         self.last_error = Some(Arc::clone(&error));
         error
-    }
-}
-
-/// The path of a checkpoint on the disk, or the error.
-pub(super) type Written = Result<PathBuf, Arc<CheckpointError>>;
-
-impl From<Written> for Saving {
-    fn from(written: Written) -> Self {
-        match written {
-            Ok(path) => Self::Saved(path),
-            Err(error) => Self::Failed(error),
-        }
     }
 }

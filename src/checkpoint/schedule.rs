@@ -38,6 +38,14 @@ impl Schedule {
         step >= self.next || self.every_time.is_some_and(is_late)
     }
 
+    /// The first step at which one may be due.
+    pub(super) fn next(&self) -> u64 {
+        match self.every_time {
+            Some(_) => 0,
+            None => self.retry.unwrap_or(self.next),
+        }
+    }
+
     /// A checkpoint of this step was begun, or the run was resumed from it.
     pub(super) fn started(&mut self, step: u64) {
         let next = |every: u64| {

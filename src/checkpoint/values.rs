@@ -10,7 +10,8 @@ use super::signal::Signal;
 use crate::error::{CheckpointError, Result};
 
 impl Checkpoints {
-    /// Saves a value of the caller's with each further checkpoint, as JSON.
+    /// Saves a value of the caller's with each further checkpoint, as JSON. In a group rank 0's are saved, and after
+    /// [`resume`](Self::resume) all ranks have them.
     ///
     /// # Errors
     /// [`CheckpointError::Value`] if it cannot be written as JSON, or would not be read again: JSON has no infinite numbers and no NaN.
@@ -46,9 +47,13 @@ impl Checkpoints {
 
     /// The signal that has arrived, of those of [`on_signals`](super::CheckpointsBuilder::on_signals). Ask after the loop, because
     /// [`after`](Self::after) does not see what came after its last call. One that was not returned is there for the next
-    /// `Checkpoints` of this process.
+    /// `Checkpoints` of this process. In a group it is a signal that some rank had when all ranks last met here, such as in
+    /// [`save_now`](Self::save_now), so that all return the same.
     pub fn signal(&self) -> Option<Signal> {
-        self.signals.received()
+        match self.ranks.are_several() {
+            true => self.ranks.signal,
+            false => self.signals.received(),
+        }
     }
 
     /// The last error of writing, until a checkpoint is written.

@@ -5,7 +5,9 @@ use candle_core::Device;
 use super::collectives::Collectives;
 use super::control::Control;
 use super::mpi::Mpi;
-use crate::error::{GroupError, Result};
+use super::nccl;
+use super::watch::Watch;
+use crate::error::{Error, GroupError, Result};
 
 /// Opens the engine for a device, the same on all ranks.
 pub(super) fn open(
@@ -30,12 +32,26 @@ pub(super) fn open(
         let what = "the kind of device";
         return Err(GroupError::Different { what, differences }.into());
     }
+    let mut reason = format!("for tensors in host memory {}", Mpi::absent());
+    if let Device::Cuda(_) = device {
+        // All ranks have NCCL, or none.
+        match nccl::open(device, control, &Watch::new(control, "open NCCL")) {
+            Err(Error::Group(error)) => match *error {
+                GroupError::NoEngine { reason: absent, .. } => reason = absent,
+                other => return Err(other.into()),
+            },
+            engine => return engine,
+        }
+        if mpi.is_some() {
+            tracing::warn!("GPUs exchange gradients by way of the host's memory: {reason}");
+        }
+    }
     match mpi {
         Some(mpi) => Ok(mpi.collectives(device, control)),
         None => Err(GroupError::NoEngine {
             device: name.to_owned(),
             size: control.size(),
-            reason: format!("for tensors in host memory {}", Mpi::absent()),
+            reason,
         }
         .into()),
     }

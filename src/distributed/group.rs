@@ -43,6 +43,14 @@ pub(super) struct Inner {
     pub(super) engines: Mutex<BTreeMap<String, Arc<dyn Collectives>>>,
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(mpi) = self.mpi.as_ref().filter(|_| self.control.has_ended()) {
+            mpi.abandon();
+        }
+    }
+}
+
 /// A rank's results, or why it has none.
 #[derive(Serialize, Deserialize)]
 enum Part<T> {
@@ -117,23 +125,36 @@ impl Group {
         &self,
         results: Result<Vec<T>>,
     ) -> Result<Vec<T>> {
-        let (own, error) = match results {
-            Ok(results) => (Part::Done(results), None),
-            Err(error) => (Part::Failed(error.to_string()), Some(error)),
-        };
-        let bytes = serde_json::to_vec(&own).map_err(candle_core::Error::wrap)?;
-        let all = self.0.control.gather("collect", &bytes);
-        if let Some(error) = error {
-            return Err(error);
+        match results {
+            Ok(results) => self.collect_in("collect", results),
+            Err(error) => Err(self.collect_none("collect", error)),
         }
+    }
+
+    /// As [`collect`](Self::collect), in a call of this name.
+    pub(crate) fn collect_in<T: Serialize + DeserializeOwned>(
+        &self,
+        call: &str,
+        results: Vec<T>,
+    ) -> Result<Vec<T>> {
+        let own = serde_json::to_vec(&Part::Done(results)).map_err(candle_core::Error::wrap)?;
         let mut collected = Vec::new();
-        for (rank, bytes) in all?.iter().enumerate() {
+        for (rank, bytes) in self.0.control.gather(call, &own)?.iter().enumerate() {
             match serde_json::from_slice(bytes).map_err(candle_core::Error::wrap)? {
                 Part::Done(results) => collected.extend::<Vec<T>>(results),
-                Part::Failed(reason) => return Err(failed(rank, "collect", reason)),
+                Part::Failed(reason) => return Err(failed(rank, call, reason)),
             }
         }
         Ok(collected)
+    }
+
+    /// Tells the ranks that collect results why this one has none. Returns the error.
+    pub(crate) fn collect_none(&self, call: &str, error: Error) -> Error {
+        // A group that has ended is the next call's error. This rank's own matters more now.
+        if let Ok(own) = serde_json::to_vec(&Part::<()>::Failed(error.to_string())) {
+            let _ = self.0.control.gather(call, &own);
+        }
+        error
     }
 
     /// Returns the engine for tensors on this device, which all ranks have to ask for together; `None` in a group of one.

@@ -41,6 +41,7 @@ mod group;
 mod host;
 mod launch;
 mod mpi;
+mod nccl;
 mod shares;
 mod tensors;
 mod watch;

@@ -1,7 +1,7 @@
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::control::Control;
+use super::control::{Control, GRACE};
 use crate::error::Result;
 
 /// Ends a wait for other ranks when one of them is lost, or takes too long.
@@ -15,9 +15,13 @@ pub struct Watch {
 impl Watch {
     /// Gives the others the group's timeout from now on to do `what`.
     pub(crate) fn new(control: &Arc<Control>, what: &'static str) -> Self {
+        let grace = match control.rank() {
+            0 => Duration::ZERO,
+            _ => GRACE,
+        };
         Self {
             control: Arc::clone(control),
-            until: Instant::now() + control.timeout(),
+            until: Instant::now() + control.timeout() + grace,
             what,
         }
     }

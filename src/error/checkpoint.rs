@@ -50,7 +50,8 @@ pub enum CheckpointError {
     },
     /// Another `Checkpoints` writes to the folder, in this process or another one.
     #[error(
-        "{} is in use by another `Checkpoints`: end that run, or give this one a folder of its own",
+        "{} is in use by another `Checkpoints`: end that run, or give this one a folder of its own; the ranks of one run share it with \
+         `Checkpoints::builder(folder).group(&group)`",
         .0.display()
     )]
     InUse(PathBuf),
@@ -149,6 +150,30 @@ pub enum CheckpointError {
     /// A setting, with what is wrong and what is allowed.
     #[error("{0}")]
     Setting(String),
+    /// Another rank could not write a checkpoint.
+    #[error("rank {rank} could not write a checkpoint: {reason}")]
+    #[non_exhaustive]
+    Peer {
+        /// The rank, which is 0.
+        rank: usize,
+        /// Its error, as text.
+        reason: String,
+    },
+    /// The checkpoint from which rank 0 resumes cannot be used on this rank.
+    #[error(
+        "rank 0 resumes from {name}, which this rank does not have in {}: {reason}; give all ranks a folder on a file system that they share, \
+         or copy the checkpoint to each machine",
+        folder.display()
+    )]
+    #[non_exhaustive]
+    NotShared {
+        /// This rank's folder.
+        folder: PathBuf,
+        /// The name of the checkpoint in it.
+        name: String,
+        /// What was found there.
+        reason: String,
+    },
     /// A checkpoint could not be written, with this error.
     #[error(transparent)]
     Earlier(Arc<CheckpointError>),
@@ -166,6 +191,11 @@ impl CheckpointError {
             path,
             reason,
         }
+    }
+
+    /// What another rank hears of rank 0's error.
+    pub(crate) fn peer(reason: String) -> Arc<Self> {
+        Arc::new(Self::Peer { rank: 0, reason })
     }
 
     pub(crate) fn damaged(path: &Path, problem: impl Into<String>) -> Self {

@@ -98,8 +98,8 @@ pub trait Commit {
         Ok(None)
     }
 
-    /// Applies one update, as [`commit`](Self::commit), with the sum of all ranks' measures in place of one over the gradients here. It
-    /// may depend on it only if [`measure`](Self::measure) returns one.
+    /// Applies one update as [`commit`](Self::commit), with the sum of what [`measure`](Self::measure) returned on all ranks in place of a
+    /// sum over the gradients here. By default the sum is not used.
     ///
     /// # Errors
     /// Those of [`commit`](Self::commit).

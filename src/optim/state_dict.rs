@@ -74,17 +74,26 @@ impl StateDict {
     /// Errors from candle, if the file cannot be read or is no safetensors file.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let read = || -> candle_core::Result<Self> {
-            let bytes = std::fs::read(path)?;
-            let (_, header) = SafeTensors::read_metadata(&bytes)?;
-            let text = header.metadata().clone().unwrap_or_default();
-            let tensors = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)?;
-            Ok(Self {
-                tensors: tensors.into_iter().collect(),
-                metadata: text.into_iter().collect(),
-            })
-        };
-        Ok(read().map_err(|error| error.with_path(path))?)
+        let bytes = std::fs::read(path).map_err(Error::from);
+        let read = bytes.and_then(|bytes| Self::from_bytes(&bytes));
+        Ok(read.map_err(|error| error.with_path(path))?)
+    }
+
+    /// The bytes of a file that holds it.
+    pub(crate) fn to_bytes(&self) -> candle_core::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.write(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> candle_core::Result<Self> {
+        let (_, header) = SafeTensors::read_metadata(bytes)?;
+        let text = header.metadata().clone().unwrap_or_default();
+        let tensors = candle_core::safetensors::load_buffer(bytes, &Device::Cpu)?;
+        Ok(Self {
+            tensors: tensors.into_iter().collect(),
+            metadata: text.into_iter().collect(),
+        })
     }
 }
 

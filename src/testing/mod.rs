@@ -23,6 +23,8 @@
 #[cfg(feature = "testing")]
 mod enabled;
 #[cfg(feature = "testing")]
+mod engine;
+#[cfg(feature = "testing")]
 mod files;
 mod operation;
 
@@ -30,6 +32,8 @@ mod operation;
 pub(crate) use enabled::inject;
 #[cfg(feature = "testing")]
 pub use enabled::{ArmedFaults, Faults, illegal_address, out_of_memory, probe};
+#[cfg(feature = "testing")]
+pub use engine::{collectives, watch};
 #[cfg(feature = "testing")]
 pub(crate) use files::inject_file;
 #[cfg(feature = "testing")]

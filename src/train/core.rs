@@ -17,7 +17,7 @@ use crate::batch::{
 };
 use crate::error::{Error, Holding, Phase, Result, WindowLost};
 use crate::memory::{DeviceMemory, recover, unmask};
-use crate::optim::{Commit, Shard};
+use crate::optim::{Commit, Shard, StateDict};
 
 /// The state that a trainer's step changes: accumulated gradients, named buffers, and the updated parameters.
 #[derive(Debug)]
@@ -274,6 +274,16 @@ impl<O: Commit> Core<O> {
         }
         self.shard = Some(shard);
         Ok(())
+    }
+
+    /// The optimizer's state; with a sharded one the whole on rank 0, and nothing on the others.
+    pub(super) fn optimizer_state(&self) -> Result<StateDict> {
+        let own = self.accumulator.optimizer_state();
+        match &self.ranks {
+            _ if !self.accumulator.optimizer.is_sharded() => own,
+            Some(ranks) => ranks.merge(own),
+            None => StateDict::merge(vec![own?]),
+        }
     }
 
     /// The bytes of the values that are saved of named buffers.

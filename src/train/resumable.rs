@@ -34,6 +34,15 @@ pub trait Resumable {
     /// half-way and nothing was restored since.
     fn state(&self) -> Result<StateDict>;
 
+    /// Does this rank's part where rank 0 calls [`state`](Self::state) for all; nothing by default. A trainer with a sharded optimizer gives its
+    /// part of the optimizer's state.
+    ///
+    /// # Errors
+    /// Those of [`state`](Self::state).
+    fn give_state(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Returns the part of [`state`](Self::state)'s metadata that is not the optimizer's. It reads nothing from the device, so that it can be
     /// saved when the device is lost.
     ///
@@ -62,10 +71,14 @@ fn parameters(optimizer: &impl Commit) -> Vec<Parameter> {
 impl<O: Commit> GradientAccumulator<O> {
     /// The optimizer's state and `more`. Half an update is not saved.
     pub(super) fn state_with(&self, mut more: BTreeMap<String, String>) -> Result<StateDict> {
-        self.refuse_if_interrupted()?;
-        let mut state = self.optimizer.state()?;
+        let mut state = self.optimizer_state()?;
         state.metadata.append(&mut more);
         Ok(state)
+    }
+
+    pub(super) fn optimizer_state(&self) -> Result<StateDict> {
+        self.refuse_if_interrupted()?;
+        self.optimizer.state()
     }
 
     /// Continues from saved state. Returns what only a trainer has.
@@ -140,6 +153,13 @@ impl<O: Commit> Resumable for AdaptiveTrainer<O> {
         Self::state(self)
     }
 
+    fn give_state(&self) -> Result<()> {
+        match self.optimizer().is_sharded() {
+            true => Self::state(self).map(|_| ()),
+            false => Ok(()),
+        }
+    }
+
     fn progress(&self) -> Result<BTreeMap<String, String>> {
         self.metadata()
     }
@@ -170,6 +190,10 @@ impl<O: Commit> Resumable for AccumulatingTrainer<O> {
 
     fn state(&self) -> Result<StateDict> {
         (**self).state()
+    }
+
+    fn give_state(&self) -> Result<()> {
+        (**self).give_state()
     }
 
     fn progress(&self) -> Result<BTreeMap<String, String>> {

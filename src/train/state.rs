@@ -16,10 +16,16 @@ impl<O: Commit> AdaptiveTrainer<O> {
     ///
     /// `trainer.state()?.save(path)?` writes a file, and `trainer.load_state(&StateDict::load(path)?)?` continues from it.
     ///
+    /// With a [sharded](crate::optim::FusedBuilder::sharded) optimizer in a [group](super::AdaptiveTrainerBuilder::group) all ranks call it together.
+    /// Rank 0's is the whole state, which any number of ranks can load, and the others' are empty. All of it comes to rank 0's host memory.
+    ///
     /// # Errors
     /// Those of the optimizer's [`state`](Commit::state), and [`UpdateInterrupted`](crate::error::UpdateInterrupted) after one.
     pub fn state(&self) -> Result<StateDict> {
-        self.core.accumulator.state_with(self.metadata()?)
+        let mut more = self.metadata()?;
+        let mut state = self.core.optimizer_state()?;
+        state.metadata.append(&mut more);
+        Ok(state)
     }
 
     /// What the host holds of the state.

@@ -8,8 +8,9 @@ use candle_headroom::error::Cause;
 use candle_headroom::optim::Commit;
 use candle_headroom::{AdaptiveTrainer, DeviceMemory, Error};
 
-use crate::gpu::{MIB, Points, gpu, simulated};
+use crate::gpu::{MIB, gpu, simulated};
 use crate::jobs::{Job, SAMPLES};
+use crate::points::Points;
 use crate::simulator::Simulator;
 use crate::support::{Halves, Returns, Schedule, sgd};
 
@@ -214,7 +215,7 @@ fn at_every_allocation_of_a_step() {
     println!(
         "{interrupted} of the tested points lie in candle's optimizers, whose updates cannot be undone"
     );
-    Points::chosen().figures("exhaustion", points, tested);
+    Points::chosen().figures("cuda/exhaustion", points, tested);
     println!("figure: cuda/leaked_bytes = {leaked} bytes");
     println!("figure: cuda/parameters_differing = {differing} parameters");
     assert_eq!((leaked, differing), (0, 0));

@@ -13,8 +13,9 @@ use candle_core::cuda_backend::cudarc::nvrtc::sys::nvrtcResult;
 use candle_core::{DType, Device, Tensor};
 use candle_headroom::{DeviceMemory, Error, ErrorExt, process_batches};
 
-use crate::gpu::{Points, simulated};
+use crate::gpu::simulated;
 use crate::jobs::{Job, SAMPLES};
+use crate::points::Points;
 use crate::simulator::Simulator;
 use crate::support::Halves;
 
@@ -37,7 +38,7 @@ fn at_every_launch_of_a_step() {
         threads.map(|thread| thread.join().unwrap())
     });
     let sum = |which: fn(&(u64, u64)) -> u64| points.iter().map(which).sum();
-    Points::chosen().figures("fault", sum(|points| points.0), sum(|points| points.1));
+    Points::chosen().figures("cuda/fault", sum(|points| points.0), sum(|points| points.1));
 }
 
 /// Loses the device at each chosen launch. Returns the number of launches, and of those chosen.

@@ -9,6 +9,7 @@ mod accumulation;
 mod adaptation;
 #[path = "../nn/check.rs"]
 mod check;
+mod distributed;
 mod environment;
 mod equality;
 mod exhaustion;
@@ -22,6 +23,8 @@ mod monitor;
 #[path = "../promises/no_hidden_synchronization.rs"]
 mod no_hidden_synchronization;
 mod optimizers;
+#[path = "../support/points.rs"]
+mod points;
 mod recovery;
 mod simulator;
 mod staging;

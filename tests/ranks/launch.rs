@@ -22,6 +22,12 @@ pub fn together(ranks: usize, body: impl FnOnce(&Group)) {
 
 /// As [`together`], with options of `mpirun`'s; the caller judges the outcome.
 pub fn mpirun(ranks: usize, options: &[&str]) -> Output {
+    let output = command(ranks, options).output();
+    output.expect("mpirun: install Open MPI")
+}
+
+/// The command that runs the calling test again in `ranks` processes.
+pub fn command(ranks: usize, options: &[&str]) -> Command {
     let name = thread::current()
         .name()
         .expect("a test's thread")
@@ -44,7 +50,7 @@ pub fn mpirun(ranks: usize, options: &[&str]) -> Output {
         ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
         ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
     ]);
-    command.output().expect("mpirun: install Open MPI")
+    command
 }
 
 /// Whether this process is a rank of the calling test.

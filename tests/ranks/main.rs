@@ -1,12 +1,19 @@
 //! Several ranks under `mpirun`, with the real MPI library: each test starts itself once for each rank.
 
+mod checkpoint;
+mod death;
 mod equality;
 mod exhaustion;
+mod job;
+mod kills;
 mod launch;
 mod model;
+#[path = "../support/points.rs"]
+mod points;
 #[path = "../promises/ranks_agree.rs"]
 mod ranks_agree;
 mod sharded;
 mod shares;
+mod signals;
 mod tensors;
 mod trouble;

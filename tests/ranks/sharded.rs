@@ -1,6 +1,7 @@
 //! Each rank keeps the optimizer's state for its elements alone; the parameters are those of an unsharded run, bit for bit.
 
 use candle_core::DType;
+use candle_headroom::checkpoint::{Checkpoint, Checkpoints};
 use candle_headroom::distributed::Group;
 use candle_headroom::optim::{Fused, FusedBuilder, Moments, ParamsAdamW, ParamsSgd};
 use candle_headroom::{AdamW, AdaptiveTrainer, Sgd};
@@ -104,4 +105,91 @@ fn on_three_ranks() {
 #[test]
 fn on_four_ranks() {
     together(4, check);
+}
+
+/// A checkpoint is that of an unsharded run, and any number of ranks goes on from it.
+#[test]
+fn a_checkpoint_holds_the_whole_state() {
+    together(3, |group| {
+        let folder = std::env::temp_dir().join(format!(
+            "headroom-sharded-{}",
+            std::os::unix::process::parent_id()
+        ));
+        let make = |seed| {
+            let model = Model::new(&WIDTHS, DType::F32, seed);
+            let adamw = AdamW::builder(&model.varmap).learning_rate(0.01);
+            (model, adamw)
+        };
+        let train = |trainer: &mut AdaptiveTrainer<AdamW>, model: &Model, seed: u64| {
+            let batch = data(
+                4,
+                (WIDTHS[0], WIDTHS[3]),
+                DType::F32,
+                seed + group.rank() as u64,
+            );
+            trainer
+                .step(&batch, |(x, y), _| model.loss(&x, &y))
+                .expect("a step");
+        };
+        let open = |optimizer: AdamW| {
+            AdaptiveTrainer::builder(optimizer)
+                .group(group)
+                .build()
+                .expect("a trainer")
+        };
+        let (model, adamw) = make(1);
+        let mut first = open(adamw.sharded().build().expect("an optimizer"));
+        (0..3).for_each(|step| train(&mut first, &model, step * 10));
+        let checkpoints = || {
+            Checkpoints::builder(&folder)
+                .group(group)
+                .open()
+                .expect("checkpoints")
+        };
+        let mut saving = checkpoints();
+        saving.save_now(&first).expect("a checkpoint");
+        saving.finish().expect("an end");
+        // Sharded and not, from other parameters.
+        let mut others = Vec::new();
+        for is_sharded in [true, false] {
+            let (model, adamw) = make(2);
+            let adamw = if is_sharded { adamw.sharded() } else { adamw };
+            let mut trainer = open(adamw.build().expect("an optimizer"));
+            checkpoints()
+                .resume(&mut trainer)
+                .expect("a checkpoint")
+                .expect("it is there");
+            others.push((model, trainer));
+        }
+        for step in 3..6 {
+            train(&mut first, &model, step * 10);
+            for (other, trainer) in &mut others {
+                train(trainer, other, step * 10);
+                assert_eq!(other.values(), model.values());
+            }
+        }
+        // One process alone, sharded in name only.
+        if group.rank() == 0 {
+            let (model, adamw) = make(3);
+            let trainer = AdaptiveTrainer::builder(adamw.sharded().build().expect("an optimizer"));
+            let mut trainer = trainer.build().expect("a trainer");
+            let latest = Checkpoint::latest(&folder)
+                .expect("a checkpoint")
+                .expect("it is there");
+            latest.resume(&mut trainer).expect("a fitting trainer");
+            assert_eq!(trainer.updates(), 3);
+            assert_eq!(
+                trainer.state().expect("a state").tensors.len(),
+                latest.state().expect("a state").tensors.len()
+            );
+            let batch = data(4, (WIDTHS[0], WIDTHS[3]), DType::F32, 0);
+            trainer
+                .step(&batch, |(x, y), _| model.loss(&x, &y))
+                .expect("a step");
+        }
+        group.barrier().expect("all are done");
+        if group.rank() == 0 {
+            std::fs::remove_dir_all(&folder).expect("the folder");
+        }
+    });
 }

@@ -17,7 +17,7 @@ fi
 ln -sf libcuda.so.1 "$out/libcuda.so"
 
 # The other libraries are empty: their functions come from libcuda, on which they depend.
-for name in libcudart.so.13 libcublas.so.13 libcublasLt.so.13 libcurand.so.10 libnvrtc.so.13 libnvidia-ml.so.1; do
+for name in libcudart.so.13 libcublas.so.13 libcublasLt.so.13 libcurand.so.10 libnvrtc.so.13 libnvidia-ml.so.1 libnccl.so.2; do
     if [ ! -e "$out/$name" ]; then
         cc -shared -nostdlib -x c /dev/null -o "$out/$name" -Wl,-soname,"$name" -Wl,--no-as-needed -x none \
             "$out/libcuda.so.1" -Wl,-rpath,'$ORIGIN'

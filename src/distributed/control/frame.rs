@@ -12,11 +12,17 @@ pub(super) enum Frame {
         bytes: Vec<u8>,
     },
     /// What each rank gave, in the order of ranks.
-    Answer { number: u64, all: Vec<Vec<u8>> },
+    Answer {
+        number: u64,
+        all: Vec<Vec<u8>>,
+    },
     /// Rank 0 waits for others: the caller may wait on.
     Waiting,
     /// There is no answer, or will be none.
     Refusal(Refusal),
+    /// The sender asks for a sign of life, which is a `Pong`.
+    Ping,
+    Pong,
     /// The sender leaves the group in good health.
     Leave,
 }
@@ -54,6 +60,8 @@ impl Frame {
             Self::Waiting => (2, Vec::new()),
             Self::Refusal(refusal) => (3, serde_json::to_vec(refusal)?),
             Self::Leave => (4, Vec::new()),
+            Self::Ping => (5, Vec::new()),
+            Self::Pong => (6, Vec::new()),
         };
         // One write: with small packets on their way at once, a second one would wait for the first one's acknowledgement.
         let mut all = vec![kind];
@@ -91,6 +99,8 @@ impl Frame {
             2 => Self::Waiting,
             3 => Self::Refusal(serde_json::from_slice(rest)?),
             4 => Self::Leave,
+            5 => Self::Ping,
+            6 => Self::Pong,
             _ => return Err(garbled()),
         })
     }
@@ -143,6 +153,8 @@ mod tests {
             Frame::Waiting,
             Frame::Refusal(Refusal::DifferentCalls(vec!["step".to_owned()])),
             Frame::Leave,
+            Frame::Ping,
+            Frame::Pong,
         ];
         for frame in frames {
             let mut bytes = Vec::new();

@@ -18,6 +18,8 @@ struct State {
     frames: BTreeMap<usize, VecDeque<Frame>>,
     /// Ranks that left in good health, which matters once they are needed.
     left: Vec<usize>,
+    /// Ranks that have given a sign of life.
+    alive: Vec<usize>,
     /// Why the group has ended.
     ended: Option<Refusal>,
 }
@@ -39,6 +41,7 @@ impl Inbox {
         self.changed.notify_all();
         match frame {
             Frame::Leave => state.left.push(rank),
+            Frame::Pong => state.alive.push(rank),
             Frame::Refusal(refusal @ Refusal::Lost { .. }) if state.ended.is_none() => {
                 state.ended = Some(refusal.clone());
                 return Some(refusal);
@@ -72,6 +75,20 @@ impl Inbox {
 
     pub(super) fn ended(&self) -> Option<Refusal> {
         self.state.lock().ended.clone()
+    }
+
+    /// Asks for signs of life by `ask`, and waits for them. Returns the ranks of `asked` that give none.
+    pub(super) fn silent(&self, asked: &[usize], until: Instant, ask: impl FnOnce()) -> Vec<usize> {
+        self.state.lock().alive.clear();
+        ask();
+        let mut state = self.state.lock();
+        loop {
+            let silent = asked.iter().filter(|rank| !state.alive.contains(rank));
+            let silent: Vec<_> = silent.copied().collect();
+            if silent.is_empty() || self.changed.wait_until(&mut state, until).timed_out() {
+                return silent;
+            }
+        }
     }
 
     /// Waits for the next frame of this rank.

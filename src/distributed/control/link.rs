@@ -13,7 +13,7 @@ use super::inbox::Inbox;
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) rank: usize,
-    stream: Mutex<TcpStream>,
+    stream: Arc<Mutex<TcpStream>>,
 }
 
 /// The longest that a write waits for a rank that does not read.
@@ -32,10 +32,14 @@ impl Link {
         stream.set_write_timeout(Some(WRITE))?;
         let mut reader = BufReader::new(stream.try_clone()?);
         let inbox = Arc::clone(inbox);
+        let stream = Arc::new(Mutex::new(stream));
+        let answers = Arc::clone(&stream);
         let thread = thread::Builder::new().name(format!("headroom-rank-{rank}"));
         thread.spawn(move || {
             let error = loop {
                 match Frame::read(&mut reader) {
+                    // If it cannot be sent, the connection has ended, which the next read tells.
+                    Ok(Frame::Ping) => drop(Frame::Pong.write(&mut *answers.lock())),
                     Ok(frame) => inbox.put(rank, frame).iter().for_each(&ended),
                     Err(error) => break error,
                 }
@@ -48,10 +52,7 @@ impl Link {
             };
             inbox.closed(rank, reason).iter().for_each(&ended);
         })?;
-        Ok(Self {
-            rank,
-            stream: Mutex::new(stream),
-        })
+        Ok(Self { rank, stream })
     }
 
     pub(super) fn send(&self, frame: &Frame) -> io::Result<()> {

@@ -21,7 +21,9 @@ use link::Link;
 pub(crate) use rendezvous::Meeting;
 
 /// How much longer the others wait than rank 0, which knows who is missing.
-const GRACE: Duration = Duration::from_secs(2);
+pub(super) const GRACE: Duration = Duration::from_secs(2);
+/// How long a rank may take to give a sign of life; less than the others wait for what rank 0 finds out.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What the ranks of a group tell each other.
 #[derive(Debug)]
@@ -73,6 +75,15 @@ impl Control {
 
     /// Gives all ranks what each rank gave, in the order of ranks. All ranks have to make the same calls.
     pub(crate) fn gather(&self, what: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.call(what, bytes, true)
+    }
+
+    /// Gives rank 0 what each rank gave, in the order of ranks, and the others nothing.
+    pub(crate) fn gather_at_first(&self, what: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.call(what, bytes, false)
+    }
+
+    fn call(&self, what: &str, bytes: &[u8], is_for_all: bool) -> Result<Vec<Vec<u8>>> {
         let mut calls = self.calls.lock();
         self.refuse_if_broken(what)?;
         if self.size == 1 {
@@ -80,10 +91,15 @@ impl Control {
         }
         *calls += 1;
         let answer = match self.rank {
-            0 => self.collect(*calls, what, bytes),
-            _ => self.ask(*calls, what, bytes),
+            0 => self.collect(*calls, what, bytes, is_for_all),
+            _ => self.ask(*calls, what, bytes, is_for_all),
         };
         answer.map_err(|refusal| self.error(refusal, what))
+    }
+
+    /// Whether a rank is known to be lost.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.inbox.ended().is_some()
     }
 
     /// Fails if a rank is known to be lost.
@@ -101,13 +117,20 @@ impl Control {
         self.end(Refusal::Lost { ranks, reason });
     }
 
-    /// Ends the group: these ranks did not do their part in time.
+    /// Ends the group: something did not end in time. The ranks that give no sign of life are at fault.
     pub(crate) fn time_out(&self, what: &str) -> Error {
-        let reason = format!("no end of it within {:?}", self.timeout);
-        let refusal = self.end(Refusal::Lost {
-            ranks: Vec::new(),
-            reason,
-        });
+        let asked: Vec<_> = self.links.read().iter().map(|link| link.rank).collect();
+        let until = Instant::now() + PATIENCE;
+        let ask = || self.tell(&Frame::Ping);
+        let ranks = self.inbox.silent(&asked, until, ask);
+        let reason = match ranks.is_empty() {
+            true => format!("no end of it within {:?}", self.timeout),
+            false => format!(
+                "no end of it within {:?}, and no sign of life",
+                self.timeout
+            ),
+        };
+        let refusal = self.end(Refusal::Lost { ranks, reason });
         self.error(refusal, what)
     }
 
@@ -159,7 +182,13 @@ impl Control {
     }
 
     /// Rank 0 waits for all calls and answers them.
-    fn collect(&self, number: u64, what: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Refusal> {
+    fn collect(
+        &self,
+        number: u64,
+        what: &str,
+        bytes: &[u8],
+        is_for_all: bool,
+    ) -> Result<Vec<Vec<u8>>, Refusal> {
         let until = Instant::now() + self.timeout;
         let mut note = Some(Instant::now() + self.timeout / 4);
         let (mut all, mut calls) = (vec![bytes.to_vec()], vec![what.to_owned()]);
@@ -210,6 +239,14 @@ impl Control {
             self.tell(&Frame::Refusal(refusal.clone()));
             return Err(refusal);
         }
+        if !is_for_all {
+            let nothing = Vec::new();
+            self.tell(&Frame::Answer {
+                number,
+                all: nothing,
+            });
+            return Ok(all);
+        }
         let answer = Frame::Answer { number, all };
         self.tell(&answer);
         match answer {
@@ -219,12 +256,19 @@ impl Control {
     }
 
     /// Any other rank calls rank 0.
-    fn ask(&self, number: u64, what: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Refusal> {
+    fn ask(
+        &self,
+        number: u64,
+        what: &str,
+        bytes: &[u8],
+        is_for_all: bool,
+    ) -> Result<Vec<Vec<u8>>, Refusal> {
         self.tell(&Frame::Call {
             number,
             what: what.to_owned(),
             bytes: bytes.to_vec(),
         });
+        let expected = if is_for_all { self.size } else { 0 };
         let mut until = Instant::now() + self.timeout + GRACE;
         let lost = |reason: String| Refusal::Lost {
             ranks: vec![0],
@@ -239,7 +283,7 @@ impl Control {
                 Found::Frame(Frame::Answer {
                     number: theirs,
                     all,
-                }) if theirs == number && all.len() == self.size => Ok(all),
+                }) if theirs == number && all.len() == expected => Ok(all),
                 Found::Frame(Frame::Refusal(refusal)) => Err(refusal),
                 Found::Frame(_) => {
                     Err(self.end(lost("it has made another number of calls".to_owned())))

@@ -12,7 +12,7 @@ use crate::distributed::{Collectives, Effort, Group, Shares};
 use crate::elements::with_bytes;
 use crate::error::{Error, Phase, Result};
 use crate::memory::recover;
-use crate::optim::{Commit, Measure};
+use crate::optim::{Commit, Measure, StateDict};
 use crate::train::accumulator::GradientAccumulator;
 use crate::train::exchange::{Exchange, RankWork};
 use crate::train::loss::StepLoss;
@@ -257,6 +257,25 @@ impl Ranks {
         Ok(all
             .map(|bytes| Measure::new(f64::from_le_bytes(bytes)))
             .sum())
+    }
+
+    /// Puts the parts of an optimizer's state together on rank 0. If a rank has none, all fail.
+    pub(in crate::train) fn merge(&self, own: Result<StateDict>) -> Result<StateDict> {
+        let part = own.and_then(|own| Ok(own.to_bytes()?));
+        let part = match part {
+            Ok(part) => {
+                self.group.collect_in("state", vec![()])?;
+                part
+            }
+            Err(error) => return Err(self.group.collect_none("state", error)),
+        };
+        let parts = self.group.control().gather_at_first("state", &part)?;
+        let parts = parts.iter().map(|bytes| StateDict::from_bytes(bytes));
+        let parts = parts.collect::<candle_core::Result<Vec<_>>>()?;
+        match parts.is_empty() {
+            true => Ok(StateDict::default()),
+            false => StateDict::merge(parts),
+        }
     }
 
     pub(in crate::train) fn rank(&self) -> usize {

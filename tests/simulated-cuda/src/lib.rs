@@ -14,6 +14,7 @@ pub mod curand;
 pub mod device;
 pub mod driver;
 mod handle;
+pub mod nccl;
 pub mod nvml;
 mod nvrtc;
 pub mod ptx;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::device::Device;
-use crate::device::late::leaves_work;
+use crate::device::late::{Wait, wait};
 use crate::handle::{Handle, Kind};
 use crate::status::{Outcome, Status};
 
@@ -64,8 +64,10 @@ pub fn count() -> usize {
 /// Locks a device, whether or not the driver is initialized, and executes its late work unless the present call leaves it.
 pub fn lock(ordinal: usize) -> Option<MutexGuard<'static, Device>> {
     let mut device = lock_as_it_is(ordinal)?;
-    if !leaves_work() {
-        device.finish();
+    match wait() {
+        Wait::All => device.finish(),
+        Wait::Ready => _ = device.advance(),
+        Wait::Nothing => {}
     }
     Some(device)
 }

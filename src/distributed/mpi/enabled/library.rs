@@ -26,7 +26,7 @@ pub(super) struct Library {
     pub(super) communicator: ffi::MPI_Comm,
     /// Adds bf16, which MPI sees as 16-bit numbers.
     pub(super) bf16_sum: ffi::MPI_Op,
-    /// A request was left behind: MPI must not be called again.
+    /// A request was left behind, or a rank is lost: MPI must not be called again.
     is_lost: AtomicBool,
     /// Finalizes MPI when it is dropped; `None` if the program has initialized it.
     universe: Mutex<Option<Universe>>,
@@ -177,6 +177,11 @@ impl Library {
         };
         checked(&self.version, operation, code)?;
         Ok(all)
+    }
+
+    /// Never finalizes MPI.
+    pub(super) fn abandon(&self) {
+        self.is_lost.store(true, Ordering::Relaxed);
     }
 }
 

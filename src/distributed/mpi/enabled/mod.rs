@@ -43,6 +43,11 @@ impl Mpi {
         }
     }
 
+    /// Leaves MPI as it is when the process ends, because a rank is lost, and MPI's own end waits for all ranks.
+    pub(in crate::distributed) fn abandon(&self) {
+        self.0.abandon();
+    }
+
     /// What makes MPI an engine.
     pub(in crate::distributed) fn absent() -> &'static str {
         "start with `mpirun`, or with `srun --mpi=pmix`"

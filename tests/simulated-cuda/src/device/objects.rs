@@ -23,6 +23,8 @@ pub struct Event {
     pub recorded: Option<(Instant, Snapshot)>,
     /// How many more queries report that the work before it is not finished.
     pub pending: u32,
+    /// The number of collectives before its last recording.
+    pub collectives: u64,
 }
 
 /// A loaded module.

@@ -2,6 +2,7 @@
 
 use super::current::{self, on_stream};
 use crate::device::clock::StreamKey;
+use crate::device::late::answer_when_ready;
 use crate::device::memory::DIRECT;
 use crate::handle::{Handle, Kind};
 use crate::simulator;
@@ -10,7 +11,7 @@ use crate::status::{Outcome, Status, answer, store};
 /// Free and total bytes of the current device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> u32 {
-    answer(|| {
+    answer_when_ready(|| {
         let device = current::sound_device()?;
         // SAFETY: the caller passes places for two numbers.
         unsafe {
@@ -37,7 +38,7 @@ pub unsafe extern "C" fn cuMemAlloc_v2(pointer: *mut u64, bytes: usize) -> u32 {
 /// Allocates on a stream, from the device's current pool. A request for 0 bytes returns a null address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocAsync(pointer: *mut u64, bytes: usize, stream: u64) -> u32 {
-    answer(|| {
+    answer_when_ready(|| {
         let (device, key) = on_stream(stream)?;
         if !device.pools_supported {
             return Err(Status::NOT_SUPPORTED);
@@ -56,7 +57,7 @@ pub unsafe extern "C" fn cuMemAllocFromPoolAsync(
     pool: u64,
     stream: u64,
 ) -> u32 {
-    answer(|| {
+    answer_when_ready(|| {
         let (stream_device, key) = on_stream(stream)?;
         stream_device.faults.check()?;
         drop(stream_device);
@@ -98,7 +99,7 @@ pub extern "C" fn cuMemFree_v2(pointer: u64) -> u32 {
 /// Frees memory of either kind on a stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeAsync(pointer: u64, stream: u64) -> u32 {
-    answer(|| free(pointer, Some(stream)))
+    answer_when_ready(|| free(pointer, Some(stream)))
 }
 
 fn free(pointer: u64, stream: Option<u64>) -> Outcome {
@@ -116,7 +117,12 @@ fn free(pointer: u64, stream: Option<u64>) -> Outcome {
     if pointer == 0 {
         return Ok(());
     }
-    simulator::lock(owner.ok_or(Status::INVALID_VALUE)?)
-        .ok_or(Status::INVALID_VALUE)?
-        .free(pointer, key)
+    let mut device =
+        simulator::lock(owner.ok_or(Status::INVALID_VALUE)?).ok_or(Status::INVALID_VALUE)?;
+    if !device.late.has_collectives() {
+        return device.free(pointer, key);
+    }
+    // The collective may use the memory.
+    device.execute(move |device| device.free(pointer, key));
+    Ok(())
 }

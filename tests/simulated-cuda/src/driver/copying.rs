@@ -65,7 +65,7 @@ unsafe fn copy(to: u64, from: u64, bytes: usize, checked: &[u64], stream: Option
     }
     if let [device] = devices.as_mut_slice()
         && stream.is_some()
-        && device.late.on
+        && device.defers()
     {
         // SAFETY: the same contract.
         unsafe { copy_late(device, to, from, bytes, checked) };

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::current::{self, on_stream};
-use crate::device::late::answer_at_once;
+use crate::device::late::{answer_at_once, answer_when_ready};
 use crate::device::objects::Event;
 use crate::handle::Kind;
 use crate::simulator::of_handle;
@@ -35,6 +35,7 @@ pub unsafe extern "C" fn cuEventCreate(event: *mut u64, flags: u32) -> u32 {
                 timing,
                 recorded: None,
                 pending: 0,
+                collectives: 0,
             },
         );
         // SAFETY: the caller passes a place for one handle.
@@ -69,6 +70,7 @@ pub extern "C" fn cuEventRecord(event: u64, stream: u64) -> u32 {
         }
         let snapshot = device.clocks.record(key);
         let lag = device.faults.event_lag;
+        let collectives = device.late.collectives;
         let known = device
             .objects
             .events
@@ -76,6 +78,7 @@ pub extern "C" fn cuEventRecord(event: u64, stream: u64) -> u32 {
             .ok_or(Status::INVALID_HANDLE)?;
         known.recorded = Some((Instant::now(), snapshot));
         known.pending = lag;
+        known.collectives = collectives;
         Ok(())
     })
 }
@@ -86,15 +89,19 @@ pub extern "C" fn cuEventRecordWithFlags(event: u64, stream: u64, _flags: u32) -
     cuEventRecord(event, stream)
 }
 
-/// Whether the work before an event is finished: at once, or after the number of queries that a test has set. An event that was
-/// never recorded counts as finished.
+/// Whether the work before an event is finished: at once, after the number of queries that a test has set, or when all ranks have called
+/// the collectives before it. An event that was never recorded counts as finished.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventQuery(event: u64) -> u32 {
-    answer(|| {
+    answer_when_ready(|| {
         let (mut device, serial) = of_handle(event, Kind::Event)?;
         device.faults.check()?;
+        let executed = device.late.executed;
         let events = &mut device.objects.events;
         let event = events.get_mut(&serial).ok_or(Status::INVALID_HANDLE)?;
+        if event.collectives > executed {
+            return Err(Status::NOT_READY);
+        }
         if event.pending > 0 {
             event.pending -= 1;
             return Err(Status::NOT_READY);
@@ -144,7 +151,10 @@ fn elapsed(milliseconds: *mut f32, start: u64, end: u64) -> Outcome {
         known
             .recorded
             .as_ref()
-            .map(|(time, _)| (*time, known.pending == 0))
+            .map(|(time, _)| {
+                let is_done = known.collectives <= device.late.executed;
+                (*time, is_done && known.pending == 0)
+            })
             .ok_or(Status::INVALID_HANDLE)
     };
     let ((start, first), (end, second)) = (recorded(start)?, recorded(end)?);
@@ -163,7 +173,7 @@ fn elapsed(milliseconds: *mut f32, start: u64, end: u64) -> Outcome {
 /// `INVALID_HANDLE` for an event without timing or without a recording.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, start: u64, end: u64) -> u32 {
-    answer(|| elapsed(milliseconds, start, end))
+    answer_when_ready(|| elapsed(milliseconds, start, end))
 }
 
 /// The time between two recordings in milliseconds: host time here. `NOT_READY` while one of them is not finished,
@@ -174,5 +184,5 @@ pub unsafe extern "C" fn cuEventElapsedTime_v2(
     start: u64,
     end: u64,
 ) -> u32 {
-    answer(|| elapsed(milliseconds, start, end))
+    answer_when_ready(|| elapsed(milliseconds, start, end))
 }

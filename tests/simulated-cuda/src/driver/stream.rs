@@ -1,7 +1,7 @@
 //! Streams. Work is done at once, in the order of the calls, which is one of the schedules that CUDA allows.
 
 use super::current::{self, on_stream};
-use crate::device::late::answer_at_once;
+use crate::device::late::{answer_at_once, answer_when_ready};
 use crate::device::objects::Stream;
 use crate::handle::Kind;
 use crate::simulator::of_handle;
@@ -61,10 +61,18 @@ pub extern "C" fn cuStreamSynchronize(stream: u64) -> u32 {
     })
 }
 
-/// Whether a stream's work is finished, which it always is. It does not synchronize, so no memory returns to the device.
+/// Whether a stream's work is finished, which it is unless a collective waits for other ranks. It does not synchronize, so no memory
+/// returns to the device.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamQuery(stream: u64) -> u32 {
-    answer(|| on_stream(stream)?.0.faults.check())
+    answer_when_ready(|| {
+        let device = on_stream(stream)?.0;
+        device.faults.check()?;
+        match device.late.has_collectives() {
+            true => Err(Status::NOT_READY),
+            false => Ok(()),
+        }
+    })
 }
 
 /// Orders later work on a stream after an event.

@@ -1,0 +1,65 @@
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::signal::Signal;
+use crate::distributed::Group;
+use crate::error::Result;
+
+/// The ranks of a run, which make the same calls. Rank 0 writes; a process without a group is rank 0 of one.
+#[derive(Debug, Default)]
+pub(super) struct Ranks {
+    group: Option<Group>,
+    /// A rank waits for signals, for which all ask after each update.
+    pub(super) watches: bool,
+    /// The first update after which rank 0 may have something to tell.
+    pub(super) next: u64,
+    /// A signal that all ranks know of.
+    pub(super) signal: Option<Signal>,
+}
+
+impl Ranks {
+    pub(super) fn new(group: Option<&Group>) -> Self {
+        let group = group.filter(|group| group.size() > 1);
+        Self {
+            group: group.cloned(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether there are others.
+    pub(super) fn are_several(&self) -> bool {
+        self.group.is_some()
+    }
+
+    /// Whether this one writes.
+    pub(super) fn is_writer(&self) -> bool {
+        self.group.as_ref().is_none_or(|group| group.rank() == 0)
+    }
+
+    /// Whether they meet after this update, on which all agree.
+    pub(super) fn meet_after(&self, step: u64) -> bool {
+        !self.are_several() || self.watches || step >= self.next
+    }
+
+    /// Gives all ranks a word of what each has done. If one has failed, all fail.
+    pub(super) fn agree<T, W: Serialize + DeserializeOwned>(
+        &self,
+        call: &str,
+        done: Result<T>,
+        word: impl FnOnce(&T) -> W,
+    ) -> Result<(T, Vec<W>)> {
+        let Some(group) = &self.group else {
+            return done.map(|done| {
+                let words = vec![word(&done)];
+                (done, words)
+            });
+        };
+        match done {
+            Ok(done) => {
+                let words = group.collect_in(call, vec![word(&done)])?;
+                Ok((done, words))
+            }
+            Err(error) => Err(group.collect_none(call, error)),
+        }
+    }
+}

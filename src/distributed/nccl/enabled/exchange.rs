@@ -1,0 +1,156 @@
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use candle_core::backend::BackendStorage;
+use candle_core::cuda_backend::CudaStorageSlice;
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream, DevicePtrMut};
+use candle_core::{CpuStorage, CudaStorage, DType, InplaceOp1, Layout};
+use parking_lot::Mutex;
+
+use super::communicator::Turn;
+use super::functions::{BFLOAT16, FLOAT32, FLOAT64, SUM, UINT8};
+use super::meet::check_stream;
+use crate::error::Result;
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Operation {
+    ReduceScatter,
+    AllGather,
+    Broadcast { from: usize },
+}
+
+impl Operation {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::ReduceScatter => "a reduce-scatter",
+            Self::AllGather => "an all-gather",
+            Self::Broadcast { .. } => "a broadcast",
+        }
+    }
+}
+
+/// A call with a tensor's own memory.
+pub(super) struct Exchange<'a> {
+    pub(super) turn: &'a Turn<'a>,
+    pub(super) operation: Operation,
+    pub(super) rank: usize,
+    pub(super) size: usize,
+    pub(super) context: &'a Arc<CudaContext>,
+    pub(super) streams: &'a Mutex<Vec<Arc<CudaStream>>>,
+}
+
+impl Exchange<'_> {
+    /// Queues the work on `elements` elements at this address.
+    ///
+    /// # Safety
+    /// They are a tensor's, of type `dtype`, on the device of the communicator, in memory that is freed in the order of the stream.
+    unsafe fn queue(
+        &self,
+        address: u64,
+        elements: usize,
+        dtype: DType,
+        stream: &CudaStream,
+    ) -> Result<()> {
+        let wrong = |reason: String| self.turn.error(reason);
+        let is_cut = !matches!(self.operation, Operation::Broadcast { .. });
+        if is_cut && !elements.is_multiple_of(self.size) {
+            let size = self.size;
+            return Err(wrong(format!(
+                "{elements} elements cannot be cut into {size} pieces"
+            )));
+        }
+        let bytes = elements * dtype.size_in_bytes();
+        let piece = bytes / self.size;
+        let start = address as *mut c_void;
+        let own = start.wrapping_byte_add(self.rank * piece);
+        let queue = stream.cu_stream().cast();
+        // Sums know the type, and copies move bytes.
+        match self.operation {
+            Operation::ReduceScatter => {
+                let (count, data) = match dtype {
+                    DType::F32 => (elements / self.size, FLOAT32),
+                    DType::F64 => (elements / self.size, FLOAT64),
+                    DType::BF16 => (elements / self.size, BFLOAT16),
+                    _ => return Err(wrong(format!("no sum of type {dtype:?}"))),
+                };
+                // SAFETY: by contract the tensor's memory has `size` times `count` elements of this type, and this rank's piece is where NCCL
+                // wants it for a sum in place.
+                unsafe {
+                    self.turn.call(|nccl, comm| {
+                        (nccl.reduce_scatter)(start, own, count, data, SUM, comm, queue)
+                    })
+                }
+            }
+            Operation::AllGather => {
+                // SAFETY: by contract the tensor's memory has `size` times `piece` bytes, and this rank's piece is in its place.
+                unsafe {
+                    self.turn
+                        .call(|nccl, comm| (nccl.all_gather)(own, start, piece, UINT8, comm, queue))
+                }
+            }
+            Operation::Broadcast { from } => {
+                let root = i32::try_from(from).map_err(|error| wrong(error.to_string()))?;
+                // SAFETY: by contract the tensor's memory has these bytes. NCCL refuses a rank that does not exist.
+                unsafe {
+                    self.turn.call(|nccl, comm| {
+                        (nccl.broadcast)(start, start, bytes, UINT8, root, comm, queue)
+                    })
+                }
+            }
+        }
+    }
+}
+
+impl InplaceOp1 for Exchange<'_> {
+    fn name(&self) -> &'static str {
+        "nccl"
+    }
+
+    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> candle_core::Result<()> {
+        let reason = "the tensor is in the host's memory".to_owned();
+        Err(self.turn.error(reason))?
+    }
+
+    fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> candle_core::Result<()> {
+        let stream = storage.device.cuda_stream();
+        let wrong = |reason: String| self.turn.error(reason);
+        if stream.context().ordinal() != self.context.ordinal() {
+            let (own, other) = (self.context.ordinal(), stream.context().ordinal());
+            let reason = format!("the tensor is on CUDA device {other}, NCCL was opened on {own}");
+            return Err(wrong(reason))?;
+        }
+        check_stream(&stream).map_err(wrong)?;
+        let dtype = storage.dtype();
+        // The guard orders later work on other streams after this one. It is dropped when the work is queued.
+        macro_rules! place_of {
+            ($($dtype:ident)+) => {
+                match (&mut storage.slice, layout.contiguous_offsets()) {
+                    $((CudaStorageSlice::$dtype(values), Some(range)) => {
+                        Some((values.device_ptr_mut(&stream), range))
+                    })+
+                    _ => None,
+                }
+            };
+        }
+        let Some(((address, _guard), (start, end))) =
+            place_of!(U8 U32 I16 I32 I64 BF16 F16 F32 F64 F8E4M3)
+        else {
+            let reason =
+                format!("a tensor of type {dtype:?} that is not contiguous, or only stored");
+            return Err(wrong(reason))?;
+        };
+        if start == end {
+            return Ok(());
+        }
+        let address = address + (start * dtype.size_in_bytes()) as u64;
+        // SAFETY: the range is that of the tensor in its storage, which candle keeps in bounds, and the stream is that of its device, on which
+        // cudarc frees it.
+        unsafe { self.queue(address, end - start, dtype, &stream) }?;
+        let mut streams = self.streams.lock();
+        let is_known = |known: &Arc<CudaStream>| known.cu_stream() == stream.cu_stream();
+        if !streams.iter().any(is_known) {
+            streams.push(Arc::clone(&stream));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,7 @@
+//! Ranks on GPUs, one process each, on the simulator's NCCL.
+
+mod faults;
+mod launch;
+mod moves;
+mod refused;
+mod training;
