@@ -40,6 +40,8 @@ macro_rules! links {
 [fit: lora]: crate::_documentation::fit_lora
 [feed the gpu]: crate::_documentation::feed_the_gpu
 [save and resume]: crate::_documentation::save_and_resume
+[save and resume: ranks]: crate::_documentation::save_and_resume#several-ranks
+[save and resume: signals]: crate::_documentation::save_and_resume#signals
 [optimizers]: crate::_documentation::optimizers
 [optimizers: 8 bits]: crate::_documentation::optimizers#moments-of-8-bits
 [optimizers: bf16]: crate::_documentation::optimizers#bf16

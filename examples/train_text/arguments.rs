@@ -70,7 +70,7 @@ pub struct Arguments {
     /// Samples the GPUs and the host. Their curves appear on the page and in the trace, the latest samples in each incident.
     #[arg(long)]
     pub monitor: bool,
-    /// Saves checkpoints of the run in this folder, and one more on Ctrl-C or SIGTERM.
+    /// Saves checkpoints of the run in this folder, and one more on Ctrl-C, SIGTERM or SIGUSR1.
     #[arg(long, value_name = "DIR")]
     pub checkpoint: Option<PathBuf>,
     /// Number of updates from one checkpoint to the next.

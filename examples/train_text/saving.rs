@@ -15,7 +15,7 @@ use crate::display::Output;
 
 type Trainer = AdaptiveTrainer<AdamW>;
 
-/// Saves nothing without `--checkpoint`. Of several ranks the first one saves.
+/// Saves nothing without `--checkpoint`. Of several ranks the first one writes.
 pub struct Saving {
     output: Output,
     checkpoints: Option<Checkpoints>,
@@ -32,18 +32,12 @@ impl Saving {
         loader: &mut Loader<Batch>,
     ) -> Result<Self> {
         let Some(folder) = arguments.checkpoint.clone() else {
-            return Ok(Self::nothing(output));
+            return Ok(Self {
+                output,
+                checkpoints: None,
+                folder: PathBuf::new(),
+            });
         };
-        if group.rank() > 0 {
-            // Rank 0 says what it has resumed from.
-            let paths = group.gather(&[])?;
-            if let Some(path) = paths.first().filter(|path| !path.is_empty()) {
-                let path = String::from_utf8_lossy(path);
-                Checkpoint::open(&*path)?.resume(trainer)?;
-                loader.resume(trainer)?;
-            }
-            return Ok(Self::nothing(output));
-        }
         if !arguments.resume && Checkpoint::latest(&folder)?.is_some() {
             bail!(
                 "{} holds checkpoints of another run: give `--resume` to go on with it, or name another folder",
@@ -51,16 +45,12 @@ impl Saving {
             );
         }
         let builder = Checkpoints::builder(&folder)
+            .group(group)
             .every(arguments.every)
             .keep_last(2);
-        let signals = [Signal::Interrupt, Signal::Terminate];
+        let signals = [Signal::Interrupt, Signal::Terminate, Signal::User1];
         let mut checkpoints = builder.on_signals(signals).open()?;
-        let resumed = checkpoints.resume(trainer)?;
-        let path = resumed
-            .as_ref()
-            .map(|resumed| resumed.path.to_string_lossy());
-        group.gather(path.unwrap_or_default().as_bytes())?;
-        match resumed {
+        match checkpoints.resume(trainer)? {
             Some(resumed) => {
                 loader.resume(trainer)?;
                 output.say(resumed)?;
@@ -77,14 +67,6 @@ impl Saving {
             checkpoints,
             folder,
         })
-    }
-
-    fn nothing(output: Output) -> Self {
-        Self {
-            output,
-            checkpoints: None,
-            folder: PathBuf::new(),
-        }
     }
 
     /// Saves if it is due. Returns why the run has to stop, if it has to.
