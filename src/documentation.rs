@@ -9,6 +9,7 @@
 //! - [`optimizers`]: the fused optimizers, their state, and what "all or none" means.
 //! - [`save_and_resume`]: checkpoints, exact resume, signals, fine-tuning.
 //! - [`fit_lora`]: train small matrices beside a frozen model.
+//! - [`several_gpus`]: from one GPU to many, on one machine or on several.
 //! - [`cuda`]: memory pools, limits and recovery on NVIDIA GPUs.
 //! - [`environment`]: is this machine fit for CUDA, and what to do if not.
 //! - [`watching`]: pages, monitors, incident logs, error reports.
@@ -30,11 +31,17 @@ macro_rules! links {
 [semantics]: crate::_documentation::semantics
 [semantics: recomputation]: crate::_documentation::semantics#recomputation
 [semantics: atomic step]: crate::_documentation::semantics#1-atomic-step-atomic_step
+[semantics: ranks]: crate::_documentation::semantics#13-ranks-agree-ranks_agree
+[several gpus]: crate::_documentation::several_gpus
+[several gpus: test]: crate::_documentation::several_gpus#test-it-without-a-launcher
+[guide: sums]: crate::_documentation::guide#losses-that-are-not-means-over-samples
 [fit]: crate::_documentation::fit
 [fit: error]: crate::_documentation::fit#what-the-error-says
 [fit: lora]: crate::_documentation::fit_lora
 [feed the gpu]: crate::_documentation::feed_the_gpu
 [save and resume]: crate::_documentation::save_and_resume
+[save and resume: ranks]: crate::_documentation::save_and_resume#several-ranks
+[save and resume: signals]: crate::_documentation::save_and_resume#signals
 [optimizers]: crate::_documentation::optimizers
 [optimizers: 8 bits]: crate::_documentation::optimizers#moments-of-8-bits
 [optimizers: bf16]: crate::_documentation::optimizers#bf16
@@ -42,6 +49,7 @@ macro_rules! links {
 [cuda]: crate::_documentation::cuda
 [cuda: open questions]: crate::_documentation::cuda#open-questions-for-a-real-gpu
 [environment]: crate::_documentation::environment
+[environment: ranks]: crate::_documentation::environment#several-ranks
 [environment: others]: crate::_documentation::environment#what-others-report
 [watching]: crate::_documentation::watching
 [watching: monitor]: crate::_documentation::watching#the-gpu-and-the-host
@@ -50,6 +58,7 @@ macro_rules! links {
 [testing]: crate::_documentation::testing
 [from-tensorflow]: crate::_documentation::from_tensorflow
 [benchmarks]: crate::_documentation::benchmarks
+[benchmarks: scale]: crate::_documentation::benchmarks#scale
 [benchmarks: fit]: crate::_documentation::benchmarks#what-does-not-fit
 [benchmarks: optimizers]: crate::_documentation::benchmarks#optimizers
 [benchmarks: page faults]: crate::_documentation::benchmarks#glibc-and-page-faults
@@ -75,6 +84,7 @@ guides! {
     optimizers "optimizers.md"
     fit_lora "fit-lora.md"
     save_and_resume "save-and-resume.md"
+    several_gpus "several-gpus.md"
     cuda "cuda.md"
     environment "environment.md"
     watching "watching.md"

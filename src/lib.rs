@@ -32,6 +32,7 @@
 //! | module | question | start with |
 //! |---|---|---|
 //! | [`data`] | Which samples come next? | [`data::Loader`], [`data::Dataset`] |
+//! | [`distributed`] | Who else works on this batch? | [`distributed::Group`] |
 //! | [`checkpoint`] | Where does a run continue? | [`checkpoint::Checkpoints`] |
 //! | [`train`] | Who drives? | [`AdaptiveTrainer`], [`AccumulatingTrainer`], [`GradientAccumulator`] |
 //! | [`batch`] | How is a batch cut? | [`Batch`], [`Predictive`], [`process_batches`], [`batch::BatchPolicy`] |
@@ -53,7 +54,7 @@
 //! - Not an allocator: on a GPU the driver's stream-ordered pool serves candle. On the host a limit is soft, because candle's
 //!   CPU backend cannot refuse an allocation.
 //! - Not a repair of lost devices: after a sticky fault, only a new process helps.
-//! - Not for several GPUs: one process trains on one device.
+//! - Not for a model that is larger than a GPU: each process trains the whole model on one device. [`distributed`] trains it with several.
 //! - Not proven on real GPUs yet: the CUDA code was run on a simulated driver that executes candle's kernels.
 //!
 //! # Features
@@ -65,6 +66,7 @@
 //! | `parquet` | [`data`]: Parquet files as datasets |
 //! | `image` | [`data`]: folders of images as datasets |
 //! | `cuda` | candle's CUDA backend, [`DeviceMemory::cuda`], fused kernels; needs NVIDIA's compiler to build |
+//! | `mpi` | [`distributed`]: ranks started by `mpirun` or `srun --mpi`; needs an MPI library and libclang to build |
 //! | `metrics` | `monitor::MetricsSink`, for the crate `metrics` |
 //! | `nvtx` | `timeline::NvtxRanges`: batches and phases in NVIDIA's profilers |
 //! | `testing` | `testing`: memory that runs out at a chosen point, for your own tests |

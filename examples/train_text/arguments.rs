@@ -17,17 +17,18 @@ const MOST_BYTES: usize = 1 << 26;
 const LONGEST: usize = 4096;
 
 /// Trains a byte-level transformer on text within a memory budget that the whole batch does not fit.
-#[derive(Debug, Parser)]
+#[derive(Debug, Clone, Parser)]
 pub struct Arguments {
     /// Text to train on. The default is this project's own documents and sources.
     pub files: Vec<PathBuf>,
-    /// Device to train on: `cpu`, or `cuda:0` for the first GPU.
+    /// Device to train on: `cpu`, or `cuda:0` for the first GPU. With `--ranks`, the first rank on a machine takes this GPU, the others
+    /// the next ones.
     #[arg(long, default_value = "cpu")]
     pub device: Place,
-    /// Memory that the process may use on the device, such as 128MiB.
+    /// Memory that each process may use on the device, such as 128MiB.
     #[arg(long, default_value = "26MiB")]
     pub budget: ByteSize,
-    /// Number of texts in a batch.
+    /// Number of texts in a batch; with `--ranks` in that of all ranks together.
     #[arg(long, default_value_t = 64)]
     pub batch: usize,
     /// Length of a text in bytes, at most 4096.
@@ -36,6 +37,9 @@ pub struct Arguments {
     /// Number of updates.
     #[arg(long, default_value_t = 45)]
     pub steps: usize,
+    /// Trains one model together with the other processes that a launcher has started: `mpirun -n 2 train_text --ranks`.
+    #[arg(long)]
+    pub ranks: bool,
     /// Type of the parameters and of the computation. bf16 and f16 have master weights in f32, f16 a dynamic loss scale too.
     #[arg(long, value_enum, default_value_t)]
     pub dtype: Parameters,
@@ -66,7 +70,7 @@ pub struct Arguments {
     /// Samples the GPUs and the host. Their curves appear on the page and in the trace, the latest samples in each incident.
     #[arg(long)]
     pub monitor: bool,
-    /// Saves checkpoints of the run in this folder, and one more on Ctrl-C or SIGTERM.
+    /// Saves checkpoints of the run in this folder, and one more on Ctrl-C, SIGTERM or SIGUSR1.
     #[arg(long, value_name = "DIR")]
     pub checkpoint: Option<PathBuf>,
     /// Number of updates from one checkpoint to the next.
@@ -96,6 +100,9 @@ impl Arguments {
             if value == 0 {
                 bail!("{name} 0 trains nothing: give at least 1");
             }
+        }
+        if self.audit && self.ranks {
+            bail!("--audit needs one process: leave out --ranks");
         }
         if self.context > LONGEST {
             bail!(

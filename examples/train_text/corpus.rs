@@ -43,6 +43,8 @@ impl Corpus {
                 bytes.len().saturating_sub(1).max(1),
             );
         }
+        // What is left of the last doubling would count against the budget.
+        bytes.shrink_to_fit();
         Ok(Self { bytes })
     }
 
@@ -91,12 +93,12 @@ impl Dataset for Windows {
     }
 }
 
-/// Loads texts that begin at places drawn by `seed`, in batches of so many samples.
+/// Loads a rank's part, of so many ranks, of batches of texts that begin at places drawn by the seed.
 pub fn batches(
     corpus: &Arc<Corpus>,
-    samples: usize,
-    context: usize,
+    (batch, context): (usize, usize),
     seed: u64,
+    (rank, ranks): (usize, usize),
 ) -> Result<Loader<Batch>> {
     let windows = Windows {
         corpus: Arc::clone(corpus),
@@ -113,7 +115,8 @@ pub fn batches(
         Ok((cut(0)?, cut(1)?))
     };
     let builder = Loader::builder(windows, collate)
-        .batch(samples)
+        .batch(batch)
+        .rank(rank, ranks)
         .shuffle(seed);
     // Fewer places than samples leave smaller batches.
     Ok(builder.endless().ahead(2).build()?)

@@ -11,12 +11,24 @@ use candle_headroom::StepReport;
 use candle_headroom::batch::Plan;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Prints a line to standard output. A closed or full output is an error, where `println!` would panic.
-pub fn say(line: impl Display) -> Result<()> {
-    writeln!(io::stdout(), "{line}").context("cannot write to standard output")
+/// Standard output. Of several ranks only the first one is heard.
+#[derive(Clone, Copy)]
+pub struct Output {
+    pub is_heard: bool,
+}
+
+impl Output {
+    /// Prints a line. A closed or full output is an error, where `println!` would panic.
+    pub fn say(self, line: impl Display) -> Result<()> {
+        match self.is_heard {
+            true => writeln!(io::stdout(), "{line}").context("cannot write to standard output"),
+            false => Ok(()),
+        }
+    }
 }
 
 pub struct Progress {
+    output: Output,
     bar: ProgressBar,
     began: Instant,
     budget: Option<ByteSize>,
@@ -42,12 +54,17 @@ struct Totals {
 
 impl Progress {
     /// Of a run of so many steps, of which some were done before.
-    pub fn new(steps: usize, done: u64, budget: Option<ByteSize>) -> Result<Self> {
+    pub fn new(output: Output, steps: usize, done: u64, budget: Option<ByteSize>) -> Result<Self> {
         let style = "{bar:20} {pos}/{len}  {msg}  {elapsed}";
-        let bar = ProgressBar::new(steps as u64).with_style(ProgressStyle::with_template(style)?);
+        let bar = match output.is_heard {
+            true => ProgressBar::new(steps as u64),
+            false => ProgressBar::hidden(),
+        };
+        let bar = bar.with_style(ProgressStyle::with_template(style)?);
         bar.set_position(done);
         bar.enable_steady_tick(Duration::from_millis(200));
         Ok(Self {
+            output,
             bar,
             began: Instant::now(),
             budget,
@@ -86,14 +103,14 @@ impl Progress {
         if !std::io::stderr().is_terminal()
             && (report.step as usize).is_multiple_of(self.steps.div_ceil(10))
         {
-            say(report)?;
+            self.output.say(report)?;
         }
         Ok(())
     }
 
     /// Prints lines above the bar.
     pub fn say(&self, lines: impl Display) -> Result<()> {
-        self.bar.suspend(|| say(lines))
+        self.bar.suspend(|| self.output.say(lines))
     }
 
     /// Draws the latest peaks. A full block is the whole budget, or the highest peak where there is none.
@@ -122,7 +139,7 @@ impl Progress {
         self.bar.finish_and_clear();
         let totals = &self.totals;
         let size = |bytes: Option<ByteSize>| bytes.map_or("n/a".to_owned(), |b| b.to_string());
-        say("")?;
+        self.output.say("")?;
         for (name, value) in [
             (
                 "peak / budget",
@@ -161,7 +178,7 @@ impl Progress {
                 format!("{:.1} s", self.began.elapsed().as_secs_f64()),
             ),
         ] {
-            say(format!("{name:<20} {value}"))?;
+            self.output.say(format!("{name:<20} {value}"))?;
         }
         Ok(())
     }
@@ -169,26 +186,27 @@ impl Progress {
     /// Prints the same numbers for programs.
     pub fn figures(&self) -> Result<()> {
         let totals = &self.totals;
-        say(format!(
+        self.output.say(format!(
             "figure: train_text/loss_first = {:.4} nats",
             self.first_loss()
         ))?;
-        say(format!(
+        self.output.say(format!(
             "figure: train_text/loss_last = {:.4} nats",
             totals.last_loss
         ))?;
         if let (Some(peak), Some(budget)) = (totals.peak, self.budget) {
             let ratio = peak as f64 / budget.as_u64() as f64;
-            say(format!(
+            self.output.say(format!(
                 "figure: train_text/peak_over_budget = {ratio:.4} x"
             ))?;
         }
-        say(format!(
+        self.output.say(format!(
             "figure: train_text/retries = {} retries",
             totals.retries
         ))?;
         let seconds = self.began.elapsed().as_secs_f64();
-        say(format!("figure: train_text/seconds = {seconds:.1} s"))
+        self.output
+            .say(format!("figure: train_text/seconds = {seconds:.1} s"))
     }
 
     fn first_loss(&self) -> f64 {

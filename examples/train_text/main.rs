@@ -7,6 +7,8 @@ mod corpus;
 mod display;
 mod initial;
 mod model;
+mod ranks;
+mod sampling;
 mod saving;
 mod watching;
 
@@ -16,20 +18,21 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use arguments::{Arguments, Parameters};
-use candle_core::{DType, Device, IndexOp, Tensor};
 use candle_headroom::checkpoint::Stopped;
+use candle_headroom::distributed::Group;
 use candle_headroom::memory::Limit;
 use candle_headroom::nn::audit;
 use candle_headroom::optim::{LossScale, ParamsAdamW};
 use candle_headroom::{AdamW, AdaptiveTrainer, TrackingAllocator};
-use candle_nn::{VarBuilder, VarMap, ops};
+use candle_nn::{VarBuilder, VarMap};
 use clap::Parser;
 use corpus::{Corpus, batches};
-use display::{Progress, say};
+use display::{Output, Progress};
 use initial::initialise;
 use model::{Config, Transformer};
+use rand::SeedableRng;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use sampling::sample;
 use saving::Saving;
 use watching::Watching;
 
@@ -37,14 +40,22 @@ use watching::Watching;
 static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
+    let arguments = Arguments::parse();
+    let group = match arguments.check().and_then(|()| ranks::open(&arguments)) {
+        Ok(group) => group,
+        Err(error) => return fail("", &error),
+    };
+    match run(&arguments, &group) {
         Ok(status) => ExitCode::from(status),
-        Err(error) => {
-            // `eprintln!` would panic where standard error is closed.
-            let _ = writeln!(io::stderr(), "error: {}", line(&error));
-            ExitCode::from(2)
-        }
+        Err(error) => fail(&ranks::prefix(&group), &error),
     }
+}
+
+fn fail(whose: &str, error: &anyhow::Error) -> ExitCode {
+    // In one piece, because other ranks write there too. `eprintln!` would panic where standard error is closed.
+    let text = format!("error: {whose}{}\n", line(error));
+    let _ = io::stderr().write_all(text.as_bytes());
+    ExitCode::from(2)
 }
 
 /// An error and its causes. An error that wraps another one with the same text is written once.
@@ -55,13 +66,17 @@ fn line(error: &anyhow::Error) -> String {
 }
 
 /// Returns the status to exit with: 0, or that of the signal that stopped the run.
-fn run(arguments: &Arguments) -> Result<u8> {
-    arguments.check()?;
+fn run(arguments: &Arguments, group: &Group) -> Result<u8> {
+    let arguments = &ranks::own_options(arguments, group);
+    let output = Output {
+        is_heard: group.rank() == 0,
+    };
     let files = match arguments.files.is_empty() {
         true => Corpus::own_files()?,
         false => arguments.files.clone(),
     };
     let corpus = Arc::new(Corpus::read(&files, arguments.context)?);
+    ranks::compare(group, arguments, &corpus)?;
     let budget = (!arguments.unlimited).then_some(arguments.budget);
     let limit = budget.map_or(Limit::Unlimited, Limit::from);
     let memory = arguments.device.open(limit)?;
@@ -80,21 +95,27 @@ fn run(arguments: &Arguments) -> Result<u8> {
     model.marks_blocks = true;
     let vars = initialise(&varmap, &mut rng)?;
     let parameters: usize = vars.iter().map(|var| var.elem_count()).sum();
-    say(format!(
-        "{parameters} parameters, {} bytes of text, batches of {} × {} bytes, budget {}",
+    let ranks = match group.size() {
+        1 => String::new(),
+        size => format!(", {size} ranks"),
+    };
+    output.say(format!(
+        "{parameters} parameters, {} bytes of text, batches of {} × {} bytes, budget {}{ranks}",
         corpus.len(),
         arguments.batch,
         arguments.context,
         budget.map_or("unlimited".to_owned(), |budget| budget.to_string()),
     ))?;
 
-    let mut loader = batches(&corpus, arguments.batch, arguments.context, arguments.seed)?;
+    let sizes = (arguments.batch, arguments.context);
+    let ranks = (group.rank(), group.size());
+    let mut loader = batches(&corpus, sizes, arguments.seed, ranks)?;
     if arguments.audit {
         let batch = loader.next().context("no batch")??;
         let (bytes, next) = batch.into_inner();
         let (bytes, next) = (bytes.to_device(device)?, next.to_device(device)?);
         let report = audit(&varmap, || model.loss(&bytes, &next))?;
-        say(format!("{report:#}"))?;
+        output.say(format!("{report:#}"))?;
         report.check()?;
         return Ok(0);
     }
@@ -118,23 +139,24 @@ fn run(arguments: &Arguments) -> Result<u8> {
         .memory(&memory)
         .recompute(arguments.recompute.into())
         .seed(arguments.seed)
+        .group(group)
         .observer(watching.timeline());
     if let Some(incidents) = watching.incidents() {
         builder = builder.observer(incidents);
     }
     let mut trainer = builder.build()?;
     if arguments.estimate {
-        say(format!("before the first step: {}", trainer.estimate()))?;
+        output.say(format!("before the first step: {}", trainer.estimate()))?;
     }
-    let mut saving = Saving::open(arguments, &mut trainer, &mut loader)?;
+    let mut saving = Saving::open(arguments, group, output, &mut trainer, &mut loader)?;
     let done = trainer.updates();
     if done >= arguments.steps as u64 {
-        say(format!(
+        output.say(format!(
             "nothing is left to do: the run has {done} steps; give more by `--steps`"
         ))?;
         return Ok(0);
     }
-    let mut progress = Progress::new(arguments.steps, done, budget)?;
+    let mut progress = Progress::new(output, arguments.steps, done, budget)?;
     let mut train = || -> Result<Option<Stopped>> {
         let left = arguments.steps - done as usize;
         for (step, batch) in loader.by_ref().take(left).enumerate() {
@@ -162,54 +184,19 @@ fn run(arguments: &Arguments) -> Result<u8> {
     let files = watching.finish(arguments);
     let stopped = trained?;
     for line in files? {
-        say(line)?;
+        output.say(line)?;
     }
     if let Some(stopped) = stopped {
         progress.clear();
-        say(saving.line(&stopped))?;
+        output.say(saving.line(&stopped))?;
         return Ok(stopped.signal.exit_status() as u8);
+    }
+    if !output.is_heard {
+        return Ok(0);
     }
     let mut rng = StdRng::seed_from_u64(!arguments.seed);
     let text = sample(&model, &corpus, arguments.context, device, &mut rng)?;
-    say(format!("\n{text}\n"))?;
+    output.say(format!("\n{text}\n"))?;
     progress.figures()?;
     Ok(0)
-}
-
-/// Continues the first bytes of the corpus with text drawn from the model.
-fn sample(
-    model: &Transformer,
-    corpus: &Corpus,
-    context: usize,
-    device: &Device,
-    rng: &mut StdRng,
-) -> Result<String> {
-    const LENGTH: usize = 160;
-    const TEMPERATURE: f64 = 0.7;
-    let mut text = corpus.text(0..context.min(16)).to_vec();
-    let prompt = text.len();
-    while text.len() < prompt + LENGTH {
-        let seen = &text[text.len().saturating_sub(context)..];
-        let bytes: Vec<u32> = seen.iter().map(|&byte| u32::from(byte)).collect();
-        let bytes = Tensor::from_vec(bytes, (1, seen.len()), device)?;
-        let scores = model.forward(&bytes)?.i((0, seen.len() - 1))?;
-        let scores = scores.to_dtype(DType::F32)?;
-        let chances = ops::softmax(&(scores / TEMPERATURE)?, 0)?.to_vec1::<f32>()?;
-        text.push(draw(&chances, rng.random()));
-    }
-    Ok(format!(
-        "{}▸{}",
-        String::from_utf8_lossy(&text[..prompt]),
-        String::from_utf8_lossy(&text[prompt..]),
-    ))
-}
-
-fn draw(chances: &[f32], mut point: f32) -> u8 {
-    for (byte, chance) in (0..=u8::MAX).zip(chances) {
-        point -= chance;
-        if point <= 0. {
-            return byte;
-        }
-    }
-    b' '
 }

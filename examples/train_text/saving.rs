@@ -6,16 +6,18 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use candle_headroom::checkpoint::{Checkpoint, Checkpoints, Saving as Saved, Signal, Stopped};
 use candle_headroom::data::Loader;
+use candle_headroom::distributed::Group;
 use candle_headroom::{AdamW, AdaptiveTrainer, StepReport};
 
 use crate::arguments::Arguments;
 use crate::corpus::Batch;
-use crate::display::say;
+use crate::display::Output;
 
 type Trainer = AdaptiveTrainer<AdamW>;
 
-/// Saves nothing without `--checkpoint`.
+/// Saves nothing without `--checkpoint`. Of several ranks the first one writes.
 pub struct Saving {
+    output: Output,
     checkpoints: Option<Checkpoints>,
     folder: PathBuf,
 }
@@ -24,11 +26,14 @@ impl Saving {
     /// Opens the folder, and goes on from its latest checkpoint if asked.
     pub fn open(
         arguments: &Arguments,
+        group: &Group,
+        output: Output,
         trainer: &mut Trainer,
         loader: &mut Loader<Batch>,
     ) -> Result<Self> {
         let Some(folder) = arguments.checkpoint.clone() else {
             return Ok(Self {
+                output,
                 checkpoints: None,
                 folder: PathBuf::new(),
             });
@@ -40,16 +45,17 @@ impl Saving {
             );
         }
         let builder = Checkpoints::builder(&folder)
+            .group(group)
             .every(arguments.every)
             .keep_last(2);
-        let signals = [Signal::Interrupt, Signal::Terminate];
+        let signals = [Signal::Interrupt, Signal::Terminate, Signal::User1];
         let mut checkpoints = builder.on_signals(signals).open()?;
         match checkpoints.resume(trainer)? {
             Some(resumed) => {
                 loader.resume(trainer)?;
-                say(resumed)?;
+                output.say(resumed)?;
             }
-            None if arguments.resume => say(format!(
+            None if arguments.resume => output.say(format!(
                 "{} holds no checkpoint: a new run",
                 folder.display()
             ))?,
@@ -57,6 +63,7 @@ impl Saving {
         }
         let checkpoints = Some(checkpoints);
         Ok(Self {
+            output,
             checkpoints,
             folder,
         })
@@ -70,7 +77,8 @@ impl Saving {
         Ok(match checkpoints.after(report, trainer)? {
             ControlFlow::Break(stopped) => Some(stopped),
             ControlFlow::Continue(Saved::Failed(error)) => {
-                say(format!("step {}: no checkpoint: {error}", report.step))?;
+                self.output
+                    .say(format!("step {}: no checkpoint: {error}", report.step))?;
                 None
             }
             ControlFlow::Continue(_) => None,

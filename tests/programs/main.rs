@@ -4,3 +4,4 @@ mod checkpoint;
 mod checkpoint_with_data;
 mod doctor;
 mod train_text;
+mod train_text_ranks;

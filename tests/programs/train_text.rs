@@ -7,7 +7,7 @@ use std::time::Duration;
 use candle_headroom::checkpoint::Checkpoint;
 
 /// Path of the example's program, which `cargo test` builds beside the test programs.
-fn program() -> PathBuf {
+pub fn program() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let program = test.ancestors().nth(2).unwrap().join("examples/train_text");
     program.with_extension(std::env::consts::EXE_EXTENSION)
@@ -21,7 +21,7 @@ fn train_text(arguments: &[&str]) -> Output {
         .expect("the example, built by `cargo test` or `cargo build --examples`")
 }
 
-fn figure(output: &str, name: &str) -> f64 {
+pub fn figure(output: &str, name: &str) -> f64 {
     let prefix = format!("figure: train_text/{name} = ");
     let line = output.lines().find_map(|line| line.strip_prefix(&prefix));
     let line = line.unwrap_or_else(|| panic!("no figure {name} in {output}"));

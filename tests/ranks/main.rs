@@ -11,6 +11,8 @@ mod launch;
 mod model;
 #[path = "../support/points.rs"]
 mod points;
+#[path = "../promises/ranks_agree.rs"]
+mod ranks_agree;
 mod run;
 mod sharded;
 mod shares;
