@@ -14,7 +14,7 @@
   };
   const isEmpty = !JSON.parse(document.getElementById('data').textContent).steps.began.length;
   const tip = document.getElementById('tip'), whole = document.getElementById('whole');
-  for (const root of document.querySelectorAll('#charts svg, #lanes svg')) {
+  for (const root of document.querySelectorAll('#rank-lanes svg, #charts svg, #lanes svg')) {
     const name = root.getAttribute('aria-label'), { left, top, width } = root.getBoundingClientRect();
     const hover = () => {
       for (let part = 0.1; part < 1; part += 0.1) {

@@ -41,11 +41,11 @@ pub const BETWEEN: f64 = 0.8 * 8. * 50e9;
 pub const CALL: f64 = 8.4e-6;
 pub const HOP_INSIDE: f64 = 3.4e-6;
 pub const HOP_BETWEEN: f64 = 9.6e-6;
-/// Bytes that one call of the NCCL engine moves: 8 Mi elements of f32.
-pub const BUCKET: f64 = 4. * 8. * 1024. * 1024.;
+/// Bytes that one call of the NCCL engine moves: all.
+pub const BUCKET: f64 = GRADIENT_BYTES;
 
-/// Bytes that a rank gives for an update on the control plane, and what frames them there.
-pub const MESSAGE: f64 = 64. + 8.;
+/// Bytes that a rank gives for an update on the control plane, a word of 300 parameters in JSON, and what frames them there.
+pub const MESSAGE: f64 = 300. + 8.;
 /// Seconds of rank 0 for a message and its answer, and bytes per second of answers. Measured on 22 November 2026 on 2 cores of an EPYC
 /// over the loopback interface: rounds of a star of threads took 10.6, 16.7, 28.0 and 32.3 µs a rank with 16, 64, 256 and 512 ranks, the
 /// other ranks' share of the cores included.

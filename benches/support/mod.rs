@@ -109,6 +109,11 @@ impl Rounds {
         median(pairs.map(|(a, b)| a / b).collect())
     }
 
+    /// The median of a contender's seconds.
+    pub fn median(&self, name: &str) -> f64 {
+        median(self.of(name).to_vec())
+    }
+
     /// The contender with the shortest median time.
     pub fn fastest(&self) -> &'static str {
         let medians = self.seconds.iter().map(|seconds| median(seconds.clone()));
@@ -120,7 +125,7 @@ impl Rounds {
     pub fn print(&self, title: &str, operations: usize) {
         println!("{title}");
         for name in &self.names {
-            let seconds = median(self.of(name).to_vec()) / operations as f64;
+            let seconds = self.median(name) / operations as f64;
             let time = match seconds {
                 s if s < 1e-6 => format!("{:.2} ns", s * 1e9),
                 s if s < 1e-3 => format!("{:.2} µs", s * 1e6),
@@ -134,6 +139,7 @@ impl Rounds {
 /// The model of `train_text`, with its data.
 pub struct Job {
     pub model: Transformer,
+    pub varmap: VarMap,
     pub vars: Vec<Var>,
     pub x: Tensor,
     pub y: Tensor,
@@ -155,6 +161,7 @@ impl Job {
         Ok(Self {
             model,
             vars: varmap.all_vars(),
+            varmap,
             x: bytes(0)?,
             y: bytes(31)?,
         })

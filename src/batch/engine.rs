@@ -21,8 +21,8 @@ pub(crate) struct Engine {
     pub(crate) memory: Option<DeviceMemory>,
     pub(crate) device: Device,
     pub(crate) seed: u64,
-    /// Ranks draw different numbers.
-    pub(crate) rank: u64,
+    /// This process's, if several train together. Ranks draw different numbers.
+    pub(crate) rank: Option<usize>,
     pub(crate) observers: Vec<Arc<dyn Observer>>,
     pub(super) task: Task,
     /// Number of finished batches.
@@ -43,7 +43,7 @@ impl Engine {
             memory: None,
             device: Device::Cpu,
             seed: 0,
-            rank: 0,
+            rank: None,
             observers: Vec::new(),
             task,
             batches: 0,
@@ -157,6 +157,7 @@ impl Engine {
             _ => self.policy.plan(),
         };
         let event = TrainingEvent {
+            rank: self.rank,
             task: self.task,
             step: self.step,
             plan,

@@ -71,6 +71,8 @@ impl fmt::Display for Task {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct TrainingEvent<'a> {
+    /// This process's number in the trainer's [`Group`](crate::distributed::Group); `None` if it trains alone.
+    pub rank: Option<usize>,
     /// The purpose of the batch.
     pub task: Task,
     /// The batch's number within its task, as in [`MicroBatch::step`].

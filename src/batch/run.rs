@@ -158,8 +158,8 @@ impl Engine {
     /// The seed of this rank.
     fn base_seed(&self) -> u64 {
         match self.rank {
-            0 => self.seed,
-            rank => mix(self.seed ^ mix(rank)),
+            None | Some(0) => self.seed,
+            Some(rank) => mix(self.seed ^ mix(rank as u64)),
         }
     }
 

@@ -16,6 +16,7 @@ use crate::error::{CheckpointError, Result};
 pub struct CheckpointsBuilder {
     folder: PathBuf,
     settings: Settings,
+    group: Option<Group>,
 }
 
 impl Checkpoints {
@@ -24,6 +25,7 @@ impl Checkpoints {
         CheckpointsBuilder {
             folder: folder.into(),
             settings: Settings::default(),
+            group: None,
         }
     }
 }
@@ -89,7 +91,7 @@ impl CheckpointsBuilder {
 
     /// Makes this the checkpoints of a run on several ranks: rank 0 writes, and all make the same calls. See the [module](super#several-ranks).
     pub fn group(mut self, group: &Group) -> Self {
-        self.settings.group = Some(group.clone());
+        self.group = Some(group.clone());
         self
     }
 
@@ -100,7 +102,7 @@ impl CheckpointsBuilder {
     /// [`PeerFailed`](crate::error::GroupError::PeerFailed) with another rank's error.
     pub fn open(self) -> Result<Checkpoints> {
         let checked = self.check();
-        Checkpoints::open(&self.folder, self.settings, checked)
+        Checkpoints::open(&self.folder, self.settings, self.group, checked)
     }
 
     fn check(&self) -> Result<()> {

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::folder::{Folder, checkpoints};
-use super::metrics::Metrics;
+use super::metrics::{Metrics, loss};
 use super::outcome::{Saving, Stopped};
 use super::ranks::Ranks;
 use super::schedule::Schedule;
 use super::settings::Settings;
 use super::signals::Watch;
 use super::writer::{Ended, Writer};
+use crate::distributed::Group;
 use crate::error::{CheckpointError, Error, Result};
 use crate::train::{Resumable, StepReport};
 
@@ -41,8 +42,13 @@ pub struct Checkpoints {
 
 impl Checkpoints {
     /// All ranks open theirs, if the settings were found to be right.
-    pub(super) fn open(folder: &Path, settings: Settings, checked: Result<()>) -> Result<Self> {
-        let ranks = Ranks::new(settings.group.as_ref());
+    pub(super) fn open(
+        folder: &Path,
+        settings: Settings,
+        group: Option<Group>,
+        checked: Result<()>,
+    ) -> Result<Self> {
+        let ranks = Ranks::new(group);
         let opened = checked.and_then(|()| Self::open_own(folder, settings, ranks.is_writer()));
         let word = |own: &Self| (own.unread, !own.settings.signals.is_empty());
         let (mut own, words) = ranks.agree("open checkpoints", opened, word)?;
@@ -100,16 +106,14 @@ impl Checkpoints {
             return Ok(Continue(match ended {
                 Some(ended) => ended,
                 None => {
-                    let begun = self
-                        .as_writer(trainer, |own| own.begin(trainer, Some(report.loss.read()?)));
+                    let begun = self.as_writer(trainer, |own| own.begin(trainer, loss(report)));
                     self.together(AFTER, begun)?.unwrap_or(Saving::NotDue)
                 }
             }));
         };
         let saved = self.as_writer(trainer, |own| {
-            let loss = Some(report.loss.read()?);
             own.settle();
-            match own.save(trainer, loss) {
+            match own.save(trainer, loss(report)) {
                 // Such as two parameters of one name.
                 Err(Error::Checkpoint(error)) => Ok(Saving::Failed(Arc::from(error))),
                 saved => saved.map(Saving::from),
@@ -124,31 +128,6 @@ impl Checkpoints {
             step,
             saved,
         }))
-    }
-
-    /// What became of the checkpoint before, or `None` if the next one is due and can begin.
-    fn unless_due(&mut self, step: u64) -> Result<Option<Saving>> {
-        let ended = match self.writer.poll() {
-            Some(ended) => self.ended(step, ended.path)?.into(),
-            None => Saving::NotDue,
-        };
-        let has_failed = matches!(ended, Saving::Failed(_));
-        Ok(match has_failed || !self.schedule.is_due(step) {
-            true => Some(ended),
-            false => self.writer.is_busy().then_some(Saving::Busy),
-        })
-    }
-
-    /// Calls `f`, which saves the trainer, on the rank that writes.
-    fn as_writer<T: Resumable + ?Sized>(
-        &mut self,
-        trainer: &T,
-        f: impl FnOnce(&mut Self) -> Result<Saving>,
-    ) -> Result<Option<Saving>> {
-        match self.ranks.is_writer() {
-            true => f(self).map(Some),
-            false => trainer.give_state().map(|()| None),
-        }
     }
 
     /// Saves now and waits until the checkpoint is on the disk. Returns its folder. If the same content was saved before, after the

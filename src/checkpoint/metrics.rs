@@ -1,5 +1,7 @@
 use std::collections::BTreeMap;
 
+use crate::train::StepReport;
+
 type Numbers = BTreeMap<String, f64>;
 
 /// The metric that a report brings.
@@ -57,4 +59,11 @@ impl Metrics {
         self.given = std::mem::take(&mut self.taken);
         self.given.extend(newer);
     }
+}
+
+/// The loss to save. Where it cannot be read, the trainer's state, which all ranks read together, cannot be either and is the error.
+pub(super) fn loss(report: &StepReport) -> Option<f64> {
+    let loss = report.loss.read();
+    let loss = loss.inspect_err(|error| tracing::warn!(%error, "a loss cannot be read"));
+    loss.ok()
 }

@@ -18,10 +18,9 @@ pub(super) struct Ranks {
 }
 
 impl Ranks {
-    pub(super) fn new(group: Option<&Group>) -> Self {
-        let group = group.filter(|group| group.size() > 1);
+    pub(super) fn new(group: Option<Group>) -> Self {
         Self {
-            group: group.cloned(),
+            group: group.filter(|group| group.size() > 1),
             ..Self::default()
         }
     }

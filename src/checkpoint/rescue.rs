@@ -16,7 +16,8 @@ impl Checkpoints {
     /// device and are lost. A checkpoint that is being written is finished. Returns `None` if the error is no device fault.
     ///
     /// In a group all ranks call it with the errors that the failed step gave them. If the lost device is not rank 0's,
-    /// [`save_now`](Self::save_now) on all ranks saves everything instead, because each rank has the whole model.
+    /// [`save_now`](Self::save_now) on all ranks saves everything instead, because each rank has the whole model; not so if the optimizer's state is
+    /// sharded, since a part of it is lost.
     ///
     /// The device is not touched. A rescue is not a checkpoint: [`resume`](Self::resume) never takes it for one.
     ///

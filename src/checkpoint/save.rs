@@ -14,6 +14,19 @@ use crate::memory::DeviceMemory;
 use crate::train::Resumable;
 
 impl Checkpoints {
+    /// What became of the checkpoint before, or `None` if the next one is due and can begin.
+    pub(super) fn unless_due(&mut self, step: u64) -> Result<Option<Saving>> {
+        let ended = match self.writer.poll() {
+            Some(ended) => self.ended(step, ended.path)?.into(),
+            None => Saving::NotDue,
+        };
+        let has_failed = matches!(ended, Saving::Failed(_));
+        Ok(match has_failed || !self.schedule.is_due(step) {
+            true => Some(ended),
+            false => self.writer.is_busy().then_some(Saving::Busy),
+        })
+    }
+
     /// Begins a checkpoint, in the background if its memory is there.
     pub(super) fn begin<T: Resumable + ?Sized>(
         &mut self,

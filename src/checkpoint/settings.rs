@@ -2,7 +2,6 @@ use std::time::Duration;
 
 use super::rotate::Keep;
 use super::signal::Signal;
-use crate::distributed::Group;
 
 /// Options of `Checkpoints`.
 #[derive(Debug, Clone)]
@@ -13,7 +12,6 @@ pub(super) struct Settings {
     pub(super) shard_bytes: u64,
     pub(super) in_background: bool,
     pub(super) signals: Vec<Signal>,
-    pub(super) group: Option<Group>,
 }
 
 impl Default for Settings {
@@ -28,7 +26,6 @@ impl Default for Settings {
             shard_bytes: 5_000_000_000,
             in_background: true,
             signals: Vec::new(),
-            group: None,
         }
     }
 }

@@ -10,11 +10,11 @@ pub enum Signal {
     HangUp,
     /// SIGINT: Ctrl-C.
     Interrupt,
-    /// SIGTERM: sent before a job or a machine is taken away.
+    /// SIGTERM: sent before a job or a machine is taken away. Open MPI's `mpirun` leaves ranks a second to end.
     Terminate,
-    /// SIGUSR1: SLURM's warning before the end of a job's time, with `--signal=USR1@60`.
+    /// SIGUSR1: Slurm's warning before the end of a job's time, with `--signal=USR1@60`. `mpirun` passes it on to all ranks.
     User1,
-    /// SIGUSR2.
+    /// SIGUSR2, which `mpirun` passes on as well.
     User2,
 }
 

@@ -8,6 +8,7 @@ use super::name::file_name;
 use super::outcome::Saving;
 use super::signal::Signal;
 use crate::error::{CheckpointError, Result};
+use crate::train::Resumable;
 
 /// What the ranks tell each other when they meet. Of all but the signal rank 0's counts.
 #[derive(Debug, Serialize, Deserialize)]
@@ -30,6 +31,18 @@ enum Told {
 }
 
 impl Checkpoints {
+    /// Calls `f`, which saves the trainer, on the rank that writes.
+    pub(super) fn as_writer<T: Resumable + ?Sized>(
+        &mut self,
+        trainer: &T,
+        f: impl FnOnce(&mut Self) -> Result<Saving>,
+    ) -> Result<Option<Saving>> {
+        match self.ranks.is_writer() {
+            true => f(self).map(Some),
+            false => trainer.give_state().map(|()| None),
+        }
+    }
+
     /// Returns on all ranks what rank 0 has done. If one has failed, all fail.
     pub(super) fn together(
         &mut self,

@@ -4,6 +4,7 @@ use candle_core::Tensor;
 
 use super::watch::Watch;
 use crate::error::Result;
+use crate::optim::blend;
 
 /// Sums and copies large buffers between the ranks of a group. MPI and NCCL are the engines.
 ///
@@ -29,6 +30,21 @@ pub trait Collectives: Debug + Send + Sync {
     /// # Errors
     /// [`GroupError`](crate::error::GroupError).
     fn all_gather(&self, bucket: &Tensor, watch: &Watch) -> Result<()>;
+
+    /// Sums the ranks' buckets, of which each is first multiplied by its rank's `factor`. Afterwards all ranks hold the sum, with
+    /// the same bits as after a multiplication, [`reduce_scatter`](Self::reduce_scatter) and [`all_gather`](Self::all_gather).
+    ///
+    /// `bucket` is as for `reduce_scatter`. With a bf16 bucket the factor is 1.
+    ///
+    /// # Errors
+    /// [`GroupError`](crate::error::GroupError).
+    fn all_reduce(&self, bucket: &Tensor, factor: f64, watch: &Watch) -> Result<()> {
+        if factor != 1. {
+            blend(bucket, factor, 0., None)?;
+        }
+        self.reduce_scatter(bucket, watch)?;
+        self.all_gather(bucket, watch)
+    }
 
     /// Copies rank `from`'s buffer to all ranks: a contiguous tensor of any shape and type.
     ///

@@ -64,6 +64,11 @@ impl Group {
         self.0.control.rank()
     }
 
+    /// Returns this process's number, or `None` in a group of one.
+    pub(crate) fn rank_of_several(&self) -> Option<usize> {
+        (self.size() > 1).then(|| self.rank())
+    }
+
     /// Returns the number of ranks.
     pub fn size(&self) -> usize {
         self.0.control.size()

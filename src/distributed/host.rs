@@ -1,7 +1,7 @@
 use std::fs;
 
 /// The name of this machine.
-pub(super) fn name() -> String {
+pub(crate) fn name() -> String {
     let files = ["/proc/sys/kernel/hostname", "/etc/hostname"];
     let name = files.iter().find_map(|file| fs::read_to_string(file).ok());
     let name = name

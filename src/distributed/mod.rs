@@ -30,15 +30,15 @@
 //! that runs out of memory retries by itself while the others wait, one that cannot go on tells all before any has updated, and weights are
 //! known before gradients are added, so each is scaled by its part and sums cannot overflow.
 //!
-//! After an update all ranks have the same parameters, bit for bit, because each piece of a sum is computed on one rank and copied to the others.
-//! They compare checksums now and then.
+//! After an update all ranks have the same parameters, bit for bit: NCCL computes each piece of a sum on one rank and copies it to the others, and
+//! MPI's standard requires that all ranks receive identical sums. They compare checksums now and then.
 
 mod builder;
 mod collectives;
 mod control;
 mod engines;
 mod group;
-mod host;
+pub(crate) mod host;
 mod launch;
 mod mpi;
 mod nccl;

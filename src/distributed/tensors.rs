@@ -24,8 +24,7 @@ impl Group {
         let flat = tensor.to_dtype(dtype)?.flatten_all()?;
         let flat = flat.pad_with_zeros(0, 0, padding)?.copy()?;
         let watch = self.watch("sum");
-        engine.reduce_scatter(&flat, &watch)?;
-        engine.all_gather(&flat, &watch)?;
+        engine.all_reduce(&flat, 1., &watch)?;
         engine.finish(&watch)?;
         let sum = flat.narrow(0, 0, len)?.reshape(tensor.shape())?;
         Ok(sum.to_dtype(tensor.dtype())?)

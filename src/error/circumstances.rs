@@ -54,7 +54,9 @@ pub enum Phase {
     Recompute,
     /// Adding the micro-batch's gradients to the accumulated ones.
     Accumulate,
-    /// Waiting for the other ranks and adding their gradients.
+    /// Waiting for the other ranks, before an update.
+    Wait,
+    /// Adding the gradients of all ranks.
     Reduce,
     /// The optimizer's update.
     Optimizer,

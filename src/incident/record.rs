@@ -17,6 +17,9 @@ pub struct Incident {
     /// The number of the process.
     #[serde(default)]
     pub process: u32,
+    /// The rank, if several train together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<usize>,
     /// What the batch was for. Each task counts its own steps.
     #[serde(default, deserialize_with = "known")]
     pub task: Option<Task>,
@@ -70,6 +73,7 @@ impl Incident {
         Some(Self {
             taken_unix_ms: unix_milliseconds(SystemTime::now()),
             process: std::process::id(),
+            rank: event.rank,
             task: Some(event.task),
             step: event.step + 1,
             kind,

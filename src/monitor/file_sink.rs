@@ -56,6 +56,7 @@ pub struct FileSinkBuilder {
     header: String,
     rotate_at: Option<u64>,
     format: Format,
+    has_rank: bool,
 }
 
 impl FileSink {
@@ -69,6 +70,7 @@ impl FileSink {
             header: format!("taken_unix_ms,source,index,uuid,cuda,health,took_us,{names}\n"),
             rotate_at: None,
             format: Format::Csv(Box::new(writer)),
+            has_rank: false,
         }
     }
 
@@ -79,6 +81,7 @@ impl FileSink {
             header: String::new(),
             rotate_at: None,
             format: Format::JsonLines(Vec::with_capacity(1024)),
+            has_rank: false,
         }
     }
 }
@@ -87,6 +90,17 @@ impl FileSinkBuilder {
     /// Starts a new file before one grows beyond `size`; the one before is kept with `.1` appended to its name. Unbounded by default.
     pub fn rotate_at(mut self, size: ByteSize) -> Self {
         self.rotate_at = Some(size.as_u64());
+        self
+    }
+
+    /// Adds a last column `rank` to a file of comma-separated values, for the files of several ranks to be put together. JSON objects have it
+    /// wherever the monitor knows its [group](super::MonitorBuilder::group).
+    pub fn rank_column(mut self) -> Self {
+        if !self.header.is_empty() && !self.has_rank {
+            self.header.truncate(self.header.trim_end().len());
+            self.header.push_str(",rank\n");
+        }
+        self.has_rank = true;
         self
     }
 
@@ -104,16 +118,24 @@ impl FileSinkBuilder {
 
 impl Sink for FileSink {
     fn write(&mut self, source: &Source, sample: &Sample) -> io::Result<()> {
-        let FileSinkBuilder { path, format, .. } = &mut self.options;
+        let FileSinkBuilder {
+            path,
+            format,
+            has_rank,
+            ..
+        } = &mut self.options;
         let line: &[u8] = match format {
             Format::Csv(writer) => {
-                writer.serialize(SampleLine(source, sample, true))?;
+                let columns = Columns::All {
+                    has_rank: *has_rank,
+                };
+                writer.serialize(SampleLine(source, sample, columns))?;
                 writer.flush()?;
                 &writer.get_ref().0
             }
             Format::JsonLines(line) => {
                 line.clear();
-                serde_json::to_writer(&mut *line, &SampleLine(source, sample, false))?;
+                serde_json::to_writer(&mut *line, &SampleLine(source, sample, Columns::Known))?;
                 line.push(b'\n');
                 line
             }
@@ -139,28 +161,43 @@ impl Write for LastLine {
     }
 }
 
-/// A sample as a line of a file. Values that are not known are left out unless the last field is set. Serializing allocates nothing.
-struct SampleLine<'a>(&'a Source, &'a Sample, bool);
+/// Which values are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Columns {
+    Known,
+    All { has_rank: bool },
+}
+
+/// A sample as a line of a file. Serializing allocates nothing.
+struct SampleLine<'a>(&'a Source, &'a Sample, Columns);
 
 impl Serialize for SampleLine<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self(source, sample, keeps_unknown) = self;
-        let mut line = serializer.serialize_struct("SampleLine", 7 + NAMES.len())?;
+        let Self(source, sample, columns) = self;
+        let keeps_unknown = *columns != Columns::Known;
+        let has_rank = match columns {
+            Columns::Known => source.rank.is_some(),
+            Columns::All { has_rank } => *has_rank,
+        };
+        let mut line = serializer.serialize_struct("SampleLine", 8 + NAMES.len())?;
         line.serialize_field("taken_unix_ms", &unix_milliseconds(sample.taken))?;
         line.serialize_field("source", &source.name)?;
         line.serialize_field("index", &sample.source)?;
-        if *keeps_unknown || source.uuid.is_some() {
+        if keeps_unknown || source.uuid.is_some() {
             line.serialize_field("uuid", &source.uuid)?;
         }
-        if *keeps_unknown || source.cuda.is_some() {
+        if keeps_unknown || source.cuda.is_some() {
             line.serialize_field("cuda", &source.cuda)?;
         }
         line.serialize_field("health", &sample.health)?;
         line.serialize_field("took_us", &(sample.took.as_micros() as u64))?;
         for (name, value) in NAMES.into_iter().zip(sample.values()) {
-            if *keeps_unknown || value.is_some() {
+            if keeps_unknown || value.is_some() {
                 line.serialize_field(name, &value)?;
             }
+        }
+        if has_rank {
+            line.serialize_field("rank", &source.rank)?;
         }
         line.end()
     }
@@ -190,6 +227,9 @@ pub struct SampleRecord {
     /// The GPU's CUDA ordinal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cuda: Option<usize>,
+    /// The rank that took it, if several train together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<usize>,
     /// Whether the source answered.
     pub health: Health,
     /// How long taking it took, in microseconds.
@@ -201,6 +241,10 @@ pub struct SampleRecord {
 
 impl SampleRecord {
     pub(super) fn of(source: &Source, sample: &Sample) -> serde_json::Result<Self> {
-        serde_json::from_value(serde_json::to_value(SampleLine(source, sample, false))?)
+        serde_json::from_value(serde_json::to_value(SampleLine(
+            source,
+            sample,
+            Columns::Known,
+        ))?)
     }
 }

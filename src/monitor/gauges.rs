@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
 
-use metrics::{Gauge, gauge};
+use metrics::{Gauge, Label, gauge};
 
 use super::output::Sink;
 use super::sample::{Health, NAMES, Sample};
@@ -11,7 +11,7 @@ use super::source::Source;
 /// Sets gauges of the crate [`metrics`], for the recorder that the program has installed: Prometheus, StatsD and others.
 ///
 /// The gauges are named after the columns of a [`FileSink`](super::FileSink), as in `candle_headroom_used_bytes`, with the labels
-/// `source` and `index`. A value that was never known has no gauge. A value that is no longer known, as for a lost GPU, is NaN.
+/// `source` and `index`, and `rank` in a [group](super::MonitorBuilder::group). A value that was never known has no gauge. A value that is no longer known, as for a lost GPU, is NaN.
 /// `candle_headroom_up` is 1 if a source answers and 0 if it does not.
 ///
 /// ```
@@ -44,8 +44,13 @@ impl Sink for MetricsSink {
                 Entry::Vacant(_) if value.is_none() => continue,
                 Entry::Vacant(place) => {
                     let full_name = format!("candle_headroom_{name}");
-                    let (name, index) = (source.name.clone(), sample.source.to_string());
-                    place.insert(gauge!(full_name, "source" => name, "index" => index))
+                    let mut labels = vec![
+                        Label::new("source", source.name.clone()),
+                        Label::new("index", sample.source.to_string()),
+                    ];
+                    let rank = source.rank.map(|rank| rank.to_string());
+                    labels.extend(rank.map(|rank| Label::new("rank", rank)));
+                    place.insert(gauge!(full_name, labels))
                 }
             };
             gauge.set(value.map_or(f64::NAN, |value| value as f64));

@@ -11,6 +11,7 @@ use super::source::Source;
 use super::threshold::{Crossing, Threshold};
 use super::worker::Worker;
 use super::{gpu, host};
+use crate::distributed::Group;
 use crate::error::{MonitorError, Result};
 use crate::nvml::{Library, NAMES, within};
 
@@ -64,6 +65,7 @@ pub struct Subscription {
 pub struct MonitorBuilder {
     interval: Duration,
     history: usize,
+    rank: Option<usize>,
     thresholds: Vec<Threshold>,
     outputs: Vec<Output>,
     /// The paths at which NVML is looked for.
@@ -76,6 +78,7 @@ impl Monitor {
         MonitorBuilder {
             interval: Duration::from_secs(1),
             history: 600,
+            rank: None,
             thresholds: Vec::new(),
             outputs: Vec::new(),
             libraries: NAMES.map(PathBuf::from).to_vec(),
@@ -144,6 +147,14 @@ impl MonitorBuilder {
         self
     }
 
+    /// Marks the sources with this process's rank, so that files, metrics and incidents of all ranks can be put together. It changes nothing
+    /// in a group of one. Each rank needs files of its own, and on one machine the ranks sample the same GPUs: one monitor on each machine,
+    /// where [`local_rank`](Group::local_rank) is 0, may be enough.
+    pub fn group(mut self, group: &Group) -> Self {
+        self.rank = group.rank_of_several();
+        self
+    }
+
     /// Calls `ring` when a source crosses the threshold and when it has recovered; both are logged too. Can be called several times.
     pub fn threshold(
         mut self,
@@ -199,6 +210,9 @@ impl MonitorBuilder {
         let without_gpus = opened.as_ref().err().cloned();
         let mut opened = opened.unwrap_or_default();
         opened.push(host::open(interval));
+        opened
+            .iter_mut()
+            .for_each(|(source, _)| source.rank = self.rank);
         let (sources, lookers): (_, Vec<_>) = opened.into_iter().unzip();
         let samples = Samples::new(sources, self.history)?;
         let worker = Arc::new(Worker::new(samples, lookers, interval, self.outputs));

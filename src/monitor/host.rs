@@ -26,6 +26,7 @@ pub(super) fn open(interval: Duration) -> (Source, Looker) {
         name: "host".to_owned(),
         uuid: None,
         cuda: None,
+        rank: None,
     };
     let looker: Looker = Box::new(move |sample| {
         if is_due(&mut read_at, sample.at, ROUND, interval) {

@@ -13,6 +13,8 @@ pub struct Source {
     pub uuid: Option<String>,
     /// The GPU's CUDA ordinal, which candle uses. `None` without the feature `cuda` and where `CUDA_VISIBLE_DEVICES` hides the GPU.
     pub cuda: Option<usize>,
+    /// The rank that samples it; see [`MonitorBuilder::group`](super::MonitorBuilder::group).
+    pub rank: Option<usize>,
 }
 
 impl fmt::Display for Source {

@@ -15,6 +15,7 @@ const EVALUATIONS: usize = 1024;
 
 impl Recorder {
     pub(super) fn record(&mut self, event: &TrainingEvent<'_>, incident: Option<Incident>) {
+        self.rank = self.rank.or(event.rank);
         match event.kind {
             EventKind::BatchBegan { memory, waited, .. } => {
                 if event.task != Task::Evaluation {
@@ -22,6 +23,9 @@ impl Recorder {
                 }
                 self.used_before = memory.in_use;
                 self.waited = waited.map(microseconds);
+                let began = (self.now() - self.waited.unwrap_or(0.)).max(0.);
+                self.work.get_or_insert((began, began));
+                self.exchanges.begin(began);
                 if let Some(waited) = self.waited {
                     let ended = self.now();
                     let row = PhaseRow {
@@ -33,6 +37,7 @@ impl Recorder {
                         memory,
                     };
                     self.totals.phase(&row, memory.in_use);
+                    self.exchanges.phase(&row);
                     push(&mut self.phases, row, PHASES);
                 }
             }
@@ -45,7 +50,8 @@ impl Recorder {
                 succeeded,
             } => {
                 let (began, ended) = self.span(began, elapsed);
-                if phase == Phase::Optimizer {
+                // These are measured apart from micro-batches.
+                if matches!(phase, Phase::Wait | Phase::Optimizer) {
                     self.running_peak = None;
                 }
                 self.micro_began.get_or_insert(began);
@@ -61,6 +67,7 @@ impl Recorder {
                     memory,
                 };
                 self.totals.phase(&row, own.max(memory.in_use));
+                self.exchanges.phase(&row);
                 push(&mut self.phases, row, PHASES);
                 return;
             }
@@ -116,6 +123,10 @@ impl Recorder {
                 self.step(event.task, row, recomputed as u64);
             }
         }
+        let now = self.now();
+        if let Some((_, ended)) = &mut self.work {
+            *ended = now;
+        }
         self.micro_began = None;
         self.running_peak = None;
     }
@@ -170,6 +181,9 @@ impl Recorder {
         };
         self.is_pending = incident.kind == IncidentKind::Exhausted;
         self.totals.exhaustions += u64::from(self.is_pending);
+        if self.is_pending {
+            self.exchanges.retry();
+        }
         let exhausted = incident.exhausted.filter(|_| self.is_pending);
         let mark = Mark {
             at: self.now(),

@@ -1,14 +1,17 @@
 use std::fmt;
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::gathered::Gathered;
+use super::rank_times::RankTimes;
 use super::recorder::Recorder;
 use super::{page, trace};
 use crate::batch::{Observer, TrainingEvent};
+use crate::distributed::Group;
 use crate::error::{OutputError, Result};
 use crate::incident::Incident;
 use crate::replace::replace;
@@ -74,7 +77,7 @@ impl Timeline {
     /// # Errors
     /// [`OutputError`] if `to` fails.
     pub fn write_page(&self, title: &str, to: &mut impl Write) -> Result<()> {
-        let written = to.write_all(page::write(&self.copy(), title).as_bytes());
+        let written = to.write_all(page::write(&self.copy(), title, None).as_bytes());
         written.map_err(|error| OutputError::of("a page", &error).into())
     }
 
@@ -91,13 +94,79 @@ impl Timeline {
     /// # Errors
     /// [`OutputError`] with the path.
     pub fn save_page(&self, title: &str, path: impl AsRef<Path>) -> Result<()> {
-        save(path.as_ref(), &page::write(&self.copy(), title))
+        save(path.as_ref(), &page::write(&self.copy(), title, None))
+    }
+
+    /// Writes the records of all ranks of a group as one page, `path` with `.html`, and one trace, `path` with `.json`. All ranks call it, and
+    /// rank 0 writes. Returns how the ranks spent their time.
+    ///
+    /// The page shows a lane for each rank, with its waiting for others, a table, and rank 0's record; in the trace each rank is a process. Their
+    /// clocks are aligned by the ends of exchanges. Each rank sends a share of what one record holds, so the files grow little with the
+    /// number of ranks: of many ranks the trace has the latest phases only. In a group of one the files are those of
+    /// [`save_page`](Self::save_page) and [`save_trace`](Self::save_trace).
+    ///
+    /// ```
+    /// use candle_headroom::Timeline;
+    /// use candle_headroom::distributed::Group;
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let folder = temporary.path();
+    /// let group = Group::from_environment()?;
+    /// let timeline = Timeline::new();
+    /// // … train, with `.group(&group).observer(timeline.clone())` …
+    /// let times = timeline.save_all(&group, "my run", folder.join("run"))?;
+    /// println!("{times}"); // rank 3 is the slowest: the others waited 12 % of the time for it
+    /// assert!(folder.join("run.html").exists() && folder.join("run.json").exists());
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// - [`GroupError`](crate::error::GroupError) if a rank is lost. Each of the others then writes its own record, with its rank in the name, as
+    ///   in `run.rank1.html` and `run.rank1.json`;
+    /// - [`OutputError`] with the path, on rank 0.
+    pub fn save_all(
+        &self,
+        group: &Group,
+        title: &str,
+        path: impl AsRef<Path>,
+    ) -> Result<RankTimes> {
+        let (path, rank, own) = (path.as_ref(), group.rank(), self.copy());
+        let gathered = Gathered::of(group, own.clone());
+        match &gathered {
+            Ok(_) if rank > 0 => {}
+            Ok(all) if group.size() > 1 => {
+                let page = page::write(&own, title, Some(all));
+                save_both(path, &page, &trace::write_all(all))?;
+            }
+            Ok(_) => save_both(path, &page::write(&own, title, None), &trace::write(&own))?,
+            Err(_) => {
+                let path = ending(path, &format!(".rank{rank}"));
+                let page = page::write(&own, title, None);
+                // The lost rank matters more.
+                if let Err(error) = save_both(&path, &page, &trace::write(&own)) {
+                    tracing::warn!(%error, "the record of this rank is lost");
+                }
+            }
+        }
+        gathered.map(|all| all.times)
     }
 
     /// A copy, so that writing the record does not stop the work that is being recorded.
     fn copy(&self) -> Recorder {
         self.recorder.lock().clone()
     }
+}
+
+fn save_both(path: &Path, page: &str, trace: &str) -> Result<()> {
+    save(&ending(path, ".html"), page)?;
+    save(&ending(path, ".json"), trace)
+}
+
+/// A path with more at its end.
+fn ending(path: &Path, end: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(end);
+    path.into()
 }
 
 /// Replaces a file as a whole. Devices and pipes are written to in place.

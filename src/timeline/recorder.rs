@@ -3,16 +3,22 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime};
 
+use serde::{Deserialize, Serialize};
+
+use super::exchanges::{ExchangeRow, Exchanges};
 use super::rows::{Mark, MicroRow, Note, Number, PhaseRow, StepRow, Totals};
+use super::thinned::Thinned;
 use crate::monitor::unix_milliseconds;
 use crate::output::first_line;
 
 const NAMES: usize = 8;
 const NOTES: usize = 64;
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Recorder {
     pub(super) origin: Origin,
+    /// `None` if this process trains alone.
+    pub(super) rank: Option<usize>,
     pub(super) steps: Thinned<StepRow, 4096>,
     /// Separate from steps: they are counted apart and have other sizes.
     pub(super) evaluations: VecDeque<StepRow>,
@@ -22,22 +28,32 @@ pub(super) struct Recorder {
     pub(super) numbers: Vec<(String, Thinned<Number, 2048>)>,
     pub(super) notes: VecDeque<Note>,
     pub(super) totals: Totals,
+    pub(super) exchanges: Exchanges,
+    /// From the beginning of the first batch to the end of the last.
+    pub(super) work: Option<(f64, f64)>,
     /// When the current micro-batch began, and its highest use so far.
+    #[serde(skip)]
     pub(super) micro_began: Option<f64>,
+    #[serde(skip)]
     pub(super) running_peak: Option<u64>,
     /// How long the caller waited for the current batch.
+    #[serde(skip)]
     pub(super) waited: Option<f64>,
     /// In use when the current batch began.
+    #[serde(skip)]
     pub(super) used_before: Option<u64>,
     /// The last step, counted from 1. Events of an evaluation belong to it.
+    #[serde(skip)]
     pub(super) last_step: u64,
     /// The last mark is an exhaustion that may be retried.
+    #[serde(skip)]
     pub(super) is_pending: bool,
 }
 
 /// When a record began.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Origin {
+    #[serde(skip, default = "Instant::now")]
     instant: Instant,
     pub(super) unix_ms: u64,
 }
@@ -80,6 +96,25 @@ impl Recorder {
         let (at, text) = (self.now(), first_line(text).to_owned());
         push(&mut self.notes, Note { at, text }, NOTES);
     }
+
+    /// Keeps what one of `ranks` ranks sends for a page of all.
+    pub(super) fn shorten(&mut self, ranks: usize) {
+        let most = |rows: usize| (rows / ranks.max(1)).max(8);
+        self.steps.shorten(most(4096), StepRow::merge);
+        self.exchanges
+            .done
+            .shorten(most(16_384), ExchangeRow::merge);
+        for (_, series) in &mut self.numbers {
+            series.shorten(most(2048), Number::merge);
+        }
+        keep_last(&mut self.evaluations, most(1024));
+        keep_last(&mut self.phases, most(8192));
+        keep_last(&mut self.micro_batches, most(4096));
+        keep_last(&mut self.marks, most(512));
+        keep_last(&mut self.notes, most(64));
+        // An incident log has the long form.
+        self.marks.iter_mut().for_each(|mark| mark.detail = None);
+    }
 }
 
 pub(super) fn microseconds(time: Duration) -> f64 {
@@ -94,37 +129,6 @@ pub(super) fn push<R>(rows: &mut VecDeque<R>, row: R, most: usize) {
     rows.push_back(row);
 }
 
-/// Rows of a run of any length in a list of at most `MOST` rows, which must be even. When the list is full, neighbouring rows are
-/// merged in pairs, and each later row holds twice as many as before.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Thinned<R, const MOST: usize> {
-    pub(super) rows: Vec<R>,
-    /// How often the list was full. Each row of the list holds 2 to this power of pushed rows.
-    doublings: u32,
-    /// How many the last row holds so far.
-    filled: u64,
-}
-
-impl<R, const MOST: usize> Thinned<R, MOST> {
-    /// Adds a row. `merge` lets a row absorb the next one.
-    pub(super) fn push(&mut self, row: R, merge: impl Fn(&mut R, R)) {
-        if self.filled < 1 << self.doublings
-            && let Some(last) = self.rows.last_mut()
-        {
-            self.filled += 1;
-            return merge(last, row);
-        }
-        if self.rows.len() == MOST {
-            let mut rows = std::mem::take(&mut self.rows).into_iter();
-            while let Some(mut first) = rows.next() {
-                if let Some(next) = rows.next() {
-                    merge(&mut first, next);
-                }
-                self.rows.push(first);
-            }
-            self.doublings += 1;
-        }
-        self.rows.push(row);
-        self.filled = 1;
-    }
+fn keep_last<R>(rows: &mut VecDeque<R>, most: usize) {
+    rows.drain(..rows.len().saturating_sub(most));
 }

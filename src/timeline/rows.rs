@@ -1,13 +1,13 @@
 //! The rows of a record, which pages and traces contain as they are. Times are microseconds since its beginning, memory is in bytes,
 //! and steps count from 1.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{MemoryReading, Phase};
 use crate::incident::IncidentKind;
 
 /// A step, or several that were merged.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct StepRow {
     pub(super) began: f64,
     pub(super) ended: f64,
@@ -59,7 +59,7 @@ impl StepRow {
 }
 
 /// One phase of a micro-batch, or an update.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct PhaseRow {
     pub(super) began: f64,
     pub(super) ended: f64,
@@ -69,7 +69,7 @@ pub(super) struct PhaseRow {
     pub(super) memory: MemoryReading,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct MicroRow {
     pub(super) began: f64,
     pub(super) ended: f64,
@@ -81,7 +81,7 @@ pub(super) struct MicroRow {
 }
 
 /// An event at one time.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Mark {
     pub(super) at: f64,
     pub(super) step: u64,
@@ -92,14 +92,14 @@ pub(super) struct Mark {
 }
 
 /// A text of the caller's.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Note {
     pub(super) at: f64,
     pub(super) text: String,
 }
 
 /// A number of the caller's, or the mean of several.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Number {
     pub(super) at: f64,
     pub(super) value: f64,
@@ -117,7 +117,7 @@ impl Number {
 }
 
 /// Totals of the whole run, including rows that were dropped.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Totals {
     pub(super) steps: u64,
     pub(super) samples: u64,
@@ -160,7 +160,7 @@ impl Totals {
     }
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct PhaseTotal {
     pub(super) phase: Phase,
     pub(super) count: u64,

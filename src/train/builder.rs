@@ -200,7 +200,7 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
                 format!("an exchange has {:?}", self.exchange),
             ];
             core = join(core, group, options, self.exchange);
-            self.engine.rank = group.rank() as u64;
+            self.engine.rank = group.rank_of_several();
             self.evaluation.rank = self.engine.rank;
         }
         let mut core = core?;

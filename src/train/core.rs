@@ -183,16 +183,17 @@ impl<O: Commit> Core<O> {
             return self.apply(engine, processed);
         };
         self.accumulator.refuse_if_interrupted()?;
-        let memory = Measured::begin(engine.memory.as_ref());
+        let measured = Measured::begin(engine.memory.as_ref());
         let spent = std::mem::take(&mut self.spent);
-        let exchange = || ranks.exchange(&mut self.accumulator, spent);
-        let exchange = engine.phase(Phase::Reduce, &memory, exchange)?;
+        let exchange = ranks.exchange(engine, &measured, &mut self.accumulator, spent);
+        let mut exchange = self.complete(engine, &measured, exchange)?;
         let mut report = self.apply(engine, processed);
         let (ranks, accumulator) = (&mut self.ranks, &self.accumulator);
-        if let (Ok(_), Some(ranks)) = (&report, ranks.as_mut())
-            && let Err(error) = ranks.share(accumulator)
-        {
-            report = Err(error);
+        if let (Ok(_), Some(ranks)) = (&report, ranks.as_mut()) {
+            match ranks.share(engine, &measured, accumulator) {
+                Ok(shared) => exchange.reduced += shared,
+                Err(error) => report = Err(error),
+            }
         }
         if let (Err(error), Some(ranks)) = (&report, ranks) {
             // The others may have updated.
@@ -209,14 +210,8 @@ impl<O: Commit> Core<O> {
         let _turn = memory.map(DeviceMemory::turn);
         let measured = Measured::begin(memory);
         let commit = || self.commit(&engine.device);
-        let mut report = engine.phase(Phase::Optimizer, &measured, commit);
-        if let Err(Error::ResourceExhausted(exhausted)) = &mut report {
-            let (held, remedies) = self.held();
-            exhausted.held = held;
-            measured.describe(None, exhausted);
-            conclude(exhausted, false, memory, remedies);
-        }
-        let report = report?;
+        let report = engine.phase(Phase::Optimizer, &measured, commit);
+        let report = self.complete(engine, &measured, report)?;
         let known = measured.peak().zip(measured.limit());
         if let Some((peak, limit)) = known.filter(|(peak, limit)| peak > limit) {
             // No micro-batch size would have helped, so this is reported and changes nothing.
@@ -226,6 +221,22 @@ impl<O: Commit> Core<O> {
         }
         processed.updated = report.updated;
         Ok(report)
+    }
+
+    /// Adds to an exhaustion who holds the memory, and what would help.
+    fn complete<T>(
+        &self,
+        engine: &Engine,
+        measured: &Measured<'_>,
+        mut done: Result<T>,
+    ) -> Result<T> {
+        if let Err(Error::ResourceExhausted(exhausted)) = &mut done {
+            let (held, remedies) = self.held();
+            exhausted.held = held;
+            measured.describe(None, exhausted);
+            conclude(exhausted, false, engine.memory.as_ref(), remedies);
+        }
+        done
     }
 
     fn commit(&mut self, device: &Device) -> Result<StepReport> {

@@ -20,7 +20,7 @@ pub(super) struct Layout {
     narrows: bool,
 }
 
-/// The gradient buffers of all parameters, one after the other, and the sum of the losses.
+/// The gradient buffers of all parameters, one after the other, and the mean of the losses.
 #[derive(Debug)]
 pub(super) struct Flat {
     buckets: Vec<Bucket>,
@@ -100,7 +100,7 @@ impl Flat {
             let lens = slots.iter().map(|slot| slot.parameter.var.elem_count());
             let used: usize = lens.map(|len| len.next_multiple_of(ALIGNMENT)).sum();
             let narrows = layout.narrows && dtype == DType::F32;
-            // The sum of the losses travels behind the gradients, unless they are narrowed.
+            // The mean of the losses travels behind the gradients, unless they are narrowed.
             let has_loss = flat.loss.is_none() && !narrows;
             let buffer =
                 Tensor::zeros(layout.padded(used + usize::from(has_loss)), dtype, &device)?;
@@ -179,13 +179,19 @@ impl Flat {
         &self.buckets
     }
 
-    /// Writes the sum of a rank's losses.
-    pub(super) fn set_loss(&self, known: f64, pending: &[(Tensor, f64)]) -> Result<()> {
+    /// Writes the mean of a rank's losses: their sum over their weight, or 0 if there are none.
+    pub(super) fn set_loss(
+        &self,
+        known: f64,
+        pending: &[(Tensor, f64)],
+        weight: f64,
+    ) -> Result<()> {
         let Some(loss) = &self.loss else {
             return Ok(());
         };
         let dtype = loss.dtype();
-        let known = Tensor::new(known, &Device::Cpu)?.to_dtype(dtype)?;
+        let part = if weight > 0. { weight.recip() } else { 0. };
+        let known = Tensor::new(known * part, &Device::Cpu)?.to_dtype(dtype)?;
         blend(
             loss,
             0.,
@@ -194,31 +200,31 @@ impl Flat {
         )?;
         for (value, factor) in pending {
             let value = value.flatten_all()?.narrow(0, 0, 1)?;
-            blend(loss, 1., *factor, Some(&value.to_dtype(dtype)?))?;
+            blend(loss, 1., factor * part, Some(&value.to_dtype(dtype)?))?;
         }
         Ok(())
     }
 
-    /// Divides the sum of the losses.
-    pub(super) fn scale_loss(&self, by: f64) -> Result<()> {
-        let mut loss = self.loss.iter();
-        Ok(loss.try_for_each(|loss| blend(loss, 1. / by, 0., None))?)
-    }
-
-    /// The place of the losses' sum.
+    /// The place of the losses' mean.
     pub(super) fn loss(&self) -> Option<&Tensor> {
         self.loss.as_ref()
     }
 }
 
 impl Bucket {
-    /// Has `exchange` change the values, or what travels in their place. `narrow` is written without an allocation.
-    pub(super) fn travel(&self, exchange: impl FnOnce(&Tensor) -> Result<()>) -> Result<()> {
+    /// Has `exchange` sum the values, or what travels in their place, of all ranks, each multiplied by its rank's factor.
+    /// `narrow` is written without an allocation.
+    pub(super) fn travel(
+        &self,
+        factor: f64,
+        exchange: impl FnOnce(&Tensor, f64) -> Result<()>,
+    ) -> Result<()> {
         let Some(narrow) = &self.narrow else {
-            return exchange(&self.values);
+            return exchange(&self.values, factor);
         };
+        blend(&self.values, factor, 0., None)?;
         blend(narrow, 0., 1., Some(&self.values))?;
-        exchange(narrow)?;
+        exchange(narrow, 1.)?;
         Ok(blend(&self.values, 0., 1., Some(narrow))?)
     }
 }

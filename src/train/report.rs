@@ -82,12 +82,7 @@ impl fmt::Display for StepReport {
             write!(f, ", waited {} ms for data", waited.as_millis())?;
         }
         if let Some(exchange) = &self.exchange {
-            let (all, ranks) = (exchange.samples(), exchange.ranks.len());
-            write!(f, ", {all} samples on {ranks} ranks")?;
-            let (waited, slowest) = (exchange.waited.as_millis(), exchange.slowest());
-            if waited > 0 && slowest != exchange.rank {
-                write!(f, ", waited {waited} ms for rank {slowest}")?;
-            }
+            write!(f, ", {exchange}")?;
         }
         if self.updated == Some(false) {
             f.write_str(", no update")?;

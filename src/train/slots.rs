@@ -258,20 +258,21 @@ impl Slots {
         hasher.finalize()
     }
 
-    /// Multiplies the means by this rank's part of the weight, and statistics too. Slots that only other ranks have filled become 0.
-    pub(super) fn scale(&mut self, part: f64, is_filled: impl Fn(usize) -> bool) -> Result<()> {
+    /// Prepares the buffers for the sum over all ranks: slots that only other ranks have filled become 0, and statistics are copied.
+    pub(super) fn complete(&mut self, is_filled: impl Fn(usize) -> bool) -> Result<()> {
         let filled = self.slots.iter_mut().enumerate();
         for (_, slot) in filled.filter(|(at, _)| is_filled(*at)) {
-            match &slot.buffer {
-                Some(buffer) if slot.is_filled => blend(buffer, part, 0., None)?,
-                Some(buffer) => buffer.zero_set()?,
-                None => continue,
+            let Some(buffer) = &slot.buffer else {
+                continue;
+            };
+            if !slot.is_filled {
+                buffer.zero_set()?;
             }
             (slot.is_filled, slot.is_reached) = (true, true);
         }
         for (slot, buffer) in self.statistics() {
             let values = slot.parameter.var.to_dtype(buffer.dtype())?;
-            blend(buffer, 0., part, Some(&values))?;
+            blend(buffer, 0., 1., Some(&values))?;
         }
         Ok(())
     }

@@ -2,112 +2,22 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::ops::ControlFlow::{Break, Continue};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use candle_core::backprop::GradStore;
-use candle_core::{DType, Tensor};
+use candle_headroom::Error;
 use candle_headroom::checkpoint::{Checkpoint, Checkpoints, CheckpointsBuilder, Saving};
 use candle_headroom::distributed::Group;
 use candle_headroom::error::{CheckpointError, GroupError};
-use candle_headroom::optim::{Commit, Committed, Parameter, StateDict};
 use candle_headroom::testing::{FileFaults, FileOperation, illegal_address};
-use candle_headroom::train::StepReport;
-use candle_headroom::{AdaptiveTrainer, Error, Result, Sgd};
 
 use crate::launch::together;
-use crate::model::{Model, cut, data};
-
-/// A training that any rank can fail.
-pub struct Run {
-    pub model: Model,
-    pub trainer: AdaptiveTrainer<Unsaved>,
-    group: Group,
-}
-
-/// An optimizer whose state cannot be read.
-pub struct Unsaved(Sgd, bool);
-
-impl Commit for Unsaved {
-    fn parameters(&self) -> &[Parameter] {
-        self.0.parameters()
-    }
-
-    fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {
-        self.0.commit(gradients)
-    }
-
-    fn state(&self) -> Result<StateDict> {
-        match self.1 {
-            true => Err(Error::external(std::io::Error::other("state on purpose"))),
-            false => self.0.state(),
-        }
-    }
-
-    fn load_state(&mut self, state: &StateDict) -> Result<()> {
-        self.0.load_state(state)
-    }
-}
-
-impl Run {
-    pub fn new(group: &Group, seed: u64) -> Self {
-        let model = Model::new(&[3, 5, 2], DType::F32, seed);
-        let sgd = Sgd::builder(&model.varmap).learning_rate(0.1);
-        let sgd = Unsaved(sgd.build().expect("an optimizer"), false);
-        let trainer = AdaptiveTrainer::builder(sgd).group(group).build();
-        Self {
-            model,
-            trainer: trainer.expect("a trainer"),
-            group: group.clone(),
-        }
-    }
-
-    pub fn step(&mut self) -> Result<StepReport> {
-        self.step_with(Ok)
-    }
-
-    fn step_with(
-        &mut self,
-        f: impl Fn(Tensor) -> candle_core::Result<Tensor>,
-    ) -> Result<StepReport> {
-        let batch = data(7, (3, 2), DType::F32, self.trainer.updates());
-        let own = cut(&batch, self.group.share(7));
-        let model = &self.model;
-        self.trainer.step(&own, |(x, y), _| f(model.loss(&x, &y)?))
-    }
-
-    /// Steps, and saves if it is due.
-    fn on(&mut self, checkpoints: &mut Checkpoints) -> Saving {
-        let report = self.step().expect("a step");
-        match checkpoints.after(&report, &self.trainer).expect("no error") {
-            Continue(saving) => saving,
-            Break(stopped) => panic!("{stopped}"),
-        }
-    }
-}
-
-/// A folder that rank 0 has made, and removes when it drops it.
-pub fn folder(group: &Group) -> (Option<tempfile::TempDir>, PathBuf) {
-    let made = (group.rank() == 0).then(|| tempfile::tempdir().expect("a folder"));
-    let path = made.as_ref().map(|made| made.path().join("run"));
-    let all = group.collect(Ok(vec![path])).expect("a folder");
-    let path = all.into_iter().next().flatten();
-    (made, path.expect("a folder"))
-}
+use crate::run::{Run, folder, same};
 
 fn builder(folder: &Path, group: &Group) -> CheckpointsBuilder {
     Checkpoints::builder(folder)
         .every(2)
         .in_foreground()
         .group(group)
-}
-
-/// Asserts that all ranks have this.
-pub fn same(group: &Group, what: impl std::fmt::Debug) -> String {
-    let text = format!("{what:?}");
-    let all = group.collect(Ok(vec![text.clone()])).expect("texts");
-    assert!(all.iter().all(|other| *other == text), "{all:?}");
-    text
 }
 
 fn values(run: &Run) -> String {
@@ -213,7 +123,9 @@ fn what_is_written_in_the_background_is_told_to_all() {
     together(3, |group| {
         let (_made, folder) = folder(group);
         let mut run = Run::new(group, 7);
-        let builder = Checkpoints::builder(&folder).every(2).group(group);
+        // Rank 0's settings count.
+        let every = if group.rank() == 0 { 2 } else { 1000 };
+        let builder = Checkpoints::builder(&folder).every(every).group(group);
         let mut checkpoints = builder.open().expect("a folder");
         let mut outcomes = Vec::new();
         for _ in 0..12 {
@@ -235,7 +147,44 @@ fn what_is_written_in_the_background_is_told_to_all() {
         let error = checkpoints.finish().expect_err("the disk is full");
         assert!(error.to_string().contains("cannot write"), "{error}");
         drop(armed);
-        group.barrier().expect("all have seen it");
+
+        // By the clock, which runs differently on each rank.
+        let time = std::time::Duration::from_millis(20);
+        let mut builder = Checkpoints::builder(&folder).group(group);
+        if group.rank() == 0 {
+            builder = builder.every_time(time);
+        }
+        let mut checkpoints = builder.open().expect("a folder");
+        checkpoints.resume(&mut run.trainer).expect("a checkpoint");
+        let mut started = 0;
+        for _ in 0..10 {
+            std::thread::sleep(time / 3);
+            let outcome = same(group, run.on(&mut checkpoints));
+            started += usize::from(outcome == "Started");
+        }
+        assert!((1..9).contains(&started), "{started}");
+        checkpoints.finish().expect("an end");
+    });
+}
+
+#[test]
+fn a_rank_that_does_not_save_is_named() {
+    together(3, |group| {
+        let (_made, folder) = folder(group);
+        let mut run = Run::new(group, 7);
+        let mut checkpoints = builder(&folder, group).open().expect("a folder");
+        run.on(&mut checkpoints);
+        let error = match group.rank() {
+            1 => run.step().map(drop),
+            _ => checkpoints.save_now(&run.trainer).map(drop),
+        };
+        let error = error.expect_err("other calls").to_string();
+        assert!(
+            error.contains("rank 1 `update`, rank 2 `save_now`"),
+            "{error}"
+        );
+        checkpoints.save_now(&run.trainer).expect("all of them");
+        checkpoints.finish().expect("an end");
     });
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use candle_core::backend::BackendStorage;
 use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
-use candle_headroom::optim::{Commit, Committed, Parameter, StateDict};
+use candle_headroom::optim::{Commit, Committed, Parameter, Shard, StateDict};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -155,6 +155,14 @@ impl<O: Commit> Commit for Dying<O> {
         let committed = self.0.commit(gradients);
         strike(At::Committed);
         committed
+    }
+
+    fn shard(&mut self, own: &Shard, state: Option<&StateDict>) -> candle_headroom::Result<()> {
+        self.0.shard(own, state)
+    }
+
+    fn is_sharded(&self) -> bool {
+        self.0.is_sharded()
     }
 
     fn state(&self) -> candle_headroom::Result<StateDict> {

@@ -39,6 +39,8 @@ pub struct Job {
     /// So many parameters that their exchange takes a while.
     pub is_wide: bool,
     pub in_background: bool,
+    /// Each rank keeps a part of the optimizer's state. It makes no difference to the values.
+    pub is_sharded: bool,
     pub timeout: Duration,
     pub death: Option<Death>,
 }
@@ -61,6 +63,7 @@ impl Job {
             double: false,
             is_wide: false,
             in_background: false,
+            is_sharded: false,
             timeout: Duration::from_secs(30),
             death: None,
         }
@@ -89,8 +92,11 @@ impl Job {
             momentum: 0.9,
             ..ParamsSgd::default()
         };
-        let sgd = Sgd::builder(&model.varmap).params(params).build()?;
-        let trainer = AdaptiveTrainer::builder(Dying(sgd)).group(&group);
+        let mut sgd = Sgd::builder(&model.varmap).params(params);
+        if self.is_sharded {
+            sgd = sgd.sharded();
+        }
+        let trainer = AdaptiveTrainer::builder(Dying(sgd.build()?)).group(&group);
         let mut trainer = trainer.policy(Fixed::new(2)?).build()?;
 
         let folder = self.place.join("run");

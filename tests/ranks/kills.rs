@@ -2,107 +2,23 @@
 
 use std::time::{Duration, Instant};
 
+use crate::cases::{Case, RANKS, cases};
 use crate::death::{At, Death};
 use crate::job::{EVERY, Job, Outcome, UPDATES};
 use crate::launch::is_rank;
 use crate::points::Points;
 
-const RANKS: usize = 4;
-
-/// The deaths of one job, one in each of its processes' lives.
-struct Case {
-    deaths: Vec<Death>,
-    is_wide: bool,
-    in_background: bool,
-}
-
-/// A death in update `step`, or outside of updates if it is 0.
-fn once(rank: usize, step: u64, at: At) -> Case {
-    let stops = false;
-    Case {
-        deaths: vec![Death {
-            rank,
-            step,
-            at,
-            stops,
-        }],
-        is_wide: false,
-        in_background: (rank as u64 + step).is_multiple_of(2),
-    }
-}
-
-fn cases() -> Vec<Case> {
-    let mut all = Vec::new();
-    let mut add = |ranks: &[usize], steps: &[u64], at: &dyn Fn(usize) -> At| {
-        for (index, &rank) in ranks.iter().enumerate() {
-            all.extend(steps.iter().map(|&step| once(rank, step, at(index))));
-        }
-    };
-    for at in [At::Start, At::Joined, At::Opened, At::Resumed] {
-        add(&[0, 3], &[0], &|_| at);
-    }
-    add(&[0, 1, 3], &[1, 4, 8], &|_| At::Forward);
-    // In updates 5 and 10 rank 0 has no samples.
-    add(&[1, 2], &[1, 5, 10], &|_| At::Backward);
-    add(&[0, 1], &[3, 6], &|_| At::Awaited);
-    add(&[0, 3], &[2, 5, 9], &|_| At::Waiting);
-    add(&[0, 1, 3], &[1, 4, 7], &|_| At::Commit);
-    add(&[0, 2], &[2, 6], &|_| At::Committed);
-    add(&[0, 2], &[2, 5], &|_| At::Stepped);
-    add(&[0, 1, 3], &[4], &|index| At::Saving(100 << (2 * index)));
-    add(&[0, 1], &[2, 7], &|_| At::Saved);
-    add(&[0, 2], &[0], &|_| At::Ended);
-    add(&[0, 2], &[0], &|_| At::Finishing);
-    let micros = [200, 1000, 2000, 4000, 6000, 8000, 12_000, 20_000];
-    for (index, micros) in micros.into_iter().enumerate() {
-        let wide = once(index % RANKS, 3 + index as u64 % 4, At::Exchange(micros));
-        all.push(Case {
-            is_wide: true,
-            ..wide
-        });
-    }
-    // Rank 0 as it writes: in the first checkpoint, the second, and as it removes the first.
-    for (index, point) in (0..70).step_by(4).enumerate() {
-        let mut writing = once(0, 0, At::File(point));
-        writing.in_background = index % 2 == 1;
-        all.push(writing);
-    }
-    // Killed in the middle, and again as it resumes.
-    let again = [
-        At::Start,
-        At::Opened,
-        At::Resuming(300),
-        At::Resuming(1500),
-        At::Resumed,
-    ];
-    for (index, at) in again.into_iter().enumerate() {
-        let mut twice = once(index % RANKS, 6 + index as u64 % 3, At::Forward);
-        let (rank, step, stops) = ((index + 1) % RANKS, 0, false);
-        twice.deaths.push(Death {
-            rank,
-            step,
-            at,
-            stops,
-        });
-        all.push(twice);
-    }
-    all
-}
-
 impl Case {
-    fn job(&self, double: bool, place: &std::path::Path) -> Job {
-        Job {
+    /// Kills the job, and continues it on `ranks` ranks, with a sharded optimizer or not. Says what went wrong.
+    fn check(&self, double: bool, ranks: usize, wholes: &Wholes) -> Result<(), String> {
+        let place = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
+        let mut job = Job {
             double,
             is_wide: self.is_wide,
             in_background: self.in_background,
-            ..Job::new(place.to_owned())
-        }
-    }
-
-    /// Kills the job, and continues it on `ranks` ranks. Says what went wrong.
-    fn check(&self, double: bool, ranks: usize, wholes: &Wholes) -> Result<(), String> {
-        let place = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
-        let mut job = self.job(double, place.path());
+            is_sharded: self.deaths[0].step % 4 < 2,
+            ..Job::new(place.path().to_owned())
+        };
         for &death in &self.deaths {
             job.death = Some(death);
             let began = Instant::now();
@@ -117,6 +33,7 @@ impl Case {
             }
         }
         job.death = None;
+        job.is_sharded ^= ranks != RANKS;
         let (status, text) = job.start(ranks, &[]);
         if !status.is_some_and(|status| status.success()) {
             return Err(format!("continued: {status:?}: {text}"));
@@ -229,24 +146,15 @@ fn the_others_name_the_rank_that_died_and_end() {
         (0, 0, At::Opened),
         (0, 0, At::File(9)),
     ];
-    let chosen = Points::chosen()
-        .of(moments.len() as u64)
-        .collect::<Vec<_>>();
-    let chosen = chosen.first().copied().unwrap_or(1);
-    for (index, (rank, step, at)) in moments.into_iter().enumerate() {
-        let is_quick = std::env::var("HEADROOM_POINTS").is_ok_and(|it| it != "all");
-        if is_quick && index as u64 + 1 != chosen && index > 1 {
-            continue;
-        }
-        check_survivors(
-            Death {
-                rank,
-                step,
-                at,
-                stops: false,
-            },
-            Duration::from_secs(30),
-        );
+    for point in Points::chosen().of(moments.len() as u64) {
+        let (rank, step, at) = moments[point as usize - 1];
+        let death = Death {
+            rank,
+            step,
+            at,
+            stops: false,
+        };
+        check_survivors(death, Duration::from_secs(30));
     }
 }
 
@@ -268,7 +176,8 @@ fn the_others_name_the_rank_that_hangs_and_end() {
         (0, At::Exchange(4000)),
         (2, At::Exchange(5000)),
     ];
-    for (rank, at) in moments {
+    for point in Points::chosen().of(moments.len() as u64) {
+        let (rank, at) = moments[point as usize - 1];
         let death = Death {
             rank,
             step: 3,

@@ -1,5 +1,6 @@
 //! Several ranks under `mpirun`, with the real MPI library: each test starts itself once for each rank.
 
+mod cases;
 mod checkpoint;
 mod death;
 mod equality;
@@ -12,8 +13,10 @@ mod model;
 mod points;
 #[path = "../promises/ranks_agree.rs"]
 mod ranks_agree;
+mod run;
 mod sharded;
 mod shares;
 mod signals;
 mod tensors;
 mod trouble;
+mod watching;

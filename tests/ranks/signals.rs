@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use candle_headroom::checkpoint::{Checkpoint, Checkpoints, Signal, Stopped};
 use candle_headroom::distributed::Group;
 
-use crate::checkpoint::{Run, folder, same};
 use crate::launch::{command, is_rank, open, together};
+use crate::run::{Run, folder, same};
 
 const FOLDER: &str = "HEADROOM_SIGNALLED_FOLDER";
 

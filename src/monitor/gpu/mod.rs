@@ -37,6 +37,7 @@ pub(super) fn open(
             name: name.unwrap_or_else(|_| "GPU".to_owned()),
             uuid: Some(uuid),
             cuda: None,
+            rank: None,
         })
     });
     let gpus: Vec<_> = gpus.collect();
@@ -129,6 +130,7 @@ mod tests {
             name: String::new(),
             uuid: Some(uuid.to_owned()),
             cuda: None,
+            rank: None,
         });
         let ordered = in_order(listed.to_vec(), &["c", "a"].map(str::to_owned));
         let seen = ordered.iter();

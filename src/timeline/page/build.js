@@ -1,6 +1,7 @@
 // The page around the charts.
 function draw() {
   panels.forEach((panel, i) => drawPanel(panel, i === panels.length - 1));
+  if (lanes.length) drawRanks();
   if (phases.length) drawDetail();
   $('whole').hidden = view === whole && detail === wholeDetail;
 }
@@ -96,6 +97,7 @@ $('theme').onclick = () => {
 };
 $('whole').onclick = () => { view = whole; detail = wholeDetail; draw(); };
 $('when').textContent = `${new Date(data.began).toLocaleString('en-GB', { dateStyle: 'long', timeStyle: 'medium' })} · ${time(final(steps.ended) ?? data.now)} · candle-headroom ${data.version}`;
+if (lanes.length) buildRanks();
 buildTiles();
 panels.forEach(buildPanel);
 if (phases.length) buildDetail();

@@ -1,40 +1,47 @@
 //! The record as one file for a browser, assembled from the files in this folder.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::exchanges::ExchangeRow;
+use super::gathered::{Gathered, Ranked};
+use super::rank_times::RankTime;
 use super::recorder::Recorder;
 
 /// How many of the latest phases are on the page. The trace has all that are kept.
 const PHASES: usize = 240;
 
-pub(super) fn write(recorder: &Recorder, title: &str) -> String {
+/// A page of one process's record, and of all ranks' if it is one of several.
+pub(super) fn write(recorder: &Recorder, title: &str, all: Option<&Gathered>) -> String {
     let escaped = title.replace('&', "&amp;").replace('<', "&lt;");
     format!(
         include_str!("page.html"),
         title = escaped.replace('>', "&gt;").replace('"', "&quot;"),
         style = include_str!("page.css"),
         // `</script` would end the script element that holds the data; JSON allows this escape for the bracket.
-        data = data(recorder).to_string().replace('<', "\\u003c"),
+        data = data(recorder, all).to_string().replace('<', "\\u003c"),
         script = concat!(
             include_str!("words.js"),
             include_str!("chart.js"),
             include_str!("hover.js"),
             include_str!("phases.js"),
+            include_str!("ranks.js"),
             include_str!("build.js"),
         ),
     )
 }
 
 /// The rows as they are recorded; unknown values are `null`.
-fn data(recorder: &Recorder) -> Value {
+fn data(recorder: &Recorder, all: Option<&Gathered>) -> Value {
     let numbers = recorder.numbers.iter().map(|(name, series)| {
         let mut series = columns(&series.rows);
         series.insert("name".to_owned(), name.as_str().into());
         series
     });
     let dropped = recorder.phases.len().saturating_sub(PHASES);
-    json!({
+    let mut data = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "began": recorder.origin.unix_ms,
         "now": recorder.now(),
@@ -45,6 +52,41 @@ fn data(recorder: &Recorder) -> Value {
         "phases": recorder.phases.iter().skip(dropped).collect::<Vec<_>>(),
         "marks": recorder.marks,
         "notes": recorder.notes,
+    });
+    if let Some(all) = all {
+        let lanes = all.ranks.iter().zip(&all.times.ranks);
+        let lanes: Vec<_> = lanes.map(|(rank, time)| lane(rank, time)).collect();
+        data["ranks"] = json!({ "sentence": all.times.to_string(), "lanes": lanes });
+    }
+    data
+}
+
+/// What a rank did, in whole microseconds.
+fn lane(rank: &Ranked, time: &RankTime) -> Value {
+    let rows = &rank.recorder.exchanges.done.rows;
+    let times = |of: fn(&ExchangeRow) -> f64| -> Vec<_> {
+        rows.iter().map(|row| of(row).round() as i64).collect()
+    };
+    let counts = |of: fn(&ExchangeRow) -> u64| -> Vec<_> { rows.iter().map(of).collect() };
+    let micros = |time: Duration| time.as_micros() as u64;
+    json!({
+        "host": time.host,
+        "total": micros(time.total),
+        "computing": micros(time.computing),
+        "loading": micros(time.loading),
+        "waiting": micros(time.waiting),
+        "reducing": micros(time.reducing),
+        "exhaustions": time.exhaustions,
+        "peak": time.peak,
+        "shift": rank.shift.round() as i64,
+        "began": times(|row| row.began),
+        "ended": times(|row| row.ended),
+        "loaded": times(|row| row.loaded),
+        "computed": times(|row| row.computed),
+        "waited": times(|row| row.waited),
+        "reduced": times(|row| row.reduced),
+        "retries": counts(|row| row.retries),
+        "updates": counts(|row| row.updates),
     })
 }
 

@@ -7,12 +7,12 @@ use crc32fast::Hasher;
 
 use super::turn::Turn;
 use super::word::{CALL, Spent, Word, bits, check};
-use crate::batch::run_phase;
+use crate::batch::{Engine, Measured, run_phase};
 use crate::distributed::{Collectives, Effort, Group, Shares};
 use crate::elements::with_bytes;
 use crate::error::{Error, Phase, Result};
 use crate::memory::recover;
-use crate::optim::{Commit, Measure, StateDict};
+use crate::optim::{Commit, Measure, StateDict, blend};
 use crate::train::accumulator::GradientAccumulator;
 use crate::train::exchange::{Exchange, RankWork};
 use crate::train::loss::StepLoss;
@@ -27,6 +27,8 @@ pub(in crate::train) struct Ranks {
     /// Parameters are compared in the next update.
     compares: bool,
     has_spoken: Arc<AtomicBool>,
+    /// When the exchange before ended.
+    since: Instant,
     /// How batches are divided among the ranks.
     pub(super) shares: Shares,
     /// Each rank updates the elements that it sums.
@@ -35,12 +37,11 @@ pub(in crate::train) struct Ranks {
     loss: Option<Tensor>,
 }
 
-/// The ranks can update together.
+/// What the ranks need to know before they update together.
 struct Agreement {
     words: Vec<Word>,
     /// Where the mean loss goes.
     loss: Option<Tensor>,
-    waited: Duration,
 }
 
 impl Ranks {
@@ -57,6 +58,7 @@ impl Ranks {
             compare_every,
             compares: true,
             has_spoken: Arc::default(),
+            since: Instant::now(),
             shares,
             is_sharded,
             loss: None,
@@ -82,19 +84,38 @@ impl Ranks {
     /// failed, the gradients are lost, and the group has ended.
     pub(in crate::train) fn exchange<O: Commit>(
         &mut self,
+        engine: &Engine,
+        memory: &Measured<'_>,
         accumulator: &mut GradientAccumulator<O>,
         spent: Spent,
     ) -> Result<Exchange> {
-        let agreed = self.agree(accumulator, spent)?;
+        let prepared = run_phase(Phase::Reduce, || self.prepare(accumulator));
+        let (mut word, loss) = match prepared {
+            Err(Error::ResourceExhausted(exhausted)) => {
+                tracing::warn!(error = %exhausted, "what ranks exchange is prepared again");
+                recover(&accumulator.device())?;
+                run_phase(Phase::Reduce, || self.prepare(accumulator))?
+            }
+            prepared => prepared?,
+        };
         let began = Instant::now();
-        match self.reduce(accumulator, &agreed) {
+        word.spent = spent;
+        word.elapsed = began.saturating_duration_since(self.since).as_secs_f64();
+        let agree = || self.agree(accumulator, &word);
+        let words = engine.phase(Phase::Wait, memory, agree)?;
+        let waited = began.elapsed();
+        let agreed = Agreement { words, loss };
+        let reduce = || self.reduce(accumulator, &agreed);
+        match engine.phase(Phase::Reduce, memory, reduce) {
             Ok(loss) => self.loss = loss,
             Err(error) => {
                 accumulator.reset();
                 self.fail(&error.to_string());
-                return Err(error);
+                return Err(error.in_phase(Phase::Reduce));
             }
         }
+        let reduced = began.elapsed().saturating_sub(waited);
+        self.since = Instant::now();
         let efforts = agreed.words.iter().map(|word| {
             let Spent {
                 cost,
@@ -112,46 +133,32 @@ impl Ranks {
             samples: word.samples,
             weight: word.weight,
             computed: Duration::try_from_secs_f64(word.spent.seconds).unwrap_or_default(),
+            elapsed: Duration::try_from_secs_f64(word.elapsed).unwrap_or_default(),
         });
         Ok(Exchange {
             rank: self.group.rank(),
             ranks: works.collect(),
-            waited: agreed.waited,
-            reduced: began.elapsed(),
+            waited,
+            reduced,
         })
     }
 
+    /// Waits for the words of all ranks, and checks that they can update together.
     fn agree<O: Commit>(
         &mut self,
         accumulator: &mut GradientAccumulator<O>,
-        spent: Spent,
-    ) -> Result<Agreement> {
-        let prepared = run_phase(Phase::Reduce, || self.prepare(accumulator));
-        let (mut word, loss) = match prepared {
-            Err(Error::ResourceExhausted(exhausted)) => {
-                tracing::warn!(error = %exhausted, "what ranks exchange is prepared again");
-                recover(&accumulator.device())?;
-                run_phase(Phase::Reduce, || self.prepare(accumulator))?
-            }
-            prepared => prepared?,
-        };
-        word.spent = spent;
+        word: &Word,
+    ) -> Result<Vec<Word>> {
         // From here on the others know.
         self.has_spoken.store(true, Ordering::Relaxed);
-        let began = Instant::now();
         let words = word.gather(&self.group, CALL)?;
-        let waited = began.elapsed();
         check(&words, self.group.rank())?;
         self.compares = false;
         let is_filled = |slot| words.iter().any(|word| word.is_filled(slot));
         if words.iter().any(|word| word.weight > 0.) {
             accumulator.slots.check_reached_if(is_filled)?;
         }
-        Ok(Agreement {
-            words,
-            loss,
-            waited,
-        })
+        Ok(words)
     }
 
     /// Does all that can run out of memory, and returns this rank's word and the place of the mean loss.
@@ -163,7 +170,8 @@ impl Ranks {
         let (slots, window) = (&accumulator.slots, &accumulator.window);
         let mut loss = None;
         if let Some(flat) = slots.flat() {
-            (window.loss).write_to(|known, pending| flat.set_loss(known, pending))?;
+            let weight = window.loss.weight();
+            (window.loss).write_to(|known, pending| flat.set_loss(known, pending, weight))?;
             loss = flat.loss().map(Tensor::zeros_like).transpose()?;
         }
         let is_due = self.compares || accumulator.updates.is_multiple_of(self.compare_every);
@@ -176,6 +184,7 @@ impl Ranks {
             filled: bits(slots.filled()),
             values: is_due.then(|| values(accumulator)).transpose()?,
             spent: Spent::default(),
+            elapsed: 0.,
         };
         Ok((word, loss))
     }
@@ -186,28 +195,27 @@ impl Ranks {
         accumulator: &mut GradientAccumulator<O>,
         agreed: &Agreement,
     ) -> Result<Option<Tensor>> {
-        let Agreement { words, loss, .. } = agreed;
+        let Agreement { words, loss } = agreed;
         let total: f64 = words.iter().map(|word| word.weight).sum();
         let own = accumulator.window.loss.weight();
         let slots = &mut accumulator.slots;
         if total <= 0. {
             return Ok(None);
         }
-        slots.scale(own / total, |slot| {
-            words.iter().any(|word| word.is_filled(slot))
-        })?;
+        slots.complete(|slot| words.iter().any(|word| word.is_filled(slot)))?;
         let (Some(flat), Some(loss)) = (slots.flat(), loss) else {
             return Ok(None);
         };
-        flat.scale_loss(total)?;
         let watch = self.group.watch(CALL);
         for bucket in flat.buckets() {
-            bucket.travel(|values| {
-                self.engine.reduce_scatter(values, &watch)?;
-                match self.is_sharded {
-                    true => Ok(()),
-                    false => self.engine.all_gather(values, &watch),
+            bucket.travel(own / total, |values, factor| match self.is_sharded {
+                true => {
+                    if factor != 1. {
+                        blend(values, factor, 0., None)?;
+                    }
+                    self.engine.reduce_scatter(values, &watch)
                 }
+                false => self.engine.all_reduce(values, factor, &watch),
             })?;
         }
         self.engine.finish(&watch)?;
@@ -224,27 +232,35 @@ impl Ranks {
         Ok(None)
     }
 
-    /// Gives all ranks the parameters that each has updated, where the optimizer's state is sharded, and the mean loss.
+    /// Gives all ranks the parameters that each has updated, where the optimizer's state is sharded, and the mean loss. Returns how long it
+    /// took.
     pub(in crate::train) fn share<O: Commit>(
         &mut self,
+        engine: &Engine,
+        memory: &Measured<'_>,
         accumulator: &GradientAccumulator<O>,
-    ) -> Result<()> {
+    ) -> Result<Duration> {
+        let began = Instant::now();
         let slots = &accumulator.slots;
         let (Some(flat), Some(loss)) = (slots.flat(), self.loss.take()) else {
-            return Ok(());
+            return Ok(Duration::ZERO);
         };
-        slots.put_parameters()?;
-        let watch = self.group.watch("share parameters");
-        for bucket in flat.buckets() {
-            self.engine.all_gather(&bucket.values, &watch)?;
-        }
-        self.engine.finish(&watch)?;
-        slots.take_parameters()?;
-        slots.take_statistics()?;
-        if let Some(sum) = flat.loss() {
-            loss.slice_set(sum, 0, 0)?;
-        }
-        Ok(())
+        engine.phase(Phase::Reduce, memory, || {
+            slots.put_parameters()?;
+            let watch = self.group.watch("share parameters");
+            for bucket in flat.buckets() {
+                self.engine.all_gather(&bucket.values, &watch)?;
+            }
+            self.engine.finish(&watch)?;
+            slots.take_parameters()?;
+            slots.take_statistics()?;
+            if let Some(sum) = flat.loss() {
+                loss.slice_set(sum, 0, 0)?;
+            }
+            Ok(())
+        })?;
+        self.since = Instant::now();
+        Ok(began.elapsed())
     }
 
     /// Adds what each rank measured of its elements, in the order of ranks.

@@ -25,6 +25,8 @@ pub(super) struct Word {
     pub(super) values: Option<u32>,
     /// What the samples took.
     pub(super) spent: Spent,
+    /// Seconds since the exchange before.
+    pub(super) elapsed: f64,
 }
 
 /// What the samples of an update took.

@@ -57,6 +57,10 @@ fn each_exhaustion_and_what_came_of_it() {
     ] {
         assert!(line.contains(id), "{id} in {line}");
     }
+    assert!(!line.contains("rank"), "a process alone: {line}");
+    let ranked = line.replace(r#""step":"#, r#""rank":3,"step":"#);
+    let ranked = Incidents::parse(&ranked).list.remove(0);
+    assert_eq!((first.rank, ranked.rank), (None, Some(3)));
     let summary = incidents.summary();
     assert_eq!(summary.count(&[Exhausted]), 2);
     assert_eq!(summary.count(&[IncidentKind::Failed]), 0);

@@ -8,6 +8,7 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
+use candle_headroom::distributed::Group;
 use candle_headroom::monitor::{
     FileSink, FileSinkBuilder, Health, MonitorBuilder, Sample, SampleRecord, Sink, Source,
 };
@@ -104,6 +105,42 @@ fn zero_is_a_value_and_unknown_is_none() {
     // Total and used follow the time that the sample took.
     let values: Vec<&str> = line.split(',').skip(7).take(2).collect();
     assert_eq!(values, ["", "0"]);
+}
+
+/// The columns are those of a process alone, unless a rank is asked for and there is one.
+#[test]
+fn the_rank_is_written_where_there_is_one() {
+    let folder = Folder::new("rank");
+    let none: [(String, String); 0] = [];
+    let alone = Group::builder().variables(none).open().unwrap();
+    let monitor = sample_for(0, Monitor::builder().group(&alone));
+    assert_eq!(monitor.sources()[0].rank, None, "a group of one");
+    let (mut source, sample) = host();
+    for rank in [None, Some(3)] {
+        source.rank = rank;
+        let line = |name: &str, builder: fn(PathBuf) -> FileSinkBuilder, has_column: bool| {
+            let path = folder.0.join(format!("{name}-{rank:?}-{has_column}"));
+            let builder = builder(path.clone());
+            let sink = match has_column {
+                true => builder.rank_column().rank_column().open(),
+                false => builder.open(),
+            };
+            sink.unwrap().write(&source, &sample).unwrap();
+            fs::read_to_string(path).unwrap()
+        };
+        let csv = line("csv", FileSink::csv, false);
+        assert!(!csv.contains("rank"), "{csv}");
+        assert!(csv.lines().all(|line| line.split(',').count() == 24));
+        let csv = line("csv", FileSink::csv, true);
+        assert_eq!(csv.matches(",rank\n").count(), 1, "{csv}");
+        let last = csv.lines().last().unwrap().rsplit(',').next().unwrap();
+        assert_eq!(last, rank.map(|rank| rank.to_string()).unwrap_or_default());
+        let json = line("json", FileSink::json_lines, false);
+        assert_eq!(json.contains("\"rank\":3"), rank.is_some(), "{json}");
+        let record: SampleRecord = serde_json::from_str(&json).unwrap();
+        assert_eq!(record.rank, rank);
+        assert!(!record.values.contains_key("rank"));
+    }
 }
 
 #[test]

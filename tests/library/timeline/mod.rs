@@ -4,9 +4,11 @@ mod recorded;
 
 use std::collections::HashMap;
 use std::io::{self, Write};
+use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::batch::{Halving, Recompute};
+use candle_headroom::distributed::Group;
 use candle_headroom::error::Phase;
 use candle_headroom::nn::recompute;
 use candle_headroom::testing::Faults;
@@ -135,6 +137,7 @@ fn the_page_is_one_file_without_requests() {
     assert_eq!(data["totals"]["samples"], 24);
     assert_eq!(data["totals"]["exhaustions"], 2);
     assert_eq!(data["steps"]["limit"][0], Value::Null, "unknown, so not 0");
+    assert!(data.get("ranks").is_none(), "one process");
 }
 
 #[test]
@@ -173,6 +176,32 @@ fn a_failure_to_write_names_the_path() {
         error.to_string().contains("/no/such/folder/page.html"),
         "{error}"
     );
+}
+
+/// In a group of one, the files are those of a process alone, and nobody waits.
+#[test]
+fn a_group_of_one_has_a_plain_page_and_trace() {
+    let none: [(String, String); 0] = [];
+    let alone = Group::builder().variables(none).open().unwrap();
+    let timeline = recorded();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.7");
+    let times = timeline.save_all(&alone, "one", &path).unwrap();
+    let text = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    let mut bytes = Vec::new();
+    timeline.write_trace(&mut bytes).unwrap();
+    assert_eq!(text("run.7.json").as_bytes(), bytes);
+    assert!(text("run.7.json").contains("candle-headroom"));
+    assert!(!text("run.7.html").contains("\"ranks\":{"));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+    assert_eq!(times.to_string(), "no rank keeps the others waiting");
+    assert_eq!((times.ranks.len(), times.slowest()), (1, None));
+    let time = &times.ranks[0];
+    assert_eq!((time.exhaustions, time.waiting), (2, Duration::ZERO));
+    assert!(time.computing > Duration::ZERO && time.computing <= time.total);
+    let missing = folder.path().join("none").join("run");
+    let error = timeline.save_all(&alone, "one", &missing).unwrap_err();
+    assert!(matches!(error, Error::Output(_)), "{error}");
 }
 
 /// Notes are on the page and in the trace; the latest 64 are kept, one line of each.

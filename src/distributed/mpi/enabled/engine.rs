@@ -8,6 +8,7 @@ use mpi::ffi;
 use parking_lot::Mutex;
 
 use super::library::{Library, engine_error};
+use super::multiplied::multiplied;
 use crate::distributed::collectives::Collectives;
 use crate::distributed::control::Control;
 use crate::distributed::watch::Watch;
@@ -21,21 +22,26 @@ const BUCKET: usize = 1 << 20;
 pub(super) struct Engine {
     library: Arc<Library>,
     control: Arc<Control>,
-    /// Holds this rank's piece while MPI reads or writes the bucket.
-    piece: Mutex<Vec<u64>>,
+    /// What MPI reads while it writes the bucket.
+    sent: Mutex<Vec<u64>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Operation {
-    ReduceScatter,
+    /// Of the buckets, each multiplied by its rank's factor. MPI requires that all ranks receive identical results.
+    Sum {
+        factor: f64,
+    },
     AllGather,
-    Broadcast { from: usize },
+    Broadcast {
+        from: usize,
+    },
 }
 
 impl Operation {
     fn name(self) -> &'static str {
         match self {
-            Self::ReduceScatter => "a reduce-scatter",
+            Self::Sum { .. } => "a sum",
             Self::AllGather => "an all-gather",
             Self::Broadcast { .. } => "a broadcast",
         }
@@ -47,7 +53,7 @@ impl Engine {
         Self {
             library,
             control,
-            piece: Mutex::default(),
+            sent: Mutex::default(),
         }
     }
 
@@ -60,7 +66,7 @@ impl Engine {
         done.map_err(|error| {
             // MPI may still hold the addresses, so neither memory is freed.
             mem::forget(buffer.clone());
-            mem::forget(mem::take(&mut *self.piece.lock()));
+            mem::forget(mem::take(&mut *self.sent.lock()));
             let error = Error::from(error);
             self.control.fail(&error.to_string());
             error
@@ -88,10 +94,10 @@ impl Engine {
         // SAFETY: constants of the library.
         let (unit, count) = unsafe {
             match (operation, dtype) {
-                (Operation::ReduceScatter, DType::F32) => (ffi::RSMPI_FLOAT, elements / size),
-                (Operation::ReduceScatter, DType::F64) => (ffi::RSMPI_DOUBLE, elements / size),
-                (Operation::ReduceScatter, DType::BF16) => (ffi::RSMPI_UINT16_T, elements / size),
-                (Operation::ReduceScatter, _) => {
+                (Operation::Sum { .. }, DType::F32) => (ffi::RSMPI_FLOAT, elements),
+                (Operation::Sum { .. }, DType::F64) => (ffi::RSMPI_DOUBLE, elements),
+                (Operation::Sum { .. }, DType::BF16) => (ffi::RSMPI_UINT16_T, elements),
+                (Operation::Sum { .. }, _) => {
                     return Err(wrong(format!("no sum of type {dtype:?}")));
                 }
                 (Operation::AllGather, _) => (ffi::RSMPI_UINT8_T, bytes.len() / size),
@@ -121,46 +127,43 @@ impl Engine {
         };
         let count = c_int::try_from(count)
             .map_err(|_| wrong(format!("{elements} elements are too many for one call")))?;
-        let length = bytes.len() / size;
-        let range = rank * length..(rank + 1) * length;
-        let mut piece = self.piece.lock();
-        let words = length.div_ceil(size_of::<u64>());
-        if piece.len() < words {
-            piece.resize(words, 0);
+        let own = match operation {
+            Operation::Sum { .. } => Some(&*bytes),
+            _ => {
+                let length = bytes.len() / size;
+                bytes.get(rank * length..(rank + 1) * length)
+            }
+        };
+        let own = own.ok_or_else(|| wrong("a piece out of bounds".to_owned()))?;
+        let mut sent = self.sent.lock();
+        let words = own.len().div_ceil(size_of::<u64>());
+        if sent.len() < words {
+            sent.resize(words, 0);
         }
-        let place: *mut u8 = piece.as_mut_ptr().cast();
-        let own = bytes
-            .get_mut(range)
-            .ok_or_else(|| wrong("a piece out of bounds".to_owned()))?;
-        let own: *mut u8 = own.as_mut_ptr();
-        let all: *mut c_void = bytes.as_mut_ptr().cast();
-        // SAFETY: `piece` and `own` have `length` bytes each and are different memory; `all` has `size` times as many, of the type that `unit` is,
-        // because `bytes` are a tensor's elements. All stay valid until the request is done, and after an error for good, because `run` forgets both.
+        let place: *mut u8 = sent.as_mut_ptr().cast();
+        // SAFETY: `place` has room for `own`'s bytes, is aligned for all types, and is other memory. `own` are elements of
+        // `dtype`.
         unsafe {
             match operation {
-                Operation::AllGather => {
-                    place.copy_from_nonoverlapping(own, length);
+                Operation::Sum { factor } => multiplied(own, dtype, factor, place),
+                _ => place.copy_from_nonoverlapping(own.as_ptr(), own.len()),
+            }
+        }
+        let all: *mut c_void = bytes.as_mut_ptr().cast();
+        // SAFETY: `place` holds `count` elements of the type that `unit` is. `all` has room for as many in a sum, and for those of
+        // all ranks else, because `bytes` are a tensor's elements. Both stay valid until the request is done, and after an error
+        // for good, because `run` forgets them.
+        unsafe {
+            match operation {
+                Operation::Sum { .. } => {
                     self.library.run(operation.name(), watch, |comm, request| {
-                        ffi::MPI_Iallgather(
-                            place.cast(),
-                            count,
-                            unit,
-                            all,
-                            count,
-                            unit,
-                            comm,
-                            request,
-                        )
+                        ffi::MPI_Iallreduce(place.cast(), all, count, unit, sum, comm, request)
                     })
                 }
-                _ => {
-                    self.library.run(operation.name(), watch, |comm, request| {
-                        let (from, into) = (all.cast_const(), place.cast());
-                        ffi::MPI_Ireduce_scatter_block(from, into, count, unit, sum, comm, request)
-                    })?;
-                    own.copy_from_nonoverlapping(place, length);
-                    Ok(())
-                }
+                _ => self.library.run(operation.name(), watch, |comm, request| {
+                    let from = place.cast_const().cast();
+                    ffi::MPI_Iallgather(from, count, unit, all, count, unit, comm, request)
+                }),
             }
         }
     }
@@ -175,8 +178,13 @@ impl Collectives for Engine {
         BUCKET
     }
 
+    /// Sums everywhere: Open MPI's reduce-scatter that does not block sends the whole bucket to one rank, and takes as long.
     fn reduce_scatter(&self, bucket: &Tensor, watch: &Watch) -> Result<()> {
-        self.run(bucket, Operation::ReduceScatter, watch)
+        self.all_reduce(bucket, 1., watch)
+    }
+
+    fn all_reduce(&self, bucket: &Tensor, factor: f64, watch: &Watch) -> Result<()> {
+        self.run(bucket, Operation::Sum { factor }, watch)
     }
 
     fn all_gather(&self, bucket: &Tensor, watch: &Watch) -> Result<()> {

@@ -1,6 +1,7 @@
 mod engine;
 mod library;
 mod meet;
+mod multiplied;
 mod staged;
 
 use std::sync::Arc;

@@ -36,6 +36,10 @@ impl Collectives for Staged {
         Self::stage(bucket, |host| self.0.reduce_scatter(host, watch))
     }
 
+    fn all_reduce(&self, bucket: &Tensor, factor: f64, watch: &Watch) -> Result<()> {
+        Self::stage(bucket, |host| self.0.all_reduce(host, factor, watch))
+    }
+
     fn all_gather(&self, bucket: &Tensor, watch: &Watch) -> Result<()> {
         Self::stage(bucket, |host| self.0.all_gather(host, watch))
     }
