@@ -52,6 +52,7 @@ macro_rules! links {
 [environment: ranks]: crate::_documentation::environment#several-ranks
 [environment: others]: crate::_documentation::environment#what-others-report
 [watching]: crate::_documentation::watching
+[watching: ranks]: crate::_documentation::watching#several-ranks
 [watching: monitor]: crate::_documentation::watching#the-gpu-and-the-host
 [watching: incidents]: crate::_documentation::watching#what-went-wrong
 [watching: page]: crate::_documentation::watching#a-page-of-the-run
