@@ -18,7 +18,7 @@ use candle_headroom::{AdaptiveTrainer, Error, Sgd};
 use serde::{Deserialize, Serialize};
 
 use crate::death::{self, At, Death, Dying, Through, strike};
-use crate::launch::command;
+use crate::launch::{command, turn};
 use crate::model::Model;
 
 /// The job, in the ranks' environment.
@@ -175,6 +175,7 @@ impl Job {
         const LONGEST: Duration = Duration::from_secs(60);
         let log = self.place.join("log");
         let file = fs::File::create(&log).expect("a file");
+        let _turn = turn();
         let mut command = command(ranks, options);
         command.env(JOB, serde_json::to_string(self).expect("JSON"));
         command.stdout(file.try_clone().expect("a file"));

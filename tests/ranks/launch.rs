@@ -2,6 +2,7 @@
 
 use std::env;
 use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -22,8 +23,16 @@ pub fn together(ranks: usize, body: impl FnOnce(&Group)) {
 
 /// As [`together`], with options of `mpirun`'s; the caller judges the outcome.
 pub fn mpirun(ranks: usize, options: &[&str]) -> Output {
+    let _turn = turn();
     let output = command(ranks, options).output();
     output.expect("mpirun: install Open MPI")
+}
+
+/// Held while ranks run, so that the tests of this program do not take each other's time.
+pub fn turn() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    // Another test may have failed.
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The command that runs the calling test again in `ranks` processes.

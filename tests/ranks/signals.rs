@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use candle_headroom::checkpoint::{Checkpoint, Checkpoints, Signal, Stopped};
 use candle_headroom::distributed::Group;
 
-use crate::launch::{command, is_rank, open, together};
+use crate::launch::{command, is_rank, open, together, turn};
 use crate::run::{Run, folder, same};
 
 const FOLDER: &str = "HEADROOM_SIGNALLED_FOLDER";
@@ -110,6 +110,7 @@ fn a_signal_to_mpirun_saves_and_stops_the_job() {
     for signal in [Signal::User1, Signal::Terminate] {
         let made = tempfile::tempdir().expect("a folder");
         let folder = made.path().join("run");
+        let _turn = turn();
         let mut command = command(2, &[]);
         command.env(FOLDER, &folder).stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::null());
