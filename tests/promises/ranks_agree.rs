@@ -138,9 +138,12 @@ fn a_lost_rank_is_an_error_on_the_others_and_no_update() {
     trainer
         .step(&own, |(x, y), _| model.loss(&x, &y))
         .expect("a step");
+    group.barrier().expect("all have made it");
     let (before, began) = (model.values(), Instant::now());
     let error = trainer.step(&own, |(x, y), _| {
         if group.rank() == 1 {
+            // By now the others have heard of the barrier's end, and wait in this step.
+            std::thread::sleep(Duration::from_millis(500));
             // SAFETY: the call takes two numbers.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
