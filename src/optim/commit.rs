@@ -83,6 +83,14 @@ pub trait Commit {
         Err(OptimizerError::NotSharded { optimizer, reason }.into())
     }
 
+    /// What must be the same on all ranks that train together, a sentence for each option; by default the type's name.
+    fn describe(&self) -> Vec<String> {
+        vec![format!(
+            "the optimizer is {}",
+            std::any::type_name::<Self>()
+        )]
+    }
+
     /// Whether it keeps state for a shard alone, or waits for one: a trainer gives it one before the first update.
     fn is_sharded(&self) -> bool {
         false

@@ -57,12 +57,15 @@ impl<O: Commit> AccumulatingTrainer<O> {
     /// smaller batches, unless the error is [`WindowLost`](crate::error::WindowLost): all batches of this update were lost. With `k`
     /// above 1, an error of the update, such as [`UnreachedParameters`](crate::error::UnreachedParameters), is the reason of a
     /// `WindowLost`.
+    ///
+    /// In a [group](AdaptiveTrainerBuilder::group) every `k`-th call is an update on all ranks, so a batch that failed counts: go on with the
+    /// next one, as the other ranks do.
     pub fn step<'b, B: Batch + ?Sized, L: Into<Loss>>(
         &mut self,
         batch: &'b B,
         f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
     ) -> Result<Option<StepReport>> {
-        if self.trainer.pending() + 1 < self.batches {
+        if self.trainer.given() + 1 < self.batches {
             self.trainer.accumulate(batch, f)?;
             return Ok(None);
         }

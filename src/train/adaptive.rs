@@ -76,11 +76,14 @@ impl<O: Commit> AdaptiveTrainer<O> {
         f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
     ) -> Result<StepReport> {
         let turn = self.core.turn();
+        self.core.given = 0;
         let done = self.core.run(&mut self.engine, batch, f, Core::update);
+        // The other ranks have dropped what they had accumulated.
+        let done = done.map_err(|error| self.core.with_window(error));
         let (took, mut report) = told(turn, done)?;
         report.extend(took);
         self.core.positions.consume();
-        self.core.divide(&batch.origins())?;
+        self.core.divide(&batch.origins());
         Ok(report)
     }
 
@@ -117,6 +120,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
         batch: &'b B,
         f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
     ) -> Result<()> {
+        self.core.given += 1;
         let (took, ()) = (self.core).run(&mut self.engine, batch, f, |_, _, _| Ok(()))?;
         let window = &mut self.core.accumulator.window;
         window.extend(took);
@@ -132,6 +136,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// [`WindowLost`](crate::error::WindowLost) if a panic in a step lost them.
     pub fn update(&mut self) -> Result<Option<StepReport>> {
         let turn = self.core.turn();
+        self.core.given = 0;
         let done = self.update_together();
         told(turn, done)
     }
@@ -212,6 +217,14 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// Returns the number of batches accumulated since the last update.
     pub fn pending(&self) -> usize {
         self.core.accumulator.window.batches
+    }
+
+    /// Number of batches given for the next update. With other ranks also those that failed: the others have theirs.
+    pub(super) fn given(&self) -> usize {
+        match self.core.ranks {
+            Some(_) => self.core.given,
+            None => self.pending(),
+        }
     }
 
     /// Returns the number of samples accumulated since the last update.

@@ -36,6 +36,8 @@ pub(super) struct Core<O> {
     pub(super) ranks: Option<Ranks>,
     /// What the accumulated samples took.
     spent: Spent,
+    /// Number of batches given since the last update, with those that failed.
+    pub(super) given: usize,
     /// `None` without other ranks and without sharded state.
     shard: Option<OwnShard>,
 }
@@ -52,6 +54,7 @@ impl<O: Commit> Core<O> {
             positions: Positions::default(),
             ranks: None,
             spent: Spent::default(),
+            given: 0,
             shard: None,
         })
     }
@@ -108,16 +111,29 @@ impl<O: Commit> Core<O> {
         Ok(done)
     }
 
-    /// Divides the next batches of these loaders among the ranks.
-    pub(super) fn divide(&mut self, origins: &[Origin<'_>]) -> Result<()> {
-        match &self.ranks {
-            Some(ranks) => ranks.divide(origins, &mut self.positions),
-            None => Ok(()),
+    /// Divides the next batches of these loaders among the ranks. The update before is done, so a failure is the next call's error.
+    pub(super) fn divide(&mut self, origins: &[Origin<'_>]) {
+        let Some(ranks) = &self.ranks else { return };
+        if let Err(error) = ranks.divide(origins, &mut self.positions) {
+            tracing::warn!(%error, "batches cannot be divided anew among the ranks");
+            ranks.fail(&error.to_string());
         }
+    }
+
+    /// Drops what was accumulated before an update that failed, as the other ranks do, and adds to the error that it was lost.
+    pub(super) fn with_window(&mut self, error: Error) -> Error {
+        let samples = self.accumulator.samples();
+        if self.ranks.is_none() || samples == 0 {
+            return error;
+        }
+        self.reset();
+        self.at_window.restore();
+        WindowLost::new(samples, error).into()
     }
 
     /// Drops what was accumulated, on request: nothing of it counts as lost.
     pub(super) fn reset(&mut self) {
+        self.given = 0;
         self.lost = 0;
         self.positions.drop_pending();
         self.accumulator.reset();

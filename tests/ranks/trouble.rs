@@ -103,6 +103,27 @@ fn different_models_are_refused_on_every_rank() {
                 && text.contains("not on rank 1: `0.bias` is [4] F32"),
             "{text}"
         );
+        // So do optimizers of which one is sharded, or that have other rates.
+        for is_sharded in [true, false] {
+            let model = Model::new(&[3, 2], DType::F32, 7);
+            let rank = group.rank();
+            let sgd = Sgd::builder(&model.varmap).learning_rate(0.1 + 0.1 * rank as f64);
+            let sgd = if is_sharded && rank == 1 {
+                sgd.sharded()
+            } else {
+                sgd
+            };
+            let trainer = AdaptiveTrainer::builder(sgd.build().expect("an optimizer")).group(group);
+            let text = trainer.build().expect_err("other options").to_string();
+            assert!(
+                text.contains("on rank 1 `lr` is 0.2") || text.contains("`learning_rate` is 0.2"),
+                "{text}"
+            );
+            assert!(
+                !is_sharded || text.contains("on rank 1 state is sharded"),
+                "{text}"
+            );
+        }
         // The group still works.
         let model = Model::new(&[3, 2], DType::F32, 7);
         trainer(&model, group).expect("equal shapes");

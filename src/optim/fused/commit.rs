@@ -24,6 +24,10 @@ impl<A: Algorithm> Commit for Fused<A> {
         Fused::commit(self, gradients)
     }
 
+    fn describe(&self) -> Vec<String> {
+        Fused::describe(self)
+    }
+
     fn is_sharded(&self) -> bool {
         self.setup.shard.is_some()
     }

@@ -76,19 +76,47 @@ impl<A: Algorithm> Fused<A> {
             let document = serde_json::to_string(&document).map_err(Error::wrap)?;
             state.metadata.insert(PIECES.to_owned(), document);
         }
-        let mut rule = self.setup.rule.clone();
-        let params = rule.hyper_parameters();
         let document = Document {
             name: Some(A::NAME.to_owned()),
-            params: params
-                .map(|(name, _, value)| (name.to_owned(), value.get()))
-                .collect(),
+            params: self.hyper_parameters(),
             groups: Some(self.setup.groups.clone()),
             progress: self.engine.progress()?,
         };
         let document = serde_json::to_string(&document).map_err(Error::wrap)?;
         state.metadata.insert(OPTIMIZER.to_owned(), document);
         Ok(state)
+    }
+
+    fn hyper_parameters<C: FromIterator<(String, f64)>>(&self) -> C {
+        let mut rule = self.setup.rule.clone();
+        let params = rule.hyper_parameters();
+        params
+            .map(|(name, _, value)| (name.to_owned(), value.get()))
+            .collect()
+    }
+
+    /// All that decides how parameters move, in words.
+    pub(super) fn describe(&self) -> Vec<String> {
+        let mut lines = vec![format!("the optimizer is {}", A::NAME)];
+        let params: Vec<_> = self.hyper_parameters();
+        lines.extend(
+            params
+                .iter()
+                .map(|(name, value)| format!("`{name}` is {value}")),
+        );
+        let groups = self.setup.groups.iter().enumerate();
+        lines.extend(groups.map(|(index, group)| format!("group {index} has {group:?}")));
+        lines.push(format!("gradients have {:?}", self.setup.adjustment));
+        if let Some(first) = self.setup.updated().next() {
+            let kept: Vec<_> = first.kept.iter().map(|held| format!("{held:?}")).collect();
+            lines.push(format!("state has {}", kept.join(", ")));
+        }
+        let is_sharded = self.setup.shard.is_some();
+        lines.push(format!(
+            "state is {}",
+            if is_sharded { "sharded" } else { "whole" }
+        ));
+        lines
     }
 
     /// Continues from saved state. Its hyper-parameters, options of groups and loss scale replace those of this optimizer, as in

@@ -174,7 +174,9 @@ impl Ranks {
             (window.loss).write_to(|known, pending| flat.set_loss(known, pending, weight))?;
             loss = flat.loss().map(Tensor::zeros_like).transpose()?;
         }
-        let is_due = self.compares || accumulator.updates.is_multiple_of(self.compare_every);
+        // Also after the first update, where most of what differs between ranks shows.
+        let updates = accumulator.updates;
+        let is_due = self.compares || updates == 1 || updates.is_multiple_of(self.compare_every);
         let word = Word {
             failure: None,
             samples: window.samples,

@@ -43,7 +43,8 @@ pub(in crate::train) fn join<O: Commit>(
             let model = model.iter().map(|Parameter { name, var, .. }| {
                 format!("`{name}` is {:?} {:?}", var.dims(), var.dtype())
             });
-            Plan::Ready(model.chain(options).collect())
+            let optimizer = core.accumulator.optimizer().describe();
+            Plan::Ready(model.chain(options).chain(optimizer).collect())
         }
         Err(error) => Plan::Failed(error.to_string()),
     };
