@@ -11,6 +11,11 @@ use crate::error::{GroupError, Result};
 /// As long as PyTorch waits for NCCL.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
+/// What a message takes at least.
+const SHORTEST: Duration = Duration::from_millis(1);
+/// A year, because clocks cannot count much further.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 /// Options of a [`Group`]; from [`Group::builder`].
 #[derive(Debug, Clone)]
 #[must_use = "call `open()`"]
@@ -45,9 +50,9 @@ impl Default for GroupBuilder {
 
 impl GroupBuilder {
     /// Sets how long ranks wait for each other, to join and in each call; 10 minutes by default. It must be longer than ranks may differ in the
-    /// time of a step, with its retries and its loading of data.
+    /// time of a step, with its retries and its loading of data, and than an exchange of all gradients takes. It is at most a year.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
+        self.timeout = timeout.clamp(SHORTEST, LONGEST);
         self
     }
 
@@ -87,15 +92,11 @@ impl GroupBuilder {
         let launch = Launch::read(&variables)?;
         // Variables that a caller made up say nothing of MPI.
         let mpi = match launch.has_mpi && is_own {
-            true => Mpi::start()?,
+            true => Mpi::start(self.timeout)?,
             false => None,
         };
         let control = match (&mpi, &launch.address) {
-            (Some(mpi), _) => {
-                let control = mpi.control(self.timeout)?;
-                check_agreement(&launch, &control)?;
-                control
-            }
+            (Some(mpi), _) => meet(mpi, &launch, self.timeout).inspect_err(|_| mpi.abandon())?,
             (None, Some((host, port))) => meeting(&launch, self.timeout).at(host, *port)?,
             (None, None) if launch.size == 1 => Control::alone(self.timeout),
             (None, None) => {
@@ -132,6 +133,13 @@ fn meeting(launch: &Launch, timeout: Duration) -> Meeting {
         job: launch.job.clone(),
         timeout,
     }
+}
+
+/// Connects the ranks by MPI.
+fn meet(mpi: &Mpi, launch: &Launch, timeout: Duration) -> Result<Control> {
+    let control = mpi.control(timeout)?;
+    check_agreement(launch, &control)?;
+    Ok(control)
 }
 
 /// MPI knows the truth; variables may come from another launcher around it.

@@ -45,6 +45,8 @@ pub(super) struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        // Before MPI is finalized, which waits for ranks that may wait for this one.
+        self.control.leave();
         if let Some(mpi) = self.mpi.as_ref().filter(|_| self.control.has_ended()) {
             mpi.abandon();
         }

@@ -204,7 +204,9 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
             self.evaluation.rank = self.engine.rank;
         }
         let mut core = core?;
-        core.shard()?;
+        if core.ranks.is_none() {
+            core.shard()?;
+        }
         let slots = &core.accumulator.slots;
         if let Some(memory) = &self.engine.memory {
             let memory = memory.device().location();

@@ -335,6 +335,21 @@ fn without_a_launcher_a_process_is_alone() {
     let group = Group::builder().variables(none).open().unwrap();
     assert_eq!((group.rank(), group.size(), group.local_rank()), (0, 1, 0));
     assert_eq!(group.gather(b"x").unwrap(), [b"x"]);
+    // A process of torchrun's, which `srun` or `mpirun` started with other ranks: MPI's variables are those of torchrun itself.
+    let port = free_port().to_string();
+    let alone = [
+        ("RANK", "0"),
+        ("WORLD_SIZE", "1"),
+        ("TORCHELASTIC_RUN_ID", "x"),
+        ("PMI_RANK", "3"),
+        ("PMI_SIZE", "4"),
+    ];
+    let group = Group::builder().timeout(Duration::MAX).variables(
+        alone
+            .into_iter()
+            .chain([("MASTER_ADDR", "localhost"), ("MASTER_PORT", &port)]),
+    );
+    assert_eq!(group.open().unwrap().size(), 1);
     // In the script of a job, which `srun` has not started.
     let group = Group::builder().variables([
         ("SLURM_PROCID", "0"),

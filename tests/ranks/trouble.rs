@@ -153,9 +153,9 @@ fn different_calls_are_refused_on_every_rank() {
 
 #[test]
 fn a_rank_without_a_batch_is_named() {
-    together(2, |_| {
+    if is_rank() {
         let group = Group::builder().timeout(Duration::from_millis(1500));
-        let group = group.open().expect("a group of its own");
+        let group = group.open().expect("a group");
         let model = Model::new(&[3, 2], DType::F32, 7);
         let mut trainer = trainer(&model, &group).expect("a trainer");
         if group.rank() == 1 {
@@ -179,7 +179,17 @@ fn a_rank_without_a_batch_is_named() {
             matches!(group_error(&error), GroupError::Broken(_)),
             "{error}"
         );
-    });
+        println!("noticed");
+        return;
+    }
+    // The ranks leave MPI as it is, at which plain mpirun would end the slower one.
+    let output = mpirun(2, &["--enable-recovery"]);
+    assert_eq!(
+        text(&output).matches("noticed").count(),
+        2,
+        "{}",
+        text(&output)
+    );
 }
 
 #[test]
@@ -262,4 +272,33 @@ fn a_killed_rank_ends_the_job() {
     // By default mpirun kills the others too, at once.
     let output = mpirun(2, &["--enable-recovery"]);
     assert!(text(&output).contains("noticed"), "{}", text(&output));
+}
+
+/// It waits for the others where MPI ends, but has told them before that it is gone.
+#[test]
+fn a_rank_that_returns_an_error_between_steps_is_named_at_once() {
+    if is_rank() {
+        let group = open();
+        let model = Model::new(&[3, 2], DType::F32, 7);
+        let mut trainer = trainer(&model, &group).expect("a trainer");
+        let batch = data(4, (3, 2), DType::F32, 0);
+        trainer
+            .step(&batch, |(x, y), _| model.loss(&x, &y))
+            .expect("a step");
+        if group.rank() == 1 {
+            return; // drops the trainer and the group
+        }
+        let began = Instant::now();
+        let error = trainer
+            .step(&batch, |(x, y), _| model.loss(&x, &y))
+            .expect_err("rank 1 has left");
+        assert!(error.to_string().contains("left the group"), "{error}");
+        assert!(began.elapsed() < Duration::from_secs(5));
+        println!("noticed");
+        return;
+    }
+    let began = Instant::now();
+    let output = mpirun(2, &["--enable-recovery"]);
+    assert!(text(&output).contains("noticed"), "{}", text(&output));
+    assert!(began.elapsed() < Duration::from_secs(30));
 }

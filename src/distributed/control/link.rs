@@ -16,20 +16,18 @@ pub(super) struct Link {
     stream: Arc<Mutex<TcpStream>>,
 }
 
-/// The longest that a write waits for a rank that does not read.
-const WRITE: Duration = Duration::from_secs(30);
-
 impl Link {
-    /// `ended` is called where the group ends by what this connection brings, or by its end before the rank has left.
+    /// A write waits for a rank that does not read for at most `timeout`. `ended` is called where the group ends by what this connection brings, or by its end before the rank has left.
     pub(super) fn start(
         rank: usize,
         stream: TcpStream,
+        timeout: Duration,
         inbox: &Arc<Inbox>,
         ended: impl Fn(&Refusal) + Send + 'static,
     ) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(None)?;
-        stream.set_write_timeout(Some(WRITE))?;
+        stream.set_write_timeout(Some(timeout))?;
         let mut reader = BufReader::new(stream.try_clone()?);
         let inbox = Arc::clone(inbox);
         let stream = Arc::new(Mutex::new(stream));
@@ -56,7 +54,11 @@ impl Link {
     }
 
     pub(super) fn send(&self, frame: &Frame) -> io::Result<()> {
-        frame.write(&mut *self.stream.lock())
+        let mut stream = self.stream.lock();
+        // After a part of a frame nothing else can be sent: the end of the connection is what the other rank notices.
+        frame.write(&mut *stream).inspect_err(|_| {
+            let _ = stream.shutdown(Shutdown::Both);
+        })
     }
 }
 

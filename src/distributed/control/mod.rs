@@ -36,6 +36,7 @@ pub(crate) struct Control {
     links: Arc<RwLock<Vec<Link>>>,
     /// Number of calls so far. Held during a call, so that two threads do not mix theirs.
     calls: Mutex<u64>,
+    has_left: AtomicBool,
     /// The caller has seen why the group has ended.
     is_reported: AtomicBool,
     /// An error that other ranks may not know of.
@@ -56,6 +57,7 @@ impl Control {
             inbox: Arc::default(),
             links: Arc::default(),
             calls: Mutex::new(0),
+            has_left: AtomicBool::new(false),
             is_reported: AtomicBool::new(false),
             failed: Mutex::new(None),
         }
@@ -132,6 +134,24 @@ impl Control {
         };
         let refusal = self.end(Refusal::Lost { ranks, reason });
         self.error(refusal, what)
+    }
+
+    /// Tells the others that this rank makes no more calls.
+    pub(crate) fn leave(&self) {
+        if self.has_left.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let frame = match self.inbox.ended() {
+            // The thread that heard of it may not have told all others yet.
+            Some(refusal) => Frame::Refusal(refusal),
+            // A rank that unwinds may have left others waiting for an engine.
+            None if std::thread::panicking() => Frame::Refusal(Refusal::Lost {
+                ranks: vec![self.rank],
+                reason: "it panicked".to_owned(),
+            }),
+            None => Frame::Leave,
+        };
+        self.tell(&frame);
     }
 
     /// Fails if the group has ended: with the reason if the caller has not seen it yet.
@@ -302,17 +322,7 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        let frame = match self.inbox.ended() {
-            // The thread that heard of it may not have told all others yet.
-            Some(refusal) => Frame::Refusal(refusal),
-            // A rank that unwinds may have left others waiting for an engine.
-            None if std::thread::panicking() => Frame::Refusal(Refusal::Lost {
-                ranks: vec![self.rank],
-                reason: "it panicked".to_owned(),
-            }),
-            None => Frame::Leave,
-        };
-        self.tell(&frame);
+        self.leave();
         self.links.write().clear();
     }
 }

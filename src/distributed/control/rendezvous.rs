@@ -106,9 +106,13 @@ impl Meeting {
         let control = Control::new(0, self.size, self.timeout);
         let mut links = Vec::new();
         for (rank, stream) in (1..).zip(joined.into_iter().flatten()) {
-            send(&stream, &Reply::Welcome).map_err(unreachable)?;
+            send(&stream, &Reply::Welcome).map_err(|error| GroupError::PeerLost {
+                ranks: vec![rank],
+                call: "open".to_owned(),
+                reason: error.to_string(),
+            })?;
             let others = Arc::clone(&control.links);
-            let link = Link::start(rank, stream, &control.inbox, move |refusal| {
+            let link = Link::start(rank, stream, self.timeout, &control.inbox, move |refusal| {
                 for link in others.read().iter().filter(|link| link.rank != rank) {
                     let _ = link.send(&Frame::Refusal(refusal.clone()));
                 }
@@ -236,7 +240,8 @@ impl Meeting {
             }
         }
         let control = Control::new(self.rank, self.size, self.timeout);
-        let link = Link::start(0, stream, &control.inbox, |_| {}).map_err(|e| failed(&e))?;
+        let link =
+            Link::start(0, stream, self.timeout, &control.inbox, |_| {}).map_err(|e| failed(&e))?;
         control.links.write().push(link);
         Ok(control)
     }

@@ -38,10 +38,14 @@ impl Launch {
     ///
     /// MPI's launcher is itself started by `srun` on a cluster, and so is torchrun, so theirs come first.
     pub(super) fn read(variables: &Variables) -> Result<Self> {
-        let mpi = [OPEN_MPI, PMI].map(|names| variables.ranks(names));
-        let [open_mpi, pmi] = mpi;
-        let mpi = open_mpi?.or(pmi?);
         let torchrun = variables.ranks(TORCHRUN)?;
+        let torchrun_job = variables.text("TORCHELASTIC_RUN_ID");
+        // torchrun's processes inherit what `mpirun` or `srun` told torchrun itself.
+        let is_by_torchrun = torchrun.is_some() && torchrun_job.is_some();
+        let mpi = match is_by_torchrun {
+            true => None,
+            false => variables.ranks(OPEN_MPI)?.or(variables.ranks(PMI)?),
+        };
         if let (Some(a), Some(b)) = (&mpi, &torchrun)
             && (a.rank, a.size) != (b.rank, b.size)
         {
@@ -51,8 +55,7 @@ impl Launch {
             )));
         }
         let address = variables.address()?;
-        let has_mpi = mpi.is_some() || variables.is_set("PMIX_RANK");
-        let torchrun_job = variables.text("TORCHELASTIC_RUN_ID").unwrap_or_default();
+        let has_mpi = mpi.is_some() || (!is_by_torchrun && variables.is_set("PMIX_RANK"));
         if let Some(ranks) = torchrun.or(mpi) {
             // An agent of torchrun listens at the port itself.
             let has_agent =
@@ -61,6 +64,7 @@ impl Launch {
                 Some((host, port)) if has_agent => {
                     Some((host, port.checked_add(1).unwrap_or(port - 1)))
                 }
+                None => slurm::address(variables)?,
                 address => address,
             };
             if address.is_none() && !has_mpi && ranks.size > 1 {
@@ -74,7 +78,7 @@ impl Launch {
                 size: ranks.size,
                 local_rank: ranks.local_rank,
                 address,
-                job: torchrun_job,
+                job: torchrun_job.unwrap_or_default(),
                 has_mpi,
             });
         }

@@ -1,8 +1,10 @@
+use std::sync::Arc;
+
 use candle_core::Var;
 use serde::{Deserialize, Serialize};
 
 use super::reduce::Ranks;
-use crate::distributed::{Group, Shares};
+use crate::distributed::{Collectives, Group, Shares};
 use crate::error::{DataError, GroupError, Result};
 use crate::optim::{Commit, Parameter};
 use crate::train::core::Core;
@@ -18,6 +20,9 @@ pub(in crate::train) struct Settings {
     /// How batches are divided; `None` for what is measured.
     pub(in crate::train) shares: Option<Shares>,
 }
+
+/// The name of the call in which ranks meet.
+const CALL: &str = "build a trainer";
 
 /// What a rank is about to train.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -49,7 +54,7 @@ pub(in crate::train) fn join<O: Commit>(
         Err(error) => Plan::Failed(error.to_string()),
     };
     let bytes = serde_json::to_vec(&plan).map_err(candle_core::Error::wrap)?;
-    let plans = group.control().gather("build a trainer", &bytes);
+    let plans = group.control().gather(CALL, &bytes);
     let mut core = core?;
     compare(&plan, &plans?, group.rank())?;
     let device = core.accumulator.device();
@@ -61,9 +66,23 @@ pub(in crate::train) fn join<O: Commit>(
         engine.broadcast(&var, 0, &watch)?;
     }
     engine.finish(&watch)?;
-    core.accumulator
-        .slots
-        .lay_out(Layout::new(group.size(), engine.bucket(), settings.narrows))?;
+    // What follows can run out of memory on one rank alone.
+    let placed = place(&mut core, group, engine, settings);
+    match placed {
+        Ok(()) => group.collect_in(CALL, vec![()]).map(|_| core),
+        Err(error) => Err(group.collect_none(CALL, error)),
+    }
+}
+
+/// Allocates what is exchanged, and the state that this rank keeps.
+fn place<O: Commit>(
+    core: &mut Core<O>,
+    group: &Group,
+    engine: Arc<dyn Collectives>,
+    settings: Settings,
+) -> Result<()> {
+    let layout = Layout::new(group.size(), engine.bucket(), settings.narrows);
+    core.accumulator.slots.lay_out(layout)?;
     let shares = match settings.shares {
         Some(shares) if shares.division().ranks() != group.size() => {
             let (ranks, size) = (shares.division().ranks(), group.size());
@@ -76,7 +95,7 @@ pub(in crate::train) fn join<O: Commit>(
     let compare_every = settings.compare_every.max(1);
     let is_sharded = core.accumulator.optimizer().is_sharded();
     core.ranks = Some(Ranks::new(group, engine, compare_every, shares, is_sharded));
-    Ok(core)
+    core.shard()
 }
 
 /// All parameters, frozen ones included, and named buffers.
@@ -106,7 +125,7 @@ fn compare(own: &Plan, plans: &[Vec<u8>], rank: usize) -> Result<()> {
             _ => None,
         });
     if let Some((rank, reason)) = failed {
-        let call = "build a trainer".to_owned();
+        let call = CALL.to_owned();
         return Err(GroupError::PeerFailed { rank, call, reason }.into());
     }
     let Some(Plan::Ready(first)) = plans.first() else {

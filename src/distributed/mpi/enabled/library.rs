@@ -2,6 +2,7 @@ use std::ffi::{c_int, c_void};
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use half::bf16;
 use mpi::Threading;
@@ -49,7 +50,7 @@ unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
 
 impl Library {
-    pub(super) fn start() -> Result<Self> {
+    pub(super) fn start(timeout: Duration) -> Result<Self> {
         let failed = |reason: String| engine_error("MPI", "its initialization", reason);
         let mut finalized: c_int = 0;
         // SAFETY: may be called at any time; the place outlives the call.
@@ -74,11 +75,19 @@ impl Library {
         };
         // SAFETY: MPI is initialized. Errors of the communicators are returned from here on instead of ending the process.
         let (communicator, rank, size) = unsafe {
-            let mut communicator = ffi::RSMPI_COMM_NULL;
+            // MPI writes it at the end of the request, or never.
+            let mut communicator = Box::new(ffi::RSMPI_COMM_NULL);
             let (mut rank, mut size): (c_int, c_int) = (0, 0);
             ffi::MPI_Comm_set_errhandler(ffi::RSMPI_COMM_WORLD, ffi::RSMPI_ERRORS_RETURN);
-            let code = ffi::MPI_Comm_dup(ffi::RSMPI_COMM_WORLD, &mut communicator);
-            checked("MPI", "its initialization", code)?;
+            let mut request = ffi::RSMPI_REQUEST_NULL;
+            let code = ffi::MPI_Comm_idup(ffi::RSMPI_COMM_WORLD, &mut *communicator, &mut request);
+            let done = checked("MPI", "its initialization", code);
+            let done = done.and_then(|()| come("MPI", "its initialization", timeout, &mut request));
+            if let Err(error) = done {
+                mem::forget((communicator, universe));
+                return Err(error);
+            }
+            let communicator = *communicator;
             ffi::MPI_Comm_set_errhandler(communicator, ffi::RSMPI_ERRORS_RETURN);
             ffi::MPI_Comm_rank(communicator, &mut rank);
             ffi::MPI_Comm_size(communicator, &mut size);
@@ -162,21 +171,32 @@ impl Library {
     }
 
     /// Gives all ranks the bytes of each, of which all have equally many.
-    pub(super) fn all_gather(&self, bytes: &[u8]) -> Result<Vec<u8>> {
+    pub(super) fn all_gather(&self, bytes: &[u8], timeout: Duration) -> Result<Vec<u8>> {
         let _turn = TURN.lock();
         let operation = "an all-gather of addresses";
         let length = c_int::try_from(bytes.len())
             .map_err(|e| engine_error(&self.version, operation, e.to_string()))?;
         let mut all = vec![0; bytes.len() * self.size];
-        // SAFETY: each rank sends `length` bytes, and `all` has room for those of all ranks. The call returns when it is done.
+        let bytes = bytes.to_vec();
+        // SAFETY: a constant of the library.
+        let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
+        // SAFETY: each rank sends `length` bytes, and `all` has room for those of all ranks. Both stay until the request is done, and are forgotten
+        // where it is not.
         let code = unsafe {
             let (from, to): (*const c_void, *mut c_void) =
                 (bytes.as_ptr().cast(), all.as_mut_ptr().cast());
-            let byte = ffi::RSMPI_UINT8_T;
-            ffi::MPI_Allgather(from, length, byte, to, length, byte, self.communicator)
+            let (byte, comm) = (ffi::RSMPI_UINT8_T, self.communicator);
+            ffi::MPI_Iallgather(from, length, byte, to, length, byte, comm, &mut request)
         };
-        checked(&self.version, operation, code)?;
-        Ok(all)
+        let done = checked(&self.version, operation, code);
+        let done = done.and_then(|()| come(&self.version, operation, timeout, &mut request));
+        match done {
+            Ok(()) => Ok(all),
+            Err(error) => {
+                mem::forget((bytes, all));
+                Err(error)
+            }
+        }
     }
 
     /// Never finalizes MPI.
@@ -216,6 +236,31 @@ unsafe extern "C" fn add_bf16(
     };
     for (into, from) in into.iter_mut().zip(from) {
         *into = bf16::from_f32(into.to_f32() + from.to_f32());
+    }
+}
+
+/// Waits for a request of all ranks, before there are other connections to notice that one is missing.
+fn come(
+    engine: &str,
+    operation: &'static str,
+    timeout: Duration,
+    request: &mut ffi::MPI_Request,
+) -> Result<()> {
+    let until = Instant::now() + timeout;
+    let mut is_done: c_int = 0;
+    loop {
+        // SAFETY: the request was started and is not done; a null request counts as done.
+        let code = unsafe { ffi::MPI_Test(request, &mut is_done, ffi::RSMPI_STATUS_IGNORE) };
+        checked(engine, operation, code)?;
+        if is_done != 0 {
+            return Ok(());
+        }
+        if Instant::now() > until {
+            let reason =
+                format!("not all ranks came within {timeout:?}: do all of them open the group?");
+            return Err(engine_error(engine, operation, reason));
+        }
+        thread::yield_now();
     }
 }
 

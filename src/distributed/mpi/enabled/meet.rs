@@ -30,7 +30,7 @@ pub(super) fn meet(library: &Library, timeout: Duration) -> Result<Control> {
         card.extend(format!(" {address}").bytes());
     }
     card.resize(CARD, b' ');
-    let cards = library.all_gather(&card)?;
+    let cards = library.all_gather(&card, timeout)?;
     let first = String::from_utf8_lossy(cards.get(..CARD).unwrap_or_default());
     let mut words = first.split_ascii_whitespace();
     let port = words.next().and_then(|port| port.parse().ok()).unwrap_or(0);

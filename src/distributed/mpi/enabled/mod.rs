@@ -4,10 +4,11 @@ mod meet;
 mod multiplied;
 mod staged;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use candle_core::Device;
+use parking_lot::Mutex;
 
 use crate::distributed::collectives::Collectives;
 use crate::distributed::control::Control;
@@ -22,8 +23,16 @@ pub(in crate::distributed) struct Mpi(Arc<Library>);
 
 impl Mpi {
     /// Initializes MPI, unless the program has done so.
-    pub(in crate::distributed) fn start() -> Result<Option<Arc<Self>>> {
-        Ok(Some(Arc::new(Self(Arc::new(Library::start()?)))))
+    pub(in crate::distributed) fn start(timeout: Duration) -> Result<Option<Arc<Self>>> {
+        // Groups share it, because the first end of MPI is the last.
+        static SHARED: Mutex<Weak<Library>> = Mutex::new(Weak::new());
+        let mut shared = SHARED.lock();
+        let library = match shared.upgrade() {
+            Some(library) => library,
+            None => Arc::new(Library::start(timeout)?),
+        };
+        *shared = Arc::downgrade(&library);
+        Ok(Some(Arc::new(Self(library))))
     }
 
     /// Connects all ranks of the job.
