@@ -150,6 +150,11 @@ pub enum OptimizerError {
         "the shard does not list parameter `{0}`: call `shard` with the ranges of all parameters that are not frozen, and none where this rank owns nothing"
     )]
     Unlisted(String),
+    /// A parameter was thawed in a trainer whose optimizer is sharded.
+    #[error(
+        "parameter `{0}` was thawed, and a sharded optimizer keeps no state for it: thaw before the trainer is built, or save a checkpoint, build a new trainer with the group thawed, and resume"
+    )]
+    Thawed(String),
     /// The shard has elements whose state another rank holds.
     #[error(
         "the state of elements {start}..{end} of parameter `{parameter}` is not on this rank: pass `shard` the ranks' states, put together by `StateDict::merge`"

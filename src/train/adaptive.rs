@@ -245,8 +245,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// Continues with another optimizer and returns the previous one. Accumulated batches are dropped. After an interrupted
     /// update, restore the parameters first; [`load_state`](Self::load_state) keeps the optimizer, with its saved state.
     pub fn replace_optimizer(&mut self, optimizer: O) -> O {
-        self.core.reset();
-        self.core.accumulator.replace_optimizer(optimizer)
+        self.core.replace_optimizer(optimizer)
     }
 
     /// Returns the optimizer and ends the training.

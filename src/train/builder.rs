@@ -192,9 +192,11 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     ///   matches no parameter, or [`reach_within(0)`](Self::reach_within);
     /// - [`PolicyError::Zero`](crate::error::PolicyError::Zero) for an accumulating trainer of 0 batches.
     pub fn build(mut self) -> Result<T> {
+        let reach = self.reach.describe();
         let mut core = Core::new(self.optimizer, &self.buffers, self.reach);
         if let Some(group) = &self.group {
             let options = vec![
+                reach,
                 format!("the seed is {}", self.engine.seed),
                 format!("an update has {} batches", self.batches),
                 format!("an exchange has {:?}", self.exchange),

@@ -17,7 +17,7 @@ use crate::batch::{
 };
 use crate::error::{Error, Holding, Phase, Result, WindowLost};
 use crate::memory::{DeviceMemory, recover, unmask};
-use crate::optim::{Commit, Shard, StateDict};
+use crate::optim::{Commit, Measure, Shard, StateDict};
 
 /// The state that a trainer's step changes: accumulated gradients, named buffers, and the updated parameters.
 #[derive(Debug)]
@@ -113,7 +113,9 @@ impl<O: Commit> Core<O> {
 
     /// Divides the next batches of these loaders among the ranks. The update before is done, so a failure is the next call's error.
     pub(super) fn divide(&mut self, origins: &[Origin<'_>]) {
-        let Some(ranks) = &self.ranks else { return };
+        let Some(ranks) = &mut self.ranks else {
+            return;
+        };
         if let Err(error) = ranks.divide(origins, &mut self.positions) {
             tracing::warn!(%error, "batches cannot be divided anew among the ranks");
             ranks.fail(&error.to_string());
@@ -195,10 +197,17 @@ impl<O: Commit> Core<O> {
         engine: &Engine,
         processed: &mut Processed<()>,
     ) -> Result<StepReport> {
+        if self.shard.is_none() {
+            self.shard()?;
+        }
         let Some(ranks) = &mut self.ranks else {
             return self.apply(engine, processed);
         };
         self.accumulator.refuse_if_interrupted()?;
+        // The ranks' times say how batches are divided, so what is only queued has to be done. The exchange would wait for it too.
+        let began = Instant::now();
+        engine.device.synchronize()?;
+        self.spent.seconds += began.elapsed().as_secs_f64();
         let measured = Measured::begin(engine.memory.as_ref());
         let spent = std::mem::take(&mut self.spent);
         let exchange = ranks.exchange(engine, &measured, &mut self.accumulator, spent);
@@ -256,17 +265,19 @@ impl<O: Commit> Core<O> {
     }
 
     fn commit(&mut self, device: &Device) -> Result<StepReport> {
-        let mut report = self.commit_once();
+        // The ranks add theirs once.
+        let mut sum = None;
+        let mut report = self.commit_once(&mut sum);
         if let Err(Error::ResourceExhausted(_)) = report {
             // Nothing has changed. The graph is gone and the device is idle, so a second attempt may succeed.
             recover(device)?;
-            report = self.commit_once();
+            report = self.commit_once(&mut sum);
         }
         report.map_err(|error| unmask(error, device))
     }
 
     /// Updates. What depends on all gradients is summed over the ranks, each of which measures its elements.
-    fn commit_once(&mut self) -> Result<StepReport> {
+    fn commit_once(&mut self, known: &mut Option<Measure>) -> Result<StepReport> {
         let Some(shard) = &mut self.shard else {
             return self.accumulator.commit();
         };
@@ -278,12 +289,22 @@ impl<O: Commit> Core<O> {
             let Some(own) = optimizer.measure(gradients, &shard.elements)? else {
                 return optimizer.commit(gradients);
             };
-            let sum = match ranks {
-                Some(ranks) => ranks.sum(own)?,
-                None => own,
+            let sum = match (*known, ranks) {
+                (Some(sum), _) => sum,
+                (None, Some(ranks)) => ranks.sum(own)?,
+                (None, None) => own,
             };
+            *known = Some(sum);
             optimizer.commit_measured(gradients, sum)
         })
+    }
+
+    /// Continues with another optimizer, which gets a shard of its own before the next update.
+    pub(super) fn replace_optimizer(&mut self, optimizer: O) -> O {
+        self.reset();
+        self.shard = None;
+        self.accumulator.slots.free_layout();
+        self.accumulator.replace_optimizer(optimizer)
     }
 
     /// Gives the optimizer the elements that it keeps state for, if it awaits that.

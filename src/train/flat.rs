@@ -81,16 +81,23 @@ impl Layout {
 }
 
 impl Flat {
-    /// Allocates the memory for these slots.
-    pub(super) fn new(layout: Layout, slots: &[Slot]) -> Result<Self> {
+    /// Allocates the memory for these slots. Those that are `exact` are not narrowed.
+    pub(super) fn new(
+        layout: Layout,
+        slots: &[Slot],
+        exact: impl Fn(&Slot) -> bool,
+    ) -> Result<Self> {
         let mut flat = Self {
             buckets: Vec::new(),
             loss: None,
             places: HashMap::new(),
         };
-        for dtype in [DType::F32, DType::F64] {
+        let narrows = |slot: &Slot| layout.narrows && !exact(slot);
+        for (dtype, narrowed) in [(DType::F32, true), (DType::F32, false), (DType::F64, false)] {
             let slots = slots.iter().filter(|slot| slot.buffer_type() == dtype);
-            let slots: Vec<_> = slots.collect();
+            let slots: Vec<_> = slots
+                .filter(|slot| dtype == DType::F64 || narrows(slot) == narrowed)
+                .collect();
             let Some(device) = slots
                 .first()
                 .map(|slot| slot.parameter.var.device().clone())
@@ -99,18 +106,13 @@ impl Flat {
             };
             let lens = slots.iter().map(|slot| slot.parameter.var.elem_count());
             let used: usize = lens.map(|len| len.next_multiple_of(ALIGNMENT)).sum();
-            let narrows = layout.narrows && dtype == DType::F32;
             // The mean of the losses travels behind the gradients, unless they are narrowed.
-            let has_loss = flat.loss.is_none() && !narrows;
+            let has_loss = flat.loss.is_none() && !narrowed;
             let buffer =
                 Tensor::zeros(layout.padded(used + usize::from(has_loss)), dtype, &device)?;
-            flat.cut(layout, &buffer, narrows)?;
+            flat.cut(layout, &buffer, narrowed)?;
             if has_loss {
                 flat.loss = Some(buffer.narrow(0, used, 1)?);
-            } else if flat.loss.is_none() {
-                let alone = Tensor::zeros(layout.padded(1), dtype, &device)?;
-                flat.cut(layout, &alone, false)?;
-                flat.loss = Some(alone.narrow(0, 0, 1)?);
             }
             let mut start = 0;
             for slot in slots {
@@ -125,19 +127,31 @@ impl Flat {
                 start += len.next_multiple_of(ALIGNMENT);
             }
         }
+        if let (None, Some(slot)) = (&flat.loss, slots.first()) {
+            let device = slot.parameter.var.device();
+            let alone = Tensor::zeros(layout.padded(1), DType::F32, device)?;
+            flat.cut(layout, &alone, false)?;
+            flat.loss = Some(alone.narrow(0, 0, 1)?);
+        }
         Ok(flat)
     }
 
     /// Makes the memory the slots' buffers. Returns the first slot that has no place in it; nothing changes then.
     pub(super) fn attach<'a>(&self, slots: &'a mut [Slot]) -> Option<&'a Slot> {
-        let place = |slot: &Slot| self.places.get(&slot.parameter.var.id());
-        if let Some(missing) = slots.iter().position(|slot| place(slot).is_none()) {
-            return slots.get(missing);
+        if self.missing(slots).is_some() {
+            return self.missing(slots);
         }
         for slot in slots {
-            slot.buffer = place(slot).map(|place| place.buffer.clone());
+            let place = self.places.get(&slot.parameter.var.id());
+            slot.buffer = place.map(|place| place.buffer.clone());
         }
         None
+    }
+
+    /// The first slot that has no place in the memory.
+    pub(super) fn missing<'a>(&self, slots: &'a [Slot]) -> Option<&'a Slot> {
+        let mut slots = slots.iter();
+        slots.find(|slot| !self.places.contains_key(&slot.parameter.var.id()))
     }
 
     /// Adds the elements of these slots that a rank sums to its shard.

@@ -51,6 +51,14 @@ impl Reach {
             .check(all.map(|parameter| parameter.name.as_str()))?)
     }
 
+    /// For the comparison with other ranks.
+    pub(super) fn describe(&self) -> String {
+        let Self {
+            updates, allowed, ..
+        } = self;
+        format!("gradients arrive within {updates} updates, but those of {allowed:?}")
+    }
+
     /// The number of updates in which a parameter has to receive a gradient.
     pub(super) fn updates(&self) -> usize {
         self.updates

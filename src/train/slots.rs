@@ -61,19 +61,19 @@ impl Slots {
         if let Some(flat) = &self.flat {
             match flat.attach(&mut self.slots) {
                 None => return Ok(()),
-                Some(new) if self.is_sharded => {
-                    let name = new.parameter.name.clone();
-                    return Err(OptimizerError::Unlisted(name).into());
-                }
+                // Not with sharded state, which `follow` has refused.
                 Some(_) => {}
             }
         }
         // The old memory goes first.
         self.slots.iter_mut().for_each(|slot| slot.buffer = None);
         self.flat = None;
-        let flat = Flat::new(layout, &self.slots)?;
+        let flat = Flat::new(layout, &self.slots, |slot| {
+            self.reach.is_buffer(&slot.parameter)
+        })?;
         flat.attach(&mut self.slots);
         self.flat = Some(flat);
+        self.fingerprint = self.checksum();
         Ok(())
     }
 
@@ -97,6 +97,11 @@ impl Slots {
                 .for_each(|var| shard.own(var, 0..var.elem_count())),
         }
         shard
+    }
+
+    /// The optimizer may be another one.
+    pub(super) fn free_layout(&mut self) {
+        self.is_sharded = false;
     }
 
     /// The optimizer keeps state for this rank's elements alone.
@@ -141,6 +146,12 @@ impl Slots {
         let slots = slots.collect::<Result<Vec<_>>>()?;
         if slots.is_empty() {
             return Err(ParameterError::None.into());
+        }
+        if let (true, Some(flat)) = (self.is_sharded, &self.flat)
+            && let Some(new) = flat.missing(&slots)
+        {
+            let name = new.parameter.name.clone();
+            return Err(OptimizerError::Thawed(name).into());
         }
         self.slots = slots;
         self.fingerprint = self.checksum();
@@ -249,11 +260,24 @@ impl Slots {
         self.fingerprint
     }
 
+    /// A checksum of the first gradients that are still awaited.
+    pub(super) fn awaited_fingerprint(&self) -> u32 {
+        let mut hasher = crc32fast::Hasher::new();
+        if self.is_awaiting {
+            let awaited = self.slots.iter().map(|slot| slot.awaited as u64);
+            awaited.for_each(|awaited| hasher.update(&awaited.to_le_bytes()));
+        }
+        hasher.finalize()
+    }
+
     fn checksum(&self) -> u32 {
         let mut hasher = crc32fast::Hasher::new();
         for Slot { parameter, .. } in &self.slots {
             let (dims, dtype) = (parameter.var.dims(), parameter.var.dtype());
             hasher.update(format!("{} {dims:?} {dtype:?}\n", parameter.name).as_bytes());
+        }
+        for bucket in self.flat.iter().flat_map(Flat::buckets) {
+            hasher.update(&bucket.values.elem_count().to_le_bytes());
         }
         hasher.finalize()
     }

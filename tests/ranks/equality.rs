@@ -5,6 +5,7 @@ use std::ops::Range;
 use candle_core::{DType, Device};
 use candle_headroom::batch::Fixed;
 use candle_headroom::distributed::Group;
+use candle_headroom::optim::LossScale;
 use candle_headroom::{AccumulatingTrainer, AdamW, AdaptiveTrainer, Loss, Sgd};
 use candle_nn::{Module, VarBuilder, VarMap, batch_norm, linear};
 use rand::rngs::StdRng;
@@ -272,5 +273,34 @@ fn gradients_that_travel_as_bf16_keep_three_digits() {
         let error = length(&exact, &narrow) / length(&exact, &before);
         // A rounding to 8 bits is off by 2^-9 at most, and there are at most 1 + 2 + 1 of them.
         assert!(error > 1e-4 && error < 4. / 512., "{error}");
+    });
+}
+
+/// A rank without samples has scaled no loss, and applies the update of the others.
+#[test]
+fn a_loss_scale_and_an_empty_share() {
+    together(3, |group| {
+        for is_sharded in [false, true] {
+            let model = Model::new(&[6, 5, 2], DType::F16, 1);
+            let adam = AdamW::builder(&model.varmap)
+                .learning_rate(0.01)
+                .loss_scale(LossScale::dynamic());
+            let adam = if is_sharded { adam.sharded() } else { adam };
+            let trainer =
+                AdaptiveTrainer::builder(adam.build().expect("an optimizer")).group(group);
+            let mut trainer = trainer.build().expect("a trainer");
+            // The first steps overflow, until the scale has fallen.
+            let mut updated = Vec::new();
+            for step in 0..16 {
+                let batch = data(2, (6, 2), DType::F16, step);
+                let own = cut(&batch, group.share(2));
+                let report = trainer
+                    .step(&own, |(x, y), _| model.loss(&x, &y))
+                    .expect("a step");
+                assert_eq!(report.samples, group.share(2).len());
+                updated.push(report.updated);
+            }
+            assert!(updated.ends_with(&[Some(true); 3]), "{updated:?}");
+        }
     });
 }

@@ -124,6 +124,22 @@ fn different_models_are_refused_on_every_rank() {
                 "{text}"
             );
         }
+        // Or parameters that need no gradient.
+        let model = Model::new(&[3, 2], DType::F32, 7);
+        let sgd = Sgd::builder(&model.varmap).build().expect("an optimizer");
+        let allowed = if group.rank() == 1 {
+            vec!["*.bias"]
+        } else {
+            vec![]
+        };
+        let other = AdaptiveTrainer::builder(sgd)
+            .group(group)
+            .allow_unreached(allowed);
+        let text = other.build().expect_err("other options").to_string();
+        assert!(
+            text.contains("on rank 1 gradients arrive within 1 updates"),
+            "{text}"
+        );
         // The group still works.
         let model = Model::new(&[3, 2], DType::F32, 7);
         trainer(&model, group).expect("equal shapes");

@@ -73,6 +73,13 @@ impl Shares {
         SharesBuilder::new(ranks)
     }
 
+    /// Begins with this division, such as a resumed loader's, if batches are divided by what is measured.
+    pub(crate) fn begin_with(&mut self, division: &Division) {
+        if !self.paces.is_empty() && division.ranks() == self.division.ranks() {
+            self.division = division.clone();
+        }
+    }
+
     /// Returns how batches are to be divided now.
     pub fn division(&self) -> &Division {
         &self.division

@@ -7,14 +7,24 @@ use crate::train::positions::Positions;
 impl Ranks {
     /// Divides the next batches of these loaders as the ranks' speeds suggest, the same on all ranks. `positions` are made to know it.
     pub(in crate::train) fn divide(
-        &self,
+        &mut self,
         origins: &[Origin<'_>],
         positions: &mut Positions,
     ) -> Result<()> {
         for origin in origins {
             let Some(divide) = origin.divide else {
+                if !std::mem::replace(&mut self.has_warned, true) {
+                    tracing::warn!(
+                        loader = origin.loader,
+                        "this loader gives each rank all samples: unless each has data of its own, call `.rank(group.rank(), group.size())`"
+                    );
+                }
                 continue;
             };
+            if !std::mem::replace(&mut self.has_divided, true) {
+                // A resumed run goes on with the parts that it had.
+                self.shares.begin_with(&divide.division());
+            }
             let division = self.shares.division();
             if divide.division() == *division {
                 continue;

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use crc32fast::Hasher;
 
 use super::turn::Turn;
@@ -31,6 +31,9 @@ pub(in crate::train) struct Ranks {
     since: Instant,
     /// How batches are divided among the ranks.
     pub(super) shares: Shares,
+    pub(super) has_divided: bool,
+    /// The caller knows that a loader is not divided.
+    pub(super) has_warned: bool,
     /// Each rank updates the elements that it sums.
     is_sharded: bool,
     /// The place of the mean loss, where it comes with the parameters.
@@ -50,7 +53,6 @@ impl Ranks {
         engine: Arc<dyn Collectives>,
         compare_every: u64,
         shares: Shares,
-        is_sharded: bool,
     ) -> Self {
         Self {
             group: group.clone(),
@@ -60,7 +62,9 @@ impl Ranks {
             has_spoken: Arc::default(),
             since: Instant::now(),
             shares,
-            is_sharded,
+            has_divided: false,
+            has_warned: false,
+            is_sharded: false,
             loss: None,
         }
     }
@@ -89,6 +93,7 @@ impl Ranks {
         accumulator: &mut GradientAccumulator<O>,
         spent: Spent,
     ) -> Result<Exchange> {
+        self.is_sharded = accumulator.optimizer().is_sharded();
         let prepared = run_phase(Phase::Reduce, || self.prepare(accumulator));
         let (mut word, loss) = match prepared {
             Err(Error::ResourceExhausted(exhausted)) => {
@@ -153,7 +158,10 @@ impl Ranks {
         self.has_spoken.store(true, Ordering::Relaxed);
         let words = word.gather(&self.group, CALL)?;
         check(&words, self.group.rank())?;
-        self.compares = false;
+        // Where some have loaded state, all compare in the next update.
+        self.compares = words
+            .iter()
+            .any(|theirs| theirs.values.is_some() != word.values.is_some());
         let is_filled = |slot| words.iter().any(|word| word.is_filled(slot));
         if words.iter().any(|word| word.weight > 0.) {
             accumulator.slots.check_reached_if(is_filled)?;
@@ -168,6 +176,11 @@ impl Ranks {
     ) -> Result<(Word, Option<Tensor>)> {
         accumulator.begin()?;
         let (slots, window) = (&accumulator.slots, &accumulator.window);
+        if window.loss.weight() <= 0. {
+            // Without samples no loss was scaled here, and the update has those of other ranks.
+            let none = Tensor::zeros((), DType::F32, &accumulator.device())?;
+            accumulator.optimizer().scale_loss(&none)?;
+        }
         let mut loss = None;
         if let Some(flat) = slots.flat() {
             let weight = window.loss.weight();
@@ -182,7 +195,8 @@ impl Ranks {
             samples: window.samples,
             weight: window.loss.weight(),
             updates: accumulator.updates,
-            trained: slots.fingerprint(),
+            trained: slots.fingerprint() ^ u32::from(self.is_sharded),
+            awaited: slots.awaited_fingerprint(),
             filled: bits(slots.filled()),
             values: is_due.then(|| values(accumulator)).transpose()?,
             spent: Spent::default(),

@@ -93,8 +93,7 @@ fn place<O: Commit>(
         None => Shares::builder(group.size()).build()?,
     };
     let compare_every = settings.compare_every.max(1);
-    let is_sharded = core.accumulator.optimizer().is_sharded();
-    core.ranks = Some(Ranks::new(group, engine, compare_every, shares, is_sharded));
+    core.ranks = Some(Ranks::new(group, engine, compare_every, shares));
     core.shard()
 }
 

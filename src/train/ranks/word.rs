@@ -18,6 +18,8 @@ pub(super) struct Word {
     pub(super) updates: u64,
     /// Of the names, shapes and types that are trained.
     pub(super) trained: u32,
+    /// Of the gradients that are still awaited.
+    pub(super) awaited: u32,
     /// A bit for each parameter that has received a gradient.
     pub(super) filled: Vec<u64>,
     /// Of the values of all parameters, where they are compared.
@@ -99,7 +101,11 @@ pub(super) fn check(words: &[Word], rank: usize) -> Result<()> {
     let trained = trained.map(|(rank, _)| {
         format!("rank {rank} trains other parameters than rank 0 now: freeze and thaw the same on all ranks")
     });
-    let differences: Vec<_> = counts.chain(trained).collect();
+    let awaited = others().filter(|(_, word)| word.awaited != first.awaited);
+    let awaited = awaited.map(|(rank, _)| {
+        format!("rank {rank} awaits other parameters' first gradients than rank 0: load the same state on all ranks")
+    });
+    let differences: Vec<_> = counts.chain(trained).chain(awaited).collect();
     if !differences.is_empty() {
         let what = "what they train";
         return Err(GroupError::Different { what, differences }.into());
@@ -109,6 +115,10 @@ pub(super) fn check(words: &[Word], rank: usize) -> Result<()> {
 
 /// The ranks whose parameters are not those of the majority.
 fn diverged(words: &[Word], updates: u64) -> Option<Error> {
+    // Where some ranks have just loaded state, all compare in the next update.
+    if words.iter().any(|word| word.values.is_none()) {
+        return None;
+    }
     let count = |values: &Option<u32>| words.iter().filter(|word| word.values == *values).count();
     let first = words.first()?.values;
     // In a tie rank 0's.
