@@ -87,14 +87,8 @@ impl Engine {
         });
         let began = Instant::now();
         let mut processed = Processed {
-            results: Vec::new(),
-            sizes: Vec::new(),
-            retries: 0,
-            recomputed: 0,
-            events: Vec::new(),
-            peak: None,
-            updated: Some(false),
             waited,
+            ..Processed::empty()
         };
         let done = work(self, &mut processed);
         processed.peak = measured.peak();

@@ -11,11 +11,12 @@ use super::plan::Plan;
 use super::policy::BatchPolicy;
 use super::predictive::Predictive;
 use super::processed::Processed;
-use super::slices::{Batch, extent_of};
+use super::slices::Batch;
 use crate::error::{Phase, PolicyError, Result};
 use crate::memory::DeviceMemory;
 
-/// Runs `f` over all samples of `inputs` in order, at most `size` at a time, and returns the results in order.
+/// Runs `f` over all samples of `inputs` in order, at most `size` at a time, and returns the results in order: none for 0 samples, such as
+/// the [share](crate::distributed::Group::share) of a rank that gets none.
 ///
 /// A chunk that does not fit is computed again in smaller chunks; finished chunks are kept, and each sample's result comes
 /// exactly once. [`BatchProcessor`] remembers the size from call to call, follows a memory limit, and reports.
@@ -144,7 +145,10 @@ impl Engine {
         mut f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<T>,
         held: impl Fn() -> Held,
     ) -> Result<Processed<T>> {
-        let extent = extent_of(inputs)?;
+        let extent = inputs.extent()?;
+        if extent.samples == 0 {
+            return Ok(Processed::empty());
+        }
         let chunk = |attempt: &Attempt<'_>| -> Result<T, Failure> {
             let result = attempt.forward(inputs, &mut f)?;
             if attempt.micro.samples.len() == 1 {

@@ -23,3 +23,19 @@ pub struct Processed<T> {
     /// How long the caller waited for the batch; `None` if it came from no loader.
     pub(crate) waited: Option<Duration>,
 }
+
+impl<T> Processed<T> {
+    /// Of no samples, or of none yet.
+    pub(super) fn empty() -> Self {
+        Self {
+            results: Vec::new(),
+            sizes: Vec::new(),
+            retries: 0,
+            recomputed: 0,
+            events: Vec::new(),
+            peak: None,
+            updated: Some(false),
+            waited: None,
+        }
+    }
+}

@@ -60,6 +60,14 @@ enum Part<T> {
     Failed(String),
 }
 
+impl<T: Serialize> Part<T> {
+    fn to_bytes(&self) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        ciborium::into_writer(self, &mut bytes).map_err(candle_core::Error::wrap)?;
+        Ok(bytes)
+    }
+}
+
 impl Group {
     /// Returns this process's number, counted from 0.
     pub fn rank(&self) -> usize {
@@ -126,8 +134,11 @@ impl Group {
     /// # Ok::<(), candle_headroom::Error>(())
     /// ```
     ///
+    /// All numbers arrive as they are, with NaN and infinity.
+    ///
     /// # Errors
-    /// This rank's own error, [`GroupError::PeerFailed`] with another rank's, or as [`gather`](Self::gather).
+    /// This rank's own error, also if its results cannot be serialized; [`GroupError::PeerFailed`] with another rank's, or if its results
+    /// cannot be read; or as [`gather`](Self::gather).
     pub fn collect<T: Serialize + DeserializeOwned>(
         &self,
         results: Result<Vec<T>>,
@@ -144,11 +155,17 @@ impl Group {
         call: &str,
         results: Vec<T>,
     ) -> Result<Vec<T>> {
-        let own = serde_json::to_vec(&Part::Done(results)).map_err(candle_core::Error::wrap)?;
+        let own = match Part::Done(results).to_bytes() {
+            Ok(own) => own,
+            Err(error) => return Err(self.collect_none(call, error)),
+        };
         let mut collected = Vec::new();
         for (rank, bytes) in self.0.control.gather(call, &own)?.iter().enumerate() {
-            match serde_json::from_slice(bytes).map_err(candle_core::Error::wrap)? {
-                Part::Done(results) => collected.extend::<Vec<T>>(results),
+            let part: Part<T> = ciborium::from_reader(bytes.as_slice()).map_err(|error| {
+                failed(rank, call, format!("its results cannot be read: {error}"))
+            })?;
+            match part {
+                Part::Done(results) => collected.extend(results),
                 Part::Failed(reason) => return Err(failed(rank, call, reason)),
             }
         }
@@ -158,7 +175,7 @@ impl Group {
     /// Tells the ranks that collect results why this one has none. Returns the error.
     pub(crate) fn collect_none(&self, call: &str, error: Error) -> Error {
         // A group that has ended is the next call's error. This rank's own matters more now.
-        if let Ok(own) = serde_json::to_vec(&Part::<()>::Failed(error.to_string())) {
+        if let Ok(own) = Part::<()>::Failed(error.to_string()).to_bytes() {
             let _ = self.0.control.gather(call, &own);
         }
         error

@@ -3,18 +3,35 @@ use candle_core::{DType, Tensor};
 use super::group::Group;
 use crate::error::{GroupError, Result};
 
+const SHAPE: &str = "the tensor's shape or type";
+
 impl Group {
     /// Returns the sum of the ranks' tensors, which all have one shape and type: f64, f32, or f16 and bf16, which are added in f32.
     ///
     /// A trainer adds gradients by itself. This is for other numbers, such as metrics that lie on the device.
     ///
     /// # Errors
-    /// [`GroupError`]: the ranks' tensors differ, a rank is lost, or there is no engine for the device. Errors from candle.
+    /// [`GroupError`]: the ranks' tensors differ, a rank is lost or fails, or there is no engine for the device. Errors from candle.
     pub fn sum(&self, tensor: &Tensor) -> Result<Tensor> {
-        self.compare(tensor, "sum")?;
+        if self.size() == 1 {
+            return Ok(tensor.copy()?);
+        }
+        // Before the ranks compare, so that one without room for the copy tells the others.
+        let flat = self.agree("sum", SHAPE, text(tensor), self.flat(tensor))?;
         let Some(engine) = self.collectives(tensor.device())? else {
             return Ok(tensor.copy()?);
         };
+        let watch = self.watch("sum");
+        engine.all_reduce(&flat, 1., &watch)?;
+        engine.finish(&watch)?;
+        let sum = flat
+            .narrow(0, 0, tensor.elem_count())?
+            .reshape(tensor.shape())?;
+        Ok(sum.to_dtype(tensor.dtype())?)
+    }
+
+    /// Copies a tensor to a type that engines add, with zeros at the end so that each rank has a piece of one length.
+    fn flat(&self, tensor: &Tensor) -> Result<Tensor> {
         let dtype = match tensor.dtype() {
             DType::F16 | DType::BF16 => DType::F32,
             dtype => dtype,
@@ -22,26 +39,18 @@ impl Group {
         let len = tensor.elem_count();
         let padding = len.next_multiple_of(self.size()) - len;
         let flat = tensor.to_dtype(dtype)?.flatten_all()?;
-        let flat = flat.pad_with_zeros(0, 0, padding)?.copy()?;
-        let watch = self.watch("sum");
-        engine.all_reduce(&flat, 1., &watch)?;
-        engine.finish(&watch)?;
-        let sum = flat.narrow(0, 0, len)?.reshape(tensor.shape())?;
-        Ok(sum.to_dtype(tensor.dtype())?)
+        Ok(flat.pad_with_zeros(0, 0, padding)?.copy()?)
     }
 
     /// Replaces the values of this tensor by rank `from`'s, on all ranks. It is contiguous, such as a [`Var`](candle_core::Var), and has one shape and
-    /// type on all ranks.
+    /// type on all ranks, which give the same `from`.
     ///
     /// # Errors
-    /// As [`sum`](Self::sum).
+    /// As [`sum`](Self::sum), and on all ranks if one of them gives another `from`, no rank of the group, or a tensor that is not contiguous.
     pub fn broadcast(&self, tensor: &Tensor, from: usize) -> Result<()> {
-        self.compare(tensor, "broadcast")?;
-        if from >= self.size() {
-            let size = self.size();
-            let error = format!("there is no rank {from} to copy from in a group of {size}");
-            return Err(candle_core::Error::Msg(error).into());
-        }
+        let own = format!("{} from rank {from}", text(tensor));
+        let what = "the tensor's shape or type, or the rank to copy from";
+        self.agree("broadcast", what, own, self.check_source(tensor, from))?;
         if let Some(engine) = self.collectives(tensor.device())? {
             let watch = self.watch("broadcast");
             engine.broadcast(tensor, from, &watch)?;
@@ -50,20 +59,30 @@ impl Group {
         Ok(())
     }
 
-    /// Fails on all ranks if their tensors differ in shape or type.
-    fn compare(&self, tensor: &Tensor, call: &str) -> Result<()> {
-        let own = format!("{:?} {:?}", tensor.dims(), tensor.dtype());
-        let all = self.control().gather(call, own.as_bytes())?;
-        if all.iter().all(|theirs| theirs == own.as_bytes()) {
-            return Ok(());
+    fn check_source(&self, tensor: &Tensor, from: usize) -> Result<()> {
+        let size = self.size();
+        let problem = match from < size {
+            true if tensor.is_contiguous() => return Ok(()),
+            true => "a tensor to copy into has to be contiguous: call `contiguous()`".to_owned(),
+            false => format!("there is no rank {from} to copy from in a group of {size}"),
+        };
+        Err(candle_core::Error::Msg(problem).into())
+    }
+
+    /// Fails on all ranks if one of them is not ready, or if their own descriptions differ.
+    fn agree<T>(&self, call: &str, what: &'static str, own: String, ready: Result<T>) -> Result<T> {
+        let ready = ready.map_err(|error| self.collect_none(call, error))?;
+        let all = self.collect_in(call, vec![own.clone()])?;
+        if all.iter().all(|theirs| *theirs == own) {
+            return Ok(ready);
         }
         let all = all.iter().enumerate();
-        let differences =
-            all.map(|(rank, text)| format!("rank {rank} has {}", String::from_utf8_lossy(text)));
-        Err(GroupError::Different {
-            what: "the tensor's shape or type",
-            differences: differences.collect(),
-        }
-        .into())
+        let differences = all.map(|(rank, text)| format!("rank {rank} has {text}"));
+        let differences = differences.collect();
+        Err(GroupError::Different { what, differences }.into())
     }
+}
+
+fn text(tensor: &Tensor) -> String {
+    format!("{:?} {:?}", tensor.dims(), tensor.dtype())
 }

@@ -9,8 +9,8 @@ pub enum GroupError {
     /// The launcher's variables are incomplete, wrong, or contradict each other.
     #[error("{0}")]
     Environment(String),
-    /// Rank 0 cannot be reached, or does not accept this rank.
-    #[error("rank {rank} cannot join rank 0 at {address}: {reason}")]
+    /// Rank 0 cannot be reached, does not accept this rank, or cannot accept the others itself.
+    #[error("rank {rank} cannot {} at {address}: {reason}", join_text(*.rank))]
     #[non_exhaustive]
     Rendezvous {
         /// This rank.
@@ -31,7 +31,7 @@ pub enum GroupError {
         ranks: Vec<usize>,
         /// The size of the group.
         size: usize,
-        /// How long rank 0 waited.
+        /// How long rank 0 waited: the group's timeout.
         waited: Duration,
     },
     /// Another rank could not do its part, and told so. No rank has updated its parameters. The group goes on with the next call.
@@ -133,6 +133,13 @@ fn ranks_text(ranks: &[usize]) -> String {
         [] => "some ranks".to_owned(),
         [only] => format!("rank {only}"),
         [first @ .., last] => format!("ranks {} and {last}", first.join(", ")),
+    }
+}
+
+fn join_text(rank: usize) -> &'static str {
+    match rank {
+        0 => "let the other ranks join",
+        _ => "join rank 0",
     }
 }
 

@@ -1,7 +1,9 @@
 //! Groups without MPI: ranks in threads that meet by variables, as processes do.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
+use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,6 +12,8 @@ use candle_headroom::distributed::Group;
 use candle_headroom::error::GroupError;
 use candle_headroom::{AdaptiveTrainer, Error, Result, Sgd};
 use candle_nn::{VarBuilder, VarMap, linear};
+use serde::ser::Error as _;
+use serde::{Deserialize, Serialize, Serializer};
 
 /// A port that was free a moment ago.
 fn free_port() -> u16 {
@@ -105,7 +109,7 @@ fn ranks_that_did_not_join_are_named_on_each_that_did() {
         assert!(
             error
                 .to_string()
-                .starts_with("ranks 1 and 3 did not join within "),
+                .starts_with("ranks 1 and 3 did not join within 600ms:"),
             "{error}"
         );
         assert!(matches!(error, GroupError::Missing { ranks, size: 4, .. } if ranks == [1, 3]));
@@ -121,6 +125,20 @@ fn a_rank_that_finds_no_rank_0_says_where_it_looked() {
     assert!(
         text.contains("rank 1 cannot join rank 0 at 127.0.0.1:")
             && text.contains("no connection within"),
+        "{text}"
+    );
+}
+
+#[test]
+fn rank_0_says_where_it_cannot_listen() {
+    let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let text = open(0, 2, port, LONG).unwrap_err().to_string();
+    let expected = format!(
+        "rank 0 cannot let the other ranks join at 127.0.0.1:{port}: it cannot listen there: "
+    );
+    assert!(
+        text.starts_with(&expected) && text.contains("MASTER_PORT"),
         "{text}"
     );
 }
@@ -196,6 +214,102 @@ fn a_rank_that_leaves_or_is_late_is_named_and_the_group_has_ended() {
             _ => false,
         }),
         "{errors:?}"
+    );
+}
+
+/// Rank 1 would give rank 0 up 6 s after its call, the timeout and the 2 s of grace, if rank 0 did not tell it in time that it waits too.
+#[test]
+fn a_late_rank_0_is_not_taken_for_the_missing_one() {
+    let all_done = Barrier::new(3);
+    let texts = ranks(3, Duration::from_secs(4), |group| {
+        if group.rank() == 0 {
+            thread::sleep(Duration::from_millis(5100));
+        }
+        let text = (group.rank() < 2).then(|| group.barrier().unwrap_err().to_string());
+        all_done.wait(); // rank 2 neither calls nor leaves
+        text
+    });
+    for text in texts.into_iter().flatten() {
+        assert!(text.starts_with("rank 2 lost in `barrier`"), "{text}");
+    }
+}
+
+/// A number, a map whose keys are no strings, and a value that cannot be sent.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Scores {
+    loss: f64,
+    by_class: BTreeMap<(u8, i64), Option<f32>>,
+    #[serde(serialize_with = "unless_13")]
+    id: usize,
+}
+
+fn unless_13<S: Serializer>(id: &usize, to: S) -> std::result::Result<S::Ok, S::Error> {
+    match id {
+        13 => Err(S::Error::custom("no 13 on purpose")),
+        id => id.serialize(to),
+    }
+}
+
+#[test]
+fn collected_results_keep_every_number() {
+    let losses = [
+        f64::NAN,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        -0.,
+        0.1 + 0.2,
+        5e-324,
+    ];
+    let found = ranks(2, LONG, |group| {
+        let own = losses.map(|loss| {
+            let class = (group.rank() as u8, i64::MIN);
+            let by_class = [(class, Some(f32::NAN)), ((9, -1), None)].into();
+            let id = group.rank();
+            Scores { loss, by_class, id }
+        });
+        group.collect(Ok(own.to_vec())).unwrap()
+    });
+    for all in found {
+        assert_eq!(all.len(), 2 * losses.len());
+        for (index, scores) in all.iter().enumerate() {
+            let (rank, loss) = (index / losses.len(), losses[index % losses.len()]);
+            assert_eq!((scores.id, scores.loss.to_bits()), (rank, loss.to_bits()));
+            let by_class = &scores.by_class;
+            assert!(by_class[&(rank as u8, i64::MIN)].is_some_and(f32::is_nan));
+            assert_eq!((by_class.len(), by_class[&(9, -1)]), (2, None));
+        }
+    }
+}
+
+#[test]
+fn results_that_cannot_be_sent_or_read_name_the_rank_and_the_group_goes_on() {
+    let texts = ranks(2, LONG, |group| {
+        let id = if group.rank() == 1 { 13 } else { 0 };
+        let (loss, by_class) = (0., BTreeMap::new());
+        let unsent = group.collect(Ok(vec![Scores { loss, by_class, id }]));
+        // Rank 1 is another program.
+        let unread = match group.rank() {
+            0 => group.collect(Ok(vec![1u64])).unwrap_err(),
+            _ => group.collect(Ok(vec!["one".to_owned()])).unwrap_err(),
+        };
+        group.barrier().unwrap();
+        [unsent.unwrap_err().to_string(), unread.to_string()]
+    });
+    let expected = "rank 1 failed in `collect`: ";
+    let [unsent, unread] = &texts[0];
+    assert!(
+        unsent.starts_with(expected) && unsent.contains("no 13 on purpose"),
+        "{unsent}"
+    );
+    assert!(unread.starts_with(expected), "{unread}");
+    let [unsent, unread] = &texts[1];
+    assert!(
+        !unsent.contains("rank") && unsent.contains("no 13 on purpose"),
+        "{unsent}"
+    );
+    assert!(
+        unread.starts_with("rank 0 failed in `collect`: its results cannot be read"),
+        "{unread}"
     );
 }
 

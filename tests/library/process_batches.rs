@@ -81,10 +81,8 @@ fn bad_input_is_named_before_anything_runs() {
     );
     assert!(Fixed::new(0).is_err());
     let empty = x.narrow(0, 0, 0).unwrap();
-    assert!(matches!(
-        process_batches(&empty, 4, never),
-        Err(Error::Batch(_))
-    ));
+    // Not an error: a rank may have no share of the samples.
+    assert_eq!(process_batches(&empty, 4, never).unwrap(), []);
     let scalar = Tensor::zeros((), DType::F32, &Device::Cpu).unwrap();
     assert!(matches!(
         process_batches(&scalar, 4, never),

@@ -1,10 +1,12 @@
 //! Sums and copies of tensors that users ask for.
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::Error;
+use candle_headroom::distributed::Group;
 use candle_headroom::error::GroupError;
+use candle_headroom::{AdaptiveTrainer, Error, Sgd, process_batches};
 
 use crate::launch::together;
+use crate::model::Model;
 
 #[test]
 fn sums_of_all_shapes_and_types() {
@@ -70,11 +72,52 @@ fn copies_from_any_rank_and_refuses_what_differs() {
         assert!(
             matches!(&error, Error::Group(error) if matches!(**error, GroupError::Different { .. }))
         );
-        assert!(
-            group
-                .broadcast(&tensor.narrow(0, 0, 3).expect("a part"), 3)
-                .is_err()
-        );
-        group.barrier().expect("the group goes on");
+        let same = tensor.narrow(0, 0, 3).expect("a part");
+        assert!(group.broadcast(&same, 3).is_err());
+        let error = group.broadcast(&same, group.rank()).expect_err("others");
+        let text = error.to_string();
+        assert!(text.contains("rank 1 has [3] F32 from rank 1"), "{text}");
+        // What one rank cannot do fails on all, in step.
+        let wrong = if group.rank() == 1 { 3 } else { 0 };
+        let error = group.broadcast(&same, wrong).expect_err("no rank 3");
+        one_failed(group, &error, "there is no rank 3 to copy from");
+        let rows = Tensor::zeros((2, 2), DType::F32, &Device::Cpu).expect("a tensor");
+        let columns = rows.t().expect("a view");
+        let into = if group.rank() == 1 { &columns } else { &rows };
+        let error = group.broadcast(into, 0).expect_err("not contiguous");
+        one_failed(group, &error, "has to be contiguous");
+        let one = Tensor::ones(5, DType::F32, &Device::Cpu).expect("a tensor");
+        let sum = group
+            .sum(&one)
+            .and_then(|it| Ok(it.to_vec1::<f32>()?))
+            .expect("the group goes on");
+        assert_eq!(sum, [3.; 5]);
+    });
+}
+
+/// Rank 1 has its own error, and the others that of rank 1.
+fn one_failed(group: &Group, error: &Error, reason: &str) {
+    let text = error.to_string();
+    assert!(text.contains(reason), "{text}");
+    let is_told = text.starts_with("rank 1 failed in `broadcast`: ");
+    assert_eq!(is_told, group.rank() != 1, "{text}");
+}
+
+/// 4 ranks share 3 samples, so that one of them has none to evaluate.
+#[test]
+fn a_rank_without_samples_takes_part_in_an_evaluation() {
+    together(4, |group| {
+        let all = Tensor::arange(1f32, 4., &Device::Cpu).expect("samples");
+        let share = group.share(3);
+        let own = all.narrow(0, share.start, share.len()).expect("a part");
+        let model = Model::new(&[1, 1], DType::F32, 1);
+        let sgd = Sgd::builder(&model.varmap).learning_rate(0.1).build();
+        let trainer = AdaptiveTrainer::builder(sgd.expect("an optimizer")).group(group);
+        let mut trainer = trainer.build().expect("a trainer");
+        let evaluated = trainer.evaluate(&own, |x, _| x.sum_all()?.to_scalar::<f32>());
+        let evaluated = evaluated.map(|it| it.results);
+        assert_eq!(group.collect(evaluated).expect("results"), [1., 2., 3.]);
+        let processed = process_batches(&own, 2, |x| x.sum_all()?.to_scalar::<f32>());
+        assert_eq!(group.collect(processed).expect("results"), [1., 2., 3.]);
     });
 }

@@ -22,6 +22,8 @@ pub(crate) use rendezvous::Meeting;
 
 /// How much longer the others wait than rank 0, which knows who is missing.
 pub(super) const GRACE: Duration = Duration::from_secs(2);
+/// When rank 0 first tells the others that it waits, at the latest: less than [`GRACE`], so that ranks that called before it do not give it up.
+const FIRST_NOTE: Duration = Duration::from_secs(1);
 /// How long a rank may take to give a sign of life; less than the others wait for what rank 0 finds out.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -210,22 +212,11 @@ impl Control {
         is_for_all: bool,
     ) -> Result<Vec<Vec<u8>>, Refusal> {
         let until = Instant::now() + self.timeout;
-        let mut note = Some(Instant::now() + self.timeout / 4);
+        let mut note = Instant::now() + FIRST_NOTE.min(self.timeout / 8);
         let (mut all, mut calls) = (vec![bytes.to_vec()], vec![what.to_owned()]);
         let mut missing = Vec::new();
         for rank in 1..self.size {
-            let found = match note {
-                Some(first) => match self.inbox.take(rank, first.min(until)) {
-                    Found::TimedOut => {
-                        self.tell(&Frame::Waiting);
-                        note = None;
-                        self.inbox.take(rank, until)
-                    }
-                    found => found,
-                },
-                None => self.inbox.take(rank, until),
-            };
-            match found {
+            match self.await_call(rank, until, &mut note) {
                 Found::Frame(Frame::Call {
                     number: theirs,
                     what,
@@ -272,6 +263,19 @@ impl Control {
         match answer {
             Frame::Answer { all, .. } => Ok(all),
             _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Waits for a rank's call. The others, who may have called long before, hear from time to time that rank 0 waits too.
+    fn await_call(&self, rank: usize, until: Instant, note: &mut Instant) -> Found {
+        loop {
+            match self.inbox.take(rank, until.min(*note)) {
+                Found::TimedOut if Instant::now() < until => {
+                    self.tell(&Frame::Waiting);
+                    *note = Instant::now() + self.timeout / 4;
+                }
+                found => return found,
+            }
         }
     }
 

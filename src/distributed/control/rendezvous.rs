@@ -74,14 +74,14 @@ impl Meeting {
         };
         TcpListener::bind(SocketAddr::new(any, port)).map_err(|e| {
             let hint = "another program, or another job's rank 0, may use the port: choose another MASTER_PORT";
-            let e = io::Error::new(e.kind(), format!("cannot listen: {e}; {hint}"));
+            let e = io::Error::new(e.kind(), format!("it cannot listen there: {e}; {hint}"));
             self.unreachable(format!("{host}:{port}"), &e)
         })
     }
 
     /// As rank 0: waits for all others.
     pub(crate) fn host(&self, listener: TcpListener) -> Result<Control> {
-        let (started, until) = (Instant::now(), Instant::now() + self.timeout);
+        let until = Instant::now() + self.timeout;
         let unreachable = |e: io::Error| {
             let address = listener.local_addr().map(|address| address.to_string());
             self.unreachable(address.unwrap_or_default(), &e)
@@ -96,7 +96,7 @@ impl Meeting {
                     thread::sleep(PAUSE / 10);
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(self.missing(joined, started.elapsed()));
+                    return Err(self.missing(joined));
                 }
                 // Such as a connection that was reset before it was accepted.
                 Err(_) if Instant::now() < until => thread::sleep(PAUSE),
@@ -172,7 +172,8 @@ impl Meeting {
     }
 
     /// Tells those who joined who is missing.
-    fn missing(&self, joined: Vec<Option<TcpStream>>, waited: Duration) -> crate::error::Error {
+    fn missing(&self, joined: Vec<Option<TcpStream>>) -> crate::error::Error {
+        let waited = self.timeout;
         let absent = (1..).zip(&joined).filter(|(_, stream)| stream.is_none());
         let ranks: Vec<usize> = absent.map(|(rank, _)| rank).collect();
         for stream in joined.iter().flatten() {
@@ -190,7 +191,7 @@ impl Meeting {
 
     /// As another rank: connects to rank 0, which may start later, at the first of its addresses that answers.
     pub(crate) fn join(&self, hosts: &[String], port: u16) -> Result<Control> {
-        let (started, until) = (Instant::now(), Instant::now() + self.timeout);
+        let until = Instant::now() + self.timeout;
         let address = format!("{}:{port}", hosts.join(" or "));
         let failed = |e: &io::Error| self.unreachable(address.clone(), e);
         let stream = loop {
@@ -204,7 +205,7 @@ impl Meeting {
                 Some(stream) => break stream,
                 None if Instant::now() < until => thread::sleep(PAUSE),
                 None => {
-                    let waited = started.elapsed();
+                    let waited = self.timeout;
                     let text = format!(
                         "no connection within {waited:?} ({last}): check that rank 0 runs, and that no firewall is between"
                     );
