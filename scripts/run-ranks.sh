@@ -24,5 +24,6 @@ trap 'rm -f "$output"' EXIT
 # One test at a time: each starts several processes. They print their figures once for each rank.
 cargo test "${features[@]}" --test ranks -- --nocapture --test-threads 1 2>&1 | tee -a "$output"
 cargo bench "${features[@]}" --bench distributed -- "${quick[@]}" 2>&1 | tee -a "$output"
+cargo bench "${features[@]}" --bench scale -- "${quick[@]}" 2>&1 | tee -a "$output"
 echo
 grep -o 'figure: distributed/.*' "$output" | sort -u

@@ -173,3 +173,41 @@ fn closed_or_full_output_is_not_a_crash() {
     );
     assert!(output.stderr.is_empty());
 }
+
+/// Runs it on two ranks: rank 1 has this variable, and each requires something.
+#[cfg(feature = "mpi")]
+fn two_ranks(variable: &str, requirements: [&str; 2]) -> (Option<i32>, String) {
+    let mut command = Command::new("mpirun");
+    command.args(["--oversubscribe", "--timeout", "120"]);
+    let doctor = program();
+    let path = doctor.get_program();
+    command.args(["-n", "1"]).arg(path);
+    command.args(["--ranks", "--require", requirements[0], ":"]);
+    command.args(["-n", "1", "env", variable]).arg(path);
+    command.args(["--ranks", "--require", requirements[1]]);
+    // The tests run as root in containers.
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1");
+    command.env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    let output = command.output().expect("mpirun: install Open MPI");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    (output.status.code(), text)
+}
+
+#[cfg(feature = "mpi")]
+#[test]
+fn the_machines_of_all_ranks_are_judged() {
+    let (status, text) = two_ranks("NOTHING=1", ["cpu", "cpu"]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(!text.contains("rank 1"), "they have one machine: {text}");
+
+    let (status, text) = two_ranks("CUDA_HOME=/nowhere", ["cpu", "cpu"]);
+    assert_eq!(status, Some(0), "a warning: {text}");
+    assert!(text.contains("\nrank 1 on "), "{text}");
+    assert!(text.contains(": warning HR-503: "), "{text}");
+
+    let (status, text) = two_ranks("NOTHING=1", ["cpu", "cuda,mem=900TiB"]);
+    assert_eq!(status, Some(2), "{text}");
+    let verdict = "the requirement is not met: work on the CPU (rank 1: HR-";
+    assert!(text.contains(verdict), "{text}");
+    assert_eq!(text.matches("candle-headroom 0.1.0: ").count(), 1, "{text}");
+}
