@@ -3,6 +3,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{Device, DeviceLocation};
+use ciborium::{de, ser};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -63,7 +64,13 @@ enum Part<T> {
 impl<T: Serialize> Part<T> {
     fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        ciborium::into_writer(self, &mut bytes).map_err(candle_core::Error::wrap)?;
+        ciborium::into_writer(self, &mut bytes).map_err(|error| {
+            let reason = match error {
+                ser::Error::Io(error) => error.to_string(),
+                ser::Error::Value(reason) => reason,
+            };
+            candle_core::Error::Msg(format!("the results cannot be serialized: {reason}"))
+        })?;
         Ok(bytes)
     }
 }
@@ -162,7 +169,12 @@ impl Group {
         let mut collected = Vec::new();
         for (rank, bytes) in self.0.control.gather(call, &own)?.iter().enumerate() {
             let part: Part<T> = ciborium::from_reader(bytes.as_slice()).map_err(|error| {
-                failed(rank, call, format!("its results cannot be read: {error}"))
+                let reason = match error {
+                    de::Error::Semantic(_, reason) => reason,
+                    error => error.to_string(),
+                };
+                let reason = format!("its results cannot be read: {reason}");
+                failed(rank, call, reason)
             })?;
             match part {
                 Part::Done(results) => collected.extend(results),

@@ -26,15 +26,31 @@ pub(super) struct Ranked {
 }
 
 impl Gathered {
-    /// Gives all ranks the records of each.
-    pub(super) fn of(group: &Group, mut own: Recorder) -> Result<Self> {
+    /// Gives rank 0 the records of all, and all ranks how they spent their time.
+    pub(super) fn of(group: &Group, mut own: Recorder) -> Result<(Option<Self>, RankTimes)> {
+        const CALL: &str = "save a timeline";
         own.shorten(group.size());
         let bytes = serde_json::to_vec(&own).map_err(candle_core::Error::wrap)?;
-        let all = group.control().gather("save a timeline", &bytes)?;
+        let all = group.control().gather_at_first(CALL, &bytes)?;
+        let gathered = match group.rank() {
+            0 => match Self::read(&all, group.hosts()) {
+                Ok(gathered) => Some(gathered),
+                Err(error) => return Err(group.collect_none(CALL, error)),
+            },
+            _ => None,
+        };
+        let own = gathered.iter().map(|all| all.times.clone()).collect();
+        let times = group.collect_in(CALL, own)?;
+        // Only rank 0 gave any.
+        let times = times.into_iter().next().unwrap_or_default();
+        Ok((gathered, times))
+    }
+
+    fn read(all: &[Vec<u8>], hosts: &[String]) -> Result<Self> {
         let recorders = all.iter().map(|bytes| serde_json::from_slice(bytes));
         let recorders = recorders.collect::<serde_json::Result<_>>();
         let recorders = recorders.map_err(candle_core::Error::wrap)?;
-        Ok(Self::new(recorders, group.hosts()))
+        Ok(Self::new(recorders, hosts))
     }
 
     fn new(mut recorders: Vec<Recorder>, hosts: &[String]) -> Self {

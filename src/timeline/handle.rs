@@ -133,8 +133,8 @@ impl Timeline {
         let (path, rank, own) = (path.as_ref(), group.rank(), self.copy());
         let gathered = Gathered::of(group, own.clone());
         match &gathered {
-            Ok(_) if rank > 0 => {}
-            Ok(all) if group.size() > 1 => {
+            Ok((None, _)) => {}
+            Ok((Some(all), _)) if group.size() > 1 => {
                 let page = page::write(&own, title, Some(all));
                 save_both(path, &page, &trace::write_all(all))?;
             }
@@ -148,7 +148,7 @@ impl Timeline {
                 }
             }
         }
-        gathered.map(|all| all.times)
+        gathered.map(|(_, times)| times)
     }
 
     /// A copy, so that writing the record does not stop the work that is being recorded.

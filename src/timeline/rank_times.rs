@@ -1,11 +1,13 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// How the ranks of a group spent their time; from [`Timeline::save_all`](crate::Timeline::save_all).
 ///
 /// `{}` is a line: `rank 3 is the slowest: the others waited 12 % of the time for it`. The ranks that waited longest for each update are
 /// compared with the one that waited least; in a long run several updates are taken together.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RankTimes {
     /// Each rank's times, in their order.
@@ -16,7 +18,7 @@ pub struct RankTimes {
 
 /// How one rank spent its time. What is left of [`total`](Self::total) is the caller's work outside of steps, and the time to
 /// recover when memory ran out.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RankTime {
     /// The name of its machine.
