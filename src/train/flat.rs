@@ -136,16 +136,16 @@ impl Flat {
         Ok(flat)
     }
 
-    /// Makes the memory the slots' buffers. Returns the first slot that has no place in it; nothing changes then.
-    pub(super) fn attach<'a>(&self, slots: &'a mut [Slot]) -> Option<&'a Slot> {
+    /// Makes the memory the slots' buffers, if all have a place in it.
+    pub(super) fn attach(&self, slots: &mut [Slot]) -> bool {
         if self.missing(slots).is_some() {
-            return self.missing(slots);
+            return false;
         }
         for slot in slots {
             let place = self.places.get(&slot.parameter.var.id());
             slot.buffer = place.map(|place| place.buffer.clone());
         }
-        None
+        true
     }
 
     /// The first slot that has no place in the memory.

@@ -58,12 +58,11 @@ impl Slots {
         let Some(layout) = self.layout else {
             return Ok(());
         };
-        if let Some(flat) = &self.flat {
-            match flat.attach(&mut self.slots) {
-                None => return Ok(()),
-                // Not with sharded state, which `follow` has refused.
-                Some(_) => {}
-            }
+        // Sharded state has no other memory: `follow` refuses what has no place in it.
+        if let Some(flat) = &self.flat
+            && flat.attach(&mut self.slots)
+        {
+            return Ok(());
         }
         // The old memory goes first.
         self.slots.iter_mut().for_each(|slot| slot.buffer = None);
