@@ -56,7 +56,8 @@ impl<O: Commit> AccumulatingTrainer<O> {
     /// Those of [`AdaptiveTrainer::step`]. This batch was not added and those before it are kept, so it may be given again in
     /// smaller batches, unless the error is [`WindowLost`](crate::error::WindowLost): all batches of this update were lost. With `k`
     /// above 1, an error of the update, such as [`UnreachedParameters`](crate::error::UnreachedParameters), is the reason of a
-    /// `WindowLost`.
+    /// `WindowLost`. So is, with a group, [`PeerFailed`](crate::error::GroupError::PeerFailed) if another rank failed in the update. After
+    /// [`PeerLost`](crate::error::GroupError::PeerLost) this rank may or may not have applied it.
     pub fn step<'b, B: Batch + ?Sized, L: Into<Loss>>(
         &mut self,
         batch: &'b B,
