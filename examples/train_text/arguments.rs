@@ -58,16 +58,17 @@ pub struct Arguments {
     /// Sets no budget: each batch runs as one micro-batch.
     #[arg(long)]
     pub unlimited: bool,
-    /// Writes a page for a browser at the end: memory, micro-batches, throughput and events.
+    /// Writes a page for a browser at the end: memory, micro-batches, throughput and events. With `--ranks`, it shows all
+    /// ranks, and their trace is written beside it: `run.html` and `run.json`.
     #[arg(long, value_name = "HTML")]
     pub report: Option<PathBuf>,
-    /// Writes a trace for https://ui.perfetto.dev at the end.
+    /// Writes a trace for https://ui.perfetto.dev at the end. With `--ranks`, it has all ranks, and their page is written beside it.
     #[arg(long, value_name = "JSON")]
     pub trace: Option<PathBuf>,
-    /// Appends each incident to this file as it happens, one line each.
+    /// Appends each incident to this file as it happens, one line each. With `--ranks`, those of rank 0.
     #[arg(long, value_name = "JSONL")]
     pub incidents: Option<PathBuf>,
-    /// Samples the GPUs and the host. Their curves appear on the page and in the trace, the latest samples in each incident.
+    /// Samples the GPUs and the host, with `--ranks` those of rank 0. Their curves appear on the page and in the trace, the latest samples in each incident.
     #[arg(long)]
     pub monitor: bool,
     /// Saves checkpoints of the run in this folder, and one more on Ctrl-C, SIGTERM or SIGUSR1.

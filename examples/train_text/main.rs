@@ -134,7 +134,7 @@ fn run(arguments: &Arguments, group: &Group) -> Result<u8> {
         builder = builder.loss_scale(LossScale::dynamic());
     }
     let optimizer = builder.build()?;
-    let watching = Watching::begin(arguments)?;
+    let watching = Watching::begin(arguments, group)?;
     let mut builder = AdaptiveTrainer::builder(optimizer)
         .memory(&memory)
         .recompute(arguments.recompute.into())
@@ -181,7 +181,7 @@ fn run(arguments: &Arguments, group: &Group) -> Result<u8> {
     };
     let trained = train();
     // The files are written also where training failed, and training's error comes first.
-    let files = watching.finish(arguments);
+    let files = watching.finish(arguments, group);
     let stopped = trained?;
     for line in files? {
         output.say(line)?;

@@ -1,6 +1,7 @@
 //! The processes that train one model together.
 
 use std::env;
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use candle_headroom::distributed::Group;
@@ -42,14 +43,14 @@ pub fn prefix(group: &Group) -> String {
     }
 }
 
-/// The options of this rank: a GPU of its own, and only rank 0 watches.
+/// The options of this rank: a GPU of its own, and only rank 0 writes incidents and samples its machine.
 pub fn own_options(arguments: &Arguments, group: &Group) -> Arguments {
     let mut own = arguments.clone();
     if let Place::Cuda(ordinal) = &mut own.device {
         *ordinal = ordinal.saturating_add(group.local_rank());
     }
     if group.rank() > 0 {
-        (own.report, own.trace, own.incidents, own.monitor) = (None, None, None, false);
+        (own.incidents, own.monitor) = (None, false);
     }
     own
 }
@@ -63,6 +64,8 @@ pub fn compare(group: &Group, arguments: &Arguments, corpus: &Corpus) -> Result<
         format!("`--context {}`", arguments.context),
         format!("`--steps {}`", arguments.steps),
         format!("`--seed {}`", arguments.seed),
+        path("--report", &arguments.report),
+        path("--trace", &arguments.trace),
         format!(
             "{} bytes of text with the checksum {:08x}",
             corpus.len(),
@@ -86,4 +89,11 @@ pub fn compare(group: &Group, arguments: &Arguments, corpus: &Corpus) -> Result<
         }
     }
     Ok(())
+}
+
+fn path(option: &str, path: &Option<PathBuf>) -> String {
+    match path {
+        Some(path) => format!("`{option} {}`", path.display()),
+        None => format!("no `{option}`"),
+    }
 }

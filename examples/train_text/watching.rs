@@ -1,8 +1,10 @@
 //! The files that a run leaves on request: page, trace and incidents.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
+use candle_headroom::distributed::Group;
 use candle_headroom::incident::{IncidentLog, Incidents};
 use candle_headroom::monitor::Subscription;
 use candle_headroom::{Monitor, StepReport, Timeline};
@@ -10,6 +12,7 @@ use candle_headroom::{Monitor, StepReport, Timeline};
 use crate::arguments::Arguments;
 
 pub struct Watching {
+    files: Files,
     timeline: Timeline,
     incidents: Option<IncidentLog>,
     /// Feeds its curves into the timeline until it is dropped.
@@ -18,12 +21,10 @@ pub struct Watching {
 
 impl Watching {
     /// Creates the files that do not exist yet, so that a wrong path is an error before training.
-    pub fn begin(arguments: &Arguments) -> Result<Self> {
-        if let Some(path) = arguments.report.as_ref().filter(|path| !path.exists()) {
-            Timeline::new().save_page("", path)?;
-        }
-        if let Some(path) = arguments.trace.as_ref().filter(|path| !path.exists()) {
-            Timeline::new().save_trace(path)?;
+    pub fn begin(arguments: &Arguments, group: &Group) -> Result<Self> {
+        let files = Files::new(arguments, group);
+        if group.rank() == 0 {
+            files.create()?;
         }
         let timeline = Timeline::new();
         let monitor = match arguments.monitor {
@@ -66,6 +67,7 @@ impl Watching {
             (monitor, subscription)
         });
         Ok(Self {
+            files,
             timeline,
             incidents,
             _monitor: monitor,
@@ -85,19 +87,35 @@ impl Watching {
         Ok(())
     }
 
-    /// Writes the page and the trace, also after a run that ended with an error. Returns a line about each file.
-    pub fn finish(&self, arguments: &Arguments) -> Result<Vec<String>> {
+    /// Writes the page and the trace, also after a run that ended with an error. Returns a line about each file. All ranks call it.
+    pub fn finish(&self, arguments: &Arguments, group: &Group) -> Result<Vec<String>> {
         let mut lines = Vec::new();
-        if let Some(path) = &arguments.report {
-            let title = format!(
-                "train_text, batches of {} × {} bytes",
-                arguments.batch, arguments.context
-            );
-            self.timeline.save_page(&title, path)?;
+        let title = format!(
+            "train_text, batches of {} × {} bytes",
+            arguments.batch, arguments.context
+        );
+        match &self.files.together {
+            together if together.is_empty() => {
+                let (pages, traces) = (self.files.pages.iter(), self.files.traces.iter());
+                let pages = pages.map(|path| self.timeline.save_page(&title, path));
+                let traces = traces.map(|path| self.timeline.save_trace(path));
+                pages
+                    .chain(traces)
+                    .collect::<candle_headroom::Result<()>>()?;
+            }
+            together => {
+                let save = |path| self.timeline.save_all(group, &title, path);
+                // All calls are made before an error counts: the other ranks make them too.
+                let saved: Vec<_> = together.iter().map(save).collect();
+                for times in saved {
+                    lines = vec![times?.to_string()];
+                }
+            }
+        }
+        for path in &self.files.pages {
             lines.push(format!("{}: open it in a browser", path.display()));
         }
-        if let Some(path) = &arguments.trace {
-            self.timeline.save_trace(path)?;
+        for path in &self.files.traces {
             lines.push(format!(
                 "{}: open it in https://ui.perfetto.dev",
                 path.display()
@@ -109,4 +127,57 @@ impl Watching {
         }
         Ok(lines)
     }
+}
+
+/// The files to write at the end.
+struct Files {
+    pages: Vec<PathBuf>,
+    traces: Vec<PathBuf>,
+    /// What the names of a page and its trace begin with, where several ranks write them.
+    together: Vec<PathBuf>,
+}
+
+impl Files {
+    fn new(arguments: &Arguments, group: &Group) -> Self {
+        let (report, trace) = (&arguments.report, &arguments.trace);
+        if group.size() == 1 {
+            return Self {
+                pages: report.iter().cloned().collect(),
+                traces: trace.iter().cloned().collect(),
+                together: Vec::new(),
+            };
+        }
+        let named = report.iter().chain(trace);
+        let mut together: Vec<_> = named.map(|path| without_ending(path)).collect();
+        together.dedup();
+        let with = |ending| together.iter().map(move |path| with_ending(path, ending));
+        Self {
+            pages: with(".html").collect(),
+            traces: with(".json").collect(),
+            together,
+        }
+    }
+
+    fn create(&self) -> Result<()> {
+        for path in self.pages.iter().filter(|path| !path.exists()) {
+            Timeline::new().save_page("", path)?;
+        }
+        for path in self.traces.iter().filter(|path| !path.exists()) {
+            Timeline::new().save_trace(path)?;
+        }
+        Ok(())
+    }
+}
+
+fn without_ending(path: &Path) -> PathBuf {
+    match path.extension() {
+        Some(ending) if ending == "html" || ending == "json" => path.with_extension(""),
+        _ => path.to_owned(),
+    }
+}
+
+fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(ending);
+    path.into()
 }

@@ -56,7 +56,8 @@ impl<O: Commit> AccumulatingTrainer<O> {
     /// Those of [`AdaptiveTrainer::step`]. This batch was not added and those before it are kept, so it may be given again in
     /// smaller batches, unless the error is [`WindowLost`](crate::error::WindowLost): all batches of this update were lost. With `k`
     /// above 1, an error of the update, such as [`UnreachedParameters`](crate::error::UnreachedParameters), is the reason of a
-    /// `WindowLost`.
+    /// `WindowLost`. So is, with a group, [`PeerFailed`](crate::error::GroupError::PeerFailed) if another rank failed in the update. After
+    /// [`PeerLost`](crate::error::GroupError::PeerLost) this rank may or may not have applied it.
     ///
     /// In a [group](AdaptiveTrainerBuilder::group) every `k`-th call is an update on all ranks, so a batch that failed counts: go on with the
     /// next one, as the other ranks do.

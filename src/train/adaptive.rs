@@ -70,6 +70,11 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// - any other error of candle or of `f`, at once and unchanged;
     /// - [`WindowLost`](crate::error::WindowLost) if batches that were [accumulated](Self::accumulate) before were lost with this one;
     /// - [`UpdateInterrupted`](crate::error::UpdateInterrupted) if the optimizer failed half-way.
+    ///
+    /// With a group, also [`GroupError`](crate::error::GroupError):
+    /// - `PeerFailed` if another rank failed, `DifferentCalls` or `Different` if ranks make other calls or updates: no rank has updated;
+    /// - `Diverged` if the parameters of ranks differ;
+    /// - `PeerLost` if a rank is lost: this rank may or may not have applied the update. Continue from a checkpoint; later calls fail with `Broken`.
     pub fn step<'b, B: Batch + ?Sized, L: Into<Loss>>(
         &mut self,
         batch: &'b B,
@@ -114,7 +119,8 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// # Errors
     /// Those of [`step`](Self::step). The batches before are kept if the error came before anything of this batch was added.
     /// Otherwise they are lost, and the error is [`WindowLost`](crate::error::WindowLost) with their number of samples. What a
-    /// failed batch took counts in the report of the update if the batches before are kept.
+    /// failed batch took counts in the report of the update if the batches before are kept. The other ranks of a group are not asked, so there is
+    /// no [`GroupError`](crate::error::GroupError).
     pub fn accumulate<'b, B: Batch + ?Sized, L: Into<Loss>>(
         &mut self,
         batch: &'b B,
@@ -133,7 +139,8 @@ impl<O: Commit> AdaptiveTrainer<O> {
     /// # Errors
     /// Those of [`GradientAccumulator::update`](super::GradientAccumulator::update): unless it is
     /// [`UpdateInterrupted`](crate::error::UpdateInterrupted), the batches are kept and `update` can be called again.
-    /// [`WindowLost`](crate::error::WindowLost) if a panic in a step lost them.
+    /// [`WindowLost`](crate::error::WindowLost) if a panic in a step lost them. With a group, also the
+    /// [`GroupError`](crate::error::GroupError)s of [`step`](Self::step).
     pub fn update(&mut self) -> Result<Option<StepReport>> {
         let turn = self.core.turn();
         self.core.given = 0;

@@ -190,7 +190,10 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// - [`ParameterError`]: no parameter to train, one listed twice, a type that cannot be accumulated, a buffer that is not a
     ///   variable, parameters on another device than the memory's, a name in [`allow_unreached`](Self::allow_unreached) that
     ///   matches no parameter, or [`reach_within(0)`](Self::reach_within);
-    /// - [`PolicyError::Zero`](crate::error::PolicyError::Zero) for an accumulating trainer of 0 batches.
+    /// - [`PolicyError::Zero`](crate::error::PolicyError::Zero) for an accumulating trainer of 0 batches;
+    /// - with a group, [`GroupError`](crate::error::GroupError): `Different` models or options, `NoEngine` for the device, `SameDevice` for two
+    ///   ranks, `PeerFailed`, `PeerLost`, `DifferentCalls`; and [`DataError::Setting`](crate::error::DataError::Setting) if
+    ///   [`shares`](Self::shares) are for another number of ranks.
     pub fn build(mut self) -> Result<T> {
         let reach = self.reach.describe();
         let mut core = Core::new(self.optimizer, &self.buffers, self.reach);

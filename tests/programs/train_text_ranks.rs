@@ -133,6 +133,41 @@ fn ranks_learn_as_one_process_does() {
     }
 }
 
+/// Also where training has failed: the last run's budget fits no sample. Both files show both ranks.
+#[cfg(feature = "mpi")]
+#[test]
+fn one_page_and_one_trace_show_all_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    for (option, given, more, status) in [
+        ("--report", "run.html", "26MiB", "status 0"),
+        ("--trace", "trace.json", "26MiB", "status 0"),
+        ("--report", "failed.html", "3MiB", "status 2"),
+    ] {
+        let given = file(given);
+        let own = ["--ranks", "--steps", "3", "--budget", more, option, &given];
+        let options = [&SHORT[..], &own].concat();
+        let all = text(&mpirun(&[&options, &options]));
+        assert_eq!(all.matches(status).count(), 2, "{all}");
+        let stem = given.rsplit_once('.').unwrap().0;
+        let [page, trace] = ["html", "json"].map(|ending| {
+            std::fs::read_to_string(format!("{stem}.{ending}")).expect("a file of both ranks")
+        });
+        for rank in [0, 1] {
+            let name = format!("rank {rank} on ");
+            assert!(trace.contains(&name), "{name}: {all}");
+        }
+        assert_eq!(page.matches("\"host\":").count(), 2, "{all}");
+        assert_eq!(
+            all.contains(&format!("{stem}.html: open it")),
+            status == "status 0",
+            "{all}"
+        );
+    }
+    let files = folder.path().read_dir().unwrap().count();
+    assert_eq!(files, 6, "rank 0 alone writes");
+}
+
 /// From two ranks to three and to one process, with the losses of a run that was never interrupted.
 #[cfg(feature = "mpi")]
 #[test]
