@@ -1,23 +1,20 @@
 use std::time::Instant;
 
-use candle_core::{Device, Tensor, Var};
+use candle_core::{Tensor, Var};
 
 use super::accumulator::GradientAccumulator;
 use super::accumulator_builder::GradientAccumulatorBuilder;
 use super::buffers::Buffers;
 use super::loss::Loss;
+use super::own_shard::OwnShard;
 use super::positions::Positions;
-use super::ranks::{Ranks, Spent, Turn};
+use super::ranks::{Ranks, Spent};
 use super::reach::Reach;
-use super::report::StepReport;
-use super::slots::Slots;
 use crate::batch::{
-    Attempt, Batch, Engine, Event, Failure, Held, Measured, MicroBatch, Origin, Processed, Work,
-    conclude, extent_of, waited,
+    Attempt, Batch, Engine, Failure, Held, MicroBatch, Origin, Processed, Work, extent_of, waited,
 };
 use crate::error::{Error, Holding, Phase, Result, WindowLost};
-use crate::memory::{DeviceMemory, recover, unmask};
-use crate::optim::{Commit, Measure, Shard, StateDict};
+use crate::optim::Commit;
 
 /// The state that a trainer's step changes: accumulated gradients, named buffers, and the updated parameters.
 #[derive(Debug)]
@@ -35,11 +32,11 @@ pub(super) struct Core<O> {
     /// Those that update together with this one.
     pub(super) ranks: Option<Ranks>,
     /// What the accumulated samples took.
-    spent: Spent,
+    pub(super) spent: Spent,
     /// Number of batches given since the last update, with those that failed.
     pub(super) given: usize,
     /// `None` without other ranks and without sharded state.
-    shard: Option<OwnShard>,
+    pub(super) shard: Option<OwnShard>,
 }
 
 impl<O: Commit> Core<O> {
@@ -186,154 +183,6 @@ impl<O: Commit> Core<O> {
         }
     }
 
-    /// A step begins, of which the other ranks await a word.
-    pub(super) fn turn(&self) -> Option<Turn> {
-        self.ranks.as_ref().map(Ranks::turn)
-    }
-
-    /// Applies the update, together with the other ranks.
-    pub(super) fn update(
-        &mut self,
-        engine: &Engine,
-        processed: &mut Processed<()>,
-    ) -> Result<StepReport> {
-        if self.shard.is_none() {
-            self.shard()?;
-        }
-        let Some(ranks) = &mut self.ranks else {
-            return self.apply(engine, processed);
-        };
-        self.accumulator.refuse_if_interrupted()?;
-        // The ranks' times say how batches are divided, so what is only queued has to be done. The exchange would wait for it too.
-        let began = Instant::now();
-        engine.device.synchronize()?;
-        self.spent.seconds += began.elapsed().as_secs_f64();
-        let measured = Measured::begin(engine.memory.as_ref());
-        let spent = std::mem::take(&mut self.spent);
-        let exchange = ranks.exchange(engine, &measured, &mut self.accumulator, spent);
-        let mut exchange = self.complete(engine, &measured, exchange)?;
-        let mut report = self.apply(engine, processed);
-        let (ranks, accumulator) = (&mut self.ranks, &self.accumulator);
-        if let (Ok(_), Some(ranks)) = (&report, ranks.as_mut()) {
-            match ranks.share(engine, &measured, accumulator) {
-                Ok(shared) => exchange.reduced += shared,
-                Err(error) => report = Err(error),
-            }
-        }
-        if let (Err(error), Some(ranks)) = (&report, ranks) {
-            // The others may have updated.
-            ranks.fail(&error.to_string());
-        }
-        let mut report = report?;
-        report.exchange = Some(exchange);
-        Ok(report)
-    }
-
-    /// Applies the update. Completes an exhaustion in it, and reports if it went over a soft limit.
-    fn apply(&mut self, engine: &Engine, processed: &mut Processed<()>) -> Result<StepReport> {
-        let memory = engine.memory.as_ref();
-        let _turn = memory.map(DeviceMemory::turn);
-        let measured = Measured::begin(memory);
-        let commit = || self.commit(&engine.device);
-        let report = engine.phase(Phase::Optimizer, &measured, commit);
-        let report = self.complete(engine, &measured, report)?;
-        let known = measured.peak().zip(measured.limit());
-        if let Some((peak, limit)) = known.filter(|(peak, limit)| peak > limit) {
-            // No micro-batch size would have helped, so this is reported and changes nothing.
-            let event = Event::OverLimit { peak, limit };
-            tracing::warn!("{event}");
-            engine.happened(event, &mut processed.events);
-        }
-        processed.updated = report.updated;
-        Ok(report)
-    }
-
-    /// Adds to an exhaustion who holds the memory, and what would help.
-    fn complete<T>(
-        &self,
-        engine: &Engine,
-        measured: &Measured<'_>,
-        mut done: Result<T>,
-    ) -> Result<T> {
-        if let Err(Error::ResourceExhausted(exhausted)) = &mut done {
-            let (held, remedies) = self.held();
-            exhausted.held = held;
-            measured.describe(None, exhausted);
-            conclude(exhausted, false, engine.memory.as_ref(), remedies);
-        }
-        done
-    }
-
-    fn commit(&mut self, device: &Device) -> Result<StepReport> {
-        // The ranks add theirs once.
-        let mut sum = None;
-        let mut report = self.commit_once(&mut sum);
-        if let Err(Error::ResourceExhausted(_)) = report {
-            // Nothing has changed. The graph is gone and the device is idle, so a second attempt may succeed.
-            recover(device)?;
-            report = self.commit_once(&mut sum);
-        }
-        report.map_err(|error| unmask(error, device))
-    }
-
-    /// Updates. What depends on all gradients is summed over the ranks, each of which measures its elements.
-    fn commit_once(&mut self, known: &mut Option<Measure>) -> Result<StepReport> {
-        let Some(shard) = &mut self.shard else {
-            return self.accumulator.commit();
-        };
-        let (slots, ranks) = (&self.accumulator.slots, &self.ranks);
-        if shard.of != slots.fingerprint() {
-            *shard = OwnShard::new(slots, ranks.as_ref().map_or(0, Ranks::rank));
-        }
-        self.accumulator.commit_with(|optimizer, gradients| {
-            let Some(own) = optimizer.measure(gradients, &shard.elements)? else {
-                return optimizer.commit(gradients);
-            };
-            let sum = match (*known, ranks) {
-                (Some(sum), _) => sum,
-                (None, Some(ranks)) => ranks.sum(own)?,
-                (None, None) => own,
-            };
-            *known = Some(sum);
-            optimizer.commit_measured(gradients, sum)
-        })
-    }
-
-    /// Continues with another optimizer, which gets a shard of its own before the next update.
-    pub(super) fn replace_optimizer(&mut self, optimizer: O) -> O {
-        self.reset();
-        self.shard = None;
-        self.accumulator.slots.free_layout();
-        self.accumulator.replace_optimizer(optimizer)
-    }
-
-    /// Gives the optimizer the elements that it keeps state for, if it awaits that.
-    pub(super) fn shard(&mut self) -> Result<()> {
-        let accumulator = &mut self.accumulator;
-        let is_sharded = accumulator.optimizer.is_sharded();
-        if !is_sharded && self.ranks.is_none() {
-            return Ok(());
-        }
-        let rank = self.ranks.as_ref().map_or(0, Ranks::rank);
-        let shard = OwnShard::new(&accumulator.slots, rank);
-        if is_sharded {
-            accumulator.optimizer.shard(&shard.elements, None)?;
-            accumulator.slots.keep_layout();
-        }
-        self.shard = Some(shard);
-        Ok(())
-    }
-
-    /// The optimizer's state; with a sharded one the whole on rank 0, and nothing on the others.
-    pub(super) fn optimizer_state(&self) -> Result<StateDict> {
-        let own = self.accumulator.optimizer_state();
-        match &self.ranks {
-            _ if !self.accumulator.optimizer.is_sharded() => own,
-            Some(ranks) => ranks.merge(own),
-            None => StateDict::merge(vec![own?]),
-        }
-    }
-
     /// The bytes of the values that are saved of named buffers.
     pub(super) fn saved_bytes(&self) -> u64 {
         let saved = [&self.at_window, &self.at_micro_batch, &self.after_forward];
@@ -351,23 +200,6 @@ impl<O: Commit> Core<O> {
         let state = optimizer.state_bytes();
         held.extend(state.map(|bytes| Holding::new("optimizer state", bytes)));
         (held, optimizer.remedies())
-    }
-}
-
-/// The elements that this rank sums.
-#[derive(Debug)]
-struct OwnShard {
-    elements: Shard,
-    /// The fingerprint of the parameters.
-    of: u32,
-}
-
-impl OwnShard {
-    fn new(slots: &Slots, rank: usize) -> Self {
-        Self {
-            elements: slots.shard(rank),
-            of: slots.fingerprint(),
-        }
     }
 }
 

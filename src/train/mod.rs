@@ -9,8 +9,10 @@ mod builder;
 mod core;
 mod estimate;
 mod exchange;
+mod exchanged;
 mod flat;
 mod loss;
+mod own_shard;
 mod positions;
 mod progress;
 mod ranks;
@@ -20,6 +22,7 @@ mod resumable;
 mod slot;
 mod slots;
 mod state;
+mod update;
 
 pub use accumulating::AccumulatingTrainer;
 pub use accumulator::GradientAccumulator;

@@ -1,0 +1,163 @@
+use std::time::Instant;
+
+use candle_core::Device;
+
+use super::core::Core;
+use super::own_shard::OwnShard;
+use super::ranks::{Ranks, Turn};
+use super::report::StepReport;
+use crate::batch::{Engine, Event, Measured, Processed, conclude};
+use crate::error::{Error, Phase, Result};
+use crate::memory::{DeviceMemory, recover, unmask};
+use crate::optim::{Commit, Measure, StateDict};
+
+/// How an update is applied, alone or together with other ranks.
+impl<O: Commit> Core<O> {
+    /// A step begins, of which the other ranks await a word.
+    pub(super) fn turn(&self) -> Option<Turn> {
+        self.ranks.as_ref().map(Ranks::turn)
+    }
+
+    /// Applies the update, together with the other ranks.
+    pub(super) fn update(
+        &mut self,
+        engine: &Engine,
+        processed: &mut Processed<()>,
+    ) -> Result<StepReport> {
+        if self.shard.is_none() {
+            self.shard()?;
+        }
+        let Some(ranks) = &mut self.ranks else {
+            return self.apply(engine, processed);
+        };
+        self.accumulator.refuse_if_interrupted()?;
+        // The ranks' times say how batches are divided, so what is only queued has to be done. The exchange would wait for it too.
+        let began = Instant::now();
+        engine.device.synchronize()?;
+        self.spent.seconds += began.elapsed().as_secs_f64();
+        let measured = Measured::begin(engine.memory.as_ref());
+        let spent = std::mem::take(&mut self.spent);
+        let exchange = ranks.exchange(engine, &measured, &mut self.accumulator, spent);
+        let mut exchange = self.complete(engine, &measured, exchange)?;
+        let mut report = self.apply(engine, processed);
+        let (ranks, accumulator) = (&mut self.ranks, &self.accumulator);
+        if let (Ok(_), Some(ranks)) = (&report, ranks.as_mut()) {
+            match ranks.share(engine, &measured, accumulator) {
+                Ok(shared) => exchange.reduced += shared,
+                Err(error) => report = Err(error),
+            }
+        }
+        if let (Err(error), Some(ranks)) = (&report, ranks) {
+            // The others may have updated.
+            ranks.fail(&error.to_string());
+        }
+        let mut report = report?;
+        report.exchange = Some(exchange);
+        Ok(report)
+    }
+
+    /// Applies the update. Completes an exhaustion in it, and reports if it went over a soft limit.
+    fn apply(&mut self, engine: &Engine, processed: &mut Processed<()>) -> Result<StepReport> {
+        let memory = engine.memory.as_ref();
+        let _turn = memory.map(DeviceMemory::turn);
+        let measured = Measured::begin(memory);
+        let commit = || self.commit(&engine.device);
+        let report = engine.phase(Phase::Optimizer, &measured, commit);
+        let report = self.complete(engine, &measured, report)?;
+        let known = measured.peak().zip(measured.limit());
+        if let Some((peak, limit)) = known.filter(|(peak, limit)| peak > limit) {
+            // No micro-batch size would have helped, so this is reported and changes nothing.
+            let event = Event::OverLimit { peak, limit };
+            tracing::warn!("{event}");
+            engine.happened(event, &mut processed.events);
+        }
+        processed.updated = report.updated;
+        Ok(report)
+    }
+
+    /// Adds to an exhaustion who holds the memory, and what would help.
+    fn complete<T>(
+        &self,
+        engine: &Engine,
+        measured: &Measured<'_>,
+        mut done: Result<T>,
+    ) -> Result<T> {
+        if let Err(Error::ResourceExhausted(exhausted)) = &mut done {
+            let (held, remedies) = self.held();
+            exhausted.held = held;
+            measured.describe(None, exhausted);
+            conclude(exhausted, false, engine.memory.as_ref(), remedies);
+        }
+        done
+    }
+
+    fn commit(&mut self, device: &Device) -> Result<StepReport> {
+        // The ranks add theirs once.
+        let mut sum = None;
+        let mut report = self.commit_once(&mut sum);
+        if let Err(Error::ResourceExhausted(_)) = report {
+            // Nothing has changed. The graph is gone and the device is idle, so a second attempt may succeed.
+            recover(device)?;
+            report = self.commit_once(&mut sum);
+        }
+        report.map_err(|error| unmask(error, device))
+    }
+
+    /// Updates. What depends on all gradients is summed over the ranks, each of which measures its elements.
+    fn commit_once(&mut self, known: &mut Option<Measure>) -> Result<StepReport> {
+        let Some(shard) = &mut self.shard else {
+            return self.accumulator.commit();
+        };
+        let (slots, ranks) = (&self.accumulator.slots, &self.ranks);
+        if shard.of != slots.fingerprint() {
+            *shard = OwnShard::new(slots, ranks.as_ref().map_or(0, Ranks::rank));
+        }
+        self.accumulator.commit_with(|optimizer, gradients| {
+            let Some(own) = optimizer.measure(gradients, &shard.elements)? else {
+                return optimizer.commit(gradients);
+            };
+            let sum = match (*known, ranks) {
+                (Some(sum), _) => sum,
+                (None, Some(ranks)) => ranks.sum(own)?,
+                (None, None) => own,
+            };
+            *known = Some(sum);
+            optimizer.commit_measured(gradients, sum)
+        })
+    }
+
+    /// Continues with another optimizer, which gets a shard of its own before the next update.
+    pub(super) fn replace_optimizer(&mut self, optimizer: O) -> O {
+        self.reset();
+        self.shard = None;
+        self.accumulator.slots.free_layout();
+        self.accumulator.replace_optimizer(optimizer)
+    }
+
+    /// Gives the optimizer the elements that it keeps state for, if it awaits that.
+    pub(super) fn shard(&mut self) -> Result<()> {
+        let accumulator = &mut self.accumulator;
+        let is_sharded = accumulator.optimizer.is_sharded();
+        if !is_sharded && self.ranks.is_none() {
+            return Ok(());
+        }
+        let rank = self.ranks.as_ref().map_or(0, Ranks::rank);
+        let shard = OwnShard::new(&accumulator.slots, rank);
+        if is_sharded {
+            accumulator.optimizer.shard(&shard.elements, None)?;
+            accumulator.slots.keep_layout();
+        }
+        self.shard = Some(shard);
+        Ok(())
+    }
+
+    /// The optimizer's state; with a sharded one the whole on rank 0, and nothing on the others.
+    pub(super) fn optimizer_state(&self) -> Result<StateDict> {
+        let own = self.accumulator.optimizer_state();
+        match &self.ranks {
+            _ if !self.accumulator.optimizer.is_sharded() => own,
+            Some(ranks) => ranks.merge(own),
+            None => StateDict::merge(vec![own?]),
+        }
+    }
+}
