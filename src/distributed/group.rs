@@ -102,7 +102,7 @@ impl Group {
         &self.0.hosts
     }
 
-    /// Returns this rank's part of `samples` samples that are divided evenly and in order.
+    /// Returns this rank's part of `samples` samples, divided evenly and in order.
     pub fn share(&self, samples: usize) -> Range<usize> {
         let (rank, size) = (self.rank() as u128, self.size() as u128);
         let at = |rank: u128| (samples as u128 * rank / size) as usize;
@@ -196,7 +196,7 @@ impl Group {
     /// Returns the engine for tensors on this device, which all ranks have to ask for together; `None` in a group of one.
     ///
     /// # Errors
-    /// [`GroupError::NoEngine`] if there is none on some rank, and the engine's own.
+    /// [`GroupError::NoEngine`] if some rank has none, and the engine's own errors.
     pub(crate) fn collectives(&self, device: &Device) -> Result<Option<Arc<dyn Collectives>>> {
         if self.size() == 1 {
             return Ok(None);
