@@ -69,7 +69,9 @@ fn half_parameters_learn_as_f32_ones_do() {
     let exact = curve(DType::F32, |builder| builder);
     let masters = |builder: Builder| builder.master_weights();
     let random = |builder: Builder| builder.stochastic_rounding();
-    let scaled = |builder: Builder| masters(builder).loss_scale(LossScale::dynamic());
+    // The default's first scale, 65,536, overflows once or twice with this text, and a skipped step sets the curve back by one.
+    let scale = LossScale::dynamic().initial(4096.);
+    let scaled = |builder: Builder| masters(builder).loss_scale(scale);
     let small = |builder: Builder| random(builder).moments(Moments::EightBit);
     // Seen: 0.0002 with masters, 0.002 with stochastic rounding, which is a walk at random about the same curve.
     for (name, curve) in [
