@@ -29,7 +29,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// A kind of finding: its texts, apart from what was seen on a machine. docs/environment.md lists all kinds.
+/// A kind of finding: its texts, apart from what was seen on a machine. docs/reference/environment-codes.md lists all kinds.
 #[derive(Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[non_exhaustive]
 pub struct FindingCode {

@@ -28,8 +28,8 @@
 //!   says what receives a gradient; [`seeded`] randomness.
 //! - Everything else is candle_nn's, re-exported: `VarMap`, `VarBuilder`, `Embedding`, `Conv2d`, the optimizers, …
 //!
-//! Each item says what it keeps for the backward pass. The guides [trainable](crate::_documentation::trainable) and
-//! [layers](crate::_documentation::layers) have the models that were tried and a table of bytes. Operations run on f64, f32, f16 and
+//! Each item says what it keeps for the backward pass. The guides [trainable](crate::_documentation::how_to::trainable) and
+//! [layers](crate::_documentation::explanation::layers) have the models that were tried and a table of bytes. Operations run on f64, f32, f16 and
 //! bf16, on the CPU and on CUDA; on other devices backward passes are compositions of candle's operations.
 
 pub mod activation;

@@ -251,7 +251,7 @@ fn tensors_dropped_on_foreign_threads_do_not_leak() {
     assert_eq!(
         simulator.counters().refused_frees,
         1,
-        "docs/cuda.md, section Threads"
+        "docs/explanation/cuda-memory.md, section Threads"
     );
 }
 

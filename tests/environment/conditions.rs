@@ -1,6 +1,6 @@
-//! Counts what each checker reports, by docs/conditions.tsv.
+//! Counts what each checker reports, by docs/reference/conditions.tsv.
 
-const LIST: &str = include_str!("../../docs/conditions.tsv");
+const LIST: &str = include_str!("../../docs/reference/conditions.tsv");
 
 /// The columns after `condition` and `applies`, this crate first.
 pub const CHECKERS: [&str; 6] = [
