@@ -46,7 +46,9 @@
 //! | [`incident`] | What went wrong? | [`incident::IncidentLog`], [`incident::Incidents`] |
 //! | `testing` | Does my code survive out-of-memory? | `testing::Faults` (feature `testing`) |
 //!
-//! The guides, and the promises with the tests that prove them, are in [`_documentation`].
+//! [`_documentation`] is a book: [your first run](_documentation::tutorial::first_run), how-to guides by what you see, such as
+//! [`CUDA_ERROR_OUT_OF_MEMORY`](_documentation::how_to::out_of_memory), tables, and
+//! [the promises](_documentation::explanation::promises) with the tests that prove them.
 //!
 //! # What it is not
 //!
@@ -56,6 +58,8 @@
 //! - Not a repair of lost devices: after a sticky fault, only a new process helps.
 //! - Not for a model that is larger than a GPU: each process trains the whole model on one device. [`distributed`] trains it with several.
 //! - Not proven on real GPUs yet: the CUDA code was run on a simulated driver that executes candle's kernels.
+//!
+//! [All limits](_documentation::explanation::limits).
 //!
 //! # Features
 //!

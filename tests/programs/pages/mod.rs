@@ -1,0 +1,8 @@
+//! The book, docs/: its links, its form, and the tutorial as a reader follows it.
+
+mod form;
+mod links;
+mod page;
+mod tutorial;
+
+pub use page::{Block, Page, pages};
