@@ -4,5 +4,3 @@ mod form;
 mod links;
 mod page;
 mod tutorial;
-
-pub use page::{Block, Page, pages};

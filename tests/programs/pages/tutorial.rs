@@ -41,9 +41,9 @@ fn run(project: &Path) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Lines with every number replaced, as losses and memory are never the same twice.
+/// Lines with every number replaced, as losses, memory and sizes are never the same twice.
 fn shape(text: &str) -> Vec<String> {
-    let number = Regex::new(r"[0-9]+(\.[0-9]+)?").unwrap();
+    let number = Regex::new(r"(at most )?[0-9]+(\.[0-9]+)?").unwrap();
     text.lines()
         .map(|line| number.replace_all(line, "N").into_owned())
         .collect()
