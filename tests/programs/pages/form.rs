@@ -31,6 +31,12 @@ fn a_page_with_a_program_says_what_to_import() {
             .filter(|block| is("toml")(block) && block.text.contains("[dependencies]"));
         let text: String = manifests.map(|block| &*block.text).collect();
         for block in blocks.iter().filter(|block| is("rust")(block)) {
+            let has_faults = !block.text.contains("testing::") || text.contains("\"testing\"");
+            assert!(
+                has_faults,
+                "{}: its programs need the feature `testing`",
+                page.path
+            );
             for name in [
                 "anyhow",
                 "candle_core",
