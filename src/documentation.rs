@@ -2,7 +2,7 @@
 //!
 //! - [`tutorial`]: [your first run](tutorial::first_run), from `cargo new` to a page in the browser.
 //! - [`how_to`]: one problem on each page, by what you see. [Stop dying from out-of-memory](how_to::out_of_memory) comes first.
-//! - [`reference`]: tables. The API is documented where it is.
+//! - [`mod@reference`]: tables. The API is documented where it is.
 //! - [`explanation`]: how and why; [what is promised](explanation::promises), and [limits](explanation::limits).
 //! - [`changelog`]: what changed.
 
