@@ -46,7 +46,7 @@ for page in map(pathlib.Path, sys.argv[2:]):
 
 lines = ['[package]', 'name = "pages"', 'version = "0.0.0"', 'edition = "2024"', '', '[dependencies]']
 for name, wanted in sorted(needed.items()):
-    source = f'path = "{root}"' if "path" in wanted else f'version = "{wanted["version"]}"'
+    source = f'path = "{root}"' if name == "candle-headroom" else f'version = "{wanted["version"]}"'
     features = ", ".join(f'"{feature}"' for feature in sorted(wanted["features"] - {"cuda"}))  # programs for GPUs are built without one
     lines.append(f"{name} = {{ {source}, features = [{features}] }}")
 # The profiles of this repository, so that both share what is built.
