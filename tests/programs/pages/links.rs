@@ -75,14 +75,16 @@ fn no_link_of_a_page_is_broken() {
             }
         }
         let defined = page.prose();
-        let defined: Vec<&str> = defined
+        let mut defined: Vec<&str> = defined
             .lines()
             .filter(|line| line.starts_with('[') && line.contains("]: "))
             .collect();
-        let expected: Vec<String> = labels
+        defined.sort_unstable();
+        let mut expected: Vec<String> = labels
             .iter()
             .map(|label| definition(&page, label))
             .collect();
+        expected.sort_unstable();
         if defined != expected {
             wrong.push(format!(
                 "{} must end in\n{}",
