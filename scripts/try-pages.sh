@@ -31,7 +31,7 @@ for page in map(pathlib.Path, sys.argv[2:]):
         parts += [("rust", "".join(line[1:] + "\n" for line in code.split("\n") if line and line[0] in " -"))
                   for kind, code in blocks if kind == "diff"]
     for number, (kind, code) in enumerate(parts):
-        if "fn main()" not in code:
+        if "fn main()" not in code or "ignore" in kind:
             continue
         for crate in ("anyhow", "candle_core", "candle_headroom", "candle_nn", "tempfile", "thiserror"):
             if re.search(rf"\b{crate}::", code) and crate.replace("_", "-") not in own:
