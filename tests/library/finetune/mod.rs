@@ -14,6 +14,7 @@ mod generated;
 #[allow(dead_code, unused_imports, reason = "the example uses more")]
 mod model;
 mod options;
+mod spans;
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
