@@ -18,6 +18,8 @@ use super::view::View;
 /// A decoder of the Llama family. A clone shares the parameters.
 #[derive(Clone)]
 pub struct Decoder {
+    /// Whether each block is a region that a trainer may recompute, and that any other loop does; at first it is.
+    pub marks_blocks: bool,
     config: Arc<Config>,
     /// (vocabulary, hidden)
     embedding: Tensor,
@@ -65,6 +67,7 @@ impl Decoder {
         let block = |index: usize| Block::new(config, index, &layers.pp(&index.to_string()));
         let blocks = (0..config.num_hidden_layers).map(|index| Ok(Arc::new(block(index)?)));
         Ok(Self {
+            marks_blocks: true,
             blocks: blocks.collect::<Result<_>>()?,
             embedding,
             norm,
@@ -87,16 +90,20 @@ impl Decoder {
         self.logits(&self.hidden(tokens)?)
     }
 
-    /// What the last layer is applied to: `(samples, time)` of u32 to `(samples, time, hidden)`. Each block is a region that a
-    /// trainer may recompute.
+    /// What the last layer is applied to: `(samples, time)` of u32 to `(samples, time, hidden)`.
     pub fn hidden(&self, tokens: &Tensor) -> Result<Tensor> {
         let _span = tracing::trace_span!("model").entered();
         let (_, time) = tokens.dims2()?;
         let positions = self.positions(0, time)?;
         let mut x = self.embed(tokens)?;
         for block in &self.blocks {
-            let (block, positions) = (Arc::clone(block), positions.clone());
-            x = recompute(&x, move |x| block.forward(x, &positions, None))?;
+            x = match self.marks_blocks {
+                true => {
+                    let (block, positions) = (Arc::clone(block), positions.clone());
+                    recompute(&x, move |x| block.forward(x, &positions, None))?
+                }
+                false => block.forward(&x, &positions, None)?,
+            };
         }
         self.norm.forward(&x)
     }
@@ -122,6 +129,7 @@ impl Decoder {
     pub fn evaluation(&self) -> Self {
         let blocks = self.blocks.iter();
         Self {
+            marks_blocks: self.marks_blocks,
             config: Arc::clone(&self.config),
             embedding: self.embedding.detach(),
             blocks: blocks

@@ -104,7 +104,7 @@ fn of_fields(fields: &Fields) -> Result<Lora> {
 }
 
 /// Options that change what an adapter computes.
-const UNSUPPORTED: [&str; 13] = [
+const UNSUPPORTED: [&str; 14] = [
     "alpha_pattern",
     "exclude_modules",
     "fan_in_fan_out",
@@ -115,6 +115,7 @@ const UNSUPPORTED: [&str; 13] = [
     "rank_pattern",
     "target_parameters",
     "trainable_token_indices",
+    "use_bdlora",
     "use_dora",
     "use_qalora",
     "alora_invocation_tokens",
