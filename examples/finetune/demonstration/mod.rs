@@ -1,4 +1,4 @@
-//! The program with nothing given: it makes a model of this project's documents, and fine-tunes it for another task.
+//! The program with nothing given: it makes a model of this project's text, and fine-tunes it for a task.
 
 mod source_text;
 mod tiny_model;
@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use candle_headroom::distributed::Group;
+use serde_json::json;
 
 use crate::arguments::Arguments;
 use crate::finetuning::finetune;
@@ -15,14 +16,14 @@ use crate::support::display::Output;
 use crate::support::options::WatchOptions;
 use crate::training::Trained;
 
-const DOCUMENTS: &str = "documents.txt";
+const TEXT: &str = "text.txt";
 const SIGNATURES: &str = "signatures.jsonl";
 /// Longest samples: attention takes little of the time.
 const CONTEXT: usize = 128;
 /// Many small updates teach a small model more than few large ones.
 const BATCH: usize = 4;
 
-/// Trains a small model from nothing on documents, then an adapter that writes a function's signature from its description.
+/// Trains a small model from nothing on text, then an adapter that writes a function's signature from its description.
 pub fn run(
     arguments: &Arguments,
     group: &Group,
@@ -37,17 +38,17 @@ pub fn run(
     }
     group.barrier()?;
 
-    let mut first = options(arguments, &untrained, &base, &folder.join(DOCUMENTS));
+    let mut first = options(arguments, &untrained, &base, &folder.join(TEXT));
     first.lora.full = true;
     first.lora.adapter = None;
     first.training.learning_rate.get_or_insert(5e-3);
-    first.training.steps.get_or_insert(120);
+    first.training.steps.get_or_insert(150);
     first.data.held_out = 0.01;
     first.sampling.sample = 0;
     first.watch = WatchOptions::default();
     say(
         output,
-        "1. A small model learns this project's documents from nothing",
+        "1. A small model learns this project's documents and a part of its sources from nothing",
         &first,
     )?;
     let stopped = finetune(&first, group, output, began)?;
@@ -57,10 +58,10 @@ pub fn run(
 
     let mut second = options(arguments, &base, &adapter, &folder.join(SIGNATURES));
     second.training.learning_rate.get_or_insert(4e-3);
-    second.training.steps.get_or_insert(120);
+    second.training.steps.get_or_insert(150);
     say(
         output,
-        "2. An adapter learns to write a signature from its description",
+        "2. An adapter learns to write signatures from descriptions, of the other sources",
         &second,
     )?;
     finetune(&second, group, output, began)
@@ -84,11 +85,14 @@ fn folder(arguments: &Arguments, group: &Group) -> Result<PathBuf> {
 
 fn write(folder: &Path, untrained: &Path, seed: u64) -> Result<()> {
     std::fs::create_dir_all(untrained)?;
-    let documents = source_text::documents()?;
-    let signatures = source_text::signatures()?;
-    std::fs::write(folder.join(DOCUMENTS), &documents)?;
-    std::fs::write(folder.join(SIGNATURES), &signatures)?;
-    tiny_model::write(untrained, &[&documents, &signatures], CONTEXT, seed)
+    let text = source_text::text()?;
+    std::fs::write(folder.join(TEXT), &text)?;
+    let pairs = source_text::signatures()?.into_iter();
+    let pairs =
+        pairs.map(|(prompt, completion)| json!({ "prompt": prompt, "completion": completion }));
+    let lines: Vec<String> = pairs.map(|pair| format!("{pair}\n")).collect();
+    std::fs::write(folder.join(SIGNATURES), lines.concat())?;
+    tiny_model::write(untrained, &text, CONTEXT, seed)
 }
 
 fn options(arguments: &Arguments, model: &Path, output: &Path, data: &Path) -> Arguments {

@@ -1,35 +1,43 @@
-//! This project's own text: documents, and descriptions of public items with their signatures.
+//! This project's own text: documents and sources, and descriptions of public items with their signatures.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use serde_json::json;
 
 /// The longest signature that is taken, in bytes.
 const LONGEST: usize = 160;
 
-/// All documents, one after the other.
-pub fn documents() -> Result<String> {
+/// Folders of `src` whose sources are learned with the documents. The signatures come from the others.
+const LEARNED: [&str; 3] = ["data", "nn", "optim"];
+
+/// The documents and a part of the sources, one after the other.
+pub fn text() -> Result<String> {
     let root = root();
     let mut files = vec![root.join("README.md"), root.join("CHANGELOG.md")];
     collect(&root.join("docs"), "md", &mut files)?;
+    for folder in LEARNED {
+        collect(&root.join("src").join(folder), "rs", &mut files)?;
+    }
     let texts: Result<Vec<_>> = files.iter().map(|file| read(file)).collect();
     Ok(texts?.join("\n\n"))
 }
 
-/// JSON lines: what a public item's documentation says first, and the item's signature.
-pub fn signatures() -> Result<String> {
-    let mut files = Vec::new();
-    collect(&root().join("src"), "rs", &mut files)?;
-    let mut lines = String::new();
-    for file in files {
-        for (says, signature) in items(&read(&file)?) {
-            let pair = json!({ "prompt": format!("/// {says}\n"), "completion": signature });
-            lines.push_str(&format!("{pair}\n"));
-        }
+/// What the documentation of public items says first, with their signatures.
+pub fn signatures() -> Result<Vec<(String, String)>> {
+    let (sources, mut files) = (root().join("src"), Vec::new());
+    collect(&sources, "rs", &mut files)?;
+    let is_learned = |file: &&PathBuf| {
+        LEARNED
+            .iter()
+            .any(|folder| file.starts_with(sources.join(folder)))
+    };
+    let mut pairs = Vec::new();
+    for file in files.iter().filter(|file| !is_learned(file)) {
+        let items = items(&read(file)?).into_iter();
+        pairs.extend(items.map(|(says, signature)| (format!("/// {says}\n"), signature)));
     }
-    Ok(lines)
+    Ok(pairs)
 }
 
 /// The first line of documentation of each public item, and its signature.

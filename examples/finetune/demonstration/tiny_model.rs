@@ -20,8 +20,8 @@ const END: &str = "<|end|>";
 const VOCABULARY: usize = 1024;
 
 /// Writes config.json, the tokenizer and the parameters: about a million.
-pub fn write(folder: &Path, texts: &[&str], context: usize, seed: u64) -> Result<()> {
-    let vocabulary = tokenizer(texts, &folder.join("tokenizer.json"))
+pub fn write(folder: &Path, text: &str, context: usize, seed: u64) -> Result<()> {
+    let vocabulary = tokenizer(text, &folder.join("tokenizer.json"))
         .map_err(|error| anyhow!("the tokenizer cannot be trained: {error}"))?;
     let options = json!({ "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END });
     std::fs::write(folder.join("tokenizer_config.json"), options.to_string())?;
@@ -47,7 +47,7 @@ pub fn write(folder: &Path, texts: &[&str], context: usize, seed: u64) -> Result
 }
 
 /// Trains a tokenizer on bytes, as those of GPT-2 and Llama 3 are. Returns the number of its tokens.
-fn tokenizer(texts: &[&str], path: &Path) -> tokenizers::Result<usize> {
+fn tokenizer(text: &str, path: &Path) -> tokenizers::Result<usize> {
     let trainer = BpeTrainer::builder()
         .show_progress(false)
         .vocab_size(VOCABULARY)
@@ -59,7 +59,7 @@ fn tokenizer(texts: &[&str], path: &Path) -> tokenizers::Result<usize> {
         .with_decoder(Some(ByteLevel::default()))
         .train(
             &mut TrainerWrapper::BpeTrainer(trainer.build()),
-            texts.iter().flat_map(|text| text.lines()),
+            text.lines(),
         )?
         .save(path, true)?;
     Ok(tokenizer.get_vocab_size(true))
