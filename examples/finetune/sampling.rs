@@ -49,7 +49,7 @@ pub fn sample(
         vocabulary.is_end(token)
     })?;
     let [given, made] = [vocabulary.decode(prompt)?, vocabulary.decode(&made)?];
-    Ok(format!("{given}▸{}", made.trim_end()))
+    Ok(format!("{given}▸{}", made.trim()))
 }
 
 fn pick(chances: &[f32], mut point: f32) -> u32 {

@@ -30,6 +30,8 @@ pub fn write(folder: &Path, text: &str, context: usize, seed: u64) -> Result<()>
         max_position_embeddings: 2 * context,
         tie_word_embeddings: true,
         eos_token_ids: vec![0],
+        // 1/√hidden: with smaller ones, no logit of so narrow a model gets large, and an adapter cannot change that.
+        initializer_range: 0.09,
         ..Config::default()
     };
     let varmap = VarMap::new();

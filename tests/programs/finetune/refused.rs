@@ -51,7 +51,10 @@ fn options_that_cannot_be() {
     with(&["--lora-alpha", "NaN"], "--lora-alpha");
     with(&["--adapter", "/no/adapter"], "/no/adapter");
     with(&["--budget", "1KiB"], "below");
-    with(&["--budget", "7MiB"], "a single sample does not fit");
+    with(
+        &["--budget", "7MiB"],
+        "out of host memory in forward of a micro-batch of 1",
+    );
     with(&["--report", "/no/folder/x.html"], "/no/folder/x.html");
     #[cfg(not(feature = "cuda"))]
     with(&["--device", "cuda:0"], "feature `cuda`");
