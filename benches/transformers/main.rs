@@ -8,7 +8,7 @@
 
 mod compared;
 #[path = "../../examples/finetune/model/mod.rs"]
-#[allow(dead_code, reason = "the example uses more")]
+#[allow(dead_code, unused_imports, reason = "the example uses more")]
 mod model;
 mod steps;
 

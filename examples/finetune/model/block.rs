@@ -1,6 +1,6 @@
 use candle_core::{Result, Tensor};
 use candle_headroom::nn::kv_cache::KvCache;
-use candle_headroom::nn::{Module, RmsNorm, rms_norm};
+use candle_headroom::nn::{Module, RmsNorm, ops, rms_norm};
 
 use super::attention::{Positions, SelfAttention};
 use super::config::Config;
@@ -39,9 +39,9 @@ impl Block {
     ) -> Result<Tensor> {
         let _span = of_layer(self.index).entered();
         let normed = self.input_norm.forward(x)?;
-        let x = (x + self.attention.forward(&normed, positions, cache)?)?;
+        let x = ops::add(x, &self.attention.forward(&normed, positions, cache)?)?;
         let normed = self.post_norm.forward(&x)?;
-        x + self.mlp.forward(&normed)?
+        ops::add(&x, &self.mlp.forward(&normed)?)
     }
 }
 

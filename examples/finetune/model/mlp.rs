@@ -29,8 +29,8 @@ impl Mlp {
 
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let _span = tracing::trace_span!("mlp").entered();
-        let gate = ops::silu(&self.gate.forward(x)?)?;
-        self.down.forward(&(gate * self.up.forward(x)?)?)
+        let inner = ops::silu_mul(&self.gate.forward(x)?, &self.up.forward(x)?)?;
+        self.down.forward(&inner)
     }
 }
 

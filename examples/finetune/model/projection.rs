@@ -55,7 +55,7 @@ impl Projection {
         let y = self.base.forward(x)?;
         match &self.adapter {
             None => Ok(y),
-            Some(adapter) => y + adapter.forward(x)?.to_dtype(x.dtype())?,
+            Some(adapter) => ops::add(&y, &adapter.forward(x)?.to_dtype(x.dtype())?),
         }
     }
 }

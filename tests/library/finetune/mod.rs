@@ -11,7 +11,7 @@ mod families;
 mod folders;
 mod generated;
 #[path = "../../../examples/finetune/model/mod.rs"]
-#[allow(dead_code, reason = "the example uses more")]
+#[allow(dead_code, unused_imports, reason = "the example uses more")]
 mod model;
 mod options;
 

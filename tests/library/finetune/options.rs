@@ -29,9 +29,9 @@ fn a_config_that_is_not_supported_says_what_is() {
             "`num_key_value_heads` must be at least 1",
         ),
         (
-            "num_attention_heads",
-            json!(3),
-            "`num_attention_heads` (3) must be a multiple of",
+            "num_key_value_heads",
+            json!(4),
+            "`num_attention_heads` (2) must be a multiple of `num_key_value_heads` (4)",
         ),
         ("head_dim", json!(5), "`head_dim` must be even, got 5"),
         (
@@ -96,7 +96,7 @@ fn a_config_that_is_not_supported_says_what_is() {
         ),
         (
             "layer_types",
-            json!(["chunked_attention"; 2]),
+            json!(["chunked_attention", "chunked_attention"]),
             "`layer_types` has `chunked_attention` at 0",
         ),
         (
