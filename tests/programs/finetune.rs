@@ -1,5 +1,7 @@
 //! The example `finetune` as a user runs it: what it trains and saves, and what it refuses.
 
+#[cfg(unix)]
+mod hub;
 #[cfg(feature = "parquet")]
 mod parquet;
 #[cfg(feature = "mpi")]
@@ -90,6 +92,15 @@ impl Files {
             format!("{{\"prompt\": \"the {word} \", \"completion\": \"is a {word}\"}}\n")
         };
         self.write("pairs.jsonl", (0..24).map(line).collect::<String>())
+    }
+}
+
+/// Copies a model's folder.
+fn copy(from: &str, to: &str) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), Path::new(to).join(entry.file_name())).unwrap();
     }
 }
 

@@ -29,7 +29,13 @@ struct Index {
 pub fn fetch(id: &str, options: &ModelOptions) -> Result<PathBuf> {
     let repo = || Repo::with_revision(id.to_owned(), RepoType::Model, options.revision.clone());
     let cached = Cache::from_env().repo(repo());
-    if let Some(folder) = complete(|file| cached.get(file))? {
+    let find = |file: &str| {
+        // A commit has no entry among the names of revisions where Python has filled the cache.
+        let of_commit = || cached.pointer_path(&options.revision).join(file);
+        let found = cached.get(file);
+        found.or_else(|| Some(of_commit()).filter(|path| path.is_file()))
+    };
+    if let Some(folder) = complete(find)? {
         return Ok(folder);
     }
     if options.offline {
@@ -39,8 +45,14 @@ pub fn fetch(id: &str, options: &ModelOptions) -> Result<PathBuf> {
             Cache::from_env().path().display()
         );
     }
-    let api = ApiBuilder::from_env().with_progress(false).build();
-    let api = api.context("cannot use the Hugging Face hub")?.repo(repo());
+    let mut api = ApiBuilder::from_env().with_progress(false);
+    if let Ok(token) = std::env::var("HF_TOKEN") {
+        api = api.with_token(Some(token));
+    }
+    let api = api
+        .build()
+        .context("cannot use the Hugging Face hub")?
+        .repo(repo());
     let unreachable = || {
         format!(
             "cannot download {id} at {} from the Hugging Face hub: check the name and the network, or name a folder by `--model`",
@@ -48,7 +60,7 @@ pub fn fetch(id: &str, options: &ModelOptions) -> Result<PathBuf> {
         )
     };
     download(&api).with_context(unreachable)?;
-    complete(|file| cached.get(file))?.with_context(unreachable)
+    complete(find)?.with_context(unreachable)
 }
 
 /// The folder of a model whose files are all there.
@@ -85,7 +97,7 @@ fn download(api: &ApiRepo) -> Result<()> {
 fn optional(file: Result<PathBuf, ApiError>) -> Result<Option<PathBuf>> {
     match file {
         Ok(file) => Ok(Some(file)),
-        Err(ApiError::RequestError(error)) if error.to_string().contains("404") => Ok(None),
+        Err(ApiError::RequestError(error)) if error.to_string().ends_with("404") => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

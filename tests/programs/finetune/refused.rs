@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use super::{Files, base, command};
+use super::{Files, base, command, copy};
 
 /// Asserts that a run is refused with these words.
-fn refused(arguments: &[&str], variables: &[(&str, &str)], words: &str) {
+pub fn refused(arguments: &[&str], variables: &[(&str, &str)], words: &str) {
     let mut command = command(arguments);
     let output = command.envs(variables.iter().copied()).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -147,51 +147,4 @@ fn data_that_cannot_be_learned() {
         &[],
         "cannot read no-such.txt",
     );
-}
-
-/// A model of the hub is taken from its cache without a network; what is not there is an error that says what to do.
-#[test]
-fn the_hub_without_a_network() {
-    let files = Files::new();
-    let (data, output, home) = (files.pairs(), files.path("out"), files.path("home"));
-    let variables = [("HF_HOME", &*home), ("HF_ENDPOINT", "http://127.0.0.1:9")];
-    let own = [
-        "--model",
-        "someone/tiny",
-        "--output",
-        &output,
-        "--steps",
-        "1",
-        "--sample",
-        "0",
-        &data,
-    ];
-    refused(&own, &variables, "cannot download someone/tiny at main");
-    let offline = [&own[..], &["--offline"]].concat();
-    refused(
-        &offline,
-        &variables,
-        "someone/tiny at main is not in the hub's cache",
-    );
-
-    let repository = Path::new(&home).join("hub/models--someone--tiny");
-    fs::create_dir_all(repository.join("refs")).unwrap();
-    fs::write(repository.join("refs/main"), "0123abc").unwrap();
-    fs::create_dir_all(repository.join("snapshots")).unwrap();
-    copy(
-        base(),
-        repository.join("snapshots/0123abc").to_str().unwrap(),
-    );
-    let run = command(&own).envs(variables).output().unwrap();
-    assert!(run.status.success(), "{}", super::text(&run));
-    let options = fs::read_to_string(Path::new(&output).join("adapter_config.json")).unwrap();
-    assert!(options.contains("\"someone/tiny\""), "{options}");
-}
-
-fn copy(from: &str, to: &str) {
-    fs::create_dir(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        fs::copy(entry.path(), Path::new(to).join(entry.file_name())).unwrap();
-    }
 }
