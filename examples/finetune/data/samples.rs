@@ -104,10 +104,10 @@ impl Cut {
 impl fmt::Display for Cut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.prompts > 0 {
-            write!(f, "; {} prompts lose their beginning", self.prompts)?;
+            write!(f, "; prompts without their beginning: {}", self.prompts)?;
         }
         if self.completions > 0 {
-            write!(f, "; {} completions lose their end", self.completions)?;
+            write!(f, "; completions without their end: {}", self.completions)?;
         }
         Ok(())
     }
