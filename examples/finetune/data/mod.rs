@@ -3,6 +3,7 @@
 mod batches;
 mod checksum;
 mod parquet;
+mod record;
 mod records;
 mod samples;
 

@@ -5,7 +5,7 @@ use std::fmt;
 use anyhow::Result;
 use rayon::prelude::*;
 
-use super::records::Record;
+use super::record::Record;
 use crate::vocabulary::Vocabulary;
 
 /// Tokens, of which all but the first ones are learned.

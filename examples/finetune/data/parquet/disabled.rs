@@ -2,7 +2,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
-use crate::data::records::Record;
+use crate::data::record::Record;
 
 /// Refuses the file.
 pub fn read(path: &Path, _: &mut Vec<Record>) -> Result<()> {

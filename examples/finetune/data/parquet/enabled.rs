@@ -3,7 +3,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use candle_headroom::data::{Dataset, ParquetDataset};
 
-use crate::data::records::{Fields, Record};
+use crate::data::record::{Fields, Record};
 
 /// Reads the rows of a file.
 pub fn read(path: &Path, records: &mut Vec<Record>) -> Result<()> {
