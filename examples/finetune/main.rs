@@ -12,6 +12,7 @@ mod finetuning;
 #[allow(dead_code, unused_imports)]
 mod model;
 mod network;
+mod optimizer;
 mod output;
 mod sampling;
 mod source;

@@ -4,11 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
-use candle_core::DType;
 use candle_headroom::checkpoint::Stopped;
 use candle_headroom::distributed::Group;
-use candle_headroom::optim::{Group as Parameters, LossScale, ParamsAdamW};
-use candle_headroom::{AdamW, AdaptiveTrainer, DeviceMemory, LearningRate};
+use candle_headroom::{AdamW, AdaptiveTrainer, DeviceMemory};
 use candle_nn::Optimizer;
 
 use crate::arguments::Arguments;
@@ -16,6 +14,7 @@ use crate::data::{self, Sample};
 use crate::evaluation::Evaluation;
 use crate::model::Decoder;
 use crate::network::Network;
+use crate::optimizer::optimizer;
 use crate::support::display::{Course, Output, Progress};
 use crate::support::saving::Saving;
 use crate::support::watching::Watching;
@@ -61,7 +60,7 @@ pub fn train(run: &Run, samples: Arc<Vec<Sample>>) -> Result<Trained> {
     let device = run.memory.device();
     let rates = arguments.learning_rate(run.steps)?;
     let watching = Watching::begin(&arguments.watch, arguments.machine.device.ordinal(), group)?;
-    let mut builder = AdaptiveTrainer::builder(optimizer(run, &rates)?)
+    let mut builder = AdaptiveTrainer::builder(optimizer(arguments, run.network, &rates)?)
         .memory(run.memory)
         .recompute(arguments.machine.recompute.into())
         .seed(arguments.training.seed)
@@ -173,37 +172,6 @@ pub fn train(run: &Run, samples: Arc<Vec<Sample>>) -> Result<Trained> {
         progress: Some(progress),
         evaluations,
     }))
-}
-
-/// AdamW, whose weight decay leaves norms and biases alone.
-fn optimizer(run: &Run, rates: &LearningRate) -> Result<AdamW> {
-    let Run {
-        arguments, network, ..
-    } = *run;
-    let options = &arguments.training;
-    let params = ParamsAdamW {
-        lr: rates.at(0),
-        weight_decay: options.weight_decay,
-        ..ParamsAdamW::default()
-    };
-    let trained = Parameters::from(&network.trained);
-    let (matrices, others) = trained.partition(|_, var| var.rank() > 1);
-    let mut builder = AdamW::builder(matrices)
-        .group(others.weight_decay(0.))
-        .params(params)
-        .moments(arguments.machine.moments);
-    if options.clip > 0. {
-        builder = builder.clip_norm(options.clip);
-    }
-    let dtype = arguments.dtype();
-    // An adapter is f32 itself.
-    if dtype != DType::F32 && network.lora.is_none() {
-        builder = builder.master_weights();
-    }
-    if dtype == DType::F16 {
-        builder = builder.loss_scale(LossScale::dynamic());
-    }
-    Ok(builder.build()?)
 }
 
 impl Done {
