@@ -1,15 +1,11 @@
-use std::fs::OpenOptions;
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use bytesize::ByteSize;
-use candle_core::DType;
-use candle_headroom::DeviceMemory;
-use candle_headroom::batch::Recompute;
-use candle_headroom::memory::Limit;
-use candle_headroom::optim::Moments;
-use clap::{Parser, ValueEnum};
+use clap::Parser;
+
+use crate::support::choices::{MomentBits, Parameters, Place, Recomputing};
+use crate::support::options::{SaveOptions, WatchOptions};
 
 /// Most bytes in a batch. A batch is held twice, as u32: 256 MiB each.
 const MOST_BYTES: usize = 1 << 26;
@@ -58,33 +54,10 @@ pub struct Arguments {
     /// Sets no budget: each batch runs as one micro-batch.
     #[arg(long)]
     pub unlimited: bool,
-    /// Writes a page for a browser at the end: memory, micro-batches, throughput and events. With `--ranks`, it shows all
-    /// ranks, and their trace is written beside it: `run.html` and `run.json`.
-    #[arg(long, value_name = "HTML")]
-    pub report: Option<PathBuf>,
-    /// Writes a trace for https://ui.perfetto.dev at the end. With `--ranks`, it has all ranks, and their page is written beside it.
-    #[arg(long, value_name = "JSON")]
-    pub trace: Option<PathBuf>,
-    /// Appends each incident to this file as it happens, one line each. With `--ranks`, those of rank 0.
-    #[arg(long, value_name = "JSONL")]
-    pub incidents: Option<PathBuf>,
-    /// Samples the GPUs and the host, with `--ranks` those of rank 0. Their curves appear on the page and in the trace, the latest samples in each incident.
-    #[arg(long)]
-    pub monitor: bool,
-    /// Saves checkpoints of the run in this folder, and one more on Ctrl-C, SIGTERM or SIGUSR1.
-    #[arg(long, value_name = "DIR")]
-    pub checkpoint: Option<PathBuf>,
-    /// Number of updates from one checkpoint to the next.
-    #[arg(
-        long,
-        value_name = "STEPS",
-        default_value_t = 10,
-        requires = "checkpoint"
-    )]
-    pub every: u64,
-    /// Goes on from the latest checkpoint in the folder, if there is one.
-    #[arg(long, requires = "checkpoint")]
-    pub resume: bool,
+    #[command(flatten)]
+    pub watch: WatchOptions,
+    #[command(flatten)]
+    pub save: SaveOptions,
     /// Reports which parameters one batch gives a gradient, and does not train. The status is 2 if one receives none.
     #[arg(long)]
     pub audit: bool,
@@ -119,126 +92,6 @@ impl Arguments {
                 MOST_BYTES / self.context,
             );
         }
-        for path in [&self.report, &self.trace, &self.incidents]
-            .into_iter()
-            .flatten()
-        {
-            check_output(path)?;
-        }
-        Ok(())
-    }
-}
-
-/// Refuses an existing path that is a folder, a device, or a file that cannot be written.
-fn check_output(path: &Path) -> Result<()> {
-    let Ok(metadata) = path.metadata() else {
-        return Ok(()); // a new file: whoever creates it reports a wrong folder
-    };
-    if !metadata.is_file() {
-        bail!(
-            "{} is not a regular file: name a file to write",
-            path.display()
-        );
-    }
-    let opened = OpenOptions::new().append(true).open(path);
-    opened.with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(())
-}
-
-/// The type of the parameters.
-#[derive(Debug, Clone, Copy, Default, PartialEq, ValueEnum)]
-pub enum Parameters {
-    #[default]
-    F32,
-    Bf16,
-    F16,
-}
-
-impl From<Parameters> for DType {
-    fn from(parameters: Parameters) -> Self {
-        match parameters {
-            Parameters::F32 => Self::F32,
-            Parameters::Bf16 => Self::BF16,
-            Parameters::F16 => Self::F16,
-        }
-    }
-}
-
-/// The type of moments.
-#[derive(Debug, Clone, Copy, Default, ValueEnum)]
-pub enum MomentBits {
-    #[default]
-    F32,
-    Bf16,
-    #[value(name = "8bit")]
-    EightBit,
-}
-
-impl From<MomentBits> for Moments {
-    fn from(bits: MomentBits) -> Self {
-        match bits {
-            MomentBits::F32 => DType::F32.into(),
-            MomentBits::Bf16 => DType::BF16.into(),
-            MomentBits::EightBit => Self::EightBit,
-        }
-    }
-}
-
-/// What becomes of the model's blocks.
-#[derive(Debug, Clone, Copy, Default, ValueEnum)]
-pub enum Recomputing {
-    /// They are kept, like other layers.
-    Never,
-    /// They are recomputed.
-    Always,
-    /// They are kept while that is faster.
-    #[default]
-    Auto,
-}
-
-impl From<Recomputing> for Recompute {
-    fn from(recomputing: Recomputing) -> Self {
-        match recomputing {
-            Recomputing::Never => Self::Never,
-            Recomputing::Always => Self::Always,
-            Recomputing::Auto => Self::Auto,
-        }
-    }
-}
-
-/// A device, as candle names it.
-#[derive(Debug, Clone, Copy)]
-pub enum Place {
-    Cpu,
-    Cuda(usize),
-}
-
-impl Place {
-    pub fn open(self, limit: Limit) -> candle_headroom::Result<DeviceMemory> {
-        match self {
-            Self::Cpu => DeviceMemory::host().limit(limit).open(),
-            Self::Cuda(ordinal) => DeviceMemory::cuda(ordinal).limit(limit).open(),
-        }
-    }
-
-    /// The number among candle's CUDA devices.
-    pub fn ordinal(self) -> Option<usize> {
-        match self {
-            Self::Cpu => None,
-            Self::Cuda(ordinal) => Some(ordinal),
-        }
-    }
-}
-
-impl FromStr for Place {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let ordinal = text.strip_prefix("cuda:").map(str::parse);
-        match (text, ordinal) {
-            ("cpu", _) => Ok(Self::Cpu),
-            (_, Some(Ok(ordinal))) => Ok(Self::Cuda(ordinal)),
-            _ => Err("expected `cpu` or `cuda:` and a GPU's number, such as `cuda:0`".to_owned()),
-        }
+        self.watch.check()
     }
 }

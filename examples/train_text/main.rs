@@ -4,20 +4,18 @@
 
 mod arguments;
 mod corpus;
-mod display;
 mod initial;
 mod model;
-mod ranks;
 mod sampling;
-mod saving;
-mod watching;
+#[path = "../support/mod.rs"]
+mod support;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
-use arguments::{Arguments, Parameters};
+use arguments::Arguments;
 use candle_headroom::checkpoint::Stopped;
 use candle_headroom::distributed::Group;
 use candle_headroom::memory::Limit;
@@ -27,21 +25,28 @@ use candle_headroom::{AdamW, AdaptiveTrainer, TrackingAllocator};
 use candle_nn::{VarBuilder, VarMap};
 use clap::Parser;
 use corpus::{Corpus, batches};
-use display::{Output, Progress};
+use crc32fast::Hasher;
 use initial::initialise;
 use model::{Config, Transformer};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use sampling::sample;
-use saving::Saving;
-use watching::Watching;
+use support::choices::Parameters;
+use support::display::{Course, Output, Progress};
+use support::failing::fail;
+use support::ranks;
+use support::saving::Saving;
+use support::watching::Watching;
 
 #[global_allocator]
 static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let group = match arguments.check().and_then(|()| ranks::open(&arguments)) {
+    let group = match arguments
+        .check()
+        .and_then(|()| ranks::open(arguments.ranks))
+    {
         Ok(group) => group,
         Err(error) => return fail("", &error),
     };
@@ -51,23 +56,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn fail(whose: &str, error: &anyhow::Error) -> ExitCode {
-    // In one piece, because other ranks write there too. `eprintln!` would panic where standard error is closed.
-    let text = format!("error: {whose}{}\n", line(error));
-    let _ = io::stderr().write_all(text.as_bytes());
-    ExitCode::from(2)
-}
-
-/// An error and its causes. An error that wraps another one with the same text is written once.
-fn line(error: &anyhow::Error) -> String {
-    let mut texts: Vec<String> = error.chain().map(ToString::to_string).collect();
-    texts.dedup();
-    texts.join(": ")
-}
-
 /// Returns the status to exit with: 0, or that of the signal that stopped the run.
 fn run(arguments: &Arguments, group: &Group) -> Result<u8> {
-    let arguments = &ranks::own_options(arguments, group);
+    let mut own = arguments.clone();
+    ranks::own_options(group, &mut own.device, &mut own.watch);
+    let arguments = &own;
     let output = Output {
         is_heard: group.rank() == 0,
     };
@@ -76,7 +69,7 @@ fn run(arguments: &Arguments, group: &Group) -> Result<u8> {
         false => arguments.files.clone(),
     };
     let corpus = Arc::new(Corpus::read(&files, arguments.context)?);
-    ranks::compare(group, arguments, &corpus)?;
+    ranks::compare(group, &described(arguments, &corpus))?;
     let budget = (!arguments.unlimited).then_some(arguments.budget);
     let limit = budget.map_or(Limit::Unlimited, Limit::from);
     let memory = arguments.device.open(limit)?;
@@ -134,7 +127,7 @@ fn run(arguments: &Arguments, group: &Group) -> Result<u8> {
         builder = builder.loss_scale(LossScale::dynamic());
     }
     let optimizer = builder.build()?;
-    let watching = Watching::begin(arguments, group)?;
+    let watching = Watching::begin(&arguments.watch, arguments.device.ordinal(), group)?;
     let mut builder = AdaptiveTrainer::builder(optimizer)
         .memory(&memory)
         .recompute(arguments.recompute.into())
@@ -148,7 +141,14 @@ fn run(arguments: &Arguments, group: &Group) -> Result<u8> {
     if arguments.estimate {
         output.say(format!("before the first step: {}", trainer.estimate()))?;
     }
-    let mut saving = Saving::open(arguments, group, output, &mut trainer, &mut loader)?;
+    let mut saving = Saving::open(
+        &arguments.save,
+        &[],
+        group,
+        output,
+        &mut trainer,
+        &mut loader,
+    )?;
     let done = trainer.updates();
     if done >= arguments.steps as u64 {
         output.say(format!(
@@ -156,7 +156,14 @@ fn run(arguments: &Arguments, group: &Group) -> Result<u8> {
         ))?;
         return Ok(0);
     }
-    let mut progress = Progress::new(output, arguments.steps, done, budget)?;
+    let course = Course {
+        steps: arguments.steps,
+        done,
+        budget,
+        unit: "nats a byte",
+        began: Instant::now(),
+    };
+    let mut progress = Progress::new(output, course)?;
     let mut train = || -> Result<Option<Stopped>> {
         let left = arguments.steps - done as usize;
         for (step, batch) in loader.by_ref().take(left).enumerate() {
@@ -181,7 +188,11 @@ fn run(arguments: &Arguments, group: &Group) -> Result<u8> {
     };
     let trained = train();
     // The files are written also where training failed, and training's error comes first.
-    let files = watching.finish(arguments, group);
+    let title = format!(
+        "train_text, batches of {} × {} bytes",
+        arguments.batch, arguments.context
+    );
+    let files = watching.finish(&arguments.watch, &title, group);
     let stopped = trained?;
     for line in files? {
         output.say(line)?;
@@ -197,6 +208,25 @@ fn run(arguments: &Arguments, group: &Group) -> Result<u8> {
     let mut rng = StdRng::seed_from_u64(!arguments.seed);
     let text = sample(&model, &corpus, arguments.context, device, &mut rng)?;
     output.say(format!("\n{text}\n"))?;
-    progress.figures()?;
+    progress.figures("train_text")?;
     Ok(0)
+}
+
+/// What all ranks must have in common.
+fn described(arguments: &Arguments, corpus: &Corpus) -> Vec<String> {
+    let mut hasher = Hasher::new();
+    hasher.update(corpus.text(0..corpus.len()));
+    vec![
+        format!("`--batch {}`", arguments.batch),
+        format!("`--context {}`", arguments.context),
+        format!("`--steps {}`", arguments.steps),
+        format!("`--seed {}`", arguments.seed),
+        ranks::path("--report", &arguments.watch.report),
+        ranks::path("--trace", &arguments.watch.trace),
+        format!(
+            "{} bytes of text with the checksum {:08x}",
+            corpus.len(),
+            hasher.finalize()
+        ),
+    ]
 }

@@ -27,12 +27,21 @@ impl Output {
     }
 }
 
+/// What is known of a run before it begins.
+pub struct Course {
+    pub steps: usize,
+    /// Steps that were done before, by the run that is resumed.
+    pub done: u64,
+    pub budget: Option<ByteSize>,
+    /// Of the loss, such as `nats a byte`.
+    pub unit: &'static str,
+    pub began: Instant,
+}
+
 pub struct Progress {
     output: Output,
     bar: ProgressBar,
-    began: Instant,
-    budget: Option<ByteSize>,
-    steps: usize,
+    course: Course,
     totals: Totals,
     /// Peaks of the latest steps in bytes.
     peaks: VecDeque<u64>,
@@ -53,22 +62,19 @@ struct Totals {
 }
 
 impl Progress {
-    /// Of a run of so many steps, of which some were done before.
-    pub fn new(output: Output, steps: usize, done: u64, budget: Option<ByteSize>) -> Result<Self> {
+    pub fn new(output: Output, course: Course) -> Result<Self> {
         let style = "{bar:20} {pos}/{len}  {msg}  {elapsed}";
         let bar = match output.is_heard {
-            true => ProgressBar::new(steps as u64),
+            true => ProgressBar::new(course.steps as u64),
             false => ProgressBar::hidden(),
         };
         let bar = bar.with_style(ProgressStyle::with_template(style)?);
-        bar.set_position(done);
+        bar.set_position(course.done);
         bar.enable_steady_tick(Duration::from_millis(200));
         Ok(Self {
             output,
             bar,
-            began: Instant::now(),
-            budget,
-            steps,
+            course,
             totals: Totals::default(),
             peaks: VecDeque::new(),
         })
@@ -101,7 +107,7 @@ impl Progress {
         self.bar.inc(1);
         // Without a terminal there is no bar: ten lines instead.
         if !std::io::stderr().is_terminal()
-            && (report.step as usize).is_multiple_of(self.steps.div_ceil(10))
+            && (report.step as usize).is_multiple_of(self.course.steps.div_ceil(10))
         {
             self.output.say(report)?;
         }
@@ -121,7 +127,7 @@ impl Progress {
             self.peaks.pop_front();
         }
         let highest = self.peaks.iter().copied().max().unwrap_or(1);
-        let whole = self.budget.map_or(highest, |budget| budget.as_u64());
+        let whole = self.course.budget.map_or(highest, |budget| budget.as_u64());
         let block = |peak: &u64| {
             let share = *peak as f64 / whole.max(1) as f64;
             BLOCKS[((share * 8.) as usize).min(7)]
@@ -146,7 +152,7 @@ impl Progress {
                 format!(
                     "{} / {}",
                     size(totals.peak.map(ByteSize)),
-                    match self.budget {
+                    match self.course.budget {
                         Some(budget) => budget.to_string(),
                         None => "unlimited".to_owned(),
                     }
@@ -168,14 +174,15 @@ impl Progress {
             (
                 "loss first → last",
                 format!(
-                    "{:.3} → {:.3} nats a byte",
+                    "{:.3} → {:.3} {}",
                     self.first_loss(),
-                    totals.last_loss
+                    totals.last_loss,
+                    self.course.unit
                 ),
             ),
             (
                 "time",
-                format!("{:.1} s", self.began.elapsed().as_secs_f64()),
+                format!("{:.1} s", self.course.began.elapsed().as_secs_f64()),
             ),
         ] {
             self.output.say(format!("{name:<20} {value}"))?;
@@ -183,30 +190,29 @@ impl Progress {
         Ok(())
     }
 
-    /// Prints the same numbers for programs.
-    pub fn figures(&self) -> Result<()> {
+    /// Prints the same numbers for programs, under this program's name.
+    pub fn figures(&self, program: &str) -> Result<()> {
         let totals = &self.totals;
         self.output.say(format!(
-            "figure: train_text/loss_first = {:.4} nats",
+            "figure: {program}/loss_first = {:.4} nats",
             self.first_loss()
         ))?;
         self.output.say(format!(
-            "figure: train_text/loss_last = {:.4} nats",
+            "figure: {program}/loss_last = {:.4} nats",
             totals.last_loss
         ))?;
-        if let (Some(peak), Some(budget)) = (totals.peak, self.budget) {
+        if let (Some(peak), Some(budget)) = (totals.peak, self.course.budget) {
             let ratio = peak as f64 / budget.as_u64() as f64;
-            self.output.say(format!(
-                "figure: train_text/peak_over_budget = {ratio:.4} x"
-            ))?;
+            self.output
+                .say(format!("figure: {program}/peak_over_budget = {ratio:.4} x"))?;
         }
         self.output.say(format!(
-            "figure: train_text/retries = {} retries",
+            "figure: {program}/retries = {} retries",
             totals.retries
         ))?;
-        let seconds = self.began.elapsed().as_secs_f64();
+        let seconds = self.course.began.elapsed().as_secs_f64();
         self.output
-            .say(format!("figure: train_text/seconds = {seconds:.1} s"))
+            .say(format!("figure: {program}/seconds = {seconds:.1} s"))
     }
 
     fn first_loss(&self) -> f64 {

@@ -5,15 +5,17 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use candle_headroom::checkpoint::{Checkpoint, Checkpoints, Saving as Saved, Signal, Stopped};
-use candle_headroom::data::Loader;
+use candle_headroom::data::{Loader, Tensors};
 use candle_headroom::distributed::Group;
 use candle_headroom::{AdamW, AdaptiveTrainer, StepReport};
 
-use crate::arguments::Arguments;
-use crate::corpus::Batch;
-use crate::display::Output;
+use super::display::Output;
+use super::options::SaveOptions;
 
 type Trainer = AdaptiveTrainer<AdamW>;
+
+/// The key under which a checkpoint holds the run's options.
+const OPTIONS: &str = "options";
 
 /// Saves nothing without `--checkpoint`. Of several ranks the first one writes.
 pub struct Saving {
@@ -23,30 +25,34 @@ pub struct Saving {
 }
 
 impl Saving {
-    /// Opens the folder, and goes on from its latest checkpoint if asked.
-    pub fn open(
-        arguments: &Arguments,
+    /// Opens the folder, and goes on from its latest checkpoint if asked. `run` describes the options that a resumed run must have again,
+    /// each in a line.
+    pub fn open<B: Tensors + Send + 'static>(
+        options: &SaveOptions,
+        run: &[String],
         group: &Group,
         output: Output,
         trainer: &mut Trainer,
-        loader: &mut Loader<Batch>,
+        loader: &mut Loader<B>,
     ) -> Result<Self> {
-        let Some(folder) = arguments.checkpoint.clone() else {
+        let Some(folder) = options.checkpoint.clone() else {
             return Ok(Self {
                 output,
                 checkpoints: None,
                 folder: PathBuf::new(),
             });
         };
-        if !arguments.resume && Checkpoint::latest(&folder)?.is_some() {
-            bail!(
+        match Checkpoint::latest(&folder)? {
+            Some(latest) if options.resume => compare(run, &latest)?,
+            Some(_) => bail!(
                 "{} holds checkpoints of another run: give `--resume` to go on with it, or name another folder",
                 folder.display()
-            );
+            ),
+            None => {}
         }
         let builder = Checkpoints::builder(&folder)
             .group(group)
-            .every(arguments.every)
+            .every(options.every)
             .keep_last(2);
         let signals = [Signal::Interrupt, Signal::Terminate, Signal::User1];
         let mut checkpoints = builder.on_signals(signals).open()?;
@@ -55,12 +61,13 @@ impl Saving {
                 loader.resume(trainer)?;
                 output.say(resumed)?;
             }
-            None if arguments.resume => output.say(format!(
+            None if options.resume => output.say(format!(
                 "{} holds no checkpoint: a new run",
                 folder.display()
             ))?,
             None => {}
         }
+        checkpoints.set(OPTIONS, run)?;
         let checkpoints = Some(checkpoints);
         Ok(Self {
             output,
@@ -103,4 +110,17 @@ impl Saving {
             Err(_) => stopped.to_string(),
         }
     }
+}
+
+/// Refuses to go on with other options than the run had.
+fn compare(run: &[String], latest: &Checkpoint) -> Result<()> {
+    let saved: Vec<String> = latest.get(OPTIONS)?.unwrap_or_default();
+    let other = saved.iter().zip(run).find(|(saved, own)| saved != own);
+    if let Some((saved, own)) = other {
+        bail!(
+            "the run in {} has {saved}, not {own}: resume it with the same options and files, or name another folder",
+            latest.path().parent().unwrap_or(latest.path()).display()
+        );
+    }
+    Ok(())
 }

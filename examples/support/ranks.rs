@@ -5,10 +5,9 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use candle_headroom::distributed::Group;
-use crc32fast::Hasher;
 
-use crate::arguments::{Arguments, Place};
-use crate::corpus::Corpus;
+use super::choices::Place;
+use super::options::WatchOptions;
 
 /// Variables in which launchers say how many processes they have started.
 const SIZES: [&str; 4] = [
@@ -20,8 +19,8 @@ const SIZES: [&str; 4] = [
 const NO_VARIABLES: [(&str, &str); 0] = [];
 
 /// Joins the other processes that the launcher has started. Without `--ranks` the process stays alone, and must be alone.
-pub fn open(arguments: &Arguments) -> Result<Group> {
-    if arguments.ranks {
+pub fn open(ranks: bool) -> Result<Group> {
+    if ranks {
         return Ok(Group::from_environment()?);
     }
     for name in SIZES {
@@ -44,34 +43,17 @@ pub fn prefix(group: &Group) -> String {
 }
 
 /// The options of this rank: a GPU of its own, and only rank 0 writes incidents and samples its machine.
-pub fn own_options(arguments: &Arguments, group: &Group) -> Arguments {
-    let mut own = arguments.clone();
-    if let Place::Cuda(ordinal) = &mut own.device {
+pub fn own_options(group: &Group, device: &mut Place, watch: &mut WatchOptions) {
+    if let Place::Cuda(ordinal) = device {
         *ordinal = ordinal.saturating_add(group.local_rank());
     }
     if group.rank() > 0 {
-        (own.incidents, own.monitor) = (None, false);
+        (watch.incidents, watch.monitor) = (None, false);
     }
-    own
 }
 
-/// Fails on every rank if one of them has other text or other options than rank 0. The trainer compares the models.
-pub fn compare(group: &Group, arguments: &Arguments, corpus: &Corpus) -> Result<()> {
-    let mut hasher = Hasher::new();
-    hasher.update(corpus.text(0..corpus.len()));
-    let own = [
-        format!("`--batch {}`", arguments.batch),
-        format!("`--context {}`", arguments.context),
-        format!("`--steps {}`", arguments.steps),
-        format!("`--seed {}`", arguments.seed),
-        path("--report", &arguments.report),
-        path("--trace", &arguments.trace),
-        format!(
-            "{} bytes of text with the checksum {:08x}",
-            corpus.len(),
-            hasher.finalize()
-        ),
-    ];
+/// Fails on every rank if one of them has other options or files than rank 0, each described in a line. The trainer compares the models.
+pub fn compare(group: &Group, own: &[String]) -> Result<()> {
     let all = group.gather(own.join("\n").as_bytes())?;
     let all: Vec<_> = all
         .iter()
@@ -91,7 +73,8 @@ pub fn compare(group: &Group, arguments: &Arguments, corpus: &Corpus) -> Result<
     Ok(())
 }
 
-fn path(option: &str, path: &Option<PathBuf>) -> String {
+/// Describes an option with a path.
+pub fn path(option: &str, path: &Option<PathBuf>) -> String {
     match path {
         Some(path) => format!("`{option} {}`", path.display()),
         None => format!("no `{option}`"),

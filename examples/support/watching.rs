@@ -9,7 +9,7 @@ use candle_headroom::incident::{IncidentLog, Incidents};
 use candle_headroom::monitor::Subscription;
 use candle_headroom::{Monitor, StepReport, Timeline};
 
-use crate::arguments::Arguments;
+use super::options::WatchOptions;
 
 pub struct Watching {
     files: Files,
@@ -21,13 +21,14 @@ pub struct Watching {
 
 impl Watching {
     /// Creates the files that do not exist yet, so that a wrong path is an error before training.
-    pub fn begin(arguments: &Arguments, group: &Group) -> Result<Self> {
-        let files = Files::new(arguments, group);
+    /// Of all GPUs only the one with this number is watched.
+    pub fn begin(options: &WatchOptions, ordinal: Option<usize>, group: &Group) -> Result<Self> {
+        let files = Files::new(options, group);
         if group.rank() == 0 {
             files.create()?;
         }
         let timeline = Timeline::new();
-        let monitor = match arguments.monitor {
+        let monitor = match options.monitor {
             true => Some(
                 Monitor::builder()
                     .interval(Duration::from_millis(100))
@@ -35,7 +36,7 @@ impl Watching {
             ),
             false => None,
         };
-        let incidents = match (&arguments.incidents, &monitor) {
+        let incidents = match (&options.incidents, &monitor) {
             (Some(path), Some(monitor)) => {
                 Some(IncidentLog::builder(path).monitor(monitor).open()?)
             }
@@ -45,7 +46,6 @@ impl Watching {
         let monitor = monitor.map(|monitor| {
             let curves = timeline.clone();
             // Only the GPU that trains, and the host.
-            let ordinal = arguments.device.ordinal();
             let subscription = monitor.subscribe(move |source, sample| {
                 if source.uuid.is_some() && (ordinal.is_none() || source.cuda != ordinal) {
                     return;
@@ -88,23 +88,24 @@ impl Watching {
     }
 
     /// Writes the page and the trace, also after a run that ended with an error. Returns a line about each file. All ranks call it.
-    pub fn finish(&self, arguments: &Arguments, group: &Group) -> Result<Vec<String>> {
+    pub fn finish(
+        &self,
+        options: &WatchOptions,
+        title: &str,
+        group: &Group,
+    ) -> Result<Vec<String>> {
         let mut lines = Vec::new();
-        let title = format!(
-            "train_text, batches of {} × {} bytes",
-            arguments.batch, arguments.context
-        );
         match &self.files.together {
             together if together.is_empty() => {
                 let (pages, traces) = (self.files.pages.iter(), self.files.traces.iter());
-                let pages = pages.map(|path| self.timeline.save_page(&title, path));
+                let pages = pages.map(|path| self.timeline.save_page(title, path));
                 let traces = traces.map(|path| self.timeline.save_trace(path));
                 pages
                     .chain(traces)
                     .collect::<candle_headroom::Result<()>>()?;
             }
             together => {
-                let save = |path| self.timeline.save_all(group, &title, path);
+                let save = |path| self.timeline.save_all(group, title, path);
                 // All calls are made before an error counts: the other ranks make them too.
                 let saved: Vec<_> = together.iter().map(save).collect();
                 for times in saved {
@@ -121,7 +122,7 @@ impl Watching {
                 path.display()
             ));
         }
-        if let Some(path) = &arguments.incidents {
+        if let Some(path) = &options.incidents {
             let summary = Incidents::read(path)?.summary();
             lines.push(format!("{}: {summary}", path.display()));
         }
@@ -138,8 +139,8 @@ struct Files {
 }
 
 impl Files {
-    fn new(arguments: &Arguments, group: &Group) -> Self {
-        let (report, trace) = (&arguments.report, &arguments.trace);
+    fn new(options: &WatchOptions, group: &Group) -> Self {
+        let (report, trace) = (&options.report, &options.trace);
         if group.size() == 1 {
             return Self {
                 pages: report.iter().cloned().collect(),

@@ -1,0 +1,188 @@
+//! The options.
+
+mod check;
+
+use std::path::PathBuf;
+
+use bytesize::ByteSize;
+use clap::{Args, Parser, ValueEnum};
+
+use crate::support::choices::{MomentBits, Parameters, Place, Recomputing};
+use crate::support::options::{SaveOptions, WatchOptions};
+
+/// Fine-tunes a decoder of the Llama family (Llama 2 and 3, Mistral, Qwen2, Qwen3, SmolLM), by LoRA or fully, within a memory budget.
+///
+/// Without `--model` and data it shows itself: it makes a small model of this project's own text, without a network, and fine-tunes that.
+#[derive(Debug, Clone, Parser)]
+pub struct Arguments {
+    #[command(flatten)]
+    pub model: ModelOptions,
+    #[command(flatten)]
+    pub data: DataOptions,
+    #[command(flatten)]
+    pub lora: LoraOptions,
+    #[command(flatten)]
+    pub training: TrainingOptions,
+    #[command(flatten)]
+    pub machine: MachineOptions,
+    #[command(flatten)]
+    pub sampling: SamplingOptions,
+    #[command(flatten)]
+    pub save: SaveOptions,
+    #[command(flatten)]
+    pub watch: WatchOptions,
+}
+
+// No documentation of the groups: clap would show it instead of the program's.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Model")]
+pub struct ModelOptions {
+    /// Model to begin with: a folder with config.json, tokenizer.json and model.safetensors, or an id on the Hugging Face hub, such as
+    /// HuggingFaceTB/SmolLM2-135M. What was downloaded before is taken from the hub's cache.
+    #[arg(long, value_name = "FOLDER|ID")]
+    pub model: Option<String>,
+    /// Branch, tag or commit on the hub.
+    #[arg(long, default_value = "main")]
+    pub revision: String,
+    /// Uses no network: a model of the hub must be in its cache.
+    #[arg(long)]
+    pub offline: bool,
+    /// Folder for the result: an adapter in PEFT's format, or with `--full` a whole model as Hugging Face folders have it.
+    #[arg(long, value_name = "DIR", default_value = "finetuned")]
+    pub output: PathBuf,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Data")]
+pub struct DataOptions {
+    /// Files to learn from. JSON lines (.jsonl) and Parquet have `prompt` and `completion`, of which the completion is learned, or
+    /// `text`. Any other file is text.
+    #[arg(value_name = "DATA")]
+    pub files: Vec<PathBuf>,
+    /// File to evaluate on, instead of a part of DATA; may be given several times.
+    #[arg(long, value_name = "FILE")]
+    pub eval: Vec<PathBuf>,
+    /// Part of DATA that is not learned, but evaluated on before and after training.
+    #[arg(long, value_name = "PART", default_value_t = 0.05)]
+    pub held_out: f64,
+    /// Longest sample in tokens; by default 512, or what the model allows. Text is cut into samples of this length. Where a prompt and its
+    /// completion are longer, the prompt loses its beginning.
+    #[arg(long, value_name = "TOKENS")]
+    pub context: Option<usize>,
+    /// Number of samples in an update; with `--ranks` in that of all ranks together.
+    #[arg(long, default_value_t = 8)]
+    pub batch: usize,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "What is trained")]
+pub struct LoraOptions {
+    /// Trains all parameters instead of a LoRA adapter.
+    #[arg(long)]
+    pub full: bool,
+    /// Rank of the adapter's matrices.
+    #[arg(long, value_name = "RANK", default_value_t = 16)]
+    pub lora_rank: usize,
+    /// The adapter's output is multiplied by this over the rank.
+    #[arg(long, value_name = "ALPHA", default_value_t = 32.)]
+    pub lora_alpha: f64,
+    /// Layers that get an adapter, separated by commas, such as q_proj,v_proj; `all-linear` for all linear layers of the blocks.
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "all-linear"
+    )]
+    pub lora_targets: Vec<String>,
+    /// Dropout of the adapter's input.
+    #[arg(long, value_name = "RATE", default_value_t = 0.)]
+    pub lora_dropout: f64,
+    /// Adapter to begin with, in PEFT's format, with its own options.
+    #[arg(long, value_name = "DIR", conflicts_with = "full")]
+    pub adapter: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Training")]
+pub struct TrainingOptions {
+    /// Number of times that all samples are learned.
+    #[arg(long, default_value_t = 1)]
+    pub epochs: usize,
+    /// Number of updates, instead of `--epochs`.
+    #[arg(long)]
+    pub steps: Option<usize>,
+    /// Highest learning rate; by default 2e-4 for an adapter and 2e-5 with `--full`.
+    #[arg(long, value_name = "RATE")]
+    pub learning_rate: Option<f64>,
+    /// Course of the learning rate after the warm-up.
+    #[arg(long, value_enum, default_value_t)]
+    pub schedule: Schedule,
+    /// Updates in which the learning rate rises; by default a twentieth of all.
+    #[arg(long, value_name = "STEPS")]
+    pub warm_up: Option<u64>,
+    /// Weight decay of matrices.
+    #[arg(long, value_name = "RATE", default_value_t = 0.01)]
+    pub weight_decay: f64,
+    /// Largest norm of a gradient; a larger one is scaled down. 0 leaves it.
+    #[arg(long, value_name = "NORM", default_value_t = 1.)]
+    pub clip: f64,
+    /// Evaluates after every so many updates too.
+    #[arg(long, value_name = "STEPS")]
+    pub eval_every: Option<u64>,
+    /// Seed of the adapter, the order of samples, dropout and the sampled text.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Device and memory")]
+pub struct MachineOptions {
+    /// Device to train on: `cpu`, or `cuda:0` for the first GPU. With `--ranks`, the first rank on a machine takes this GPU, the others
+    /// the next ones.
+    #[arg(long, default_value = "cpu")]
+    pub device: Place,
+    /// Memory that each process may use on the device, such as 6GiB; by default all of it.
+    #[arg(long)]
+    pub budget: Option<ByteSize>,
+    /// Type of the computation, and of the parameters but for an adapter's, which are f32; by default f32 on the CPU and bf16 on a GPU. With
+    /// `--full`, bf16 and f16 have master weights in f32; f16 has a dynamic loss scale.
+    #[arg(long, value_enum)]
+    pub dtype: Option<Parameters>,
+    /// Type of AdamW's moments: 8, 4 or about 2 bytes for each trained parameter.
+    #[arg(long, value_enum, default_value_t)]
+    pub moments: MomentBits,
+    /// Whether the model's blocks are recomputed in the backward pass.
+    #[arg(long, value_enum, default_value_t)]
+    pub recompute: Recomputing,
+    /// Prints what training takes of memory: before the first step, and after it with what a micro-batch took.
+    #[arg(long)]
+    pub estimate: bool,
+    /// Trains one model together with the other processes that a launcher has started: `mpirun -n 2 finetune --ranks …`.
+    #[arg(long)]
+    pub ranks: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Sampled text")]
+pub struct SamplingOptions {
+    /// What the model continues before and after training; by default the beginning of a held-out sample.
+    #[arg(long, value_name = "TEXT")]
+    pub prompt: Option<String>,
+    /// Most tokens to continue with; 0 samples nothing.
+    #[arg(long, value_name = "TOKENS", default_value_t = 48)]
+    pub sample: usize,
+    /// Temperature of sampling; 0 takes the most probable token.
+    #[arg(long, default_value_t = 0.)]
+    pub temperature: f64,
+}
+
+/// The course of the learning rate.
+#[derive(Debug, Clone, Copy, Default, PartialEq, ValueEnum)]
+pub enum Schedule {
+    /// Falls along half a cosine to 0.
+    #[default]
+    Cosine,
+    /// Falls along a line to 0.
+    Linear,
+    Constant,
+}

@@ -1,0 +1,63 @@
+//! Files as batches of tokens.
+
+mod batches;
+mod checksum;
+mod parquet;
+mod record;
+mod records;
+mod samples;
+
+use anyhow::{Result, bail};
+pub use batches::{collate, load};
+pub use checksum::checksum;
+pub use samples::Sample;
+
+use crate::arguments::DataOptions;
+use crate::vocabulary::Vocabulary;
+use samples::Cut;
+
+/// Samples to learn from, and samples to evaluate on.
+pub struct Data {
+    pub learned: Vec<Sample>,
+    pub held_out: Vec<Sample>,
+    /// What became of samples that were too long; empty if there were none.
+    pub cut: String,
+}
+
+impl Data {
+    /// Reads all files. A sample has at most `context` tokens, and one to predict.
+    pub fn read(options: &DataOptions, vocabulary: &Vocabulary, context: usize) -> Result<Self> {
+        let mut cut = Cut::default();
+        let mut read = |files: &[_]| {
+            let records = records::read(files)?;
+            samples::encode(&records, vocabulary, context, &mut cut)
+        };
+        let mut learned = read(&options.files)?;
+        if learned.is_empty() {
+            bail!("the data holds too little text to learn from: name more");
+        }
+        let held_out = match options.eval.is_empty() {
+            true => hold_out(&mut learned, options.held_out),
+            false => read(&options.eval)?,
+        };
+        let cut = cut.to_string();
+        Ok(Self {
+            learned,
+            held_out,
+            cut,
+        })
+    }
+}
+
+/// Takes a part of the samples out, evenly from all of them; at least one stays.
+fn hold_out(samples: &mut Vec<Sample>, part: f64) -> Vec<Sample> {
+    let all = samples.len();
+    let wanted = ((all as f64 * part).round() as usize).max(usize::from(part > 0.));
+    let wanted = wanted.min(all.saturating_sub(1));
+    // The sample at place i is taken where i · wanted / all reaches another whole number.
+    let is_held = |place: usize| (place + 1) * wanted / all > place * wanted / all;
+    let all = std::mem::take(samples).into_iter().enumerate();
+    let (held, learned): (Vec<_>, Vec<_>) = all.partition(|(place, _)| is_held(*place));
+    samples.extend(learned.into_iter().map(|(_, sample)| sample));
+    held.into_iter().map(|(_, sample)| sample).collect()
+}

@@ -1,0 +1,80 @@
+//! What is written in files.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use candle_headroom::data::{Dataset, Lines};
+
+use super::parquet;
+use super::record::{Fields, Record};
+
+/// Most bytes of a file of text. The limit also ends the reading of a file without an end, such as `/dev/zero`.
+const MOST_BYTES: u64 = 1 << 30;
+
+/// Reads files one after the other.
+pub fn read(files: &[PathBuf]) -> Result<Vec<Record>> {
+    let mut records = Vec::new();
+    for file in files {
+        let before = records.len();
+        let ending = file.extension().and_then(|ending| ending.to_str());
+        match ending {
+            Some("jsonl" | "ndjson" | "json") => lines(file, &mut records)?,
+            Some("parquet") => parquet::read(file, &mut records)?,
+            _ => records.push(text(file)?),
+        }
+        if records.len() == before {
+            bail!("{} is empty: name a file with samples", file.display());
+        }
+    }
+    Ok(records)
+}
+
+/// A file of text is one record.
+fn text(path: &Path) -> Result<Record> {
+    let mut bytes = Vec::new();
+    let read = File::open(path)
+        .and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes))
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    if read == 0 {
+        bail!("{} is empty: name a file with text", path.display());
+    }
+    if read as u64 > MOST_BYTES {
+        bail!(
+            "{} is too large: a file of text may hold 1 GiB",
+            path.display()
+        );
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(Record::Text(text)),
+        Err(error) => bail!(
+            "{} at byte {}: is not UTF-8; convert it, for example with `iconv -t UTF-8`",
+            path.display(),
+            error.utf8_error().valid_up_to()
+        ),
+    }
+}
+
+fn lines(path: &Path, records: &mut Vec<Record>) -> Result<()> {
+    let lines = Lines::open(path)?;
+    for index in 0..lines.len() {
+        let line = lines.get(index).map_err(anyhow::Error::from_boxed)?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let place = || format!("{}, line {}", path.display(), index + 1);
+        let fields: Fields = match serde_json::from_str(&line) {
+            Ok(fields) => fields,
+            Err(error) => {
+                let text = error.to_string();
+                let text = text
+                    .rsplit_once(" at line ")
+                    .map_or(&*text, |(text, _)| text);
+                bail!("{}, column {}: {text}", place(), error.column())
+            }
+        };
+        records.push(Record::try_from(fields).with_context(place)?);
+    }
+    Ok(())
+}

@@ -1,0 +1,9 @@
+//! What the examples that train have in common.
+
+pub mod choices;
+pub mod display;
+pub mod failing;
+pub mod options;
+pub mod ranks;
+pub mod saving;
+pub mod watching;
