@@ -61,6 +61,10 @@ impl Arguments {
                 bail!("{name} {value} is out of range: give 1 to {most}");
             }
         }
+        let rate = self.learning_rate;
+        if !(rate.is_finite() && rate > 0.) {
+            bail!("--learning-rate {rate} is out of range: give a number above 0");
+        }
         self.watch().check()
     }
 

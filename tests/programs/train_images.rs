@@ -134,7 +134,10 @@ fn bad_input_is_refused_in_one_line() {
     let directory = folder.path().to_str().unwrap().to_owned();
     const HUGE: &str = "18446744073709551615";
     for (arguments, words) in [
-        (vec!["--data", "no-such-file"], "cannot open no-such-file"),
+        (
+            vec!["--data", "no-such-file"],
+            "name a file of digits by `--data`",
+        ),
         (vec!["--data", &directory], "cannot read"),
         (
             vec!["--data", &changed],
@@ -158,10 +161,13 @@ fn bad_input_is_refused_in_one_line() {
         (vec!["--passes", "0"], "--passes 0 is out of range"),
         (vec!["--passes", HUGE], "is out of range"),
         (vec!["--workers", "1000000"], "`workers` must be at most"),
-        (vec!["--learning-rate", "NaN"], "peak"),
-        (vec!["--learning-rate=-1"], "peak"),
+        (vec!["--learning-rate", "NaN"], "--learning-rate NaN"),
+        (vec!["--learning-rate=-1"], "--learning-rate -1"),
         (vec!["--budget", "1KiB"], "below"),
-        (vec!["--budget", "2MiB"], "a single sample does not fit"),
+        (
+            vec!["--budget", "2MiB"],
+            "out of host memory in forward of a micro-batch of 1",
+        ),
         (vec!["--report", "/no/folder/x.html"], "/no/folder/x.html"),
         (vec!["--report", &directory], "is not a regular file"),
         #[cfg(unix)]
