@@ -69,7 +69,7 @@ impl<'a> Outcome<'a> {
         let plural = if count == 1 { "" } else { "s" };
         writeln!(f, "{count} mistake{plural}, the most certain first:\n")?;
         for (digit, answer) in worst {
-            let title = format!("{} for a {}", answer.digit, digit.label);
+            let title = format!("{} as {}", digit.label, answer.digit);
             let title = format!("{title}, {:.0} %", 100. * answer.certainty);
             write!(f, " {title:<width$}", width = 2 * SIDE + 1)?;
         }
