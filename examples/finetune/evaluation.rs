@@ -27,7 +27,10 @@ impl Evaluation {
     ) -> Result<Self> {
         let mut sorted: Vec<_> = samples.iter().collect();
         sorted.sort_by_key(|sample| sample.tokens.len());
-        let batches = sorted.chunks(batch).skip(group.rank()).step_by(group.size());
+        let batches = sorted
+            .chunks(batch)
+            .skip(group.rank())
+            .step_by(group.size());
         let (mut sum, mut tokens) = (0., 0.);
         for samples in batches {
             let samples: Vec<_> = samples.iter().copied().cloned().collect();
@@ -35,7 +38,14 @@ impl Evaluation {
             let processed = trainer.evaluate(&batch, |(tokens, targets), _| {
                 let tokens = tokens.to_device(decoder.device())?;
                 let loss = decoder.loss_sum(&tokens, &targets, None)?;
-                Ok((f64::from(loss.value.to_dtype(candle_core::DType::F32)?.to_scalar::<f32>()?), loss.weight))
+                Ok((
+                    f64::from(
+                        loss.value
+                            .to_dtype(candle_core::DType::F32)?
+                            .to_scalar::<f32>()?,
+                    ),
+                    loss.weight,
+                ))
             })?;
             for (of_chunk, weight) in processed.results {
                 sum += of_chunk;
@@ -44,11 +54,14 @@ impl Evaluation {
         }
         let mut all = (0., 0.);
         for part in group.gather(&serde_json::to_vec(&[sum, tokens])?)? {
-            let [sum, tokens]: [f64; 2] =
-                serde_json::from_slice(&part).context("a rank sent no sum: its loss is not finite")?;
+            let [sum, tokens]: [f64; 2] = serde_json::from_slice(&part)
+                .context("a rank sent no sum: its loss is not finite")?;
             all = (all.0 + sum, all.1 + tokens);
         }
-        Ok(Self { loss: all.0 / all.1, tokens: all.1 })
+        Ok(Self {
+            loss: all.0 / all.1,
+            tokens: all.1,
+        })
     }
 
     /// The number of tokens among which the model is as undecided as among equally probable ones.
@@ -60,6 +73,10 @@ impl Evaluation {
 impl fmt::Display for Evaluation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { loss, tokens } = self;
-        write!(f, "loss {loss:.4}, perplexity {:.2} on {tokens} held-out tokens", self.perplexity())
+        write!(
+            f,
+            "loss {loss:.4}, perplexity {:.2} on {tokens} held-out tokens",
+            self.perplexity()
+        )
     }
 }

@@ -5,14 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use candle_headroom::DeviceMemory;
-use candle_headroom::checkpoint::Stopped;
 use candle_headroom::distributed::Group;
 use candle_headroom::memory::Limit;
 
 use crate::arguments::Arguments;
 use crate::data::{self, Data};
-use crate::evaluation::Evaluation;
 use crate::model::{Config, Decoder};
 use crate::network::Network;
 use crate::output;
@@ -26,13 +23,13 @@ use crate::vocabulary::Vocabulary;
 /// Longest samples where nothing else is asked and the model allows it.
 const CONTEXT: usize = 512;
 
-/// Fine-tunes a model. Returns the signal that stopped the run, if one did.
+/// Fine-tunes a model, and saves the result unless a signal stops the run.
 pub fn finetune(
     arguments: &Arguments,
     group: &Group,
     output: Output,
     began: Instant,
-) -> Result<Option<Stopped>> {
+) -> Result<Trained> {
     let folder = source::find(&arguments.model, group)?;
     let config = Config::read(&folder)?;
     let vocabulary = Vocabulary::open(&folder, &config)?;
@@ -46,7 +43,10 @@ pub fn finetune(
         output::prepare(&arguments.model.output)?;
     }
 
-    let limit = arguments.machine.budget.map_or(Limit::Unlimited, Limit::from);
+    let limit = arguments
+        .machine
+        .budget
+        .map_or(Limit::Unlimited, Limit::from);
     let memory = arguments.machine.device.open(limit)?;
     let parameters = config.parameters();
     let network = Network::open(arguments, config, &folder, memory.device())?;
@@ -90,10 +90,10 @@ pub fn finetune(
         steps,
         began,
     };
-    let trained = match training::train(&run, Arc::new(data.learned))? {
-        Trained::Stopped(stopped) => return Ok(Some(stopped)),
-        Trained::Done(trained) => trained,
-    };
+    let trained = training::train(&run, Arc::new(data.learned))?;
+    if matches!(trained, Trained::Stopped(_)) {
+        return Ok(trained);
+    }
     if group.rank() == 0 {
         save(arguments, &network, &folder)?;
         let what = match &network.lora {
@@ -107,8 +107,7 @@ pub fn finetune(
         )?;
     }
     group.barrier()?;
-    trained.figures(output)?;
-    Ok(None)
+    Ok(trained)
 }
 
 fn save(arguments: &Arguments, network: &Network, folder: &Path) -> Result<()> {
@@ -129,7 +128,9 @@ fn context(arguments: &Arguments, config: &Config) -> Result<usize> {
     let most = config.max_position_embeddings;
     match arguments.data.context {
         Some(context) if context > most => {
-            bail!("--context {context} is too long: this model has been made for at most {most} tokens")
+            bail!(
+                "--context {context} is too long: this model has been made for at most {most} tokens"
+            )
         }
         Some(context) => Ok(context),
         None => Ok(most.min(CONTEXT)),

@@ -8,6 +8,8 @@ mod data;
 mod demonstration;
 mod evaluation;
 mod finetuning;
+// The comparison with transformers uses all of it.
+#[allow(dead_code, unused_imports)]
 mod model;
 mod network;
 mod output;
@@ -29,6 +31,7 @@ use clap::Parser;
 use support::display::Output;
 use support::failing::fail;
 use support::ranks;
+use training::Trained;
 
 #[global_allocator]
 static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
@@ -36,7 +39,9 @@ static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
 fn main() -> ExitCode {
     let began = Instant::now();
     let arguments = Arguments::parse();
-    let opened = arguments.check().and_then(|()| ranks::open(arguments.machine.ranks));
+    let opened = arguments
+        .check()
+        .and_then(|()| ranks::open(arguments.machine.ranks));
     let group = match opened {
         Ok(group) => group,
         Err(error) => return fail("", &error),
@@ -53,9 +58,12 @@ fn run(mut arguments: Arguments, group: &Group, began: Instant) -> Result<u8> {
     let output = Output {
         is_heard: group.rank() == 0,
     };
-    let stopped = match arguments.is_demonstration() {
+    let trained = match arguments.is_demonstration() {
         true => demonstration::run(&arguments, group, output, began)?,
         false => finetuning::finetune(&arguments, group, output, began)?,
     };
-    Ok(stopped.map_or(0, |stopped| stopped.signal.exit_status() as u8))
+    match trained {
+        Trained::Stopped(stopped) => Ok(stopped.signal.exit_status() as u8),
+        Trained::Done(done) => done.figures(output).map(|()| 0),
+    }
 }

@@ -5,6 +5,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use candle_core::{DType, Device};
 use candle_nn::{VarBuilder, VarMap};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
 
 use crate::arguments::Arguments;
 use crate::model::{Config, Decoder, Lora, initialize, load_into, open_weights, peft, save_model};
@@ -20,7 +22,12 @@ pub struct Network {
 
 impl Network {
     /// Opens the model in a folder, with a new adapter, or with that of `--adapter`.
-    pub fn open(arguments: &Arguments, config: Config, folder: &Path, device: &Device) -> Result<Self> {
+    pub fn open(
+        arguments: &Arguments,
+        config: Config,
+        folder: &Path,
+        device: &Device,
+    ) -> Result<Self> {
         match lora(arguments)? {
             None => Self::open_whole(config, folder, arguments.dtype(), device),
             Some(lora) => {
@@ -28,7 +35,10 @@ impl Network {
                 let network = Self::with_adapter(config, base, lora)?;
                 match &arguments.lora.adapter {
                     Some(adapter) => peft::load_into(adapter, &network.trained)?,
-                    None => initialize(&network.trained, &network.config, arguments.training.seed)?,
+                    None => {
+                        let mut rng = StdRng::seed_from_u64(arguments.training.seed);
+                        initialize(&network.trained, network.config.initializer_range, &mut rng)?;
+                    }
                 }
                 Ok(network)
             }
@@ -40,7 +50,12 @@ impl Network {
         let vb = VarBuilder::from_varmap(&trained, dtype, device);
         let decoder = Decoder::new(&config, vb, None)?;
         load_into(&trained, folder)?;
-        Ok(Self { config, lora: None, trained, decoder })
+        Ok(Self {
+            config,
+            lora: None,
+            trained,
+            decoder,
+        })
     }
 
     /// The adapter's matrices are f32, whatever the base is.
@@ -48,7 +63,12 @@ impl Network {
         let trained = VarMap::new();
         let adapters = VarBuilder::from_varmap(&trained, DType::F32, base.device());
         let decoder = Decoder::new(&config, base.clone(), Some((&lora, adapters)))?;
-        Ok(Self { config, lora: Some(lora), trained, decoder })
+        Ok(Self {
+            config,
+            lora: Some(lora),
+            trained,
+            decoder,
+        })
     }
 
     /// Saves what was trained.
@@ -75,7 +95,11 @@ impl Network {
 
     /// The number of trained elements.
     pub fn elements(&self) -> usize {
-        self.trained.all_vars().iter().map(|var| var.elem_count()).sum()
+        self.trained
+            .all_vars()
+            .iter()
+            .map(|var| var.elem_count())
+            .sum()
     }
 
     /// What is trained, in words.
@@ -100,7 +124,9 @@ fn lora(arguments: &Arguments) -> Result<Option<Lora>> {
     }
     if let Some(folder) = &options.adapter {
         let read = peft::read_options(folder);
-        return Ok(Some(read.with_context(|| format!("`--adapter {}`", folder.display()))?));
+        return Ok(Some(
+            read.with_context(|| format!("`--adapter {}`", folder.display()))?,
+        ));
     }
     Ok(Some(Lora {
         rank: options.lora_rank,

@@ -17,8 +17,13 @@ const COPIED: [&str; 6] = [
 
 /// Makes the folder, and refuses one that holds a model: it would be lost.
 pub fn prepare(folder: &Path) -> Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
-    let files = ["adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json"];
+    fs::create_dir_all(folder)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    let files = [
+        "adapter_model.safetensors",
+        "model.safetensors",
+        "model.safetensors.index.json",
+    ];
     if let Some(file) = files.iter().find(|file| folder.join(file).exists()) {
         bail!(
             "{} holds {file}: name another folder by `--output`, or remove it",

@@ -45,9 +45,11 @@ pub fn sample(
             Ok(pick(&chances, rng.random()))
         }
     };
-    let made = decoder.generate(prompt, options.sample, &mut draw, |token| vocabulary.is_end(token))?;
+    let made = decoder.generate(prompt, options.sample, &mut draw, |token| {
+        vocabulary.is_end(token)
+    })?;
     let [given, made] = [vocabulary.decode(prompt)?, vocabulary.decode(&made)?];
-    Ok(format!("{given}▸{made}"))
+    Ok(format!("{given}▸{}", made.trim()))
 }
 
 fn pick(chances: &[f32], mut point: f32) -> u32 {

@@ -52,7 +52,12 @@ pub struct Done {
 
 /// Trains until all steps are done, or a signal comes.
 pub fn train(run: &Run, samples: Arc<Vec<Sample>>) -> Result<Trained> {
-    let Run { arguments, group, output, .. } = *run;
+    let Run {
+        arguments,
+        group,
+        output,
+        ..
+    } = *run;
     let device = run.memory.device();
     let rates = arguments.learning_rate(run.steps)?;
     let watching = Watching::begin(&arguments.watch, arguments.machine.device.ordinal(), group)?;
@@ -70,7 +75,12 @@ pub fn train(run: &Run, samples: Arc<Vec<Sample>>) -> Result<Trained> {
         output.say(format!("before the first step: {}", trainer.estimate()))?;
     }
     let ranks = (group.rank(), group.size());
-    let mut loader = data::load(&samples, arguments.data.batch, arguments.training.seed, ranks)?;
+    let mut loader = data::load(
+        &samples,
+        arguments.data.batch,
+        arguments.training.seed,
+        ranks,
+    )?;
     let mut saving = Saving::open(
         &arguments.save,
         run.described,
@@ -91,9 +101,14 @@ pub fn train(run: &Run, samples: Arc<Vec<Sample>>) -> Result<Trained> {
         output.say(format!("after {done} updates: {before}"))?;
     }
     if done >= run.steps as u64 {
-        output.say(format!("nothing is left to do: the run has {done} steps; give more by `--steps`"))?;
+        output.say(format!(
+            "nothing is left to do: the run has {done} steps; give more by `--steps`"
+        ))?;
         let evaluations = before.map(|before| [before; 2]);
-        return Ok(Trained::Done(Done { progress: None, evaluations }));
+        return Ok(Trained::Done(Done {
+            progress: None,
+            evaluations,
+        }));
     }
     let course = Course {
         steps: run.steps,
@@ -111,7 +126,9 @@ pub fn train(run: &Run, samples: Arc<Vec<Sample>>) -> Result<Trained> {
             trainer.optimizer_mut().set_learning_rate(rate);
             // Only the micro-batch's tokens move to the device. Targets stay: there they are counted without waiting for it.
             let report = trainer.step(&batch, |(tokens, targets), _| {
-                run.network.decoder.loss_sum(&tokens.to_device(device)?, &targets, None)
+                run.network
+                    .decoder
+                    .loss_sum(&tokens.to_device(device)?, &targets, None)
             })?;
             watching.step(&report)?;
             progress.step(&report)?;
@@ -152,12 +169,17 @@ pub fn train(run: &Run, samples: Arc<Vec<Sample>>) -> Result<Trained> {
         output.say(format!("after {} updates: {after}", trainer.updates()))?;
     }
     let evaluations = before.zip(after).map(|(before, after)| [before, after]);
-    Ok(Trained::Done(Done { progress: Some(progress), evaluations }))
+    Ok(Trained::Done(Done {
+        progress: Some(progress),
+        evaluations,
+    }))
 }
 
 /// AdamW, whose weight decay leaves norms and biases alone.
 fn optimizer(run: &Run, rates: &LearningRate) -> Result<AdamW> {
-    let Run { arguments, network, .. } = *run;
+    let Run {
+        arguments, network, ..
+    } = *run;
     let options = &arguments.training;
     let params = ParamsAdamW {
         lr: rates.at(0),

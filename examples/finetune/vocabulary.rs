@@ -19,8 +19,8 @@ impl Vocabulary {
     /// Reads the tokenizer of a model.
     pub fn open(folder: &Path, config: &Config) -> Result<Self> {
         let path = folder.join("tokenizer.json");
-        let mut tokenizer =
-            Tokenizer::from_file(&path).map_err(|error| anyhow!("cannot read {}: {error}", path.display()))?;
+        let mut tokenizer = Tokenizer::from_file(&path)
+            .map_err(|error| anyhow!("cannot read {}: {error}", path.display()))?;
         // Settings of whoever saved it.
         tokenizer.with_padding(None);
         let untruncated = tokenizer.with_truncation(None);
@@ -46,9 +46,14 @@ impl Vocabulary {
     /// What the tokenizer's own template puts before a text.
     fn beginning(&self) -> Result<Vec<u32>> {
         let plain = self.encode("a")?;
-        let whole = self.tokenizer.encode("a", true).map_err(|error| anyhow!("{error}"))?;
+        let whole = self
+            .tokenizer
+            .encode("a", true)
+            .map_err(|error| anyhow!("{error}"))?;
         let whole = whole.get_ids();
-        let before = whole.windows(plain.len().max(1)).position(|ids| ids == plain);
+        let before = whole
+            .windows(plain.len().max(1))
+            .position(|ids| ids == plain);
         Ok(whole[..before.unwrap_or(0)].to_vec())
     }
 
@@ -66,7 +71,10 @@ impl Vocabulary {
 
     /// The tokens of a text alone.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let encoding = self.tokenizer.encode(text, false).map_err(|error| anyhow!("{error}"))?;
+        let encoding = self
+            .tokenizer
+            .encode(text, false)
+            .map_err(|error| anyhow!("{error}"))?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -74,13 +82,18 @@ impl Vocabulary {
     /// the model has seen them.
     pub fn encode_pair(&self, prompt: &str, completion: &str) -> Result<(Vec<u32>, usize)> {
         let text = format!("{prompt}{completion}");
-        let encoding = self.tokenizer.encode(text, false).map_err(|error| anyhow!("{error}"))?;
+        let encoding = self
+            .tokenizer
+            .encode(text, false)
+            .map_err(|error| anyhow!("{error}"))?;
         let ends = encoding.get_offsets().iter().map(|(_, end)| *end);
         let before = ends.take_while(|end| *end <= prompt.len()).count();
         Ok((encoding.get_ids().to_vec(), before))
     }
 
     pub fn decode(&self, tokens: &[u32]) -> Result<String> {
-        self.tokenizer.decode(tokens, true).map_err(|error| anyhow!("{error}"))
+        self.tokenizer
+            .decode(tokens, true)
+            .map_err(|error| anyhow!("{error}"))
     }
 }

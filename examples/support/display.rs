@@ -203,9 +203,8 @@ impl Progress {
         ))?;
         if let (Some(peak), Some(budget)) = (totals.peak, self.course.budget) {
             let ratio = peak as f64 / budget.as_u64() as f64;
-            self.output.say(format!(
-                "figure: {program}/peak_over_budget = {ratio:.4} x"
-            ))?;
+            self.output
+                .say(format!("figure: {program}/peak_over_budget = {ratio:.4} x"))?;
         }
         self.output.say(format!(
             "figure: {program}/retries = {} retries",

@@ -13,7 +13,13 @@ pub fn fail(whose: &str, error: &anyhow::Error) -> ExitCode {
 
 /// An error and its causes. An error that wraps another one with the same text is written once.
 fn line(error: &anyhow::Error) -> String {
-    let mut texts: Vec<String> = error.chain().map(ToString::to_string).collect();
+    let texts = error.chain().map(ToString::to_string);
+    // candle's errors append a backtrace if RUST_BACKTRACE is set.
+    let without_trace = |text: String| match text.split_once("\n   0: ") {
+        Some((text, _)) => text.to_owned(),
+        None => text,
+    };
+    let mut texts: Vec<String> = texts.map(without_trace).collect();
     texts.dedup();
     texts.join(": ")
 }

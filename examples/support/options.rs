@@ -48,7 +48,10 @@ impl WatchOptions {
     /// Refuses files that cannot be written, before anything is allocated.
     pub fn check(&self) -> Result<()> {
         let files = [&self.report, &self.trace, &self.incidents];
-        files.into_iter().flatten().try_for_each(|path| check_output(path))
+        files
+            .into_iter()
+            .flatten()
+            .try_for_each(|path| check_output(path))
     }
 }
 

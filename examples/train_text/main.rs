@@ -43,7 +43,10 @@ static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let group = match arguments.check().and_then(|()| ranks::open(arguments.ranks)) {
+    let group = match arguments
+        .check()
+        .and_then(|()| ranks::open(arguments.ranks))
+    {
         Ok(group) => group,
         Err(error) => return fail("", &error),
     };

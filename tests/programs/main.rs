@@ -4,5 +4,6 @@ mod checkpoint;
 mod checkpoint_with_data;
 mod doctor;
 mod train_images;
+mod finetune;
 mod train_text;
 mod train_text_ranks;

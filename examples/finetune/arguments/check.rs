@@ -36,7 +36,11 @@ impl Arguments {
             ("--lora-rank", lora.lora_rank, 1 << 16),
             ("--epochs", training.epochs, usize::MAX),
             ("--steps", training.steps.unwrap_or(1), usize::MAX),
-            ("--eval-every", training.eval_every.unwrap_or(1) as usize, usize::MAX),
+            (
+                "--eval-every",
+                training.eval_every.unwrap_or(1) as usize,
+                usize::MAX,
+            ),
             ("--sample", self.sampling.sample.max(1), LONGEST),
         ] {
             if value == 0 {
@@ -106,18 +110,28 @@ impl Arguments {
                 lora.lora_dropout
             ),
         };
-        let rate = training.learning_rate.map_or("its default".to_owned(), |rate| rate.to_string());
-        let context = data.context.map_or("its default".to_owned(), |context| context.to_string());
+        let rate = training
+            .learning_rate
+            .map_or("its default".to_owned(), |rate| rate.to_string());
+        let context = data
+            .context
+            .map_or("its default".to_owned(), |context| context.to_string());
         let warm_up = training.warm_up.unwrap_or(steps as u64 / 20);
         vec![
-            format!("`--model {}`", self.model.model.as_deref().unwrap_or_default()),
+            format!(
+                "`--model {}`",
+                self.model.model.as_deref().unwrap_or_default()
+            ),
             format!("`--revision {}`", self.model.revision),
             trained,
             format!("`--batch {}`", data.batch),
             format!("`--context` {context}"),
             format!("{steps} steps"),
             format!("`--learning-rate` {rate}"),
-            format!("a learning rate that is {:?}, with a warm-up of {warm_up}", training.schedule),
+            format!(
+                "a learning rate that is {:?}, with a warm-up of {warm_up}",
+                training.schedule
+            ),
             format!("`--weight-decay {}`", training.weight_decay),
             format!("`--clip {}`", training.clip),
             format!("`--seed {}`", training.seed),

@@ -7,7 +7,7 @@ mod records;
 mod samples;
 
 use anyhow::{Result, bail};
-pub use batches::{Batch, collate, load};
+pub use batches::{collate, load};
 pub use checksum::checksum;
 pub use samples::Sample;
 
@@ -40,7 +40,11 @@ impl Data {
             false => read(&options.eval)?,
         };
         let cut = cut.to_string();
-        Ok(Self { learned, held_out, cut })
+        Ok(Self {
+            learned,
+            held_out,
+            cut,
+        })
     }
 }
 

@@ -42,11 +42,17 @@ impl TryFrom<Fields> for Record {
             }
             (None, None, Some(text)) => Ok(Self::Text(text)),
             (Some(_), None, None) => {
-                bail!("`prompt` has no `completion`: there is nothing to learn; give it as `text` to learn all of it")
+                bail!(
+                    "`prompt` has no `completion`: there is nothing to learn; give it as `text` to learn all of it"
+                )
             }
-            (None, Some(_), None) => bail!("`completion` has no `prompt`: give an empty one, or `text`"),
+            (None, Some(_), None) => {
+                bail!("`completion` has no `prompt`: give an empty one, or `text`")
+            }
             (None, None, None) => bail!("neither `prompt` and `completion` nor `text` is there"),
-            (_, _, Some(_)) => bail!("`text` stands beside `prompt` or `completion`: give one or the other"),
+            (_, _, Some(_)) => {
+                bail!("`text` stands beside `prompt` or `completion`: give one or the other")
+            }
         }
     }
 }
@@ -79,7 +85,10 @@ fn text(path: &Path) -> Result<Record> {
         bail!("{} is empty: name a file with text", path.display());
     }
     if read as u64 > MOST_BYTES {
-        bail!("{} is too large: a file of text may hold 1 GiB", path.display());
+        bail!(
+            "{} is too large: a file of text may hold 1 GiB",
+            path.display()
+        );
     }
     match String::from_utf8(bytes) {
         Ok(text) => Ok(Record::Text(text)),
@@ -103,7 +112,9 @@ fn lines(path: &Path, records: &mut Vec<Record>) -> Result<()> {
             Ok(fields) => fields,
             Err(error) => {
                 let text = error.to_string();
-                let text = text.rsplit_once(" at line ").map_or(&*text, |(text, _)| text);
+                let text = text
+                    .rsplit_once(" at line ")
+                    .map_or(&*text, |(text, _)| text);
                 bail!("{}, column {}: {text}", place(), error.column())
             }
         };

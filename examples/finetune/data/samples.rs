@@ -38,7 +38,10 @@ pub fn encode(
     context: usize,
     cut: &mut Cut,
 ) -> Result<Vec<Sample>> {
-    let encoded: Result<Vec<_>> = records.par_iter().map(|record| vocabulary.tokens_of(record)).collect();
+    let encoded: Result<Vec<_>> = records
+        .par_iter()
+        .map(|record| vocabulary.tokens_of(record))
+        .collect();
     let (mut samples, mut stream) = (Vec::new(), Vec::new());
     let most = context + 1;
     for (record, (tokens, given)) in records.iter().zip(encoded?) {

@@ -13,7 +13,11 @@ use crate::arguments::ModelOptions;
 const INDEX: &str = "model.safetensors.index.json";
 const WEIGHTS: &str = "model.safetensors";
 /// Files that not every model has.
-const OTHERS: [&str; 3] = ["tokenizer_config.json", "special_tokens_map.json", "generation_config.json"];
+const OTHERS: [&str; 3] = [
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+];
 
 /// The part of a sharded model's index that is read.
 #[derive(Deserialize)]

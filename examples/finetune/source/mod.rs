@@ -20,7 +20,9 @@ pub fn find(options: &ModelOptions, group: &Group) -> Result<PathBuf> {
         bail!("{name} is a file: name the folder that holds the model's config.json");
     }
     if !is_id(name) {
-        bail!("there is no folder {name}, and it is no id of the hub such as HuggingFaceTB/SmolLM2-135M");
+        bail!(
+            "there is no folder {name}, and it is no id of the hub such as HuggingFaceTB/SmolLM2-135M"
+        );
     }
     if group.rank() == 0 {
         hub::fetch(name, options)?;
@@ -42,11 +44,21 @@ fn is_id(name: &str) -> bool {
 fn check(folder: &Path) -> Result<PathBuf> {
     for (files, what) in [
         (&["config.json"][..], "the model's sizes"),
-        (&["tokenizer.json"], "its tokenizer; `AutoTokenizer.from_pretrained(…).save_pretrained(…)` writes it"),
-        (&["model.safetensors", "model.safetensors.index.json"], "its weights; other formats are not read"),
+        (
+            &["tokenizer.json"],
+            "its tokenizer; `AutoTokenizer.from_pretrained(…).save_pretrained(…)` writes it",
+        ),
+        (
+            &["model.safetensors", "model.safetensors.index.json"],
+            "its weights; other formats are not read",
+        ),
     ] {
         if !files.iter().any(|file| folder.join(file).is_file()) {
-            bail!("{} has no {}, {what}", folder.display(), files.join(" and no "));
+            bail!(
+                "{} has no {}, {what}",
+                folder.display(),
+                files.join(" and no ")
+            );
         }
     }
     Ok(folder.to_owned())

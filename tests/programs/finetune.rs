@@ -1,0 +1,314 @@
+//! The example `finetune` as a user runs it: what it trains and saves, and what it refuses.
+
+#[cfg(feature = "parquet")]
+mod parquet;
+#[cfg(feature = "mpi")]
+mod ranks;
+mod refused;
+mod resumed;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+/// The example's program, which `cargo test` builds beside the test programs.
+fn program() -> PathBuf {
+    let other = crate::train_text::program();
+    other
+        .with_file_name("finetune")
+        .with_extension(std::env::consts::EXE_EXTENSION)
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(program());
+    command.args(arguments).env("RUST_BACKTRACE", "1");
+    command
+}
+
+/// Both outputs and the status, for messages.
+fn text(output: &Output) -> String {
+    let [out, err] = [&output.stdout, &output.stderr].map(|part| String::from_utf8_lossy(part));
+    format!("{}\n{out}\n{err}", output.status)
+}
+
+/// What a run prints that succeeds.
+fn succeed(arguments: &[&str]) -> String {
+    let output = command(arguments).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn figure(output: &str, name: &str) -> f64 {
+    let prefix = format!("figure: finetune/{name} = ");
+    let line = output.lines().find_map(|line| line.strip_prefix(&prefix));
+    let line = line.unwrap_or_else(|| panic!("no figure {name} in {output}"));
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// What the program makes when nothing is given, in a few steps: its output, and the folder with the models and the data.
+fn demonstration() -> &'static (String, TempDir) {
+    static MADE: OnceLock<(String, TempDir)> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_str().unwrap();
+        let said = succeed(&["--output", path, "--steps", "12", "--sample", "4"]);
+        (said, folder)
+    })
+}
+
+/// The small model, which has learned some documents.
+fn base() -> &'static str {
+    static BASE: OnceLock<String> = OnceLock::new();
+    let path = || demonstration().1.path().join("base").display().to_string();
+    BASE.get_or_init(path)
+}
+
+/// Files of a test.
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn write(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        fs::write(self.path(name), content).unwrap();
+        self.path(name)
+    }
+
+    /// Pairs in which the completion follows from the prompt.
+    fn pairs(&self) -> String {
+        let line = |i: usize| {
+            let word = ["tensor", "memory", "batch", "layer"][i % 4];
+            format!("{{\"prompt\": \"the {word} \", \"completion\": \"is a {word}\"}}\n")
+        };
+        self.write("pairs.jsonl", (0..24).map(line).collect::<String>())
+    }
+}
+
+#[test]
+fn without_arguments_it_makes_a_model_and_fine_tunes_it() {
+    let (said, folder) = demonstration();
+    assert!(
+        figure(said, "perplexity_after") < 0.8 * figure(said, "perplexity_before"),
+        "{said}"
+    );
+    assert!(
+        figure(said, "loss_last") < figure(said, "loss_first"),
+        "{said}"
+    );
+    assert!(said.contains("finetune --full --model "), "{said}");
+    assert!(said.contains("after, read again from there:"), "{said}");
+    let base = ["config.json", "tokenizer.json", "model.safetensors"];
+    let adapter = ["adapter_config.json", "adapter_model.safetensors"];
+    for (name, files) in [("base", &base[..]), ("adapter", &adapter)] {
+        for file in files {
+            let file = folder.path().join(name).join(file);
+            assert!(file.is_file(), "{}", file.display());
+        }
+    }
+    let options = fs::read(folder.path().join("adapter/adapter_config.json")).unwrap();
+    let options: serde_json::Value = serde_json::from_slice(&options).unwrap();
+    assert_eq!(options["peft_type"], "LORA");
+    assert_eq!(
+        options["base_model_name_or_path"].as_str().unwrap(),
+        base_path(folder)
+    );
+}
+
+fn base_path(folder: &TempDir) -> String {
+    folder.path().join("base").display().to_string()
+}
+
+/// Of a pair the completion and the end are learned, and nothing else. A byte is a token at most, so the numbers are exact only by
+/// the tokenizer itself: the two files differ in their prompts alone.
+#[test]
+fn the_loss_is_that_of_the_completions() {
+    let files = Files::new();
+    let short = files.write(
+        "short.jsonl",
+        "{\"prompt\": \"a\\n\", \"completion\": \"x y\"}\n".repeat(4),
+    );
+    let long = "{\"prompt\": \"much more is said before it\\n\", \"completion\": \"x y\"}\n";
+    let long = files.write("long.jsonl", long.repeat(4));
+    let learned = |data: &str, output: &str| {
+        let output = files.path(output);
+        let said = succeed(&[
+            "--model",
+            base(),
+            "--output",
+            &output,
+            "--steps",
+            "1",
+            "--held-out",
+            "0",
+            "--sample",
+            "0",
+            data,
+        ]);
+        let (_, count) = said.split_once(" tokens, ").expect("a line about the data");
+        count.split(' ').next().unwrap().parse::<usize>().unwrap()
+    };
+    let tokens = learned(&short, "a");
+    assert_eq!(tokens, learned(&long, "b"));
+    // At most three bytes and the end, at least one token and the end.
+    assert!((8..=16).contains(&tokens), "{tokens}");
+}
+
+/// An adapter on chosen layers, with dropout, goes on from where it was saved.
+#[test]
+fn an_adapter_learns_and_goes_on() {
+    let files = Files::new();
+    let (data, [first, second]) = (
+        files.pairs(),
+        ["first", "second"].map(|name| files.path(name)),
+    );
+    let common = [
+        "--model",
+        base(),
+        "--learning-rate",
+        "5e-3",
+        "--steps",
+        "12",
+        "--sample",
+        "0",
+        "--eval",
+        &data,
+    ];
+    let own = [
+        "--lora-rank",
+        "4",
+        "--lora-targets",
+        "q_proj,down_proj",
+        "--lora-dropout",
+        "0.1",
+    ];
+    let said = succeed(&[&common[..], &own, &["--output", &first, &data]].concat());
+    assert!(
+        said.contains("LoRA of rank 4 on q_proj, down_proj"),
+        "{said}"
+    );
+    let reached = figure(&said, "perplexity_after");
+    assert!(reached < 0.5 * figure(&said, "perplexity_before"), "{said}");
+    let said = succeed(
+        &[
+            &common[..],
+            &["--adapter", &first, "--output", &second, &data],
+        ]
+        .concat(),
+    );
+    let again = figure(&said, "perplexity_before");
+    // Printed with three decimals.
+    assert!((again - reached).abs() < 2e-3, "{again} for {reached}");
+}
+
+/// All parameters, in half types with small moments; the result is a model that can be fine-tuned again.
+#[test]
+fn a_whole_model_is_trained_and_saved() {
+    let files = Files::new();
+    let (data, tuned) = (files.pairs(), files.path("tuned"));
+    let said = succeed(&[
+        "--full",
+        "--dtype",
+        "bf16",
+        "--moments",
+        "8bit",
+        "--learning-rate",
+        "3e-3",
+        "--model",
+        base(),
+        "--output",
+        &tuned,
+        "--steps",
+        "8",
+        "--eval-every",
+        "4",
+        "--estimate",
+        "--sample",
+        "0",
+        &data,
+    ]);
+    assert!(
+        figure(&said, "perplexity_after") < figure(&said, "perplexity_before"),
+        "{said}"
+    );
+    for words in [
+        "in bf16, all of them trained",
+        "after 4 updates: ",
+        "after the first step: ",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let said = succeed(&[
+        "--model",
+        &tuned,
+        "--output",
+        &files.path("again"),
+        "--steps",
+        "1",
+        "--sample",
+        "4",
+        &data,
+    ]);
+    assert!(
+        Path::new(&files.path("again"))
+            .join("adapter_model.safetensors")
+            .exists(),
+        "{said}"
+    );
+}
+
+/// A budget cuts batches, and changes nothing but rounding. Losses of about 6 are printed with four decimals.
+#[test]
+fn a_budget_changes_no_loss() {
+    let files = Files::new();
+    let text = fs::read(demonstration().1.path().join("text.txt")).unwrap();
+    let data = files.write("text.md", &text[..8000]);
+    let run = |output: &str, more: &[&str]| {
+        let output = files.path(output);
+        let own = [
+            "--model",
+            base(),
+            "--output",
+            &output,
+            "--steps",
+            "3",
+            "--batch",
+            "16",
+            "--context",
+            "96",
+        ];
+        succeed(&[&own[..], &["--sample", "0", &data], more].concat())
+    };
+    let whole = run("whole", &[]);
+    let page = files.path("page.html");
+    let cut = run(
+        "cut",
+        &[
+            "--budget",
+            "40MiB",
+            "--recompute",
+            "never",
+            "--report",
+            &page,
+        ],
+    );
+    assert!(cut.contains(" micro-batches of "), "nothing was cut: {cut}");
+    assert!(figure(&cut, "peak_over_budget") <= 1.05, "{cut}");
+    for name in ["loss_first", "loss_last"] {
+        let [whole, cut] = [&whole, &cut].map(|said| figure(said, name));
+        assert!((whole - cut).abs() < 1e-3, "{name}: {whole} and {cut}");
+    }
+    assert!(
+        fs::read_to_string(page)
+            .unwrap()
+            .contains("\"name\":\"loss\"")
+    );
+}

@@ -1,0 +1,197 @@
+//! Bad input ends with one line and status 2, before training.
+
+use std::fs;
+use std::path::Path;
+
+use super::{Files, base, command};
+
+/// Asserts that a run is refused with these words.
+fn refused(arguments: &[&str], variables: &[(&str, &str)], words: &str) {
+    let mut command = command(arguments);
+    let output = command.envs(variables.iter().copied()).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+    assert!(stderr.contains(words), "{arguments:?}: {stderr}");
+    assert_eq!(
+        stderr.trim_end().lines().count(),
+        1,
+        "{arguments:?}: {stderr}"
+    );
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        !said.contains("step 1:"),
+        "{arguments:?}: refused only after training"
+    );
+}
+
+#[test]
+fn options_that_cannot_be() {
+    let files = Files::new();
+    let (data, output) = (files.pairs(), files.path("out"));
+    let with = |more: &[&'static str], words: &str| {
+        let own = ["--model", base(), "--output", &output, &data];
+        refused(&[&own[..], more].concat(), &[], words);
+    };
+    with(&["--batch", "0"], "--batch 0");
+    with(&["--steps", "0"], "--steps 0");
+    with(&["--context", "0"], "--context 0");
+    with(
+        &["--context", "100000"],
+        "has been made for at most 256 tokens",
+    );
+    with(
+        &["--held-out", "1"],
+        "--held-out must be at least 0 and less than 1, got 1",
+    );
+    with(&["--learning-rate", "NaN"], "--learning-rate");
+    with(
+        &["--lora-targets", "nonsense"],
+        "no layer is named `nonsense`; there are q_proj",
+    );
+    with(&["--lora-alpha", "NaN"], "--lora-alpha");
+    with(&["--adapter", "/no/adapter"], "/no/adapter");
+    with(&["--budget", "1KiB"], "below");
+    with(
+        &["--budget", "7MiB"],
+        "out of host memory in forward of a micro-batch of 1",
+    );
+    with(&["--report", "/no/folder/x.html"], "/no/folder/x.html");
+    #[cfg(not(feature = "cuda"))]
+    with(&["--device", "cuda:0"], "feature `cuda`");
+    refused(
+        &[&data],
+        &[],
+        "name a folder or a model of the hub by `--model`",
+    );
+    refused(&["--model", base()], &[], "name files to learn from");
+}
+
+#[test]
+fn models_that_are_not_whole() {
+    let files = Files::new();
+    let (data, output) = (files.pairs(), files.path("out"));
+    let with = |model: &str, words: &str| {
+        refused(&["--model", model, "--output", &output, &data], &[], words);
+    };
+    with("/no/such/folder", "there is no folder /no/such/folder");
+    with(&data, "is a file: name the folder");
+    for missing in ["config.json", "tokenizer.json", "model.safetensors"] {
+        let folder = files.path(missing.split_once('.').unwrap().0);
+        copy(base(), &folder);
+        fs::remove_file(Path::new(&folder).join(missing)).unwrap();
+        with(&folder, &format!("has no {missing}"));
+    }
+    let folder = files.path("small");
+    copy(base(), &folder);
+    let config = Path::new(&folder).join("config.json");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(
+        &config,
+        text.replace("\"vocab_size\": 1024", "\"vocab_size\": 1000"),
+    )
+    .unwrap();
+    with(&folder, "has tokens up to 1023, the model in ");
+    fs::write(&config, text.replace("\"llama\"", "\"gpt2\"")).unwrap();
+    with(&folder, "gpt2");
+    // The result would replace a model.
+    let own = ["--model", base(), "--output", base(), &data];
+    refused(&own, &[], "holds model.safetensors: name another folder");
+}
+
+#[test]
+fn data_that_cannot_be_learned() {
+    let files = Files::new();
+    let output = files.path("out");
+    let with = |name: &str, content: &[u8], words: &str| {
+        let data = files.write(name, content);
+        refused(&["--model", base(), "--output", &output, &data], &[], words);
+    };
+    let good = "{\"prompt\": \"a\", \"completion\": \"b\"}\n";
+    with(
+        "json.jsonl",
+        format!("{good}\nno json\n").as_bytes(),
+        "json.jsonl, line 3, column 2: ",
+    );
+    with(
+        "none.jsonl",
+        format!("{good}{{\"prompt\": \"a\", \"completion\": \"\"}}").as_bytes(),
+        "line 2: `completion` is empty",
+    );
+    with(
+        "prompts.jsonl",
+        b"{\"prompt\": \"a\"}",
+        "line 1: `prompt` has no `completion`",
+    );
+    with(
+        "other.jsonl",
+        b"{\"question\": \"a\"}",
+        "line 1: neither `prompt` and `completion` nor `text`",
+    );
+    with(
+        "both.jsonl",
+        b"{\"prompt\": \"a\", \"completion\": \"b\", \"text\": \"c\"}",
+        "line 1: `text` stands beside",
+    );
+    with("blank.jsonl", b"\n \n", "blank.jsonl is empty");
+    with("empty.jsonl", b"", "empty.jsonl");
+    with(
+        "empty.txt",
+        b"",
+        "empty.txt is empty: name a file with text",
+    );
+    with("latin.txt", b"caf\xe9", "latin.txt at byte 3: is not UTF-8");
+    with("latin.jsonl", b"{\"text\": \"caf\xe9\"}", "is not UTF-8");
+    with("no.parquet", b"no parquet", "no.parquet");
+    refused(
+        &["--model", base(), "--output", &output, "no-such.txt"],
+        &[],
+        "cannot read no-such.txt",
+    );
+}
+
+/// A model of the hub is taken from its cache without a network; what is not there is an error that says what to do.
+#[test]
+fn the_hub_without_a_network() {
+    let files = Files::new();
+    let (data, output, home) = (files.pairs(), files.path("out"), files.path("home"));
+    let variables = [("HF_HOME", &*home), ("HF_ENDPOINT", "http://127.0.0.1:9")];
+    let own = [
+        "--model",
+        "someone/tiny",
+        "--output",
+        &output,
+        "--steps",
+        "1",
+        "--sample",
+        "0",
+        &data,
+    ];
+    refused(&own, &variables, "cannot download someone/tiny at main");
+    let offline = [&own[..], &["--offline"]].concat();
+    refused(
+        &offline,
+        &variables,
+        "someone/tiny at main is not in the hub's cache",
+    );
+
+    let repository = Path::new(&home).join("hub/models--someone--tiny");
+    fs::create_dir_all(repository.join("refs")).unwrap();
+    fs::write(repository.join("refs/main"), "0123abc").unwrap();
+    fs::create_dir_all(repository.join("snapshots")).unwrap();
+    copy(
+        base(),
+        repository.join("snapshots/0123abc").to_str().unwrap(),
+    );
+    let run = command(&own).envs(variables).output().unwrap();
+    assert!(run.status.success(), "{}", super::text(&run));
+    let options = fs::read_to_string(Path::new(&output).join("adapter_config.json")).unwrap();
+    assert!(options.contains("\"someone/tiny\""), "{options}");
+}
+
+fn copy(from: &str, to: &str) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), Path::new(to).join(entry.file_name())).unwrap();
+    }
+}
