@@ -3,7 +3,7 @@
 mod checkpoint;
 mod checkpoint_with_data;
 mod doctor;
-mod train_images;
 mod finetune;
+mod train_images;
 mod train_text;
 mod train_text_ranks;
