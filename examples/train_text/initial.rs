@@ -17,7 +17,11 @@ pub fn initialise(varmap: &VarMap, rng: &mut StdRng) -> Result<Vec<Var>> {
     };
     named.sort_by(|(a, _), (b, _)| a.cmp(b));
     for (name, var) in &named {
-        if let [_, fan_in] = *var.dims() {
+        if let [_, inputs @ ..] = var.dims()
+            && !inputs.is_empty()
+        {
+            // Of a layer's weight (out, in), or a convolution's (out, in, height, width).
+            let fan_in: usize = inputs.iter().product();
             let bound = 1. / (fan_in as f32).sqrt();
             let values = (0..var.elem_count()).map(|_| rng.random_range(-bound..bound));
             let values = Tensor::from_iter(values, var.device())?.to_dtype(var.dtype())?;

@@ -5,5 +5,6 @@ mod checkpoint_with_data;
 mod doctor;
 mod pages;
 mod finetune;
+mod train_images;
 mod train_text;
 mod train_text_ranks;
