@@ -1,7 +1,8 @@
-//! Programs as a user runs them: the examples, and trainings that are killed.
+//! Programs as a user runs them: `headroom`, the examples, and trainings that are killed.
 
 mod checkpoint;
 mod checkpoint_with_data;
-mod doctor;
+#[cfg(feature = "cli")]
+mod headroom;
 mod train_text;
 mod train_text_ranks;

@@ -19,19 +19,22 @@ const WIDTH: usize = 80;
 
 /// List the incidents of a run, and a summary
 ///
-/// FILE is written by an `IncidentLog`, one line of JSON for each incident. Lines that are not incidents, such as an incomplete last one, are
-/// counted and skipped. Times are in UTC.
+/// FILE is written by an `IncidentLog`, one line of JSON for each incident. Lines
+/// that are not incidents, such as an incomplete last one, are counted and
+/// skipped. Times are in UTC.
 #[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
 #[command(after_help = "\
-Exit status: 0 if no step failed, 1 if one did or a device was lost (among the incidents that match), 2 for bad input.")]
+Exit status: 0 if no step failed, 1 if one did or a device was lost (among the
+incidents that match), 2 for bad input.")]
 pub struct Arguments {
-    /// Logs, and with each of them the one before it, FILE.1; `-` for standard input
+    /// A log, with FILE.1 before it if there is one; - for standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Only incidents since then: `30m`, `2h`, `3d` ago, or `2026-11-23T14:02`
+    /// Only since then: 30m, 2h or 3d ago, or 2026-11-23T14:02
     #[arg(long, value_name = "TIME", value_parser = times::since)]
     since: Option<u64>,
-    /// Only these kinds, such as `exhausted,failed`
+    /// Only these kinds, such as exhausted,failed
     #[arg(long, value_name = "KINDS", value_parser = kind, value_delimiter = ',')]
     kind: Vec<IncidentKind>,
     /// Only incidents of this rank

@@ -14,9 +14,10 @@ use output::{Status, say};
 
 /// Is the machine fit, does a model fit, and what went wrong in a run?
 #[derive(Debug, Parser)]
-#[command(name = "headroom", version, max_term_width = 80)]
+#[command(name = "headroom", version)]
 #[command(after_help = "\
-Exit status: 0 if all is well, 1 if there are findings (the command's help says which), 2 for bad input and for output that cannot be written.")]
+Exit status: 0 if all is well, 1 if there are findings (the help of each command
+says which), 2 for bad input and for output that cannot be written.")]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

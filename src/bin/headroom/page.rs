@@ -8,17 +8,19 @@ use super::output::{Result, Status, print};
 
 /// Write the browser page of a trace that was saved
 ///
-/// TRACE is written by `Timeline::save_trace` or `Timeline::save_all`. The page is one file that needs no network.
+/// TRACE is written by `Timeline::save_trace` or `Timeline::save_all`. The page
+/// is one file that needs no network.
 #[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
 #[command(after_help = "Exit status: 0 if the page was written, 2 if not.")]
 pub struct Arguments {
-    /// The trace, such as `run.json`
+    /// The trace, such as run.json
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
-    /// The page, or `-` for standard output; by default TRACE with the ending `.html`
+    /// The page; - for standard output [default: TRACE ending in .html]
     #[arg(short, long, value_name = "PAGE")]
     output: Option<PathBuf>,
-    /// The page's heading; by default the name of TRACE
+    /// The page's heading [default: the name of TRACE]
     #[arg(long)]
     title: Option<String>,
     /// Replace a page that exists

@@ -14,10 +14,11 @@ use serde::Serialize;
 
 use super::output::{self, Result, Status};
 
-/// Check whether this machine is fit for candle, and say what helps if not
+/// Check whether this machine is fit for candle
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Exit status: 0 if the machine is fit, 1 if it is not, or if there are warnings and --strict is given, 2 for bad input and for output that cannot be written.")]
+Exit status: 0 if the machine is fit, 1 if it is not, or if there are warnings
+and --strict is given, 2 for bad input.")]
 pub struct Arguments {
     /// Print JSON
     #[arg(long)]
@@ -30,11 +31,12 @@ pub struct Arguments {
     strict: bool,
     /// Check the machines of all ranks and compare their versions
     ///
-    /// `mpirun`, torchrun or `srun` starts this program on each rank. Rank 0 prints its report and what the others found beyond it. All
-    /// machines must be fit.
-    #[arg(long)]
+    /// `mpirun`, torchrun or `srun` starts this program on each rank.
+    /// Rank 0 prints its report and what the others found beyond it.
+    /// All machines must be fit.
+    #[arg(long, verbatim_doc_comment)]
     ranks: bool,
-    /// What the machine must be fit for: `cpu`, `cuda`, `cuda,mem=8GiB`, or `ranks`
+    /// What it must be fit for: cpu, cuda, cuda,mem=8GiB, or ranks
     #[arg(long)]
     require: Option<Requirement>,
 }

@@ -188,12 +188,12 @@ impl Model<'_> {
         hidden + (own + chunk).max(3. * table + converted)
     }
 
-    /// f32 copies of the operands of the last product's gradients: on the CPU candle multiplies half types so.
+    /// f32 copies for the last product's gradients, by which candle multiplies half types on the CPU; of the logits' gradient two.
     fn converted(&self, tokens: f64) -> f64 {
         let (vocabulary, width) = (self.config.vocabulary as f64, self.config.width as f64);
         match self.size() {
             size if size < 4. && !self.is_gpu => {
-                4. * (tokens * vocabulary + tokens * width + vocabulary * width)
+                4. * (2. * tokens * vocabulary + tokens * width + vocabulary * width)
             }
             _ => 0.,
         }

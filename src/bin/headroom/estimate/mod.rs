@@ -35,6 +35,7 @@ use super::output::{Result, Status, print};
 Exit status: 0 if the micro-batch fits into one of the memories, or none is
 known, 1 if it fits into none, 2 for bad input.")]
 pub struct Arguments {
+    /// The model
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
     /// Samples of a micro-batch
@@ -46,6 +47,7 @@ pub struct Arguments {
     /// Type of the model: f32, bf16 or f16 [default: as saved, or f32]
     #[arg(long, value_parser = dtype)]
     dtype: Option<DType>,
+    /// What updates the parameters
     #[arg(long, default_value = "adamw")]
     optimizer: Optimizer,
     /// Type of the optimizer's moments
@@ -54,7 +56,7 @@ pub struct Arguments {
     /// Train adapters (LoRA) of this rank, in f32; the model is frozen
     #[arg(long, value_name = "RANK", value_parser = clap::value_parser!(u64).range(1..=1 << 16))]
     lora_rank: Option<u64>,
-    /// The layers that get adapters, such as `q_proj,v_proj`
+    /// The layers that get adapters, such as q_proj,v_proj
     #[arg(
         long,
         value_name = "LAYERS",

@@ -106,7 +106,7 @@ impl Fit {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let row = |f: &mut fmt::Formatter<'_>, what: &str, bytes: u64| {
-            writeln!(f, "  {what:<44} {:>10}", ByteSize(bytes).to_string())
+            writeln!(f, "  {what:<50} {:>10}", ByteSize(bytes).to_string())
         };
         write!(
             f,
@@ -155,7 +155,7 @@ impl fmt::Display for Report {
                     Some(size) => grouped(*size),
                     None => "any".to_owned(),
                 };
-                writeln!(f, "  {:<44} {size:>10}", format!("largest, {}", way.name()))?;
+                writeln!(f, "  {:<50} {size:>10}", format!("largest, {}", way.name()))?;
             }
         }
         if self.memories.is_empty() {

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use candle_core::DType;
-use safetensors::SafeTensors;
+use safetensors::tensor::Metadata;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -108,10 +108,11 @@ fn header(path: &Path) -> Result<Vec<(DType, Vec<u64>)>> {
     if header > longest {
         return Err(wrong(&"not a safetensors file, or not whole").into());
     }
-    let mut bytes = length.to_vec();
+    let mut bytes = Vec::new();
     let read = file.take(header).read_to_end(&mut bytes);
     read.map_err(|error| wrong(&error))?;
-    let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|error| wrong(&error))?;
+    let metadata = serde_json::from_slice(&bytes);
+    let metadata: Metadata = metadata.map_err(|error| wrong(&error))?;
     let end = metadata
         .tensors()
         .values()
