@@ -4,5 +4,8 @@ mod checkpoint;
 mod checkpoint_with_data;
 #[cfg(feature = "cli")]
 mod headroom;
+#[cfg(all(feature = "cli", target_os = "linux"))]
+#[path = "../support/nvml.rs"]
+mod nvml;
 mod train_text;
 mod train_text_ranks;

@@ -85,21 +85,42 @@ fn it_says_what_fits_and_what_helps() {
     for part in [
         "llama: 134,515,008 parameters, bf16, all trained",
         "peak with a micro-batch of 16 x 1024 tokens",
-        "8.0 GiB: the micro-batch fits",
+        "a GPU\n  8.0 GiB, 512.0 MiB of it for CUDA\n  the micro-batch fits: blocks recomputed, linear_cross_entropy\n",
+        "a GPU\n  80.0 GiB, 512.0 MiB of it for CUDA\n  the micro-batch fits: layers kept, linear_cross_entropy\n",
         "1. each block in `nn::recompute` (saves about ",
     ] {
         assert!(text.contains(part), "no `{part}` in {text}");
     }
     let few = run(&["estimate", folder, "--length", "64", "--memory", "8GiB"]).text;
-    let first = "what would reduce the peak of the first way\n  1. adapters of rank 8 (LoRA) (saves about 1";
+    let first = "what would reduce the peak with layers kept\n  1. adapters of rank 8 (LoRA) (saves about 1";
     assert!(few.contains(first), "{few}");
     let none = run(&["estimate", folder, "--batch", "1000", "--memory", "8GiB"]);
     assert_eq!(none.status, Some(1), "{}", none.text);
     assert!(
-        none.text.contains("8.0 GiB: the micro-batch does not fit"),
+        none.text.contains("\n  the micro-batch does not fit\n"),
         "{}",
         none.text
     );
+}
+
+/// Eight GPUs as the simulated NVML describes them, each with 2 GiB.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_gpus_of_the_machine_are_asked() {
+    let folder = folder_with(&smol());
+    let library = crate::nvml::library().parent().unwrap();
+    let mut command = std::process::Command::new(super::PROGRAM);
+    command.arg("estimate").arg(folder.path());
+    command
+        .args(["--lora-rank", "8", "--length", "64"])
+        .env("LD_LIBRARY_PATH", library);
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    is_readable(&text);
+    assert!(text.contains("\neach of 8 GPUs, Simulated H100"), "{text}");
+    let fits = "\n  2.0 GiB, 512.0 MiB of it for CUDA\n  the micro-batch fits: layers kept";
+    assert!(text.contains(fits), "{text}");
 }
 
 /// The largest micro-batch fits, and one more does not.

@@ -45,9 +45,12 @@ pub struct Taken {
 /// What fits into a memory.
 #[derive(Debug, Serialize)]
 pub struct Fit {
-    pub name: String,
+    pub device: String,
+    pub size: String,
     pub bytes: u64,
     pub fits: bool,
+    /// The first way in which the micro-batch that was asked for fits.
+    first: Option<Way>,
     /// One for each way.
     pub largest: Vec<Largest>,
 }
@@ -77,7 +80,6 @@ impl MicroBatch {
 }
 
 impl Fit {
-    /// `fits` is whether the micro-batch that was asked for does in some way.
     pub fn new(memory: Memory, model: Option<&Model<'_>>, samples: u64, held: u64) -> Self {
         let room = memory.room.checked_sub(held);
         let largest = model.into_iter().flat_map(|model| {
@@ -90,13 +92,16 @@ impl Fit {
             })
         });
         let largest: Vec<_> = largest.collect();
-        let mut sizes = largest.iter().map(|largest| largest.micro_batch);
+        let takes = |largest: &&Largest| largest.micro_batch.is_none_or(|size| size >= samples);
+        let first = largest.iter().find(takes).map(|largest| largest.way);
         Self {
             fits: match model {
-                Some(_) => sizes.any(|size| size.is_none_or(|size| size >= samples)),
+                Some(_) => first.is_some(),
                 None => room.is_some(),
             },
-            name: memory.name,
+            first,
+            device: memory.device,
+            size: memory.size,
             bytes: memory.room,
             largest,
         }
@@ -142,31 +147,34 @@ impl fmt::Display for Report {
             }
         }
         for fit in &self.memories {
-            let answer = match (&self.micro_batch, fit.fits) {
-                (Some(_), true) => "the micro-batch fits",
-                (Some(_), false) => "the micro-batch does not fit",
-                (None, true) => "what is held fits",
-                (None, false) => "what is held does not fit",
-            };
-            writeln!(f, "\n{}: {answer}", fit.name)?;
-            for Largest { way, micro_batch } in &fit.largest {
+            writeln!(f, "\n{}\n  {}", fit.device, fit.size)?;
+            match (&self.micro_batch, fit.first) {
+                (Some(_), Some(way)) => writeln!(f, "  the micro-batch fits: {}", way.name())?,
+                (Some(_), None) => writeln!(f, "  the micro-batch does not fit")?,
+                (None, _) if fit.fits => writeln!(f, "  what is held fits")?,
+                (None, _) => writeln!(f, "  what is held does not fit")?,
+            }
+            for (index, Largest { way, micro_batch }) in fit.largest.iter().enumerate() {
+                if index == 0 {
+                    writeln!(f, "  largest micro-batch")?;
+                }
                 let size = match micro_batch {
                     Some(0) => "none".to_owned(),
                     Some(size) => grouped(*size),
                     None => "any".to_owned(),
                 };
-                writeln!(f, "  {:<50} {size:>10}", format!("largest, {}", way.name()))?;
+                writeln!(f, "    {:<48} {size:>10}", way.name())?;
             }
         }
         if self.memories.is_empty() {
             writeln!(
                 f,
-                "\nno GPU here: what fits another one is told by --memory 24GiB"
+                "\nno GPU was found: --memory 24GiB shows what fits into one of that size"
             )?;
         }
         for (index, remedy) in self.remedies.iter().enumerate() {
             if index == 0 {
-                writeln!(f, "\nwhat would reduce the peak of the first way")?;
+                writeln!(f, "\nwhat would reduce the peak with layers kept")?;
             }
             writeln!(f, "  {}. {remedy}", index + 1)?;
         }
