@@ -86,8 +86,7 @@ fn measure(
         .memory(&memory)
         .build()?;
     let mut step = || trainer.step(&batch, |(x, y), _| decoder.loss(&x, &y, without_logits));
-    step()?;
-    step()?;
+    step()?; // allocates what is held
     let held = in_use() - before;
     let scope = memory.peak_scope();
     step()?;
@@ -95,13 +94,15 @@ fn measure(
     Ok((held, peak))
 }
 
-/// Asserts that all four ways take what the program says, within 10 %: it is what a choice of a size can do with.
+/// Asserts that all four ways take what the program says: within 5 %, and for half types, of which candle's products on the CPU make copies
+/// of their own, within 10 %.
 fn assert_agrees(name: &str, sizes: Sizes, samples: usize) -> candle_headroom::Result<()> {
     let _alone = alone();
     let said = estimate(sizes, samples);
     let mut wrong = Vec::new();
+    let most = if sizes.dtype == DType::F32 { 5. } else { 10. };
     // Thread pools, and the workspaces of products.
-    measure(sizes, samples, Recompute::Never, true)?;
+    measure(sizes, 1, Recompute::Never, true)?;
     for way in said["micro_batch"]["ways"].as_array().expect("ways") {
         let flag = |name: &str| way[name].as_bool().expect("a flag");
         let recompute = match flag("recomputes") {
@@ -116,7 +117,7 @@ fn assert_agrees(name: &str, sizes: Sizes, samples: usize) -> candle_headroom::R
         // Besides tensors, a trainer holds tables and names.
         let is_held = of_held.abs() < 1.
             || said["held_bytes"].as_u64().expect("bytes").abs_diff(held) < 256 << 10;
-        if !is_held || of_peak.abs() > 10. {
+        if !is_held || of_peak.abs() > most {
             wrong.push(format!(
                 "{way}: held {held} ({of_held:+.1} %), peak {peak} ({of_peak:+.1} %)"
             ));

@@ -8,7 +8,7 @@ use candle_headroom::incident::IncidentLog;
 use candle_headroom::testing;
 use serde_json::{Value, json};
 
-use super::{Answer, is_readable, path, refuses, run, run_with, unreadable};
+use super::{Answer, is_readable, path, refuses, run, run_with};
 
 /// Lines of exhaustions and their retries, as a log writes them, from work with room for 4 of 16 samples.
 fn recorded() -> String {
@@ -206,7 +206,8 @@ fn what_is_no_log_is_refused() {
     refuses(&["incidents", path(folder.path())], "not a regular file");
     #[cfg(unix)]
     refuses(&["incidents", "/dev/zero"], "not a regular file");
-    if let Some(file) = unreadable(folder.path(), "secret") {
+    #[cfg(unix)]
+    if let Some(file) = super::unreadable(folder.path(), "secret") {
         refuses(&["incidents", &file], "ermission denied");
     }
     // Without an incident nothing is wrong.

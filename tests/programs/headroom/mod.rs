@@ -115,11 +115,12 @@ fn unknown_commands_and_options_are_refused() {
 }
 
 /// Makes a file that only others may read. `None` where permissions do not count, as for root.
+#[cfg(unix)]
 fn unreadable(folder: &Path, name: &str) -> Option<String> {
     use std::os::unix::fs::PermissionsExt;
     let file = folder.join(name);
     fs::write(&file, "{}").expect("a file");
-    fs::set_permissions(&file, fs::Permissions::from_mode(0)).expect("permissions");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o0)).expect("permissions");
     match fs::File::open(&file) {
         Ok(_) => {
             eprintln!("skipped: this user may read every file");

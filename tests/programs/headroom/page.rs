@@ -6,7 +6,7 @@ use candle_core::{Device, Tensor};
 use candle_headroom::Timeline;
 use candle_headroom::batch::{BatchProcessor, Fixed};
 
-use super::{Answer, path, refuses, run, unreadable};
+use super::{Answer, path, refuses, run};
 
 /// A folder with the trace of a run, and its page without the time at which it was written.
 fn saved() -> (tempfile::TempDir, String) {
@@ -114,7 +114,8 @@ fn what_is_no_trace_is_refused() {
     refuses(&["page", path(&trace), "-o", path(&nowhere)], "page.html: ");
     #[cfg(unix)]
     refuses(&["page", "/dev/zero", "-o", "-"], "not a regular file");
-    if let Some(file) = unreadable(folder.path(), "secret.json") {
+    #[cfg(unix)]
+    if let Some(file) = super::unreadable(folder.path(), "secret.json") {
         refuses(&["page", &file], "ermission denied");
     }
 }

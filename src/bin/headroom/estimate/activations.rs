@@ -75,7 +75,7 @@ impl Model<'_> {
             true => 0.,
             false => tokens * self.config.vocabulary as f64 * size,
         };
-        let gradients = (self.training.trained() * self.training.trained_size()) as f64;
+        let gradients = self.training.trained() as f64 * self.training.trained_size() as f64;
         let table = self.table();
         let of_block = gradients_of_block(self.config, self.training);
         let mut within = self.within_block(tokens);
@@ -111,12 +111,13 @@ impl Model<'_> {
         Some(fitting)
     }
 
-    fn size(&self) -> f64 {
+    /// Bytes of an element of the model.
+    pub fn size(&self) -> f64 {
         self.training.dtype.size_in_bytes() as f64
     }
 
     /// Bytes of the gradient of the embedding, which may also be the last layer; 0 if it is frozen.
-    fn table(&self) -> f64 {
+    pub fn table(&self) -> f64 {
         match self.training.lora {
             Some(_) => 0.,
             None => self.config.vocabulary as f64 * self.config.width as f64 * self.size(),
@@ -168,54 +169,6 @@ impl Model<'_> {
             None => 0.,
         };
         tokens * (self.size() * (5. * inner + 3. * width) + waiting)
-    }
-
-    /// What the loss takes, with its gradients.
-    fn at_loss(&self, tokens: f64, way: Way) -> f64 {
-        let (vocabulary, width) = (self.config.vocabulary as f64, self.config.width as f64);
-        let table = self.table();
-        if !way.without_logits {
-            // The logits and their gradient, then candle's sum of the weight's gradient.
-            let logits = tokens * vocabulary * self.size();
-            let hidden = tokens * width * self.size();
-            let product = logits + hidden + table + self.converted(tokens);
-            return logits + product.max(hidden + 3. * table);
-        }
-        let hidden = tokens * width * 4.;
-        let own = table * 4. / self.size();
-        let chunk = self.rows(tokens) * vocabulary * self.logit();
-        let converted = if self.size() < 4. { own } else { 0. };
-        hidden + (own + chunk).max(3. * table + converted)
-    }
-
-    /// f32 copies for the last product's gradients, by which candle multiplies half types on the CPU; of the logits' gradient two.
-    fn converted(&self, tokens: f64) -> f64 {
-        let (vocabulary, width) = (self.config.vocabulary as f64, self.config.width as f64);
-        match self.size() {
-            size if size < 4. && !self.is_gpu => {
-                4. * (2. * tokens * vocabulary + tokens * width + vocabulary * width)
-            }
-            _ => 0.,
-        }
-    }
-
-    /// Rows of logits that are computed at a time, as `linear_cross_entropy` chooses them.
-    fn rows(&self, tokens: f64) -> f64 {
-        let vocabulary = self.config.vocabulary as f64;
-        let rows = match &self.training.lora {
-            None => self.config.width as f64,
-            Some(_) => tokens * self.config.width as f64 / vocabulary,
-        };
-        let rows = rows.clamp(64., 512.).max((1u64 << 18) as f64 / vocabulary);
-        rows.log2().floor().exp2().min(tokens)
-    }
-
-    /// Bytes of a logit in a chunk: on a GPU half types are rounded for the products.
-    fn logit(&self) -> f64 {
-        match self.size() {
-            size if size < 4. && self.is_gpu => 4. + size,
-            _ => 4.,
-        }
     }
 
     /// Scores of attention, which exist for some queries at a time: on a GPU three chunks, on the CPU little.

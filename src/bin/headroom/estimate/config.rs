@@ -101,7 +101,7 @@ impl Config {
                 fields.num_key_value_heads.or(Some(heads)),
                 14,
             )?,
-            head: size("head_dim", fields.head_dim.or(Some(head)), 14)?,
+            head: size("head_dim", fields.head_dim.or(Some(head)), 10)?,
             is_tied: fields.tie_word_embeddings.unwrap_or(false),
             has_head_norms: family == "qwen3",
             has_key_bias: attention_bias && family != "mistral" || family == "qwen2",

@@ -2,6 +2,7 @@
 
 mod activations;
 mod config;
+mod loss;
 mod memories;
 mod remedies;
 mod report;

@@ -111,10 +111,15 @@ impl Training {
 
     /// What is held, with its bytes, and nothing that has none.
     pub fn held(&self) -> Vec<(String, u64)> {
-        let model = self.in_model() * self.dtype.size_in_bytes() as u64;
+        let model = self
+            .in_model()
+            .saturating_mul(self.dtype.size_in_bytes() as u64);
         let trained = self.trained();
         let (parameters, adapters) = match self.lora {
-            Some(_) => ("frozen parameters", trained * self.trained_size()),
+            Some(_) => (
+                "frozen parameters",
+                trained.saturating_mul(self.trained_size()),
+            ),
             None => ("parameters", 0),
         };
         let moments = match (self.optimizer, self.moments) {
@@ -127,7 +132,7 @@ impl Training {
             (parameters, model),
             ("adapters", adapters),
             // Sums are f32, also of half types.
-            ("accumulated gradients", trained * 4),
+            ("accumulated gradients", trained.saturating_mul(4)),
             (moments, sum(&self.trained, |shape| self.state(shape))),
         ];
         let held = held.into_iter().filter(|(_, bytes)| *bytes > 0);
@@ -135,23 +140,27 @@ impl Training {
     }
 
     pub fn held_bytes(&self) -> u64 {
-        self.held().iter().map(|(_, bytes)| bytes).sum()
+        let held = self.held().into_iter();
+        held.fold(0, |sum, (_, bytes)| sum.saturating_add(bytes))
     }
 
     /// Bytes that the optimizer keeps for a parameter.
     fn state(&self, shape: &[u64]) -> u64 {
         let count = elements(shape);
+        let times = |factor: u64| count.saturating_mul(factor);
         let moment = match self.moments {
-            Moments::Bf16 => 2 * count,
-            Moments::EightBit if count >= FEW => count + 4 * count.div_ceil(BLOCK),
-            _ => 4 * count,
+            Moments::Bf16 => times(2),
+            Moments::EightBit if count >= FEW => count.saturating_add(4 * count.div_ceil(BLOCK)),
+            _ => times(4),
         };
         match (self.optimizer, shape) {
-            (Optimizer::Adamw, _) => 2 * moment,
+            (Optimizer::Adamw, _) => moment.saturating_mul(2),
             (Optimizer::Lion, _) => moment,
             (Optimizer::Sgd, _) => 0,
-            (Optimizer::Adafactor, [.., rows, columns]) => 4 * (count / columns + count / rows),
-            (Optimizer::Adafactor, _) => 4 * count,
+            (Optimizer::Adafactor, [.., rows, columns]) if count > 0 => (count / columns)
+                .saturating_add(count / rows)
+                .saturating_mul(4),
+            (Optimizer::Adafactor, _) => times(4),
         }
     }
 }

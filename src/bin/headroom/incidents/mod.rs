@@ -1,21 +1,22 @@
 //! `headroom incidents`: what went wrong in a run?
 
-use std::collections::BTreeMap;
-use std::fmt::{Display, Write};
+mod json;
+mod lines;
+
+use std::fmt::Write;
 use std::io::stdin;
 use std::path::{Path, PathBuf};
 
 use candle_headroom::incident::{Incident, IncidentKind, IncidentSummary, Incidents};
-use serde_json::json;
+
+use json::{as_lines, as_object};
+use lines::{plain, wrap};
 
 use super::output::{self, Result, Status, say};
 use super::times;
 
 /// The most that is read from standard input, in bytes.
 const MOST: u64 = 1 << 28;
-
-/// The columns of a line.
-const WIDTH: usize = 80;
 
 /// List the incidents of a run, and a summary
 ///
@@ -110,10 +111,10 @@ impl Arguments {
                     writeln!(text, "  {}", plain(line))?;
                 }
             }
-            None => wrapped(&incident.text, text),
+            None => wrap(&incident.text, "  ", text),
         }
         if let Some(plan) = &incident.plan {
-            wrapped(plan, text);
+            wrap(&plan.to_string(), "  ", text);
         }
         text.push('\n');
         Ok(())
@@ -177,61 +178,4 @@ fn summary_of(all: &Incidents, summary: &IncidentSummary) -> String {
         text.push('\n');
     }
     text
-}
-
-fn as_lines(all: &Incidents) -> Result<String> {
-    let lines = all.list.iter().map(serde_json::to_string);
-    let lines = lines.map(|line| line.map(|line| line + "\n"));
-    Ok(lines.collect::<serde_json::Result<_>>()?)
-}
-
-fn as_object(all: &Incidents, summary: &IncidentSummary) -> String {
-    let phases = summary.phases.iter().map(|(phase, count)| {
-        let name = phase.map_or("unknown".to_owned(), |phase| phase.to_string());
-        (name, count)
-    });
-    let milliseconds = |time: std::time::SystemTime| {
-        let since = time.duration_since(std::time::UNIX_EPOCH);
-        since.map_or(0, |since| since.as_millis() as u64)
-    };
-    let between = summary.between;
-    let object = json!({
-        "incidents": all.list.len(),
-        "unreadable": all.unreadable,
-        "kinds": summary.kinds,
-        "phases": phases.collect::<BTreeMap<_, _>>(),
-        "causes": summary.causes,
-        "first_exhaustion_unix_ms": between.map(|(first, _)| milliseconds(first)),
-        "last_exhaustion_unix_ms": between.map(|(_, last)| milliseconds(last)),
-        "neighbour_bytes": summary.neighbour,
-    });
-    format!("{object:#}\n")
-}
-
-/// Indented lines of words.
-fn wrapped(text: &impl Display, to: &mut String) {
-    wrap(&text.to_string(), "  ", to);
-}
-
-fn wrap(text: &str, indent: &str, to: &mut String) {
-    let mut columns = 0;
-    for word in plain(text).split_whitespace() {
-        let length = word.chars().count();
-        if columns > 0 && columns + 1 + length > WIDTH {
-            to.push('\n');
-            columns = 0;
-        }
-        match columns {
-            0 => to.push_str(indent),
-            _ => to.push(' '),
-        }
-        columns += length + if columns == 0 { indent.len() } else { 1 };
-        to.push_str(word);
-    }
-    to.push('\n');
-}
-
-/// A file may hold escape sequences.
-fn plain(text: &str) -> String {
-    text.replace(char::is_control, " ")
 }
