@@ -1,17 +1,18 @@
 //! The linear layer of [`mod@candle_nn::linear`], as one operation.
 
-use candle_core::{D, Module, Result, Tensor};
+use candle_core::{D, Module, Result, Shape, Tensor};
 use candle_nn::{Init, VarBuilder, init};
 
 use super::add_to_rows::add_to_rows;
 use super::bias::sum_of_rows;
-use super::graph::{Backward, record};
+use super::graph::record_lean;
 
 /// y = x · Wᵀ + b, as [`candle_nn::Linear`]: the same numbers, with the gradient of the weight computed in the weight's layout. Any
 /// strides; on the CPU candle's gives wrong numbers for an x of three or four dimensions whose last two are transposed.
 ///
-/// It keeps its output. With a bias that does not have the shape (out), which is broadcast, it keeps the product without the bias as
-/// well. Gradients that nobody asks for, such as those of frozen weights, are not computed.
+/// It keeps its input, unless the weight is frozen, and not its output. With a bias that does not have the shape (out), which is
+/// broadcast, it keeps the product without the bias as well. Gradients that nobody asks for, such as those of frozen weights, are not
+/// computed.
 #[derive(Clone, Debug)]
 pub struct Linear {
     weight: Tensor,
@@ -41,25 +42,20 @@ impl Module for Linear {
             return candle_nn::Linear::new(self.weight.clone(), self.bias.clone()).forward(x);
         }
         let product = product(&x.detach(), &self.weight.detach())?;
+        let kept = Kept::new(x, &self.weight);
         match &self.bias {
             Some(bias) if bias.dims() == [self.weight.dim(0)?] => {
                 let sum = add_to_rows(product, bias)?;
-                let backward = |given: Backward<3>| {
-                    let [x, weight, _] = &given.inputs;
-                    let [needs_x, needs_weight, needs_bias] = given.needs;
-                    let [dx, dweight] =
-                        gradients(x, weight, &given.gradient, [needs_x, needs_weight])?;
-                    let dbias = needs_bias.then(|| sum_of_rows(&rows(&given.gradient)?));
+                let backward = move |gradient: Tensor, [.., needs_bias]: [bool; 3]| {
+                    let [dx, dweight] = kept.gradients(&gradient)?;
+                    let dbias = needs_bias.then(|| sum_of_rows(&rows(&gradient)?));
                     Ok([dx, dweight, dbias.transpose()?])
                 };
-                record("linear", [x, &self.weight, bias], sum, backward)
+                record_lean("linear", [x, &self.weight, bias], sum, backward)
             }
             bias => {
-                let backward = |given: Backward<2>| {
-                    let [x, weight] = &given.inputs;
-                    gradients(x, weight, &given.gradient, given.needs)
-                };
-                let product = record("linear", [x, &self.weight], product, backward)?;
+                let backward = move |gradient: Tensor, _: [bool; 2]| kept.gradients(&gradient);
+                let product = record_lean("linear", [x, &self.weight], product, backward)?;
                 bias.iter()
                     .try_fold(product, |product, bias| product.broadcast_add(bias))
             }
@@ -90,17 +86,32 @@ fn rows(tensor: &Tensor) -> Result<Tensor> {
     tensor.contiguous()?.flatten_to(D::Minus2)
 }
 
-/// dx = dy · W and dW = dyᵀ · x.
-fn gradients(
-    x: &Tensor,
-    weight: &Tensor,
-    dy: &Tensor,
-    [needs_x, needs_weight]: [bool; 2],
-) -> Result<[Option<Tensor>; 2]> {
-    let dy = rows(dy)?;
-    let dx = needs_x.then(|| dy.matmul(&weight.contiguous()?)?.reshape(x.shape()));
-    let dweight = needs_weight.then(|| dy.t()?.matmul(&rows(x)?));
-    Ok([dx.transpose()?, dweight.transpose()?])
+/// What the gradients that are asked for are computed from.
+struct Kept {
+    /// For that of the weight.
+    x: Option<Tensor>,
+    /// For that of x.
+    weight: Option<Tensor>,
+    shape: Shape,
+}
+
+impl Kept {
+    fn new(x: &Tensor, weight: &Tensor) -> Self {
+        Self {
+            x: weight.track_op().then(|| x.detach()),
+            weight: x.track_op().then(|| weight.detach()),
+            shape: x.shape().clone(),
+        }
+    }
+
+    /// dx = dy · W and dW = dyᵀ · x.
+    fn gradients(&self, dy: &Tensor) -> Result<[Option<Tensor>; 2]> {
+        let dy = rows(dy)?;
+        let dx = self.weight.as_ref();
+        let dx = dx.map(|weight| dy.matmul(&weight.contiguous()?)?.reshape(&self.shape));
+        let dweight = self.x.as_ref().map(|x| dy.t()?.matmul(&rows(x)?));
+        Ok([dx.transpose()?, dweight.transpose()?])
+    }
 }
 
 /// Makes a [`Linear`] with a weight (`out_dim`, `in_dim`) named `weight` and a bias named `bias`, initialized as by

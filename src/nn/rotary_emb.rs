@@ -1,10 +1,11 @@
 //! Rotary position embeddings ([Su et al., 2021](https://arxiv.org/abs/2104.09864)), as [`candle_nn::rotary_emb`], with a backward pass.
 //!
-//! All rotate pairs of elements (a, b) of the last dimension to (a · cos − b · sin, a · sin + b · cos). They keep their output.
+//! All rotate pairs of elements (a, b) of the last dimension to (a · cos − b · sin, a · sin + b · cos). They keep neither input
+//! nor output, unless the angles lead to a Var.
 
 use candle_core::{D, Result, Tensor, bail};
 
-use super::graph::{Backward, Gradients, record};
+use super::graph::{Backward, Gradients, record, record_lean};
 use super::norm::{statistics_type, zeros};
 
 /// Rotates element i together with i + d/2.
@@ -99,6 +100,13 @@ impl Rotation {
             });
         }
         let ys = self.forward(xs, cos, sin)?;
+        if !cos.track_op() && !sin.track_op() {
+            let tables = [cos.detach(), sin.detach()];
+            return record_lean(self.name(), [xs], ys, move |gradient, _| {
+                let [cos, sin] = &tables;
+                Ok([Some(self.forward(&gradient, cos, &sin.neg()?)?)])
+            });
+        }
         record(self.name(), [xs, cos, sin], ys, move |given| {
             self.backward(given)
         })

@@ -9,6 +9,7 @@ mod curves;
 mod data;
 mod engine;
 mod error;
+mod finetune;
 mod groups;
 mod halves;
 mod incidents;

@@ -14,6 +14,7 @@ mod kv_cache;
 mod linear;
 mod linear_cross_entropy;
 mod norm;
+mod pairs;
 mod quantized;
 mod recompute;
 mod rotary;

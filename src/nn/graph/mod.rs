@@ -12,11 +12,12 @@ mod zero;
 #[cfg(test)]
 mod tests;
 
-use candle_core::{Error, Result, Tensor};
+use candle_core::{Error, Result, Storage, Tensor};
 
 pub use gradient::Gradient;
 use gradient::address;
 pub use mailbox::Mail;
+use operation::lean_operation;
 pub use operation::operation;
 pub use pass::within_pass;
 use take::unshared;
@@ -55,8 +56,8 @@ pub fn record<const N: usize>(
     let sources = inputs.into_iter().filter(|input| input.track_op());
     let sources: Vec<_> = sources.collect();
     let kept = inputs.map(Tensor::detach);
-    let backward = move |mail: Mail, outputs: &[Tensor]| {
-        let (Some(Some(given)), [output]) = (mail.into_iter().next(), outputs) else {
+    let backward = move |arrived: Mail, outputs: &[Tensor]| {
+        let (Some(Some(given)), [output]) = (arrived.into_iter().next(), outputs) else {
             return Ok(Mail::new());
         };
         let mut others: Vec<_> = kept.iter().chain([output]).map(address).collect();
@@ -69,19 +70,60 @@ pub fn record<const N: usize>(
             gradient: given.tensor,
             needs,
         })?;
-        others.extend(gradients.iter().flatten().map(address));
-        let gradients = gradients.into_iter().zip(needs);
-        let gradients = gradients.filter_map(|(gradient, needed)| needed.then_some(gradient));
-        let gradients = gradients.map(|gradient| {
-            let tensor = gradient?;
-            let storage = address(&tensor);
-            // Once for itself.
-            let is_alone = others.iter().filter(|other| **other == storage).count() == 1;
-            Some(Gradient { tensor, is_alone })
-        });
-        Ok(gradients.collect())
+        Ok(mail(gradients, needs, others))
     };
-    let outputs = operation(name, &sources, vec![output], backward)?;
+    only(name, operation(name, &sources, vec![output], backward)?)
+}
+
+/// As [`record`], for a backward pass that needs neither inputs nor output, besides what the closure holds. It is given the gradient of
+/// the output, and whether the gradient of each input is asked for. The graph keeps only what the closure holds.
+pub fn record_lean<const N: usize>(
+    name: &'static str,
+    inputs: [&Tensor; N],
+    output: Tensor,
+    backward: impl Fn(Tensor, [bool; N]) -> Result<Gradients<N>> + Send + Sync + 'static,
+) -> Result<Tensor> {
+    let needs = inputs.map(Tensor::track_op);
+    if !needs.contains(&true) {
+        return Ok(output);
+    }
+    let output = unshared(output, &inputs)?;
+    let sources = inputs.into_iter().filter(|input| input.track_op());
+    let sources: Vec<_> = sources.collect();
+    let backward = move |arrived: Mail| {
+        let Some(Some(given)) = arrived.into_iter().next() else {
+            return Ok(Mail::new());
+        };
+        let others = (!given.is_alone).then(|| address(&given.tensor));
+        let gradients = backward(given.tensor, needs)?;
+        Ok(mail(gradients, needs, others.into_iter().collect()))
+    };
+    only(
+        name,
+        lean_operation(name, &sources, vec![output], backward)?,
+    )
+}
+
+/// The gradients that are asked for. Those whose storage is among the `others`, or that share one, are not changed later.
+fn mail<const N: usize>(
+    gradients: Gradients<N>,
+    needs: [bool; N],
+    mut others: Vec<*const Storage>,
+) -> Mail {
+    others.extend(gradients.iter().flatten().map(address));
+    let gradients = gradients.into_iter().zip(needs);
+    let gradients = gradients.filter_map(|(gradient, needed)| needed.then_some(gradient));
+    let gradients = gradients.map(|gradient| {
+        let tensor = gradient?;
+        let storage = address(&tensor);
+        // Once for itself.
+        let is_alone = others.iter().filter(|other| **other == storage).count() == 1;
+        Some(Gradient { tensor, is_alone })
+    });
+    gradients.collect()
+}
+
+fn only(name: &'static str, outputs: Vec<Tensor>) -> Result<Tensor> {
     let missing = || Error::Msg(format!("{name}: no output")).bt();
     outputs.into_iter().next().ok_or_else(missing)
 }

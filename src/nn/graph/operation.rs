@@ -32,20 +32,29 @@ pub fn operation(
     backward: impl Fn(Mail, &[Tensor]) -> Result<Mail> + Send + Sync + 'static,
 ) -> Result<Vec<Tensor>> {
     let known = Arc::new(OnceLock::<Vec<Tensor>>::new());
-    let last = {
+    let outputs = {
         let known = Arc::clone(&known);
-        link(name, sources, move |mail| {
-            backward(mail, known.get().map_or(&[], Vec::as_slice))
-        })?
+        let backward = move |mail| backward(mail, known.get().map_or(&[], Vec::as_slice));
+        lean_operation(name, sources, outputs, backward)?
     };
+    known.get_or_init(|| outputs.iter().map(Tensor::detach).collect());
+    Ok(outputs)
+}
+
+/// As [`operation`], without the outputs in the backward pass. The graph keeps only what the closure holds.
+pub fn lean_operation(
+    name: &'static str,
+    sources: &[&Tensor],
+    outputs: Vec<Tensor>,
+    backward: impl Fn(Mail) -> Result<Mail> + Send + Sync + 'static,
+) -> Result<Vec<Tensor>> {
+    let last = link(name, sources, backward)?;
     let outputs = outputs.into_iter().enumerate();
     let outputs = outputs.map(|(place, output)| match output.dtype().is_float() {
         true => Origin::record(name, &last.scalar, &last.mailbox, place, output),
         false => Ok(output),
     });
-    let outputs = outputs.collect::<Result<Vec<_>>>()?;
-    known.get_or_init(|| outputs.iter().map(Tensor::detach).collect());
-    Ok(outputs)
+    outputs.collect()
 }
 
 /// An operation in candle's graph, and where it receives gradients.

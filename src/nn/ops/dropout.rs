@@ -1,7 +1,7 @@
 use candle_core::{ModuleT, Result, Shape, Tensor, bail};
 use num_traits::Zero;
 
-use crate::nn::graph::{Backward, record};
+use crate::nn::graph::record_lean;
 use crate::nn::kernel::{self, Element, Functions, Kernel, by_rows, philox};
 use crate::nn::seed::{Draw, draw};
 
@@ -11,7 +11,7 @@ use crate::nn::seed::{Draw, draw};
 /// bits. Inside of [`nn::seeded`](crate::nn::seeded) the mask depends on the seed and the number of calls before; elsewhere each call
 /// draws a fresh seed. Generator: see [`dropout_with_seed`].
 ///
-/// It keeps its output.
+/// It keeps nothing: neither input nor output.
 ///
 /// # Errors
 /// If `drop_p` is not in [0, 1), or for a type other than f64, f32, f16 and bf16.
@@ -24,7 +24,7 @@ pub fn dropout(xs: &Tensor, drop_p: f32) -> Result<Tensor> {
 ///
 /// The generator is Philox4x32-7 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011).
 ///
-/// It keeps its output.
+/// It keeps nothing: neither input nor output.
 ///
 /// # Errors
 /// As [`dropout`].
@@ -45,11 +45,11 @@ fn masked(xs: &Tensor, drop_p: f32, draw: impl FnOnce() -> Draw) -> Result<Tenso
         draw: draw(),
     };
     let [ys] = kernel::run(&mask, [xs])?;
-    let backward = move |given: Backward<1>| {
-        let [dxs] = kernel::run(&mask, [&given.gradient])?;
+    let backward = move |gradient: Tensor, _| {
+        let [dxs] = kernel::run(&mask, [&gradient])?;
         Ok([Some(dxs)])
     };
-    record(Mask::NAME, [xs], ys, backward)
+    record_lean(Mask::NAME, [xs], ys, backward)
 }
 
 /// Zero for elements whose random number is below the threshold, and a multiple of the others.

@@ -1,18 +1,18 @@
 use candle_core::{DType, Error, Result, Shape, Tensor, Var};
 
 use super::curves::{Curve, slopes, values};
-use crate::nn::graph::{Backward, record};
+use crate::nn::graph::record_lean;
 use crate::nn::kernel::{self, Element, Kernel, by_rows, sum_type};
 
-/// Applies a curve to each element. It keeps its output; the backward pass computes the derivative from the input.
+/// Applies a curve to each element. It keeps its input, from which the backward pass computes the derivative.
 pub fn apply(curve: Curve, xs: &Tensor) -> Result<Tensor> {
     let ys = forward(curve, &xs.detach())?;
-    let backward = move |given: Backward<1>| {
-        let [xs] = &given.inputs;
-        let [dxs] = kernel::run(&Slopes(curve), [xs, &given.gradient])?;
+    let kept = xs.detach();
+    let backward = move |gradient: Tensor, _| {
+        let [dxs] = kernel::run(&Slopes(curve), [&kept, &gradient])?;
         Ok([Some(dxs)])
     };
-    record("activation", [xs], ys, backward)
+    record_lean("activation", [xs], ys, backward)
 }
 
 fn forward(curve: Curve, xs: &Tensor) -> Result<Tensor> {

@@ -1,6 +1,7 @@
 //! Bytes that the operations of `candle_headroom::nn` keep for the backward pass.
 
 mod attention;
+mod chains;
 mod conv;
 mod kv_cache;
 mod linear_cross_entropy;

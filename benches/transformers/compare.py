@@ -1,0 +1,154 @@
+"""Compares the model of the example `finetune` with transformers and PEFT. Started by scripts/compare-with-transformers.sh."""
+import argparse
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+import peft
+import torch
+import transformers
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+import cases
+
+HERE = pathlib.Path(__file__).parent
+LARGEST_LOGIT = 1e-4
+LARGEST_GRADIENT = 1e-4
+THREADS = {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2", "RAYON_NUM_THREADS": "2", "TOKENIZERS_PARALLELISM": "false"}
+# Tensors are mapped one by one and returned to the system when they are freed, so that the resident set is what is alive.
+RETURNING = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1",
+             "OMP_WAIT_POLICY": "passive"}
+# Shaped as SmolLM-135M: 30 layers, a vocabulary of 85 times the width, one key head for three heads.
+MEASURED = dict(
+    vocab_size=16384, hidden_size=192, intermediate_size=512, num_hidden_layers=30, num_attention_heads=3, num_key_value_heads=1,
+    max_position_embeddings=2048, tie_word_embeddings=True, attention_dropout=0.0, bos_token_id=1, eos_token_id=2,
+)
+WHATS = ["lora", "full"]
+
+
+def families(bench, folder):
+    """Compares each case in both directions and prints a table."""
+    print("| family | logits | gradients | with LoRA: logits | gradients | our folder in transformers | our adapter in PEFT |")
+    print("|---|---|---|---|---|---|---|")
+    equal = 0
+    paths = cases.make(folder, dict(width=48, heads=4, inner=80, vocabulary=131, window=7), time=40)
+    for case in paths:
+        lines = subprocess.run([bench, "compare", case], check=True, capture_output=True, text=True).stdout.split("\n")
+        found = {tuple(line.split()[:2]): float(line.split()[2]) for line in lines if line}
+        logits = load_file(case / "ours" / "logits.safetensors")
+        tokens = load_file(case / "expected.safetensors")["tokens"]
+        with torch.no_grad():
+            model = AutoModelForCausalLM.from_pretrained(case / "ours")
+            loaded = (model(tokens).logits - logits["base"]).abs().max().item()
+            base = AutoModelForCausalLM.from_pretrained(case)
+            adapted = PeftModel.from_pretrained(base, case / "ours" / "adapter")
+            adapter = (adapted(tokens).logits - logits["lora"]).abs().max().item()
+        numbers = [found["base", "logits"], found["base", "gradients"], found["lora", "logits"], found["lora", "gradients"]]
+        numbers += [loaded, adapter]
+        limits = [LARGEST_LOGIT, LARGEST_GRADIENT] * 2 + [LARGEST_LOGIT] * 2
+        equal += all(number <= limit for number, limit in zip(numbers, limits))
+        print(f"| {case.name} | " + " | ".join(f"{number:.1e}" for number in numbers) + " |")
+    print(f"figure: finetune/families_equal = {equal} of {len(paths)}")
+    return equal == len(paths)
+
+
+class Process:
+    """One side, which takes a step when it is told to."""
+
+    def __init__(self, bench, ours, folder, what, samples, time, more=None):
+        command = [bench, "steps"] if ours else [sys.executable, HERE / "steps.py"]
+        command += [folder, what, str(samples), str(time)]
+        pipe = subprocess.PIPE
+        environment = {**os.environ, **THREADS, **(more or {})}
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=environment)
+
+    def step(self):
+        """Seconds and KiB."""
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        seconds, kib = self.process.stdout.readline().split()
+        return float(seconds), int(kib)
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def mib_per_sample(bench, ours, folder, what, time):
+    """The slope of the peak between two batches."""
+    peaks = []
+    few, many = 2, 6
+    for samples in (few, many):
+        process = Process(bench, ours, folder, what, samples, time, RETURNING)
+        process.step()  # what is made once
+        peaks.append(process.step()[1])
+        process.end()
+    return (peaks[1] - peaks[0]) / 1024 / (many - few)
+
+
+def seconds_of_step(bench, folder, whats, samples, time, rounds):
+    """The medians of both sides, from steps that alternate."""
+    sides = [Process(bench, ours, folder, what, samples, time) for ours, what in whats]
+    for side in sides:
+        side.step()
+    taken = [[side.step()[0] for side in sides] for _ in range(rounds)]
+    for side in sides:
+        side.end()
+    return [statistics.median(column) for column in zip(*taken)]
+
+
+def measure(bench, folder, time, samples, rounds):
+    model = LlamaForCausalLM(LlamaConfig(**MEASURED))
+    model.save_pretrained(folder)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    get_peft_model(model, LoraConfig(r=8, lora_alpha=16, target_modules="all-linear")).save_pretrained(folder / "adapter")
+    print(f"\n{parameters / 1e6:.1f} M parameters, samples of {time} tokens; time: {samples} samples, {rounds} rounds\n")
+    print("| trained | blocks | transformers, MiB for each sample | ours | ratio | transformers, s for a step | ours | ratio |")
+    print("|---|---|---|---|---|---|---|---|")
+    memory, seconds = {}, {}
+    for what in WHATS:
+        for again in ("", "-recomputing"):
+            theirs, ours = (mib_per_sample(bench, side, folder, what + again, time) for side in (False, True))
+            kinds = [(False, what + again), (True, what + again)]
+            their_time, our_time = seconds_of_step(bench, folder, kinds, samples, time, rounds)
+            memory[what, again], seconds[what, again] = ours / theirs, our_time / their_time
+            blocks = "recomputed" if again else "kept"
+            print(f"| {what} | {blocks} | {theirs:.1f} | {ours:.1f} | {ours / theirs:.2f} "
+                  f"| {their_time:.2f} | {our_time:.2f} | {our_time / their_time:.2f} |", flush=True)
+    print()
+    figures = [("mib_per_sample_vs_transformers", memory, "", 0.6),
+               ("mib_per_sample_vs_transformers_checkpointing", memory, "-recomputing", 0.6),
+               ("step_time_vs_transformers", seconds, "", 1.0),
+               ("step_time_vs_transformers_checkpointing", seconds, "-recomputing", 1.0)]
+    for name, ratios, again, goal in figures:
+        for what in WHATS:
+            print(f"figure: finetune/{name}_{what} = {ratios[what, again]:.3f} x")
+        worst = max(ratios[what, again] for what in WHATS)
+        print(f"figure: finetune/{name} = {worst:.3f} x" + ("" if worst <= goal else f" (goal {goal} x missed)"))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bench", help="the program of benches/transformers")
+    parser.add_argument("--work", type=pathlib.Path, help="a folder for models")
+    parser.add_argument("--golden", help="only writes the cases of the tests into this folder")
+    parser.add_argument("--quick", action="store_true", help="compares the families only")
+    parser.add_argument("--measure", action="store_true", help="measures only")
+    options = parser.parse_args()
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}, peft {peft.__version__}\n")
+    if options.golden:
+        for case in cases.make(options.golden, dict(width=8, heads=2, inner=12, vocabulary=16, window=5), time=12):
+            (case / "adapter" / "README.md").unlink()
+            (case / "generation_config.json").unlink()
+        return
+    if not options.measure and not families(options.bench, options.work / "cases"):
+        sys.exit(1)
+    if not options.quick:
+        measure(options.bench, options.work / "measured", time=128, samples=4, rounds=9)
+
+
+main()
