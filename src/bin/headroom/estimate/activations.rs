@@ -80,12 +80,14 @@ impl Model<'_> {
         let of_block = gradients_of_block(self.config, self.training);
         let mut within = self.within_block(tokens);
         if way.recomputes {
-            // What the second run keeps, the input's copy and two gradients.
-            within += block + 3. * tokens * width * size;
+            // What the second run keeps, besides the block's input.
+            within += block - tokens * width * size;
         }
+        // Those of the embedding come last, unless it is the last layer too.
+        let awaited = if self.config.is_tied { 0. } else { table };
         let last = [
             // The first block is the last whose gradients are computed.
-            (gradients - of_block).max(0.) + within + 3. * of_block / 7.,
+            (gradients - of_block - awaited).max(0.) + within + 3. * of_block / 7.,
             // The embedding's are added to a copy.
             gradients + table,
         ];
@@ -129,10 +131,14 @@ impl Model<'_> {
         let config = self.config;
         let (width, inner, size) = (config.width as f64, config.inner as f64, self.size());
         let (queries, keys) = (config.query_width() as f64, config.key_width() as f64);
-        // Two norms, the layers' outputs, rotated queries and keys, mixed values, gate · up, and two sums.
-        let mut kept = 6. * width + 3. * queries + 3. * keys + 4. * inner;
+        // The inputs and outputs of two norms, rotated queries and keys, values and the mix of them, gate and up.
+        let mut kept = 4. * width + 2. * queries + 2. * keys + 2. * inner;
         if config.has_head_norms {
-            kept += queries + keys;
+            kept += 2. * (queries + keys);
+        }
+        let lora = self.training.lora.as_ref();
+        if lora.is_none_or(|lora| lora.has("down_proj")) {
+            kept += inner;
         }
         // Two f32 for each query and head.
         kept * size + 8. * config.heads as f64 + self.kept_by_adapters()
@@ -149,26 +155,31 @@ impl Model<'_> {
             .filter(|layer| lora.has(layer.0));
         let kept = layers.map(|(_, inputs, outputs, _)| {
             let (inputs, outputs, rank) = (inputs as f64, outputs as f64, lora.rank as f64);
-            // Both products and the scaled one in f32, and the sum.
-            let kept = 4. * (2. * rank + outputs) + self.size() * outputs;
+            // The first product and the scaled one, in f32.
+            let kept = 4. * 2. * rank;
             match self.size() {
-                // The input, and the output in the model's type again.
-                size if size < 4. => kept + 4. * inputs + size * outputs,
+                // The input, and the output before and after it is rounded.
+                size if size < 4. => kept + 4. * (inputs + outputs) + size * outputs,
                 _ => kept,
             }
         });
         kept.sum()
     }
 
-    /// Gradients within a block, while it is differentiated: those of the perceptron, which candle adds to zeros. Those of adapters wait
-    /// besides, in f32.
+    /// Gradients within a block, while it is differentiated: those of the perceptron. Those of adapters are f32, and on the CPU candle
+    /// multiplies half types in f32.
     fn within_block(&self, tokens: f64) -> f64 {
         let (width, inner) = (self.config.width as f64, self.config.inner as f64);
-        let waiting = match self.training.lora {
-            Some(_) => 4. * inner * 4.,
-            None => 0.,
+        let is_half = self.size() < 4.;
+        let wide = match self.training.lora {
+            Some(_) if is_half => 2. * inner * 4.,
+            _ => 0.,
         };
-        tokens * (self.size() * (5. * inner + 3. * width) + waiting)
+        let converted = match is_half && !self.is_gpu {
+            true => 4. * (inner + width),
+            false => 0.,
+        };
+        tokens * (self.size() * (4. * inner + 2. * width) + wide + converted)
     }
 
     /// Scores of attention, which exist for some queries at a time: on a GPU three chunks, on the CPU little.

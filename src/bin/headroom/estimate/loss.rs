@@ -21,14 +21,16 @@ impl Model<'_> {
         hidden + (own + chunk).max(3. * table + converted)
     }
 
-    /// f32 copies for the last product's gradients, by which candle multiplies half types on the CPU; of the logits' gradient two.
+    /// Copies for the last product's gradients on the CPU: of the logits' gradient for that of the weight, and for half types f32 ones of all
+    /// operands.
     fn converted(&self, tokens: f64) -> f64 {
         let (vocabulary, width) = (self.config.vocabulary as f64, self.config.width as f64);
+        let logits = tokens * vocabulary;
+        let turned = if self.table() > 0. { logits } else { 0. };
         match self.size() {
-            size if size < 4. && !self.is_gpu => {
-                4. * (2. * tokens * vocabulary + tokens * width + vocabulary * width)
-            }
-            _ => 0.,
+            _ if self.is_gpu => 0.,
+            size if size < 4. => 4. * (turned + logits + tokens * width + vocabulary * width),
+            _ => 4. * turned,
         }
     }
 
