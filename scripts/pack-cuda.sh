@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packs the test programs, the benchmarks, `train_text` and `doctor`, built in release with `--features cuda`, into one archive with a
+# Packs the test programs, the benchmarks, `train_text` and `headroom`, built in release with `--features cuda`, into one archive with a
 # runner: a machine with a GPU and CUDA's libraries, but without Rust, unpacks it and runs everything.
 #
 # Usage: scripts/pack-cuda.sh [ARCHIVE]      default: target/cuda-suite.tar.xz
@@ -20,7 +20,7 @@ build() { cargo "$@" --locked --features cuda --message-format=json-render-diagn
 {
     build test --release --no-run --test cuda
     build bench --no-run --bench cuda
-    build build --release --example train_text --example doctor
+    build build --release --features cli --example train_text --bin headroom
 } | python3 -c '
 import json, sys
 built = {}

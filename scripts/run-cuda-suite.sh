@@ -35,7 +35,7 @@ run() {
         status=1
     fi
 }
-run doctor programs/doctor --redact
+run doctor programs/headroom doctor --redact
 run test-cuda programs/test-cuda --nocapture
 run bench-cuda programs/bench-cuda
 # The simulated driver takes seconds for a step.

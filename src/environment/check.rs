@@ -14,7 +14,7 @@ use super::{Finding, Findings, Report, Source, Versions, built, redact, smoke};
 /// Libraries are loaded at run time, so a build without the feature `cuda` checks as much as one with it, also where a program that links
 /// CUDA would not start. On Linux a library that the process has not loaded yet is first loaded in a child process, and not at all here if
 /// it hangs or crashes there. Calls that can hang run in threads; one that does not return in time is left behind, and the report comes
-/// without its result. At exit, destructors of the driver's libraries may wait for such a call: use `_exit` then, as `doctor` does.
+/// without its result. At exit, destructors of the driver's libraries may wait for such a call: use `_exit` then, as `headroom doctor` does.
 ///
 /// ```
 /// use candle_headroom::environment::Requirement;

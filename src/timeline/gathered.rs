@@ -53,7 +53,7 @@ impl Gathered {
         Ok(Self::new(recorders, hosts))
     }
 
-    fn new(mut recorders: Vec<Recorder>, hosts: &[String]) -> Self {
+    pub(super) fn new(mut recorders: Vec<Recorder>, hosts: &[String]) -> Self {
         merge_alike(&mut recorders);
         let shifts: Vec<_> = match recorders.first() {
             Some(first) => recorders.iter().map(|other| shift(first, other)).collect(),
@@ -164,7 +164,7 @@ mod tests {
     use crate::error::MemoryReading;
     use crate::timeline::recorder::push;
     use crate::timeline::rows::{PhaseRow, StepRow};
-    use crate::timeline::{page, trace};
+    use crate::timeline::{SavedTrace, page, trace};
 
     /// Updates of 100 ms, of which this rank waits for `waited`, on a clock that is `ahead`; all in microseconds.
     fn recorder(updates: usize, waited: f64, ahead: f64) -> Recorder {
@@ -250,6 +250,16 @@ mod tests {
         assert_eq!(all.times.to_string(), "no rank keeps the others waiting");
         page::write(&Recorder::default(), "nothing", Some(&all));
         trace::write_all(&all);
+    }
+
+    #[test]
+    fn the_page_of_a_trace_that_was_read_back_is_the_page_of_its_ranks() {
+        let ranks = [recorder(30, 0., 5e6), recorder(31, 5e4, 1e6)];
+        let all = gathered(ranks.map(|recorder| recorder.copy()).to_vec());
+        let saved = SavedTrace::parse(trace::write_all(&all).as_bytes()).expect("a trace");
+        let page = page::write(&all.ranks[0].recorder, "both", Some(&all));
+        assert!(page.contains("the others waited"));
+        assert_eq!(saved.page("both"), page);
     }
 
     /// Every other update waits for another rank.

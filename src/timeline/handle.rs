@@ -1,5 +1,4 @@
 use std::fmt;
-use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::gathered::Gathered;
+use super::output::save;
 use super::rank_times::RankTimes;
 use super::recorder::Recorder;
 use super::{page, trace};
@@ -14,7 +14,6 @@ use crate::batch::{Observer, TrainingEvent};
 use crate::distributed::Group;
 use crate::error::{OutputError, Result};
 use crate::incident::Incident;
-use crate::replace::replace;
 
 /// Records the work of a trainer or a [`BatchProcessor`](crate::batch::BatchProcessor): steps, micro-batches, phases, memory, events.
 ///
@@ -63,7 +62,7 @@ impl Timeline {
     }
 
     /// Writes the record in the Chrome trace format, which [Perfetto](https://ui.perfetto.dev), `chrome://tracing` and Speedscope
-    /// open: spans for steps, micro-batches and phases, counters for memory in bytes, and instants for events.
+    /// open: spans for steps, micro-batches and phases, counters for memory in bytes, and instants for events. [`SavedTrace`](super::SavedTrace) reads it back.
     ///
     /// # Errors
     /// [`OutputError`] if `to` fails.
@@ -153,7 +152,7 @@ impl Timeline {
 
     /// A copy, so that writing the record does not stop the work that is being recorded.
     fn copy(&self) -> Recorder {
-        self.recorder.lock().clone()
+        self.recorder.lock().copy()
     }
 }
 
@@ -167,18 +166,6 @@ fn ending(path: &Path, end: &str) -> PathBuf {
     let mut path = path.as_os_str().to_owned();
     path.push(end);
     path.into()
-}
-
-/// Replaces a file as a whole. Devices and pipes are written to in place.
-fn save(path: &Path, text: &str) -> Result<()> {
-    let saved = match path.metadata() {
-        Ok(there) if !there.is_file() => {
-            let file = File::options().write(true).open(path);
-            file.and_then(|mut file| file.write_all(text.as_bytes()))
-        }
-        _ => replace(path, |file| file.write_all(text.as_bytes())),
-    };
-    Ok(saved.map_err(|error| OutputError::at(path, &error))?)
 }
 
 impl Observer for Timeline {

@@ -6,10 +6,12 @@ mod gathered;
 mod handle;
 #[cfg(feature = "nvtx")]
 mod nvtx;
+mod output;
 mod page;
 mod rank_times;
 mod recorder;
 mod rows;
+mod saved;
 mod thinned;
 mod trace;
 
@@ -17,3 +19,4 @@ pub use handle::Timeline;
 #[cfg(feature = "nvtx")]
 pub use nvtx::NvtxRanges;
 pub use rank_times::{RankTime, RankTimes};
+pub use saved::SavedTrace;

@@ -14,7 +14,9 @@ use crate::output::first_line;
 const NAMES: usize = 8;
 const NOTES: usize = 64;
 
+/// The fields that another version lacks are empty.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(super) struct Recorder {
     pub(super) origin: Origin,
     /// `None` if this process trains alone.
@@ -56,6 +58,9 @@ pub(super) struct Origin {
     #[serde(skip, default = "Instant::now")]
     instant: Instant,
     pub(super) unix_ms: u64,
+    /// The time of a copy, in microseconds since then.
+    #[serde(default)]
+    copied: Option<f64>,
 }
 
 impl Default for Origin {
@@ -63,13 +68,34 @@ impl Default for Origin {
         Self {
             instant: Instant::now(),
             unix_ms: unix_milliseconds(SystemTime::now()),
+            copied: None,
         }
     }
 }
 
 impl Recorder {
     pub(super) fn now(&self) -> f64 {
-        microseconds(self.origin.instant.elapsed())
+        let copied = self.origin.copied;
+        copied.unwrap_or_else(|| microseconds(self.origin.instant.elapsed()))
+    }
+
+    /// A copy whose time stands still.
+    pub(super) fn copy(&self) -> Self {
+        let mut copy = self.clone();
+        copy.origin.copied = Some(self.now());
+        copy
+    }
+
+    /// What is left without the rows that are events of a trace.
+    pub(super) fn without_rows(&self) -> Self {
+        let mut rest = self.clone();
+        rest.steps = Thinned::default();
+        rest.evaluations.clear();
+        rest.phases.clear();
+        rest.micro_batches.clear();
+        rest.marks.clear();
+        rest.notes.clear();
+        rest
     }
 
     /// The beginning and the end of work.

@@ -1,18 +1,30 @@
 //! The Chrome trace format, as described by Google's "Trace Event Format": a JSON object with a list of events, one a line.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::gathered::Gathered;
 use super::recorder::Recorder;
 use crate::distributed::host;
 
+/// What the events do not tell, so that a trace can be read back.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct SavedRecord {
+    /// The number of the process in the events.
+    pub(super) process: u64,
+    pub(super) host: String,
+    /// Without the rows.
+    pub(super) record: Recorder,
+}
+
 /// The tracks of the trace viewer, from top to bottom, with the category of their spans.
-const STEPS: (u32, &str) = (1, "step");
-const MICRO_BATCHES: (u32, &str) = (2, "micro-batch");
-const PHASES: (u32, &str) = (3, "phase");
-const EVALUATIONS: (u32, &str) = (4, "evaluation");
+pub(super) const STEPS: (u32, &str) = (1, "step");
+pub(super) const MICRO_BATCHES: (u32, &str) = (2, "micro-batch");
+pub(super) const PHASES: (u32, &str) = (3, "phase");
+pub(super) const EVALUATIONS: (u32, &str) = (4, "evaluation");
 const EXCHANGES: (u32, &str) = (5, "exchange");
+/// The category of marks and notes.
+pub(super) const INSTANTS: &str = "incident";
 
 /// The record of one process.
 pub(super) fn write(recorder: &Recorder) -> String {
@@ -21,28 +33,33 @@ pub(super) fn write(recorder: &Recorder) -> String {
         None => Process {
             number: std::process::id().into(),
             name: "candle-headroom".to_owned(),
+            host: host::name(),
             shift: 0.,
         },
     };
-    file(process.events(recorder), recorder.origin.unix_ms)
+    let record = process.record(recorder);
+    let began = recorder.origin.unix_ms;
+    file(process.events(recorder), began, &[record])
 }
 
 /// The records of all ranks, each as a process.
 pub(super) fn write_all(all: &Gathered) -> String {
     let earliest = all.ranks.iter().map(|rank| rank.shift);
     let earliest = earliest.fold(0., f64::min);
-    let events = all.ranks.iter().enumerate().flat_map(|(number, rank)| {
+    let processes = all.ranks.iter().enumerate().map(|(number, rank)| {
         let process = Process::of_rank(number, &rank.host, rank.shift - earliest);
-        process.events(&rank.recorder)
+        let record = process.record(&rank.recorder);
+        (process.events(&rank.recorder), record)
     });
+    let (events, records): (Vec<_>, Vec<_>) = processes.unzip();
     let first = all.ranks.first().map(|rank| rank.recorder.origin.unix_ms);
     let began = first.unwrap_or_default() as f64 + earliest / 1e3;
-    file(events.collect(), began as u64)
+    file(events.concat(), began as u64, &records)
 }
 
-fn file(events: Vec<String>, began: u64) -> String {
+fn file(events: Vec<String>, began: u64, records: &[SavedRecord]) -> String {
     let producer = concat!("candle-headroom ", env!("CARGO_PKG_VERSION"));
-    let other = json!({ "producer": producer, "began_unix_ms": began });
+    let other = json!({ "producer": producer, "began_unix_ms": began, "records": records });
     let events = events.join(",\n");
     format!("{{\"displayTimeUnit\":\"ms\",\"otherData\":{other},\"traceEvents\":[\n{events}\n]}}\n")
 }
@@ -51,6 +68,7 @@ fn file(events: Vec<String>, began: u64) -> String {
 struct Process {
     number: u64,
     name: String,
+    host: String,
     /// Added to all times, in microseconds.
     shift: f64,
 }
@@ -61,7 +79,16 @@ impl Process {
         Self {
             number: rank as u64 + 1,
             name: format!("rank {rank} on {host}"),
+            host: host.to_owned(),
             shift,
+        }
+    }
+
+    fn record(&self, recorder: &Recorder) -> SavedRecord {
+        SavedRecord {
+            process: self.number,
+            host: self.host.clone(),
+            record: recorder.without_rows(),
         }
     }
 
@@ -154,7 +181,7 @@ impl Process {
         let args = json!(row);
         let at = args["at"].as_f64().unwrap_or_default() + self.shift;
         self.event(json!({
-            "ph": "i", "s": "p", "cat": "incident", "name": name, "tid": STEPS.0, "ts": at, "args": args,
+            "ph": "i", "s": "p", "cat": INSTANTS, "name": name, "tid": STEPS.0, "ts": at, "args": args,
         }))
     }
 

@@ -11,6 +11,8 @@ mod honest_numbers;
 mod kept;
 mod language;
 mod memory;
+#[cfg(feature = "cli")]
+mod model_folder;
 #[path = "../promises/no_ratchet.rs"]
 mod no_ratchet;
 mod remedies;

@@ -1,0 +1,138 @@
+//! `headroom doctor`: is this machine fit for candle, and if not, what helps?
+
+mod ranks;
+
+use std::fmt::Write;
+use std::io::{IsTerminal, stdout};
+
+use candle_core::DeviceLocation;
+use candle_headroom::Environment;
+use candle_headroom::distributed::Group;
+use candle_headroom::environment::{Report, Requirement, Versions};
+use ranks::{Further, Judgement, beyond_rank_0};
+use serde::Serialize;
+
+use super::output::{self, Result, Status};
+
+/// Check whether this machine is fit for candle
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Exit status: 0 if the machine is fit, 1 if it is not, or if there are warnings
+and --strict is given, 2 for bad input.")]
+pub struct Arguments {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Remove what identifies the machine and its user
+    #[arg(long)]
+    redact: bool,
+    /// Count warnings as findings
+    #[arg(long)]
+    strict: bool,
+    /// Check the machines of all ranks and compare their versions
+    ///
+    /// `mpirun`, torchrun or `srun` starts this program on each rank.
+    /// Rank 0 prints its report and what the others found beyond it.
+    /// All machines must be fit.
+    #[arg(long, verbatim_doc_comment)]
+    ranks: bool,
+    /// What it must be fit for: cpu, cuda, cuda,mem=8GiB, or ranks
+    #[arg(long)]
+    require: Option<Requirement>,
+}
+
+/// Prints the report.
+pub fn run(arguments: &Arguments) -> Result<Status> {
+    let group = arguments.ranks.then(Group::from_environment).transpose()?;
+    let mut environment = Environment::new();
+    if group.is_some() || arguments.require == Some(Requirement::Ranks) {
+        environment = environment.for_ranks();
+    }
+    let mut report = environment.check();
+    if let Some(group) = &group {
+        let all = report.versions().gather(group)?;
+        report.extend(Versions::differences(&all));
+    }
+    // Only a build with `cuda` can work on a GPU.
+    if cfg!(feature = "cuda") && report.is_fit_for(Requirement::CudaInference) {
+        // Each rank tests a GPU of its own, where it sees several.
+        let visible = report.gpus().iter().filter(|gpu| gpu.visible).count();
+        let rank = group.as_ref().map_or(0, Group::local_rank);
+        let gpu_id = rank % visible.max(1);
+        report.extend([environment.smoke_test(DeviceLocation::Cuda { gpu_id })]);
+    }
+    // Obstacles to the requirement are part of the report.
+    let known = report.clone();
+    let obstacles = arguments.require.map(|required| report.obstacles(required));
+    let new = obstacles.iter().flatten();
+    report.extend(
+        new.filter(|finding| !known.findings().contains(finding))
+            .cloned(),
+    );
+    if arguments.redact {
+        report = report.redacted();
+    }
+    let own = Judgement::new(&report, obstacles.as_deref());
+    let all = own.gather(group.as_ref())?;
+    if group.as_ref().is_some_and(|group| group.rank() > 0) {
+        return Ok(Status::Good);
+    }
+    let hosts = group.as_ref().map(Group::hosts);
+    let others = beyond_rank_0(&all, hosts.filter(|_| !arguments.redact));
+    let verdict = arguments.require.map(|required| verdict_on(required, &all));
+    output::print(&match arguments.json {
+        true => json(&report, &others)?,
+        false => text(&report, &others, verdict.as_deref())?,
+    })?;
+    let is_fit = all.iter().all(|rank| rank.is_fit);
+    let has_warnings = all.iter().any(|rank| rank.has_warnings);
+    Ok(Status::of(!is_fit || arguments.strict && has_warnings))
+}
+
+/// The last line, if something was required.
+fn verdict_on(required: Requirement, ranks: &[Judgement]) -> String {
+    let unfit = ranks.iter().enumerate().filter(|(_, rank)| !rank.is_fit);
+    let unfit: Vec<_> = unfit
+        .map(|(number, rank)| match ranks.len() {
+            1 => rank.obstacles.join(", "),
+            _ => format!("rank {number}: {}", rank.obstacles.join(", ")),
+        })
+        .collect();
+    match unfit.join("; ") {
+        none if none.is_empty() => format!("the requirement is met: {required}"),
+        unfit => format!("the requirement is not met: {required} ({unfit})"),
+    }
+}
+
+/// The report of rank 0 in JSON, with what the other ranks found beyond it.
+#[derive(Serialize)]
+struct Together<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    other_ranks: &'a [Further],
+}
+
+fn json(report: &Report, other_ranks: &[Further]) -> Result<String> {
+    let together = Together {
+        report,
+        other_ranks,
+    };
+    Ok(serde_json::to_string_pretty(&together)? + "\n")
+}
+
+fn text(report: &Report, other_ranks: &[Further], verdict: Option<&str>) -> Result<String> {
+    // An empty variable does not count: no-color.org.
+    let no_colours = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let mut text = match stdout().is_terminal() && !no_colours {
+        true => format!("{report:#}\n"),
+        false => format!("{report}\n"),
+    };
+    for further in other_ranks {
+        writeln!(text, "{further}")?;
+    }
+    if let Some(verdict) = verdict {
+        writeln!(text, "\n{verdict}")?;
+    }
+    Ok(text)
+}

@@ -1,0 +1,181 @@
+//! `headroom incidents`: what went wrong in a run?
+
+mod json;
+mod lines;
+
+use std::fmt::Write;
+use std::io::stdin;
+use std::path::{Path, PathBuf};
+
+use candle_headroom::incident::{Incident, IncidentKind, IncidentSummary, Incidents};
+
+use json::{as_lines, as_object};
+use lines::{plain, wrap};
+
+use super::output::{self, Result, Status, say};
+use super::times;
+
+/// The most that is read from standard input, in bytes.
+const MOST: u64 = 1 << 28;
+
+/// List the incidents of a run, and a summary
+///
+/// FILE is written by an `IncidentLog`, one line of JSON for each incident. Lines
+/// that are not incidents, such as an incomplete last one, are counted and
+/// skipped. Times are in UTC.
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+#[command(after_help = "\
+Exit status: 0 if no step failed, 1 if one did or a device was lost (among the
+incidents that match), 2 for bad input.")]
+pub struct Arguments {
+    /// A log, with FILE.1 before it if there is one; - for standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Only since then: 30m, 2h or 3d ago, or 2026-11-23T14:02
+    #[arg(long, value_name = "TIME", value_parser = times::since)]
+    since: Option<u64>,
+    /// Only these kinds, such as exhausted,failed
+    #[arg(long, value_name = "KINDS", value_parser = kind, value_delimiter = ',')]
+    kind: Vec<IncidentKind>,
+    /// Only incidents of this rank
+    #[arg(long)]
+    rank: Option<usize>,
+    /// Print the summary alone
+    #[arg(long)]
+    summary: bool,
+    /// Print the whole report of each exhaustion
+    #[arg(long, conflicts_with_all = ["summary", "json"])]
+    long: bool,
+    /// Print the incidents as lines of JSON, or with --summary one object
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments) -> Result<Status> {
+    let mut all = Incidents::default();
+    for file in &arguments.files {
+        let read = read(file)?;
+        all.list.extend(read.list);
+        all.unreadable += read.unreadable;
+    }
+    all.list.retain(|incident| arguments.wants(incident));
+    if arguments.files.len() > 1 {
+        // Within one file the order is that of writing, also where the clock was set back.
+        all.list.sort_by_key(|incident| incident.taken_unix_ms);
+    }
+    let summary = all.summary();
+    output::print(&match (arguments.json, arguments.summary) {
+        (true, true) => as_object(&all, &summary),
+        (true, false) => as_lines(&all)?,
+        (false, only_summary) => {
+            let shown = all.list.iter().filter(|_| !only_summary);
+            let mut text = String::new();
+            for incident in shown {
+                arguments.show(incident, &mut text)?;
+            }
+            text + &summary_of(&all, &summary)
+        }
+    })?;
+    if arguments.json && !arguments.summary && all.unreadable > 0 {
+        say("warning", &unreadable(&all));
+    }
+    let failures = summary.count(&[IncidentKind::Failed, IncidentKind::Fault]);
+    Ok(Status::of(failures > 0))
+}
+
+impl Arguments {
+    fn wants(&self, incident: &Incident) -> bool {
+        let is_recent = self
+            .since
+            .is_none_or(|since| incident.taken_unix_ms >= since);
+        let is_of_rank = self.rank.is_none() || incident.rank == self.rank;
+        let is_of_kind = self.kind.is_empty() || self.kind.contains(&incident.kind);
+        is_recent && is_of_rank && is_of_kind
+    }
+
+    /// A heading, and what happened below it.
+    fn show(&self, incident: &Incident, text: &mut String) -> Result<()> {
+        let time = times::shown(incident.taken_unix_ms);
+        let task = incident
+            .task
+            .map_or("step".to_owned(), |task| task.to_string());
+        write!(text, "{time}  {task} {}", incident.step)?;
+        if let Some(rank) = incident.rank {
+            write!(text, ", rank {rank}")?;
+        }
+        writeln!(text, ": {}", incident.kind)?;
+        match incident.exhausted.as_ref().filter(|_| self.long) {
+            Some(exhausted) => {
+                for line in format!("{exhausted:#}").lines() {
+                    writeln!(text, "  {}", plain(line))?;
+                }
+            }
+            None => wrap(&incident.text, "  ", text),
+        }
+        if let Some(plan) = &incident.plan {
+            wrap(&plan.to_string(), "  ", text);
+        }
+        text.push('\n');
+        Ok(())
+    }
+}
+
+fn read(file: &Path) -> Result<Incidents> {
+    let incidents = match file.to_str() {
+        Some("-") => {
+            let bytes = output::read_from(stdin().lock(), MOST, "standard input")?;
+            // An incomplete line may end within a character.
+            Incidents::parse(&String::from_utf8_lossy(&bytes))
+        }
+        _ => Incidents::read(file)?,
+    };
+    match (incidents.list.len(), incidents.unreadable) {
+        (0, lines @ 1..) => Err(format!(
+            "{}: no incident in {lines} lines; pass a file that an `IncidentLog` wrote",
+            file.display()
+        )
+        .into()),
+        _ => Ok(incidents),
+    }
+}
+
+fn kind(text: &str) -> std::result::Result<IncidentKind, String> {
+    use IncidentKind::*;
+    let all = [
+        Exhausted,
+        Retried,
+        Grown,
+        Shrunk,
+        Paced,
+        Recomputing,
+        Keeping,
+        Restarted,
+        OverLimit,
+        Failed,
+        Fault,
+        Other,
+    ];
+    let found = all.into_iter().find(|kind| kind.to_string() == text);
+    found.ok_or_else(|| {
+        let names: Vec<_> = all.iter().map(IncidentKind::to_string).collect();
+        format!("use {}", names.join(", "))
+    })
+}
+
+fn unreadable(all: &Incidents) -> String {
+    match all.unreadable {
+        1 => "1 line is not an incident and was skipped".to_owned(),
+        lines => format!("{lines} lines are not incidents and were skipped"),
+    }
+}
+
+fn summary_of(all: &Incidents, summary: &IncidentSummary) -> String {
+    let mut text = String::new();
+    wrap(&summary.to_string(), "", &mut text);
+    if all.unreadable > 0 {
+        text += &unreadable(all);
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,60 @@
+//! The program `headroom`: what candle-headroom can tell without a program of your own.
+
+#![deny(clippy::undocumented_unsafe_blocks)]
+
+mod doctor;
+mod estimate;
+mod incidents;
+mod output;
+mod page;
+mod times;
+
+use clap::{Parser, Subcommand};
+use output::{Status, say};
+
+/// Is the machine fit, does a model fit, and what went wrong in a run?
+#[derive(Debug, Parser)]
+#[command(name = "headroom", version)]
+#[command(after_help = "\
+Exit status: 0 if all is well, 1 if there are findings (the help of each command
+says which), 2 for bad input and for output that cannot be written.")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Doctor(doctor::Arguments),
+    Estimate(estimate::Arguments),
+    Incidents(incidents::Arguments),
+    Page(page::Arguments),
+}
+
+fn main() -> ! {
+    let done = match Arguments::try_parse() {
+        Ok(arguments) => run(&arguments.command),
+        Err(error) if error.use_stderr() => {
+            // Nothing can be said where this fails.
+            let _ = error.print();
+            Ok(Status::BadInput)
+        }
+        Err(help) => output::print(&help.render().to_string()).map(|()| Status::Good),
+    };
+    let status = done.unwrap_or_else(|error| {
+        say("error", &error.to_string());
+        Status::BadInput
+    });
+    // SAFETY: ends the process; the output is flushed. An ordinary exit would run the destructors of the driver's libraries, which can wait
+    // forever for a call that a probe has left behind.
+    unsafe { libc::_exit(status as i32) }
+}
+
+fn run(command: &Command) -> output::Result<Status> {
+    match command {
+        Command::Doctor(arguments) => doctor::run(arguments),
+        Command::Estimate(arguments) => estimate::run(arguments),
+        Command::Incidents(arguments) => incidents::run(arguments),
+        Command::Page(arguments) => page::run(arguments),
+    }
+}

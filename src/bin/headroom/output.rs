@@ -1,0 +1,65 @@
+//! What the program prints, and the status with which it ends.
+
+use std::error::Error;
+use std::fs;
+use std::io::{ErrorKind, Read, Write, stderr, stdout};
+use std::path::Path;
+
+pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// The exit status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    Good = 0,
+    Findings = 1,
+    BadInput = 2,
+}
+
+impl Status {
+    /// `Findings` if there are any.
+    pub fn of(has_findings: bool) -> Self {
+        match has_findings {
+            true => Self::Findings,
+            false => Self::Good,
+        }
+    }
+}
+
+/// Writes to standard output. It is no error if the reader has closed the pipe.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written.map_err(|error| format!("cannot write the output: {error}"))?),
+    }
+}
+
+/// A line on standard error.
+pub fn say(label: &str, text: &str) {
+    let text = text.replace(char::is_control, " ");
+    // Nothing can be said where this fails.
+    let _ = writeln!(stderr(), "{label}: {text}");
+}
+
+/// Reads a regular file of at most `most` bytes: a device may have no end, and a pipe no writer.
+pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
+    let shown = path.display();
+    let there = fs::metadata(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
+    if !there.is_file() {
+        return Err(format!("cannot read {shown}: not a regular file").into());
+    }
+    let file = fs::File::open(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
+    read_from(file, most, &shown.to_string())
+}
+
+/// Reads to the end, which must come within `most` bytes.
+pub fn read_from(from: impl Read, most: u64, name: &str) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = from.take(most.saturating_add(1)).read_to_end(&mut bytes);
+    read.map_err(|error| format!("cannot read {name}: {error}"))?;
+    if bytes.len() as u64 > most {
+        let most = candle_headroom::ByteSize(most);
+        return Err(format!("cannot read {name}: it has more than {most}").into());
+    }
+    Ok(bytes)
+}
