@@ -208,9 +208,9 @@ impl LayerRow {
 
     fn at(path: PathId) -> Self {
         let parts = path.parts();
-        let phase = parts.first().and_then(|part| match part {
+        let phase = parts.iter().find_map(|part| match part {
             Part::Phase(phase) => Some(*phase),
-            Part::Span(..) => None,
+            _ => None,
         });
         let is_layer = parts.iter().any(|part| matches!(part, Part::Span(..)));
         let mut spans = path.names();
