@@ -48,7 +48,7 @@ impl fmt::Display for Table<'_> {
         write!(
             f,
             "\n{at_peak:>11} {:>6} {:>6} {held:>11} {:>6} {:>10}  layer",
-            "", "sum", "calls", "own time"
+            "share", "sum", "calls", "own time"
         )?;
         let mut sum = 0;
         for row in report.rows.iter().take(*count) {

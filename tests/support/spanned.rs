@@ -15,6 +15,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
+    #[allow(dead_code, reason = "a benchmark has sizes of its own")]
     pub const SMALL: Self = Self {
         vocabulary: 64,
         width: 32,
