@@ -53,7 +53,7 @@ fn a_layer_holds_what_its_output_takes() {
             let hidden = inner.in_scope(|| up.forward(&x))?.relu()?;
             down.forward(&hidden)
         };
-        let (report, y) = least(layers, "mlp", &forward);
+        let (report, y) = least(layers, "mlp", forward);
         let (hidden, out) = (1024 * 256 * 4, 1024 * 64 * 4);
         assert_near(row(&report, "mlp.up").held, hidden);
         assert_near(row(&report, "mlp").held, 2 * hidden + out);
@@ -100,7 +100,7 @@ fn a_loop_of_ones_own_is_measured_to_its_peak() {
             assert!(gradients.get(&varmap.all_vars()[0]).is_some());
             Ok(())
         };
-        let (report, ()) = least(layers, "up", &step);
+        let (report, ()) = least(layers, "up", step);
         assert_near(row(&report, "up").held, 1024 * 512 * 4);
         let outside = row(&report, "outside of layers").at_peak.unwrap();
         // The square, and at least one gradient of that size.
