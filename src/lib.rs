@@ -93,6 +93,10 @@ pub mod error;
 mod facts;
 mod files;
 pub mod incident;
+#[cfg(feature = "layers")]
+pub mod layers;
+#[cfg(not(feature = "layers"))]
+mod layers;
 pub mod memory;
 pub mod monitor;
 pub mod nn;

@@ -41,7 +41,7 @@ use crate::incident::Incident;
 /// ```
 #[derive(Clone, Default)]
 pub struct Timeline {
-    recorder: Arc<Mutex<Recorder>>,
+    pub(super) recorder: Arc<Mutex<Recorder>>,
 }
 
 impl Timeline {
