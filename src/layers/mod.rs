@@ -6,3 +6,7 @@ mod path;
 #[cfg(feature = "layers")]
 #[allow(unused_imports)]
 pub(crate) use path::{PathId, current};
+#[cfg(feature = "layers")]
+mod snapshot;
+#[cfg(feature = "layers")]
+pub use snapshot::{Snapshot, SnapshotRecorder, SnapshotRecorderBuilder};

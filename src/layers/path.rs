@@ -41,6 +41,16 @@ impl PathId {
     /// Outside of all phases and spans.
     pub(crate) const ROOT: Self = Self(0);
 
+    /// Its number, from which [`numbered`](Self::numbered) makes it again.
+    pub(super) fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The path with this number.
+    pub(super) fn numbered(number: u32) -> Self {
+        Self(number)
+    }
+
     /// The path with one more part.
     pub(super) fn child(self, part: Part) -> Self {
         let mut tree = TREE.lock();
