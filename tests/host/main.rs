@@ -15,6 +15,8 @@ mod memory;
 mod no_ratchet;
 mod remedies;
 mod report;
+#[cfg(feature = "layers")]
+mod snapshot;
 #[path = "../support/mod.rs"]
 mod support;
 mod two_trainers;

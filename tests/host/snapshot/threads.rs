@@ -1,0 +1,103 @@
+//! Events of several threads, and recorders that end while threads allocate.
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+
+use candle_headroom::ByteSize;
+use candle_headroom::layers::SnapshotRecorder;
+
+use super::check::check;
+use super::record;
+use crate::support::alone;
+
+#[test]
+fn threads_are_told_apart() {
+    let _alone = alone();
+    const SIZE: usize = 100_000;
+    let snapshot = record(SIZE as u64, || {
+        let sent: Vec<_> = (0..3)
+            .map(|_| thread::spawn(|| black_box(vec![1u8; SIZE])).join().unwrap())
+            .collect();
+        drop(sent); // on this thread
+    });
+    let checked = check(&snapshot);
+    assert_eq!((checked.threads, checked.counts["alloc"]), (3, 3));
+    assert_eq!(
+        (checked.counts["free_completed"], checked.live.len()),
+        (3, 0)
+    );
+}
+
+/// Threads that free and allocate the same addresses in turn: no release comes after the next allocation there.
+#[test]
+fn addresses_pass_between_threads_in_order() {
+    let _alone = alone();
+    const ROUNDS: usize = 2_000;
+    let start = Barrier::new(4);
+    let snapshot = record(2000, || {
+        thread::scope(|threads| {
+            for _ in 0..4 {
+                threads.spawn(|| {
+                    start.wait();
+                    for round in 0..ROUNDS {
+                        drop(black_box(vec![0u8; 2000 + round % 7 * 1000]));
+                    }
+                });
+            }
+        });
+    });
+    assert_eq!(snapshot.dropped(), 0);
+    let checked = check(&snapshot); // fails if an address is allocated twice
+    assert!(checked.counts["alloc"] >= 4 * ROUNDS as u64);
+    assert_eq!(checked.threads, 4);
+    let live: u64 = checked.live.iter().sum();
+    assert!(live < super::NOISE, "{live}");
+}
+
+#[test]
+fn recorders_end_while_threads_allocate() {
+    let _alone = alone();
+    let is_done = AtomicBool::new(false);
+    thread::scope(|threads| {
+        for seed in 0..3 {
+            let is_done = &is_done;
+            threads.spawn(move || {
+                let mut kept = Vec::new();
+                for round in seed.. {
+                    if is_done.load(Relaxed) {
+                        break;
+                    }
+                    kept.push(vec![0u8; 1 + round % 5 * 1500]);
+                    if kept.len() > 50 {
+                        kept.drain(..round % 50);
+                    }
+                }
+            });
+        }
+        let start = |capacity| {
+            let builder = SnapshotRecorder::builder().capacity(capacity);
+            builder.min_bytes(ByteSize(1)).start().unwrap()
+        };
+        for _ in 0..50 {
+            drop(start(16));
+        }
+        // Threads overtake each other in a ring of two events.
+        let mut overtaken = 0;
+        for _ in 0..50 {
+            let recorder = start(2);
+            thread::yield_now();
+            let snapshot = recorder.stop();
+            overtaken += usize::from(snapshot.dropped() > 0);
+            assert!(snapshot.len() <= 4, "{snapshot:?}");
+        }
+        assert!(overtaken > 0);
+        let recorder = start(1 << 12);
+        for _ in 0..50 {
+            thread::yield_now();
+        }
+        check(&recorder.stop());
+        is_done.store(true, Relaxed);
+    });
+}
