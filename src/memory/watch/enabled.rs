@@ -28,27 +28,40 @@ static WATCHER: OnceLock<Watcher> = OnceLock::new();
 #[inline]
 pub(in crate::memory) fn allocated(pointer: *mut u8, bytes: usize) {
     if bytes >= LEAST.0.load(Relaxed) {
-        let address = pointer.addr();
-        tell(HostEvent::Allocated { address, bytes });
+        tell_allocated(pointer, bytes);
     }
 }
 
 #[inline]
 pub(in crate::memory) fn freed(pointer: *mut u8, bytes: usize) {
     if bytes >= LEAST.0.load(Relaxed) {
-        let address = pointer.addr();
-        tell(HostEvent::Freed { address, bytes });
+        tell_freed(pointer, bytes);
     }
 }
 
+#[cold]
 pub(in crate::memory) fn exhausted(requested: usize, free: usize) {
     if LEAST.0.load(Relaxed) != usize::MAX {
         tell(HostEvent::Exhausted { requested, free });
     }
 }
 
+// These two are functions of their own, so that an allocation that is not told needs no room for an event.
+
 #[cold]
 #[inline(never)]
+fn tell_allocated(pointer: *mut u8, bytes: usize) {
+    let address = pointer.addr();
+    tell(HostEvent::Allocated { address, bytes });
+}
+
+#[cold]
+#[inline(never)]
+fn tell_freed(pointer: *mut u8, bytes: usize) {
+    let address = pointer.addr();
+    tell(HostEvent::Freed { address, bytes });
+}
+
 fn tell(event: HostEvent) {
     if let Some(watcher) = WATCHER.get() {
         watcher(event);
