@@ -8,6 +8,7 @@ use super::policy::Completed;
 use super::recompute::Regions;
 use super::slices::Batch;
 use crate::error::{Error, Holding, MemoryReading, Phase, Remedy, Result};
+use crate::layers;
 use crate::memory::within;
 use crate::nn::{self, Watched};
 use crate::testing;
@@ -152,6 +153,7 @@ pub(crate) fn run_phase<T, E: Into<Error>>(
     phase: Phase,
     work: impl FnOnce() -> Result<T, E>,
 ) -> Result<T> {
+    let _phase = layers::phase(phase);
     testing::inject(phase)
         .map_err(Error::from)
         .and_then(|()| work().map_err(Into::into))

@@ -11,7 +11,8 @@ use super::policy::BatchPolicy;
 use super::processed::Processed;
 use super::recompute::Recompute;
 use super::regions::KnownRegions;
-use crate::error::{Error, Phase, Result};
+use crate::error::{Error, Holding, Phase, Result};
+use crate::layers;
 use crate::memory::DeviceMemory;
 
 /// Cuts batches by a policy, runs the micro-batches and retries those that did not fit, for trainers and `process_batches`.
@@ -116,6 +117,15 @@ impl Engine {
         (processed, done)
     }
 
+    /// Begins a micro-batch of so many samples, or an update with 0, for the memory of layers. `held` is what the training holds.
+    pub(crate) fn piece(
+        &self,
+        samples: usize,
+        held: impl FnOnce() -> Vec<Holding>,
+    ) -> layers::Guard {
+        layers::piece(&self.device, (self.task, self.step, samples), held)
+    }
+
     /// Runs one phase and reports it.
     pub(crate) fn phase<T>(
         &self,
@@ -123,6 +133,7 @@ impl Engine {
         memory: &Measured<'_>,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
+        let _phase = layers::phase(phase);
         if self.observers.is_empty() {
             return work();
         }

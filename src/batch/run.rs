@@ -12,6 +12,7 @@ use super::policy::{Extent, Failed, taken};
 use super::processed::Processed;
 use super::recompute::{Recompute, Regions};
 use crate::error::{Error, Result};
+use crate::layers;
 use crate::memory::{DeviceMemory, recover, unmask};
 use crate::nn::mix;
 
@@ -81,8 +82,16 @@ impl Engine {
                 engine: self,
                 watched: RefCell::default(),
             };
+            let piece = self.piece(size, || work.held().0);
             let stopwatch = self.timings.start(&self.device, &*self.policy);
-            let (error, is_lost) = match work.micro_batch(&attempt) {
+            let done = work.micro_batch(&attempt);
+            let layers = if done.is_err() {
+                layers::largest(&self.device)
+            } else {
+                Vec::new()
+            };
+            drop(piece);
+            let (error, is_lost) = match done {
                 Ok(result) => {
                     let mut completed = attempt.completed();
                     let (micro, watched) = (attempt.micro, attempt.watched); // frees the engine
@@ -113,7 +122,7 @@ impl Engine {
                 return Err(unmask(error, &self.device));
             };
             let (held, remedies) = work.held();
-            exhausted.held = held;
+            (exhausted.held, exhausted.layers) = (held, layers);
             let need = self
                 .regions
                 .proven(self.regions.of(recomputes))

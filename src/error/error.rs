@@ -10,7 +10,9 @@ use super::class::DeviceFault;
 use super::data::DataError;
 use super::distributed::GroupError;
 use super::exhausted::ResourceExhausted;
-use super::input::{BatchError, LossError, MonitorError, OutputError, ParameterError, PolicyError};
+use super::input::{
+    BatchError, LayersError, LossError, MonitorError, OutputError, ParameterError, PolicyError,
+};
 use super::memory::MemoryError;
 use super::optimizer::{OptimizerError, StateError};
 use super::recompute::RecomputeError;
@@ -67,6 +69,8 @@ pub enum Error {
     UpdateInterrupted(Box<UpdateInterrupted>),
     /// A monitor cannot be started.
     Monitor(Box<MonitorError>),
+    /// Layers cannot be watched.
+    Layers(Box<LayersError>),
     /// Samples cannot be read, or are not what was declared.
     Data(Box<DataError>),
     /// A group of ranks cannot be formed, or cannot go on.
@@ -116,6 +120,7 @@ contents! {
     WindowLost: WindowLost,
     UpdateInterrupted: UpdateInterrupted,
     MonitorError: Monitor,
+    LayersError: Layers,
     DataError: Data,
     GroupError: Group,
     CheckpointError: Checkpoint,

@@ -48,6 +48,9 @@ pub struct ResourceExhausted {
     /// What is known to hold the memory: a trainer's parameters, gradients and optimizer state, activations by the policy's model,
     /// and the rest of the process where that is the reason. The remainder is transient gradients and workspaces.
     pub held: Vec<Holding>,
+    /// The layers that held the most when the use was highest, numbered ones put together, as in `block.*.mlp`. Empty without a
+    /// `LayerMemory` (feature `layers`).
+    pub layers: Vec<Holding>,
     /// Other processes on the GPU, the largest first; read when a step finally fails. Empty if there are none or the driver does not
     /// list them, as in most containers.
     pub neighbours: Vec<Neighbour>,

@@ -193,3 +193,14 @@ pub enum MonitorError {
     #[error("cannot start the monitor's thread: {0}")]
     Thread(String),
 }
+
+/// A `LayerMemory` (feature `layers`) cannot be installed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayersError {
+    /// The process has a subscriber for `tracing` already.
+    #[error(
+        "a `tracing` subscriber is installed already: add the layer to it, as in `registry().with(layers.layer()).with(…)`"
+    )]
+    SubscriberInstalled,
+}

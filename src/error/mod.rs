@@ -33,7 +33,9 @@ pub use distributed::GroupError;
 pub use error::{Error, Result, UpdateInterrupted, WindowLost};
 pub use exhausted::{MemoryReading, ResourceExhausted};
 pub(crate) use exhausted::{device_name, known};
-pub use input::{BatchError, LossError, MonitorError, OutputError, ParameterError, PolicyError};
+pub use input::{
+    BatchError, LayersError, LossError, MonitorError, OutputError, ParameterError, PolicyError,
+};
 pub use memory::MemoryError;
 pub(crate) use modules::{Modules, by_module};
 pub use optimizer::{OptimizerError, StateError};

@@ -119,6 +119,7 @@ fn write_details(exhausted: &ResourceExhausted, f: &mut Formatter<'_>) -> fmt::R
     line(f, "would have come to (by the fit)", expected, bound)?;
     line(f, "highest use", used, bound)?;
     write_holdings(exhausted, used.unwrap_or(0), f)?;
+    write_layers(exhausted, used, f)?;
     line(f, "  held by the pool, unused", unused, None)?;
     line(f, "in use after it was dropped", dropped, None)?;
     line(f, "held by the pool in all", bytes.reserved, None)?;
@@ -155,6 +156,22 @@ fn write_holdings(exhausted: &ResourceExhausted, used: u64, f: &mut Formatter<'_
     };
     let rest = Some(rest).filter(|rest| *rest > 0 && !held.is_empty());
     line(f, name, rest, Some(used))
+}
+
+/// The layers with their shares of the `used` bytes.
+fn write_layers(
+    exhausted: &ResourceExhausted,
+    used: Option<u64>,
+    f: &mut Formatter<'_>,
+) -> fmt::Result {
+    let used = used.filter(|used| *used > 0 && !exhausted.layers.is_empty());
+    let Some(used) = used else { return Ok(()) };
+    for (index, layer) in exhausted.layers.iter().enumerate() {
+        let before = if index == 0 { "\n  held by: " } else { ", " };
+        let share = layer.bytes as f64 / used as f64 * 100.;
+        write!(f, "{before}{} {share:.0} %", layer.what)?;
+    }
+    Ok(())
 }
 
 /// The largest neighbours by name, and the number of the others.

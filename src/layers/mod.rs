@@ -1,12 +1,46 @@
 //! Which layers hold the memory.
+//!
+//! [`LayerMemory`] attributes memory to the spans that a model opens; a [`LayerReport`] is a table, a flame graph, or a section of
+//! [`Timeline`](crate::Timeline)'s page. [`SnapshotRecorder`] records each block on the host, for PyTorch's memory viewer.
 
 #[cfg(feature = "layers")]
-#[allow(dead_code)]
+mod claims;
+#[cfg(feature = "layers")]
+mod flame;
+mod hooks;
+#[cfg(feature = "layers")]
+mod ledger;
+#[cfg(feature = "layers")]
+mod memory;
+#[cfg(feature = "layers")]
 mod path;
 #[cfg(feature = "layers")]
-#[allow(unused_imports)]
-pub(crate) use path::{PathId, current};
+mod report;
+#[cfg(feature = "layers")]
+mod shared;
 #[cfg(feature = "layers")]
 mod snapshot;
 #[cfg(feature = "layers")]
+mod spans;
+#[cfg(feature = "layers")]
+mod stats;
+#[cfg(feature = "layers")]
+mod table;
+#[cfg(feature = "layers")]
+mod tracker;
+#[cfg(feature = "layers")]
+mod unit;
+
+#[cfg(feature = "layers")]
+pub use flame::FlameGraph;
+pub(crate) use hooks::{Guard, again, largest, last, phase, piece, place};
+#[cfg(feature = "layers")]
+pub use memory::LayerMemory;
+#[cfg(feature = "layers")]
+pub use report::{LayerReport, LayerRow, RowKind};
+#[cfg(feature = "layers")]
 pub use snapshot::{Snapshot, SnapshotRecorder, SnapshotRecorderBuilder};
+#[cfg(feature = "layers")]
+pub use spans::SpanLayer;
+#[cfg(feature = "layers")]
+pub use unit::Work;

@@ -41,14 +41,14 @@ impl PathId {
     /// Outside of all phases and spans.
     pub(crate) const ROOT: Self = Self(0);
 
-    /// Its number, from which [`numbered`](Self::numbered) makes it again.
-    pub(super) fn number(self) -> u32 {
-        self.0
+    /// Its number, to look it up in a list.
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
     }
 
-    /// The path with this number.
-    pub(super) fn numbered(number: u32) -> Self {
-        Self(number)
+    /// The path with this index.
+    pub(super) fn of_index(index: u32) -> Self {
+        Self(index)
     }
 
     /// The path with one more part.
@@ -66,6 +66,13 @@ impl PathId {
         id
     }
 
+    /// Its last part; `None` of the root.
+    pub(super) fn last(self) -> Option<Part> {
+        let tree = TREE.lock();
+        let part = tree.upwards(self).next();
+        part.map(|(_, part)| part)
+    }
+
     /// Its parts, the outermost first.
     pub(super) fn parts(self) -> Vec<Part> {
         let tree = TREE.lock();
@@ -74,20 +81,33 @@ impl PathId {
         parts
     }
 
+    /// The same spans outside of a phase.
+    pub(super) fn bare(self) -> Self {
+        let spans = self.parts().into_iter();
+        let spans = spans.filter(|part| matches!(part, Part::Span(..)));
+        spans.fold(Self::ROOT, Self::child)
+    }
+
     /// The names of its parts, the outermost first: a phase as in an error's text, then spans. A span's number is shown if there are
     /// several of its name in one parent. It allocates and takes a lock.
     pub(crate) fn names(self) -> Vec<String> {
+        let mut bare = Some(Self::ROOT);
+        let parts = self.parts().into_iter();
+        // Numbers are given regardless of the phase.
         let tree = TREE.lock();
-        let names = tree.upwards(self).map(|(parent, part)| match part {
+        let names = parts.map(|part| match part {
             Part::Phase(phase) => phase.to_string(),
-            Part::Span(name, 0) if !tree.numbers.contains_key(&(parent, Part::Span(name, 1))) => {
-                name.to_owned()
+            Part::Span(name, number) => {
+                let known = |part| tree.numbers.get(&(bare?, part)).copied();
+                let is_one_of_many = number > 0 || known(Part::Span(name, 1)).is_some();
+                bare = known(part);
+                match is_one_of_many {
+                    true => format!("{name}.{number}"),
+                    false => name.to_owned(),
+                }
             }
-            Part::Span(name, number) => format!("{name}.{number}"),
         });
-        let mut names: Vec<_> = names.collect();
-        names.reverse();
-        names
+        names.collect()
     }
 }
 

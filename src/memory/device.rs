@@ -221,6 +221,21 @@ impl PeakScope {
         self.start
     }
 
+    /// The use now, and the highest since the last call, from which on the scope measures again; `None` if they are not counted.
+    #[cfg(feature = "layers")]
+    pub(crate) fn take(&self) -> Option<(u64, u64)> {
+        self.start?;
+        self.memory.collect_peak();
+        let now = self.memory.in_use()?;
+        Some((now, self.highest.swap(now, Relaxed).max(now)))
+    }
+
+    /// The use now.
+    #[cfg(feature = "layers")]
+    pub(crate) fn in_use(&self) -> Option<u64> {
+        self.memory.in_use()
+    }
+
     /// The highest use since the scope began, in bytes; `None` if it is not counted.
     pub fn peak(&self) -> Option<u64> {
         self.memory.collect_peak();

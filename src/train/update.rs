@@ -61,6 +61,7 @@ impl<O: Commit> Core<O> {
         let memory = engine.memory.as_ref();
         let _turn = memory.map(DeviceMemory::turn);
         let measured = Measured::begin(memory);
+        let _piece = engine.piece(0, || self.held().0);
         let commit = || self.commit(&engine.device);
         let report = engine.phase(Phase::Optimizer, &measured, commit);
         let report = self.complete(engine, &measured, report)?;

@@ -37,7 +37,7 @@ impl Event {
             HostEvent::Freed { address, bytes } => (1, address, bytes),
             HostEvent::Exhausted { requested, free } => (2, free, requested),
         };
-        let place = u64::from(self.path.number());
+        let place = self.path.index() as u64;
         let thread = u64::from(self.thread) << THREAD;
         let last = kind << KIND | thread | place;
         [first as u64, second as u64, self.nanoseconds, last]
@@ -62,7 +62,7 @@ impl Event {
         Self {
             what,
             nanoseconds,
-            path: PathId::numbered(last as u32),
+            path: PathId::of_index(last as u32),
             thread: (last >> THREAD) as u16,
         }
     }
@@ -105,7 +105,7 @@ mod tests {
             let event = Event {
                 what,
                 nanoseconds: u64::MAX,
-                path: PathId::numbered(u32::MAX),
+                path: PathId::of_index(u32::MAX),
                 thread: u16::MAX,
             };
             assert_eq!(Event::unpacked(event.packed()), event);

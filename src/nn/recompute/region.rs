@@ -6,12 +6,16 @@ use super::differentiate::{Region, Run, vars_of};
 use super::scope;
 use crate::batch::run_phase;
 use crate::error::Phase;
+use crate::layers;
 use crate::nn::graph::{Mail, operation};
 
 /// Runs a region and returns its outputs, of which the graph knows where gradients go, but keeps no activations.
 pub(super) fn record(inputs: Vec<Tensor>, run: Run) -> Result<Vec<Tensor>> {
     let given: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
     let outputs = scope::region(|| run(&given))?;
+    let place = layers::place();
+    // The outputs' copies belong to the layer that ran.
+    let _layer = layers::last();
     let vars = vars_of(&outputs);
     // The graph of the activations goes before the outputs are copied. Nothing tells whether the closure kept one of them
     // or returned a tensor of another, so their storage cannot be moved.
@@ -36,7 +40,10 @@ pub(super) fn record(inputs: Vec<Tensor>, run: Run) -> Result<Vec<Tensor>> {
         if !arrived.iter().any(Option::is_some) {
             return Ok(Mail::new());
         }
-        let differentiate = || scope::timed(|| region.differentiate(arrived, first));
+        let differentiate = || {
+            let _place = layers::again(place);
+            scope::timed(|| region.differentiate(arrived, first))
+        };
         Ok(run_phase(Phase::Recompute, differentiate)?)
     };
     operation("recompute", &sources, outputs, backward)

@@ -1,0 +1,166 @@
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry;
+
+use super::report::LayerReport;
+use super::shared::Shared;
+use super::spans::SpanLayer;
+use super::tracker::Key;
+use super::unit::Unit;
+use crate::error::{LayersError, Result};
+use crate::memory::DeviceMemory;
+
+/// Finds out which layers of a model hold the memory, from the [`tracing`] spans that the model opens.
+///
+/// The models of candle-transformers open a span for each layer, so nothing in them changes. A model of your own opens one in each
+/// layer's `forward`: `let _entered = tracing::trace_span!("mlp").entered();`, or creates it once with the layer and enters it there.
+///
+/// For each path of spans it measures the bytes that were allocated and are still held when the span is left (in training, the
+/// activations), the highest use, the time, and the number of calls. For the highest use of a step it says who held it: layers,
+/// the backward pass, parameters, gradients, optimizer state.
+///
+/// ```standalone_crate
+/// use candle_core::{DType, Device, Result, Tensor};
+/// use candle_headroom::layers::LayerMemory;
+/// use candle_headroom::{AdamW, AdaptiveTrainer, DeviceMemory, TrackingAllocator};
+/// use candle_nn::{Linear, Module, VarBuilder, VarMap, linear};
+///
+/// #[global_allocator]
+/// static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
+///
+/// struct Mlp {
+///     up: Linear,
+///     down: Linear,
+///     span: tracing::Span,
+/// }
+///
+/// impl Mlp {
+///     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+///         let _entered = self.span.enter();
+///         self.down.forward(&self.up.forward(x)?.relu()?)
+///     }
+/// }
+///
+/// fn main() -> candle_headroom::Result<()> {
+///     let memory = DeviceMemory::host().open()?;
+///     let layers = LayerMemory::new(&memory);
+///     layers.install()?; // before the model is created
+///
+///     let varmap = VarMap::new();
+///     let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+///     let span = tracing::trace_span!("mlp");
+///     let mlp = Mlp { up: linear(64, 256, vb.pp("up"))?, down: linear(256, 64, vb.pp("down"))?, span };
+///     let optimizer = AdamW::builder(&varmap).learning_rate(1e-3).build()?;
+///     let mut trainer = AdaptiveTrainer::builder(optimizer).memory(&memory).build()?;
+///     let x = Tensor::randn(0f32, 1., (512, 64), &Device::Cpu)?; // [samples, features]
+///     trainer.step(&x, |x, _| mlp.forward(&x)?.sqr()?.mean_all())?;
+///
+///     let report = layers.report();
+///     println!("{report}");
+///     let mlp = report.rows.iter().find(|row| row.name() == "mlp").expect("a row");
+///     assert!(mlp.held >= Some(512 * (256 + 256 + 64) * 4)); // the three outputs
+///     assert!(report.attributed() > Some(0.5)); // not the loss, which no span encloses
+///     Ok(())
+/// }
+/// ```
+///
+/// # How bytes are attributed
+/// Only the use of the whole process is known: on the host from [`TrackingAllocator`](crate::TrackingAllocator), on a GPU from the pool
+/// of [`DeviceMemory`]; elsewhere bytes are `None`. What a layer leaves held is exact, if nothing else allocates meanwhile. Who holds
+/// what at the peak is exact as long as memory is freed in the opposite order of its allocation, as a graph is: a free is taken from what
+/// was allocated last.
+///
+/// Paths are counted for each thread. What another thread allocates while a span is entered counts to the span, so candle's own threads
+/// belong to the layer that they work for, but so does a loader's.
+///
+/// # Steps
+/// A trainer of this crate on the same device says when its micro-batches and phases begin and end. In a loop of your own,
+/// [`measure`](Self::measure) does, or else a step is taken to last until the outermost span is entered again.
+///
+/// A handle is cheap to clone.
+#[derive(Clone)]
+pub struct LayerMemory {
+    shared: Arc<Shared>,
+}
+
+impl LayerMemory {
+    /// Measures this memory.
+    pub fn new(memory: &DeviceMemory) -> Self {
+        let shared = Shared::new(memory.clone());
+        Self { shared }
+    }
+
+    /// The layer for a subscriber of your own:
+    /// `tracing_subscriber::registry().with(layers.layer()).with(…)`. It has to be installed before the model is created, without a filter
+    /// that drops spans of the level TRACE.
+    ///
+    /// Each call gives a layer for one more subscriber.
+    pub fn layer(&self) -> SpanLayer {
+        SpanLayer::new(self.shared.clone())
+    }
+
+    /// Makes a subscriber with nothing but this the one of the process.
+    ///
+    /// # Errors
+    /// [`LayersError::SubscriberInstalled`] if the process has one already: add [`layer`](Self::layer) to that.
+    pub fn install(&self) -> Result<()> {
+        let installed = tracing::subscriber::set_global_default(registry().with(self.layer()));
+        Ok(installed.map_err(|_| LayersError::SubscriberInstalled)?)
+    }
+
+    /// Measures a step of a loop of your own: forward pass, backward pass and update.
+    pub fn measure<T>(&self, step: impl FnOnce() -> T) -> T {
+        struct Measured<'a>(&'a Shared, u64);
+        impl Drop for Measured<'_> {
+            fn drop(&mut self) {
+                (self.0).on_this_thread(|tracker| tracker.leave(Key::Measured(self.1)));
+            }
+        }
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Relaxed);
+        self.shared.on_this_thread(|tracker| {
+            tracker.enter_unit(Key::Measured(number), None, Vec::new());
+        });
+        let _measured = Measured(&self.shared, number);
+        step()
+    }
+
+    /// The latest step: of its micro-batches, and the update, the one with the highest use. Empty before a span was entered.
+    pub fn report(&self) -> LayerReport {
+        let unit = self.shared.on_latest_thread(|tracker| {
+            tracker.settle();
+            let is_running = tracker.last.is_empty() || tracker.last.is_guessed;
+            let unit = match is_running && !tracker.unit.is_empty() {
+                true => &tracker.unit,
+                false => &tracker.last,
+            };
+            unit.clone()
+        });
+        report(unit)
+    }
+
+    /// The step with the highest use so far.
+    pub fn highest(&self) -> LayerReport {
+        let unit = (self.shared).on_latest_thread(|tracker| tracker.highest.clone());
+        match unit {
+            Some(unit) if !unit.is_empty() => report(Some(unit)),
+            _ => self.report(),
+        }
+    }
+}
+
+fn report(unit: Option<Unit>) -> LayerReport {
+    unit.map_or(LayerReport::default(), |unit| LayerReport::of(&unit))
+}
+
+impl fmt::Debug for LayerMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let memory = &self.shared.memory;
+        f.debug_struct("LayerMemory")
+            .field("memory", memory)
+            .finish_non_exhaustive()
+    }
+}

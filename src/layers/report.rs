@@ -1,0 +1,265 @@
+use std::collections::HashMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::path::{Part, PathId};
+use super::unit::{Unit, Work};
+use crate::error::{Holding, Phase};
+
+/// Which layers held the memory when its use was highest, and what each layer took; from [`LayerMemory`](super::LayerMemory).
+///
+/// It is about one micro-batch, or update: the one with the highest use in a step. `{}` writes the folded table of the largest rows;
+/// [`table`](Self::table) any other.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LayerReport {
+    /// The work; `None` in a loop of your own.
+    pub work: Option<Work>,
+    /// The highest use, in bytes; `None` if it is not counted.
+    pub peak: Option<u64>,
+    /// Where the use was highest: a phase, then spans.
+    pub peak_at: Vec<String>,
+    /// What took part, the largest at the peak first. Their [`at_peak`](LayerRow::at_peak) sum up to the peak.
+    pub rows: Vec<LayerRow>,
+}
+
+/// A layer, or something else that holds memory.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LayerRow {
+    /// What it is.
+    pub kind: RowKind,
+    /// The phase in which it ran; `None` outside a trainer.
+    pub phase: Option<Phase>,
+    /// Names, the outermost first: of spans, or the one name of anything else. Spans of one name and parent are numbered, as in
+    /// `block.3`.
+    pub spans: Vec<String>,
+    /// Number of calls.
+    pub calls: u64,
+    /// Bytes that it held at the peak, without the layers within it.
+    pub at_peak: Option<u64>,
+    /// Bytes allocated in it and still held when its calls ended, with the layers within it; for training, its activations. Below
+    /// 0 if it freed more.
+    pub held: Option<i64>,
+    /// The same without the layers within it.
+    pub own_held: Option<i64>,
+    /// The highest use during a call, above that at the call's beginning.
+    pub highest: Option<u64>,
+    /// Host time of its calls, with the layers within it.
+    pub time: Duration,
+    /// The same without the layers within it.
+    pub own_time: Duration,
+}
+
+/// What a [`LayerRow`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum RowKind {
+    /// A span, which a model opens for a layer.
+    Layer,
+    /// A phase of the step, outside of all layers: in the backward pass gradients and temporary tensors.
+    Phase,
+    /// What a trainer held when the micro-batch began: parameters, accumulated gradients, optimizer state.
+    Held,
+    /// The rest of what the process held: the batch, data, other models. Not attributed.
+    Rest,
+}
+
+impl LayerRow {
+    /// The names joined by dots, as in `model.block.3.mlp`; with the phase where it is not the forward pass.
+    pub fn name(&self) -> String {
+        let name = self.spans.join(".");
+        match (self.kind, self.phase) {
+            (RowKind::Layer, Some(phase)) if phase != Phase::Forward => format!("{name} ({phase})"),
+            (RowKind::Phase, Some(Phase::Forward)) => format!("{name}, outside of layers"),
+            _ => name,
+        }
+    }
+
+    /// Whether its bytes are known to belong to something. In the forward pass, what lies outside of layers does not.
+    pub fn is_attributed(&self) -> bool {
+        match self.kind {
+            RowKind::Layer | RowKind::Held => true,
+            RowKind::Phase => !matches!(self.phase, None | Some(Phase::Forward)),
+            RowKind::Rest => false,
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        let sum = |a: Option<i64>, b: Option<i64>| Some(a? + b?);
+        self.calls += other.calls;
+        self.at_peak = self.at_peak.zip(other.at_peak).map(|(a, b)| a + b);
+        self.held = sum(self.held, other.held);
+        self.own_held = sum(self.own_held, other.own_held);
+        self.highest = self.highest.max(other.highest);
+        self.time += other.time;
+        self.own_time += other.own_time;
+    }
+}
+
+impl LayerReport {
+    pub(super) fn of(unit: &Unit) -> Self {
+        let known = unit.is_measured.then_some(());
+        let mut held: HashMap<PathId, u64> = HashMap::new();
+        for (path, bytes) in unit.ledger.at_peak().filter(|(_, bytes)| *bytes > 0) {
+            *held.entry(path).or_default() += bytes;
+        }
+        let mut rows = Vec::new();
+        for (path, calls) in unit.stats.iter() {
+            let mut row = LayerRow::at(path);
+            row.calls = calls.count;
+            row.at_peak = known.map(|()| held.remove(&path).unwrap_or(0));
+            row.held = known.map(|()| calls.held);
+            row.own_held = known.map(|()| calls.own);
+            row.highest = known.map(|()| calls.highest);
+            (row.time, row.own_time) = (calls.time, calls.own_time);
+            rows.push(row);
+        }
+        rows.extend(held.into_iter().map(|(path, bytes)| LayerRow {
+            at_peak: Some(bytes),
+            ..LayerRow::at(path)
+        }));
+        rows.extend(before(unit));
+        let mut report = Self {
+            work: unit.work,
+            peak: known.map(|()| unit.ledger.peak()),
+            peak_at: unit.ledger.highest_at().names(),
+            rows,
+        };
+        report.sort();
+        report
+    }
+
+    /// Whether no layer was seen: no span was entered, since none was created while the layer of
+    /// [`LayerMemory`](super::LayerMemory) was installed.
+    pub fn is_empty(&self) -> bool {
+        self.rows.iter().all(|row| row.kind != RowKind::Layer)
+    }
+
+    /// The share of the highest use that is known to belong to a layer, to a phase outside of layers, or to what a trainer holds; from 0
+    /// to 1. `None` if memory is not counted.
+    pub fn attributed(&self) -> Option<f64> {
+        let attributed = self.rows.iter().filter(|row| row.is_attributed());
+        let bytes: u64 = attributed.filter_map(|row| row.at_peak).sum();
+        let peak = self.peak.filter(|peak| *peak > 0)?;
+        Some(bytes as f64 / peak as f64)
+    }
+
+    /// The report with numbered layers put together: `block.0.mlp`, `block.1.mlp` and so on become `block.*.mlp`.
+    pub fn folded(&self) -> Self {
+        let mut folded: Vec<LayerRow> = Vec::new();
+        let mut places = HashMap::new();
+        for row in &self.rows {
+            let mut row = row.clone();
+            row.spans.iter_mut().for_each(fold);
+            let key = (row.kind, row.phase, row.spans.clone());
+            match places.get(&key).and_then(|at: &usize| folded.get_mut(*at)) {
+                Some(known) => known.add(&row),
+                None => {
+                    places.insert(key, folded.len());
+                    folded.push(row);
+                }
+            }
+        }
+        let mut report = Self {
+            rows: folded,
+            ..self.clone()
+        };
+        report.sort();
+        report
+    }
+
+    /// The largest rows, folded, with their bytes at the peak.
+    pub(crate) fn largest(&self, count: usize) -> Vec<Holding> {
+        let rows = match self.is_empty() {
+            true => Vec::new(),
+            false => self.folded().rows,
+        };
+        let known = rows.iter().filter_map(|row| Some((row, row.at_peak?)));
+        let known = known.filter(|(row, bytes)| row.is_attributed() && *bytes > 0);
+        let largest = known.map(|(row, bytes)| Holding::new(row.name(), bytes));
+        largest.take(count).collect()
+    }
+
+    /// By bytes, then by time; where both are equal in the order of calls.
+    fn sort(&mut self) {
+        self.rows
+            .sort_by_key(|row| std::cmp::Reverse((row.at_peak, row.own_time)));
+    }
+}
+
+impl LayerRow {
+    fn new(kind: RowKind, name: &str) -> Self {
+        Self {
+            kind,
+            phase: None,
+            spans: vec![name.to_owned()],
+            calls: 0,
+            at_peak: None,
+            held: None,
+            own_held: None,
+            highest: None,
+            time: Duration::ZERO,
+            own_time: Duration::ZERO,
+        }
+    }
+
+    fn at(path: PathId) -> Self {
+        let parts = path.parts();
+        let phase = parts.first().and_then(|part| match part {
+            Part::Phase(phase) => Some(*phase),
+            Part::Span(..) => None,
+        });
+        let is_layer = parts.iter().any(|part| matches!(part, Part::Span(..)));
+        let mut spans = path.names();
+        let kind = match (is_layer, phase) {
+            (true, _) => RowKind::Layer,
+            (false, Some(_)) => RowKind::Phase,
+            (false, None) => {
+                spans.push("outside of layers".to_owned());
+                RowKind::Phase
+            }
+        };
+        if is_layer && phase.is_some() {
+            spans.remove(0);
+        }
+        Self {
+            phase,
+            spans,
+            ..Self::new(kind, "")
+        }
+    }
+}
+
+/// What was held before the work began and still was at the peak: what is known of it, and the rest.
+fn before(unit: &Unit) -> Vec<LayerRow> {
+    if !unit.is_measured {
+        return Vec::new();
+    }
+    let mut left = unit.ledger.before();
+    let mut row = |kind, name: &str, bytes: u64| {
+        let bytes = bytes.min(left);
+        left -= bytes;
+        LayerRow {
+            at_peak: Some(bytes),
+            ..LayerRow::new(kind, name)
+        }
+    };
+    let known = unit.held.iter();
+    let known = known.map(|held| row(RowKind::Held, &held.what, held.bytes));
+    let mut rows: Vec<_> = known.collect();
+    rows.push(row(RowKind::Rest, Holding::OTHER, u64::MAX));
+    rows.retain(|row| row.at_peak > Some(0));
+    rows
+}
+
+/// Replaces the number at the end of a name by a star.
+fn fold(name: &mut String) {
+    if let Some((before, number)) = name.rsplit_once('.')
+        && number.parse::<u32>().is_ok()
+    {
+        *name = format!("{before}.*");
+    }
+}

@@ -1,0 +1,298 @@
+//! What one thread does: the spans that it is in, and what they take.
+
+use std::time::{Duration, Instant};
+
+use candle_core::Device;
+
+use super::path::{Part, PathId, set_current};
+use super::stats::Calls;
+use super::unit::{Unit, Work};
+use crate::error::{Holding, Phase};
+use crate::memory::{DeviceMemory, PeakScope};
+
+/// What began and has not ended yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Key {
+    Span(u32, u64),
+    /// A phase, or another piece of work of this crate.
+    Guard(u64),
+    /// A step of a loop of one's own.
+    Measured(u64),
+}
+
+#[derive(Debug)]
+struct Frame {
+    key: Key,
+    is_unit: bool,
+    /// The spans around this point, and the same within the phase.
+    bare: PathId,
+    path: PathId,
+    began: Instant,
+    /// The number of the unit in which it began.
+    unit: u64,
+    use_before: u64,
+    highest: u64,
+    /// What spans within it have taken already.
+    inner: (i64, Duration),
+    /// What counts in `inner` of the frame around it already: that one has ended first.
+    counted: (i64, Duration),
+    /// The next number for new spans of these names.
+    next: Vec<(&'static str, u32)>,
+    /// The span that was left last.
+    last: Option<(PathId, PathId)>,
+}
+
+/// The state of a thread.
+#[derive(Debug)]
+pub(super) struct Tracker {
+    scope: PeakScope,
+    device: Device,
+    frames: Vec<Frame>,
+    /// For each span the path around it in the latest phase, and its own.
+    in_phases: Vec<(PathId, PathId)>,
+    pub(super) unit: Unit,
+    /// The piece with the highest use of the last step that has ended, or is in progress.
+    pub(super) last: Unit,
+    /// That of the step with the highest use.
+    pub(super) highest: Unit,
+    pub(super) ended: Option<Instant>,
+    number: u64,
+    use_now: u64,
+}
+
+impl Tracker {
+    pub(super) fn new(memory: &DeviceMemory) -> Self {
+        let scope = memory.peak_scope();
+        let now = scope.start();
+        let mut unit = Unit::default();
+        unit.begin(None, Vec::new(), now);
+        unit.is_guessed = true;
+        Self {
+            scope,
+            device: memory.device().clone(),
+            frames: Vec::new(),
+            in_phases: Vec::new(),
+            unit,
+            last: Unit::default(),
+            highest: Unit::default(),
+            ended: None,
+            number: 0,
+            use_now: now.unwrap_or(0),
+        }
+    }
+
+    /// Takes what happened since the last call over into the current path. What this type allocates itself is not counted: each change
+    /// begins with this and ends with [`resume`](Self::resume).
+    pub(super) fn settle(&mut self) {
+        let Some((now, highest)) = self.scope.take() else {
+            return;
+        };
+        let highest = highest.max(self.use_now);
+        let path = self.frames.last().map_or(PathId::ROOT, |frame| frame.path);
+        self.unit.ledger.note(path, now, highest);
+        if let Some(frame) = self.frames.last_mut() {
+            frame.highest = frame.highest.max(highest);
+        }
+        self.use_now = now;
+    }
+
+    fn resume(&mut self) {
+        let path = self.frames.last().map_or(PathId::ROOT, |frame| frame.path);
+        set_current(path);
+        if self.device.is_cpu()
+            && let Some(now) = self.scope.in_use()
+        {
+            self.unit.ledger.skip_to(now);
+            self.use_now = now;
+        }
+    }
+
+    fn push(&mut self, key: Key, is_unit: bool, (bare, path): (PathId, PathId)) {
+        self.frames.push(Frame {
+            key,
+            is_unit,
+            bare,
+            path,
+            began: Instant::now(),
+            unit: self.number,
+            use_before: self.use_now,
+            highest: self.use_now,
+            inner: Default::default(),
+            counted: Default::default(),
+            next: Vec::new(),
+            last: None,
+        });
+    }
+
+    fn place(&self) -> (PathId, PathId) {
+        let top = self.frames.last();
+        top.map_or(Default::default(), |frame| (frame.bare, frame.path))
+    }
+
+    /// Enters a span. `find` returns its path within that of the spans around it, given the number that a new one of a name begins at, and
+    /// the number that it got if it is new.
+    pub(super) fn enter(
+        &mut self,
+        key: Key,
+        name: &'static str,
+        find: impl FnOnce(PathId, u32) -> (PathId, Option<u32>),
+    ) {
+        self.settle();
+        let (around, within) = self.place();
+        let next = self.frames.last().map(|frame| frame.next.iter());
+        let next = next.and_then(|mut next| next.find(|(known, _)| *known == name));
+        let (bare, number) = find(around, next.map_or(0, |(_, number)| *number));
+        if let (Some(number), Some(frame)) = (number, self.frames.last_mut()) {
+            frame.next.retain(|(known, _)| *known != name);
+            frame.next.push((name, number.saturating_add(1)));
+        }
+        let path = match (bare == around, around == within) {
+            (true, _) => within,
+            (false, true) => bare,
+            (false, false) => self.in_phase(bare, within),
+        };
+        // Outside of a trainer a step lasts until the outermost span is entered again.
+        if self.frames.is_empty() && self.unit.stats.of(path).is_some() {
+            self.end_unit();
+            self.guess_unit();
+        }
+        self.push(key, false, (bare, path));
+        self.resume();
+    }
+
+    /// The path of a span in the phase that is around it.
+    fn in_phase(&mut self, bare: PathId, within: PathId) -> PathId {
+        if self.in_phases.len() <= bare.index() {
+            self.in_phases.resize(bare.index() + 1, Default::default());
+        }
+        match self.in_phases.get_mut(bare.index()) {
+            Some((known, path)) if *known == within && *path != PathId::ROOT => *path,
+            entry => {
+                let path = bare.last().map_or(within, |part| within.child(part));
+                if let Some(entry) = entry {
+                    *entry = (within, path);
+                }
+                path
+            }
+        }
+    }
+
+    /// Enters a phase: spans in it belong to it, whichever spans are around it.
+    pub(super) fn enter_phase(&mut self, guard: u64, phase: Phase) {
+        self.settle();
+        let path = PathId::ROOT.child(Part::Phase(phase));
+        self.push(Key::Guard(guard), false, (PathId::ROOT, path));
+        self.resume();
+    }
+
+    /// Enters a place that was left before, in the present phase.
+    pub(super) fn enter_place(&mut self, guard: u64, bare: PathId) {
+        self.settle();
+        let (_, within) = self.place();
+        let phase = within.parts().into_iter().take(1);
+        let phase = phase.filter(|part| matches!(part, Part::Phase(_)));
+        let parts = phase.chain(bare.parts());
+        let path = parts.fold(PathId::ROOT, PathId::child);
+        self.push(Key::Guard(guard), false, (bare, path));
+        self.resume();
+    }
+
+    /// Enters the span that was left last here, to go on with its work.
+    pub(super) fn enter_last(&mut self, guard: u64) {
+        self.settle();
+        let last = self.frames.last().and_then(|frame| frame.last);
+        let place = last.unwrap_or_else(|| self.place());
+        self.push(Key::Guard(guard), false, place);
+        self.resume();
+    }
+
+    /// Whether it measures this device.
+    pub(super) fn is_on(&self, device: &Device) -> bool {
+        self.device.location() == device.location()
+    }
+
+    /// Begins a piece of work, unless it is a part of another one.
+    pub(super) fn enter_unit(&mut self, key: Key, work: Option<Work>, held: Vec<Holding>) {
+        self.settle();
+        let is_unit = self.frames.iter().all(|frame| !frame.is_unit);
+        let place = match is_unit {
+            true => Default::default(),
+            false => self.place(),
+        };
+        if is_unit {
+            self.end_unit();
+            self.begin_unit(work, held);
+        }
+        self.push(key, is_unit, place);
+        self.resume();
+    }
+
+    /// Leaves a span or a guard, also one that others are entered within.
+    pub(super) fn leave(&mut self, key: Key) {
+        let Some(at) = self.frames.iter().rposition(|frame| frame.key == key) else {
+            return;
+        };
+        self.settle();
+        let frame = self.frames.remove(at);
+        let held = self.use_now as i64 - frame.use_before as i64;
+        let time = frame.began.elapsed();
+        let (mut inner, mut inner_time) = frame.inner;
+        if let Some(still) = self.frames.get_mut(at) {
+            still.counted = (
+                self.use_now as i64 - still.use_before as i64,
+                still.began.elapsed(),
+            );
+            inner += still.counted.0;
+            inner_time += still.counted.1;
+        }
+        if let Some(around) = at.checked_sub(1).and_then(|at| self.frames.get_mut(at)) {
+            around.highest = around.highest.max(frame.highest);
+            around.inner.0 += held - frame.counted.0;
+            around.inner.1 += time.saturating_sub(frame.counted.1);
+            if matches!(frame.key, Key::Span(..)) {
+                around.last = Some((frame.bare, frame.path));
+            }
+        }
+        if matches!(frame.key, Key::Span(..)) && frame.unit == self.number {
+            let call = Calls {
+                count: 1,
+                held,
+                own: held - inner,
+                highest: frame.highest.saturating_sub(frame.use_before),
+                time,
+                own_time: time.saturating_sub(inner_time),
+            };
+            self.unit.stats.add(frame.path, call);
+        }
+        if frame.is_unit {
+            self.end_unit();
+            self.guess_unit();
+        }
+        drop(frame);
+        self.resume();
+    }
+
+    fn begin_unit(&mut self, work: Option<Work>, held: Vec<Holding>) {
+        self.number += 1;
+        let now = self.scope.start().map(|_| self.use_now);
+        self.unit.begin(work, held, now);
+    }
+
+    fn guess_unit(&mut self) {
+        self.begin_unit(None, Vec::new());
+        self.unit.is_guessed = true;
+    }
+
+    fn end_unit(&mut self) {
+        if self.unit.is_empty() {
+            return;
+        }
+        self.ended = Some(Instant::now());
+        if self.unit.outdoes(&self.last) {
+            if self.unit.ledger.peak() > self.highest.ledger.peak() {
+                self.highest.clone_from(&self.unit);
+            }
+            std::mem::swap(&mut self.unit, &mut self.last);
+        }
+    }
+}
