@@ -2,12 +2,11 @@
 
 use std::io::{Result, Write};
 use std::iter;
-use std::ops::Range;
 
 use bytesize::ByteSize;
 
 use super::event::Event;
-use super::frames::{Frames, frame};
+use super::frames::Frames;
 use super::history::History;
 use super::pickle::Pickle;
 use super::segments;
@@ -37,7 +36,7 @@ pub(super) fn write(history: &History, min_bytes: ByteSize, to: impl Write) -> R
         pickle.text("device_traces")?;
         pickle.list([()], |pickle, ()| document.trace(pickle))?;
         pickle.text("segments")?;
-        document.segments(pickle, min_bytes)
+        segments::write(pickle, history, &mut document.frames, min_bytes)
     })?;
     pickle.finish()
 }
@@ -105,96 +104,4 @@ impl Document<'_> {
         let known = event.and_then(|event| self.frames.category(event.path));
         pickle.text_at("category", known.unwrap_or(UNKNOWN))
     }
-
-    /// The ranges in which blocks lay with those that are live, and one more for all others.
-    fn segments<W: Write>(&mut self, pickle: &mut Pickle<W>, min_bytes: ByteSize) -> Result<()> {
-        let history = self.history;
-        let ranges = segments::of(&history.events);
-        let others = usize::try_from(history.others).unwrap_or(usize::MAX);
-        let address = segments::after(&ranges);
-        let last = (others > 0).then(|| address..address.saturating_add(others));
-        let rows = ranges.into_iter().map(|range| (range, false));
-        let rows = rows.chain(last.map(|range| (range, true)));
-        pickle.list(rows, |pickle, (range, is_others)| {
-            let live = history.live.range(range.clone());
-            let active = match is_others {
-                true => range.len(),
-                false => live.clone().map(|(_, (bytes, _))| *bytes).sum(),
-            };
-            pickle.dict(|pickle| {
-                describe(pickle, &range, active)?;
-                pickle.text("blocks")?;
-                match is_others {
-                    true => pickle.list([()], |pickle, ()| {
-                        block(pickle, range.len(), |pickle| {
-                            let what = format!("before the first event, or below {min_bytes}");
-                            pickle.list([what], |pickle, what| frame(pickle, "allocated", &what))
-                        })
-                    }),
-                    false => {
-                        let live = live.map(|(address, (bytes, event))| (*address, *bytes, event));
-                        pickle.list(filled(&range, live), |pickle, (bytes, event)| match event {
-                            Some(event) => {
-                                block(pickle, bytes, |pickle| self.frames.write(pickle, event))
-                            }
-                            None => pickle.dict(|pickle| {
-                                pickle.number_at("size", bytes as u64)?;
-                                pickle.number_at("requested_size", 0)?;
-                                pickle.text_at("state", "inactive")
-                            }),
-                        })
-                    }
-                }
-            })
-        })
-    }
-}
-
-/// Writes a segment's own entries.
-fn describe<W: Write>(pickle: &mut Pickle<W>, range: &Range<usize>, active: usize) -> Result<()> {
-    pickle.number_at("device", 0)?;
-    pickle.number_at("address", range.start as u64)?;
-    pickle.number_at("total_size", range.len() as u64)?;
-    pickle.number_at("allocated_size", active as u64)?;
-    pickle.number_at("active_size", active as u64)?;
-    pickle.number_at("requested_size", active as u64)?;
-    pickle.number_at("stream", 0)?;
-    pickle.text_at("segment_type", "large")?;
-    pickle.text("frames")?;
-    pickle.list([(); 0], |_, ()| Ok(()))
-}
-
-/// Writes a live block.
-fn block<W: Write>(
-    pickle: &mut Pickle<W>,
-    bytes: usize,
-    frames: impl FnOnce(&mut Pickle<W>) -> Result<()>,
-) -> Result<()> {
-    pickle.dict(|pickle| {
-        pickle.number_at("size", bytes as u64)?;
-        pickle.number_at("requested_size", bytes as u64)?;
-        pickle.text_at("state", "active_allocated")?;
-        pickle.text("frames")?;
-        frames(pickle)
-    })
-}
-
-/// The blocks of a segment with what lies between them, without a gap, since the file gives no addresses of blocks.
-fn filled<'a>(
-    segment: &Range<usize>,
-    live: impl Iterator<Item = (usize, usize, &'a Event)>,
-) -> Vec<(usize, Option<&'a Event>)> {
-    let mut blocks = Vec::new();
-    let mut end = segment.start;
-    for (address, bytes, event) in live {
-        if address > end {
-            blocks.push((address - end, None));
-        }
-        blocks.push((bytes, Some(event)));
-        end = address.saturating_add(bytes);
-    }
-    if segment.end > end {
-        blocks.push((segment.end - end, None));
-    }
-    blocks
 }

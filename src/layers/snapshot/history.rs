@@ -40,13 +40,14 @@ impl History {
             }
             events.push(event);
         }
-        let known: usize = live.values().map(|(bytes, _)| *bytes).sum();
+        let sizes = live.values().map(|(bytes, _)| *bytes as u64);
+        let known = sizes.fold(0, u64::saturating_add);
         let began = recorded.began.duration_since(UNIX_EPOCH);
         let began = began.map_or(0, |time| time.as_micros() as u64);
         Self {
             events,
             live,
-            others: recorded.in_use.saturating_sub(known as u64),
+            others: recorded.in_use.saturating_sub(known),
             began,
             ended: began.saturating_add(recorded.nanoseconds / 1000),
         }

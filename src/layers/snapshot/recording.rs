@@ -28,7 +28,7 @@ struct Running {
 fn note(what: HostEvent) {
     WRITERS.fetch_add(1, SeqCst);
     let running = CURRENT.load(SeqCst);
-    // SAFETY: a pointer other than null came from `Box::into_raw` and is freed by `end` alone, which first replaces it by null and
+    // SAFETY: a pointer other than null came from `Box::into_raw` and is freed by `Recording::end` alone, which first replaces it by null and
     // then waits for `WRITERS` to be 0; this thread is among them until the subtraction below.
     if let Some(running) = unsafe { running.as_ref() } {
         let nanoseconds = running.began.elapsed().as_nanos() as u64;
@@ -55,6 +55,8 @@ pub(super) struct Recorded {
 pub(super) struct Recording {
     memory: DeviceMemory,
     began: SystemTime,
+    /// What `CURRENT` points to is this recording's.
+    is_running: bool,
 }
 
 impl Recording {
@@ -75,21 +77,26 @@ impl Recording {
         let running = Box::new(Running { ring, began: now });
         CURRENT.store(Box::into_raw(running), SeqCst);
         watch(least, note);
-        Ok(Self { memory, began })
+        Ok(Self {
+            memory,
+            began,
+            is_running: true,
+        })
     }
 
     /// Ends the recording and returns it.
-    pub(super) fn finish(self) -> Recorded {
-        let recorded = end(|running| {
+    pub(super) fn finish(mut self) -> Recorded {
+        let (memory, began) = (self.memory.clone(), self.began);
+        let recorded = self.end(|running| {
             let nanoseconds = running.began.elapsed().as_nanos() as u64;
             let own = running.ring.bytes() + size_of::<Running>();
-            let in_use = self.memory.in_use().unwrap_or(0);
+            let in_use = memory.in_use().unwrap_or(0);
             let events: Vec<_> = running.ring.kept().map(Event::unpacked).collect();
             Recorded {
                 dropped: running.ring.count().saturating_sub(events.len() as u64),
                 events,
                 in_use: in_use.saturating_sub(own as u64),
-                began: self.began,
+                began,
                 nanoseconds,
             }
         });
@@ -97,31 +104,35 @@ impl Recording {
             events: Vec::new(),
             dropped: 0,
             in_use: 0,
-            began: self.began,
+            began,
             nanoseconds: 0,
         })
+    }
+
+    /// Stops the recording, reads it, and frees it. `None` if it was ended before.
+    fn end<T>(&mut self, read: impl FnOnce(&Running) -> T) -> Option<T> {
+        if !std::mem::take(&mut self.is_running) {
+            return None;
+        }
+        unwatch();
+        let running = NonNull::new(CURRENT.swap(ptr::null_mut(), SeqCst))?;
+        let is_quiet = no_writer_is_left();
+        // SAFETY: it came from `Box::into_raw`, and the swap gave it to this call alone, which frees it below.
+        let value = read(unsafe { running.as_ref() });
+        if is_quiet {
+            // SAFETY: as above; nobody else refers to it, because `WRITERS` was 0 after the swap.
+            drop(unsafe { Box::from_raw(running.as_ptr()) });
+        }
+        // Not before: from here on `CURRENT` may be another recording's.
+        IS_TAKEN.store(false, Release);
+        Some(value)
     }
 }
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        end(|_| ());
+        self.end(|_| ());
     }
-}
-
-/// Stops the recording, reads it, and frees it. `None` if it was ended before.
-fn end<T>(read: impl FnOnce(&Running) -> T) -> Option<T> {
-    unwatch();
-    let running = NonNull::new(CURRENT.swap(ptr::null_mut(), SeqCst))?;
-    let is_quiet = no_writer_is_left();
-    // SAFETY: it came from `Box::into_raw`, and the swap gave it to this call alone, which frees it below.
-    let value = read(unsafe { running.as_ref() });
-    if is_quiet {
-        // SAFETY: as above; nobody else refers to it, because `WRITERS` was 0 after the swap.
-        drop(unsafe { Box::from_raw(running.as_ptr()) });
-    }
-    IS_TAKEN.store(false, Release);
-    Some(value)
 }
 
 /// Waits for the threads that write an event. `false` if one does not come to an end, as in a process that was forked in the middle

@@ -101,3 +101,29 @@ fn recorders_end_while_threads_allocate() {
         is_done.store(true, Relaxed);
     });
 }
+
+/// Of threads that start recorders at the same time one succeeds, and the end of its record does not end the next one's.
+#[test]
+fn recorders_follow_each_other_on_several_threads() {
+    let _alone = alone();
+    const SIZE: usize = 1 << 16;
+    let start = || loop {
+        let builder = SnapshotRecorder::builder().capacity(1 << 10);
+        match builder.min_bytes(ByteSize(SIZE as u64)).start() {
+            Ok(recorder) => break recorder,
+            Err(_) => thread::yield_now(),
+        }
+    };
+    thread::scope(|threads| {
+        for _ in 0..4 {
+            threads.spawn(|| {
+                for _ in 0..100 {
+                    let recorder = start();
+                    drop(black_box(vec![1u8; SIZE]));
+                    let snapshot = recorder.stop();
+                    assert!(snapshot.len() >= 2, "{snapshot:?}");
+                }
+            });
+        }
+    });
+}

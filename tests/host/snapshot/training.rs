@@ -62,7 +62,7 @@ fn blocks_name_their_layers() -> candle_headroom::Result<()> {
     let subscriber = tracing_subscriber::registry().with(layers.layer());
     let _subscriber = tracing::subscriber::set_default(subscriber);
     let weight = Var::zeros(MIB / 4, DType::F32, &Device::Cpu)?;
-    let mut trainer = AdaptiveTrainer::builder(sgd(&[weight.clone()], 0.1))
+    let mut trainer = AdaptiveTrainer::builder(sgd(std::slice::from_ref(&weight), 0.1))
         .memory(&memory)
         .build()?;
     let x = Tensor::ones((1, 1), DType::F32, &Device::Cpu)?;
