@@ -6,9 +6,9 @@ use crate::error::Result;
 
 /// Records each allocation and release of the host's memory, for [PyTorch's memory viewer](https://docs.pytorch.org/memory_viz).
 ///
-/// The program needs [`TrackingAllocator`](crate::TrackingAllocator). Each event has address, size, time and thread; while a
-/// [`LayerMemory`](super::LayerMemory) lives, also the phase of the trainer's step, and if that is installed the spans that the thread was in.
-/// All threads of the process are recorded, from [`start`](SnapshotRecorderBuilder::start) on.
+/// The program needs [`TrackingAllocator`](crate::TrackingAllocator). Each event has address, size, time and thread. While a
+/// [`LayerMemory`](crate::layers::LayerMemory) lives, it also has the phase of the trainer's step and, if that is installed, the spans that
+/// the thread was in. All threads of the process are recorded, from [`start`](SnapshotRecorderBuilder::start) on.
 ///
 /// ```standalone_crate
 /// use candle_core::{DType, Device, Tensor};
@@ -36,9 +36,9 @@ use crate::error::Result;
 /// ```
 ///
 /// # Cost
-/// Memory for the events is reserved at the start, 40 bytes for each: 10 MiB by default, which counts to the limit of the host's memory. While a
-/// recorder runs, an event takes about 50 ns; without one, each request takes one relaxed load more. Recording takes no lock and does not
-/// allocate.
+/// Memory for the events is reserved at the start, 40 bytes for each: 10 MiB by default, which counts to the limit of the host's
+/// memory. While a recorder runs, an event takes about 50 ns; without one, each request takes one relaxed load more. Recording takes
+/// no lock and does not allocate.
 ///
 /// # Limits
 /// - Memory of a GPU is not recorded: candle's CUDA backend takes it from the driver, which reports no single allocation.
