@@ -16,13 +16,15 @@ thread_local! {
     static CURRENT: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A phase of a step, then the spans that were entered within it.
+/// One `LayerMemory`, a phase of a step, and the spans that were entered within it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PathId(u32);
 
 /// The last part of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Part {
+    /// One `LayerMemory`.
+    Root(u64),
     Phase(Phase),
     /// A span's name, and its number among those of the same name and parent.
     Span(&'static str, u32),
@@ -81,31 +83,25 @@ impl PathId {
         parts
     }
 
-    /// The same spans outside of a phase.
-    pub(super) fn bare(self) -> Self {
-        let spans = self.parts().into_iter();
-        let spans = spans.filter(|part| matches!(part, Part::Span(..)));
-        spans.fold(Self::ROOT, Self::child)
-    }
-
     /// The names of its parts, the outermost first: a phase as in an error's text, then spans. A span's number is shown if there are
     /// several of its name in one parent. It allocates and takes a lock.
     pub(crate) fn names(self) -> Vec<String> {
+        // Spans are numbered regardless of the phase.
         let mut bare = Some(Self::ROOT);
         let parts = self.parts().into_iter();
-        // Numbers are given regardless of the phase.
         let tree = TREE.lock();
-        let names = parts.map(|part| match part {
-            Part::Phase(phase) => phase.to_string(),
-            Part::Span(name, number) => {
-                let known = |part| tree.numbers.get(&(bare?, part)).copied();
-                let is_one_of_many = number > 0 || known(Part::Span(name, 1)).is_some();
-                bare = known(part);
-                match is_one_of_many {
-                    true => format!("{name}.{number}"),
-                    false => name.to_owned(),
+        let names = parts.filter_map(|part| {
+            let known = |part| tree.numbers.get(&(bare?, part)).copied();
+            let name = match part {
+                Part::Root(_) => None,
+                Part::Phase(phase) => return Some(phase.to_string()),
+                Part::Span(name, 0) if known(Part::Span(name, 1)).is_none() => {
+                    Some(name.to_owned())
                 }
-            }
+                Part::Span(name, number) => Some(format!("{name}.{number}")),
+            };
+            bare = known(part);
+            name
         });
         names.collect()
     }

@@ -171,14 +171,15 @@ impl LayerReport {
         report
     }
 
-    /// The largest rows, folded, with their bytes at the peak.
+    /// The largest layers and phases, folded, with their bytes at the peak.
     pub(crate) fn largest(&self, count: usize) -> Vec<Holding> {
         let rows = match self.is_empty() {
             true => Vec::new(),
             false => self.folded().rows,
         };
         let known = rows.iter().filter_map(|row| Some((row, row.at_peak?)));
-        let known = known.filter(|(row, bytes)| row.is_attributed() && *bytes > 0);
+        let is_known = |row: &LayerRow| row.is_attributed() && row.kind != RowKind::Held;
+        let known = known.filter(|(row, bytes)| is_known(row) && *bytes > 0);
         let largest = known.map(|(row, bytes)| Holding::new(row.name(), bytes));
         largest.take(count).collect()
     }
@@ -208,9 +209,9 @@ impl LayerRow {
 
     fn at(path: PathId) -> Self {
         let parts = path.parts();
-        let phase = parts.first().and_then(|part| match part {
+        let phase = parts.iter().find_map(|part| match part {
             Part::Phase(phase) => Some(*phase),
-            Part::Span(..) => None,
+            _ => None,
         });
         let is_layer = parts.iter().any(|part| matches!(part, Part::Span(..)));
         let mut spans = path.names();

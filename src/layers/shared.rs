@@ -91,7 +91,7 @@ impl Shared {
 
     #[cold]
     fn begin_thread(&self) -> Option<Arc<Mutex<Tracker>>> {
-        let tracker = Arc::new(Mutex::new(Tracker::new(&self.memory)));
+        let tracker = Arc::new(Mutex::new(Tracker::new(&self.memory, self.number)));
         let known = TRACKERS.try_with(|trackers| {
             let mut trackers = trackers.try_borrow_mut().ok()?;
             trackers.retain(|(_, tracker)| tracker.strong_count() > 0);

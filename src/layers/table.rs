@@ -15,12 +15,17 @@ const NOTHING_SEEN: &str = "no layer was seen: a model's spans exist only if `La
                             and no filter of the subscriber, and none of tracing's `max_level` features, drops the level TRACE";
 
 impl LayerReport {
-    /// A table of the `count` largest rows: bytes at the peak, their share of it, the sum of the shares so far, bytes held after the
+    /// A table of the `count` largest rows: bytes at the peak, their share of it and the sum of the shares so far, bytes kept after the
     /// calls with the layers within, number of calls, and host time without the layers within.
     ///
     /// On a GPU time is that of queuing the work.
     pub fn table(&self, count: usize) -> String {
         Table(self, count).to_string()
+    }
+
+    /// The first line of the table.
+    pub(crate) fn title(&self) -> String {
+        Headline(self).to_string()
     }
 }
 
@@ -38,12 +43,12 @@ impl fmt::Display for Table<'_> {
         if report.is_empty() {
             return f.write_str(NOTHING_SEEN);
         }
-        headline(report, f)?;
-        let (at_peak, held) = ("at peak", "after it");
+        Headline(report).fmt(f)?;
+        let (at_peak, held) = ("at peak", "kept");
         write!(
             f,
             "\n{at_peak:>11} {:>6} {:>6} {held:>11} {:>6} {:>10}  layer",
-            "", "sum", "calls", "own time"
+            "share", "sum", "calls", "own time"
         )?;
         let mut sum = 0;
         for row in report.rows.iter().take(*count) {
@@ -64,24 +69,30 @@ impl fmt::Display for Table<'_> {
     }
 }
 
-fn headline(report: &LayerReport, f: &mut Formatter<'_>) -> fmt::Result {
-    if let Some(work) = report.work {
-        write!(f, "{} {}, ", work.task, work.step + 1)?;
-        match work.samples {
-            0 => f.write_str("update: ")?,
-            samples => write!(f, "micro-batch of {samples}: ")?,
+/// The work, its highest use, and how much of that is attributed.
+struct Headline<'a>(&'a LayerReport);
+
+impl fmt::Display for Headline<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self(report) = self;
+        if let Some(work) = report.work {
+            write!(f, "{} {}, ", work.task, work.step + 1)?;
+            match work.samples {
+                0 => f.write_str("update: ")?,
+                samples => write!(f, "micro-batch of {samples}: ")?,
+            }
         }
-    }
-    let Some(peak) = report.peak else {
-        return f.write_str("memory is not counted on this device");
-    };
-    write!(f, "highest use {}", ByteSize(peak))?;
-    if !report.peak_at.is_empty() {
-        write!(f, " in {}", report.peak_at.join("."))?;
-    }
-    match report.attributed() {
-        Some(share) => write!(f, "; {:.1} % attributed", share * 100.),
-        None => Ok(()),
+        let Some(peak) = report.peak else {
+            return f.write_str("memory is not counted on this device");
+        };
+        write!(f, "highest use {}", ByteSize(peak))?;
+        if !report.peak_at.is_empty() {
+            write!(f, " in {}", report.peak_at.join("."))?;
+        }
+        match report.attributed() {
+            Some(share) => write!(f, "; {:.1} % attributed", share * 100.),
+            None => Ok(()),
+        }
     }
 }
 

@@ -47,6 +47,7 @@ struct Frame {
 pub(super) struct Tracker {
     scope: PeakScope,
     device: Device,
+    root: PathId,
     frames: Vec<Frame>,
     /// For each span the path around it in the latest phase, and its own.
     in_phases: Vec<(PathId, PathId)>,
@@ -61,7 +62,7 @@ pub(super) struct Tracker {
 }
 
 impl Tracker {
-    pub(super) fn new(memory: &DeviceMemory) -> Self {
+    pub(super) fn new(memory: &DeviceMemory, number: u64) -> Self {
         let scope = memory.peak_scope();
         let now = scope.start();
         let mut unit = Unit::default();
@@ -69,6 +70,7 @@ impl Tracker {
         unit.is_guessed = true;
         Self {
             scope,
+            root: PathId::ROOT.child(Part::Root(number)),
             device: memory.device().clone(),
             frames: Vec::new(),
             in_phases: Vec::new(),
@@ -88,7 +90,7 @@ impl Tracker {
             return;
         };
         let highest = highest.max(self.use_now);
-        let path = self.frames.last().map_or(PathId::ROOT, |frame| frame.path);
+        let path = self.frames.last().map_or(self.root, |frame| frame.path);
         self.unit.ledger.note(path, now, highest);
         if let Some(frame) = self.frames.last_mut() {
             frame.highest = frame.highest.max(highest);
@@ -97,7 +99,7 @@ impl Tracker {
     }
 
     fn resume(&mut self) {
-        let path = self.frames.last().map_or(PathId::ROOT, |frame| frame.path);
+        let path = self.frames.last().map_or(self.root, |frame| frame.path);
         set_current(path);
         if self.device.is_cpu()
             && let Some(now) = self.scope.in_use()
@@ -126,7 +128,7 @@ impl Tracker {
 
     fn place(&self) -> (PathId, PathId) {
         let top = self.frames.last();
-        top.map_or(Default::default(), |frame| (frame.bare, frame.path))
+        top.map_or((self.root, self.root), |frame| (frame.bare, frame.path))
     }
 
     /// Enters a span. `find` returns its path within that of the spans around it, given the number that a new one of a name begins at, and
@@ -180,20 +182,24 @@ impl Tracker {
     /// Enters a phase: spans in it belong to it, whichever spans are around it.
     pub(super) fn enter_phase(&mut self, guard: u64, phase: Phase) {
         self.settle();
-        let path = PathId::ROOT.child(Part::Phase(phase));
-        self.push(Key::Guard(guard), false, (PathId::ROOT, path));
+        let path = self.root.child(Part::Phase(phase));
+        self.push(Key::Guard(guard), false, (self.root, path));
         self.resume();
     }
 
     /// Enters a place that was left before, in the present phase.
-    pub(super) fn enter_place(&mut self, guard: u64, bare: PathId) {
+    pub(super) fn enter_place(&mut self, guard: u64, place: PathId) {
         self.settle();
         let (_, within) = self.place();
-        let phase = within.parts().into_iter().take(1);
+        let phase = within.parts().into_iter();
         let phase = phase.filter(|part| matches!(part, Part::Phase(_)));
-        let parts = phase.chain(bare.parts());
-        let path = parts.fold(PathId::ROOT, PathId::child);
-        self.push(Key::Guard(guard), false, (bare, path));
+        let within = phase.fold(self.root, PathId::child);
+        let spans = place.parts().into_iter();
+        let spans = spans.filter(|part| matches!(part, Part::Span(..)));
+        let place = spans.fold((self.root, within), |(bare, path), part| {
+            (bare.child(part), path.child(part))
+        });
+        self.push(Key::Guard(guard), false, place);
         self.resume();
     }
 
@@ -216,7 +222,7 @@ impl Tracker {
         self.settle();
         let is_unit = self.frames.iter().all(|frame| !frame.is_unit);
         let place = match is_unit {
-            true => Default::default(),
+            true => (self.root, self.root),
             false => self.place(),
         };
         if is_unit {

@@ -42,7 +42,7 @@ use crate::replace::replace;
 /// ```
 #[derive(Clone, Default)]
 pub struct Timeline {
-    recorder: Arc<Mutex<Recorder>>,
+    pub(super) recorder: Arc<Mutex<Recorder>>,
 }
 
 impl Timeline {

@@ -4,6 +4,8 @@ mod events;
 mod exchanges;
 mod gathered;
 mod handle;
+#[cfg(feature = "layers")]
+mod layers;
 #[cfg(feature = "nvtx")]
 mod nvtx;
 mod page;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use super::exchanges::{ExchangeRow, Exchanges};
-use super::rows::{Mark, MicroRow, Note, Number, PhaseRow, StepRow, Totals};
+use super::rows::{Layers, Mark, MicroRow, Note, Number, PhaseRow, StepRow, Totals};
 use super::thinned::Thinned;
 use crate::monitor::unix_milliseconds;
 use crate::output::first_line;
@@ -29,6 +29,7 @@ pub(super) struct Recorder {
     pub(super) notes: VecDeque<Note>,
     pub(super) totals: Totals,
     pub(super) exchanges: Exchanges,
+    pub(super) layers: Option<Layers>,
     /// From the beginning of the first batch to the end of the last.
     pub(super) work: Option<(f64, f64)>,
     /// When the current micro-batch began, and its highest use so far.

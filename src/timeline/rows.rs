@@ -116,6 +116,27 @@ impl Number {
     }
 }
 
+/// What held the memory when the use of a step was highest.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Layers {
+    /// The work, and where its use was highest.
+    pub(super) title: String,
+    pub(super) peak: Option<u64>,
+    pub(super) rows: Vec<LayerRow>,
+}
+
+/// A layer, or something else that held memory.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct LayerRow {
+    pub(super) name: String,
+    pub(super) is_layer: bool,
+    pub(super) at_peak: Option<u64>,
+    pub(super) held: Option<i64>,
+    pub(super) calls: u64,
+    /// In microseconds.
+    pub(super) time: f64,
+}
+
 /// Totals of the whole run, including rows that were dropped.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Totals {

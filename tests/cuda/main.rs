@@ -16,6 +16,8 @@ mod exhaustion;
 mod faults;
 mod gpu;
 mod jobs;
+#[cfg(feature = "layers")]
+mod layer_memory;
 mod layers;
 mod limits;
 mod memory;

@@ -10,6 +10,8 @@ mod frozen;
 mod honest_numbers;
 mod kept;
 mod language;
+#[cfg(feature = "layers")]
+mod layers;
 mod memory;
 #[path = "../promises/no_ratchet.rs"]
 mod no_ratchet;

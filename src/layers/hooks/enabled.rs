@@ -72,12 +72,12 @@ pub(crate) fn phase(phase: Phase) -> Guard {
 
 /// Where this thread is, for [`again`].
 pub(crate) fn place() -> Place {
-    Place(current().bare())
+    Place(current())
 }
 
 /// Goes back to a place, in the present phase.
-pub(crate) fn again(Place(bare): Place) -> Guard {
-    Guard::enter(|tracker, number| tracker.enter_place(number, bare))
+pub(crate) fn again(Place(path): Place) -> Guard {
+    Guard::enter(|tracker, number| tracker.enter_place(number, path))
 }
 
 /// Goes back to the span that was left last, for more of its work.

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use super::{same, scope};
 use crate::error::RecomputeError;
+use crate::layers::{self, Place};
 use crate::nn::graph::{Gradient, Mail, operation, within_pass};
 
 /// The closure of a region.
@@ -21,15 +22,23 @@ pub(super) struct Region {
     needs: Vec<bool>,
     vars: Vec<Tensor>,
     run: Run,
+    place: Place,
 }
 
 impl Region {
-    pub(super) fn new(inputs: Vec<Tensor>, needs: Vec<bool>, vars: Vec<Tensor>, run: Run) -> Self {
+    pub(super) fn new(
+        inputs: Vec<Tensor>,
+        needs: Vec<bool>,
+        vars: Vec<Tensor>,
+        run: Run,
+        place: Place,
+    ) -> Self {
         Self {
             inputs,
             needs,
             vars,
             run,
+            place,
         }
     }
 
@@ -41,7 +50,10 @@ impl Region {
             false => Ok(input.clone()),
         });
         let inputs = inputs.collect::<Result<Vec<_>>>()?;
-        let outputs = scope::again(|| (self.run)(&inputs))?;
+        let outputs = {
+            let _place = layers::again(self.place);
+            scope::again(|| (self.run)(&inputs))?
+        };
         let known: Vec<_> = self.vars.iter().chain(&inputs).map(Tensor::id).collect();
         let vars = vars_of(&outputs);
         if let Some(var) = vars.iter().find(|var| !known.contains(&var.id())) {

@@ -12,8 +12,8 @@ use crate::nn::graph::{Mail, operation};
 /// Runs a region and returns its outputs, of which the graph knows where gradients go, but keeps no activations.
 pub(super) fn record(inputs: Vec<Tensor>, run: Run) -> Result<Vec<Tensor>> {
     let given: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
-    let outputs = scope::region(|| run(&given))?;
     let place = layers::place();
+    let outputs = scope::region(|| run(&given))?;
     // The outputs' copies belong to the layer that ran.
     let _layer = layers::last();
     let vars = vars_of(&outputs);
@@ -35,15 +35,12 @@ pub(super) fn record(inputs: Vec<Tensor>, run: Run) -> Result<Vec<Tensor>> {
         false => Ok(output),
     });
     let outputs = outputs.collect::<Result<Vec<_>>>()?;
-    let region = Region::new(given, needs, vars.clone(), run);
+    let region = Region::new(given, needs, vars.clone(), run, place);
     let backward = move |arrived: Mail, first: &[Tensor]| {
         if !arrived.iter().any(Option::is_some) {
             return Ok(Mail::new());
         }
-        let differentiate = || {
-            let _place = layers::again(place);
-            scope::timed(|| region.differentiate(arrived, first))
-        };
+        let differentiate = || scope::timed(|| region.differentiate(arrived, first));
         Ok(run_phase(Phase::Recompute, differentiate)?)
     };
     operation("recompute", &sources, outputs, backward)

@@ -101,6 +101,7 @@ if (lanes.length) buildRanks();
 buildTiles();
 panels.forEach(buildPanel);
 if (phases.length) buildDetail();
+if (data.layers) buildLayers(data.layers);
 if (marks.length) buildMarks();
 addEventListener('resize', draw);
 draw();

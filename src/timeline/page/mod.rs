@@ -28,6 +28,7 @@ pub(super) fn write(recorder: &Recorder, title: &str, all: Option<&Gathered>) ->
             include_str!("hover.js"),
             include_str!("phases.js"),
             include_str!("ranks.js"),
+            include_str!("layers.js"),
             include_str!("build.js"),
         ),
     )
@@ -52,6 +53,7 @@ fn data(recorder: &Recorder, all: Option<&Gathered>) -> Value {
         "phases": recorder.phases.iter().skip(dropped).collect::<Vec<_>>(),
         "marks": recorder.marks,
         "notes": recorder.notes,
+        "layers": recorder.layers,
     });
     if let Some(all) = all {
         let lanes = all.ranks.iter().zip(&all.times.ranks);

@@ -1,0 +1,144 @@
+//! Bytes of known layers.
+
+use candle_core::{DType, Device, Result, Tensor};
+use candle_headroom::layers::{FlameGraph, LayerReport, RowKind};
+use candle_headroom::nn::{Linear, Module, VarBuilder, VarMap, linear};
+use tracing::trace_span;
+
+use super::{row, watched};
+use crate::support::alone;
+
+/// Upper bound of what the test harness and a graph's nodes allocate meanwhile: a node of candle takes less than 1 KiB.
+const NODES: i64 = 80 * 1024;
+
+fn layer(from: usize, to: usize) -> Result<(VarMap, Linear)> {
+    let varmap = VarMap::new();
+    let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    let layer = linear(from, to, vb)?;
+    Ok((varmap, layer))
+}
+
+fn assert_near(bytes: Option<i64>, expected: usize) {
+    let bytes = bytes.expect("memory is counted");
+    assert!(
+        (bytes - expected as i64).abs() <= NODES,
+        "{bytes}, not {expected}"
+    );
+}
+
+#[test]
+fn a_layer_holds_what_its_output_takes() {
+    let _alone = alone();
+    let (_varmap, up) = layer(64, 256).unwrap();
+    let (_varmap, down) = layer(256, 64).unwrap();
+    let x = Tensor::ones((1024, 64), DType::F32, &Device::Cpu).unwrap();
+    watched(|layers| {
+        let (mlp, inner) = (trace_span!("mlp"), trace_span!("up"));
+        let forward = || -> Result<Tensor> {
+            let _mlp = mlp.enter();
+            let hidden = inner.in_scope(|| up.forward(&x))?.relu()?;
+            down.forward(&hidden)
+        };
+        let (report, y) = {
+            // The first call of each creates threads' buffers.
+            forward().unwrap();
+            let y = layers.measure(&forward).unwrap();
+            (layers.report(), y)
+        };
+        let (hidden, out) = (1024 * 256 * 4, 1024 * 64 * 4);
+        assert_near(row(&report, "mlp.up").held, hidden);
+        assert_near(row(&report, "mlp").held, 2 * hidden + out);
+        assert_near(row(&report, "mlp").own_held, hidden + out);
+        assert_near(
+            row(&report, "mlp").at_peak.map(|bytes| bytes as i64),
+            hidden + out,
+        );
+        assert!(row(&report, "mlp").highest >= row(&report, "mlp").held.map(|held| held as u64));
+        let sum: u64 = report.rows.iter().filter_map(|row| row.at_peak).sum();
+        assert_eq!(Some(sum), report.peak);
+        drop(y);
+        // Without gradients only the output is kept.
+        let x = x.detach();
+        let (up, down) = (detached(&up), detached(&down));
+        let inference = || -> Result<Tensor> {
+            let _mlp = mlp.enter();
+            down.forward(&up.forward(&x)?.relu()?)
+        };
+        let _y = layers.measure(inference).unwrap();
+        let report = layers.report();
+        assert_near(row(&report, "mlp").held, out);
+        // Hidden, its relu and the output, until the end of the statement.
+        assert_near(
+            row(&report, "mlp").highest.map(|bytes| bytes as i64),
+            2 * hidden + out,
+        );
+    });
+}
+
+fn detached(layer: &Linear) -> Linear {
+    Linear::new(layer.weight().detach(), layer.bias().map(Tensor::detach))
+}
+
+#[test]
+fn a_loop_of_ones_own_is_measured_to_its_peak() {
+    let _alone = alone();
+    watched(|layers| {
+        let (varmap, up) = layer(64, 512).unwrap();
+        let span = trace_span!("up");
+        let x = Tensor::ones((1024, 64), DType::F32, &Device::Cpu).unwrap();
+        let step = || -> Result<()> {
+            let y = span.in_scope(|| up.forward(&x))?;
+            let gradients = y.sqr()?.mean_all()?.backward()?;
+            assert!(gradients.get(&varmap.all_vars()[0]).is_some());
+            Ok(())
+        };
+        step().unwrap(); // threads' buffers
+        for _ in 0..3 {
+            layers.measure(step).unwrap();
+            let report = layers.report();
+            assert_near(row(&report, "up").held, 1024 * 512 * 4);
+            let outside = row(&report, "outside of layers").at_peak.unwrap();
+            // The square, and at least one gradient of that size.
+            assert!(outside > 2 * 1024 * 512 * 4, "{outside}");
+        }
+        let named = |report: &LayerReport| row(report, "up").at_peak;
+        let report = layers.report();
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<LayerReport>(&text).unwrap(), report);
+        let highest = layers.highest();
+        assert!(highest.peak >= report.peak && named(&highest).is_some());
+    });
+}
+
+#[test]
+fn texts_and_pictures_have_the_numbers() {
+    let _alone = alone();
+    watched(|layers| {
+        let block = layers.measure(|| {
+            let _model = trace_span!("model").entered();
+            (0..2)
+                .map(|_| trace_span!("bl;ock <1>").in_scope(|| vec![1u8; 8 << 20]))
+                .collect::<Vec<_>>()
+        });
+        let report = layers.report();
+        let text = report.to_string();
+        assert!(
+            text.contains("16.0 MiB") && text.contains("model.bl;ock <1>.*"),
+            "{text}"
+        );
+        let table = report.table(1);
+        assert!(
+            table.contains("8.0 MiB") && table.contains("more rows"),
+            "{table}"
+        );
+        let svg = report.flame_graph(FlameGraph::Bytes).unwrap();
+        assert!(
+            svg.starts_with("<?xml") && svg.contains("bl,ock &lt;1&gt;.0"),
+            "{svg}"
+        );
+        assert!(!svg.contains("<1>"));
+        report.flame_graph(FlameGraph::Time).unwrap();
+        assert_eq!(row(&report, "model").kind, RowKind::Layer);
+        drop(block);
+    });
+}

@@ -1,0 +1,140 @@
+//! A trainer's steps: phases, what is held outside of layers, recomputation.
+
+use candle_core::{DType, Device};
+use candle_headroom::batch::{Fixed, Recompute, Task};
+use candle_headroom::layers::{LayerMemory, LayerReport, RowKind};
+use candle_headroom::nn::{VarBuilder, VarMap};
+use candle_headroom::{AdamW, AdaptiveTrainer, DeviceMemory};
+
+use super::spanned::{Sizes, Spanned};
+use super::{names, row, watched};
+use crate::support::alone;
+
+const SIZES: Sizes = Sizes {
+    vocabulary: 256,
+    width: 64,
+    heads: 4,
+    blocks: 4,
+};
+
+/// Two steps of micro-batches of 8 samples, of which the second is reported.
+fn train(layers: &LayerMemory, recompute: Recompute) -> LayerReport {
+    let memory = DeviceMemory::host().open().unwrap();
+    let varmap = VarMap::new();
+    let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    let mut model = Spanned::new(SIZES, vb).unwrap();
+    model.marks_blocks = true;
+    let optimizer = AdamW::builder(&varmap).learning_rate(1e-3).build().unwrap();
+    let builder = AdaptiveTrainer::builder(optimizer).memory(&memory);
+    let builder = builder.policy(Fixed::new(8).unwrap());
+    let mut trainer = builder.recompute(recompute).build().unwrap();
+    let batch = SIZES.batch(16, 64).unwrap();
+    for _ in 0..2 {
+        let loss = |(x, y), _: &_| model.loss(&x, &y);
+        trainer.step(&batch, loss).unwrap();
+    }
+    layers.report()
+}
+
+/// All but what the threads of candle and of the test harness keep, 1 MiB each for matrix products.
+fn assert_attributed(report: &LayerReport) {
+    let peak = report.peak.expect("memory is counted") as f64;
+    let attributed = report.attributed().expect("memory is counted");
+    let rest = (1. - attributed) * peak;
+    assert!(rest < (4 << 20) as f64, "{attributed} of {peak}");
+}
+
+fn at_peak(report: &LayerReport, name: &str) -> u64 {
+    row(report, name).at_peak.expect("memory is counted")
+}
+
+#[test]
+fn the_peak_of_a_step_belongs_to_layers_and_to_what_a_trainer_holds() {
+    let _alone = alone();
+    let report = watched(|layers| train(layers, Recompute::Never));
+    println!("{report}");
+    let work = report.work.expect("a trainer's");
+    assert_eq!((work.task, work.step, work.samples), (Task::Training, 1, 8));
+    let folded = report.folded();
+    let parameters = at_peak(&report, "parameters");
+    assert_eq!(at_peak(&report, "accumulated gradients"), parameters);
+    assert_eq!(at_peak(&report, "optimizer state"), 2 * parameters);
+    // Attention keeps its norm's output, q, k, v, what was mixed and the projection; the hidden layer and its gelu are 4 wide each.
+    let wide = 4 * 8 * 64 * 64 * 4;
+    for (layer, widths) in [("attn", 5), ("mlp", 9)] {
+        let bytes = at_peak(&folded, &format!("model.block.*.{layer}"));
+        assert!(
+            bytes >= widths * wide && bytes < (widths + 5) * wide,
+            "{layer}: {bytes} of {wide}"
+        );
+    }
+    assert_eq!(row(&folded, "model.block.*.mlp").calls, 4);
+    assert_attributed(&report);
+    assert_eq!(report.peak_at.first().map(String::as_str), Some("backward"));
+    let sum: u64 = report.rows.iter().filter_map(|row| row.at_peak).sum();
+    assert_eq!(Some(sum), report.peak);
+    let backward = row(&report, "backward");
+    assert!(backward.kind == RowKind::Phase && backward.at_peak > Some(0));
+}
+
+#[test]
+fn recomputed_layers_are_told_apart() {
+    let _alone = alone();
+    let kept = watched(|layers| train(layers, Recompute::Never));
+    let report = watched(|layers| train(layers, Recompute::Always));
+    println!("{}", report.table(40));
+    let mlp = |report: &LayerReport, suffix: &str| {
+        let name = format!("model.block.*.mlp{suffix}");
+        let folded = report.folded();
+        (
+            row(&folded, &name).calls,
+            row(&folded, &name).at_peak.unwrap_or(0),
+        )
+    };
+    assert_eq!(mlp(&report, "").0, 4);
+    assert_eq!(mlp(&report, " (recompute)").0, 4);
+    // Numbers are those of the forward pass, though the last block is recomputed first.
+    for block in 0..4 {
+        row(&report, &format!("model.block.{block}.mlp (recompute)"));
+    }
+    let (_, held) = mlp(&kept, "");
+    let (_, first) = mlp(&report, "");
+    assert!(first < held / 8, "{first} of {held}");
+    assert!(report.peak < kept.peak);
+    // The peak is in the recomputation of one block, or in the backward pass of the head.
+    let (_, again) = mlp(&report, " (recompute)");
+    assert!(again <= held / 4 + held / 16, "{again} of {held}");
+    assert_attributed(&report);
+}
+
+#[test]
+fn an_evaluation_is_a_step_of_its_own() {
+    let _alone = alone();
+    watched(|layers| {
+        let memory = DeviceMemory::host().open().unwrap();
+        let varmap = VarMap::new();
+        let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+        let model = Spanned::new(Sizes::SMALL, vb).unwrap();
+        let optimizer = AdamW::builder(&varmap).learning_rate(1e-3).build().unwrap();
+        let mut trainer = AdaptiveTrainer::builder(optimizer)
+            .memory(&memory)
+            .build()
+            .unwrap();
+        let batch = Sizes::SMALL.batch(32, 32).unwrap();
+        trainer
+            .step(&batch, |(x, y), _| model.loss(&x, &y))
+            .unwrap();
+        let training = layers.report();
+        trainer
+            .evaluate(&batch, |(x, y), _| model.loss(&x, &y))
+            .unwrap();
+        let evaluation = layers.report();
+        let task = |report: &LayerReport| report.work.map(|work| work.task);
+        assert_eq!(
+            (task(&training), task(&evaluation)),
+            (Some(Task::Training), Some(Task::Evaluation))
+        );
+        assert_eq!(names(&training), names(&evaluation));
+        assert_eq!(task(&layers.highest()), Some(Task::Training));
+    });
+}
