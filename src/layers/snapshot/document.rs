@@ -12,8 +12,8 @@ use super::pickle::Pickle;
 use super::segments;
 use crate::memory::HostEvent;
 
-/// The category of what belongs to no phase, by the viewer's name for it. A version of the viewer fails on a file that has categories
-/// but not this one.
+/// The category of what belongs to no phase, by the viewer's name for it. A version of the viewer fails on a file that has
+/// categories but not this one.
 const UNKNOWN: &str = "unknown";
 
 struct Document<'a> {

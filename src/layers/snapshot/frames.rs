@@ -21,12 +21,14 @@ impl Frames {
         if let Some(memo) = self.written.get(&place) {
             return pickle.again(*memo);
         }
-        let parts = event.path.parts().into_iter().zip(event.path.names());
+        let kinds = event.path.parts().into_iter();
+        let kinds = kinds.filter_map(|part| match part {
+            Part::Root(_) => None, // it has no name
+            Part::Phase(_) => Some("phase"),
+            Part::Span(..) => Some("span"),
+        });
         let mut frames = vec![("process", format!("thread {}", event.thread))];
-        frames.extend(parts.map(|(part, name)| match part {
-            Part::Phase(_) => ("phase", name),
-            Part::Span(..) => ("span", name),
-        }));
+        frames.extend(kinds.zip(event.path.names()));
         pickle.list(frames.iter().rev(), |pickle, (kind, name)| {
             frame(pickle, kind, name)
         })?;
@@ -41,7 +43,7 @@ impl Frames {
             let parts = path.parts().into_iter().rev();
             let mut phases = parts.filter_map(|part| match part {
                 Part::Phase(phase) => Some(phase.to_string()),
-                Part::Span(..) => None,
+                Part::Root(_) | Part::Span(..) => None,
             });
             phases.next()
         });

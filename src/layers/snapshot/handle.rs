@@ -14,7 +14,8 @@ use crate::replace::replace;
 /// [PyTorch's memory viewer](https://docs.pytorch.org/memory_viz).
 ///
 /// The file is a pickle in the form of `torch.cuda.memory._snapshot()`, for device 0. It holds
-/// - each allocation and release, with frames: the spans that the thread was in, the innermost first, the phase of the step, and the thread;
+/// - each allocation and release, with frames: the spans that the thread was in, the innermost first, the phase of the step,
+///   and the thread;
 /// - an `oom` event where a request went over the limit of [`DeviceMemory::host`](crate::DeviceMemory::host) or was refused;
 /// - the blocks that were live at the end. What was allocated before, or is smaller than
 ///   [`min_bytes`](super::SnapshotRecorderBuilder::min_bytes), is one block, so that the viewer's total is the process's;
@@ -60,7 +61,8 @@ impl Snapshot {
         written.map_err(|error| OutputError::of("a memory snapshot", &error).into())
     }
 
-    /// Writes the snapshot to a file, which is replaced as a whole or not at all. PyTorch's name for it is `memory_snapshot.pickle`.
+    /// Writes the snapshot to a file, which is replaced as a whole or not at all. PyTorch's name for it is
+    /// `memory_snapshot.pickle`.
     ///
     /// # Errors
     /// [`OutputError`] with the path.

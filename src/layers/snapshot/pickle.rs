@@ -1,7 +1,7 @@
 //! Writes Python's pickle format, protocol 4, with the opcodes that PyTorch's viewer reads.
 //!
-//! The viewer's own reader knows protocols 2 to 4 and few opcodes, none of them for bytes, sets or large strings. The crate serde-pickle
-//! writes protocols 2 and 3 and never refers back to a string or list, which would make such a file several times as large.
+//! The viewer knows protocols 2 to 4 and few opcodes, none of them for bytes, sets or large strings. The crate serde-pickle writes
+//! protocols 2 and 3, and each string and list in full, which would make such a file several times as large.
 
 use std::collections::HashMap;
 use std::io::{Result, Write};
@@ -23,7 +23,7 @@ const MEMOIZE: u8 = 0x94;
 const BINGET: u8 = b'h';
 const LONG_BINGET: u8 = b'j';
 
-/// Items that are appended at once, as Python does. The viewer passes them to a function, which takes a limited number of arguments.
+/// Items that are appended at once, as in Python. The viewer passes them to a function, which takes a limited number of them.
 const BATCH: usize = 1000;
 
 /// A value that was written before.

@@ -7,8 +7,8 @@ use crate::error::Result;
 /// Records each allocation and release of the host's memory, for [PyTorch's memory viewer](https://docs.pytorch.org/memory_viz).
 ///
 /// The program needs [`TrackingAllocator`](crate::TrackingAllocator). Each event has address, size, time and thread. While a
-/// [`LayerMemory`](crate::layers::LayerMemory) lives, it also has the phase of the trainer's step and, if that is installed, the spans that
-/// the thread was in. All threads of the process are recorded, from [`start`](SnapshotRecorderBuilder::start) on.
+/// [`LayerMemory`](crate::layers::LayerMemory) lives, it also has the phase of the trainer's step and, if that is installed, the
+/// spans that the thread was in. All threads of the process are recorded, from [`start`](SnapshotRecorderBuilder::start) on.
 ///
 /// ```standalone_crate
 /// use candle_core::{DType, Device, Tensor};
@@ -37,8 +37,8 @@ use crate::error::Result;
 ///
 /// # Cost
 /// Memory for the events is reserved at the start, 40 bytes for each: 10 MiB by default, which counts to the limit of the host's
-/// memory. While a recorder runs, an event takes about 50 ns; without one, each request takes one relaxed load more. Recording takes
-/// no lock and does not allocate.
+/// memory. While a recorder runs, an event takes about 50 ns; without one, each request takes one relaxed load more. Recording
+/// takes no lock and does not allocate.
 ///
 /// # Limits
 /// - Memory of a GPU is not recorded: candle's CUDA backend takes it from the driver, which reports no single allocation.
@@ -75,14 +75,15 @@ impl SnapshotRecorder {
 }
 
 impl SnapshotRecorderBuilder {
-    /// Sets the size from which blocks are recorded. Default: 1 KiB. Smaller blocks are counted together, as one block of the snapshot.
+    /// Sets the size from which blocks are recorded. Default: 1 KiB. Smaller blocks are counted together, as one block of the
+    /// snapshot.
     pub fn min_bytes(mut self, size: ByteSize) -> Self {
         self.min_bytes = size;
         self
     }
 
-    /// Sets how many events are kept, the latest. Default: 262,144. Each takes 40 bytes, reserved at the start. A block that is allocated
-    /// and freed takes two.
+    /// Sets how many events are kept, the latest. Default: 262,144. Each takes 40 bytes, reserved at the start. A block that is
+    /// allocated and freed takes two.
     pub fn capacity(mut self, events: usize) -> Self {
         self.capacity = events;
         self
@@ -91,8 +92,8 @@ impl SnapshotRecorderBuilder {
     /// Starts to record.
     ///
     /// # Errors
-    /// [`MemoryError`](crate::error::MemoryError): the program has no [`TrackingAllocator`](crate::TrackingAllocator), another recorder
-    /// is running, or the capacity is 0 or does not fit in memory.
+    /// [`MemoryError`](crate::error::MemoryError): the program has no [`TrackingAllocator`](crate::TrackingAllocator), another
+    /// recorder is running, or the capacity is 0 or does not fit in memory.
     pub fn start(self) -> Result<SnapshotRecorder> {
         let least = usize::try_from(self.min_bytes.as_u64());
         // No block is as large as `usize::MAX`, which stands for no watcher.

@@ -28,8 +28,8 @@ struct Running {
 fn note(what: HostEvent) {
     WRITERS.fetch_add(1, SeqCst);
     let running = CURRENT.load(SeqCst);
-    // SAFETY: a pointer other than null came from `Box::into_raw` and is freed by `Recording::end` alone, which first replaces it by null and
-    // then waits for `WRITERS` to be 0; this thread is among them until the subtraction below.
+    // SAFETY: a pointer other than null came from `Box::into_raw` and is freed by `Recording::end` alone, which first replaces it
+    // by null and then waits for `WRITERS` to be 0; this thread is among them until the subtraction below.
     if let Some(running) = unsafe { running.as_ref() } {
         let nanoseconds = running.began.elapsed().as_nanos() as u64;
         running.ring.push(Event::here(what, nanoseconds).packed());
@@ -135,8 +135,8 @@ impl Drop for Recording {
     }
 }
 
-/// Waits for the threads that write an event. `false` if one does not come to an end, as in a process that was forked in the middle
-/// of one.
+/// Waits for the threads that write an event. `false` if one does not come to an end, as in a process that was forked in the
+/// middle of one.
 fn no_writer_is_left() -> bool {
     let began = Instant::now();
     while WRITERS.load(SeqCst) > 0 {

@@ -36,8 +36,8 @@ impl Ring {
         })
     }
 
-    /// Adds an event. It neither waits nor allocates: if a slower thread still writes an event of an earlier turn to the same slot,
-    /// this one is not kept.
+    /// Adds an event. It neither waits nor allocates: if a slower thread still writes an event of an earlier turn to the same
+    /// slot, this one is not kept.
     pub(super) fn push(&self, words: Words) {
         let before = self.count.fetch_add(1, Relaxed);
         let Some(slot) = self.slot(before) else {

@@ -17,8 +17,8 @@ pub(crate) enum HostEvent {
 /// It runs inside the allocator: it must not allocate, wait or panic.
 type Watcher = fn(HostEvent);
 
-/// Bytes from which a block is told; no layout is as large as this while nobody watches. On a cache line of its own, because it is
-/// read by every request.
+/// Bytes from which a block is told; no layout is as large as this while nobody watches. On a cache line of its own, because it
+/// is read by every request.
 #[repr(align(128))]
 struct Least(AtomicUsize);
 
