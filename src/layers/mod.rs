@@ -1,7 +1,7 @@
 //! Which layers hold the memory.
 //!
 //! [`LayerMemory`] attributes memory to the spans that a model opens; a [`LayerReport`] is a table, a flame graph, or a section of
-//! [`Timeline`](crate::Timeline)'s page.
+//! [`Timeline`](crate::Timeline)'s page. [`SnapshotRecorder`] records each block on the host, for PyTorch's memory viewer.
 
 #[cfg(feature = "layers")]
 mod claims;
@@ -19,6 +19,8 @@ mod report;
 #[cfg(feature = "layers")]
 mod shared;
 #[cfg(feature = "layers")]
+mod snapshot;
+#[cfg(feature = "layers")]
 mod spans;
 #[cfg(feature = "layers")]
 mod stats;
@@ -35,10 +37,9 @@ pub(crate) use hooks::{Guard, Place, again, largest, last, phase, piece, place};
 #[cfg(feature = "layers")]
 pub use memory::LayerMemory;
 #[cfg(feature = "layers")]
-#[allow(unused_imports, reason = "read by the snapshot")]
-pub(crate) use path::{PathId, current};
-#[cfg(feature = "layers")]
 pub use report::{LayerReport, LayerRow, RowKind};
+#[cfg(feature = "layers")]
+pub use snapshot::{Snapshot, SnapshotRecorder, SnapshotRecorderBuilder};
 #[cfg(feature = "layers")]
 pub use spans::SpanLayer;
 #[cfg(feature = "layers")]

@@ -48,6 +48,11 @@ impl PathId {
         self.0 as usize
     }
 
+    /// The path with this index.
+    pub(super) fn of_index(index: u32) -> Self {
+        Self(index)
+    }
+
     /// The path with one more part.
     pub(super) fn child(self, part: Part) -> Self {
         let mut tree = TREE.lock();

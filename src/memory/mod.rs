@@ -11,6 +11,7 @@ mod planning;
 mod stats;
 mod stopwatch;
 mod system;
+mod watch;
 
 pub use allocator::TrackingAllocator;
 pub(crate) use ambient::{ambient, within};
@@ -26,3 +27,5 @@ pub(crate) use stats::bytes_text;
 pub use stats::{Enforcement, MemoryStats, OverLimit};
 pub(crate) use stopwatch::Stopwatch;
 pub(crate) use system::SystemMemory;
+#[cfg(feature = "layers")]
+pub(crate) use watch::{HostEvent, unwatch, watch};

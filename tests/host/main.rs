@@ -19,6 +19,8 @@ mod model_folder;
 mod no_ratchet;
 mod remedies;
 mod report;
+#[cfg(feature = "layers")]
+mod snapshot;
 #[path = "../support/mod.rs"]
 mod support;
 mod two_trainers;

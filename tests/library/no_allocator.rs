@@ -23,6 +23,22 @@ fn a_limit_is_refused_with_the_two_lines_to_add() {
     }
 }
 
+#[cfg(feature = "layers")]
+#[test]
+fn a_record_is_refused_with_the_two_lines_to_add() {
+    let recorder = candle_headroom::layers::SnapshotRecorder::builder();
+    let Err(Error::Memory(error)) = recorder.start() else {
+        panic!("nothing could have been recorded")
+    };
+    assert_eq!(*error, MemoryError::AllocatorNotInstalled);
+    let text = error.to_string();
+    assert!(text.contains("record host memory: add"), "{text}");
+    assert!(
+        text.contains("static ALLOCATOR: candle_headroom::TrackingAllocator"),
+        "{text}"
+    );
+}
+
 #[test]
 fn what_is_not_counted_is_none() {
     let memory = DeviceMemory::host().open().unwrap();
