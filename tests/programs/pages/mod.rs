@@ -3,4 +3,5 @@
 mod form;
 mod links;
 mod page;
+#[cfg(unix)]
 mod tutorial;
