@@ -10,9 +10,10 @@
 // readers of the repository and of the book. Markdown takes the first definition of a label, so rustdoc takes those of links.md.
 // A test (tests/programs/pages) compares them.
 macro_rules! pages {
-    ($($(#[$about:meta])* $kind:ident $folder:literal { $($name:ident $file:literal)* })*) => {$(
+    ($($(#[$about:meta])* $kind:ident $folder:literal { $($(#[$when:meta])* $name:ident $file:literal)* })*) => {$(
         $(#[$about])*
         pub mod $kind {$(
+            $(#[$when])*
             #[doc = include_str!("documentation/links.md")]
             #[doc = include_str!(concat!("../docs/", $folder, "/", $file, ".md"))]
             pub mod $name {}
@@ -34,7 +35,9 @@ pages! {
         recompute "recompute"
         large_vocabulary "large-vocabulary"
         optimizer_memory "optimizer-memory"
+        #[cfg(any(feature = "layers", not(doctest)))] // its programs need the feature
         which_layer "which-layer"
+        #[cfg(any(feature = "layers", not(doctest)))] // its programs need the feature
         memory_snapshot "memory-snapshot"
         share_a_gpu "share-a-gpu"
         batch_size "batch-size"
