@@ -78,7 +78,7 @@ fn attributed(memory: &DeviceMemory) -> Result<()> {
     let subscriber = registry().with(layers.layer());
     tracing::subscriber::with_default(subscriber, || {
         // As many samples as use several times what the threads of matrix products keep.
-        let mut step = job(memory, 2 * SAMPLES)?;
+        let mut step = job(memory, 4 * SAMPLES)?;
         (0..3).for_each(|_| step());
         let report = layers.highest();
         println!("{report}");
