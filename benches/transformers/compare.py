@@ -18,7 +18,6 @@ import cases
 HERE = pathlib.Path(__file__).parent
 LARGEST_LOGIT = 1e-4
 LARGEST_GRADIENT = 1e-4
-THREADS = {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2", "RAYON_NUM_THREADS": "2", "TOKENIZERS_PARALLELISM": "false"}
 # Tensors are mapped one by one and returned to the system when they are freed, so that the resident set is what is alive.
 RETURNING = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1",
              "OMP_WAIT_POLICY": "passive"}
@@ -56,14 +55,20 @@ def families(bench, folder):
     return equal == len(paths)
 
 
+def limited(threads):
+    """Variables that limit both sides to so many threads."""
+    names = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"]
+    return {**{name: str(threads) for name in names}, "TOKENIZERS_PARALLELISM": "false"}
+
+
 class Process:
     """One side, which takes a step when it is told to."""
 
-    def __init__(self, bench, ours, folder, what, samples, time, more=None):
+    def __init__(self, bench, ours, folder, what, samples, time, threads=2, more=None):
         command = [bench, "steps"] if ours else [sys.executable, HERE / "steps.py"]
         command += [folder, what, str(samples), str(time)]
         pipe = subprocess.PIPE
-        environment = {**os.environ, **THREADS, **(more or {})}
+        environment = {**os.environ, **limited(threads), **(more or {})}
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=environment)
 
     def step(self):
@@ -72,6 +77,17 @@ class Process:
         self.process.stdin.flush()
         seconds, kib = self.process.stdout.readline().split()
         return float(seconds), int(kib)
+
+    def timed_step(self):
+        """Seconds, and those that all threads together ran."""
+        before = self.ran()
+        seconds, _ = self.step()
+        return seconds, self.ran() - before
+
+    def ran(self):
+        with open(f"/proc/{self.process.pid}/stat") as stat:
+            user, system = stat.read().rsplit(")", 1)[1].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def end(self):
         self.process.stdin.close()
@@ -83,47 +99,49 @@ def mib_per_sample(bench, ours, folder, what, time):
     peaks = []
     few, many = 2, 6
     for samples in (few, many):
-        process = Process(bench, ours, folder, what, samples, time, RETURNING)
+        process = Process(bench, ours, folder, what, samples, time, more=RETURNING)
         process.step()  # what is made once
         peaks.append(process.step()[1])
         process.end()
     return (peaks[1] - peaks[0]) / 1024 / (many - few)
 
 
-def seconds_of_step(bench, folder, whats, samples, time, rounds):
-    """The medians of both sides, from steps that alternate."""
-    sides = [Process(bench, ours, folder, what, samples, time) for ours, what in whats]
+def seconds_of_step(bench, folder, what, samples, time, rounds, threads):
+    """Medians of seconds and of processor seconds, each of transformers and of ours, from steps that alternate."""
+    sides = [Process(bench, ours, folder, what, samples, time, threads) for ours in (False, True)]
     for side in sides:
         side.step()
-    taken = [[side.step()[0] for side in sides] for _ in range(rounds)]
+    taken = [[side.timed_step() for side in sides] for _ in range(rounds)]
     for side in sides:
         side.end()
-    return [statistics.median(column) for column in zip(*taken)]
+    return [[statistics.median(step[side][kind] for step in taken) for side in (0, 1)] for kind in (0, 1)]
 
 
-def measure(bench, folder, time, samples, rounds):
+def measure(bench, folder, time, samples, rounds, threads):
     model = LlamaForCausalLM(LlamaConfig(**MEASURED))
     model.save_pretrained(folder)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     get_peft_model(model, LoraConfig(r=8, lora_alpha=16, target_modules="all-linear")).save_pretrained(folder / "adapter")
-    print(f"\n{parameters / 1e6:.1f} M parameters, samples of {time} tokens; time: {samples} samples, {rounds} rounds\n")
-    print("| trained | blocks | transformers, MiB for each sample | ours | ratio | transformers, s for a step | ours | ratio |")
-    print("|---|---|---|---|---|---|---|---|")
-    memory, seconds = {}, {}
+    print(f"\n{parameters / 1e6:.1f} M parameters, samples of {time} tokens; time: {samples} samples, {rounds} rounds, {threads} threads\n")
+    print("| trained | blocks | transformers, MiB for each sample | ours | ratio | transformers, s for a step | ours | ratio "
+          "| transformers, processor s | ours | ratio |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    memory, seconds, ran = {}, {}, {}
     for what in WHATS:
         for again in ("", "-recomputing"):
             theirs, ours = (mib_per_sample(bench, side, folder, what + again, time) for side in (False, True))
-            kinds = [(False, what + again), (True, what + again)]
-            their_time, our_time = seconds_of_step(bench, folder, kinds, samples, time, rounds)
-            memory[what, again], seconds[what, again] = ours / theirs, our_time / their_time
+            times = seconds_of_step(bench, folder, what + again, samples, time, rounds, threads)
+            memory[what, again] = ours / theirs
+            seconds[what, again], ran[what, again] = (ours / theirs for theirs, ours in times)
             blocks = "recomputed" if again else "kept"
             print(f"| {what} | {blocks} | {theirs:.1f} | {ours:.1f} | {ours / theirs:.2f} "
-                  f"| {their_time:.2f} | {our_time:.2f} | {our_time / their_time:.2f} |", flush=True)
+                  + "".join(f"| {theirs:.2f} | {ours:.2f} | {ours / theirs:.2f} " for theirs, ours in times) + "|", flush=True)
     print()
     figures = [("mib_per_sample_vs_transformers", memory, "", 0.6),
                ("mib_per_sample_vs_transformers_checkpointing", memory, "-recomputing", 0.6),
                ("step_time_vs_transformers", seconds, "", 1.0),
-               ("step_time_vs_transformers_checkpointing", seconds, "-recomputing", 1.0)]
+               ("step_time_vs_transformers_checkpointing", seconds, "-recomputing", 1.0),
+               ("step_processor_time_vs_transformers", ran, "", 1.0)]
     for name, ratios, again, goal in figures:
         for what in WHATS:
             print(f"figure: finetune/{name}_{what} = {ratios[what, again]:.3f} x")
@@ -138,6 +156,7 @@ def main():
     parser.add_argument("--golden", help="only writes the cases of the tests into this folder")
     parser.add_argument("--quick", action="store_true", help="compares the families only")
     parser.add_argument("--measure", action="store_true", help="measures only")
+    parser.add_argument("--threads", type=int, default=2, help="of each side; where other programs run, 1 is fairer to both")
     options = parser.parse_args()
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, peft {peft.__version__}\n")
     if options.golden:
@@ -148,7 +167,7 @@ def main():
     if not options.measure and not families(options.bench, options.work / "cases"):
         sys.exit(1)
     if not options.quick:
-        measure(options.bench, options.work / "measured", time=128, samples=4, rounds=9)
+        measure(options.bench, options.work / "measured", time=128, samples=4, rounds=9, threads=options.threads)
 
 
 main()

@@ -1,8 +1,8 @@
 //! The model of the example `finetune` beside what transformers and PEFT computed, from the files of both.
 //!
-//! A case is a folder: a model's `config.json` and `model.safetensors`, an `adapter` folder of PEFT, and `expected.safetensors`, with
-//! `tokens` and `targets`, and for the model alone (`base.`) and with its adapter (`lora.`): `logits`, `loss`, and `grad.` with the
-//! name of each trained parameter.
+//! A case is a folder: a model's `config.json` and `model.safetensors`, an `adapter` folder of PEFT, and `expected.safetensors`,
+//! with `tokens` and `targets`, and for the model alone (`base.`) and with its adapter (`lora.`): `logits`, `loss`, and `grad.`
+//! with the name of each trained parameter.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,10 +1,10 @@
 //! The Rust side of `scripts/compare-with-transformers.sh`.
 //!
-//! - `compare CASE`: compares a case of [`compared`] with what transformers computed, and prints the largest differences. It moves all
-//!   parameters by a step, and saves model, adapter and their logits in `CASE/ours` for transformers to compare with.
-//! - `steps FOLDER WHAT BATCH TIME`: takes a forward and a backward pass for each line of standard input, and answers with a line: its
-//!   seconds and the process's largest resident set since the line before, in KiB. WHAT is `full` or `lora`, then `-recomputing`
-//!   if each block is recomputed.
+//! - `compare CASE`: compares a case of [`compared`] with what transformers computed, and prints the largest differences. It
+//!   moves all parameters by a step, and saves model, adapter and their logits in `CASE/ours` for transformers to compare with.
+//! - `steps FOLDER WHAT BATCH TIME`: takes a forward and a backward pass for each line of standard input, and answers with a
+//!   line: its seconds and the process's largest resident set since the line before, in KiB. WHAT is `full` or `lora`, then
+//!   `-recomputing` if each block is recomputed.
 
 mod compared;
 #[path = "../../examples/finetune/model/mod.rs"]

@@ -1,4 +1,5 @@
 """Takes steps of transformers and PEFT as `steps` of main.rs does: FOLDER WHAT BATCH TIME, a step for each line of standard input."""
+import os
 import sys
 import time as clock
 
@@ -14,7 +15,7 @@ def peak():
 
 def main():
     folder, what, samples, time = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    torch.set_num_threads(2)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     if what.startswith("lora"):

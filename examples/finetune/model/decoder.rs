@@ -36,8 +36,8 @@ impl Decoder {
     /// example `base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight`; they may be of another type than the base.
     ///
     /// # Errors
-    /// If sizes or options are out of range, if a target of adapters names no layer, and those of the `VarBuilder`s, for example if a parameter is
-    /// missing or has another shape.
+    /// If sizes or options are out of range, if a target of adapters names no layer, and those of the `VarBuilder`s, for example
+    /// if a parameter is missing or has another shape.
     pub fn new(
         config: &Config,
         base: VarBuilder,
@@ -108,8 +108,9 @@ impl Decoder {
         self.norm.forward(&x)
     }
 
-    /// The sum of the cross-entropies of `targets` `(samples, time)`, of u32 or i64, and the number of those that count: all but −100 and
-    /// `u32::MAX`. With `weights` `(samples, time)`, each is multiplied by one, and their sum takes the place of the number.
+    /// The sum of the cross-entropies of `targets` `(samples, time)`, of u32 or i64, and the number of those that count: all but
+    /// −100 and `u32::MAX`. With `weights` `(samples, time)`, each is multiplied by one, and their sum takes the place of the
+    /// number.
     ///
     /// Its gradients are computed at once, without all logits; for evaluation, use that of [`evaluation`](Self::evaluation).
     pub fn loss_sum(

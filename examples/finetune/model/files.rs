@@ -21,14 +21,14 @@ const INDEX: &str = "model.safetensors.index.json";
 pub fn open_weights(folder: &Path, dtype: DType, device: &Device) -> Result<VarBuilder<'static>> {
     let files = files_of(folder)?;
     map(&files)?;
-    // SAFETY: the files are not changed while they are mapped: a program that replaces a model writes a new file and renames it, as
-    // `save_model` does.
+    // SAFETY: the files are not changed while they are mapped: a program that replaces a model writes a new file and renames it,
+    // as `save_model` does.
     let opened = unsafe { VarBuilder::from_mmaped_safetensors(&files, dtype, device) };
     opened.with_context(|| format!("cannot read the weights in {}", folder.display()))
 }
 
-/// Sets the parameters of a decoder that was made in `varmap` to those of a folder's model, cast to their type. If any is missing or has
-/// another shape, the error names all of these, and no parameter is changed.
+/// Sets the parameters of a decoder that was made in `varmap` to those of a folder's model, cast to their type. If any is missing
+/// or has another shape, the error names all of these, and no parameter is changed.
 pub fn load_into(varmap: &VarMap, folder: &Path) -> Result<()> {
     let tensors = map(&files_of(folder)?)?;
     fill(varmap, &tensors, Extra::Ignored)

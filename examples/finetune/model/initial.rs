@@ -6,7 +6,8 @@ use rand::Rng;
 use super::fill::named;
 
 /// Draws the parameters of a new model or of new adapters as transformers and PEFT do: weights from a normal distribution of this
-/// deviation, adapters' `lora_A` from a uniform one; biases and `lora_B` are 0, norms 1. candle's generator on the CPU has no seed.
+/// deviation, adapters' `lora_A` from a uniform one; biases and `lora_B` are 0, norms 1. candle's generator on the CPU has no
+/// seed.
 pub fn initialize(varmap: &VarMap, deviation: f64, rng: &mut impl Rng) -> Result<()> {
     for (name, var) in named(varmap)? {
         let count = var.elem_count();

@@ -16,8 +16,8 @@ use super::save;
 const OPTIONS: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 
-/// Saves adapters in a folder that PEFT reads. It is made if it is missing. `base_model_name` is where the model comes from: a folder or a
-/// hub id.
+/// Saves adapters in a folder that PEFT reads. It is made if it is missing. `base_model_name` is where the model comes from: a
+/// folder or a hub id.
 pub fn save(
     folder: &Path,
     base_model_name: &str,

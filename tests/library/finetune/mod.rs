@@ -1,7 +1,7 @@
 //! The model of the example `finetune`: its files, its families and its adapters, beside transformers and PEFT.
 //!
-//! `tests/data/finetune` has small random models of each family and what torch 2.15.0, transformers 5.23.0 and peft 0.21.2 computed with them,
-//! made by `scripts/compare-with-transformers.sh --golden tests/data/finetune`.
+//! `tests/data/finetune` has small random models of each family and what torch 2.15.0, transformers 5.23.0 and peft 0.21.2
+//! computed with them, made by `scripts/compare-with-transformers.sh --golden tests/data/finetune`.
 
 mod adapters;
 #[path = "../../../benches/transformers/compared.rs"]
@@ -14,6 +14,7 @@ mod generated;
 #[allow(dead_code, unused_imports, reason = "the example uses more")]
 mod model;
 mod options;
+mod spans;
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};

@@ -21,7 +21,8 @@ pub enum RopeScaling {
     },
 }
 
-/// The base of the rotations, and how they are scaled: `rope_theta` and `rope_scaling`, or `rope_parameters` since transformers 5.
+/// The base of the rotations, and how they are scaled: `rope_theta` and `rope_scaling`, or `rope_parameters` since
+/// transformers 5.
 pub fn rope(fields: &Fields, max_positions: usize) -> Result<(f64, Option<RopeScaling>)> {
     let own = fields.optional("rope_theta")?;
     let (name, parameters) = match fields.within("rope_parameters")? {
