@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packs the test programs, the benchmarks, `train_text` and `headroom`, built in release with `--features cuda`, into one archive with a
+# Packs the test programs, the benchmarks, `train_text` and `headroom`, built in release with `--features cuda,layers`, into one archive with a
 # runner: a machine with a GPU and CUDA's libraries, but without Rust, unpacks it and runs everything.
 #
 # Usage: scripts/pack-cuda.sh [ARCHIVE]      default: target/cuda-suite.tar.xz
@@ -16,7 +16,7 @@ trap 'rm -rf "$suite"' EXIT
 mkdir -p "$suite/cuda-suite/programs" "$(dirname "$archive")"
 
 # One JSON line for each thing built; the last executable of a name is the one of this build.
-build() { cargo "$@" --locked --features cuda --message-format=json-render-diagnostics; }
+build() { cargo "$@" --locked --features cuda,layers --message-format=json-render-diagnostics; }
 {
     build test --release --no-run --test cuda
     build bench --no-run --bench cuda
