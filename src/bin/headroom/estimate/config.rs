@@ -50,7 +50,8 @@ struct Fields {
     tie_word_embeddings: Option<bool>,
     attention_bias: Option<bool>,
     mlp_bias: Option<bool>,
-    #[serde(alias = "dtype")]
+    dtype: Option<String>,
+    /// The older name.
     torch_dtype: Option<String>,
 }
 
@@ -110,7 +111,10 @@ impl Config {
             context: fields
                 .max_position_embeddings
                 .filter(|context| *context > 0),
-            dtype: fields.torch_dtype.and_then(|name| dtype(&name)),
+            dtype: fields
+                .dtype
+                .or(fields.torch_dtype)
+                .and_then(|name| dtype(&name)),
             family,
             width,
             heads,

@@ -177,8 +177,15 @@ impl Arguments {
 /// What the reader should know of the folder.
 fn notes(config: Option<&Config>, weights: Option<&Weights>, length: u64) -> Vec<String> {
     let mut notes = Vec::new();
+    let left_out = weights.map_or(0, |weights| weights.left_out);
+    if left_out > 0 {
+        notes.push(format!(
+            "{left_out} tensors are not f32, bf16, f16 or f64, such as quantized weights, and not counted"
+        ));
+    }
     let Some(config) = config else {
-        return vec!["without config.json, activations are not known".to_owned()];
+        notes.push("without config.json, activations are not known".to_owned());
+        return notes;
     };
     let count = |shapes: &[Vec<u64>]| shapes.iter().map(|shape| elements(shape)).sum::<u64>();
     let described = count(&config.parameters());

@@ -1,6 +1,6 @@
 //! What the safetensors files of a folder hold, from their headers alone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use candle_core::DType;
 use safetensors::tensor::Metadata;
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::super::output::{self, Result};
 
@@ -19,13 +18,15 @@ const LONGEST: u64 = 100_000_000;
 #[derive(Debug)]
 pub struct Weights {
     pub shapes: Vec<Vec<u64>>,
-    /// The type of most elements.
+    /// The type in which most elements are trained: f32, bf16 or f16.
     pub dtype: Option<DType>,
+    /// Tensors left out, because they are no float tensors: those of quantized weights, for example.
+    pub left_out: usize,
 }
 
 #[derive(Deserialize)]
 struct Index {
-    weight_map: serde_json::Map<String, Value>,
+    weight_map: BTreeMap<String, String>,
 }
 
 impl Weights {
@@ -36,8 +37,13 @@ impl Weights {
             return Ok(None);
         }
         let (mut shapes, mut of_types) = (Vec::new(), Vec::<(DType, u64)>::new());
+        let mut left_out = 0;
         for file in files {
             for (dtype, shape) in header(&file)? {
+                let Some(dtype) = dtype else {
+                    left_out += 1;
+                    continue;
+                };
                 let elements = elements(&shape);
                 match of_types.iter_mut().find(|(known, _)| *known == dtype) {
                     Some((_, count)) => *count = count.saturating_add(elements),
@@ -47,8 +53,11 @@ impl Weights {
             }
         }
         let most = of_types.into_iter().max_by_key(|(_, count)| *count);
-        let dtype = most.map(|(dtype, _)| dtype);
-        Ok(Some(Self { shapes, dtype }))
+        Ok(Some(Self {
+            shapes,
+            dtype: most.map(|(dtype, _)| dtype),
+            left_out,
+        }))
     }
 }
 
@@ -61,16 +70,15 @@ pub fn elements(shape: &[u64]) -> u64 {
 
 /// The shards that an index names, or `model.safetensors`, or whatever there is.
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let index = folder.join("model.safetensors.index.json");
-    if index.try_exists()? {
-        let text = output::read(&index, LONGEST)?;
-        let invalid = |error| format!("cannot read {}: {error}", index.display());
+    let path = folder.join("model.safetensors.index.json");
+    if path.try_exists()? {
+        let text = output::read(&path, LONGEST)?;
+        let invalid = |error| format!("cannot read {}: {error}", path.display());
         let index: Index = serde_json::from_slice(&text).map_err(invalid)?;
-        let names: BTreeSet<_> = index
-            .weight_map
-            .values()
-            .filter_map(Value::as_str)
-            .collect();
+        let names: BTreeSet<_> = index.weight_map.values().collect();
+        if names.is_empty() {
+            return Err(format!("{} names no file", path.display()).into());
+        }
         return Ok(names.into_iter().map(|name| folder.join(name)).collect());
     }
     let single = folder.join("model.safetensors");
@@ -91,8 +99,8 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Types and shapes of a file's float tensors.
-fn header(path: &Path) -> Result<Vec<(DType, Vec<u64>)>> {
+/// Shapes of a file's tensors, and the type in which their like is trained: none for integers and other quantized numbers.
+fn header(path: &Path) -> Result<Vec<(Option<DType>, Vec<u64>)>> {
     let shown = path.display();
     let wrong = |reason: &dyn std::fmt::Display| format!("cannot read {shown}: {reason}");
     let there = fs::metadata(path).map_err(|error| wrong(&error))?;
@@ -121,12 +129,15 @@ fn header(path: &Path) -> Result<Vec<(DType, Vec<u64>)>> {
     if there.len() - 8 - header < end.unwrap_or(0) as u64 {
         return Err(wrong(&"its end is missing").into());
     }
-    let tensors = metadata.tensors().into_values().filter_map(|tensor| {
-        let dtype = DType::try_from(tensor.dtype)
-            .ok()
-            .filter(|dtype| dtype.is_float())?;
+    let tensors = metadata.tensors().into_values().map(|tensor| {
+        let dtype = match tensor.dtype {
+            safetensors::Dtype::F64 | safetensors::Dtype::F32 => Some(DType::F32),
+            safetensors::Dtype::BF16 => Some(DType::BF16),
+            safetensors::Dtype::F16 => Some(DType::F16),
+            _ => None,
+        };
         let shape = tensor.shape.iter().map(|size| *size as u64);
-        Some((dtype, shape.collect()))
+        (dtype, shape.collect())
     });
     Ok(tensors.collect())
 }

@@ -260,6 +260,32 @@ fn shards_without_a_config_are_counted() {
     refuses(&["estimate", path(folder.path())], "model-b.safetensors");
 }
 
+#[test]
+fn what_is_not_trained_is_left_out_with_a_note() {
+    let mut config = smol();
+    config["dtype"] = "float16".into(); // beside its older name
+    let folder = folder_with(&config);
+    let parameters = estimate(folder.path(), &["--memory", "80GiB"])["parameters"].clone();
+    let header = r#"{"a":{"dtype":"F8_E4M3","shape":[8],"data_offsets":[0,8]},"b":{"dtype":"I32","shape":[2],"data_offsets":[8,16]}}"#;
+    let whole = [
+        &(header.len() as u64).to_le_bytes()[..],
+        header.as_bytes(),
+        &[0; 16],
+    ]
+    .concat();
+    fs::write(folder.path().join("model.safetensors"), whole).unwrap();
+    let said = estimate(folder.path(), &["--memory", "80GiB"]);
+    assert_eq!(
+        (&said["dtype"], &said["parameters"]),
+        (&json!("f16"), &parameters)
+    );
+    let notes = said["notes"].to_string();
+    assert!(
+        notes.contains("2 tensors are not f32, bf16, f16 or f64"),
+        "{notes}"
+    );
+}
+
 /// 2 TB, of which only the header is there; the file system does not store the rest.
 #[cfg(target_os = "linux")]
 #[test]

@@ -24,8 +24,17 @@ fn damaged_weights_are_refused() {
     refuses(&arguments, "not a safetensors file, or not whole");
     fs::write(&file, "abc").unwrap();
     refuses(&arguments, "model.safetensors: ");
-    fs::write(folder.path().join("model.safetensors.index.json"), "{}").unwrap();
-    refuses(&arguments, "weight_map");
+    for (index, why) in [
+        ("{}", "weight_map"),
+        (
+            r#"{"weight_map": {"a": 1, "b": "x.safetensors"}}"#,
+            "expected a string",
+        ),
+        (r#"{"weight_map": {}}"#, "names no file"),
+    ] {
+        fs::write(folder.path().join("model.safetensors.index.json"), index).unwrap();
+        refuses(&arguments, why);
+    }
 }
 
 #[test]
