@@ -146,6 +146,24 @@ fn base_path(folder: &TempDir) -> String {
     folder.path().join("base").display().to_string()
 }
 
+/// The printed command is the whole truth: it makes the same adapter, bit by bit.
+#[test]
+fn the_command_of_the_demonstration_does_the_same() {
+    let (said, folder) = demonstration();
+    let files = Files::new();
+    let mut lines = said.lines().map(str::trim);
+    let command = lines.find(|line| line.starts_with("finetune --model "));
+    let mut words: Vec<&str> = command.expect("a command").split(' ').skip(1).collect();
+    let place = words.iter().position(|word| *word == "--output").unwrap();
+    let output = files.path("again");
+    words[place + 1] = &output;
+    succeed(&words);
+    let first = folder.path().join("adapter");
+    let [first, again] = [&first, Path::new(&output)]
+        .map(|folder| fs::read(folder.join("adapter_model.safetensors")).unwrap());
+    assert!(first == again, "another adapter by {words:?}");
+}
+
 /// The result is saved first: here the output is closed before the table at the end.
 #[test]
 fn a_result_is_saved_before_anything_is_said() {
