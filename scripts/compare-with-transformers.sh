@@ -2,9 +2,10 @@
 # Compares the model of the example `finetune` with transformers and PEFT: small random models of each family, by logits, gradients,
 # and folders and adapters in both directions; then memory for each sample and time for a step of a larger one, on the CPU.
 #
-#     scripts/compare-with-transformers.sh [--quick | --measure] [--golden FOLDER]
+#     scripts/compare-with-transformers.sh [--quick | --measure] [--samples N] [--rounds N] [--threads N] [--golden FOLDER]
 #
-# --quick compares the families only, --measure measures only, --golden only writes the files of tests/data/finetune. It installs torch,
+# --quick compares the families only, --measure measures only, --golden only writes the files of tests/data/finetune. Times are the median
+# of --rounds steps (9) of --samples samples (4); both sides have --threads threads (2). It installs torch,
 # transformers and peft from PyPI into a virtual environment below the target folder: 3 GB, since torch's wheel for the CPU alone is
 # not on PyPI. It needs cargo, python3 with venv, and Linux. Other programs that run meanwhile spoil the times.
 set -euo pipefail

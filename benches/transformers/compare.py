@@ -5,6 +5,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
 
 import peft
 import torch
@@ -64,19 +65,32 @@ def limited(threads):
 class Process:
     """One side, which takes a step when it is told to."""
 
-    def __init__(self, bench, ours, folder, what, samples, time, threads=2, more=None):
+    def __init__(self, bench, ours, folder, what, samples, time, threads, more=None):
         command = [bench, "steps"] if ours else [sys.executable, HERE / "steps.py"]
         command += [folder, what, str(samples), str(time)]
         pipe = subprocess.PIPE
         environment = {**os.environ, **limited(threads), **(more or {})}
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=environment)
+        # Shown only if it dies: transformers warns a lot.
+        self.errors = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self.errors, text=True, env=environment)
 
     def step(self):
         """Seconds and KiB."""
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        seconds, kib = self.process.stdout.readline().split()
-        return float(seconds), int(kib)
+        try:
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            self.fail()
+        words = self.process.stdout.readline().split()
+        if len(words) != 2:
+            self.fail()
+        return float(words[0]), int(words[1])
+
+    def fail(self):
+        status = self.process.wait()
+        self.errors.seek(0)
+        command = " ".join(map(str, self.process.args))
+        sys.exit(f"{self.errors.read()}\n{command}: ended with status {status}")
 
     def timed_step(self):
         """Seconds, and those that all threads together ran."""
@@ -94,12 +108,12 @@ class Process:
         self.process.wait()
 
 
-def mib_per_sample(bench, ours, folder, what, time):
+def mib_per_sample(bench, ours, folder, what, time, threads):
     """The slope of the peak between two batches."""
     peaks = []
     few, many = 2, 6
     for samples in (few, many):
-        process = Process(bench, ours, folder, what, samples, time, more=RETURNING)
+        process = Process(bench, ours, folder, what, samples, time, threads, RETURNING)
         process.step()  # what is made once
         peaks.append(process.step()[1])
         process.end()
@@ -129,7 +143,7 @@ def measure(bench, folder, time, samples, rounds, threads):
     memory, seconds, ran = {}, {}, {}
     for what in WHATS:
         for again in ("", "-recomputing"):
-            theirs, ours = (mib_per_sample(bench, side, folder, what + again, time) for side in (False, True))
+            theirs, ours = (mib_per_sample(bench, side, folder, what + again, time, threads) for side in (False, True))
             times = seconds_of_step(bench, folder, what + again, samples, time, rounds, threads)
             memory[what, again] = ours / theirs
             seconds[what, again], ran[what, again] = (ours / theirs for theirs, ours in times)
@@ -157,6 +171,8 @@ def main():
     parser.add_argument("--quick", action="store_true", help="compares the families only")
     parser.add_argument("--measure", action="store_true", help="measures only")
     parser.add_argument("--threads", type=int, default=2, help="of each side; where other programs run, 1 is fairer to both")
+    parser.add_argument("--samples", type=int, default=4, help="of a step whose time is taken")
+    parser.add_argument("--rounds", type=int, default=9, help="steps of each side, of whose times the median is taken")
     options = parser.parse_args()
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, peft {peft.__version__}\n")
     if options.golden:
@@ -167,7 +183,8 @@ def main():
     if not options.measure and not families(options.bench, options.work / "cases"):
         sys.exit(1)
     if not options.quick:
-        measure(options.bench, options.work / "measured", time=128, samples=4, rounds=9, threads=options.threads)
+        measure(options.bench, options.work / "measured", time=128, samples=options.samples, rounds=options.rounds,
+                threads=options.threads)
 
 
 main()

@@ -133,5 +133,9 @@ fn largest_difference(a: &Tensor, b: &Tensor) -> Result<f64> {
         b.shape()
     );
     let difference = (a.to_dtype(DType::F64)? - b.to_dtype(DType::F64)?)?;
-    Ok(difference.abs()?.flatten_all()?.max(0)?.to_scalar()?)
+    let difference = difference.abs()?.flatten_all()?;
+    // The largest of numbers is that of those that are not NaN.
+    let sum: f64 = difference.sum_all()?.to_scalar()?;
+    ensure!(sum.is_finite(), "the differences are not finite");
+    Ok(difference.max(0)?.to_scalar()?)
 }

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use candle_core::DType;
 use candle_headroom::distributed::Group;
-use candle_headroom::{AdamW, AdaptiveTrainer};
+use candle_headroom::{AdamW, AdaptiveTrainer, Error};
 
 use crate::data::{Sample, collate};
 use crate::model::Decoder;
@@ -31,37 +32,29 @@ impl Evaluation {
             .chunks(batch)
             .skip(group.rank())
             .step_by(group.size());
-        let (mut sum, mut tokens) = (0., 0.);
-        for samples in batches {
-            let samples: Vec<_> = samples.iter().copied().cloned().collect();
-            let batch = collate(&samples).map_err(anyhow::Error::from_boxed)?;
-            let processed = trainer.evaluate(&batch, |(tokens, targets), _| {
-                let tokens = tokens.to_device(decoder.device())?;
-                let loss = decoder.loss_sum(&tokens, &targets, None)?;
-                Ok((
-                    f64::from(
-                        loss.value
-                            .to_dtype(candle_core::DType::F32)?
-                            .to_scalar::<f32>()?,
-                    ),
-                    loss.weight,
-                ))
-            })?;
-            for (of_chunk, weight) in processed.results {
-                sum += of_chunk;
-                tokens += weight;
+        let sums = || -> candle_headroom::Result<Vec<[f64; 2]>> {
+            let mut sums = Vec::new();
+            for samples in batches {
+                let samples: Vec<_> = samples.iter().copied().cloned().collect();
+                let batch = collate(&samples).map_err(Error::external)?;
+                let processed = trainer.evaluate(&batch, |(tokens, targets), _| {
+                    let tokens = tokens.to_device(decoder.device())?;
+                    let loss = decoder.loss_sum(&tokens, &targets, None)?;
+                    let sum = loss.value.to_dtype(DType::F32)?.to_scalar::<f32>()?;
+                    Ok([f64::from(sum), loss.weight])
+                })?;
+                sums.extend(processed.results);
             }
+            Ok(sums)
+        };
+        // Of all ranks in their order, and also where a loss is not finite.
+        let (mut loss, mut tokens) = (0., 0.);
+        for [of_chunk, weight] in group.collect(sums())? {
+            loss += of_chunk;
+            tokens += weight;
         }
-        let mut all = (0., 0.);
-        for part in group.gather(&serde_json::to_vec(&[sum, tokens])?)? {
-            let [sum, tokens]: [f64; 2] = serde_json::from_slice(&part)
-                .context("a rank sent no sum: its loss is not finite")?;
-            all = (all.0 + sum, all.1 + tokens);
-        }
-        Ok(Self {
-            loss: all.0 / all.1,
-            tokens: all.1,
-        })
+        loss /= tokens;
+        Ok(Self { loss, tokens })
     }
 
     /// The number of tokens among which the model is as undecided as among equally probable ones.

@@ -10,7 +10,7 @@ use candle_headroom::memory::Limit;
 
 use crate::arguments::Arguments;
 use crate::data::{self, Data};
-use crate::model::{Config, Decoder};
+use crate::model::{Config, peft};
 use crate::network::Network;
 use crate::output;
 use crate::sampling;
@@ -69,15 +69,19 @@ pub fn finetune(
         Some(sample) => sampling::prompt(arguments, &vocabulary, sample)?,
         None => bail!("there is nothing to continue"),
     };
-    let shown = |decoder: &Decoder, when: &str| -> Result<()> {
-        if arguments.sampling.sample == 0 || !output.is_heard || prompt.is_empty() {
-            return Ok(());
-        }
-        let text = sampling::sample(decoder, &vocabulary, &prompt, arguments)?;
+    let shows = arguments.sampling.sample > 0 && output.is_heard && !prompt.is_empty();
+    let show = |when: &str| -> Result<()> {
+        let text = sampling::sample(&still, &vocabulary, &prompt, arguments)?;
         output.say(format!("\n{when}:\n{text}\n"))
     };
-    shown(&still, "before")?;
+    if shows {
+        show("before")?;
+    }
     let held_out = data.held_out;
+    let save = || match group.rank() {
+        0 => save(arguments, &network, &folder),
+        _ => Ok(()),
+    };
     let run = Run {
         arguments,
         group,
@@ -86,6 +90,7 @@ pub fn finetune(
         network: &network,
         still: &still,
         held_out: &held_out,
+        save: &save,
         described: &run,
         steps,
         began,
@@ -95,16 +100,15 @@ pub fn finetune(
         return Ok(trained);
     }
     if group.rank() == 0 {
-        save(arguments, &network, &folder)?;
         let what = match &network.lora {
             Some(_) => "the adapter",
             None => "the model",
         };
         output.say(format!("{}: {what}", arguments.model.output.display()))?;
-        shown(
-            &network.saved(&arguments.model.output, &folder, arguments.dtype())?,
-            "after, read again from there",
-        )?;
+        if shows {
+            network.read_again(&arguments.model.output)?;
+            show("after, read again from there")?;
+        }
     }
     group.barrier()?;
     Ok(trained)
@@ -114,11 +118,17 @@ fn save(arguments: &Arguments, network: &Network, folder: &Path) -> Result<()> {
     let (options, base) = (&arguments.model, folder.display().to_string());
     // As it was named: an id of the hub stays one.
     let base = match options.model.as_deref() {
-        Some(name) if !Path::new(name).is_dir() => name,
-        _ => &base,
+        Some(name) if !Path::new(name).is_dir() => peft::Base {
+            name,
+            revision: Some(&options.revision),
+        },
+        _ => peft::Base {
+            name: &base,
+            revision: None,
+        },
     };
     network
-        .save(&options.output, base)
+        .save(&options.output, &base)
         .and_then(|()| output::copy_tokenizer(folder, &options.output))
         .with_context(|| format!("the result is not whole in {}", options.output.display()))
 }

@@ -72,25 +72,19 @@ impl Network {
     }
 
     /// Saves what was trained.
-    pub fn save(&self, folder: &Path, base: &str) -> Result<()> {
+    pub fn save(&self, folder: &Path, base: &peft::Base) -> Result<()> {
         match &self.lora {
             Some(lora) => peft::save(folder, base, lora, &self.trained, &self.config),
             None => save_model(folder, &self.config, &self.trained),
         }
     }
 
-    /// The decoder of what was saved, with the type and on the device of this one.
-    pub fn saved(&self, output: &Path, base: &Path, dtype: DType) -> Result<Decoder> {
-        let device = self.decoder.device();
-        let Some(_) = &self.lora else {
-            let weights = open_weights(output, dtype, device)?;
-            return Ok(Decoder::new(&Config::read(output)?, weights, None)?);
-        };
-        let lora = peft::read_options(output)?;
-        let base = open_weights(base, dtype, device)?;
-        let saved = Self::with_adapter(self.config.clone(), base, lora)?;
-        peft::load_into(output, &saved.trained)?;
-        Ok(saved.decoder.evaluation())
+    /// Sets what was trained to what was saved: no second model is in memory.
+    pub fn read_again(&self, folder: &Path) -> Result<()> {
+        match &self.lora {
+            Some(_) => peft::load_into(folder, &self.trained),
+            None => load_into(&self.trained, folder),
+        }
     }
 
     /// The number of trained elements.

@@ -5,15 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-/// Files of a model that training leaves as they are.
-const COPIED: [&str; 6] = [
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "tokenizer.model",
-    "generation_config.json",
-    "chat_template.jinja",
-];
+use crate::vocabulary;
 
 /// Makes the folder, and refuses one that holds a model: it would be lost.
 pub fn prepare(folder: &Path) -> Result<()> {
@@ -35,7 +27,7 @@ pub fn prepare(folder: &Path) -> Result<()> {
 
 /// Copies the tokenizer's files, so that the result can be used alone.
 pub fn copy_tokenizer(from: &Path, to: &Path) -> Result<()> {
-    for file in COPIED {
+    for file in [vocabulary::TOKENIZER].iter().chain(&vocabulary::BESIDE) {
         let (from, to) = (from.join(file), to.join(file));
         if from.is_file() {
             fs::copy(&from, &to)

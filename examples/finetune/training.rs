@@ -29,6 +29,8 @@ pub struct Run<'a> {
     /// The same decoder for evaluation.
     pub still: &'a Decoder,
     pub held_out: &'a [Sample],
+    /// Saves the result. All ranks call it.
+    pub save: &'a dyn Fn() -> Result<()>,
     /// The options that a resumed run must have again.
     pub described: &'a [String],
     pub steps: usize,
@@ -99,9 +101,20 @@ pub fn train(run: &Run, samples: Arc<Vec<Sample>>) -> Result<Trained> {
     if let Some(before) = &before {
         output.say(format!("after {done} updates: {before}"))?;
     }
+    let title = format!("finetune, batches of {} samples", arguments.data.batch);
+    let files = || watching.finish(&arguments.watch, &title, group);
     if done >= run.steps as u64 {
+        (run.save)()?;
+        for line in files()? {
+            output.say(line)?;
+        }
+        let option = match arguments.lora.full {
+            true => "--model",
+            false => "--adapter",
+        };
         output.say(format!(
-            "nothing is left to do: the run has {done} steps; give more by `--steps`"
+            "the run is complete, all {done} steps are done; begin another from its result by `{option} {}`",
+            arguments.model.output.display()
         ))?;
         let evaluations = before.map(|before| [before; 2]);
         return Ok(Trained::Done(Done {
@@ -146,14 +159,15 @@ pub fn train(run: &Run, samples: Arc<Vec<Sample>>) -> Result<Trained> {
                 }
             }
         }
+        // Before all that can fail too.
+        (run.save)()?;
         saving.finish(&trainer)?;
         progress.finish(trainer.plan())?;
         Ok(None)
     };
     let trained = train();
     // The files are written also where training failed, and training's error comes first.
-    let title = format!("finetune, batches of {} samples", arguments.data.batch);
-    let files = watching.finish(&arguments.watch, &title, group);
+    let files = files();
     let stopped = trained?;
     for line in files? {
         output.say(line)?;

@@ -7,6 +7,17 @@ use tokenizers::Tokenizer;
 
 use crate::model::Config;
 
+pub const TOKENIZER: &str = "tokenizer.json";
+
+/// Files that not every model has, which tell how its text is made. Training leaves them as they are.
+pub const BESIDE: [&str; 5] = [
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "tokenizer.model",
+    "generation_config.json",
+    "chat_template.jinja",
+];
+
 pub struct Vocabulary {
     tokenizer: Tokenizer,
     /// What the tokenizer puts before each text, such as `<s>`.
@@ -18,7 +29,7 @@ pub struct Vocabulary {
 impl Vocabulary {
     /// Reads the tokenizer of a model.
     pub fn open(folder: &Path, config: &Config) -> Result<Self> {
-        let path = folder.join("tokenizer.json");
+        let path = folder.join(TOKENIZER);
         let mut tokenizer = Tokenizer::from_file(&path)
             .map_err(|error| anyhow!("cannot read {}: {error}", path.display()))?;
         // Settings of whoever saved it.

@@ -9,11 +9,14 @@ mod ranks;
 mod refused;
 mod resumed;
 
+use std::collections::HashMap;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
+use candle_core::{Device, Tensor};
 use tempfile::TempDir;
 
 /// The example's program, which `cargo test` builds beside the test programs.
@@ -44,10 +47,7 @@ fn succeed(arguments: &[&str]) -> String {
 }
 
 fn figure(output: &str, name: &str) -> f64 {
-    let prefix = format!("figure: finetune/{name} = ");
-    let line = output.lines().find_map(|line| line.strip_prefix(&prefix));
-    let line = line.unwrap_or_else(|| panic!("no figure {name} in {output}"));
-    line.split_whitespace().next().unwrap().parse().unwrap()
+    crate::figures::figure("finetune", output, name)
 }
 
 /// What the program makes when nothing is given, in a few steps: its output, and the folder with the models and the data.
@@ -56,7 +56,9 @@ fn demonstration() -> &'static (String, TempDir) {
     MADE.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().to_str().unwrap();
-        let said = succeed(&["--output", path, "--steps", "12", "--sample", "4"]);
+        let said = succeed(&[
+            "--output", path, "--steps", "12", "--sample", "4", "--seed", "7",
+        ]);
         (said, folder)
     })
 }
@@ -115,7 +117,13 @@ fn without_arguments_it_makes_a_model_and_fine_tunes_it() {
         figure(said, "loss_last") < figure(said, "loss_first"),
         "{said}"
     );
-    assert!(said.contains("finetune --full --model "), "{said}");
+    for words in [
+        "finetune --full --model ",
+        " --batch 4 --learning-rate 0.005 --steps 12 --held-out 0.01 --sample 0 --seed 7 ",
+        " --batch 4 --learning-rate 0.004 --steps 12 --held-out 0.05 --sample 4 --seed 7 ",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
     assert!(said.contains("after, read again from there:"), "{said}");
     let base = ["config.json", "tokenizer.json", "model.safetensors"];
     let adapter = ["adapter_config.json", "adapter_model.safetensors"];
@@ -136,6 +144,69 @@ fn without_arguments_it_makes_a_model_and_fine_tunes_it() {
 
 fn base_path(folder: &TempDir) -> String {
     folder.path().join("base").display().to_string()
+}
+
+/// The printed command is the whole truth: it makes the same adapter, bit by bit.
+#[test]
+fn the_command_of_the_demonstration_does_the_same() {
+    let (said, folder) = demonstration();
+    let files = Files::new();
+    let mut lines = said.lines().map(str::trim);
+    let command = lines.find(|line| line.starts_with("finetune --model "));
+    let mut words: Vec<&str> = command.expect("a command").split(' ').skip(1).collect();
+    let place = words.iter().position(|word| *word == "--output").unwrap();
+    let output = files.path("again");
+    words[place + 1] = &output;
+    succeed(&words);
+    let first = folder.path().join("adapter");
+    let [first, again] = [&first, Path::new(&output)]
+        .map(|folder| fs::read(folder.join("adapter_model.safetensors")).unwrap());
+    assert!(first == again, "another adapter by {words:?}");
+}
+
+/// The result is saved first: here the output is closed before the table at the end.
+#[test]
+fn a_result_is_saved_before_anything_is_said() {
+    let files = Files::new();
+    let (data, output) = (files.pairs(), files.path("out"));
+    // Every second step says something, so the eleventh and last one is silent.
+    let own = ["--model", base(), "--output", &output, "--steps", "11"];
+    let mut child = command(&[&own[..], &["--sample", "0", &data]].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut lines = lines.map_while(Result::ok);
+    assert!(lines.any(|line| line.starts_with("step 10: loss")));
+    drop(lines);
+    let ended = child.wait_with_output().unwrap();
+    assert!(
+        Path::new(&output)
+            .join("adapter_model.safetensors")
+            .is_file(),
+        "{}",
+        text(&ended)
+    );
+}
+
+/// A loss that is not finite is a number too, as in training.
+#[test]
+fn a_loss_that_is_not_finite_is_printed() {
+    let files = Files::new();
+    let (data, adapter, output) = (files.pairs(), files.path("first"), files.path("second"));
+    let own = ["--model", base(), "--steps", "1", "--sample", "0", &data];
+    succeed(&[&own[..], &["--output", &adapter]].concat());
+    let path = Path::new(&adapter).join("adapter_model.safetensors");
+    let tensors = candle_core::safetensors::load(&path, &Device::Cpu).unwrap();
+    let spoiled = tensors
+        .into_iter()
+        .map(|(name, tensor)| (name, (tensor.ones_like().unwrap() * f64::NAN).unwrap()));
+    let spoiled: HashMap<String, Tensor> = spoiled.collect();
+    candle_core::safetensors::save(&spoiled, &path).unwrap();
+    let mut run = command(&[&own[..], &["--adapter", &adapter, "--output", &output]].concat());
+    let said = text(&run.output().unwrap());
+    assert!(said.contains("after 0 updates: loss NaN"), "{said}");
 }
 
 /// Of a pair the completion and the end are learned, and nothing else. A byte is a token at most, so the numbers are exact only by

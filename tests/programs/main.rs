@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod checkpoint_with_data;
+mod figures;
 mod finetune;
 #[cfg(feature = "cli")]
 mod headroom;

@@ -22,10 +22,7 @@ fn train_text(arguments: &[&str]) -> Output {
 }
 
 pub fn figure(output: &str, name: &str) -> f64 {
-    let prefix = format!("figure: train_text/{name} = ");
-    let line = output.lines().find_map(|line| line.strip_prefix(&prefix));
-    let line = line.unwrap_or_else(|| panic!("no figure {name} in {output}"));
-    line.split_whitespace().next().unwrap().parse().unwrap()
+    crate::figures::figure("train_text", output, name)
 }
 
 const SHORT: [&str; 6] = ["--steps", "5", "--batch", "16", "--context", "32"];

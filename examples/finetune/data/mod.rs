@@ -20,7 +20,7 @@ use samples::Cut;
 pub struct Data {
     pub learned: Vec<Sample>,
     pub held_out: Vec<Sample>,
-    /// What became of samples that were too long; empty if there were none.
+    /// What became of samples that were too long or held nothing to learn; empty if there were none.
     pub cut: String,
 }
 
@@ -40,6 +40,9 @@ impl Data {
             true => hold_out(&mut learned, options.held_out),
             false => read(&options.eval)?,
         };
+        if !options.eval.is_empty() && held_out.is_empty() {
+            bail!("the files of --eval hold too little text to evaluate on: name more");
+        }
         let cut = cut.to_string();
         Ok(Self {
             learned,

@@ -65,7 +65,9 @@ fn lines(path: &Path, records: &mut Vec<Record>) -> Result<()> {
         }
         let place = || format!("{}, line {}", path.display(), index + 1);
         let fields: Fields = match serde_json::from_str(&line) {
-            Ok(fields) => fields,
+            Ok(fields) if line.trim_start().starts_with('{') => fields,
+            // Its fields by their order.
+            Ok(_) => bail!("{}, column 1: is a list, not an object", place()),
             Err(error) => {
                 let text = error.to_string();
                 let text = text

@@ -23,11 +23,12 @@ impl Sample {
     }
 }
 
-/// Numbers of samples that were too long.
+/// Numbers of samples that were too long, and of those that were left out.
 #[derive(Debug, Default)]
 pub struct Cut {
     prompts: usize,
     completions: usize,
+    pairs: usize,
 }
 
 /// Makes samples of records, each of at most `context` tokens and the one that comes next. Texts are joined, each with its end, and cut;
@@ -96,7 +97,11 @@ impl Cut {
             self.completions += 1;
             tokens.truncate(most);
         }
-        (given < tokens.len()).then_some(Sample { tokens, given })
+        if given >= tokens.len() {
+            self.pairs += 1;
+            return None;
+        }
+        Some(Sample { tokens, given })
     }
 }
 
@@ -108,6 +113,9 @@ impl fmt::Display for Cut {
         }
         if self.completions > 0 {
             write!(f, "; completions without their end: {}", self.completions)?;
+        }
+        if self.pairs > 0 {
+            write!(f, "; pairs with nothing to learn: {}", self.pairs)?;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! The program with nothing given: it makes a model of this project's text, and fine-tunes it for a task.
 
+mod command;
 mod source_text;
 mod tiny_model;
 
@@ -15,6 +16,7 @@ use crate::finetuning::finetune;
 use crate::support::display::Output;
 use crate::support::options::WatchOptions;
 use crate::training::Trained;
+use command::Given;
 
 const TEXT: &str = "text.txt";
 const SIGNATURES: &str = "signatures.jsonl";
@@ -22,6 +24,7 @@ const SIGNATURES: &str = "signatures.jsonl";
 const CONTEXT: usize = 128;
 /// Many small updates teach a small model more than few large ones.
 const BATCH: usize = 4;
+const STEPS: usize = 150;
 
 /// Trains a small model from nothing on text, then an adapter that writes a function's signature from its description.
 pub fn run(
@@ -30,7 +33,8 @@ pub fn run(
     output: Output,
     began: Instant,
 ) -> Result<Trained> {
-    let folder = folder(arguments, group)?;
+    let given = Given::read();
+    let folder = folder(arguments, &given, group)?;
     let [untrained, base, adapter] = ["untrained", "base", "adapter"].map(|name| folder.join(name));
     if group.rank() == 0 {
         let written = write(&folder, &untrained, arguments.training.seed);
@@ -38,43 +42,45 @@ pub fn run(
     }
     group.barrier()?;
 
-    let mut first = options(arguments, &untrained, &base, &folder.join(TEXT));
+    let mut first = options(arguments, &given, &untrained, &base);
     first.lora.full = true;
     first.lora.adapter = None;
     first.training.learning_rate.get_or_insert(5e-3);
-    first.training.steps.get_or_insert(150);
     first.data.held_out = 0.01;
     first.sampling.sample = 0;
     first.watch = WatchOptions::default();
-    say(
-        output,
-        "1. A small model learns this project's documents and a part of its sources from nothing",
-        &first,
-    )?;
-    let stopped = finetune(&first, group, output, began)?;
+    let first = Part {
+        what: "1. A small model learns this project's documents and a part of its sources from nothing",
+        options: first,
+        data: folder.join(TEXT),
+        without: &["adapter", "report", "trace", "incidents", "monitor"],
+    };
+    let stopped = first.run(&given, group, output, began)?;
     if matches!(stopped, Trained::Stopped(_)) {
         return Ok(stopped);
     }
 
-    let mut second = options(arguments, &base, &adapter, &folder.join(SIGNATURES));
+    let mut second = options(arguments, &given, &base, &adapter);
     second.training.learning_rate.get_or_insert(4e-3);
-    second.training.steps.get_or_insert(150);
-    say(
-        output,
-        "2. An adapter learns to write signatures from descriptions, of the other sources",
-        &second,
-    )?;
-    finetune(&second, group, output, began)
+    let second = Part {
+        what: "2. An adapter learns to write signatures from descriptions, of the other sources",
+        options: second,
+        data: folder.join(SIGNATURES),
+        without: &[],
+    };
+    second.run(&given, group, output, began)
 }
 
-/// Where everything is written: `--output`, or a folder of this process's own.
-fn folder(arguments: &Arguments, group: &Group) -> Result<PathBuf> {
-    let given = &arguments.model.output;
-    let own = match given == Path::new("finetuned") {
-        true => {
-            std::env::temp_dir().join(format!("candle-headroom-finetune-{}", std::process::id()))
+/// Where everything is written: `--output`, or a new folder.
+fn folder(arguments: &Arguments, given: &Given, group: &Group) -> Result<PathBuf> {
+    let own = match (group.rank(), given.has("output")) {
+        (0, false) => {
+            let folder = tempfile::Builder::new()
+                .prefix("candle-headroom-finetune-")
+                .tempdir();
+            folder.context("cannot make a folder")?.keep()
         }
-        false => given.clone(),
+        _ => arguments.model.output.clone(),
     };
     let all = group.gather(own.to_string_lossy().as_bytes())?;
     let of_first = all
@@ -95,36 +101,71 @@ fn write(folder: &Path, untrained: &Path, seed: u64) -> Result<()> {
     tiny_model::write(untrained, &text, CONTEXT, seed)
 }
 
-fn options(arguments: &Arguments, model: &Path, output: &Path, data: &Path) -> Arguments {
+/// What both runs have in common where it is not given.
+fn options(arguments: &Arguments, given: &Given, model: &Path, output: &Path) -> Arguments {
     let mut own = arguments.clone();
     own.model.model = Some(model.display().to_string());
     own.model.output = output.to_owned();
-    own.data.files = vec![data.to_owned()];
     own.data.context.get_or_insert(CONTEXT);
-    own.data.batch = own.data.batch.min(BATCH);
+    own.training.steps.get_or_insert(STEPS);
+    if !given.has("batch") {
+        own.data.batch = BATCH;
+    }
     own
 }
 
-/// Prints the command that does the same.
-fn say(output: Output, what: &str, options: &Arguments) -> Result<()> {
-    let kind = match options.lora.full {
-        true => "--full ",
-        false => "",
-    };
-    output.say(format!(
-        "{what}:\n   finetune {kind}--model {} --context {} --batch {} --learning-rate {} --steps {} --output {} {}\n",
-        options.model.model.as_deref().unwrap_or_default(),
-        options.data.context.unwrap_or_default(),
-        options.data.batch,
-        options.training.learning_rate.unwrap_or_default(),
-        options.training.steps.unwrap_or_default(),
-        options.model.output.display(),
-        options
-            .data
-            .files
-            .iter()
-            .map(|file| file.display().to_string())
-            .collect::<Vec<_>>()
-            .join(" "),
-    ))
+/// One of the two runs.
+struct Part {
+    what: &'static str,
+    options: Arguments,
+    data: PathBuf,
+    /// Options that are not for it.
+    without: &'static [&'static str],
+}
+
+impl Part {
+    fn run(
+        mut self,
+        given: &Given,
+        group: &Group,
+        output: Output,
+        began: Instant,
+    ) -> Result<Trained> {
+        output.say(format!(
+            "{}, as by this command with another --output:\n   {}\n",
+            self.what,
+            given.command(&self.set(), self.without, &self.data)
+        ))?;
+        self.options.data.files = vec![self.data];
+        finetune(&self.options, group, output, began)
+    }
+
+    /// The options that are set without being given.
+    fn set(&self) -> Vec<(&'static str, String)> {
+        let Arguments {
+            model,
+            data,
+            lora,
+            training,
+            sampling,
+            ..
+        } = &self.options;
+        let mut set = vec![
+            ("model", model.model.clone().unwrap_or_default()),
+            ("output", model.output.display().to_string()),
+            ("context", data.context.unwrap_or_default().to_string()),
+            ("batch", data.batch.to_string()),
+            (
+                "learning-rate",
+                training.learning_rate.unwrap_or_default().to_string(),
+            ),
+            ("steps", training.steps.unwrap_or_default().to_string()),
+            ("held-out", data.held_out.to_string()),
+            ("sample", sampling.sample.to_string()),
+        ];
+        if lora.full {
+            set.insert(0, ("full", String::new()));
+        }
+        set
+    }
 }

@@ -16,11 +16,18 @@ use super::save;
 const OPTIONS: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 
-/// Saves adapters in a folder that PEFT reads. It is made if it is missing. `base_model_name` is where the model comes from: a
-/// folder or a hub id.
+/// Where the model of an adapter comes from.
+pub struct Base<'a> {
+    /// A folder, or an id of the hub.
+    pub name: &'a str,
+    /// Of the hub.
+    pub revision: Option<&'a str>,
+}
+
+/// Saves adapters in a folder that PEFT reads. It is made if it is missing.
 pub fn save(
     folder: &Path,
-    base_model_name: &str,
+    base: &Base,
     lora: &Lora,
     adapters: &VarMap,
     config: &Config,
@@ -29,14 +36,14 @@ pub fn save(
     let path = folder.join(OPTIONS);
     let write = || {
         fs::create_dir_all(folder)?;
-        let text = serde_json::to_string_pretty(&to_json(base_model_name, lora))?;
+        let text = serde_json::to_string_pretty(&to_json(base, lora))?;
         anyhow::Ok(fs::write(&path, text + "\n")?)
     };
     write().with_context(|| format!("cannot write {}", path.display()))?;
     save::save(adapters, &folder.join(WEIGHTS))
 }
 
-fn to_json(base_model_name: &str, lora: &Lora) -> Value {
+fn to_json(base: &Base, lora: &Lora) -> Value {
     // PEFT declares a whole number.
     let alpha = match lora.alpha.fract() == 0. {
         true => json!(lora.alpha as u64),
@@ -45,8 +52,8 @@ fn to_json(base_model_name: &str, lora: &Lora) -> Value {
     json!({
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base_model_name,
-        "revision": null,
+        "base_model_name_or_path": base.name,
+        "revision": base.revision,
         "inference_mode": true,
         "r": lora.rank,
         "lora_alpha": alpha,
@@ -82,6 +89,14 @@ fn of_fields(fields: &Fields) -> Result<Lora> {
             bail!("`{name}` is {value}, which is not supported")
         }
     }
+    if let Some(value) = fields.optional::<Value>("init_lora_weights")?
+        && !(value.is_boolean() || KEEPING.iter().any(|name| value == *name))
+    {
+        bail!(
+            "`init_lora_weights` is {value}, supported are true, false, {}: others may change the model too",
+            KEEPING.join(", ")
+        )
+    }
     let targets = match fields.required("target_modules")? {
         Value::String(all) if all == ALL_LINEAR => vec![all],
         Value::String(pattern) => bail!(
@@ -102,6 +117,9 @@ fn of_fields(fields: &Fields) -> Result<Lora> {
         dropout: fields.optional("lora_dropout")?.unwrap_or(0.),
     })
 }
+
+/// Beginnings of an adapter that leave the model as it is. PEFT applies those that change it, such as PiSSA's, also where it loads.
+const KEEPING: [&str; 3] = ["gaussian", "eva", "orthogonal"];
 
 /// Options that change what an adapter computes.
 const UNSUPPORTED: [&str; 14] = [

@@ -9,15 +9,10 @@ use hf_hub::{Cache, Repo, RepoType};
 use serde::Deserialize;
 
 use crate::arguments::ModelOptions;
+use crate::vocabulary;
 
 const INDEX: &str = "model.safetensors.index.json";
 const WEIGHTS: &str = "model.safetensors";
-/// Files that not every model has.
-const OTHERS: [&str; 3] = [
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "generation_config.json",
-];
 
 /// The part of a sharded model's index that is read.
 #[derive(Deserialize)]
@@ -65,7 +60,7 @@ pub fn fetch(id: &str, options: &ModelOptions) -> Result<PathBuf> {
 
 /// The folder of a model whose files are all there.
 fn complete(find: impl Fn(&str) -> Option<PathBuf>) -> Result<Option<PathBuf>> {
-    let (Some(config), Some(_)) = (find("config.json"), find("tokenizer.json")) else {
+    let (Some(config), Some(_)) = (find("config.json"), find(vocabulary::TOKENIZER)) else {
         return Ok(None);
     };
     let has_weights = match find(INDEX) {
@@ -76,10 +71,10 @@ fn complete(find: impl Fn(&str) -> Option<PathBuf>) -> Result<Option<PathBuf>> {
 }
 
 fn download(api: &ApiRepo) -> Result<()> {
-    for file in ["config.json", "tokenizer.json"] {
+    for file in ["config.json", vocabulary::TOKENIZER] {
         api.get(file)?;
     }
-    for file in OTHERS {
+    for file in vocabulary::BESIDE {
         optional(api.get(file))?;
     }
     match optional(api.get(INDEX))? {

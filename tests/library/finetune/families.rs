@@ -1,6 +1,6 @@
 //! Logits, losses and gradients beside transformers and PEFT.
 
-use super::compared::{Expected, adapted, whole};
+use super::compared::{Expected, adapted, named, whole};
 use super::{FAMILIES, case};
 
 /// Logits are of size 1, sums of some dozen numbers of f32: other orders of the sums differ by some 1e-7.
@@ -61,4 +61,16 @@ fn a_window_hides_what_is_outside_of_it() {
         |logits: &candle_core::Tensor, time| super::numbers(&logits.narrow(1, time, 1).unwrap());
     assert_ne!(at(&a, 8), at(&b, 8));
     assert_eq!(at(&a, 9), at(&b, 9));
+}
+
+/// The largest of numbers is that of those that are not NaN, so equal ones must not be all that is asked for.
+#[test]
+fn what_is_not_a_number_does_not_agree() {
+    let folder = case("llama-2");
+    let trained = whole(&folder).unwrap();
+    let var = &named(&trained.vars)[0].1;
+    var.set(&(var.as_tensor() * f64::NAN).unwrap()).unwrap();
+    let compared = Expected::read(&folder).unwrap().compare("base", &trained);
+    let error = compared.map(|(differences, _)| differences).unwrap_err();
+    assert!(error.to_string().contains("not finite"), "{error}");
 }

@@ -46,7 +46,22 @@ fn saved_adapters_are_the_same_adapters() {
         let (base, folder) = (case(name), tempfile::tempdir().unwrap());
         let trained = adapted(&base, &base.join("adapter")).unwrap();
         let lora = peft::read_options(&base.join("adapter")).unwrap();
-        peft::save(folder.path(), "base", &lora, &trained.vars, &trained.config).unwrap();
+        let origin = peft::Base {
+            name: "someone/tiny",
+            revision: Some("v2"),
+        };
+        peft::save(
+            folder.path(),
+            &origin,
+            &lora,
+            &trained.vars,
+            &trained.config,
+        )
+        .unwrap();
+        let options = fs::read(folder.path().join("adapter_config.json")).unwrap();
+        let options: serde_json::Value = serde_json::from_slice(&options).unwrap();
+        assert_eq!(options["base_model_name_or_path"], "someone/tiny");
+        assert_eq!(options["revision"], "v2");
         assert_eq!(peft::read_options(folder.path()).unwrap(), lora, "{name}");
         let again = adapted(&base, folder.path()).unwrap();
         assert_eq!(logits(&again.decoder), logits(&trained.decoder), "{name}");

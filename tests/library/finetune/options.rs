@@ -7,7 +7,7 @@ use super::{copy, edit};
 
 #[test]
 fn a_config_that_is_not_supported_says_what_is() {
-    let cases: [(&str, Value, &str); 24] = [
+    let cases: [(&str, Value, &str); 30] = [
         (
             "model_type",
             json!("gemma2"),
@@ -34,6 +34,36 @@ fn a_config_that_is_not_supported_says_what_is() {
             "`num_attention_heads` (2) must be a multiple of `num_key_value_heads` (4)",
         ),
         ("head_dim", json!(5), "`head_dim` must be even, got 5"),
+        (
+            "head_dim",
+            json!(1u64 << 60),
+            "`head_dim` must be at most 16777216, got 1152921504606846976",
+        ),
+        (
+            "head_dim",
+            json!(1 << 24),
+            "`num_attention_heads` (2) times `head_dim` (16777216) must be at most 16777216",
+        ),
+        (
+            "num_hidden_layers",
+            json!(2048),
+            "`num_hidden_layers` must be at most 1024, got 2048",
+        ),
+        (
+            "num_hidden_layers",
+            json!(1e12 as u64),
+            "`num_hidden_layers` must be at most",
+        ),
+        (
+            "vocab_size",
+            json!(u64::MAX),
+            "`vocab_size` must be at most",
+        ),
+        (
+            "eos_token_id",
+            json!([2, 16]),
+            "`eos_token_id` must be less than `vocab_size` (16), got 16",
+        ),
         (
             "sliding_window",
             json!(0),
@@ -140,7 +170,7 @@ fn names_of_older_files_are_read() {
 
 #[test]
 fn adapters_that_are_not_supported_are_named() {
-    let cases: [(&str, Value, &str); 10] = [
+    let cases: [(&str, Value, &str); 12] = [
         (
             "peft_type",
             json!("IA3"),
@@ -155,6 +185,12 @@ fn adapters_that_are_not_supported_are_named() {
         ),
         ("rank_pattern", json!({ "q_proj": 4 }), "`rank_pattern`"),
         ("layers_to_transform", json!([0]), "`layers_to_transform`"),
+        (
+            "init_lora_weights",
+            json!("pissa_niter_16"),
+            "`init_lora_weights` is \"pissa_niter_16\", supported are true, false, gaussian",
+        ),
+        ("init_lora_weights", json!("olora"), "`init_lora_weights`"),
         (
             "target_modules",
             json!(".*q_proj"),
@@ -173,6 +209,22 @@ fn adapters_that_are_not_supported_are_named() {
             error.contains(expected) && error.contains("adapter_config.json"),
             "{error}"
         );
+    }
+}
+
+#[test]
+fn beginnings_that_keep_the_model_are_read() {
+    let folder = copy("llama-2");
+    let adapter = folder.path().join("adapter");
+    let expected = peft::read_options(&adapter).unwrap();
+    let values = [true.into(), false.into(), "gaussian".into(), "eva".into()];
+    for value in values.into_iter().chain([Value::Null, "orthogonal".into()]) {
+        edit(
+            &adapter.join("adapter_config.json"),
+            "init_lora_weights",
+            value,
+        );
+        assert_eq!(peft::read_options(&adapter).unwrap(), expected);
     }
 }
 

@@ -132,6 +132,11 @@ fn data_that_cannot_be_learned() {
         b"{\"prompt\": \"a\", \"completion\": \"b\", \"text\": \"c\"}",
         "line 1: `text` stands beside",
     );
+    with(
+        "list.jsonl",
+        format!("{good}[\"a\", \"b\"]").as_bytes(),
+        "line 2, column 1: is a list, not an object",
+    );
     with("blank.jsonl", b"\n \n", "blank.jsonl is empty");
     with("empty.jsonl", b"", "empty.jsonl");
     with(
@@ -146,5 +151,21 @@ fn data_that_cannot_be_learned() {
         &["--model", base(), "--output", &output, "no-such.txt"],
         &[],
         "cannot read no-such.txt",
+    );
+    // One token, and no end is learned.
+    let endless = files.path("endless");
+    copy(base(), &endless);
+    let config = Path::new(&endless).join("config.json");
+    let text = fs::read_to_string(&config).unwrap();
+    let mut options: serde_json::Value = serde_json::from_str(&text).unwrap();
+    options.as_object_mut().unwrap().remove("eos_token_id");
+    fs::write(&config, options.to_string()).unwrap();
+    let (data, short) = (files.pairs(), files.write("short.txt", "a"));
+    refused(
+        &[
+            "--model", &endless, "--output", &output, "--eval", &short, &data,
+        ],
+        &[],
+        "the files of --eval hold too little text to evaluate on",
     );
 }

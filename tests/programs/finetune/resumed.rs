@@ -87,4 +87,20 @@ fn it_goes_on_after_an_interruption() {
         adapter("whole").unwrap() == adapter("parts").unwrap(),
         "other bits at the end"
     );
+
+    // Nothing is left to do: the result is saved again, and the page is written.
+    fs::remove_dir_all(files.path("parts")).unwrap();
+    let page = files.path("page.html");
+    let said = succeed(&[&parts[..], &["--resume", "--report", &page]].concat());
+    for words in [
+        "the run is complete",
+        "by `--adapter ",
+        "open it in a browser",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(
+        adapter("whole").unwrap() == adapter("parts").unwrap(),
+        "other bits again"
+    );
 }

@@ -16,6 +16,11 @@ pub use rope::RopeScaling;
 
 pub const CONFIG: &str = "config.json";
 
+/// The largest size of a layer, far above that of any model. Products of them, and sums over all layers, are numbers of parameters that
+/// a u64 holds.
+const LARGEST: usize = 1 << 24;
+const MOST_LAYERS: usize = 1 << 10;
+
 /// A decoder's sizes and options under the names of `config.json`. The default is a small Llama.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
@@ -151,7 +156,25 @@ impl Config {
         if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
             bail!("`{name}` must be at least 1, got 0")
         }
+        if let Some((name, size)) = sizes.iter().find(|(_, size)| *size > LARGEST) {
+            bail!("`{name}` must be at most {LARGEST}, got {size}")
+        }
+        if self.num_hidden_layers > MOST_LAYERS {
+            let layers = self.num_hidden_layers;
+            bail!("`num_hidden_layers` must be at most {MOST_LAYERS}, got {layers}")
+        }
         let (heads, key_heads) = (self.num_attention_heads, self.num_key_value_heads);
+        if self.query_width() > LARGEST {
+            let width = self.head_dim;
+            bail!(
+                "`num_attention_heads` ({heads}) times `head_dim` ({width}) must be at most {LARGEST}"
+            )
+        }
+        let mut ends = self.eos_token_ids.iter();
+        if let Some(end) = ends.find(|end| **end as usize >= self.vocab_size) {
+            let size = self.vocab_size;
+            bail!("`eos_token_id` must be less than `vocab_size` ({size}), got {end}")
+        }
         if !heads.is_multiple_of(key_heads) {
             bail!(
                 "`num_attention_heads` ({heads}) must be a multiple of `num_key_value_heads` ({key_heads})"
