@@ -21,7 +21,7 @@ fn it_goes_on_after_an_interruption() {
             "--model",
             base(),
             "--steps",
-            "40",
+            "100", // enough to be interrupted in
             "--batch",
             "4",
             "--lora-dropout",
