@@ -16,6 +16,8 @@ pub(super) enum Key {
     Span(u32, u64),
     /// A phase, or another piece of work of this crate.
     Guard(u64),
+    /// More work of the span that was left last.
+    Last(u64),
     /// A step of a loop of one's own.
     Measured(u64),
 }
@@ -56,7 +58,9 @@ pub(super) struct Tracker {
     pub(super) last: Unit,
     /// That of the step with the highest use.
     pub(super) highest: Unit,
-    pub(super) ended: Option<Instant>,
+    ended: Option<Instant>,
+    /// The pieces of work on other devices that this thread is in.
+    elsewhere: Vec<u64>,
     number: u64,
     use_now: u64,
 }
@@ -78,6 +82,7 @@ impl Tracker {
             last: Unit::default(),
             highest: Unit::default(),
             ended: None,
+            elsewhere: Vec::new(),
             number: 0,
             use_now: now.unwrap_or(0),
         }
@@ -181,6 +186,9 @@ impl Tracker {
 
     /// Enters a phase: spans in it belong to it, whichever spans are around it.
     pub(super) fn enter_phase(&mut self, guard: u64, phase: Phase) {
+        if !self.elsewhere.is_empty() {
+            return;
+        }
         self.settle();
         let path = self.root.child(Part::Phase(phase));
         self.push(Key::Guard(guard), false, (self.root, path));
@@ -189,6 +197,9 @@ impl Tracker {
 
     /// Enters a place that was left before, in the present phase.
     pub(super) fn enter_place(&mut self, guard: u64, place: PathId) {
+        if !self.elsewhere.is_empty() {
+            return;
+        }
         self.settle();
         let (_, within) = self.place();
         let phase = within.parts().into_iter();
@@ -205,11 +216,27 @@ impl Tracker {
 
     /// Enters the span that was left last here, to go on with its work.
     pub(super) fn enter_last(&mut self, guard: u64) {
-        self.settle();
         let last = self.frames.last().and_then(|frame| frame.last);
-        let place = last.unwrap_or_else(|| self.place());
-        self.push(Key::Guard(guard), false, place);
-        self.resume();
+        if let Some(place) = last.filter(|_| self.elsewhere.is_empty()) {
+            self.settle();
+            self.push(Key::Last(guard), false, place);
+            self.resume();
+        }
+    }
+
+    /// Enters work on another device, whose phases are not this one's.
+    pub(super) fn enter_elsewhere(&mut self, guard: u64) {
+        self.elsewhere.push(guard);
+    }
+
+    /// Leaves what this guard has entered, if anything.
+    pub(super) fn leave_guard(&mut self, guard: u64) {
+        self.elsewhere.retain(|other| *other != guard);
+        let keys = [Key::Guard(guard), Key::Last(guard)];
+        let entered = self.frames.iter().rev().map(|frame| frame.key);
+        if let Some(key) = entered.into_iter().find(|key| keys.contains(key)) {
+            self.leave(key);
+        }
     }
 
     /// Whether it measures this device.
@@ -218,7 +245,7 @@ impl Tracker {
     }
 
     /// Begins a piece of work, unless it is a part of another one.
-    pub(super) fn enter_unit(&mut self, key: Key, work: Option<Work>, held: Vec<Holding>) {
+    pub(super) fn enter_unit(&mut self, key: Key, work: Option<(u64, Work)>, held: Vec<Holding>) {
         self.settle();
         let is_unit = self.frames.iter().all(|frame| !frame.is_unit);
         let place = match is_unit {
@@ -259,9 +286,17 @@ impl Tracker {
                 around.last = Some((frame.bare, frame.path));
             }
         }
-        if matches!(frame.key, Key::Span(..)) && frame.unit == self.number {
+        let count = match frame.key {
+            Key::Span(..) => Some(1),
+            // What it frees is not kept by the span.
+            Key::Last(_) => self.unit.stats.of(frame.path).map(|_| 0),
+            Key::Guard(_) | Key::Measured(_) => None,
+        };
+        if let Some(count) = count
+            && frame.unit == self.number
+        {
             let call = Calls {
-                count: 1,
+                count,
                 held,
                 own: held - inner,
                 highest: frame.highest.saturating_sub(frame.use_before),
@@ -278,7 +313,7 @@ impl Tracker {
         self.resume();
     }
 
-    fn begin_unit(&mut self, work: Option<Work>, held: Vec<Holding>) {
+    fn begin_unit(&mut self, work: Option<(u64, Work)>, held: Vec<Holding>) {
         self.number += 1;
         let now = self.scope.start().map(|_| self.use_now);
         self.unit.begin(work, held, now);
@@ -295,10 +330,24 @@ impl Tracker {
         }
         self.ended = Some(Instant::now());
         if self.unit.outdoes(&self.last) {
-            if self.unit.ledger.peak() > self.highest.ledger.peak() {
+            if self.unit.ledger.peak() > 0 && self.unit.rank() > self.highest.rank() {
                 self.highest.clone_from(&self.unit);
             }
             std::mem::swap(&mut self.unit, &mut self.last);
+        }
+    }
+
+    /// Of several threads, the highest is the one that reports are about: one with a step that somebody has said, the latest of
+    /// these.
+    pub(super) fn rank(&self) -> (bool, Option<Instant>, bool) {
+        let is_said = self.last.is_said() || self.unit.is_said();
+        (is_said, self.ended, !self.unit.is_empty())
+    }
+
+    /// Takes over the highest use of a thread that has ended.
+    pub(super) fn take_highest(&mut self, other: Unit) {
+        if other.rank() > self.highest.rank() {
+            self.highest = other;
         }
     }
 }
