@@ -148,8 +148,10 @@ fn exhaustion_is_an_event() {
     assert_eq!(requested, [24 * MIB, 30 * MIB, isize::MAX as u64]);
     // The ring's 10 MiB came before the first block, of 8 MiB.
     assert_eq!((left.len(), left[0][0] / MIB), (2, 13));
+    // A request is compared with the counts of large requests, as a peak is: each thread holds back some bytes of small ones.
+    let error = candle_headroom::memory::PEAK_ERROR;
     for (oom, [before, after]) in checked.ooms.iter().zip(left) {
-        let between = before.min(after) - NOISE..=before.max(after) + NOISE;
+        let between = before.min(after) - error..=before.max(after) + error;
         assert!(between.contains(&oom.1), "{}, {between:?}", oom.1);
     }
     drop(memory);
