@@ -27,6 +27,15 @@ fn installed() -> (LayerMemory, Dispatch) {
     (layers, dispatch)
 }
 
+/// Sets it also where an assertion fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 #[test]
 fn a_loaders_spans_are_not_a_step() {
     let _alone = alone();
@@ -43,6 +52,7 @@ fn a_loaders_spans_are_not_a_step() {
         });
     };
     thread::scope(|threads| {
+        let _stop = Stop(&stops);
         threads.spawn(load);
         while !loads.load(Relaxed) {
             thread::yield_now();
@@ -59,7 +69,6 @@ fn a_loaders_spans_are_not_a_step() {
                 assert_eq!(names(&layers.highest()), ["model"]);
             }
         });
-        stops.store(true, Relaxed);
     });
 }
 
