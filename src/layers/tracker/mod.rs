@@ -1,18 +1,20 @@
 //! What one thread does: the spans that it is in, and what they take.
 
+mod units;
+
 use std::time::{Duration, Instant};
 
 use candle_core::Device;
 
-use super::path::{Part, PathId, set_current};
-use super::stats::Calls;
-use super::unit::{Unit, Work};
-use crate::error::{Holding, Phase};
+use crate::error::Phase;
+use crate::layers::path::{Part, PathId, set_current};
+use crate::layers::stats::Calls;
+use crate::layers::unit::Unit;
 use crate::memory::{DeviceMemory, PeakScope};
 
 /// What began and has not ended yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Key {
+pub(in crate::layers) enum Key {
     Span(u32, u64),
     /// A phase, or another piece of work of this crate.
     Guard(u64),
@@ -46,18 +48,18 @@ struct Frame {
 
 /// The state of a thread.
 #[derive(Debug)]
-pub(super) struct Tracker {
+pub(in crate::layers) struct Tracker {
     scope: PeakScope,
     device: Device,
     root: PathId,
     frames: Vec<Frame>,
     /// For each span the path around it in the latest phase, and its own.
     in_phases: Vec<(PathId, PathId)>,
-    pub(super) unit: Unit,
+    pub(in crate::layers) unit: Unit,
     /// The piece with the highest use of the last step that has ended, or is in progress.
-    pub(super) last: Unit,
+    pub(in crate::layers) last: Unit,
     /// That of the step with the highest use.
-    pub(super) highest: Unit,
+    pub(in crate::layers) highest: Unit,
     ended: Option<Instant>,
     /// The pieces of work on other devices that this thread is in.
     elsewhere: Vec<u64>,
@@ -66,7 +68,7 @@ pub(super) struct Tracker {
 }
 
 impl Tracker {
-    pub(super) fn new(memory: &DeviceMemory, number: u64) -> Self {
+    pub(in crate::layers) fn new(memory: &DeviceMemory, number: u64) -> Self {
         let scope = memory.peak_scope();
         let now = scope.start();
         let mut unit = Unit::default();
@@ -90,7 +92,7 @@ impl Tracker {
 
     /// Takes what happened since the last call over into the current path. What this type allocates itself is not counted: each change
     /// begins with this and ends with [`resume`](Self::resume).
-    pub(super) fn settle(&mut self) {
+    pub(in crate::layers) fn settle(&mut self) {
         let Some((now, highest)) = self.scope.take() else {
             return;
         };
@@ -138,7 +140,7 @@ impl Tracker {
 
     /// Enters a span. `find` returns its path within that of the spans around it, given the number that a new one of a name begins at, and
     /// the number that it got if it is new.
-    pub(super) fn enter(
+    pub(in crate::layers) fn enter(
         &mut self,
         key: Key,
         name: &'static str,
@@ -185,7 +187,7 @@ impl Tracker {
     }
 
     /// Enters a phase: spans in it belong to it, whichever spans are around it.
-    pub(super) fn enter_phase(&mut self, guard: u64, phase: Phase) {
+    pub(in crate::layers) fn enter_phase(&mut self, guard: u64, phase: Phase) {
         if !self.elsewhere.is_empty() {
             return;
         }
@@ -196,7 +198,7 @@ impl Tracker {
     }
 
     /// Enters a place that was left before, in the present phase.
-    pub(super) fn enter_place(&mut self, guard: u64, place: PathId) {
+    pub(in crate::layers) fn enter_place(&mut self, guard: u64, place: PathId) {
         if !self.elsewhere.is_empty() {
             return;
         }
@@ -215,7 +217,7 @@ impl Tracker {
     }
 
     /// Enters the span that was left last here, to go on with its work.
-    pub(super) fn enter_last(&mut self, guard: u64) {
+    pub(in crate::layers) fn enter_last(&mut self, guard: u64) {
         let last = self.frames.last().and_then(|frame| frame.last);
         if let Some(place) = last.filter(|_| self.elsewhere.is_empty()) {
             self.settle();
@@ -225,12 +227,12 @@ impl Tracker {
     }
 
     /// Enters work on another device, whose phases are not this one's.
-    pub(super) fn enter_elsewhere(&mut self, guard: u64) {
+    pub(in crate::layers) fn enter_elsewhere(&mut self, guard: u64) {
         self.elsewhere.push(guard);
     }
 
     /// Leaves what this guard has entered, if anything.
-    pub(super) fn leave_guard(&mut self, guard: u64) {
+    pub(in crate::layers) fn leave_guard(&mut self, guard: u64) {
         self.elsewhere.retain(|other| *other != guard);
         let keys = [Key::Guard(guard), Key::Last(guard)];
         let entered = self.frames.iter().rev().map(|frame| frame.key);
@@ -240,28 +242,12 @@ impl Tracker {
     }
 
     /// Whether it measures this device.
-    pub(super) fn is_on(&self, device: &Device) -> bool {
+    pub(in crate::layers) fn is_on(&self, device: &Device) -> bool {
         self.device.location() == device.location()
     }
 
-    /// Begins a piece of work, unless it is a part of another one.
-    pub(super) fn enter_unit(&mut self, key: Key, work: Option<(u64, Work)>, held: Vec<Holding>) {
-        self.settle();
-        let is_unit = self.frames.iter().all(|frame| !frame.is_unit);
-        let place = match is_unit {
-            true => (self.root, self.root),
-            false => self.place(),
-        };
-        if is_unit {
-            self.end_unit();
-            self.begin_unit(work, held);
-        }
-        self.push(key, is_unit, place);
-        self.resume();
-    }
-
     /// Leaves a span or a guard, also one that others are entered within.
-    pub(super) fn leave(&mut self, key: Key) {
+    pub(in crate::layers) fn leave(&mut self, key: Key) {
         let Some(at) = self.frames.iter().rposition(|frame| frame.key == key) else {
             return;
         };
@@ -311,43 +297,5 @@ impl Tracker {
         }
         drop(frame);
         self.resume();
-    }
-
-    fn begin_unit(&mut self, work: Option<(u64, Work)>, held: Vec<Holding>) {
-        self.number += 1;
-        let now = self.scope.start().map(|_| self.use_now);
-        self.unit.begin(work, held, now);
-    }
-
-    fn guess_unit(&mut self) {
-        self.begin_unit(None, Vec::new());
-        self.unit.is_guessed = true;
-    }
-
-    fn end_unit(&mut self) {
-        if self.unit.is_empty() {
-            return;
-        }
-        self.ended = Some(Instant::now());
-        if self.unit.outdoes(&self.last) {
-            if self.unit.ledger.peak() > 0 && self.unit.rank() > self.highest.rank() {
-                self.highest.clone_from(&self.unit);
-            }
-            std::mem::swap(&mut self.unit, &mut self.last);
-        }
-    }
-
-    /// Of several threads, the highest is the one that reports are about: one with a step that somebody has said, the latest of
-    /// these.
-    pub(super) fn rank(&self) -> (bool, Option<Instant>, bool) {
-        let is_said = self.last.is_said() || self.unit.is_said();
-        (is_said, self.ended, !self.unit.is_empty())
-    }
-
-    /// Takes over the highest use of a thread that has ended.
-    pub(super) fn take_highest(&mut self, other: Unit) {
-        if other.rank() > self.highest.rank() {
-            self.highest = other;
-        }
     }
 }
