@@ -33,7 +33,7 @@ const SAMPLES: usize = 4;
 const TIME: usize = 96;
 
 /// Steps whose time counts in a round, after as many that do not.
-const STEPS: usize = 4;
+const STEPS: usize = 2;
 
 /// A trainer's step. Whether the model has spans depends on the subscriber, if there is one, that is installed now.
 fn job(memory: &DeviceMemory, samples: usize) -> Result<impl FnMut()> {
@@ -66,7 +66,7 @@ fn main() -> Result<()> {
         Contender::timing_itself("watched", || watched().expect("steps")),
         Contender::timing_itself("plain", || timed(&memory).expect("steps")),
     ];
-    let rounds = alternate(contenders, if is_quick() { 15 } else { 101 });
+    let rounds = alternate(contenders, if is_quick() { 21 } else { 101 });
     rounds.print(
         &format!(
             "{SAMPLES} samples of {TIME} tokens, {} blocks",
