@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use candle_core::Device;
@@ -18,6 +19,8 @@ use crate::memory::DeviceMemory;
 /// Cuts batches by a policy, runs the micro-batches and retries those that did not fit, for trainers and `process_batches`.
 #[derive(Debug)]
 pub(crate) struct Engine {
+    /// No other one of this process has it.
+    number: u64,
     pub(crate) policy: Box<dyn BatchPolicy>,
     pub(crate) memory: Option<DeviceMemory>,
     pub(crate) device: Device,
@@ -39,7 +42,9 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub(crate) fn new(policy: impl Into<Box<dyn BatchPolicy>>, task: Task) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
+            number: NEXT.fetch_add(1, Relaxed),
             policy: policy.into(),
             memory: None,
             device: Device::Cpu,
@@ -123,7 +128,8 @@ impl Engine {
         samples: usize,
         held: impl FnOnce() -> Vec<Holding>,
     ) -> layers::Guard {
-        layers::piece(&self.device, (self.task, self.step, samples), held)
+        let work = (self.task, self.step, samples);
+        layers::piece(&self.device, self.number, work, held)
     }
 
     /// Runs one phase and reports it.

@@ -62,5 +62,12 @@ fn stack(row: &LayerRow) -> String {
     // A semicolon ends a frame.
     let frames = phase.iter().chain(&row.spans);
     let frames: Vec<_> = frames.map(|frame| frame.replace(';', ",")).collect();
-    frames.join(";")
+    let stack = frames.join(";");
+    // A number after a space would be taken for a second count of the line.
+    match stack.rsplit_once(' ') {
+        Some((before, number)) if number.chars().all(|c| c.is_ascii_digit() || c == '.') => {
+            format!("{before}\u{a0}{number}")
+        }
+        _ => stack,
+    }
 }

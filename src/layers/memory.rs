@@ -144,8 +144,7 @@ impl LayerMemory {
 
     /// The step with the highest use so far.
     pub fn highest(&self) -> LayerReport {
-        let unit = (self.shared).on_latest_thread(|tracker| tracker.highest.clone());
-        match unit {
+        match self.shared.highest() {
             Some(unit) if !unit.is_empty() => report(Some(unit)),
             _ => self.report(),
         }

@@ -8,6 +8,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::claims::{Claims, SpanKey};
 use super::tracker::{Key, Tracker};
+use super::unit::Unit;
 use crate::memory::DeviceMemory;
 
 #[derive(Debug)]
@@ -40,7 +41,10 @@ impl Shared {
             trackers: Mutex::default(),
             layers: AtomicU32::new(0),
         });
-        ALL.write().push(Arc::downgrade(&shared));
+        let mut all = ALL.write();
+        all.retain(|shared| shared.strong_count() > 0);
+        all.push(Arc::downgrade(&shared));
+        drop(all);
         COUNT.fetch_add(1, Relaxed);
         shared
     }
@@ -100,11 +104,19 @@ impl Shared {
         });
         known.ok()??;
         let mut trackers = self.trackers.lock();
-        // Of threads that have ended, the latest one is enough.
-        let ended = |tracker: &Arc<Mutex<Tracker>>| Arc::weak_count(tracker) == 0;
-        let dead = trackers.iter().filter(|tracker| ended(tracker));
-        let latest = dead.filter_map(|tracker| tracker.lock().ended).max();
-        trackers.retain(|tracker| !ended(tracker) || tracker.lock().ended == latest);
+        // Of threads that have ended, one is enough.
+        let mut latest: Option<Arc<Mutex<Tracker>>> = None;
+        trackers.retain(|tracker| {
+            let is_alive = Arc::weak_count(tracker) > 0;
+            if !is_alive {
+                latest = Some(match latest.take() {
+                    Some(other) => later(other, tracker.clone()),
+                    None => tracker.clone(),
+                });
+            }
+            is_alive
+        });
+        trackers.extend(latest);
         trackers.push(tracker.clone());
         Some(tracker)
     }
@@ -112,21 +124,39 @@ impl Shared {
     /// Runs `work` with the state of the thread that finished a piece of work last, or of one that has only begun.
     pub(super) fn on_latest_thread<T>(&self, work: impl FnOnce(&mut Tracker) -> T) -> Option<T> {
         let trackers = self.trackers.lock();
-        let ended = |tracker: &&Arc<Mutex<Tracker>>| {
-            let tracker = tracker.lock();
-            (tracker.ended, !tracker.unit.is_empty())
-        };
-        let latest = trackers.iter().max_by_key(ended)?.clone();
+        let latest = trackers.iter().max_by_key(|tracker| tracker.lock().rank());
+        let latest = latest?.clone();
         drop(trackers);
         let mut latest = latest.lock();
         Some(work(&mut latest))
     }
+
+    /// The step with the highest use of all threads.
+    pub(super) fn highest(&self) -> Option<Unit> {
+        let trackers = self.trackers.lock();
+        let highest = trackers
+            .iter()
+            .max_by_key(|tracker| tracker.lock().highest.rank());
+        highest.map(|tracker| tracker.lock().highest.clone())
+    }
+}
+
+/// The later one of two threads that have ended, with the highest use of both.
+fn later(a: Arc<Mutex<Tracker>>, b: Arc<Mutex<Tracker>>) -> Arc<Mutex<Tracker>> {
+    let is_earlier = a.lock().rank() <= b.lock().rank();
+    let (earlier, later) = match is_earlier {
+        true => (a, b),
+        false => (b, a),
+    };
+    let highest = std::mem::take(&mut earlier.lock().highest);
+    later.lock().take_highest(highest);
+    later
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        // `ALL` may be locked here: `for_each` may hold the last reference. The next new one clears it up.
         COUNT.fetch_sub(1, Relaxed);
-        ALL.write().retain(|shared| shared.strong_count() > 0);
     }
 }
 
@@ -141,5 +171,33 @@ pub(super) fn for_each(mut work: impl FnMut(&Shared)) {
     let all = ALL.read();
     for shared in all.iter().filter_map(Weak::upgrade) {
         work(&shared);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_last_reference_may_go_while_all_are_called() {
+        let (done, is_done) = mpsc::channel();
+        thread::spawn(move || {
+            let memory = DeviceMemory::host().open().unwrap();
+            let shared = Shared::new(memory);
+            let number = shared.number;
+            let mut only = Some(shared);
+            for_each(|shared| {
+                if shared.number == number {
+                    only = None;
+                }
+            });
+            done.send(only.is_none()).unwrap();
+        });
+        // It takes no time, unless it waits for itself.
+        assert_eq!(is_done.recv_timeout(Duration::from_secs(30)), Ok(true));
     }
 }

@@ -21,7 +21,7 @@ pub struct Work {
 
 impl Work {
     /// A micro-batch of `samples` samples, or an update with 0.
-    pub(crate) fn new(task: Task, step: u64, samples: usize) -> Self {
+    pub(crate) fn new((task, step, samples): (Task, u64, usize)) -> Self {
         Self {
             task,
             step,
@@ -38,6 +38,8 @@ impl Work {
 pub(super) struct Unit {
     /// `None` in a loop of one's own.
     pub(super) work: Option<Work>,
+    /// Whose it is: two trainers count their batches from 0 each.
+    engine: Option<u64>,
     /// Nobody has said when it begins.
     pub(super) is_guessed: bool,
     pub(super) ledger: Ledger,
@@ -49,8 +51,15 @@ pub(super) struct Unit {
 }
 
 impl Unit {
-    pub(super) fn begin(&mut self, work: Option<Work>, held: Vec<Holding>, now: Option<u64>) {
-        (self.work, self.held, self.is_measured) = (work, held, now.is_some());
+    /// Begins a piece of work, of the engine with this number.
+    pub(super) fn begin(
+        &mut self,
+        work: Option<(u64, Work)>,
+        held: Vec<Holding>,
+        now: Option<u64>,
+    ) {
+        (self.engine, self.work) = work.unzip();
+        (self.held, self.is_measured) = (held, now.is_some());
         self.is_guessed = false;
         self.ledger.begin(now.unwrap_or(0));
         self.stats.clear();
@@ -61,13 +70,24 @@ impl Unit {
         self.work.is_none() && self.stats.is_empty()
     }
 
+    /// Whether somebody has said that it is a step.
+    pub(super) fn is_said(&self) -> bool {
+        !self.is_guessed && !self.is_empty()
+    }
+
+    /// Of several, the highest is the one that reports are about.
+    pub(super) fn rank(&self) -> (bool, u64) {
+        (self.is_said(), self.ledger.peak())
+    }
+
     /// Whether a report of the step is about this rather than the `other` one.
     pub(super) fn outdoes(&self, other: &Self) -> bool {
-        if self.is_guessed && !other.is_guessed && !other.is_empty() {
+        if self.is_guessed && other.is_said() {
             return false;
         }
         let both = self.work.zip(other.work);
-        let is_same_step = both.is_some_and(|(own, other)| own.is_in_the_step_of(&other));
+        let is_same_step = self.engine == other.engine
+            && both.is_some_and(|(own, other)| own.is_in_the_step_of(&other));
         let is_higher = self.ledger.peak() > other.ledger.peak();
         // Without counts it is the last that ran the layers.
         let says_more = !self.is_measured && !self.stats.is_empty();

@@ -10,7 +10,7 @@ use crate::nn::ops::elementwise::apply;
 
 /// An activation function, with the names and the values of [`candle_nn::Activation`].
 ///
-/// It keeps its output. Where a function has a kink, the derivative is that of candle. f16 and bf16 are computed in f32.
+/// It keeps its input. Where a function has a kink, the derivative is that of candle. f16 and bf16 are computed in f32.
 ///
 /// The errors of `forward` are those of [`silu`](ops::silu).
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, Default)]

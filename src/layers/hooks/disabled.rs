@@ -16,7 +16,12 @@ impl Drop for Guard {
 pub(crate) struct Place;
 
 #[inline]
-pub(crate) fn piece(_: &Device, _: (Task, u64, usize), _: impl FnOnce() -> Vec<Holding>) -> Guard {
+pub(crate) fn piece(
+    _: &Device,
+    _: u64,
+    _: (Task, u64, usize),
+    _: impl FnOnce() -> Vec<Holding>,
+) -> Guard {
     Guard
 }
 

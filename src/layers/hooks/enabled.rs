@@ -37,7 +37,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(number) = self.0 {
             for_each(|shared| {
-                shared.on_this_thread(|tracker| tracker.leave(Key::Guard(number)));
+                shared.on_this_thread(|tracker| tracker.leave_guard(number));
             });
         }
     }
@@ -47,21 +47,22 @@ impl Drop for Guard {
 #[derive(Clone, Copy)]
 pub(crate) struct Place(PathId);
 
-/// Begins a micro-batch of so many samples, or an update with 0, on this device: its task, its step, and what is known to be held.
+/// Begins a micro-batch of so many samples, or an update with 0, on this device: its engine, its task, its step, and what is known to
+/// be held.
 pub(crate) fn piece(
     device: &Device,
-    (task, step, samples): (Task, u64, usize),
+    engine: u64,
+    work: (Task, u64, usize),
     held: impl FnOnce() -> Vec<Holding>,
 ) -> Guard {
     if !are_any() {
         return Guard(None, PhantomData);
     }
     let held = held();
-    let work = Some(Work::new(task, step, samples));
-    Guard::enter(|tracker, number| {
-        if tracker.is_on(device) {
-            tracker.enter_unit(Key::Guard(number), work, held.clone());
-        }
+    let work = Some((engine, Work::new(work)));
+    Guard::enter(|tracker, number| match tracker.is_on(device) {
+        true => tracker.enter_unit(Key::Guard(number), work, held.clone()),
+        false => tracker.enter_elsewhere(number),
     })
 }
 

@@ -37,8 +37,7 @@ use crate::error::Result;
 ///
 /// # Cost
 /// Memory for the events is reserved at the start, 40 bytes for each: 10 MiB by default, which counts to the limit of the host's
-/// memory. While a recorder runs, an event takes about 50 ns; without one, each request takes one relaxed load more, about 1.5 ns
-/// for a block that is made and freed. Recording takes no lock and does not allocate.
+/// memory. Recording takes no lock and does not allocate. Without a recorder, each request takes one relaxed load more.
 ///
 /// # Limits
 /// - Memory of a GPU is not recorded: candle's CUDA backend takes it from the driver, which reports no single allocation.

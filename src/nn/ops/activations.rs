@@ -5,7 +5,7 @@ use super::elementwise::apply;
 
 /// x · sigmoid(x), as [`candle_nn::ops::silu`].
 ///
-/// It keeps its output.
+/// It keeps its input.
 ///
 /// # Errors
 /// For a type other than f64, f32, f16 and bf16.
@@ -15,7 +15,7 @@ pub fn silu(xs: &Tensor) -> Result<Tensor> {
 
 /// 1 / (1 + e^−x), as [`candle_nn::ops::sigmoid`].
 ///
-/// It keeps its output.
+/// It keeps its input.
 ///
 /// # Errors
 /// As [`silu`].
@@ -25,7 +25,7 @@ pub fn sigmoid(xs: &Tensor) -> Result<Tensor> {
 
 /// (x + 3) / 6 between 0 and 1, as [`candle_nn::ops::hard_sigmoid`].
 ///
-/// It keeps its output.
+/// It keeps its input.
 ///
 /// # Errors
 /// As [`silu`].
@@ -35,7 +35,7 @@ pub fn hard_sigmoid(xs: &Tensor) -> Result<Tensor> {
 
 /// x · tanh(ln(1 + e^x)), as [`candle_nn::ops::mish`], but finite also where candle's e^x is not.
 ///
-/// It keeps its output.
+/// It keeps its input.
 ///
 /// # Errors
 /// As [`silu`].
@@ -45,7 +45,7 @@ pub fn mish(xs: &Tensor) -> Result<Tensor> {
 
 /// x, or x · `negative_slope` where x is negative, as [`candle_nn::ops::leaky_relu`]. The derivative at zero is the mean of both slopes.
 ///
-/// It keeps its output.
+/// It keeps its input.
 ///
 /// # Errors
 /// As [`silu`].
@@ -55,7 +55,7 @@ pub fn leaky_relu(xs: &Tensor, negative_slope: f64) -> Result<Tensor> {
 
 /// `gamma` · x, or `gamma` · `alpha` · (e^x − 1) where x is not positive, as [`candle_nn::ops::selu`], which accepts f32 only.
 ///
-/// It keeps its output.
+/// It keeps its input.
 ///
 /// # Errors
 /// As [`silu`].

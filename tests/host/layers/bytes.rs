@@ -145,3 +145,25 @@ fn texts_and_pictures_have_the_numbers() {
         drop(block);
     });
 }
+
+/// A line of a flame graph's input that ends with two numbers would be a comparison of two runs.
+#[test]
+fn a_flame_graph_tells_names_with_numbers_apart() {
+    let _alone = alone();
+    watched(|layers| {
+        let block = || vec![1u8; 1 << 20];
+        let blocks = layers.measure(|| {
+            (
+                trace_span!("stage 1").in_scope(block),
+                trace_span!("stage 2").in_scope(block),
+                trace_span!("version 2.5").in_scope(block),
+            )
+        });
+        let svg = layers.report().flame_graph(FlameGraph::Bytes).unwrap();
+        for name in ["stage 1", "stage 2", "version 2.5"] {
+            let name = name.replace(' ', "\u{a0}");
+            assert!(svg.contains(&format!("<title>{name} (")), "{name}: {svg}");
+        }
+        drop(blocks);
+    });
+}

@@ -5,6 +5,7 @@ mod exhaustion;
 mod paths;
 #[path = "../../support/spanned.rs"]
 mod spanned;
+mod steps;
 mod training;
 
 use candle_headroom::DeviceMemory;

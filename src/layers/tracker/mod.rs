@@ -1,21 +1,25 @@
 //! What one thread does: the spans that it is in, and what they take.
 
+mod units;
+
 use std::time::{Duration, Instant};
 
 use candle_core::Device;
 
-use super::path::{Part, PathId, set_current};
-use super::stats::Calls;
-use super::unit::{Unit, Work};
-use crate::error::{Holding, Phase};
+use crate::error::Phase;
+use crate::layers::path::{Part, PathId, set_current};
+use crate::layers::stats::Calls;
+use crate::layers::unit::Unit;
 use crate::memory::{DeviceMemory, PeakScope};
 
 /// What began and has not ended yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Key {
+pub(in crate::layers) enum Key {
     Span(u32, u64),
     /// A phase, or another piece of work of this crate.
     Guard(u64),
+    /// More work of the span that was left last.
+    Last(u64),
     /// A step of a loop of one's own.
     Measured(u64),
 }
@@ -44,25 +48,27 @@ struct Frame {
 
 /// The state of a thread.
 #[derive(Debug)]
-pub(super) struct Tracker {
+pub(in crate::layers) struct Tracker {
     scope: PeakScope,
     device: Device,
     root: PathId,
     frames: Vec<Frame>,
     /// For each span the path around it in the latest phase, and its own.
     in_phases: Vec<(PathId, PathId)>,
-    pub(super) unit: Unit,
+    pub(in crate::layers) unit: Unit,
     /// The piece with the highest use of the last step that has ended, or is in progress.
-    pub(super) last: Unit,
+    pub(in crate::layers) last: Unit,
     /// That of the step with the highest use.
-    pub(super) highest: Unit,
-    pub(super) ended: Option<Instant>,
+    pub(in crate::layers) highest: Unit,
+    ended: Option<Instant>,
+    /// The pieces of work on other devices that this thread is in.
+    elsewhere: Vec<u64>,
     number: u64,
     use_now: u64,
 }
 
 impl Tracker {
-    pub(super) fn new(memory: &DeviceMemory, number: u64) -> Self {
+    pub(in crate::layers) fn new(memory: &DeviceMemory, number: u64) -> Self {
         let scope = memory.peak_scope();
         let now = scope.start();
         let mut unit = Unit::default();
@@ -78,6 +84,7 @@ impl Tracker {
             last: Unit::default(),
             highest: Unit::default(),
             ended: None,
+            elsewhere: Vec::new(),
             number: 0,
             use_now: now.unwrap_or(0),
         }
@@ -85,7 +92,7 @@ impl Tracker {
 
     /// Takes what happened since the last call over into the current path. What this type allocates itself is not counted: each change
     /// begins with this and ends with [`resume`](Self::resume).
-    pub(super) fn settle(&mut self) {
+    pub(in crate::layers) fn settle(&mut self) {
         let Some((now, highest)) = self.scope.take() else {
             return;
         };
@@ -133,7 +140,7 @@ impl Tracker {
 
     /// Enters a span. `find` returns its path within that of the spans around it, given the number that a new one of a name begins at, and
     /// the number that it got if it is new.
-    pub(super) fn enter(
+    pub(in crate::layers) fn enter(
         &mut self,
         key: Key,
         name: &'static str,
@@ -180,7 +187,10 @@ impl Tracker {
     }
 
     /// Enters a phase: spans in it belong to it, whichever spans are around it.
-    pub(super) fn enter_phase(&mut self, guard: u64, phase: Phase) {
+    pub(in crate::layers) fn enter_phase(&mut self, guard: u64, phase: Phase) {
+        if !self.elsewhere.is_empty() {
+            return;
+        }
         self.settle();
         let path = self.root.child(Part::Phase(phase));
         self.push(Key::Guard(guard), false, (self.root, path));
@@ -188,7 +198,10 @@ impl Tracker {
     }
 
     /// Enters a place that was left before, in the present phase.
-    pub(super) fn enter_place(&mut self, guard: u64, place: PathId) {
+    pub(in crate::layers) fn enter_place(&mut self, guard: u64, place: PathId) {
+        if !self.elsewhere.is_empty() {
+            return;
+        }
         self.settle();
         let (_, within) = self.place();
         let phase = within.parts().into_iter();
@@ -204,37 +217,37 @@ impl Tracker {
     }
 
     /// Enters the span that was left last here, to go on with its work.
-    pub(super) fn enter_last(&mut self, guard: u64) {
-        self.settle();
+    pub(in crate::layers) fn enter_last(&mut self, guard: u64) {
         let last = self.frames.last().and_then(|frame| frame.last);
-        let place = last.unwrap_or_else(|| self.place());
-        self.push(Key::Guard(guard), false, place);
-        self.resume();
+        if let Some(place) = last.filter(|_| self.elsewhere.is_empty()) {
+            self.settle();
+            self.push(Key::Last(guard), false, place);
+            self.resume();
+        }
+    }
+
+    /// Enters work on another device, whose phases are not this one's.
+    pub(in crate::layers) fn enter_elsewhere(&mut self, guard: u64) {
+        self.elsewhere.push(guard);
+    }
+
+    /// Leaves what this guard has entered, if anything.
+    pub(in crate::layers) fn leave_guard(&mut self, guard: u64) {
+        self.elsewhere.retain(|other| *other != guard);
+        let keys = [Key::Guard(guard), Key::Last(guard)];
+        let entered = self.frames.iter().rev().map(|frame| frame.key);
+        if let Some(key) = entered.into_iter().find(|key| keys.contains(key)) {
+            self.leave(key);
+        }
     }
 
     /// Whether it measures this device.
-    pub(super) fn is_on(&self, device: &Device) -> bool {
+    pub(in crate::layers) fn is_on(&self, device: &Device) -> bool {
         self.device.location() == device.location()
     }
 
-    /// Begins a piece of work, unless it is a part of another one.
-    pub(super) fn enter_unit(&mut self, key: Key, work: Option<Work>, held: Vec<Holding>) {
-        self.settle();
-        let is_unit = self.frames.iter().all(|frame| !frame.is_unit);
-        let place = match is_unit {
-            true => (self.root, self.root),
-            false => self.place(),
-        };
-        if is_unit {
-            self.end_unit();
-            self.begin_unit(work, held);
-        }
-        self.push(key, is_unit, place);
-        self.resume();
-    }
-
     /// Leaves a span or a guard, also one that others are entered within.
-    pub(super) fn leave(&mut self, key: Key) {
+    pub(in crate::layers) fn leave(&mut self, key: Key) {
         let Some(at) = self.frames.iter().rposition(|frame| frame.key == key) else {
             return;
         };
@@ -259,9 +272,17 @@ impl Tracker {
                 around.last = Some((frame.bare, frame.path));
             }
         }
-        if matches!(frame.key, Key::Span(..)) && frame.unit == self.number {
+        let count = match frame.key {
+            Key::Span(..) => Some(1),
+            // What it frees is not kept by the span.
+            Key::Last(_) => self.unit.stats.of(frame.path).map(|_| 0),
+            Key::Guard(_) | Key::Measured(_) => None,
+        };
+        if let Some(count) = count
+            && frame.unit == self.number
+        {
             let call = Calls {
-                count: 1,
+                count,
                 held,
                 own: held - inner,
                 highest: frame.highest.saturating_sub(frame.use_before),
@@ -276,29 +297,5 @@ impl Tracker {
         }
         drop(frame);
         self.resume();
-    }
-
-    fn begin_unit(&mut self, work: Option<Work>, held: Vec<Holding>) {
-        self.number += 1;
-        let now = self.scope.start().map(|_| self.use_now);
-        self.unit.begin(work, held, now);
-    }
-
-    fn guess_unit(&mut self) {
-        self.begin_unit(None, Vec::new());
-        self.unit.is_guessed = true;
-    }
-
-    fn end_unit(&mut self) {
-        if self.unit.is_empty() {
-            return;
-        }
-        self.ended = Some(Instant::now());
-        if self.unit.outdoes(&self.last) {
-            if self.unit.ledger.peak() > self.highest.ledger.peak() {
-                self.highest.clone_from(&self.unit);
-            }
-            std::mem::swap(&mut self.unit, &mut self.last);
-        }
     }
 }
