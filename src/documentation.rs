@@ -22,7 +22,7 @@ macro_rules! pages {
 }
 
 pages! {
-    /// For a first acquaintance.
+    /// Start here.
     tutorial "tutorial" {
         first_run "first-run"
     }
