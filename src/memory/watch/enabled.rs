@@ -17,8 +17,8 @@ pub(crate) enum HostEvent {
 /// It runs inside the allocator: it must not allocate, wait or panic.
 type Watcher = fn(HostEvent);
 
-/// Bytes from which a block is told; no layout is as large as this while nobody watches. On a cache line of its own, because it
-/// is read by every request.
+/// The smallest block that the watcher hears of, in bytes; no layout is as large as this while nobody watches. On a cache line of its
+/// own, because every request reads it.
 #[repr(align(128))]
 struct Least(AtomicUsize);
 
@@ -74,7 +74,7 @@ pub(crate) fn watch(least: usize, watcher: Watcher) {
     LEAST.0.store(least, Relaxed);
 }
 
-/// Nobody is told any more, except by requests that have begun.
+/// The watcher hears of nothing more, except of requests that have begun.
 pub(crate) fn unwatch() {
     LEAST.0.store(usize::MAX, Relaxed);
 }
