@@ -56,7 +56,7 @@ fn a_machine_whose_cuda_is_unknown_is_not_fit() {
     let machine = Machine::healthy().answers("hang.cuInit=1\nhang.nvmlInit_v2=1");
     let report = machine
         .environment()
-        .time_limit(std::time::Duration::from_millis(300))
+        .time_limit(std::time::Duration::from_secs(2))
         .check();
     let obstacles = report.obstacles(CUDA);
     assert_eq!(obstacles[0].code.id, "HR-912", "{report}");

@@ -216,9 +216,9 @@ fn a_library_that_hangs_is_left_behind() {
         let started = Instant::now();
         let report = machine
             .environment()
-            .time_limit(Duration::from_millis(500))
+            .time_limit(Duration::from_secs(2))
             .check();
-        assert!(started.elapsed() < Duration::from_secs(5), "{function}");
+        assert!(started.elapsed() < Duration::from_secs(20), "{function}");
         assert!(codes(&report).contains(&"HR-001"), "{function}\n{report}");
         assert!(report.worst() >= Severity::Warning);
         // The results of other probes are reported.

@@ -207,9 +207,9 @@ fn an_nccl_that_hangs_is_left_behind() {
     let started = Instant::now();
     let report = machine
         .environment()
-        .time_limit(Duration::from_secs(2))
+        .time_limit(Duration::from_secs(6))
         .check();
-    assert!(started.elapsed() < Duration::from_secs(20));
+    assert!(started.elapsed() < Duration::from_secs(30));
     assert_eq!(seen(&report, "HR-001"), "NCCL", "{report}");
     assert!(
         codes(&report).contains(&"HR-831"),

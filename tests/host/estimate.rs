@@ -76,6 +76,7 @@ fn an_estimate_before_the_first_step_is_what_is_held_after_it() -> candle_headro
 
 #[test]
 fn frozen_parameters_cost_their_own_size_alone() -> candle_headroom::Result<()> {
+    let _alone = alone();
     let varmap = VarMap::new();
     layers(&varmap)?;
     let vars = |is_first: bool| {

@@ -10,6 +10,7 @@ use crate::support::alone;
 
 #[test]
 fn all_that_is_known_stands_below_each_other() {
+    let _alone = alone();
     let mut exhausted = ResourceExhausted::new(Resource::DeviceMemory, Cause::Neighbour);
     exhausted.device = Some("cuda:0".to_owned());
     exhausted.phase = Some(Phase::Backward);

@@ -208,11 +208,13 @@ fn whoever_waits_is_next() {
     let x = Tensor::ones((4, 1), DType::F32, &Device::Cpu).unwrap();
     let order = Mutex::new(Vec::new());
     let (sender, first_is_at_work) = mpsc::channel();
+    let (beginning, other_begins) = mpsc::channel();
     std::thread::scope(|threads| {
         let other = threads.spawn(|| {
             let w = Var::ones(4, DType::F32, &Device::Cpu).unwrap();
             let mut trainer = trainer(&memory, &w);
             first_is_at_work.into_iter().next().unwrap();
+            beginning.send(()).unwrap();
             trainer.step(&x, |x, _| {
                 order.lock().unwrap().push("other");
                 loss(&w, &x)
@@ -222,7 +224,9 @@ fn whoever_waits_is_next() {
         let stepped = trainer(&memory, &w).step(&x, |x, _| {
             order.lock().unwrap().push("first");
             if sender.send(()).is_ok() {
-                std::thread::sleep(Duration::from_millis(300)); // until the other one waits
+                let begins = other_begins.recv_timeout(Duration::from_secs(60));
+                begins.expect("the other one's step");
+                std::thread::sleep(Duration::from_millis(300)); // until it waits
             }
             loss(&w, &x)
         });

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
-use std::sync::Barrier;
+use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -148,9 +148,13 @@ fn a_second_rank_of_one_number_and_a_stranger_are_refused() {
     let port = free_port();
     thread::scope(|scope| {
         let first = scope.spawn(move || open(0, 3, port, LONG).unwrap());
-        let one = scope.spawn(move || open(1, 3, port, LONG).unwrap());
-        thread::sleep(Duration::from_millis(300));
-        let error = open(1, 3, port, LONG).unwrap_err().to_string();
+        let (send, opened) = mpsc::channel();
+        for _ in 0..2 {
+            let send = send.clone();
+            scope.spawn(move || send.send(open(1, 3, port, LONG)).unwrap());
+        }
+        // Whichever comes second is refused at once, while the other one waits for rank 2.
+        let error = opened.recv().unwrap().unwrap_err().to_string();
         assert!(
             error.contains("another process has joined as rank 1"),
             "{error}"
@@ -167,7 +171,8 @@ fn a_second_rank_of_one_number_and_a_stranger_are_refused() {
             .unwrap();
         let silent = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let two = scope.spawn(move || open(2, 3, port, LONG).unwrap());
-        let groups = [first, one, two].map(|thread| thread.join().unwrap());
+        let [first, two] = [first, two].map(|thread| thread.join().unwrap());
+        let groups = [first, opened.recv().unwrap().unwrap(), two];
         thread::scope(|scope| {
             for group in &groups {
                 scope.spawn(|| group.barrier().unwrap());
@@ -179,7 +184,7 @@ fn a_second_rank_of_one_number_and_a_stranger_are_refused() {
 
 #[test]
 fn a_rank_that_leaves_or_is_late_is_named_and_the_group_has_ended() {
-    let errors = ranks(3, Duration::from_millis(900), |group| {
+    let errors = ranks(3, Duration::from_secs(5), |group| {
         group.barrier().unwrap();
         match group.rank() {
             1 => None, // leaves
@@ -202,9 +207,9 @@ fn a_rank_that_leaves_or_is_late_is_named_and_the_group_has_ended() {
         );
         assert!(error.to_string().contains("left the group"), "{error}");
     }
-    let errors = ranks(3, Duration::from_millis(500), |group| {
+    let errors = ranks(3, Duration::from_secs(2), |group| {
         // Rank 0 tells the others that it waits for rank 2, so that they do not give it up.
-        thread::sleep(Duration::from_millis(400) * group.rank() as u32 * group.rank() as u32);
+        thread::sleep(Duration::from_millis([0, 400, 6000][group.rank()]));
         group.barrier()
     });
     assert!(

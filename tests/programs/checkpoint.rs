@@ -188,7 +188,7 @@ pub fn was_killed(status: ExitStatus) -> bool {
     !status.success()
 }
 
-/// A training that stops when a signal comes, or that never looks.
+/// A training that stops when a signal comes, or that only notes it beside its folder.
 #[test]
 #[ignore = "the training of the other tests"]
 fn stopping() {
@@ -199,12 +199,20 @@ fn stopping() {
         .on_signals(signals);
     let mut checkpoints = builder.open().unwrap();
     let mut run = Run::new();
-    let ready = Path::new(&folder).with_extension("ready");
+    let note = |name: &str| {
+        std::fs::write(Path::new(&folder).with_extension(name), "").unwrap();
+    };
+    let drops = told::<bool>("DROPS") == Some(true);
     loop {
         let report = run.step().unwrap();
-        std::fs::write(&ready, "").unwrap();
+        if !drops {
+            note("ready");
+        }
         std::thread::sleep(Duration::from_millis(2));
-        if told::<bool>("LOOKS") == Some(false) {
+        if told::<bool>("STOPS") == Some(false) {
+            if checkpoints.signal().is_some() {
+                note("noted");
+            }
             continue;
         }
         if let ControlFlow::Break(stopped) = checkpoints.after(&report, &run.trainer).unwrap() {
@@ -212,8 +220,9 @@ fn stopping() {
             assert!(stopped.to_string().contains(": saved in "), "{stopped}");
             std::process::exit(stopped.signal.exit_status());
         }
-        if told::<bool>("DROPS") == Some(true) {
+        if drops {
             drop(checkpoints);
+            note("ready");
             loop {
                 std::thread::sleep(Duration::from_secs(1));
             }
@@ -225,23 +234,40 @@ fn stopping() {
 #[test]
 fn signals_save_and_stop() {
     use std::os::unix::process::ExitStatusExt;
+    use std::time::Instant;
 
+    const LONGEST: Duration = Duration::from_secs(60);
     let stopped = |told: &[(&str, &str)], signals: &[&str]| {
         let temporary = tempfile::tempdir().unwrap();
         let folder = temporary.path().join("run");
         let mut child = start("checkpoint::stopping", &folder, told);
-        while !folder.with_extension("ready").exists() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        // What is dropped is dropped after the first step.
-        std::thread::sleep(Duration::from_millis(100));
-        for signal in signals {
+        let until = |name: &str| {
+            let began = Instant::now();
+            while !folder.with_extension(name).exists() {
+                assert!(began.elapsed() < LONGEST, "it is not {name}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        until("ready");
+        for (index, signal) in signals.iter().enumerate() {
+            if index > 0 {
+                until("noted"); // two signals at once may be one
+            }
             let mut kill = Command::new("kill");
             kill.args([*signal, &child.id().to_string()]);
             assert!(kill.status().unwrap().success());
-            std::thread::sleep(Duration::from_millis(50));
         }
-        let status = child.wait().unwrap();
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            if began.elapsed() > LONGEST {
+                child.kill().unwrap();
+                panic!("{signals:?} did not end it");
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
         (status, latest(&folder))
     };
     for (signal, expected) in [("-INT", 130), ("-TERM", 143), ("-USR1", 138)] {
@@ -249,7 +275,7 @@ fn signals_save_and_stop() {
         assert_eq!(status.code(), Some(expected), "{signal}: {status}");
         assert!(saved > Some(0), "{signal}");
     }
-    let (status, saved) = stopped(&[("LOOKS", "false")], &["-INT", "-INT"]);
+    let (status, saved) = stopped(&[("STOPS", "false")], &["-INT", "-INT"]);
     assert_eq!(
         (status.signal(), saved),
         (Some(2), None),
@@ -281,10 +307,8 @@ fn late() {
         builder.on_signals([Signal::Terminate]).open().unwrap()
     };
     let receive = || {
-        let mut kill = Command::new("kill");
-        kill.args(["-TERM", &std::process::id().to_string()]);
-        assert!(kill.status().unwrap().success());
-        std::thread::sleep(Duration::from_millis(50));
+        // SAFETY: the call takes a number. It returns when the signal has been handled.
+        unsafe { libc::raise(Signal::Terminate.number()) };
     };
     let mut run = Run::new();
     let mut checkpoints = open();

@@ -117,11 +117,12 @@ fn each_sample_comes_once_whenever_the_training_is_killed() {
     while kills < KILLS {
         let temporary = memory_folder();
         let folder = temporary.path().join("run");
-        loop {
+        for attempt in 0u64.. {
             let test = "checkpoint_with_data::training";
             let mut child = start(test, &folder, &[]);
-            // Long enough for some processes to end, and short enough for most to be killed.
-            std::thread::sleep(Duration::from_millis(random.random_range(5..90)));
+            // Long enough for some processes to end, and short enough for most to be killed. On a slow machine it takes more.
+            let life: u64 = random.random_range(5..90);
+            std::thread::sleep(Duration::from_millis(life + 5 * attempt));
             child.kill().unwrap();
             let status = child.wait().unwrap();
             if !was_killed(status) {

@@ -43,7 +43,7 @@ fn epoch(group: &Group, shares: Option<Shares>) -> usize {
         trainer = trainer.shares(shares);
     }
     let mut trainer = trainer.build().expect("a trainer");
-    let pause = Duration::from_micros(if group.rank() == 1 { 900 } else { 300 });
+    let pause = Duration::from_millis(if group.rank() == 1 { 3 } else { 1 });
     let (mut seen, mut last) = (Vec::new(), 0);
     for batch in loader.by_ref() {
         let batch = batch.expect("a batch");

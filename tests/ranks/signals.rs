@@ -108,10 +108,11 @@ fn a_signal_to_mpirun_saves_and_stops_the_job() {
         return;
     }
     for signal in [Signal::User1, Signal::Terminate] {
-        let made = tempfile::tempdir().expect("a folder");
+        let made = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
         let folder = made.path().join("run");
         let _turn = turn();
-        let mut command = command(2, &[]);
+        // Between SIGTERM and SIGKILL; a second by default. mpirun waits about twice that in any case.
+        let mut command = command(2, &["--mca", "odls_base_sigkill_timeout", "5"]);
         command.env(FOLDER, &folder).stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().expect("mpirun");

@@ -170,20 +170,20 @@ fn different_calls_are_refused_on_every_rank() {
 #[test]
 fn a_rank_without_a_batch_is_named() {
     if is_rank() {
-        let group = Group::builder().timeout(Duration::from_millis(1500));
+        let group = Group::builder().timeout(Duration::from_secs(4));
         let group = group.open().expect("a group");
         let model = Model::new(&[3, 2], DType::F32, 7);
         let mut trainer = trainer(&model, &group).expect("a trainer");
         if group.rank() == 1 {
             // Longer than the others wait.
-            std::thread::sleep(Duration::from_secs(3));
+            std::thread::sleep(Duration::from_secs(8));
         }
         let batch = data(4, (3, 2), DType::F32, 0);
         let began = Instant::now();
         let error = trainer
             .step(&batch, |(x, y), _| model.loss(&x, &y))
             .expect_err("rank 1 is late");
-        assert!(began.elapsed() < Duration::from_secs(5));
+        assert!(began.elapsed() < Duration::from_secs(15));
         if group.rank() == 0 {
             assert!(
                 matches!(group_error(&error), GroupError::PeerLost { ranks, .. } if ranks == &[1]),

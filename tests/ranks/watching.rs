@@ -22,7 +22,7 @@ use crate::model::{Model, cut, data};
 
 const STEPS: usize = 12;
 /// Much longer than a step of this model, also on a busy machine.
-const NAP: Duration = Duration::from_millis(60);
+const NAP: Duration = Duration::from_millis(150);
 const SLOW: usize = 1;
 
 /// What an event says of its rank, the phase that ended, and whether it succeeded.

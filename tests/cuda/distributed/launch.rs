@@ -18,7 +18,7 @@ use crate::simulator::Simulator;
 
 const RANK_OF: &str = "HEADROOM_TEST_RANK_OF";
 /// How long ranks wait for each other where a test wants them to wait in vain, and otherwise.
-pub const SHORT: Duration = Duration::from_secs(4);
+pub const SHORT: Duration = Duration::from_secs(8);
 const LONG: Duration = Duration::from_secs(100);
 /// A rank that runs longer hangs.
 const ENDLESS: Duration = Duration::from_secs(150);

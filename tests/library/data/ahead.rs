@@ -1,5 +1,6 @@
 //! Reading ahead: how far, by whom, and for how long.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
@@ -44,14 +45,30 @@ fn slow(milliseconds: u64) -> (LoaderBuilder<Slow, Tensor>, Arc<AtomicUsize>) {
     (builder, reads)
 }
 
-/// Waits until the number of reads stands still.
-fn settled(reads: &AtomicUsize) -> usize {
-    loop {
-        let before = reads.load(SeqCst);
-        thread::sleep(Duration::from_millis(100));
-        if reads.load(SeqCst) == before {
-            return before;
-        }
+/// Waits until a value is as expected, and sees that it stays.
+fn comes_to<T: PartialEq + Debug>(value: impl Fn() -> T, expected: T) {
+    let began = Instant::now();
+    while value() != expected && began.elapsed() < Duration::from_secs(20) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    thread::sleep(Duration::from_millis(100));
+    assert_eq!(value(), expected);
+}
+
+/// Samples that take a second each, but for those of the first batch of 16.
+struct Late(Arc<AtomicUsize>);
+
+impl Dataset for Late {
+    type Sample = Tensor;
+
+    fn len(&self) -> usize {
+        64
+    }
+
+    fn get(&self, index: usize) -> Result<Tensor, BoxedError> {
+        self.0.fetch_add(1, SeqCst);
+        thread::sleep(Duration::from_secs(u64::from(index >= 16)));
+        Ok(Tensor::full(index as f32, 256, &Device::Cpu)?)
     }
 }
 
@@ -72,11 +89,11 @@ fn order_is_kept_whatever_the_workers_do() {
 fn nothing_is_read_before_it_is_asked_for() {
     let (builder, reads) = slow(0);
     let mut loader = builder.batch(2).workers(3).build().unwrap();
-    assert_eq!(settled(&reads), 0);
+    comes_to(|| reads.load(SeqCst), 0);
     loader.next().unwrap().unwrap();
     // The batch in hand, and twice the workers ahead of the next.
-    assert_eq!(settled(&reads), 2 * (1 + 6));
-    assert_eq!(loader.stats().ready, 6);
+    let seen = || (reads.load(SeqCst), loader.stats().ready);
+    comes_to(seen, (2 * (1 + 6), 6));
 }
 
 #[test]
@@ -84,7 +101,7 @@ fn batches_and_bytes_bound_what_is_read_ahead() {
     let (builder, reads) = slow(0);
     let mut loader = builder.batch(4).workers(2).ahead(3).build().unwrap();
     loader.next().unwrap().unwrap();
-    assert_eq!(settled(&reads), 4 * (1 + 3));
+    comes_to(|| reads.load(SeqCst), 4 * (1 + 3));
 
     // Each batch has 4 KiB, so two fit.
     let (builder, reads) = slow(0);
@@ -97,8 +114,8 @@ fn batches_and_bytes_bound_what_is_read_ahead() {
         .unwrap();
     for batches in 1..=3 {
         loader.next().unwrap().unwrap();
-        assert_eq!(settled(&reads), 4 * (batches + 2));
-        assert_eq!(loader.stats().ready_bytes, 8 << 10);
+        let seen = || (reads.load(SeqCst), loader.stats().ready_bytes);
+        comes_to(seen, (4 * (batches + 2), 8 << 10));
     }
     // What training waits for is always read.
     let (builder, reads) = slow(0);
@@ -110,21 +127,30 @@ fn batches_and_bytes_bound_what_is_read_ahead() {
         .unwrap();
     for batches in 1..=3 {
         loader.next().unwrap().unwrap();
-        assert_eq!(settled(&reads), 4 * (batches + 1));
+        comes_to(|| reads.load(SeqCst), 4 * (batches + 1));
     }
 }
 
 #[test]
 fn dropping_a_loader_ends_its_threads() {
-    let (builder, reads) = slow(20);
+    let reads = Arc::new(AtomicUsize::new(0));
+    let stack = |samples: Vec<Tensor>| Ok(Tensor::stack(&samples, 0)?);
+    let builder = Loader::builder(Late(Arc::clone(&reads)), stack);
     let mut loader = builder.batch(16).workers(3).build().unwrap();
     loader.next().unwrap().unwrap();
     let began = Instant::now();
-    drop(loader);
-    assert!(began.elapsed() < Duration::from_millis(20));
-    // Each thread finishes the sample in its hands, not its batch.
+    while reads.load(SeqCst) < 16 + 3 {
+        assert!(began.elapsed() < Duration::from_secs(20), "nobody reads");
+        thread::sleep(Duration::from_millis(1));
+    }
+    // Each thread has a sample in its hands.
     let before = reads.load(SeqCst);
-    assert!(settled(&reads) <= before + 3);
+    let began = Instant::now();
+    drop(loader);
+    assert!(began.elapsed() < Duration::from_millis(500));
+    // It finishes that, not its batch.
+    thread::sleep(Duration::from_millis(2500));
+    assert!(reads.load(SeqCst) <= before + 3);
 }
 
 #[test]
@@ -160,7 +186,7 @@ fn waiting_is_measured() {
     let stats = loader.stats();
     assert_eq!((stats.batches, stats.samples), (8, 64));
     assert_eq!(stats.waited, waited);
-    assert!(stats.wait_share() > 0.8 && stats.is_starved(), "{stats}");
+    assert!(stats.wait_share() > 0.5 && stats.is_starved(), "{stats}");
     assert!(
         stats
             .to_string()
@@ -168,17 +194,17 @@ fn waiting_is_measured() {
         "{stats}"
     );
 
-    // Reading takes less than a third of training's time.
-    let (builder, _) = slow(1);
+    // Reading takes less than a third of training's time: 512 ms in all, of which little is waited for.
+    let (builder, _) = slow(8);
     let mut loader = builder.batch(4).workers(1).build().unwrap();
     for batch in &mut loader {
         assert_eq!(batch.unwrap().dtype(), DType::F32);
-        thread::sleep(Duration::from_millis(25));
+        thread::sleep(Duration::from_millis(100));
     }
     let stats = loader.stats();
     // The first batch cannot be ready.
     assert!(
-        !stats.is_starved() || stats.waited < Duration::from_millis(40),
+        !stats.is_starved() || stats.waited < Duration::from_millis(256),
         "{stats}"
     );
 }

@@ -171,7 +171,7 @@ fn a_call_that_hangs_holds_nobody_up() {
     drop(monitor);
     let took = began.elapsed();
     simulator.delay(GPU, 0);
-    assert!(took < Duration::from_millis(1000), "{took:?}");
+    assert!(took < Duration::from_secs(3), "{took:?}");
 
     // The result of a call that returned late is the next sample, unless it took more than ten seconds.
     let monitor = quick().history(100_000).start().unwrap();

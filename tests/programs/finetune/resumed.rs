@@ -13,7 +13,7 @@ use super::{Files, base, command, succeed};
 #[cfg(unix)]
 #[test]
 fn it_goes_on_after_an_interruption() {
-    let files = Files::new();
+    let files = Files::in_memory();
     let data = files.pairs();
     let options = |name: &str| -> Vec<String> {
         let (output, checkpoint) = (files.path(name), files.path(&format!("{name}-run")));

@@ -105,10 +105,12 @@ fn a_stream_may_end_its_epoch_while_it_is_held() {
     type Numbers = Box<dyn Iterator<Item = Result<u32, BoxedError>> + Send>;
     let (end, ends) = mpsc::channel::<()>();
     let ends = Arc::new(Mutex::new(ends));
+    let (ask, asked) = mpsc::channel();
     let open = move |_| -> Result<Numbers, BoxedError> {
-        let ends = Arc::clone(&ends);
+        let (ask, ends) = (ask.clone(), Arc::clone(&ends));
         let last = std::iter::from_fn(move || {
-            // Waits, and ends then.
+            // Says so, waits, and ends then.
+            ask.send(()).ok();
             ends.lock().unwrap().recv().ok();
             None
         });
@@ -123,13 +125,9 @@ fn a_stream_may_end_its_epoch_while_it_is_held() {
         place
     };
     // Until the worker asks for the third batch, which the stream does not have.
-    let third = loop {
-        let before = place();
-        std::thread::sleep(Duration::from_millis(20));
-        if loader.stats().ready == 1 && place() == before {
-            break before;
-        }
-    };
+    asked.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert_eq!(loader.stats().ready, 1);
+    let third = place();
     let hold = Hold::new(loader.divide());
     assert_eq!(hold.next(), third);
     end.send(()).unwrap();
