@@ -8,15 +8,17 @@ use candle_headroom::{AdamW, AdaptiveTrainer, DeviceMemory, nn};
 use crate::support::alone;
 
 const LAYERS: usize = 4;
-const WIDTH: usize = 512;
+/// So wide that products make no copy of a weight.
+const WIDTH: usize = 1152;
 const RANK: usize = 4;
 const SAMPLES: usize = 8;
 /// Bytes of all base weights.
 const BASE: u64 = (LAYERS * WIDTH * WIDTH * 4) as u64;
 /// Bytes of all adapters.
 const ADAPTERS: u64 = (LAYERS * 2 * WIDTH * RANK * 4) as u64;
-/// What a step of this size may hold besides: activations of a few samples, the trainer's and the test harness's small things.
-const SMALL: u64 = 512 * 1024;
+/// What a step of this size may hold besides: activations of a few samples, the trainer's and the test harness's small things. A fifth of
+/// one base weight.
+const SMALL: u64 = 1024 * 1024;
 
 /// A linear layer and, beside it, a product of two thin ones.
 struct Lora<L> {

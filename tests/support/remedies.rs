@@ -8,8 +8,9 @@ use candle_headroom::nn::{self, Linear, Module, recompute};
 use candle_headroom::optim::{Adafactor, Commit, Group, Moments, Parameter};
 use candle_headroom::{AdamW, AdaptiveTrainer, ByteSize, DeviceMemory, Error, Sgd};
 
-const VOCABULARY: usize = 2048;
-const WIDTH: usize = 64;
+const VOCABULARY: usize = 8192;
+/// So narrow that the CPU makes no copy of the gradient of the logits for that of the weight, whichever instructions its products use.
+const WIDTH: usize = 32;
 const BLOCKS: usize = 16;
 /// Tokens of a sample.
 const TIME: usize = 512;
