@@ -22,6 +22,7 @@ const EPSILON: f64 = 1e-5;
 /// The parts of a block that exist with a lean backward pass and without.
 pub trait Layers {
     fn linear(weight: &Tensor, x: &Tensor) -> Result<Tensor>;
+    fn add(x: &Tensor, y: &Tensor) -> Result<Tensor>;
     fn norm(weight: &Tensor, x: &Tensor) -> Result<Tensor>;
     /// q `(samples, time, heads, size)`, k and v with fewer heads, to `(samples, time, width)`.
     fn attend(model: &Tables, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor>;
@@ -206,9 +207,9 @@ impl Block {
         let k = heads(L::linear(&self.k, &normed)?, KEY_HEADS)?;
         let v = heads(L::linear(&self.v, &normed)?, KEY_HEADS)?;
         let mixed = L::attend(tables, &q, &k, &v)?;
-        let x = (L::linear(&self.out, &mixed)? + x)?;
+        let x = L::add(&L::linear(&self.out, &mixed)?, x)?;
         let hidden = L::gated(&self.gated, &L::norm(&self.hidden_norm, &x)?)?;
-        L::linear(&self.down, &hidden)? + x
+        L::add(&L::linear(&self.down, &hidden)?, &x)
     }
 }
 
@@ -236,6 +237,10 @@ pub struct Composition;
 impl Layers for Composition {
     fn linear(weight: &Tensor, x: &Tensor) -> Result<Tensor> {
         candle_nn::Linear::new(weight.clone(), None).forward(x)
+    }
+
+    fn add(x: &Tensor, y: &Tensor) -> Result<Tensor> {
+        x + y
     }
 
     fn norm(weight: &Tensor, x: &Tensor) -> Result<Tensor> {
@@ -295,6 +300,10 @@ pub struct Lean;
 impl Layers for Lean {
     fn linear(weight: &Tensor, x: &Tensor) -> Result<Tensor> {
         nn::Linear::new(weight.clone(), None).forward(x)
+    }
+
+    fn add(x: &Tensor, y: &Tensor) -> Result<Tensor> {
+        nn::ops::add(x, y)
     }
 
     fn norm(weight: &Tensor, x: &Tensor) -> Result<Tensor> {

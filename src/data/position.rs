@@ -30,11 +30,11 @@ pub struct Position {
 }
 
 impl Position {
-    pub(super) fn new(len: Option<usize>, order: &str, batches: String) -> Self {
+    pub(super) fn new(len: Option<usize>, order: String, batches: String) -> Self {
         Self {
             version: VERSION,
             len,
-            order: order.to_owned(),
+            order,
             batches,
             epoch: 0,
             window: 0,

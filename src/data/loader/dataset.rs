@@ -60,7 +60,7 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
         self.validate()?;
         let dataset = Arc::new(self.source);
         let len = dataset.len();
-        let order = match &self.mixture {
+        let (order, text) = match &self.mixture {
             Some(weights) => {
                 let samples = self.samples.unwrap_or(len);
                 Order::mixed(samples, self.seed.unwrap_or(0), &dataset.parts(), weights)?
@@ -78,7 +78,7 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
             );
             return Err(DataError::Setting(problem).into());
         }
-        let position = Position::new(Some(len), order.text(), self.batching.text());
+        let position = Position::new(Some(len), text, self.batching.text());
         let costs = Arc::clone(&dataset);
         let plan = Plan::Dataset {
             order,

@@ -47,7 +47,7 @@ where
                 return Err(DataError::Setting(problem.to_owned()).into());
             }
         };
-        let position = Position::new(None, &order, self.batching.text());
+        let position = Position::new(None, order, self.batching.text());
         let rank = Rank(self.rank.0, self.rank.1);
         let skipped = Arc::clone(&self.failing.skipped);
         let produce = FromStream {

@@ -19,8 +19,6 @@ pub(super) struct Order {
     seed: Option<u64>,
     /// The parts of a mixture.
     parts: Vec<Part>,
-    /// What saved positions are compared by.
-    text: String,
 }
 
 /// A part of a dataset in a mixture.
@@ -35,14 +33,11 @@ struct Part {
 }
 
 impl Order {
-    pub(super) fn new(len: usize, seed: Option<u64>) -> Self {
+    /// With what saved positions compare it by.
+    pub(super) fn new(len: usize, seed: Option<u64>) -> (Self, String) {
         let text = seed.map_or("as stored".to_owned(), |seed| format!("shuffled by {seed}"));
-        Self {
-            len,
-            seed,
-            parts: Vec::new(),
-            text,
-        }
+        let parts = Vec::new();
+        (Self { len, seed, parts }, text)
     }
 
     /// A mixture of parts with these numbers of samples: in each epoch of `len` samples each part has its share by weight. The draws from
@@ -52,7 +47,7 @@ impl Order {
         seed: u64,
         sizes: &[usize],
         weights: &[f64],
-    ) -> Result<Self, DataError> {
+    ) -> Result<(Self, String), DataError> {
         let total: f64 = weights.iter().sum();
         let are_numbers =
             weights.iter().all(|weight| *weight >= 0.) && total.is_finite() && total > 0.;
@@ -99,20 +94,13 @@ impl Order {
                 .fold(0, |hash, byte| mix(hash ^ u64::from(byte)));
             mixed = format!("{} parts ({hash:x})", sizes.len());
         }
-        Ok(Self {
-            len,
-            seed: Some(seed),
-            parts,
-            text: format!("{len} by {seed} from {mixed}"),
-        })
+        let text = format!("{len} by {seed} from {mixed}");
+        let seed = Some(seed);
+        Ok((Self { len, seed, parts }, text))
     }
 
     pub(super) fn len(&self) -> usize {
         self.len
-    }
-
-    pub(super) fn text(&self) -> &str {
-        &self.text
     }
 
     /// The index of the sample at a place of an epoch.
@@ -158,7 +146,7 @@ mod tests {
     #[test]
     fn each_part_of_a_mixture_has_its_share_and_is_read_through() {
         let (sizes, weights) = ([100, 10, 7, 0], [1., 1., 2., 0.]);
-        let order = Order::mixed(40, 3, &sizes, &weights).unwrap();
+        let (order, _) = Order::mixed(40, 3, &sizes, &weights).unwrap();
         let mut counts = vec![0; 117];
         for epoch in 0..10 {
             let mut shares = [0; 3];
@@ -194,12 +182,12 @@ mod tests {
 
     #[test]
     fn epochs_differ_and_repeat() {
-        let order = Order::new(1000, Some(1));
+        let (order, _) = Order::new(1000, Some(1));
         let epoch =
             |epoch| -> Vec<_> { (0..1000).map(|place| order.index(epoch, place)).collect() };
         assert_eq!(epoch(0), epoch(0));
         let same = epoch(0).into_iter().zip(epoch(1)).filter(|(a, b)| a == b);
         assert!(same.count() < 10);
-        assert!((0..1000).all(|place| Order::new(1000, None).index(5, place) == place));
+        assert!((0..1000).all(|place| Order::new(1000, None).0.index(5, place) == place));
     }
 }
