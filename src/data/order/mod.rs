@@ -33,7 +33,7 @@ struct Part {
 }
 
 impl Order {
-    /// With what saved positions compare it by.
+    /// With the words by which saved positions compare it.
     pub(super) fn new(len: usize, seed: Option<u64>) -> (Self, String) {
         let text = seed.map_or("as stored".to_owned(), |seed| format!("shuffled by {seed}"));
         let parts = Vec::new();
