@@ -5,13 +5,13 @@
 mod support;
 
 #[cfg(target_os = "linux")]
-#[path = "../tests/environment/conditions.rs"]
+#[path = "../crates/environment/tests/environment/conditions.rs"]
 mod conditions;
 #[cfg(target_os = "linux")]
-#[path = "../tests/environment/machine.rs"]
+#[path = "../crates/environment/tests/environment/machine.rs"]
 mod machine;
 #[cfg(target_os = "linux")]
-#[path = "../tests/environment/symptoms/mod.rs"]
+#[path = "../crates/environment/tests/environment/symptoms/mod.rs"]
 mod symptoms;
 
 #[cfg(target_os = "linux")]

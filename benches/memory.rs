@@ -4,11 +4,14 @@
 
 mod support;
 
+use std::process::Command;
+use std::time::{Duration, Instant};
+
 use candle_core::Result;
 use candle_core::backprop::GradStore;
-use candle_headroom::{DeviceMemory, GradientAccumulator, TrackingAllocator};
+use candle_headroom::{AdaptiveTrainer, DeviceMemory, GradientAccumulator, TrackingAllocator};
 use support::transformer::Config;
-use support::{Job, figure, is_quick};
+use support::{Contender, Job, alternate, figure, is_quick};
 
 #[global_allocator]
 static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
@@ -35,7 +38,66 @@ fn naive(job: &Job, count: usize, size: usize) -> Result<()> {
     Ok(())
 }
 
+const CHILD: &str = "--child";
+const RETURNED: &str = "returned";
+
+/// The time of some steps of a trainer, in a process whose freed memory is kept or returned: glibc's thresholds cannot be set back.
+fn in_a_process(mode: &'static str) -> Contender<'static> {
+    Contender::timing_itself(mode, move || {
+        let program = std::env::current_exe().expect("this program");
+        let output = Command::new(program).args([CHILD, mode]).output();
+        let output = output.expect("a child process");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let seconds = text.trim().parse();
+        Duration::from_secs_f64(seconds.unwrap_or_else(|_| panic!("{output:?}")))
+    })
+}
+
+fn time_steps(mode: &str) -> candle_headroom::Result<()> {
+    const SAMPLES: usize = 16;
+    let job = Job::new(
+        Config {
+            context: 64,
+            width: 128,
+            heads: 4,
+            layers: 2,
+        },
+        SAMPLES,
+    )?;
+    let host = DeviceMemory::host();
+    let memory = match mode {
+        RETURNED => host.return_freed().open()?,
+        _ => host.open()?,
+    };
+    let mut trainer = AdaptiveTrainer::builder(job.sgd()?)
+        .memory(&memory)
+        .build()?;
+    let mut step = || -> candle_headroom::Result<()> {
+        let batch = (job.x.clone(), job.y.clone());
+        trainer.step(&batch, |(x, y), _| job.model.loss(&x, &y))?;
+        Ok(())
+    };
+    (0..3).try_for_each(|_| step())?;
+    let began = Instant::now();
+    (0..10).try_for_each(|_| step())?;
+    println!("{}", began.elapsed().as_secs_f64());
+    Ok(())
+}
+
 fn main() -> candle_headroom::Result<()> {
+    let mut arguments = std::env::args().skip_while(|argument| argument != CHILD);
+    if let Some(mode) = arguments.nth(1) {
+        return time_steps(&mode);
+    }
+    let rounds = if is_quick() { 5 } else { 15 };
+    let steps = alternate(vec![in_a_process("kept"), in_a_process(RETURNED)], rounds);
+    steps.print("a step with what it frees", 10);
+    figure(
+        "memory/step_kept_vs_returned",
+        steps.ratio("kept", RETURNED),
+        "x",
+    );
+
     let (size, count) = if is_quick() { (4, 6) } else { (8, 16) };
     let config = Config {
         context: 64,

@@ -9,7 +9,7 @@ use std::alloc::System;
 use candle_core::Device;
 use candle_core::utils::barrier_pool;
 use candle_headroom::AdamW;
-use candle_headroom::optim::{Moments, ParamsAdamW};
+use candle_headroom::optim::{Commit, Moments, ParamsAdamW};
 use candle_nn::Optimizer;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use support::parameters::{Parameters, transformer};

@@ -2,7 +2,7 @@
 
 #include "rows.cuh"
 
-// The numbers of src/nn/kernel/cuda/activation.rs.
+// The numbers of src/nn/kernel/cuda/enabled/kernels.rs.
 enum Curve { GELU, GELU_ERF, SILU, RELU, SIGMOID, ELU, RELU2, RELU6, HARD_SIGMOID, HARD_SWISH, MISH, LEAKY_RELU, SELU };
 
 template <typename A> static __device__ __forceinline__ A sigmoid(A x) { return 1 / (1 + exp(-x)); }

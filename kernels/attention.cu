@@ -11,7 +11,9 @@ struct Chunk {
     uint64_t first;   // query
     uint64_t all_queries;
     uint64_t all_keys;
-    int64_t last_seen;         // the last key that the first of all queries sees
+    int64_t first_seen;        // the first key that the first of all queries sees
+    int64_t last_seen;         // the last one
+    int64_t offset;            // the key at the position of the first of all queries
     uint64_t mask_strides[4];  // 0 where the mask is broadcast
     double softcap;            // 0 for none
     double factor;             // of weights that dropout keeps; 0 without dropout
@@ -32,18 +34,24 @@ template <typename T> struct Row {
     typedef Wide<T> W;
     const Chunk &chunk;
     const T *mask; // of the row; null for none
-    uint64_t seen; // keys
+    W alibi;       // the slope of the head; 0 for none
+    int64_t at;    // the key at the query's position
+    uint64_t from; // the keys that the query sees
+    uint64_t seen;
     uint64_t first_score;
     uint64_t start; // of the row in the chunk
 
-    __device__ Row(const Chunk &chunk, const T *all) : chunk(chunk) {
+    __device__ Row(const Chunk &chunk, const T *all, const W *slopes) : chunk(chunk) {
         const uint64_t row = blockIdx.x;
         const uint64_t query = chunk.first + row % chunk.queries;
         const uint64_t head = row / chunk.queries % chunk.heads;
         const uint64_t batch = row / chunk.queries / chunk.heads;
         const uint64_t *strides = chunk.mask_strides;
         mask = all == nullptr ? nullptr : all + batch * strides[0] + head * strides[1] + query * strides[2];
-        const int64_t last = (int64_t)query + chunk.last_seen;
+        alibi = slopes == nullptr ? (W)0 : slopes[head];
+        at = (int64_t)query + chunk.offset;
+        const int64_t nearest = (int64_t)query + chunk.first_seen, last = (int64_t)query + chunk.last_seen;
+        from = nearest < 0 ? 0 : (uint64_t)nearest;
         seen = last < 0 ? 0 : (uint64_t)last >= chunk.keys ? chunk.keys : (uint64_t)last + 1;
         first_score = ((batch * chunk.heads + head) * chunk.all_queries + query) * chunk.all_keys;
         start = row * chunk.keys;
@@ -59,7 +67,9 @@ template <typename T> struct Row {
             slope = 1 - t * t;
             x = t * cap;
         }
-        return mask == nullptr ? x : x + widen(mask[key * chunk.mask_strides[3]]);
+        x = mask == nullptr ? x : x + widen(mask[key * chunk.mask_strides[3]]);
+        const int64_t distance = at - (int64_t)key;
+        return x - alibi * (W)(distance < 0 ? -distance : distance);
     }
 
     // What dropout multiplies a weight by.
@@ -69,7 +79,7 @@ template <typename T> struct Row {
         }
         const uint64_t index = first_score + key;
         uint32_t numbers[4];
-        philox(chunk.seed, 0, index / 4, numbers);
+        philox(chunk.seed, ATTENTION, index / 4, numbers);
         const uint32_t low = index & 1 ? numbers[1] : numbers[0];
         const uint32_t high = index & 1 ? numbers[3] : numbers[2];
         return (index & 2 ? high : low) < chunk.threshold ? (W)0 : (W)chunk.factor;
@@ -78,18 +88,19 @@ template <typename T> struct Row {
 
 // For each row its maximum and 1 / the sum of exp(x - maximum), or 0 if it sees nothing.
 template <typename T>
-static __device__ void attention_sums(const Chunk &chunk, const T *mask, const T *scores, Wide<T> *statistics) {
+static __device__ void attention_sums(const Chunk &chunk, const T *mask, const Wide<T> *slopes, const T *scores,
+                                      Wide<T> *statistics) {
     typedef Wide<T> W;
-    const Row<T> row(chunk, mask);
+    const Row<T> row(chunk, mask, slopes);
     W slope;
     W most = Least<W>::value;
-    for (uint64_t key = threadIdx.x; key < row.seen; key += blockDim.x) {
+    for (uint64_t key = row.from + threadIdx.x; key < row.seen; key += blockDim.x) {
         const W x = row.logit(scores[row.start + key], key, slope);
         most = most >= x ? most : x;
     }
     most = over_block<Maximum>(most);
     W sum = 0;
-    for (uint64_t key = threadIdx.x; key < row.seen; key += blockDim.x) {
+    for (uint64_t key = row.from + threadIdx.x; key < row.seen; key += blockDim.x) {
         sum += exp(row.logit(scores[row.start + key], key, slope) - most);
     }
     sum = over_block<Sum>(sum);
@@ -101,13 +112,14 @@ static __device__ void attention_sums(const Chunk &chunk, const T *mask, const T
 
 // Scores to weights after dropout, in place.
 template <typename T>
-static __device__ void attention_weights(const Chunk &chunk, const T *mask, const Wide<T> *statistics, T *scores) {
+static __device__ void attention_weights(const Chunk &chunk, const T *mask, const Wide<T> *slopes,
+                                         const Wide<T> *statistics, T *scores) {
     typedef Wide<T> W;
-    const Row<T> row(chunk, mask);
+    const Row<T> row(chunk, mask, slopes);
     const W most = statistics[2 * blockIdx.x], inverse = statistics[2 * blockIdx.x + 1];
     for (uint64_t key = threadIdx.x; key < chunk.keys; key += blockDim.x) {
         W weight = 0, slope;
-        if (key < row.seen) {
+        if (key >= row.from && key < row.seen) {
             weight = exp(row.logit(scores[row.start + key], key, slope) - most) * inverse * row.kept(key);
         }
         scores[row.start + key] = narrow<T>(weight);
@@ -116,15 +128,16 @@ static __device__ void attention_weights(const Chunk &chunk, const T *mask, cons
 
 // Gradients of weights to gradients of scores, in place.
 template <typename T>
-static __device__ void attention_gradients(const Chunk &chunk, const T *mask, const Wide<T> *statistics,
-                                           const Wide<T> *sums, const T *scores, T *gradients) {
+static __device__ void attention_gradients(const Chunk &chunk, const T *mask, const Wide<T> *slopes,
+                                           const Wide<T> *statistics, const Wide<T> *sums, const T *scores,
+                                           T *gradients) {
     typedef Wide<T> W;
-    const Row<T> row(chunk, mask);
+    const Row<T> row(chunk, mask, slopes);
     const W most = statistics[2 * blockIdx.x], inverse = statistics[2 * blockIdx.x + 1];
     const W sum = sums[blockIdx.x];
     for (uint64_t key = threadIdx.x; key < chunk.keys; key += blockDim.x) {
         W gradient = 0;
-        if (key < row.seen) {
+        if (key >= row.from && key < row.seen) {
             W slope;
             const W weight = exp(row.logit(scores[row.start + key], key, slope) - most) * inverse;
             gradient = weight * (widen(gradients[row.start + key]) * row.kept(key) - sum) * slope;
@@ -134,16 +147,17 @@ static __device__ void attention_gradients(const Chunk &chunk, const T *mask, co
 }
 
 #define ATTENTION(NAME, T)                                                                                             \
-    extern "C" __global__ void attention_sums_##NAME(const Chunk chunk, const T *mask, const T *scores,                \
-                                                     Wide<T> *statistics) {                                           \
-        attention_sums<T>(chunk, mask, scores, statistics);                                                            \
+    extern "C" __global__ void attention_sums_##NAME(const Chunk chunk, const T *mask, const Wide<T> *slopes,          \
+                                                     const T *scores, Wide<T> *statistics) {                           \
+        attention_sums<T>(chunk, mask, slopes, scores, statistics);                                                    \
     }                                                                                                                  \
-    extern "C" __global__ void attention_weights_##NAME(const Chunk chunk, const T *mask, const Wide<T> *statistics,  \
-                                                        T *scores) {                                                   \
-        attention_weights<T>(chunk, mask, statistics, scores);                                                         \
+    extern "C" __global__ void attention_weights_##NAME(const Chunk chunk, const T *mask, const Wide<T> *slopes,       \
+                                                        const Wide<T> *statistics, T *scores) {                        \
+        attention_weights<T>(chunk, mask, slopes, statistics, scores);                                                 \
     }                                                                                                                  \
-    extern "C" __global__ void attention_gradients_##NAME(const Chunk chunk, const T *mask, const Wide<T> *statistics, \
-                                                          const Wide<T> *sums, const T *scores, T *gradients) {        \
-        attention_gradients<T>(chunk, mask, statistics, sums, scores, gradients);                                      \
+    extern "C" __global__ void attention_gradients_##NAME(const Chunk chunk, const T *mask, const Wide<T> *slopes,     \
+                                                          const Wide<T> *statistics, const Wide<T> *sums,              \
+                                                          const T *scores, T *gradients) {                             \
+        attention_gradients<T>(chunk, mask, slopes, statistics, sums, scores, gradients);                              \
     }
 FOR_EACH_TYPE(ATTENTION)

@@ -1,4 +1,4 @@
-// Normalization of cells, such as channels: src/nn/norm/cells/. A tensor has outer × cells × inner elements; a cell is what has one index
+// Normalization of cells, such as channels: src/nn/norm/cells.rs. A tensor has outer × cells × inner elements; a cell is what has one index
 // in the middle. Sums are by a block for each cell.
 
 #include "rows.cuh"
@@ -30,35 +30,15 @@ static __device__ __forceinline__ uint64_t cell_of(uint64_t index, uint64_t len,
 }
 
 template <typename T>
-static __device__ void cell_moments(uint64_t outer, uint64_t cells, uint64_t inner, uint32_t center, const T *xs,
-                                    Wide<T> *means, Wide<T> *variances) {
-    const Wide<T> len = (Wide<T>)(outer * inner);
-    Wide<T> mean = 0;
-    if (center) {
-        each_of_cell(outer, cells, inner, [&](uint64_t at) { mean += widen(xs[at]); });
-        mean = over_block<Sum>(mean) / len;
-    }
-    Wide<T> squares = 0;
-    each_of_cell(outer, cells, inner, [&](uint64_t at) {
-        const Wide<T> value = widen(xs[at]) - mean;
-        squares += value * value;
-    });
-    squares = over_block<Sum>(squares);
-    if (threadIdx.x == 0) {
-        means[blockIdx.x] = mean;
-        variances[blockIdx.x] = squares / len;
-    }
-}
-
-template <typename T>
-static __device__ void cell_sums(uint64_t outer, uint64_t cells, uint64_t inner, const Wide<T> *means, const T *xs,
-                                 const T *dys, Wide<T> *sums, Wide<T> *products) {
+static __device__ void cell_sums(uint64_t outer, uint64_t cells, uint64_t inner, uint32_t of_deviations,
+                                 const Wide<T> *means, const T *xs, const T *dys, Wide<T> *sums, Wide<T> *products) {
     const Wide<T> mean = means[blockIdx.x];
     Wide<T> sum = 0, product = 0;
     each_of_cell(outer, cells, inner, [&](uint64_t at) {
-        const Wide<T> dy = widen(dys[at]);
+        const Wide<T> deviation = widen(xs[at]) - mean;
+        const Wide<T> dy = of_deviations ? deviation : widen(dys[at]);
         sum += dy;
-        product += (widen(xs[at]) - mean) * dy;
+        product += deviation * dy;
     });
     sum = over_block<Sum>(sum);
     product = over_block<Sum>(product);
@@ -89,13 +69,10 @@ static __device__ void cell_gradient(uint64_t len, uint64_t cells, uint64_t inne
 }
 
 #define CELLS(NAME, T)                                                                                                 \
-    extern "C" __global__ void cell_moments_##NAME(uint64_t outer, uint64_t cells, uint64_t inner, uint32_t center,    \
-                                                   const T *xs, Wide<T> *means, Wide<T> *variances) {                  \
-        cell_moments<T>(outer, cells, inner, center, xs, means, variances);                                            \
-    }                                                                                                                  \
-    extern "C" __global__ void cell_sums_##NAME(uint64_t outer, uint64_t cells, uint64_t inner, const Wide<T> *means,  \
-                                                const T *xs, const T *dys, Wide<T> *sums, Wide<T> *products) {         \
-        cell_sums<T>(outer, cells, inner, means, xs, dys, sums, products);                                             \
+    extern "C" __global__ void cell_sums_##NAME(uint64_t outer, uint64_t cells, uint64_t inner,                        \
+                                                uint32_t of_deviations, const Wide<T> *means, const T *xs,             \
+                                                const T *dys, Wide<T> *sums, Wide<T> *products) {                      \
+        cell_sums<T>(outer, cells, inner, of_deviations, means, xs, dys, sums, products);                              \
     }                                                                                                                  \
     extern "C" __global__ void cell_scaling_##NAME(uint64_t len, uint64_t cells, uint64_t inner, const Wide<T> *means, \
                                                    const Wide<T> *scales, const Wide<T> *shifts, const T *xs, T *ys) { \

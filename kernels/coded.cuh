@@ -122,7 +122,7 @@ template <bool IS_SIGNED> struct Coded {
     }
 
     // Rounds at random.
-    __device__ __forceinline__ void store(uint64_t at, uint32_t count, uint32_t seed) const {
+    __device__ __forceinline__ void store(uint64_t at, uint32_t count, uint64_t seed) const {
         uint32_t key = 0;
         for (uint32_t i = 0; i < OF_A_BLOCK; i++) {
             key = max(key, 32 * i + threadIdx.x % 32 < count ? key_of(values[i]) : 0);
@@ -139,7 +139,7 @@ template <bool IS_SIGNED> struct Coded {
         for (uint32_t i = 0; i < OF_A_BLOCK; i++) {
             const uint32_t place = 32 * i + threadIdx.x % 32;
             if (place < count) {
-                const float chance = chance_of(noise((uint32_t)at + place, seed));
+                const float chance = chance_of(noise(at + place, seed));
                 bytes[sizeof(float) + place] = is_normal ? encode<IS_SIGNED>(values[i], factor, chance) : 0;
             }
         }

@@ -29,15 +29,14 @@ static __device__ void cross_entropy(uint64_t width, int64_t none, const int64_t
     }
 }
 
-// dx = (exp(x - max - log) - onehot) * gradient / rows. The maximum is found again: added to the logarithm, a large one would take
-// its digits.
+// dx = (exp(x - max - log) - onehot) * factor. The maximum is found again: added to the logarithm, a large one would take its digits.
 template <typename T>
 static __device__ void cross_entropy_backward(uint64_t width, int64_t none, const int64_t *targets, const Wide<T> *logs,
-                                              const T *xs, const T *gradient, T *dxs) {
+                                              const Wide<T> *factor, const T *xs, T *dxs) {
     const uint64_t row = blockIdx.x * width;
     const int64_t target = targets[blockIdx.x];
     const bool inside = target >= 0 && (uint64_t)target < width;
-    const Wide<T> scale = widen(gradient[0]) / (Wide<T>)gridDim.x;
+    const Wide<T> scale = factor[0];
     const Wide<T> log = logs[blockIdx.x];
     const Wide<T> max = largest(width, xs + row);
     for (uint64_t i = threadIdx.x; i < width; i += blockDim.x) {
@@ -54,8 +53,8 @@ static __device__ void cross_entropy_backward(uint64_t width, int64_t none, cons
         cross_entropy<T>(width, none, targets, xs, losses, logs);                                                      \
     }                                                                                                                  \
     extern "C" __global__ void cross_entropy_backward_##NAME(uint64_t width, int64_t none, const int64_t *targets,     \
-                                                             const Wide<T> *logs, const T *xs, const T *gradient,      \
+                                                             const Wide<T> *logs, const Wide<T> *factor, const T *xs,  \
                                                              T *dxs) {                                                 \
-        cross_entropy_backward<T>(width, none, targets, logs, xs, gradient, dxs);                                      \
+        cross_entropy_backward<T>(width, none, targets, logs, factor, xs, dxs);                                        \
     }
 FOR_EACH_TYPE(CROSS_ENTROPY)

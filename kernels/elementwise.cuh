@@ -55,7 +55,7 @@ static __device__ __forceinline__ void store_some(void *into, uint32_t type, uin
 }
 
 template <typename C, uint32_t COUNT>
-static __device__ __forceinline__ void store_noisy(void *into, uint32_t type, uint64_t at, uint32_t seed,
+static __device__ __forceinline__ void store_noisy(void *into, uint32_t type, uint64_t at, uint64_t seed,
                                                    const C (&from)[COUNT]) {
     if (type != BF16) {
         store_some(into, type, at, from);
@@ -63,7 +63,7 @@ static __device__ __forceinline__ void store_noisy(void *into, uint32_t type, ui
     }
     Halves values;
     for (uint32_t i = 0; i < COUNT; i++) {
-        values.bits[i] = __bfloat16_as_ushort(round_at_random((float)from[i], (uint32_t)(at + i), seed));
+        values.bits[i] = __bfloat16_as_ushort(round_at_random((float)from[i], at + i, seed));
     }
     if constexpr (COUNT == 1) {
         ((uint16_t *)into)[at] = values.bits[0];
@@ -74,7 +74,7 @@ static __device__ __forceinline__ void store_noisy(void *into, uint32_t type, ui
 
 template <typename C, uint32_t COUNT, typename Rule>
 static __device__ __forceinline__ void move_range(const Rule &rule, const Gradient<C> &gradient, const Values &values,
-                                                  const Slot &slot, uint32_t seed, uint64_t start, uint64_t end) {
+                                                  const Slot &slot, uint64_t seed, uint64_t start, uint64_t end) {
     for (uint64_t at = start + threadIdx.x * COUNT; at < end; at += THREADS * COUNT) {
         C p[COUNT], g[COUNT], first[COUNT] = {}, second[COUNT] = {};
         if constexpr (COUNT == 1) {
@@ -100,10 +100,10 @@ static __device__ __forceinline__ void move_range(const Rule &rule, const Gradie
             rule.update(p[i], gradient.adjust(g[i]), first[i], second[i]);
         }
         if (slot.state[0]) {
-            store_noisy(slot.state[0], slot.state_type, at, noise(seed, 0), first);
+            store_noisy(slot.state[0], slot.state_type, at, part_of(seed, 0), first);
         }
         if (slot.state[1]) {
-            store_noisy(slot.state[1], slot.state_type, at, noise(seed, 1), second);
+            store_noisy(slot.state[1], slot.state_type, at, part_of(seed, 1), second);
         }
         if (values.master) {
             store_some(values.master, F32, at, p);
@@ -121,7 +121,7 @@ static_assert(CHUNK / PARTS % CODED_BLOCK == 0 && THREADS == CODES, "whole block
 // As `move_range`, with moments of 8 bits: a warp moves a block at a time.
 template <typename Rule>
 static __device__ __forceinline__ void move_coded(const Rule &rule, const Gradient<float> &gradient, const Values &values,
-                                                  const Slot &slot, uint32_t seed, uint64_t start, uint64_t end) {
+                                                  const Slot &slot, uint64_t seed, uint64_t start, uint64_t end) {
     __shared__ float numbers[2][CODES];
     numbers[0][threadIdx.x] = number_of<true>(threadIdx.x);
     numbers[1][threadIdx.x] = number_of<false>(threadIdx.x);
@@ -138,8 +138,8 @@ static __device__ __forceinline__ void move_coded(const Rule &rule, const Gradie
                 values.put(place, p);
             }
         }
-        first.store(at, count, noise(seed, 0));
-        second.store(at, count, noise(seed, 1));
+        first.store(at, count, part_of(seed, 0));
+        second.store(at, count, part_of(seed, 1));
     }
 }
 
@@ -160,7 +160,7 @@ static __device__ __forceinline__ void move_part(const Arguments &all, uint32_t 
     const Gradient<C> gradient(all, index, all.next().factor);
     const Coefficients &coefficients = all.coefficients[index];
     const Rule<C> rule(all.header.hyper, coefficients.values);
-    const uint32_t seed = seed_of(coefficients.step);
+    const uint64_t seed = seed_of(coefficients.step, slot.stream);
     if constexpr (sizeof(C) == sizeof(float)) {
         if (slot.state_type == CODED) {
             move_coded(rule, gradient, values, slot, seed, start, end);
@@ -188,11 +188,6 @@ template <template <typename> class Rule> static __device__ void move_all(const 
     const Stretch stretch(slot, chunk);
     const uint64_t start = stretch.start + blockIdx.y * (CHUNK / PARTS);
     const uint64_t end = min(start + CHUNK / PARTS, stretch.end);
-    if (all.header.flags & BY_CORES && slot.new_values) {
-        const void *const new_values = by_parameter(slot.new_values, slot.first * size_of(slot.type));
-        copy_range(all.entries[chunk.parameter].parameter, new_values, slot.type, start, end);
-        return;
-    }
     if (slot.type == F64) {
         move_part<Rule, double>(all, chunk.parameter, start, end);
     } else {

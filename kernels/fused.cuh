@@ -19,7 +19,7 @@
 // `CODED` is for moments of 8 bits alone.
 enum Type : uint32_t { F32 = 0, F64 = 1, F16 = 2, BF16 = 3, CODED = 4 };
 
-enum Flag : uint64_t { SURVEYS = 1, CLIPS_NORM = 2, HAS_LOSS_SCALE = 4, ROUNDS_AT_RANDOM = 8, BY_CORES = 16, IS_MEASURED = 32 };
+enum Flag : uint64_t { SURVEYS = 1, CLIPS_NORM = 2, HAS_LOSS_SCALE = 4, ROUNDS_AT_RANDOM = 8, IS_MEASURED = 16 };
 
 // Numbers that all parameters share in one step.
 struct Header {
@@ -65,10 +65,8 @@ struct Slot {
     uint64_t columns;
     void *next[2];
     double *means;
-    // For an update by the host's cores: in host memory, the copies of the gradient and the parameter, and the new values.
-    void *gradient_copy;
-    void *parameter_copy;
-    const void *new_values;
+    // Where the parameter's noise begins.
+    uint64_t stream;
 };
 
 // The work of one block. A chunk of a piece has kind 0; `start` is its index.
@@ -120,9 +118,6 @@ struct Arguments {
     // The loss scale.
     double *scale;
     uint64_t parameters;
-    // In host memory, for an update by the host's cores: the factor on gradients, whether the step is skipped, and of each parameter
-    // how often it was updated, with this step; 0 if it does not change.
-    uint64_t *report;
 
     __device__ const Control &current() const { return control[0]; }
     __device__ const Control &next() const { return control[1]; }
@@ -130,8 +125,8 @@ struct Arguments {
 
 // As src/optim/cuda/layout.rs has them.
 static_assert(sizeof(Header) == 15 * 8 && sizeof(Entry) == 40, "a step");
-static_assert(sizeof(Slot) == 128 && sizeof(Task) == 16 && sizeof(Control) == 64, "the tables");
-static_assert(sizeof(Coefficients) == 64 && sizeof(Arguments) == 208, "the tables");
+static_assert(sizeof(Slot) == 112 && sizeof(Task) == 16 && sizeof(Control) == 64, "the tables");
+static_assert(sizeof(Coefficients) == 64 && sizeof(Arguments) == 200, "the tables");
 
 template <typename T> struct Of;
 template <> struct Of<float> { static constexpr Type type = F32; };
@@ -174,21 +169,6 @@ struct Stretch {
         : start(slot.first + chunk.start * CHUNK), end(min(start + CHUNK, slot.first + slot.len)) {}
 };
 
-// Copies elements of a type as they are, 16 bytes at once where both places are aligned; by all threads of a block of `THREADS`.
-static __device__ __forceinline__ void copy_range(void *to, const void *from, uint32_t type, uint64_t start, uint64_t end) {
-    uint8_t *const into = (uint8_t *)to + start * size_of(type);
-    const uint8_t *const bytes = (const uint8_t *)from + start * size_of(type);
-    const uint64_t count = start < end ? (end - start) * size_of(type) : 0;
-    const bool is_aligned = ((uint64_t)into | (uint64_t)bytes) % sizeof(float4) == 0;
-    const uint64_t whole = is_aligned ? count - count % sizeof(float4) : 0;
-    for (uint64_t at = threadIdx.x * sizeof(float4); at < whole; at += THREADS * sizeof(float4)) {
-        *(float4 *)(into + at) = *(const float4 *)(bytes + at);
-    }
-    for (uint64_t at = whole + threadIdx.x * 2; at < count; at += THREADS * 2) {
-        *(uint16_t *)(into + at) = *(const uint16_t *)(bytes + at);
-    }
-}
-
 // A gradient in memory, whose elements can be adjusted while they are read.
 template <typename C> struct Gradient {
     const void *values;
@@ -228,12 +208,13 @@ struct Values {
     uint32_t type;
     // Whether it is rounded at random.
     bool is_noisy;
-    uint32_t seed;
+    uint64_t seed;
 
     __device__ Values(const Arguments &all, uint32_t index)
         : parameter(all.entries[index].parameter),
           master(by_parameter(all.slots[index].master, all.slots[index].first * sizeof(float))), type(all.slots[index].type),
-          is_noisy((all.header.flags & ROUNDS_AT_RANDOM) && type == BF16), seed(noise(seed_of(all.coefficients[index].step), 2)) {}
+          is_noisy((all.header.flags & ROUNDS_AT_RANDOM) && type == BF16),
+          seed(is_noisy ? part_of(seed_of(all.coefficients[index].step, all.slots[index].stream), 2) : 0) {}
 
     template <typename C> __device__ C at(uint64_t index) const {
         const C stored = load<C>(parameter, type, index);
@@ -245,7 +226,7 @@ struct Values {
             store(master, F32, index, value);
         }
         if (is_noisy) {
-            ((__nv_bfloat16 *)parameter)[index] = round_at_random((float)value, (uint32_t)index, seed);
+            ((__nv_bfloat16 *)parameter)[index] = round_at_random((float)value, index, seed);
         } else {
             store(parameter, type, index, value);
         }

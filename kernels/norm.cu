@@ -2,24 +2,32 @@
 
 #include "rows.cuh"
 
-// The mean and the reciprocal of the deviation of a row of `width` elements. Without `center` the mean is 0.
+// The mean and the reciprocal of the deviation of a row of `width` elements. Without `center` the mean is 0. The mean is that of the
+// differences from the first element: the mean of the elements themselves, if it is large, would be rounded by more than they differ.
+template <typename T> struct Statistics {
+    Wide<T> first, mean, scale;
+
+    __device__ Wide<T> centered(T x) const { return (widen(x) - first) - mean; }
+};
+
 template <typename T>
-static __device__ void statistics(uint64_t width, double eps, uint32_t center, const T *x, Wide<T> &mean, Wide<T> &scale) {
-    mean = 0;
+static __device__ Statistics<T> statistics(uint64_t width, double eps, uint32_t center, const T *x) {
+    Statistics<T> row = {center ? widen(x[0]) : 0, 0, 0};
     if (center) {
         Wide<T> sum = 0;
         for (uint64_t i = threadIdx.x; i < width; i += blockDim.x) {
-            sum += widen(x[i]);
+            sum += row.centered(x[i]);
         }
-        mean = over_block<Sum>(sum) / (Wide<T>)width;
+        row.mean = over_block<Sum>(sum) / (Wide<T>)width;
     }
     Wide<T> squares = 0;
     for (uint64_t i = threadIdx.x; i < width; i += blockDim.x) {
-        const Wide<T> value = widen(x[i]) - mean;
+        const Wide<T> value = row.centered(x[i]);
         squares += value * value;
     }
     squares = over_block<Sum>(squares);
-    scale = 1 / sqrt(squares / (Wide<T>)width + (Wide<T>)eps);
+    row.scale = 1 / sqrt(squares / (Wide<T>)width + (Wide<T>)eps);
+    return row;
 }
 
 template <typename T>
@@ -27,17 +35,16 @@ static __device__ void rows_forward(uint64_t width, double eps, uint32_t center,
                                     T *ys) {
     const T *x = xs + blockIdx.x * width;
     T *y = ys + blockIdx.x * width;
-    Wide<T> mean, scale;
-    statistics(width, eps, center, x, mean, scale);
+    const Statistics<T> row = statistics(width, eps, center, x);
     for (uint64_t i = threadIdx.x; i < width; i += blockDim.x) {
-        y[i] = narrow<T>((widen(x[i]) - mean) * scale * widen(weight[i]) + widen(bias[i]));
+        y[i] = narrow<T>(row.centered(x[i]) * row.scale * widen(weight[i]) + widen(bias[i]));
     }
 }
 
-// Each block takes `rows_of_block` rows. If `sums` is not null, the block adds up its part of dw and db there: two rows for each block.
+// Each block takes `rows_of_block` rows. With `with_sums` the block adds up its part of dw and db there: two rows for each block.
 template <typename T>
 static __device__ void rows_backward(uint64_t width, uint64_t rows, uint64_t rows_of_block, double eps, uint32_t center,
-                                     const T *xs, const T *weight, const T *dys, T *dxs, Wide<T> *sums) {
+                                     uint32_t with_sums, const T *xs, const T *weight, const T *dys, T *dxs, Wide<T> *sums) {
     const uint64_t first = blockIdx.x * rows_of_block;
     const uint64_t end = min(first + rows_of_block, rows);
     Wide<T> *dw = sums + blockIdx.x * 2 * width;
@@ -46,15 +53,14 @@ static __device__ void rows_backward(uint64_t width, uint64_t rows, uint64_t row
         const T *x = xs + row * width;
         const T *dy = dys + row * width;
         T *dx = dxs + row * width;
-        Wide<T> mean, scale;
-        statistics(width, eps, center, x, mean, scale);
+        const Statistics<T> of_row = statistics(width, eps, center, x);
         Wide<T> along = 0, of_g = 0;
         for (uint64_t i = threadIdx.x; i < width; i += blockDim.x) {
-            const Wide<T> normal = (widen(x[i]) - mean) * scale;
+            const Wide<T> normal = of_row.centered(x[i]) * of_row.scale;
             const Wide<T> g = widen(dy[i]) * widen(weight[i]);
             along += g * normal;
             of_g += g;
-            if (sums != nullptr) {
+            if (with_sums) {
                 // Each element has one thread, in all rows.
                 dw[i] = (row == first ? 0 : dw[i]) + normal * widen(dy[i]);
                 db[i] = (row == first ? 0 : db[i]) + widen(dy[i]);
@@ -63,9 +69,9 @@ static __device__ void rows_backward(uint64_t width, uint64_t rows, uint64_t row
         along = over_block<Sum>(along) / (Wide<T>)width;
         of_g = center ? over_block<Sum>(of_g) / (Wide<T>)width : 0;
         for (uint64_t i = threadIdx.x; i < width; i += blockDim.x) {
-            const Wide<T> normal = (widen(x[i]) - mean) * scale;
+            const Wide<T> normal = of_row.centered(x[i]) * of_row.scale;
             const Wide<T> g = widen(dy[i]) * widen(weight[i]);
-            dx[i] = narrow<T>(scale * (g - of_g - normal * along));
+            dx[i] = narrow<T>(of_row.scale * (g - of_g - normal * along));
         }
     }
 }
@@ -101,9 +107,9 @@ static __device__ void rows_sums(uint64_t width, uint64_t parts, const Wide<T> *
         rows_forward<T>(width, eps, center, xs, weight, bias, ys);                                                     \
     }                                                                                                                  \
     extern "C" __global__ void rows_backward_##NAME(uint64_t width, uint64_t rows, uint64_t rows_of_block, double eps, \
-                                                    uint32_t center, const T *xs, const T *weight, const T *dys, T *dxs,   \
+                                                    uint32_t center, uint32_t with_sums, const T *xs, const T *weight, const T *dys, T *dxs,   \
                                                     Wide<T> *sums) {                                                   \
-        rows_backward<T>(width, rows, rows_of_block, eps, center, xs, weight, dys, dxs, sums);                         \
+        rows_backward<T>(width, rows, rows_of_block, eps, center, with_sums, xs, weight, dys, dxs, sums);                         \
     }                                                                                                                  \
     extern "C" __global__ void rows_sums_##NAME(uint64_t width, uint64_t parts, const Wide<T> *sums, T *dw, T *db) {   \
         rows_sums<T>(width, parts, sums, dw, db);                                                                      \

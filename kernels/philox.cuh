@@ -6,6 +6,9 @@
 
 #define ROUNDS 7
 
+// The stream of attention's dropout, as in src/nn/kernel/philox.rs.
+#define ATTENTION (1ull << 63)
+
 // Philox4x32-7 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011).
 static __device__ void philox(uint64_t seed, uint64_t stream, uint64_t block, uint32_t numbers[4]) {
     uint32_t k0 = (uint32_t)seed;

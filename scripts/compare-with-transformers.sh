@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Compares the model of the example `finetune` with transformers and PEFT: small random models of each family, by logits, gradients,
+# Compares the model of the program `finetune` with transformers and PEFT: small random models of each family, by logits, gradients,
 # and folders and adapters in both directions; then memory for each sample and time for a step of a larger one, on the CPU.
 #
 #     scripts/compare-with-transformers.sh [--quick | --measure] [--samples N] [--rounds N] [--threads N] [--golden FOLDER]
 #
-# --quick compares the families only, --measure measures only, --golden only writes the files of tests/data/finetune. Times are the median
+# --quick compares the families only, --measure measures only, --golden only writes the files of crates/finetune/tests/data. Times are the median
 # of --rounds steps (9) of --samples samples (4); both sides have --threads threads (2). It installs torch,
 # transformers and peft from PyPI into a virtual environment below the target folder: 3 GB, since torch's wheel for the CPU alone is
 # not on PyPI. It needs cargo, python3 with venv, and Linux. Other programs that run meanwhile spoil the times.
@@ -35,13 +35,14 @@ fi
 # This crate's own code as in a release, and the dependencies' one build, as in .ci/run.
 as_release=(--profile dev --config profile.dev.incremental=false)
 for option in opt-level=3 debug-assertions=false overflow-checks=false codegen-units=16; do
-    as_release+=(--config "profile.dev.package.candle-headroom.$option")
+    for package in candle-headroom headroom-finetune; do
+        as_release+=(--config "profile.dev.package.$package.$option")
+    done
 done
-features=(--features "${COMPARE_FEATURES:-image,metrics,nvtx,parquet}")
-program=$(cargo bench "${as_release[@]}" "${features[@]}" --locked --bench transformers --no-run --message-format=json |
+program=$(cargo bench "${as_release[@]}" --features "${COMPARE_FEATURES:-parquet}" --locked -p headroom-finetune --bench transformers --no-run --message-format=json |
     python3 -c '
 import json, sys
 built = [json.loads(line) for line in sys.stdin]
 print(next(b["executable"] for b in built if b.get("target", {}).get("name") == "transformers" and b.get("executable")))')
 cd "$caller"
-"$python" "$root/benches/transformers/compare.py" --bench "$program" --work "$work" "$@"
+"$python" "$root/crates/finetune/benches/transformers/compare.py" --bench "$program" --work "$work" "$@"

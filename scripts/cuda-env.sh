@@ -4,7 +4,7 @@
 #     cargo test --features cuda --test cuda
 #
 # Where there is no `nvcc`, NVIDIA's compiler comes from PyPI (489 MB, once) into a cache folder. Linking and running use the
-# simulated driver of tests/simulated-cuda, unless HEADROOM_CUDA=real asks for the machine's own libraries. It needs bash, cargo, a
+# simulated driver of crates/simulated-cuda, unless HEADROOM_CUDA=real asks for the machine's own libraries. It needs bash, cargo, a
 # C linker, and python3 with pip where the compiler has to be fetched.
 
 # Sourced, so without `set -e`: a function keeps what fails from ending the caller's shell.
@@ -35,7 +35,7 @@ _headroom_cuda_env() {
 
     if [ "${HEADROOM_CUDA:-simulated}" != real ]; then
         libraries="${CARGO_TARGET_DIR:-$here/target}/simulated-cuda"
-        CARGO_TARGET_DIR="$libraries" bash "$here/tests/simulated-cuda/build.sh" "$libraries/lib" || return
+        CARGO_TARGET_DIR="$libraries" bash "$here/crates/simulated-cuda/build.sh" "$libraries/lib" || return
         libraries=$(cd "$libraries/lib" && pwd)
         # By variables and not by rustflags: those would have candle's kernels built anew.
         export LIBRARY_PATH="$libraries${LIBRARY_PATH:+:$LIBRARY_PATH}"

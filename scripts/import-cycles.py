@@ -110,7 +110,7 @@ def define(module, path, seen=()):
 edges = {}
 for module in modules.values():
     # A re-export is not an import: of the names in a `use`, only those that the file itself works with count.
-    used = [path for path, name in module.uses if name != "*" and re.search(rf"\b{name}\b", module.body)]
+    used = [path for path, name in module.uses if name != "*" and re.search(rf"\b{re.escape(name)}\b", module.body)]
     for path in used + sorted(module.inline):
         target = define(module, path)
         if target and target is not module:

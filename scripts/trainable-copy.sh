@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Copies a crate that depends on candle-nn, and makes the copy depend on candle-headroom-nn in its place, so that its models train.
-# Nothing but that line of its Cargo.toml changes. Run it in your project's folder; it needs cargo and python3.
+# Besides that line of its Cargo.toml, only calls of some methods of candle's tensors change, whose gradients candle-core leaves out or
+# gets wrong: `x.max_pool2d(2)` becomes `x.with_gradients().max_pool2d(2)`, and the file ends with a line that brings
+# `with_gradients` into scope. Run it in your project's folder; it needs cargo and python3.
 #
 #     trainable-copy.sh [OPTIONS] [CRATE] [DEST]
 #
@@ -8,7 +10,7 @@
 #     DEST            the folder of the copy (default: NAME-trainable)
 #     --path DIR      the folder of candle-headroom-nn (default: nn/ beside this script's folder, where there is one)
 #     --version REQ   or its version on crates.io
-#     --package NAME  another package in its place
+#     --package NAME  another package in its place; it needs a `WithGradients`
 #
 # The sources are those of the version in your Cargo.lock, from cargo's registry cache; cargo fetches them if they are missing. At the
 # end it prints the lines for your Cargo.toml. A second run changes nothing.
@@ -127,6 +129,34 @@ if count != tables or re.search(r'^package = "candle-nn"$', text, re.M):
     die(f"{found['manifest_path']} does not name candle-nn in the usual way; nothing is copied")
 
 
+# Those of candle_headroom::nn::WithGradients.
+METHODS = """max_pool2d max_pool2d_with_stride avg_pool2d avg_pool2d_with_stride interpolate1d upsample_nearest1d interpolate2d
+    upsample_nearest2d upsample_bilinear2d conv1d conv2d conv_transpose1d scatter scatter_add
+    unfold""".split()
+SCOPE = b"\n#[allow(unused_imports)]\nuse candle_nn::WithGradients as _;\n"
+
+
+def with_gradients(sources):
+    """Rust sources, by path, with calls of these methods changed. A method that the crate defines itself is left alone."""
+    rust = {path: text.decode() for path, text in sources.items() if path.endswith(".rs")}
+    own = {name for text in rust.values() for name in re.findall(r"\bfn\s+(\w+)\s*(?:<[^(]*>)?\(\s*&?\s*(?:mut\s+)?self\b", text)}
+    names = "|".join(name for name in METHODS if name not in own)
+    method = re.compile(rf"\.\s*({names})(?=\s*\()")
+    function = re.compile(rf"\bTensor::({names})\(\s*&?\s*([\w.]+)\s*,\s*")
+    changed = {}
+    for path, text in rust.items():
+        lines, count = text.split("\n"), 0
+        for at, line in enumerate(lines):
+            if line.lstrip().startswith("//"):
+                continue
+            line, methods = method.subn(r".with_gradients().\1", line)
+            lines[at], functions = function.subn(r"\2.with_gradients().\1(", line)
+            count += methods + functions
+        if count:
+            changed[path] = "\n".join(lines).encode() + SCOPE
+    return changed
+
+
 def files(folder):
     """The contents of a copy's files but its Cargo.toml, by path."""
     contents = {}
@@ -149,7 +179,8 @@ if os.path.lexists(dest):
         same = False
     if not same:
         die(f"{dest} exists and is not this copy: remove it or name another folder")
-    if files(dest) == files(source):
+    sources = files(source)
+    if files(dest) == sources | with_gradients(sources):
         print(f"{dest} is the copy of {name} {found['version']} already. Nothing is changed.")
     else:
         print(f"{dest} is a copy of {name} {found['version']} whose files were changed since. It is left as it is.")
@@ -162,7 +193,13 @@ else:
         shutil.copytree(source, copy, ignore=left_out)
         with open(os.path.join(copy, "Cargo.toml"), "w") as file:
             file.write(changed)
+        calls = with_gradients(files(source))
+        for one, text in calls.items():
+            with open(os.path.join(copy, one), "wb") as file:
+                file.write(text)
         os.rename(copy, dest)
     print(f"{dest} is {name} {found['version']} with {package} in place of candle-nn.")
+    if calls:
+        print(f"Methods of tensors are called with gradients in {len(calls)} files: {', '.join(sorted(calls))}.")
 entry()
 PYTHON

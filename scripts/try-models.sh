@@ -32,14 +32,16 @@ done
 
 # The manifest of tests/models with another candle-nn: VARIANT PACKAGE PATH.
 manifest() {
-    local folder=$work/$1 package=$2 path=$3
+    local folder=$work/$1 package=$2 path=$3 said
     mkdir -p "$folder"
     copy() {
         (cd tests/models && "$root/scripts/trainable-copy.sh" --package "$package" --path "$path" \
-            candle-transformers "$folder/candle-transformers" >/dev/null)
+            candle-transformers "$folder/candle-transformers")
     }
-    # One of another version, or of another checkout, is in the way.
-    copy 2>/dev/null || { rm -rf "$folder/candle-transformers" && copy; }
+    # One of another version, of another checkout, or of another script is in the way.
+    if ! said=$(copy 2>/dev/null) || [[ $said == *"were changed since"* ]]; then
+        rm -rf "$folder/candle-transformers" && copy >/dev/null
+    fi
     sed -e "s|^name = \"models\"|name = \"models-$1\"|" \
         -e "s|^candle-nn = .*|candle-nn = { package = \"$package\", path = \"$path\" }|" \
         -e "s|^path = \"src/main.rs\"|path = \"$root/tests/models/src/main.rs\"|" \

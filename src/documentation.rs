@@ -37,8 +37,6 @@ pages! {
         optimizer_memory "optimizer-memory"
         #[cfg(any(feature = "layers", not(doctest)))] // its programs need the feature
         which_layer "which-layer"
-        #[cfg(any(feature = "layers", not(doctest)))] // its programs need the feature
-        memory_snapshot "memory-snapshot"
         share_a_gpu "share-a-gpu"
         batch_size "batch-size"
         errors "errors"
@@ -72,6 +70,7 @@ pages! {
         environment_codes "environment-codes"
         optimizers "optimizers"
         models "models"
+        upstream "upstream"
         from_tensorflow "from-tensorflow"
         benchmarks "benchmarks"
         benchmarks_fit "benchmarks-fit"

@@ -1,6 +1,6 @@
 //! The bytes of tensors.
 
-use candle_core::{CpuStorage, Device, Layout, Result, Storage, Tensor, WithDType};
+use candle_core::{CpuStorage, DType, Device, Layout, Result, Storage, Tensor, WithDType};
 
 /// Calls `f` with the tensor's elements as a safetensors file stores them: row by row, little-endian. Nothing is copied if they lie
 /// so in host memory.
@@ -34,6 +34,56 @@ pub(crate) fn with_bytes<R>(tensor: &Tensor, f: impl FnOnce(&[u8]) -> R) -> Resu
             candle_core::bail!("a tensor of type {:?} cannot be saved", tensor.dtype())
         }
     }
+}
+
+/// Makes a tensor whose elements `fill` writes as a safetensors file stores them, in place: no second copy of them is made in host memory.
+pub(crate) fn from_bytes<E: From<candle_core::Error>>(
+    dtype: DType,
+    shape: &[usize],
+    device: &Device,
+    fill: impl FnOnce(&mut [u8]) -> std::result::Result<(), E>,
+) -> std::result::Result<Tensor, E> {
+    match dtype {
+        DType::U8 => filled(CpuStorage::U8, shape, device, fill),
+        DType::U32 => filled(CpuStorage::U32, shape, device, fill),
+        DType::I16 => filled(CpuStorage::I16, shape, device, fill),
+        DType::I32 => filled(CpuStorage::I32, shape, device, fill),
+        DType::I64 => filled(CpuStorage::I64, shape, device, fill),
+        DType::BF16 => filled(CpuStorage::BF16, shape, device, fill),
+        DType::F16 => filled(CpuStorage::F16, shape, device, fill),
+        DType::F32 => filled(CpuStorage::F32, shape, device, fill),
+        DType::F64 => filled(CpuStorage::F64, shape, device, fill),
+        DType::F8E4M3 => filled(CpuStorage::F8E4M3, shape, device, fill),
+        _ => {
+            let problem = format!("a tensor of type {dtype:?} cannot be loaded");
+            Err(candle_core::Error::Msg(problem).into())
+        }
+    }
+}
+
+/// The storage names the type of an element.
+fn filled<T: WithDType, E: From<candle_core::Error>>(
+    _: fn(Vec<T>) -> CpuStorage,
+    shape: &[usize],
+    device: &Device,
+    fill: impl FnOnce(&mut [u8]) -> std::result::Result<(), E>,
+) -> std::result::Result<Tensor, E> {
+    let mut values = Vec::new();
+    let count = shape.iter().product();
+    let reserved = values.try_reserve_exact(count);
+    reserved.map_err(candle_core::Error::wrap)?;
+    values.resize(count, T::zero());
+    // SAFETY: the pointer and the length in bytes are those of a live, initialized vector that nobody else refers to meanwhile. It is
+    // called for the number types above only, which have no padding, and of which any bytes are a value.
+    let bytes = unsafe {
+        std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(&values[..]))
+    };
+    fill(bytes)?;
+    if cfg!(target_endian = "big") {
+        let elements = bytes.chunks_exact_mut(size_of::<T>());
+        elements.for_each(<[u8]>::reverse);
+    }
+    Ok(Tensor::from_vec(values, shape, device)?)
 }
 
 /// The tensor's bytes in a file.

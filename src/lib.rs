@@ -36,7 +36,7 @@
 //! | [`checkpoint`] | Where does a run continue? | [`checkpoint::Checkpoints`] |
 //! | [`train`] | Who drives? | [`AdaptiveTrainer`], [`AccumulatingTrainer`], [`GradientAccumulator`] |
 //! | [`batch`] | How is a batch cut? | [`Batch`], [`Predictive`], [`process_batches`], [`batch::BatchPolicy`] |
-//! | [`nn`] | What does a layer keep for its backward pass, and do gradients arrive? | [`nn::audit`](nn::audit()), [`nn::attention`](nn::attention()) |
+//! | [`nn`] | What does a layer keep for its backward pass, and do right gradients arrive? | [`nn::audit`](nn::audit()), [`nn::attention`](nn::attention()) |
 //! | [`optim`] | How do parameters move? | [`AdamW`], [`Sgd`], [`Foreign`] for others, [`LearningRate`], [`optim::StateDict`] |
 //! | [`memory`] | How much memory is there, and who may use it? | [`DeviceMemory`], [`TrackingAllocator`], [`recover`] |
 //! | [`error`] | What failed, and what helps? | [`Error`], [`ErrorExt`] for any candle error, [`ResourceExhausted`], [`DeviceFault`] |
@@ -90,8 +90,8 @@ pub mod distributed;
 mod elements;
 pub mod environment;
 pub mod error;
-mod facts;
 mod files;
+mod fixed_file;
 pub mod incident;
 #[cfg(feature = "layers")]
 pub mod layers;
@@ -100,10 +100,8 @@ mod layers;
 pub mod memory;
 pub mod monitor;
 pub mod nn;
-mod nvml;
 pub mod optim;
 mod output;
-mod patience;
 mod replace;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -1,8 +1,14 @@
 //! Files of lines.
 
+use std::borrow::Cow;
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use crate::files;
 
 /// The first line of a text, at most 1 KiB of it.
 pub(crate) fn first_line(text: &str) -> &str {
@@ -10,6 +16,21 @@ pub(crate) fn first_line(text: &str) -> &str {
     let line = text.lines().next().unwrap_or_default();
     let mut ends = (0..=MOST.min(line.len())).rev();
     ends.find_map(|end| line.get(..end)).unwrap_or_default()
+}
+
+/// The first line of a text for a file that others may read: addresses without the user, the query and the fragment, which may be a key
+/// to what they name, and no bearer token.
+pub(crate) fn public_line(text: &str) -> Cow<'_, str> {
+    static SECRETS: LazyLock<Result<Regex, regex::Error>> = LazyLock::new(|| {
+        Regex::new(
+            r#"(?ix) (?<kept> \b bearer \s+) [^\s"',;]+
+            | (?<scheme> \b [a-z][a-z0-9+.-]* ://) ([^\s/?\#@"']* @)? (?<place> [^\s?\#"'<>)]*) ([?\#] [^\s"'<>)]*)?"#,
+        )
+    });
+    match &*SECRETS {
+        Ok(secrets) => secrets.replace_all(first_line(text), "$kept$scheme$place"),
+        Err(_) => Cow::Borrowed("<withheld>"),
+    }
 }
 
 /// A file of lines with one writer. Each line is written by one call. The kernel can end that call early when the process is killed,
@@ -78,7 +99,7 @@ impl LineFile {
             self.file.set_len(self.length)?;
             self.is_torn = false;
         }
-        let written = self.file.write_all(line);
+        let written = files::write_all(&mut self.file, line);
         match &written {
             Ok(()) => self.length += line.len() as u64,
             // A full disk may have taken a part of the line.

@@ -8,7 +8,7 @@ use candle_core::backprop::GradStore;
 use candle_core::utils::barrier_pool;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::optim::{
-    AdamW, Algorithm, Fused, FusedBuilder, LossScale, Moments, ParamsAdafactor, ParamsAdam,
+    AdamW, Algorithm, Commit, Fused, FusedBuilder, LossScale, Moments, ParamsAdafactor, ParamsAdam,
     ParamsAdamW, ParamsLion, ParamsSgd,
 };
 use candle_nn::Optimizer;

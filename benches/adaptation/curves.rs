@@ -11,8 +11,6 @@ pub struct Curve {
     pub batch: usize,
     /// What a micro-batch takes besides its samples, in samples.
     pub base: f64,
-    /// Number of samples from which larger micro-batches are no faster for each; `None` if time is not measured.
-    pub plateau: Option<usize>,
     /// The least that a micro-batch takes, in samples, for example gradients that peak before the activations do.
     pub flat: f64,
     /// What the first micro-batch allocates permanently, in samples.
@@ -38,7 +36,6 @@ impl Curve {
             name: "affine",
             batch,
             base: 20.,
-            plateau: None,
             flat: 0.,
             once: 0.,
             noise: 0.,
@@ -117,12 +114,6 @@ impl Device {
             true => (samples / curve.rounding).ceil() * curve.rounding * SAMPLE,
             false => samples * SAMPLE,
         }
-    }
-
-    /// How long a micro-batch takes, in seconds: a millisecond for each sample, more below the plateau.
-    pub fn seconds(&self, size: usize) -> Option<f64> {
-        let plateau = self.curve.plateau?;
-        Some(size.max(plateau) as f64 * self.length() * 1e-3)
     }
 
     /// Runs a micro-batch; returns its peak in bytes, or `None` if that is more than there is.

@@ -1,10 +1,9 @@
 //! Trains real models under real limits on host memory, and compares predicted with measured peaks.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed, Plan, Recompute, Regions};
+use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed, Plan, Recompute};
 use candle_headroom::error::MemoryReading;
 use candle_headroom::{AdamW, AdaptiveTrainer, ByteSize, DeviceMemory, Predictive};
 use candle_nn::{Conv2d, Conv2dConfig, Linear, Module, VarBuilder, VarMap, conv2d, linear, loss};
@@ -73,14 +72,6 @@ impl BatchPolicy for Watched {
 
     fn set_recompute(&mut self, recompute: Recompute) {
         self.inner.set_recompute(recompute);
-    }
-
-    fn wants_time(&self) -> bool {
-        self.inner.wants_time()
-    }
-
-    fn timed(&mut self, micro_batch: &Extent, regions: Regions, elapsed: Duration) {
-        self.inner.timed(micro_batch, regions, elapsed);
     }
 
     fn plan(&self) -> Option<Plan> {

@@ -1,9 +1,7 @@
 //! One step on a simulated device, reported to a policy as a trainer does.
 
-use std::time::Duration;
-
 use candle_headroom::ResourceExhausted;
-use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed, Regions};
+use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed};
 use candle_headroom::error::{Cause, MemoryReading, Resource};
 
 use crate::curves::Device;
@@ -49,14 +47,6 @@ pub fn step(policy: &mut dyn BatchPolicy, device: &mut Device) -> Step {
             step.failed.push(size);
             continue;
         };
-        if let Some(seconds) = device.seconds(size) {
-            let micro_batch = Extent::new(size, cost.div_ceil(total) * size);
-            policy.timed(
-                &micro_batch,
-                Regions::None,
-                Duration::from_secs_f64(seconds),
-            );
-        }
         let mut completed = Completed::new(size);
         if !device.curve.is_blind {
             (completed.before, completed.limit) = (now.in_use, now.limit);

@@ -12,7 +12,7 @@ const EVERY: u64 = 20;
 pub fn measure(is_quick: bool) -> Result<()> {
     let (samples, rounds) = if is_quick { (256, 2) } else { (1024, 5) };
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).map_err(Error::external)?;
-    let builder = Checkpoints::builder(folder.path().join("run")).every(EVERY);
+    let builder = Checkpoints::builder(folder.path().join("run")).every_updates(EVERY);
     let mut checkpoints = builder.keep_last(1).open()?;
     let mut job = Job::new(samples)?;
     // The first checkpoint allocates what the others reuse.

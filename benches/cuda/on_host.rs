@@ -1,4 +1,4 @@
-//! AdamW with its state on the device, and on the host, where the device or the host's cores update it.
+//! AdamW with its state on the device, and on the host, where the device updates it over the bus.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use candle_core::backprop::GradStore;
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, PinnedHostSlice};
 use candle_core::{DType, Device, Var};
-use candle_headroom::optim::HostUpdate;
+use candle_headroom::optim::Commit;
 use candle_headroom::{AdamW, DeviceMemory, Result};
 
 use crate::support::parameters::{Parameters, transformer};
@@ -26,23 +26,19 @@ fn compare(scale: &Scale, dtype: DType, suffix: &str) -> Result<()> {
     };
     let memory = DeviceMemory::cuda(0).open()?;
     let device = memory.device();
-    let mut plain = Contestant::new(&memory, &shapes, dtype, None)?;
-    let mut by_device = Contestant::new(&memory, &shapes, dtype, Some(HostUpdate::Device))?;
-    let mut by_cores = Contestant::new(&memory, &shapes, dtype, Some(HostUpdate::Cores))?;
-    let (on_device, on_host) = (plain.taken, by_device.taken);
-    let (elements, state) = (plain.elements, by_device.optimizer.host_state_bytes());
-    let staging = by_cores.optimizer.host_update();
-    let staging = staging.map_or(0, |update| update.staging_bytes);
+    let mut plain = Contestant::new(&memory, &shapes, dtype, false)?;
+    let mut moved = Contestant::new(&memory, &shapes, dtype, true)?;
+    let (on_device, on_host) = (plain.taken, moved.taken);
+    let (elements, state) = (plain.elements, moved.optimizer.host_state_bytes());
 
-    // The state of updates by the device goes down and up, at the same time.
+    // The state goes down and up, at the same time.
     let mut both_ways = [
         Way::new(device, state as usize)?,
         Way::new(device, state as usize)?,
     ];
     let contenders = vec![
         Contender::new("state on the device", || plain.commit(device)),
-        Contender::new("on host, by the device", || by_device.commit(device)),
-        Contender::new("on host, by the cores", || by_cores.commit(device)),
+        Contender::new("state on the host", || moved.commit(device)),
         Contender::new("copying state", || {
             let [up, down] = &mut both_ways;
             up.up();
@@ -58,32 +54,15 @@ fn compare(scale: &Scale, dtype: DType, suffix: &str) -> Result<()> {
         1,
     );
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
-    for (name, bytes) in [
-        ("on_device_state", on_device),
-        ("on_host_state", on_host),
-        ("on_host_staging", staging),
-    ] {
+    for (name, bytes) in [("on_device_state", on_device), ("on_host_state", on_host)] {
         report(&format!("adamw_{name}{suffix}"), megabytes(bytes), "MB");
     }
-    for (name, one, other) in [
-        (
-            "by_device_vs_on_device",
-            "on host, by the device",
-            "state on the device",
-        ),
-        (
-            "by_cores_vs_on_device",
-            "on host, by the cores",
-            "state on the device",
-        ),
-        (
-            "by_device_vs_copies",
-            "on host, by the device",
-            "copying state",
-        ),
+    for (name, other) in [
+        ("vs_on_device", "state on the device"),
+        ("vs_copies", "copying state"),
     ] {
         let name = format!("adamw_on_host_{name}{suffix}");
-        report(&name, rounds.ratio(one, other), "x");
+        report(&name, rounds.ratio("state on the host", other), "x");
     }
     Ok(())
 }
@@ -97,12 +76,12 @@ struct Contestant {
 }
 
 impl Contestant {
-    /// State on the host, updated so, or on the device.
+    /// State on the host or on the device.
     fn new(
         memory: &DeviceMemory,
         shapes: &[Vec<usize>],
         dtype: DType,
-        by: Option<HostUpdate>,
+        is_moved: bool,
     ) -> Result<Self> {
         let made = Parameters::on(memory.device(), shapes)?;
         let (mut vars, mut gradients) = (Vec::new(), GradStore::default());
@@ -117,11 +96,11 @@ impl Contestant {
         let in_use = || memory.stats().in_use.unwrap_or(0);
         let before = in_use();
         // It has no effect on f32.
-        let builder = AdamW::builder(vars).master_weights();
-        let optimizer = match by {
-            Some(by) => builder.moments_on_host(1.).host_update(by).build()?,
-            None => builder.build()?,
-        };
+        let mut builder = AdamW::builder(vars).master_weights();
+        if is_moved {
+            builder = builder.moments_on_host(1.);
+        }
+        let optimizer = builder.build()?;
         Ok(Self {
             optimizer,
             gradients,

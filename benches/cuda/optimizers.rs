@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use candle_core::{DType, Tensor, Var};
-use candle_headroom::optim::{Moments, ParamsAdamW};
+use candle_headroom::optim::{Commit, Moments, ParamsAdamW};
 use candle_headroom::{AdamW, DeviceMemory, Result};
 use candle_nn::Optimizer;
 

@@ -1,4 +1,4 @@
-//! Batches of random windows of a mapped file of tokens, against plain copies of such windows out of the same map.
+//! Batches of random windows of a file of tokens, against plain copies of such windows out of a map of it.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -68,7 +68,7 @@ pub fn compare(is_quick: bool) -> anyhow::Result<()> {
     let file = File::open(&path)?;
     // SAFETY: nobody else knows the file, so it does not change while it is mapped.
     let map = unsafe { Mmap::map(&file) }?;
-    // Maps every page of both.
+    // Reads every page of both.
     let sum: u64 = map.iter().step_by(4_096).map(|byte| u64::from(*byte)).sum();
     let windows = tokens.len();
     let mut all = Vec::with_capacity(WINDOW);

@@ -101,7 +101,7 @@ impl Job {
         let builder = AdamW::builder(&varmap).learning_rate(5e-3);
         let mut trainer = AdaptiveTrainer::builder(options(builder).build()?).build()?;
         let mut losses = Vec::new();
-        let loader = batches(&self.corpus, (self.samples, CONTEXT), 0, (0, 1))?;
+        let loader = batches(&self.corpus, (self.samples, CONTEXT), 0, None)?;
         for batch in loader.take(self.steps) {
             let batch = batch?;
             let report = trainer.step(&batch, |(bytes, next), _| model.loss(&bytes, &next))?;

@@ -52,7 +52,7 @@ impl Saving {
         }
         let builder = Checkpoints::builder(&folder)
             .group(group)
-            .every(options.every)
+            .every_updates(options.every)
             .keep_last(2);
         let signals = [Signal::Interrupt, Signal::Terminate, Signal::User1];
         let mut checkpoints = builder.on_signals(signals).open()?;

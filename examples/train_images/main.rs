@@ -22,7 +22,7 @@ use anyhow::Result;
 use arguments::Arguments;
 use candle_core::DType;
 use candle_headroom::memory::Limit;
-use candle_headroom::nn::{ModuleT, Optimizer, VarBuilder, VarMap, loss};
+use candle_headroom::nn::{ModuleT, VarBuilder, VarMap, loss};
 use candle_headroom::{AdamW, AdaptiveTrainer, LearningRate, TrackingAllocator};
 use clap::Parser;
 use digits::{Digits, batch};

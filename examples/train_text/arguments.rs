@@ -58,7 +58,8 @@ pub struct Arguments {
     pub watch: WatchOptions,
     #[command(flatten)]
     pub save: SaveOptions,
-    /// Reports which parameters one batch gives a gradient, and does not train. The status is 2 if one receives none.
+    /// Reports which parameters a few texts give a gradient, and whether it is the loss's slope, and does not train. The status is 2
+    /// if one receives none, or a wrong one.
     #[arg(long)]
     pub audit: bool,
 }

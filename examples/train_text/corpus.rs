@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use candle_core::{Device, Tensor};
 use candle_headroom::data::{Dataset, Loader};
+use candle_headroom::distributed::Group;
 use candle_headroom::error::BoxedError;
 
 /// Most bytes of text. The limit also ends the reading of a file without an end, such as `/dev/zero`.
@@ -93,12 +94,12 @@ impl Dataset for Windows {
     }
 }
 
-/// Loads a rank's part, of so many ranks, of batches of texts that begin at places drawn by the seed.
+/// Loads this rank's part, or all, of batches of texts that begin at places drawn by the seed.
 pub fn batches(
     corpus: &Arc<Corpus>,
     (batch, context): (usize, usize),
     seed: u64,
-    (rank, ranks): (usize, usize),
+    group: Option<&Group>,
 ) -> Result<Loader<Batch>> {
     let windows = Windows {
         corpus: Arc::clone(corpus),
@@ -114,10 +115,11 @@ pub fn batches(
         };
         Ok((cut(0)?, cut(1)?))
     };
-    let builder = Loader::builder(windows, collate)
-        .batch(batch)
-        .rank(rank, ranks)
-        .shuffle(seed);
+    let builder = Loader::builder(windows, collate).batch(batch).shuffle(seed);
+    let builder = match group {
+        Some(group) => builder.group(group),
+        None => builder,
+    };
     // Fewer places than samples leave smaller batches.
     Ok(builder.endless().ahead(2).build()?)
 }

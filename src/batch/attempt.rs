@@ -1,4 +1,5 @@
 use std::cell::RefCell;
+use std::ops::Range;
 
 use super::engine::Engine;
 use super::measured::Measured;
@@ -63,6 +64,28 @@ pub(crate) struct Attempt<'a> {
     pub(super) watched: RefCell<Watched>,
 }
 
+impl Engine {
+    /// The work of a check on these samples, of which the policy and observers do not learn. With a seed of 0 the closure sees that of the
+    /// batch's first micro-batch.
+    pub(crate) fn check(&self, samples: Range<usize>, seed: u64) -> Attempt<'_> {
+        Attempt {
+            micro: MicroBatch {
+                step: self.step,
+                index: usize::from(samples.start > 0),
+                samples,
+                attempt: 0,
+                // As the last micro-batch, so that it fits as that did.
+                recomputes: self.regions.last.is_some_and(|(recomputes, _)| recomputes),
+                base_seed: self.base_seed() ^ seed,
+                is_check: true,
+            },
+            memory: Measured::begin(self.memory.as_ref()),
+            engine: self,
+            watched: RefCell::default(),
+        }
+    }
+}
+
 impl Attempt<'_> {
     /// Cuts the samples out of the batch and calls `f` with them.
     pub(crate) fn forward<'b, B: Batch + ?Sized, T>(
@@ -92,7 +115,8 @@ impl Attempt<'_> {
     pub(crate) fn backward<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.observe(Phase::Backward, || {
             let (done, watched) = nn::watch(false, work);
-            for again in watched.again {
+            let again = watched.again.into_iter();
+            for again in again.filter(|_| !self.micro.is_check) {
                 self.engine.notify(|| EventKind::PhaseEnded {
                     phase: Phase::Recompute,
                     began: again.began,
@@ -111,7 +135,10 @@ impl Attempt<'_> {
     /// Reports a phase that names itself in an exhaustion.
     pub(crate) fn observe<T>(&self, phase: Phase, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let work = || within(self.engine.memory.as_ref(), work);
-        self.engine.phase(phase, &self.memory, work)
+        match self.micro.is_check {
+            true => work(),
+            false => self.engine.phase(phase, &self.memory, work),
+        }
     }
 
     /// What recomputation would save in a micro-batch of this cost, unless it is used already.

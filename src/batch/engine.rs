@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use candle_core::Device;
 
 use super::event::Event;
-use super::history::Timings;
 use super::measured::Measured;
 use super::observer::{EventKind, Observer, Task, TrainingEvent};
 use super::policy::BatchPolicy;
@@ -29,13 +28,12 @@ pub(crate) struct Engine {
     pub(crate) rank: Option<usize>,
     pub(crate) observers: Vec<Arc<dyn Observer>>,
     pub(super) task: Task,
-    /// Number of finished batches.
+    /// Number of finished batches, for evaluation and processing. A trainer counts those of its updates.
     pub(crate) batches: u64,
     /// The number of the batch in progress, or of the last one.
     pub(super) step: u64,
     pub(crate) recompute: Recompute,
     pub(super) regions: KnownRegions,
-    pub(super) timings: Timings,
     /// The size of the last micro-batch, in samples, and the bytes that it took.
     pub(crate) measured: Option<(usize, u64)>,
 }
@@ -60,7 +58,6 @@ impl Engine {
                 Task::Evaluation | Task::Processing => Recompute::Always,
             },
             regions: KnownRegions::default(),
-            timings: Timings::default(),
             measured: None,
         }
     }
@@ -74,16 +71,16 @@ impl Engine {
         }
     }
 
-    /// Runs the work of a batch, and reports it from its beginning to its end. Returns what it took, also with an error. An
-    /// update apart from its batches has 0 samples and the number of the last batch.
+    /// Runs the work of the batch with the number `step`, and reports it from its beginning to its end. Returns what it took, also
+    /// with an error. An update apart from its batches has 0 samples and the number of the last batch.
     pub(crate) fn batch<T, R>(
         &mut self,
+        step: u64,
         samples: usize,
         waited: Option<Duration>,
         work: impl FnOnce(&mut Self, &mut Processed<T>) -> Result<R>,
     ) -> (Processed<T>, Result<R>) {
-        let is_apart = samples == 0;
-        self.step = self.batches.saturating_sub(u64::from(is_apart));
+        self.step = step;
         let memory = self.memory.clone();
         let measured = Measured::begin(memory.as_ref());
         self.notify(|| EventKind::BatchBegan {
@@ -118,7 +115,6 @@ impl Engine {
                 self.notify(|| EventKind::BatchFailed(error));
             }
         }
-        self.batches += u64::from(!is_apart && done.is_ok());
         (processed, done)
     }
 
@@ -157,7 +153,7 @@ impl Engine {
     }
 
     /// Tells observers, if there are any. The event and the policy's plan take time to compute.
-    pub(super) fn notify<'a>(&self, kind: impl FnOnce() -> EventKind<'a>) {
+    pub(crate) fn notify<'a>(&self, kind: impl FnOnce() -> EventKind<'a>) {
         use EventKind::{BatchBegan, MicroBatchEnded, PhaseBegan, PhaseEnded};
         if self.observers.is_empty() {
             return;

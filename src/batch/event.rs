@@ -4,9 +4,10 @@ use std::ops::Range;
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
+use super::cut::CutCheck;
 use crate::error::{Cause, Phase};
 
-/// A change of the micro-batch size, or a retry.
+/// A change of the micro-batch size, a retry, or a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -22,14 +23,6 @@ pub enum Event {
     /// The policy chose a smaller size without a failure: less room, or a micro-batch over a soft limit, whose work was kept.
     #[non_exhaustive]
     Shrunk {
-        /// Samples in a micro-batch before.
-        from: usize,
-        /// Samples in a micro-batch from now on.
-        to: usize,
-    },
-    /// The policy chose another size to measure its speed, or because it is faster.
-    #[non_exhaustive]
-    Paced {
         /// Samples in a micro-batch before.
         from: usize,
         /// Samples in a micro-batch from now on.
@@ -63,6 +56,12 @@ pub enum Event {
         /// Why it failed.
         cause: Cause,
     },
+    /// The update ran out of memory without a change, and is tried once more.
+    #[non_exhaustive]
+    UpdateRetried {
+        /// Why it failed.
+        cause: Cause,
+    },
     /// The update, which no micro-batch size affects, went over a soft limit.
     #[non_exhaustive]
     OverLimit {
@@ -77,6 +76,8 @@ pub enum Event {
         /// Number of finished samples that are computed again.
         lost: usize,
     },
+    /// The closure was checked when a batch was first cut.
+    CutChecked(CutCheck),
 }
 
 impl fmt::Display for Event {
@@ -84,7 +85,6 @@ impl fmt::Display for Event {
         match self {
             Self::Grown { from, to } => write!(f, "micro-batch {from} → {to}: more room"),
             Self::Shrunk { from, to } => write!(f, "micro-batch {from} → {to}: less room"),
-            Self::Paced { from, to } => write!(f, "micro-batch {from} → {to}: for speed"),
             Self::Recomputing { from, to } => {
                 write!(f, "micro-batch {from} → {to}: regions are recomputed")
             }
@@ -102,11 +102,13 @@ impl fmt::Display for Event {
                     "micro-batch {from} → {to}: out of memory{phase}, {cause}"
                 )
             }
+            Self::UpdateRetried { cause } => write!(f, "update retried: out of memory, {cause}"),
             Self::OverLimit { peak, limit } => {
                 let (peak, limit) = (ByteSize(*peak), ByteSize(*limit));
                 write!(f, "the update used {peak} with a limit of {limit}")
             }
             Self::Restarted { lost } => write!(f, "batch restarted: {lost} finished samples lost"),
+            Self::CutChecked(check) => check.fmt(f),
         }
     }
 }

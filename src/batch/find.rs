@@ -3,7 +3,7 @@ use candle_core::Device;
 use super::exhaustion::conclude;
 use super::model::MemoryModel;
 use super::policy::taken;
-use crate::error::{Cause, Error, PolicyError, Result};
+use crate::error::{Cause, Error, PolicyError, Result, device_name};
 use crate::memory::{DeviceMemory, recover, unmask};
 
 /// Part of the room that is left free, so that the size also fits the next batch.
@@ -11,6 +11,7 @@ const MARGIN: f64 = 0.01;
 
 /// Finds the largest batch size up to `limit` for which `f` succeeds; its results are dropped.
 ///
+/// `f` works on `device`, which is made ready for another attempt where memory ran out, as [`recover`] does.
 /// Without a memory, `f` is called with sizes that double from 1 until one runs out of memory, then with sizes in between.
 /// With a memory, each size follows from what the sizes before it took, which needs fewer calls: 1 % of the room is left free,
 /// a size that goes over a soft limit does not count as fitting, and the search ends when at most a sixteenth more could fit.
@@ -19,30 +20,31 @@ const MARGIN: f64 = 0.01;
 /// A trainer and [`process_batches`](crate::process_batches) need no such search: they find the size while they work.
 ///
 /// ```
+/// use candle_core::Device;
 /// use candle_headroom::{DeviceMemory, batch::find_batch_size, testing};
 ///
 /// let mut calls = 0;
-/// let size = find_batch_size(None, 1024, |size| {
+/// let size = find_batch_size(&Device::Cpu, None, 1024, |size| {
 ///     calls += 1;
 ///     if size > 100 { Err(testing::out_of_memory()) } else { Ok(()) }
 /// })?;
 /// assert_eq!((size, calls), (100, 14));
 ///
 /// let memory = DeviceMemory::host().open()?; // no limit, so every size fits
-/// assert_eq!(find_batch_size(Some(&memory), 1024, |_| Ok(()))?, 1024);
+/// assert_eq!(find_batch_size(memory.device(), Some(&memory), 1024, |_| Ok(()))?, 1024);
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 ///
 /// # Errors
-/// [`PolicyError::Zero`] for a limit of 0, [`ResourceExhausted`](crate::ResourceExhausted) if a single sample does not fit,
-/// and any other error of `f`, at once.
+/// [`PolicyError::Zero`] for a limit of 0, [`ResourceExhausted`](crate::ResourceExhausted) if a single sample does not fit, with the
+/// memory's numbers and who else uses it, and any other error of `f`, at once.
 pub fn find_batch_size<T>(
+    device: &Device,
     memory: Option<&DeviceMemory>,
     limit: usize,
     mut f: impl FnMut(usize) -> candle_core::Result<T>,
 ) -> Result<usize> {
     PolicyError::at_least_one("the largest batch size to try", limit)?;
-    let device = memory.map_or(&Device::Cpu, DeviceMemory::device);
     let mut model = MemoryModel::new();
     let (mut good, mut bad, mut size) = (0, None, 1);
     loop {
@@ -52,8 +54,9 @@ pub fn find_batch_size<T>(
                 recover(device)?;
                 if size == 1 {
                     exhausted.micro_batch = Some(1);
+                    (exhausted.device).get_or_insert_with(|| device_name(device.location()));
                     let is_passing = exhausted.cause == Cause::Neighbour;
-                    conclude(&mut exhausted, is_passing, None, Vec::new());
+                    conclude(&mut exhausted, is_passing, memory, Vec::new());
                     return Err(Error::ResourceExhausted(exhausted));
                 }
                 bad = Some(size);
@@ -82,7 +85,14 @@ fn attempt<T>(
     let calls = 1 + usize::from(size == 1);
     for _ in 0..calls {
         let scope = memory.peak_scope();
-        drop(f(size)?);
+        match f(size).map_err(Error::from) {
+            Ok(result) => drop(result),
+            Err(Error::ResourceExhausted(mut exhausted)) => {
+                memory.describe(&scope, None, &mut exhausted);
+                return Err(Error::ResourceExhausted(exhausted));
+            }
+            Err(error) => return Err(error),
+        }
         if let Some(bytes) = taken(scope.peak(), scope.start()) {
             model.observe(size, bytes);
         }

@@ -17,6 +17,7 @@ pub struct MicroBatch {
     /// Whether marked [regions](crate::nn::recompute()) are recomputed in the backward pass.
     pub recomputes: bool,
     pub(crate) base_seed: u64,
+    pub(crate) is_check: bool,
 }
 
 impl MicroBatch {
@@ -30,6 +31,15 @@ impl MicroBatch {
     /// `Device::set_seed`.
     pub fn seed(&self) -> u64 {
         let step = mix(self.base_seed ^ mix(self.step));
-        mix(step ^ self.samples.start as u64)
+        // A check compares samples together with the same samples apart.
+        let first = if self.is_check { 0 } else { self.samples.start };
+        mix(step ^ first as u64)
+    }
+
+    /// Returns whether the closure is called only to [check](crate::AdaptiveTrainer::check_cut) that its loss does not depend on the cut. The
+    /// result counts in no update, so a closure that counts samples or computes metrics leaves these samples out. The loss must be the same as
+    /// otherwise.
+    pub fn is_check(&self) -> bool {
+        self.is_check
     }
 }

@@ -137,7 +137,7 @@ pub enum EventKind<'a> {
         elapsed: Duration,
         /// Sizes of the finished micro-batches, in order.
         sizes: &'a [usize],
-        /// Number of micro-batches that did not fit.
+        /// Number of micro-batches and updates that did not fit.
         retries: usize,
         /// Number of samples that were computed again.
         recomputed: usize,

@@ -55,10 +55,6 @@ pub enum Reason {
     Room,
     /// A larger one did not fit; it is tried again later.
     Failed,
-    /// Larger ones are not faster.
-    Speed,
-    /// A smaller one is being timed.
-    Timing,
     /// The caller allows no larger one.
     Allowed,
 }
@@ -85,8 +81,6 @@ impl fmt::Display for Reason {
             Self::Unmeasured => "nothing measured yet",
             Self::Room => "as much as fits",
             Self::Failed => "a larger one has not fitted",
-            Self::Speed => "throughput flat above",
-            Self::Timing => "a smaller one is being timed",
             Self::Allowed => "no larger one is allowed",
         })
     }

@@ -1,5 +1,4 @@
 use std::fmt::Debug;
-use std::time::Duration;
 
 use super::Plan;
 use super::recompute::{Recompute, Regions};
@@ -67,17 +66,6 @@ pub trait BatchPolicy: Debug + Send {
     /// Called after a micro-batch did not fit. If [`size`](Self::size) then returns as many samples as failed, or more,
     /// the failure is final, unless marked regions were kept and are to be recomputed now.
     fn failed(&mut self, failed: &Failed<'_>);
-
-    /// Returns whether the next micro-batch is to be timed. On an asynchronous device nothing is timed otherwise.
-    fn wants_time(&self) -> bool {
-        false
-    }
-
-    /// Called once the time that a micro-batch took on the device is known.
-    ///
-    /// On the CPU this happens just before [`succeeded`](Self::succeeded). On an asynchronous device nothing waits for the
-    /// time: it may arrive several micro-batches or batches later, in another order, or never.
-    fn timed(&mut self, micro_batch: &Extent, regions: Regions, elapsed: Duration) {}
 
     /// Returns what the policy has learned and why it uses its size, if it can tell.
     fn plan(&self) -> Option<Plan> {

@@ -158,9 +158,11 @@ impl Engine {
             Ok(result)
         };
         let waited = waited(&inputs.origins());
-        let (processed, done) = self.batch(extent.samples, waited, |engine, processed| {
+        let step = self.batches;
+        let (processed, done) = self.batch(step, extent.samples, waited, |engine, processed| {
             engine.run(extent, &mut (chunk, held), processed)
         });
+        self.batches += u64::from(done.is_ok());
         done.map(|()| processed)
     }
 }

@@ -9,12 +9,13 @@ pub enum Recompute {
     Never,
     /// Regions are recomputed.
     Always,
-    /// Regions are kept while that is faster. They are recomputed if one sample does not fit otherwise, or if that lets
-    /// through more samples a second, because larger micro-batches fit.
+    /// Regions are kept, and recomputed only if one sample does not fit otherwise.
     ///
-    /// [`Predictive`](crate::Predictive) measures both where the room is known, but not with the option
-    /// [`regardless_of_speed`](super::PredictiveBuilder::regardless_of_speed). With other policies, and where memory is not
-    /// measured, regions are kept until the smallest micro-batch fails, and recomputed from then on.
+    /// [`Predictive`](crate::Predictive) predicts that where the free memory is known, and keeps regions again once there is
+    /// more of it, or to try that again after many micro-batches. With other policies, and where memory is not measured, regions
+    /// are kept until the smallest micro-batch fails, and recomputed from then on.
+    ///
+    /// Where recomputation lets much larger micro-batches fit, [`Always`](Self::Always) may be faster. Nothing measures that.
     #[default]
     Auto,
 }
@@ -34,15 +35,13 @@ pub enum Regions {
 }
 
 /// Whether a policy recomputes marked regions, and why.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Recomputing {
     /// Whether they are recomputed.
     pub is_on: bool,
     /// Why.
     pub reason: RecomputeReason,
-    /// Samples a second with recomputation, divided by those without; `None` before both were timed.
-    pub speed: Option<f64>,
 }
 
 /// Why a policy recomputes marked regions, or keeps them.
@@ -52,14 +51,10 @@ pub struct Recomputing {
 pub enum RecomputeReason {
     /// The trainer was built with [`Recompute::Always`] or [`Recompute::Never`].
     Asked,
-    /// The whole batch fits without, or nothing shows yet that larger micro-batches would be faster.
+    /// One sample fits without.
     NoNeed,
-    /// Both are being timed, in turn from batch to batch.
-    Timing,
     /// One sample does not fit otherwise.
     OneSample,
-    /// It lets through more samples a second than the other.
-    Faster,
 }
 
 impl fmt::Display for Recomputing {
@@ -70,14 +65,8 @@ impl fmt::Display for Recomputing {
         })?;
         f.write_str(match self.reason {
             RecomputeReason::Asked => "as asked",
-            RecomputeReason::NoNeed => "no need of larger micro-batches",
-            RecomputeReason::Timing => "being timed",
+            RecomputeReason::NoNeed => "one sample fits without",
             RecomputeReason::OneSample => "one sample does not fit otherwise",
-            RecomputeReason::Faster => "faster",
-        })?;
-        match self.speed {
-            Some(speed) => write!(f, " (recomputed {speed:.2} x as fast as kept)"),
-            None => Ok(()),
-        }
+        })
     }
 }

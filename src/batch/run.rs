@@ -7,7 +7,6 @@ use super::exhaustion::{complete, conclude};
 use super::measured::Measured;
 use super::micro_batch::MicroBatch;
 use super::observer::EventKind;
-use super::plan::Reason;
 use super::policy::{Extent, Failed, taken};
 use super::processed::Processed;
 use super::recompute::{Recompute, Regions};
@@ -77,13 +76,13 @@ impl Engine {
                     attempt: at.attempt,
                     recomputes,
                     base_seed: self.base_seed(),
+                    is_check: false,
                 },
                 memory: Measured::begin(memory.as_ref()),
                 engine: self,
                 watched: RefCell::default(),
             };
             let piece = self.piece(size, || work.held().0);
-            let stopwatch = self.timings.start(&self.device, &*self.policy);
             let done = work.micro_batch(&attempt);
             let layers = if done.is_err() {
                 layers::largest(&self.device)
@@ -99,7 +98,6 @@ impl Engine {
                     completed.regions = self.regions.of(recomputes);
                     let took = taken(completed.peak, completed.before);
                     self.measured = took.map(|took| (size, took)).or(self.measured);
-                    self.timings.stop(stopwatch, extent, completed.regions);
                     let (micro, completed) = (&micro, &completed);
                     self.notify(|| EventKind::MicroBatchEnded { micro, completed });
                     self.regions
@@ -108,7 +106,6 @@ impl Engine {
                     processed.results.push(result);
                     processed.sizes.push(size);
                     self.note_change(&at, &mut processed.events, |engine| {
-                        engine.timings.deliver(&mut *engine.policy);
                         engine.policy.succeeded(completed);
                     });
                     at = Position::new(batch, at.done + size, at.restarts);
@@ -116,7 +113,11 @@ impl Engine {
                 }
                 Err(Failure::MicroBatch(error)) => (error, false),
                 Err(Failure::Batch(error)) => (error, at.done > 0),
-                Err(Failure::Final(error)) => return Err(unmask(error, &self.device)),
+                Err(Failure::Final(error)) => {
+                    // The policy learns of it, and nothing is tried again.
+                    at.restarts = MAX_RESTARTS;
+                    (error, true)
+                }
             };
             let Error::ResourceExhausted(mut exhausted) = error else {
                 return Err(unmask(error, &self.device));
@@ -165,7 +166,7 @@ impl Engine {
     }
 
     /// The seed of this rank.
-    fn base_seed(&self) -> u64 {
+    pub(super) fn base_seed(&self) -> u64 {
         match self.rank {
             None | Some(0) => self.seed,
             Some(rank) => mix(self.seed ^ mix(rank as u64)),
@@ -275,10 +276,9 @@ impl Engine {
         if from == to {
             return;
         }
-        let event = match self.policy.plan().map(|plan| plan.reason) {
-            Some(Reason::Speed | Reason::Timing) => Event::Paced { from, to },
-            _ if from < to => Event::Grown { from, to },
-            _ => Event::Shrunk { from, to },
+        let event = match from < to {
+            true => Event::Grown { from, to },
+            false => Event::Shrunk { from, to },
         };
         tracing::info!(step = self.step, "{event}");
         self.happened(event, events);

@@ -31,15 +31,17 @@ impl Checkpoints {
 }
 
 impl CheckpointsBuilder {
-    /// Saves at every multiple of this number of updates.
-    pub fn every(mut self, updates: u64) -> Self {
-        self.settings.every = Some(updates);
+    /// Saves at every multiple of this number of updates, and no longer every 30 minutes, as by default. With `u64::MAX` it saves only when
+    /// it is [told](Checkpoints::save_now) to, and on signals.
+    pub fn every_updates(mut self, updates: u64) -> Self {
+        self.settings.every_updates = Some(updates);
         self
     }
 
-    /// Saves when this time has passed since the last checkpoint was begun; after the update during which it passes.
-    pub fn every_time(mut self, time: Duration) -> Self {
-        self.settings.every_time = Some(time);
+    /// Saves when this time has passed since the last checkpoint was begun, after the update during which it passes; every 30 minutes by
+    /// default. In a [group](Self::group) rank 0's clock counts, for which all ranks ask after each update.
+    pub fn every_duration(mut self, time: Duration) -> Self {
+        self.settings.every_duration = Some(time);
         self
     }
 
@@ -51,12 +53,12 @@ impl CheckpointsBuilder {
 
     /// Also keeps the checkpoint with the lowest value of a metric. `loss` is the report's; others come from
     /// [`metric`](Checkpoints::metric). A checkpoint without a finite value is not compared.
-    pub fn keep_best(self, metric: impl Into<String>) -> Self {
+    pub fn lowest(self, metric: impl Into<String>) -> Self {
         self.best(metric, false)
     }
 
-    /// As [`keep_best`](Self::keep_best), for a metric of which the highest value is best, such as an accuracy.
-    pub fn keep_highest(self, metric: impl Into<String>) -> Self {
+    /// Also keeps the checkpoint with the highest value of a metric, such as an accuracy, instead of one with a [lowest](Self::lowest) value.
+    pub fn highest(self, metric: impl Into<String>) -> Self {
         self.best(metric, true)
     }
 
@@ -80,8 +82,9 @@ impl CheckpointsBuilder {
         self
     }
 
-    /// Saves after the present update when one of these signals arrives, and then tells the loop to stop. A second SIGINT ends the
-    /// process at once, as by default. In a [group](Self::group) one rank's signal stops all ranks after the same update; they ask each other after
+    /// Saves after the present update when one of these signals arrives, and then tells the loop to stop. A second SIGINT, 2 s later or
+    /// more, ends the process at once, as by default; one that comes sooner does not, because launchers signal a process and its group
+    /// at once. In a [group](Self::group) one rank's signal stops all ranks after the same update; they ask each other after
     /// each one, which takes a message to rank 0 and back. Dropping the `Checkpoints` restores the default actions, where no other one waits for the
     /// signal. Unix only.
     pub fn on_signals(mut self, signals: impl IntoIterator<Item = Signal>) -> Self {
@@ -106,12 +109,12 @@ impl CheckpointsBuilder {
     }
 
     fn check(&self) -> Result<()> {
-        let Settings { every, keep, .. } = &self.settings;
+        let Settings { keep, .. } = &self.settings;
         let zeros = [
-            ("every", *every == Some(0)),
+            ("every_updates", self.settings.every_updates == Some(0)),
             (
-                "every_time",
-                self.settings.every_time == Some(Duration::ZERO),
+                "every_duration",
+                self.settings.every_duration == Some(Duration::ZERO),
             ),
             ("keep_last", keep.last == 0),
             ("shard_size", self.settings.shard_bytes == 0),

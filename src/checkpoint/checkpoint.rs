@@ -2,22 +2,21 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use candle_core::Device;
-use candle_core::safetensors::Load;
 use serde::de::DeserializeOwned;
 
-use super::content::Content;
 use super::document::Document;
 use super::folder::checkpoints;
-use super::load::{Fitting, Tolerance, check_memory, fit};
+use super::load::{Tolerance, check_memory, fit};
 use super::tensors::Tensors;
 use super::unfit::Unfit;
 use super::verify::verified;
 use crate::error::{CheckpointError, Result, Skipped};
-use crate::optim::{Parameter, StateDict};
+use crate::fixed_file::FixedFile;
+use crate::optim::StateDict;
 use crate::train::Resumable;
 
-/// A saved checkpoint whose sizes and checksums are those of its manifest. Its files are mapped into memory, and must not be changed
-/// while it lives.
+/// A saved checkpoint whose sizes and checksums are those of its manifest. Its files stay open, and a file that changes afterwards is an
+/// error when tensors are read from it. A run may remove the checkpoint meanwhile.
 ///
 /// [`Checkpoints::resume`](super::Checkpoints::resume) continues a run from one; this reads one, for example to evaluate it.
 ///
@@ -44,8 +43,8 @@ use crate::train::Resumable;
 pub struct Checkpoint {
     path: PathBuf,
     pub(super) document: Document,
-    files: BTreeMap<String, Content>,
-    pub(super) skipped: Vec<Skipped>,
+    files: BTreeMap<String, FixedFile>,
+    skipped: Vec<Skipped>,
 }
 
 impl Checkpoint {
@@ -143,11 +142,11 @@ impl Checkpoint {
     /// Copies the trainer's state, optimizer's included, into host memory.
     ///
     /// # Errors
-    /// Errors from candle.
+    /// [`CheckpointError::File`] if a file cannot be read or has changed; errors from candle.
     pub fn state(&self) -> Result<StateDict> {
         let saved = self.tensors("optimizer")?;
-        let tensors = saved.iter().map(|(name, view)| {
-            let tensor = view.load(&Device::Cpu)?;
+        let tensors = saved.iter().map(|(name, saved)| {
+            let tensor = saved.load(&Device::Cpu)?;
             Ok((name.to_owned(), tensor))
         });
         Ok(StateDict {
@@ -162,26 +161,39 @@ impl Checkpoint {
     /// For a moment the host holds a copy of the parameters as they were, to restore them if something fails.
     ///
     /// # Errors
-    /// [`CheckpointError`]: `Differs` with every difference of the model, `Memory`, `Name`;
+    /// [`CheckpointError`]: `Differs` with every difference of the model, `Memory`, `Name`, `File` if a file has changed;
     /// [`StateError`](crate::error::StateError) with every difference of the optimizer's state; errors from candle. The trainer is as it
     /// was then.
     pub fn resume<T: Resumable + ?Sized>(&self, trainer: &mut T) -> Result<()> {
-        let (saved, model) = (self.tensors("model")?, trainer.model());
-        let fitting = self.fitting(&saved, &model)?;
+        self.check(trainer)?;
         let state = self.state()?;
-        fitting.set(|| trainer.load_state(&state))
+        self.load(trainer, &state, |loaded| loaded)
     }
 
-    /// Compares it with a trainer's model, which it does not change.
+    /// Sets the parameters, and the trainer's state, which is this checkpoint's. The parameters are as they were if `then` fails, which is
+    /// called with how loading ended.
+    pub(super) fn load<T: Resumable + ?Sized>(
+        &self,
+        trainer: &mut T,
+        state: &StateDict,
+        then: impl FnOnce(Result<()>) -> Result<()>,
+    ) -> Result<()> {
+        let model = trainer.model();
+        let saved = match self.tensors("model") {
+            Ok(saved) => saved,
+            Err(error) => return then(Err(error)),
+        };
+        match fit(&self.path, &saved, &model, &Tolerance::default()) {
+            Ok(fitting) => fitting.set(|set| then(set.and_then(|()| trainer.load_state(state)))),
+            Err(error) => then(Err(error)),
+        }
+    }
+
+    /// Compares it with a trainer's model, which it does not change, and with the memory that there is.
     pub(super) fn check<T: Resumable + ?Sized>(&self, trainer: &T) -> Result<()> {
-        let saved = self.tensors("model")?;
-        self.fitting(&saved, &trainer.model()).map(drop)
-    }
-
-    fn fitting<'a>(&self, saved: &'a Tensors<'a>, model: &'a [Parameter]) -> Result<Fitting<'a>> {
-        let state = self.tensors("optimizer")?;
+        let (saved, state) = (self.tensors("model")?, self.tensors("optimizer")?);
         check_memory(&self.path, saved.bytes().saturating_add(state.bytes()))?;
-        fit(&self.path, saved, model, &Tolerance::default())
+        fit(&self.path, &saved, &trainer.model(), &Tolerance::default()).map(drop)
     }
 
     /// The tensors of `model` or `optimizer`.
@@ -191,8 +203,10 @@ impl Checkpoint {
                 .is_some_and(|rest| rest.ends_with(".safetensors"))
         };
         let files = self.files.iter().filter(|(file, _)| is_part(file));
-        let files = files.map(|(file, content)| (file.as_str(), &**content));
-        Tensors::read(files).map_err(|problem| CheckpointError::damaged(&self.path, problem).into())
+        Ok(Tensors::read(
+            &self.path,
+            files.map(|(name, file)| (name.as_str(), file)),
+        )?)
     }
 }
 

@@ -49,6 +49,7 @@ impl Checkpoints {
         checked: Result<()>,
     ) -> Result<Self> {
         let ranks = Ranks::new(group);
+        let _working = ranks.working();
         let opened = checked.and_then(|()| Self::open_own(folder, settings, ranks.is_writer()));
         let word = |own: &Self| (own.unread, !own.settings.signals.is_empty());
         let (mut own, words) = ranks.agree("open checkpoints", opened, word)?;
@@ -68,7 +69,7 @@ impl Checkpoints {
         })?;
         Ok(Self {
             unread: checkpoints(&folder.path)?.first().map(|name| name.step),
-            schedule: Schedule::new(settings.every, settings.every_time),
+            schedule: Schedule::new(settings.every_updates, settings.every_duration),
             folder,
             settings,
             writer: Writer::default(),
@@ -160,6 +161,7 @@ impl Checkpoints {
     }
 
     fn wait(&mut self) -> Result<Option<Saving>> {
+        let _working = self.ranks.working();
         let Some(Ended { step, path }) = self.writer.wait() else {
             return Ok(None);
         };

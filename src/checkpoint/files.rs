@@ -2,12 +2,12 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind::{InvalidInput, Unsupported};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crc32fast::Hasher;
 
 use crate::error::CheckpointError;
+use crate::files;
 use crate::testing::{FileOperation, inject_file};
 
 type Result<T> = std::result::Result<T, CheckpointError>;
@@ -83,7 +83,7 @@ impl NewFile {
         for piece in bytes.chunks(COLLECTED) {
             let mut write = || {
                 inject_file(FileOperation::Write, &self.path)?;
-                self.file.write_all(piece)
+                files::write_all(&mut self.file, piece)
             };
             write().map_err(CheckpointError::file("write", &self.path))?;
             self.hasher.update(piece);
@@ -121,9 +121,13 @@ pub(super) fn rename(from: &Path, to: &Path) -> Result<()> {
         .map_err(CheckpointError::file("rename", from))
 }
 
-/// Removes a folder and the files in it.
+/// Removes a folder and the files in it. Of a link only the link itself is removed.
 pub(super) fn remove_folder(path: &Path) -> Result<()> {
     let remove = || {
+        if !fs::symlink_metadata(path)?.is_dir() {
+            inject_file(FileOperation::Remove, path)?;
+            return fs::remove_file(path);
+        }
         for entry in fs::read_dir(path)? {
             let entry = entry?.path();
             inject_file(FileOperation::Remove, &entry)?;

@@ -1,12 +1,18 @@
+use std::collections::hash_map::RandomState;
 use std::fs::{self, File, TryLockError};
-use std::io::ErrorKind;
+use std::hash::BuildHasher;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::files::{remove_folder, rename, sync_folder};
-use super::name::Name;
+use super::name::{Name, WRITER};
 use crate::error::{CheckpointError, Result};
+use crate::files;
 
 const LOCK: &str = ".lock";
+/// A partial checkpoint of another host to which nothing was written for so long has no writer any more.
+const ABANDONED: Duration = Duration::from_secs(3600);
 
 /// A run's folder.
 #[derive(Debug)]
@@ -14,6 +20,8 @@ pub(super) struct Folder {
     pub(super) path: PathBuf,
     /// The writer's; locked until it is closed, which the system does for a killed process.
     _lock: Option<File>,
+    /// What the writer has written into the lock.
+    owner: String,
 }
 
 impl Folder {
@@ -27,12 +35,10 @@ impl Folder {
             sync_folder(parent.unwrap_or(Path::new(".")))?;
         }
         let lock_path = path.join(LOCK);
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&lock_path)
-            .map_err(CheckpointError::file("open", &lock_path))?;
+        let mut options = File::options();
+        options.create(true).truncate(false).write(true);
+        let lock = files::without_waiting(&mut options).open(&lock_path);
+        let mut lock = lock.map_err(CheckpointError::file("open", &lock_path))?;
         let is_alone = match lock.try_lock() {
             Ok(()) => true,
             Err(TryLockError::WouldBlock) => {
@@ -44,9 +50,15 @@ impl Folder {
                 false
             }
         };
+        let owner = format!("{}-{:x}", *WRITER, RandomState::new().hash_one(()));
+        let named = lock.set_len(0);
+        if let Err(error) = named.and_then(|()| files::write_all(&mut lock, owner.as_bytes())) {
+            tracing::warn!(%error, "the lock has no owner: a run on a host with other locks would not be noticed");
+        }
         let folder = Self {
             path: path.to_owned(),
             _lock: Some(lock),
+            owner,
         };
         folder.remove_partial(is_alone)?;
         Ok(folder)
@@ -57,22 +69,50 @@ impl Folder {
         Self {
             path: path.to_owned(),
             _lock: None,
+            owner: String::new(),
         }
     }
 
-    /// Without a lock another writer may live, so only what this process left is removed.
+    /// Checks that no other run has opened the folder since, on a host that does not see this one's lock.
+    pub(super) fn check_owner(&self) -> Result<(), CheckpointError> {
+        let mut owner = String::new();
+        // A lock that cannot be read says nothing.
+        let _ = files::open(&self.path.join(LOCK))
+            .and_then(|lock| lock.take(256).read_to_string(&mut owner));
+        match owner.is_empty() || owner == self.owner {
+            true => Ok(()),
+            false => Err(CheckpointError::InUse(self.path.clone())),
+        }
+    }
+
+    /// Without a lock another writer may live, and one of another host may have locks of its own.
     fn remove_partial(&self, is_alone: bool) -> Result<()> {
         for text in entries(&self.path)? {
-            let writer = Name::writer(&text);
-            if writer.is_some_and(|writer| is_alone || writer == std::process::id()) {
-                let partial = self.path.join(text);
-                if let Err(error) = remove_folder(&partial) {
-                    tracing::warn!(%error, "an incomplete checkpoint stays");
-                }
+            let Some(writer) = Name::writer(&text) else {
+                continue;
+            };
+            let is_here = writer.get(..8) == WRITER.get(..8);
+            let is_over = writer == *WRITER || is_alone && is_here;
+            let partial = self.path.join(&text);
+            if (is_over || is_abandoned(&partial))
+                && let Err(error) = remove_folder(&partial)
+            {
+                tracing::warn!(%error, "an incomplete checkpoint stays");
             }
         }
         Ok(())
     }
+}
+
+/// Whether nothing was written to a folder or to a file in it for a while.
+fn is_abandoned(folder: &Path) -> bool {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths = files.map(|file| file.path()).chain([folder.to_owned()]);
+    paths.all(|path| {
+        let written = fs::symlink_metadata(path).and_then(|it| it.modified());
+        let since = written.ok().and_then(|time| time.elapsed().ok());
+        since.is_some_and(|since| since > ABANDONED)
+    })
 }
 
 /// The checkpoints of a folder, newest first; none if there is no folder.

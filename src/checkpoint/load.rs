@@ -1,15 +1,12 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use candle_core::safetensors::Load;
-use candle_core::{DType, Device, Tensor, Var};
-use safetensors::tensor::TensorView;
-
-use super::tensors::Tensors;
+use super::tensors::{Saved, Tensors};
 use crate::error::{CheckpointError, Result};
 use crate::memory::DeviceMemory;
 use crate::nn::Patterns;
 use crate::optim::Parameter;
+use candle_core::{DType, Device, Tensor, Var};
 
 /// What may differ between a saved model and this one.
 #[derive(Debug, Clone, Default)]
@@ -19,7 +16,7 @@ pub(super) struct Tolerance {
 }
 
 /// Values for parameters, which they fit.
-pub(super) struct Fitting<'a>(Vec<(&'a Var, &'a TensorView<'a>)>);
+pub(super) struct Fitting<'a>(Vec<(&'a Var, &'a Saved<'a>)>);
 
 /// Compares a saved model with these parameters.
 pub(super) fn fit<'a>(
@@ -35,8 +32,8 @@ pub(super) fn fit<'a>(
             return Err(CheckpointError::Name(name.clone()).into());
         }
         match saved.get(name) {
-            Some(view) => match difference(view, var) {
-                None => fitting.push((var, view)),
+            Some(saved) => match difference(saved, var) {
+                None => fitting.push((var, saved)),
                 Some(difference) => unfit.push(format!("{name}: {difference}")),
             },
             None if tolerance.missing.has(name) => {}
@@ -58,13 +55,13 @@ pub(super) fn fit<'a>(
     }
 }
 
-fn difference(view: &TensorView<'_>, var: &Var) -> Option<String> {
-    let dtype = DType::try_from(view.dtype()).ok();
-    if view.shape() != var.dims() || dtype != Some(var.dtype()) {
-        let (saved, here) = (view.dtype(), var.dtype());
+fn difference(saved: &Saved<'_>, var: &Var) -> Option<String> {
+    let dtype = DType::try_from(saved.dtype).ok();
+    if saved.shape != var.dims() || dtype != Some(var.dtype()) {
+        let Saved { dtype, shape, .. } = saved;
         return Some(format!(
-            "{saved:?} {:?} there, {here:?} {:?} here",
-            view.shape(),
+            "{dtype:?} {shape:?} there, {:?} {:?} here",
+            var.dtype(),
             var.dims()
         ));
     }
@@ -72,11 +69,11 @@ fn difference(view: &TensorView<'_>, var: &Var) -> Option<String> {
 }
 
 impl Fitting<'_> {
-    /// Sets the parameters and calls `then`. If either fails, all parameters get back the values that they had, which the host keeps
-    /// until then.
-    pub(super) fn set(self, then: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// Sets the parameters and calls `then` with how that ended. After an error of `then`, all parameters get back the values that they
+    /// had, which the host keeps until then.
+    pub(super) fn set(self, then: impl FnOnce(Result<()>) -> Result<()>) -> Result<()> {
         let mut before = Vec::with_capacity(self.0.len());
-        let done = self.set_each(&mut before).and_then(|()| then());
+        let done = then(self.set_each(&mut before));
         if done.is_err() {
             for (var, value) in before {
                 let restored = value.to_device(var.device()).and_then(|old| var.set(&old));
@@ -89,11 +86,11 @@ impl Fitting<'_> {
     }
 
     fn set_each<'a>(&'a self, before: &mut Vec<(&'a Var, Tensor)>) -> Result<()> {
-        for (var, view) in &self.0 {
+        for (var, saved) in &self.0 {
             let value = var.as_detached_tensor().to_device(&Device::Cpu)?;
             // On the CPU the two would share their memory.
             before.push((*var, value.copy()?));
-            var.set(&view.load(var.device())?)?;
+            var.set(&saved.load(var.device())?)?;
         }
         Ok(())
     }

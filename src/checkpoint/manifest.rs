@@ -4,6 +4,7 @@ use memchr::memmem::rfind;
 use serde::{Deserialize, Serialize};
 
 use super::unfit::{Unfit, VERSION, read_json};
+use crate::files::is_plain;
 
 pub(super) const MANIFEST: &str = "manifest.json";
 
@@ -56,7 +57,14 @@ impl Manifest {
     pub(super) fn read(bytes: &[u8]) -> Result<Self, Unfit> {
         let wrong = || Unfit::Damaged(format!("{MANIFEST}: its checksum does not match"));
         match read_json::<Self>(MANIFEST, bytes) {
-            Ok(manifest) if manifest.to_bytes().ok().as_deref() == Some(bytes) => Ok(manifest),
+            Ok(manifest) if manifest.to_bytes().ok().as_deref() == Some(bytes) => {
+                match manifest.files.keys().find(|file| !is_plain(file)) {
+                    Some(file) => Err(Unfit::Damaged(format!(
+                        "{MANIFEST}: `{file}` is not a file of this folder"
+                    ))),
+                    None => Ok(manifest),
+                }
+            }
             Ok(_) => Err(wrong()),
             // The number may be the damage.
             Err(Unfit::Version(_)) if !is_sealed(bytes) => Err(wrong()),

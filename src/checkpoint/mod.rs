@@ -15,9 +15,9 @@
 //! let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
 //!
 //! let mut checkpoints = Checkpoints::builder(folder) // "run-7"
-//!     .every(2)
+//!     .every_updates(2)
 //!     .keep_last(2)
-//!     .keep_best("loss")
+//!     .lowest("loss")
 //!     .on_signals([Signal::Terminate, Signal::User1])
 //!     .open()?;
 //! if let Some(resumed) = checkpoints.resume(&mut trainer)? {
@@ -65,8 +65,9 @@
 //! With [`group`](CheckpointsBuilder::group) all ranks call [`after`](Checkpoints::after), [`save_now`](Checkpoints::save_now),
 //! [`flush`](Checkpoints::flush), [`finish`](Checkpoints::finish), [`rescue`](Checkpoints::rescue) and [`resume`](Checkpoints::resume) at the same
 //! points, and each call does the same on all of them:
-//! - Rank 0 writes, by its own settings and with its own values and metrics. What the others set is not saved. How long writing takes must be
-//!   less than the group's [timeout](crate::distributed::GroupBuilder::timeout).
+//! - Rank 0 writes, by its own settings and with its own values and metrics. What the others set is not saved.
+//! - Rank 0 reads, and sends parameters and state to the others, which need no access to the folder. They change once it has loaded both, so they
+//!   keep no copy of what they had.
 //! - All return the same outcome. Where rank 0 cannot write, the others' error is [`Peer`](crate::error::CheckpointError::Peer) with its reason; any
 //!   other error of a rank is a [`PeerFailed`](crate::error::GroupError::PeerFailed) on the others. A rank that dies is a
 //!   [`PeerLost`](crate::error::GroupError::PeerLost).

@@ -1,15 +1,15 @@
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
 use super::checkpoint::Checkpoint;
-use super::content::Content;
+use super::content::{open, read_all};
 use super::load::{Tolerance, check_memory, fit};
 use super::manifest::MANIFEST;
 use super::tensors::Tensors;
 use crate::error::{CheckpointError, Result};
+use crate::files::is_plain;
 use crate::optim::{Group, Parameter};
 
 const SINGLE: &str = "model.safetensors";
@@ -28,7 +28,7 @@ pub fn load_model(path: impl Into<PathBuf>) -> LoadModel {
 ///
 /// The path may be a run's folder, of which the newest intact checkpoint is taken, one checkpoint, a folder with a
 /// `model.safetensors` or with several files and Hugging Face's index, or one safetensors file. Checkpoints are verified; other files
-/// have no checksums. Files are mapped into memory, and must not be changed until loading has ended.
+/// have no checksums. A file that changes while it is loaded is an error.
 ///
 /// All names, shapes and types must agree, unless an option allows a difference. Everything is compared before the first parameter
 /// is set.
@@ -121,13 +121,10 @@ impl LoadModel {
         index: &BTreeMap<String, String>,
         parameters: &[Parameter],
     ) -> Result<()> {
-        let open = |path: &PathBuf| Ok((path.display().to_string(), Content::open(path)?));
-        let contents: Vec<_> = files.iter().map(open).collect::<Result<_>>()?;
-        let contents = contents
-            .iter()
-            .map(|(file, content)| (file.as_str(), &**content));
-        let tensors = Tensors::read(contents)
-            .map_err(|problem| CheckpointError::damaged(&self.path, problem))?;
+        let open = |path: &PathBuf| Ok((path.display().to_string(), open(path)?));
+        let files: Vec<_> = files.iter().map(open).collect::<Result<_>>()?;
+        let files = files.iter().map(|(name, file)| (name.as_str(), file));
+        let tensors = Tensors::read(&self.path, files)?;
         if let Some((name, file)) = index.iter().find(|(name, _)| tensors.get(name).is_none()) {
             let problem = format!("{file} does not hold `{name}`, which {INDEX} expects");
             return Err(CheckpointError::damaged(&self.path, problem).into());
@@ -143,7 +140,7 @@ impl LoadModel {
             })?;
         let fitting = fit(path, &renamed, parameters, &self.tolerance)?;
         check_memory(path, renamed.bytes())?;
-        fitting.set(|| Ok(()))
+        fitting.set(|set| set)
     }
 
     fn new_name(&self, name: &str) -> String {
@@ -165,13 +162,9 @@ fn read_index(folder: &Path) -> Result<BTreeMap<String, String>> {
     struct Index {
         weight_map: BTreeMap<String, String>,
     }
-    let bytes = fs::read(folder.join(INDEX)).map_err(CheckpointError::file("read", folder))?;
+    let bytes = read_all(&open(&folder.join(INDEX))?)?;
     let index: Index = serde_json::from_slice(&bytes)
         .map_err(|error| CheckpointError::damaged(folder, format!("{INDEX}: {error}")))?;
-    let is_plain = |file: &&String| {
-        let mut parts = Path::new(file).components();
-        matches!(parts.next(), Some(Component::Normal(_))) && parts.next().is_none()
-    };
     match index.weight_map.values().find(|file| !is_plain(file)) {
         Some(file) => {
             let problem = format!("{INDEX}: `{file}` is not a file of this folder");

@@ -1,5 +1,10 @@
-use std::fmt;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::path::Path;
+use std::sync::LazyLock;
+use std::{fmt, fs};
+
+use regex::Regex;
 
 /// The name of a checkpoint's folder: `step-000000100`, and `step-000000100-2` for a second one of the same step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -8,8 +13,22 @@ pub(super) struct Name {
     pub(super) copy: u32,
 }
 
-/// After a checkpoint's name, while the folder is being written or removed; then the writer's process.
-const PARTIAL: &str = ".partial-";
+/// The running system whose processes share locks, and this process of it: hosts that share a folder may have processes of the same
+/// number, so it is a random one.
+pub(super) static WRITER: LazyLock<String> = LazyLock::new(|| {
+    let boot = fs::read("/proc/sys/kernel/random/boot_id");
+    let host = crc32fast::hash(&boot.unwrap_or_else(|_| crate::distributed::host::name().into()));
+    let process = RandomState::new().hash_one(()) as u32;
+    format!("{host:08x}-{process:08x}")
+});
+
+/// A checkpoint or a rescue while its folder is being written or removed, and the writer.
+static PARTIAL: LazyLock<Result<Regex, regex::Error>> = LazyLock::new(|| {
+    let step = r"step-(\d{9}|[1-9]\d{9,19})";
+    Regex::new(&format!(
+        r"^{step}(-\d+|\.rescue(-\d+)?)?\.partial-([0-9a-f]{{8}}-[0-9a-f]{{8}})$"
+    ))
+});
 
 impl Name {
     pub(super) fn parse(text: &str) -> Option<Self> {
@@ -28,14 +47,13 @@ impl Name {
 
     /// The name under which this process writes or removes a folder.
     pub(super) fn partial(text: &str) -> String {
-        format!("{text}{PARTIAL}{}", std::process::id())
+        format!("{text}.partial-{}", *WRITER)
     }
 
-    /// The process that was writing the folder of this name, if it is partial.
-    pub(super) fn writer(text: &str) -> Option<u32> {
-        let (name, process) = text.split_once(PARTIAL)?;
-        name.strip_prefix("step-")?;
-        process.parse().ok()
+    /// The [writer](WRITER) of the folder of this name, if it is partial.
+    pub(super) fn writer(text: &str) -> Option<&str> {
+        let found = PARTIAL.as_ref().ok()?.captures(text)?;
+        found.get(4).map(|writer| writer.as_str())
     }
 }
 
@@ -57,7 +75,7 @@ pub(super) fn file_name(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::Name;
+    use super::{Name, WRITER};
 
     #[test]
     fn names_are_read_as_they_are_written() {
@@ -80,7 +98,27 @@ mod tests {
         ] {
             assert_eq!(Name::parse(other), None, "{other}");
         }
-        assert_eq!(Name::writer("step-000000100.partial-7"), Some(7));
-        assert_eq!(Name::writer("notes.partial-7"), None);
+        for name in [
+            "step-000000100",
+            "step-12345678901-2",
+            "step-000000100.rescue",
+            "step-000000100.rescue-12",
+        ] {
+            let partial = Name::partial(name);
+            assert_eq!(Name::writer(&partial), Some(&**WRITER), "{partial}");
+        }
+        for other in [
+            "notes.partial-0000000a-0000000b",
+            "step-100.partial-0000000a-0000000b",
+            "step-0000000100.partial-0000000a-0000000b",
+            "step-000000100.rescue2.partial-0000000a-0000000b",
+            "step-000000100.partial-0000000a-0000000b\n",
+            "step-000000100.partial-0000000A-0000000b",
+            "step-000000100.partial-a-b",
+            "step-000000100.partial-7",
+            "step-000000100.partial-",
+        ] {
+            assert_eq!(Name::writer(other), None, "{other}");
+        }
     }
 }

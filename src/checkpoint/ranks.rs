@@ -2,7 +2,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::signal::Signal;
-use crate::distributed::Group;
+use crate::distributed::{Group, Working};
 use crate::error::Result;
 
 /// The ranks of a run, which make the same calls. Rank 0 writes; a process without a group is rank 0 of one.
@@ -25,6 +25,11 @@ impl Ranks {
         }
     }
 
+    /// `None` if there are no others.
+    pub(super) fn group(&self) -> Option<&Group> {
+        self.group.as_ref()
+    }
+
     /// Whether there are others.
     pub(super) fn are_several(&self) -> bool {
         self.group.is_some()
@@ -38,6 +43,11 @@ impl Ranks {
     /// Whether they meet after this update, on which all agree.
     pub(super) fn meet_after(&self, step: u64) -> bool {
         !self.are_several() || self.watches || step >= self.next
+    }
+
+    /// Work on files begins, for which other ranks wait: they do not give this one up while the guard lives.
+    pub(super) fn working(&self) -> Option<Working> {
+        self.group.as_ref().map(Group::working)
     }
 
     /// Gives all ranks a word of what each has done. If one has failed, all fail.

@@ -42,6 +42,7 @@ impl Checkpoints {
         let Some(fault) = fault else {
             return Ok(None);
         };
+        let _working = self.ranks.working();
         let rescued = match self.ranks.is_writer() {
             true => self.write_rescue(fault, trainer).map(Some),
             false => Ok(None),

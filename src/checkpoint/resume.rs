@@ -1,60 +1,83 @@
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::str::FromStr;
 
+use candle_core::{DType, Device, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::checkpoint::Checkpoint;
 use super::checkpoints::Checkpoints;
-use super::manifest::Manifest;
+use super::document::Document;
+use super::load::check_memory;
 use super::name::{Name, file_name};
 use super::outcome::Resumed;
-use super::verify::read_manifest;
-use crate::error::{CheckpointError, Result, Skipped};
+use crate::distributed::Group;
+use crate::elements::size;
+use crate::error::{Error, GroupError, Result, Skipped};
+use crate::optim::{Parameter, StateDict};
 use crate::train::Resumable;
 
 /// The name of the call in which ranks meet.
 const CALL: &str = "resume";
 
-/// The checkpoint from which rank 0 resumes, as the others hear of it.
+/// What rank 0 sends of a checkpoint before its tensors.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Chosen {
+struct Head {
     name: String,
-    manifest: Manifest,
     skipped: Vec<(String, String)>,
+    document: Document,
+    /// Rank 0's parameters, as text.
+    model: Vec<String>,
+    /// The tensors of the trainer's state: name, type, shape.
+    state: Vec<(String, String, Vec<usize>)>,
+    state_bytes: u64,
 }
 
 impl Checkpoints {
     /// Continues from the newest intact checkpoint: sets the model's parameters in place, and the trainer's state. Returns `None` if the
     /// folder holds no checkpoint. The saved values replace those that were [set](Self::set) before.
     ///
-    /// Only the run's writer can do so. In a [group](super::CheckpointsBuilder::group) rank 0 chooses the checkpoint, and all ranks read that one
-    /// from their folders. All must be able to before the first one loads it.
+    /// Only the run's writer can do so. In a [group](super::CheckpointsBuilder::group) rank 0 reads the checkpoint and sends it to the others,
+    /// which need no access to the folder.
     ///
     /// # Errors
     /// Those of [`Checkpoint::latest`] and [`Checkpoint::resume`]. The trainer is as it was then.
     ///
-    /// In a group also [`NotShared`](CheckpointError::NotShared) on a rank that does not have this checkpoint;
-    /// [`PeerFailed`](crate::error::GroupError::PeerFailed) with another rank's error; and [`PeerLost`](crate::error::GroupError::PeerLost). No
-    /// trainer has changed then, unless memory ran out on a rank while it loaded what was found to fit: the others have loaded it, and an update
-    /// that follows is an error.
+    /// In a group also [`PeerFailed`](GroupError::PeerFailed) with another rank's error, [`Different`](GroupError::Different) if the ranks'
+    /// models differ, and [`PeerLost`](GroupError::PeerLost). No trainer has changed then, unless a rank was lost or memory ran out on one while the
+    /// checkpoint was loaded: an update that follows is an error.
     pub fn resume<T: Resumable + ?Sized>(&mut self, trainer: &mut T) -> Result<Option<Resumed>> {
         self.settle();
-        let Some(checkpoint) = self.choose(trainer)? else {
+        let _working = self.ranks.working();
+        let latest = match self.ranks.is_writer() {
+            true => Checkpoint::latest(&self.folder.path),
+            false => Ok(None),
+        };
+        let loaded = match self.ranks.group() {
+            Some(group) => self.load_together(group, latest, trainer)?,
+            None => match latest? {
+                Some(latest) => {
+                    latest.resume(trainer)?;
+                    Some(Head::new(&latest))
+                }
+                None => None,
+            },
+        };
+        let Some(head) = loaded else {
             return Ok(None);
         };
-        let loaded = checkpoint.resume(trainer);
-        self.ranks.agree(CALL, loaded, |()| ())?;
-        let step = checkpoint.step();
-        self.values.clone_from(&checkpoint.document.values);
-        self.metrics.resumed(step, checkpoint.metrics());
+        let folder = &self.folder.path;
+        let (step, path) = (head.document.step, folder.join(&head.name));
+        let skipped = head.skipped.iter();
+        let skipped = skipped.map(|(name, problem)| Skipped::new(&folder.join(name), problem));
+        let skipped = skipped.collect();
+        let names = head.skipped.iter();
+        self.settings.keep.damaged = names.filter_map(|(name, _)| Name::parse(name)).collect();
+        self.metrics.resumed(step, &head.document.metrics);
+        self.values = head.document.values;
         self.schedule.started(step);
         self.unread = None;
-        let path = checkpoint.path().to_owned();
         self.last = Some(path.clone());
-        let skipped = checkpoint.skipped().to_vec();
-        let names = skipped
-            .iter()
-            .filter_map(|skipped| skipped.path.file_name()?.to_str());
-        self.settings.keep.damaged = names.filter_map(Name::parse).collect();
         Ok(Some(Resumed {
             step,
             path,
@@ -62,72 +85,153 @@ impl Checkpoints {
         }))
     }
 
-    /// The checkpoint that fits the trainers of all ranks.
-    fn choose<T: Resumable + ?Sized>(&self, trainer: &T) -> Result<Option<Checkpoint>> {
-        let folder = &self.folder.path;
-        let latest = match self.ranks.is_writer() {
-            true => Checkpoint::latest(folder),
-            false => Ok(None),
+    /// Loads rank 0's checkpoint on all ranks. The others change only when rank 0 has loaded it, so they keep no copy of what they had.
+    fn load_together<T: Resumable + ?Sized>(
+        &self,
+        group: &Group,
+        latest: Result<Option<Checkpoint>>,
+        trainer: &mut T,
+    ) -> Result<Option<Head>> {
+        let read = |latest: Checkpoint| {
+            latest.check(trainer)?;
+            let state = latest.state()?;
+            let head = Head::new(&latest).with(trainer, &state);
+            Ok((latest, state, head))
         };
-        if !self.ranks.are_several() {
-            return latest;
-        }
-        let chosen = latest.and_then(|latest| {
-            let chosen = latest.as_ref().map(Chosen::new).transpose()?;
-            Ok((latest, chosen))
-        });
-        let word = |(_, chosen): &(_, Option<Chosen>)| chosen.clone();
-        let ((own, _), words) = self.ranks.agree(CALL, chosen, word)?;
-        let Some(chosen) = words.into_iter().next().flatten() else {
+        let read = latest.and_then(|latest| latest.map(read).transpose());
+        let word = |read: &Option<(_, _, Head)>| read.as_ref().map(|(.., head)| head.clone());
+        let (own, words) = self.ranks.agree(CALL, read, word)?;
+        let Some(head) = words.into_iter().next().flatten() else {
             return Ok(None);
         };
-        let found = match own {
-            Some(own) => Ok(own),
-            None => chosen.find(folder),
+        let ready = match own {
+            Some(_) => Ok(()),
+            None => head.check(trainer, &self.folder.path.join(&head.name)),
         };
-        let fitting = found.and_then(|found| {
-            found.check(trainer)?;
-            Ok(found)
-        });
-        let (fitting, _) = self.ranks.agree(CALL, fitting, |_| ())?;
-        Ok(Some(fitting))
+        self.ranks.agree(CALL, ready, |()| ())?;
+        let (own, state) = match own {
+            Some((own, state, _)) => (Some(own), Some(state)),
+            None => (None, None),
+        };
+        let state = head.exchange(group, trainer, state)?;
+        let agree = |loaded: Result<()>| self.ranks.agree(CALL, loaded, |()| ()).map(drop);
+        match &own {
+            Some(own) => own.load(trainer, &state, agree)?,
+            None => agree(Ok(()))?,
+        }
+        for Parameter { var, .. } in trainer.model() {
+            send(group, Ok(var.as_detached_tensor()))?;
+        }
+        agree(match own {
+            Some(_) => Ok(()),
+            None => trainer.load_state(&state),
+        })?;
+        Ok(Some(head))
     }
 }
 
-impl Chosen {
-    fn new(checkpoint: &Checkpoint) -> Result<Self> {
-        let path = checkpoint.path();
-        let manifest = read_manifest(path).map_err(|unfit| unfit.into_error(path))?;
+impl Head {
+    fn new(checkpoint: &Checkpoint) -> Self {
         let skipped = checkpoint.skipped().iter();
-        Ok(Self {
-            name: file_name(path),
-            manifest,
+        Self {
+            name: file_name(checkpoint.path()),
             skipped: skipped
                 .map(|skipped| (file_name(&skipped.path), skipped.problem.clone()))
                 .collect(),
-        })
+            document: checkpoint.document.clone(),
+            model: Vec::new(),
+            state: Vec::new(),
+            state_bytes: 0,
+        }
     }
 
-    /// The same checkpoint in this rank's folder.
-    fn find(self, folder: &Path) -> Result<Checkpoint> {
-        let path = folder.join(&self.name);
-        let absent = |reason: String| CheckpointError::NotShared {
-            folder: folder.to_owned(),
-            name: self.name.clone(),
-            reason,
+    /// Describes the tensors that are sent.
+    fn with<T: Resumable + ?Sized>(mut self, trainer: &T, state: &StateDict) -> Self {
+        let shaped = |(name, tensor): (&String, &Tensor)| {
+            let dtype = tensor.dtype().as_str().to_owned();
+            (name.clone(), dtype, tensor.dims().to_vec())
         };
-        if !path.exists() {
-            return Err(absent("there is no such folder".to_owned()).into());
-        }
-        let mut found = Checkpoint::open(&path).map_err(|error| absent(error.to_string()))?;
-        if read_manifest(&path).ok().as_ref() != Some(&self.manifest) {
-            let reason = "a checkpoint of that name is there, with other content".to_owned();
-            return Err(absent(reason).into());
-        }
-        let skipped = self.skipped.iter();
-        found.skipped = skipped
-            .map(|(name, problem)| Skipped::new(&folder.join(name), problem))
-            .collect();
-        Ok(found)
+        self.model = described(trainer);
+        self.state = state.tensors.iter().map(shaped).collect();
+        self.state_bytes = state.tensors.values().map(size).sum::<usize>() as u64;
+        self
     }
+
+    /// Checks that the model is as rank 0's, and that there is memory for the state.
+    fn check<T: Resumable + ?Sized>(&self, trainer: &T, path: &Path) -> Result<()> {
+        let own = described(trainer);
+        if own == self.model {
+            return check_memory(path, self.state_bytes);
+        }
+        let pairs = own
+            .iter()
+            .zip(&self.model)
+            .filter(|(own, first)| own != first);
+        let pairs = pairs.map(|(own, first)| format!("{own} here, {first} on rank 0"));
+        let mut differences: Vec<_> = pairs.collect();
+        let (here, there) = (own.len(), self.model.len());
+        if here != there {
+            differences.push(format!("{here} parameters here, {there} on rank 0"));
+        }
+        Err(GroupError::different("their models, so nothing was loaded", differences).into())
+    }
+
+    /// Returns rank 0's state on all ranks.
+    fn exchange<T: Resumable + ?Sized>(
+        &self,
+        group: &Group,
+        trainer: &T,
+        own: Option<StateDict>,
+    ) -> Result<StateDict> {
+        // Where parameters are the ranks exchange tensors. For others in the host's memory there may be no way.
+        let model = trainer.model();
+        let device = model
+            .first()
+            .map_or(&Device::Cpu, |first| first.var.device());
+        let mut tensors = BTreeMap::new();
+        for (name, dtype, shape) in &self.state {
+            let own = own.as_ref().and_then(|own| own.tensors.get(name));
+            let tensor = match own {
+                Some(own) => own.to_device(device),
+                None => DType::from_str(dtype)
+                    .map_err(candle_core::Error::wrap)
+                    .and_then(|dtype| Tensor::zeros(shape.as_slice(), dtype, device)),
+            };
+            let sent = send(group, tensor)?;
+            let kept = sent.to_device(&Device::Cpu);
+            tensors.insert(name.clone(), kept.map_err(|error| notified(group, error))?);
+        }
+        Ok(StateDict {
+            tensors,
+            metadata: self.document.training.clone(),
+        })
+    }
+}
+
+/// Each parameter's name, shape and type.
+fn described<T: Resumable + ?Sized>(trainer: &T) -> Vec<String> {
+    let model = trainer.model().into_iter();
+    let text = |Parameter { name, var }: Parameter| {
+        let strided = if var.is_contiguous() {
+            ""
+        } else {
+            ", not contiguous"
+        };
+        format!("{name} {:?} {}{strided}", var.dims(), var.dtype().as_str())
+    };
+    model.map(text).collect()
+}
+
+/// Replaces a tensor's values by rank 0's. If one rank has no tensor, all fail.
+fn send(group: &Group, tensor: candle_core::Result<Tensor>) -> Result<Tensor> {
+    let tensor = tensor.map_err(|error| notified(group, error))?;
+    if tensor.elem_count() > 0 {
+        group.broadcast(&tensor, 0)?;
+    }
+    Ok(tensor)
+}
+
+/// Notifies the ranks that are about to exchange the next tensor of an error.
+fn notified(group: &Group, error: candle_core::Error) -> Error {
+    group.collect_none("broadcast", error.into())
 }

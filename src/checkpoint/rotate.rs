@@ -5,6 +5,7 @@ use super::document::{Document, STATE};
 use super::folder::{checkpoints, remove};
 use super::name::Name;
 use crate::error::Result;
+use crate::fixed_file::FixedFile;
 
 /// What stays in a folder.
 #[derive(Debug, Clone, Default)]
@@ -62,6 +63,7 @@ impl Keep {
 }
 
 fn metric(folder: &Path, name: Name, metric: &str) -> Option<f64> {
-    let bytes = std::fs::read(folder.join(name.to_string()).join(STATE)).ok()?;
+    let state = FixedFile::open(&folder.join(name.to_string()).join(STATE)).ok()?;
+    let bytes = state.read(0..state.len()).ok()?;
     Document::read(&bytes).ok()?.metrics.get(metric).copied()
 }

@@ -36,6 +36,11 @@ impl Checkpoints {
         if !self.settings.in_background {
             return self.save(trainer, loss).map(Saving::from);
         }
+        if let Err(error) = self.folder.check_owner() {
+            return self
+                .ended(trainer.updates(), Err(error.into()))
+                .map(Saving::from);
+        }
         let snapshot = self.snapshot(trainer, loss, true)?;
         if !snapshot.is_copy {
             return self.write(&snapshot).map(Saving::from);
@@ -53,6 +58,9 @@ impl Checkpoints {
         trainer: &T,
         loss: Option<f64>,
     ) -> Result<Written> {
+        if let Err(error) = self.folder.check_owner() {
+            return self.ended(trainer.updates(), Err(error.into()));
+        }
         let snapshot = self.snapshot(trainer, loss, false)?;
         self.write(&snapshot)
     }

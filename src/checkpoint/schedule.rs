@@ -1,10 +1,13 @@
 use std::time::{Duration, Instant};
 
+/// How often a run is saved of which nothing else was said.
+const USUAL: Duration = Duration::from_secs(30 * 60);
+
 /// When the next checkpoint is due.
 #[derive(Debug)]
 pub(super) struct Schedule {
     every: Option<u64>,
-    every_time: Option<Duration>,
+    every_duration: Option<Duration>,
     /// The step from which a checkpoint is due.
     next: u64,
     last: Instant,
@@ -17,10 +20,13 @@ pub(super) struct Schedule {
 const LONGEST: u64 = 1024;
 
 impl Schedule {
-    pub(super) fn new(every: Option<u64>, every_time: Option<Duration>) -> Self {
+    pub(super) fn new(every: Option<u64>, every_duration: Option<Duration>) -> Self {
         let mut schedule = Self {
             every,
-            every_time,
+            every_duration: match every {
+                None => every_duration.or(Some(USUAL)),
+                Some(_) => every_duration,
+            },
             next: u64::MAX,
             last: Instant::now(),
             retry: None,
@@ -35,12 +41,12 @@ impl Schedule {
             return step >= retry;
         }
         let is_late = |time| self.last.elapsed() >= time;
-        step >= self.next || self.every_time.is_some_and(is_late)
+        step >= self.next || self.every_duration.is_some_and(is_late)
     }
 
     /// The first step at which one may be due.
     pub(super) fn next(&self) -> u64 {
-        match self.every_time {
+        match self.every_duration {
             Some(_) => 0,
             None => self.retry.unwrap_or(self.next),
         }
@@ -72,7 +78,13 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
-    use super::Schedule;
+    use super::{Schedule, USUAL};
+
+    #[test]
+    fn a_run_is_saved_every_30_minutes_unless_told_otherwise() {
+        assert_eq!(Schedule::new(None, None).every_duration, Some(USUAL));
+        assert_eq!(Schedule::new(Some(u64::MAX), None).every_duration, None);
+    }
 
     #[test]
     fn steps_are_multiples_and_failures_are_tried_again_more_and_more_rarely() {

@@ -6,8 +6,8 @@ use super::signal::Signal;
 /// Options of `Checkpoints`.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
-    pub(super) every: Option<u64>,
-    pub(super) every_time: Option<Duration>,
+    pub(super) every_updates: Option<u64>,
+    pub(super) every_duration: Option<Duration>,
     pub(super) keep: Keep,
     pub(super) shard_bytes: u64,
     pub(super) in_background: bool,
@@ -17,8 +17,8 @@ pub(super) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            every: None,
-            every_time: None,
+            every_updates: None,
+            every_duration: None,
             keep: Keep {
                 last: 3,
                 ..Keep::default()

@@ -1,49 +1,93 @@
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::ops::Range;
+use std::path::Path;
 
-use safetensors::SafeTensors;
-use safetensors::tensor::TensorView;
+use candle_core::{DType, Device, Tensor};
+use safetensors::Dtype;
+
+use crate::elements;
+use crate::error::{CheckpointError, Result};
+use crate::fixed_file::FixedFile;
 
 /// The tensors of one or more safetensors files, by name.
 #[derive(Debug)]
-pub(super) struct Tensors<'a>(BTreeMap<String, TensorView<'a>>);
+pub(super) struct Tensors<'a>(BTreeMap<String, Saved<'a>>);
+
+/// A tensor in a file.
+#[derive(Debug)]
+pub(super) struct Saved<'a> {
+    file: &'a FixedFile,
+    pub(super) dtype: Dtype,
+    pub(super) shape: Vec<usize>,
+    /// Its bytes.
+    range: Range<u64>,
+}
+
+impl Saved<'_> {
+    /// Reads it into memory.
+    pub(super) fn load(&self, device: &Device) -> Result<Tensor> {
+        let dtype = DType::try_from(self.dtype).map_err(candle_core::Error::wrap)?;
+        elements::from_bytes(dtype, &self.shape, device, |bytes| {
+            let read = self.file.read_at(bytes, self.range.start);
+            let read = read.and_then(|()| self.file.check());
+            Ok(read.map_err(CheckpointError::file("read", self.file.path()))?)
+        })
+    }
+}
 
 impl<'a> Tensors<'a> {
-    /// Reads the files' headers. The error names the file.
-    pub(super) fn read(files: impl Iterator<Item = (&'a str, &'a [u8])>) -> Result<Self, String> {
+    /// Reads the headers of files of the checkpoint or model at `path`.
+    pub(super) fn read(
+        path: &Path,
+        files: impl Iterator<Item = (&'a str, &'a FixedFile)>,
+    ) -> Result<Self, CheckpointError> {
         let mut all = BTreeMap::new();
-        for (file, bytes) in files {
-            let read =
-                SafeTensors::deserialize(bytes).map_err(|error| format!("{file}: {error}"))?;
-            for (name, view) in read.tensors() {
-                if all.insert(name.clone(), view).is_some() {
-                    return Err(format!("{file}: tensor `{name}` is in two files"));
+        for (name, file) in files {
+            let damaged =
+                |problem: String| CheckpointError::damaged(path, format!("{name}: {problem}"));
+            let (start, metadata) = file.tensors().map_err(|error| match error.kind() {
+                ErrorKind::InvalidData => damaged(error.to_string()),
+                _ => CheckpointError::file("read", file.path())(error),
+            })?;
+            for (tensor, info) in metadata.tensors() {
+                let (from, to) = info.data_offsets;
+                let saved = Saved {
+                    file,
+                    dtype: info.dtype,
+                    shape: info.shape.clone(),
+                    range: start + from as u64..start + to as u64,
+                };
+                if all.insert(tensor.clone(), saved).is_some() {
+                    return Err(damaged(format!("tensor `{tensor}` is in two files")));
                 }
             }
         }
         Ok(Self(all))
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &TensorView<'a>)> {
-        self.0.iter().map(|(name, view)| (name.as_str(), view))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Saved<'a>)> {
+        self.0.iter().map(|(name, saved)| (name.as_str(), saved))
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.0.values().map(|view| view.data().len() as u64).sum()
+        let ranges = self.0.values().map(|saved| &saved.range);
+        ranges.map(|range| range.end - range.start).sum()
     }
 
     /// Gives each tensor the name that `rename` returns for it. The error is a name that two would have.
     pub(super) fn renamed(self, rename: impl Fn(&str) -> String) -> Result<Self, String> {
         let mut all = BTreeMap::new();
-        for (name, view) in self.0 {
+        for (name, saved) in self.0 {
             let new = rename(&name);
-            if all.insert(new.clone(), view).is_some() {
+            if all.insert(new.clone(), saved).is_some() {
                 return Err(new);
             }
         }
         Ok(Self(all))
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<&TensorView<'a>> {
+    pub(super) fn get(&self, name: &str) -> Option<&Saved<'a>> {
         self.0.get(name)
     }
 }

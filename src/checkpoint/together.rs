@@ -37,6 +37,7 @@ impl Checkpoints {
         trainer: &T,
         f: impl FnOnce(&mut Self) -> Result<Saving>,
     ) -> Result<Option<Saving>> {
+        let _working = self.ranks.working();
         match self.ranks.is_writer() {
             true => f(self).map(Some),
             false => trainer.give_state().map(|()| None),

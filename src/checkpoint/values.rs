@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 
 use super::checkpoint::get;
 use super::checkpoints::Checkpoints;
-use super::finite::Finite;
+use super::finite::check_finite;
 use super::signal::Signal;
 use crate::error::{CheckpointError, Result};
 
@@ -16,8 +16,7 @@ impl Checkpoints {
     /// # Errors
     /// [`CheckpointError::Value`] if it cannot be written as JSON, or would not be read again: JSON has no infinite numbers and no NaN.
     pub fn set<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> Result<()> {
-        let checked = value.serialize(Finite);
-        let value = checked.and_then(|()| serde_json::to_value(value));
+        let value = check_finite(value).and_then(|()| serde_json::to_value(value));
         let value = value.map_err(|reason| {
             let key = key.to_owned();
             CheckpointError::Value { key, reason }
@@ -34,7 +33,7 @@ impl Checkpoints {
         get(&self.values, key)
     }
 
-    /// Saves a number with the next checkpoint that can be written, for [`keep_best`](super::CheckpointsBuilder::keep_best). One that is
+    /// Saves a number with the next checkpoint that can be written, for [`lowest`](super::CheckpointsBuilder::lowest) or [`highest`](super::CheckpointsBuilder::highest). One that is
     /// not finite is ignored. A step that is saved again keeps its numbers.
     pub fn metric(&mut self, name: &str, value: f64) {
         self.metrics.give(name, value);
@@ -61,7 +60,7 @@ impl Checkpoints {
         self.last_error.as_deref()
     }
 
-    /// The checkpoint that [`keep_best`](super::CheckpointsBuilder::keep_best) keeps; `None` if none has the metric.
+    /// The checkpoint that [`lowest`](super::CheckpointsBuilder::lowest) or [`highest`](super::CheckpointsBuilder::highest) keeps; `None` if none has the metric.
     ///
     /// # Errors
     /// [`CheckpointError::File`] if the folder cannot be read.

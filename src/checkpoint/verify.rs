@@ -1,14 +1,17 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::content::Content;
+use super::content::{open, open_checked, read_all};
 use super::document::{Document, STATE};
 use super::manifest::{Fingerprint, MANIFEST, Manifest};
 use super::name::Name;
 use super::unfit::Unfit;
-use crate::error::CheckpointError;
+use crate::fixed_file::FixedFile;
 
-pub(super) type Verified = (Document, BTreeMap<String, Content>);
+/// The longest manifest in bytes, of more than 100,000 files.
+const MOST: u64 = 16 << 20;
+
+pub(super) type Verified = (Document, BTreeMap<String, FixedFile>);
 
 /// Compares every file with the manifest.
 pub(super) fn verified(path: &Path) -> Result<Verified, Unfit> {
@@ -23,9 +26,9 @@ pub(super) fn verified(path: &Path) -> Result<Verified, Unfit> {
     }
     let mut files = BTreeMap::new();
     for (file, expected) in &manifest.files {
-        let open = Content::open_checked(&path.join(file));
+        let open = open_checked(&path.join(file));
         let (content, Fingerprint { bytes, crc32 }) = open.map_err(Unfit::reading(file))?;
-        if bytes != expected.bytes || content.len() as u64 != bytes {
+        if bytes != expected.bytes {
             let problem = format!("{file} has {bytes} bytes, not {}", expected.bytes);
             return Err(Unfit::Damaged(problem));
         }
@@ -36,7 +39,8 @@ pub(super) fn verified(path: &Path) -> Result<Verified, Unfit> {
         files.insert(file.clone(), content);
     }
     let missing = || Unfit::Damaged(format!("{STATE} is missing"));
-    let document = Document::read(files.get(STATE).ok_or_else(missing)?)?;
+    let state = read_all(files.get(STATE).ok_or_else(missing)?);
+    let document = Document::read(&state.map_err(Unfit::reading(STATE))?)?;
     match document.rescued_from {
         Some(_) => Err(Unfit::Damaged("it is a rescue, without tensors".to_owned())),
         None => Ok((document, files)),
@@ -44,7 +48,10 @@ pub(super) fn verified(path: &Path) -> Result<Verified, Unfit> {
 }
 
 pub(super) fn read_manifest(path: &Path) -> Result<Manifest, Unfit> {
-    let path = path.join(MANIFEST);
-    let bytes = std::fs::read(&path).map_err(CheckpointError::file("read", &path));
-    Manifest::read(&bytes.map_err(Unfit::reading(MANIFEST))?)
+    let file = open(&path.join(MANIFEST)).map_err(Unfit::reading(MANIFEST))?;
+    if file.len() > MOST {
+        let problem = format!("{MANIFEST} has {} bytes, more than {MOST}", file.len());
+        return Err(Unfit::Damaged(problem));
+    }
+    Manifest::read(&read_all(&file).map_err(Unfit::reading(MANIFEST))?)
 }

@@ -64,7 +64,7 @@ pub(super) fn write_rescue(snapshot: &Snapshot, folder: &Path) -> Result<PathBuf
 
 fn write_as(snapshot: &Snapshot, folder: &Path, name: &str) -> Result<PathBuf> {
     let partial = folder.join(Name::partial(name));
-    if partial.exists() {
+    if partial.symlink_metadata().is_ok() {
         remove_folder(&partial)?;
     }
     let path = folder.join(name);

@@ -47,20 +47,24 @@ impl Batching {
         }
     }
 
-    /// What saved positions are compared by.
-    pub(super) fn text(&self) -> String {
+    /// What saved positions and ranks are compared by: a text, and the places in a window.
+    pub(super) fn text(&self) -> (String, usize) {
         let size = match self.size {
             Size::Samples(samples) => format!("{samples} samples"),
             Size::Cost(cost) => format!("cost {cost}"),
             Size::PaddedCost(cost) => format!("padded cost {cost}"),
         };
-        let sorted = if self.sorted.is_some() { "sorted " } else { "" };
+        let sorted = if self.sorted.is_some() {
+            ", sorted"
+        } else {
+            ""
+        };
         let last = if self.drops_last {
             ", last left out"
         } else {
             ""
         };
-        format!("{size} in {sorted}{}{last}", self.window())
+        (format!("{size}{sorted}{last}"), self.window())
     }
 
     /// The batches of a window, as indices of samples, in the order in which they come.

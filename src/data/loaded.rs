@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use candle_core::Device;
 
-use crate::batch::{Batch, Divide, Extent, Origin};
+use crate::batch::{Batch, Divide, Extent, Origin, Place, Position};
 use crate::error::Result;
 
 /// A batch from a [`Loader`](super::Loader), and where it comes from. It dereferences to the batch, and trainers take it as it is: they
 /// remember its position once an update has consumed it.
 ///
-/// A batch with fewer samples than ranks leaves some ranks none. Such a rank gets an [empty](Self::is_empty) batch all the same, so that it
+/// A batch with fewer samples than ranks leaves some ranks none, and so does one of whose samples a rank could read none. Such a rank gets an [empty](Self::is_empty) batch all the same, so that it
 /// takes part in the update: its tensors are those of one sample, cut to 0 along the first dimension.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -23,12 +23,26 @@ pub struct Loaded<B> {
     pub epoch: u64,
     /// How long the caller waited for it.
     pub waited: Duration,
-    pub(super) loader: Arc<str>,
+    pub(super) reader: Arc<Reader>,
     /// The loader's position after it.
-    pub(super) position: String,
+    pub(super) position: Position,
+    /// Where the loader stood before, and the place of the batch.
+    pub(super) places: [Place; 2],
+    /// Number of its samples, of all ranks.
+    pub(super) samples: usize,
     pub(super) is_empty: bool,
     /// `None` if there is one rank.
     pub(super) divide: Option<Arc<dyn Divide>>,
+}
+
+/// What all batches of a loader have in common.
+#[derive(Debug)]
+pub(super) struct Reader {
+    /// The loader's name.
+    pub(super) name: String,
+    /// The rank for which it reads; `None` for data of the rank's own.
+    pub(super) rank: Option<(usize, usize)>,
+    pub(super) accepts_changes: bool,
 }
 
 impl<B> Loaded<B> {
@@ -79,9 +93,15 @@ impl<B: Batch> Batch for Loaded<B> {
     }
 
     fn origins(&self) -> Vec<Origin<'_>> {
+        let [begin, place] = self.places;
         vec![Origin {
-            loader: &self.loader,
+            loader: &self.reader.name,
             position: &self.position,
+            rank: self.reader.rank,
+            accepts_changes: self.reader.accepts_changes,
+            begin,
+            place,
+            samples: self.samples,
             waited: self.waited,
             divide: self.divide.as_deref(),
         }]

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::control::{Control, Meeting};
+use super::control::{Control, Deadline, Meeting};
 use super::group::{Group, Inner};
 use super::host;
 use super::launch::{Launch, Variables};
@@ -50,7 +50,8 @@ impl Default for GroupBuilder {
 
 impl GroupBuilder {
     /// Sets how long ranks wait for each other, to join and in each call; 10 minutes by default. It must be longer than ranks may differ in the
-    /// time of a step, with its retries and its loading of data, and than an exchange of all gradients takes. It is at most a year.
+    /// time of a step, with its retries and its loading of data, and than an exchange of all gradients takes. Time in which a rank works on a
+    /// checkpoint, or in which this process is suspended, does not count. It is at most a year.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.clamp(SHORTEST, LONGEST);
         self
@@ -79,25 +80,31 @@ impl GroupBuilder {
     /// | `srun` | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`, `SLURM_LOCALID` | on the step's first machine, at `MASTER_ADDR` and `MASTER_PORT` if they are set |
     /// | none | | the process is a group of one |
     ///
-    /// Anyone who reaches rank 0's port can join before all ranks have: use a network that you trust.
+    /// Ranks send each other everything as it is: use a network that you trust. Where several users share it, set `HEADROOM_SECRET` to the same
+    /// random text on all ranks: rank 0 refuses whoever does not send it. With MPI rank 0 makes one up, and MPI passes it on.
+    ///
+    /// The timeout is that of the whole call. `MPI_Init` waits for all ranks and cannot be interrupted, so it runs in a thread. If it does not return
+    /// in time, this call fails and the thread stays behind: return the error from `main` or exit, since the process cannot open a group any more.
     ///
     /// # Errors
     /// - [`GroupError::Environment`] quotes variables that are incomplete, wrong or contradict each other;
     /// - [`GroupError::Missing`] names the ranks that did not join within the timeout, on every rank that did;
     /// - [`GroupError::Rendezvous`] if rank 0 cannot be reached or refuses this rank, for example because another has its number;
-    /// - [`GroupError::Engine`] if MPI cannot be initialized.
+    /// - [`GroupError::Engine`] if MPI cannot be initialized, also if ranks are missing in `MPI_Init` of a job on several machines: then it says
+    ///   which ones wait on this machine.
     pub fn open(self) -> Result<Group> {
         let is_own = self.variables.is_none();
         let variables = self.variables.unwrap_or_else(Variables::of_process);
         let launch = Launch::read(&variables)?;
         // Variables that a caller made up say nothing of MPI.
+        let mut deadline = Deadline::new(self.timeout);
         let mpi = match launch.has_mpi && is_own {
-            true => Mpi::start(self.timeout)?,
+            true => Mpi::start(&launch, &mut deadline)?,
             false => None,
         };
         let control = match (&mpi, &launch.address) {
-            (Some(mpi), _) => meet(mpi, &launch, self.timeout).inspect_err(|_| mpi.abandon())?,
-            (None, Some((host, port))) => meeting(&launch, self.timeout).at(host, *port)?,
+            (Some(mpi), _) => meet(mpi, &launch, &mut deadline).inspect_err(|_| mpi.abandon())?,
+            (None, Some((host, port))) => meeting(&launch).at(host, *port, &mut deadline)?,
             (None, None) if launch.size == 1 => Control::alone(self.timeout),
             (None, None) => {
                 let (rank, size) = (launch.rank, launch.size);
@@ -108,14 +115,17 @@ impl GroupBuilder {
                 return Err(GroupError::Environment(problem).into());
             }
         };
-        let hosts = control.gather("open", host::name().as_bytes())?;
-        let hosts: Vec<_> = hosts
-            .iter()
-            .map(|name| String::from_utf8_lossy(name).into_owned())
-            .collect();
-        let before = hosts.get(..control.rank()).unwrap_or_default();
-        let same = before.iter().filter(|name| **name == host::name());
+        // Machines may have one name, and the containers of one machine may each see another GPU as the first.
+        let machine = format!("{}\n{}", host::name(), host::boot());
+        let machines = control.gather("open", machine.as_bytes())?;
+        let before = machines.get(..control.rank()).unwrap_or_default();
+        let same = before.iter().filter(|other| **other == machine.as_bytes());
         let local_rank = launch.local_rank.unwrap_or(same.count());
+        let hosts = machines.iter().map(|machine| {
+            let machine = String::from_utf8_lossy(machine);
+            machine.lines().next().unwrap_or_default().to_owned()
+        });
+        let hosts = hosts.collect();
         Ok(Group(Arc::new(Inner {
             control: Arc::new(control),
             local_rank,
@@ -126,18 +136,18 @@ impl GroupBuilder {
     }
 }
 
-fn meeting(launch: &Launch, timeout: Duration) -> Meeting {
+fn meeting(launch: &Launch) -> Meeting {
     Meeting {
         rank: launch.rank,
         size: launch.size,
         job: launch.job.clone(),
-        timeout,
+        secret: launch.secret.clone(),
     }
 }
 
 /// Connects the ranks by MPI.
-fn meet(mpi: &Mpi, launch: &Launch, timeout: Duration) -> Result<Control> {
-    let control = mpi.control(timeout)?;
+fn meet(mpi: &Mpi, launch: &Launch, deadline: &mut Deadline) -> Result<Control> {
+    let control = mpi.control(deadline)?;
     check_agreement(launch, &control)?;
     Ok(control)
 }

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::collectives::Collectives;
-use super::control::Control;
+use super::control::{Control, Working};
 use super::engines;
 use super::mpi::Mpi;
 use super::watch::Watch;
@@ -213,6 +213,11 @@ impl Group {
         let engine = engines::open(&self.0.control, self.0.mpi.as_ref(), device, &key)?;
         known.insert(key, Arc::clone(&engine));
         Ok(Some(engine))
+    }
+
+    /// Tells the other ranks that this one works for all of them until the guard is dropped, so that they wait beyond the timeout.
+    pub(crate) fn working(&self) -> Working {
+        self.0.control.working()
     }
 
     pub(crate) fn watch(&self, what: &'static str) -> Watch {

@@ -13,3 +13,9 @@ pub(crate) fn name() -> String {
         false => name.to_owned(),
     }
 }
+
+/// A name that no other running machine has, or nothing; the containers of one machine share it.
+pub(crate) fn boot() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}

@@ -17,7 +17,7 @@
 //!
 //! let batch = Tensor::randn(0f32, 1., (64, 4), &Device::Cpu)?; // [samples, features]
 //! let share = group.share(64);
-//! let part = batch.narrow(0, share.start, share.len())?; // a loader with `.rank(group.rank(), group.size())` does this
+//! let part = batch.narrow(0, share.start, share.len())?; // a loader with `.group(&group)` does this
 //! let report = trainer.step(&part, |x, _| model.forward(&x)?.sqr()?.mean_all())?;
 //! println!("{report}");
 //! # Ok::<(), candle_headroom::Error>(())
@@ -48,6 +48,7 @@ mod watch;
 
 pub use builder::GroupBuilder;
 pub use collectives::Collectives;
+pub(crate) use control::Working;
 pub use group::Group;
 pub use shares::{Effort, Shares, SharesBuilder};
 pub use watch::Watch;

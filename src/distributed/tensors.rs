@@ -11,11 +11,9 @@ impl Group {
     /// A trainer adds gradients by itself. This is for other numbers, such as metrics that lie on the device.
     ///
     /// # Errors
-    /// [`GroupError`]: the ranks' tensors differ, a rank is lost or fails, or there is no engine for the device. Errors from candle.
+    /// [`GroupError`]: the ranks' tensors differ, a rank is lost or fails, or there is no engine for the device. Errors from candle, which a tensor of
+    /// another type is as well; the other ranks get [`PeerFailed`](GroupError::PeerFailed), nothing is exchanged, and the group goes on.
     pub fn sum(&self, tensor: &Tensor) -> Result<Tensor> {
-        if self.size() == 1 {
-            return Ok(tensor.copy()?);
-        }
         // Before the ranks compare, so that one without room for the copy tells the others.
         let flat = self.agree("sum", SHAPE, text(tensor), self.flat(tensor))?;
         let Some(engine) = self.collectives(tensor.device())? else {
@@ -34,7 +32,13 @@ impl Group {
     fn flat(&self, tensor: &Tensor) -> Result<Tensor> {
         let dtype = match tensor.dtype() {
             DType::F16 | DType::BF16 => DType::F32,
-            dtype => dtype,
+            dtype @ (DType::F32 | DType::F64) => dtype,
+            other => {
+                let problem = format!(
+                    "a sum over ranks of type {other:?} is not possible: convert the tensor to F32 or F64"
+                );
+                return Err(candle_core::Error::Msg(problem).into());
+            }
         };
         let len = tensor.elem_count();
         let padding = len.next_multiple_of(self.size()) - len;
@@ -46,7 +50,8 @@ impl Group {
     /// type on all ranks, which give the same `from`.
     ///
     /// # Errors
-    /// As [`sum`](Self::sum), and on all ranks if one of them gives another `from`, no rank of the group, or a tensor that is not contiguous.
+    /// As [`sum`](Self::sum), and on all ranks if one of them gives another `from`, no rank of the group, or a
+    /// tensor that is not contiguous or of a type without operations.
     pub fn broadcast(&self, tensor: &Tensor, from: usize) -> Result<()> {
         let own = format!("{} from rank {from}", text(tensor));
         let what = "the tensor's shape or type, or the rank to copy from";
@@ -61,7 +66,15 @@ impl Group {
 
     fn check_source(&self, tensor: &Tensor, from: usize) -> Result<()> {
         let size = self.size();
+        let dtype = tensor.dtype();
+        let is_stored_only = matches!(
+            dtype,
+            DType::F6E2M3 | DType::F6E3M2 | DType::F4 | DType::F8E8M0
+        );
         let problem = match from < size {
+            true if is_stored_only => {
+                format!("a tensor of type {dtype:?}, which is only stored, cannot be copied")
+            }
             true if tensor.is_contiguous() => return Ok(()),
             true => "a tensor to copy into has to be contiguous: call `contiguous()`".to_owned(),
             false => format!("there is no rank {from} to copy from in a group of {size}"),

@@ -1,5 +1,5 @@
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::control::{Control, GRACE};
 use crate::error::Result;
@@ -8,7 +8,8 @@ use crate::error::Result;
 #[derive(Debug, Clone)]
 pub struct Watch {
     control: Arc<Control>,
-    until: Instant,
+    /// By the control's clock.
+    until: Duration,
     what: &'static str,
 }
 
@@ -21,7 +22,7 @@ impl Watch {
         };
         Self {
             control: Arc::clone(control),
-            until: Instant::now() + control.timeout() + grace,
+            until: control.now() + control.timeout() + grace,
             what,
         }
     }
@@ -32,7 +33,7 @@ impl Watch {
     /// [`GroupError::PeerLost`](crate::error::GroupError::PeerLost).
     pub fn check(&self) -> Result<()> {
         self.control.check(self.what)?;
-        match Instant::now() < self.until {
+        match self.control.now() < self.until {
             true => Ok(()),
             false => Err(self.control.time_out(self.what)),
         }

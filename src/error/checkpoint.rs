@@ -45,7 +45,6 @@ pub enum CheckpointError {
         /// The file or folder.
         path: PathBuf,
         /// The operating system's error.
-        #[source]
         reason: io::Error,
     },
     /// Another `Checkpoints` writes to the folder, in this process or another one.
@@ -144,7 +143,6 @@ pub enum CheckpointError {
         /// Its key.
         key: String,
         /// Why not.
-        #[source]
         reason: serde_json::Error,
     },
     /// A setting, with what is wrong and what is allowed.
@@ -157,21 +155,6 @@ pub enum CheckpointError {
         /// The rank, which is 0.
         rank: usize,
         /// Its error, as text.
-        reason: String,
-    },
-    /// The checkpoint from which rank 0 resumes cannot be used on this rank.
-    #[error(
-        "rank 0 resumes from {name}, which this rank does not have in {}: {reason}; give all ranks a folder on a file system that they share, \
-         or copy the checkpoint to each machine",
-        folder.display()
-    )]
-    #[non_exhaustive]
-    NotShared {
-        /// This rank's folder.
-        folder: PathBuf,
-        /// The name of the checkpoint in it.
-        name: String,
-        /// What was found there.
         reason: String,
     },
     /// A checkpoint could not be written, with this error.

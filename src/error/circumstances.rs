@@ -130,38 +130,6 @@ impl Holding {
     }
 }
 
-/// Another process that holds memory of the same GPU. `{}` is its name and number.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Neighbour {
-    /// The process ID.
-    pub process: u32,
-    /// The name that `ps` shows, if this process may read it.
-    pub name: Option<String>,
-    /// The bytes it holds, if the driver reports them.
-    pub bytes: Option<u64>,
-}
-
-impl Neighbour {
-    /// A process that holds `bytes` bytes.
-    pub fn new(process: u32, name: Option<String>, bytes: Option<u64>) -> Self {
-        Self {
-            process,
-            name,
-            bytes,
-        }
-    }
-}
-
-impl fmt::Display for Neighbour {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.name {
-            Some(name) => write!(f, "{name} ({})", self.process),
-            None => write!(f, "process {}", self.process),
-        }
-    }
-}
-
 /// One thing that would help.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]

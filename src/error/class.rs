@@ -1,12 +1,8 @@
-//! What an error means, found also where an error displays one of this crate's errors but does not return it from `source()`,
-//! such as a `#[error(transparent)]` enum around a candle error with a backtrace. [`DeviceFault`] is the gravest meaning.
-
-use std::cell::Cell;
-use std::fmt::{self, Write};
+//! What an error means. [`DeviceFault`] is the gravest meaning.
 
 use super::circumstances::{Cause, Resource};
 use super::exhausted::{ResourceExhausted, Source};
-use crate::facts::Status;
+use crate::environment::facts::Status;
 
 /// An error's meaning for a program that wants to go on.
 #[derive(Debug)]
@@ -16,7 +12,7 @@ pub(super) enum Class {
     /// A library could not run something on the device. It reports nothing more when the device is lost.
     Execution,
     /// A status that the program cannot act on, but its user can.
-    Setup(&'static Status),
+    Setup(Status),
     Other,
 }
 
@@ -25,30 +21,6 @@ impl Class {
     pub(super) fn exhausted(resource: Resource) -> Self {
         Self::Exhausted(Box::new(ResourceExhausted::new(resource, Cause::Unknown)))
     }
-}
-
-thread_local! {
-    /// `Some` while [`display`] runs; inside it the first class that was noted.
-    static NOTED: Cell<Option<Option<Class>>> = const { Cell::new(None) };
-}
-
-/// Called by the `Display` implementations of this crate's errors. The outermost error is displayed, and noted, first.
-pub(super) fn note(class: impl FnOnce() -> Class) {
-    // A thread that ends has no such variable any more.
-    let _ = NOTED.try_with(|noted| {
-        let first = noted.take();
-        noted.set(first.map(|first| first.or_else(|| Some(class()))));
-    });
-}
-
-/// The text of a value, and the class of the first error of this crate that took part in it.
-pub(super) fn display(value: &dyn fmt::Display) -> (String, Option<Class>) {
-    let _ = NOTED.try_with(|noted| noted.set(Some(None)));
-    let mut text = String::new();
-    // If the value's `Display` fails, the text before it still counts.
-    let _ = write!(text, "{value}");
-    let noted = NOTED.try_with(Cell::take);
-    (text, noted.ok().flatten().flatten())
 }
 
 /// The device's context is lost: every later call on the device fails, and only a new process can use it again.
@@ -70,7 +42,7 @@ pub struct DeviceFault {
 }
 
 impl DeviceFault {
-    pub(super) fn new(status: &'static Status) -> Self {
+    pub(super) fn new(status: Status) -> Self {
         Self {
             name: status.name,
             code: status.number,

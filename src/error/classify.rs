@@ -2,15 +2,18 @@
 
 use std::collections::TryReserveError;
 use std::error::Error as StdError;
-use std::fmt;
+use std::fmt::{self, Write};
 use std::io;
 use std::sync::Arc;
 
+use super::checkpoint::CheckpointError;
 use super::circumstances::Resource;
-use super::class::{Class, DeviceFault, display};
+use super::class::{Class, DeviceFault};
 use super::codes;
+use super::data::DataError;
 use super::error::{Error, UpdateInterrupted, WindowLost};
 use super::exhausted::ResourceExhausted;
+use super::report;
 
 pub(super) type AnyError = dyn StdError + 'static;
 
@@ -41,9 +44,20 @@ pub(super) fn classify(error: &AnyError) -> Class {
         (None, Some(foreign)) => (foreign, true),
         (None, None) => return Class::Other,
     };
-    let (text, noted) = display(text);
-    let class = noted.or_else(|| codes::find(&text, is_foreign));
-    class.unwrap_or(Class::Other)
+    let mut shown = String::new();
+    // If `Display` fails, the text before it still counts.
+    let _ = write!(shown, "{text}");
+    if report::is_final(&shown) {
+        return Class::Other;
+    }
+    match codes::find(&shown, is_foreign) {
+        Some(fault @ Class::Fault(_)) => fault,
+        found => {
+            // Where an enum passes one of this crate's errors through, nothing but its text is left.
+            let ours = report::read(&shown).map(|ours| Class::Exhausted(Box::new(ours)));
+            ours.or(found).unwrap_or(Class::Other)
+        }
+    }
 }
 
 /// The class of one error of a chain, if its type is known.
@@ -84,7 +98,35 @@ fn inner(error: &AnyError) -> Option<&AnyError> {
     } else {
         let candle = pointee::<candle_core::Error>(error).map(|inner| inner as _);
         let own = || pointee::<Error>(error).map(|inner| inner as _);
-        candle.or_else(own).or_else(|| error.source())
+        let candle = candle.or_else(own).or_else(|| shown(error));
+        candle.or_else(|| error.source())
+    }
+}
+
+/// The cause that an error of this crate shows in its text, so that it is not its source.
+fn shown(error: &AnyError) -> Option<&AnyError> {
+    if let Some(error) = error.downcast_ref::<Error>() {
+        return Some(error.content());
+    }
+    if let Some(lost) = error.downcast_ref::<WindowLost>() {
+        return Some(&lost.reason);
+    }
+    if let Some(interrupted) = error.downcast_ref::<UpdateInterrupted>() {
+        return interrupted.reason.as_ref().map(|reason| reason as _);
+    }
+    match error.downcast_ref() {
+        Some(DataError::Sample { reason, .. } | DataError::Collate { reason, .. }) => {
+            return Some(&**reason);
+        }
+        Some(DataError::TooManySkipped { reason, .. }) => return Some(&**reason),
+        Some(DataError::File { reason, .. }) => return reason.as_ref().map(|reason| reason as _),
+        _ => {}
+    }
+    match error.downcast_ref() {
+        Some(CheckpointError::File { reason, .. }) => Some(reason),
+        Some(CheckpointError::Value { reason, .. }) => Some(reason),
+        Some(CheckpointError::Earlier(earlier)) => Some(&**earlier),
+        _ => None,
     }
 }
 

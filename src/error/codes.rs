@@ -5,15 +5,17 @@
 
 use super::circumstances::Resource;
 use super::class::{Class, DeviceFault};
-use crate::facts;
+use crate::environment::facts;
 
 /// The driver's statuses that leave the context lost. 46 (busy, or in exclusive use) is not one of them.
 const STICKY: &[u32] = &[
     214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810,
 ];
 
-/// The types whose text begins with their name and the code's, such as `DriverError(CUDA_ERROR_…`.
-const TYPES: [&str; 5] = [
+/// What comes before a code: the types whose text begins with their name, such as `DriverError(CUDA_ERROR_…`, and the last word that a
+/// [`DeviceFault`] has there.
+const TYPES: [&str; 6] = [
+    "fault",
     "DriverError",
     "CublasError",
     "CurandError",
@@ -63,7 +65,7 @@ fn class(name: &str) -> Option<Class> {
         | "CUDNN_STATUS_INTERNAL_ERROR"
         | "CUDNN_STATUS_EXECUTION_FAILED" => return Some(Class::Execution),
         _ => {
-            let status = facts::CUDA.iter().find(|status| status.name == name)?;
+            let status = facts::cuda_statuses().find(|status| status.name == name)?;
             return Some(match STICKY.contains(&status.number) {
                 true => Class::Fault(Box::new(DeviceFault::new(status))),
                 false => Class::Setup(status),
@@ -80,7 +82,7 @@ mod tests {
     #[test]
     fn every_status_is_found_and_a_sticky_one_first() {
         let mut sticky = 0;
-        for status in facts::CUDA {
+        for status in facts::cuda_statuses() {
             let text = format!("CUDA_ERROR_OUT_OF_MEMORY, then {}.", status.name);
             match (find(status.name, false), find(&text, false)) {
                 (Some(Class::Exhausted(_)), _) => assert_eq!(status.number, 2),
@@ -128,7 +130,7 @@ mod tests {
             CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED, CUDA_ERROR_MPS_CLIENT_TERMINATED, CUDA_ERROR_UNKNOWN,
         ];
         // 919 is newer than CUDA 13.0, so not in the bindings of a build with its toolkit.
-        let listed = facts::CUDA.iter().filter(|status| status.number != 919);
+        let listed = facts::cuda_statuses().filter(|status| status.number != 919);
         let listed: Vec<_> = listed
             .map(|status| (status.name.to_owned(), status.number))
             .collect();

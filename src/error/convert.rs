@@ -13,7 +13,8 @@ use super::exhausted::ResourceExhausted;
 /// Questions about any error: candle's, the caller's own, or one in an `anyhow::Error`.
 ///
 /// The search follows `source()` and looks through candle's wrappers, `Box`, `Arc`, [`io::Error`] and `#[error(transparent)]` enums,
-/// with `RUST_BACKTRACE` set or not.
+/// with `RUST_BACKTRACE` set or not. Such an enum passes only the text of a [`ResourceExhausted`] on: what ran out, in which phase, and why,
+/// without the numbers.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};

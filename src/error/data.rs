@@ -18,7 +18,6 @@ pub enum DataError {
         /// The sample's index in it.
         index: usize,
         /// Why not.
-        #[source]
         reason: BoxedError,
     },
     /// Reading a sample panicked.
@@ -41,7 +40,6 @@ pub enum DataError {
         /// The samples' indices in it.
         indices: Vec<usize>,
         /// Why not.
-        #[source]
         reason: BoxedError,
     },
     /// More samples failed than `skip_failures` allows; the last one with this error.
@@ -51,7 +49,6 @@ pub enum DataError {
         /// Number of samples that were skipped.
         skipped: usize,
         /// The error of the sample that was not.
-        #[source]
         reason: Box<DataError>,
     },
     /// A dataset without samples.
@@ -82,12 +79,12 @@ pub enum DataError {
         /// What is wrong.
         problem: String,
         /// The operating system's error, if it is one.
-        #[source]
         reason: Option<io::Error>,
     },
     /// A saved position belongs to another loader: each difference, with both values.
     #[error(
-        "the saved position does not fit loader `{loader}`: {}; build the loader as the run did that saved it, or begin anew",
+        "the saved position does not fit loader `{loader}`: {}; build the loader as the run did that saved it, or with \
+         `.accept_changed_data()`",
         .differences.join(", ")
     )]
     #[non_exhaustive]
@@ -96,6 +93,34 @@ pub enum DataError {
         loader: String,
         /// What differs.
         differences: Vec<String>,
+    },
+    /// A trainer whose state was loaded got a batch that does not begin where its saved run stopped. Nothing was trained.
+    #[error(
+        "the trainer's saved run stopped before {saved} of loader `{loader}`, and the loader was at {found}: call \
+         `loader.resume(&trainer)` after the trainer's state is loaded, or build the loader with `.accept_changed_data()`"
+    )]
+    #[non_exhaustive]
+    NotResumed {
+        /// The loader.
+        loader: String,
+        /// The place of the saved run's next batch.
+        saved: String,
+        /// Where the loader stood before the batch.
+        found: String,
+    },
+    /// A trainer whose state was loaded got a loader that the saved run did not have, and no loader continues what it had. Nothing was
+    /// trained.
+    #[error(
+        "the saved run did not read loader `{loader}`, and no loader continues {}: give the loader its saved name with `.name(…)`, resume \
+         the saved loaders first, or build a new one with `.accept_changed_data()`",
+        .saved.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+    )]
+    #[non_exhaustive]
+    Renamed {
+        /// The loader.
+        loader: String,
+        /// The names of the saved run's loaders.
+        saved: Vec<String>,
     },
     /// A batch is not what was declared.
     #[error("{dataset}: {}tensor `{tensor}` {found}, expected {expected}", of(*.index))]
@@ -118,6 +143,13 @@ pub enum DataError {
 }
 
 impl DataError {
+    pub(crate) fn renamed(loader: &str, saved: Vec<String>) -> Self {
+        Self::Renamed {
+            loader: loader.to_owned(),
+            saved,
+        }
+    }
+
     pub(crate) fn file(
         path: &Path,
         offset: impl Into<Option<u64>>,

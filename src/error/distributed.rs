@@ -63,7 +63,7 @@ pub enum GroupError {
         /// What each rank called.
         calls: Vec<String>,
     },
-    /// Models or options differ between the ranks.
+    /// Models, options or the data of an update differ between the ranks.
     #[error("the ranks differ in {what}: {}", .differences.join("; "))]
     #[non_exhaustive]
     Different {
@@ -124,6 +124,19 @@ pub enum GroupError {
         /// The GPU.
         device: String,
     },
+}
+
+impl GroupError {
+    /// Ranks that differ, with the first of the differences and the number of the others.
+    pub(crate) fn different(what: &'static str, mut differences: Vec<String>) -> Self {
+        const MOST: usize = 8;
+        let hidden = differences.len().saturating_sub(MOST);
+        differences.truncate(MOST);
+        if hidden > 0 {
+            differences.push(format!("and {hidden} more"));
+        }
+        Self::Different { what, differences }
+    }
 }
 
 /// `rank 3`, or `ranks 1, 2 and 5`.

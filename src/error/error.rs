@@ -24,8 +24,11 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// Everything that can go wrong in this crate.
 ///
 /// It is `Send + Sync + 'static` and two words in size. `?` converts a [`candle_core::Error`] into it, classified, and back; one that is
-/// neither an exhaustion nor a fault is kept unchanged. [`source`](StdError::source) returns the variant's content.
-/// [`ErrorExt`](super::ErrorExt) classifies any other error.
+/// neither an exhaustion nor a fault is kept unchanged. [`ErrorExt`](super::ErrorExt) classifies any other error.
+///
+/// `{}` is the text of the variant's content. An error of this crate shows its cause either in this text or as its
+/// [`source`](StdError::source), never in both, so that a report of the whole chain, such as `anyhow`'s `{:#}`, says nothing twice.
+/// [`downcast_ref`](Self::downcast_ref) finds causes of both kinds.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -88,7 +91,7 @@ pub enum Error {
 macro_rules! contents {
     ($($content:ident: $variant:ident),+ $(,)?) => {
         impl Error {
-            fn content(&self) -> &(dyn StdError + 'static) {
+            pub(super) fn content(&self) -> &(dyn StdError + 'static) {
                 match self {
                     $(Self::$variant(content) => &**content,)+
                     Self::External(error) => &***error,
@@ -147,7 +150,7 @@ impl fmt::Debug for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        Some(self.content())
+        self.content().source()
     }
 }
 
@@ -189,7 +192,6 @@ pub struct WindowLost {
     /// part, are not counted and have to be run again too.
     pub samples: usize,
     /// The error that caused the loss.
-    #[source]
     pub reason: Error,
 }
 
@@ -210,7 +212,6 @@ impl WindowLost {
 #[non_exhaustive]
 pub struct UpdateInterrupted {
     /// The error that interrupted the update; `None` if a further step was refused.
-    #[source]
     pub reason: Option<Error>,
 }
 

@@ -7,8 +7,9 @@ use candle_core::DeviceLocation;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::circumstances::{Cause, Holding, Neighbour, Phase, Remedy, Resource};
-use crate::output::first_line;
+use super::circumstances::{Cause, Holding, Phase, Remedy, Resource};
+use crate::environment::Neighbour;
+use crate::output::public_line;
 
 /// Memory ran out, with everything that was known about it at that moment.
 ///
@@ -150,7 +151,7 @@ pub(crate) fn known<'de, D: Deserializer<'de>, T: DeserializeOwned>(
 /// The first line: candle's errors have a whole backtrace in their text when `RUST_BACKTRACE` is set.
 fn write_source<S: Serializer>(source: &Option<Source>, to: S) -> Result<S::Ok, S::Error> {
     let text = source.as_ref().map(ToString::to_string);
-    text.as_deref().map(first_line).serialize(to)
+    text.as_deref().map(public_line).serialize(to)
 }
 
 fn read_source<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Source>, D::Error> {

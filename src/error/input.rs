@@ -81,11 +81,59 @@ pub enum LossError {
     /// A loss over no samples.
     #[error("a loss over 0 samples: give the number of samples that it was computed from")]
     NoSamples,
+    /// Two forward passes with the same parameters gave these two losses.
+    #[error(
+        "the loss is {0} and then {1} with the same parameters: draw random numbers by `nn::Dropout` and in `nn::seeded`, and keep what a forward pass changes in the `VarMap`"
+    )]
+    NotRepeatable(f64, f64),
     /// The loss depends on no trained parameter.
     #[error(
         "no Var received a gradient from the loss: an operation without a backward pass (`softmax_last_dim`, fused norms, `detach`) lies between, or the optimizer was given other Vars than the model uses"
     )]
     Disconnected,
+    /// The loss of samples together is not that of the same samples in parts, so an update would depend on the sizes of micro-batches.
+    /// Nothing has changed.
+    #[error(
+        "the loss depends on how the batch is cut: samples 0..{samples} together have the loss {whole}, cut at {cut_at} {cut}, and the gradients differ by {difference:.2e} of their size, where rounding explains {allowed:.2e}. {cause} If it is meant so, build the trainer with `.unchecked_cuts()`"
+    )]
+    #[non_exhaustive]
+    DependsOnCut {
+        /// Number of samples that were compared, from the batch's first on.
+        samples: usize,
+        /// The first sample of the second part.
+        cut_at: usize,
+        /// The loss of all of them together.
+        whole: f64,
+        /// The loss of the two parts, combined by their weights.
+        cut: f64,
+        /// The norm of the difference of the gradients, divided by the gradients' norm.
+        difference: f64,
+        /// The largest such number that rounding explains.
+        allowed: f64,
+        /// What the gradients look like.
+        cause: CutCause,
+    },
+}
+
+/// The likely cause of [`LossError::DependsOnCut`]. Its `Display` names the remedy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CutCause {
+    /// The loss is a sum, or a sum divided by a number for the whole batch, and counts as a mean.
+    #[error(
+        "The loss grows with the number of samples: return their mean, or `Loss::sum` with the number of terms."
+    )]
+    Sum,
+    /// The loss is a mean over something that not every sample has as much of, such as the tokens that are kept.
+    #[error(
+        "The loss looks like a mean over something else than samples, such as the tokens that are kept: return `Loss::weighted_mean(mean, count)`, or `Loss::sum(sum, count)`."
+    )]
+    Weights,
+    /// The samples that the closure receives affect each other's losses, or the closure uses values of other samples.
+    #[error(
+        "The loss of a sample depends on the samples beside it. Compute what belongs to the whole batch, such as normalized advantages, class weights or negatives, before `step`, and pass it in with the batch; cut captured tensors by `micro.samples`; and name the running statistics of BatchNorm, which depends on the cut in every framework, with `.buffers(…)`."
+    )]
+    Neighbours,
 }
 
 /// The parameters or buffers given to a trainer or optimizer cannot be used. A parameter without a name has its place in the list.
@@ -114,6 +162,12 @@ pub enum ParameterError {
         "`allow_unreached`: no parameter has a name that matches `{0}`; `*` stands for any text, as in `pooler.*`, and a Var without a name has its place in the list"
     )]
     NoMatch(String),
+    /// The gradients of these parameters are not the slopes of the loss.
+    #[error(
+        "the gradient of `{}` is not the slope of the loss: print the audit with `{{:#}}`; an operation between it and the loss has a wrong backward pass, as `conv1d` and `max_pool2d` of candle's tensors: `tensor.with_gradients()` of `candle_headroom::nn` has right ones",
+        .0.join("`, `")
+    )]
+    WrongGradients(Vec<String>),
     /// `reach_within(0)` would leave no update to receive a gradient in.
     #[error(
         "`reach_within` must be at least 1 update, got 0: to check nothing, write `.allow_unreached([\"*\"])`"

@@ -1,13 +1,13 @@
 use bytesize::ByteSize;
 use candle_core::DeviceLocation;
 
-/// A device's memory cannot be opened, its limit cannot be set, or its allocations cannot be recorded. Nothing has changed.
+/// A device's memory cannot be opened, or its limit cannot be set. Nothing has changed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
-    /// A limit on host memory, or a record of it, without the tracking allocator.
+    /// A limit on host memory without the tracking allocator.
     #[error(
-        "only the tracking allocator can limit or record host memory: add these two lines to the program:\n    #[global_allocator]\n    static ALLOCATOR: candle_headroom::TrackingAllocator = candle_headroom::TrackingAllocator::system();"
+        "only the tracking allocator can limit host memory: add these two lines to the program:\n    #[global_allocator]\n    static ALLOCATOR: candle_headroom::TrackingAllocator = candle_headroom::TrackingAllocator::system();"
     )]
     AllocatorNotInstalled,
     /// More than the limit is in use already.
@@ -100,22 +100,6 @@ pub enum MemoryError {
         bytes: u64,
         /// The bytes that the driver reports as free.
         free: u64,
-    },
-    /// A recorder of the host's allocations is running already.
-    #[error(
-        "the allocations of this process are being recorded already: stop or drop the first `SnapshotRecorder`"
-    )]
-    AlreadyRecording,
-    /// There is no memory for a record of so many events, or it would have no event at all.
-    #[error(
-        "`capacity` must be at least 1 event and fit in memory at {each} bytes each, got {events}"
-    )]
-    #[non_exhaustive]
-    Capacity {
-        /// The requested number of events.
-        events: usize,
-        /// Bytes that an event takes.
-        each: usize,
     },
 }
 

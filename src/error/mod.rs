@@ -23,9 +23,11 @@ mod recompute;
 mod report;
 mod unreached;
 
+#[doc(inline)]
+pub use crate::environment::Neighbour;
 pub use boxed::BoxedError;
 pub use checkpoint::{CheckpointError, Skipped};
-pub use circumstances::{Cause, Holding, Neighbour, Phase, Remedy, Resource};
+pub use circumstances::{Cause, Holding, Phase, Remedy, Resource};
 pub use class::DeviceFault;
 pub use convert::ErrorExt;
 pub use data::DataError;
@@ -34,7 +36,8 @@ pub use error::{Error, Result, UpdateInterrupted, WindowLost};
 pub use exhausted::{MemoryReading, ResourceExhausted};
 pub(crate) use exhausted::{device_name, known};
 pub use input::{
-    BatchError, LayersError, LossError, MonitorError, OutputError, ParameterError, PolicyError,
+    BatchError, CutCause, LayersError, LossError, MonitorError, OutputError, ParameterError,
+    PolicyError,
 };
 pub use memory::MemoryError;
 pub(crate) use modules::{Modules, by_module};

@@ -175,7 +175,7 @@ pub enum OptimizerError {
     Merge(String),
     /// The optimizer is sharded, and its updates need a sum over the gradients of all ranks.
     #[error(
-        "a sharded optimizer with clipping by norm, a loss scale or `skip_non_finite` needs all ranks' sums: call `commit_measured` with the sum of what `measure` returns on each rank"
+        "a sharded optimizer with clipping by norm, a loss scale or `skip_non_finite` needs a sum over the gradients of all ranks: let a trainer with `.group(&group)` make its updates"
     )]
     Unmeasured,
     /// A gradient has too many axes that are not contiguous.

@@ -5,15 +5,56 @@ use std::fmt::{self, Formatter};
 
 use bytesize::ByteSize;
 
-use super::circumstances::Holding;
-use super::class::{Class, DeviceFault, note};
+use super::circumstances::{Cause, Holding, Resource};
+use super::class::DeviceFault;
 use super::error::{UpdateInterrupted, WindowLost};
 use super::exhausted::ResourceExhausted;
 use crate::output::first_line;
 
+/// Words of the errors that are not retried, whatever names and causes they show.
+pub(super) const UNREACHED: &str = "no gradient for";
+const LOST: &str = "of earlier batches were lost, parameters and optimizer are unchanged";
+const INTERRUPTED: &str = "the optimizer was interrupted during an update";
+
+/// Whether a text is that of one of these errors.
+pub(super) fn is_final(text: &str) -> bool {
+    is_unreached(text) || text.contains(LOST) || text.contains(INTERRUPTED)
+}
+
+/// Whether it says for how many of how many parameters: the words alone may be anybody's.
+fn is_unreached(text: &str) -> bool {
+    text.split(UNREACHED).skip(1).any(|rest| {
+        let words: Vec<_> = rest.split_whitespace().take(4).collect();
+        let is_number = |word: &str| word.parse::<usize>().is_ok();
+        matches!(words[..], [count, "of", all, what]
+            if is_number(count) && is_number(all) && what.starts_with("parameters"))
+    })
+}
+
+/// What the text of an exhaustion says of it: what ran out, in which phase, and why.
+pub(super) fn read(text: &str) -> Option<ResourceExhausted> {
+    use Cause::{DeviceFull, Fragmented, Limit, Neighbour, NeverFits, Unknown};
+    use Resource::{DeviceMemory, HostMemory, LibraryWorkspace, PinnedMemory};
+    let resources = [DeviceMemory, HostMemory, PinnedMemory, LibraryWorkspace];
+    let resources = resources.into_iter().chain([Resource::Unknown]);
+    let found = resources.filter_map(|resource| {
+        let (_, rest) = text.split_once(&format!("out of {resource}"))?;
+        Some((resource, rest))
+    });
+    // The first in the text is the outermost.
+    let (resource, rest) = found.max_by_key(|(_, rest)| rest.len())?;
+    let (place, why) = rest.split_once(": ")?;
+    let causes = [Limit, DeviceFull, Fragmented, Neighbour, NeverFits, Unknown];
+    let mut causes = causes.into_iter();
+    let cause = causes.find(|cause| why.starts_with(&cause.to_string()))?;
+    let mut read = ResourceExhausted::new(resource, cause);
+    let phase = place.split(' ').nth(2);
+    read.phase = phase.and_then(|phase| serde_json::from_value(phase.into()).ok());
+    Some(read)
+}
+
 impl fmt::Display for ResourceExhausted {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        note(|| Class::Exhausted(Box::new(self.clone())));
         write!(f, "out of {}", self.resource)?;
         if let Some(phase) = self.phase {
             write!(f, " in {phase}")?;
@@ -48,7 +89,6 @@ impl StdError for ResourceExhausted {
 
 impl fmt::Display for DeviceFault {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        note(|| Class::Fault(Box::new(self.clone())));
         let (name, code, cause, remedy) = (self.name, self.code, self.cause, self.remedy);
         write!(
             f,
@@ -66,22 +106,20 @@ impl StdError for DeviceFault {
 
 impl fmt::Display for WindowLost {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        note(|| Class::Other);
         let Self { samples, reason } = self;
         write!(
             f,
-            "the gradients of {samples} samples of earlier batches were lost, parameters and optimizer are unchanged: run them again, and the batch that failed ({reason})"
+            "the gradients of {samples} samples {LOST}: run them again, and the batch that failed ({reason})"
         )
     }
 }
 
 impl fmt::Display for UpdateInterrupted {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        note(|| Class::Other);
-        f.write_str(
-            "the optimizer was interrupted during an update, parameters may be partly updated: resume from a checkpoint \
-             (or set the parameters and call `load_state`); an optimizer that saves no state, as in `Foreign`, is then replaced by a new \
-             one with `replace_optimizer`",
+        write!(
+            f,
+            "{INTERRUPTED}, parameters may be partly updated: resume from a checkpoint (or set the parameters and call `load_state`); an \
+             optimizer that saves no state, as in `Foreign`, is then replaced by a new one with `replace_optimizer`",
         )?;
         match &self.reason {
             Some(reason) => write!(f, " ({reason})"),

@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Formatter};
 
-use super::class::{Class, note};
 use super::modules::{Modules, by_module};
+use super::report::UNREACHED;
 
 /// Number of modules in the one-line form.
 const LISTED: usize = 3;
@@ -17,7 +17,7 @@ const LISTED_AT_LENGTH: usize = 40;
 /// [`nn::audit`](crate::nn::audit()) at any time.
 ///
 /// `{}` writes one line, `{:#}` and `{:?}` the long form with all modules, the likely [reasons](Self::reasons) and the
-/// [remedies](Self::remedies). Modules that differ in a number only are one entry, as in `model.layers.0..=31`.
+/// [remedies](Self::remedies). Modules that differ in a number only are one entry, as in `model.layers.*`.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -136,7 +136,7 @@ impl UnreachedParameters {
 
     fn write_headline(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (count, all) = (self.names.len(), self.trainable());
-        write!(f, "no gradient for {count} of {all} parameters")?;
+        write!(f, "{UNREACHED} {count} of {all} parameters")?;
         match self.updates {
             None => Ok(()),
             Some(1) => f.write_str(" in their first update"),
@@ -147,8 +147,6 @@ impl UnreachedParameters {
 
 impl fmt::Display for UnreachedParameters {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        // A name may look like a status.
-        note(|| Class::Other);
         self.write_headline(f)?;
         let (names, others) = (self.names.iter(), self.others.iter());
         let modules = by_module(names.map(String::as_str), others.map(String::as_str));

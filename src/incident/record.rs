@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::batch::{Event, EventKind, Plan, Task, TrainingEvent};
 use crate::error::{ResourceExhausted, known};
 use crate::monitor::{SampleRecord, unix_milliseconds};
-use crate::output::first_line;
+use crate::output::public_line;
 
 /// One line of an [`IncidentLog`](super::IncidentLog). Fields that do not apply are left out in the file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -27,7 +27,8 @@ pub struct Incident {
     pub step: u64,
     /// What happened.
     pub kind: IncidentKind,
-    /// What happened, for people. The wording may change between versions.
+    /// What happened, for people. The wording may change between versions. Of addresses only scheme, host and path are written, because
+    /// the rest may hold credentials.
     pub text: String,
     /// The exhaustion, of `Exhausted` and `Failed`. Only the first line of its source is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,6 +59,7 @@ impl Incident {
                 exhausted = Some(error);
                 (Exhausted, error.to_string())
             }
+            EventKind::Happened(Event::CutChecked(check)) if !check.is_warning() => return None,
             EventKind::Happened(event) => {
                 change = Some(event);
                 (event.into(), event.to_string())
@@ -66,7 +68,7 @@ impl Incident {
                 (exhausted, fault) = (error.resource_exhausted(), error.device_fault());
                 let kind = if fault.is_some() { Fault } else { Failed };
                 // With `RUST_BACKTRACE` set, candle's errors contain a whole backtrace.
-                (kind, first_line(&error.to_string()).to_owned())
+                (kind, public_line(&error.to_string()).into_owned())
             }
             _ => return None,
         };
@@ -106,8 +108,6 @@ pub enum IncidentKind {
     Grown,
     /// Micro-batches became smaller without a failure.
     Shrunk,
-    /// The size of micro-batches changed for speed.
-    Paced,
     /// Marked regions are recomputed from now on.
     Recomputing,
     /// Marked regions are kept from now on.
@@ -116,6 +116,8 @@ pub enum IncidentKind {
     Restarted,
     /// The update went over a soft limit.
     OverLimit,
+    /// A check found that the loss depends on how a batch is cut, and that buffers change, as with BatchNorm.
+    CutChecked,
     /// A batch ended with an error.
     Failed,
     /// A batch ended because the device was lost.
@@ -130,12 +132,12 @@ impl From<&Event> for IncidentKind {
         match event {
             Event::Grown { .. } => Self::Grown,
             Event::Shrunk { .. } => Self::Shrunk,
-            Event::Paced { .. } => Self::Paced,
             Event::Recomputing { .. } => Self::Recomputing,
             Event::Keeping { .. } => Self::Keeping,
-            Event::Retried { .. } => Self::Retried,
+            Event::Retried { .. } | Event::UpdateRetried { .. } => Self::Retried,
             Event::OverLimit { .. } => Self::OverLimit,
             Event::Restarted { .. } => Self::Restarted,
+            Event::CutChecked(_) => Self::CutChecked,
         }
     }
 }

@@ -129,7 +129,7 @@ impl IncidentSummary {
 
 impl fmt::Display for IncidentSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use IncidentKind::{Exhausted, Failed, Fault, Grown, Keeping, Paced, Recomputing, Shrunk};
+        use IncidentKind::{Exhausted, Failed, Fault, Grown, Keeping, Recomputing, Shrunk};
         let counted = |kinds: &[_], one, many| match self.count(kinds) {
             0 => None,
             1 => Some(format!("1 {one}")),
@@ -151,7 +151,7 @@ impl fmt::Display for IncidentSummary {
             time,
             neighbour.map(|bytes| format!("a neighbour held {bytes}")),
             counted(
-                &[Grown, Shrunk, Paced, Recomputing, Keeping],
+                &[Grown, Shrunk, Recomputing, Keeping],
                 "change of size",
                 "changes of size",
             ),

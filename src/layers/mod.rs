@@ -1,7 +1,7 @@
 //! Which layers hold the memory.
 //!
 //! [`LayerMemory`] attributes memory to the spans that a model opens; a [`LayerReport`] is a table, a flame graph, or a section of
-//! [`Timeline`](crate::Timeline)'s page. [`SnapshotRecorder`] records each block on the host, for PyTorch's memory viewer.
+//! [`Timeline`](crate::Timeline)'s page.
 
 #[cfg(feature = "layers")]
 mod claims;
@@ -18,8 +18,6 @@ mod path;
 mod report;
 #[cfg(feature = "layers")]
 mod shared;
-#[cfg(feature = "layers")]
-mod snapshot;
 #[cfg(feature = "layers")]
 mod spans;
 #[cfg(feature = "layers")]
@@ -38,8 +36,6 @@ pub(crate) use hooks::{Guard, Place, again, largest, last, phase, piece, place};
 pub use memory::LayerMemory;
 #[cfg(feature = "layers")]
 pub use report::{LayerReport, LayerRow, RowKind};
-#[cfg(feature = "layers")]
-pub use snapshot::{Snapshot, SnapshotRecorder, SnapshotRecorderBuilder};
 #[cfg(feature = "layers")]
 pub use spans::SpanLayer;
 #[cfg(feature = "layers")]

@@ -1,4 +1,4 @@
-//! Places in a model as numbers, so that a thread's current one can be read anywhere, also inside an allocator.
+//! Places in a model as numbers, so that a thread's current one is read at once.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -46,11 +46,6 @@ impl PathId {
     /// Its number, to look it up in a list.
     pub(super) fn index(self) -> usize {
         self.0 as usize
-    }
-
-    /// The path with this index.
-    pub(super) fn of_index(index: u32) -> Self {
-        Self(index)
     }
 
     /// The path with one more part.

@@ -1,7 +1,6 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 
 use super::counters::COUNTERS;
-use super::watch;
 
 /// A global allocator that counts live bytes, their peak, and the first request over a limit.
 ///
@@ -55,13 +54,12 @@ fn counted(pointer: *mut u8, layout: Layout) -> *mut u8 {
         COUNTERS.refused(layout.size());
     } else {
         COUNTERS.add(layout.size() as isize);
-        watch::allocated(pointer, layout.size());
     }
     pointer
 }
 
 // SAFETY: every request is passed to `inner` with unchanged arguments and its answer is returned unchanged, so `inner`'s own
-// guarantee holds. Counting and watching neither allocate nor unwind: they use atomics, a thread-local without a destructor,
+// guarantee holds. Counting neither allocates nor unwinds: it uses atomics, a thread-local without a destructor,
 // indices reduced to the array's length, and wrapping or saturating sums.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for TrackingAllocator<A> {
     #[inline]
@@ -78,7 +76,6 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for TrackingAllocator<A> {
 
     #[inline]
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        watch::freed(pointer, layout.size());
         // SAFETY: `pointer` came from `inner` with this layout, since every allocation is passed through.
         unsafe { self.inner.dealloc(pointer, layout) };
         COUNTERS.add(-(layout.size() as isize));
@@ -86,16 +83,12 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for TrackingAllocator<A> {
 
     #[inline]
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // Before it is: another thread may get its address at once.
-        watch::freed(pointer, layout.size());
         // SAFETY: as for `dealloc`; `new_size` is passed on unchanged.
         let moved = unsafe { self.inner.realloc(pointer, layout, new_size) };
         if moved.is_null() {
             COUNTERS.refused(new_size.saturating_sub(layout.size()));
-            watch::allocated(pointer, layout.size()); // the block has stayed
         } else {
             COUNTERS.add((new_size as isize).wrapping_sub(layout.size() as isize));
-            watch::allocated(moved, new_size);
         }
         moved
     }

@@ -7,7 +7,6 @@
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::Relaxed};
 
 use super::stats::OverLimit;
-use super::watch;
 
 /// The error bound of a peak of host memory, in bytes (512 KiB): 64 counters each hold back less than 8 KiB.
 pub const PEAK_ERROR: u64 = 512 * 1024;
@@ -90,17 +89,12 @@ impl Counters {
             if live > 0 && live.unsigned_abs() > limit {
                 let (bytes, live) = (bytes.unsigned_abs(), live.unsigned_abs());
                 self.note_over(bytes, live);
-                // Only the request that crosses the limit.
-                if let Some(room) = limit.checked_sub(live.saturating_sub(bytes)) {
-                    watch::exhausted(bytes, room);
-                }
             }
         }
     }
 
-    /// Tells of a request that the allocator refused, and notes it if it would have gone over the limit.
+    /// Notes a request that the allocator refused, if it would have gone over the limit.
     pub(super) fn refused(&self, bytes: usize) {
-        watch::exhausted(bytes, 0);
         let live = self.in_use();
         if live.saturating_add(bytes) > self.limit.0.load(Relaxed) {
             self.note_over(bytes, live);

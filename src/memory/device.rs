@@ -185,7 +185,8 @@ impl DeviceMemory {
         self.shared.backing.reset_peak_reserved();
     }
 
-    /// Waits for the queued work, and returns the pool's unused memory to the device. On the host the allocator does so itself.
+    /// Waits for the queued work, and returns the pool's unused memory to the device; on the host, what glibc keeps
+    /// for reuse to the system ([`return_freed`](super::HostMemoryBuilder::return_freed)).
     ///
     /// # Errors
     /// A [`DeviceFault`](crate::DeviceFault), or candle's error, if the device is lost.

@@ -5,11 +5,12 @@ use std::sync::{Arc, LazyLock};
 use candle_core::Device;
 use parking_lot::Mutex;
 
+use super::SystemMemory;
 use super::counters::COUNTERS;
 use super::device::{CurrentLimit, DeviceMemory};
+use super::kept;
 use super::limit::{AUTO_FRACTION, Limit, Room};
 use super::stats::{Backing, Enforcement, MemoryStats};
-use super::system::SystemMemory;
 use crate::error::{MemoryError, MemoryReading, Result};
 
 /// Never dropped, since the counters and their peaks are process-wide.
@@ -21,6 +22,7 @@ static HOST: LazyLock<DeviceMemory> =
 #[must_use = "call `open()`"]
 pub struct HostMemoryBuilder {
     limit: Limit,
+    returns_freed: bool,
 }
 
 impl DeviceMemory {
@@ -39,6 +41,16 @@ impl HostMemoryBuilder {
         self
     }
 
+    /// Leaves it to the system's allocator which freed memory goes back to the system.
+    ///
+    /// Otherwise, from the first open with the tracking allocator until the process ends, glibc keeps freed blocks of up to 32 MiB for
+    /// reuse, as a GPU's pool does with [`Growth::OnDemand`](super::Growth::OnDemand); [`DeviceMemory::trim`] returns them. A limit counts
+    /// live bytes either way. Once memory is kept, this changes nothing. Other allocators and systems are never changed.
+    pub fn return_freed(mut self) -> Self {
+        self.returns_freed = true;
+        self
+    }
+
     /// Opens the host's memory.
     ///
     /// # Errors
@@ -51,6 +63,9 @@ impl HostMemoryBuilder {
             // No handle is left, so the last limit has ended.
             1 => HOST.set_limit(self.limit)?,
             _ => HOST.agree(self.limit)?,
+        }
+        if !self.returns_freed && COUNTERS.are_fed() {
+            kept::keep();
         }
         Ok(HOST.clone())
     }
@@ -69,10 +84,12 @@ impl Backing for Host {
 
     fn stats(&self) -> MemoryStats {
         let system = SystemMemory::read();
+        let in_use = self.usage().in_use;
+        let kept = in_use.map_or(0, kept::bytes);
         MemoryStats {
-            in_use: self.usage().in_use,
+            in_use,
             enforcement: Some(Enforcement::Soft),
-            free: system.free(),
+            free: system.free().map(|free| free.saturating_add(kept)),
             total: system.capacity(),
             first_over_limit: COUNTERS.first_over(),
             ..MemoryStats::default()
@@ -83,13 +100,18 @@ impl Backing for Host {
         Some(COUNTERS.take_peak() as u64)
     }
 
+    fn trim(&self) -> Result<()> {
+        kept::trim();
+        Ok(())
+    }
+
     fn room(&self) -> Result<Room> {
         let in_use = self.usage().in_use;
         let in_use = in_use.ok_or(MemoryError::AllocatorNotInstalled)?;
         let system = SystemMemory::read();
         Ok(Room {
             total: system.capacity(),
-            usable: system.usable(in_use),
+            usable: system.usable(in_use.saturating_add(kept::bytes(in_use))),
             auto_fraction: AUTO_FRACTION,
         })
     }

@@ -6,13 +6,12 @@ mod counters;
 mod cuda;
 mod device;
 mod host;
+mod kept;
 mod limit;
 mod planning;
 mod stats;
-mod stopwatch;
-mod system;
-mod watch;
 
+pub(crate) use crate::environment::memory::SystemMemory;
 pub use allocator::TrackingAllocator;
 pub(crate) use ambient::{ambient, within};
 pub use counters::PEAK_ERROR;
@@ -25,7 +24,3 @@ pub use host::HostMemoryBuilder;
 pub use limit::{AUTO_FRACTION, DEVICE_AUTO_FRACTION, Growth, Limit};
 pub(crate) use stats::bytes_text;
 pub use stats::{Enforcement, MemoryStats, OverLimit};
-pub(crate) use stopwatch::Stopwatch;
-pub(crate) use system::SystemMemory;
-#[cfg(feature = "layers")]
-pub(crate) use watch::{HostEvent, unwatch, watch};

@@ -12,8 +12,8 @@ use super::threshold::{Crossing, Threshold};
 use super::worker::Worker;
 use super::{gpu, host};
 use crate::distributed::Group;
+use crate::environment::nvml::{Library, NAMES, within};
 use crate::error::{MonitorError, Result};
-use crate::nvml::{Library, NAMES, within};
 
 /// How long the driver may take to list the GPUs, which wakes those that sleep.
 const PATIENCE: Duration = Duration::from_secs(15);

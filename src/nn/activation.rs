@@ -52,6 +52,29 @@ pub enum Activation {
     GeluPytorchTanh,
 }
 
+impl From<candle_nn::Activation> for Activation {
+    fn from(activation: candle_nn::Activation) -> Self {
+        use candle_nn::Activation as Candle;
+        match activation {
+            Candle::Gelu => Self::Gelu,
+            Candle::NewGelu => Self::NewGelu,
+            Candle::Relu => Self::Relu,
+            Candle::Relu2 => Self::Relu2,
+            Candle::Relu6 => Self::Relu6,
+            Candle::Silu => Self::Silu,
+            Candle::Sigmoid => Self::Sigmoid,
+            Candle::HardSigmoid => Self::HardSigmoid,
+            Candle::Swiglu => Self::Swiglu,
+            Candle::Swish => Self::Swish,
+            Candle::Mish => Self::Mish,
+            Candle::HardSwish => Self::HardSwish,
+            Candle::GeluPytorchTanh => Self::GeluPytorchTanh,
+            Candle::Elu(alpha) => Self::Elu(alpha),
+            Candle::LeakyRelu(slope) => Self::LeakyRelu(slope),
+        }
+    }
+}
+
 impl Module for Activation {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let curve = match *self {

@@ -1,8 +1,8 @@
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::{CpuStorage, DType, Device, InplaceOp2, Layout, Result, Tensor};
+use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor};
 
-use super::kernel::{Element, by_rows, mismatch};
+use super::kernel::{Element, InPlace, Number, by_rows, in_place, mismatch, runs_on, slice_of};
+
+const NAME: &str = "add_to_rows";
 
 /// Adds a vector to each row. On the CPU and on CUDA it does so in place, without a second tensor of that size; no other tensor
 /// may share the storage of `rows`.
@@ -13,68 +13,54 @@ pub fn add_to_rows(rows: Tensor, bias: &Tensor) -> Result<Tensor> {
     );
     let alike = rows.dtype() == bias.dtype() && rows.device().same_device(bias.device());
     let dense = rows.is_contiguous() && rows.elem_count() > 0;
-    let here = match rows.device() {
-        Device::Cpu => true,
-        Device::Cuda(_) => cfg!(feature = "cuda"),
-        Device::Metal(_) => false,
-    };
-    if !(known && alike && dense && here) {
+    if !(known && alike && dense && runs_on(rows.device())) {
         return rows.broadcast_add(bias);
     }
-    rows.inplace_op2(&bias.detach().contiguous()?, &AddToRows)?;
+    let bias = bias.detach().contiguous()?;
+    let (bias, of_bias) = bias.storage_and_layout();
+    in_place(NAME, &rows, |rows, layout| match rows {
+        InPlace::Cpu(CpuStorage::F32(rows)) => add(rows, layout, &bias, of_bias),
+        InPlace::Cpu(CpuStorage::F64(rows)) => add(rows, layout, &bias, of_bias),
+        InPlace::Cpu(CpuStorage::F16(rows)) => add_narrow(rows, layout, &bias, of_bias),
+        InPlace::Cpu(CpuStorage::BF16(rows)) => add_narrow(rows, layout, &bias, of_bias),
+        #[cfg(feature = "cuda")]
+        InPlace::Cuda(rows) => super::kernel::cuda::add_to_rows((rows, layout), (&bias, of_bias)),
+        _ => Err(mismatch(NAME)),
+    })?;
     Ok(rows)
 }
 
-struct AddToRows;
+fn add<S: Number>(rows: &mut [S], layout: &Layout, bias: &Storage, of_bias: &Layout) -> Result<()> {
+    let bias = slice_of::<S>(bias, of_bias, NAME)?;
+    let rows = dense(rows, layout)?;
+    by_rows(rows, bias.len(), |_, rows| add_to_each(rows, bias));
+    Ok(())
+}
 
-const NAME: &str = "add_to_rows";
+fn add_narrow<T: Element>(
+    rows: &mut [T],
+    layout: &Layout,
+    bias: &Storage,
+    of_bias: &Layout,
+) -> Result<()> {
+    let bias = T::widen(slice_of::<T>(bias, of_bias, NAME)?);
+    let rows = dense(rows, layout)?;
+    by_rows(rows, bias.len(), |_, rows| {
+        let mut sums = T::widen(rows);
+        add_to_each(&mut sums, &bias);
+        T::narrow(&sums, rows);
+    });
+    Ok(())
+}
 
-impl InplaceOp2 for AddToRows {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn cpu_fwd(
-        &self,
-        rows: &mut CpuStorage,
-        rows_layout: &Layout,
-        bias: &CpuStorage,
-        bias_layout: &Layout,
-    ) -> Result<()> {
-        let layouts = [rows_layout, bias_layout];
-        match (rows, bias) {
-            (CpuStorage::F32(rows), CpuStorage::F32(bias)) => add(rows, bias, layouts),
-            (CpuStorage::F64(rows), CpuStorage::F64(bias)) => add(rows, bias, layouts),
-            (CpuStorage::F16(rows), CpuStorage::F16(bias)) => add(rows, bias, layouts),
-            (CpuStorage::BF16(rows), CpuStorage::BF16(bias)) => add(rows, bias, layouts),
-            _ => Err(mismatch(NAME)),
-        }
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        rows: &mut CudaStorage,
-        rows_layout: &Layout,
-        bias: &CudaStorage,
-        bias_layout: &Layout,
-    ) -> Result<()> {
-        super::kernel::cuda::add_to_rows(rows, rows_layout, bias, bias_layout)
+fn add_to_each<S: Number>(rows: &mut [S], bias: &[S]) {
+    for row in rows.chunks_mut(bias.len().max(1)) {
+        row.iter_mut().zip(bias).for_each(|(y, b)| *y += *b);
     }
 }
 
-fn add<T: Element>(rows: &mut [T], bias: &[T], layouts: [&Layout; 2]) -> Result<()> {
-    let [Some((start, end)), Some((first, last))] = layouts.map(Layout::contiguous_offsets) else {
-        return Err(mismatch(NAME));
-    };
-    let rows = rows.get_mut(start..end).ok_or_else(|| mismatch(NAME))?;
-    let bias = bias.get(first..last).ok_or_else(|| mismatch(NAME))?;
-    by_rows(rows, bias.len(), |_, rows| {
-        for row in rows.chunks_mut(bias.len()) {
-            for (y, b) in row.iter_mut().zip(bias) {
-                *y = T::narrow(y.widen() + b.widen());
-            }
-        }
-    });
-    Ok(())
+fn dense<'a, T>(rows: &'a mut [T], layout: &Layout) -> Result<&'a mut [T]> {
+    let range = layout.contiguous_offsets().map(|(start, end)| start..end);
+    let rows = range.and_then(|range| rows.get_mut(range));
+    rows.ok_or_else(|| mismatch(NAME))
 }

@@ -1,13 +1,13 @@
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
-use num_traits::Zero;
+use candle_core::{Result, Shape, Tensor};
 
-use super::kernel::{Element, mismatch};
-use super::norm::cells::Cells;
+use super::kernel::{self, Extent, Kernel, Number, Plan};
+use super::norm::rows_of_part;
 
 /// Adds up the rows of a contiguous matrix, always in the same order.
 pub fn sum_of_rows(rows: &Tensor) -> Result<Tensor> {
     if rows.device().is_cpu() {
-        return rows.apply_op1_no_bwd(&SumOfRows);
+        let [sums] = kernel::run(&SumOfRows, [rows])?;
+        return Ok(sums);
     }
     if rows.elem_count() == 0 {
         return Tensor::zeros(rows.dim(1)?, rows.dtype(), rows.device());
@@ -18,37 +18,24 @@ pub fn sum_of_rows(rows: &Tensor) -> Result<Tensor> {
 }
 
 /// On the CPU a product with ones would add up one row after the other in the type itself: in f16, 2048 + 1 is 2048.
-struct SumOfRows;
+pub struct SumOfRows;
 
-impl CustomOp1 for SumOfRows {
-    fn name(&self) -> &'static str {
-        "sum_of_rows"
-    }
+impl Kernel<1, 1> for SumOfRows {
+    const NAME: &'static str = "sum_of_rows";
 
-    fn cpu_fwd(&self, rows: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        match rows {
-            CpuStorage::F32(rows) => summed(rows, layout),
-            CpuStorage::F64(rows) => summed(rows, layout),
-            CpuStorage::F16(rows) => summed(rows, layout),
-            CpuStorage::BF16(rows) => summed(rows, layout),
-            _ => Err(mismatch(self.name())),
+    fn plan(&self, [rows]: [&Tensor; 1]) -> Plan {
+        let width = *rows.dims().last().unwrap_or(&0);
+        let plan = Plan::of_rows(rows, width, [Extent::Row(width)]);
+        Plan {
+            at_once: rows_of_part(plan.rows, width),
+            outputs: vec![(Shape::from(width), Extent::Block(width))],
+            ..plan
         }
     }
-}
 
-fn summed<T: Element>(rows: &[T], layout: &Layout) -> Result<(CpuStorage, Shape)> {
-    let offsets = layout.contiguous_offsets();
-    let rows = offsets.and_then(|(start, end)| rows.get(start..end));
-    let rows = rows.ok_or_else(|| mismatch(SumOfRows.name()))?;
-    let (outer, cells) = layout.shape().dims2()?;
-    let inner = 1;
-    let cells_of_rows = Cells {
-        outer,
-        cells,
-        inner,
-    };
-    let zeros = vec![T::Sum::zero(); cells];
-    let sums = cells_of_rows.sums([rows, rows], &zeros, |_, y, _| y);
-    let sums: Vec<T> = sums.into_iter().take(cells).map(T::narrow).collect();
-    Ok((T::to_cpu_storage_owned(sums), cells.into()))
+    fn cpu<S: Number>(&self, _: usize, [rows]: [&[S]; 1], [sums]: [&mut [S]; 1]) {
+        for row in rows.chunks(sums.len().max(1)) {
+            sums.iter_mut().zip(row).for_each(|(sum, y)| *sum += *y);
+        }
+    }
 }

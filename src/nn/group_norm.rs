@@ -3,10 +3,9 @@
 use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::{Init, VarBuilder};
 
-use super::graph::{Backward, Gradients, record};
+use super::kernel::runs_on;
 use super::norm::cells::Cells;
-use super::norm::groups::{Groups, Statistics};
-use super::norm::{check_type, statistics_type, zeros};
+use super::norm::groups::Groups;
 
 /// Normalization of groups of channels ([Wu and He, 2018](https://arxiv.org/abs/1803.08494)), as [`candle_nn::GroupNorm`].
 ///
@@ -46,18 +45,12 @@ impl GroupNorm {
     }
 
     fn groups(&self, xs: &Tensor) -> Result<Groups> {
-        let [batch, channels, inner @ ..] = xs.dims() else {
+        let [batch, channels, first, others @ ..] = xs.dims() else {
             bail!(
                 "GroupNorm: the input needs at least 3 dimensions, got {:?}",
                 xs.shape()
             )
         };
-        if inner.is_empty() {
-            bail!(
-                "GroupNorm: the input needs at least 3 dimensions, got {:?}",
-                xs.shape()
-            )
-        }
         if *channels != self.num_channels {
             bail!(
                 "GroupNorm: expected {} channels, got {:?}",
@@ -69,9 +62,10 @@ impl GroupNorm {
             cells: Cells {
                 outer: 1,
                 cells: batch * channels,
-                inner: inner.iter().product(),
+                inner: first * others.iter().product::<usize>(),
             },
             members: self.num_channels / self.num_groups,
+            parameters: self.num_channels,
         })
     }
 }
@@ -79,55 +73,17 @@ impl GroupNorm {
 impl Module for GroupNorm {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let groups = self.groups(xs)?;
-        check_type("group-norm", xs, &self.weight)?;
-        check_type("group-norm", xs, &self.bias)?;
-        let inputs = [xs, &self.weight, &self.bias];
-        if xs.elem_count() == 0 {
-            return record("group-norm", inputs, xs.zeros_like()?, |given| {
-                zeros(&given)
-            });
+        if !runs_on(xs.device()) {
+            let (weight, bias) = (self.weight.clone(), self.bias.clone());
+            let (channels, groups) = (self.num_channels, self.num_groups);
+            return candle_nn::GroupNorm::new(weight, bias, channels, groups, self.eps)?
+                .forward(xs);
         }
         let dense = xs.detach().contiguous()?;
         let statistics = groups.statistics(&dense, self.eps, true)?;
-        let weight = of_cells(&self.weight, self.num_channels, groups)?;
-        let bias = of_cells(&self.bias, self.num_channels, groups)?;
-        let ys = groups.normalize(&dense, &statistics, &weight, &bias)?;
-        let backward = move |given| backward(groups, &statistics, given);
-        record("group-norm", inputs, ys, backward)
+        let parameters = Some((&self.weight, &self.bias));
+        groups.normalize("group-norm", xs, &dense, statistics, parameters)
     }
-}
-
-/// A parameter's value for each channel of each group of each sample.
-fn of_cells(parameter: &Tensor, channels: usize, groups: Groups) -> Result<Tensor> {
-    let wide = parameter
-        .detach()
-        .to_dtype(statistics_type(parameter.dtype()))?;
-    let batch = groups.cells.cells / channels.max(1);
-    let of_samples = wide
-        .reshape((1, channels))?
-        .broadcast_as((batch, channels))?;
-    of_samples.reshape(((), groups.members))
-}
-
-fn backward(groups: Groups, statistics: &Statistics, given: Backward<3>) -> Result<Gradients<3>> {
-    let [xs, weight, bias] = &given.inputs;
-    let of_cells = of_cells(weight, weight.elem_count(), groups)?;
-    let gradients = groups.gradients([xs, &given.gradient], statistics, &of_cells)?;
-    let of_parameter = |sums: Tensor, parameter: &Tensor| {
-        let of_samples = sums.reshape(((), parameter.elem_count()))?;
-        let sum = of_samples.sum(0)?.to_dtype(parameter.dtype())?;
-        sum.reshape(parameter.shape())
-    };
-    let [input, of_weight, of_bias] = given.needs;
-    Ok([
-        input.then_some(gradients.input),
-        of_weight
-            .then(|| of_parameter(gradients.weight, weight))
-            .transpose()?,
-        of_bias
-            .then(|| of_parameter(gradients.bias, bias))
-            .transpose()?,
-    ])
 }
 
 /// Creates a [`GroupNorm`] from the tensors `weight` and `bias`.

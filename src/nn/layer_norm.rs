@@ -4,18 +4,14 @@ use candle_core::{D, Module, Result, Tensor};
 use candle_nn::VarBuilder;
 pub use candle_nn::layer_norm::LayerNormConfig;
 
-use super::norm::rows::{Forward, Rows, normalize};
+use super::norm::rows::normalize;
 
 /// Layer normalization over the last dimension, as [`candle_nn::LayerNorm`], with a backward pass.
 ///
-/// With a bias and a contiguous input, `forward` is candle's fused operation, which computes the variance as mean(x²) − mean(x)² in
-/// f32. It loses digits as the mean grows: for a deviation of about 1, a mean of 100 costs 2e-3 of the output, 1000 costs 0.2, and from
-/// 1e4 on the output may be NaN. The gradient is that of the exact function. Where means may be large, use
-/// [`ops::layer_norm_slow`](super::ops::layer_norm_slow), which sums the variance around the mean, as `forward` does for strided
-/// inputs, for f64 and without a bias.
+/// All arithmetic is in f32, f64 for f64, and the variance is summed around the mean: see
+/// [`ops::layer_norm`](super::ops::layer_norm()).
 ///
-/// It keeps its output. A weight or bias of another shape than the last dimension is an error if the input is contiguous and there is a
-/// bias. Else candle's composition broadcasts it, which keeps several times the output.
+/// It keeps its output. A weight or bias of another shape than the last dimension is broadcast, which keeps several times the output.
 #[derive(Clone, Debug)]
 pub struct LayerNorm(candle_nn::LayerNorm);
 
@@ -54,35 +50,27 @@ impl LayerNorm {
     pub fn remove_mean(&self) -> bool {
         self.0.remove_mean()
     }
+}
 
-    fn normalize(&self, xs: &Tensor, how: Forward) -> Result<Tensor> {
-        let (weight, bias) = (self.weight(), self.bias());
-        let width = xs.dim(D::Minus1)?;
-        if weight.dims() != [width] || bias.is_some_and(|bias| bias.dims() != [width]) {
-            return self.0.forward(xs);
-        }
-        let (eps, center) = (self.eps(), self.remove_mean());
-        let rows = Rows { width, eps, center };
-        normalize(rows, how, xs, weight, bias)
+impl From<candle_nn::LayerNorm> for LayerNorm {
+    fn from(layer: candle_nn::LayerNorm) -> Self {
+        Self(layer)
     }
 }
 
 impl Module for LayerNorm {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        // As in candle: only RmsNorm uses the fused operation that keeps the mean.
-        let how = match self.remove_mean() {
-            true => fused_if_contiguous(xs),
-            false => Forward::Exact,
-        };
-        self.normalize(xs, how)
-    }
-}
-
-/// candle's fused operations take contiguous inputs only; its layers use their exact compositions for others.
-fn fused_if_contiguous(xs: &Tensor) -> Forward {
-    match xs.is_contiguous() {
-        true => Forward::Fused,
-        false => Forward::Exact,
+        let (weight, bias) = (self.weight(), self.bias());
+        let width = xs.dim(D::Minus1)?;
+        let is_row = |parameter: &Tensor| parameter.dims() == [width];
+        if is_row(weight) && bias.is_none_or(is_row) {
+            return normalize(self.eps(), self.remove_mean(), xs, weight, bias);
+        }
+        let ones = Tensor::ones(width, xs.dtype(), xs.device())?;
+        let normal = normalize(self.eps(), self.remove_mean(), xs, &ones, None)?;
+        let scaled = normal.broadcast_mul(weight)?;
+        bias.iter()
+            .try_fold(scaled, |scaled, bias| scaled.broadcast_add(bias))
     }
 }
 
@@ -133,7 +121,7 @@ impl RmsNorm {
         self.0.eps()
     }
 
-    /// As `forward`, with sums of f16 and bf16 in f32 also on the CPU. Both have a backward pass.
+    /// The same as `forward`, which has a backward pass too.
     ///
     /// # Errors
     /// If the weight does not match `xs` in shape or type.
@@ -142,9 +130,15 @@ impl RmsNorm {
     }
 }
 
+impl From<candle_nn::RmsNorm> for RmsNorm {
+    fn from(layer: candle_nn::RmsNorm) -> Self {
+        Self(layer.into_inner().into())
+    }
+}
+
 impl Module for RmsNorm {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        self.0.normalize(xs, fused_if_contiguous(xs))
+        self.0.forward(xs)
     }
 }
 
@@ -153,6 +147,5 @@ impl Module for RmsNorm {
 /// # Errors
 /// If `vb` has no such tensor of `size` elements.
 pub fn rms_norm(size: usize, eps: f64, vb: VarBuilder) -> Result<RmsNorm> {
-    let norm = candle_nn::rms_norm(size, eps, vb)?;
-    Ok(RmsNorm(LayerNorm(norm.into_inner())))
+    Ok(candle_nn::rms_norm(size, eps, vb)?.into())
 }

@@ -6,6 +6,7 @@ use candle_nn::{Init, VarBuilder, init};
 use super::add_to_rows::add_to_rows;
 use super::bias::sum_of_rows;
 use super::graph::record_lean;
+use super::kernel::sum_type;
 
 /// y = x · Wᵀ + b, as [`candle_nn::Linear`]: the same numbers, with the gradient of the weight computed in the weight's layout. Any
 /// strides; on the CPU candle's gives wrong numbers for an x of three or four dimensions whose last two are transposed.
@@ -33,6 +34,12 @@ impl Linear {
     /// The bias (out).
     pub fn bias(&self) -> Option<&Tensor> {
         self.bias.as_ref()
+    }
+}
+
+impl From<candle_nn::Linear> for Linear {
+    fn from(layer: candle_nn::Linear) -> Self {
+        Self::new(layer.weight().clone(), layer.bias().cloned())
     }
 }
 
@@ -109,7 +116,15 @@ impl Kept {
         let dy = rows(dy)?;
         let dx = self.weight.as_ref();
         let dx = dx.map(|weight| dy.matmul(&weight.contiguous()?)?.reshape(&self.shape));
-        let dweight = self.x.as_ref().map(|x| dy.t()?.matmul(&rows(x)?));
+        let dweight = self.x.as_ref().map(|x| {
+            // A sum over all tokens. On the CPU candle's product of f16 and bf16 rounds parts of it; on CUDA it sums in f32.
+            let wide = match dy.device().is_cpu() {
+                true => sum_type(dy.dtype()),
+                false => dy.dtype(),
+            };
+            let product = dy.to_dtype(wide)?.t()?.matmul(&rows(x)?.to_dtype(wide)?)?;
+            product.to_dtype(dy.dtype())
+        });
         Ok([dx.transpose()?, dweight.transpose()?])
     }
 }

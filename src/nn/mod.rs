@@ -22,15 +22,25 @@
 //!
 //! - Replaced, because candle's have no backward pass: [`ops`]`::{softmax_last_dim, rms_norm, layer_norm, sdpa}`, [`RmsNorm`],
 //!   [`LayerNorm`], [`rotary_emb`], [`attention`](mod@attention)`::flash_attn`, [`kv_cache`], [`quantized::QMatMul`].
-//! - Replaced, because candle's keep more than they need, or are wrong: [`Linear`], [`Activation`], [`Dropout`], [`GroupNorm`],
-//!   [`BatchNorm`], [`Conv1d`], [`loss::cross_entropy`], [`ops`]`::{softmax, log_softmax, silu, swiglu, …}`.
+//! - Replaced, because candle's keep more than they need, or are wrong: [`Linear`], [`Activation`], [`Dropout`], [`Embedding`],
+//!   [`GroupNorm`], [`BatchNorm`], [`Conv1d`], [`Conv2d`], [`loss`], [`ops`]`::{softmax, log_softmax, silu, swiglu, …}`.
+//! - In the place of methods of candle's tensors whose gradients are missing or wrong ([`WithGradients`]): [`ops`]`::{max_pool2d,
+//!   avg_pool2d, upsample_nearest2d, upsample_bilinear2d, scatter_add, unfold, …}`.
 //! - New: [`attention()`], exact and without a matrix of scores; [`loss::linear_cross_entropy`], without logits; [`audit()`], which
-//!   says what receives a gradient; [`seeded`] randomness.
-//! - Everything else is candle_nn's, re-exported: `VarMap`, `VarBuilder`, `Embedding`, `Conv2d`, the optimizers, …
+//!   says what receives a gradient, and whether it is right; [`seeded`] randomness.
+//! - [`AdamW`] and [`SGD`] are this crate's optimizers, whose updates are atomic; they implement candle_nn's [`Optimizer`].
+//! - Everything else is candle_nn's, re-exported: `VarMap`, `VarBuilder`, `LSTM`, …
+//!
+//! Candle's [`Linear`], [`LayerNorm`], [`RmsNorm`], [`Embedding`] and [`Activation`] become these by `into()`.
+//!
+//! No function depends on how a batch is cut: it computes the same for a sample alone as in a batch, in value, type and gradient, within
+//! the rounding of its sums. Two depend on the batch by their definition: [`BatchNorm`] in training, and the masks of [`Dropout`]. Sums of
+//! f16 and bf16 are in f32, and so are losses; products of matrices on the CPU are candle's, whose sums of these types are not.
 //!
 //! Each item says what it keeps for the backward pass. The guides [trainable](crate::_documentation::how_to::trainable) and
 //! [layers](crate::_documentation::explanation::layers) have the models that were tried and a table of bytes. Operations run on f64, f32, f16 and
-//! bf16, on the CPU and on CUDA; on other devices backward passes are compositions of candle's operations.
+//! bf16, on the CPU and on CUDA. There are no kernels for Metal: activations, dropout, softmax, the norms and [`loss::cross_entropy`]
+//! are compositions of candle's operations there, which have gradients and keep several times as much.
 
 pub mod activation;
 mod add_to_rows;
@@ -38,10 +48,9 @@ pub mod attention;
 mod audit;
 pub mod batch_norm;
 mod bias;
-#[cfg(test)]
-mod composed;
 pub mod conv;
 pub mod cpu_flash_attention;
+pub mod embedding;
 mod graph;
 pub mod group_norm;
 mod kernel;
@@ -60,23 +69,27 @@ mod seed;
 pub mod varlen_attention {
     pub use crate::nn::attention::varlen::*;
 }
+mod with_gradients;
 
 pub use candle_nn::*;
 
+pub use crate::optim::{AdamW, Sgd as SGD};
 pub use activation::{Activation, PReLU, prelu};
 pub use attention::{Attention, attention};
-pub use audit::{Audit, Audited, Received, audit};
+pub use audit::{Audit, AuditBuilder, Audited, Received, Slope, audit};
 pub(crate) use audit::{Patterns, is_statistic};
 pub use batch_norm::{BatchNorm, batch_norm};
 pub use conv::{
     Conv1d, Conv2d, ConvTranspose1d, conv_transpose1d, conv_transpose1d_no_bias, conv1d,
     conv1d_no_bias, conv2d, conv2d_no_bias,
 };
+pub use embedding::{Embedding, embedding};
 pub use group_norm::{GroupNorm, group_norm};
 pub use layer_norm::{LayerNorm, RmsNorm, layer_norm, layer_norm_no_bias, rms_norm};
 pub use linear::{Linear, linear, linear_b, linear_no_bias};
 pub use ops::Dropout;
 pub(crate) use recompute::{Held as HeldByRegions, Watched, watch};
 pub use recompute::{RegionInputs, RegionOutputs, is_recomputing, recompute};
-pub(crate) use seed::mix;
 pub use seed::seeded;
+pub(crate) use seed::{frozen, mix};
+pub use with_gradients::{Differentiable, WithGradients};

@@ -13,6 +13,9 @@ use super::graph::{Backward, record};
 /// in f32. It dequantizes some rows of the weight at a time, also of one in f16, at most 4 MiB or one row; on a GPU all of a Q8_1 or Q8K weight, for which
 /// candle has no kernel that does so.
 ///
+/// On CUDA candle chooses its kernel by the number of rows of x. All round x to 8 bits, so a product differs with the cut of a batch
+/// within that rounding.
+///
 /// It keeps its output.
 #[derive(Clone, Debug)]
 pub enum QMatMul {

@@ -10,7 +10,8 @@ pub struct Draw {
 }
 
 thread_local! {
-    static SCOPE: Cell<Option<Draw>> = const { Cell::new(None) };
+    /// The next draw of the scope, and whether dropout is off.
+    static SCOPE: Cell<(Option<Draw>, bool)> = const { Cell::new((None, false)) };
 }
 
 /// Runs `f` with the randomness of this module's operations, such as [`dropout`](crate::nn::ops::dropout), seeded: on this thread, the
@@ -35,8 +36,22 @@ thread_local! {
 /// # }
 /// ```
 pub fn seeded<T>(seed: u64, f: impl FnOnce() -> T) -> T {
-    let _outer = Restore(SCOPE.replace(Some(Draw { seed, call: 0 })));
+    let first = Some(Draw { seed, call: 0 });
+    let _outer = Restore(SCOPE.replace((first, is_frozen())));
     f()
+}
+
+/// Runs `f` without dropout on this thread. Masks are drawn by position, so a sample has another one in another micro-batch; without
+/// them, results can be compared between micro-batches.
+pub fn frozen<T>(f: impl FnOnce() -> T) -> T {
+    let (draw, _) = SCOPE.get();
+    let _outer = Restore(SCOPE.replace((draw, true)));
+    f()
+}
+
+/// Whether [`frozen`] runs on this thread.
+pub fn is_frozen() -> bool {
+    SCOPE.get().1
 }
 
 /// The seed of a scope of its own for the next draw.
@@ -45,7 +60,7 @@ pub fn derive() -> u64 {
     mix(seed ^ mix(call.wrapping_add(1)))
 }
 
-struct Restore(Option<Draw>);
+struct Restore((Option<Draw>, bool));
 
 impl Drop for Restore {
     fn drop(&mut self) {
@@ -56,12 +71,12 @@ impl Drop for Restore {
 /// The next draw of the thread's scope; without a scope a fresh seed.
 pub fn draw() -> Draw {
     match SCOPE.get() {
-        Some(draw) => {
+        (Some(draw), is_frozen) => {
             let call = draw.call.wrapping_add(1);
-            SCOPE.set(Some(Draw { call, ..draw }));
+            SCOPE.set((Some(Draw { call, ..draw }), is_frozen));
             draw
         }
-        None => Draw {
+        (None, _) => Draw {
             seed: RandomState::new().hash_one(0),
             call: 0,
         },

@@ -1,7 +1,7 @@
 use candle_core::Tensor;
 use candle_core::backprop::GradStore;
 
-use super::{Measure, Parameter, Shard, StateDict};
+use super::{Parameter, Shard, StateDict};
 use crate::error::{OptimizerError, Remedy, Result};
 
 /// What became of an update; from [`Commit::commit`].
@@ -51,6 +51,11 @@ pub enum Committed {
 /// assert_eq!(w.to_scalar::<f32>()?, 2.5);
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an optimizer that a trainer can use",
+    note = "use one of this crate's, such as `candle_headroom::AdamW`",
+    note = "or wrap an optimizer of candle in `candle_headroom::Foreign::new(optimizer, vars)`"
+)]
 pub trait Commit {
     /// The parameters that it updates now, without frozen ones; they may change when a group is frozen or thawed.
     fn parameters(&self) -> &[Parameter];
@@ -75,8 +80,12 @@ pub trait Commit {
     /// move between ranks, `state` is the whole state, which replaces all, as in [`load_state`](Self::load_state).
     ///
     /// # Errors
-    /// [`OptimizerError`] if it cannot be sharded, as by default, if the shard does not fit its parameters, or if another rank has the
-    /// state of these elements; those of [`load_state`](Self::load_state). Nothing has changed then.
+    /// [`OptimizerError::NotSharded`] if it cannot be sharded, as by default; [`OptimizerError::Unlisted`] if the shard leaves out a
+    /// parameter that is not frozen; [`OptimizerError::Piece`] for elements that cannot be updated by themselves: beyond the parameter, in
+    /// blocks of 8 bits that are cut (see [`Shard::ALIGNMENT`]), or in parts of a parameter for `Adafactor`, whose state is not one number
+    /// for each element; [`OptimizerError::Elsewhere`] without `state` for elements of which another rank has the state; those of
+    /// [`load_state`](Self::load_state), and of copying and memory. Nothing has changed then.
+    #[doc(hidden)]
     fn shard(&mut self, _: &Shard, _: Option<&StateDict>) -> Result<()> {
         let optimizer = std::any::type_name::<Self>().to_owned();
         let reason = "its state cannot be divided; use one of the fused optimizers, such as AdamW";
@@ -92,26 +101,33 @@ pub trait Commit {
     }
 
     /// Whether it keeps state for a shard alone, or waits for one: a trainer gives it one before the first update.
+    #[doc(hidden)]
     fn is_sharded(&self) -> bool {
         false
     }
 
-    /// Sums the squares of the gradients' elements in a shard, always in the same order, if updates depend on the gradients of all
-    /// ranks: for clipping by norm, a loss scale, or to skip a step with a gradient that is not finite. Otherwise, and by default, `None`.
-    /// On CUDA this waits for the device.
+    /// Sums the squares of the gradients' elements in a shard, before any adjustment and always in the same order, if updates depend on the
+    /// gradients of all ranks: for clipping by norm, a loss scale, or to skip a step with a gradient that is not finite. Otherwise, and by
+    /// default, `None`. The sum is NaN if an element is not finite. The shard need not be the optimizer's own: where none is sharded, but
+    /// the ranks' sums are added up, each gets the bits that it would get with shards.
+    ///
+    /// The first call with a shard allocates. On CUDA each waits for the device.
     ///
     /// # Errors
-    /// Those of [`commit`](Self::commit).
-    fn measure(&mut self, _: &GradStore, _: &Shard) -> Result<Option<Measure>> {
+    /// Those of [`commit`](Self::commit) but for the loss scale; [`OptimizerError::Unlisted`] and [`OptimizerError::Piece`] as for
+    /// [`shard`](Self::shard).
+    #[doc(hidden)]
+    fn measure(&mut self, _: &GradStore, _: &Shard) -> Result<Option<f64>> {
         Ok(None)
     }
 
-    /// Applies one update as [`commit`](Self::commit), with the sum of what [`measure`](Self::measure) returned on all ranks in place of a
-    /// sum over the gradients here. By default the sum is not used.
+    /// Applies one update as [`commit`](Self::commit), with the sum of what [`measure`](Self::measure) returned on all ranks, added in
+    /// their order, in place of a sum over the gradients here. By default the sum is not used.
     ///
     /// # Errors
     /// Those of [`commit`](Self::commit).
-    fn commit_measured(&mut self, gradients: &GradStore, _: Measure) -> Result<Committed> {
+    #[doc(hidden)]
+    fn commit_measured(&mut self, gradients: &GradStore, _: f64) -> Result<Committed> {
         self.commit(gradients)
     }
 
@@ -152,5 +168,64 @@ pub trait Commit {
     /// [`StateError`](crate::error::StateError) if the state does not fit. Nothing has changed then.
     fn load_state(&mut self, _: &StateDict) -> Result<()> {
         Ok(())
+    }
+}
+
+/// An optimizer that is chosen at run time.
+impl<O: Commit + ?Sized> Commit for Box<O> {
+    fn parameters(&self) -> &[Parameter] {
+        (**self).parameters()
+    }
+
+    fn frozen(&self) -> Vec<Parameter> {
+        (**self).frozen()
+    }
+
+    fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {
+        (**self).commit(gradients)
+    }
+
+    fn shard(&mut self, shard: &Shard, state: Option<&StateDict>) -> Result<()> {
+        (**self).shard(shard, state)
+    }
+
+    fn describe(&self) -> Vec<String> {
+        (**self).describe()
+    }
+
+    fn is_sharded(&self) -> bool {
+        (**self).is_sharded()
+    }
+
+    fn measure(&mut self, gradients: &GradStore, shard: &Shard) -> Result<Option<f64>> {
+        (**self).measure(gradients, shard)
+    }
+
+    fn commit_measured(&mut self, gradients: &GradStore, squares: f64) -> Result<Committed> {
+        (**self).commit_measured(gradients, squares)
+    }
+
+    fn scale_loss(&self, loss: &Tensor) -> Result<Tensor> {
+        (**self).scale_loss(loss)
+    }
+
+    fn takes_f32(&self) -> bool {
+        (**self).takes_f32()
+    }
+
+    fn remedies(&self) -> Vec<Remedy> {
+        (**self).remedies()
+    }
+
+    fn state_bytes(&self) -> Option<u64> {
+        (**self).state_bytes()
+    }
+
+    fn state(&self) -> Result<StateDict> {
+        (**self).state()
+    }
+
+    fn load_state(&mut self, state: &StateDict) -> Result<()> {
+        (**self).load_state(state)
     }
 }

@@ -23,7 +23,7 @@ use crate::error::{Error, Phase, Result, UpdateInterrupted};
 /// let mut optimizer = Foreign::new(sgd, vec![w.clone()]);
 /// optimizer.commit(&w.sqr()?.backward()?)?;
 /// assert_eq!(w.to_scalar::<f32>()?, 3. - 0.1 * 6.);
-/// optimizer.optimizer_mut().set_learning_rate(0.01);
+/// optimizer.set_learning_rate(0.01);
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -54,9 +54,19 @@ impl<O: Optimizer> Foreign<O> {
         &self.optimizer
     }
 
-    /// The wrapped optimizer, for example to set its learning rate.
+    /// The wrapped optimizer.
     pub fn optimizer_mut(&mut self) -> &mut O {
         &mut self.optimizer
+    }
+
+    /// The learning rate.
+    pub fn learning_rate(&self) -> f64 {
+        self.optimizer.learning_rate()
+    }
+
+    /// Sets the learning rate, as a schedule does before each update.
+    pub fn set_learning_rate(&mut self, learning_rate: f64) {
+        self.optimizer.set_learning_rate(learning_rate);
     }
 
     /// Returns the wrapped optimizer.

@@ -101,10 +101,15 @@ impl<'a> One<'a> {
         tensor.ok_or_else(|| refused(format!("a state is without `{name}`")))
     }
 
+    /// The states of ranks that own elements; the others have no tensors.
+    fn with_elements(&self) -> impl Iterator<Item = &(&'a StateDict, &'a [(usize, usize)])> {
+        self.parts.iter().filter(|(_, ranges)| !ranges.is_empty())
+    }
+
     /// The number of updates, which is the same on all ranks that own elements.
     fn step(&self) -> Result<i64> {
         let mut step = None;
-        for (state, _) in self.parts.iter().filter(|(_, ranges)| !ranges.is_empty()) {
+        for (state, _) in self.with_elements() {
             let here = self.tensor(state, STEP)?.to_dtype(DType::I64)?;
             let here = here.to_scalar()?;
             if *step.get_or_insert(here) != here {
@@ -119,7 +124,7 @@ impl<'a> One<'a> {
     fn joined(&self, kept: &str, shape: &[usize]) -> Result<Option<Tensor>> {
         let elements = self.whole.elements;
         let (mut found, mut dtype) = (Vec::new(), DType::F32);
-        for (state, ranges) in &self.parts {
+        for (state, ranges) in self.with_elements() {
             let tensor = self.tensor(state, kept)?;
             dtype = tensor.dtype();
             if **ranges == [(0, elements)] {

@@ -1,21 +1,21 @@
 use std::f64::consts::PI;
 
 use super::rule::Range;
-use crate::error::Result;
+use crate::error::{OptimizerError, Result};
 
 /// The learning rate as a function of the step, counted from 0; for any optimizer.
 ///
 /// ```
 /// use candle_core::{Device, Var};
+/// use candle_headroom::optim::Commit;
 /// use candle_headroom::{AdamW, LearningRate};
-/// use candle_nn::Optimizer;
 ///
 /// let w = Var::new(3f32, &Device::Cpu)?;
 /// let mut optimizer = AdamW::builder(vec![w.clone()]).build()?;
 /// let schedule = LearningRate::builder(1e-3).cosine(1000).floor(1e-5).warm_up(100).build()?;
 /// for step in 0..10 {
 ///     optimizer.set_learning_rate(schedule.at(step));
-///     optimizer.backward_step(&w.sqr()?)?;
+///     optimizer.commit(&w.sqr()?.backward()?)?;
 /// }
 /// assert_eq!(schedule.at(99), 1e-3 * 100. / 101.);
 /// assert_eq!(schedule.at(100), 1e-3);
@@ -110,11 +110,21 @@ impl LearningRateBuilder {
     /// Builds the schedule.
     ///
     /// # Errors
-    /// [`OptimizerError`](crate::error::OptimizerError) if a rate or the factor is negative or not finite, or `every` is 0.
+    /// [`OptimizerError`](crate::error::OptimizerError) if a rate or the factor is negative or not finite, the floor is above
+    /// the peak, or `every` is 0.
     pub fn build(self) -> Result<LearningRate> {
         let check = |name, value, range: Range| range.check("LearningRate", name, value);
         check("peak", self.0.peak, Range::NOT_NEGATIVE)?;
         check("floor", self.0.floor, Range::NOT_NEGATIVE)?;
+        if self.0.floor > self.0.peak {
+            return Err(OptimizerError::HyperParameter {
+                optimizer: "LearningRate",
+                name: "floor",
+                value: self.0.floor.to_string(),
+                allowed: "at most the peak",
+            }
+            .into());
+        }
         if let Shape::Steps { every, factor } = self.0.shape {
             check("every", every as f64, Range::POSITIVE)?;
             check("factor", factor, Range::NOT_NEGATIVE)?;

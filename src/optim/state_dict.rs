@@ -17,7 +17,7 @@ use crate::replace::replace;
 ///
 /// ```
 /// use candle_core::{DType, Device};
-/// use candle_headroom::optim::StateDict;
+/// use candle_headroom::optim::{Commit, StateDict};
 /// use candle_headroom::AdamW;
 /// use candle_nn::{linear, VarBuilder, VarMap};
 ///
@@ -40,12 +40,11 @@ pub struct StateDict {
 
 impl StateDict {
     /// Writes a safetensors file, with the text in its metadata. The file appears under its name when it is complete; until then
-    /// the old file stays. It keeps the mode of the old file, and a symbolic link is followed.
-    ///
-    /// Several processes may save to one path. The next save removes the temporary file that a killed one left.
+    /// the old file stays. It keeps the mode of the old file, and a symbolic link is followed. Several processes may save to one path.
     ///
     /// # Errors
-    /// Errors from candle, with the error of the file system. A path that names something else than a regular file is refused.
+    /// Errors from candle, with the error of the file system: a full disk, or a limit on the size of files (`ulimit -f`). A path that names
+    /// something else than a regular file is refused.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let saved = replace(path, |file| {

@@ -2,6 +2,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -49,6 +51,7 @@ pub struct FileFaults {
     first: usize,
     times: usize,
     kind: Option<io::ErrorKind>,
+    delay: Option<Duration>,
 }
 
 impl FileFaults {
@@ -60,6 +63,7 @@ impl FileFaults {
             first: usize::MAX,
             times: 1,
             kind: Some(io::ErrorKind::Other),
+            delay: None,
         }
     }
 
@@ -83,6 +87,12 @@ impl FileFaults {
     pub fn failing_with(self, kind: io::ErrorKind) -> Self {
         let kind = Some(kind);
         Self { kind, ..self }
+    }
+
+    /// Makes the operation last this much longer instead of failing it, as a busy disk does.
+    pub fn delaying(self, delay: Duration) -> Self {
+        let delay = Some(delay);
+        Self { delay, ..self }
     }
 
     /// Kills the process at the operation, before it happens: by SIGKILL, or where there are no signals by
@@ -143,6 +153,10 @@ impl Plan {
         match index.checked_sub(faults.first) {
             Some(later) if later < faults.times => {
                 self.fired.fetch_add(1, Relaxed);
+                if let Some(delay) = faults.delay {
+                    thread::sleep(delay);
+                    return Ok(());
+                }
                 Err(faults.kind.unwrap_or_else(|| kill()).into())
             }
             _ => Ok(()),

@@ -60,7 +60,8 @@ impl<O: Commit> AccumulatingTrainer<O> {
     /// [`PeerLost`](crate::error::GroupError::PeerLost) this rank may or may not have applied it.
     ///
     /// In a [group](AdaptiveTrainerBuilder::group) every `k`-th call is an update on all ranks, so a batch that failed counts: go on with the
-    /// next one, as the other ranks do.
+    /// next one, as the other ranks do. If the batches come from a [`Loader`](crate::data::Loader), that update is an error on all ranks, because
+    /// this one lacks its part of a batch.
     pub fn step<'b, B: Batch + ?Sized, L: Into<Loss>>(
         &mut self,
         batch: &'b B,

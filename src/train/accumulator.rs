@@ -1,7 +1,7 @@
 use candle_core::Device;
 use candle_core::backprop::GradStore;
 
-use super::loss::Loss;
+use super::loss::{Loss, alone};
 use super::report::StepReport;
 use super::slots::{Contribution, Slots};
 use crate::batch::run_phase;
@@ -13,6 +13,9 @@ use crate::optim::{Commit, Committed, Parameter};
 /// It owns the optimizer: the gradients are those of the optimizer's parameters, and losses are multiplied by its loss scale.
 /// Each parameter has one buffer, allocated with its first gradient, for the weighted mean of its gradients; f32 for f16 and
 /// bf16 parameters. Micro-batches may differ in size. The graph, the loss and all other gradients are dropped before adding.
+///
+/// The forward pass is yours, so what it changes is not rolled back: if you repeat a micro-batch that failed, BatchNorm's running
+/// statistics count its samples twice unless you restore them. An [`AdaptiveTrainer`](super::AdaptiveTrainer) restores them.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -43,6 +46,8 @@ pub struct GradientAccumulator<O> {
     pub(super) window: StepReport,
     /// Number of updates.
     pub(super) updates: u64,
+    /// Number of a trainer's batches in these updates. It grows with an update alone, so what is dropped before counts as not read.
+    pub(super) batches: u64,
     /// An update failed half-way: parameters and optimizer state may not belong together.
     pub(super) is_interrupted: bool,
 }
@@ -55,7 +60,7 @@ impl<O: Commit> GradientAccumulator<O> {
     /// - [`WindowLost`](crate::error::WindowLost) if adding failed half-way, so that the gradients accumulated before are lost too.
     pub fn add(&mut self, loss: impl Into<Loss>, samples: usize) -> Result<()> {
         self.begin()?;
-        let contribution = self.differentiate(loss.into(), samples)?;
+        let contribution = self.differentiate(loss.into(), samples, 1.)?;
         self.accumulate(contribution)
     }
 
@@ -115,8 +120,18 @@ impl<O: Commit> GradientAccumulator<O> {
         }
         self.slots.reset();
         let mut report = std::mem::take(&mut self.window);
+        self.batches += report.batches as u64;
         (report.step, report.updated) = (self.updates, updated);
         Ok(report)
+    }
+
+    /// The error of an update of which a part was applied. A lost device or group keeps its own error, which says more.
+    pub(super) fn interrupt(&mut self, reason: Error) -> Error {
+        self.is_interrupted = true;
+        match reason {
+            Error::DeviceFault(_) | Error::Group(_) | Error::UpdateInterrupted(_) => reason,
+            reason => UpdateInterrupted::new(reason).into(),
+        }
     }
 
     /// Drops the accumulated gradients, and returns the number of their samples.
@@ -192,16 +207,25 @@ impl<O: Commit> GradientAccumulator<O> {
         }
     }
 
-    /// Runs the backward pass of the scaled loss, and drops the graph.
-    pub(super) fn differentiate(&self, loss: Loss, samples: usize) -> Result<Contribution> {
+    /// Runs the backward pass of the scaled loss, also multiplied by `times`, and drops the graph.
+    pub(super) fn differentiate(
+        &self,
+        loss: Loss,
+        samples: usize,
+        times: f64,
+    ) -> Result<Contribution> {
         let mut loss = loss.weighted(samples)?;
         let mut gradients = Vec::new();
         if loss.weight > 0. {
             gradients = run_phase(Phase::Backward, || {
-                (self.slots).differentiate(&self.optimizer.scale_loss(&loss.value)?)
+                let scaled = self.optimizer.scale_loss(&loss.value)?;
+                match times {
+                    1. => self.slots.differentiate(&scaled),
+                    _ => self.slots.differentiate(&(scaled * times)?),
+                }
             })?;
         }
-        loss.value = loss.value.detach();
+        loss.value = alone(&loss.value).map_err(|error| error.in_phase(Phase::Backward))?;
         Ok((loss, gradients))
     }
 

@@ -43,6 +43,7 @@ impl<O: Commit> GradientAccumulatorBuilder<O> {
             slots,
             window: StepReport::default(),
             updates: 0,
+            batches: 0,
             is_interrupted: false,
         })
     }

@@ -4,7 +4,7 @@ use super::exchange::Exchange;
 use super::loss::Loss;
 use super::ranks::Turn;
 use super::report::StepReport;
-use crate::batch::{Batch, Engine, MicroBatch, Plan, Processed};
+use crate::batch::{Batch, CutCheck, Engine, MicroBatch, Plan, Processed};
 use crate::error::{Error, Holding, Result};
 use crate::optim::{Commit, Parameter};
 
@@ -67,12 +67,15 @@ impl<O: Commit> AdaptiveTrainer<O> {
     ///   see [`allow_unreached`](super::AdaptiveTrainerBuilder::allow_unreached);
     /// - [`ResourceExhausted`](crate::ResourceExhausted) if a single sample does not fit, or the policy stops;
     /// - [`DeviceFault`](crate::DeviceFault), which is never retried;
+    /// - [`DataError::NotResumed`](crate::error::DataError::NotResumed) if state was loaded and the batch's loader does not continue where the
+    ///   saved run stopped, and [`Renamed`](crate::error::DataError::Renamed) if that run had no loader of its name;
     /// - any other error of candle or of `f`, at once and unchanged;
     /// - [`WindowLost`](crate::error::WindowLost) if batches that were [accumulated](Self::accumulate) before were lost with this one;
     /// - [`UpdateInterrupted`](crate::error::UpdateInterrupted) if the optimizer failed half-way.
     ///
     /// With a group, also [`GroupError`](crate::error::GroupError):
-    /// - `PeerFailed` if another rank failed, `DifferentCalls` or `Different` if ranks make other calls or updates: no rank has updated;
+    /// - `PeerFailed` if another rank failed, `DifferentCalls` or `Different` if ranks make other calls or updates, or if their batches are not
+    ///   parts of one batch of equal [`Loader`](crate::data::Loader)s: no rank has updated;
     /// - `Diverged` if the parameters of ranks differ;
     /// - `PeerLost` if a rank is lost: this rank may or may not have applied the update. Continue from a checkpoint; later calls fail with `Broken`.
     pub fn step<'b, B: Batch + ?Sized, L: Into<Loss>>(
@@ -87,7 +90,6 @@ impl<O: Commit> AdaptiveTrainer<O> {
         let done = done.map_err(|error| self.core.with_window(error));
         let (took, mut report) = told(turn, done)?;
         report.extend(took);
-        self.core.positions.consume();
         self.core.divide(&batch.origins());
         Ok(report)
     }
@@ -128,9 +130,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
     ) -> Result<()> {
         self.core.given += 1;
         let (took, ()) = (self.core).run(&mut self.engine, batch, f, |_, _, _| Ok(()))?;
-        let window = &mut self.core.accumulator.window;
-        window.extend(took);
-        window.batches += 1;
+        self.core.accumulator.window.extend(took);
         Ok(())
     }
 
@@ -157,9 +157,11 @@ impl<O: Commit> AdaptiveTrainer<O> {
             }
         }
         let (core, engine) = (&mut self.core, &mut self.engine);
-        let done = engine.batch(0, None, |engine, took| core.update(engine, took));
+        let last = core.accumulator.batches + core.accumulator.window.batches as u64;
+        let done = engine.batch(last.saturating_sub(1), 0, None, |engine, took| {
+            core.update(engine, took)
+        });
         let (took, mut report) = self.core.keep(done)?;
-        self.core.positions.consume();
         report.extend(took);
         let samples = report
             .exchange
@@ -168,10 +170,70 @@ impl<O: Commit> AdaptiveTrainer<O> {
         Ok(Some(report).filter(|_| samples > 0))
     }
 
+    /// Checks whether the loss of `f` depends on how a batch is cut into micro-batches. An update should be that of the whole batch, however
+    /// memory forces it to be cut.
+    ///
+    /// `f` runs with the batch's first samples together and with the same samples in two parts, and the gradients are compared: the
+    /// whole's has to be that of the parts, combined by their weights. It begins with 7 samples and doubles them as long as they fit in
+    /// memory, up to the whole batch. Nothing of the trainer changes, neither parameters, accumulated gradients,
+    /// [buffers](super::AdaptiveTrainerBuilder::buffers) nor counters. [`MicroBatch::is_check`] tells `f` that it is called for a check.
+    ///
+    /// This crate's dropout is off meanwhile, since masks differ between a micro-batch and the whole. Other random numbers make the loss
+    /// differ from call to call, also those that come from [`MicroBatch::seed`]: then nothing can be checked, which
+    /// [`CutFinding::Random`](crate::batch::CutFinding::Random) says.
+    ///
+    /// A trainer checks a few samples by itself when it first cuts a batch, unless
+    /// [`unchecked_cuts`](super::AdaptiveTrainerBuilder::unchecked_cuts) was given. Call this for a check of more samples, or before a long run.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_headroom::error::{CutCause, Error, LossError};
+    /// use candle_headroom::{AdamW, AdaptiveTrainer, Loss};
+    /// use candle_nn::{Module, VarBuilder, VarMap, linear};
+    ///
+    /// let varmap = VarMap::new();
+    /// let model = linear(4, 1, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+    /// let optimizer = AdamW::builder(&varmap).build()?;
+    /// let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+    ///
+    /// let x = Tensor::randn(0f32, 1., (6, 4), &Device::Cpu)?;
+    /// let keep = Tensor::new(&[1f32, 0., 1., 1., 1., 0.], &Device::Cpu)?; // 0 for padding
+    /// let batch = (x, keep);
+    /// let mean = |x: &Tensor, keep: &Tensor| -> candle_core::Result<(Tensor, f64)> {
+    ///     let each = model.forward(x)?.sqr()?.squeeze(1)?;
+    ///     let count = f64::from(keep.sum_all()?.to_scalar::<f32>()?);
+    ///     Ok((((each * keep)?.sum_all()? / count)?, count))
+    /// };
+    ///
+    /// // A mean over what is kept counts as a mean over samples.
+    /// let wrong = trainer.check_cut(&batch, |(x, keep), _| Ok(mean(&x, &keep)?.0));
+    /// let Err(Error::Loss(error)) = wrong else { panic!("{wrong:?}") };
+    /// assert!(matches!(*error, LossError::DependsOnCut { cause: CutCause::Weights, .. }));
+    /// // With its weight it does not depend on the cut.
+    /// let right = trainer.check_cut(&batch, |(x, keep), _| {
+    ///     let (mean, count) = mean(&x, &keep)?;
+    ///     Ok(Loss::weighted_mean(mean, count))
+    /// })?;
+    /// println!("{right}");
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// - [`LossError::DependsOnCut`](crate::error::LossError::DependsOnCut) names the likely cause and the remedy;
+    /// - [`BatchError`](crate::error::BatchError), [`LossError`](crate::error::LossError), and any other error of candle or of `f`;
+    /// - [`ResourceExhausted`](crate::ResourceExhausted) if not even two or three samples fit.
+    pub fn check_cut<'b, B: Batch + ?Sized, L: Into<Loss>>(
+        &mut self,
+        batch: &'b B,
+        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
+    ) -> Result<CutCheck> {
+        self.core.check_cut(&self.engine, batch, f)
+    }
+
     /// Runs `f` over all samples of `data` in order, in chunks that fit without gradients, and returns a result for each chunk.
     ///
     /// A chunk that does not fit is computed again in smaller ones and counts once. With an error there are no results, so that
-    /// no metric is computed from a part of the data. [Named buffers](super::AdaptiveTrainerBuilder::buffers) are restored.
+    /// no metric is computed from a part of the data. [Buffers](super::AdaptiveTrainerBuilder::buffers) are restored.
     /// Weight a chunk's mean by its number of samples: chunks differ in size.
     ///
     /// # Errors
@@ -181,6 +243,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
         data: &'b B,
         f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<T>,
     ) -> Result<Processed<T>> {
+        self.core.follow_buffers()?;
         let _traces = self.core.at_micro_batch.guard()?;
         self.evaluation.process(data, f, || self.core.held())
     }
@@ -200,7 +263,7 @@ impl<O: Commit> AdaptiveTrainer<O> {
         let mut estimate = Estimate::new(self.optimizer());
         let saved = self.core.saved_bytes();
         if saved > 0 {
-            let saved = Holding::new("saved values of named buffers", saved);
+            let saved = Holding::new("saved values of buffers", saved);
             estimate.held.push(saved);
         }
         let measured = self.engine.measured;
@@ -249,7 +312,8 @@ impl<O: Commit> AdaptiveTrainer<O> {
         self.core.accumulator.optimizer_mut()
     }
 
-    /// Continues with another optimizer and returns the previous one. Accumulated batches are dropped. After an interrupted
+    /// Continues with another optimizer and returns the previous one. Accumulated batches are dropped, and buffers are restored to what
+    /// they were before these. After an interrupted
     /// update, restore the parameters first; [`load_state`](Self::load_state) keeps the optimizer, with its saved state.
     pub fn replace_optimizer(&mut self, optimizer: O) -> O {
         self.core.replace_optimizer(optimizer)

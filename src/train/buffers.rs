@@ -1,4 +1,4 @@
-use candle_core::{Tensor, Var};
+use candle_core::{DType, Device, Tensor, Var};
 
 use crate::error::{ParameterError, Result};
 
@@ -44,11 +44,27 @@ impl Buffers {
         Ok(buffers.try_for_each(|(live, saved)| saved.set(live))?)
     }
 
+    /// Whether a value is not the saved one.
+    pub(super) fn have_changed(&self) -> Result<bool> {
+        let read = |var: &Var| {
+            let values = var.flatten_all()?.to_device(&Device::Cpu)?;
+            let values = values.to_dtype(DType::F64)?.to_vec1::<f64>()?;
+            // By their bits: NaN is not equal to itself.
+            Ok::<_, candle_core::Error>(Vec::from_iter(values.into_iter().map(f64::to_bits)))
+        };
+        for (live, saved) in &self.0 {
+            if read(live)? != read(saved)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Restores the saved values. A failure, which does not happen on the CPU, is logged: the caller already has an error.
     pub(super) fn restore(&self) {
         let mut buffers = self.0.iter();
         if let Err(error) = buffers.try_for_each(|(live, saved)| live.set(saved)) {
-            tracing::error!(%error, "named buffers could not be restored and may contain traces of a failed micro-batch");
+            tracing::error!(%error, "buffers could not be restored and may contain traces of a failed micro-batch");
         }
     }
 

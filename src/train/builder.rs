@@ -4,11 +4,12 @@ use candle_core::Tensor;
 
 use super::adaptive::AdaptiveTrainer;
 use super::core::Core;
+use super::cut::Checks;
 use super::ranks::{Settings, join};
 use super::reach::Reach;
 use crate::batch::{BatchPolicy, Engine, Observer, Predictive, Recompute, Task};
 use crate::distributed::{Group, Shares};
-use crate::error::{ParameterError, Result};
+use crate::error::{ParameterError, PolicyError, Result};
 use crate::memory::DeviceMemory;
 use crate::optim::Commit;
 
@@ -23,6 +24,7 @@ pub struct AdaptiveTrainerBuilder<O, T = AdaptiveTrainer<O>> {
     evaluation: Engine,
     group: Option<Group>,
     exchange: Settings,
+    checks_cuts: bool,
     /// Batches for one update of an accumulating trainer.
     batches: usize,
     finish: fn(AdaptiveTrainer<O>, usize) -> Result<T>,
@@ -53,6 +55,7 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
                 narrows: false,
                 shares: None,
             },
+            checks_cuts: true,
             batches,
             finish,
         }
@@ -70,17 +73,17 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
         self
     }
 
-    /// Sets the number of updates after which the ranks of a [group](Self::group) compare checksums of their parameters; 1,000 by default. They also
+    /// Sets the number of updates after which the ranks of a [group](Self::group) compare checksums of their parameters, at least 1; 1,000 by default. They also
     /// do so in the first update, and in the first one after state was loaded. It takes as long as a copy of all parameters to the host.
     pub fn compare_every(mut self, updates: u64) -> Self {
         self.exchange.compare_every = updates;
         self
     }
 
-    /// Sets how the batches of a [`Loader`](crate::data::Loader) are divided among the ranks of a [group](Self::group). By default they follow what each
-    /// rank was measured to do, so that a slower GPU has fewer samples and none waits long for another; `Shares::equal(group.size())` divides
-    /// equally, always. The loader needs [`rank`](crate::data::LoaderBuilder::rank). Every division gives the same update within rounding;
-    /// runs with measured shares are not equal bit by bit, because times are not.
+    /// Sets how the batches of a [`Loader`](crate::data::Loader) are divided among the ranks of a [group](Self::group): in equal parts by default.
+    /// With `Shares::builder(group.size()).build()?` they follow what each rank was measured to do, so that a slower GPU has fewer samples and
+    /// none waits long for another. Every division gives the same update within rounding; runs with measured shares are not equal bit by bit,
+    /// because times are not.
     pub fn shares(mut self, shares: Shares) -> Self {
         self.exchange.shares = Some(shares);
         self
@@ -113,8 +116,11 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
         self
     }
 
-    /// Adds variables that the forward pass changes by itself, such as BatchNorm's running statistics
-    /// (`[norm.running_mean(), norm.running_var()]`): a micro-batch that fails or panics leaves no trace in them.
+    /// Adds variables that the forward pass changes by itself: a micro-batch that fails or panics leaves no trace in them.
+    ///
+    /// BatchNorm's running statistics need no mention where the optimizer has them: its builder was given the `VarMap`, or names that
+    /// end with `running_mean`, `running_var` or `num_batches_tracked`. Name them where it has not
+    /// (`[norm.running_mean(), norm.running_var()]`).
     pub fn buffers<'a>(mut self, buffers: impl IntoIterator<Item = &'a Tensor>) -> Self {
         self.buffers.extend(buffers.into_iter().cloned());
         self
@@ -169,6 +175,20 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
         self
     }
 
+    /// Does not check whether the closure's loss depends on how batches are cut.
+    ///
+    /// By default, at the end of the first batch that was cut and before its update, the trainer calls the closure again with the first
+    /// samples, at most 7 and no more than were computed at once: all together twice, then in two parts. If the gradients differ by
+    /// more than rounding explains, the step fails with [`LossError::DependsOnCut`](crate::error::LossError::DependsOnCut), because
+    /// micro-batches would train another function than whole batches. What was found is in
+    /// [`StepReport::cut_check`](super::StepReport::cut_check). [`check_cut`](AdaptiveTrainer::check_cut) has the details.
+    ///
+    /// A loss that depends on the cut on purpose, such as one with negatives from the micro-batch, needs this.
+    pub fn unchecked_cuts(mut self) -> Self {
+        self.checks_cuts = false;
+        self
+    }
+
     /// Sets the seed from which [`MicroBatch::seed`](crate::MicroBatch::seed) is derived; 0 by default.
     pub fn seed(mut self, seed: u64) -> Self {
         self.engine.seed = seed;
@@ -190,13 +210,28 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// - [`ParameterError`]: no parameter to train, one listed twice, a type that cannot be accumulated, a buffer that is not a
     ///   variable, parameters on another device than the memory's, a name in [`allow_unreached`](Self::allow_unreached) that
     ///   matches no parameter, or [`reach_within(0)`](Self::reach_within);
-    /// - [`PolicyError::Zero`](crate::error::PolicyError::Zero) for an accumulating trainer of 0 batches;
+    /// - [`PolicyError::Zero`] for an accumulating trainer of 0 batches, or [`compare_every(0)`](Self::compare_every);
     /// - with a group, [`GroupError`](crate::error::GroupError): `Different` models or options, `NoEngine` for the device, `SameDevice` for two
     ///   ranks, `PeerFailed`, `PeerLost`, `DifferentCalls`; and [`DataError::Setting`](crate::error::DataError::Setting) if
     ///   [`shares`](Self::shares) are for another number of ranks.
     pub fn build(mut self) -> Result<T> {
         let reach = self.reach.describe();
-        let mut core = Core::new(self.optimizer, &self.buffers, self.reach);
+        // A rank that is misconfigured by itself fails here, and the others learn why when they join.
+        let core = Core::new(self.optimizer, &self.buffers, self.reach);
+        let mut core = core.and_then(|core| {
+            if self.exchange.compare_every == 0 {
+                return Err(PolicyError::Zero("`compare_every`").into());
+            }
+            let memory = self.engine.memory.as_ref();
+            let memory = memory.map(|memory| memory.device().location());
+            let mut vars = core.accumulator.slots.vars();
+            let elsewhere = vars.find_map(|var| {
+                let (vars, memory) = (var.device().location(), memory?);
+                (vars != memory).then_some(ParameterError::Device { vars, memory })
+            });
+            drop(vars);
+            elsewhere.map_or(Ok(core), |error| Err(error.into()))
+        });
         if let Some(group) = &self.group {
             let options = vec![
                 reach,
@@ -209,16 +244,9 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
             self.evaluation.rank = self.engine.rank;
         }
         let mut core = core?;
+        core.checks = Checks::new(self.checks_cuts);
         if core.ranks.is_none() {
             core.shard()?;
-        }
-        let slots = &core.accumulator.slots;
-        if let Some(memory) = &self.engine.memory {
-            let memory = memory.device().location();
-            let mut others = slots.vars().map(|var| var.device().location());
-            if let Some(vars) = others.find(|vars| *vars != memory) {
-                return Err(ParameterError::Device { vars, memory }.into());
-            }
         }
         let device = core.accumulator.device();
         self.engine.start(device.clone());

@@ -4,23 +4,31 @@ use candle_core::{Tensor, Var};
 
 use super::accumulator::GradientAccumulator;
 use super::accumulator_builder::GradientAccumulatorBuilder;
+use super::awaited::Awaited;
 use super::buffers::Buffers;
+use super::cut::{self, Checks, Side};
 use super::loss::Loss;
 use super::own_shard::OwnShard;
 use super::positions::Positions;
 use super::ranks::{Ranks, Spent};
 use super::reach::Reach;
+use super::slots::Contribution;
 use crate::batch::{
-    Attempt, Batch, Engine, Failure, Held, MicroBatch, Origin, Processed, Work, extent_of, waited,
+    Attempt, Batch, CutCheck, CutFinding, Engine, Failure, Held, MicroBatch, Origin, Processed,
+    Work, extent_of, waited,
 };
 use crate::error::{Error, Holding, Phase, Result, WindowLost};
+use crate::memory::{DeviceMemory, recover, unmask};
+use crate::nn;
 use crate::optim::Commit;
 
 /// The state that a trainer's step changes: accumulated gradients, named buffers, and the updated parameters.
 #[derive(Debug)]
 pub(super) struct Core<O> {
     pub(super) accumulator: GradientAccumulator<O>,
-    /// Named buffers as they were when the window began.
+    /// Variables that the caller named, which the forward pass changes by itself.
+    named: Vec<Tensor>,
+    /// They, and the running statistics among the parameters, as they were when the window began.
     at_window: Buffers,
     /// The same at the beginning of a micro-batch.
     pub(super) at_micro_batch: Buffers,
@@ -29,6 +37,7 @@ pub(super) struct Core<O> {
     /// Samples of earlier batches that a panic lost, until that is reported.
     pub(super) lost: usize,
     pub(super) positions: Positions,
+    pub(super) awaited: Awaited,
     /// Those that update together with this one.
     pub(super) ranks: Option<Ranks>,
     /// What the accumulated samples took.
@@ -37,23 +46,50 @@ pub(super) struct Core<O> {
     pub(super) given: usize,
     /// `None` without other ranks and without sharded state.
     pub(super) shard: Option<OwnShard>,
+    /// The optimizer is another one, which may have other running statistics.
+    pub(super) is_replaced: bool,
+    pub(super) checks: Checks,
 }
 
 impl<O: Commit> Core<O> {
     pub(super) fn new(optimizer: O, buffers: &[Tensor], reach: Reach) -> Result<Self> {
         let reach = reach.with_buffers(buffers);
+        let accumulator = GradientAccumulatorBuilder { optimizer, reach }.build()?;
+        let all = accumulator
+            .slots
+            .reach
+            .buffers(&accumulator.optimizer, buffers);
         Ok(Self {
-            accumulator: GradientAccumulatorBuilder { optimizer, reach }.build()?,
-            at_window: Buffers::new(buffers)?,
-            at_micro_batch: Buffers::new(buffers)?,
-            after_forward: Buffers::new(buffers)?,
+            accumulator,
+            named: buffers.to_vec(),
+            at_window: Buffers::new(&all)?,
+            at_micro_batch: Buffers::new(&all)?,
+            after_forward: Buffers::new(&all)?,
             lost: 0,
             positions: Positions::default(),
+            awaited: Awaited::default(),
             ranks: None,
             spent: Spent::default(),
             given: 0,
             shard: None,
+            is_replaced: false,
+            checks: Checks::new(true),
         })
+    }
+
+    /// Follows the running statistics of another optimizer.
+    pub(super) fn follow_buffers(&mut self) -> Result<()> {
+        if self.is_replaced {
+            let GradientAccumulator {
+                slots, optimizer, ..
+            } = &self.accumulator;
+            let all = slots.reach.buffers(optimizer, &self.named);
+            let [window, micro_batch, forward] = [0; 3].map(|_| Buffers::new(&all));
+            (self.at_window, self.at_micro_batch, self.after_forward) =
+                (window?, micro_batch?, forward?);
+            self.is_replaced = false;
+        }
+        Ok(())
     }
 
     /// Accumulates a batch and ends it with `end`: if either fails, the batch is rolled back.
@@ -69,24 +105,32 @@ impl<O: Commit> Core<O> {
             Some(_) => batch.extent()?,
             None => extent_of(batch)?,
         };
+        let origins = batch.origins();
+        let positions = &self.positions;
+        let is_known = |loader: &str| positions.consumed(loader).is_some();
+        self.awaited.check(&origins, is_known)?;
         self.report_lost()?;
         self.accumulator.begin()?;
-        let (earlier, updates) = (self.accumulator.samples(), self.accumulator.updates);
+        let (earlier, consumed) = (self.accumulator.samples(), self.accumulator.batches);
         if earlier == 0 {
+            self.follow_buffers()?;
             self.at_window.save()?;
             self.spent = Spent::default();
         }
-        let origins = batch.origins();
         let waited = waited(&origins);
-        let done = engine.batch(extent.samples, waited, |engine, took| {
+        let batches = self.accumulator.window.batches;
+        let step = self.accumulator.batches + batches as u64;
+        let done = engine.batch(step, extent.samples, waited, |engine, took| {
             let mut accumulation = Accumulation {
                 core: &mut *self,
                 batch,
                 f,
                 earlier,
-                updates,
+                consumed,
+                batches,
                 is_finished: false,
             };
+            accumulation.core.positions.begin(&origins);
             let began = Instant::now();
             let run = match extent.samples {
                 0 => Ok(()),
@@ -96,16 +140,65 @@ impl<O: Commit> Core<O> {
             spent.cost = spent.cost.saturating_add(extent.cost);
             spent.seconds += began.elapsed().as_secs_f64();
             spent.is_exhausted |= took.retries > 0;
-            let ended = run.and_then(|()| end(accumulation.core, engine, took));
+            let checked = run.and_then(|()| accumulation.check_first_cut(engine, took));
+            let ended = checked.and_then(|()| {
+                // With the update, so that the two cannot disagree.
+                accumulation.core.accumulator.window.batches = batches + 1;
+                end(accumulation.core, engine, took)
+            });
             accumulation.is_finished = ended.is_ok();
             drop(accumulation);
             ended.map_err(|error| self.with_lost(error))
         });
         let done = self.keep(done)?;
-        // A batch without samples counts as on the other ranks.
-        engine.batches += u64::from(extent.samples == 0);
-        self.positions.note(&origins);
         Ok(done)
+    }
+
+    /// Compares samples of a batch together with the same samples in two parts: first a few, then more as long as they fit.
+    pub(super) fn check_cut<'b, B: Batch + ?Sized, L: Into<Loss>>(
+        &mut self,
+        engine: &Engine,
+        batch: &'b B,
+        f: impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
+    ) -> Result<CutCheck> {
+        let all = extent_of(batch)?.samples;
+        self.accumulator.begin()?;
+        let (earlier, consumed) = (self.accumulator.samples(), self.accumulator.batches);
+        let batches = self.accumulator.window.batches;
+        if earlier == 0 {
+            self.follow_buffers()?;
+        }
+        let mut accumulation = Accumulation {
+            core: self,
+            batch,
+            f,
+            earlier,
+            consumed,
+            batches,
+            is_finished: false,
+        };
+        let (mut samples, mut fits) = (cut::FEW.min(all), None);
+        while samples > 1 {
+            match accumulation.check(engine, samples) {
+                Ok(CutFinding::Agrees) if samples < all => {
+                    fits = Some(CutCheck::new(samples, CutFinding::Agrees));
+                    samples = samples.saturating_mul(2).min(all);
+                }
+                Err(Error::ResourceExhausted(_)) if fits.is_some() || samples > 3 => {
+                    recover(&engine.device)?;
+                    match fits {
+                        Some(check) => return Ok(check),
+                        None => samples /= 2,
+                    }
+                }
+                done => {
+                    let done = done.map_err(|error| unmask(error, &engine.device));
+                    return Ok(CutCheck::new(samples, done?));
+                }
+            }
+        }
+        let alone = CutFinding::Undecided("a single sample cannot be cut".to_owned());
+        Ok(CutCheck::new(all, alone))
     }
 
     /// Divides the next batches of these loaders among the ranks. The update before is done, so a failure is the next call's error.
@@ -122,15 +215,25 @@ impl<O: Commit> Core<O> {
     /// Drops what was accumulated before an update that failed, as the other ranks do, and adds to the error that it was lost.
     pub(super) fn with_window(&mut self, error: Error) -> Error {
         let samples = self.accumulator.samples();
-        if self.ranks.is_none() || samples == 0 {
+        if self.ranks.is_none() {
             return error;
         }
-        self.reset();
-        self.at_window.restore();
-        WindowLost::new(samples, error).into()
+        self.drop_window();
+        match samples {
+            0 => error,
+            samples => WindowLost::new(samples, error).into(),
+        }
     }
 
-    /// Drops what was accumulated, on request: nothing of it counts as lost.
+    /// Drops what was accumulated, with its traces in buffers.
+    pub(super) fn drop_window(&mut self) {
+        if self.accumulator.samples() > 0 {
+            self.at_window.restore();
+        }
+        self.reset();
+    }
+
+    /// Drops what was accumulated, on request: nothing of it counts as lost. Buffers stay, for a caller that has just loaded them.
     pub(super) fn reset(&mut self) {
         self.given = 0;
         self.lost = 0;
@@ -140,10 +243,10 @@ impl<O: Commit> Core<O> {
 
     /// The variables of named buffers.
     pub(super) fn buffers(&self) -> impl Iterator<Item = &Var> {
-        self.at_window.vars()
+        self.at_window.vars().take(self.named.len())
     }
 
-    /// The variable that holds what this one held before the batches that are accumulated: another one for a named buffer.
+    /// The variable that holds what this one held before the batches that are accumulated: another one for a buffer.
     pub(super) fn before_window<'a>(&'a self, var: &'a Var) -> &'a Var {
         match self.accumulator.samples() {
             0 => var,
@@ -183,7 +286,7 @@ impl<O: Commit> Core<O> {
         }
     }
 
-    /// The bytes of the values that are saved of named buffers.
+    /// The bytes of the values that are saved of buffers.
     pub(super) fn saved_bytes(&self) -> u64 {
         let saved = [&self.at_window, &self.at_micro_batch, &self.after_forward];
         saved.map(Buffers::bytes).iter().sum()
@@ -210,17 +313,24 @@ struct Accumulation<'s, 'b, O: Commit, B: ?Sized, F> {
     f: F,
     /// Samples that the window held before.
     earlier: usize,
-    /// Updates before.
-    updates: u64,
+    /// Batches that updates had consumed before.
+    consumed: u64,
+    /// Batches that the window held before.
+    batches: usize,
     is_finished: bool,
 }
 
 impl<O: Commit, B: ?Sized, F> Drop for Accumulation<'_, '_, O, B, F> {
     /// Undoes what was added unless the batch is finished, or a panic came after the update. Means cannot be taken apart, so the whole window is dropped.
     fn drop(&mut self) {
+        self.core.positions.end(self.is_finished);
         let accumulator = &mut self.core.accumulator;
-        let is_untouched = accumulator.samples() == self.earlier && !accumulator.is_interrupted;
-        if self.is_finished || is_untouched || accumulator.updates > self.updates {
+        // Not the number of updates: one of weight 0 consumes its batches and does not count.
+        if self.is_finished || accumulator.batches > self.consumed {
+            return;
+        }
+        if accumulator.samples() == self.earlier && !accumulator.is_interrupted {
+            accumulator.window.batches = self.batches;
             return;
         }
         // An interrupted update may have applied the window in part, so it is not lost.
@@ -232,6 +342,72 @@ impl<O: Commit, B: ?Sized, F> Drop for Accumulation<'_, '_, O, B, F> {
     }
 }
 
+impl<'b, O, B, F, L> Accumulation<'_, 'b, O, B, F>
+where
+    O: Commit,
+    B: Batch + ?Sized,
+    F: FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
+    L: Into<Loss>,
+{
+    /// Checks the closure after the first batch that was cut, when the sizes that fit are known.
+    fn check_first_cut(&mut self, engine: &Engine, took: &mut Processed<()>) -> Result<()> {
+        let Some(samples) = self.core.checks.due(&took.sizes) else {
+            return Ok(());
+        };
+        let done = match cut::may_fit(engine, samples) {
+            true => self.check(engine, samples),
+            false => Ok(CutFinding::Undecided("two samples do not fit".to_owned())),
+        };
+        let event = self.core.checks.note(samples, done, engine)?;
+        engine.happened(event, &mut took.events);
+        Ok(())
+    }
+
+    /// Compares the first samples together with the same samples in two parts. Nothing changes.
+    fn check(&mut self, engine: &Engine, samples: usize) -> Result<CutFinding> {
+        let _turn = engine.memory.as_ref().map(DeviceMemory::turn);
+        let (core, batch, f) = (&*self.core, self.batch, &mut self.f);
+        let mut run = |samples, seed| {
+            let attempt = engine.check(samples, seed);
+            let times = if seed > 0 { cut::TIMES } else { 1. };
+            let _traces = core.at_micro_batch.guard()?;
+            let contribution = differentiate(core, batch, f, &attempt, times)?;
+            let changes_buffers = core.at_micro_batch.have_changed()?;
+            Side::new(
+                &contribution,
+                &core.accumulator.slots,
+                times,
+                changes_buffers,
+            )
+        };
+        nn::frozen(|| cut::compare(samples, &mut run))
+    }
+}
+
+/// Runs the forward pass, and the backward pass of the loss multiplied by `times`.
+fn differentiate<'b, O: Commit, B: Batch + ?Sized, L: Into<Loss>>(
+    core: &Core<O>,
+    batch: &'b B,
+    f: &mut impl FnMut(B::Slice<'b>, &MicroBatch) -> candle_core::Result<L>,
+    attempt: &Attempt<'_>,
+    times: f64,
+) -> Result<Contribution> {
+    let loss = attempt.forward(batch, f)?.into();
+    // The backward pass needs more memory than the forward pass left, so this is the moment to stop.
+    attempt.memory.check(Phase::Forward)?;
+    // What runs again in the backward pass sees the buffers that it saw before, and leaves no second trace in them.
+    let _again = match attempt.micro.recomputes {
+        true => {
+            let after = core.after_forward.guard()?;
+            core.at_micro_batch.restore();
+            Some(after)
+        }
+        false => None,
+    };
+    let samples = attempt.micro.samples.len();
+    attempt.backward(|| core.accumulator.differentiate(loss, samples, times))
+}
+
 impl<'b, O, B, F, L> Work<()> for Accumulation<'_, 'b, O, B, F>
 where
     O: Commit,
@@ -240,25 +416,10 @@ where
     L: Into<Loss>,
 {
     fn micro_batch(&mut self, attempt: &Attempt<'_>) -> Result<(), Failure> {
-        let size = attempt.micro.samples.len();
         let traces = self.core.at_micro_batch.guard()?;
-        let loss = attempt.forward(self.batch, &mut self.f)?.into();
-        // The backward pass needs more memory than the forward pass left, so this is the moment to stop.
-        attempt.memory.check(Phase::Forward)?;
+        let contribution = differentiate(self.core, self.batch, &mut self.f, attempt, 1.)?;
         let accumulator = &mut self.core.accumulator;
-        let differentiate = || accumulator.differentiate(loss, size);
-        // What runs again in the backward pass sees the buffers that it saw before, and leaves no second trace in them.
-        let again = match attempt.micro.recomputes {
-            true => {
-                let after = self.core.after_forward.guard()?;
-                self.core.at_micro_batch.restore();
-                Some(after)
-            }
-            false => None,
-        };
-        let contribution = attempt.backward(differentiate)?;
-        drop(again);
-        if size == 1 {
+        if attempt.micro.samples.len() == 1 {
             // A larger micro-batch that went over a soft limit is kept and the next one is smaller; this one cannot be.
             attempt.memory.check(Phase::Backward)?;
         }

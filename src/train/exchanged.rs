@@ -114,20 +114,19 @@ impl Slots {
             (slot.is_filled, slot.is_reached) = (true, true);
         }
         for (slot, buffer) in self.statistics() {
-            let values = slot.parameter.var.to_dtype(buffer.dtype())?;
-            blend(buffer, 0., 1., Some(&values))?;
+            blend(
+                buffer,
+                0.,
+                1.,
+                Some(&slot.parameter.var.as_detached_tensor()),
+            )?;
         }
         Ok(())
     }
 
     /// Makes the sums of the ranks' statistics, such as BatchNorm's running mean, this rank's.
     pub(super) fn take_statistics(&self) -> Result<()> {
-        for (Slot { parameter, .. }, buffer) in self.statistics() {
-            parameter
-                .var
-                .set(&buffer.to_dtype(parameter.var.dtype())?)?;
-        }
-        Ok(())
+        self.statistics().try_for_each(take)
     }
 
     /// Copies what this rank has updated, and the rest, into the buffers of the gradients.
@@ -140,14 +139,7 @@ impl Slots {
 
     /// Copies the parameters back.
     pub(super) fn take_parameters(&self) -> Result<()> {
-        for (Slot { parameter, .. }, buffer) in self.learning() {
-            let var = &parameter.var;
-            match var.dtype() {
-                DType::BF16 if !var.device().is_metal() => blend(var, 0., 1., Some(buffer))?,
-                dtype => var.set(&buffer.to_dtype(dtype)?)?,
-            }
-        }
-        Ok(())
+        self.learning().try_for_each(take)
     }
 
     /// Those that an update changes, with their buffers.
@@ -170,4 +162,14 @@ impl Slots {
         let slots = slots.filter(|slot| !self.reach.is_buffer(&slot.parameter));
         slots.map(|slot| &slot.parameter.var)
     }
+}
+
+/// Copies a buffer into its parameter, on the CPU and on CUDA without an allocation, because some of an update may have been applied.
+fn take((Slot { parameter, .. }, buffer): (&Slot, &Tensor)) -> Result<()> {
+    let var = &parameter.var;
+    match var.dtype() {
+        DType::BF16 | DType::F16 if !var.device().is_metal() => blend(var, 0., 1., Some(buffer))?,
+        dtype => var.set(&buffer.to_dtype(dtype)?)?,
+    }
+    Ok(())
 }

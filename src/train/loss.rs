@@ -12,10 +12,33 @@ const WEIGHTS: std::ops::RangeInclusive<f64> = 1e-30..=1e30;
 ///
 /// A plain tensor is a [`Mean`](Self::Mean), so closures that were written for candle need no change.
 ///
-/// The gradient of an update is the weighted mean over its micro-batches. A mean has the number of samples as its weight. Sums
-/// are added and divided by the sum of their weights, for example the number of tokens that are not padding. That equals the
-/// gradient of the whole batch even if micro-batches differ in length; a mean of means does not (transformers #34191).
-/// [`linear_cross_entropy_sum`](crate::nn::loss::linear_cross_entropy_sum) returns such a sum.
+/// The gradient of an update is the weighted mean over its micro-batches. A [`Mean`](Self::Mean) has the number of samples as its
+/// weight. A mean over anything else, such as the tokens that are not padding, is a [`weighted_mean`](Self::weighted_mean) with the
+/// number of these, or a [`sum`](Self::sum). Then the update equals that of the whole batch even if micro-batches differ in length; a
+/// mean of means does not (transformers #34191). [`linear_cross_entropy_sum`](crate::nn::loss::linear_cross_entropy_sum) returns a sum
+/// with its weight.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_headroom::train::Loss;
+/// use candle_headroom::{AdamW, AdaptiveTrainer};
+/// use candle_nn::{Module, VarBuilder, VarMap, linear};
+///
+/// let varmap = VarMap::new();
+/// let model = linear(4, 1, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+/// let optimizer = AdamW::builder(&varmap).learning_rate(0.05).build()?;
+/// let mut trainer = AdaptiveTrainer::builder(optimizer).build()?;
+///
+/// let x = Tensor::randn(0f32, 1., (6, 4), &Device::Cpu)?;
+/// let keep = Tensor::new(&[1f32, 0., 1., 1., 0., 0.], &Device::Cpu)?; // samples that count
+/// trainer.step(&(x, keep), |(x, keep), _| {
+///     let each = model.forward(&x)?.sqr()?.squeeze(1)?;
+///     let kept = keep.sum_all()?;
+///     let mean = (each * keep)?.sum_all()?.div(&kept)?; // NaN if none is kept, which then has the weight 0
+///     Ok(Loss::weighted_mean(mean, kept.to_scalar::<f32>()?.into()))
+/// })?;
+/// # Ok::<(), candle_headroom::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Loss {
@@ -29,6 +52,14 @@ pub enum Loss {
         /// The number of terms: 0, or from 1e-30 to 1e30. A micro-batch of weight 0 is ignored, even if its value is NaN.
         weight: f64,
     },
+    /// A mean over something else than samples, usually over tokens.
+    #[non_exhaustive]
+    WeightedMean {
+        /// The mean.
+        value: Tensor,
+        /// The number of what it is the mean of, as in [`Sum`](Self::Sum).
+        weight: f64,
+    },
 }
 
 impl Loss {
@@ -37,11 +68,17 @@ impl Loss {
         Self::Sum { value, weight }
     }
 
+    /// Makes a mean over `weight` tokens, or whatever the mean is over.
+    pub fn weighted_mean(value: Tensor, weight: f64) -> Self {
+        Self::WeightedMean { value, weight }
+    }
+
     /// Validates the loss of `samples` samples.
     pub(super) fn weighted(self, samples: usize) -> Result<Weighted> {
         let (value, factor, weight) = match self {
             Self::Mean(value) => (value, samples as f64, samples as f64),
             Self::Sum { value, weight } => (value, 1., weight),
+            Self::WeightedMean { value, weight } => (value, weight, weight),
         };
         if samples == 0 {
             return Err(LossError::NoSamples.into());
@@ -135,7 +172,34 @@ impl StepLoss {
     }
 }
 
-fn scalar(value: &Tensor) -> candle_core::Result<f64> {
+/// Detaches a value from its graph, and from the memory of a larger tensor that it is a view of: a report keeps it until it is read.
+pub(super) fn alone(value: &Tensor) -> Result<Tensor> {
+    let value = value.detach();
+    match is_view(&value) {
+        true => Ok(value.flatten_all()?.force_contiguous()?),
+        false => Ok(value),
+    }
+}
+
+/// Whether a value on a GPU is a part of a larger tensor. On the CPU values are read at once.
+fn is_view(value: &Tensor) -> bool {
+    #[cfg(feature = "cuda")]
+    if let candle_core::Storage::Cuda(storage) = &*value.storage_and_layout().0 {
+        use candle_core::cuda_backend::CudaStorageSlice as Slice;
+        return match &storage.slice {
+            Slice::F32(all) => all.len() > 1,
+            Slice::F64(all) => all.len() > 1,
+            Slice::F16(all) => all.len() > 1,
+            Slice::BF16(all) => all.len() > 1,
+            _ => false,
+        };
+    }
+    let _ = value;
+    false
+}
+
+/// Waits for the device and returns the value.
+pub(super) fn scalar(value: &Tensor) -> candle_core::Result<f64> {
     value
         .flatten_all()?
         .get(0)?

@@ -1,24 +1,38 @@
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use serde::{Deserialize, Serialize};
 
-use crate::batch::Origin;
-use crate::error::Result;
+use super::ranks::Data;
+use crate::batch::{Origin, Place, Position};
 
 /// How far loaders have been read, by their names.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Positions {
     /// After the last batch that an update consumed.
-    consumed: BTreeMap<String, String>,
-    /// After the last batch that was accumulated since.
+    consumed: BTreeMap<String, Position>,
+    /// After batches that were accumulated since.
     #[serde(skip)]
-    pending: BTreeMap<String, String>,
+    pending: Batches,
+    /// After the batch in progress.
+    #[serde(skip)]
+    current: Batches,
+}
+
+/// The batches of an update that is still to come.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Batches {
+    /// The loaders' positions after them, in order.
+    positions: Vec<(String, Position)>,
+    /// Which they are, for other ranks.
+    data: Data,
 }
 
 impl Positions {
-    /// A batch was accumulated, whose parts come from here.
-    pub(super) fn note(&mut self, origins: &[Origin<'_>]) {
+    /// A batch begins, whose parts come from here.
+    pub(super) fn begin(&mut self, origins: &[Origin<'_>]) {
+        self.current = Batches::default();
         for (place, origin) in origins.iter().enumerate() {
             let Origin {
                 loader, position, ..
@@ -30,38 +44,67 @@ impl Positions {
                     "two loaders of a batch have one name: only the last can be resumed, name them apart"
                 );
             }
-            match self.pending.get_mut(loader) {
-                Some(known) => position.clone_into(known),
-                None => {
-                    self.pending.insert(loader.to_owned(), position.to_owned());
-                }
-            }
+            let after = (loader.to_owned(), position.clone());
+            self.current.positions.push(after);
+            self.current.data.push(origin);
+        }
+    }
+
+    /// The batch in progress was accumulated, or it was rolled back. It makes no difference if an update has consumed it.
+    pub(super) fn end(&mut self, is_accumulated: bool) {
+        let Batches { positions, data } = std::mem::take(&mut self.current);
+        if is_accumulated {
+            self.pending.positions.extend(positions);
+            self.pending.data.extend(data);
         }
     }
 
     /// What was accumulated is lost.
     pub(super) fn drop_pending(&mut self) {
-        self.pending.clear();
+        self.pending = Batches::default();
     }
 
-    /// An update consumed what was accumulated.
+    /// The batches of the next update.
+    pub(super) fn data(&self) -> Data {
+        let mut data = self.pending.data.clone();
+        data.extend(self.current.data.clone());
+        data
+    }
+
+    /// An update consumed what was accumulated, and the batch in progress.
     pub(super) fn consume(&mut self) {
-        self.consumed.append(&mut self.pending);
+        self.end(true);
+        for (loader, position) in std::mem::take(&mut self.pending).positions {
+            match self.consumed.entry(loader) {
+                Entry::Vacant(entry) => {
+                    entry.insert(position);
+                }
+                Entry::Occupied(mut entry) => {
+                    let (from, to) = (entry.get().place(), position.place());
+                    if to < from {
+                        let loader = entry.key();
+                        tracing::warn!(loader, %from, %to, "a loader went back: a run that is saved now continues from there");
+                    }
+                    entry.insert(position);
+                }
+            }
+        }
     }
 
     /// Changes the position of a loader after the last batch that an update consumed.
-    pub(super) fn revise(
-        &mut self,
-        loader: &str,
-        revise: impl FnOnce(&str) -> Result<String>,
-    ) -> Result<()> {
+    pub(super) fn revise(&mut self, loader: &str, revise: impl FnOnce(&mut Position)) {
         if let Some(position) = self.consumed.get_mut(loader) {
-            *position = revise(position)?;
+            revise(position);
         }
-        Ok(())
     }
 
-    pub(super) fn consumed(&self, loader: &str) -> Option<&str> {
-        self.consumed.get(loader).map(String::as_str)
+    pub(super) fn consumed(&self, loader: &str) -> Option<&Position> {
+        self.consumed.get(loader)
+    }
+
+    /// The loaders of which an update has consumed a batch, each with the place of its next one.
+    pub(super) fn places(&self) -> impl Iterator<Item = (&String, Place)> {
+        let consumed = self.consumed.iter();
+        consumed.map(|(loader, position)| (loader, position.place()))
     }
 }

@@ -9,7 +9,7 @@ use crate::optim::{Commit, StateDict};
 
 /// Its name in a state dict's metadata.
 const NAME: &str = "training";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// How far a training has come, as it is saved.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

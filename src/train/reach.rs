@@ -68,6 +68,15 @@ impl Reach {
         is_statistic(name) || self.buffers.contains(&var.id())
     }
 
+    /// The variables that the forward pass changes by itself: those that the caller named, and an optimizer's running statistics.
+    pub(super) fn buffers<O: Commit>(&self, optimizer: &O, named: &[Tensor]) -> Vec<Tensor> {
+        let frozen = optimizer.frozen();
+        let all = optimizer.parameters().iter().chain(&frozen);
+        let unnamed = all.filter(|p| is_statistic(&p.name) && !self.buffers.contains(&p.var.id()));
+        let unnamed = unnamed.map(|parameter| parameter.var.as_tensor().clone());
+        named.iter().cloned().chain(unnamed).collect()
+    }
+
     /// The number of updates in which this parameter may still receive its first gradient; 0 if it needs none.
     pub(super) fn awaited(&self, parameter: &Parameter) -> usize {
         match self.is_buffer(parameter) || self.allowed.has(&parameter.name) {

@@ -3,10 +3,11 @@ use std::time::Duration;
 
 use super::exchange::Exchange;
 use super::loss::StepLoss;
-use crate::batch::{Event, Processed};
+use crate::batch::{CutCheck, Event, Processed};
 use crate::memory::bytes_text;
 
-/// The result of a step, or of an accumulator's update. `{}` is one line, and reads the loss.
+/// The result of a step, or of an accumulator's update. `{}` is one line, and reads the loss; `{:#}` adds
+/// what was checked of the closure.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct StepReport {
@@ -16,7 +17,7 @@ pub struct StepReport {
     pub samples: usize,
     /// Sizes of the finished micro-batches, in order. The same sizes from the same state give the same bits on the CPU.
     pub sizes: Vec<usize>,
-    /// Number of micro-batches that did not fit and were tried again.
+    /// Number of micro-batches and updates that did not fit and were tried again.
     pub retries: usize,
     /// Number of samples that were computed again.
     pub recomputed: usize,
@@ -33,7 +34,7 @@ pub struct StepReport {
     pub exchange: Option<Exchange>,
     /// The loss, on the device until it is read; with a group the mean over all ranks.
     pub loss: StepLoss,
-    /// Number of batches that were accumulated before an update.
+    /// Number of batches in the update.
     pub(super) batches: usize,
 }
 
@@ -41,6 +42,15 @@ impl StepReport {
     /// Returns the size of the largest micro-batch, in samples.
     pub fn micro_batch(&self) -> usize {
         self.sizes.iter().copied().max().unwrap_or_default()
+    }
+
+    /// Returns what was checked of the closure, and found, if a batch was cut for the first time; see
+    /// [`AdaptiveTrainer::check_cut`](crate::AdaptiveTrainer::check_cut).
+    pub fn cut_check(&self) -> Option<&CutCheck> {
+        self.events.iter().rev().find_map(|event| match event {
+            Event::CutChecked(check) => Some(check),
+            _ => None,
+        })
     }
 
     /// Adds what a batch or an update took.
@@ -87,6 +97,10 @@ impl fmt::Display for StepReport {
         if self.updated == Some(false) {
             f.write_str(", no update")?;
         }
-        write!(f, ", peak {}", bytes_text(self.peak))
+        write!(f, ", peak {}", bytes_text(self.peak))?;
+        match self.cut_check().filter(|_| f.alternate()) {
+            Some(check) => write!(f, "\n{check}"),
+            None => Ok(()),
+        }
     }
 }

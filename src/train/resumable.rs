@@ -6,7 +6,7 @@ use super::accumulating::AccumulatingTrainer;
 use super::accumulator::GradientAccumulator;
 use super::adaptive::AdaptiveTrainer;
 use super::progress::{Progress, Trainer};
-use crate::batch::Consumer;
+use crate::batch::{Consumer, Place, Position};
 use crate::error::Result;
 use crate::optim::{Commit, Parameter, StateDict};
 
@@ -174,8 +174,16 @@ impl<O: Commit> Resumable for AdaptiveTrainer<O> {
 }
 
 impl<O> Consumer for AdaptiveTrainer<O> {
-    fn position(&self, loader: &str) -> Option<&str> {
+    fn position(&self, loader: &str) -> Option<&Position> {
         self.core.positions.consumed(loader)
+    }
+
+    fn unclaimed(&self) -> Vec<String> {
+        self.core.awaited.unclaimed()
+    }
+
+    fn claim(&self, loader: &str, at: Place) {
+        self.core.awaited.claim(loader, at);
     }
 }
 
@@ -210,7 +218,15 @@ impl<O: Commit> Resumable for AccumulatingTrainer<O> {
 }
 
 impl<O> Consumer for AccumulatingTrainer<O> {
-    fn position(&self, loader: &str) -> Option<&str> {
+    fn position(&self, loader: &str) -> Option<&Position> {
         (**self).position(loader)
+    }
+
+    fn unclaimed(&self) -> Vec<String> {
+        (**self).unclaimed()
+    }
+
+    fn claim(&self, loader: &str, at: Place) {
+        (**self).claim(loader, at);
     }
 }

@@ -32,11 +32,8 @@ impl<O: Commit> AdaptiveTrainer<O> {
     pub(super) fn metadata(&self) -> Result<BTreeMap<String, String>> {
         let trainer = Trainer {
             seed: self.engine.seed,
-            // A resumed run reads accumulated batches again.
-            batches: [
-                self.engine.batches.saturating_sub(self.pending() as u64),
-                self.evaluation.batches,
-            ],
+            // A resumed run reads accumulated batches again, so they are not counted.
+            batches: [self.core.accumulator.batches, self.evaluation.batches],
             positions: self.core.positions.clone(),
         };
         let mut metadata = Progress::of(&self.core.accumulator, Some(trainer)).metadata()?;
@@ -48,7 +45,9 @@ impl<O: Commit> AdaptiveTrainer<O> {
     }
 
     /// Continues from saved state: [`updates`](Self::updates), [`MicroBatch::step`](crate::MicroBatch::step) and the seed are those
-    /// of the run that saved it. Batches that were accumulated are dropped. Where a policy's state is missing, or cannot be read
+    /// of the run that saved it. Batches that were accumulated are dropped, and [`Loader`](crate::data::Loader)s have to continue where the saved
+    /// run stopped, as [`Loader::resume`](crate::data::Loader::resume) makes them. Buffers stay, because they are loaded with the parameters.
+    /// Where a policy's state is missing, or cannot be read
     /// (which is logged), the policy stays as it is.
     ///
     /// It ends the refusal after [`UpdateInterrupted`](crate::error::UpdateInterrupted), unless the optimizer saves no state: restore the
@@ -63,8 +62,9 @@ impl<O: Commit> AdaptiveTrainer<O> {
         self.core.ranks.iter_mut().for_each(Ranks::compare);
         if let Some(trainer) = trainer {
             self.engine.seed = trainer.seed;
-            [self.engine.batches, self.evaluation.batches] = trainer.batches;
+            [self.core.accumulator.batches, self.evaluation.batches] = trainer.batches;
             self.core.positions = trainer.positions;
+            self.core.awaited.restore(self.core.positions.places());
         }
         let engines = [&mut self.engine, &mut self.evaluation];
         for (name, engine) in [TRAINING, EVALUATION].into_iter().zip(engines) {

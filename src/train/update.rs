@@ -1,19 +1,17 @@
 use std::time::Instant;
 
-use candle_core::Device;
-
 use super::core::Core;
 use super::own_shard::OwnShard;
 use super::ranks::{Ranks, Turn};
 use super::report::StepReport;
-use crate::batch::{Engine, Event, Measured, Processed, conclude};
+use crate::batch::{Engine, Event, EventKind, Measured, Processed, conclude};
 use crate::error::{Error, Phase, Result};
 use crate::memory::{DeviceMemory, recover, unmask};
-use crate::optim::{Commit, Measure, StateDict};
+use crate::optim::{Commit, StateDict};
 
 /// How an update is applied, alone or together with other ranks.
 impl<O: Commit> Core<O> {
-    /// A step begins, of which the other ranks await a word.
+    /// Starts this rank's update; the other ranks wait for its status message.
     pub(super) fn turn(&self) -> Option<Turn> {
         self.ranks.as_ref().map(Ranks::turn)
     }
@@ -36,20 +34,29 @@ impl<O: Commit> Core<O> {
         engine.device.synchronize()?;
         self.spent.seconds += began.elapsed().as_secs_f64();
         let measured = Measured::begin(engine.memory.as_ref());
-        let spent = std::mem::take(&mut self.spent);
-        let exchange = ranks.exchange(engine, &measured, &mut self.accumulator, spent);
+        let (spent, data) = (std::mem::take(&mut self.spent), self.positions.data());
+        let exchange = ranks.exchange(engine, &measured, &mut self.accumulator, spent, &data);
         let mut exchange = self.complete(engine, &measured, exchange)?;
         let mut report = self.apply(engine, processed);
-        let (ranks, accumulator) = (&mut self.ranks, &self.accumulator);
+        let (ranks, accumulator) = (&mut self.ranks, &mut self.accumulator);
         if let (Ok(_), Some(ranks)) = (&report, ranks.as_mut()) {
+            // Until it returns, because a panic may leave other ranks' elements as they were.
+            accumulator.is_interrupted = true;
             match ranks.share(engine, &measured, accumulator) {
-                Ok(shared) => exchange.reduced += shared,
-                Err(error) => report = Err(error),
+                Ok(shared) => {
+                    accumulator.is_interrupted = false;
+                    exchange.reduced += shared;
+                }
+                // This rank's elements have moved, and not all others.
+                Err(error) => report = Err(accumulator.interrupt(error)),
             }
         }
-        if let (Err(error), Some(ranks)) = (&report, ranks) {
-            // The others may have updated.
-            ranks.fail(&error.to_string());
+        if let Some(ranks) = ranks {
+            ranks.end();
+            if let Err(error) = &report {
+                // The others may have updated.
+                ranks.fail(&error.to_string());
+            }
         }
         let mut report = report?;
         report.exchange = Some(exchange);
@@ -62,7 +69,7 @@ impl<O: Commit> Core<O> {
         let _turn = memory.map(DeviceMemory::turn);
         let measured = Measured::begin(memory);
         let _piece = engine.piece(0, || self.held().0);
-        let commit = || self.commit(&engine.device);
+        let commit = || self.commit(engine, &measured, processed);
         let report = engine.phase(Phase::Optimizer, &measured, commit);
         let report = self.complete(engine, &measured, report)?;
         let known = measured.peak().zip(measured.limit());
@@ -92,20 +99,37 @@ impl<O: Commit> Core<O> {
         done
     }
 
-    fn commit(&mut self, device: &Device) -> Result<StepReport> {
+    fn commit(
+        &mut self,
+        engine: &Engine,
+        measured: &Measured<'_>,
+        processed: &mut Processed<()>,
+    ) -> Result<StepReport> {
         // The ranks add theirs once.
         let mut sum = None;
         let mut report = self.commit_once(&mut sum);
-        if let Err(Error::ResourceExhausted(_)) = report {
+        if let Err(Error::ResourceExhausted(exhausted)) = &mut report {
+            exhausted.held = self.held().0;
+            measured.describe(None, exhausted);
+            engine.notify(|| EventKind::Exhausted(exhausted));
             // Nothing has changed. The graph is gone and the device is idle, so a second attempt may succeed.
-            recover(device)?;
+            recover(&engine.device)?;
+            let cause = exhausted.cause;
+            let event = Event::UpdateRetried { cause };
+            tracing::warn!(step = self.accumulator.updates + 1, error = %exhausted, "{event}");
+            engine.happened(event, &mut processed.events);
+            processed.retries += 1;
             report = self.commit_once(&mut sum);
         }
-        report.map_err(|error| unmask(error, device))
+        if report.is_ok() {
+            // At once: an observer may panic after this.
+            self.positions.consume();
+        }
+        report.map_err(|error| unmask(error, &engine.device))
     }
 
     /// Updates. What depends on all gradients is summed over the ranks, each of which measures its elements.
-    fn commit_once(&mut self, known: &mut Option<Measure>) -> Result<StepReport> {
+    fn commit_once(&mut self, known: &mut Option<f64>) -> Result<StepReport> {
         let Some(shard) = &mut self.shard else {
             return self.accumulator.commit();
         };
@@ -129,8 +153,8 @@ impl<O: Commit> Core<O> {
 
     /// Continues with another optimizer, which gets a shard of its own before the next update.
     pub(super) fn replace_optimizer(&mut self, optimizer: O) -> O {
-        self.reset();
-        self.shard = None;
+        self.drop_window();
+        (self.shard, self.is_replaced) = (None, true);
         self.accumulator.slots.free_layout();
         self.accumulator.replace_optimizer(optimizer)
     }

@@ -4,7 +4,7 @@ use candle_core::{DType, Device, DeviceLocation, Tensor, Var};
 use candle_headroom::error::ParameterError;
 use candle_headroom::{AccumulatingTrainer, AdaptiveTrainer, DeviceMemory, Error};
 
-use crate::gpu::{gpu, simulated};
+use crate::gpu::{MIB, fresh, gpu, simulated};
 use crate::support::{self, flat, wave};
 
 /// The window's mean gradient after four micro-batches of unequal weight; the graph makes its gradients strided.
@@ -148,4 +148,33 @@ fn a_trainer_refuses_the_memory_of_another_device() {
     }
     let trainer = AccumulatingTrainer::builder(support::sgd(&vars[..1], 0.1), 2);
     assert!(trainer.memory(&memory).build().is_ok());
+}
+
+/// A report keeps its losses until they are read, and nothing that they are views of.
+#[test]
+fn a_loss_that_is_a_view_does_not_keep_the_whole() {
+    let Some((gpu, _)) = fresh(4, 1024 * MIB) else {
+        return;
+    };
+    let memory = DeviceMemory::cuda(gpu.ordinal).open().unwrap();
+    let device = memory.device();
+    let var = Var::ones(1, DType::F32, device).unwrap();
+    let trainer = AdaptiveTrainer::builder(support::sgd(std::slice::from_ref(&var), 1e-3));
+    let mut trainer = trainer.build().unwrap();
+    let x = Tensor::ones(4, DType::F32, device).unwrap();
+    let mut step = || {
+        let stepped = trainer.step(&x, |x, _| {
+            let mean = x.broadcast_mul(&var)?.mean_all()?.reshape(1)?;
+            let others = Tensor::zeros(4 << 20, DType::F32, x.device())?; // 16 MiB
+            Tensor::cat(&[&mean, &others], 0)?.get(0)
+        });
+        stepped.unwrap()
+    };
+    step();
+    let before = memory.in_use().unwrap();
+    let report = step();
+    let kept = memory.in_use().unwrap() - before;
+    assert!(kept < MIB, "{kept} bytes");
+    let loss = report.loss.read().unwrap();
+    assert!((loss - 0.999).abs() < 1e-6, "{loss}");
 }

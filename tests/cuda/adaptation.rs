@@ -1,11 +1,9 @@
 //! The default policy on a driver: limits that drift, and a neighbour that comes and goes.
 
-use std::time::Duration;
-
 use candle_core::{DType, Tensor, Var};
 use candle_headroom::batch::{Event, Reason};
 use candle_headroom::error::Cause;
-use candle_headroom::{AdaptiveTrainer, DeviceMemory, Foreign, Predictive, StepReport};
+use candle_headroom::{AdaptiveTrainer, DeviceMemory, Foreign, StepReport};
 use candle_nn::SGD;
 
 use crate::gpu::{MIB, fresh};
@@ -23,22 +21,13 @@ struct Job {
 }
 
 impl Job {
-    /// By memory alone: what time is taken by, on a busy machine, would change the sizes.
     fn new(memory: DeviceMemory, samples: usize) -> Self {
-        Self::with(
-            Predictive::builder().regardless_of_speed().build().unwrap(),
-            memory,
-            samples,
-        )
-    }
-
-    fn with(policy: Predictive, memory: DeviceMemory, samples: usize) -> Self {
         let device = memory.device();
         let var = Var::ones(4, DType::F32, device).unwrap();
         let trainer = AdaptiveTrainer::builder(sgd(std::slice::from_ref(&var), 1e-3));
         Self {
             x: Tensor::ones((samples, 4), DType::F32, device).unwrap(),
-            trainer: trainer.memory(&memory).policy(policy).build().unwrap(),
+            trainer: trainer.memory(&memory).build().unwrap(),
             var,
             memory,
         }
@@ -163,60 +152,4 @@ fn a_neighbour_in_the_middle_of_a_step() {
     simulator.neighbour(0);
     job.step();
     assert_eq!(job.step().sizes, [600, 600]);
-}
-
-/// Micro-batches are timed by events that are queried later, so the fastest size is found without a wait.
-#[test]
-fn the_fastest_size_is_found_without_waiting() {
-    let Some((gpu, simulator)) = fresh(4, 1024 * MIB) else {
-        return;
-    };
-    let memory = DeviceMemory::cuda(gpu.ordinal).limit(300 * MIB);
-    let mut job = Job::with(Predictive::default(), memory.open().unwrap(), 512);
-    let step = |job: &mut Job| {
-        let Job {
-            x, var, trainer, ..
-        } = job;
-        let stepped = trainer.step(&*x, |x, _| {
-            let samples = x.dims()[0];
-            let _held = Tensor::zeros(samples * SAMPLE as usize, DType::U8, x.device())?;
-            // Beyond 64 samples each takes the longer, the more there are; fewer take as long as twice as many.
-            let micros = match samples {
-                64.. => samples * (100 + samples),
-                _ => 64 * 300,
-            };
-            std::thread::sleep(Duration::from_micros(micros as u64));
-            x.broadcast_mul(var)?.sum(1)?.mean_all()
-        });
-        stepped.unwrap()
-    };
-    let waits = |job: &mut Job| {
-        let before = simulator.counters().synchronizations;
-        let report = step(job);
-        (report, simulator.counters().synchronizations - before)
-    };
-    step(&mut job);
-    let (first, unasked) = waits(&mut job);
-    assert_eq!(first.sizes, [256, 256]);
-    let (mut events, mut most) = (Vec::new(), 0);
-    for _ in 0..40 {
-        let (report, waits) = waits(&mut job);
-        events.extend(report.events);
-        most = most.max(waits);
-    }
-    assert!(
-        most <= unasked,
-        "{most} waits, and {unasked} without timing"
-    );
-    let plan = job.trainer.plan().unwrap();
-    assert_eq!(
-        (plan.using, plan.reason),
-        (Some(64), Reason::Speed),
-        "{plan}"
-    );
-    let is_pace = |event: &Event| matches!(event, Event::Paced { .. });
-    assert!(events.iter().all(is_pace), "{events:?}");
-    let (settled, each) = waits(&mut job);
-    assert_eq!(settled.sizes, [64; 8]);
-    assert!(each <= unasked, "{each}, nothing is left to time");
 }

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::batch::{BatchPolicy, Recompute};
-use candle_headroom::optim::{Commit, HostUpdate, LossScale, ParamsAdamW};
+use candle_headroom::optim::{Commit, LossScale, ParamsAdamW};
 use candle_headroom::{
     AdamW, AdaptiveTrainer, DeviceMemory, Foreign, MicroBatch, Sgd, StepReport, nn,
 };
@@ -184,7 +184,7 @@ impl Job {
         let builder = AdamW::builder(self.trained.clone()).params(Self::params());
         let builder = builder.clip_norm(1.).loss_scale(LossScale::dynamic());
         let builder = builder.moments(DType::BF16).moments_on_host(0.5);
-        builder.host_update(HostUpdate::Cores).build().unwrap()
+        builder.build().unwrap()
     }
 
     /// Without state.

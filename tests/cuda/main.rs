@@ -7,6 +7,8 @@ mod support;
 
 mod accumulation;
 mod adaptation;
+#[path = "../support/candle_operations/mod.rs"]
+mod candle_operations;
 #[path = "../nn/check.rs"]
 mod check;
 mod distributed;
@@ -14,7 +16,10 @@ mod environment;
 mod equality;
 mod exhaustion;
 mod faults;
+#[path = "../nn/functions/mod.rs"]
+mod functions;
 mod gpu;
+mod gradients;
 mod jobs;
 #[cfg(feature = "layers")]
 mod layer_memory;
@@ -28,5 +33,7 @@ mod optimizers;
 #[path = "../support/points.rs"]
 mod points;
 mod recovery;
+#[path = "../nn/gradients/replacements.rs"]
+mod replacements;
 mod simulator;
 mod staging;

@@ -1,9 +1,10 @@
 //! Retries: at the same size where cleaning up may help, then smaller; later the size grows back.
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::batch::{Event, Halving};
+use candle_headroom::batch::{Event, Halving, find_batch_size};
 use candle_headroom::error::Cause;
 use candle_headroom::memory::Growth;
+use candle_headroom::testing;
 use candle_headroom::{AdaptiveTrainer, DeviceMemory, Foreign, StepReport};
 use candle_nn::SGD;
 
@@ -305,4 +306,59 @@ fn a_preallocated_pool_keeps_what_it_took() {
     drop((report, ballast.trainer, ballast.x, ballast.var));
     ballast.memory.trim().unwrap();
     assert!(reserved(&ballast.memory) < 256 * MIB, "only when asked to");
+}
+
+/// A search knows what is full, and who is there, where not even a single sample fits.
+#[test]
+fn a_search_for_a_size_says_why_one_sample_does_not_fit() {
+    let Some((gpu, simulator)) = fresh(4, 1024 * MIB) else {
+        return;
+    };
+    let memory = DeviceMemory::cuda(gpu.ordinal).open().unwrap();
+    let search = |each: u64| {
+        let device = memory.device();
+        find_batch_size(device, Some(&memory), 64, |size| {
+            Tensor::zeros(size * each as usize, DType::U8, device)
+        })
+    };
+    let found = search(64 * MIB).unwrap();
+    assert!((8..=16).contains(&found), "{found}");
+    let error = search(2048 * MIB).unwrap_err();
+    let exhausted = error.resource_exhausted().unwrap();
+    assert_eq!(exhausted.cause, Cause::NeverFits);
+    assert_eq!(exhausted.device.as_deref(), Some("cuda:4"));
+    assert_eq!(exhausted.bytes.total, Some(1024 * MIB));
+    assert!(exhausted.bytes.free.is_some() && exhausted.bytes.in_use.is_some());
+
+    memory.trim().unwrap();
+    simulator.neighbour(768 * MIB);
+    let error = search(512 * MIB).unwrap_err();
+    let exhausted = error.resource_exhausted().unwrap();
+    assert_eq!(exhausted.cause, Cause::Neighbour, "{exhausted:?}");
+    simulator.neighbour(0);
+    assert_eq!(search(512 * MIB).unwrap(), 1);
+}
+
+/// Without a memory, the device that the closure works on is waited for and trimmed all the same.
+#[test]
+fn a_search_without_a_memory_recovers_the_device_that_it_works_on() {
+    let Some((gpu, simulator)) = fresh(4, 1024 * MIB) else {
+        return;
+    };
+    let memory = DeviceMemory::cuda(gpu.ordinal).open().unwrap();
+    let device = memory.device();
+    // What the pool keeps of a freed tensor is in the way of nobody, until the search gives it back.
+    drop(bytes(&memory, 256 * MIB).unwrap());
+    assert!(memory.stats().reserved.unwrap() >= 256 * MIB);
+    let before = simulator.counters();
+    let found = find_batch_size(device, None, 4, |size| match size > 2 {
+        true => Err(testing::out_of_memory()),
+        false => Ok(()),
+    });
+    assert_eq!(found.unwrap(), 2);
+    assert_ne!(simulator.counters(), before, "it has waited");
+    assert!(
+        memory.stats().reserved.unwrap() < 256 * MIB,
+        "it was trimmed"
+    );
 }

@@ -4,7 +4,7 @@ use std::ffi::c_char;
 
 use libloading::os::unix::Library;
 
-#[path = "../simulated-cuda/src/device/counters.rs"]
+#[path = "../../crates/simulated-cuda/src/device/counters.rs"]
 mod counters;
 pub use counters::Counters;
 
@@ -19,7 +19,7 @@ macro_rules! control {
     ($name:ident($($argument:expr => $type:ty),*) -> $result:ty) => {{
         type Control = unsafe extern "C" fn($($type),*) -> $result;
         let name = concat!(stringify!($name), "\0");
-        // SAFETY: the control has this signature (tests/simulated-cuda/src/control.rs), and the library that holds it is linked
+        // SAFETY: the control has this signature (crates/simulated-cuda/src/control.rs), and the library that holds it is linked
         // into this program.
         unsafe {
             let control = Library::this().get::<Control>(name.as_bytes()).expect(name);
@@ -91,16 +91,6 @@ impl Simulator {
         control!(simulated_cuda_fault_at_call(
             self.device => i32, nth => u64, status => u32
         ) -> i32);
-    }
-
-    /// Each event answers "not ready" to this many queries after it is recorded.
-    pub fn set_event_lag(self, queries: u32) {
-        control!(simulated_cuda_set_event_lag(self.device => i32, queries => u32) -> i32);
-    }
-
-    /// Each kernel takes this many microseconds longer, until failures are taken back.
-    pub fn set_launch_time(self, microseconds: u32) {
-        control!(simulated_cuda_set_launch_time(self.device => i32, microseconds => u32) -> i32);
     }
 
     /// Whether kernels, copies with page-locked memory and memsets run only when something waits for them.

@@ -21,7 +21,7 @@ fn it_is_copied_if_there_is_room_and_else_written_in_place() {
     let mut trainer = AdaptiveTrainer::builder(optimizer.build().unwrap())
         .build()
         .unwrap();
-    let builder = Checkpoints::builder(temporary.path()).every(1);
+    let builder = Checkpoints::builder(temporary.path()).every_updates(1);
     let mut checkpoints = builder.open().unwrap();
     let x = Tensor::ones(1, DType::F32, &Device::Cpu).unwrap();
     let step = |trainer: &mut AdaptiveTrainer<Sgd>| {
@@ -86,7 +86,7 @@ fn room_is_asked_for_the_state_and_the_model() {
     let w = Var::ones((MODEL / 4) as usize, DType::F32, &Device::Cpu).unwrap();
     let optimizer = AdamW::builder(vec![("w", w.clone())]).build().unwrap();
     let mut trainer = AdaptiveTrainer::builder(optimizer).build().unwrap();
-    let builder = Checkpoints::builder(temporary.path()).every(1);
+    let builder = Checkpoints::builder(temporary.path()).every_updates(1);
     let mut checkpoints = builder.open().unwrap();
     let x = Tensor::ones(1, DType::F32, &Device::Cpu).unwrap();
     let mut step = || {

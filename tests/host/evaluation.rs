@@ -131,7 +131,7 @@ fn the_largest_batch_is_found_within_a_limit_that_is_kept() {
     memory.set_limit(ByteSize::b(start + (20 << 20))).unwrap();
     let scope = memory.peak_scope();
     let sizes = RefCell::new(Vec::new());
-    let found = find_batch_size(Some(&memory), 4096, |size| {
+    let found = find_batch_size(&Device::Cpu, Some(&memory), 4096, |size| {
         sizes.borrow_mut().push(size);
         Tensor::zeros((size, 64 << 10), DType::U8, &Device::Cpu) // 64 KiB each: 320
     });
@@ -141,7 +141,7 @@ fn the_largest_batch_is_found_within_a_limit_that_is_kept() {
     assert!(sizes.len() <= 8, "{sizes:?}");
     assert!(scope.peak().unwrap() <= memory.limit().unwrap());
 
-    let nothing = find_batch_size(Some(&memory), 8, |size| {
+    let nothing = find_batch_size(&Device::Cpu, Some(&memory), 8, |size| {
         Tensor::zeros((size, 64 << 20), DType::U8, &Device::Cpu)
     });
     let error = nothing.unwrap_err();
@@ -165,7 +165,7 @@ fn the_largest_batch_is_found_with_few_calls_on_every_curve() {
         (0, 100, 20, 110..=120),
     ] {
         let mut calls = 0;
-        let found = find_batch_size(Some(&memory), 4096, |size| {
+        let found = find_batch_size(&Device::Cpu, Some(&memory), 4096, |size| {
             calls += 1;
             let extra = if size >= from { workspace } else { 0 };
             let bytes = ((base + extra) << 20) + size * (256 << 10);
@@ -212,11 +212,11 @@ fn a_large_base_does_not_keep_evaluation_at_one_sample() {
 fn bad_input_and_other_errors_come_back_at_once() {
     let _alone = alone();
     assert!(matches!(
-        find_batch_size(None, 0, |_| Ok(())),
+        find_batch_size(&Device::Cpu, None, 0, |_| Ok(())),
         Err(Error::Policy(_))
     ));
     let calls = Cell::new(0);
-    let error = find_batch_size(None, 64, |size| {
+    let error = find_batch_size(&Device::Cpu, None, 64, |size| {
         calls.set(calls.get() + 1);
         match size {
             4 => candle_core::bail!("a bug"),
@@ -225,7 +225,7 @@ fn bad_input_and_other_errors_come_back_at_once() {
     });
     assert!(matches!(error, Err(Error::Candle(_))));
     assert_eq!(calls.get(), 3);
-    let error = find_batch_size(None, 64, |_| -> candle_core::Result<()> {
+    let error = find_batch_size(&Device::Cpu, None, 64, |_| -> candle_core::Result<()> {
         Err(out_of_memory())
     });
     let error = error.unwrap_err();
@@ -236,7 +236,7 @@ fn bad_input_and_other_errors_come_back_at_once() {
 fn it_is_the_largest() {
     let _alone = alone();
     proptest!(|(room in 1usize..3000, limit in 1usize..3000)| {
-        let found = find_batch_size(None, limit, |size| match size > room {
+        let found = find_batch_size(&Device::Cpu, None, limit, |size| match size > room {
             true => Err(out_of_memory()),
             false => Ok(()),
         });

@@ -19,8 +19,9 @@ mod model_folder;
 mod no_ratchet;
 mod remedies;
 mod report;
+#[cfg(feature = "image")]
+mod small_files;
 #[cfg(feature = "layers")]
-mod snapshot;
 #[path = "../support/mod.rs"]
 mod support;
 mod two_trainers;

@@ -321,3 +321,42 @@ fn another_allocator_can_be_wrapped() {
         wrapped.dealloc(block, layout);
     }
 }
+
+/// What this process holds of the machine's memory, files apart.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.unwrap().trim().trim_end_matches(" kB");
+    kib.parse::<u64>().unwrap() * 1024
+}
+
+/// What a step frees stays for the next one, until it is given back.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[test]
+fn freed_memory_is_kept_until_it_is_trimmed() {
+    // Less than the 64 MiB of a heap: glibc returns further heaps of a thread that is not the main one when nothing lies in them.
+    const STEP: u64 = 32 << 20;
+    let _alone = alone();
+    let memory = DeviceMemory::host().open().unwrap();
+    let step = || {
+        let blocks: Vec<Vec<u8>> = (0..8).map(|block| vec![block + 1; 4 << 20]).collect();
+        assert_eq!(blocks[7][1 << 20], 8);
+        resident()
+    };
+    memory.trim().unwrap();
+    let before = resident();
+    let during = step();
+    assert!(during >= before + STEP - (1 << 20), "{before} {during}");
+    let (kept, live) = (resident(), in_use());
+    assert!(kept + (1 << 20) >= during, "{during} {kept}");
+    // The same memory again.
+    assert_near(step(), during, 1 << 20);
+
+    memory.trim().unwrap();
+    let after = resident();
+    assert!(after + STEP - (1 << 20) <= kept, "{kept} {after}");
+    assert_near(in_use(), live, NOISE);
+}

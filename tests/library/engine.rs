@@ -1,12 +1,11 @@
 //! The loop under trainers and processors, seen through policies and closures from outside the crate.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::batch::{
     BatchPolicy, BatchProcessor, EventKind, Extent, Failed, Halving, Observer, Plan, Reason,
-    Regions, TrainingEvent,
+    TrainingEvent,
 };
 use candle_headroom::error::{Phase, UpdateInterrupted};
 use candle_headroom::optim::{Commit, Committed, Parameter};
@@ -18,7 +17,6 @@ use candle_headroom::{AdaptiveTrainer, Error, Result, Sgd, process_batches};
 struct Noting {
     size: usize,
     calls: Arc<Mutex<Vec<String>>>,
-    times: Arc<Mutex<Vec<(usize, Duration)>>>,
 }
 
 impl Noting {
@@ -26,7 +24,6 @@ impl Noting {
         Self {
             size,
             calls: Arc::default(),
-            times: Arc::default(),
         }
     }
 
@@ -47,11 +44,6 @@ impl BatchPolicy for Noting {
     fn failed(&mut self, failed: &Failed<'_>) {
         self.note(format!("failed {}", failed.size));
         self.size = failed.size / 2;
-    }
-
-    fn timed(&mut self, micro_batch: &Extent, _: Regions, elapsed: Duration) {
-        let time = (micro_batch.samples, elapsed);
-        self.times.lock().unwrap().push(time);
     }
 
     fn plan(&self) -> Option<Plan> {
@@ -77,25 +69,6 @@ fn a_size_outside_of_what_is_left_is_clamped() {
         let processed = processor.process(&x, |_, _| Ok(())).unwrap();
         assert_eq!(processed.sizes, expected);
     }
-}
-
-#[test]
-fn the_time_of_each_micro_batch_on_the_host_reaches_the_policy() {
-    let x = Tensor::arange(0f32, 5., &Device::Cpu).unwrap();
-    let policy = Noting::new(3);
-    let times = Arc::clone(&policy.times);
-    let mut processor = BatchProcessor::builder(policy).build();
-    let pause = Duration::from_millis(2);
-    processor
-        .process(&x, |_, _| {
-            std::thread::sleep(pause);
-            Ok(())
-        })
-        .unwrap();
-    let times = times.lock().unwrap();
-    assert!(times.iter().all(|(_, time)| *time >= pause), "{times:?}");
-    let samples: Vec<_> = times.iter().map(|(samples, _)| *samples).collect();
-    assert_eq!(samples, [3, 2]);
 }
 
 #[test]

@@ -22,6 +22,16 @@ fn free_port() -> u16 {
 }
 
 fn open(rank: usize, size: usize, port: u16, timeout: Duration) -> Result<Group> {
+    open_with(rank, size, port, timeout, &[])
+}
+
+fn open_with(
+    rank: usize,
+    size: usize,
+    port: u16,
+    timeout: Duration,
+    more: &[(&'static str, &str)],
+) -> Result<Group> {
     let numbers = [
         ("RANK", rank),
         ("WORLD_SIZE", size),
@@ -30,9 +40,12 @@ fn open(rank: usize, size: usize, port: u16, timeout: Duration) -> Result<Group>
     ];
     let variables = numbers.map(|(name, value)| (name, value.to_string()));
     let address = [("MASTER_ADDR", "127.0.0.1".to_owned())];
+    let more = more
+        .iter()
+        .map(|(name, value)| (*name, (*value).to_owned()));
     Group::builder()
         .timeout(timeout)
-        .variables(variables.into_iter().chain(address))
+        .variables(variables.into_iter().chain(address).chain(more))
         .open()
 }
 
@@ -180,6 +193,79 @@ fn a_second_rank_of_one_number_and_a_stranger_are_refused() {
         });
         drop(silent);
     });
+}
+
+#[test]
+fn who_does_not_know_the_secret_learns_nothing_and_keeps_nobody_out() {
+    let port = free_port();
+    let right = [
+        ("HEADROOM_SECRET", "of-the-job"),
+        ("TORCHELASTIC_RUN_ID", "run-17"),
+    ];
+    thread::scope(|scope| {
+        let first = scope.spawn(move || open_with(0, 2, port, LONG, &right).unwrap());
+        for wrong in [
+            vec![],
+            vec![right[0]],
+            vec![("HEADROOM_SECRET", "of-the-jab"), right[1]],
+            vec![("HEADROOM_SECRET", "of-the-job-"), right[1]],
+        ] {
+            let error = open_with(1, 2, port, LONG, &wrong).unwrap_err().to_string();
+            assert!(error.contains("HEADROOM_SECRET differs"), "{error}");
+            assert!(
+                !error.contains("of-the") && !error.contains("run-17"),
+                "{error}"
+            );
+        }
+        let second = open_with(1, 2, port, LONG, &right).unwrap();
+        let first = first.join().unwrap();
+        let other = scope.spawn(move || first.barrier().unwrap());
+        second.barrier().unwrap();
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn ranks_may_be_started_again_while_others_join() {
+    let (port, short) = (free_port(), Duration::from_millis(300));
+    thread::scope(|scope| {
+        // A rank 0 that ends before all have come.
+        let ending = TcpListener::bind(("127.0.0.1", port)).unwrap();
+        let one = scope.spawn(move || open(1, 2, port, LONG).unwrap());
+        drop(ending.accept().unwrap());
+        drop(ending);
+        let first = open(0, 2, port, LONG).unwrap();
+        let other = scope.spawn(move || one.join().unwrap().barrier().unwrap());
+        first.barrier().unwrap();
+        other.join().unwrap();
+    });
+    // A rank 1 that gives up while rank 2 is awaited.
+    let port = free_port();
+    thread::scope(|scope| {
+        let first = scope.spawn(move || open(0, 3, port, LONG).unwrap());
+        open(1, 3, port, short).unwrap_err();
+        let one = scope.spawn(move || open(1, 3, port, LONG).unwrap());
+        let two = open(2, 3, port, LONG).unwrap();
+        let groups = [first.join().unwrap(), one.join().unwrap(), two];
+        thread::scope(|scope| {
+            for group in &groups {
+                scope.spawn(|| group.barrier().unwrap());
+            }
+        });
+    });
+}
+
+#[test]
+fn a_rank_that_is_late_or_silent_is_named_without_an_errno() {
+    let port = free_port();
+    // Something listens and says nothing.
+    let silent = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    let error = open(1, 2, port, Duration::from_millis(300))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("said nothing within 300ms"), "{error}");
+    assert!(!error.contains("os error"), "{error}");
+    drop(silent);
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn curve(dtype: DType, options: impl Fn(Builder) -> Builder) -> Vec<f64> {
         layers: 1,
     };
     let corpus = Arc::new(Corpus::read(&Corpus::own_files().unwrap(), config.context).unwrap());
-    let mut loader = batches(&corpus, (16, config.context), 1, (0, 1)).unwrap();
+    let mut loader = batches(&corpus, (16, config.context), 1, None).unwrap();
     let mut rng = StdRng::seed_from_u64(1);
     let varmap = VarMap::new();
     let vb = VarBuilder::from_varmap(&varmap, dtype, &Device::Cpu);

@@ -3,13 +3,13 @@
 mod accumulator;
 mod audit;
 mod batch;
+mod check_cut;
 mod checkpoint;
 #[path = "../../benches/adaptation/curves.rs"]
 mod curves;
 mod data;
 mod engine;
 mod error;
-mod finetune;
 mod groups;
 mod halves;
 mod incidents;
@@ -28,6 +28,7 @@ mod optimizers;
 mod predictive;
 mod process_batches;
 mod recompute;
+mod rollback;
 mod sinks;
 #[path = "../../benches/adaptation/steps.rs"]
 mod steps;

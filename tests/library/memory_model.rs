@@ -86,16 +86,13 @@ fn a_size_near_the_largest_contradicts_it_too() {
     assert_eq!(model.predict(688).unwrap(), 971_514);
 }
 
-/// It shares the level of the largest, and is compared and remembered as the largest.
+/// It shares the level of the largest, and is remembered as the largest.
 #[test]
 fn a_size_a_little_above_the_largest_counts() {
     let line = |cost: usize| (cost, 1000 + 100 * cost as u64);
     let mut model = model(&[1, 1, 50, 100].map(line));
-    let compared = |model: &MemoryModel| serde_json::to_value(model).unwrap()["compared"].as_u64();
-    let before = compared(&model).unwrap();
-    for again in 1..=40 {
+    for _ in 0..40 {
         model.observe(101, line(101).1);
-        assert_eq!(compared(&model), Some(before + again));
     }
     assert_eq!(model.largest_seen(), Some(101));
     // The other sizes are where they were.
@@ -219,4 +216,20 @@ proptest! {
         let most = model.upper_bound(larger).unwrap() as f64;
         prop_assert!(most * 1.3 >= then(larger) as f64, "{most} of {larger}, {}", then(larger));
     }
+}
+
+/// What other threads allocated while small micro-batches ran counted as theirs: 1.22 MB too much at 1, 1.08 at 4, 0.57 at 15. The
+/// line through 4 and 15 is too flat by more than half, and has been right once.
+#[test]
+fn a_line_that_was_right_once_does_not_reach_far() {
+    let takes = |size: usize| 1_000_000 + 80_000 * size as u64;
+    let peaks = [
+        (1, 2_300_000),
+        (1, 2_300_000),
+        (4, 2_400_000),
+        (15, 2_770_000),
+    ];
+    let fits = model(&peaks).largest_fitting(8_000_000).unwrap();
+    assert!((50..=87).contains(&fits), "{fits}");
+    assert!(takes(fits) <= 8_000_000);
 }

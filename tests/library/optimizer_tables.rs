@@ -7,8 +7,8 @@ use crate::support::flat;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::optim::{
-    Algorithm, Fused, Group, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion,
-    ParamsSgd,
+    Algorithm, Commit, Fused, Group, LossScale, ParamsAdafactor, ParamsAdam, ParamsAdamW,
+    ParamsLion, ParamsSgd,
 };
 use safetensors::SafeTensors;
 

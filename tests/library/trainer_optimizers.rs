@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::batch::Fixed;
-use candle_headroom::optim::LossScale;
+use candle_headroom::optim::{Commit, LossScale, StateDict};
 use candle_headroom::{AccumulatingTrainer, AdamW, AdaptiveTrainer, Sgd};
 
 use crate::support::{Mlp, distance, flat};
@@ -109,4 +109,42 @@ fn sums_are_not_rounded_before_the_update() {
     // bf16 has 8 bits. The gradients differ by its rounding, the master weights by much less.
     let distance = distance(&run(8), &run(64));
     assert!(distance < 0.02, "{distance}");
+}
+
+/// An optimizer that is chosen at run time trains as the one in the box: its loss scale, its f32 sums and its state are not lost.
+#[test]
+fn a_boxed_optimizer_is_the_one_in_the_box() {
+    fn train<O: Commit>(w: &Var, optimizer: O) -> (Vec<f64>, StateDict) {
+        let mut trainer = AdaptiveTrainer::builder(optimizer)
+            .policy(Fixed::new(3).unwrap())
+            .build()
+            .unwrap();
+        let x = Tensor::ones((8, 3), DType::F16, &Device::Cpu).unwrap();
+        for _ in 0..3 {
+            let loss = |x: Tensor| {
+                x.broadcast_mul(w)?
+                    .to_dtype(DType::F32)?
+                    .sum(1)?
+                    .mean_all()?
+                    * 1e-9
+            };
+            trainer.step(&x, |x, _| loss(x)).unwrap();
+        }
+        let state = trainer.optimizer().state().unwrap();
+        (flat(w), state)
+    }
+    let build = || {
+        let model = Faint::new();
+        let builder = AdamW::builder(vec![("w", model.w.clone())]).learning_rate(0.1);
+        let optimizer = builder.loss_scale(LossScale::dynamic()).master_weights();
+        (model.w, optimizer.build().unwrap())
+    };
+    let (w, plain) = build();
+    let (expected, state) = train(&w, plain);
+    let (w, boxed) = build();
+    let (found, kept) = train(&w, Box::new(boxed) as Box<dyn Commit>);
+    assert_ne!(found, [1., -2., 3.]);
+    assert_eq!(found, expected);
+    assert_eq!(kept.metadata, state.metadata);
+    assert!(kept.tensors.keys().eq(state.tensors.keys()) && !kept.tensors.is_empty());
 }

@@ -69,9 +69,9 @@ fn a_var_without_a_name_has_its_place() {
     let error = step(&vars, AdaptiveTrainer::builder(foreign())).unwrap_err();
     assert_eq!(unreached(&error), ["1"]);
     assert!(
-        error
-            .to_string()
-            .starts_with("no gradient for 1 of 2 parameters in their first update: Var 1;"),
+        error.to_string().starts_with(
+            "no gradient for 1 of 2 parameters in their first update: Var: 1 (1 of 2);"
+        ),
         "{error}"
     );
     step(

@@ -36,6 +36,13 @@ fn all() -> Vec<(Activation, candle_nn::Activation)> {
     pairs
 }
 
+#[test]
+fn candles_become_these() {
+    for (ours, theirs) in all() {
+        assert_eq!(Activation::from(theirs), ours);
+    }
+}
+
 /// Numbers on both sides of every kink.
 fn wide(shape: &[usize]) -> Result<Tensor> {
     numbers(shape, 5) * 4.

@@ -1,8 +1,8 @@
 use candle_core::{D, DType, Device, Module, Result, Tensor, Var};
-use candle_headroom::nn::Linear;
+use candle_headroom::nn::{self, Linear};
 use candle_nn::{VarBuilder, VarMap};
 
-use crate::check::{agrees, agrees_with_differences, numbers, same_bits};
+use crate::check::{agrees, agrees_with_differences, difference, numbers, same_bits};
 
 fn ours(x: &[Tensor]) -> Result<Tensor> {
     Linear::new(x[1].clone(), x.get(2).cloned()).forward(&x[0])
@@ -63,6 +63,36 @@ fn frozen_weights_get_no_gradient() -> Result<()> {
     let layer = Linear::new(weight.as_tensor().clone(), None);
     let store = layer.forward(&x.detach())?.sqr()?.sum_all()?.backward()?;
     assert!(store.get(&weight).expect("a gradient").is_contiguous());
+    Ok(())
+}
+
+#[test]
+fn candles_layers_become_these() -> Result<()> {
+    let of = |shape: &[usize], seed| numbers(shape, seed).to_dtype(DType::F32);
+    let (weight, bias) = (of(&[4, 3], 1)?, of(&[4], 2)?);
+    let (row, x) = (of(&[3], 3)?, of(&[2, 3], 4)?);
+    let (eps, ids) = (1e-5, Tensor::new(&[3u32, 0], &Device::Cpu)?);
+    let linear = candle_nn::Linear::new(weight.clone(), Some(bias));
+    let table = candle_nn::Embedding::new(weight, 3);
+    let norm = candle_nn::LayerNorm::new(row.clone(), row.clone(), eps);
+    let rms = candle_nn::RmsNorm::new(row, eps);
+    let expected = [
+        linear.forward(&x)?,
+        table.forward(&ids)?,
+        norm.forward(&x)?,
+        rms.forward(&x)?,
+    ];
+    let found = [
+        Linear::from(linear).forward(&x)?,
+        nn::Embedding::from(table).forward(&ids)?,
+        nn::LayerNorm::from(norm).forward(&x)?,
+        nn::RmsNorm::from(rms).forward(&x)?,
+    ];
+    for (found, expected) in found.iter().zip(&expected) {
+        let wide = |x: &Tensor| x.to_dtype(DType::F64);
+        let off = difference(&wide(found)?, &wide(expected)?);
+        assert!(off < 1e-6, "{off:e}");
+    }
     Ok(())
 }
 

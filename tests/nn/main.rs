@@ -3,12 +3,17 @@
 mod activation;
 mod attention;
 mod batch_norm;
+#[path = "../support/candle_operations/mod.rs"]
+mod candle_operations;
 mod check;
 mod conv;
 mod conv2d;
 mod cross_entropy;
+mod cut;
 mod dropout;
 mod empty;
+mod functions;
+mod gradients;
 mod group_norm;
 mod kv_cache;
 mod linear;
@@ -18,6 +23,9 @@ mod pairs;
 mod quantized;
 mod recompute;
 mod rotary;
+mod slopes;
 mod softmax;
 mod softmax_dim;
 mod sums;
+#[path = "../support/mod.rs"]
+mod support;

@@ -89,7 +89,7 @@ impl Job {
 #[ignore = "the training of the other test"]
 fn training() {
     let folder = std::env::var(FOLDER).unwrap();
-    let builder = Checkpoints::builder(folder).every(2).keep_last(1);
+    let builder = Checkpoints::builder(folder).every_updates(2).keep_last(1);
     let mut checkpoints = builder.open().unwrap();
     Job::new().run(&mut checkpoints, Duration::from_millis(1));
     checkpoints.finish().unwrap();

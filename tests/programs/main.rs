@@ -3,7 +3,6 @@
 mod checkpoint;
 mod checkpoint_with_data;
 mod figures;
-mod finetune;
 #[cfg(feature = "cli")]
 mod headroom;
 #[cfg(all(feature = "cli", target_os = "linux"))]

@@ -160,11 +160,18 @@ fn an_audit_lists_every_parameter() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}{errors}");
     let (_, report) = text.split_once(" Vars: ").expect("a report");
-    assert!(report.starts_with("finite 30\n"), "{text}");
+    let (counts, lines) = report.split_once('\n').expect("lines");
+    assert!(
+        !counts.contains("wrong") && !counts.contains("no gradient"),
+        "{text}"
+    );
+    let (_, right) = counts.split_once("right ").expect("right ones");
+    assert!(right.parse::<usize>().expect("a number") > 20, "{text}");
     let of_the_head =
         |line: &&str| line.starts_with("  head.weight ") && line.contains("[256, 64]");
-    assert!(report.lines().any(|line| of_the_head(&line)), "{text}");
-    assert_eq!(report.lines().count(), 32, "{text}");
+    assert!(lines.lines().any(|line| of_the_head(&line)), "{text}");
+    let vars = lines.lines().filter(|line| line.starts_with("  "));
+    assert_eq!(vars.count(), 30, "{text}");
     assert!(!text.contains("step 1"), "{text}");
 }
 

@@ -1,12 +1,18 @@
 //! Promise 2, each sample counts exactly once, whatever was retried or lost.
 
 use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::batch::{Halving, Samples};
-use candle_headroom::error::{Phase, WindowLost};
+use candle_headroom::batch::{EventKind, Halving, Observer, Samples, TrainingEvent};
+use candle_headroom::data::{Items, Loaded, Loader};
+use candle_headroom::error::{BoxedError, Phase, WindowLost};
 use candle_headroom::testing::{Faults, illegal_address, out_of_memory};
-use candle_headroom::{AccumulatingTrainer, AdaptiveTrainer, Error, Foreign, process_batches};
+use candle_headroom::{
+    AccumulatingTrainer, AdaptiveTrainer, Error, Foreign, Loss, process_batches,
+};
 use candle_nn::{Optimizer, SGD};
 use proptest::prelude::*;
 
@@ -286,4 +292,152 @@ fn exhaustion_before_the_sums_keeps_the_window_and_within_them_says_that_it_is_l
             assert_eq!(accumulator.samples(), 0);
         }
     }
+}
+
+/// Whether it is this event.
+type At = fn(&EventKind<'_>) -> bool;
+
+/// Panics at an event, once.
+#[derive(Debug, Clone)]
+struct Panics {
+    at: At,
+    has_panicked: Arc<AtomicBool>,
+}
+
+impl Observer for Panics {
+    fn observe(&self, event: &TrainingEvent<'_>) {
+        if (self.at)(&event.kind) && !self.has_panicked.swap(true, Relaxed) {
+            panic!("on purpose");
+        }
+    }
+}
+
+/// A position is consumed with the update, so a run that is saved after an observer's panic and resumed reads no sample twice and none not at
+/// all, whether the update was applied or not.
+#[test]
+fn an_observer_that_panics_neither_repeats_nor_loses_samples() {
+    let points: [(At, bool); 5] = [
+        (|kind| matches!(kind, EventKind::BatchBegan { .. }), false),
+        (
+            |kind| {
+                matches!(
+                    kind,
+                    EventKind::PhaseEnded {
+                        phase: Phase::Backward,
+                        ..
+                    }
+                )
+            },
+            false,
+        ),
+        (
+            |kind| matches!(kind, EventKind::PhaseBegan(Phase::Optimizer)),
+            false,
+        ),
+        (
+            |kind| {
+                matches!(
+                    kind,
+                    EventKind::PhaseEnded {
+                        phase: Phase::Optimizer,
+                        ..
+                    }
+                )
+            },
+            true,
+        ),
+        (|kind| matches!(kind, EventKind::BatchEnded { .. }), true),
+    ];
+    for (point, (at, is_applied)) in points.into_iter().enumerate() {
+        for window in [1, 2] {
+            let w = Var::zeros(1, DType::F64, &Device::Cpu).unwrap();
+            let panics = Panics {
+                at,
+                has_panicked: Arc::new(AtomicBool::new(true)),
+            };
+            let build = |panics: &Panics| {
+                let builder = AdaptiveTrainer::builder(sgd(std::slice::from_ref(&w), 1.));
+                builder.observer(panics.clone()).build().unwrap()
+            };
+            let loader = || {
+                let collate = |samples: Vec<f64>| -> Result<Tensor, BoxedError> {
+                    Ok(Tensor::new(samples, &Device::Cpu)?)
+                };
+                let numbers = (0..24).map(|power| f64::from(1 << power));
+                let loader = Loader::builder(Items(numbers.collect()), collate);
+                loader.batch(4).build().unwrap()
+            };
+            let mut trainer = build(&panics);
+            // Each update adds the mean of its samples, which are powers of two, so a doubled or missing one shows.
+            let step = |trainer: &mut AdaptiveTrainer<_>, batch: &Loaded<Tensor>, is_last: bool| {
+                let loss = |x: Tensor, _: &_| x.broadcast_mul(&w)?.mean_all()?.neg();
+                match is_last {
+                    true => trainer.step(batch, loss).map(drop),
+                    false => trainer.accumulate(batch, loss),
+                }
+            };
+            let mut first = loader();
+            let mut batches = first.by_ref().map(|batch| batch.unwrap());
+            for is_last in (1..=window).map(|number| number == window) {
+                step(&mut trainer, &batches.next().unwrap(), is_last).unwrap();
+            }
+            panics.has_panicked.store(false, Relaxed);
+            for is_last in (1..=window).map(|number| number == window) {
+                let batch = batches.next().unwrap();
+                let done = catch_unwind(AssertUnwindSafe(|| step(&mut trainer, &batch, is_last)));
+                if done.is_err() {
+                    break;
+                }
+            }
+            assert!(panics.has_panicked.load(Relaxed), "point {point}");
+            assert_eq!(
+                trainer.updates(),
+                1 + u64::from(is_applied && (window == 1 || point == 3))
+            );
+            let state = trainer.state().unwrap();
+            let updated = flat(&w)[0] * f64::from(4 * window);
+            let mut resumed = build(&panics);
+            resumed.load_state(&state).unwrap();
+            let mut rest = loader();
+            assert!(rest.resume(&resumed).unwrap().is_some());
+            let mut left = 0.;
+            for batch in rest {
+                left += flat(&batch.unwrap().batch).iter().sum::<f64>();
+            }
+            assert_eq!(
+                updated + left,
+                f64::from((1 << 24) - 1),
+                "point {point}, {window} batches"
+            );
+        }
+    }
+}
+
+/// An update of weight 0 changes nothing, and has consumed its batches.
+#[test]
+fn an_observer_that_panics_after_an_update_of_weight_0_loses_nothing() {
+    let w = Var::ones(1, DType::F64, &Device::Cpu).unwrap();
+    let panics = Panics {
+        at: |kind| {
+            matches!(
+                kind,
+                EventKind::PhaseEnded {
+                    phase: Phase::Optimizer,
+                    ..
+                }
+            )
+        },
+        has_panicked: Arc::default(),
+    };
+    let builder = AdaptiveTrainer::builder(sgd(std::slice::from_ref(&w), 1.));
+    let mut trainer = builder.observer(panics.clone()).build().unwrap();
+    let x = Tensor::ones(4, DType::F64, &Device::Cpu).unwrap();
+    let masked = |x: Tensor, _: &_| Ok(Loss::weighted_mean(x.broadcast_mul(&w)?.mean_all()?, 0.));
+    trainer.accumulate(&x, masked).unwrap();
+    let done = catch_unwind(AssertUnwindSafe(|| trainer.step(&x, masked)));
+    assert!(done.is_err() && panics.has_panicked.load(Relaxed));
+    let report = trainer
+        .step(&x, |x, _| x.broadcast_mul(&w)?.mean_all())
+        .unwrap();
+    assert_eq!((report.samples, trainer.updates()), (4, 1));
 }

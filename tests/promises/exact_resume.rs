@@ -5,17 +5,17 @@
 use std::path::Path;
 
 use candle_core::{DType, Device, Result as CandleResult, Tensor};
-use candle_headroom::batch::Fixed;
+use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed, Fixed};
 use candle_headroom::data::{Dataset, Loader};
-use candle_headroom::error::BoxedError;
+use candle_headroom::error::{BoxedError, MemoryReading};
 use candle_headroom::nn::{self, BatchNorm, Dropout, Linear, Module, ModuleT};
 use candle_headroom::optim::{
     Algorithm, Fused, FusedBuilder, LossScale, Moments, ParamsAdafactor, ParamsAdam, ParamsAdamW,
     ParamsLion, ParamsSgd, StateDict,
 };
 use candle_headroom::train::Resumable;
-use candle_headroom::{AdaptiveTrainer, LearningRate};
-use candle_nn::{Optimizer, VarBuilder, VarMap};
+use candle_headroom::{AdaptiveTrainer, LearningRate, Predictive};
+use candle_nn::{VarBuilder, VarMap};
 
 const SAMPLES: usize = 40;
 const EPOCHS: u64 = 2;
@@ -92,7 +92,7 @@ struct Case<'a, A> {
     dtype: DType,
     /// Batches in an update.
     window: usize,
-    policy: Fixed,
+    policy: &'a dyn Fn() -> Box<dyn BatchPolicy>,
     build: &'a dyn Fn(FusedBuilder<A>) -> FusedBuilder<A>,
 }
 
@@ -113,12 +113,12 @@ impl<A: Algorithm> Case<'_, A> {
         let buffers = [model.norm.running_mean(), model.norm.running_var()];
         let builder = AdaptiveTrainer::builder(optimizer)
             .seed(5)
-            .policy(self.policy);
+            .policy((self.policy)());
         let mut trainer = builder.buffers(buffers).build().unwrap();
         let mut loader = loader();
         if let Some(from) = from {
             load(&mut trainer, from);
-            assert!(loader.resume(&trainer).unwrap() || trainer.updates() == 0);
+            assert!(loader.resume(&trainer).unwrap().is_some() || trainer.updates() == 0);
         }
         let mut trace = Trace::new();
         for batch in loader.by_ref().take(batches) {
@@ -160,6 +160,57 @@ impl<A: Algorithm> Case<'_, A> {
             );
         }
         all
+    }
+}
+
+fn fixed() -> Box<dyn BatchPolicy> {
+    Fixed::new(4).unwrap().into()
+}
+
+/// The default policy with readings that are the same in each process: a micro-batch takes 100 bytes and 100 for each sample, and
+/// the limit is 600.
+#[derive(Debug, Default)]
+struct Measured(Predictive);
+
+const LIMIT: u64 = 600;
+
+impl Measured {
+    /// In a trainer with a memory this precedes each micro-batch.
+    fn read(&mut self) {
+        let mut now = MemoryReading::default();
+        (now.in_use, now.limit) = (Some(0), Some(LIMIT));
+        self.0.prepare(&now);
+    }
+}
+
+impl BatchPolicy for Measured {
+    fn size(&self, remaining: usize) -> usize {
+        self.0.size(remaining).max(2) // one sample has no variance for BatchNorm
+    }
+
+    fn begin(&mut self, batch: &Extent) {
+        self.0.begin(batch);
+        self.read();
+    }
+
+    fn succeeded(&mut self, completed: &Completed) {
+        let mut completed = *completed;
+        completed.peak = Some(100 + 100 * completed.size as u64);
+        (completed.before, completed.limit) = (Some(0), Some(LIMIT));
+        self.0.succeeded(&completed);
+        self.read();
+    }
+
+    fn failed(&mut self, failed: &Failed<'_>) {
+        self.0.failed(failed);
+    }
+
+    fn state(&self) -> Option<String> {
+        self.0.state()
+    }
+
+    fn load_state(&mut self, state: &str) -> candle_headroom::Result<()> {
+        self.0.load_state(state)
     }
 }
 
@@ -232,11 +283,10 @@ fn an_interrupted_run_ends_with_the_same_bits() {
         (dtype, window): (DType, usize),
         build: impl Fn(FusedBuilder<A>) -> FusedBuilder<A>,
     ) -> usize {
-        let policy = Fixed::new(4).unwrap();
         let case = Case {
             dtype,
             window,
-            policy,
+            policy: &fixed,
             build: &build,
         };
         case.check(name)
@@ -282,4 +332,43 @@ fn an_interrupted_run_ends_with_the_same_bits() {
         "figure: resume/bits_differing = 0 bits ({} interruptions)",
         2 * interruptions.iter().sum::<usize>()
     );
+}
+
+/// The sizes that a policy has learned are saved with the run.
+#[test]
+fn a_policy_that_learns_sizes_goes_on_with_them() {
+    let case = Case::<ParamsAdamW> {
+        dtype: DType::F32,
+        window: 1,
+        policy: &|| Measured::default().into(),
+        build: &|builder| builder,
+    };
+    case.check("Predictive");
+}
+
+/// It would repeat data, so nothing is trained, and nothing changes.
+#[test]
+fn a_run_whose_loader_was_not_resumed_does_not_train() {
+    let folder = tempfile::tempdir().unwrap();
+    let saved = folder.path().join("saved");
+    let case = Case::<ParamsAdamW> {
+        dtype: DType::F32,
+        window: 1,
+        policy: &fixed,
+        build: &|builder| builder,
+    };
+    case.run(None, 5, Some(&saved));
+    let varmap = VarMap::new();
+    let model = Model::new(&varmap, DType::F32).unwrap();
+    let optimizer = Fused::<ParamsAdamW>::builder(&varmap).build().unwrap();
+    let buffers = [model.norm.running_mean(), model.norm.running_var()];
+    let builder = AdaptiveTrainer::builder(optimizer).buffers(buffers);
+    let mut trainer = builder.build().unwrap();
+    load(&mut trainer, &saved);
+    let before = bytes(&trainer);
+    let batch = loader().next().unwrap().unwrap();
+    let error = trainer.step(&batch, |(x, y), _| model.loss(&x, &y));
+    let text = error.unwrap_err().to_string();
+    assert!(text.contains("call `loader.resume(&trainer)`"), "{text}");
+    assert!(bytes(&trainer) == before);
 }

@@ -7,7 +7,7 @@ use candle_core::DType;
 use candle_headroom::batch::{Event, Fixed};
 use candle_headroom::error::{Cause, Phase};
 use candle_headroom::memory::{Limit, PEAK_ERROR};
-use candle_headroom::{AdamW, AdaptiveTrainer, ByteSize, DeviceMemory, Predictive};
+use candle_headroom::{AdamW, AdaptiveTrainer, ByteSize, DeviceMemory};
 
 use crate::language::{by_sgd, language, text};
 use crate::support::{self, Mlp, alone, with_room};
@@ -105,8 +105,7 @@ fn a_resumed_run_keeps_the_limit_and_its_sizes() {
             .build()
             .unwrap();
         let trainer = AdaptiveTrainer::builder(optimizer);
-        let policy = Predictive::builder().regardless_of_speed().build().unwrap();
-        trainer.memory(&memory).policy(policy).build().unwrap()
+        trainer.memory(&memory).build().unwrap()
     };
     let mut first = trainer();
     let limit = memory.in_use().unwrap() + (24 << 20);
@@ -128,10 +127,9 @@ fn a_resumed_run_keeps_the_limit_and_its_sizes() {
 
     let mut resumed = trainer();
     resumed.load_state(&saved).unwrap();
-    let split = sizes(&mut resumed);
-    assert_eq!(split[0], 1, "what is allocated once comes first");
-    assert!(split.len() <= settled.len() + 2, "{split:?} {settled:?}");
-    assert_eq!(sizes(&mut resumed), settled);
+    for _ in 0..2 {
+        assert_eq!(sizes(&mut resumed), settled);
+    }
 
     let before = resumed.state().unwrap().metadata;
     let mut wrong = saved.clone();

@@ -4,18 +4,19 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use candle_headroom::Error;
+use candle_core::{DType, Device, Var};
 use candle_headroom::checkpoint::{Checkpoint, Checkpoints, CheckpointsBuilder, Saving};
 use candle_headroom::distributed::Group;
 use candle_headroom::error::{CheckpointError, GroupError};
 use candle_headroom::testing::{FileFaults, FileOperation, illegal_address};
+use candle_headroom::{AdamW, AdaptiveTrainer, Error};
 
 use crate::launch::together;
 use crate::run::{Run, folder, same};
 
 fn builder(folder: &Path, group: &Group) -> CheckpointsBuilder {
     Checkpoints::builder(folder)
-        .every(2)
+        .every_updates(2)
         .in_foreground()
         .group(group)
 }
@@ -125,7 +126,9 @@ fn what_is_written_in_the_background_is_told_to_all() {
         let mut run = Run::new(group, 7);
         // Rank 0's settings count.
         let every = if group.rank() == 0 { 2 } else { 1000 };
-        let builder = Checkpoints::builder(&folder).every(every).group(group);
+        let builder = Checkpoints::builder(&folder)
+            .every_updates(every)
+            .group(group);
         let mut checkpoints = builder.open().expect("a folder");
         // However long the disk takes, which rank 0 alone sees.
         let (mut started, mut saved) = (0, 0);
@@ -151,7 +154,7 @@ fn what_is_written_in_the_background_is_told_to_all() {
         let time = std::time::Duration::from_millis(20);
         let mut builder = Checkpoints::builder(&folder).group(group);
         if group.rank() == 0 {
-            builder = builder.every_time(time);
+            builder = builder.every_duration(time);
         }
         let mut checkpoints = builder.open().expect("a folder");
         checkpoints.resume(&mut run.trainer).expect("a checkpoint");
@@ -188,7 +191,7 @@ fn a_rank_that_does_not_save_is_named() {
 }
 
 #[test]
-fn a_rank_that_has_not_the_checkpoint_is_an_error_on_all() {
+fn rank_0_reads_for_all() {
     together(3, |group| {
         let (_made, shared) = folder(group);
         let mut run = Run::new(group, 7);
@@ -196,78 +199,75 @@ fn a_rank_that_has_not_the_checkpoint_is_an_error_on_all() {
         run.on(&mut checkpoints);
         run.on(&mut checkpoints);
         checkpoints.finish().expect("an end");
+        let expected = values(&run);
+        run.step().expect("a step");
+        let after = values(&run);
 
+        // The others see another folder, which is empty or does not exist.
         let elsewhere = tempfile::tempdir().expect("a folder");
-        let name = "step-000000002";
-        let copy = |change: &dyn Fn(&Path)| {
-            let (from, to) = (shared.join(name), elsewhere.path().join(name));
-            let _ = fs::remove_dir_all(&to);
-            fs::create_dir(&to).expect("a folder");
-            for entry in from.read_dir().expect("a checkpoint") {
-                let entry = entry.expect("a file");
-                fs::copy(entry.path(), to.join(entry.file_name())).expect("a copy");
-            }
-            change(&to);
+        let own = match group.rank() {
+            0 => shared,
+            1 => elsewhere.path().to_owned(),
+            _ => elsewhere.path().join("none"),
         };
-        let cut_model =
-            |path: &Path| fs::write(path.join("model.safetensors"), "cut").expect("a file");
-        // Of the same step, by another run.
-        let other_run = |path: &Path| {
-            fs::remove_dir_all(path).expect("a folder");
-            let alone = Group::builder()
-                .variables([("A", "")])
-                .open()
-                .expect("a group of one");
-            let mut run = Run::new(&alone, 8);
-            let folder = path.parent().expect("a folder");
-            let mut checkpoints = Checkpoints::builder(folder).open().expect("a folder");
-            run.step().expect("a step");
-            run.step().expect("a step");
-            checkpoints.save_now(&run.trainer).expect("a checkpoint");
-        };
-        let absent = |path: &Path| fs::remove_dir_all(path).expect("a folder");
-        type Change<'a> = &'a dyn Fn(&Path);
-        let cases: [(Change, &str); 3] = [
-            (&absent, "no such folder"),
-            (&cut_model, "model.safetensors has 3 bytes"),
-            (&other_run, "with other content"),
-        ];
-        for (change, problem) in cases {
-            let mut run = Run::new(group, 7);
-            let before = values(&run);
-            let mut own = shared.clone();
-            if group.rank() == 1 {
-                copy(change);
-                own = elsewhere.path().to_owned();
-            }
-            let mut checkpoints = builder(&own, group).open().expect("a folder");
-            let error = checkpoints
-                .resume(&mut run.trainer)
-                .expect_err("rank 1 has it not");
-            let text = error.to_string();
-            assert!(
-                text.contains(problem) && text.contains("a file system that they share"),
-                "{text}"
-            );
-            if group.rank() == 1 {
-                let is_own = matches!(&error, Error::Checkpoint(it) if matches!(**it, CheckpointError::NotShared { .. }));
-                assert!(is_own, "{text}");
-            } else {
-                assert_eq!(failed_rank(&error), 1);
-            }
-            assert_eq!((values(&run), run.trainer.updates()), (before, 0));
-            drop(checkpoints);
-            // All is well with an equal copy.
-            if group.rank() == 1 {
-                copy(&|_| {});
-            }
-            let mut checkpoints = builder(&own, group).open().expect("a folder");
-            let resumed = checkpoints
-                .resume(&mut run.trainer)
-                .expect("the same content");
-            assert_eq!(resumed.expect("a checkpoint").path, own.join(name));
-            run.step().expect("equal parameters");
+        let mut run = Run::new(group, 100 + group.rank() as u64);
+        let mut checkpoints = builder(&own, group).open().expect("a folder");
+        let resumed = checkpoints.resume(&mut run.trainer).expect("no error");
+        assert_eq!(
+            resumed.expect("a checkpoint").path,
+            own.join("step-000000002")
+        );
+        assert_eq!((values(&run), run.trainer.updates()), (expected, 2));
+        run.step().expect("equal state");
+        assert_eq!(values(&run), after);
+        checkpoints.finish().expect("an end");
+
+        // Damage that rank 0 finds is an error on all, and nothing has changed.
+        if group.rank() == 0 {
+            let model = own.join("step-000000002/model.safetensors");
+            fs::write(model, "cut").expect("a file");
         }
+        let mut run = Run::new(group, 7);
+        let before = values(&run);
+        let mut checkpoints = builder(&own, group).open().expect("a folder");
+        let failed = checkpoints.resume(&mut run.trainer);
+        let error = failed.expect_err("damaged");
+        assert!(
+            error.to_string().contains("model.safetensors has 3 bytes"),
+            "{error}"
+        );
+        assert!(group.rank() == 0 || failed_rank(&error) == 0);
+        assert_eq!((values(&run), run.trainer.updates()), (before, 0));
+    });
+}
+
+#[test]
+fn models_that_differ_load_nothing() {
+    together(2, |group| {
+        let (_made, folder) = folder(group);
+        // Without a group, which would compare the models itself.
+        let trainer = |len: usize| {
+            let w = Var::ones(len, DType::F32, &Device::Cpu).expect("a parameter");
+            let optimizer = AdamW::builder(vec![("w", w.clone())]).build();
+            let trainer = AdaptiveTrainer::builder(optimizer.expect("an optimizer")).build();
+            (w, trainer.expect("a trainer"))
+        };
+        let mut checkpoints = builder(&folder, group).open().expect("a folder");
+        checkpoints.save_now(&trainer(2).1).expect("a checkpoint");
+        checkpoints.finish().expect("an end");
+
+        let (w, mut other) = trainer(2 + group.rank());
+        w.set(&w.zeros_like().expect("zeros")).expect("zeros");
+        let mut checkpoints = builder(&folder, group).open().expect("a folder");
+        let error = checkpoints.resume(&mut other).expect_err("other models");
+        let text = error.to_string();
+        assert!(
+            text.contains("w [3] f32 here, w [2] f32 on rank 0"),
+            "{text}"
+        );
+        assert!(group.rank() == 1 || failed_rank(&error) == 1);
+        let sum = w.sum_all().and_then(|sum| sum.to_scalar::<f32>());
+        assert_eq!(sum.expect("a number"), 0.);
     });
 }
 
@@ -283,11 +283,13 @@ fn an_error_of_one_rank_is_one_on_all_and_they_go_on() {
         drop(first);
         let every = if group.rank() == 2 { 0 } else { 2 };
         let error = builder(&folder, group)
-            .every(every)
+            .every_updates(every)
             .open()
             .expect_err("a setting");
         assert!(
-            error.to_string().contains("`every` must be above 0"),
+            error
+                .to_string()
+                .contains("`every_updates` must be above 0"),
             "{error}"
         );
         assert!(group.rank() == 2 || failed_rank(&error) == 2);

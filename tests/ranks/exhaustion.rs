@@ -252,6 +252,18 @@ fn accumulated_batches_of_an_update_that_failed_are_dropped_on_all_ranks() {
         );
         assert_eq!((pair.all.samples(), pair.all.pending()), (0, 0));
         assert!(pair.all.update().expect("nothing to update").is_none());
+        // Repeated, they have their numbers again, and with these their seeds.
+        let mut numbers = Vec::new();
+        for _ in 0..2 {
+            let repeated = pair.all.accumulate(&own, |(x, y), micro| {
+                numbers.push(micro.step);
+                pair.ours.loss(&x, &y)
+            });
+            repeated.expect("a batch");
+        }
+        numbers.dedup();
+        assert_eq!(numbers, [0, 1]);
+        pair.all.update().expect("an update").expect("two batches");
         pair.step(group, 2, None);
     });
 }

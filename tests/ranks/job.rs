@@ -106,7 +106,9 @@ impl Job {
             }
             _ => None,
         };
-        let mut checkpoints = Checkpoints::builder(&folder).every(EVERY).keep_last(2);
+        let mut checkpoints = Checkpoints::builder(&folder)
+            .every_updates(EVERY)
+            .keep_last(2);
         if !self.in_background {
             checkpoints = checkpoints.in_foreground();
         }
@@ -220,5 +222,5 @@ fn loader(group: &Group, width: usize, dtype: DType) -> Result<Loader<Pair>, Err
     };
     let loader = Loader::builder(Items((0..SAMPLES).collect::<Vec<_>>()), collate).batch(BATCH);
     let loader = loader.shuffle(9).epochs(EPOCHS);
-    loader.rank(group.rank(), group.size()).build()
+    loader.group(group).build()
 }

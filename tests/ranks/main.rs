@@ -17,6 +17,7 @@ mod run;
 mod sharded;
 mod shares;
 mod signals;
+mod silent;
 mod tensors;
 mod trouble;
 mod watching;

@@ -3,10 +3,12 @@
 use candle_core::DType;
 use candle_headroom::checkpoint::{Checkpoint, Checkpoints};
 use candle_headroom::distributed::Group;
+use candle_headroom::error::Phase;
 use candle_headroom::optim::{Fused, FusedBuilder, Moments, ParamsAdamW, ParamsSgd};
-use candle_headroom::{AdamW, AdaptiveTrainer, Sgd};
+use candle_headroom::testing::Faults;
+use candle_headroom::{AdamW, AdaptiveTrainer, Error, Sgd};
 
-use crate::launch::together;
+use crate::launch::{is_rank, mpirun, open, text, together};
 use crate::model::{Model, data};
 
 const WIDTHS: [usize; 4] = [300, 211, 77, 5];
@@ -84,6 +86,7 @@ fn check(group: &Group) {
             .master_weights()
     };
     compare(group, DType::BF16, masters);
+    compare(group, DType::F16, masters);
     let coded: Build<ParamsAdamW> = |model| {
         AdamW::builder(&model.varmap)
             .learning_rate(0.01)
@@ -105,6 +108,49 @@ fn on_three_ranks() {
 #[test]
 fn on_four_ranks() {
     together(4, check);
+}
+
+/// Each rank has updated its own elements when it fails to give them to the others: nothing may be retried, saved or trained any more.
+#[test]
+fn a_failure_behind_the_update_is_an_interrupted_one() {
+    if is_rank() {
+        let group = &open();
+        let model = Model::new(&WIDTHS, DType::F16, 1);
+        let adamw = AdamW::builder(&model.varmap).learning_rate(0.01);
+        let optimizer = adamw.sharded().build().expect("an optimizer");
+        let trainer = AdaptiveTrainer::builder(optimizer).group(group);
+        let mut trainer = trainer.build().expect("a trainer");
+        let batch = data(4, (WIDTHS[0], WIDTHS[3]), DType::F16, group.rank() as u64);
+        let mut step = || trainer.step(&batch, |(x, y), _| model.loss(&x, &y));
+        step().expect("a step");
+        let before = model.values();
+        // The first point is before the ranks have agreed.
+        let fails = Faults::in_phase(Phase::Reduce, 1);
+        let armed = (group.rank() == 1).then(|| fails.arm());
+        let error = step().expect_err("one rank failed");
+        assert!(error.resource_exhausted().is_none(), "{error}");
+        assert_ne!(model.values(), before, "a part of them");
+        match group.rank() {
+            1 => {
+                assert_eq!(armed.expect("faults").fired(), 1);
+                let Error::UpdateInterrupted(interrupted) = &error else {
+                    panic!("{error}")
+                };
+                let reason = interrupted.reason.as_ref().expect("a reason");
+                assert!(reason.resource_exhausted().is_some(), "{reason}");
+            }
+            _ => assert!(matches!(error, Error::Group(_)), "{error}"),
+        }
+        let refused = step().expect_err("half an update");
+        assert!(matches!(refused, Error::UpdateInterrupted(_)), "{refused}");
+        assert!(trainer.state().is_err(), "half an update is not saved");
+        println!("refused");
+        return;
+    }
+    // The ranks leave MPI as it is, at which plain mpirun would end the slower one.
+    let output = mpirun(2, &["--enable-recovery"]);
+    let text = text(&output);
+    assert_eq!(text.matches("refused").count(), 2, "{text}");
 }
 
 /// A checkpoint is that of an unsharded run, and any number of ranks goes on from it.

@@ -50,6 +50,30 @@ fn sums_of_all_shapes_and_types() {
     });
 }
 
+/// On some ranks or on all, before anything is exchanged.
+#[test]
+fn sums_of_other_types_are_refused_and_the_group_goes_on() {
+    together(3, |group| {
+        for wrong in [vec![0, 1, 2], vec![1]] {
+            for dtype in [DType::U32, DType::U8, DType::I64] {
+                let dtype = match wrong.contains(&group.rank()) {
+                    true => dtype,
+                    false => DType::F32,
+                };
+                let tensor = Tensor::ones(3, dtype, &Device::Cpu).expect("a tensor");
+                let error = group.sum(&tensor).expect_err("no such sum").to_string();
+                assert!(
+                    error.contains("convert the tensor to F32 or F64"),
+                    "{error}"
+                );
+            }
+            let tensor = Tensor::ones(3, DType::F32, &Device::Cpu).expect("a tensor");
+            let sum = group.sum(&tensor).expect("the group goes on");
+            assert_eq!(sum.to_vec1::<f32>().expect("a sum"), [3.; 3]);
+        }
+    });
+}
+
 #[test]
 fn copies_from_any_rank_and_refuses_what_differs() {
     together(3, |group| {

@@ -1,13 +1,13 @@
 //! A rank in trouble, and what the others see of it.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use candle_core::DType;
-use candle_headroom::batch::Fixed;
+use candle_headroom::batch::{CutFinding, EventKind, Fixed, MicroBatch, Observer, TrainingEvent};
 use candle_headroom::distributed::Group;
-use candle_headroom::error::GroupError;
+use candle_headroom::error::{CutCause, GroupError, LossError};
 use candle_headroom::{AdaptiveTrainer, Error, Sgd};
-use candle_nn::Optimizer as _;
 
 use crate::launch::{is_rank, mpirun, open, text, together};
 use crate::model::{Model, cut, data};
@@ -60,6 +60,51 @@ fn a_users_error_on_one_rank_leaves_all_as_they_were_and_they_go_on() {
             assert_eq!(report.step, failing as u64 + 1);
             assert_ne!(model.values(), before);
         }
+    });
+}
+
+/// Each rank checks its closure by itself, before it meets the others.
+#[test]
+fn a_loss_that_depends_on_the_cut_on_one_rank_leaves_all_as_they_were() {
+    together(3, |group| {
+        let model = Model::new(&[3, 5, 2], DType::F32, 7);
+        let mut trainer = trainer(&model, group).expect("a trainer");
+        let batch = data(6, (3, 2), DType::F32, 3);
+        let before = model.values();
+        let failed = trainer.step(&batch, |(x, y), _| match group.rank() {
+            1 => model.loss(&x, &y)? * x.dim(0)? as f64,
+            _ => model.loss(&x, &y),
+        });
+        let error = failed.expect_err("a sum");
+        match (group.rank(), &error) {
+            (1, Error::Loss(error)) => assert!(
+                matches!(
+                    **error,
+                    LossError::DependsOnCut {
+                        cause: CutCause::Sum,
+                        ..
+                    }
+                ),
+                "{error}"
+            ),
+            (_, error) => match group_error(error) {
+                GroupError::PeerFailed { rank, reason, .. } => {
+                    assert_eq!(*rank, 1);
+                    assert!(
+                        reason.contains("depends on how the batch is cut"),
+                        "{reason}"
+                    );
+                }
+                other => panic!("{other}"),
+            },
+        }
+        assert_eq!(model.values(), before);
+        let report = trainer.step(&batch, |(x, y), _| model.loss(&x, &y));
+        let report = report.expect("the next step");
+        let checked = report.cut_check().map(|check| &check.finding);
+        // The other ranks had checked theirs.
+        let expected = (group.rank() == 1).then_some(&CutFinding::Agrees);
+        assert_eq!((report.step, checked), (1, expected));
     });
 }
 
@@ -143,6 +188,88 @@ fn different_models_are_refused_on_every_rank() {
         // The group still works.
         let model = Model::new(&[3, 2], DType::F32, 7);
         trainer(&model, group).expect("equal shapes");
+    });
+}
+
+/// A setting that one rank alone has wrong is that rank's error, and the others hear whose and what.
+#[test]
+fn a_misconfigured_rank_names_itself() {
+    together(2, |group| {
+        let model = Model::new(&[3, 2], DType::F32, 7);
+        let sgd = Sgd::builder(&model.varmap).build().expect("an optimizer");
+        let builder = AdaptiveTrainer::builder(sgd).group(group);
+        let every = 1000 * (1 - group.rank() as u64);
+        let error = builder
+            .compare_every(every)
+            .build()
+            .expect_err("0 on rank 1");
+        match (group.rank(), &error) {
+            (1, Error::Policy(_)) => {}
+            (0, Error::Group(error)) => match &**error {
+                GroupError::PeerFailed {
+                    rank: 1, reason, ..
+                } => {
+                    assert!(reason.contains("`compare_every` must be"), "{reason}");
+                }
+                other => panic!("{other}"),
+            },
+            _ => panic!("{error}"),
+        }
+        // The group still works.
+        trainer(&model, group).expect("a trainer");
+    });
+}
+
+#[derive(Debug, Default)]
+struct Steps(Mutex<Vec<(u64, usize)>>);
+
+impl Observer for Steps {
+    fn observe(&self, event: &TrainingEvent<'_>) {
+        if let EventKind::BatchBegan { samples, .. } = event.kind {
+            self.0
+                .lock()
+                .expect("the steps")
+                .push((event.step, samples));
+        }
+    }
+}
+
+/// A rank whose part of a batch is empty counts it as the others do, in events and in seeds.
+#[test]
+fn an_empty_part_of_a_batch_has_the_batchs_number() {
+    together(2, |group| {
+        let model = Model::new(&[3, 2], DType::F32, 7);
+        let sgd = Sgd::builder(&model.varmap).build().expect("an optimizer");
+        let steps = Arc::new(Steps::default());
+        let trainer = AdaptiveTrainer::builder(sgd).group(group);
+        let trainer = trainer.observer(Arc::clone(&steps)).build();
+        let mut trainer = trainer.expect("a trainer");
+        let mut seen = Vec::new();
+        for number in 0..4 {
+            let batch = data(4, (3, 2), DType::F32, number);
+            // Rank 0 has nothing of every second batch.
+            let len = if group.rank() == 0 && number % 2 == 1 {
+                0
+            } else {
+                2
+            };
+            let batch = cut(&batch, 0..len);
+            let mut loss = |(x, y), micro: &MicroBatch| {
+                seen.push(micro.step);
+                model.loss(&x, &y)
+            };
+            if number < 2 {
+                trainer.accumulate(&batch, &mut loss).expect("a batch");
+            } else {
+                trainer.step(&batch, &mut loss).expect("a step");
+            }
+        }
+        let steps = steps.0.lock().expect("the steps");
+        let expected = match group.rank() {
+            0 => ([(0, 2), (1, 0), (2, 2), (3, 0)], vec![0, 2]),
+            _ => ([(0, 2), (1, 2), (2, 2), (3, 2)], vec![0, 1, 2, 3]),
+        };
+        assert_eq!((&steps[..], seen), (&expected.0[..], expected.1));
     });
 }
 
@@ -317,4 +444,31 @@ fn a_rank_that_returns_an_error_between_steps_is_named_at_once() {
     let output = mpirun(2, &["--enable-recovery"]);
     assert!(text(&output).contains("noticed"), "{}", text(&output));
     assert!(began.elapsed() < Duration::from_secs(30));
+}
+
+/// This crate's communicator returns errors. The program's own ends the process, as MPI says.
+#[test]
+fn an_error_of_the_programs_own_communication_is_not_swallowed() {
+    use mpi::traits::*;
+
+    if is_rank() {
+        let group = open();
+        let world = mpi::topology::SimpleCommunicator::world();
+        match group.rank() {
+            0 => {
+                let mut too_small = [0u8; 2];
+                world.process_at_rank(1).receive_into(&mut too_small);
+                println!("went on with {too_small:?}");
+            }
+            _ => world.process_at_rank(0).send(&[7u8; 4]),
+        }
+        return;
+    }
+    let output = mpirun(2, &[]);
+    let text = text(&output);
+    // MPI's own message is sometimes lost when it ends the process.
+    assert!(
+        !output.status.success() && !text.contains("went on"),
+        "{text}"
+    );
 }

@@ -114,7 +114,7 @@ impl Layered {
         };
         let rotate = |x: &Tensor| nn::rotary_emb::rope_i(x, &self.cos, &self.sin);
         let (q, k, v) = (part(0, HEADS)?, part(WIDTH, 1)?, part(WIDTH + HEAD, 1)?);
-        let options = Attention::default().causal().dropout(0.1, 5).softcap(10.);
+        let options = Attention::default().causal().dropout(0.1).softcap(10.);
         let mixed = nn::attention(&rotate(&q)?, &rotate(&k)?, &v, &options)?;
         let mixed = mixed.transpose(1, 2)?.reshape((samples, time, WIDTH))?;
         self.out.forward(&mixed)

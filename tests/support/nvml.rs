@@ -22,7 +22,10 @@ pub fn library() -> &'static Path {
         };
         let program = env::current_exe().unwrap();
         let target = program.ancestors().nth(3).unwrap().join(folder);
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulated-cuda/build.sh");
+        let script = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/crates/simulated-cuda/build.sh"
+        );
         let mut build = Command::new("bash");
         build.arg(script).arg(target.join("lib"));
         if is_quick {
@@ -71,7 +74,7 @@ impl Simulator {
         }
     }
 
-    /// Each call takes so long.
+    /// Each call but those for name and UUID takes so long.
     pub fn delay(&self, device: u32, milliseconds: u64) {
         // SAFETY: the function's own signature.
         unsafe {

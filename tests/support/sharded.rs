@@ -5,7 +5,7 @@ use std::ops::Range;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::optim::{
-    Algorithm, Committed, Fused, FusedBuilder, Group, Measure, Shard, StateDict,
+    Algorithm, Commit, Committed, Fused, FusedBuilder, Group, Shard, StateDict,
 };
 
 use crate::support::{flat, wave};
@@ -187,13 +187,13 @@ impl<A: Algorithm> Ranks<A> {
             let measure = rank.optimizer.measure(&store, &rank.shard(pieces)).unwrap();
             let shard = self.whole.shard(pieces);
             let same = self.whole.optimizer.measure(&gradients, &shard).unwrap();
-            let bits = |measure: Option<Measure>| measure.map(|m| m.squares().to_bits());
+            let bits = |measure: Option<f64>| measure.map(f64::to_bits);
             assert_eq!(bits(measure), bits(same), "step {step}");
             measures.extend(measure);
             stores.push(store);
         }
         let is_measured = !measures.is_empty();
-        let sum: Measure = measures.into_iter().sum();
+        let sum: f64 = measures.into_iter().sum();
         let commit = |one: &mut One<A>, store: &GradStore| {
             one.scale();
             match is_measured {

@@ -1,7 +1,7 @@
 //! What is kept of observations, and what a new one changes.
 
 use super::level::{Level, Saved};
-use super::memory_model::{DEVIATIONS, MOST_COST, MemoryModel};
+use super::memory_model::{MOST_COST, MemoryModel};
 use crate::error::PolicyError;
 
 /// Number of costs that are remembered.
@@ -9,8 +9,6 @@ const LEVELS: usize = 16;
 /// Weight of a new observation in the mean of its cost, and in the scatter.
 const WEIGHT: f64 = 1. / 8.;
 const SCATTER_WEIGHT: f64 = 1. / 32.;
-/// Comparisons after which the scatter is known.
-const ENOUGH: u32 = 32;
 /// An observation that differs from the prediction by this factor contradicts the curve.
 const CHANGED: f64 = 1.25;
 /// Contradictions in a row that start a new curve: one alone may be a spike.
@@ -43,21 +41,9 @@ impl MemoryModel {
         self.observed = self.observed.max(1);
     }
 
-    /// Whether the last observation contradicts those before it.
-    pub(in crate::batch) fn is_contradicted(&self) -> bool {
-        !self.held.is_empty()
-    }
-
     /// The mean relative deviation of observations from predictions.
     pub(in crate::batch) fn scatter(&self) -> f64 {
         self.scatter.into()
-    }
-
-    /// The part by which an observation may exceed the prediction; `None` before enough were compared.
-    pub(in crate::batch) fn spread(&self) -> Option<f64> {
-        // The scatter began at zero, which still has this weight.
-        let zero = (1. - SCATTER_WEIGHT).powf(self.compared.into());
-        (self.compared >= ENOUGH).then(|| DEVIATIONS * self.scatter() / (1. - zero))
     }
 
     /// Whether an observation cannot lie on the curve. It is too high above the line between the two costs around it, but
@@ -83,7 +69,7 @@ impl MemoryModel {
             return;
         }
         self.levels.clear();
-        (self.scatter, self.compared, self.slope_holds) = (0., 0, false);
+        (self.scatter, self.verified) = (0., 0);
         for (cost, bytes) in std::mem::take(&mut self.held) {
             self.insert(cost, bytes);
         }
@@ -100,12 +86,16 @@ impl MemoryModel {
         if (lowest.cost..=top.cost).contains(&cost) || top.is_near(cost) {
             let off = (bytes.max(1) as f64 / expected.max(1.) - 1.).abs();
             self.scatter += ((off - self.scatter()) * SCATTER_WEIGHT) as f32;
-            self.compared = self.compared.saturating_add(1);
         } else if cost as f64 >= top.cost as f64 * FARTHER {
             let before = top.mean as f64;
             let (expected, more) = (expected - before, bytes as f64 - before);
             let is_flat = expected <= FLAT * before;
-            self.slope_holds = !is_flat && (more - expected).abs() <= HOLDS * expected;
+            let holds = !is_flat && (more - expected).abs() <= HOLDS * expected;
+            self.verified = if holds {
+                self.verified.saturating_add(1)
+            } else {
+                0
+            };
         }
     }
 
@@ -156,15 +146,18 @@ impl TryFrom<Saved> for MemoryModel {
             && levels.iter().all(is_possible)
             && levels.is_sorted_by(|low, high| low.cost < high.cost)
             && (0. ..=1.).contains(&saved.scatter)
-            && saved.compared as u64 <= observed
+            && saved.held.len() < CHANGES
+            && saved
+                .held
+                .iter()
+                .all(|(cost, _)| (1..=MOST_COST).contains(cost))
         {
             true => Ok(Self {
                 levels,
                 observed,
                 scatter: saved.scatter,
-                compared: saved.compared,
-                slope_holds: saved.slope_holds,
-                held: Vec::new(),
+                verified: saved.verified,
+                held: saved.held,
             }),
             false => Err(PolicyError::Saved("a model that no observations lead to")),
         }

@@ -36,7 +36,6 @@ pub(super) struct Saved {
     pub(super) levels: Vec<Level>,
     pub(super) observed: u64,
     pub(super) scatter: f32,
-    #[serde(default)]
-    pub(super) compared: u32,
-    pub(super) slope_holds: bool,
+    pub(super) verified: u8,
+    pub(super) held: Vec<(usize, u64)>,
 }

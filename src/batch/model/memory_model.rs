@@ -25,7 +25,8 @@ const APART: f64 = 0.2;
 /// - Between costs that it has seen, it interpolates.
 /// - Above the largest, a cost most likely takes what the line through smaller ones says. The upper bound assumes proportional
 ///   growth, which is never too little for a curve that is the maximum of several lines, as a step's peak is. Once the line has
-///   predicted a larger cost, the bound is that line plus up to a quarter, the more the farther the cost lies.
+///   predicted a larger cost, the bound is that line plus up to a quarter, the more the farther the cost lies. A line that has
+///   done so only once may do so by chance, so beyond twice the largest half of the bound's slope is the proportional one.
 /// - No cost beyond eight times the largest is said to fit, or sixteen times while it is the only one.
 /// - Below the smallest, the upper bound does not fall, and at least half of what the smallest takes is expected to be base.
 /// - The first observation includes what is allocated once, so it counts only until there is a second.
@@ -55,12 +56,9 @@ pub struct MemoryModel {
     pub(super) observed: u64,
     /// The mean relative deviation of observations from predictions. An `f32` survives JSON exactly.
     pub(super) scatter: f32,
-    /// How many observations were compared for that.
-    pub(super) compared: u32,
-    /// Whether the slope of smaller costs predicted what the largest took.
-    pub(super) slope_holds: bool,
+    /// How many times in a row the slope of smaller costs has predicted what a much larger one takes.
+    pub(super) verified: u8,
     /// The last observations, as cost and bytes, while they contradict what was seen before.
-    #[serde(skip)]
     pub(super) held: Vec<(usize, u64)>,
 }
 
@@ -143,7 +141,11 @@ impl MemoryModel {
         let more = match self.is_single() {
             true if self.observed < 2 || top.cost > unit || left <= 0. || is_early => return None,
             true => top.cost,
-            false => (left / (self.slope_to(top) * (1. + CAUTION)).max(1.)) as usize,
+            false => {
+                let slope = self.slope_to(top).max(1.);
+                let more = (left / (slope * (1. + CAUTION))) as usize;
+                more.max(if slope * unit as f64 <= left { unit } else { 0 })
+            }
         };
         // A little more is not worth the risk.
         (more > top.cost / 16).then(|| top.cost.saturating_add(more.min(top.cost)))
@@ -161,9 +163,13 @@ impl MemoryModel {
         let least = lower.map(|level| level.mean).max()?;
         let most = self.curve(cost, least, |top| {
             let far = (cost - top.cost) as f64 / top.cost as f64;
-            match self.slope_holds {
-                true => self.slope_to(top) * (1. + CAUTION * far.min(1.)),
-                false => top.proportion(),
+            let steep = self.slope_to(top) * (1. + CAUTION * far.min(1.));
+            let steepest = top.proportion();
+            match self.verified {
+                0 => steepest,
+                // Memory that others allocated meanwhile makes small costs look larger, and the slope too small.
+                1 if far > 1. => steep + (steepest - steep).max(0.) / 2. * (1. - 1. / far),
+                _ => steep,
             }
         })?;
         Some(most * (1. + DEVIATIONS * self.scatter()))

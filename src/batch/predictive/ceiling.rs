@@ -76,11 +76,6 @@ impl Ceiling {
         }
     }
 
-    /// Whether `cost` may be used where `cap` succeeds and one sample costs `each`.
-    pub(super) fn admits(&self, cost: usize, cap: usize, each: usize) -> bool {
-        cost < self.cost || cost <= self.allows(cap, each)
-    }
-
     /// The largest cost to use where `cap` succeeds and one sample costs `each`: `cap` at first, after enough micro-batches
     /// half of the way up, at last the cost that failed.
     pub(super) fn allows(&self, cap: usize, each: usize) -> usize {

@@ -1,9 +1,7 @@
-use std::time::Duration;
-
 use super::builder::{MOST_MARGIN, PredictiveBuilder};
 use super::room::Room;
 use super::shape::Shape;
-use super::shapes::Shapes;
+use super::shapes::{Progress, Shapes};
 use crate::batch::policy::taken;
 use crate::batch::{
     BatchPolicy, Completed, Extent, Failed, MOST_COST, MemoryModel, Plan, Recompute,
@@ -11,8 +9,8 @@ use crate::batch::{
 };
 use crate::error::{MemoryReading, PolicyError, Result};
 
-/// Learns what micro-batches take of memory and uses the largest that fits, or a smaller one that is as fast. Trainers use
-/// it by default.
+/// Learns what micro-batches take of memory and uses the largest size that fits. Trainers use it by default. Sizes depend on
+/// memory alone, never on time.
 ///
 /// - **With a limit, or a GPU whose memory is known,** the first micro-batch is one sample. The next ones are as large as fits
 ///   by what those before took ([`MemoryModel`]); about five lead to the largest. Where that leads on by less than a quarter, a
@@ -24,13 +22,10 @@ use crate::error::{MemoryReading, PolicyError, Result};
 ///   micro-batches have succeeded, half of the way up to it is tried, after as many again half of the rest, at last the size
 ///   itself. After another failure it is 512 micro-batches, up to 32,768; 16 to 128 if the cause may go away by itself
 ///   ([`Failed::is_passing`]).
-/// - **A resumed run** takes single samples until one agrees with what was saved. It forgets that, for samples of this shape,
-///   after two that took more than twice what the saved line says, or after three in a row that contradict it otherwise.
-/// - **Speed:** where the room is known, half of the settled size is timed, and half of that; the smallest that is slower than
-///   the fastest by no more than 2 % is used. Everything is timed again if larger sizes become possible, or if twice as many
-///   samples are found to be faster after 4,096 micro-batches, later 8,192 and more. Timing never waits for the device. It
-///   makes sizes, and with them rounding, differ from run to run; see
-///   [`regardless_of_speed`](crate::batch::PredictiveBuilder::regardless_of_speed).
+/// - **A resumed run** goes on with the sizes that were saved. It forgets them, for samples of this shape, after three
+///   micro-batches in a row that contradict what was learned.
+/// - **Speed** has no influence. Where smaller micro-batches are faster, allow no larger ones:
+///   [`at_most`](crate::batch::PredictiveBuilder::at_most).
 /// - **Without measurements** it begins with the whole batch and halves what fails. Every few batches it tries the next larger
 ///   size, and grows by at most 5 % or one part at a time until one fails. Within 10 batches after more room has come, it
 ///   uses at least 0.95 of what fits, at the cost of one failure. While there is not more room, failed tries cost at most a
@@ -67,17 +62,23 @@ pub struct Predictive {
     pub(super) room: Option<Room>,
     /// What this process could have of the device in total when it was last asked, in bytes.
     pub(super) device: Option<u64>,
-    /// A micro-batch has finished in this process and agreed with what an earlier run learned. The first one also allocates
-    /// what is kept for ever.
-    pub(super) is_warm: bool,
-    /// The first micro-batch took far more than an earlier run learned.
-    is_doubted: bool,
+    pub(super) start: Start,
     /// Micro-batches until a larger size is tried without measurements.
     pub(super) wait: usize,
 }
 
-/// Micro-batches after a state was loaded until a larger size is tried without measurements.
-const FIRST_WAIT: usize = 32;
+/// Whether a micro-batch has finished in this process. The first one also allocates what is kept for ever.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Start {
+    /// None has, and nothing was learned before.
+    #[default]
+    Cold,
+    /// None has since a state was loaded. No more room counts than was saved, in bytes: what the first micro-batch will allocate for
+    /// good still looks free.
+    Resumed(Option<u64>),
+    /// One has.
+    Warm,
+}
 
 impl PredictiveBuilder {
     /// Creates the policy.
@@ -85,9 +86,8 @@ impl PredictiveBuilder {
     /// # Errors
     /// [`PolicyError::Margin`] for a margin outside 0 to 0.9, [`PolicyError::Zero`] for a largest size of 0.
     pub fn build(self) -> Result<Predictive> {
-        let is_too_much = |margin: &f64| !(0. ..=MOST_MARGIN).contains(margin);
-        if let Some(margin) = self.margin.filter(is_too_much) {
-            return Err(PolicyError::Margin(margin).into());
+        if !(0. ..=MOST_MARGIN).contains(&self.margin) {
+            return Err(PolicyError::Margin(self.margin).into());
         }
         PolicyError::at_least_one("the largest size of a micro-batch", self.most)?;
         Ok(Predictive {
@@ -117,7 +117,7 @@ impl Predictive {
         match self.recompute {
             Recompute::Never => false,
             Recompute::Always => self.has_regions,
-            Recompute::Auto => self.shapes.active.choice.recomputes,
+            Recompute::Auto => self.shapes.active.choice.recomputes(),
         }
     }
 
@@ -125,7 +125,6 @@ impl Predictive {
         let asked = |is_on| Recomputing {
             is_on,
             reason: RecomputeReason::Asked,
-            speed: None,
         };
         self.has_regions.then(|| match self.recompute {
             Recompute::Never => asked(false),
@@ -137,7 +136,8 @@ impl Predictive {
     fn derive(&mut self) {
         let recomputes = self.is_recomputed();
         self.shapes.derive(recomputes, self.room);
-        self.shapes.active.shape_mut(recomputes).refit(self.room);
+        let shape = self.shapes.active.shape_mut(recomputes);
+        shape.refit(self.room);
     }
 
     fn see(&mut self, now: &MemoryReading) {
@@ -145,9 +145,18 @@ impl Predictive {
             self.device = Some(free.saturating_add(reserved));
         }
         let bound = now.limit.into_iter().chain(self.device).min();
-        self.room = bound
-            .zip(now.in_use)
-            .map(|(bound, in_use)| Room::new(bound.saturating_sub(in_use), self.options.margin));
+        let left = bound.zip(now.in_use);
+        let left = left.map(|(bound, in_use)| bound.saturating_sub(in_use));
+        self.room = left.map(|left| self.room_of(left));
+    }
+
+    /// What a micro-batch may take where limit and device leave so many bytes.
+    fn room_of(&self, left: u64) -> Room {
+        let left = match self.start {
+            Start::Resumed(Some(saved)) => left.min(saved),
+            _ => left,
+        };
+        Room::new(left, self.options.margin)
     }
 }
 
@@ -157,7 +166,7 @@ impl BatchPolicy for Predictive {
     }
 
     fn recomputes(&self) -> bool {
-        self.shapes.active.choice.recomputes
+        self.shapes.active.choice.recomputes()
     }
 
     fn set_recompute(&mut self, recompute: Recompute) {
@@ -166,21 +175,16 @@ impl BatchPolicy for Predictive {
 
     fn begin(&mut self, batch: &Extent) {
         self.samples = batch.samples;
-        let each = batch.each().min(MOST_COST);
-        let samples = batch.samples.min(self.options.most);
-        self.shapes.select(each, samples);
+        self.shapes.select(batch.each().min(MOST_COST));
         if self.recompute == Recompute::Auto && self.has_regions {
-            self.shapes.active.choose(samples, self.room);
+            self.shapes.active.choose(self.room);
         }
         self.derive();
     }
 
     fn prepare(&mut self, now: &MemoryReading) {
-        let before = self.room;
         self.see(now);
-        if self.room != before {
-            self.derive();
-        }
+        self.derive();
     }
 
     fn succeeded(&mut self, completed: &Completed) {
@@ -193,31 +197,23 @@ impl BatchPolicy for Predictive {
         let shape = known.shape_mut(completed.regions == Regions::Recomputed);
         let cost = shape.cost(completed.size);
         let took = taken(completed.peak, completed.before);
-        if !self.is_warm && took.is_some_and(|took| shape.is_another(cost, took)) {
-            if !self.is_doubted {
-                self.is_doubted = true;
-                return; // the excess may be allocated once; another sample shows that
-            }
-            let each = shape.each;
-            *shape = Shape::default();
-            shape.begin(each, self.samples.min(self.options.most));
-        }
-        if let Some(bytes) = took {
-            if self.is_warm {
+        let start = std::mem::replace(&mut self.start, Start::Warm);
+        // Where it takes more than it should, the first micro-batch of a resumed run allocated something once.
+        let most = shape.model.upper_bound(cost);
+        let most = most.filter(|_| matches!(start, Start::Resumed(_)));
+        if let Some(bytes) = took.filter(|took| most.is_none_or(|most| *took <= most)) {
+            if start != Start::Cold {
                 shape.model.count_first();
             }
             shape.model.observe(cost, bytes);
         }
-        self.is_warm |= !shape.model.is_contradicted();
         if completed.is_over_limit() {
             shape.exceeded(cost, took, room, None);
             return;
         }
-        if self.options.minds_speed && room.is_some() {
-            shape.pace.succeeded(cost, shape.each);
-        }
         let is_blind = shape.is_blind(room);
-        shape.succeeded(cost, room);
+        shape.succeeded(cost);
+        shape.refit(room);
         if is_blind {
             self.wait = self.wait.saturating_sub(1);
             if shape.cap.is_some_and(|cap| cost > cap) {
@@ -253,34 +249,30 @@ impl BatchPolicy for Predictive {
         }
     }
 
-    fn wants_time(&self) -> bool {
-        let (shape, choice) = (self.shape(), &self.shapes.active.choice);
-        let may_choose = self.recompute == Recompute::Auto && self.has_regions;
-        let is_compared = may_choose && self.options.minds_speed;
-        shape.pace.wants_time(shape.each) || is_compared && choice.wants_time(shape)
-    }
-
-    fn timed(&mut self, micro_batch: &Extent, regions: Regions, elapsed: Duration) {
-        let cost = micro_batch.cost.clamp(1, MOST_COST);
-        let known = self.shapes.find(micro_batch.each().min(MOST_COST));
-        if let Some(known) = known.filter(|_| !elapsed.is_zero()) {
-            let (recomputes, seconds) = (regions == Regions::Recomputed, elapsed.as_secs_f64());
-            known.choice.time(recomputes, cost, seconds);
-            known.shape_mut(recomputes).pace.time(cost, seconds);
-        }
-    }
-
     fn plan(&self) -> Option<Plan> {
         Some(self.explained())
     }
 
     fn state(&self) -> Option<String> {
-        self.shapes.to_json()
+        self.shapes.to_json(Progress {
+            has_regions: self.has_regions,
+            wait: self.wait,
+            room: match self.start {
+                Start::Resumed(saved) => saved,
+                _ => self.room.map(|room| room.all),
+            },
+        })
     }
 
     fn load_state(&mut self, state: &str) -> Result<()> {
-        self.shapes = Shapes::from_json(state)?;
-        (self.is_warm, self.is_doubted, self.wait) = (false, false, FIRST_WAIT);
+        let (shapes, progress) = Shapes::from_json(state)?;
+        self.shapes = shapes;
+        (self.has_regions, self.wait) = (progress.has_regions, progress.wait);
+        self.start = match self.shapes.all().any(|known| known.is_known()) {
+            true => Start::Resumed(progress.room),
+            false => Start::Cold,
+        };
+        self.room = self.room.map(|room| self.room_of(room.all));
         Ok(())
     }
 }

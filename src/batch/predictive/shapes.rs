@@ -11,7 +11,7 @@ const MOST_SHAPES: usize = 32;
 /// Samples have the same shape if their costs differ by less than a factor of 2^(1/8), 9 %.
 const OCTAVE: f64 = 8.;
 /// The policy and the version that a saved state names.
-const SAVED: (&str, u32) = ("predictive", 5);
+const SAVED: (&str, u32) = ("predictive", 6);
 
 /// What is known about samples of one shape.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -50,13 +50,12 @@ impl Known {
         }
     }
 
-    /// Chooses whether to recompute in a batch of `samples` samples.
-    pub(super) fn choose(&mut self, samples: usize, room: Option<Room>) {
-        let batch = self.kept.cost(samples);
-        self.choice.decide(&self.kept, room, batch);
+    /// Chooses whether to recompute in the next batch.
+    pub(super) fn choose(&mut self, room: Option<Room>) {
+        self.choice.decide(&self.kept, room);
     }
 
-    fn is_known(&self) -> bool {
+    pub(super) fn is_known(&self) -> bool {
         self.kept.is_known() || self.recomputed.is_known()
     }
 }
@@ -70,6 +69,13 @@ pub(super) struct Shapes {
     others: Vec<Known>,
 }
 
+/// What tells a state of another policy or version from a damaged one.
+#[derive(Deserialize)]
+struct Header {
+    policy: String,
+    version: u32,
+}
+
 /// What a [`Predictive`](super::Predictive) has learned, as it is saved: the active shape is the last one.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -77,6 +83,19 @@ struct Saved {
     policy: String,
     version: u32,
     shapes: Vec<Known>,
+    progress: Progress,
+}
+
+/// The rest of what the next size depends on.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Progress {
+    /// The model has marked regions.
+    pub(super) has_regions: bool,
+    /// Micro-batches until a larger size is tried without measurements.
+    pub(super) wait: usize,
+    /// What limit and device left, in bytes.
+    pub(super) room: Option<u64>,
 }
 
 impl Default for Shapes {
@@ -89,8 +108,8 @@ impl Default for Shapes {
 }
 
 impl Shapes {
-    /// Selects the shape of a batch with `samples` samples that cost `each`.
-    pub(super) fn select(&mut self, each: usize, samples: usize) {
+    /// Selects the shape of a batch whose samples cost `each`.
+    pub(super) fn select(&mut self, each: usize) {
         if key(self.active.each()) != key(each) {
             let known = (self.others.iter()).position(|known| key(known.each()) == key(each));
             let known = match known {
@@ -105,17 +124,11 @@ impl Shapes {
                 self.others.remove(0);
             }
         }
-        self.active.kept.begin(each, samples);
-        self.active.recomputed.begin(each, samples);
+        (self.active.kept.each, self.active.recomputed.each) = (each, each);
     }
 
     pub(super) fn all(&mut self) -> impl Iterator<Item = &mut Known> {
         self.others.iter_mut().chain([&mut self.active])
-    }
-
-    /// The shape of samples that cost `each`, if it is remembered.
-    pub(super) fn find(&mut self, each: usize) -> Option<&mut Known> {
-        self.all().find(|known| key(known.each()) == key(each))
     }
 
     /// Starts a shape that has not run yet with what the most similar one says: for recomputed samples the same kept ones.
@@ -144,25 +157,27 @@ impl Shapes {
         }
     }
 
-    pub(super) fn to_json(&self) -> Option<String> {
+    pub(super) fn to_json(&self, progress: Progress) -> Option<String> {
         let shapes = self.others.iter().chain([&self.active]);
         let saved = Saved {
             policy: SAVED.0.to_owned(),
             version: SAVED.1,
             shapes: shapes.cloned().collect(),
+            progress,
         };
         serde_json::to_string(&saved).ok()
     }
 
-    pub(super) fn from_json(json: &str) -> Result<Self> {
+    pub(super) fn from_json(json: &str) -> Result<(Self, Progress)> {
         let wrong = |what| PolicyError::Saved(what);
-        let saved: Saved = serde_json::from_str(json)
+        let header: Header = serde_json::from_str(json)
             .map_err(|_| wrong("no JSON document with the state of this policy"))?;
-        if (saved.policy.as_str(), saved.version) != SAVED {
+        if (header.policy.as_str(), header.version) != SAVED {
             return Err(wrong("the state of another policy or version").into());
         }
+        let saved: Saved = serde_json::from_str(json)
+            .map_err(|_| wrong("no JSON document with the state of this policy"))?;
         let mut others = saved.shapes;
-        others.iter_mut().for_each(|known| known.choice.resume());
         let are_possible = |known: &Known| {
             let shapes = [&known.kept, &known.recomputed];
             shapes.into_iter().all(is_possible) && known.kept.each == known.recomputed.each
@@ -171,7 +186,7 @@ impl Shapes {
             return Err(wrong("more than 32 shapes, or one that no batch has").into());
         }
         let active = others.pop().ok_or(wrong("no shape"))?;
-        Ok(Self { active, others })
+        Ok((Self { active, others }, saved.progress))
     }
 }
 
@@ -181,10 +196,9 @@ fn key(each: usize) -> u32 {
 
 /// Whether a run can have led to this shape.
 fn is_possible(shape: &Shape) -> bool {
-    let pace = &shape.pace;
     let ceiling = shape.ceiling.map(|ceiling| ceiling.cost);
     let each = Some(shape.each);
-    let costs = [each, shape.cap, ceiling, pace.preferred, pace.timed];
+    let costs = [each, shape.cap, ceiling];
     let mut costs = costs.into_iter().flatten();
     costs.all(|cost| (1..=MOST_COST).contains(&cost)) && shape.proven <= MOST_COST
 }

@@ -6,7 +6,7 @@
 //! with 4. If it succeeds, each micro-batch takes the next larger size until one fails. No step skips more than 5 %, so that the
 //! size before it is at least 0.95 of what fits.
 
-use super::policy::Predictive;
+use super::policy::{Predictive, Start};
 use crate::batch::{Plan, Reason};
 
 /// Parts are taken away one by one, or this part of them where there are many.
@@ -43,23 +43,21 @@ impl Predictive {
         }
     }
 
-    /// What is allocated once would come on top of a larger micro-batch.
+    /// Whether nothing has run yet: what is allocated once would come on top of a larger micro-batch.
     fn is_cold(&self) -> bool {
-        !self.is_warm && self.room.is_some()
+        self.start == Start::Cold && self.room.is_some()
     }
 
     /// Whether `largest` samples are to run although that cuts the batch unevenly: the batch would likely take fewer parts,
     /// and one run of more samples than were ever seen makes that certain.
     fn is_worth_a_look(&self, largest: usize) -> bool {
-        let shape = self.shape();
-        let parts = self.samples.div_ceil(largest);
-        let seen = shape.model.largest_seen();
+        let (shape, parts) = (self.shape(), self.samples.div_ceil(largest));
+        let seen = shape.model.largest_seen().filter(|_| !shape.is_avoiding());
         let is_new = seen.is_some_and(|seen| seen < shape.cost(largest));
-        is_new && parts > 1 && !shape.is_avoiding() && {
-            let fewer = self.samples.div_ceil(parts - 1).min(self.options.most);
-            let (model, cost) = (&shape.model, shape.cost(fewer));
-            (self.room)
-                .is_some_and(|room| room.is_enough(model, cost) || room.is_just_enough(model, cost))
+        is_new && parts > 1 && {
+            let fewer = shape.cost(self.samples.div_ceil(parts - 1).min(self.options.most));
+            let likely = self.room.zip(shape.model.predict(fewer));
+            likely.is_some_and(|(room, likely)| likely <= room.usable)
         }
     }
 
@@ -68,7 +66,7 @@ impl Predictive {
         let shape = self.shape();
         let is_due = self.wait == 0 || shape.is_growing;
         let is_blind = shape.is_blind(self.room) && !self.is_cold();
-        let largest = (self.largest()).filter(|_| is_due && is_blind && !shape.is_paced())?;
+        let largest = (self.largest()).filter(|_| is_due && is_blind)?;
         let parts = self.samples.div_ceil(largest);
         let fewer = parts.saturating_sub((parts / FEWER).max(1)).max(1);
         let probe = self.samples.div_ceil(fewer).min(self.options.most);
@@ -89,7 +87,9 @@ impl Predictive {
     pub(super) fn explained(&self) -> Plan {
         let shape = self.shape();
         let slope = shape.model.slope();
-        let fits = self.room.and_then(|room| shape.fits(room));
+        let fits = self
+            .room
+            .and_then(|room| room.fits(&shape.model, shape.each));
         let allowed = Some(self.options.most).filter(|most| *most < usize::MAX);
         Plan {
             base: shape.model.base(),
@@ -108,8 +108,6 @@ impl Predictive {
         match () {
             () if largest >= most && most < usize::MAX => Reason::Allowed,
             () if self.is_cold() => Reason::Unmeasured,
-            () if shape.is_paced() && shape.pace.is_trying() => Reason::Timing,
-            () if shape.is_paced() => Reason::Speed,
             () if shape.is_avoiding() => Reason::Failed,
             () if largest == usize::MAX => Reason::Unbounded,
             () => Reason::Room,

@@ -2,12 +2,16 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use signal_hook::flag;
+use signal_hook::{flag, low_level};
 
 use crate::checkpoint::signal::Signal;
+
+/// A second SIGINT within this time is the same one: a launcher signals a process and its group at once.
+const AGAIN: Duration = Duration::from_secs(2);
 
 /// Handlers are installed once and stay: removing one would not bring back the default action.
 static HANDLERS: Mutex<BTreeMap<Signal, Handler>> = Mutex::new(BTreeMap::new());
@@ -19,6 +23,8 @@ struct Handler {
     is_reported: Arc<AtomicBool>,
     /// The default action is taken.
     is_default: Arc<AtomicBool>,
+    /// When the first one came, in milliseconds after the handler was installed; 0 for none.
+    first: Arc<AtomicU64>,
     watches: usize,
 }
 
@@ -34,6 +40,7 @@ impl Handler {
             // A signal that was not returned still counts.
             if handler.is_reported.swap(false, SeqCst) {
                 handler.received.store(false, SeqCst);
+                handler.first.store(0, SeqCst);
             }
             handler.is_default.store(false, SeqCst);
         }
@@ -46,15 +53,27 @@ impl Handler {
             received: Arc::default(),
             is_reported: Arc::default(),
             is_default: Arc::new(AtomicBool::new(true)),
+            first: Arc::default(),
             watches: 0,
         };
         let number = signal.number();
-        // Actions run in this order: the first SIGINT is noted, the second ends the process.
+        // Actions run in this order: the first SIGINT is noted, a later one ends the process.
+        if signal == Signal::Interrupt {
+            let (first, is_default) = (Arc::clone(&handler.first), Arc::clone(&handler.is_default));
+            let installed = Instant::now();
+            let count = move || {
+                let now = installed.elapsed().as_millis() as u64 + 1;
+                if let Err(first) = first.compare_exchange(0, now, SeqCst, SeqCst)
+                    && now.saturating_sub(first) >= AGAIN.as_millis() as u64
+                {
+                    is_default.store(true, SeqCst);
+                }
+            };
+            // SAFETY: the action reads the clock by `clock_gettime` and changes atomics, all of which POSIX allows in a handler.
+            unsafe { low_level::register(number, count) }?;
+        }
         flag::register_conditional_default(number, Arc::clone(&handler.is_default))?;
         flag::register(number, Arc::clone(&handler.received))?;
-        if signal == Signal::Interrupt {
-            flag::register(number, Arc::clone(&handler.is_default))?;
-        }
         Ok(handler)
     }
 }

@@ -8,9 +8,12 @@ use super::ahead::Ahead;
 use super::failing::Failing;
 use super::produce::Collate;
 use super::source::Source;
+use crate::batch::Fingerprint;
 use crate::data::Tensors;
 use crate::data::batching::{Batching, Size};
 use crate::data::check::{Check, Checks};
+use crate::data::loaded::Reader;
+use crate::distributed::Group;
 use crate::error::{BoxedError, DataError, Result};
 use crate::memory::DeviceMemory;
 
@@ -34,6 +37,9 @@ pub struct LoaderBuilder<S: Source, B> {
     pub(super) samples: Option<usize>,
     pub(super) epochs: Option<u64>,
     pub(super) rank: (usize, usize),
+    /// Of this rank alone.
+    pub(super) has_own_data: bool,
+    pub(super) accepts_changes: bool,
     pub(super) workers: usize,
     pub(super) ahead: Ahead,
     pub(super) failing: Failing,
@@ -63,6 +69,8 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             samples: None,
             epochs: Some(1),
             rank: (0, 1),
+            has_own_data: false,
+            accepts_changes: false,
             workers: 1,
             ahead: Ahead::default(),
             failing: Failing::default(),
@@ -102,12 +110,38 @@ impl<S: Source, B> LoaderBuilder<S, B> {
         self
     }
 
-    /// Hands out this rank's part of each batch: of `m` samples those from `m * rank / ranks` to `m * (rank + 1) / ranks`, unless
+    /// Hands out this rank's part of each batch: of `m` samples, rank `r` of `n` gets those from `m * r / n` to `m * (r + 1) / n`, unless
     /// [`Loader::divide`] changes the division. A batch with fewer samples than ranks leaves some of them none: they get
     /// [empty](crate::data::Loaded::is_empty) batches, for which one sample of the others is read, to learn what the tensors are like.
     /// [`drop_last`](Self::drop_last) avoids that.
+    ///
+    /// A trainer with a [group](crate::train::AdaptiveTrainerBuilder::group) refuses batches of a loader without it.
+    pub fn group(mut self, group: &Group) -> Self {
+        self.rank = (group.rank(), group.size());
+        self
+    }
+
+    /// As [`group`](Self::group), for tests that have all ranks in one process.
+    #[cfg(feature = "testing")]
     pub fn rank(mut self, rank: usize, ranks: usize) -> Self {
         self.rank = (rank, ranks);
+        self
+    }
+
+    /// States that each rank of a group has data of its own, so that a rank's part of an update is the whole batch. Without it, ranks that
+    /// train together have to read the same batches, and [`group`](Self::group) has to be called.
+    pub fn own_data(mut self) -> Self {
+        self.has_own_data = true;
+        self
+    }
+
+    /// Continues a saved run although its dataset, order or batches have changed, or although this loader begins elsewhere than the run
+    /// stopped. Without it, [`Loader::resume`] returns an error for the former, and the trainer's next step for the latter.
+    ///
+    /// `resume` then goes to the epoch of the saved position, to the window of batches in which as many samples are read as there. So with the
+    /// same order and other batches no sample is left out, and those of up to one window come again. It returns what has changed.
+    pub fn accept_changed_data(mut self) -> Self {
+        self.accepts_changes = true;
         self
     }
 
@@ -159,7 +193,8 @@ impl<S: Source, B> LoaderBuilder<S, B> {
         self
     }
 
-    /// Leaves out samples that cannot be read, up to this many in all, and logs them; 0 by default. Their batches are smaller.
+    /// Leaves out samples that cannot be read, up to this many in all, and logs them; 0 by default. Their batches are smaller. No other sample
+    /// moves to another batch, so a rank, or a resumed run, that can read the sample has the same batches.
     pub fn skip_failures(mut self, most: usize) -> Self {
         self.failing.skips = most;
         self
@@ -220,6 +255,11 @@ impl<S: Source, B> LoaderBuilder<S, B> {
             None if self.name.is_empty() || self.name.contains('\0') => {
                 format!("`name` must be a text without NUL, got {:?}", self.name)
             }
+            None if self.has_own_data && ranks > 1 => {
+                format!(
+                    "`own_data` and `group` exclude each other, got both for rank {rank} of {ranks}"
+                )
+            }
             None if rank >= ranks => {
                 format!("`rank` must be below the number of ranks, got {rank} of {ranks}")
             }
@@ -229,6 +269,22 @@ impl<S: Source, B> LoaderBuilder<S, B> {
             None => return Ok(()),
         };
         Err(DataError::Setting(problem))
+    }
+
+    /// What its batches have in common, and what decides which samples are in them.
+    pub(super) fn reader(
+        &self,
+        dataset: &str,
+        len: Option<usize>,
+        order: String,
+    ) -> (Reader, Fingerprint) {
+        let reader = Reader {
+            name: self.name.clone(),
+            rank: (!self.has_own_data).then_some(self.rank),
+            accepts_changes: self.accepts_changes,
+        };
+        let data = Fingerprint::new(dataset, len, order, self.batching.text());
+        (reader, data)
     }
 }
 

@@ -3,12 +3,12 @@ use std::sync::Arc;
 use super::Loader;
 use super::builder::LoaderBuilder;
 use super::failing::Failing;
-use super::jobs::{Job, Jobs, Plan, Rank};
+use super::jobs::{Job, Jobs, Plan, Rank, SPARES};
 use super::produce::{Finish, Made, Produce};
 use crate::data::batching::Size;
 use crate::data::caught::caught;
 use crate::data::order::Order;
-use crate::data::{Dataset, Position, Tensors};
+use crate::data::{Dataset, Tensors};
 use crate::error::{BoxedError, DataError, Result};
 
 impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
@@ -58,7 +58,7 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
     /// not fit the dataset's parts. Any error of the driver of [`device`](Self::device).
     pub fn build(self) -> Result<Loader<B>> {
         self.validate()?;
-        let dataset = Arc::new(self.source);
+        let dataset = &self.source;
         let len = dataset.len();
         let (order, text) = match &self.mixture {
             Some(weights) => {
@@ -78,7 +78,8 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
             );
             return Err(DataError::Setting(problem).into());
         }
-        let position = Position::new(Some(len), text, self.batching.text());
+        let reader = self.reader(&dataset.name(), Some(len), text);
+        let dataset = Arc::new(self.source);
         let costs = Arc::clone(&dataset);
         let plan = Plan::Dataset {
             order,
@@ -96,8 +97,7 @@ impl<D: Dataset + 'static, B: Tensors + Send + 'static> LoaderBuilder<D, B> {
         };
         let jobs = Jobs::new(plan, Rank(self.rank.0, self.rank.1), self.epochs);
         Loader::new(
-            self.name,
-            position,
+            reader,
             jobs,
             Box::new(produce),
             skipped,
@@ -130,9 +130,10 @@ impl<D: Dataset, B: Tensors> Produce<B> for FromDataset<D, B> {
             }
         }
         if samples.is_empty() {
-            return match job.indices.len() == job.samples {
-                true => Ok(Made::Skipped),
-                false => self.empty(job, is_stopped),
+            // Other ranks may have samples of it, so all take part.
+            return match job.division.ranks() {
+                1 => Ok(Made::Skipped(job.samples)),
+                _ => self.empty(job, is_stopped),
             };
         }
         let name = || self.dataset.name();
@@ -145,10 +146,12 @@ impl<D: Dataset, B: Tensors> Produce<B> for FromDataset<D, B> {
 }
 
 impl<D: Dataset, B: Tensors> FromDataset<D, B> {
-    /// A batch without samples, made of the first one of other ranks that can be read.
+    /// A batch without samples, made of the first one of other ranks that can be read, or of one from elsewhere in the dataset.
     fn empty(&self, job: &Job, is_stopped: &dyn Fn() -> bool) -> Result<Made<B>, DataError> {
         let mut failed = None;
-        for &index in &job.spares {
+        let len = self.dataset.len();
+        let elsewhere = (0..len).step_by((len / SPARES).max(1));
+        for index in job.spares.iter().copied().chain(elsewhere) {
             if is_stopped() {
                 return Ok(Made::Stopped);
             }

@@ -4,14 +4,14 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use super::queue::Queue;
-use crate::batch::{Divide, Division, Place};
-use crate::data::divisions::Divisions;
+use crate::batch::{Divide, Division, Divisions, Place};
+use crate::data::loaded::Reader;
 use crate::data::{Position, Tensors};
-use crate::error::{DataError, Error, Result};
+use crate::error::{DataError, Result};
 
 /// Divides the batches of a loader, which may be gone.
 pub(super) struct Divider<B> {
-    pub(super) loader: Arc<str>,
+    pub(super) reader: Arc<Reader>,
     pub(super) queue: Weak<Queue<B>>,
     pub(super) divisions: Arc<Mutex<Divisions>>,
     pub(super) ranks: usize,
@@ -39,7 +39,7 @@ impl<B: Tensors + Send> Divide for Divider<B> {
         if found != ranks {
             let problem = format!(
                 "loader `{}` has {ranks} ranks, a division is among {found}",
-                self.loader
+                self.reader.name
             );
             return Err(DataError::Setting(problem).into());
         }
@@ -52,21 +52,15 @@ impl<B: Tensors + Send> Divide for Divider<B> {
         }
     }
 
-    fn revise(&self, position: &str) -> Result<String> {
-        let read = serde_json::from_str(position).map_err(|error| DataError::Position {
-            loader: self.loader.to_string(),
-            differences: vec![error.to_string()],
-        });
-        let mut position: Position = read?;
+    fn revise(&self, position: &mut Position) {
         position.divisions.extend(&self.divisions.lock());
-        serde_json::to_string(&position).map_err(Error::external)
     }
 }
 
 impl<B> fmt::Debug for Divider<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Divider")
-            .field("loader", &self.loader)
+            .field("loader", &self.reader.name)
             .field("divisions", &*self.divisions.lock())
             .finish_non_exhaustive()
     }

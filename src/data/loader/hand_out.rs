@@ -4,9 +4,10 @@ use std::time::Instant;
 use super::Loader;
 use super::done::Done;
 use super::produce::Made;
+use crate::batch::Place;
 use crate::data::waits::Wait;
 use crate::data::{Loaded, Tensors};
-use crate::error::{DataError, Error, Result};
+use crate::error::{DataError, Result};
 
 impl<B: Tensors + Send + 'static> Loader<B> {
     /// Returns an iterator over the rest of the present epoch.
@@ -23,7 +24,8 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             let mut threads = 0..self.workers;
             let started = threads.try_for_each(|number| {
                 let queue = Arc::clone(&self.queue);
-                let thread = std::thread::Builder::new().name(format!("{}-{number}", self.name));
+                let thread =
+                    std::thread::Builder::new().name(format!("{}-{number}", self.reader.name));
                 thread.spawn(move || queue.work())?;
                 self.has_started = true;
                 Ok(())
@@ -72,9 +74,9 @@ impl<B: Tensors + Send + 'static> Loader<B> {
                     indices,
                     samples,
                 }) => (batch, indices, samples),
-                Ok(Made::Skipped) => {
+                Ok(Made::Skipped(samples)) => {
                     self.go_to(job.next);
-                    self.position.samples += job.samples as u64;
+                    self.position.samples += samples as u64;
                     continue;
                 }
                 Ok(Made::EndOfEpoch) => {
@@ -87,10 +89,6 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             };
             self.go_to(job.next);
             self.position.samples += samples as u64;
-            let position = match serde_json::to_string(&self.position) {
-                Ok(position) => position,
-                Err(error) => return Some(Err(Error::external(error))),
-            };
             let waited = wait.end();
             if self.stage.copies_ahead() {
                 self.held = self.queue.take_ready();
@@ -101,6 +99,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             self.stats.batches += 1;
             self.stats.samples += indices.len() as u64;
             self.stats.waited += waited;
+            let begin = std::mem::replace(&mut self.begin, Place::new(job.next));
             return Some(Ok(Loaded {
                 is_empty: indices.is_empty(),
                 divide: (job.division.ranks() > 1).then(|| Arc::clone(&self.divide)),
@@ -108,8 +107,10 @@ impl<B: Tensors + Send + 'static> Loader<B> {
                 indices,
                 epoch: job.epoch,
                 waited,
-                loader: Arc::clone(&self.name),
-                position,
+                reader: Arc::clone(&self.reader),
+                position: self.position.clone(),
+                places: [begin, job.place],
+                samples,
             }));
         }
     }

@@ -2,16 +2,15 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::batch::{Division, Place};
+use crate::batch::{Division, Divisions, Place};
 use crate::data::Position;
 use crate::data::batching::Batching;
 use crate::data::caught::caught;
-use crate::data::divisions::Divisions;
 use crate::data::order::Order;
 use crate::error::DataError;
 
 /// How many samples of others may stand in for a rank's own.
-const SPARES: usize = 8;
+pub(super) const SPARES: usize = 8;
 
 /// The samples of one batch.
 #[derive(Debug)]
@@ -26,6 +25,7 @@ pub(super) struct Job {
     pub(super) samples: usize,
     pub(super) epoch: u64,
     pub(super) window: usize,
+    pub(super) place: Place,
     /// Whether it is the first since the loader was built or moved.
     pub(super) is_first: bool,
     /// Where the next batch is: epoch, window, place in the window.
@@ -83,6 +83,16 @@ impl Jobs {
         Place::new(self.next)
     }
 
+    /// The number of windows in an epoch; of a stream, more than it can have.
+    pub(super) fn windows(&self) -> usize {
+        match &self.plan {
+            Plan::Dataset {
+                order, batching, ..
+            } => batching.windows(order.len()),
+            Plan::Stream(_) => usize::MAX,
+        }
+    }
+
     /// Goes on from a position. Among another number of ranks than there, batches are divided equally.
     pub(super) fn move_to(&mut self, position: &Position) {
         let divisions = match position.divisions.are_among(self.rank.1) {
@@ -119,6 +129,7 @@ impl Jobs {
             samples: 0,
             epoch,
             window,
+            place: self.place(),
             is_first: std::mem::take(&mut self.is_first),
             next: (epoch, window + 1, 0),
             failed: None,
@@ -164,7 +175,7 @@ impl Jobs {
                 self.window = (job.next.2 > 0).then_some(batches);
             }
         }
-        self.begun = Some(self.place());
+        self.begun = Some(job.place);
         self.next = job.next;
         Some(job)
     }

@@ -2,6 +2,7 @@
 
 mod ahead;
 mod builder;
+mod continued;
 mod dataset;
 mod divider;
 mod done;
@@ -20,13 +21,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 pub use builder::LoaderBuilder;
+pub use continued::Continued;
 pub use hand_out::Epoch;
 pub use source::{Source, Stream};
 pub use stats::LoaderStats;
 
+use super::loaded::Reader;
 use super::stage::Stage;
 use super::{Position, Tensors};
-use crate::batch::{Consumer, Divide};
+use crate::batch::{Consumer, Divide, Fingerprint, Place};
 use crate::error::{DataError, Result};
 
 use ahead::Ahead;
@@ -68,20 +71,24 @@ use queue::Queue;
 /// # Resuming
 /// [`state`](Self::state) is a few numbers, which serialize with serde, and [`load_state`](Self::load_state) goes on from there. A
 /// trainer that is given the [`Loaded`](super::Loaded) batches remembers the position of the last batch that an update has consumed and saves it with
-/// its state; [`resume`](Self::resume) goes there.
+/// its state; [`resume`](Self::resume) goes there. If that is forgotten, the trainer's next step is an error.
 ///
 /// # Ranks
-/// Of several processes, each builds the same loader with a [rank](LoaderBuilder::rank) of its own and gets its part of each batch, equal
-/// ones unless [`divide`](Self::divide) says otherwise.
+/// Of several processes, each builds the same loader with the [group](LoaderBuilder::group) and gets its part of each batch, equal
+/// ones unless [`divide`](Self::divide) says otherwise. A trainer with a group compares the loaders of all ranks before each update.
 ///
 /// # Errors
 /// An item is a [`DataError`] if a sample cannot be read or a batch cannot be made. The iterator then goes on with the next batch;
 /// the position stays before the failed one until that is handed out, or until the end. An error of copying a batch to its
 /// [device](LoaderBuilder::device) is of its own class, and the same batch comes again.
 pub struct Loader<B> {
-    name: Arc<str>,
+    reader: Arc<Reader>,
     /// After the last batch that was handed out.
     position: Position,
+    /// Windows of batches in an epoch.
+    windows: usize,
+    /// Where the next batch that is handed out begins, whatever is skipped before it.
+    begin: Place,
     /// The epoch of the batch that comes next, also after one that failed.
     epoch: u64,
     queue: Arc<Queue<B>>,
@@ -98,8 +105,7 @@ pub struct Loader<B> {
 
 impl<B: Tensors + Send + 'static> Loader<B> {
     fn new(
-        name: String,
-        position: Position,
+        (reader, data): (Reader, Fingerprint),
         jobs: Jobs,
         produce: Box<dyn Produce<B>>,
         skipped: Skipped,
@@ -108,17 +114,20 @@ impl<B: Tensors + Send + 'static> Loader<B> {
     ) -> Result<Self> {
         let stage = Arc::new(Stage::new(ahead.device.clone())?);
         let (ranks, divisions) = (jobs.rank.1, Arc::clone(&jobs.divisions));
+        let windows = jobs.windows();
         let queue = Queue::new(jobs, produce, workers, ahead, Arc::clone(&stage));
-        let name: Arc<str> = name.into();
+        let reader = Arc::new(reader);
         Ok(Self {
             divide: Arc::new(Divider {
-                loader: Arc::clone(&name),
+                reader: Arc::clone(&reader),
                 queue: Arc::downgrade(&queue),
                 divisions,
                 ranks,
             }),
-            name,
-            position,
+            position: Position::new(data),
+            begin: Place::default(),
+            reader,
+            windows,
             epoch: 0,
             queue,
             stage,
@@ -133,7 +142,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
 
     /// Returns the name that tells it from a run's other loaders.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.reader.name
     }
 
     /// Returns the position after the last batch that was handed out.
@@ -146,13 +155,30 @@ impl<B: Tensors + Send + 'static> Loader<B> {
     /// # Errors
     /// [`DataError::Position`] if the position is that of a loader with another order or other batches. Nothing changes then.
     pub fn load_state(&mut self, position: &Position) -> Result<()> {
-        self.position.check(&self.name, position)?;
+        Ok(self.continue_at(position, false).map(drop)?)
+    }
+
+    /// Goes to a saved position. Returns what has changed since, if that is accepted.
+    fn continue_at(&mut self, saved: &Position, accepts: bool) -> Result<Vec<String>, DataError> {
+        let changes = self.position.differences(saved);
+        let position = match changes.is_empty() {
+            true => Some(saved.clone()),
+            false => (self.position.translated(saved, self.windows)).filter(|_| accepts),
+        };
+        let Some(position) = position else {
+            return Err(DataError::Position {
+                loader: self.reader.name.clone(),
+                differences: changes,
+            });
+        };
         self.held = None;
-        self.queue.move_to(position);
-        self.position = position.clone();
+        self.queue.move_to(&position);
         self.epoch = position.epoch;
-        self.go_to((position.epoch, position.window, position.batch));
-        Ok(())
+        let next = (position.epoch, position.window, position.batch);
+        self.begin = position.place();
+        self.position = position;
+        self.go_to(next);
+        Ok(changes)
     }
 
     /// Divides its batches among the ranks, while it reads ahead. Each [`Loaded`](super::Loaded) batch has it too, for trainers.
@@ -160,20 +186,28 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         &*self.divide
     }
 
-    /// Goes to the position after the last batch that an update of this trainer has consumed. Returns whether there was one.
+    /// Goes to the position after the last batch that an update of this trainer has consumed. Returns `None`, and stays where it is, if
+    /// there was none.
     ///
     /// # Errors
-    /// Those of [`load_state`](Self::load_state).
-    pub fn resume(&mut self, trainer: &impl Consumer) -> Result<bool> {
-        let Some(text) = trainer.position(&self.name) else {
-            return Ok(false);
+    /// Those of [`load_state`](Self::load_state), unless [`accept_changed_data`](LoaderBuilder::accept_changed_data) was called; and
+    /// [`DataError::Renamed`] if nothing is saved under this loader's name, while no loader has continued one that was saved.
+    pub fn resume(&mut self, trainer: &impl Consumer) -> Result<Option<Continued>> {
+        let name = &self.reader.name;
+        let Some(saved) = trainer.position(name) else {
+            let saved = trainer.unclaimed();
+            return match saved.is_empty() || self.reader.accepts_changes {
+                true => Ok(None),
+                false => Err(DataError::renamed(name, saved).into()),
+            };
         };
-        let position = serde_json::from_str(text).map_err(|error| DataError::Position {
-            loader: self.name.to_string(),
-            differences: vec![error.to_string()],
-        })?;
-        self.load_state(&position)?;
-        Ok(true)
+        let changes = self.continue_at(saved, self.reader.accepts_changes)?;
+        if !changes.is_empty() {
+            let loader = self.name();
+            tracing::warn!(loader, ?changes, "a run continues with changed data");
+        }
+        trainer.claim(self.name(), self.position.place());
+        Ok(Some(Continued { changes }))
     }
 
     fn go_to(&mut self, next: (u64, usize, usize)) {
@@ -203,7 +237,7 @@ impl<B> Drop for Loader<B> {
 impl<B> fmt::Debug for Loader<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Loader")
-            .field("name", &self.name)
+            .field("name", &self.reader.name)
             .field("position", &self.position)
             .finish_non_exhaustive()
     }

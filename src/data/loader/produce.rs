@@ -16,8 +16,8 @@ pub(super) enum Made<B> {
         /// Samples of all ranks.
         samples: usize,
     },
-    /// No sample of the batch could be read, and all were left out.
-    Skipped,
+    /// No sample of the batch could be read, and all, so many, were left out.
+    Skipped(usize),
     /// The stream has no more samples in this epoch.
     EndOfEpoch,
     /// The loader was dropped meanwhile.

@@ -11,7 +11,8 @@ pub trait Source: sealed::Sealed {
 /// [`Loader::builder`](super::Loader::builder).
 ///
 /// The function begins an epoch, counted from 0. One worker reads, and a resumed loader reads the epoch's samples again up to its
-/// position, which it logs. The samples of an epoch must always come in the same order for that.
+/// position, which it logs. The samples of an epoch must always come in the same order for that, with an error in the place of one that cannot
+/// be read: a position counts items taken, so that other samples stay in their batches.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};

@@ -5,14 +5,17 @@ use parking_lot::Mutex;
 use super::Loader;
 use super::builder::LoaderBuilder;
 use super::failing::Failing;
-use super::jobs::{Job, Jobs, Plan, Rank};
+use super::jobs::{Job, Jobs, Plan, Rank, SPARES};
 use super::produce::{Finish, Made, Produce};
 use super::source::Stream;
+use crate::data::Tensors;
 use crate::data::batching::Size;
 use crate::data::caught::caught;
-use crate::data::{Position, Tensors};
 use crate::error::{BoxedError, DataError, Result};
 use crate::nn::mix;
+
+/// How many items may be read again to find one of which an empty batch can be made.
+const MOST_REREAD: usize = 1000;
 
 impl<S, I, F, B> LoaderBuilder<Stream<F>, B>
 where
@@ -47,11 +50,11 @@ where
                 return Err(DataError::Setting(problem.to_owned()).into());
             }
         };
-        let position = Position::new(None, order, self.batching.text());
+        let reader = self.reader("a stream", None, order);
         let rank = Rank(self.rank.0, self.rank.1);
         let skipped = Arc::clone(&self.failing.skipped);
         let produce = FromStream {
-            name: self.name.clone(),
+            name: self.name,
             open: self.source.0,
             finish: Finish {
                 collate: self.collate,
@@ -61,14 +64,14 @@ where
             rank: self.rank.0,
             shuffle: self.seed.zip(self.buffer),
             reading: Mutex::new(None),
+            spares: Mutex::default(),
             gave_up: Mutex::new(None),
         };
         let jobs = Jobs::new(Plan::Stream(samples), rank, self.epochs);
         // More workers would read out of order.
         let workers = self.workers.min(1);
         Loader::new(
-            self.name,
-            position,
+            reader,
             jobs,
             Box::new(produce),
             skipped,
@@ -88,6 +91,8 @@ struct FromStream<F, I, S, B> {
     /// Seed and size of the buffer.
     shuffle: Option<(u64, usize)>,
     reading: Mutex<Option<Reading<I, S>>>,
+    /// Samples of other ranks, to make empty batches of.
+    spares: Mutex<Vec<(usize, S)>>,
     /// An epoch that could not be begun.
     gave_up: Mutex<Option<u64>>,
 }
@@ -96,13 +101,15 @@ struct FromStream<F, I, S, B> {
 struct Reading<I, S> {
     epoch: u64,
     items: I,
-    /// Samples taken from the stream, and those drawn from the buffer.
+    /// Items taken from the stream, and those drawn from the buffer.
     taken: usize,
     drawn: usize,
-    /// With their numbers in the stream.
-    buffer: Vec<(usize, S)>,
+    buffer: Vec<Item<S>>,
     has_ended: bool,
 }
+
+/// An item of the stream with its number there. One that cannot be read keeps its place, so that it shifts no other, here or on another rank.
+type Item<S> = (usize, Result<S, DataError>);
 
 impl<S, I, F, B> Produce<B> for FromStream<F, I, S, B>
 where
@@ -133,50 +140,80 @@ where
                 "reading the stream again up to its position"
             );
         }
-        let mut samples = Vec::new();
+        let mut items = Vec::new();
         while reading.drawn < first.saturating_add(job.samples) {
             if is_stopped() {
                 return Ok(Made::Stopped);
             }
             let is_of_batch = reading.drawn >= first;
-            match self.draw(reading, is_stopped)? {
-                Some(sample) if is_of_batch => samples.push(sample),
+            match self.draw(reading, is_stopped) {
+                Some(item) if is_of_batch => items.push(item),
                 Some(_) => {}
                 None => break,
             }
         }
-        match samples.len() {
+        match items.len() {
             0 if is_stopped() => Ok(Made::Stopped),
             0 if reading.drawn == 0 => {
                 *self.gave_up.lock() = Some(job.epoch);
                 Err(DataError::Empty(self.name.clone()))
             }
             0 => Ok(Made::EndOfEpoch),
-            all => {
-                let name = || self.name.clone();
-                let part = job.division.part(self.rank, all);
-                // Of an empty part, the sample that another rank has there, or the last one.
-                let from = part.start.min(all - 1);
-                let mut own = samples.into_iter().skip(from).take(part.len().max(1));
-                let (indices, batch) = match own.next() {
-                    Some((index, sample)) if part.is_empty() => {
-                        let batch = self.finish.empty(sample, index, job.is_first, name)?;
-                        (Vec::new(), batch)
-                    }
-                    first => {
-                        let (indices, samples): (Vec<_>, Vec<_>) =
-                            first.into_iter().chain(own).unzip();
-                        let batch = self.finish.finish(samples, &indices, job.is_first, name)?;
-                        (indices, batch)
-                    }
-                };
-                Ok(Made::Batch {
-                    batch,
-                    indices,
-                    samples: all,
-                })
+            _ => self.batch(job, items),
+        }
+    }
+}
+
+impl<S, I, F, B> FromStream<F, I, S, B>
+where
+    I: Iterator<Item = Result<S, BoxedError>>,
+    F: Fn(u64) -> Result<I, BoxedError>,
+    B: Tensors,
+{
+    /// Makes this rank's part of the items into a batch.
+    fn batch(&self, job: &Job, items: Vec<Item<S>>) -> Result<Made<B>, DataError> {
+        let all = items.len();
+        let part = job.division.part(self.rank, all);
+        let (mut samples, mut indices) = (Vec::new(), Vec::new());
+        let mut spares = self.spares.lock();
+        for (place, (index, item)) in items.into_iter().enumerate() {
+            match item {
+                Ok(sample) if part.contains(&place) => {
+                    samples.push(sample);
+                    indices.push(index);
+                }
+                Ok(sample) if spares.len() < SPARES => spares.push((index, sample)),
+                Ok(_) => {}
+                // Those of other ranks are theirs to read.
+                Err(error) if part.contains(&place) => self.failing.skip(error)?,
+                Err(_) => {}
             }
         }
+        let name = || self.name.clone();
+        let batch = match samples.is_empty() {
+            false => self.finish.finish(samples, &indices, job.is_first, name)?,
+            true if job.division.ranks() == 1 => return Ok(Made::Skipped(all)),
+            // Other ranks may have samples of it, so all take part.
+            true => {
+                let spare = spares.pop().or_else(|| self.spare(job.epoch));
+                let (index, sample) = spare.ok_or_else(|| DataError::Empty(name()))?;
+                self.finish.empty(sample, index, job.is_first, name)?
+            }
+        };
+        Ok(Made::Batch {
+            batch,
+            indices,
+            samples: all,
+        })
+    }
+
+    /// One of the first samples of the epoch, read again.
+    fn spare(&self, epoch: u64) -> Option<(usize, S)> {
+        let mut items = caught(|| (self.open)(epoch)).ok()?.ok()?;
+        (0..MOST_REREAD).find_map(|number| {
+            let item = caught(|| items.next()).ok()??;
+            item.ok().map(|sample| (number, sample))
+        })
     }
 }
 
@@ -210,36 +247,26 @@ where
         })
     }
 
-    /// The next sample and its number in the stream.
-    fn draw(
-        &self,
-        reading: &mut Reading<I, S>,
-        is_stopped: &dyn Fn() -> bool,
-    ) -> Result<Option<(usize, S)>, DataError> {
+    /// The next item.
+    fn draw(&self, reading: &mut Reading<I, S>, is_stopped: &dyn Fn() -> bool) -> Option<Item<S>> {
         let size = self.shuffle.map_or(1, |(_, size)| size);
         while reading.buffer.len() < size && !reading.has_ended {
             if is_stopped() {
-                return Ok(None);
+                return None;
             }
             let number = reading.taken;
-            reading.taken += 1;
-            let failed = match caught(|| reading.items.next()) {
-                Ok(Some(Ok(sample))) => {
-                    reading.buffer.push((number, sample));
-                    continue;
-                }
+            let item = match caught(|| reading.items.next()) {
                 Ok(None) => {
                     reading.has_ended = true;
                     continue;
                 }
-                Ok(Some(Err(reason))) => self.unread(number, reason),
-                Err(message) => self.panicked(number, message),
+                Ok(Some(item)) => item.map_err(|reason| self.unread(number, reason)),
+                Err(message) => Err(self.panicked(number, message)),
             };
-            self.failing.skip(failed)?;
+            reading.taken += 1;
+            reading.buffer.push((number, item));
         }
-        let Some(last) = reading.buffer.len().checked_sub(1) else {
-            return Ok(None);
-        };
+        let last = reading.buffer.len().checked_sub(1)?;
         let slot = match self.shuffle {
             Some((seed, _)) => {
                 let chance = mix(seed ^ mix(reading.epoch ^ mix(reading.drawn as u64)));
@@ -248,7 +275,7 @@ where
             None => 0,
         };
         reading.drawn += 1;
-        Ok(Some(reading.buffer.swap_remove(slot)))
+        Some(reading.buffer.swap_remove(slot))
     }
 
     fn unread(&self, index: usize, reason: BoxedError) -> DataError {

@@ -1,21 +1,20 @@
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
-use safetensors::SafeTensors;
 use safetensors::tensor::{Metadata, TensorInfo};
 
-use super::mapped::Mapped;
+use super::open;
 use crate::data::dataset::{Dataset, out_of_range};
+use crate::elements;
 use crate::error::{BoxedError, DataError, Result};
+use crate::fixed_file::FixedFile;
 
-/// Tensors of a safetensors file, mapped into memory: a sample is one row of each.
+/// Tensors of a safetensors file: a sample is one row of each.
 ///
-/// The tensors have a common first dimension, the samples. A sample is a vector of tensors on the CPU, copied out of the file,
+/// The tensors have a common first dimension, the samples. A sample is a vector of tensors on the CPU, read from the file,
 /// without that dimension and in the order of [`SafetensorsBuilder::tensors`].
 ///
-/// The file must stay as it is. A file that was shortened is an error. If another process shortens it in the moment between that
-/// check and the read, the system ends this process with SIGBUS.
+/// The file must stay as it is: once its length or its modification time has changed, reading is an error.
 ///
 /// ```
 /// use std::collections::HashMap;
@@ -36,7 +35,7 @@ use crate::error::{BoxedError, DataError, Result};
 /// ```
 #[derive(Debug)]
 pub struct SafetensorsDataset {
-    map: Mapped,
+    file: FixedFile,
     tensors: Vec<Rows>,
     len: usize,
 }
@@ -47,9 +46,9 @@ struct Rows {
     dtype: DType,
     /// Of one row.
     shape: Vec<usize>,
-    row_bytes: usize,
+    row_bytes: u64,
     /// Where the first row is in the file.
-    start: usize,
+    start: u64,
 }
 
 /// Settings of [`SafetensorsDataset`], from [`SafetensorsDataset::builder`].
@@ -77,24 +76,21 @@ impl SafetensorsBuilder {
         self
     }
 
-    /// Maps the file and checks its header and the selected tensors.
+    /// Opens the file and checks its header and the selected tensors.
     ///
     /// # Errors
     /// [`DataError::File`] if the file cannot be read or is damaged, if a tensor is missing, has no dimension or a type that
     /// candle cannot hold, or if the first dimensions differ; [`DataError::Setting`] if no tensor is selected.
     pub fn open(self) -> Result<SafetensorsDataset> {
         let path = self.path.as_path();
-        let map = Mapped::open(path)?;
-        // The validated header does not refer to the map.
-        let header = SafeTensors::read_metadata(map.bytes(0..map.len())?);
-        let (header_bytes, metadata) =
-            header.map_err(|error| DataError::file(path, 0, error.to_string()))?;
+        let file = open(path)?;
+        let header = file.tensors();
+        let (data, metadata) = header.map_err(|error| DataError::io(path, 0, error))?;
         let names = self.names.unwrap_or_else(|| {
             let mut names: Vec<_> = metadata.tensors().into_keys().collect();
             names.sort();
             names
         });
-        let data = size_of::<u64>() + header_bytes;
         let (mut tensors, mut len) = (Vec::new(), None);
         for name in &names {
             let info = info(path, &metadata, name)?;
@@ -109,7 +105,7 @@ impl SafetensorsBuilder {
         }
         let none = || DataError::Setting(format!("{}: select at least one tensor", path.display()));
         let len = len.ok_or_else(none)?;
-        Ok(SafetensorsDataset { map, tensors, len })
+        Ok(SafetensorsDataset { file, tensors, len })
     }
 }
 
@@ -124,7 +120,7 @@ fn info<'m>(path: &Path, metadata: &'m Metadata, name: &str) -> Result<&'m Tenso
 
 impl Rows {
     /// The number of rows, and where they are. The file's header was validated: the offsets agree with shape and type.
-    fn new(info: &TensorInfo, data: usize) -> Result<(usize, Self), String> {
+    fn new(info: &TensorInfo, data: u64) -> Result<(usize, Self), String> {
         let unsupported = || format!("has type {:?}, which candle cannot hold", info.dtype);
         let dtype = DType::try_from(info.dtype).map_err(|_| unsupported())?;
         if !info.dtype.bitsize().is_multiple_of(8) {
@@ -135,15 +131,10 @@ impl Rows {
         let rows = Self {
             dtype,
             shape: shape.to_vec(),
-            row_bytes: (end - start).checked_div(*samples).unwrap_or(0),
-            start: data + start,
+            row_bytes: (end - start).checked_div(*samples).unwrap_or(0) as u64,
+            start: data + start as u64,
         };
         Ok((*samples, rows))
-    }
-
-    fn range(&self, index: usize) -> Range<usize> {
-        let start = self.start + index * self.row_bytes;
-        start..start + self.row_bytes
     }
 }
 
@@ -154,27 +145,27 @@ impl Dataset for SafetensorsDataset {
         self.len
     }
 
-    /// Copies one row of each tensor.
+    /// Reads one row of each tensor.
     ///
     /// # Errors
-    /// [`DataError::File`] if the file was shortened while it was open, and [`DataError::OutOfRange`].
+    /// [`DataError::File`] if the file cannot be read or has changed since it was opened, and [`DataError::OutOfRange`].
     fn get(&self, index: usize) -> Result<Vec<Tensor>, BoxedError> {
         if index >= self.len {
             return Err(out_of_range(self, index).into());
         }
+        let failed = |reason| DataError::io(self.file.path(), None, reason);
         let row = |rows: &Rows| {
-            let bytes = self.map.bytes(rows.range(index))?;
-            Ok(Tensor::from_raw_buffer(
-                bytes,
-                rows.dtype,
-                &rows.shape,
-                &Device::Cpu,
-            )?)
+            let at = rows.start + index as u64 * rows.row_bytes;
+            elements::from_bytes(rows.dtype, &rows.shape, &Device::Cpu, |bytes| {
+                Ok::<_, BoxedError>(self.file.read_at(bytes, at).map_err(failed)?)
+            })
         };
-        self.tensors.iter().map(row).collect()
+        let rows = self.tensors.iter().map(row).collect();
+        self.file.check().map_err(failed)?;
+        rows
     }
 
     fn name(&self) -> String {
-        self.map.path().display().to_string()
+        self.file.path().display().to_string()
     }
 }

@@ -16,8 +16,8 @@ pub(super) enum Frame {
         number: u64,
         all: Vec<Vec<u8>>,
     },
-    /// Rank 0 waits for others: the caller may wait on.
-    Waiting,
+    /// The sender works, or waits for others: whoever waits for it may wait on.
+    Working,
     /// There is no answer, or will be none.
     Refusal(Refusal),
     /// The sender asks for a sign of life, which is a `Pong`.
@@ -36,8 +36,12 @@ pub(super) enum Refusal {
     DifferentCalls(Vec<String>),
 }
 
-/// The most bytes of a frame. A length beyond it comes from a stranger or a broken stream.
-const MOST: u64 = 1 << 40;
+/// The most bytes that a rank gives in one call.
+pub(super) const MOST: usize = 1 << 30;
+/// What else a call holds: its number, its name and their lengths.
+const HEAD: u64 = 1 << 16;
+/// The most bytes of a reason.
+const REASON: u64 = 1 << 24;
 
 impl Frame {
     pub(super) fn write(&self, into: &mut impl Write) -> io::Result<()> {
@@ -57,7 +61,7 @@ impl Frame {
                 all.iter().for_each(|bytes| put(&mut body, bytes));
                 (1, body)
             }
-            Self::Waiting => (2, Vec::new()),
+            Self::Working => (2, Vec::new()),
             Self::Refusal(refusal) => (3, serde_json::to_vec(refusal)?),
             Self::Leave => (4, Vec::new()),
             Self::Ping => (5, Vec::new()),
@@ -69,12 +73,20 @@ impl Frame {
         into.write_all(&all)
     }
 
-    pub(super) fn read(from: &mut impl Read) -> io::Result<Self> {
+    /// Reads a frame of a group of `size` ranks. A length that no frame of its kind has comes from a stranger or a broken stream.
+    pub(super) fn read(from: &mut impl Read, size: usize) -> io::Result<Self> {
         let mut head = [0; 9];
         from.read_exact(&mut head)?;
         let [kind, length @ ..] = head;
         let length = u64::from_le_bytes(length);
-        if length > MOST {
+        let call = MOST as u64 + HEAD;
+        let most = match kind {
+            0 => call,
+            1 => call.saturating_mul(size as u64),
+            3 => REASON,
+            _ => 0,
+        };
+        if length > most {
             return Err(garbled());
         }
         let mut body = Vec::new();
@@ -96,7 +108,7 @@ impl Frame {
                 }
                 Self::Answer { number, all }
             }
-            2 => Self::Waiting,
+            2 => Self::Working,
             3 => Self::Refusal(serde_json::from_slice(rest)?),
             4 => Self::Leave,
             5 => Self::Ping,
@@ -150,7 +162,7 @@ mod tests {
                 number: 7,
                 all: vec![vec![], vec![9; 300]],
             },
-            Frame::Waiting,
+            Frame::Working,
             Frame::Refusal(Refusal::DifferentCalls(vec!["step".to_owned()])),
             Frame::Leave,
             Frame::Ping,
@@ -159,15 +171,15 @@ mod tests {
         for frame in frames {
             let mut bytes = Vec::new();
             frame.write(&mut bytes).unwrap();
-            assert_eq!(Frame::read(&mut bytes.as_slice()).unwrap(), frame);
+            assert_eq!(Frame::read(&mut bytes.as_slice(), 2).unwrap(), frame);
             for length in 0..bytes.len() {
-                assert!(Frame::read(&mut &bytes[..length]).is_err());
+                assert!(Frame::read(&mut &bytes[..length], 2).is_err());
             }
             // Flipped bits make an error or another frame, never a panic or a large allocation.
             for bit in 0..bytes.len() * 8 {
                 let mut flipped = bytes.clone();
                 flipped[bit / 8] ^= 1 << (bit % 8);
-                let _ = Frame::read(&mut flipped.as_slice());
+                let _ = Frame::read(&mut flipped.as_slice(), 2);
             }
         }
     }

@@ -1,27 +1,32 @@
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Instant;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::clock::Clock;
 use super::frame::{Frame, Refusal};
 
+/// The most calls or answers of a rank that wait to be read. A rank makes one call at a time.
+const MOST: usize = 4;
+
 /// What the threads that read connections have received.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Inbox {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     /// Calls and answers, by the rank that sent them.
     frames: BTreeMap<usize, VecDeque<Frame>>,
     /// Ranks that left in good health, which matters once they are needed.
     left: Vec<usize>,
-    /// Ranks that have given a sign of life.
-    alive: Vec<usize>,
     /// Why the group has ended.
     ended: Option<Refusal>,
+    clock: Clock,
+    /// When bytes of a rank came last.
+    heard: BTreeMap<usize, Duration>,
 }
 
 /// What a wait has found.
@@ -35,19 +40,57 @@ pub(super) enum Found {
 }
 
 impl Inbox {
+    /// For waits of about this long.
+    pub(super) fn new(timeout: Duration) -> Self {
+        let state = State {
+            frames: BTreeMap::new(),
+            left: Vec::new(),
+            ended: None,
+            clock: Clock::new(timeout),
+            heard: BTreeMap::new(),
+        };
+        Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Returns the time, of which only that counts in which this process runs and waits.
+    pub(super) fn now(&self) -> Duration {
+        self.state.lock().clock.now()
+    }
+
+    /// Bytes of this rank have come.
+    pub(super) fn hear(&self, rank: usize) {
+        let mut state = self.state.lock();
+        let now = state.clock.now();
+        state.heard.insert(rank, now);
+    }
+
     /// A frame has arrived. Returns why the group has ended now, if the frame says so.
     pub(super) fn put(&self, rank: usize, frame: Frame) -> Option<Refusal> {
         let mut state = self.state.lock();
         self.changed.notify_all();
         match frame {
             Frame::Leave => state.left.push(rank),
-            Frame::Pong => state.alive.push(rank),
+            // That they came is all that they say.
+            Frame::Pong | Frame::Working => {}
             Frame::Refusal(refusal @ Refusal::Lost { .. }) if state.ended.is_none() => {
                 state.ended = Some(refusal.clone());
                 return Some(refusal);
             }
             Frame::Refusal(Refusal::Lost { .. }) => {}
-            frame => state.frames.entry(rank).or_default().push_back(frame),
+            frame => {
+                let queue = state.frames.entry(rank).or_default();
+                if queue.len() < MOST {
+                    queue.push_back(frame);
+                } else if state.ended.is_none() {
+                    let reason = "it sends more than it was asked for".to_owned();
+                    let ranks = vec![rank];
+                    state.ended = Some(Refusal::Lost { ranks, reason });
+                    return state.ended.clone();
+                }
+            }
         }
         None
     }
@@ -77,22 +120,29 @@ impl Inbox {
         self.state.lock().ended.clone()
     }
 
-    /// Asks for signs of life by `ask`, and waits for them. Returns the ranks of `asked` that give none.
-    pub(super) fn silent(&self, asked: &[usize], until: Instant, ask: impl FnOnce()) -> Vec<usize> {
-        self.state.lock().alive.clear();
+    /// Asks for signs of life by `ask`, and waits for them. Returns the ranks of `asked` that give none within `limit`.
+    pub(super) fn silent(
+        &self,
+        asked: &[usize],
+        limit: Duration,
+        ask: impl FnOnce(),
+    ) -> Vec<usize> {
+        let since = self.now();
         ask();
         let mut state = self.state.lock();
         loop {
-            let silent = asked.iter().filter(|rank| !state.alive.contains(rank));
-            let silent: Vec<_> = silent.copied().collect();
-            if silent.is_empty() || self.changed.wait_until(&mut state, until).timed_out() {
+            let is_silent = |rank: &&usize| state.heard.get(rank).is_none_or(|at| *at < since);
+            let silent: Vec<_> = asked.iter().filter(is_silent).copied().collect();
+            if silent.is_empty() || state.clock.now() >= since + limit {
                 return silent;
             }
+            let pause = state.clock.pause;
+            self.changed.wait_for(&mut state, pause);
         }
     }
 
-    /// Waits for the next frame of this rank.
-    pub(super) fn take(&self, rank: usize, until: Instant) -> Found {
+    /// Waits for the next frame of this rank, for at most `limit` from `since` on, or since bytes of this rank came last.
+    pub(super) fn take(&self, rank: usize, since: Duration, limit: Duration) -> Found {
         let mut state = self.state.lock();
         loop {
             // A frame that arrived counts even if its sender, or another rank, is lost now.
@@ -106,9 +156,15 @@ impl Inbox {
             if state.left.contains(&rank) {
                 return Found::Left;
             }
-            if self.changed.wait_until(&mut state, until).timed_out() {
+            let heard = state
+                .heard
+                .get(&rank)
+                .map_or(since, |heard| since.max(*heard));
+            let Some(left) = (heard + limit).checked_sub(state.clock.now()) else {
                 return Found::TimedOut;
-            }
+            };
+            let pause = state.clock.pause.min(left);
+            self.changed.wait_for(&mut state, pause);
         }
     }
 }

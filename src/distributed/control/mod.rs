@@ -3,29 +3,36 @@
 //! Engines that move large buffers notice a dead rank late or never. Here a thread reads each connection, so the end of a process is seen at
 //! once, also by ranks that wait for an engine ([`Control::check`]).
 
+mod clock;
 mod frame;
+mod guest;
 mod inbox;
+mod life;
 mod link;
 mod rendezvous;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::error::{Error, GroupError, Result};
-use frame::{Frame, Refusal};
+pub(crate) use clock::Deadline;
+use frame::{Frame, MOST, Refusal};
 use inbox::{Found, Inbox};
+use life::Life;
+pub(crate) use life::Working;
 use link::Link;
 pub(crate) use rendezvous::Meeting;
 
 /// How much longer the others wait than rank 0, which knows who is missing.
 pub(super) const GRACE: Duration = Duration::from_secs(2);
-/// When rank 0 first tells the others that it waits, at the latest: less than [`GRACE`], so that ranks that called before it do not give it up.
-const FIRST_NOTE: Duration = Duration::from_secs(1);
 /// How long a rank may take to give a sign of life; less than the others wait for what rank 0 finds out.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The bytes of a part of a long message. While one comes, a wait for the next call of its sender goes on.
+const PART: usize = 64 << 20;
 
 /// What the ranks of a group tell each other.
 #[derive(Debug)]
@@ -36,6 +43,7 @@ pub(crate) struct Control {
     inbox: Arc<Inbox>,
     /// To all others at rank 0, else to rank 0.
     links: Arc<RwLock<Vec<Link>>>,
+    life: Life,
     /// Number of calls so far. Held during a call, so that two threads do not mix theirs.
     calls: Mutex<u64>,
     has_left: AtomicBool,
@@ -56,8 +64,9 @@ impl Control {
             rank,
             size,
             timeout,
-            inbox: Arc::default(),
+            inbox: Arc::new(Inbox::new(timeout)),
             links: Arc::default(),
+            life: Life::default(),
             calls: Mutex::new(0),
             has_left: AtomicBool::new(false),
             is_reported: AtomicBool::new(false),
@@ -82,9 +91,32 @@ impl Control {
         self.call(what, bytes, true)
     }
 
-    /// Gives rank 0 what each rank gave, in the order of ranks, and the others nothing.
+    /// Gives rank 0 what each rank gave, of any length, in the order of ranks, and the others nothing.
     pub(crate) fn gather_at_first(&self, what: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.call(what, bytes, false)
+        let lengths = self.gather(what, &(bytes.len() as u64).to_le_bytes())?;
+        let lengths = lengths
+            .iter()
+            .filter_map(|it| it.as_slice().try_into().ok());
+        let most = lengths.map(u64::from_le_bytes).max().unwrap_or(0);
+        let mut all = vec![Vec::new(); if self.rank == 0 { self.size } else { 0 }];
+        let mut parts = bytes.chunks(PART);
+        for _ in 0..most.div_ceil(PART as u64) {
+            let parts = self.call(what, parts.next().unwrap_or_default(), false)?;
+            for (into, part) in all.iter_mut().zip(parts) {
+                into.extend(part);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Tells the others that this rank works for all of them, so that they wait beyond the timeout.
+    pub(crate) fn working(&self) -> Working {
+        self.life.working()
+    }
+
+    /// Returns the time, of which only that counts in which this process runs and waits.
+    pub(super) fn now(&self) -> Duration {
+        self.inbox.now()
     }
 
     fn call(&self, what: &str, bytes: &[u8], is_for_all: bool) -> Result<Vec<Vec<u8>>> {
@@ -92,6 +124,14 @@ impl Control {
         self.refuse_if_broken(what)?;
         if self.size == 1 {
             return Ok(vec![bytes.to_vec()]);
+        }
+        if bytes.len() > MOST {
+            let given = bytes.len();
+            let reason = format!(
+                "it gave {given} bytes in `{what}`, of which each rank may give {MOST}: exchange tensors by `sum` or `broadcast`"
+            );
+            self.fail(&reason);
+            return Err(candle_core::Error::Msg(reason).into());
         }
         *calls += 1;
         let answer = match self.rank {
@@ -124,9 +164,8 @@ impl Control {
     /// Ends the group: something did not end in time. The ranks that give no sign of life are at fault.
     pub(crate) fn time_out(&self, what: &str) -> Error {
         let asked: Vec<_> = self.links.read().iter().map(|link| link.rank).collect();
-        let until = Instant::now() + PATIENCE;
         let ask = || self.tell(&Frame::Ping);
-        let ranks = self.inbox.silent(&asked, until, ask);
+        let ranks = self.inbox.silent(&asked, PATIENCE, ask);
         let reason = match ranks.is_empty() {
             true => format!("no end of it within {:?}", self.timeout),
             false => format!(
@@ -176,8 +215,11 @@ impl Control {
     fn error(&self, refusal: Refusal, what: &str) -> Error {
         let call = what.to_owned();
         match refusal {
-            Refusal::Lost { ranks, reason } => {
+            Refusal::Lost { ranks, mut reason } => {
                 self.is_reported.store(true, Ordering::Relaxed);
+                if ranks == [self.rank] && self.failed.lock().is_none() {
+                    reason = format!("the other ranks gave this one up: {reason}");
+                }
                 GroupError::PeerLost {
                     ranks,
                     call,
@@ -211,12 +253,12 @@ impl Control {
         bytes: &[u8],
         is_for_all: bool,
     ) -> Result<Vec<Vec<u8>>, Refusal> {
-        let until = Instant::now() + self.timeout;
-        let mut note = Instant::now() + FIRST_NOTE.min(self.timeout / 8);
+        // The others, who may have called long before, hear that rank 0 waits too.
+        let (_working, since) = (self.working(), self.now());
         let (mut all, mut calls) = (vec![bytes.to_vec()], vec![what.to_owned()]);
         let mut missing = Vec::new();
         for rank in 1..self.size {
-            match self.await_call(rank, until, &mut note) {
+            match self.inbox.take(rank, since, self.timeout) {
                 Found::Frame(Frame::Call {
                     number: theirs,
                     what,
@@ -266,19 +308,6 @@ impl Control {
         }
     }
 
-    /// Waits for a rank's call. The others, who may have called long before, hear from time to time that rank 0 waits too.
-    fn await_call(&self, rank: usize, until: Instant, note: &mut Instant) -> Found {
-        loop {
-            match self.inbox.take(rank, until.min(*note)) {
-                Found::TimedOut if Instant::now() < until => {
-                    self.tell(&Frame::Waiting);
-                    *note = Instant::now() + self.timeout / 4;
-                }
-                found => return found,
-            }
-        }
-    }
-
     /// Any other rank calls rank 0.
     fn ask(
         &self,
@@ -293,33 +322,24 @@ impl Control {
             bytes: bytes.to_vec(),
         });
         let expected = if is_for_all { self.size } else { 0 };
-        let mut until = Instant::now() + self.timeout + GRACE;
         let lost = |reason: String| Refusal::Lost {
             ranks: vec![0],
             reason,
         };
-        loop {
-            return match self.inbox.take(0, until) {
-                Found::Frame(Frame::Waiting) => {
-                    until = Instant::now() + self.timeout + GRACE;
-                    continue;
-                }
-                Found::Frame(Frame::Answer {
-                    number: theirs,
-                    all,
-                }) if theirs == number && all.len() == expected => Ok(all),
-                Found::Frame(Frame::Refusal(refusal)) => Err(refusal),
-                Found::Frame(_) => {
-                    Err(self.end(lost("it has made another number of calls".to_owned())))
-                }
-                Found::Ended(refusal) => Err(refusal),
-                Found::Left => Err(self.end(lost(
-                    "it has left the group: its program ended or dropped the group".to_owned(),
-                ))),
-                Found::TimedOut => {
-                    Err(self.end(lost(format!("no answer within {:?}", self.timeout))))
-                }
-            };
+        match self.inbox.take(0, self.now(), self.timeout + GRACE) {
+            Found::Frame(Frame::Answer {
+                number: theirs,
+                all,
+            }) if theirs == number && all.len() == expected => Ok(all),
+            Found::Frame(Frame::Refusal(refusal)) => Err(refusal),
+            Found::Frame(_) => {
+                Err(self.end(lost("it has made another number of calls".to_owned())))
+            }
+            Found::Ended(refusal) => Err(refusal),
+            Found::Left => Err(self.end(lost(
+                "it has left the group: its program ended or dropped the group".to_owned(),
+            ))),
+            Found::TimedOut => Err(self.end(lost(format!("no answer within {:?}", self.timeout)))),
         }
     }
 }

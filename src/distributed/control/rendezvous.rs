@@ -1,22 +1,22 @@
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::Control;
-use super::frame::Frame;
+use super::clock::Deadline;
+use super::frame::{Frame, Refusal};
+use super::guest::{GUESTS, Guest, is_pending, send};
 use super::link::Link;
 use crate::error::{GroupError, Result};
 
-/// The first bytes of a connection, with the version of what follows.
-const GREETING: &[u8; 16] = b"headroom group 1";
-/// The time between two attempts to connect, or to accept.
+/// The time between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The longest that a stranger may keep rank 0 from greeting others.
-const HANDSHAKE: Duration = Duration::from_secs(3);
+/// The time between two looks at connections that have said nothing yet.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// What a rank says of itself when it joins.
 #[derive(Debug, Serialize, Deserialize)]
@@ -25,6 +25,8 @@ struct Hello {
     size: usize,
     /// The same for all ranks of a job.
     job: String,
+    /// That of the job: whoever does not know it is no rank.
+    secret: String,
     /// This crate's version: other versions may send other things.
     version: String,
 }
@@ -45,19 +47,19 @@ pub(crate) struct Meeting {
     pub(crate) size: usize,
     /// Tells the ranks of this job from those of another that meet at the same place.
     pub(crate) job: String,
-    /// For the meeting and for each call.
-    pub(crate) timeout: Duration,
+    /// What only the ranks of this job know.
+    pub(crate) secret: String,
 }
 
 impl Meeting {
     /// Meets at `host:port`, where rank 0 listens.
-    pub(crate) fn at(&self, host: &str, port: u16) -> Result<Control> {
+    pub(crate) fn at(&self, host: &str, port: u16, deadline: &mut Deadline) -> Result<Control> {
         if self.size == 1 {
-            return Ok(Control::alone(self.timeout));
+            return Ok(Control::alone(deadline.timeout()));
         }
         match self.rank {
-            0 => self.host(self.listen(host, port)?),
-            _ => self.join(&[host.to_owned()], port),
+            0 => self.host(self.listen(host, port)?, deadline),
+            _ => self.join(&[host.to_owned()], port, deadline),
         }
     }
 
@@ -79,9 +81,8 @@ impl Meeting {
         })
     }
 
-    /// As rank 0: waits for all others.
-    pub(crate) fn host(&self, listener: TcpListener) -> Result<Control> {
-        let until = Instant::now() + self.timeout;
+    /// As rank 0: waits for all others. Strangers, whatever they send or do not send, keep nobody waiting.
+    pub(crate) fn host(&self, listener: TcpListener, deadline: &mut Deadline) -> Result<Control> {
         let unreachable = |e: io::Error| {
             let address = listener.local_addr().map(|address| address.to_string());
             self.unreachable(address.unwrap_or_default(), &e)
@@ -89,21 +90,31 @@ impl Meeting {
         listener.set_nonblocking(true).map_err(unreachable)?;
         let mut joined: Vec<Option<TcpStream>> = Vec::new();
         joined.resize_with(self.size.saturating_sub(1), || None);
-        while joined.iter().any(Option::is_none) {
-            match listener.accept() {
-                Ok((stream, _)) => self.greet(stream, &mut joined),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
-                    thread::sleep(PAUSE / 10);
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(self.missing(joined));
-                }
-                // Such as a connection that was reset before it was accepted.
-                Err(_) if Instant::now() < until => thread::sleep(PAUSE),
-                Err(e) => return Err(unreachable(e)),
+        let mut guests = Vec::new();
+        while !are_here(&mut joined) {
+            if deadline.left(Duration::ZERO).is_none() {
+                return Err(self.missing(joined, deadline.timeout()));
             }
+            // An error here is that of a connection that was reset before it was accepted.
+            while guests.len() < GUESTS
+                && let Ok((stream, _)) = listener.accept()
+            {
+                guests.extend(Guest::new(stream).ok());
+            }
+            guests = (guests.into_iter())
+                .filter_map(|mut guest: Guest| match guest.message::<Hello>() {
+                    Ok(Some(hello)) => {
+                        self.greet(hello, guest.stream, &mut joined);
+                        None
+                    }
+                    Ok(None) if !guest.is_late() => Some(guest),
+                    _ => None,
+                })
+                .collect();
+            thread::sleep(LOOK);
         }
-        let control = Control::new(0, self.size, self.timeout);
+        let timeout = deadline.timeout();
+        let mut control = Control::new(0, self.size, timeout);
         let mut links = Vec::new();
         for (rank, stream) in (1..).zip(joined.into_iter().flatten()) {
             send(&stream, &Reply::Welcome).map_err(|error| GroupError::PeerLost {
@@ -112,11 +123,13 @@ impl Meeting {
                 reason: error.to_string(),
             })?;
             let others = Arc::clone(&control.links);
-            let link = Link::start(rank, stream, self.timeout, &control.inbox, move |refusal| {
+            let ended = move |refusal: &Refusal| {
                 for link in others.read().iter().filter(|link| link.rank != rank) {
                     let _ = link.send(&Frame::Refusal(refusal.clone()));
                 }
-            });
+            };
+            let inbox = &control.inbox;
+            let link = Link::start((rank, self.size), stream, timeout, inbox, ended);
             links.push(link.map_err(unreachable)?);
         }
         *control.links.write() = links;
@@ -124,56 +137,41 @@ impl Meeting {
         if let Some(refusal) = control.inbox.ended() {
             control.tell(&Frame::Refusal(refusal));
         }
+        (control.life.start(&control.links, timeout)).map_err(unreachable)?;
         Ok(control)
     }
 
-    /// Lets a rank in, or says why not. A stranger gets no answer.
-    fn greet(&self, stream: TcpStream, joined: &mut [Option<TcpStream>]) {
-        let prepared = stream
-            .set_nonblocking(false)
-            .and_then(|()| stream.set_read_timeout(Some(HANDSHAKE)))
-            .and_then(|()| stream.set_write_timeout(Some(HANDSHAKE)));
-        let hello = prepared.and_then(|()| receive::<Hello>(&stream));
-        let Ok(hello) = hello else { return };
+    /// Lets a rank in, or says why not. Whoever does not know the secret learns nothing of the job.
+    fn greet(&self, hello: Hello, stream: TcpStream, joined: &mut [Option<TcpStream>]) {
         let version = env!("CARGO_PKG_VERSION");
         let place = hello.rank.checked_sub(1).and_then(|at| joined.get_mut(at));
         let refused = match place {
-            _ if hello.job != self.job => Some(format!(
-                "it belongs to another job (`{}`, this one is `{}`)",
-                hello.job, self.job
-            )),
-            _ if hello.version != version => Some(format!(
+            _ if (&hello.job, &hello.secret) != (&self.job, &self.secret) => {
+                "another job meets at this address and port, or HEADROOM_SECRET differs".to_owned()
+            }
+            _ if hello.version != version => format!(
                 "it runs candle-headroom {}, rank 0 runs {version}: start the same program on all ranks",
                 hello.version
-            )),
-            _ if hello.size != self.size => Some(format!(
+            ),
+            _ if hello.size != self.size => format!(
                 "it was started as one of {} ranks, rank 0 as one of {}",
                 hello.size, self.size
-            )),
-            Some(None) => None,
-            Some(Some(_)) => Some(format!(
-                "another process has joined as rank {} already",
-                hello.rank
-            )),
-            None => Some(format!(
-                "a group of {} has no rank {}",
-                self.size, hello.rank
-            )),
-        };
-        match (
-            refused,
-            hello.rank.checked_sub(1).and_then(|at| joined.get_mut(at)),
-        ) {
-            (None, Some(place)) => *place = Some(stream),
-            (refused, _) => {
-                let _ = send(&stream, &Reply::Refused(refused.unwrap_or_default()));
+            ),
+            Some(Some(other)) if !has_ended(other) => {
+                format!("another process has joined as rank {} already", hello.rank)
             }
-        }
+            // The first one, or one that was started again.
+            Some(place) => {
+                *place = Some(stream);
+                return;
+            }
+            None => format!("a group of {} has no rank {}", self.size, hello.rank),
+        };
+        let _ = send(&stream, &Reply::Refused(refused));
     }
 
     /// Tells those who joined who is missing.
-    fn missing(&self, joined: Vec<Option<TcpStream>>) -> crate::error::Error {
-        let waited = self.timeout;
+    fn missing(&self, joined: Vec<Option<TcpStream>>, waited: Duration) -> crate::error::Error {
         let absent = (1..).zip(&joined).filter(|(_, stream)| stream.is_none());
         let ranks: Vec<usize> = absent.map(|(rank, _)| rank).collect();
         for stream in joined.iter().flatten() {
@@ -189,62 +187,79 @@ impl Meeting {
         .into()
     }
 
-    /// As another rank: connects to rank 0, which may start later, at the first of its addresses that answers.
-    pub(crate) fn join(&self, hosts: &[String], port: u16) -> Result<Control> {
-        let until = Instant::now() + self.timeout;
+    /// As another rank: connects to rank 0, which may start later or again, at the first of its addresses that answers.
+    pub(crate) fn join(
+        &self,
+        hosts: &[String],
+        port: u16,
+        deadline: &mut Deadline,
+    ) -> Result<Control> {
         let address = format!("{}:{port}", hosts.join(" or "));
         let failed = |e: &io::Error| self.unreachable(address.clone(), e);
+        let timeout = deadline.timeout();
+        let mut last = io::Error::other("it has no address");
         let stream = loop {
-            let mut last = io::Error::other("it has no address");
-            let found = hosts.iter().find_map(|host| {
-                connect(host, port, until)
-                    .map_err(|error| last = error)
-                    .ok()
-            });
-            match found {
-                Some(stream) => break stream,
-                None if Instant::now() < until => thread::sleep(PAUSE),
-                None => {
-                    let waited = self.timeout;
-                    let text = format!(
-                        "no connection within {waited:?} ({last}): check that rank 0 runs, and that no firewall is between"
-                    );
-                    return Err(failed(&io::Error::new(last.kind(), text)));
+            let Some(left) = deadline.left(Duration::ZERO) else {
+                let text = format!(
+                    "no connection within {timeout:?} ({last}): check that rank 0 runs, and that no firewall is between"
+                );
+                return Err(failed(&io::Error::other(text)));
+            };
+            let mut found = hosts.iter().map(|host| connect(host, port, left));
+            let found = found.find_map(|found| found.map_err(|error| last = error).ok());
+            // A connection that ends without an answer was to a rank 0 that is started again, or does not listen any more.
+            match found.map(|stream| self.ask(stream, deadline)) {
+                Some(Ok((stream, Reply::Welcome))) => break stream,
+                Some(Ok((_, Reply::Refused(reason)))) => {
+                    return Err(failed(&io::Error::other(format!("refused: {reason}"))));
                 }
+                Some(Ok((_, Reply::Missing { ranks, waited }))) => {
+                    let size = self.size;
+                    return Err(GroupError::Missing {
+                        ranks,
+                        size,
+                        waited,
+                    }
+                    .into());
+                }
+                Some(Err(error)) => match error.kind() {
+                    io::ErrorKind::TimedOut | io::ErrorKind::InvalidData => {
+                        return Err(failed(&error));
+                    }
+                    _ => last = error,
+                },
+                None => {}
             }
+            thread::sleep(PAUSE);
         };
+        let mut control = Control::new(self.rank, self.size, timeout);
+        let link = Link::start((0, self.size), stream, timeout, &control.inbox, |_| {});
+        control.links.write().push(link.map_err(|e| failed(&e))?);
+        (control.life.start(&control.links, timeout)).map_err(|e| failed(&e))?;
+        Ok(control)
+    }
+
+    /// Says who this rank is, and waits for the answer, which comes when all have joined.
+    fn ask(&self, stream: TcpStream, deadline: &mut Deadline) -> io::Result<(TcpStream, Reply)> {
         let hello = Hello {
             rank: self.rank,
             size: self.size,
             job: self.job.clone(),
+            secret: self.secret.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
-        send(&stream, &hello).map_err(|e| failed(&e))?;
-        // Rank 0 answers when all have joined.
-        let left = until.saturating_duration_since(Instant::now()) + super::GRACE;
-        stream
-            .set_read_timeout(Some(left))
-            .map_err(|e| failed(&e))?;
-        match receive::<Reply>(&stream).map_err(|e| failed(&e))? {
-            Reply::Welcome => {}
-            Reply::Refused(reason) => {
-                return Err(failed(&io::Error::other(format!("refused: {reason}"))));
+        send(&stream, &hello)?;
+        let mut guest = Guest::new(stream)?;
+        // Rank 0, which knows who is missing, says so first.
+        while deadline.left(super::GRACE).is_some() {
+            if let Some(reply) = guest.message::<Reply>()? {
+                return Ok((guest.stream, reply));
             }
-            Reply::Missing { ranks, waited } => {
-                let size = self.size;
-                return Err(GroupError::Missing {
-                    ranks,
-                    size,
-                    waited,
-                }
-                .into());
-            }
+            thread::sleep(LOOK);
         }
-        let control = Control::new(self.rank, self.size, self.timeout);
-        let link =
-            Link::start(0, stream, self.timeout, &control.inbox, |_| {}).map_err(|e| failed(&e))?;
-        control.links.write().push(link);
-        Ok(control)
+        let timeout = deadline.timeout();
+        let text = format!("it was reached, and said nothing within {timeout:?}");
+        Err(io::Error::new(io::ErrorKind::TimedOut, text))
     }
 
     fn unreachable(&self, address: String, error: &io::Error) -> crate::error::Error {
@@ -257,42 +272,38 @@ impl Meeting {
     }
 }
 
-fn connect(host: &str, port: u16, until: Instant) -> io::Result<TcpStream> {
+/// Whether all ranks are here. One whose process ended meanwhile has to join again.
+fn are_here(joined: &mut [Option<TcpStream>]) -> bool {
+    if joined.iter().any(Option::is_none) {
+        return false;
+    }
+    for place in joined.iter_mut() {
+        place.take_if(|stream| has_ended(stream));
+    }
+    joined.iter().all(Option::is_some)
+}
+
+/// Whether the other side of a connection that does not block has closed it.
+fn has_ended(stream: &TcpStream) -> bool {
+    match stream.peek(&mut [0]) {
+        Ok(read) => read == 0,
+        Err(error) => !is_pending(&error),
+    }
+}
+
+fn connect(host: &str, port: u16, left: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "no such host");
     for address in (host, port).to_socket_addrs()? {
-        let left = until.saturating_duration_since(Instant::now());
         // A part of the time, because the next address may be the one that answers.
         let limit = left.min(Duration::from_secs(5)).max(PAUSE);
         match TcpStream::connect_timeout(&address, limit) {
+            // To a port of this machine at which nobody listens, a connection may have that port itself.
+            Ok(stream) if stream.local_addr().ok() == stream.peer_addr().ok() => {
+                last = io::Error::new(io::ErrorKind::ConnectionRefused, "nobody listens there");
+            }
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
     }
     Err(last)
-}
-
-/// Sends a greeting and a short message.
-fn send(mut stream: &TcpStream, message: &impl Serialize) -> io::Result<()> {
-    let body = serde_json::to_vec(message)?;
-    let length = u16::try_from(body.len()).map_err(io::Error::other)?;
-    let bytes = [GREETING.as_slice(), &length.to_le_bytes(), &body].concat();
-    stream.write_all(&bytes)
-}
-
-fn receive<T: for<'a> Deserialize<'a>>(mut stream: &TcpStream) -> io::Result<T> {
-    let mut head = [0; GREETING.len() + 2];
-    stream.read_exact(&mut head)?;
-    let (greeting, length) = head.split_at(GREETING.len());
-    if greeting != GREETING {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "what answers there is no rank of this crate's version",
-        ));
-    }
-    let length = length
-        .first_chunk()
-        .map_or(0, |length| u16::from_le_bytes(*length));
-    let mut body = vec![0; length.into()];
-    stream.read_exact(&mut body)?;
-    Ok(serde_json::from_slice(&body)?)
 }

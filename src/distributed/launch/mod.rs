@@ -18,8 +18,14 @@ pub(super) struct Launch {
     pub(super) address: Option<(String, u16)>,
     /// Tells this job from others.
     pub(super) job: String,
+    /// What only the ranks of this job know, if anything.
+    pub(super) secret: String,
     /// Whether MPI's launcher started the process, so that MPI can be initialized.
     pub(super) has_mpi: bool,
+    /// What that launcher calls the job.
+    pub(super) mpi_job: Option<String>,
+    /// The number of ranks on this machine, as far as that launcher says it.
+    pub(super) local_size: Option<usize>,
 }
 
 /// Variables by which MPI's launchers, and `srun --mpi`, tell a process its rank.
@@ -55,6 +61,12 @@ impl Launch {
             )));
         }
         let address = variables.address()?;
+        let secret = variables.text("HEADROOM_SECRET").unwrap_or_default();
+        let jobs = ["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID"];
+        let mpi_job = jobs.iter().find_map(|name| variables.text(name));
+        let sizes = ["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"];
+        let mut sizes = sizes.iter().filter_map(|name| variables.text(name));
+        let local_size = sizes.find_map(|size| size.trim().parse().ok());
         let has_mpi = mpi.is_some() || (!is_by_torchrun && variables.is_set("PMIX_RANK"));
         if let Some(ranks) = torchrun.or(mpi) {
             // An agent of torchrun listens at the port itself.
@@ -79,7 +91,10 @@ impl Launch {
                 local_rank: ranks.local_rank,
                 address,
                 job: torchrun_job.unwrap_or_default(),
+                secret,
                 has_mpi,
+                mpi_job,
+                local_size,
             });
         }
         if let Some(ranks) = variables.ranks(SLURM)? {
@@ -94,7 +109,10 @@ impl Launch {
                 local_rank: ranks.local_rank,
                 address,
                 job: step.map(Option::unwrap_or_default).join("."),
+                secret,
                 has_mpi,
+                mpi_job,
+                local_size,
             });
         }
         Ok(Self {
@@ -103,7 +121,10 @@ impl Launch {
             local_rank: Some(0),
             address,
             job: String::new(),
+            secret,
             has_mpi,
+            mpi_job,
+            local_size,
         })
     }
 }

@@ -1,10 +1,10 @@
 use std::sync::Arc;
-use std::time::Duration;
 
 use candle_core::Device;
 
 use crate::distributed::collectives::Collectives;
-use crate::distributed::control::Control;
+use crate::distributed::control::{Control, Deadline};
+use crate::distributed::launch::Launch;
 use crate::error::Result;
 
 /// No MPI: the feature `mpi` is off.
@@ -12,11 +12,11 @@ use crate::error::Result;
 pub(in crate::distributed) enum Mpi {}
 
 impl Mpi {
-    pub(in crate::distributed) fn start(_: Duration) -> Result<Option<Arc<Self>>> {
+    pub(in crate::distributed) fn start(_: &Launch, _: &mut Deadline) -> Result<Option<Arc<Self>>> {
         Ok(None)
     }
 
-    pub(in crate::distributed) fn control(&self, _: Duration) -> Result<Control> {
+    pub(in crate::distributed) fn control(&self, _: &mut Deadline) -> Result<Control> {
         match *self {}
     }
 

@@ -14,8 +14,6 @@ use disabled as implementation;
 #[cfg(feature = "cuda")]
 use enabled as implementation;
 #[cfg(feature = "cuda")]
-pub(super) use enabled::Event;
-#[cfg(feature = "cuda")]
 pub(crate) use enabled::{PageLocked, drain, while_dropping};
 use implementation::{synchronize, trim};
 

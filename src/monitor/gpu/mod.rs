@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::sample::{Health, Sample};
 use super::source::{Looker, Source, is_due};
-use crate::facts;
-use crate::nvml::Library;
+use crate::environment::facts;
+use crate::environment::nvml::Library;
 use session::Session;
 
 /// The time between two attempts to find a lost GPU.
@@ -77,7 +77,7 @@ fn cuda_uuids() -> Vec<String> {
         let uuid = result::device::get(ordinal).and_then(result::device::get_uuid);
         // A device without a UUID keeps its place.
         uuid.map_or(String::new(), |uuid| {
-            crate::nvml::uuid_text(uuid.bytes.map(|byte| byte as u8))
+            crate::environment::nvml::uuid_text(uuid.bytes.map(|byte| byte as u8))
         })
     });
     uuids.collect()

@@ -7,8 +7,8 @@ use nvml_wrapper::enum_wrappers::device::{
 };
 use nvml_wrapper::error::NvmlError;
 
+use crate::environment::nvml::{self, Device, Field, Nvml, Processes, knows_processes};
 use crate::monitor::{Health, HeldDown, Sample};
-use crate::nvml::{self, Device, Field, Nvml, Processes, knows_processes};
 
 pub(super) struct Session {
     device: Device,

@@ -3,6 +3,7 @@
 use candle_core::{Result, bail};
 
 use crate::nn::kernel::philox;
+use crate::nn::seed::{derive, is_frozen};
 
 /// Dropout of the elements of a tensor, without a stored mask.
 #[derive(Debug, Clone, Copy)]
@@ -15,23 +16,23 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// `None` for a rate of 0.
-    pub fn new(rate: f64, seed: u64) -> Result<Option<Self>> {
+    /// The next dropout of the thread's scope. `None` for a rate of 0, and where dropout is frozen.
+    pub fn new(rate: f64) -> Result<Option<Self>> {
         if !(0. ..1.).contains(&rate) {
             bail!("dropout rate must be in [0, 1), got {rate}")
         }
-        let dropout = Self {
-            seed,
+        Ok((rate > 0. && !is_frozen()).then(|| Self {
+            seed: derive(),
             threshold: (rate * 2f64.powi(32)) as u32,
             factor: 1. / (1. - rate),
-        };
-        Ok((rate > 0.).then_some(dropout))
+        }))
     }
 
     /// Whether the elements from a position on are kept.
     pub fn keeps(self, first: u64) -> impl Iterator<Item = bool> {
         let group = philox::NUMBERS as u64;
-        let numbers = (first / group..).flat_map(move |at| philox::numbers(self.seed, 0, at));
+        let numbers =
+            (first / group..).flat_map(move |at| philox::numbers(self.seed, philox::ATTENTION, at));
         let skipped = (first % group) as usize;
         numbers
             .skip(skipped)

@@ -1,4 +1,4 @@
-use candle_core::{DType, Error, Result, Tensor};
+use candle_core::{DType, Error, Result, Tensor, bail};
 
 use super::chunks;
 use super::options::Attention;
@@ -18,16 +18,19 @@ use crate::nn::graph::{Backward, record};
 /// The result has the shape (batch, heads, queries, value width) and lies in memory as (batch, queries, heads, value width), so
 /// `.transpose(1, 2)?.reshape((batch, queries, heads * value_width))` copies nothing.
 ///
-/// A query that sees no key, because of the mask or of [`causal_from`](Attention::causal_from), gets zeros, and so do its gradients.
+/// A query that sees no key, because of the mask, a window or its position, gets zeros, and so do its gradients.
 ///
 /// It keeps the inputs, the output, and two numbers for each query and head, in f32 (f64 for f64): the largest score and 1 / the sum
 /// of exponentials. Scores are computed for some queries at a time, forward and again backward: on the CPU in tiles of half a MiB or
-/// 16 queries for each thread, else in chunks of about 64 MiB. Statistics are in f32, and so is everything on the CPU. A mask that leads to a Var costs more: copies of it and of `v` are kept as
-/// well, and on the CPU the backward pass is a composition of candle's operations on chunks of 4 MiB.
+/// 16 queries for each thread, else in chunks of about 64 MiB. Statistics are in f32, and so is everything on the CPU. A mask that
+/// leads to a Var costs more: copies of it and of `v` are kept as well, and on the CPU the backward pass is a composition of candle's operations on chunks of 4 MiB.
 ///
 /// # Errors
 /// If shapes, types or devices do not fit together, for types other than those above, and for options out of range.
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, options: &Attention) -> Result<Tensor> {
+    if let Some(lengths) = &options.lengths {
+        return within_sequences([q, k, v], lengths, options);
+    }
     let rule = Rule::new(q, k, v, options)?;
     match q.dtype() {
         DType::F32 | DType::F64 | DType::F16 | DType::BF16 => {}
@@ -58,6 +61,44 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, options: &Attention) -> Res
         }
     };
     output?.transpose(1, 2)
+}
+
+/// [`attention`] within each of the sequences that follow each other in `q`, `k` and `v`.
+fn within_sequences(
+    [q, k, v]: [&Tensor; 3],
+    [queries, keys]: &[Vec<usize>; 2],
+    options: &Attention,
+) -> Result<Tensor> {
+    let total = |lengths: &[usize]| {
+        let lengths = lengths.iter();
+        lengths.fold(0, |sum: usize, length| sum.saturating_add(*length))
+    };
+    let (all_queries, all_keys) = (q.dim(2)?, k.dim(2)?);
+    let totals = [total(queries), total(keys), total(keys)];
+    if queries.len() != keys.len() || totals != [all_queries, all_keys, v.dim(2)?] {
+        bail!(
+            "attention: lengths {queries:?} and {keys:?} do not add up to {all_queries} queries and {all_keys} keys"
+        )
+    }
+    if options.mask.is_some() {
+        bail!("attention: sequences of given lengths take no mask, but a window and slopes")
+    }
+    let options = Attention {
+        lengths: None,
+        ..options.clone()
+    };
+    if queries.is_empty() {
+        return attention(q, k, v, &options);
+    }
+    let mut outputs = Vec::with_capacity(queries.len());
+    let (mut query, mut key) = (0, 0);
+    for (&queries, &keys) in queries.iter().zip(keys) {
+        let q = q.narrow(2, query, queries)?;
+        let (k, v) = (k.narrow(2, key, keys)?, v.narrow(2, key, keys)?);
+        outputs.push(attention(&q, &k, &v, &options)?.transpose(1, 2)?);
+        (query, key) = (query + queries, key + keys);
+    }
+    Tensor::cat(&outputs, 1)?.transpose(1, 2)
 }
 
 /// The output as (batch, queries, heads, value width), and the statistics as (batch, heads, queries, 2): for each query the largest

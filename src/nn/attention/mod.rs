@@ -1,6 +1,5 @@
 //! Exact attention that keeps little, and candle's module [`candle_nn::attention`] with backward passes.
 
-mod alibi;
 mod chunks;
 mod dropout;
 mod exact;

@@ -1,6 +1,5 @@
-use candle_core::{DType, Device, Result, Tensor, bail};
+use candle_core::{Result, Tensor, bail};
 
-use super::alibi;
 use super::exact::attention;
 use super::options::Attention;
 
@@ -8,18 +7,17 @@ use super::options::Attention;
 /// pass, on any device.
 ///
 /// - `q`: (all queries, heads, width); `k`, `v`: (all keys, key heads, width)
-/// - `alibi_slopes`: (heads), f32; they get no gradient
-/// - `seqlens_q`, `seqlens_k`: (sequences), u32
+/// - `alibi_slopes`: (heads); they get no gradient
+/// - `seqlens_q`, `seqlens_k`: (sequences), u32. On a GPU it waits to read them: [`Attention::lengths`] takes them from the host.
 ///
 /// The result has the shape (all queries, heads, width). With `causal` the last query of a sequence sees its last key. A window lets
 /// a query see `window_size_left` keys before and `window_size_right` after its own position; without the latter none after.
 ///
-/// It keeps what [`attention`](super::attention) keeps for each sequence, a copy of the output, and windows and ALiBi's bias, which
-/// hold heads · queries · keys numbers for each sequence.
+/// It keeps what [`attention`] keeps for each sequence, and a copy of the output.
 ///
 /// # Errors
 /// If `causal` is asked for a sequence with more queries than keys, if only `window_size_right` is given, if the lengths do not add
-/// up to the sizes of `q`, `k` and `v`, and as [`attention`](super::attention).
+/// up to the sizes of `q`, `k` and `v`, and as [`attention`].
 #[allow(clippy::too_many_arguments)] // candle's signature
 pub fn flash_attn_varlen_unfused(
     q: &Tensor,
@@ -35,82 +33,31 @@ pub fn flash_attn_varlen_unfused(
     window_size_left: Option<usize>,
     window_size_right: Option<usize>,
 ) -> Result<Tensor> {
-    let (total_q, heads, _) = q.dims3()?;
-    let (total_k, _, _) = k.dims3()?;
-    let (_, _, value_width) = v.dims3()?;
-    let (queries, keys) = (seqlens_q.to_vec1::<u32>()?, seqlens_k.to_vec1::<u32>()?);
-    let total = |lengths: &[u32]| lengths.iter().map(|length| *length as usize).sum::<usize>();
-    if queries.len() != keys.len() || total(&queries) != total_q || total(&keys) != total_k {
-        bail!(
-            "lengths {queries:?} and {keys:?} do not add up to {total_q} queries and {total_k} keys"
-        )
+    let lengths = |of: &Tensor| -> Result<Vec<usize>> {
+        let lengths = of.to_vec1::<u32>()?.into_iter();
+        Ok(lengths.map(|length| length as usize).collect())
+    };
+    let (queries, keys) = (lengths(seqlens_q)?, lengths(seqlens_k)?);
+    let mut options = Attention::default().scale(f64::from(softmax_scale));
+    options = options.lengths(&queries, &keys);
+    if causal {
+        let mut sequences = queries.iter().zip(&keys).enumerate();
+        if let Some((at, (queries, keys))) = sequences.find(|(_, (t, s))| s < t) {
+            bail!("causal attention with {keys} keys for {queries} queries in sequence {at}")
+        }
+        options = options.causal();
     }
-    let slopes = alibi_slopes.map(Tensor::to_vec1::<f32>).transpose()?;
-    if let Some(slopes) = slopes.as_ref().filter(|slopes| slopes.len() != heads) {
-        bail!("{} ALiBi slopes for {heads} heads", slopes.len())
-    }
-    let window = match (window_size_left, window_size_right) {
-        (Some(left), right) => Some([left, right.unwrap_or(0)]),
-        (None, None) => None,
+    options = match (window_size_left, window_size_right) {
+        (Some(left), right) => options.window(left, right.unwrap_or(0)),
+        (None, None) => options,
         (None, Some(right)) => {
             bail!("window_size_right is {right}, but there is no window_size_left")
         }
     };
-    let mut outputs = Vec::with_capacity(queries.len());
-    let (mut first_query, mut first_key) = (0, 0);
-    for (sequence, lengths) in queries.into_iter().zip(keys).enumerate() {
-        let [queries, keys] = [lengths.0 as usize, lengths.1 as usize];
-        if causal && keys < queries {
-            bail!("causal attention with {keys} keys for {queries} queries in sequence {sequence}")
-        }
-        let part = |packed: &Tensor, first: usize, count: usize| {
-            packed
-                .narrow(0, first, count)?
-                .unsqueeze(0)?
-                .transpose(1, 2)
-        };
-        let mut options = Attention::default().scale(f64::from(softmax_scale));
-        if causal {
-            options = options.causal();
-        }
-        let mut masks = Vec::new();
-        if let Some(window) = window {
-            masks.push(outside(window, [queries, keys], q.device())?);
-        }
-        if let Some(slopes) = &slopes {
-            let offset = keys as i64 - queries as i64;
-            masks.push(alibi::bias(slopes, [queries, keys], offset, q.device())?);
-        }
-        if let Some(mask) = masks
-            .into_iter()
-            .map(Ok)
-            .reduce(|a, b| a?.broadcast_add(&b?))
-        {
-            options = options.mask(&mask?.to_dtype(q.dtype())?);
-        }
-        let k = part(k, first_key, keys)?;
-        let v = part(v, first_key, keys)?;
-        let output = attention(&part(q, first_query, queries)?, &k, &v, &options)?;
-        outputs.push(output.transpose(1, 2)?.squeeze(0)?);
-        (first_query, first_key) = (first_query + queries, first_key + keys);
+    if let Some(slopes) = alibi_slopes {
+        options = options.alibi(slopes);
     }
-    match outputs.is_empty() {
-        true => Tensor::zeros((0, heads, value_width), q.dtype(), q.device()),
-        false => Tensor::cat(&outputs, 0),
-    }
-}
-
-/// −∞ outside of the window around each query, else 0.
-fn outside(window: [usize; 2], [queries, keys]: [usize; 2], device: &Device) -> Result<Tensor> {
-    let offset = keys as i64 - queries as i64;
-    let [left, right] = window.map(|size| i64::try_from(size).unwrap_or(i64::MAX));
-    let values = (0..queries as i64).flat_map(|query| {
-        let at = query + offset;
-        let (first, last) = (at.saturating_sub(left), at.saturating_add(right));
-        (0..keys as i64).map(move |key| match (first..=last).contains(&key) {
-            true => 0f32,
-            false => f32::NEG_INFINITY,
-        })
-    });
-    Tensor::from_vec(values.collect(), (1, queries, keys), device)?.to_dtype(DType::F32)
+    let heads = |packed: &Tensor| packed.unsqueeze(0)?.transpose(1, 2);
+    let output = attention(&heads(q)?, &heads(k)?, &heads(v)?, &options)?;
+    output.transpose(1, 2)?.squeeze(0)
 }

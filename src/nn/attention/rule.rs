@@ -1,9 +1,11 @@
 //! Checked sizes and options.
 
+use std::ops::Range;
+
 use candle_core::{DType, Error, Result, Tensor, bail};
 
 use super::dropout::Dropout;
-use super::options::{Attention, Causal};
+use super::options::Attention;
 
 pub const NAME: &str = "attention";
 
@@ -67,8 +69,13 @@ pub struct Rule {
     pub dropout: Option<Dropout>,
     /// Contiguous, outside the graph; each of its 4 sizes is 1 or that of the scores.
     pub mask: Option<Tensor>,
-    /// The index of the last key that the first query sees; negative if it sees none.
-    last_seen: Option<i64>,
+    /// ALiBi's slopes (heads), contiguous, in the type of sums.
+    pub slopes: Option<Tensor>,
+    /// The key at the position of the first query.
+    pub offset: i64,
+    /// The first and the last key that the first query sees, if there were so many; each query sees one further than that before it.
+    /// Between −queries, for keys before all that any query sees, and the number of keys.
+    pub seen: [i64; 2],
 }
 
 impl Rule {
@@ -89,45 +96,50 @@ impl Rule {
         {
             bail!("attention: softcap must be positive and finite, got {cap}")
         }
-        let last_seen = options.causal.map(|causal| match causal {
-            Causal::FromEnd => sizes.keys as i64 - sizes.queries as i64,
-            Causal::From(offset) => i64::try_from(offset).unwrap_or(i64::MAX),
-        });
+        // Sums of a few do not overflow.
+        const MOST: i64 = i64::MAX / 8;
+        let number = |size: usize| i64::try_from(size).unwrap_or(MOST).min(MOST);
+        let (queries, keys) = (number(sizes.queries), number(sizes.keys));
+        let offset = options.offset.map_or(keys - queries, number);
+        let unlimited = [i64::MAX / 2; 2];
+        let [left, right] = options
+            .window
+            .map_or(unlimited, |window| window.map(number));
+        let right = if options.causal { 0 } else { right };
+        let seen = [offset - left, offset + right];
+        let slopes = options.alibi.as_ref();
+        let slopes = slopes.map(|slopes| each_head(slopes, &sizes, q));
         let mask = options.mask.as_ref().map(|mask| lay_out(mask, &sizes));
         Ok(Self {
             sizes,
             scale,
             softcap: options.softcap,
-            dropout: match options.dropout {
-                Some((rate, seed)) => Dropout::new(rate, seed)?,
-                None => None,
-            },
+            dropout: Dropout::new(options.dropout)?,
             mask: mask.transpose()?,
-            last_seen,
+            slopes: slopes.transpose()?,
+            offset,
+            seen: seen.map(|key| key.clamp(-queries, keys)),
         })
     }
 
-    /// How many keys, from the first, a query sees. The mask can hide some of them.
-    pub fn seen(&self, query: usize) -> usize {
-        let Some(last) = self.last_seen else {
-            return self.sizes.keys;
-        };
-        let seen = (query as i64).saturating_add(last).saturating_add(1);
-        seen.clamp(0, self.sizes.keys as i64) as usize
+    /// The keys that a query sees. The mask can hide some of them.
+    pub fn seen(&self, query: usize) -> Range<usize> {
+        let key = |key: i64| (query as i64 + key).clamp(0, self.sizes.keys as i64) as usize;
+        let [first, last] = self.seen;
+        let end = key(last + 1);
+        key(first).min(end)..end
+    }
+
+    /// The same, counted from a key on.
+    pub fn seen_from(&self, query: usize, first: usize) -> Range<usize> {
+        let seen = self.seen(query);
+        seen.start.saturating_sub(first)..seen.end.saturating_sub(first)
     }
 
     /// The position of the first of a query's scores in all scores.
     pub fn first_score(&self, batch: usize, head: usize, query: usize) -> u64 {
         let row = (batch * self.sizes.heads + head) as u64 * self.sizes.queries as u64;
         (row + query as u64).wrapping_mul(self.sizes.keys as u64)
-    }
-
-    /// The index of the last key that the first query sees, if there were so many; −1 − n if the first n + 1 queries see none.
-    #[cfg(feature = "cuda")]
-    pub fn last_seen(&self) -> i64 {
-        let (queries, keys) = (self.sizes.queries as i64, self.sizes.keys as i64);
-        self.last_seen
-            .map_or(keys, |last| last.clamp(-queries, keys))
     }
 
     /// The same rule with the mask in another type.
@@ -151,6 +163,22 @@ fn same_kind(q: &Tensor, other: &Tensor) -> Result<()> {
         return Err(Error::DeviceMismatchBinaryOp { lhs, rhs, op: NAME }.bt());
     }
     Ok(())
+}
+
+/// ALiBi's slopes on the device of `q`, in the type of sums.
+fn each_head(slopes: &Tensor, sizes: &Sizes, q: &Tensor) -> Result<Tensor> {
+    if slopes.dims() != [sizes.heads] {
+        bail!(
+            "attention: ALiBi slopes of shape {:?} for {} heads",
+            slopes.shape(),
+            sizes.heads
+        )
+    }
+    if slopes.track_op() {
+        bail!("attention: ALiBi slopes get no gradient: detach them, or add the bias as a mask")
+    }
+    let slopes = slopes.to_device(q.device())?;
+    slopes.to_dtype(wide(q.dtype()))?.contiguous()
 }
 
 /// The mask with 4 dimensions. What it broadcasts is not repeated, nor what a constant mask was broadcast to.

@@ -5,11 +5,15 @@ use super::report::{Audit, Received};
 use crate::error::{Modules, by_module};
 
 /// What is wrong comes first.
-const SECTIONS: [Received; 5] = [
+const SECTIONS: [Received; 9] = [
     Received::Nothing,
     Received::NotFinite,
+    Received::Wrong,
+    Received::Undecided,
     Received::Zeros,
+    Received::TooSmall,
     Received::Finite,
+    Received::Right,
     Received::Statistic,
 ];
 
@@ -18,8 +22,12 @@ impl fmt::Display for Received {
         f.pad(match self {
             Self::Nothing => "no gradient",
             Self::NotFinite => "not finite",
+            Self::Wrong => "wrong",
+            Self::Undecided => "undecided",
             Self::Zeros => "all zeros",
+            Self::TooSmall => "too small to measure",
             Self::Finite => "finite",
+            Self::Right => "right",
             Self::Statistic => "statistic",
         })
     }
@@ -34,7 +42,7 @@ impl fmt::Display for Audit {
         }
         for received in self.sections() {
             write!(f, "\n{received}")?;
-            match f.alternate() {
+            match f.alternate() || matches!(received, Received::Wrong | Received::Undecided) {
                 true => self.write_vars(received, f)?,
                 false => self.write_modules(received, f)?,
             }
@@ -61,6 +69,11 @@ impl Audit {
                 Some(norm) => write!(f, "{text:shape$}  norm {norm:.3e}")?,
                 None => f.write_str(&text)?,
             }
+            if let Some(slope) = var.slope {
+                write!(f, "  {slope}")?;
+                let factor = slope.factor().filter(|_| received == Received::Wrong);
+                factor.map_or(Ok(()), |factor| write!(f, ", {factor:.4} times"))?;
+            }
         }
         Ok(())
     }
@@ -72,7 +85,7 @@ impl Audit {
         let norms: HashMap<_, _> = norms.collect();
         for modules in by_module(names, others.map(|var| var.name.as_str())) {
             write!(f, "\n  {modules}")?;
-            if received == Received::Finite {
+            if matches!(received, Received::Finite | Received::Right) {
                 write_norms(&modules, &norms, f)?;
             }
         }

@@ -1,10 +1,16 @@
-//! Which Vars receive a gradient.
+//! Which Vars receive a gradient, and whether it is the right one.
 
-mod differentiate;
+mod builder;
 mod display;
+mod moved;
 mod names;
+mod precision;
 mod report;
+mod slope;
+mod slopes;
+mod values;
 
-pub use differentiate::audit;
+pub use builder::{AuditBuilder, audit};
 pub(crate) use names::{Patterns, is_statistic};
 pub use report::{Audit, Audited, Received};
+pub use slope::Slope;

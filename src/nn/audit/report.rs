@@ -1,10 +1,14 @@
-use candle_core::{DType, Tensor, Var};
+use candle_core::{Tensor, Var};
 use serde::{Deserialize, Serialize};
 
+use super::moved::{norm, numbers};
 use super::names::{Patterns, is_statistic};
-use crate::error::{Result, UnreachedParameters};
+use super::slope::Slope;
+use crate::error::{ParameterError, Result, UnreachedParameters};
 
-/// What a Var received from a backward pass.
+/// What a Var received from a backward pass. [`Wrong`](Self::Wrong), [`Undecided`](Self::Undecided), [`Right`](Self::Right) and
+/// [`TooSmall`](Self::TooSmall) are results of [`slopes`](super::AuditBuilder::slopes): the worst of three directions, but a direction
+/// that is too small to measure does not count where another is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -13,9 +17,18 @@ pub enum Received {
     Nothing,
     /// A gradient with an infinity or a NaN.
     NotFinite,
-    /// A gradient of zeros only.
+    /// A gradient that claims another slope than the loss has, by the same difference at several step sizes.
+    Wrong,
+    /// A gradient whose slope differs from the loss's by another amount at each step size: the loss has a kink (`max`, `relu`, `abs`)
+    /// or a jump there, or is not finite a step away.
+    Undecided,
+    /// A gradient of zeros only. If slopes were compared, the loss does not depend on the Var nearby.
     Zeros,
-    /// A finite gradient that is not all zeros.
+    /// The slope of the loss.
+    Right,
+    /// A gradient that claims a slope that is too small to be measured, as the loss's is.
+    TooSmall,
+    /// A finite gradient that is not all zeros, whose slope was not compared.
     Finite,
     /// No gradient, and none is needed: a running statistic of a BatchNorm, by its name (`running_mean`, `running_var`,
     /// `num_batches_tracked`).
@@ -32,12 +45,14 @@ pub struct Audited {
     pub shape: Vec<usize>,
     /// What it received.
     pub received: Received,
-    /// The Euclidean norm of its gradient, computed in f32 for f16 and bf16, or in the gradient's own type; `None` without a
-    /// gradient and for one that is not finite.
+    /// The Euclidean norm of its gradient; `None` without a gradient and for one that is not finite.
     pub norm: Option<f64>,
+    /// The gradient beside the loss's slope; `None` if it was not asked for, or there is no finite gradient.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slope: Option<Slope>,
 }
 
-/// Which Vars received a gradient, from [`audit`](super::audit()).
+/// Which Vars received a gradient, and whether it is right, from [`audit`](super::audit()).
 ///
 /// `{}` is grouped by module, what is wrong first; `{:#}` has a line for each Var. Both begin with the counts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -63,12 +78,12 @@ impl Audit {
         self.vars.iter().find(|var| var.name == name)
     }
 
-    /// Fails if a Var received no gradient, for a unit test of a model. BatchNorm's statistics need none, and a gradient of
-    /// zeros counts as received.
+    /// Fails if a Var received no gradient or a wrong one, for a unit test of a model. BatchNorm's statistics need none, a gradient of
+    /// zeros counts as received, and [`Received::Undecided`] is not wrong.
     ///
     /// # Errors
-    /// [`UnreachedParameters`].
-    pub fn check(&self) -> Result<(), UnreachedParameters> {
+    /// [`UnreachedParameters`], or [`ParameterError::WrongGradients`].
+    pub fn check(&self) -> Result<()> {
         self.check_allowing(&Patterns::default())
     }
 
@@ -76,8 +91,7 @@ impl Audit {
     /// [`allow_unreached`](crate::train::AdaptiveTrainerBuilder::allow_unreached).
     ///
     /// # Errors
-    /// [`UnreachedParameters`], or [`ParameterError::NoMatch`](crate::error::ParameterError::NoMatch) for a pattern that
-    /// matches no Var.
+    /// As [`check`](Self::check), or [`ParameterError::NoMatch`] for a pattern that matches no Var.
     pub fn check_except(
         &self,
         patterns: impl IntoIterator<Item = impl Into<String>>,
@@ -85,10 +99,11 @@ impl Audit {
         let mut allowed = Patterns::default();
         allowed.add(patterns);
         allowed.check(self.vars.iter().map(|var| var.name.as_str()))?;
-        Ok(self.check_allowing(&allowed)?)
+        self.check_allowing(&allowed)
     }
 
-    fn check_allowing(&self, allowed: &Patterns) -> Result<(), UnreachedParameters> {
+    fn check_allowing(&self, allowed: &Patterns) -> Result<()> {
+        let name = |var: &Audited| var.name.clone();
         let trainable = self
             .vars
             .iter()
@@ -96,15 +111,19 @@ impl Audit {
         let is_unreached =
             |var: &&Audited| var.received == Received::Nothing && !allowed.has(&var.name);
         let (unreached, others): (Vec<_>, Vec<_>) = trainable.partition(is_unreached);
-        if unreached.is_empty() {
-            return Ok(());
+        if !unreached.is_empty() {
+            let (names, others) = (
+                unreached.into_iter().map(name),
+                others.into_iter().map(name),
+            );
+            return Err(UnreachedParameters::new(names, others).into());
         }
-        let name = |var: &Audited| var.name.clone();
-        let (names, others) = (
-            unreached.into_iter().map(name),
-            others.into_iter().map(name),
-        );
-        Err(UnreachedParameters::new(names, others))
+        let wrong = self.of(Received::Wrong).map(name);
+        let wrong: Vec<_> = wrong.filter(|name| !allowed.has(name)).collect();
+        match wrong.is_empty() {
+            true => Ok(()),
+            false => Err(ParameterError::WrongGradients(wrong).into()),
+        }
     }
 }
 
@@ -120,35 +139,16 @@ impl Audited {
             name,
             received,
             norm,
+            slope: None,
         })
     }
 }
 
 fn examine(gradient: &Tensor) -> candle_core::Result<(Received, Option<f64>)> {
-    if gradient.elem_count() == 0 {
-        return Ok((Received::Zeros, Some(0.)));
-    }
-    let gradient = match gradient.dtype() {
-        DType::F64 | DType::F32 => gradient.detach(),
-        _ => gradient.detach().to_dtype(DType::F32)?,
-    };
-    // Zero times an infinity is NaN, and so is zero times NaN.
-    if number(&(&gradient * 0.)?.sum_all()?)?.is_nan() {
-        return Ok((Received::NotFinite, None));
-    }
-    let largest = gradient.abs()?.max_all()?;
-    let scale = number(&largest)?;
-    if scale == 0. {
-        return Ok((Received::Zeros, Some(0.)));
-    }
-    // The squares of large numbers would be infinite in f32, and those of small ones 0.
-    let squares = gradient.broadcast_div(&largest)?.sqr()?.sum_all()?;
-    Ok((Received::Finite, Some(scale * number(&squares)?.sqrt())))
-}
-
-fn number(scalar: &Tensor) -> candle_core::Result<f64> {
-    match scalar.dtype() {
-        DType::F64 => scalar.to_scalar(),
-        _ => scalar.to_scalar::<f32>().map(f64::from),
-    }
+    let norm = norm(&numbers(gradient)?);
+    Ok(match norm {
+        0. => (Received::Zeros, Some(0.)),
+        norm if norm.is_finite() => (Received::Finite, Some(norm)),
+        _ => (Received::NotFinite, None),
+    })
 }

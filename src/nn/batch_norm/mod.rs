@@ -110,31 +110,6 @@ impl BatchNorm {
             remove_mean: true,
         })
     }
-
-    /// The running mean, a Var.
-    pub fn running_mean(&self) -> &Tensor {
-        self.inner.running_mean()
-    }
-
-    /// The running variance, a Var.
-    pub fn running_var(&self) -> &Tensor {
-        self.inner.running_var()
-    }
-
-    /// The number added to the variance.
-    pub fn eps(&self) -> f64 {
-        self.inner.eps()
-    }
-
-    /// The weight and the bias, if there are any.
-    pub fn weight_and_bias(&self) -> Option<(&Tensor, &Tensor)> {
-        self.inner.weight_and_bias()
-    }
-
-    /// The part of a new running statistic that comes from the batch.
-    pub fn momentum(&self) -> f64 {
-        self.inner.momentum()
-    }
 }
 
 /// Creates a [`BatchNorm`] from the tensors `running_mean`, `running_var` and, if `config.affine`, `weight` and `bias`.

@@ -2,11 +2,13 @@ use candle_core::{Result, Tensor, Var, bail};
 use candle_nn::ModuleT;
 
 use super::BatchNorm;
-use crate::nn::graph::{Backward, Gradients, record};
+use crate::nn::kernel::runs_on;
 use crate::nn::norm::cells::Cells;
 use crate::nn::norm::groups::{Groups, Source, Statistics};
-use crate::nn::norm::{check_type, statistics_type, zeros};
+use crate::nn::norm::statistics_type;
 use crate::nn::recompute::is_recomputing;
+
+const NAME: &str = "batch-norm";
 
 impl BatchNorm {
     /// Normalizes with the statistics of the batch and updates the running ones. The running variance takes the unbiased variance:
@@ -24,12 +26,23 @@ impl BatchNorm {
                 x.shape()
             )
         }
+        if !runs_on(x.device()) {
+            let (mean, variance) = (self.running_mean().copy()?, self.running_var().copy()?);
+            let ys = self.inner.forward_t(x, true)?;
+            if is_recomputing() {
+                // The first run has updated them.
+                Var::from_tensor(self.running_mean())?.set(&mean)?;
+                Var::from_tensor(self.running_var())?.set(&variance)?;
+            }
+            return Ok(ys);
+        }
         let dense = x.detach().contiguous()?;
         let statistics = groups.statistics(&dense, self.eps(), self.remove_mean)?;
         let unbiased = (&statistics.variance * (len as f64 / (len as f64 - 1.)))?;
         let mean = self.moved(self.running_mean(), &statistics.mean)?;
         let variance = self.moved(self.running_var(), &unbiased)?;
-        let ys = self.normalize(groups, statistics, x, &dense)?;
+        let parameters = self.weight_and_bias();
+        let ys = groups.normalize(NAME, x, &dense, statistics, parameters)?;
         if is_recomputing() {
             return Ok(ys); // the first run has updated them
         }
@@ -42,6 +55,9 @@ impl BatchNorm {
 
     fn forward_eval(&self, x: &Tensor) -> Result<Tensor> {
         let groups = self.groups(x)?;
+        if !runs_on(x.device()) {
+            return self.inner.forward_t(x, false);
+        }
         let wide = |running: &Tensor| running.detach().to_dtype(statistics_type(x.dtype()));
         // A copy: training may replace the running mean before the backward pass.
         let (mean, variance) = (
@@ -49,7 +65,8 @@ impl BatchNorm {
             wide(self.running_var())?,
         );
         let statistics = Statistics::new(&mean, &variance, self.eps(), Source::Constant)?;
-        self.normalize(groups, statistics, x, &x.detach().contiguous()?)
+        let dense = x.detach().contiguous()?;
+        groups.normalize(NAME, x, &dense, statistics, self.weight_and_bias())
     }
 
     /// A running statistic, moved towards that of a batch.
@@ -70,6 +87,7 @@ impl BatchNorm {
                     inner: inner.iter().product(),
                 },
                 members: 1,
+                parameters: channels,
             }),
             [_, _, ..] => bail!(
                 "batch-norm: expected {channels} channels, got {:?}",
@@ -80,36 +98,6 @@ impl BatchNorm {
                 x.shape()
             ),
         }
-    }
-
-    /// `dense` has the values of `x`, contiguous and outside the graph.
-    fn normalize(
-        &self,
-        groups: Groups,
-        statistics: Statistics,
-        x: &Tensor,
-        dense: &Tensor,
-    ) -> Result<Tensor> {
-        const NAME: &str = "batch-norm";
-        let Some((weight, bias)) = self.weight_and_bias() else {
-            let ones = statistics.mean.ones_like()?;
-            let ys = forward(groups, &statistics, dense, &ones, &ones.zeros_like()?)?;
-            return record(NAME, [x], ys, move |given| {
-                backward(groups, &statistics, given)
-            });
-        };
-        check_type(NAME, x, weight)?;
-        check_type(NAME, x, bias)?;
-        let ys = forward(
-            groups,
-            &statistics,
-            dense,
-            &of_channels(weight)?,
-            &of_channels(bias)?,
-        )?;
-        record(NAME, [x, weight, bias], ys, move |given| {
-            backward(groups, &statistics, given)
-        })
     }
 }
 
@@ -129,49 +117,4 @@ impl ModuleT for BatchNorm {
             false => self.forward_eval(x),
         }
     }
-}
-
-/// A parameter's values as those of groups of one member.
-fn of_channels(parameter: &Tensor) -> Result<Tensor> {
-    let wide = parameter
-        .detach()
-        .to_dtype(statistics_type(parameter.dtype()))?;
-    wide.reshape(((), 1))
-}
-
-fn forward(
-    groups: Groups,
-    statistics: &Statistics,
-    x: &Tensor,
-    weight: &Tensor,
-    bias: &Tensor,
-) -> Result<Tensor> {
-    match x.elem_count() {
-        0 => x.zeros_like(),
-        _ => groups.normalize(x, statistics, weight, bias),
-    }
-}
-
-/// The gradients of the input and, if there are any, of the weight and the bias.
-fn backward<const N: usize>(
-    groups: Groups,
-    statistics: &Statistics,
-    given: Backward<N>,
-) -> Result<Gradients<N>> {
-    if given.output.elem_count() == 0 {
-        return zeros(&given);
-    }
-    let (x, weight) = match given.inputs.as_slice() {
-        [x, weight, _] => (x, of_channels(weight)?),
-        [x, ..] => (x, statistics.mean.ones_like()?),
-        [] => return zeros(&given),
-    };
-    let gradients = groups.gradients([x, &given.gradient], statistics, &weight)?;
-    let of_parameter = |sums: Tensor| sums.flatten_all()?.to_dtype(x.dtype());
-    let (weight, bias) = (
-        of_parameter(gradients.weight)?,
-        of_parameter(gradients.bias)?,
-    );
-    let mut computed = [gradients.input, weight, bias].into_iter();
-    Ok(given.needs.map(|needed| computed.next().filter(|_| needed)))
 }

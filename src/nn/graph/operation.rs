@@ -48,6 +48,18 @@ pub fn lean_operation(
     outputs: Vec<Tensor>,
     backward: impl Fn(Mail) -> Result<Mail> + Send + Sync + 'static,
 ) -> Result<Vec<Tensor>> {
+    record_all(name, sources, outputs, Box::new(backward))
+}
+
+/// What hands gradients on. It is boxed, so that what follows is compiled once.
+type HandOn = Box<dyn Fn(Mail) -> Result<Mail> + Send + Sync>;
+
+fn record_all(
+    name: &'static str,
+    sources: &[&Tensor],
+    outputs: Vec<Tensor>,
+    backward: HandOn,
+) -> Result<Vec<Tensor>> {
     let last = link(name, sources, backward)?;
     let outputs = outputs.into_iter().enumerate();
     let outputs = outputs.map(|(place, output)| match output.dtype().is_float() {
@@ -74,18 +86,14 @@ enum To {
 }
 
 /// Links sources. `backward` returns a gradient for each of them.
-fn link(
-    name: &'static str,
-    sources: &[&Tensor],
-    backward: impl Fn(Mail) -> Result<Mail> + Send + Sync + 'static,
-) -> Result<Link> {
+fn link(name: &'static str, sources: &[&Tensor], backward: HandOn) -> Result<Link> {
     let (before, sources) = match sources.len() > MOST {
         true => sources.split_at(sources.len() - (MOST - 1)),
         false => (&[][..], sources),
     };
     let (mut arguments, mut ways) = (Vec::new(), Vec::new());
     if !before.is_empty() {
-        let Link { scalar, mailbox } = link(name, before, Ok)?;
+        let Link { scalar, mailbox } = link(name, before, Box::new(Ok))?;
         arguments.push(scalar);
         ways.push(To::Sources(mailbox, before.len()));
     }

@@ -13,6 +13,7 @@ pub fn zero(
     arguments: &[Tensor],
     backward: impl Fn(&[&Tensor]) -> Result<Vec<Tensor>> + Send + Sync + 'static,
 ) -> Result<Tensor> {
+    let backward = Box::new(backward);
     let zero = Zero { name, backward };
     match arguments {
         [a] => a.apply_op1(zero),
@@ -25,9 +26,13 @@ pub fn zero(
     }
 }
 
-struct Zero<F> {
+/// Given the arguments, a gradient for each one.
+type HandOn = Box<dyn Fn(&[&Tensor]) -> Result<Vec<Tensor>> + Send + Sync>;
+
+/// One type for all closures, so that it is compiled once.
+struct Zero {
     name: &'static str,
-    backward: F,
+    backward: HandOn,
 }
 
 /// On the device of another storage.
@@ -42,10 +47,7 @@ where
 /// Implements one of candle's traits for operations.
 macro_rules! operation {
     ($operation:ident, $storage:ident: $layout:ident $(, $s:ident: $l:ident)* => $($input:ident),+ => $gradients:ty) => {
-        impl<F> $operation for Zero<F>
-        where
-            F: Fn(&[&Tensor]) -> Result<Vec<Tensor>>,
-        {
+        impl $operation for Zero {
             fn name(&self) -> &'static str {
                 self.name
             }

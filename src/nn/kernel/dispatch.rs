@@ -1,79 +1,85 @@
-use candle_core::{DType, Device, Error, Result, Shape, Storage, Tensor, WithDType};
+use candle_core::{DType, Device, Error, Result, Tensor};
 use half::{bf16, f16};
-use num_traits::Zero;
 
-use super::cuda;
-use super::storage::{mismatch, slice_of, tensor};
-use super::{Element, Kernel};
+use super::storage::{mismatch, no_kernels};
+use super::{Kernel, Number, blocks, cuda, sum_type};
+
+/// Whether there are kernels for a device. On others operations of this module are compositions of candle's.
+pub fn runs_on(device: &Device) -> bool {
+    match device {
+        Device::Cpu => true,
+        Device::Cuda(_) => cfg!(feature = "cuda"),
+        Device::Metal(_) => false,
+    }
+}
 
 /// Runs a kernel. Strided inputs are copied first. The outputs are not in the graph.
 ///
 /// # Errors
-/// If an input is on another device than the first or has another type, or is not f64, f32, f16 or bf16.
+/// If an input is on another device than the last or has another type, the type is not f64, f32, f16 or bf16, or there are no kernels
+/// for the device.
 pub fn run<K: Kernel<IN, OUT>, const IN: usize, const OUT: usize>(
     kernel: &K,
     inputs: [&Tensor; IN],
 ) -> Result<[Tensor; OUT]> {
-    let first = inputs.first().ok_or_else(|| mismatch(K::NAME))?;
-    let (dtype, device) = (first.dtype(), first.device().clone());
-    let mut dense = Vec::with_capacity(IN);
-    for input in inputs {
-        if input.dtype() != dtype {
+    let name = K::NAME;
+    let (dtype, device, dense) = checked(name, K::WIDE, &inputs)?;
+    let plan = kernel.plan(inputs);
+    let outputs = match (device, dtype) {
+        (Device::Cpu, DType::F32) => blocks::run::<f32>(name, &plan, &dense, &work(kernel)),
+        (Device::Cpu, DType::F64) => blocks::run::<f64>(name, &plan, &dense, &work(kernel)),
+        (Device::Cpu, DType::F16) => blocks::run::<f16>(name, &plan, &dense, &work(kernel)),
+        (Device::Cpu, _) => blocks::run::<bf16>(name, &plan, &dense, &work(kernel)),
+        (Device::Cuda(device), _) => cuda::run(kernel, &device, &dense, &plan),
+        (Device::Metal(_), _) => Err(no_kernels(name)),
+    };
+    outputs?.try_into().map_err(|_| mismatch(name))
+}
+
+/// A kernel as what its blocks have to do.
+fn work<K: Kernel<IN, OUT>, S: Number, const IN: usize, const OUT: usize>(
+    kernel: &K,
+) -> impl Fn(usize, &[&[S]], Vec<&mut [S]>) -> Result<()> + Sync {
+    move |first, inputs, outputs| match (inputs.try_into(), outputs.try_into()) {
+        (Ok(inputs), Ok(outputs)) => {
+            kernel.cpu(first, inputs, outputs);
+            Ok(())
+        }
+        _ => Err(mismatch(K::NAME)),
+    }
+}
+
+/// The type, the device, and the inputs, contiguous and outside the graph.
+fn checked(
+    name: &'static str,
+    wide: usize,
+    inputs: &[&Tensor],
+) -> Result<(DType, Device, Vec<Tensor>)> {
+    let last = inputs.last().ok_or_else(|| mismatch(name))?;
+    let (dtype, device) = (last.dtype(), last.device());
+    if !matches!(dtype, DType::F32 | DType::F64 | DType::F16 | DType::BF16) {
+        return Err(Error::UnsupportedDTypeForOp(dtype, name).bt());
+    }
+    let mut dense = Vec::with_capacity(inputs.len());
+    for (index, input) in inputs.iter().enumerate() {
+        let expected = if index < wide { sum_type(dtype) } else { dtype };
+        if input.dtype() != expected {
             return Err(Error::DTypeMismatchBinaryOp {
-                lhs: dtype,
-                rhs: input.dtype(),
-                op: K::NAME,
+                lhs: input.dtype(),
+                rhs: expected,
+                op: name,
             }
             .bt());
         }
-        if !input.device().same_device(&device) {
+        if !input.device().same_device(device) {
             return Err(Error::DeviceMismatchBinaryOp {
-                lhs: device.location(),
-                rhs: input.device().location(),
-                op: K::NAME,
+                lhs: input.device().location(),
+                rhs: device.location(),
+                op: name,
             }
             .bt());
         }
         dense.push(input.detach().contiguous()?);
     }
-    let dense = <[Tensor; IN]>::try_from(dense).map_err(|_| mismatch(K::NAME))?;
-    match (dtype, device) {
-        (DType::F32, Device::Cpu) => on_cpu::<K, f32, IN, OUT>(kernel, &dense),
-        (DType::F64, Device::Cpu) => on_cpu::<K, f64, IN, OUT>(kernel, &dense),
-        (DType::F16, Device::Cpu) => on_cpu::<K, f16, IN, OUT>(kernel, &dense),
-        (DType::BF16, Device::Cpu) => on_cpu::<K, bf16, IN, OUT>(kernel, &dense),
-        (DType::F32, Device::Cuda(device)) => cuda::run::<K, f32, IN, OUT>(kernel, &device, &dense),
-        (DType::F64, Device::Cuda(device)) => cuda::run::<K, f64, IN, OUT>(kernel, &device, &dense),
-        (DType::F16, Device::Cuda(device)) => cuda::run::<K, f16, IN, OUT>(kernel, &device, &dense),
-        (DType::BF16, Device::Cuda(device)) => {
-            cuda::run::<K, bf16, IN, OUT>(kernel, &device, &dense)
-        }
-        (DType::F32 | DType::F64 | DType::F16 | DType::BF16, _) => {
-            kernel.composed(dense.each_ref())
-        }
-        _ => Err(Error::UnsupportedDTypeForOp(dtype, K::NAME).bt()),
-    }
-}
-
-fn on_cpu<K: Kernel<IN, OUT>, T: Element, const IN: usize, const OUT: usize>(
-    kernel: &K,
-    inputs: &[Tensor; IN],
-) -> Result<[Tensor; OUT]> {
-    let shapes = kernel.shapes(inputs.each_ref())?;
-    let mut outputs = shapes
-        .each_ref()
-        .map(|shape| vec![K::Output::<T>::zero(); shape.elem_count()]);
-    {
-        let storages = inputs.each_ref().map(|input| input.storage_and_layout());
-        let mut slices: [&[T]; IN] = [&[]; IN];
-        for (slice, (storage, layout)) in slices.iter_mut().zip(&storages) {
-            *slice = slice_of(storage, layout, K::NAME)?;
-        }
-        kernel.cpu(slices, outputs.each_mut().map(Vec::as_mut_slice))?;
-    }
-    let mut shapes = shapes.into_iter();
-    Ok(outputs.map(|output| {
-        let storage = Storage::Cpu(K::Output::<T>::to_cpu_storage_owned(output));
-        tensor(storage, shapes.next().unwrap_or(Shape::from(())))
-    }))
+    Ok((dtype, device.clone(), dense))
 }

@@ -2,22 +2,30 @@ use std::fmt::Debug;
 use std::iter::Sum;
 
 use candle_core::{DType, WithDType};
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use num_traits::Float;
+use num_traits::{Float, FloatConst, Zero};
 
 use super::cuda::CudaElement;
 use super::functions::Functions;
 
-/// A floating-point type that kernels read and write.
+/// A floating-point type of tensors.
 pub trait Element: WithDType + CudaElement + Debug {
     /// The type to compute in: f64 for f64, f32 for all others.
-    type Sum: Element<Sum = Self::Sum> + Float + Functions + Sum + num_traits::FloatConst;
+    type Sum: Number;
 
-    fn widen(self) -> Self::Sum;
+    /// Whether that is another type.
+    const IS_NARROW: bool;
 
-    /// Rounds to nearest.
-    fn narrow(value: Self::Sum) -> Self;
+    /// Elements in the type to compute in.
+    fn widen(from: &[Self]) -> Vec<Self::Sum>;
+
+    /// Rounds to nearest. Both slices have the same length.
+    fn narrow(from: &[Self::Sum], into: &mut [Self]);
 }
+
+/// A type that the CPU computes in.
+pub trait Number: Element<Sum = Self> + Float + FloatConst + Functions + Sum {}
 
 /// The type of [`Element::Sum`]: f64 for f64, f32 for all others.
 pub fn sum_type(dtype: DType) -> DType {
@@ -27,58 +35,47 @@ pub fn sum_type(dtype: DType) -> DType {
     }
 }
 
-impl Element for f32 {
-    type Sum = f32;
+macro_rules! number {
+    ($number:ty) => {
+        impl Element for $number {
+            type Sum = $number;
 
-    #[inline(always)]
-    fn widen(self) -> f32 {
-        self
-    }
+            const IS_NARROW: bool = false;
 
-    #[inline(always)]
-    fn narrow(value: f32) -> f32 {
-        value
-    }
+            fn widen(from: &[$number]) -> Vec<$number> {
+                from.to_vec()
+            }
+
+            fn narrow(from: &[$number], into: &mut [$number]) {
+                into.copy_from_slice(from);
+            }
+        }
+
+        impl Number for $number {}
+    };
 }
 
-impl Element for f64 {
-    type Sum = f64;
+macro_rules! narrow {
+    ($half:ty) => {
+        impl Element for $half {
+            type Sum = f32;
 
-    #[inline(always)]
-    fn widen(self) -> f64 {
-        self
-    }
+            const IS_NARROW: bool = true;
 
-    #[inline(always)]
-    fn narrow(value: f64) -> f64 {
-        value
-    }
+            fn widen(from: &[$half]) -> Vec<f32> {
+                let mut into = vec![f32::zero(); from.len()];
+                from.convert_to_f32_slice(&mut into);
+                into
+            }
+
+            fn narrow(from: &[f32], into: &mut [$half]) {
+                into.convert_from_f32_slice(from);
+            }
+        }
+    };
 }
 
-impl Element for f16 {
-    type Sum = f32;
-
-    #[inline(always)]
-    fn widen(self) -> f32 {
-        self.to_f32()
-    }
-
-    #[inline(always)]
-    fn narrow(value: f32) -> f16 {
-        f16::from_f32(value)
-    }
-}
-
-impl Element for bf16 {
-    type Sum = f32;
-
-    #[inline(always)]
-    fn widen(self) -> f32 {
-        self.to_f32()
-    }
-
-    #[inline(always)]
-    fn narrow(value: f32) -> bf16 {
-        bf16::from_f32(value)
-    }
-}
+number!(f32);
+number!(f64);
+narrow!(f16);
+narrow!(bf16);

@@ -2,15 +2,8 @@
 
 use candle_core::{Error, Result};
 use gemm::Parallelism;
-use num_traits::Float;
 
-use super::{Element, Functions};
-
-/// A type that the CPU computes in.
-pub trait Number: Element<Sum = Self> + Float + Functions {}
-
-impl Number for f32 {}
-impl Number for f64 {}
+pub use super::Number;
 
 /// A matrix of elements at any strides.
 #[derive(Clone, Copy)]

@@ -4,6 +4,12 @@
 /// Numbers that are computed at a time.
 pub const NUMBERS: usize = 4;
 
+/// The stream of [`Attention::dropout`](crate::nn::Attention::dropout). The calls within a scope have the streams from 0 on: a model that
+/// passes on the seed of its scope would get the masks of the first of them otherwise.
+pub const ATTENTION: u64 = 1 << 63;
+/// The stream of [`dropout_with_seed`](crate::nn::ops::dropout_with_seed), for the same reason.
+pub const GIVEN_SEED: u64 = ATTENTION + 1;
+
 const ROUNDS: u32 = 7;
 const FACTORS: [u32; 2] = [0xd251_1f53, 0xcd9e_8d57];
 const KEY_STEPS: [u32; 2] = [0x9e37_79b9, 0xbb67_ae85];

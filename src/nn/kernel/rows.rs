@@ -1,9 +1,8 @@
 //! Rows shared among rayon's threads.
 
-use num_traits::{Float, Zero};
 use rayon::prelude::*;
 
-use super::Element;
+use super::Number;
 
 /// Elements that one thread takes at a time. Less is not worth handing over.
 const AT_ONCE: usize = 1 << 13;
@@ -16,6 +15,11 @@ pub fn rows_at_once(width: usize) -> usize {
 
 /// Calls `work` for groups of rows of `width` elements, with the number of the group's first row and its elements, on all threads.
 pub fn by_rows<T: Send>(out: &mut [T], width: usize, work: impl Fn(usize, &mut [T]) + Sync + Send) {
+    groups_of_rows(out, width, &work);
+}
+
+/// As [`by_rows`]: compiled once for each type, and not for each closure.
+fn groups_of_rows<T: Send>(out: &mut [T], width: usize, work: &(dyn Fn(usize, &mut [T]) + Sync)) {
     if width == 0 || out.is_empty() {
         return;
     }
@@ -31,19 +35,19 @@ pub fn by_rows<T: Send>(out: &mut [T], width: usize, work: impl Fn(usize, &mut [
 /// Sums of several elements at a time, so that the compiler can use vector instructions.
 const LANES: usize = 8;
 
-/// Σ a · b, in the wider type. The order of summation depends on the length only.
-pub fn sum_of_products<T: Element>(a: &[T], b: &[T]) -> T::Sum {
+/// Σ a · b. The order of summation depends on the length only.
+pub fn sum_of_products<S: Number>(a: &[S], b: &[S]) -> S {
     sum_of(a, b, |a, b| a * b)
 }
 
-/// Σ f(a, b), in the wider type.
+/// Σ f(a, b)
 #[inline(always)]
-pub fn sum_of<T: Element>(a: &[T], b: &[T], f: impl Fn(T::Sum, T::Sum) -> T::Sum) -> T::Sum {
-    let mut lanes = [T::Sum::zero(); LANES];
+pub fn sum_of<S: Number>(a: &[S], b: &[S], f: impl Fn(S, S) -> S) -> S {
+    let mut lanes = [S::zero(); LANES];
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-    let mut add = |a: &[T], b: &[T]| {
+    let mut add = |a: &[S], b: &[S]| {
         for ((lane, a), b) in lanes.iter_mut().zip(a).zip(b) {
-            *lane += f(a.widen(), b.widen());
+            *lane += f(*a, *b);
         }
     };
     for (a, b) in a.iter().zip(b) {
@@ -54,19 +58,18 @@ pub fn sum_of<T: Element>(a: &[T], b: &[T], f: impl Fn(T::Sum, T::Sum) -> T::Sum
 }
 
 /// The largest element, ignoring NaN; negative infinity if there is none.
-pub fn max_of<T: Element>(values: &[T]) -> T::Sum {
-    let mut lanes = [T::Sum::neg_infinity(); LANES];
+pub fn max_of<S: Number>(values: &[S]) -> S {
+    let mut lanes = [S::neg_infinity(); LANES];
     let (chunks, rest) = values.as_chunks::<LANES>();
-    let mut join = |values: &[T]| {
+    let mut join = |values: &[S]| {
         for (lane, value) in lanes.iter_mut().zip(values) {
-            let value = value.widen();
-            *lane = if value > *lane { value } else { *lane };
+            *lane = if *value > *lane { *value } else { *lane };
         }
     };
     for values in chunks {
         join(values);
     }
     join(rest);
-    let larger = |a: T::Sum, b| if b > a { b } else { a };
-    lanes.into_iter().fold(T::Sum::neg_infinity(), larger)
+    let larger = |a: S, b| if b > a { b } else { a };
+    lanes.into_iter().fold(S::neg_infinity(), larger)
 }

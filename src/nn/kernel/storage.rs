@@ -20,6 +20,12 @@ pub fn tensor(storage: Storage, shape: Shape) -> Tensor {
     Tensor::from_storage(storage, shape, BackpropOp::none(), false)
 }
 
+/// There are no kernels for a device: [`runs_on`](super::runs_on) said so.
+pub fn no_kernels(name: &'static str) -> Error {
+    let remedy = "for CUDA turn on the feature `cuda` of candle-headroom, as of candle-core";
+    Error::Msg(format!("{name}: no kernels for this device; {remedy}")).bt()
+}
+
 /// Inputs do not match what the kernel was written for.
 pub fn mismatch(name: &'static str) -> Error {
     Error::Msg(format!("{name}: inputs of unexpected number or layout")).bt()

@@ -43,20 +43,15 @@
 //! [`InterleavedKvCache`] and [`RawInterleavedKvCache`] are candle's own. They serve quantized models on the CPU, and no gradient
 //! passes through them.
 
-mod cache;
 mod concat;
-mod kv;
-mod overwrite;
-mod rotating;
-mod rotating_kv;
+mod pair;
+mod ring;
 mod scattered;
 mod stored;
 
 pub use candle_nn::kv_cache::*;
 
-pub use cache::Cache;
 pub use concat::ConcatKvCache;
-pub use kv::KvCache;
-pub use rotating::RotatingCache;
-pub use rotating_kv::RotatingKvCache;
+pub use pair::{KvCache, Pair, RotatingKvCache};
+pub use ring::{Cache, Ring, RotatingCache};
 pub use scattered::{ScatteredCacheBuilder, ScatteredKvCache};

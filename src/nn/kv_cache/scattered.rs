@@ -1,3 +1,5 @@
+use std::ops::{Deref, DerefMut};
+
 use candle_core::{DType, Device, Result, Tensor, bail};
 use candle_nn::kv_cache::{self as candles, IndicesAndMask};
 
@@ -10,12 +12,7 @@ use crate::nn::graph::record;
 /// each sequence's ring, batch × context. Without one, what is returned changes with the next append:
 /// [what this means for other gradients](super#constant-keys-and-values).
 #[derive(Debug, Clone)]
-pub struct ScatteredKvCache {
-    rings: candles::ScatteredKvCache,
-    /// Makes rings of numbers.
-    numbers: candles::ScatteredCacheBuilder,
-    context: usize,
-}
+pub struct ScatteredKvCache(candles::ScatteredKvCache);
 
 impl ScatteredKvCache {
     /// Writes keys and values, of shape (batch, heads, positions, head dimension), to the places of `iam`, and returns the rings.
@@ -31,34 +28,32 @@ impl ScatteredKvCache {
         iam: &IndicesAndMask,
     ) -> Result<(Tensor, Tensor)> {
         let (k, v) = (k.contiguous()?, v.contiguous()?);
-        let (batch, _, count, _) = k.dims4()?;
-        if self.context <= count || !(k.track_op() || v.track_op()) {
-            return self.rings.append(&k, &v, iam);
+        let (_, _, count, _) = k.dims4()?;
+        let (batch, _, context, _) = self.0.k().dims4()?;
+        if context <= count || !(k.track_op() || v.track_op()) {
+            return self.0.append(&k, &v, iam);
         }
         // The number of the new position, from 1 on, that each entry receives; 0 for those that are not written.
-        let numbers = Tensor::arange(1, count as u32 + 1, k.device())?;
-        let numbers = numbers
-            .reshape((1, 1, count, 1))?
-            .repeat((batch, 1, 1, 1))?;
-        let mut received = self.numbers.make_cache(1, 1)?;
-        let (received, _) = received.append(&numbers, &numbers, iam)?;
+        let device = k.device();
+        let numbers = Tensor::arange(1, count as u32 + 1, device)?;
+        let numbers = numbers.reshape((1, 1, count, 1))?;
+        let numbers = numbers.repeat((batch, 1, 1, 1))?;
+        let builder = candles::ScatteredCacheBuilder::new(batch, context, DType::U32, device)?;
+        let (received, _) = builder.make_cache(1, 1)?.append(&numbers, &numbers, iam)?;
 
-        let rings = self.rings.append(&k.detach(), &v.detach(), iam)?;
-        let copies = (rings.0.force_contiguous()?, rings.1.force_contiguous()?);
+        let (all_k, all_v) = self.0.append(&k.detach(), &v.detach(), iam)?;
         Ok((
-            through(&k, copies.0, received.clone())?,
-            through(&v, copies.1, received)?,
+            through(&k, all_k.force_contiguous()?, received.clone())?,
+            through(&v, all_v.force_contiguous()?, received)?,
         ))
     }
+}
 
-    /// Returns the keys' rings, without a graph.
-    pub fn k(&self) -> &Tensor {
-        self.rings.k()
-    }
+impl Deref for ScatteredKvCache {
+    type Target = candles::ScatteredKvCache;
 
-    /// Returns the values' rings, without a graph.
-    pub fn v(&self) -> &Tensor {
-        self.rings.v()
+    fn deref(&self) -> &Self::Target {
+        &self.0
     }
 }
 
@@ -76,12 +71,10 @@ fn through(new: &Tensor, rings: Tensor, received: Tensor) -> Result<Tensor> {
     })
 }
 
-/// Makes [`ScatteredKvCache`]s, and the places and masks for their appends, as [`candle_nn::kv_cache::ScatteredCacheBuilder`].
+/// Makes [`ScatteredKvCache`]s, and the places and masks for their appends, as [`candle_nn::kv_cache::ScatteredCacheBuilder`], whose
+/// other methods it has.
 #[derive(Debug, Clone)]
-pub struct ScatteredCacheBuilder {
-    builder: candles::ScatteredCacheBuilder,
-    context: usize,
-}
+pub struct ScatteredCacheBuilder(candles::ScatteredCacheBuilder);
 
 impl ScatteredCacheBuilder {
     /// For `batch_size` sequences and rings of `context` positions.
@@ -89,8 +82,7 @@ impl ScatteredCacheBuilder {
     /// # Errors
     /// candle's.
     pub fn new(batch_size: usize, context: usize, dtype: DType, device: &Device) -> Result<Self> {
-        let builder = candles::ScatteredCacheBuilder::new(batch_size, context, dtype, device)?;
-        Ok(Self { builder, context })
+        candles::ScatteredCacheBuilder::new(batch_size, context, dtype, device).map(Self)
     }
 
     /// Makes the rings of one layer, which begin with zeros.
@@ -98,35 +90,13 @@ impl ScatteredCacheBuilder {
     /// # Errors
     /// If they cannot be allocated.
     pub fn make_cache(&self, num_heads: usize, head_dim: usize) -> Result<ScatteredKvCache> {
-        let (batch, context) = (self.batch_size(), self.context);
-        let numbers =
-            candles::ScatteredCacheBuilder::new(batch, context, DType::U32, self.device())?;
-        Ok(ScatteredKvCache {
-            rings: self.builder.make_cache(num_heads, head_dim)?,
-            numbers,
-            context,
-        })
-    }
-
-    /// Returns the number of positions of each sequence.
-    pub fn positions(&self) -> &[usize] {
-        self.builder.positions()
-    }
-
-    /// Begins all sequences anew.
-    pub fn reset(&mut self) {
-        self.builder.reset();
-    }
-
-    /// Returns the number of sequences.
-    pub fn batch_size(&self) -> usize {
-        self.builder.batch_size()
+        self.0.make_cache(num_heads, head_dim).map(ScatteredKvCache)
     }
 
     /// Begins one sequence anew, if there is one with this index.
     pub fn reset_batch_index(&mut self, batch_index: usize) {
         if batch_index < self.batch_size() {
-            self.builder.reset_batch_index(batch_index);
+            self.0.reset_batch_index(batch_index);
         }
     }
 
@@ -144,11 +114,20 @@ impl ScatteredCacheBuilder {
         if given != batch {
             bail!("a batch mask of {given} entries for {batch} sequences");
         }
-        self.builder.indices_and_mask(seq_len, batch_mask)
+        self.0.indices_and_mask(seq_len, batch_mask)
     }
+}
 
-    /// Returns the device of the rings.
-    pub fn device(&self) -> &Device {
-        self.builder.device()
+impl Deref for ScatteredCacheBuilder {
+    type Target = candles::ScatteredCacheBuilder;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for ScatteredCacheBuilder {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
     }
 }

@@ -1,9 +1,7 @@
 //! Activation functions of one number, and their derivatives.
 
+use crate::nn::kernel::Number;
 use candle_core::{Result, Tensor};
-use num_traits::{Float, One, Zero};
-
-use crate::nn::kernel::{Element, Functions};
 
 #[derive(Debug, Clone, Copy)]
 pub enum Curve {
@@ -58,12 +56,12 @@ impl Curve {
 }
 
 #[inline(always)]
-pub fn sigmoid<S: Float + Functions>(x: S) -> S {
+pub fn sigmoid<S: Number>(x: S) -> S {
     S::one() / (S::one() + (-x).fast_exp())
 }
 
 #[inline(always)]
-fn between<S: Float + Functions>(x: S, low: f64, high: f64) -> S {
+fn between<S: Number>(x: S, low: f64, high: f64) -> S {
     let (low, high) = (S::of(low), S::of(high));
     if x < low {
         low
@@ -76,7 +74,7 @@ fn between<S: Float + Functions>(x: S, low: f64, high: f64) -> S {
 
 /// `above` for positive numbers, `below` for negative ones, their mean for zero: so candle differentiates its maximum.
 #[inline(always)]
-fn by_sign<S: Float + Functions>(x: S, above: S, below: S) -> S {
+fn by_sign<S: Number>(x: S, above: S, below: S) -> S {
     if x > S::zero() {
         above
     } else if x < S::zero() {
@@ -87,25 +85,25 @@ fn by_sign<S: Float + Functions>(x: S, above: S, below: S) -> S {
 }
 
 #[inline(always)]
-fn hard_sigmoid<S: Float + Functions>(x: S) -> S {
+fn hard_sigmoid<S: Number>(x: S) -> S {
     between((x + S::of(3.)) / S::of(6.), 0., 1.)
 }
 
 #[inline(always)]
-fn hard_sigmoid_slope<S: Float + Functions>(x: S) -> S {
+fn hard_sigmoid_slope<S: Number>(x: S) -> S {
     let sixth = S::of(1. / 6.);
     by_sign(S::of(3.) - x.abs(), sixth, S::zero())
 }
 
 /// The argument of tanh in GELU, twice: (1 + tanh u) / 2 is sigmoid(2u).
 #[inline(always)]
-fn gelu_argument<S: Float + Functions>(x: S) -> S {
+fn gelu_argument<S: Number>(x: S) -> S {
     S::of(2. * GELU[0]) * x * (S::one() + S::of(GELU[1]) * x * x)
 }
 
 /// tanh(ln(1 + e^x)) and its derivative. Beyond 20 the first is 1 in both types.
 #[inline(always)]
-fn mish<S: Float + Functions>(x: S) -> (S, S) {
+fn mish<S: Number>(x: S) -> (S, S) {
     let two = S::of(2.);
     let power = between(x, f64::NEG_INFINITY, 20.).fast_exp();
     let above = power * (power + two);
@@ -114,16 +112,16 @@ fn mish<S: Float + Functions>(x: S) -> (S, S) {
     (above / below, slope)
 }
 
-fn map<T: Element>(xs: &[T], ys: &mut [T], curve: impl Fn(T::Sum) -> T::Sum) {
+fn map<S: Number>(xs: &[S], ys: &mut [S], curve: impl Fn(S) -> S) {
     for (y, x) in ys.iter_mut().zip(xs) {
-        *y = T::narrow(curve(x.widen()));
+        *y = curve(*x);
     }
 }
 
 /// y = curve(x) for each element.
-pub fn values<T: Element>(curve: Curve, xs: &[T], ys: &mut [T]) {
-    let of = T::Sum::of;
-    let (zero, one) = (T::Sum::zero(), T::Sum::one());
+pub fn values<S: Number>(curve: Curve, xs: &[S], ys: &mut [S]) {
+    let of = S::of;
+    let (zero, one) = (S::zero(), S::one());
     let above_zero = |x| if x < zero { zero } else { x };
     match curve {
         Curve::Gelu => map(xs, ys, |x| x * sigmoid(gelu_argument(x))),
@@ -148,16 +146,16 @@ pub fn values<T: Element>(curve: Curve, xs: &[T], ys: &mut [T]) {
     }
 }
 
-fn chain<T: Element>(xs: &[T], dys: &[T], dxs: &mut [T], slope: impl Fn(T::Sum) -> T::Sum) {
+fn chain<S: Number>(xs: &[S], dys: &[S], dxs: &mut [S], slope: impl Fn(S) -> S) {
     for ((dx, x), dy) in dxs.iter_mut().zip(xs).zip(dys) {
-        *dx = T::narrow(dy.widen() * slope(x.widen()));
+        *dx = *dy * slope(*x);
     }
 }
 
 /// dx = dy · curve'(x) for each element.
-pub fn slopes<T: Element>(curve: Curve, xs: &[T], dys: &[T], dxs: &mut [T]) {
-    let of = T::Sum::of;
-    let (zero, one) = (T::Sum::zero(), T::Sum::one());
+pub fn slopes<S: Number>(curve: Curve, xs: &[S], dys: &[S], dxs: &mut [S]) {
+    let of = S::of;
+    let (zero, one) = (S::zero(), S::one());
     match curve {
         Curve::Gelu => chain(xs, dys, dxs, |x| {
             let s = sigmoid(gelu_argument(x));

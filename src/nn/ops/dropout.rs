@@ -1,9 +1,8 @@
-use candle_core::{ModuleT, Result, Shape, Tensor, bail};
-use num_traits::Zero;
+use candle_core::{Device, ModuleT, Result, Tensor, bail};
 
 use crate::nn::graph::record_lean;
-use crate::nn::kernel::{self, Element, Functions, Kernel, by_rows, philox};
-use crate::nn::seed::{Draw, draw};
+use crate::nn::kernel::{self, Extent, Kernel, Number, Plan, philox};
+use crate::nn::seed::{Draw, draw, is_frozen};
 
 /// Sets each element to zero with probability `drop_p` and multiplies the others by 1 / (1 − `drop_p`), as [`candle_nn::ops::dropout`].
 ///
@@ -29,14 +28,15 @@ pub fn dropout(xs: &Tensor, drop_p: f32) -> Result<Tensor> {
 /// # Errors
 /// As [`dropout`].
 pub fn dropout_with_seed(xs: &Tensor, drop_p: f32, seed: u64) -> Result<Tensor> {
-    masked(xs, drop_p, || Draw { seed, call: 0 })
+    let call = philox::GIVEN_SEED;
+    masked(xs, drop_p, || Draw { seed, call })
 }
 
 fn masked(xs: &Tensor, drop_p: f32, draw: impl FnOnce() -> Draw) -> Result<Tensor> {
     if !(0. ..1.).contains(&drop_p) {
         bail!("dropout probability has to be in [0, 1), got {drop_p}")
     }
-    if drop_p == 0. {
+    if drop_p == 0. || is_frozen() {
         return Ok(xs.clone());
     }
     let mask = Mask {
@@ -44,6 +44,12 @@ fn masked(xs: &Tensor, drop_p: f32, draw: impl FnOnce() -> Draw) -> Result<Tenso
         scale: 1. / (1. - f64::from(drop_p)),
         draw: draw(),
     };
+    if !kernel::runs_on(xs.device()) {
+        // The mask of this draw, which candle's generators do not know: a recomputed pass needs the same.
+        let ones = Tensor::ones(xs.shape(), xs.dtype(), &Device::Cpu)?;
+        let [mask] = kernel::run(&mask, [&ones])?;
+        return xs * mask.to_device(xs.device())?;
+    }
     let [ys] = kernel::run(&mask, [xs])?;
     let backward = move |gradient: Tensor, _| {
         let [dxs] = kernel::run(&mask, [&gradient])?;
@@ -62,36 +68,25 @@ pub struct Mask {
 impl Kernel<1, 1> for Mask {
     const NAME: &'static str = "dropout";
 
-    type Output<T: Element> = T;
-
-    fn shapes(&self, [xs]: [&Tensor; 1]) -> Result<[Shape; 1]> {
-        Ok([xs.shape().clone()])
+    fn plan(&self, [xs]: [&Tensor; 1]) -> Plan {
+        Plan::of_rows(xs, philox::NUMBERS, [Extent::Row(philox::NUMBERS)])
     }
 
-    fn cpu<T: Element>(&self, [xs]: [&[T]; 1], [ys]: [&mut [T]; 1]) -> Result<()> {
+    fn cpu<S: Number>(&self, first: usize, [xs]: [&[S]; 1], [ys]: [&mut [S]; 1]) {
         let Draw { seed, call } = self.draw;
-        let scale = T::Sum::of(self.scale);
-        by_rows(ys, philox::NUMBERS, |first, ys| {
-            let groups = xs.chunks(philox::NUMBERS).skip(first).zip(first as u64..);
-            for (ys, (xs, group)) in ys.chunks_mut(philox::NUMBERS).zip(groups) {
-                let numbers = philox::numbers(seed, call, group);
-                for ((y, x), number) in ys.iter_mut().zip(xs).zip(numbers) {
-                    let kept = x.widen() * scale;
-                    *y = T::narrow(if number < self.threshold {
-                        T::Sum::zero()
-                    } else {
-                        kept
-                    });
-                }
+        let scale = S::of(self.scale);
+        let groups = xs.chunks(philox::NUMBERS).zip(first as u64..);
+        for (ys, (xs, group)) in ys.chunks_mut(philox::NUMBERS).zip(groups) {
+            let numbers = philox::numbers(seed, call, group);
+            for ((y, x), number) in ys.iter_mut().zip(xs).zip(numbers) {
+                let kept = *x * scale;
+                *y = if number < self.threshold {
+                    S::zero()
+                } else {
+                    kept
+                };
             }
-        });
-        Ok(())
-    }
-
-    fn composed(&self, [xs]: [&Tensor; 1]) -> Result<[Tensor; 1]> {
-        let ones = Tensor::ones(xs.shape(), xs.dtype(), &candle_core::Device::Cpu)?;
-        let [mask] = kernel::run(self, [&ones])?;
-        Ok([(xs * mask.to_device(xs.device())?)?])
+        }
     }
 }
 

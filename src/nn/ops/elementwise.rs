@@ -1,11 +1,14 @@
-use candle_core::{DType, Error, Result, Shape, Tensor, Var};
+use candle_core::{DType, Error, Result, Tensor};
 
 use super::curves::{Curve, slopes, values};
 use crate::nn::graph::record_lean;
-use crate::nn::kernel::{self, Element, Kernel, by_rows, sum_type};
+use crate::nn::kernel::{self, Extent, Kernel, Number, Plan};
 
 /// Applies a curve to each element. It keeps its input, from which the backward pass computes the derivative.
 pub fn apply(curve: Curve, xs: &Tensor) -> Result<Tensor> {
+    if !kernel::runs_on(xs.device()) {
+        return curve.by_candle(xs);
+    }
     let ys = forward(curve, &xs.detach())?;
     let kept = xs.detach();
     let backward = move |gradient: Tensor, _| {
@@ -35,22 +38,12 @@ pub struct Values(pub Curve);
 impl Kernel<1, 1> for Values {
     const NAME: &'static str = "activation";
 
-    type Output<T: Element> = T;
-
-    fn shapes(&self, [xs]: [&Tensor; 1]) -> Result<[Shape; 1]> {
-        Ok([xs.shape().clone()])
+    fn plan(&self, [xs]: [&Tensor; 1]) -> Plan {
+        Plan::of_rows(xs, 1, [Extent::Row(1)])
     }
 
-    fn cpu<T: Element>(&self, [xs]: [&[T]; 1], [ys]: [&mut [T]; 1]) -> Result<()> {
-        by_rows(ys, 1, |first, ys| {
-            values(self.0, xs.get(first..).unwrap_or_default(), ys);
-        });
-        Ok(())
-    }
-
-    fn composed(&self, [xs]: [&Tensor; 1]) -> Result<[Tensor; 1]> {
-        let ys = self.0.by_candle(&xs.to_dtype(sum_type(xs.dtype()))?)?;
-        Ok([ys.to_dtype(xs.dtype())?])
+    fn cpu<S: Number>(&self, _: usize, [xs]: [&[S]; 1], [ys]: [&mut [S]; 1]) {
+        values(self.0, xs, ys);
     }
 }
 
@@ -60,26 +53,11 @@ pub struct Slopes(pub Curve);
 impl Kernel<2, 1> for Slopes {
     const NAME: &'static str = "activation_backward";
 
-    type Output<T: Element> = T;
-
-    fn shapes(&self, [xs, _]: [&Tensor; 2]) -> Result<[Shape; 1]> {
-        Ok([xs.shape().clone()])
+    fn plan(&self, [xs, _]: [&Tensor; 2]) -> Plan {
+        Plan::of_rows(xs, 1, [Extent::Row(1); 2])
     }
 
-    fn cpu<T: Element>(&self, [xs, dys]: [&[T]; 2], [dxs]: [&mut [T]; 1]) -> Result<()> {
-        by_rows(dxs, 1, |first, dxs| {
-            let xs = xs.get(first..).unwrap_or_default();
-            slopes(self.0, xs, dys.get(first..).unwrap_or_default(), dxs);
-        });
-        Ok(())
-    }
-
-    fn composed(&self, [xs, dys]: [&Tensor; 2]) -> Result<[Tensor; 1]> {
-        let (dtype, wide) = (xs.dtype(), sum_type(xs.dtype()));
-        let xs = Var::from_tensor(&xs.to_dtype(wide)?)?;
-        let products = (self.0.by_candle(&xs)? * dys.to_dtype(wide)?)?;
-        let gradient = products.sum_all()?.backward()?.remove(&xs);
-        let gradient = gradient.map_or_else(|| xs.zeros_like(), |dxs| Ok(dxs.detach()))?;
-        Ok([gradient.to_dtype(dtype)?])
+    fn cpu<S: Number>(&self, _: usize, [xs, dys]: [&[S]; 2], [dxs]: [&mut [S]; 1]) {
+        slopes(self.0, xs, dys, dxs);
     }
 }

@@ -26,6 +26,9 @@ pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// If shapes, types or devices differ, or for a type other than f64, f32, f16 and bf16.
 pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    if !kernel::runs_on(gate.device()) {
+        return silu(gate)? * up;
+    }
     let kept = [gate.detach(), up.detach()];
     let [g, u] = &kept;
     let product = (silu(g)? * u)?;

@@ -1,9 +1,8 @@
-use candle_core::{D, Result, Shape, Tensor, bail};
-use num_traits::One;
+use candle_core::{D, Result, Tensor, bail};
 
 use super::curves::sigmoid;
 use crate::nn::graph::{Backward, record};
-use crate::nn::kernel::{self, Element, Kernel, by_rows};
+use crate::nn::kernel::{self, Extent, Kernel, Number, Plan};
 
 /// silu(a) · b, where a and b are the halves of the last dimension, as [`candle_nn::ops::swiglu`], in one operation. Any strides.
 ///
@@ -18,6 +17,9 @@ pub fn swiglu(xs: &Tensor) -> Result<Tensor> {
             "swiglu takes halves of the last dimension, got {:?}",
             xs.shape()
         );
+    }
+    if !kernel::runs_on(xs.device()) {
+        return candle_nn::ops::swiglu(xs);
     }
     let width = both / 2;
     let [ys] = kernel::run(&Swiglu { width }, [xs])?;
@@ -36,33 +38,26 @@ pub struct Swiglu {
 impl Kernel<1, 1> for Swiglu {
     const NAME: &'static str = "swiglu";
 
-    type Output<T: Element> = T;
-
-    fn shapes(&self, [xs]: [&Tensor; 1]) -> Result<[Shape; 1]> {
+    fn plan(&self, [xs]: [&Tensor; 1]) -> Plan {
         let mut dims = xs.dims().to_vec();
         if let Some(last) = dims.last_mut() {
             *last = self.width;
         }
-        Ok([dims.into()])
+        let plan = Plan::of_rows(xs, 2 * self.width, [Extent::Row(2 * self.width)]);
+        Plan {
+            outputs: vec![(dims.into(), Extent::Row(self.width))],
+            ..plan
+        }
     }
 
-    fn cpu<T: Element>(&self, [xs]: [&[T]; 1], [ys]: [&mut [T]; 1]) -> Result<()> {
+    fn cpu<S: Number>(&self, _: usize, [xs]: [&[S]; 1], [ys]: [&mut [S]; 1]) {
         let width = self.width;
-        by_rows(ys, width, |first, ys| {
-            let rows = xs.chunks(2 * width).skip(first);
-            for (y, x) in ys.chunks_mut(width).zip(rows) {
-                let (a, b) = x.split_at(width);
-                for ((y, a), b) in y.iter_mut().zip(a).zip(b) {
-                    let a = a.widen();
-                    *y = T::narrow(a * sigmoid(a) * b.widen());
-                }
+        for (y, x) in ys.chunks_mut(width).zip(xs.chunks(2 * width)) {
+            let (a, b) = x.split_at(width);
+            for ((y, a), b) in y.iter_mut().zip(a).zip(b) {
+                *y = *a * sigmoid(*a) * *b;
             }
-        });
-        Ok(())
-    }
-
-    fn composed(&self, [xs]: [&Tensor; 1]) -> Result<[Tensor; 1]> {
-        Ok([candle_nn::ops::swiglu(xs)?])
+        }
     }
 }
 
@@ -74,39 +69,23 @@ pub struct SwigluBackward {
 impl Kernel<2, 1> for SwigluBackward {
     const NAME: &'static str = "swiglu_backward";
 
-    type Output<T: Element> = T;
-
-    fn shapes(&self, [xs, _]: [&Tensor; 2]) -> Result<[Shape; 1]> {
-        Ok([xs.shape().clone()])
+    fn plan(&self, [xs, _]: [&Tensor; 2]) -> Plan {
+        let both = 2 * self.width;
+        Plan::of_rows(xs, both, [Extent::Row(both), Extent::Row(self.width)])
     }
 
-    fn cpu<T: Element>(&self, [xs, dys]: [&[T]; 2], [dxs]: [&mut [T]; 1]) -> Result<()> {
+    fn cpu<S: Number>(&self, _: usize, [xs, dys]: [&[S]; 2], [dxs]: [&mut [S]; 1]) {
         let width = self.width;
-        by_rows(dxs, 2 * width, |first, dxs| {
-            let xs = xs.chunks(2 * width).skip(first);
-            let rows = xs.zip(dys.chunks(width).skip(first));
-            for (dx, (x, dy)) in dxs.chunks_mut(2 * width).zip(rows) {
-                let ((da, db), (a, b)) = (dx.split_at_mut(width), x.split_at(width));
-                let given = a.iter().zip(b).zip(dy);
-                for ((da, db), ((a, b), dy)) in da.iter_mut().zip(db).zip(given) {
-                    let (a, dy) = (a.widen(), dy.widen());
-                    let s = sigmoid(a);
-                    let slope = s * (T::Sum::one() + a * (T::Sum::one() - s));
-                    *da = T::narrow(b.widen() * slope * dy);
-                    *db = T::narrow(a * s * dy);
-                }
+        let rows = xs.chunks(2 * width).zip(dys.chunks(width));
+        for (dx, (x, dy)) in dxs.chunks_mut(2 * width).zip(rows) {
+            let ((da, db), (a, b)) = (dx.split_at_mut(width), x.split_at(width));
+            let given = a.iter().zip(b).zip(dy);
+            for ((da, db), ((a, b), dy)) in da.iter_mut().zip(db).zip(given) {
+                let s = sigmoid(*a);
+                let slope = s * (S::one() + *a * (S::one() - s));
+                *da = *b * slope * *dy;
+                *db = *a * s * *dy;
             }
-        });
-        Ok(())
-    }
-
-    fn composed(&self, [xs, dys]: [&Tensor; 2]) -> Result<[Tensor; 1]> {
-        let a = xs.narrow(D::Minus1, 0, self.width)?;
-        let b = xs.narrow(D::Minus1, self.width, self.width)?;
-        let s = candle_nn::ops::sigmoid(&a)?;
-        let silu = (&a * &s)?;
-        let slope = (&s + (&silu * s.affine(-1., 1.)?)?)?;
-        let da = ((b * slope)? * dys)?;
-        Ok([Tensor::cat(&[da, (silu * dys)?], D::Minus1)?])
+        }
     }
 }

@@ -38,6 +38,9 @@ pub fn blend(
         (Slice::BF16(into), Some(Slice::F32(from))) if op.keep == 0. => {
             run("narrow_bf16_f32", into, Some(from), at)
         }
+        (Slice::F16(into), Some(Slice::F32(from))) if op.keep == 0. => {
+            run("narrow_f16_f32", into, Some(from), at)
+        }
         (Slice::F64(into), Some(Slice::F64(from))) => run("blend_f64_f64", into, Some(from), at),
         _ => Err(unsupported(dtype)),
     }

@@ -5,16 +5,15 @@ mod cuda;
 use candle_core::CudaStorage;
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Error, InplaceOp1, InplaceOp2, Layout, Result, Tensor};
-use half::bf16;
 
 use super::axes::Axes;
-use super::cpu::{CHUNK, Gradient, Real, in_blocks, in_stretches, is_shared, reals};
+use super::cpu::{CHUNK, Column, Gradient, Real, in_blocks, in_stretches, is_shared, reals};
 
 const NAME: &str = "blend-in-place";
 
 /// `into = keep · into + add · from`, in place. With `keep` 0 the old values are not read; without `from` they are only scaled.
 ///
-/// `into` is contiguous, f32 or f64, and may be a part of a larger tensor. It may also be bf16, with `keep` 0 and `from` in f32. `from` has the same shape, any strides, and the same type or, for f32, also f16 or bf16. On the
+/// `into` is contiguous, f32 or f64, and may be a part of a larger tensor. It may also be bf16 or f16, with `keep` 0 and `from` in f32. `from` has the same shape, any strides, and the same type or, for f32, also f16 or bf16. On the
 /// CPU and on CUDA this is one pass without a temporary. Other devices use candle's operations.
 pub(crate) fn blend(into: &Tensor, keep: f64, add: f64, from: Option<&Tensor>) -> Result<()> {
     let is_cuda = cfg!(feature = "cuda") && into.device().is_cuda();
@@ -101,7 +100,7 @@ fn blend_cpu(
     match (dtype, from.map_or(dtype, |(from, _)| from.dtype())) {
         (DType::F32, DType::F32 | DType::F16 | DType::BF16) => run::<f32>(op, into, from),
         (DType::F64, DType::F64) => run::<f64>(op, into, from),
-        (DType::BF16, DType::F32) if op.keep == 0. => narrow(op.add, into, from),
+        (DType::BF16 | DType::F16, DType::F32) if op.keep == 0. => narrow(op.add, into, from),
         (_, from) => Err(unsupported(from)),
     }
 }
@@ -133,11 +132,11 @@ fn run<C: Real>(
         }
     };
     let is_shared = is_shared(into.len());
-    in_stretches(into, CHUNK, is_shared, |start, into| {
+    in_stretches(into, CHUNK, is_shared, &|start, into| {
         if let Some(from) = from.slice(start) {
             return blend(into, from);
         }
-        in_blocks(0..into.len(), |at, block| {
+        in_blocks(0..into.len(), &mut |at, block| {
             from.load(start + at, block);
             blend(into.get_mut(at..).unwrap_or_default(), block);
         });
@@ -145,24 +144,20 @@ fn run<C: Real>(
     Ok(())
 }
 
-/// A copy to bf16, rounded to nearest.
+/// A multiple in bf16 or f16, rounded to nearest.
 fn narrow(
     add: f64,
     (into, layout): (&mut CpuStorage, &Layout),
     from: Option<(&CpuStorage, &Layout)>,
 ) -> Result<()> {
-    let range = layout.contiguous_offsets().map(|(start, end)| start..end);
-    let (CpuStorage::BF16(into), Some(range), Some((from, layout))) = (into, range, from) else {
-        return Err(out_of_bounds());
-    };
-    let into = into.get_mut(range).ok_or_else(out_of_bounds)?;
-    let from = Gradient::<f32>::new(from, layout, add, f64::INFINITY)?;
-    in_blocks(0..into.len(), |at, block: &mut [f32]| {
-        from.load(at, block);
-        let into = into.get_mut(at..).unwrap_or_default();
-        into.iter_mut()
-            .zip(block)
-            .for_each(|(into, value)| *into = bf16::from_f32(*value));
+    let offsets = layout.contiguous_offsets();
+    let column = Column::<f32>::of(into).zip(offsets).zip(from);
+    let ((mut into, (start, end)), (from, layout)) = column.ok_or_else(out_of_bounds)?;
+    let from = Gradient::new(from, layout, add, f64::INFINITY)?;
+    into.take(start);
+    in_blocks(0..end - start, &mut |at, block| {
+        from.load_adjusted(at, block);
+        into.take(block.len()).store(block);
     });
     Ok(())
 }

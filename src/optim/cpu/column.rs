@@ -2,8 +2,7 @@ use candle_core::{CpuStorage, DType};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::bytes::numbers_mut;
-use super::noise::{chance, noise};
+use super::noise::{Noise, chance};
 use super::real::{Real, after, copy, load_half, reals, store_half};
 use super::share::{BLOCK, CHUNK, take};
 use crate::optim::coded::{self, Code, Form, bytes_of, elements_of};
@@ -45,17 +44,6 @@ impl<'a, C: Real> Column<'a, C> {
         };
         match storage {
             CpuStorage::U8(bytes) if C::DTYPE == DType::F32 => Some(Self::Coded(bytes, code)),
-            _ => None,
-        }
-    }
-
-    /// Returns the column of these bytes; `None` if they are not aligned for their type.
-    pub fn of_bytes(bytes: &'a mut [u8], form: Form) -> Option<Self> {
-        match (form, C::DTYPE) {
-            (Form::Coded(code), DType::F32) => Some(Self::Coded(bytes, code)),
-            (Form::Plain(DType::F16), DType::F32) => numbers_mut(bytes).map(Self::F16),
-            (Form::Plain(DType::BF16), DType::F32) => numbers_mut(bytes).map(Self::Bf16),
-            (Form::Plain(dtype), full) if dtype == full => numbers_mut(bytes).map(Self::Full),
             _ => None,
         }
     }
@@ -121,27 +109,43 @@ impl<'a, C: Real> Column<'a, C> {
     /// Writes all elements, rounded stochastically to bf16 and to 8 bits. The first of them belongs to the parameter's element `start`.
     ///
     /// A step changes a second moment by a thousandth of itself, less than the resolution of bf16 or 8 bits, and a first moment by a
-    /// tenth, less than that of 8 bits below the highest decade, so rounding to nearest would never change it. The noise depends on step
-    /// and element alone.
-    pub fn store_noisy(&mut self, from: &[C], start: usize, seed: u32) {
-        let into = match self {
-            Self::Bf16(into) => into,
-            Self::Coded(bytes, code) => {
-                let chance = |i| chance(noise((start + i) as u32, seed));
-                return code.store_by(C::f32s(from), bytes, chance);
+    /// tenth, less than that of 8 bits below the highest decade, so rounding to nearest would never change it. The noise depends on
+    /// parameter, step and element alone.
+    pub fn store_noisy(&mut self, from: &[C], start: usize, seed: u64) {
+        let start = start as u64;
+        let noise = Noise::new(seed, start);
+        match self {
+            Self::Bf16(into) => {
+                // Elements from a multiple of 2^32 on have other noise. A coded block never crosses one.
+                let below = (1 << 32) - (start & u64::from(u32::MAX));
+                let below = usize::try_from(below).map_or(from.len(), |n| n.min(from.len()));
+                let (head, tail) = from.split_at(below);
+                round_at_random(head, into, start, noise);
+                let next = start + below as u64;
+                let into = into.get_mut(below..).unwrap_or_default();
+                round_at_random(tail, into, next, Noise::new(seed, next));
             }
-            _ => return self.store(from),
-        };
-        for (place, (from, into)) in (start..).zip(from.iter().zip(into.iter_mut())) {
-            let value = from.to_f64() as f32;
-            *into = match value.is_finite() {
-                true => {
-                    let chance = noise(place as u32, seed) & 0xffff;
-                    bf16::from_bits((value.to_bits().wrapping_add(chance) >> 16) as u16)
-                }
-                false => bf16::from_f32(value),
-            };
+            Self::Coded(bytes, code) => {
+                let chance = |i| chance(noise.at((start as u32).wrapping_add(i as u32)));
+                code.store_by(C::f32s(from), bytes, chance);
+            }
+            _ => self.store(from),
         }
+    }
+}
+
+fn round_at_random<C: Real>(from: &[C], into: &mut [bf16], start: u64, noise: Noise) {
+    // The upper halves of the indices are equal, and in the noise already.
+    let start = start as u32;
+    for (index, (from, into)) in from.iter().zip(into).enumerate() {
+        let value = from.to_f64() as f32;
+        *into = match value.is_finite() {
+            true => {
+                let chance = noise.at(start.wrapping_add(index as u32)) & 0xffff;
+                bf16::from_bits((value.to_bits().wrapping_add(chance) >> 16) as u16)
+            }
+            false => bf16::from_f32(value),
+        };
     }
 }
 

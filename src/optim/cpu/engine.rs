@@ -5,7 +5,7 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Error as CandleError, Result as CandleResult, Tensor};
 
 use super::share::{CHUNK, SHARED, is_shared};
-use super::state::{State, squares_of};
+use super::state::{State, add_squares};
 use super::team::{self, lock};
 use crate::error::{Result, UpdateInterrupted};
 use crate::optim::Committed;
@@ -15,14 +15,14 @@ use crate::optim::{fused, rule::Rule};
 /// The caller updates this many small parameters alone.
 const FEW: usize = 8;
 
-/// The state of the pieces of parameters, and the passes over them.
+/// The state of the parameters, and the passes over them.
 #[derive(Debug, Default)]
 pub struct Engine {
     states: Vec<Option<Arc<Mutex<State>>>>,
     progress: Progress,
-    /// Whether the team updates the small pieces, not the caller alone.
+    /// Whether the team updates the small parameters, not the caller alone.
     has_team: bool,
-    /// For sums over pieces that are not those of the states.
+    /// For sums over elements that are not those of the states.
     partials: Vec<f64>,
 }
 
@@ -36,7 +36,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Runs `work` on each piece that has a gradient. Large ones come one after the other, each shared by candle's threads.
+    /// Runs `work` on each parameter that has a gradient. Large ones come one after the other, each shared by candle's threads.
     /// Small ones are shared out among the team's threads, because `work` takes the locks of the parameters.
     fn each<R: Rule>(
         &self,
@@ -51,14 +51,14 @@ impl Engine {
                 _ => Ok(()),
             }
         };
-        let all = setup.pieces.iter().zip(&self.states);
-        let mut large = all.filter(|(parameter, _)| is_shared(parameter.len));
+        let all = setup.parameters.iter().zip(&self.states);
+        let mut large = all.filter(|(parameter, _)| is_shared(parameter.owned()));
         large.try_for_each(update)?;
-        let at = |index| setup.pieces.get(index).zip(self.states.get(index));
+        let at = |index| setup.parameters.get(index).zip(self.states.get(index));
         let (next, result) = (AtomicUsize::new(0), Mutex::new(Ok(())));
         let small = || {
             while let Some(one) = at(next.fetch_add(1, Relaxed)) {
-                if !is_shared(one.0.len)
+                if !is_shared(one.0.owned())
                     && let Err(error) = update(one)
                 {
                     *lock(&result) = Err(error);
@@ -84,7 +84,7 @@ impl Engine {
                 _ => state.survey::<f32>(parameter, gradient),
             },
         )?;
-        let surveyed = self.states.iter().zip(&setup.pieces);
+        let surveyed = self.states.iter().zip(&setup.parameters);
         let surveyed = surveyed.filter(|(_, p)| setup.gradient(p, gradients).is_some());
         // `sum` would start at -0.
         Ok(surveyed
@@ -97,7 +97,7 @@ impl<R: Rule> fused::Engine<R> for Engine {
     fn set_up(&mut self, setup: &Setup<R>, loaded: Option<&Loaded>) -> Result<()> {
         self.states = states(setup, loaded, &self.states, State::locked::<R>)?;
         self.progress = loaded.map_or(self.progress, |loaded| loaded.progress);
-        let small = setup.updated_pieces().map(|piece| piece.len);
+        let small = setup.updated().map(Managed::owned);
         let small: Vec<_> = small.filter(|len| !is_shared(*len)).collect();
         // Waking other threads pays only for this many elements, and not for a few parameters.
         self.has_team = small.len() > FEW && small.iter().sum::<usize>() >= SHARED;
@@ -109,16 +109,16 @@ impl<R: Rule> fused::Engine<R> for Engine {
 
     fn measure(&mut self, setup: &Setup<R>, _: bool, gradients: &GradStore) -> Result<f64> {
         let mut total = 0.;
-        for piece in &setup.pieces {
-            let Some(gradient) = setup.gradient(piece, gradients) else {
+        for parameter in &setup.parameters {
+            let Some(gradient) = setup.gradient(parameter, gradients) else {
                 continue;
             };
-            let chunks = piece.len.div_ceil(CHUNK);
+            let chunks = parameter.len.div_ceil(CHUNK);
             self.partials.resize(chunks.max(self.partials.len()), 0.);
             let partials = &mut self.partials;
-            total += match piece.full {
-                DType::F64 => squares_of::<f64>(partials, piece, gradient)?,
-                _ => squares_of::<f32>(partials, piece, gradient)?,
+            total = match parameter.full {
+                DType::F64 => add_squares::<f64>(total, partials, parameter, gradient)?,
+                _ => add_squares::<f32>(total, partials, parameter, gradient)?,
             };
         }
         Ok(total)
@@ -160,8 +160,8 @@ impl<R: Rule> fused::Engine<R> for Engine {
         Ok(self.progress)
     }
 
-    fn snapshot(&self, index: usize, piece: &Managed) -> Result<Option<Snapshot>> {
+    fn snapshot(&self, index: usize, parameter: &Managed) -> Result<Option<Snapshot>> {
         let state = self.states.get(index).and_then(Option::as_ref);
-        Ok(state.map(|state| lock(state).snapshot(piece)))
+        Ok(state.map(|state| lock(state).snapshot(parameter)))
     }
 }

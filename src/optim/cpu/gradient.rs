@@ -1,7 +1,6 @@
 use candle_core::{CpuStorage, DType, Layout, Result};
 use half::{bf16, f16};
 
-use super::bytes::numbers;
 use super::real::{Real, after, copy, load_half};
 
 /// A gradient in memory, whose elements can be adjusted while they are read: multiplied by `scale` (the inverse loss scale times the
@@ -13,8 +12,6 @@ pub struct Gradient<'a, C> {
     layout: Option<&'a Layout>,
     /// The first element of contiguous values.
     start: usize,
-    /// The element of the parameter that it belongs to.
-    first: usize,
     scale: f64,
     bound: f64,
 }
@@ -42,30 +39,6 @@ impl<'a, C: Real> Gradient<'a, C> {
             },
             layout: start.is_none().then_some(layout),
             start: start.unwrap_or_default(),
-            first: 0,
-            scale,
-            bound,
-        })
-    }
-
-    /// A contiguous gradient of this type, of a parameter's elements from `first` on; `None` if the bytes are not aligned for it.
-    pub fn of_bytes(
-        (bytes, dtype): (&'a [u8], DType),
-        first: usize,
-        scale: f64,
-        bound: f64,
-    ) -> Option<Self> {
-        let values = match (dtype, C::DTYPE) {
-            (DType::F16, DType::F32) => numbers(bytes).map(Values::F16),
-            (DType::BF16, DType::F32) => numbers(bytes).map(Values::Bf16),
-            (dtype, full) if dtype == full => numbers(bytes).map(Values::Full),
-            _ => None,
-        };
-        Some(Self {
-            values: values?,
-            layout: None,
-            start: 0,
-            first,
             scale,
             bound,
         })
@@ -74,7 +47,7 @@ impl<'a, C: Real> Gradient<'a, C> {
     /// Returns the elements from `start` on as a slice if they are contiguous and need no conversion.
     pub fn slice(&self, start: usize) -> Option<&'a [C]> {
         match (self.values, self.layout) {
-            (Values::Full(values), None) => Some(after(values, self.offset(start))),
+            (Values::Full(values), None) => Some(after(values, self.start + start)),
             _ => None,
         }
     }
@@ -91,15 +64,10 @@ impl<'a, C: Real> Gradient<'a, C> {
         }
     }
 
-    /// Where a parameter's element lies among contiguous values.
-    fn offset(&self, start: usize) -> usize {
-        self.start + start - self.first
-    }
-
     /// Reads elements from `start` on, unadjusted.
     pub fn load(&self, start: usize, into: &mut [C]) {
         let Some(layout) = self.layout else {
-            return self.read(self.offset(start), into);
+            return self.read(self.start + start, into);
         };
         for (into, offset) in into.iter_mut().zip(offsets(layout, start)) {
             self.read(offset, std::slice::from_mut(into));

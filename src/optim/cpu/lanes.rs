@@ -1,8 +1,11 @@
+use std::sync::Mutex;
+
 use super::column::Column;
 use super::gradient::Gradient;
-use super::noise::noise;
+use super::noise::part;
 use super::real::Real;
 use super::share::{BLOCK, CHUNK, is_shared, share, take};
+use super::team::lock;
 use super::wide::wide;
 
 /// A step of a rule that treats each element by itself.
@@ -31,7 +34,7 @@ pub struct Target<'a, C> {
 impl<C: Real> Target<'_, C> {
     /// Updates the parameter in one pass.
     pub fn elementwise(self, step: &impl Elementwise) {
-        self.lanes.share(|lanes| lanes.update(step));
+        self.lanes.share(&|lanes| lanes.update(step));
     }
 }
 
@@ -41,7 +44,7 @@ pub struct Lanes<'a, C> {
     /// The stretch's first element in the parameter.
     pub start: usize,
     /// For stochastic rounding in this update.
-    pub seed: u32,
+    pub seed: u64,
     /// Whether a bf16 parameter is rounded stochastically.
     pub is_noisy: bool,
     pub parameter: Column<'a, C>,
@@ -50,28 +53,6 @@ pub struct Lanes<'a, C> {
     /// The gradient, by elements of the whole parameter.
     pub gradient: Gradient<'a, C>,
     pub state: [Column<'a, C>; 2],
-    pub writes: Writes<'a, C>,
-}
-
-/// What a pass changes.
-#[derive(Debug)]
-pub enum Writes<'a, C> {
-    /// The parameter and its state.
-    All,
-    /// Neither: the parameter's new values come here.
-    Values(Column<'a, C>),
-    /// The state alone.
-    State,
-}
-
-impl<C: Real> Writes<'_, C> {
-    fn take(&mut self, count: usize) -> Self {
-        match self {
-            Self::All => Self::All,
-            Self::Values(values) => Self::Values(values.take(count)),
-            Self::State => Self::State,
-        }
-    }
 }
 
 impl<C: Real> Lanes<'_, C> {
@@ -92,24 +73,28 @@ impl<C: Real> Lanes<'_, C> {
             master: master.map(|master| take(master, count)),
             gradient: self.gradient,
             state: self.state.each_mut().map(|column| column.take(count)),
-            writes: self.writes.take(count),
         })
     }
 
     /// Runs `work` on the whole stretch or, if it is large, on pieces of it on several threads.
-    pub fn share(self, work: impl Fn(Self) + Sync) {
+    pub fn share(self, work: &(dyn Fn(Self) + Sync)) {
         let len = self.parameter.len();
         if !is_shared(len) {
             return work(self);
         }
-        share(len.div_ceil(CHUNK), self, |rest| rest.take(CHUNK), work);
+        let rest = Mutex::new(self);
+        share(len.div_ceil(CHUNK), &|| {
+            let stretch = lock(&rest).take(CHUNK);
+            if let Some(stretch) = stretch {
+                work(stretch);
+            }
+        });
     }
 
     /// Updates the stretch by an elementwise rule.
     fn update(mut self, step: &impl Elementwise) {
         let adjust = self.gradient.adjust();
-        if let Writes::All = self.writes
-            && let Some(gradient) = self.gradient.slice(self.start)
+        if let Some(gradient) = self.gradient.slice(self.start)
             && let Column::Full(parameter) = &mut self.parameter
             && let [Column::Full(first), Column::Full(second)] = &mut self.state
         {
@@ -120,11 +105,8 @@ impl<C: Real> Lanes<'_, C> {
             let first = block.state[0].load(0, &mut first);
             let second = block.state[1].load(0, &mut second);
             wide(|| step.update(adjust, parameter, gradient, [&mut *first, &mut *second]));
-            if let Writes::Values(_) = block.writes {
-                return;
-            }
-            block.state[0].store_noisy(first, block.start, noise(block.seed, 0));
-            block.state[1].store_noisy(second, block.start, noise(block.seed, 1));
+            block.state[0].store_noisy(first, block.start, part(block.seed, 0));
+            block.state[1].store_noisy(second, block.start, part(block.seed, 1));
         });
     }
 
@@ -140,22 +122,14 @@ impl<C: Real> Lanes<'_, C> {
         }
     }
 
-    /// Writes the parameter and its master weights, or what of them the pass changes.
-    fn store_parameter(self, values: &[C]) {
-        let (master, into) = match self.writes {
-            Writes::All => (self.master, Some(self.parameter)),
-            Writes::Values(into) => (None, Some(into)),
-            Writes::State => (self.master, None),
-        };
-        if let Some(master) = master {
+    /// Writes the parameter and its master weights.
+    fn store_parameter(mut self, values: &[C]) {
+        if let Some(master) = self.master {
             Column::Full(master).store(values);
         }
-        match into {
-            Some(mut into) if self.is_noisy => {
-                into.store_noisy(values, self.start, noise(self.seed, 2));
-            }
-            Some(mut into) => into.store(values),
-            None => {}
+        match self.is_noisy {
+            true => (self.parameter).store_noisy(values, self.start, part(self.seed, 2)),
+            false => self.parameter.store(values),
         }
     }
 

@@ -4,10 +4,8 @@ use std::fmt::Debug;
 use candle_core::{CpuStorage, WithDType};
 use half::slice::HalfFloatSliceExt;
 
-use super::bytes::Number;
-
 /// A type to compute in: f64 for f64 parameters, f32 for all others.
-pub trait Real: WithDType + Debug + Default + Number {
+pub trait Real: WithDType + Debug + Default {
     const EPSILON: f64;
     /// The smallest positive normal number.
     const SMALLEST: f64;

@@ -17,28 +17,13 @@ pub fn is_shared(len: usize) -> bool {
     len >= SHARED
 }
 
-/// Distributes `units` units of work among candle's own threads, which stay awake between its operations; the work must not take candle's
-/// locks. `next` splits the next unit off the rest, so that nothing is allocated. A panic of a thread is passed on to the caller.
-pub fn share<R: Send, U>(
-    units: usize,
-    rest: R,
-    next: impl Fn(&mut R) -> Option<U> + Sync,
-    work: impl Fn(U) + Sync,
-) {
-    // parking_lot's mutex would allocate when a thread waits for the first time.
-    let rest = Mutex::new(rest);
-    let run = |count: usize| {
-        for _ in 0..count {
-            let unit = next(&mut lock(&rest));
-            let Some(unit) = unit else {
-                return;
-            };
-            work(unit);
-        }
-    };
+/// Calls `work` `units` times on candle's own threads, which stay awake between its operations; it must not take candle's locks. A panic
+/// of a thread is passed on to the caller. Nothing is allocated.
+pub fn share(units: usize, work: &(dyn Fn() + Sync)) {
+    let run = |units: Range<usize>| units.for_each(|_| work());
     match units {
-        0 | 1 => run(units),
-        _ => barrier_pool().execute_chunked(units, |range| run(range.len())),
+        0 | 1 => run(0..units),
+        _ => barrier_pool().execute_chunked(units, run),
     }
 }
 
@@ -47,39 +32,43 @@ pub fn in_stretches<T: Send>(
     slice: &mut [T],
     stretch: usize,
     is_shared: bool,
-    work: impl Fn(usize, &mut [T]) + Sync,
+    work: &(dyn Fn(usize, &mut [T]) + Sync),
 ) {
     if !is_shared {
         return work(0, slice);
     }
     let units = slice.len().div_ceil(stretch);
-    let next = |(start, rest): &mut (usize, _)| {
-        let (at, head) = (*start, take(rest, stretch));
-        *start += head.len();
-        Some((at, head))
-    };
-    share(units, (0, slice), next, |(start, slice)| work(start, slice));
+    // parking_lot's mutex would allocate when a thread waits for the first time.
+    let rest = Mutex::new((0, slice));
+    share(units, &|| {
+        let mut guard = lock(&rest);
+        let (next, rest) = &mut *guard;
+        let (start, head) = (*next, take(rest, stretch));
+        *next += head.len();
+        drop(guard);
+        work(start, head);
+    });
 }
 
 /// Returns the sum of the squares of `len` values that `read` fetches from an index on, always added in the same order.
 pub fn squares<C: Real>(
     partials: &mut [f64],
     len: usize,
-    read: impl Fn(usize, &mut [C]) + Sync,
+    read: &(dyn Fn(usize, &mut [C]) + Sync),
 ) -> f64 {
     let partials = partials.get_mut(..len.div_ceil(CHUNK)).unwrap_or_default();
-    in_stretches(partials, 1, is_shared(len), |first, partials| {
+    in_stretches(partials, 1, is_shared(len), &|first, partials| {
         for (index, partial) in (first..).zip(partials) {
             let start = index * CHUNK;
-            *partial = squares_in(start..len.min(start + CHUNK), &read);
+            *partial = squares_in(start..len.min(start + CHUNK), read);
         }
     });
     partials.iter().sum()
 }
 
-pub fn squares_in<C: Real>(range: Range<usize>, read: impl Fn(usize, &mut [C])) -> f64 {
+pub fn squares_in<C: Real>(range: Range<usize>, read: &dyn Fn(usize, &mut [C])) -> f64 {
     let mut total = 0.;
-    in_blocks(range, |start, block| {
+    in_blocks(range, &mut |start, block| {
         read(start, block);
         total += sum_of_squares(block);
     });
@@ -87,7 +76,7 @@ pub fn squares_in<C: Real>(range: Range<usize>, read: impl Fn(usize, &mut [C])) 
 }
 
 /// Splits a range into blocks that fit on the stack, and runs `work` with the start and the buffer of each.
-pub fn in_blocks<C: Real>(range: Range<usize>, mut work: impl FnMut(usize, &mut [C])) {
+pub fn in_blocks<C: Real>(range: Range<usize>, work: &mut dyn FnMut(usize, &mut [C])) {
     let mut block = [C::default(); BLOCK];
     for start in range.clone().step_by(BLOCK) {
         let count = (range.end - start).min(BLOCK);

@@ -10,15 +10,15 @@ use candle_core::{
 
 use super::column::Column;
 use super::gradient::Gradient;
-use super::lanes::{Lanes, Target, Writes};
+use super::lanes::{Lanes, Target};
 use super::noise::seed;
 use super::real::{Real, reals};
-use super::share::{CHUNK, squares};
+use super::share::{CHUNK, squares, take};
 use crate::error::Result;
 use crate::optim::fused::{Halves, Managed, Setup, Snapshot, misplaced};
 use crate::optim::rule::Rule;
 
-/// The state of a parameter, or of a piece of one.
+/// The state of a parameter.
 #[derive(Debug)]
 pub struct State {
     step: u64,
@@ -67,8 +67,8 @@ impl State {
         }
     }
 
-    pub fn survey<C: Real>(&mut self, piece: &Managed, gradient: &Tensor) -> CandleResult<()> {
-        self.squares = squares_of::<C>(&mut self.partials, piece, gradient)?;
+    pub fn survey<C: Real>(&mut self, parameter: &Managed, gradient: &Tensor) -> CandleResult<()> {
+        self.squares = add_squares::<C>(0., &mut self.partials, parameter, gradient)?;
         Ok(())
     }
 
@@ -82,7 +82,7 @@ impl State {
     ) -> CandleResult<()> {
         let work = |storage: &mut CpuStorage, gradient: &CpuStorage, layout: &Layout| {
             let mut values = Column::<C>::of(storage).ok_or_else(misplaced)?;
-            values.take(parameter.start);
+            let mut end = values.take(parameter.start).len();
             let by_rule = parameter.by_rule();
             let tensors = self.tensors.split_at_mut_checked(by_rule.len());
             let (moments, master) = tensors.ok_or_else(misplaced)?;
@@ -93,25 +93,32 @@ impl State {
             };
             let master = master.first_mut();
             let master = master.map(|master| reals(master).ok_or_else(misplaced));
+            let (mut state, mut master) = ([next()?, next()?], master.transpose()?);
+            let bound = setup.adjustment.bound();
+            let gradient = Gradient::new(gradient, layout, scale, bound)?;
             let step = self.step.saturating_add(1);
-            let lanes = Lanes::<C> {
-                start: parameter.first,
-                seed: seed(step),
-                is_noisy: setup.halves == Halves::Stochastic,
-                parameter: values.take(parameter.len),
-                gradient: Gradient::new(gradient, layout, scale, setup.adjustment.bound())?,
-                state: [next()?, next()?],
-                master: master.transpose()?,
-                writes: Writes::All,
-            };
-            let target = Target {
-                lanes,
-                dims: parameter.var.dims(),
-                partials: &mut self.partials,
-                scratch: &mut self.scratch,
-            };
             self.step = step;
-            (setup.rule).apply(setup.rates(parameter), step, target);
+            for range in &parameter.ranges {
+                let start = parameter.start + range.start;
+                values.take(start - end);
+                end = start + range.len();
+                let lanes = Lanes::<C> {
+                    start: range.start,
+                    seed: seed(step, parameter.stream),
+                    is_noisy: setup.halves == Halves::Stochastic,
+                    parameter: values.take(range.len()),
+                    gradient,
+                    state: state.each_mut().map(|column| column.take(range.len())),
+                    master: master.as_mut().map(|master| take(master, range.len())),
+                };
+                let target = Target {
+                    lanes,
+                    dims: parameter.var.dims(),
+                    partials: &mut self.partials,
+                    scratch: &mut self.scratch,
+                };
+                (setup.rule).apply(setup.rates(parameter), step, target);
+            }
             Ok(())
         };
         let visit = Visit(Cell::new(Some(work)));
@@ -119,10 +126,11 @@ impl State {
     }
 }
 
-/// Returns the sum of the squares of a piece's gradient; NaN if it is not finite.
-pub fn squares_of<C: Real>(
+/// Adds the squares of a gradient's elements to `total`, range after range; NaN if one is not finite.
+pub fn add_squares<C: Real>(
+    total: f64,
     partials: &mut [f64],
-    piece: &Managed,
+    parameter: &Managed,
     gradient: &Tensor,
 ) -> CandleResult<f64> {
     let (storage, layout) = gradient.storage_and_layout();
@@ -130,13 +138,16 @@ pub fn squares_of<C: Real>(
         return Err(misplaced());
     };
     let gradient = Gradient::<C>::new(storage, layout, 1., f64::INFINITY)?;
-    Ok(squares(partials, piece.len, |start, block| {
-        gradient.load(piece.first + start, block);
-        // The square of a finite f64 may be infinite.
-        let finite = block.iter().map(|value| value.to_f64().is_finite());
-        if !finite.fold(true, |all, one| all & one) {
-            block.fill(C::from_f64(f64::NAN));
-        }
+    Ok(parameter.ranges.iter().fold(total, |total, range| {
+        let sum = squares(partials, range.len(), &|start, block: &mut [C]| {
+            gradient.load(range.start + start, block);
+            // The square of a finite f64 may be infinite.
+            let finite = block.iter().map(|value| value.to_f64().is_finite());
+            if !finite.fold(true, |all, one| all & one) {
+                block.fill(C::from_f64(f64::NAN));
+            }
+        });
+        total + sum
     }))
 }
 

@@ -36,7 +36,6 @@ macro_rules! module {
 fn module(kernel: &str) -> Result<(&'static str, &'static str)> {
     match kernel.rsplit('_').next() {
         Some("survey") => Ok(module!("survey")),
-        Some("collect") => Ok(module!("collect")),
         Some("adafactor") => Ok(module!("adafactor")),
         Some("adam" | "adamw") => Ok(module!("adam")),
         Some("lion") => Ok(module!("lion")),
@@ -124,13 +123,6 @@ fn tasks(parameter: u32, kind: u32, count: u64, step: usize) -> impl Iterator<It
         kind,
         start,
     })
-}
-
-/// The launch that copies to host memory what an update by the host's cores reads; `None` if no parameter is updated so.
-pub fn collect(device: &CudaDevice, slots: &[Slot]) -> Result<Option<Launch>> {
-    let staged = (0..).zip(slots).filter(|(_, slot)| slot.staged.new != 0);
-    let chunks = staged.flat_map(|(parameter, slot)| tasks(parameter, SQUARES, slot.chunks(), 1));
-    Launch::of_tasks(device, "collect", &Vec::from_iter(chunks))
 }
 
 /// The launch that sums the gradients' squares in each chunk.

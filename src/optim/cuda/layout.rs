@@ -49,16 +49,7 @@ pub struct Slot {
     pub columns: u64,
     pub next: [u64; 2],
     pub means: u64,
-    pub staged: Staged,
-}
-
-/// Addresses in host memory for an update by the host's cores.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Staged {
-    pub gradient: u64,
-    pub parameter: u64,
-    pub new: u64,
+    pub stream: u64,
 }
 
 /// The work of one block: a chunk of a piece, or a part of Adafactor's sums.
@@ -98,17 +89,16 @@ pub struct Arguments {
     pub partials: u64,
     pub scale: u64,
     pub parameters: u64,
-    pub report: u64,
 }
 
 /// Size of the device's `Coefficients` in words of 8 bytes. The host does not read them.
 pub const COEFFICIENTS: usize = 8;
 
 const _: () = assert!(size_of::<Entry>() == 40);
-const _: () = assert!(size_of::<Slot>() == 128);
+const _: () = assert!(size_of::<Slot>() == 112);
 const _: () = assert!(size_of::<Task>() == 16);
 const _: () = assert!(size_of::<Control>() == 64);
-const _: () = assert!(size_of::<Arguments>() == 208);
+const _: () = assert!(size_of::<Arguments>() == 200);
 
 // SAFETY: plain numbers, laid out as `Entry` in kernels/fused.cuh.
 unsafe impl DeviceRepr for Entry {}
@@ -127,7 +117,7 @@ impl Slot {
 
 impl Header {
     /// `squares` replaces the survey's sum.
-    pub fn new<R: Rule>(setup: &Setup<R>, is_by_cores: bool, squares: Option<f64>) -> Self {
+    pub fn new<R: Rule>(setup: &Setup<R>, squares: Option<f64>) -> Self {
         let adjustment = &setup.adjustment;
         let scale = adjustment.loss_scale;
         let [
@@ -135,14 +125,12 @@ impl Header {
             clips_norm,
             has_loss_scale,
             rounds_at_random,
-            by_cores,
             is_measured,
         ] = [
             adjustment.needs_survey(),
             adjustment.clip_norm.is_some(),
             scale.is_some(),
             setup.halves == Halves::Stochastic,
-            is_by_cores,
             squares.is_some(),
         ]
         .map(u64::from);
@@ -157,8 +145,7 @@ impl Header {
                 | clips_norm << 1
                 | has_loss_scale << 2
                 | rounds_at_random << 3
-                | by_cores << 4
-                | is_measured << 5,
+                | is_measured << 4,
             squares: squares.unwrap_or(0.),
         }
     }
@@ -180,10 +167,6 @@ impl From<Progress> for Control {
 }
 
 impl Control {
-    pub fn is_skipped(&self) -> bool {
-        self.is_skipped != 0
-    }
-
     /// Converts to the host's counters. `new` shows whether there is a loss scale.
     pub fn progress(&self, new: Progress) -> Progress {
         Progress {

@@ -1,16 +1,17 @@
+use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::cuda_backend::cudarc::driver::CudaStream;
-use candle_core::{CudaDevice, DType, Device, Tensor};
+use candle_core::{CudaDevice, DType, Device, Error, Tensor};
 
 use super::address::{address_of, code};
 use super::host::Moments;
-use super::layout::{Slot, Staged};
+use super::layout::Slot;
 use crate::error::Result;
 use crate::optim::fused::{Managed, Snapshot};
 use crate::optim::rule::Rule;
 
-/// The state of a parameter, or of a piece of one.
+/// The state of a parameter.
 #[derive(Debug, Clone)]
 pub struct State {
     /// The number of steps is that of the time when the tables were made; the device counts on.
@@ -29,13 +30,14 @@ impl State {
         device: &CudaDevice,
     ) -> Result<Self> {
         let stream = device.cuda_stream();
-        let on_host = match parameter.on_host {
-            true => Some(Arc::new(Moments::new(parameter, saved, &stream)?)),
-            false => None,
-        };
-        let moved = on_host.as_ref().map_or(0, |_| parameter.kept.len());
         let device = &Device::Cuda(device.clone());
-        let kept = Snapshot::from_index(moved, parameter, saved, device)?;
+        let (mut on_host, mut kept) = (None, Snapshot::default());
+        if parameter.on_host {
+            on_host = Some(Arc::new(Moments::new(parameter, saved, &stream)?));
+            kept.step = saved.map_or(0, |saved| saved.step);
+        } else {
+            kept = Snapshot::new(parameter, saved, device)?;
+        }
         let matrices = R::matrices(parameter.var.dims());
         let mut scratch = Vec::new();
         if matrices > 0 {
@@ -51,17 +53,21 @@ impl State {
         })
     }
 
+    /// The slot of a range of the parameter, of whose elements `before` are kept before it.
     pub fn slot<R: Rule>(
         &self,
         parameter: &Managed,
-        first_chunk: u64,
-        staged: Staged,
+        (range, before, first_chunk): (&Range<usize>, usize, u64),
         stream: &CudaStream,
     ) -> Result<Slot> {
         let address = |tensor| address_of(tensor, stream);
-        let place = |index| match &self.on_host {
-            Some(moments) => Ok(moments.address(index)),
-            None => address(self.kept.tensors.get(index)),
+        let place = |index| {
+            let start = match &self.on_host {
+                Some(moments) => moments.address(index),
+                None => address(self.kept.tensors.get(index))?,
+            };
+            let held = parameter.kept.get(index).filter(|_| before > 0);
+            Ok::<_, Error>(start + held.map_or(0, |held| held.bytes_of(before) as u64))
         };
         let by_rule = parameter.by_rule();
         let moment = |index| match index < by_rule.len() {
@@ -74,8 +80,8 @@ impl State {
             _ => [0; 2],
         };
         Ok(Slot {
-            first: parameter.first as u64,
-            len: parameter.len as u64,
+            first: range.start as u64,
+            len: range.len() as u64,
             state: [moment(0)?, moment(1)?],
             master: place(by_rule.len())?,
             dtype: code(parameter.var.dtype())?,
@@ -89,7 +95,7 @@ impl State {
                 address(self.scratch.get(1))?,
             ],
             means: address(self.scratch.get(2))?,
-            staged,
+            stream: parameter.stream,
         })
     }
 }

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::optim::fused::{Progress, Setup};
 use crate::optim::rule::Rule;
 
-/// Sums the squares of the gradients of pieces, which need not be those of the state.
+/// Sums the squares of the gradients' elements in ranges, which need not be those of the state.
 #[derive(Debug)]
 pub struct Surveyor {
     slots: Vec<Slot>,
@@ -21,11 +21,11 @@ pub struct Surveyor {
 impl Surveyor {
     pub fn new<R: Rule>(device: &CudaDevice, setup: &Setup<R>) -> Result<Self> {
         let (mut slots, mut first_chunk) = (Vec::new(), 0);
-        for piece in &setup.pieces {
+        for (parameter, range) in setup.ranges() {
             let slot = Slot {
-                first: piece.first as u64,
-                len: piece.len as u64,
-                dtype: code(piece.var.dtype())?,
+                first: range.start as u64,
+                len: range.len() as u64,
+                dtype: code(parameter.var.dtype())?,
                 first_chunk,
                 ..Slot::default()
             };
@@ -39,7 +39,7 @@ impl Surveyor {
         let progress = Progress::new(&setup.adjustment);
         Ok(Self {
             survey: survey(device, &chunks)?,
-            tables: Tables::new(device, &slots, &chunks, &counts, progress, 0)?,
+            tables: Tables::new(device, &slots, &chunks, &counts, progress)?,
             slots,
         })
     }
@@ -51,8 +51,7 @@ impl Surveyor {
         setup: &Setup<R>,
         gradients: &GradStore,
     ) -> Result<f64> {
-        self.tables
-            .describe(device, setup, gradients, false, None)?;
+        self.tables.describe(device, setup, gradients, None)?;
         let stream = device.cuda_stream();
         stream.context().bind_to_thread().w()?;
         // SAFETY: the gradients and the tables are on this device, and this stream orders all work on them and their frees. `describe`
@@ -60,8 +59,8 @@ impl Surveyor {
         unsafe { self.survey.run(&stream, &self.tables.arguments) }?;
         let partials = self.tables.partials(device)?;
         let mut total = 0.;
-        for (slot, piece) in self.slots.iter().zip(&setup.pieces) {
-            if setup.gradient(piece, gradients).is_some() {
+        for (slot, (parameter, _)) in self.slots.iter().zip(setup.ranges()) {
+            if setup.gradient(parameter, gradients).is_some() {
                 let chunks = partials.iter().skip(slot.first_chunk as usize);
                 total += chunks.take(slot.chunks() as usize).sum::<f64>();
             }

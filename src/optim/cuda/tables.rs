@@ -35,7 +35,6 @@ impl Tables {
         chunks: &[Task],
         counts: &[u64],
         progress: Progress,
-        report: u64,
     ) -> Result<Self> {
         let stream = device.cuda_stream();
         let parameters = slots.len();
@@ -61,7 +60,6 @@ impl Tables {
             partials: coefficients + (COEFFICIENTS * parameters * size_of::<f64>()) as u64,
             scale: address_of(Some(&scale), &stream)?,
             parameters: parameters as u64,
-            report,
         };
         Ok(Self {
             entries,
@@ -82,11 +80,10 @@ impl Tables {
         device: &CudaDevice,
         setup: &Setup<R>,
         gradients: &GradStore,
-        is_by_cores: bool,
         squares: Option<f64>,
     ) -> Result<()> {
-        self.arguments.header = Header::new(setup, is_by_cores, squares);
-        for (index, parameter) in setup.pieces.iter().enumerate() {
+        self.arguments.header = Header::new(setup, squares);
+        for (index, (parameter, _)) in setup.ranges().enumerate() {
             let Some(gradient) = setup.gradient(parameter, gradients) else {
                 self.entries.set(index, Entry::default());
                 continue;

@@ -6,7 +6,6 @@ use candle_core::Device;
 use super::adjustment::{Adjustment, LossScale};
 use super::engine::Engine;
 use super::held::Halves;
-use super::host_update::HostUpdate;
 use super::managed::{Managed, memory};
 use super::optimizer::Fused;
 use super::setup::Setup;
@@ -47,7 +46,6 @@ pub struct FusedBuilder<A> {
     halves: Halves,
     /// Part of the moments.
     on_host: Option<f64>,
-    host_update: HostUpdate,
     shard: Option<Shard>,
 }
 
@@ -62,7 +60,6 @@ impl<A: Algorithm> Fused<A> {
             moments: None,
             halves: Halves::default(),
             on_host: None,
-            host_update: HostUpdate::default(),
             shard: None,
         }
     }
@@ -111,8 +108,8 @@ impl<A: Algorithm> FusedBuilder<A> {
         self
     }
 
-    /// Multiplies losses by a scale, for f16 parameters. [`Fused::commit`] then expects gradients of a loss from
-    /// [`Fused::scale_loss`].
+    /// Multiplies losses by a scale, for f16 parameters. [`Commit::commit`](crate::optim::Commit::commit) then expects gradients
+    /// of a loss from [`Commit::scale_loss`](crate::optim::Commit::scale_loss).
     pub fn loss_scale(mut self, scale: LossScale) -> Self {
         self.adjustment.loss_scale = Some(scale);
         self
@@ -127,7 +124,7 @@ impl<A: Algorithm> FusedBuilder<A> {
     }
 
     /// Rounds bf16 parameters up or down at random, in proportion, so that steps too small for the type add up in the mean, without the
-    /// memory of [`master_weights`](Self::master_weights), which it replaces. The noise depends on the step and the position alone, so a
+    /// memory of [`master_weights`](Self::master_weights), which it replaces. The noise depends on the parameter's name, the step and the position alone, so a
     /// run repeats bit by bit. f32 and f64 parameters are not rounded; f16 ones are refused, unless they are frozen.
     pub fn stochastic_rounding(mut self) -> Self {
         self.halves = Halves::Stochastic;
@@ -142,9 +139,9 @@ impl<A: Algorithm> FusedBuilder<A> {
         self
     }
 
-    /// Keeps about this part of the bytes of moments and master weights, above 0 and at most 1, in page-locked host memory. The results
-    /// are the same to the bit, and an update needs no further device memory, but it takes at least as long as the bus needs for it: see
-    /// [`host_update`](Self::host_update).
+    /// Keeps about this part of the bytes of moments and master weights, above 0 and at most 1, in page-locked host memory, which the
+    /// update's kernel reads and writes over the bus. The results are the same to the bit, and an update needs no further device memory, but
+    /// it takes at least as long as the bus needs.
     ///
     /// Whole parameters move, with their master weights: in each group the largest first, until at least this part is there. For CPU
     /// parameters, and for rules without moments (`Adafactor`, `Sgd` without momentum), it has no effect.
@@ -153,15 +150,7 @@ impl<A: Algorithm> FusedBuilder<A> {
         self
     }
 
-    /// Whether the device or the host's cores update moments in host memory. By default the first updates measure which is faster, and
-    /// wait for the device; [`HostUpdate::Device`] never waits. The host's cores need page-locked memory besides: 12 bytes for an element of
-    /// an f32 parameter, 8 for a half. By default they are not tried if that is more than half of what is free on the host. Without [`moments_on_host`](Self::moments_on_host) it has no effect.
-    pub fn host_update(mut self, by: HostUpdate) -> Self {
-        self.host_update = by;
-        self
-    }
-
-    /// Allocates no state until [`Fused::shard`] says for which elements. Until then updates are refused
+    /// Divides the state among the ranks of a trainer's group (ZeRO stage 1): allocates none until the trainer says for which elements. Until then updates are refused
     /// ([`OptimizerError::Unlisted`]).
     pub fn sharded(mut self) -> Self {
         self.shard = Some(Shard::default());
@@ -203,8 +192,7 @@ impl<A: Algorithm> FusedBuilder<A> {
                 if !names.insert(name.clone()) {
                     return Err(OptimizerError::Name(name.clone()).into());
                 }
-                let place = (parameters.len(), group);
-                let managed = Managed::new(&rule, parameter, place, moments, self.halves)?;
+                let managed = Managed::new(&rule, parameter, group, moments, self.halves)?;
                 parameters.push(managed);
             }
         }
@@ -215,13 +203,11 @@ impl<A: Algorithm> FusedBuilder<A> {
             rule,
             groups,
             parameters,
-            pieces: Vec::new(),
             shard: None,
             memory,
             adjustment: self.adjustment,
             halves: self.halves,
             on_host: self.on_host.filter(|_| device.is_cuda()),
-            host_update: self.host_update,
         };
         setup.check_options()?;
         let setup = setup.cut(self.shard.as_ref())?;

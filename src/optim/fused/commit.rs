@@ -1,51 +1,135 @@
-use candle_core::backprop::GradStore;
-use candle_core::{DType, Tensor};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
 
-use super::held::Held;
-use super::managed::Managed;
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Device, Error, Tensor};
+use rayon::prelude::*;
+
+use super::engine::{Loaded, Snapshot};
 use super::optimizer::Fused;
-use crate::error::{Remedy, Result};
-use crate::optim::coded::Form;
-use crate::optim::rule::Rule;
-use crate::optim::{
-    Algorithm, Commit, Committed, Measure, Moments, Parameter, ParamsAdafactor, Shard, StateDict,
-};
+use super::reader::Document;
+use crate::error::{OptimizerError, Remedy, Result};
+use crate::optim::entries::{OPTIMIZER, PIECES, Pieces, STEP, entry};
+use crate::optim::{Algorithm, Commit, Committed, Parameter, Shard, StateDict};
 
 impl<A: Algorithm> Commit for Fused<A> {
+    /// The parameters that are not frozen, in the order in which they were given.
     fn parameters(&self) -> &[Parameter] {
-        Fused::parameters(self)
+        &self.names
     }
 
     fn frozen(&self) -> Vec<Parameter> {
         self.setup.frozen()
     }
 
+    /// Applies one update with these gradients. With an error nothing has changed, and it may be called again. Parameters without a
+    /// gradient stay as they are, and their step is not counted.
+    ///
+    /// It allocates nothing, on the host or on the device, and does not wait. With clipping by norm, a loss scale or `skip_non_finite` on
+    /// CUDA, the device decides whether to skip a step: [`Committed::Unknown`]. [`progress`](Self::progress) has the counts.
+    ///
+    /// # Errors
+    /// [`OptimizerError`] if a gradient does not fit its parameter, if [`set_learning_rate`](Self::set_learning_rate) set a rate
+    /// that is out of range, or, with a loss scale, if no loss went through [`scale_loss`](Commit::scale_loss) since the last update;
+    /// errors of launching on a device. [`UpdateInterrupted`](crate::error::UpdateInterrupted), which would mean that some parameters
+    /// have changed, is ruled out by these checks, short of a panic in a thread of the update. A sharded optimizer may need the sum of
+    /// all ranks' gradients, which a trainer gives it ([`OptimizerError::Unmeasured`]).
     fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {
-        Fused::commit(self, gradients)
+        self.apply(gradients, None)
     }
 
+    /// Keeps state for the elements of this shard alone, and updates only them, from their gradients; the rest of the gradients is not
+    /// read. Their new values are those that the whole optimizer would compute, bit for bit, given the same gradients. The part of the
+    /// moments in host memory is chosen anew from the pieces.
+    fn shard(&mut self, shard: &Shard, state: Option<&StateDict>) -> Result<()> {
+        let setup = self.setup.cut(Some(shard))?;
+        if let Some(state) = state {
+            return self.load(setup, state);
+        }
+        setup.check_listed()?;
+        let snapshots = (0..setup.parameters.len()).map(|index| self.kept(&setup, index));
+        let loaded = Loaded {
+            snapshots: snapshots.collect::<Result<_>>()?,
+            progress: self.progress()?,
+        };
+        self.set_up(setup, Some(&loaded))
+    }
+
+    /// All that decides how parameters move, in words.
     fn describe(&self) -> Vec<String> {
-        Fused::describe(self)
+        let mut lines = vec![format!("the optimizer is {}", A::NAME)];
+        let params: Vec<_> = self.hyper_parameters();
+        lines.extend(
+            params
+                .iter()
+                .map(|(name, value)| format!("`{name}` is {value}")),
+        );
+        let groups = self.setup.groups.iter().enumerate();
+        lines.extend(groups.map(|(index, group)| format!("group {index} has {group:?}")));
+        lines.push(format!("gradients have {:?}", self.setup.adjustment));
+        if let Some(first) = self.setup.updated().next() {
+            let kept = first.kept.iter();
+            let kept = kept.map(|held| format!("{:?} as {:?}", held.kept, held.form));
+            lines.push(format!("state has {}", Vec::from_iter(kept).join(", ")));
+        }
+        let is_sharded = self.setup.shard.is_some();
+        lines.push(format!(
+            "state is {}",
+            if is_sharded { "sharded" } else { "whole" }
+        ));
+        lines
     }
 
     fn is_sharded(&self) -> bool {
         self.setup.shard.is_some()
     }
 
-    fn shard(&mut self, shard: &Shard, state: Option<&StateDict>) -> Result<()> {
-        Fused::shard(self, shard, state)
+    fn measure(&mut self, gradients: &GradStore, shard: &Shard) -> Result<Option<f64>> {
+        if !self.setup.adjustment.needs_survey() {
+            return Ok(None);
+        }
+        self.setup.check(gradients)?;
+        let is_new = match &self.measured {
+            Some(measured) => measured.shard.as_ref() != Some(shard),
+            None => true,
+        };
+        if is_new {
+            self.measured = None;
+            let measured = self.setup.cut(Some(shard))?;
+            measured.check_listed()?;
+            self.measured = Some(measured);
+        }
+        let Some(measured) = &self.measured else {
+            return Ok(None);
+        };
+        let squares = self.engine.measure(measured, is_new, gradients);
+        if squares.is_err() {
+            // The next call makes the tables again.
+            self.measured = None;
+        }
+        squares.map(Some)
     }
 
-    fn measure(&mut self, gradients: &GradStore, shard: &Shard) -> Result<Option<Measure>> {
-        Fused::measure(self, gradients, shard)
+    /// On CUDA, too, it knows then whether the step is skipped.
+    fn commit_measured(&mut self, gradients: &GradStore, squares: f64) -> Result<Committed> {
+        let squares = Some(squares).filter(|_| self.setup.adjustment.needs_survey());
+        self.apply(gradients, squares)
     }
 
-    fn commit_measured(&mut self, gradients: &GradStore, sum: Measure) -> Result<Committed> {
-        Fused::commit_measured(self, gradients, sum)
-    }
-
+    /// Returns the loss to differentiate: the loss times the loss scale, in f32 (f64 for f64), or the loss itself without a loss
+    /// scale. Trainers and [`backward_step`](candle_nn::Optimizer::backward_step) call it.
     fn scale_loss(&self, loss: &Tensor) -> Result<Tensor> {
-        Fused::scale_loss(self, loss)
+        if self.setup.adjustment.loss_scale.is_none() {
+            return Ok(loss.clone());
+        }
+        let loss = match loss.dtype() {
+            // A loss of 1 times the scale may be too much for f16.
+            DType::F16 | DType::BF16 => loss.to_dtype(DType::F32)?,
+            _ => loss.clone(),
+        };
+        let scaled = self.engine.scale(&loss)?;
+        self.has_scaled.store(true, Relaxed);
+        Ok(scaled)
     }
 
     fn takes_f32(&self) -> bool {
@@ -53,120 +137,106 @@ impl<A: Algorithm> Commit for Fused<A> {
     }
 
     fn remedies(&self) -> Vec<Remedy> {
-        // Bytes that are counted, not estimated.
-        let total =
-            |bytes: fn(&Managed) -> u64| self.setup.updated_pieces().map(bytes).sum::<u64>();
-        let mut remedies = vec![
-            (
-                "moments in bf16".to_owned(),
-                self.saving(Moments::Float(DType::BF16)),
-            ),
-            (
-                "moments of 8 bits".to_owned(),
-                self.saving(Moments::EightBit),
-            ),
-            (
-                "`stochastic_rounding()` in place of `master_weights()`".to_owned(),
-                self.rounding(),
-            ),
-            ("moments on the host".to_owned(), total(on_host)),
-            ("Sgd without momentum".to_owned(), total(by_rule)),
-        ];
-        // Its state cannot be cut.
-        if A::NAME != ParamsAdafactor::NAME && self.setup.shard.is_none() {
-            remedies.push((ParamsAdafactor::NAME.to_owned(), total(by_adafactor)));
-        }
-        remedies.extend(self.freezing());
-        let saving = remedies.into_iter().filter(|(_, saves)| *saves > 0);
-        saving
-            .map(|(advice, saves)| Remedy::new(advice, Some(saves)))
-            .collect()
+        self.ways_to_save()
     }
 
     fn state_bytes(&self) -> Option<u64> {
-        Some(Fused::state_bytes(self))
+        Some(Self::state_bytes(self))
     }
 
+    /// Copies the optimizer's state to host memory, with the hyper-parameters, the options of the groups, the counters and the
+    /// loss scale. Frozen parameters have no state. Moments of 8 bits are saved in f32, so that any optimizer can load them; loaded into
+    /// 8 bits again they are the same bits, in blocks whose largest element is at least 1e-30. On CUDA this waits for the device. [`load_state`](Self::load_state) finds parameters by
+    /// name: see [`Group`](crate::optim::Group).
+    ///
+    /// The state of a sharded optimizer is a part of the whole: of each parameter the elements of the shard, one range behind the other,
+    /// with the ranges in the metadata under `pieces`. Only [`StateDict::merge`] takes it.
+    ///
+    /// # Errors
+    /// Errors from copying.
     fn state(&self) -> Result<StateDict> {
-        Fused::state(self)
+        let mut state = StateDict::default();
+        let all = &self.setup.parameters;
+        let saved = |(index, parameter)| self.saved(index, parameter);
+        // New memory is slower to come than to fill, and comes faster to several threads. A GPU's context belongs to this one.
+        let snapshots = match all.iter().all(|parameter| parameter.var.device().is_cpu()) {
+            true => all.par_iter().enumerate().map(saved).collect(),
+            false => all
+                .iter()
+                .enumerate()
+                .map(saved)
+                .collect::<Result<Vec<_>>>(),
+        };
+        let mut document = BTreeMap::new();
+        for (parameter, snapshot) in all.iter().zip(snapshots?) {
+            if self.setup.is_frozen(parameter) {
+                continue;
+            }
+            let mut put = |kept: &str, tensor| {
+                let name = entry(&parameter.name, kept);
+                state.tensors.insert(name, tensor);
+            };
+            if let Some(Snapshot { step, tensors }) = snapshot {
+                let step = i64::try_from(step).unwrap_or(i64::MAX);
+                put(STEP, Tensor::new(step, &Device::Cpu)?);
+                for (held, tensor) in parameter.kept.iter().zip(tensors) {
+                    put(held.kept.name, tensor);
+                }
+            }
+            let (ranges, kept) = (parameter.ranges.iter(), parameter.kept.iter());
+            let pieces = Pieces {
+                elements: parameter.len,
+                ranges: ranges.map(|range| (range.start, range.end)).collect(),
+                shapes: kept
+                    .map(|held| (held.kept.name.to_owned(), held.kept.dims.clone()))
+                    .collect(),
+            };
+            document.insert(&parameter.name, pieces);
+        }
+        if self.setup.shard.is_some() {
+            let document = serde_json::to_string(&document).map_err(Error::wrap)?;
+            state.metadata.insert(PIECES.to_owned(), document);
+        }
+        let document = Document {
+            name: Some(A::NAME.to_owned()),
+            params: self.hyper_parameters(),
+            groups: Some(self.setup.groups.clone()),
+            progress: self.engine.progress()?,
+        };
+        let document = serde_json::to_string(&document).map_err(Error::wrap)?;
+        state.metadata.insert(OPTIMIZER.to_owned(), document);
+        Ok(state)
     }
 
+    /// Continues from saved state. Its hyper-parameters, options of groups and loss scale replace those of this optimizer, as in
+    /// PyTorch; state without them, such as PyTorch's own by its names, leaves them as they are. Tensors are converted to the
+    /// types that are kept here. The state of frozen parameters is ignored, and so are master weights that are not kept here; those that
+    /// are missing start from the parameters.
+    ///
+    /// The new state lies beside the old one until it is complete. A sharded optimizer takes the whole state, too, and keeps the elements
+    /// of its shard.
+    ///
+    /// # Errors
+    /// [`StateError`](crate::error::StateError) with every entry that does not fit;
+    /// [`OptimizerError`](crate::error::OptimizerError) if the state thaws a group of a type that this optimizer's options are not for;
+    /// errors from copying. Nothing has changed then.
     fn load_state(&mut self, state: &StateDict) -> Result<()> {
-        Fused::load_state(self, state)
+        self.load(self.setup.clone(), state)
     }
 }
 
 impl<A: Algorithm> Fused<A> {
-    /// What other moments would save. f64 ones cannot be kept in fewer bits, and a group's own stay.
-    fn saving(&self, moments: Moments) -> u64 {
-        let held = self.setup.updated_pieces();
-        let held = held.filter(|parameter| !parameter.on_host && !parameter.has_own_moments);
-        let held = held.flat_map(Managed::by_rule);
-        let held = held.filter(|held| held.form != Form::Plain(DType::F64));
-        let (now, then) = held.fold((0, 0), |(now, then), held| {
-            let other = Held::new(held.kept.clone(), moments, DType::F32);
-            (now + held.bytes(), then + other.bytes())
-        });
-        now.saturating_sub(then)
-    }
-
-    /// Master weights, unless f16 parameters need them.
-    fn rounding(&self) -> u64 {
-        let mut updated = self.setup.updated();
-        match updated.any(|parameter| parameter.var.dtype() == DType::F16) {
-            true => 0,
-            false => {
-                let on_device = self.setup.updated_pieces().filter(|p| !p.on_host);
-                on_device.map(Managed::master_bytes).sum()
-            }
+    fn apply(&mut self, gradients: &GradStore, squares: Option<f64>) -> Result<Committed> {
+        if self.setup.adjustment.loss_scale.is_some() && !self.has_scaled.load(Relaxed) {
+            return Err(OptimizerError::Unscaled.into());
         }
-    }
-
-    /// Freezing a group or, if there is one group, the largest parameter.
-    fn freezing(&self) -> Vec<(String, u64)> {
-        let updated: Vec<_> = self.setup.updated().collect();
-        if self.setup.groups.len() > 1 {
-            let groups = (0..self.setup.groups.len()).map(|group| {
-                let parameters = updated.iter().filter(|p| p.group == group);
-                let saving = parameters.map(|p| self.frozen_saves(p)).sum();
-                (format!("group {group} not trained"), saving)
-            });
-            return groups.collect();
+        let needs_sum = self.setup.shard.is_some() && self.setup.adjustment.needs_survey();
+        if needs_sum && squares.is_none() {
+            return Err(OptimizerError::Unmeasured.into());
         }
-        let largest = updated.iter().max_by_key(|parameter| parameter.len);
-        let largest = largest.filter(|_| updated.len() > 1);
-        let largest = largest.map(|p| (format!("`{}` not trained", p.name), self.frozen_saves(p)));
-        largest.into_iter().collect()
+        self.setup.check(gradients)?;
+        let committed = self.engine.commit(&self.setup, gradients, squares)?;
+        self.has_scaled.store(false, Relaxed);
+        Ok(committed)
     }
-
-    /// What is kept of a parameter's state, and its summed gradients, which are f32 for smaller types.
-    fn frozen_saves(&self, parameter: &Managed) -> u64 {
-        let gradients = parameter.len * parameter.var.dtype().size_in_bytes().max(4);
-        let pieces = self.setup.pieces.iter();
-        let pieces = pieces.filter(|piece| piece.index == parameter.index);
-        gradients as u64 + pieces.map(Managed::kept_bytes).sum::<u64>()
-    }
-}
-
-fn by_rule(parameter: &Managed) -> u64 {
-    match parameter.on_host {
-        true => 0,
-        false => parameter.by_rule().iter().map(Held::bytes).sum(),
-    }
-}
-
-/// Moments of CUDA parameters can move, with their master weights; see `FusedBuilder::moments_on_host`.
-fn on_host(parameter: &Managed) -> u64 {
-    match parameter.var.device().is_cuda() {
-        true => parameter.movable_bytes() - parameter.host_bytes(),
-        false => 0,
-    }
-}
-
-fn by_adafactor(parameter: &Managed) -> u64 {
-    let state = ParamsAdafactor::default().state(parameter.var.dims());
-    let needed = state
-        .into_iter()
-        .map(|kept| Held::plain(kept, DType::F32).bytes());
-    by_rule(parameter).saturating_sub(needed.sum())
 }

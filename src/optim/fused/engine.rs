@@ -1,19 +1,19 @@
 use std::fmt::Debug;
+use std::ops::Range;
 
 use candle_core::backprop::GradStore;
 use candle_core::{Device, Error, Result as CandleResult, Tensor};
 
 use super::adjustment::Progress;
-use super::host_update::HostUpdates;
 use super::managed::Managed;
 use super::setup::Setup;
-use crate::error::{Phase, Result};
+use crate::error::{OptimizerError, Phase, Result};
 use crate::optim::Committed;
 use crate::optim::entries::MASTER;
 use crate::optim::rule::Rule;
 use crate::testing;
 
-/// The state of all pieces that are not frozen, and the passes over them, on one kind of device.
+/// The state of all parameters that are not frozen, and the passes over them, on one kind of device.
 pub trait Engine<R>: Debug + Send + Sync {
     /// Drops the state of frozen parameters and makes what others lack. Loaded state replaces it. An error changes nothing.
     fn set_up(&mut self, setup: &Setup<R>, loaded: Option<&Loaded>) -> Result<()>;
@@ -35,49 +35,49 @@ pub trait Engine<R>: Debug + Send + Sync {
 
     fn progress(&self) -> Result<Progress>;
 
-    /// How moments in host memory are updated; `None` without any.
-    fn host_update(&self) -> Option<HostUpdates> {
-        None
-    }
-
-    /// Copies the state of the piece with this index to host memory; `None` if it is frozen.
-    fn snapshot(&self, index: usize, piece: &Managed) -> Result<Option<Snapshot>>;
+    /// Copies the state of the parameter with this index to host memory; `None` if there is none.
+    fn snapshot(&self, index: usize, parameter: &Managed) -> Result<Option<Snapshot>>;
 }
 
-/// Returns the state of each piece for [`Engine::set_up`]: loaded, or that of `old`, or new.
+/// Returns the state of each parameter for [`Engine::set_up`]: loaded, or that of `old`, or new; `None` if it is frozen or none of its
+/// elements are updated here.
 pub fn states<R: Rule, S: Clone>(
     setup: &Setup<R>,
     loaded: Option<&Loaded>,
     old: &[Option<S>],
     new: impl Fn(&Managed, Option<&Snapshot>) -> Result<S>,
 ) -> Result<Vec<Option<S>>> {
-    let states = setup.pieces.iter().enumerate().map(|(index, parameter)| {
-        if setup.is_frozen(parameter) {
-            return Ok(None);
-        }
-        if let Some(loaded) = loaded {
-            let saved = loaded.snapshots.get(index).and_then(Option::as_ref);
-            return new(parameter, saved).map(Some);
-        }
-        if let Some(Some(state)) = old.get(index) {
-            return Ok(Some(state.clone()));
-        }
-        if !old.is_empty() {
-            testing::inject(Phase::Optimizer)?;
-        }
-        new(parameter, None).map(Some)
-    });
+    let states = setup
+        .parameters
+        .iter()
+        .enumerate()
+        .map(|(index, parameter)| {
+            if setup.is_frozen(parameter) || parameter.ranges.is_empty() {
+                return Ok(None);
+            }
+            if let Some(loaded) = loaded {
+                let saved = loaded.snapshots.get(index).and_then(Option::as_ref);
+                return new(parameter, saved).map(Some);
+            }
+            if let Some(Some(state)) = old.get(index) {
+                return Ok(Some(state.clone()));
+            }
+            if !old.is_empty() {
+                testing::inject(Phase::Optimizer)?;
+            }
+            new(parameter, None).map(Some)
+        });
     states.collect()
 }
 
-/// The state of one piece: the tensors of [`Managed::kept`], in their form or as they were saved, and how often it was updated.
-#[derive(Debug, Clone)]
+/// The state of one parameter: the tensors of [`Managed::kept`], in their form or as they were saved, and how often it was updated.
+#[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     pub step: u64,
     pub tensors: Vec<Tensor>,
 }
 
-/// Saved state: of each piece (`None` for frozen ones and for new state), and the counters.
+/// Saved state: of each parameter (`None` for frozen ones and for new state), and the counters.
 #[derive(Debug)]
 pub struct Loaded {
     pub snapshots: Vec<Option<Snapshot>>,
@@ -85,32 +85,43 @@ pub struct Loaded {
 }
 
 impl Snapshot {
-    /// Returns the state of a piece of `parameter`, whose state this is in the form in which it is saved.
-    pub fn cut(&self, parameter: &Managed, piece: &Managed) -> CandleResult<Self> {
-        let mut tensors = self.tensors.clone();
-        if piece.len < parameter.len {
-            let start = piece.first - parameter.first;
-            for tensor in &mut tensors {
-                *tensor = tensor.flatten_all()?.narrow(0, start, piece.len)?;
-            }
+    /// Returns the state of the elements of `parameter` from that of the elements in `held`, both as they are saved.
+    pub fn cut(&self, held: &[Range<usize>], parameter: &Managed) -> Result<Self> {
+        if held == parameter.ranges {
+            return Ok(self.clone());
         }
-        let step = self.step;
-        Ok(Self { step, tensors })
+        let mut places = Vec::new();
+        for range in &parameter.ranges {
+            let mut before = 0;
+            let around = held.iter().find(|held| {
+                let is_around = held.start <= range.start && range.end <= held.end;
+                before += if is_around { 0 } else { held.len() };
+                is_around
+            });
+            let Some(around) = around else {
+                return Err(OptimizerError::Elsewhere {
+                    parameter: parameter.name.clone(),
+                    start: range.start,
+                    end: range.end,
+                }
+                .into());
+            };
+            places.push((before + range.start - around.start, range.len()));
+        }
+        let tensors = self.tensors.iter().map(|tensor| {
+            let row = tensor.flatten_all()?;
+            let parts = places.iter().map(|&(start, len)| row.narrow(0, start, len));
+            Tensor::cat(&parts.collect::<CandleResult<Vec<_>>>()?, 0)
+        });
+        Ok(Self {
+            step: self.step,
+            tensors: tensors.collect::<CandleResult<_>>()?,
+        })
     }
 
     /// Makes state on a device: copies of saved tensors, in the form that the optimizer keeps, or new state.
     pub fn new(parameter: &Managed, saved: Option<&Self>, device: &Device) -> Result<Self> {
-        Self::from_index(0, parameter, saved, device)
-    }
-
-    /// The same without the first `start` tensors.
-    pub fn from_index(
-        start: usize,
-        parameter: &Managed,
-        saved: Option<&Self>,
-        device: &Device,
-    ) -> Result<Self> {
-        let kept = start..parameter.kept.len();
+        let kept = 0..parameter.kept.len();
         let tensors = kept.map(|index| kept_tensor(parameter, index, saved, device));
         Ok(Self {
             step: saved.map_or(0, |saved| saved.step),

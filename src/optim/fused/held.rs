@@ -22,14 +22,21 @@ pub enum Halves {
 /// A tensor of state, and the form in which it is held.
 #[derive(Debug, Clone)]
 pub struct Held {
+    /// Of the whole parameter.
     pub kept: Kept,
     pub form: Form,
+    /// The number of elements in one row that are held of it here; `None` if all are.
+    pub part: Option<usize>,
 }
 
 impl Held {
     pub fn plain(kept: Kept, dtype: DType) -> Self {
         let form = Form::Plain(dtype);
-        Self { kept, form }
+        Self {
+            kept,
+            form,
+            part: None,
+        }
     }
 
     /// `full` is the type that the rule computes in.
@@ -42,7 +49,11 @@ impl Held {
             }),
             _ => Form::Plain(full),
         };
-        Self { kept, form }
+        Self {
+            kept,
+            form,
+            part: None,
+        }
     }
 
     /// The type of the tensor in memory.
@@ -53,25 +64,32 @@ impl Held {
         }
     }
 
-    /// The type in which it is saved.
-    pub fn saved_dtype(&self) -> DType {
-        match self.form {
-            Form::Plain(dtype) => dtype,
-            Form::Coded(_) => DType::F32,
-        }
-    }
-
     /// The shape of the tensor in memory.
     pub fn dims(&self) -> Vec<usize> {
         match self.form {
-            Form::Plain(_) => self.kept.dims.clone(),
-            Form::Coded(_) => vec![bytes_of(self.kept.elements())],
+            Form::Plain(_) => self.saved_dims(),
+            Form::Coded(_) => vec![bytes_of(self.saved_dims().iter().product())],
+        }
+    }
+
+    /// The shape in which it is saved.
+    pub fn saved_dims(&self) -> Vec<usize> {
+        match self.part {
+            Some(elements) => vec![elements],
+            None => self.kept.dims.clone(),
+        }
+    }
+
+    /// The number of bytes of its first elements, which end a block of 8 bits if it has such.
+    pub fn bytes_of(&self, elements: usize) -> usize {
+        match self.form {
+            Form::Plain(dtype) => elements * dtype.size_in_bytes(),
+            Form::Coded(_) => bytes_of(elements),
         }
     }
 
     pub fn bytes(&self) -> u64 {
-        let elements: usize = self.dims().iter().product();
-        (elements * self.dtype().size_in_bytes()) as u64
+        self.bytes_of(self.saved_dims().iter().product()) as u64
     }
 
     /// Brings a saved tensor in host memory into this form.
@@ -87,13 +105,14 @@ impl Held {
     }
 
     /// Returns a tensor of this form, in host memory, as it is saved.
-    pub fn unpack(&self, held: Tensor) -> Result<Tensor> {
+    pub fn unpack(&self, held: &Tensor) -> Result<Tensor> {
         let Form::Coded(code) = self.form else {
-            return Ok(held);
+            return Ok(held.clone());
         };
         let bytes: Vec<u8> = held.to_vec1()?;
-        let mut values = vec![0.; self.kept.elements()];
+        let dims = self.saved_dims();
+        let mut values = vec![0.; dims.iter().product()];
         code.load(&bytes, 0, &mut values);
-        Tensor::from_vec(values, &*self.kept.dims, &Device::Cpu)
+        Tensor::from_vec(values, dims, &Device::Cpu)
     }
 }

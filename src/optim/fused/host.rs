@@ -59,7 +59,7 @@ mod tests {
             let var = Var::zeros(*size, DType::F32, &Device::Cpu).unwrap();
             let group = usize::from(index + 1 == sizes.len());
             let named = Parameter::new(index.to_string(), var);
-            Managed::new(rule, named, (index, group), (None, None), Halves::default()).unwrap()
+            Managed::new(rule, named, group, (None, None), Halves::default()).unwrap()
         });
         let mut parameters: Vec<_> = parameters.collect();
         move_moments(&mut parameters, fraction);

@@ -8,13 +8,13 @@ use crate::optim::entries::MASTER;
 use crate::optim::rule::{Kept, Rule};
 use crate::optim::{Moments, Parameter};
 
-/// A parameter of an optimizer, or a piece of one that is updated by itself.
+/// A parameter of an optimizer, and the elements of it whose state is kept here and which are updated here.
 #[derive(Debug, Clone)]
 pub struct Managed {
     pub name: String,
     pub var: Var,
-    /// Its place in the list of parameters.
-    pub index: usize,
+    /// Where its noise begins, by its name: the same on every rank and after a resume, and different for each parameter.
+    pub stream: u64,
     pub group: usize,
     /// The type that its update is computed in.
     pub full: DType,
@@ -26,10 +26,11 @@ pub struct Managed {
     pub handle: Tensor,
     /// The offset of its elements in that storage.
     pub start: usize,
-    /// Its first element in the parameter; 0 if it is whole.
-    pub first: usize,
+    /// The number of its elements.
     pub len: usize,
-    /// The tensors that the optimizer keeps for it: those of the rule, then the master weights.
+    /// Those that are updated here, sorted and apart from each other: one range with all of them, or those in the shard.
+    pub ranges: Vec<Range<usize>>,
+    /// The tensors that the optimizer keeps for them, range after range: those of the rule, then the master weights.
     pub kept: Vec<Held>,
     /// Whether its moments and master weights are in host memory, although it is on a GPU.
     pub on_host: bool,
@@ -44,7 +45,7 @@ impl Managed {
     pub fn new<R: Rule>(
         rule: &R,
         Parameter { name, var }: Parameter,
-        (index, group): (usize, usize),
+        group: usize,
         (moments, own): (Option<Moments>, Option<Moments>),
         halves: Halves,
     ) -> Result<Self> {
@@ -69,13 +70,16 @@ impl Managed {
         Ok(Self {
             handle: flat.narrow(0, 0, flat.elem_count().min(1))?,
             start,
-            first: 0,
             len: end - start,
+            ranges: std::iter::once(0..end - start).collect(),
             kept: kept.collect(),
             on_host: false,
+            stream: (name.bytes()).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+                // FNV-1a, because the standard library's hashes may change.
+                (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+            }),
             name,
             var,
-            index,
             group,
             full,
             moments,
@@ -83,29 +87,24 @@ impl Managed {
         })
     }
 
-    /// Returns the piece with these elements, which are not more than it has.
-    pub fn piece(&self, range: &Range<usize>) -> Self {
-        let mut piece = self.clone();
-        if range.len() == self.len {
-            return piece;
-        }
-        (piece.first, piece.len) = (range.start, range.len());
-        piece.start += range.start;
-        for held in &mut piece.kept {
-            held.kept.dims = vec![range.len()];
-        }
-        piece
+    /// Restricts it to these elements.
+    pub fn restrict(&mut self, ranges: &[Range<usize>]) {
+        self.ranges = ranges.to_vec();
+        let part = Some(self.owned()).filter(|owned| *owned < self.len);
+        self.kept.iter_mut().for_each(|held| held.part = part);
     }
 
-    /// The elements that it has of the parameter.
-    pub fn range(&self) -> Range<usize> {
-        self.first..self.first + self.len
+    /// The number of elements that are updated here.
+    pub fn owned(&self) -> usize {
+        self.ranges.iter().map(Range::len).sum()
     }
 
-    /// The values of its elements.
+    /// The values of these elements, in one row.
     pub fn values(&self) -> CandleResult<Tensor> {
         let values = self.var.as_detached_tensor().flatten_all()?;
-        values.narrow(0, self.first, self.len)
+        let parts = self.ranges.iter();
+        let parts = parts.map(|range| values.narrow(0, range.start, range.len()));
+        Tensor::cat(&parts.collect::<CandleResult<Vec<_>>>()?, 0)
     }
 
     /// Checks that its type is one that these options are for.

@@ -1,17 +1,16 @@
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 
+use candle_core::Tensor;
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Tensor};
 use candle_nn::Optimizer;
 
 use super::adjustment::Progress;
 use super::engine::{Engine, Loaded};
-use super::host_update::HostUpdates;
 use super::managed::Managed;
 use super::setup::Setup;
 use crate::error::{OptimizerError, Result};
-use crate::optim::{Algorithm, Committed, GroupOptions, Parameter};
+use crate::optim::{Algorithm, Commit, GroupOptions, Parameter};
 
 /// An optimizer that updates each parameter in one pass, all or none, without allocations. Aliases: [`AdamW`](crate::optim::AdamW),
 /// [`Adam`](crate::optim::Adam), [`Sgd`](crate::optim::Sgd), [`Lion`](crate::optim::Lion), [`Adafactor`](crate::optim::Adafactor).
@@ -19,6 +18,7 @@ use crate::optim::{Algorithm, Committed, GroupOptions, Parameter};
 /// ```
 /// use candle_core::{Device, Var};
 /// use candle_headroom::AdamW;
+/// use candle_headroom::optim::Commit;
 ///
 /// let w = Var::new(3f32, &Device::Cpu)?;
 /// let mut optimizer = AdamW::builder(vec![w.clone()]).learning_rate(0.05).build()?;
@@ -29,9 +29,10 @@ use crate::optim::{Algorithm, Committed, GroupOptions, Parameter};
 /// # Ok::<(), candle_headroom::Error>(())
 /// ```
 ///
-/// It is a [`candle_nn::Optimizer`] too, so it replaces candle's in an existing loop by a change of the import. Only `build` allocates
-/// state, and [`set_group`](Self::set_group) when it thaws a group. [`commit`](Self::commit) makes all checks before it changes the first
-/// parameter. On CUDA the last of its few launches changes all parameters.
+/// Updates, saved state and what trainers need are methods of [`Commit`]. It is a [`candle_nn::Optimizer`] too, so it replaces candle's in
+/// an existing loop by a change of the import. Only `build` allocates state, and [`set_group`](Self::set_group) when it thaws a group.
+/// [`commit`](Commit::commit) makes all checks before it changes the first parameter. On CUDA the last of its few launches changes all
+/// parameters.
 #[derive(Debug)]
 pub struct Fused<A> {
     pub(super) setup: Setup<A>,
@@ -45,40 +46,17 @@ pub struct Fused<A> {
 }
 
 impl<A: Algorithm> Fused<A> {
-    /// Applies one update with these gradients. With an error nothing has changed, and it may be called again. Parameters without a
-    /// gradient stay as they are, and their step is not counted.
-    ///
-    /// It allocates nothing, on the host or on the device, and does not wait, except for moments on the host with another
-    /// [`HostUpdate`](super::HostUpdate) than `Device`. With clipping by norm, a loss scale or `skip_non_finite`
-    /// on CUDA, the device decides whether to skip a step: [`Committed::Unknown`]. [`progress`](Self::progress) has the counts.
-    ///
-    /// # Errors
-    /// [`OptimizerError`] if a gradient does not fit its parameter, if [`set_learning_rate`](Optimizer::set_learning_rate) set a rate
-    /// that is out of range, or, with a loss scale, if no loss went through [`scale_loss`](Self::scale_loss) since the last update;
-    /// errors of launching on a device. [`UpdateInterrupted`](crate::error::UpdateInterrupted), which would mean that some parameters
-    /// have changed, is ruled out by these checks, short of a panic in a thread of the update. A sharded optimizer may need
-    /// [`commit_measured`](Self::commit_measured) instead ([`OptimizerError::Unmeasured`]).
-    pub fn commit(&mut self, gradients: &GradStore) -> Result<Committed> {
-        self.apply(gradients, None)
+    /// The learning rate, before the factors of groups.
+    pub fn learning_rate(&self) -> f64 {
+        self.setup.rule.numbers()[0]
     }
 
-    /// Returns the loss to differentiate: the loss times the loss scale, in f32 (f64 for f64), or the loss itself without a loss
-    /// scale. Trainers and [`backward_step`](Optimizer::backward_step) call it.
-    ///
-    /// # Errors
-    /// Errors from candle.
-    pub fn scale_loss(&self, loss: &Tensor) -> Result<Tensor> {
-        if self.setup.adjustment.loss_scale.is_none() {
-            return Ok(loss.clone());
+    /// Sets the learning rate, as a schedule does before each update. The next update refuses a rate that is negative or not finite
+    /// ([`OptimizerError::HyperParameter`]).
+    pub fn set_learning_rate(&mut self, learning_rate: f64) {
+        if let Some((_, _, value)) = self.setup.rule.hyper_parameters().next() {
+            value.set(learning_rate);
         }
-        let loss = match loss.dtype() {
-            // A loss of 1 times the scale may be too much for f16.
-            DType::F16 | DType::BF16 => loss.to_dtype(DType::F32)?,
-            _ => loss.clone(),
-        };
-        let scaled = self.engine.scale(&loss)?;
-        self.has_scaled.store(true, Relaxed);
-        Ok(scaled)
     }
 
     /// Counts of steps, the loss scale and the last norm. On CUDA this waits for the device.
@@ -89,25 +67,15 @@ impl<A: Algorithm> Fused<A> {
         self.engine.progress()
     }
 
-    /// The parameters that are not frozen, in the order in which they were given.
-    pub fn parameters(&self) -> &[Parameter] {
-        &self.names
-    }
-
     /// Bytes of the moments and master weights on the parameters' device, counted from their shapes and types.
     pub fn state_bytes(&self) -> u64 {
-        self.setup.updated_pieces().map(Managed::kept_bytes).sum()
+        self.setup.updated().map(Managed::kept_bytes).sum()
     }
 
     /// Bytes of the moments and master weights that [`moments_on_host`](super::FusedBuilder::moments_on_host) has put into host memory;
     /// 0 for CPU parameters, all of whose state is in [`state_bytes`](Self::state_bytes).
     pub fn host_state_bytes(&self) -> u64 {
-        self.setup.updated_pieces().map(Managed::host_bytes).sum()
-    }
-
-    /// What updates the moments in host memory, with the times by which it was chosen; `None` if there are none.
-    pub fn host_update(&self) -> Option<HostUpdates> {
-        self.engine.host_update()
+        self.setup.updated().map(Managed::host_bytes).sum()
     }
 
     /// The hyper-parameters.
@@ -197,13 +165,10 @@ impl<A: Algorithm> Optimizer for Fused<A> {
     }
 
     fn learning_rate(&self) -> f64 {
-        self.setup.rule.numbers()[0]
+        Self::learning_rate(self)
     }
 
-    /// The next [`step`](Self::step) refuses a rate that is negative or not finite: candle's signature has no error.
     fn set_learning_rate(&mut self, learning_rate: f64) {
-        if let Some((_, _, value)) = self.setup.rule.hyper_parameters().next() {
-            value.set(learning_rate);
-        }
+        Self::set_learning_rate(self, learning_rate);
     }
 }

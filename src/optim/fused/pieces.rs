@@ -14,24 +14,26 @@ impl<R: Rule> Setup<R> {
     /// Returns the same for these elements alone, or for all.
     pub fn cut(&self, shard: Option<&Shard>) -> Result<Self> {
         let mut cut = Self {
-            pieces: Vec::new(),
             shard: shard.cloned(),
             ..self.clone()
         };
-        for parameter in &self.parameters {
-            let Some(shard) = shard else {
-                cut.pieces.push(parameter.clone());
-                continue;
+        for parameter in &mut cut.parameters {
+            let all = 0..parameter.len;
+            let ranges = match shard {
+                Some(shard) if !all.is_empty() => shard.ranges(&parameter.var).unwrap_or_default(),
+                // A parameter without elements is every rank's.
+                _ => std::slice::from_ref(&all),
             };
-            for range in shard.ranges(&parameter.var).unwrap_or_default() {
+            for range in ranges {
                 if let Some(reason) = reason_against::<R>(parameter, range) {
                     return Err(refused(parameter, range, reason));
                 }
-                cut.pieces.push(parameter.piece(range));
             }
+            parameter.restrict(ranges);
+            parameter.on_host = false;
         }
         if let Some(fraction) = cut.on_host {
-            move_moments(&mut cut.pieces, fraction);
+            move_moments(&mut cut.parameters, fraction);
         }
         Ok(cut)
     }

@@ -109,7 +109,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads the state of one parameter. The master weights, which are its last tensor, may be missing.
-    pub fn snapshot(&mut self, parameter: &Managed) -> Snapshot {
+    pub fn snapshot<R: Rule>(&mut self, parameter: &Managed) -> Snapshot {
         let StateDict { tensors: saved, .. } = self.state;
         let is_optional =
             |name: &str| name == MASTER && !saved.contains_key(&entry(&parameter.name, name));
@@ -117,10 +117,15 @@ impl<'a> Reader<'a> {
             .map(|held| &held.kept)
             .filter(|kept| !is_optional(kept.name))
             .filter_map(|kept| self.tensor(entry(&parameter.name, kept.name), &kept.dims));
-        Snapshot {
-            tensors: tensors.collect(),
-            step: self.step(entry(&parameter.name, STEP)),
-        }
+        let tensors = tensors.collect::<Vec<_>>();
+        let step = entry(&parameter.name, STEP);
+        let is_ours = self.state.metadata.contains_key(OPTIMIZER);
+        let step = match R::COUNTS_STEPS || is_ours || saved.contains_key(&step) {
+            true => self.step(step),
+            // With state, the first step was made.
+            false => u64::from(!tensors.is_empty()),
+        };
+        Snapshot { tensors, step }
     }
 
     fn tensor(&mut self, name: String, dims: &[usize]) -> Option<Tensor> {

@@ -3,7 +3,6 @@ use candle_core::backprop::GradStore;
 
 use super::adjustment::Adjustment;
 use super::held::Halves;
-use super::host_update::HostUpdate;
 use super::managed::Managed;
 use crate::error::{Phase, Result};
 use crate::optim::rule::{Range, Rates, Rule};
@@ -17,8 +16,6 @@ pub struct Setup<R> {
     pub groups: Vec<GroupOptions>,
     /// The parameters of all groups, in the order in which they were given.
     pub parameters: Vec<Managed>,
-    /// What it keeps state for and updates, in the order of the parameters: each of them as a whole, or its pieces in the shard.
-    pub pieces: Vec<Managed>,
     pub shard: Option<Shard>,
     /// The memory of all parameters, sorted.
     pub memory: Vec<usize>,
@@ -26,11 +23,6 @@ pub struct Setup<R> {
     pub halves: Halves,
     /// Part of the moments that is in host memory; `None` for parameters there.
     pub on_host: Option<f64>,
-    #[cfg_attr(
-        not(feature = "cuda"),
-        allow(dead_code, reason = "for parameters on CUDA")
-    )]
-    pub host_update: HostUpdate,
 }
 
 impl<R: Rule> Setup<R> {
@@ -44,9 +36,12 @@ impl<R: Rule> Setup<R> {
         self.parameters.iter().filter(|p| !self.is_frozen(p))
     }
 
-    /// The pieces that are not frozen.
-    pub fn updated_pieces(&self) -> impl Iterator<Item = &Managed> {
-        self.pieces.iter().filter(|p| !self.is_frozen(p))
+    /// All ranges of elements that are updated by themselves, with their parameters.
+    #[cfg(feature = "cuda")]
+    pub fn ranges(&self) -> impl Iterator<Item = (&Managed, &std::ops::Range<usize>)> {
+        let parameters = self.parameters.iter();
+        parameters
+            .flat_map(|parameter| parameter.ranges.iter().map(move |range| (parameter, range)))
     }
 
     /// The parameters that are not frozen, for the user.
@@ -60,10 +55,10 @@ impl<R: Rule> Setup<R> {
         frozen.map(Managed::parameter).collect()
     }
 
-    /// Returns the gradient of the parameter that a piece is of, and `None` if that is frozen or the piece has no elements.
-    pub fn gradient<'a>(&self, piece: &Managed, store: &'a GradStore) -> Option<&'a Tensor> {
-        let gradient = store.get(&piece.var)?;
-        (piece.len > 0 && !self.is_frozen(piece)).then_some(gradient)
+    /// Returns the gradient of a parameter, and `None` if it is frozen or none of its elements are updated here.
+    pub fn gradient<'a>(&self, parameter: &Managed, store: &'a GradStore) -> Option<&'a Tensor> {
+        let gradient = store.get(&parameter.var)?;
+        (parameter.owned() > 0 && !self.is_frozen(parameter)).then_some(gradient)
     }
 
     pub fn rates(&self, parameter: &Managed) -> Rates {

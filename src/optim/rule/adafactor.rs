@@ -72,7 +72,7 @@ impl Rule for ParamsAdafactor {
         let eps1 = given.unwrap_or(C::EPSILON);
         let add = count.powf(self.beta2_decay);
 
-        let sum = squares(target.partials, len, |start, block| {
+        let sum = squares(target.partials, len, &|start, block: &mut [C]| {
             lanes.load_parameter(start, block);
         });
         let mean_square = (sum / len as f64).sqrt();
@@ -107,7 +107,7 @@ impl Rule for ParamsAdafactor {
         };
         let floor = C::from_f64((eps1 * eps1).max(C::SMALLEST));
 
-        let sum = squares(target.partials, len, |start, block| {
+        let sum = squares(target.partials, len, &|start, block: &mut [C]| {
             gradient.load_adjusted(start, block);
             estimate.divide(start, floor, block);
         });
@@ -115,7 +115,7 @@ impl Rule for ParamsAdafactor {
         let size = C::from_f64(size / excess.max(1.));
         let keep = C::from_f64(1. - rates.learning_rate * rates.weight_decay);
 
-        lanes.share(|lanes| {
+        lanes.share(&|lanes| {
             lanes.in_blocks(|block, parameter, step| {
                 step.iter_mut().for_each(|g| *g = adjust(*g));
                 estimate.divide(block.start, floor, step);
@@ -166,9 +166,9 @@ fn blend_rows<C: Real>(
     len: usize,
 ) {
     let rows = (CHUNK / columns.max(1)).max(1);
-    in_stretches(kept, rows, is_shared(len), |start, kept| {
+    in_stretches(kept, rows, is_shared(len), &|start, kept| {
         for (row, kept) in (start..).zip(kept) {
-            let total = squares_in(row * columns..(row + 1) * columns, |start, block| {
+            let total = squares_in(row * columns..(row + 1) * columns, &|start, block| {
                 gradient.load_adjusted(start, block);
             });
             *kept = blend(*kept, total / columns as f64, add);
@@ -185,7 +185,7 @@ fn blend_columns<C: Real>(
     len: usize,
 ) {
     let stretch = (CHUNK / rows.max(1)).max(BLOCK);
-    in_stretches(kept, stretch, is_shared(len), |mut start, mut kept| {
+    in_stretches(kept, stretch, is_shared(len), &|mut start, mut kept| {
         while !kept.is_empty() && columns > 0 {
             let (matrix, column) = (start / columns, start % columns);
             let kept = take(&mut kept, (columns - column).min(BLOCK));

@@ -31,6 +31,7 @@ impl Default for ParamsSgd {
 impl Rule for ParamsSgd {
     const NAME: &'static str = "Sgd";
     const KERNELS: &'static str = "sgd";
+    const COUNTS_STEPS: bool = false;
 
     hyper_parameters!(
         lr: NOT_NEGATIVE, weight_decay: NOT_NEGATIVE, momentum: NOT_NEGATIVE,

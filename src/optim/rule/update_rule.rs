@@ -12,6 +12,8 @@ pub trait Rule: Clone + Debug + Default + Send + Sync + 'static {
     const KERNELS: &'static str;
     /// Whether it treats each element by itself, so that its state has one number for each.
     const IS_ELEMENTWISE: bool = true;
+    /// Whether its update depends on how many there were. PyTorch saves no `step` for one that does not.
+    const COUNTS_STEPS: bool = true;
 
     /// The hyper-parameters, in the order of the kernels: the learning rate first, then the weight decay.
     fn hyper_parameters(&mut self) -> impl Iterator<Item = HyperParameter<'_>>;

@@ -6,8 +6,9 @@ let view = whole;
 const kinds = {
   exhausted: ['×', '--limit', 'out of memory, retried'], failed: ['!', '--ink', 'step failed'],
   fault: ['!', '--ink', 'device lost'], grown: ['▴', '--batch', 'larger micro-batch'],
-  shrunk: ['▾', '--batch', 'smaller micro-batch'], paced: ['~', '--batch', 'other size, for speed'],
+  shrunk: ['▾', '--batch', 'smaller micro-batch'],
   restarted: ['↻', '--other', 'batch begun again'], over_limit: ['−', '--other', 'update over the limit'],
+  cut_checked: ['?', '--other', 'the loss depends on the cut'],
 };
 const kindOf = kind => kinds[kind] || ['·', '--other', kind];
 const failures = ['fault', 'failed', 'exhausted'];

@@ -1,4 +1,5 @@
 use super::reduce::Ranks;
+use super::word::{Spent, Word};
 use crate::batch::{Hold, Origin, Place};
 use crate::distributed::Effort;
 use crate::error::Result;
@@ -13,13 +14,7 @@ impl Ranks {
     ) -> Result<()> {
         for origin in origins {
             let Some(divide) = origin.divide else {
-                if !std::mem::replace(&mut self.has_warned, true) {
-                    tracing::warn!(
-                        loader = origin.loader,
-                        "this loader gives each rank all samples: unless each has data of its own, call `.rank(group.rank(), group.size())`"
-                    );
-                }
-                continue;
+                continue; // data of the rank's own
             };
             if !std::mem::replace(&mut self.has_divided, true) {
                 // A resumed run goes on with the parts that it had.
@@ -39,14 +34,26 @@ impl Ranks {
                 .filter_map(|bytes| bytes.as_slice().try_into().ok());
             let from = places.map(Place::from_bytes).max().unwrap_or_default();
             hold.divide(from, division)?;
-            positions.revise(origin.loader, |text| divide.revise(text))?;
+            positions.revise(origin.loader, |position| divide.revise(position));
             tracing::info!(loader = origin.loader, %from, parts = ?division, "batches are divided anew among the ranks");
         }
         Ok(())
     }
 
     /// Learns from what each rank has done for an update.
-    pub(super) fn learn(&mut self, efforts: impl Iterator<Item = Effort>) -> Result<()> {
+    pub(super) fn learn(&mut self, words: &[Word]) -> Result<()> {
+        let efforts = words.iter().map(|word| {
+            let Spent {
+                cost,
+                seconds,
+                is_exhausted,
+            } = word.spent;
+            let effort = Effort::new(word.samples, cost, seconds);
+            match is_exhausted {
+                true => effort.exhausted(None),
+                false => effort,
+            }
+        });
         let efforts: Vec<_> = efforts.collect();
         self.shares.observe(&efforts).map(|_| ())
     }

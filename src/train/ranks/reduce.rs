@@ -1,18 +1,19 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Tensor};
 use crc32fast::Hasher;
 
-use super::turn::Turn;
+use super::data::Data;
+use super::turn::{Progress, Turn};
 use super::word::{CALL, Spent, Word, bits, check};
 use crate::batch::{Engine, Measured, run_phase};
-use crate::distributed::{Collectives, Effort, Group, Shares};
+use crate::distributed::{Collectives, Group, Shares};
 use crate::elements::with_bytes;
 use crate::error::{Error, Phase, Result};
 use crate::memory::recover;
-use crate::optim::{Commit, Measure, StateDict, blend};
+use crate::optim::{Commit, StateDict, blend};
 use crate::train::accumulator::GradientAccumulator;
 use crate::train::exchange::{Exchange, RankWork};
 use crate::train::loss::StepLoss;
@@ -26,14 +27,12 @@ pub(in crate::train) struct Ranks {
     pub(super) compare_every: u64,
     /// Parameters are compared in the next update.
     compares: bool,
-    has_spoken: Arc<AtomicBool>,
+    progress: Arc<Progress>,
     /// When the exchange before ended.
     since: Instant,
     /// How batches are divided among the ranks.
     pub(super) shares: Shares,
     pub(super) has_divided: bool,
-    /// The caller knows that a loader is not divided.
-    pub(super) has_warned: bool,
     /// Each rank updates the elements that it sums.
     is_sharded: bool,
     /// The place of the mean loss, where it comes with the parameters.
@@ -59,19 +58,23 @@ impl Ranks {
             engine,
             compare_every,
             compares: true,
-            has_spoken: Arc::default(),
+            progress: Arc::default(),
             since: Instant::now(),
             shares,
             has_divided: false,
-            has_warned: false,
             is_sharded: false,
             loss: None,
         }
     }
 
-    /// A step begins, to which this rank owes the others a word.
+    /// Starts this rank's update; the others wait for its status message.
     pub(in crate::train) fn turn(&self) -> Turn {
-        Turn::new(&self.group, &self.has_spoken)
+        Turn::new(&self.group, &self.progress)
+    }
+
+    /// Ends this rank's update, applied or not: a panic from here on concerns no other rank.
+    pub(in crate::train) fn end(&self) {
+        self.progress.is_over.store(true, Ordering::Relaxed);
     }
 
     /// Compares the ranks' parameters in the next update, because they were loaded.
@@ -92,6 +95,7 @@ impl Ranks {
         memory: &Measured<'_>,
         accumulator: &mut GradientAccumulator<O>,
         spent: Spent,
+        data: &Data,
     ) -> Result<Exchange> {
         self.is_sharded = accumulator.optimizer().is_sharded();
         let prepared = run_phase(Phase::Reduce, || self.prepare(accumulator));
@@ -105,13 +109,20 @@ impl Ranks {
         };
         let began = Instant::now();
         word.spent = spent;
+        word.data = data.checksum(&self.group)?;
         word.elapsed = began.saturating_duration_since(self.since).as_secs_f64();
-        let agree = || self.agree(accumulator, &word);
+        let progress = Arc::clone(&self.progress);
+        let agree = || {
+            let agreed = self.agree(accumulator, &word, data);
+            // No rank goes on to the exchange.
+            agreed.inspect_err(|_| progress.is_over.store(true, Ordering::Relaxed))
+        };
         let words = engine.phase(Phase::Wait, memory, agree)?;
         let waited = began.elapsed();
         let agreed = Agreement { words, loss };
         let reduce = || self.reduce(accumulator, &agreed);
-        match engine.phase(Phase::Reduce, memory, reduce) {
+        let reduced = engine.phase(Phase::Reduce, memory, reduce);
+        match reduced.and_then(|loss| self.learn(&agreed.words).map(|()| loss)) {
             Ok(loss) => self.loss = loss,
             Err(error) => {
                 accumulator.reset();
@@ -121,19 +132,6 @@ impl Ranks {
         }
         let reduced = began.elapsed().saturating_sub(waited);
         self.since = Instant::now();
-        let efforts = agreed.words.iter().map(|word| {
-            let Spent {
-                cost,
-                seconds,
-                is_exhausted,
-            } = word.spent;
-            let effort = Effort::new(word.samples, cost, seconds);
-            match is_exhausted {
-                true => effort.exhausted(None),
-                false => effort,
-            }
-        });
-        self.learn(efforts)?;
         let works = agreed.words.iter().map(|word| RankWork {
             samples: word.samples,
             weight: word.weight,
@@ -153,11 +151,13 @@ impl Ranks {
         &mut self,
         accumulator: &mut GradientAccumulator<O>,
         word: &Word,
+        data: &Data,
     ) -> Result<Vec<Word>> {
         // From here on the others know.
-        self.has_spoken.store(true, Ordering::Relaxed);
+        self.progress.has_spoken.store(true, Ordering::Relaxed);
         let words = word.gather(&self.group, CALL)?;
         check(&words, self.group.rank())?;
+        data.compare(&self.group, words.iter().map(|word| word.data))?;
         // Where some have loaded state, all compare in the next update.
         self.compares = words
             .iter()
@@ -198,6 +198,7 @@ impl Ranks {
             trained: slots.fingerprint() ^ u32::from(self.is_sharded),
             awaited: slots.awaited_fingerprint(),
             filled: bits(slots.filled()),
+            data: None,
             values: is_due.then(|| values(accumulator)).transpose()?,
             spent: Spent::default(),
             elapsed: 0.,
@@ -261,7 +262,7 @@ impl Ranks {
         let (Some(flat), Some(loss)) = (slots.flat(), self.loss.take()) else {
             return Ok(Duration::ZERO);
         };
-        engine.phase(Phase::Reduce, memory, || {
+        let share = || {
             slots.put_parameters()?;
             let watch = self.group.watch("share parameters");
             for bucket in flat.buckets() {
@@ -273,22 +274,21 @@ impl Ranks {
             if let Some(sum) = flat.loss() {
                 loss.slice_set(sum, 0, 0)?;
             }
-            Ok(())
-        })?;
+            Ok::<_, Error>(())
+        };
+        engine.phase(Phase::Reduce, memory, || run_phase(Phase::Reduce, share))?;
         self.since = Instant::now();
         Ok(began.elapsed())
     }
 
-    /// Adds what each rank measured of its elements, in the order of ranks.
-    pub(in crate::train) fn sum(&self, own: Measure) -> Result<Measure> {
-        let own = own.squares().to_le_bytes();
+    /// Adds what each rank measured of its elements, in the order of ranks, so that all get the same bits.
+    pub(in crate::train) fn sum(&self, own: f64) -> Result<f64> {
+        let own = own.to_le_bytes();
         let all = self.group.control().gather("measure gradients", &own)?;
         let all = all
             .iter()
             .filter_map(|bytes| bytes.as_slice().try_into().ok());
-        Ok(all
-            .map(|bytes| Measure::new(f64::from_le_bytes(bytes)))
-            .sum())
+        Ok(all.map(f64::from_le_bytes).sum())
     }
 
     /// Puts the parts of an optimizer's state together on rank 0. If a rank has none, all fail.

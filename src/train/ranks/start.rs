@@ -17,7 +17,7 @@ pub(in crate::train) struct Settings {
     pub(in crate::train) compare_every: u64,
     /// Gradients travel as bf16.
     pub(in crate::train) narrows: bool,
-    /// How batches are divided; `None` for what is measured.
+    /// How batches are divided; `None` for equal parts.
     pub(in crate::train) shares: Option<Shares>,
 }
 
@@ -90,10 +90,9 @@ fn place<O: Commit>(
             return Err(DataError::Setting(problem).into());
         }
         Some(shares) => shares,
-        None => Shares::builder(group.size()).build()?,
+        None => Shares::equal(group.size()),
     };
-    let compare_every = settings.compare_every.max(1);
-    core.ranks = Some(Ranks::new(group, engine, compare_every, shares));
+    core.ranks = Some(Ranks::new(group, engine, settings.compare_every, shares));
     core.shard()
 }
 
@@ -111,7 +110,6 @@ fn model<O: Commit>(core: &Core<O>) -> Vec<Parameter> {
 
 /// Fails if another rank failed, or has another plan than rank 0.
 fn compare(own: &Plan, plans: &[Vec<u8>], rank: usize) -> Result<()> {
-    const MOST: usize = 8;
     let plans = plans.iter().map(|bytes| serde_json::from_slice(bytes));
     let plans: Vec<Plan> = plans
         .collect::<serde_json::Result<_>>()
@@ -144,11 +142,5 @@ fn compare(own: &Plan, plans: &[Vec<u8>], rank: usize) -> Result<()> {
             differences.push(format!("rank {rank} has its parameters in another order"));
         }
     }
-    let hidden = differences.len().saturating_sub(MOST);
-    differences.truncate(MOST);
-    if hidden > 0 {
-        differences.push(format!("and {hidden} more"));
-    }
-    let what = "model or options";
-    Err(GroupError::Different { what, differences }.into())
+    Err(GroupError::different("model or options", differences).into())
 }

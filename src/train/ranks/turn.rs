@@ -5,19 +5,30 @@ use super::word::{CALL, Word};
 use crate::distributed::Group;
 use crate::error::Error;
 
-/// A step in progress. The other ranks wait for this one's word: if the step ends without one, also by a panic, it tells them so.
+/// How far this rank's update has come.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// The other ranks have its status message.
+    pub(super) has_spoken: AtomicBool,
+    /// None of them waits for anything more.
+    pub(super) is_over: AtomicBool,
+}
+
+/// A step in progress. The other ranks wait for this one's status message, and then for the end of the exchange: if the step ends before, also by a
+/// panic, it notifies them.
 #[derive(Debug)]
 pub(in crate::train) struct Turn {
     group: Group,
-    has_spoken: Arc<AtomicBool>,
+    progress: Arc<Progress>,
 }
 
 impl Turn {
-    pub(super) fn new(group: &Group, has_spoken: &Arc<AtomicBool>) -> Self {
-        has_spoken.store(false, Ordering::Relaxed);
+    pub(super) fn new(group: &Group, progress: &Arc<Progress>) -> Self {
+        progress.has_spoken.store(false, Ordering::Relaxed);
+        progress.is_over.store(false, Ordering::Relaxed);
         Self {
             group: group.clone(),
-            has_spoken: Arc::clone(has_spoken),
+            progress: Arc::clone(progress),
         }
     }
 
@@ -27,7 +38,7 @@ impl Turn {
     }
 
     fn tell(&self, reason: String) {
-        if self.has_spoken.swap(true, Ordering::Relaxed) {
+        if self.progress.has_spoken.swap(true, Ordering::Relaxed) {
             return;
         }
         // A group that has ended is this rank's next error. Its own matters more now.
@@ -37,8 +48,14 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.tell("it panicked".to_owned());
+        if !std::thread::panicking() || self.progress.is_over.load(Ordering::Relaxed) {
+            return;
         }
+        if self.progress.has_spoken.load(Ordering::Relaxed) {
+            // The others wait for gradients or parameters that do not come any more.
+            let reason = "it panicked after its status message, in the exchange or the update";
+            self.group.control().fail(reason);
+        }
+        self.tell("it panicked".to_owned());
     }
 }

@@ -22,6 +22,8 @@ pub(super) struct Word {
     pub(super) awaited: u32,
     /// A bit for each parameter that has received a gradient.
     pub(super) filled: Vec<u64>,
+    /// Of the batches of loaders; `None` if they are another rank's.
+    pub(super) data: Option<u32>,
     /// Of the values of all parameters, where they are compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) values: Option<u32>,
@@ -107,8 +109,7 @@ pub(super) fn check(words: &[Word], rank: usize) -> Result<()> {
     });
     let differences: Vec<_> = counts.chain(trained).chain(awaited).collect();
     if !differences.is_empty() {
-        let what = "what they train";
-        return Err(GroupError::Different { what, differences }.into());
+        return Err(GroupError::different("what they train", differences).into());
     }
     diverged(words, first.updates).map_or(Ok(()), Err)
 }

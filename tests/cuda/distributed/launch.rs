@@ -154,7 +154,7 @@ pub struct Counts {
 
 pub fn counts() -> Counts {
     let count = |what: u32| {
-        // SAFETY: the function has this signature (tests/simulated-cuda/src/nccl/entry.rs) and is in a library that this program is linked with.
+        // SAFETY: the function has this signature (crates/simulated-cuda/src/nccl/entry.rs) and is in a library that this program is linked with.
         unsafe {
             let name = b"simulated_nccl_count\0";
             let count = Library::this().get::<unsafe extern "C" fn(u32) -> u64>(name);

@@ -1,6 +1,6 @@
 //! A trainer on several GPUs, while memory runs out on one of them.
 
-use candle_core::{Device, Tensor, Var};
+use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::batch::Fixed;
 use candle_headroom::{AdamW, AdaptiveTrainer, Result};
 
@@ -60,6 +60,63 @@ fn ranks_train_as_one_process_and_recover_by_themselves() {
             assert!(largest < 1e-5, "{largest}");
             let bytes: Vec<u8> = ours.iter().flat_map(|value| value.to_ne_bytes()).collect();
             let all = rank.group.gather(&bytes).unwrap();
+            assert_eq!(all[0], all[1], "the ranks have the same parameters");
+        },
+    );
+}
+
+/// Behind the agreement nothing is allocated, so that no single failure of an allocation can leave ranks with half an update: not where
+/// statistics are summed, and not where each rank takes the halves that the others have updated.
+#[test]
+fn an_allocation_that_fails_anywhere_in_a_sharded_update_is_made_again() {
+    together(
+        2,
+        |_| Vec::new(),
+        |rank| {
+            let device = &rank.device;
+            let half = |tensor: Tensor| tensor.to_dtype(DType::F16);
+            let weight = half(curve((WIDTH, 3), 0.1, device).unwrap()).unwrap();
+            let weight = Var::from_tensor(&weight).unwrap();
+            let mean = Var::zeros(3, DType::F16, device).unwrap();
+            let named = vec![
+                ("weight", weight.clone()),
+                ("norm.running_mean", mean.clone()),
+            ];
+            let optimizer = AdamW::builder(named).learning_rate(0.01).master_weights();
+            let optimizer = optimizer.sharded().build().unwrap();
+            let trainer = AdaptiveTrainer::builder(optimizer).group(&rank.group);
+            let mut trainer = trainer.policy(Fixed::new(4).unwrap()).build().unwrap();
+            let batch = half(curve((4, WIDTH), rank.number() as f64, device).unwrap()).unwrap();
+            let mut step = |failing: Option<u64>| {
+                if let Some(nth) = failing.filter(|_| rank.number() == 1) {
+                    rank.simulator().fail_allocation(nth, 1);
+                }
+                let report = trainer.step(&batch, |x, _| {
+                    let y = x.matmul(&weight)?;
+                    mean.set(&((mean.as_tensor() * 0.9)? + (y.mean(0)?.detach() * 0.1)?)?)?;
+                    y.tanh()?.sqr()?.to_dtype(DType::F32)?.mean_all()
+                });
+                rank.simulator().disarm();
+                report.unwrap_or_else(|error| panic!("allocation {failing:?}: {error}"))
+            };
+            step(None);
+            let mut retried = 0;
+            for nth in 0..48 {
+                retried += step(Some(nth)).retries;
+            }
+            assert!(rank.number() == 0 || retried > 8, "{retried}");
+            let bytes = |var: &Var| -> Vec<u8> {
+                let values = var.to_dtype(DType::F32).unwrap().flatten_all().unwrap();
+                let values = values.to_vec1::<f32>().unwrap();
+                values
+                    .iter()
+                    .flat_map(|value| value.to_ne_bytes())
+                    .collect()
+            };
+            let all = rank
+                .group
+                .gather(&[bytes(&weight), bytes(&mean)].concat())
+                .unwrap();
             assert_eq!(all[0], all[1], "the ranks have the same parameters");
         },
     );

@@ -1,5 +1,5 @@
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_headroom::nn::{Attention, attention};
+use candle_headroom::nn::{Attention, attention, seeded};
 
 use crate::check::{
     Strides, agrees_on_rounding_each as agrees_on, difference, differentiate, numbers, rounding,
@@ -22,7 +22,10 @@ fn compare(sizes: [usize; 7], options: &dyn Fn(&Tensor) -> Result<Attention>) ->
     let device = Device::new_cuda_with_stream(gpu().ordinal)?;
     agrees_on(
         &device,
-        &|x| attention(&x[0], &x[1], &x[2], &options(&x[0])?),
+        &|x| {
+            let options = options(&x[0])?;
+            seeded(9, || attention(&x[0], &x[1], &x[2], &options))
+        },
         &inputs(sizes),
     )
 }
@@ -36,13 +39,20 @@ fn all_options() -> Result<()> {
         Ok(none().causal().softcap(1.5))
     })?;
     compare([1, 2, 1, 2, 300, 2, 2], &|_| {
-        Ok(none().causal_from(250).dropout(0.3, 9))
+        Ok(none().causal_from(250).dropout(0.3))
     })?;
+    let slopes = Tensor::new(&[0.5f32, 0.25, 0.125, 0.0625], &Device::Cpu)?;
+    for options in [none().window(9, 3), none().window(2, 300).causal()] {
+        let options = options.alibi(&slopes).dropout(0.25);
+        compare([2, 4, 2, 5, 37, 4, 3], &|_| Ok(options.clone()))?;
+        let packed = options.clone().lengths(&[2, 0, 3], &[7, 3, 27]);
+        compare([2, 4, 2, 5, 37, 4, 3], &|_| Ok(packed.clone()))?;
+    }
     for shape in [&[2, 4, 3, 40][..], &[1, 4, 1, 40], &[3, 1], &[2, 1, 1, 40]] {
         compare([2, 4, 4, 3, 40, 3, 2], &|q| {
             let mask = ((numbers(shape, 5) * 4.)?.round()? / 4.)?;
             let mask = mask.to_dtype(q.dtype())?.to_device(q.device())?;
-            Ok(none().mask(&mask).scale(0.7).dropout(0.25, 4))
+            Ok(none().mask(&mask).scale(0.7).dropout(0.25))
         })?;
     }
     Ok(())
@@ -64,8 +74,8 @@ fn masks_with_a_gradient() -> Result<()> {
     agrees_on(
         &device,
         &|x| {
-            let options = Attention::default().causal().dropout(0.2, 1).mask(&x[3]);
-            attention(&x[0], &x[1], &x[2], &options)
+            let options = Attention::default().causal().dropout(0.2).mask(&x[3]);
+            seeded(1, || attention(&x[0], &x[1], &x[2], &options))
         },
         &[q, k, v, numbers(&[2, 1, 5], 6)],
     )

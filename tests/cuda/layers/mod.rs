@@ -4,6 +4,7 @@ mod activations;
 mod attention;
 mod conv;
 mod empty;
+mod functions;
 mod kv_cache;
 mod linear_cross_entropy;
 mod losses;

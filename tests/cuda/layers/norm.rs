@@ -22,6 +22,9 @@ fn norms_of_rows() -> Result<()> {
         let inputs = [xs, alpha];
         let layer = |x: &[Tensor]| nn::ops::layer_norm(&x[0], &x[1], &x[2], EPS);
         agrees_on(&device, &layer, &with_bias)?;
+        let [xs, alpha, beta] = with_bias.clone();
+        agrees_on(&device, &layer, &[(xs * 1e3)?, alpha.clone(), beta.clone()])?;
+        agrees_on(&device, &layer, &[(&with_bias[0] + 1e4)?, alpha, beta])?;
         agrees_on(&device, &|x| nn::ops::rms_norm(&x[0], &x[1], EPS), &inputs)?;
         let rms = |x: &[Tensor]| RmsNorm::new(x[1].clone(), EPS.into()).forward_diff(&x[0]);
         agrees_on(&device, &rms, &inputs)?;

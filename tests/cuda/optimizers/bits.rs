@@ -3,8 +3,8 @@
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::optim::{
-    Algorithm, Fused, FusedBuilder, Moments, ParamsAdafactor, ParamsAdam, ParamsAdamW, ParamsLion,
-    ParamsSgd,
+    Algorithm, Commit, Fused, FusedBuilder, Moments, ParamsAdafactor, ParamsAdam, ParamsAdamW,
+    ParamsLion, ParamsSgd,
 };
 
 use super::{Job, bits, device, scale};

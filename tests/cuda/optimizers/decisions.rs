@@ -3,7 +3,9 @@
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::error::OptimizerError;
-use candle_headroom::optim::{Committed, FusedBuilder, GroupOptions, LossScale, ParamsAdamW};
+use candle_headroom::optim::{
+    Commit, Committed, FusedBuilder, GroupOptions, LossScale, ParamsAdamW,
+};
 use candle_headroom::{AdamW, Error, Sgd};
 
 use super::bits::{nothing, same};

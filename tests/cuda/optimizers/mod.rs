@@ -9,7 +9,7 @@ mod state;
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
-use candle_headroom::optim::{Algorithm, Fused, FusedBuilder, Group};
+use candle_headroom::optim::{Algorithm, Commit, Fused, FusedBuilder, Group};
 
 use crate::gpu::{Gpu, gpu};
 use crate::support::{flat, wave};

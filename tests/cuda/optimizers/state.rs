@@ -2,8 +2,8 @@
 
 use candle_core::{DType, Device};
 use candle_headroom::optim::{
-    Algorithm, Fused, LossScale, Moments, ParamsAdafactor, ParamsAdamW, ParamsLion, ParamsSgd,
-    StateDict,
+    Algorithm, Commit, Fused, LossScale, Moments, ParamsAdafactor, ParamsAdamW, ParamsLion,
+    ParamsSgd, StateDict,
 };
 
 use super::{Job, bits, device, scale};

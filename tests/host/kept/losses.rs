@@ -2,7 +2,7 @@ use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Module, Result, Tensor};
 use candle_headroom::DeviceMemory;
 use candle_headroom::nn::quantized::QMatMul;
-use candle_headroom::nn::{Activation, Linear, PReLU, loss, ops};
+use candle_headroom::nn::{Activation, Embedding, Linear, PReLU, loss, ops};
 
 use super::{assert_kept, var};
 use crate::support::alone;
@@ -18,6 +18,26 @@ fn cross_entropy_keeps_a_number_for_each_row() -> Result<()> {
     assert_kept("cross_entropy", numbers, || {
         loss::cross_entropy(&logits, &targets)
     });
+    assert_kept("nll", 0, || loss::nll(&logits, &targets));
+    // The sums of these are over copies, which are not kept.
+    assert_kept("mse", 0, || loss::mse(&logits, &logits));
+    assert_kept("huber", 0, || loss::huber(&logits, &logits, 1.));
+    assert_kept("binary_cross_entropy", 0, || {
+        loss::binary_cross_entropy_with_logit(&logits, &logits)
+    });
+    Ok(())
+}
+
+#[test]
+fn embedding_keeps_its_output() -> Result<()> {
+    let _alone = alone();
+    let (table, _) = var(&[64, 32])?;
+    let ids = Tensor::zeros((16, 1024), DType::U32, &Device::Cpu)?;
+    for dtype in [DType::F32, DType::BF16] {
+        let table = Embedding::new(table.to_dtype(dtype)?, 32);
+        let bytes = 16 * 1024 * 32 * dtype.size_in_bytes();
+        assert_kept("embedding", bytes, || table.forward(&ids));
+    }
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 mod attention;
 mod chains;
 mod conv;
+mod images;
 mod kv_cache;
 mod linear_cross_entropy;
 mod losses;

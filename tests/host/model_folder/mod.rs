@@ -1,6 +1,6 @@
-//! What `headroom estimate` says of a folder is what training the model of the example `finetune` takes.
+//! What `headroom estimate` says of a folder is what training the model of the program `finetune` takes.
 
-#[path = "../../../examples/finetune/model/mod.rs"]
+#[path = "../../../crates/finetune/src/model/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the example uses more")]
 mod model;
 

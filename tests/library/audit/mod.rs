@@ -3,7 +3,7 @@
 mod operations;
 
 use candle_core::{DType, Device, IndexOp, Tensor, Var};
-use candle_headroom::error::{LossError, ParameterError};
+use candle_headroom::error::{LossError, ParameterError, UnreachedParameters};
 use candle_headroom::nn::{Audit, Received, audit};
 use candle_headroom::testing::out_of_memory;
 use candle_headroom::{Error, Result};
@@ -55,7 +55,7 @@ fn each_var_is_told_apart() {
         ];
         Tensor::stack(&parts, 0)?.sum_all()
     });
-    let report = report.unwrap();
+    let report = report.arrivals().unwrap();
     assert_eq!(
         received(&report),
         [
@@ -77,7 +77,8 @@ fn each_var_is_told_apart() {
         norms,
         [None, None, Some(0.), None, Some(norm), None, None, None]
     );
-    let unreached = report.check().unwrap_err();
+    let error = report.check().unwrap_err();
+    let unreached: &UnreachedParameters = error.downcast_ref().expect("two Vars");
     assert_eq!((unreached.names.len(), unreached.trainable()), (2, 6));
     assert_eq!(unreached.updates, None);
 }
@@ -97,7 +98,9 @@ fn norms_do_not_overflow() {
     ] {
         let varmap = VarMap::new();
         let w = put(&varmap, "w", &[1.; 9], dtype);
-        let report = audit(&varmap, || (w * value)?.sum_all()).unwrap();
+        let report = audit(&varmap, || (&w * value)?.sum_all())
+            .arrivals()
+            .unwrap();
         let norm = report.vars[0].norm.unwrap();
         assert!(
             (norm / (3. * value) - 1.).abs() < tolerance,
@@ -110,14 +113,18 @@ fn norms_do_not_overflow() {
 fn a_gradient_of_a_part_is_a_gradient() {
     let varmap = VarMap::new();
     let w = put(&varmap, "w", &[1., 2., 3.], DType::F32);
-    let report = audit(&varmap, || w.i(1)?.affine(5., 0.)).unwrap();
+    let report = audit(&varmap, || w.i(1)?.affine(5., 0.))
+        .arrivals()
+        .unwrap();
     assert_eq!(
         (report.vars[0].received, report.vars[0].norm),
         (Received::Finite, Some(5.))
     );
     // No elements: nothing that could be wrong.
     let empty = put(&varmap, "empty", &[], DType::F32);
-    let report = audit(&varmap, || (empty.sum_all()? + w.sum_all()?)?.sqr()).unwrap();
+    let report = audit(&varmap, || (empty.sum_all()? + w.sum_all()?)?.sqr())
+        .arrivals()
+        .unwrap();
     assert_eq!(report.get("empty").unwrap().received, Received::Zeros);
 }
 
@@ -128,9 +135,10 @@ fn a_loss_that_depends_on_nothing_is_reported() {
     let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
     linear(3, 2, vb).unwrap();
     let loss = || Tensor::ones((), DType::F32, &Device::Cpu);
-    let report = audit(&varmap, loss).unwrap();
+    let report = audit(&varmap, loss).arrivals().unwrap();
     assert_eq!(report.count(Received::Nothing), 2);
-    let unreached = report.check().unwrap_err();
+    let error = report.check().unwrap_err();
+    let unreached: &UnreachedParameters = error.downcast_ref().expect("two Vars");
     assert!(
         unreached
             .reasons()
@@ -138,27 +146,41 @@ fn a_loss_that_depends_on_nothing_is_reported() {
             .any(|reason| reason.contains("other Vars"))
     );
     // No Vars at all is nothing that is unreached.
-    assert!(audit(&VarMap::new(), loss).unwrap().check().is_ok());
+    assert!(
+        audit(&VarMap::new(), loss)
+            .arrivals()
+            .unwrap()
+            .check()
+            .is_ok()
+    );
 }
 
 #[test]
 fn errors_of_the_closure_come_back() {
     let varmap = VarMap::new();
     let w = put(&varmap, "w", &[1., 2.], DType::F32);
-    let error = audit(&varmap, || w.sqr()).unwrap_err();
+    let error = audit(&varmap, || w.sqr()).arrivals().unwrap_err();
     assert!(
         matches!(&error, Error::Loss(loss) if matches!(&**loss, LossError::NotScalar(shape) if shape.dims() == [2])),
         "{error}"
     );
     assert_eq!(
-        audit(&varmap, || w.sqr()?.sum_keepdim(0)).unwrap().vars[0].received,
+        audit(&varmap, || w.sqr()?.sum_keepdim(0))
+            .arrivals()
+            .unwrap()
+            .vars[0]
+            .received,
         Received::Finite
     );
-    let error = audit(&varmap, || Err(out_of_memory())).unwrap_err();
+    let error = audit(&varmap, || Err(out_of_memory()))
+        .arrivals()
+        .unwrap_err();
     assert!(error.resource_exhausted().is_some(), "{error}");
-    let error = audit(&varmap, || w.reshape(3)).unwrap_err();
+    let error = audit(&varmap, || w.reshape(3)).arrivals().unwrap_err();
     assert!(matches!(&error, Error::Candle(_)), "{error}");
-    let error = audit(&varmap, || Err(Error::external(std::fmt::Error).into())).unwrap_err();
+    let error = audit(&varmap, || Err(Error::external(std::fmt::Error).into()))
+        .arrivals()
+        .unwrap_err();
     assert!(error.downcast::<std::fmt::Error>().is_ok());
 }
 
@@ -170,7 +192,8 @@ fn vars_that_the_closure_makes_are_audited() -> Result<()> {
     let report = audit(&varmap, || {
         let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
         linear(3, 2, vb)?.forward(&x)?.sqr()?.mean_all()
-    })?;
+    });
+    let report = report.arrivals()?;
     report.check()?;
     assert_eq!(report.vars.len(), 2);
     Ok(())
@@ -196,18 +219,21 @@ fn it_changes_nothing() {
         .reshape((5, 3))
         .unwrap();
     let forward = || head.forward(&norm.forward_t(&x, true)?)?.sqr()?.mean_all();
-    let report = audit(&varmap, forward).unwrap();
+    let report = audit(&varmap, forward).arrivals().unwrap();
     report.check().unwrap();
     assert_eq!(report.count(Received::Statistic), 2);
     assert_eq!(values(), before);
     // With an error after the forward pass, and with a panic.
-    audit(&varmap, || forward().and(Err(out_of_memory()))).unwrap_err();
+    audit(&varmap, || forward().and(Err(out_of_memory())))
+        .arrivals()
+        .unwrap_err();
     assert_eq!(values(), before);
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         audit(&varmap, || {
             forward()?;
             panic!("in the closure")
         })
+        .arrivals()
     }));
     assert!(panicked.is_err());
     assert_eq!(values(), before);
@@ -223,7 +249,9 @@ fn exceptions_are_names_that_exist() {
     linear(3, 3, vb.pp("pooler.dense")).unwrap();
     vb.get_with_hints(3, "scale", Init::Const(1.)).unwrap();
     let x = Tensor::ones((5, 3), DType::F32, &Device::Cpu).unwrap();
-    let report = audit(&varmap, || head.forward(&x)?.sqr()?.mean_all()).unwrap();
+    let report = audit(&varmap, || head.forward(&x)?.sqr()?.mean_all())
+        .arrivals()
+        .unwrap();
     report.check_except(["pooler.*", "scale"]).unwrap();
     let error = report.check_except(["pooler.*"]).unwrap_err();
     assert!(
@@ -235,6 +263,63 @@ fn exceptions_are_names_that_exist() {
         matches!(&error, Error::Parameter(error) if **error == ParameterError::NoMatch("poler.*".to_owned())),
         "{error}"
     );
+}
+
+/// Whether a pattern matches the name of the only Var.
+fn matches(pattern: &str, name: &str) -> bool {
+    let varmap = VarMap::new();
+    let w = put(&varmap, name, &[1.], DType::F32);
+    let report = audit(&varmap, || w.sqr()?.sum_all()).arrivals().unwrap();
+    report.check_except([pattern]).is_ok()
+}
+
+#[test]
+fn a_star_stands_for_any_text() {
+    for (pattern, name) in [
+        ("a.b", "a.b"),
+        ("*", ""),
+        ("*", "a.b.c"),
+        ("a.*", "a.b.c"),
+        ("*.weight", "a.b.weight"),
+        ("a.*.c", "a.b.b.c"),
+        ("*a*a*", "aa"),
+        ("**", "x"),
+        ("layers.*.experts.*.w1", "layers.0.moe.experts.3.w1"),
+    ] {
+        assert!(matches(pattern, name), "{pattern} {name}");
+    }
+    for (pattern, name) in [
+        ("", "a"),
+        ("a", "ab"),
+        ("a", "ba"),
+        ("*a*a*", "a"),
+        ("a*a", "a"),
+        ("ab*ba", "aba"),
+        ("*.weight", "weight"),
+        ("a.?", "a.b"),
+    ] {
+        assert!(!matches(pattern, name), "{pattern} {name}");
+    }
+}
+
+#[test]
+fn statistics_are_known_by_the_last_part_of_a_name() {
+    let varmap = VarMap::new();
+    let statistics = ["running_mean", "bn.running_var", "a.b.num_batches_tracked"];
+    let others = ["bn.weight", "running_mean.weight", "my_running_mean"];
+    for name in statistics.iter().chain(&others) {
+        put(&varmap, name, &[1.], DType::F32);
+    }
+    let loss = || Tensor::ones((), DType::F32, &Device::Cpu);
+    let report = audit(&varmap, loss).arrivals().unwrap();
+    for (names, received) in [
+        (statistics, Received::Statistic),
+        (others, Received::Nothing),
+    ] {
+        for name in names {
+            assert_eq!(report.get(name).unwrap().received, received, "{name}");
+        }
+    }
 }
 
 /// Two layers whose first parts are cut off.
@@ -262,7 +347,7 @@ fn layered() -> Audit {
         }
         (y.matmul(&head)? * 4.)?.sum_all()
     };
-    audit(&varmap, loss).unwrap()
+    audit(&varmap, loss).arrivals().unwrap()
 }
 
 #[test]
@@ -273,10 +358,10 @@ fn a_report_is_grouped_with_what_is_wrong_first() {
         "\
 13 Vars: no gradient 6, all zeros 4, finite 1, statistic 2
 no gradient
-  layers.0..=1: attention.bias, attention.weight (2 of 4 each)
+  layers.*: attention.bias, attention.weight (4 of 8)
   norm: bias, weight (2 of 4)
 all zeros
-  layers.0..=1: mlp.bias, mlp.weight (2 of 4 each)
+  layers.*: mlp.bias, mlp.weight (4 of 8)
 finite
   head: weight (1 of 1), norm 8.000e0
 statistic

@@ -99,7 +99,9 @@ fn each_listed_operation_cuts_gradients_off() {
             .lock()
             .unwrap()
             .insert("x".to_owned(), x.clone());
-        let report = audit(&varmap, || operation(&x)?.sqr()?.sum_all()).unwrap();
+        let report = audit(&varmap, || operation(&x)?.sqr()?.sum_all())
+            .arrivals()
+            .unwrap();
         report.vars[0].received
     };
     for (name, operation) in OPERATIONS {

@@ -13,7 +13,9 @@ use super::*;
 #[test]
 fn training_goes_on_while_an_older_state_is_written() {
     let (_temporary, folder) = folder();
-    let builder = Checkpoints::builder(&folder).every(1).keep_last(100);
+    let builder = Checkpoints::builder(&folder)
+        .every_updates(1)
+        .keep_last(100);
     let mut checkpoints = builder.open().unwrap();
     let whole = uninterrupted(40);
     let (mut run, mut seen) = (Run::new(), [0; 3]);
@@ -55,7 +57,10 @@ fn training_goes_on_while_an_older_state_is_written() {
 #[test]
 fn flushing_and_dropping_wait() {
     let (_temporary, folder) = folder();
-    let mut checkpoints = Checkpoints::builder(&folder).every(1).open().unwrap();
+    let mut checkpoints = Checkpoints::builder(&folder)
+        .every_updates(1)
+        .open()
+        .unwrap();
     let mut run = Run::new();
     run.until(1, &mut checkpoints, |_, _| {}).unwrap();
     checkpoints.flush().unwrap();
@@ -69,7 +74,10 @@ fn flushing_and_dropping_wait() {
 #[test]
 fn a_lost_device_leaves_what_the_host_has() {
     let (_temporary, folder) = folder();
-    let mut checkpoints = Checkpoints::builder(&folder).every(2).open().unwrap();
+    let mut checkpoints = Checkpoints::builder(&folder)
+        .every_updates(2)
+        .open()
+        .unwrap();
     checkpoints.set("notes", "mine").unwrap();
     let mut run = Run::new();
     run.until(3, &mut checkpoints, |_, _| {}).unwrap();
@@ -116,7 +124,7 @@ fn a_lost_device_leaves_what_the_host_has() {
 fn asking_whether_one_is_due_costs_nothing() {
     let (_temporary, folder) = folder();
     let mut checkpoints = Checkpoints::builder(&folder)
-        .every(u64::MAX)
+        .every_updates(u64::MAX)
         .open()
         .unwrap();
     let mut run = Run::new();

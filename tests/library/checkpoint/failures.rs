@@ -22,7 +22,7 @@ fn operations(in_background: bool) -> usize {
 
 /// Trains and saves each step, over all failures. Returns the failures that were reported.
 fn run_over(folder: &Path, in_background: bool) -> Vec<String> {
-    let builder = Checkpoints::builder(folder).every(1).keep_last(2);
+    let builder = Checkpoints::builder(folder).every_updates(1).keep_last(2);
     let builder = match in_background {
         true => builder,
         false => builder.in_foreground(),
@@ -91,7 +91,9 @@ fn a_full_disk_does_not_end_the_training() {
         FileOperation::Rename,
     ] {
         let (_temporary, folder) = folder();
-        let builder = Checkpoints::builder(&folder).every(1).in_foreground();
+        let builder = Checkpoints::builder(&folder)
+            .every_updates(1)
+            .in_foreground();
         let mut checkpoints = builder.open().unwrap();
         let mut run = Run::new();
         run.until(2, &mut checkpoints, |_, _| {}).unwrap();
@@ -127,7 +129,10 @@ fn a_full_disk_does_not_end_the_training() {
 #[test]
 fn a_save_on_request_does_not_depend_on_the_one_before() {
     let (_temporary, folder) = folder();
-    let mut checkpoints = Checkpoints::builder(&folder).every(1).open().unwrap();
+    let mut checkpoints = Checkpoints::builder(&folder)
+        .every_updates(1)
+        .open()
+        .unwrap();
     let faults = FileFaults::in_folder(&folder)
         .only(FileOperation::Write)
         .at(0);
@@ -141,7 +146,10 @@ fn a_save_on_request_does_not_depend_on_the_one_before() {
     checkpoints.finish().unwrap();
 
     let (_temporary, folder) = super::folder();
-    let mut checkpoints = Checkpoints::builder(&folder).every(1).open().unwrap();
+    let mut checkpoints = Checkpoints::builder(&folder)
+        .every_updates(1)
+        .open()
+        .unwrap();
     let faults = FileFaults::in_folder(&folder)
         .only(FileOperation::Rename)
         .at(0);
@@ -180,7 +188,7 @@ fn a_small_a_read_only_and_a_lost_file_system() {
     let mounted = Unmount(mount.clone());
     let folder = mount.join("run");
     let builder = Checkpoints::builder(&folder)
-        .every(1)
+        .every_updates(1)
         .keep_last(1)
         .in_foreground();
     let mut checkpoints = builder.open().unwrap();
@@ -206,7 +214,7 @@ fn a_small_a_read_only_and_a_lost_file_system() {
 
     let small = || {
         Checkpoints::builder(&folder)
-            .every(1)
+            .every_updates(1)
             .keep_last(1)
             .in_foreground()
             .open()
@@ -233,7 +241,9 @@ fn a_small_a_read_only_and_a_lost_file_system() {
 fn a_failed_save_loses_neither_its_metrics_nor_its_turn() {
     for on_request in [false, true] {
         let (_temporary, folder) = folder();
-        let builder = Checkpoints::builder(&folder).every(10).in_foreground();
+        let builder = Checkpoints::builder(&folder)
+            .every_updates(10)
+            .in_foreground();
         let mut checkpoints = builder.open().unwrap();
         let faults = FileFaults::in_folder(&folder)
             .only(FileOperation::Write)

@@ -6,7 +6,7 @@ use super::*;
 
 /// Saves steps 1, 2, … with these values of `accuracy`, and returns the steps that are left.
 fn left(builder: CheckpointsBuilder, folder: &Path, values: &[f64]) -> Vec<String> {
-    let mut checkpoints = builder.every(1).in_foreground().open().unwrap();
+    let mut checkpoints = builder.every_updates(1).in_foreground().open().unwrap();
     let mut run = Run::new();
     checkpoints.resume(&mut run.trainer).unwrap();
     for value in values {
@@ -40,7 +40,7 @@ fn the_best_one_stays_too_also_after_a_restart() {
     let highest = || {
         Checkpoints::builder(&folder)
             .keep_last(1)
-            .keep_highest("accuracy")
+            .highest("accuracy")
     };
     let values = [0.2, 0.9, f64::NAN, 0.9, f64::INFINITY];
     assert_eq!(
@@ -63,9 +63,9 @@ fn the_lowest_loss_is_read_from_the_report() {
     let mut losses = Vec::new();
     let mut run = Run::new();
     let builder = Checkpoints::builder(&folder)
-        .every(1)
+        .every_updates(1)
         .keep_last(1)
-        .keep_best("loss");
+        .lowest("loss");
     let mut checkpoints = builder.in_foreground().open().unwrap();
     for _ in 0..12 {
         let report = run.step().unwrap();
@@ -98,9 +98,9 @@ fn a_step_that_is_saved_again_is_written_once_and_keeps_its_metrics() {
     let mut run = Run::new();
     let builder = || {
         let builder = Checkpoints::builder(&folder).keep_last(1);
-        builder.keep_highest("accuracy").in_foreground()
+        builder.highest("accuracy").in_foreground()
     };
-    let mut checkpoints = builder().every(2).open().unwrap();
+    let mut checkpoints = builder().every_updates(2).open().unwrap();
     checkpoints.metric("accuracy", 0.9);
     run.until(2, &mut checkpoints, |_, _| {}).unwrap();
     let first = folder.join("step-000000002");
@@ -111,7 +111,7 @@ fn a_step_that_is_saved_again_is_written_once_and_keeps_its_metrics() {
     drop(checkpoints);
 
     // In another process, with a value that is new.
-    let mut checkpoints = builder().every(2).open().unwrap();
+    let mut checkpoints = builder().every_updates(2).open().unwrap();
     checkpoints.resume(&mut run.trainer).unwrap().unwrap();
     assert_eq!(checkpoints.last(), Some(&*first));
     assert_eq!(checkpoints.save_now(&run.trainer).unwrap(), first);

@@ -4,7 +4,9 @@ mod background;
 mod damage;
 mod differences;
 mod failures;
+mod hostile;
 mod keeping;
+mod links;
 mod models;
 mod round_trips;
 mod trainers;
@@ -27,7 +29,9 @@ fn folder() -> (TempDir, PathBuf) {
 
 /// Trains for so many updates and saves every `every`, while training waits.
 fn train(folder: &Path, updates: u64, every: u64) -> Run {
-    let builder = Checkpoints::builder(folder).every(every).in_foreground();
+    let builder = Checkpoints::builder(folder)
+        .every_updates(every)
+        .in_foreground();
     let mut checkpoints = builder.open().unwrap();
     let mut run = Run::new();
     checkpoints.resume(&mut run.trainer).unwrap();

@@ -16,7 +16,9 @@ fn a_resumed_run_equals_an_uninterrupted_one() {
     for interrupted in 0..9 {
         let (_temporary, folder) = folder();
         train(&folder, interrupted, 1);
-        let builder = Checkpoints::builder(&folder).every(2).in_foreground();
+        let builder = Checkpoints::builder(&folder)
+            .every_updates(2)
+            .in_foreground();
         let mut checkpoints = builder.open().unwrap();
         let mut run = Run::new();
         let resumed = checkpoints.resume(&mut run.trainer).unwrap();
@@ -164,10 +166,10 @@ fn steps_and_time_say_when() {
         let (_temporary, folder) = folder();
         let mut builder = Checkpoints::builder(&folder).in_foreground();
         if let Some(every) = every {
-            builder = builder.every(every);
+            builder = builder.every_updates(every);
         }
         if let Some(time) = time {
-            builder = builder.every_time(time);
+            builder = builder.every_duration(time);
         }
         let mut checkpoints = builder.open().unwrap();
         let (mut run, mut saved) = (Run::new(), Vec::new());
@@ -184,8 +186,8 @@ fn steps_and_time_say_when() {
 fn settings_of_zero_and_a_second_writer_are_refused() {
     let (_temporary, folder) = folder();
     for builder in [
-        Checkpoints::builder(&folder).every(0),
-        Checkpoints::builder(&folder).every_time(Duration::ZERO),
+        Checkpoints::builder(&folder).every_updates(0),
+        Checkpoints::builder(&folder).every_duration(Duration::ZERO),
         Checkpoints::builder(&folder).keep_last(0),
         Checkpoints::builder(&folder).shard_size(candle_headroom::ByteSize(0)),
     ] {
@@ -225,7 +227,10 @@ fn several_trainers_resume_from_one_checkpoint() {
 fn a_new_run_in_the_folder_of_another_is_refused() {
     let (_temporary, folder) = folder();
     train(&folder, 4, 2);
-    let mut checkpoints = Checkpoints::builder(&folder).every(2).open().unwrap();
+    let mut checkpoints = Checkpoints::builder(&folder)
+        .every_updates(2)
+        .open()
+        .unwrap();
     let mut run = Run::new();
     let report = run.step().unwrap();
     for error in [

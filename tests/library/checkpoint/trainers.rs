@@ -57,7 +57,10 @@ fn half_an_update_is_not_saved_and_resuming_undoes_it() {
     let (inner, stops) = (inner.build().unwrap(), false);
     let builder = AdaptiveTrainer::builder(Stopping { inner, stops });
     let mut trainer = builder.build().unwrap();
-    let mut checkpoints = Checkpoints::builder(&folder).every(1).open().unwrap();
+    let mut checkpoints = Checkpoints::builder(&folder)
+        .every_updates(1)
+        .open()
+        .unwrap();
     let report = step(&mut trainer, &w).unwrap();
     checkpoints.save_now(&trainer).unwrap();
     let saved = (
@@ -233,11 +236,11 @@ fn state_of_older_versions_begins_anew_and_later_ones_are_named() {
     let older = text.replace(r#""awaited":{"always":4,"rarely":4},"#, "");
     state.metadata.insert("training".to_owned(), older);
     trainer.load_state(&state).unwrap();
-    let later = text.replace(r#""version":1"#, r#""version":2,"more":0"#);
+    let later = text.replace(r#""version":2"#, r#""version":3,"more":0"#);
     state.metadata.insert("training".to_owned(), later);
     let error = trainer.load_state(&state).unwrap_err().to_string();
     assert!(
-        error.contains("version 2, this crate reads version 1"),
+        error.contains("version 3, this crate reads version 2"),
         "{error}"
     );
 }

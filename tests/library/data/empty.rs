@@ -228,3 +228,38 @@ fn a_trainer_by_itself_refuses_an_empty_part() {
     let error = trainer.step(&batch, |x, _| x.to_dtype(DType::F32)?.mean_all());
     assert!(matches!(error, Err(Error::Batch(_))), "{error:?}");
 }
+
+/// The last batch has one sample, which cannot be read: all ranks get an empty batch, none an error and none nothing.
+#[test]
+fn an_unreadable_last_batch_comes_to_all_ranks() {
+    for skips in [1, 0] {
+        let mut ranks: Vec<_> = (0..3)
+            .map(|rank| {
+                let builder = Loader::builder(Torn(&[3]), collate).batch(3).epochs(2);
+                builder
+                    .skip_failures(2 * skips)
+                    .rank(rank, 3)
+                    .build()
+                    .unwrap()
+            })
+            .collect();
+        for epoch in 0..2 {
+            for (rank, loader) in ranks.iter_mut().enumerate() {
+                assert_eq!(loader.next().unwrap().unwrap().indices, [rank]);
+                match loader.next().unwrap() {
+                    Ok(batch) => assert!(batch.is_empty() && batch.epoch == epoch),
+                    // Without skipping, the rank whose sample it is has the error.
+                    Err(error) => {
+                        assert!(skips == 0 && rank == 2, "{error}");
+                        assert!(
+                            error.to_string().contains("sample 3 cannot be read"),
+                            "{error}"
+                        );
+                    }
+                }
+            }
+        }
+        assert!(ranks.iter_mut().all(|loader| loader.next().is_none()));
+        assert_eq!(ranks[2].stats().skipped, 2 * skips);
+    }
+}

@@ -2,7 +2,8 @@
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::batch::{Consumer, Fixed};
-use candle_headroom::data::{Concat, Loader, Position};
+use candle_headroom::data::{Concat, Loaded, Loader, Position, Stream};
+use candle_headroom::error::{BoxedError, DataError, Error};
 use candle_headroom::optim::StateDict;
 use candle_headroom::{AccumulatingTrainer, AdaptiveTrainer, Sgd};
 
@@ -20,6 +21,46 @@ fn loss(trainer: &AdaptiveTrainer<Sgd>, x: &Tensor) -> candle_core::Result<Tenso
         .var
         .clone();
     x.to_dtype(DType::F32)?.broadcast_mul(&var)?.mean_all()
+}
+
+/// A stream learns only by reading that an epoch has ended. A run that stopped there goes on with the next epoch, also by epochs.
+#[test]
+fn a_stream_resumes_at_the_end_of_an_epoch() {
+    let stream = || {
+        let open = |_: u64| Ok::<_, BoxedError>((0..8_u32).map(Ok));
+        let builder = Loader::builder(Stream(open), collate);
+        builder.batch(4).epochs(2).build().unwrap()
+    };
+    let var = |trainer: &AdaptiveTrainer<Sgd>| {
+        let parameters = candle_headroom::optim::Commit::parameters(trainer.optimizer());
+        parameters[0].var.clone()
+    };
+    let mean = |x: &Tensor, var: &Var| x.to_dtype(DType::F32)?.broadcast_mul(var)?.mean_all();
+    let (mut loader, mut first) = (stream(), trainer());
+    let of_first = var(&first);
+    for batch in loader.by_ref().take(2) {
+        let batch = batch.unwrap();
+        let report = first.step(&batch, |x, _| mean(&x, &of_first));
+        assert_eq!(report.unwrap().samples, 4);
+    }
+    let saved = first.state().unwrap();
+
+    for by_epochs in [true, false] {
+        let (mut loader, mut second) = (stream(), trainer());
+        let of_second = var(&second);
+        second.load_state(&saved).unwrap();
+        loader.resume(&second).unwrap();
+        let mut samples = 0;
+        let mut step = |batch: candle_headroom::Result<Loaded<Tensor>>| {
+            let report = second.step(&batch.unwrap(), |x, _| mean(&x, &of_second));
+            samples += report.unwrap().samples;
+        };
+        match by_epochs {
+            true => (0..2).for_each(|_| loader.epoch().for_each(&mut step)),
+            false => loader.by_ref().for_each(&mut step),
+        }
+        assert_eq!(samples, 8);
+    }
 }
 
 #[test]
@@ -51,7 +92,7 @@ fn a_position_of_other_batches_is_refused() {
         other.load_state(&position).unwrap_err().to_string(),
         "the saved position does not fit loader `data`: samples in the dataset: saved 10, here 11, \
          order: saved shuffled by 1, here as stored, batches: saved 2 samples in 2, here 3 samples in 3; \
-         build the loader as the run did that saved it, or begin anew"
+         build the loader as the run did that saved it, or with `.accept_changed_data()`"
     );
 }
 
@@ -77,7 +118,7 @@ fn huge_datasets_take_no_memory_and_a_short_position() {
 fn only_what_an_update_consumed_counts() {
     let mut trainer = trainer();
     let mut loader = numbers(12).batch(2).shuffle(5).build().unwrap();
-    assert!(!loader.resume(&trainer).unwrap());
+    assert!(loader.resume(&trainer).unwrap().is_none());
     let step = |trainer: &mut AdaptiveTrainer<Sgd>, loader: &mut Loader<Tensor>| {
         let batch = loader.next().unwrap().unwrap();
         let position = loader.state().clone();
@@ -87,11 +128,8 @@ fn only_what_an_update_consumed_counts() {
             .unwrap();
         (position, report)
     };
-    let consumed = |trainer: &AdaptiveTrainer<Sgd>| -> Option<Position> {
-        trainer
-            .position("data")
-            .map(|text| serde_json::from_str(text).unwrap())
-    };
+    let consumed =
+        |trainer: &AdaptiveTrainer<Sgd>| -> Option<Position> { trainer.position("data").cloned() };
     let (first, report) = step(&mut trainer, &mut loader);
     assert!(report.waited.is_some());
     assert_eq!(consumed(&trainer), Some(first.clone()));
@@ -115,7 +153,7 @@ fn only_what_an_update_consumed_counts() {
     let mut resumed = self::trainer();
     resumed.load_state(&state).unwrap();
     let mut again = numbers(12).batch(2).shuffle(5).build().unwrap();
-    assert!(again.resume(&resumed).unwrap());
+    assert!(again.resume(&resumed).unwrap().is_some());
     assert_eq!(held(&again.next().unwrap().unwrap()), held(&batch));
     assert_eq!(resumed.updates(), 1);
 
@@ -124,7 +162,7 @@ fn only_what_an_update_consumed_counts() {
     assert_eq!(consumed(&trainer), Some(loader.state().clone()));
     state = trainer.state().unwrap();
     resumed.load_state(&state).unwrap();
-    assert!(again.resume(&resumed).unwrap());
+    assert!(again.resume(&resumed).unwrap().is_some());
     assert_eq!(all(&mut again), all(&mut loader));
 }
 
@@ -156,9 +194,7 @@ fn an_accumulating_trainer_counts_by_update() {
                 x.to_dtype(DType::F32)?.broadcast_mul(&var)?.mean_all()
             })
             .unwrap();
-        let position = trainer
-            .position("data")
-            .map(|text| serde_json::from_str::<Position>(text).unwrap());
+        let position = trainer.position("data");
         positions.push(position.map_or(0, |position| position.samples));
     }
     assert_eq!(positions, [0, 0, 6, 6, 6, 12]);
@@ -178,11 +214,11 @@ fn counters_that_cannot_be_read_change_nothing() {
     for (text, problem) in [
         ("{", "training: EOF while parsing"),
         (
-            r#"{"version":2,"updates":7}"#,
-            "training: version 2, this crate reads version 1",
+            r#"{"version":1,"updates":7}"#,
+            "training: version 1, this crate reads version 2",
         ),
         (
-            r#"{"version":1,"updates":7,"more":1}"#,
+            r#"{"version":2,"updates":7,"more":1}"#,
             "training: unknown field `more`",
         ),
     ] {
@@ -274,7 +310,8 @@ fn a_position_of_another_mixture_is_refused() {
         .mixture(vec![1.; 199])
         .build()
         .unwrap();
-    assert!(serde_json::to_string(loader.state()).unwrap().len() <= 200);
+    let text = serde_json::to_string(loader.state()).unwrap();
+    assert!(text.len() <= 240, "{text}");
 }
 
 #[test]
@@ -295,7 +332,7 @@ fn all_loaders_of_a_batch_are_remembered() {
     assert_eq!(report.waited, Some(waited));
     for loader in &mut loaders {
         let next = loader.next().unwrap().unwrap();
-        assert!(loader.resume(&trainer).unwrap());
+        assert!(loader.resume(&trainer).unwrap().is_some());
         assert_eq!(loader.next().unwrap().unwrap().indices, next.indices);
     }
 }
@@ -321,4 +358,214 @@ fn other_costs_than_in_the_run_that_saved_are_an_error() {
         "{error}"
     );
     assert!(other.next().is_none());
+}
+
+/// Trains with the next batches.
+fn train(
+    trainer: &mut AdaptiveTrainer<Sgd>,
+    loader: &mut Loader<Tensor>,
+    batches: usize,
+) -> Vec<usize> {
+    let mut seen = Vec::new();
+    for batch in loader.by_ref().take(batches) {
+        let batch = batch.unwrap();
+        let w = loss(trainer, &batch).unwrap();
+        trainer
+            .step(&batch, |x, _| x.to_dtype(DType::F32)?.mean_all()?.mul(&w))
+            .unwrap();
+        seen.extend(held(&batch));
+    }
+    seen
+}
+
+/// As another process loads a trainer whose updates have consumed 5 batches of 2 of 24 samples.
+fn restored() -> (AdaptiveTrainer<Sgd>, Vec<usize>) {
+    let mut first = trainer();
+    let seen = train(
+        &mut first,
+        &mut numbers(24).batch(2).shuffle(5).build().unwrap(),
+        5,
+    );
+    let mut restored = trainer();
+    restored.load_state(&first.state().unwrap()).unwrap();
+    (restored, seen)
+}
+
+fn data_error<T: std::fmt::Debug>(done: candle_headroom::Result<T>) -> DataError {
+    match done.unwrap_err() {
+        Error::Data(error) => *error,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_restored_trainer_refuses_batches_from_elsewhere() {
+    let (mut trainer, mut seen) = restored();
+    let saved = trainer.position("data").unwrap().clone();
+    let mut loader = numbers(24).batch(2).shuffle(5).build().unwrap();
+    for _ in 0..7 {
+        // The sixth would be the right one by chance.
+        let batch = loader.next().unwrap().unwrap();
+        if loader.state().samples == 12 {
+            continue;
+        }
+        let mean = |x: Tensor, _: &_| x.to_dtype(DType::F32)?.mean_all();
+        for is_accumulated in [false, true] {
+            let error = data_error(match is_accumulated {
+                true => trainer.accumulate(&batch, mean),
+                false => trainer.step(&batch, mean).map(drop),
+            });
+            let text = error.to_string();
+            assert!(
+                text.contains("stopped before batch 0 of window 5 of epoch 0 of loader `data`")
+                    && text.contains("`loader.resume(&trainer)`"),
+                "{text}"
+            );
+            assert!(matches!(error, DataError::NotResumed { .. }));
+        }
+    }
+    assert_eq!((trainer.updates(), trainer.samples()), (5, 0));
+    assert_eq!(trainer.position("data"), Some(&saved));
+
+    assert!(loader.resume(&trainer).unwrap().unwrap().changes.is_empty());
+    // A batch that came in its place and failed may be left out, as in any run.
+    let batch = loader.next().unwrap().unwrap();
+    let failed = trainer.step(&batch, |_, _| -> candle_core::Result<Tensor> {
+        candle_core::bail!("a bad batch")
+    });
+    assert!(failed.unwrap_err().to_string().contains("a bad batch"));
+    seen.extend(held(&batch));
+    seen.extend(train(&mut trainer, &mut loader, 99));
+    seen.sort_unstable();
+    assert!(seen.into_iter().eq(0..24));
+}
+
+#[test]
+fn a_renamed_loader_is_refused() {
+    let (mut trainer, _) = restored();
+    let named = |name: &str| numbers(24).batch(2).shuffle(5).name(name).build().unwrap();
+    let mut other = named("text");
+    let error = data_error(other.resume(&trainer));
+    assert!(matches!(&error, DataError::Renamed { loader, .. } if loader == "text"));
+    assert!(
+        error.to_string().contains("no loader continues `data`"),
+        "{error}"
+    );
+    let batch = other.next().unwrap().unwrap();
+    let error = data_error(trainer.step(&batch, |x, _| x.to_dtype(DType::F32)?.mean_all()));
+    assert!(matches!(error, DataError::Renamed { .. }), "{error}");
+    assert_eq!(trainer.updates(), 5);
+
+    // Beside the saved loader a new one may begin, before or after that has given a batch.
+    let mut loader = named("data");
+    assert!(loader.resume(&trainer).unwrap().is_some());
+    assert!(named("text").resume(&trainer).unwrap().is_none());
+    train(&mut trainer, &mut named("text"), 1);
+    train(&mut trainer, &mut loader, 1);
+    train(&mut trainer, &mut named("code"), 1);
+    assert_eq!(trainer.updates(), 8);
+}
+
+#[test]
+fn changed_data_is_refused_or_reported() {
+    type Builder = candle_headroom::data::LoaderBuilder<Numbers, Tensor>;
+    let same = || numbers(24).batch(2).shuffle(5);
+    type Change = fn(Builder) -> Builder;
+    let cases: [(Change, &str, usize); 3] = [
+        // 10 samples of 24 were read: two whole batches of 4.
+        (
+            |it| it.batch(4),
+            "batches: saved 2 samples in 2, here 4 samples in 4",
+            8,
+        ),
+        (
+            |it| it.batch(5),
+            "batches: saved 2 samples in 2, here 5 samples in 5",
+            10,
+        ),
+        (
+            |it| it.shuffle(6),
+            "order: saved shuffled by 5, here shuffled by 6",
+            10,
+        ),
+    ];
+    for (change, expected, read) in cases {
+        let (mut trainer, _) = restored();
+        let mut loader = change(same()).build().unwrap();
+        let error = data_error(loader.resume(&trainer));
+        assert!(matches!(error, DataError::Position { .. }));
+        assert!(error.to_string().contains(expected), "{error}");
+        let whole = all(&mut loader).concat();
+
+        let mut loader = change(same()).accept_changed_data().build().unwrap();
+        let changes = loader.resume(&trainer).unwrap().unwrap().changes;
+        assert_eq!(changes, [expected]);
+        assert_eq!(train(&mut trainer, &mut loader, 99), whole[read..]);
+    }
+    // Fewer samples than were read: the next epoch.
+    let (mut trainer, _) = restored();
+    let fewer = || numbers(6).batch(2).shuffle(5).accept_changed_data();
+    let mut loader = fewer().epochs(2).build().unwrap();
+    loader.resume(&trainer).unwrap().unwrap();
+    assert_eq!(loader.state().epoch, 1);
+    assert_eq!(train(&mut trainer, &mut loader, 99).len(), 6);
+    // Another dataset of the same length, in another folder or of another name.
+    let mut named = Loader::builder(Named("/one/train.bin"), collate)
+        .build()
+        .unwrap();
+    named.next().unwrap().unwrap();
+    let load = |name| {
+        let mut other = Loader::builder(Named(name), collate).build().unwrap();
+        other.load_state(named.state())
+    };
+    load("/two/train.bin").unwrap();
+    let error = load("/one/test.bin").unwrap_err().to_string();
+    assert!(
+        error.contains("dataset: saved `train.bin`, here `test.bin`"),
+        "{error}"
+    );
+}
+
+struct Named(&'static str);
+
+impl candle_headroom::data::Dataset for Named {
+    type Sample = u32;
+
+    fn len(&self) -> usize {
+        3
+    }
+
+    fn get(&self, index: usize) -> Result<u32, candle_headroom::error::BoxedError> {
+        Ok(index as u32)
+    }
+
+    fn name(&self) -> String {
+        self.0.to_owned()
+    }
+}
+
+#[test]
+fn deliberate_jumps_stay_possible() {
+    // Other data on purpose, without a resume.
+    let (mut trainer, _) = restored();
+    let mut loader = numbers(9).batch(3).accept_changed_data().build().unwrap();
+    assert_eq!(train(&mut trainer, &mut loader, 99).len(), 9);
+    // Within one process: a new loader for each epoch, and one that goes back.
+    for _ in 0..2 {
+        let mut loader = numbers(9).batch(3).build().unwrap();
+        let begin = loader.state().clone();
+        assert_eq!(train(&mut trainer, &mut loader, 2).len(), 6);
+        loader.load_state(&begin).unwrap();
+        assert_eq!(train(&mut trainer, &mut loader, 99).len(), 9);
+    }
+    // Evaluation does not move the position.
+    let (mut trainer, _) = restored();
+    let mut validation = numbers(9).batch(3).build().unwrap();
+    let batch = validation.next().unwrap().unwrap();
+    trainer
+        .evaluate(&batch, |x, _| x.to_dtype(DType::F32)?.mean_all())
+        .unwrap();
+    let mut loader = numbers(24).batch(2).shuffle(5).build().unwrap();
+    loader.resume(&trainer).unwrap().unwrap();
+    assert_eq!(train(&mut trainer, &mut loader, 99).len(), 14);
 }

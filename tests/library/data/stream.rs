@@ -168,7 +168,9 @@ fn items_may_fail_and_panic() {
         .by_ref()
         .map(|batch| batch.unwrap().to_vec1::<u32>().unwrap())
         .collect();
-    assert_eq!(read, [[0, 2], [3, 5]]);
+    // An item that fails keeps its place, so it shifts no other.
+    assert_eq!(read, [vec![0], vec![2, 3], vec![5]]);
+    assert_eq!(loader.state().samples, 6);
     assert_eq!(loader.stats().skipped, 2);
 
     let broken = |_| -> Result<Items, BoxedError> { Err("no network".into()) };
@@ -234,5 +236,63 @@ fn a_stream_is_not_left_unshuffled_silently() {
         builder().shuffle(1).buffer(0),
     ] {
         assert!(builder.build().is_err());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    /// Items that fail at one time and not at another, before or after a resume, or on one of two ranks, lose only themselves.
+    #[test]
+    fn a_transient_failure_shifts_nothing(
+        shuffle in proptest::option::of((any::<u64>(), 1_usize..9)),
+        torn in [prop::collection::btree_set(0_u32..20, 0..6), prop::collection::btree_set(0_u32..20, 0..6)],
+        stop in 0_usize..5,
+        batch in 1_usize..7,
+    ) {
+        let build = |torn: &std::collections::BTreeSet<u32>, rank, ranks| {
+            let torn = torn.clone();
+            let open = move |_| -> Result<Items, BoxedError> {
+                let torn = torn.clone();
+                Ok(Box::new((0..20).map(move |number| match torn.contains(&number) {
+                    true => Err("torn".into()),
+                    false => Ok(number),
+                })))
+            };
+            let builder = Loader::builder(Stream(open), collate).batch(batch).skip_failures(99).rank(rank, ranks);
+            let builder = match shuffle {
+                Some((seed, buffer)) => builder.shuffle(seed).buffer(buffer),
+                None => builder,
+            };
+            builder.workers(0).build().unwrap()
+        };
+        let [before, after] = &torn;
+        let whole = batches(&mut build(&Default::default(), 0, 1), usize::MAX);
+        // Resumed in the middle, with other failures than before.
+        let mut first = build(before, 0, 1);
+        let mut read = batches(&mut first, stop).concat();
+        let position = first.state().clone();
+        let mut second = build(after, 0, 1);
+        second.load_state(&position).unwrap();
+        read.extend(batches(&mut second, usize::MAX).concat());
+        let order = whole.concat();
+        let (begin, end) = order.split_at((position.samples as usize).min(20));
+        let left = |numbers: &[usize], torn: &std::collections::BTreeSet<u32>| -> Vec<usize> {
+            numbers.iter().copied().filter(|number| !torn.contains(&(*number as u32))).collect()
+        };
+        prop_assert_eq!(read, [left(begin, before), left(end, after)].concat());
+
+        // Two ranks, each with failures of its own: every batch comes to both.
+        let mut ranks = [build(before, 0, 2), build(after, 1, 2)];
+        for batch in &whole {
+            let cut = batch.len() / 2;
+            for (rank, part) in [&batch[..cut], &batch[cut..]].into_iter().enumerate() {
+                let own = ranks[rank].next().unwrap().unwrap();
+                prop_assert_eq!(held(&own), left(part, &torn[rank]));
+                prop_assert_eq!(own.is_empty(), own.indices.is_empty());
+            }
+            prop_assert_eq!(ranks[0].state(), ranks[1].state());
+        }
+        prop_assert!(ranks.iter_mut().all(|rank| rank.next().is_none()));
     }
 }

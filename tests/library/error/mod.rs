@@ -2,6 +2,7 @@
 
 mod classified;
 mod round_trips;
+mod sources;
 mod texts;
 mod unreached;
 mod wrappers;

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use candle_headroom::error::{UpdateInterrupted, WindowLost};
+use candle_headroom::error::UpdateInterrupted;
 use candle_headroom::process_batches;
 
 use super::*;
@@ -171,20 +171,6 @@ fn find_the_caller_s_type() {
         Error::external(Corrupt(7)).to_string(),
         "sample 7 is corrupt"
     );
-}
-
-#[test]
-fn the_source_is_the_content() {
-    let error = detailed();
-    let source = error.source().unwrap();
-    assert!(source.is::<ResourceExhausted>());
-    let error = Error::from(CandleError::UnwrapNone);
-    assert!(error.source().unwrap().is::<CandleError>());
-    let error = Error::external(Corrupt(7));
-    assert!(error.source().unwrap().is::<Corrupt>());
-    let error = Error::from(WindowLost::new(1, detailed()));
-    let lost = error.source().unwrap();
-    assert!(lost.is::<WindowLost>() && lost.source().unwrap().is::<Error>());
 }
 
 #[test]

@@ -76,8 +76,8 @@ fn hundreds_of_names_are_a_few_lines() {
     let unreached = many();
     assert_eq!((unreached.names.len(), unreached.trainable()), (337, 338));
     let short = unreached.to_string();
-    let begin = "no gradient for 337 of 338 parameters: model.embed_tokens: weight (1 of 1); model.layers.0..=27: \
-                 input_layernorm.weight, mlp.down_proj.weight, mlp.gate_proj.weight, … (12 of 12 each); an operation";
+    let begin = "no gradient for 337 of 338 parameters: model.embed_tokens: weight (1 of 1); model.layers.*: \
+                 input_layernorm.weight, mlp.down_proj.weight, mlp.gate_proj.weight, … (336 of 336); an operation";
     assert!(short.starts_with(begin), "{short}");
     assert!(
         short.contains("`use candle_headroom::nn as candle_nn;`"),
@@ -86,7 +86,7 @@ fn hundreds_of_names_are_a_few_lines() {
     assert_eq!(short.lines().count(), 1);
 
     let long = format!("{unreached:#}");
-    let begin = "no gradient for 337 of 338 parameters\n  model.embed_tokens: weight (1 of 1)\n  model.layers.0..=27: ";
+    let begin = "no gradient for 337 of 338 parameters\n  model.embed_tokens: weight (1 of 1)\n  model.layers.*: ";
     assert!(long.starts_with(begin), "{long}");
     for operation in UnreachedParameters::WITHOUT_BACKWARD {
         assert!(long.contains(operation), "{operation}");

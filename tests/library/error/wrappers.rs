@@ -66,18 +66,19 @@ const PASSING: &[Wrapping] = &[
     ("displayed", || Passing::Displayed(detailed())),
 ];
 
+/// Those that lead to the exhaustion itself. Of the others only the text comes through.
+const TYPED: [&str; 2] = ["anyhow with context", "source"];
+
 pub(super) fn look_through_every_wrapper() {
     for (name, make) in PASSING {
         let check = |way: &str, found: Option<&ResourceExhausted>| {
             let found = found.unwrap_or_else(|| panic!("{name} {way}"));
-            let details = (found.resource, found.cause, found.phase, found.bytes.free);
-            let expected = (
-                Resource::PinnedMemory,
-                Cause::Fragmented,
-                Some(Phase::Load),
-                Some(12345),
-            );
+            let details = (found.resource, found.cause, found.phase);
+            let expected = (Resource::PinnedMemory, Cause::Fragmented, Some(Phase::Load));
             assert_eq!(details, expected, "{name} {way}");
+            // A transparent enum has no source but that of its content, so that only the text is left.
+            let expected = Some(12345).filter(|_| TYPED.contains(name));
+            assert_eq!(found.bytes.free, expected, "{name} {way}");
         };
         let error: Box<dyn StdError + Send + Sync> = Box::new(make());
         check("as it is", error.resource_exhausted().as_ref());

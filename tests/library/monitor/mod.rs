@@ -84,3 +84,29 @@ fn bad_input_is_a_typed_error() {
         assert!(matches!(error, MonitorError::Threshold { .. }), "{error}");
     }
 }
+
+/// It is loaded in another process first: here it would hold the loader's lock for good.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_library_that_hangs_while_it_is_loaded_is_not_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, library) = (
+        folder.path().join("hangs.rs"),
+        folder.path().join("hangs.so"),
+    );
+    let text = r#"
+        extern "C" fn at_start() { loop { std::thread::park(); } }
+        #[used]
+        #[unsafe(link_section = ".init_array")]
+        static AT_START: extern "C" fn() = at_start;
+    "#;
+    std::fs::write(&source, text).unwrap();
+    let mut rustc = std::process::Command::new("rustc");
+    rustc.args(["--edition=2024", "--crate-type=cdylib", "-o"]);
+    assert!(rustc.arg(&library).arg(&source).status().unwrap().success());
+    // SAFETY: the library's initializer would not return; it has no functions that could be called.
+    let monitor = unsafe { Monitor::builder().library(&library) };
+    let monitor = monitor.start().unwrap();
+    let reason = monitor.without_gpus().unwrap_or_default();
+    assert!(reason.contains("does not return"), "{reason}");
+}

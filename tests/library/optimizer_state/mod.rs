@@ -11,11 +11,10 @@ use crate::support::{self, flat, snapshot, wave};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::optim::{
-    Adafactor, Algorithm, Committed, Fused, Group, Lion, LossScale, ParamsAdafactor, ParamsAdamW,
-    ParamsLion, ParamsSgd, StateDict,
+    Adafactor, Algorithm, Commit, Committed, Fused, Group, Lion, LossScale, ParamsAdafactor,
+    ParamsAdamW, ParamsLion, ParamsSgd, StateDict,
 };
 use candle_headroom::{AdamW, Error, LearningRate, Sgd};
-use candle_nn::Optimizer;
 
 const SHAPES: [&[usize]; 4] = [&[3, 5], &[7], &[], &[2, 3, 4]];
 

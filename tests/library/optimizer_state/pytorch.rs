@@ -49,6 +49,49 @@ fn goes_on_from_a_checkpoint_of_pytorch() {
     }
 }
 
+/// PyTorch's SGD saves `momentum_buffer` and no `step`, and without momentum nothing.
+#[test]
+fn goes_on_from_momentum_without_a_step() {
+    for momentum in [0.9, 0.] {
+        let params = ParamsSgd {
+            lr: 0.1,
+            momentum,
+            // It tells a first step from a later one.
+            dampening: 0.5,
+            ..ParamsSgd::default()
+        };
+        let whole = named(DType::F32, &[0, 1, 2, 3]);
+        let mut optimizer = Sgd::builder(whole.clone()).params(params).build().unwrap();
+        for step in 0..2 {
+            optimizer.commit(&gradients(&whole, step)).unwrap();
+        }
+        let mut state = optimizer.state().unwrap();
+        state.metadata.clear();
+        state.tensors.retain(|name, _| !name.ends_with(".step"));
+        assert_eq!(state.tensors.len(), if momentum > 0. { 4 } else { 0 });
+        let other = named(DType::F32, &[0, 1, 2, 3]);
+        for ((_, into), (_, from)) in other.iter().zip(&whole) {
+            into.set(&from.copy().unwrap()).unwrap();
+        }
+        let mut resumed = Sgd::builder(other.clone()).params(params).build().unwrap();
+        resumed.load_state(&state).unwrap();
+        optimizer.commit(&gradients(&whole, 2)).unwrap();
+        resumed.commit(&gradients(&other, 2)).unwrap();
+        assert_eq!(values(&whole), values(&other));
+        // The state of this crate has one, and a rule that counts steps needs it.
+        let mut own = optimizer.state().unwrap();
+        own.tensors.retain(|name, _| !name.ends_with(".step"));
+        let error = resumed.load_state(&own).unwrap_err().to_string();
+        assert!(error.contains("missing: layer.0.step"), "{error}");
+        let mut adamw = AdamW::builder(other.clone()).build().unwrap();
+        let mut counted = adamw.state().unwrap();
+        counted.metadata.clear();
+        counted.tensors.retain(|name, _| !name.ends_with(".step"));
+        let error = adamw.load_state(&counted).unwrap_err().to_string();
+        assert!(error.contains("missing: layer.0.step"), "{error}");
+    }
+}
+
 #[test]
 fn schedules_are_pytorchs() {
     let tables = candle_core::safetensors::load(data("tables.safetensors"), &Device::Cpu).unwrap();
@@ -107,6 +150,13 @@ fn bad_numbers_of_a_schedule_are_refused() {
         assert!(builder.steps(1, bad).build().is_err());
         assert!(builder.floor(bad).build().is_err());
     }
+    // The rate would jump up to it behind the warm-up.
+    let high = LearningRate::builder(0.1).warm_up(5).floor(0.2).build();
+    assert_eq!(
+        high.unwrap_err().to_string(),
+        "`floor` of LearningRate must be at most the peak, got 0.2"
+    );
+    LearningRate::builder(0.1).floor(0.1).build().unwrap();
     let error = LearningRate::builder(0.1)
         .steps(0, 0.5)
         .build()

@@ -344,3 +344,38 @@ fn a_square_that_overflows_leaves_finite_parameters() {
         assert!(values.iter().all(|value| value.is_finite()));
     }
 }
+
+/// Two parameters with the same values and gradients: their moments are rounded apart, and one's alone as beside the other.
+#[test]
+fn each_parameter_has_noise_of_its_own() {
+    let train = |names: &[&str], moments: Moments| {
+        let dtype = DType::F32;
+        let vars: Vec<_> = (names
+            .iter()
+            .map(|_| make_vars(&[&[64, 64]], dtype).remove(0)))
+        .collect();
+        let named = names.iter().map(|name| name.to_string()).zip(vars.clone());
+        let builder = AdamW::builder(Vec::from_iter(named)).moments(moments);
+        let mut optimizer = builder.build().unwrap();
+        for step in 0..4 {
+            let mut store = GradStore::default();
+            for var in &vars {
+                let gradient = wave(var.elem_count(), step, dtype).unwrap();
+                store.insert(var, gradient.reshape(var.shape()).unwrap());
+            }
+            optimizer.commit(&store).unwrap();
+        }
+        let state = optimizer.state().unwrap();
+        let of = |name: &&str| flat(&state.tensors[&format!("{name}.exp_avg_sq")]);
+        names.iter().map(of).collect::<Vec<_>>()
+    };
+    for moments in [Moments::EightBit, DType::BF16.into()] {
+        let both = train(&["a", "b"], moments);
+        let pairs = both[0].iter().zip(&both[1]);
+        let apart = pairs.filter(|(a, b)| a != b).count();
+        assert!(apart > 400, "{moments:?}: {apart} of 4096");
+        // As after a thaw, or on a rank that has one of them.
+        assert_eq!(train(&["b", "a"], moments)[1], both[0], "{moments:?}");
+        assert_eq!(train(&["b"], moments)[0], both[1], "{moments:?}");
+    }
+}

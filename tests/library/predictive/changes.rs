@@ -1,8 +1,6 @@
 //! What was learned is no longer true.
 
-use std::time::Duration;
-
-use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed, Reason, Regions};
+use candle_headroom::batch::{BatchPolicy, Completed, Extent, Failed};
 use candle_headroom::error::{Cause, MemoryReading, Resource};
 use candle_headroom::{Predictive, ResourceExhausted};
 
@@ -26,7 +24,7 @@ impl Soft {
         policy: &mut dyn BatchPolicy,
         samples: usize,
         each: usize,
-        bytes: impl Fn(usize) -> u64,
+        mut bytes: impl FnMut(usize) -> u64,
     ) -> Vec<usize> {
         policy.begin(&Extent::new(samples, samples * each));
         let (mut sizes, mut done) = (Vec::new(), 0);
@@ -37,8 +35,9 @@ impl Soft {
             let size = policy.size(samples - done);
             let mut completed = Completed::new(size);
             (completed.before, completed.limit) = (Some(0), Some(self.limit));
-            completed.peak = Some(bytes(size));
-            self.over = self.over.max(bytes(size) as f64 / self.limit as f64);
+            let peak = bytes(size);
+            completed.peak = Some(peak);
+            self.over = self.over.max(peak as f64 / self.limit as f64);
             policy.succeeded(&completed);
             sizes.push(size);
             done += size;
@@ -98,8 +97,9 @@ fn a_lowered_limit_counts_for_a_new_shape() {
     assert!(device.over <= 1., "{}", device.over);
 }
 
+/// Its sizes are used at first, so that a resumed run does the same as an uninterrupted one. That exceeds a soft limit once.
 #[test]
-fn another_models_state_does_no_harm() {
+fn another_models_state_does_harm_once() {
     for times in [3, 5, 10] {
         let (mut first, mut device) = (Predictive::default(), Soft::new(100 << 20));
         for _ in 0..5 {
@@ -107,12 +107,15 @@ fn another_models_state_does_no_harm() {
         }
         let mut resumed = Predictive::default();
         resumed.load_state(&first.state().unwrap()).unwrap();
-        let mut step = || {
-            let sizes = device.step(&mut resumed, 256, 1, |size| (times * size as u64) << 20);
-            (sizes, device.over)
+        let mut over = 0;
+        let mut bytes = |size: usize| {
+            let bytes = (times * size as u64) << 20;
+            over += usize::from(bytes > 100 << 20);
+            bytes
         };
-        let (_, (sizes, over)) = (step(), step());
-        assert!(over <= 1., "{times} {over} {sizes:?}");
+        device.step(&mut resumed, 256, 1, &mut bytes);
+        let sizes = device.step(&mut resumed, 256, 1, &mut bytes);
+        assert!(over <= 1, "{times} {over} {sizes:?}");
         let most = 100 / times as usize;
         let rest = &sizes[..sizes.len() - 1];
         let is_used = |size: &usize| (most * 8 / 10..=most).contains(size);
@@ -154,30 +157,6 @@ fn below_one_sample_there_is_no_smaller_size() {
         1,
         "no smaller one, so the failure is final"
     );
-}
-
-/// That four samples are as fast as eight says nothing about hundreds.
-#[test]
-fn timings_of_small_batches_do_not_count_for_large_ones() {
-    let mut policy = Predictive::default();
-    let mut step = |samples: usize| {
-        policy.begin(&Extent::new(samples, samples));
-        let size = policy.size(samples);
-        let mut completed = Completed::new(size);
-        (completed.before, completed.limit) = (Some(0), Some(1 << 40));
-        completed.peak = Some(1000 + 10 * size as u64);
-        let rate = if size >= 64 { 1. } else { 1.5 };
-        let elapsed = Duration::from_secs_f64(size as f64 * rate * 1e-3);
-        policy.timed(&Extent::new(size, size), Regions::None, elapsed);
-        policy.succeeded(&completed);
-        (size, policy.plan().unwrap().reason)
-    };
-    for _ in 0..200 {
-        step(8);
-    }
-    assert_eq!(step(8).1, Reason::Speed);
-    let last = (0..300).map(|_| step(1024).0).last();
-    assert_eq!(last, Some(64));
 }
 
 /// After each failure it asks for more additional room before it tries again.

@@ -24,12 +24,75 @@ fn a_resumed_run_knows_what_the_first_one_learned() {
     assert_eq!(resumed.state().unwrap(), saved);
     let steps = run(&mut resumed, &mut Device::new(&curve, 2), 2);
     assert_eq!(failures(&steps), 0);
-    assert_eq!(
-        steps[0].sizes[..3],
-        [1, 1, 256],
-        "what is allocated once, one sample, then at once"
-    );
+    assert_eq!(steps[0].sizes[..3], [256; 3], "the saved size at once");
     assert_eq!(steps[1].largest(), 147, "the longer ones");
+}
+
+/// With the same readings a resumed run uses the same sizes, wherever it was interrupted: promise 12 needs that.
+#[test]
+fn a_resumed_run_does_what_an_uninterrupted_one_does() {
+    let affine = || Curve::affine(1024, 300);
+    let lengths = vec![1., 2., 0.5];
+    let rooms = vec![(0, 300), (8, 120)];
+    for (name, curve) in [
+        ("affine", affine()),
+        (
+            "lengths",
+            Curve {
+                lengths,
+                ..affine()
+            },
+        ),
+        (
+            "rooms",
+            Curve {
+                rooms: rooms.clone(),
+                ..affine()
+            },
+        ),
+        (
+            "noisy",
+            Curve {
+                noise: 0.02,
+                ..affine()
+            },
+        ),
+        (
+            "workspace",
+            Curve {
+                workspace: Some((120, 90.)),
+                ..affine()
+            },
+        ),
+        (
+            "blind",
+            Curve {
+                is_blind: true,
+                rooms,
+                ..affine()
+            },
+        ),
+    ] {
+        let mut device = Device::new(&curve, 1);
+        let mut policy = Predictive::default();
+        let (mut states, mut steps) = (Vec::new(), Vec::new());
+        for _ in 0..30 {
+            states.push((policy.state().unwrap(), device.clone()));
+            steps.extend(run(&mut policy, &mut device, 1));
+        }
+        for (at, (state, mut device)) in states.into_iter().enumerate() {
+            let mut resumed = Predictive::default();
+            if !curve.is_blind {
+                // When the trainer was built: nothing that the first micro-batch allocates was in use.
+                let mut now = MemoryReading::default();
+                (now.in_use, now.limit) = (Some(0), Some(2 * device.limit() as u64));
+                resumed.prepare(&now);
+            }
+            resumed.load_state(&state).unwrap();
+            let rest = run(&mut resumed, &mut device, 30 - at);
+            assert_eq!(rest, steps[at..], "{name}, resumed after {at} steps");
+        }
+    }
 }
 
 /// Without a limit the first micro-batch is the whole batch, and the model is that of an earlier run.
@@ -115,13 +178,12 @@ proptest! {
     }
 }
 
-/// A policy with two shapes, a failure and a preference for a size.
+/// A policy with two shapes and a failure.
 fn learned() -> Predictive {
     let mut policy = Predictive::default();
     let curve = Curve {
         lengths: vec![1., 2.],
         workspace: Some((300, 90.)),
-        plateau: Some(64),
         ..Curve::affine(1024, 300)
     };
     run(&mut policy, &mut Device::new(&curve, 1), 40);
@@ -147,7 +209,7 @@ fn a_state_is_json_with_the_policy_and_a_version() {
     let state: serde_json::Value = serde_json::from_str(&learned().state().unwrap()).unwrap();
     assert_eq!(
         (&state["policy"], &state["version"]),
-        (&"predictive".into(), &5.into())
+        (&"predictive".into(), &6.into())
     );
     assert_eq!(state["shapes"].as_array().unwrap().len(), 2);
 }
@@ -174,7 +236,7 @@ fn a_damaged_state_is_refused() {
     }
     let json: serde_json::Value = serde_json::from_str(&state).unwrap();
     type Spoil = fn(&mut serde_json::Value);
-    let spoiled: [Spoil; 23] = [
+    let spoiled: [Spoil; 21] = [
         |json| json["policy"] = "halving".into(),
         |json| json["version"] = 1.into(),
         |json| json["more"] = 1.into(),
@@ -185,7 +247,6 @@ fn a_damaged_state_is_refused() {
         |json| json["shapes"][0]["kept"]["each"] = (-1).into(),
         |json| json["shapes"][0]["kept"]["cap"] = 0.into(),
         |json| json["shapes"][0]["kept"]["proven"] = u64::MAX.into(),
-        |json| json["shapes"][0]["kept"]["pace"]["preferred"] = 0.into(),
         |json| json["shapes"][0]["kept"]["ceiling"] = serde_json::json!({ "cost": 0 }),
         |json| json["shapes"][0]["kept"]["model"]["scatter"] = f64::NAN.into(),
         |json| json["shapes"][0]["kept"]["model"]["scatter"] = 2.into(),
@@ -201,9 +262,8 @@ fn a_damaged_state_is_refused() {
             let level = json["shapes"][0]["kept"]["model"]["levels"][0].clone();
             json["shapes"][0]["kept"]["model"]["levels"] = vec![level; 17].into();
         },
-        |json| json["shapes"][0]["kept"]["pace"]["timed"] = 0.into(),
         |json| json["shapes"][0]["recomputed"]["each"] = 7.into(),
-        |json| json["shapes"][0]["choice"]["recomputes"] = 7.into(),
+        |json| json["shapes"][0]["choice"]["patience"] = (-7).into(),
     ];
     for (index, spoil) in spoiled.into_iter().enumerate() {
         let mut json = json.clone();
@@ -211,9 +271,9 @@ fn a_damaged_state_is_refused() {
         assert!(refused(&json.to_string()), "{index}: {json}");
     }
     for (from, to) in [
-        ("true", "NaN"),
+        ("false", "NaN"),
         ("null", "1e999"),
-        ("\"version\":5", "\"version\":5e99999"),
+        ("\"version\":6", "\"version\":6e99999"),
     ] {
         assert!(
             state.contains(from) && refused(&state.replacen(from, to, 1)),

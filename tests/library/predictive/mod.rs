@@ -2,7 +2,6 @@
 
 mod blind;
 mod changes;
-mod chosen;
 mod halving;
 mod kept;
 mod lasting;
@@ -11,7 +10,6 @@ mod properties;
 mod recompute;
 mod settling;
 mod surroundings;
-mod timing;
 
 use candle_headroom::batch::BatchPolicy;
 

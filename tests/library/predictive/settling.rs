@@ -1,7 +1,7 @@
 //! The size that `Predictive` settles on, and how many steps that takes.
 
 use candle_headroom::Predictive;
-use candle_headroom::batch::{BatchPolicy, Completed, Extent, Reason, Regions};
+use candle_headroom::batch::{BatchPolicy, Completed, Extent};
 use candle_headroom::error::MemoryReading;
 
 use super::{changes, failures, run};
@@ -127,36 +127,4 @@ fn longer_samples_do_not_exceed_the_limit() {
     assert!((40..=47).contains(&step(128, 40)), "{}", step(128, 40));
     step(512, 640); // a token takes as many times more as the samples are longer
     assert!(step(64, 10) >= 128, "short samples are remembered");
-}
-
-#[test]
-fn it_uses_the_smallest_size_that_is_as_fast_as_the_largest() {
-    use std::time::Duration;
-    for (minds_speed, expected) in [(true, 32), (false, 128)] {
-        let mut policy = match minds_speed {
-            true => Predictive::default(),
-            false => Predictive::builder().regardless_of_speed().build().unwrap(),
-        };
-        policy.begin(&Extent::new(128, 128));
-        for _ in 0..200 {
-            let size = policy.size(128);
-            let mut completed = Completed::new(size);
-            (completed.before, completed.limit) = (Some(0), Some(4000));
-            completed.peak = Some(100 + 10 * size as u64);
-            // Faster for each sample up to 32, not above.
-            let micros = 10_000 * size as u64 / size.min(32) as u64;
-            policy.timed(
-                &Extent::new(size, size),
-                Regions::None,
-                Duration::from_micros(micros),
-            );
-            policy.succeeded(&completed);
-        }
-        assert_eq!(policy.size(128), expected);
-        let plan = policy.plan().unwrap();
-        match minds_speed {
-            true => assert_eq!(plan.reason, Reason::Speed, "{plan}"),
-            false => assert_eq!(plan.reason, Reason::Room, "{plan}"),
-        }
-    }
 }

@@ -1,7 +1,7 @@
 //! Kept or recomputed, in a trainer or not: the same bits.
 
 use candle_core::{Result, Tensor};
-use candle_headroom::batch::{Fixed, Recompute};
+use candle_headroom::batch::{CutFinding, Fixed, Recompute};
 use candle_headroom::error::Phase;
 use candle_headroom::nn::recompute;
 use candle_headroom::testing::Faults;
@@ -42,7 +42,7 @@ fn recomputed_steps_equal_kept_ones_to_the_bit() -> candle_headroom::Result<()> 
 #[test]
 fn a_region_that_exhausts_memory_is_retried() -> candle_headroom::Result<()> {
     let (expected, _) = trained(Recompute::Always, None)?;
-    for point in 0..12 {
+    for point in 0..24 {
         // `Fixed` gives up, unless what failed has succeeded before.
         let faults = || Some(Faults::in_phase(Phase::Recompute, point));
         match trained(Recompute::Always, faults()) {
@@ -52,10 +52,11 @@ fn a_region_that_exhausts_memory_is_retried() -> candle_headroom::Result<()> {
             Err(error) => return Err(error),
             Ok((model, reports)) => {
                 assert_eq!(model.bits(), expected.bits(), "{point}");
-                assert_eq!(
-                    reports.iter().map(|report| report.retries).sum::<usize>(),
-                    1
-                );
+                let retries = reports.iter().map(|report| report.retries);
+                // Memory that runs out in the check of the first cut fails nothing.
+                let check = reports[0].cut_check().expect("a batch that is cut");
+                let given_up = check.finding != CutFinding::Agrees;
+                assert_eq!(retries.sum::<usize>(), usize::from(!given_up), "{point}");
             }
         }
     }

@@ -3,7 +3,7 @@ use candle_headroom::nn;
 use candle_headroom::nn::attention::AttnMask;
 
 use super::{Plain, coarse, inputs};
-use crate::check::{agrees_from_output as agrees, difference, numbers};
+use crate::check::{FLOATS, agrees_from_output as agrees, difference, numbers, same_bits};
 
 /// q, k and v as (batch, positions, heads, width), in f32.
 fn positions(sizes: [usize; 7]) -> Result<[Tensor; 3]> {
@@ -62,11 +62,9 @@ fn flash_attn_equals_candles() -> Result<()> {
         }
     }
     // One query sees all keys; several samples.
-    // Without an offset, candle lets the last query of several samples see the last key.
     for (sizes, offset) in [
         ([1, 4, 2, 1, 9, 8, 8], 0),
         ([3, 4, 2, 5, 9, 8, 8], 4),
-        ([3, 4, 2, 5, 9, 8, 8], 0),
         ([2, 4, 2, 5, 5, 8, 8], 0),
     ] {
         for max_bias in [None, Some(8.)] {
@@ -161,22 +159,40 @@ fn alibi_without_a_mask_counts_for_every_batch_size() -> Result<()> {
     Ok(())
 }
 
+/// Where candle aligns several samples without an offset by their last key, and a single one by its first.
 #[test]
-fn a_batch_of_one_in_half_precision_gives_f32() -> Result<()> {
-    for (given, expected) in [
-        (DType::F16, DType::F32),
-        (DType::BF16, DType::F32),
-        (DType::F32, DType::F32),
-        (DType::F64, DType::F64),
-    ] {
+fn an_offset_means_the_same_for_every_batch_size() -> Result<()> {
+    for (queries, keys, offset) in [(3, 5, 0), (3, 5, 1), (5, 5, 0), (1, 5, 0)] {
+        let [q, k, v] = positions([3, 4, 2, queries, keys, 8, 8])?;
+        let run = |q: &Tensor, k: &Tensor, v: &Tensor| {
+            let mask = AttnMask::causal_with_offset(offset);
+            nn::attention::flash_attn::<f32>(q, k, v, 0.4, mask, None, None)
+        };
+        let all = run(&q, &k, &v)?;
+        for sample in 0..3 {
+            let of = |x: &Tensor| x.narrow(0, sample, 1);
+            let (q, k, v) = (of(&q)?, of(&k)?, of(&v)?);
+            same_bits(&of(&all)?, &run(&q, &k, &v)?)?;
+            let mask = AttnMask::causal_with_offset(offset);
+            let candles =
+                candle_nn::attention::flash_attn::<f32>(&q, &k, &v, 0.4, mask, None, None)?;
+            close(&of(&all)?, &candles)?;
+        }
+    }
+    Ok(())
+}
+
+/// candle returns f32 for a single sample of f16 or bf16.
+#[test]
+fn every_batch_size_gives_the_type_of_the_queries() -> Result<()> {
+    for dtype in FLOATS {
         for max_bias in [None, Some(8.)] {
             for batch in [1, 2] {
-                let [q, k, v] = positions([batch, 2, 2, 3, 4, 4, 4])?.map(|x| x.to_dtype(given));
+                let [q, k, v] = positions([batch, 2, 2, 3, 4, 4, 4])?.map(|x| x.to_dtype(dtype));
                 let (q, k, v) = (q?, k?, v?);
                 let mask = AttnMask::causal();
                 let y = nn::attention::flash_attn::<f32>(&q, &k, &v, 0.4, mask, max_bias, None)?;
-                let expected = if batch == 1 { expected } else { given };
-                assert_eq!(y.dtype(), expected);
+                assert_eq!(y.dtype(), dtype);
             }
         }
     }

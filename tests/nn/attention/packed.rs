@@ -1,5 +1,6 @@
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_headroom::nn::varlen_attention::flash_attn_varlen_unfused;
+use candle_headroom::nn::{Attention, attention};
 
 use super::Plain;
 use crate::check::{agrees, difference, numbers};
@@ -155,6 +156,21 @@ fn packed_sequences_equal_candles_and_get_gradients() -> Result<()> {
     Ok(())
 }
 
+/// A window that begins and ends within tiles.
+#[test]
+fn long_sequences_with_windows() -> Result<()> {
+    for causal in [false, true] {
+        let packed = Packed {
+            lengths: &[[300, 600], [2, 5]],
+            causal,
+            window: [Some(70), Some(9)],
+            slopes: true,
+        };
+        agrees(&|x| packed.ours(x), &|x| packed.plain(x), &packed.inputs())?;
+    }
+    Ok(())
+}
+
 /// Where there are queries but no keys, candle leaves the queries out of the result: here they get zeros.
 #[test]
 fn sequences_may_be_empty() -> Result<()> {
@@ -167,6 +183,36 @@ fn sequences_may_be_empty() -> Result<()> {
         };
         agrees(&|x| packed.ours(x), &|x| packed.plain(x), &packed.inputs())?;
     }
+    Ok(())
+}
+
+/// Slopes that would not learn, slopes of other heads, and a mask of all positions.
+#[test]
+fn options_that_cannot_be_followed_are_errors() -> Result<()> {
+    let [q, k, v] = [1, 2, 3].map(|seed| numbers(&[1, 4, 3, 2], seed));
+    let slopes = Tensor::new(&SLOPES, &Device::Cpu)?;
+    let learned = Var::from_tensor(&slopes)?;
+    let lengths = Attention::default().lengths(&[1, 2], &[2, 1]);
+    for (options, expected) in [
+        (Attention::default().alibi(&learned), "get no gradient"),
+        (
+            Attention::default().alibi(&slopes.narrow(0, 0, 2)?),
+            "for 4 heads",
+        ),
+        (lengths.clone().mask(&q.zeros_like()?), "take no mask"),
+        (lengths.clone().lengths(&[3], &[1, 2]), "do not add up"),
+        (lengths.lengths(&[3, 1], &[usize::MAX, 4]), "do not add up"),
+    ] {
+        let error = attention(&q, &k, &v, &options).expect_err("an error");
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    // Sizes that no index reaches hide nothing, and are finite distances.
+    let far = Attention::default().causal_from(usize::MAX).alibi(&slopes);
+    let y = attention(&q, &k, &v, &far)?;
+    assert!(y.sum_all()?.to_scalar::<f64>()?.is_finite());
+    let all = attention(&q, &k, &v, &Attention::default())?;
+    let far = Attention::default().causal_from(usize::MAX);
+    assert_eq!(difference(&attention(&q, &k, &v, &far)?, &all), 0.);
     Ok(())
 }
 

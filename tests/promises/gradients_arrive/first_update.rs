@@ -1,6 +1,7 @@
 //! The first update fails and changes nothing, whoever drives.
 
 use candle_headroom::error::UnreachedParameters;
+use candle_headroom::optim::Commit;
 use candle_headroom::{AccumulatingTrainer, AdamW, AdaptiveTrainer, Error, GradientAccumulator};
 
 use super::{Cut, FIRST, Model, Trainer, data};

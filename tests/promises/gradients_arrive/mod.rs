@@ -1,7 +1,9 @@
-//! Promise 11, gradients arrive: a trainable parameter that receives no gradient is an error before the first update, by name.
+//! Promise 11, gradients arrive, and are right: a trainable parameter that receives no gradient is an error before the first update, by
+//! name; `nn::audit` finds one that receives a wrong gradient, by the loss's slopes.
 
 mod checked;
 mod first_update;
+mod right;
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_headroom::{AccumulatingTrainer, AdamW, AdaptiveTrainer, Error, Result};

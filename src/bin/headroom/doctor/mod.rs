@@ -5,7 +5,6 @@ mod ranks;
 use std::fmt::Write;
 use std::io::{IsTerminal, stdout};
 
-use candle_core::DeviceLocation;
 use candle_headroom::Environment;
 use candle_headroom::distributed::Group;
 use candle_headroom::environment::{Report, Requirement, Versions};
@@ -50,16 +49,15 @@ pub fn run(arguments: &Arguments) -> Result<Status> {
     }
     let mut report = environment.check();
     if let Some(group) = &group {
-        let all = report.versions().gather(group)?;
+        let all = group.collect(Ok(vec![report.versions().clone()]))?;
         report.extend(Versions::differences(&all));
     }
-    // Only a build with `cuda` can work on a GPU.
-    if cfg!(feature = "cuda") && report.is_fit_for(Requirement::CudaInference) {
+    if report.is_fit_for(Requirement::CudaInference) {
         // Each rank tests a GPU of its own, where it sees several.
         let visible = report.gpus().iter().filter(|gpu| gpu.visible).count();
         let rank = group.as_ref().map_or(0, Group::local_rank);
-        let gpu_id = rank % visible.max(1);
-        report.extend([environment.smoke_test(DeviceLocation::Cuda { gpu_id })]);
+        let ordinal = rank % visible.max(1);
+        report.extend([environment.smoke_test(ordinal as u32)]);
     }
     // Obstacles to the requirement are part of the report.
     let known = report.clone();

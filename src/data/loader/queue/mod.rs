@@ -1,10 +1,9 @@
 mod moves;
 
-use std::collections::BTreeMap;
-use std::hint;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -44,8 +43,8 @@ struct State<B> {
     /// The number of the next job, and of the one that the training thread takes next.
     next: u64,
     wanted: u64,
-    /// Boxed, because a node of the map has room for several.
-    ready: BTreeMap<u64, Box<Done<B>>>,
+    /// By the number of the job. Boxed, because the list has room for several.
+    ready: Vec<(u64, Box<Done<B>>)>,
     /// The number of the job after the last.
     end: Option<u64>,
     making: u64,
@@ -77,7 +76,7 @@ impl<B: Tensors> Queue<B> {
             jobs,
             next: 0,
             wanted: 0,
-            ready: BTreeMap::new(),
+            ready: Vec::new(),
             end: None,
             making: 0,
             ready_bytes: 0,
@@ -164,7 +163,7 @@ impl<B: Tensors> Queue<B> {
                 }
                 _ => {}
             }
-            state.ready.insert(number, Box::new(done));
+            state.ready.push((number, Box::new(done)));
         } else {
             // Dropping a batch may run the user's code.
             MutexGuard::unlocked(&mut state, || drop(done));
@@ -177,9 +176,7 @@ impl<B: Tensors> Queue<B> {
 
     /// The next batch, if it is ready. It counts as ready until [`hand_out`](Self::hand_out).
     pub(super) fn take_ready(&self) -> Option<Done<B>> {
-        let mut state = self.state.lock();
-        let wanted = state.wanted;
-        state.ready.remove(&wanted).map(|done| *done)
+        self.state.lock().take()
     }
 
     /// Goes on to the batch after one that was taken.
@@ -198,11 +195,10 @@ impl<B: Tensors> Queue<B> {
         let mut state = self.state.lock();
         let mut has_looked = false;
         loop {
-            let wanted = state.wanted;
-            if let Some(done) = state.ready.remove(&wanted) {
-                return Some(*done);
+            if let Some(done) = state.take() {
+                return Some(done);
             }
-            if state.end.is_some_and(|end| wanted >= end) {
+            if state.end.is_some_and(|end| state.wanted >= end) {
                 return None;
             }
             match has_workers {
@@ -227,7 +223,8 @@ impl<B: Tensors> Queue<B> {
     fn look_for_more_than(&self, finished: u64) {
         let began = Instant::now();
         while self.finished.load(Acquire) == finished && began.elapsed() < BRIEFLY {
-            hint::spin_loop();
+            // Where a core is wanted by more threads, a worker may need this one.
+            thread::yield_now();
         }
     }
 }
@@ -246,6 +243,13 @@ impl<B> Queue<B> {
 }
 
 impl<B> State<B> {
+    /// The batch that is wanted, if it is ready.
+    fn take(&mut self) -> Option<Done<B>> {
+        let mut ready = self.ready.iter();
+        let at = ready.position(|(number, _)| *number == self.wanted)?;
+        Some(*self.ready.swap_remove(at).1)
+    }
+
     /// `None` if there are no more jobs, which `end` then says.
     fn begin(&mut self) -> Option<(u64, u64, Job)> {
         let Some(job) = self.jobs.next() else {

@@ -1,6 +1,5 @@
 use super::{Queue, Ready};
-use crate::batch::{Division, Place};
-use crate::data::divisions::Divisions;
+use crate::batch::{Division, Divisions, Place};
 use crate::data::{Position, Tensors};
 use crate::error::DataError;
 

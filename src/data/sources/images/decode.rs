@@ -1,13 +1,13 @@
-use std::io::{Cursor, Read};
+use std::io::Cursor;
 use std::path::Path;
 
 use candle_core::{Device, Tensor};
 use image::imageops::FilterType;
-use image::{DynamicImage, ImageReader};
+use image::{DynamicImage, ImageDecoder, ImageReader};
 
 use super::jpeg;
 use crate::error::{BoxedError, DataError};
-use crate::files;
+use crate::fixed_file::FixedFile;
 
 /// What a pixel has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,15 +37,14 @@ pub(super) struct Decoding {
     pub channels: Channels,
     /// Height and width.
     pub size: Option<(u32, u32)>,
+    pub max_pixels: u64,
 }
 
 impl Decoding {
     /// Reads a file: `u8`, `[height, width, channels]`.
     pub fn read(self, path: &Path) -> Result<Tensor, BoxedError> {
-        let mut bytes = Vec::new();
-        let mut file = files::open(path).map_err(|reason| DataError::io(path, None, reason))?;
-        let read = file.read_to_end(&mut bytes);
-        read.map_err(|reason| DataError::io(path, None, reason))?;
+        let read = FixedFile::open(path).and_then(|file| file.read(0..file.len()));
+        let bytes = read.map_err(|reason| DataError::io(path, None, reason))?;
         let wrong = |problem: String| DataError::file(path, None, problem);
         if jpeg::is_truncated(&bytes) {
             let end = bytes.len() as u64;
@@ -53,7 +52,16 @@ impl Decoding {
         }
         let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
         let reader = reader.map_err(|reason| DataError::io(path, None, reason))?;
-        let mut image = reader.decode().map_err(|error| wrong(error.to_string()))?;
+        let invalid = |error: image::ImageError| wrong(error.to_string());
+        let decoder = reader.into_decoder().map_err(invalid)?;
+        let ((width, height), most) = (decoder.dimensions(), self.max_pixels);
+        if u64::from(width) * u64::from(height) > most {
+            return Err(wrong(format!(
+                "has {width} × {height} pixels, and at most {most} are decoded: raise `max_pixels`, or leave the image out"
+            ))
+            .into());
+        }
+        let mut image = DynamicImage::from_decoder(decoder).map_err(invalid)?;
         if let Some((height, width)) = self.size {
             image = image.resize_exact(width, height, FilterType::Triangle);
         }

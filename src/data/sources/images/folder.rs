@@ -6,6 +6,8 @@ use super::image::Image;
 use crate::data::dataset::{Dataset, out_of_range};
 use crate::error::{BoxedError, DataError, Result};
 
+const MAX_PIXELS: u64 = 89_478_485;
+
 /// A folder of images, with one folder for each class: a sample is an image and its class.
 ///
 /// The classes are the subfolders in the order of their names; the samples are their JPEG and PNG files, by the ending of the
@@ -62,6 +64,7 @@ impl ImageFolder {
             decoding: Decoding {
                 channels: Channels::Rgb,
                 size: None,
+                max_pixels: MAX_PIXELS,
             },
         }
     }
@@ -84,6 +87,13 @@ impl ImageFolderBuilder {
     /// Sets what a pixel has; [`Channels::Rgb`] by default. Images are converted, those of 16 bits to 8.
     pub fn channels(mut self, channels: Channels) -> Self {
         self.decoding.channels = channels;
+        self
+    }
+
+    /// Sets how many pixels an image may have, width times height; 89,478,485 by default, as in Pillow. A small file can state any
+    /// size, and decoding takes up to 8 bytes for each pixel.
+    pub fn max_pixels(mut self, pixels: u64) -> Self {
+        self.decoding.max_pixels = pixels;
         self
     }
 
@@ -156,7 +166,8 @@ impl Dataset for ImageFolder {
     /// Decodes an image.
     ///
     /// # Errors
-    /// [`DataError::File`] if the file cannot be read or is damaged, and [`DataError::OutOfRange`].
+    /// [`DataError::File`] if the file cannot be read, is damaged or has more than
+    /// [`max_pixels`](ImageFolderBuilder::max_pixels), and [`DataError::OutOfRange`].
     fn get(&self, index: usize) -> Result<Image, BoxedError> {
         let (path, label) = self
             .files

@@ -8,10 +8,11 @@ use super::index::{Index, Line};
 use crate::data::dataset::{Dataset, out_of_range};
 use crate::error::{BoxedError, DataError, Result};
 
-/// A file of JSON lines, mapped into memory: a sample is the value in a line.
+/// A file of JSON lines: a sample is the value in a line.
 ///
-/// Blank lines are left out. The file is read once on opening, and 8 bytes are kept for each line; a line is parsed when it is
-/// read. What [`Lines`](super::Lines) says about files that change holds here too.
+/// Blank lines are left out. The file is read once on opening, and 8 bytes are stored for each line, with 16 more where blank lines
+/// come before it. A line is read and parsed when it is needed. What [`Lines`](super::Lines) says about files that change holds here
+/// too.
 ///
 /// ```
 /// use candle_headroom::data::{Dataset, JsonLines};
@@ -39,7 +40,7 @@ pub struct JsonLines<T> {
 }
 
 impl<T: DeserializeOwned + Send> JsonLines<T> {
-    /// Maps a file and finds its lines.
+    /// Opens a file and finds its lines.
     ///
     /// # Errors
     /// [`DataError::File`] if the file cannot be read or is empty.
@@ -55,14 +56,9 @@ impl<T: DeserializeOwned + Send> JsonLines<T> {
         let place = format!(" at line {} column {column}", error.line());
         let message = error.to_string();
         let message = message.strip_suffix(&place).unwrap_or(&message);
-        let offset = (line.start + column.saturating_sub(1)) as u64;
-        match self.index.number(line.start) {
-            Ok(number) => {
-                let problem = format!("line {number}, column {column}: {message}");
-                DataError::file(self.index.path(), offset, problem)
-            }
-            Err(error) => error,
-        }
+        let offset = line.start + column.saturating_sub(1) as u64;
+        let problem = format!("line {}, column {column}: {message}", line.number);
+        DataError::file(self.index.path(), offset, problem)
     }
 }
 
@@ -76,8 +72,8 @@ impl<T: DeserializeOwned + Send> Dataset for JsonLines<T> {
     /// Parses a line.
     ///
     /// # Errors
-    /// [`DataError::File`] if the line is no such value, with its number and the byte offset, or if the file was shortened while
-    /// it was open, and [`DataError::OutOfRange`].
+    /// [`DataError::File`] if the line is no such value, with its number and the byte offset, or if the file has changed since it
+    /// was opened, and [`DataError::OutOfRange`].
     fn get(&self, index: usize) -> Result<T, BoxedError> {
         let line = self.index.line(index)?;
         let line = line.ok_or_else(|| out_of_range(self, index))?;
@@ -86,7 +82,9 @@ impl<T: DeserializeOwned + Send> Dataset for JsonLines<T> {
 
     /// Returns the bytes from this line to the next one that is a sample.
     fn cost(&self, index: usize) -> usize {
-        self.index.range(index).map_or(1, |range| range.len())
+        self.index
+            .range(index)
+            .map_or(1, |range| (range.end - range.start) as usize)
     }
 
     fn name(&self) -> String {

@@ -4,13 +4,13 @@ use super::index::Index;
 use crate::data::dataset::{Dataset, out_of_range};
 use crate::error::{BoxedError, DataError, Result};
 
-/// A text file, mapped into memory: a sample is a line, without its ending.
+/// A text file: a sample is a line, without its ending.
 ///
-/// A line ends with `\n` or `\r\n`, the last one also with the file. The file is read once on opening, and 8 bytes are kept for
-/// each line. Lines are checked to be UTF-8 when they are read.
+/// A line ends with `\n` or `\r\n`, the last one also with the file. The file is read once on opening, and 8 bytes are stored for
+/// each line. Lines are read when they are needed, and then checked to be UTF-8.
 ///
-/// The file must stay as it is. What is appended after opening is not read, and a file that was shortened is an error. If another
-/// process shortens it in the moment between that check and the read, the system ends this process with SIGBUS.
+/// The file must stay as it is: once its length or its modification time has changed, reading is an error. To replace it, write a new
+/// file and rename that; a dataset that is open keeps the old one.
 ///
 /// ```
 /// use candle_headroom::data::{Dataset, Lines};
@@ -39,7 +39,7 @@ pub struct LinesBuilder {
 }
 
 impl Lines {
-    /// Maps a file and finds its lines; blank ones are samples too.
+    /// Opens a file and finds its lines; blank ones are samples too.
     ///
     /// # Errors
     /// Those of [`LinesBuilder::open`].
@@ -63,7 +63,7 @@ impl LinesBuilder {
         self
     }
 
-    /// Maps the file and finds its lines.
+    /// Opens the file and finds its lines.
     ///
     /// # Errors
     /// [`DataError::File`] if the file cannot be read or is empty.
@@ -83,21 +83,23 @@ impl Dataset for Lines {
     /// Returns a line.
     ///
     /// # Errors
-    /// [`DataError::File`] if the line is not UTF-8, with the offset of the first wrong byte, or if the file was shortened while
-    /// it was open, and [`DataError::OutOfRange`].
+    /// [`DataError::File`] if the line is not UTF-8, with the offset of the first wrong byte, or if the file has changed since it
+    /// was opened, and [`DataError::OutOfRange`].
     fn get(&self, index: usize) -> Result<String, BoxedError> {
         let line = self.index.line(index)?;
         let line = line.ok_or_else(|| out_of_range(self, index))?;
         let text = String::from_utf8(line.bytes);
         Ok(text.map_err(|error| {
-            let offset = line.start + error.utf8_error().valid_up_to();
-            DataError::file(self.index.path(), offset as u64, "is not UTF-8")
+            let offset = line.start + error.utf8_error().valid_up_to() as u64;
+            DataError::file(self.index.path(), offset, "is not UTF-8")
         })?)
     }
 
     /// Returns the bytes from this line to the next one that is a sample.
     fn cost(&self, index: usize) -> usize {
-        self.index.range(index).map_or(1, |range| range.len())
+        self.index
+            .range(index)
+            .map_or(1, |range| (range.end - range.start) as usize)
     }
 
     fn name(&self) -> String {

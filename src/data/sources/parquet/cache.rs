@@ -34,7 +34,7 @@ impl<V> Cache<V> {
     pub fn get<E>(
         &self,
         key: usize,
-        load: impl FnOnce() -> Result<(V, usize), E>,
+        load: impl FnOnce() -> Result<(V, u64), E>,
     ) -> Result<Arc<V>, E> {
         let slot = self.slot(key);
         let mut kept = slot.lock();
@@ -45,7 +45,7 @@ impl<V> Cache<V> {
         let value = Arc::new(value);
         *kept = Some(Arc::clone(&value));
         drop(kept);
-        self.evict(key, bytes as u64);
+        self.evict(key, bytes);
         Ok(value)
     }
 

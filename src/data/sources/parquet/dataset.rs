@@ -1,14 +1,15 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytesize::ByteSize;
+use parquet::record::Field;
 use serde::de::DeserializeOwned;
 
 use super::cache::Cache;
-use super::rows::Rows;
 use super::shard::Shard;
-use super::value::RowValue;
+use super::value::Value;
 use crate::data::dataset::{Dataset, out_of_range};
 use crate::error::{BoxedError, DataError, Result};
 
@@ -60,7 +61,8 @@ pub struct ParquetDataset<T> {
     shards: Vec<Shard>,
     groups: Vec<Group>,
     len: usize,
-    cache: Cache<Rows>,
+    cache: Cache<Vec<Field>>,
+    max_row_group: u64,
     sample: PhantomData<fn() -> T>,
 }
 
@@ -82,6 +84,7 @@ pub struct ParquetBuilder<T> {
     paths: Vec<PathBuf>,
     columns: Option<Vec<String>>,
     cache: ByteSize,
+    max_row_group: ByteSize,
     sample: PhantomData<fn() -> T>,
 }
 
@@ -93,12 +96,13 @@ impl<T: DeserializeOwned + Send> ParquetDataset<T> {
             paths: paths.collect(),
             columns: None,
             cache: ByteSize::mib(256),
+            max_row_group: ByteSize::gib(4),
             sample: PhantomData,
         }
     }
 
     /// Decodes the row group of a row.
-    fn rows(&self, index: usize) -> Result<(&Shard, std::sync::Arc<Rows>, usize), BoxedError> {
+    fn rows(&self, index: usize) -> Result<(&Shard, Arc<Vec<Field>>, usize), BoxedError> {
         let number = self.groups.partition_point(|group| group.first <= index);
         let at = number.checked_sub(1).filter(|_| index < self.len);
         let found = at.and_then(|at| {
@@ -106,11 +110,8 @@ impl<T: DeserializeOwned + Send> ParquetDataset<T> {
             Some((at, group, self.shards.get(group.shard)?))
         });
         let (at, group, shard) = found.ok_or_else(|| out_of_range(self, index))?;
-        let rows = self.cache.get(at, || {
-            let rows = shard.read(group.number, group.rows)?;
-            let bytes = rows.bytes();
-            Ok::<_, DataError>((rows, bytes))
-        })?;
+        let read = || shard.read(group.number, group.rows, self.max_row_group);
+        let rows = self.cache.get(at, read)?;
         Ok((shard, rows, index - group.first))
     }
 }
@@ -122,10 +123,17 @@ impl<T: DeserializeOwned + Send> ParquetBuilder<T> {
         self
     }
 
-    /// Sets how many bytes of decoded rows are kept; 256 MiB by default. The threads of a loader should find room for a row group
+    /// Sets how many bytes of decoded rows are kept, by what the file states of them; 256 MiB by default. The threads of a loader should find room for a row group
     /// each.
     pub fn cache(mut self, room: ByteSize) -> Self {
         self.cache = room;
+        self
+    }
+
+    /// Sets how many bytes the columns that are read of a row group may take when they are decoded, by what the file states of its
+    /// values and their sizes; 4 GiB by default. A small file can state any number of nulls.
+    pub fn max_row_group(mut self, most: ByteSize) -> Self {
+        self.max_row_group = most;
         self
     }
 
@@ -162,6 +170,7 @@ impl<T: DeserializeOwned + Send> ParquetBuilder<T> {
             groups,
             len,
             cache: Cache::new(self.cache.as_u64()),
+            max_row_group: self.max_row_group.as_u64(),
             sample: PhantomData,
         })
     }
@@ -177,15 +186,11 @@ impl<T: DeserializeOwned + Send> Dataset for ParquetDataset<T> {
     /// Reads a row.
     ///
     /// # Errors
-    /// [`DataError::File`] if the row group cannot be decoded, with its offset, or if the row is no such value, and
-    /// [`DataError::OutOfRange`].
+    /// [`DataError::File`] if the row group cannot be decoded or is larger than [`max_row_group`](ParquetBuilder::max_row_group), with
+    /// its offset, if the file has changed since it was opened, or if the row is no such value, and [`DataError::OutOfRange`].
     fn get(&self, index: usize) -> Result<T, BoxedError> {
         let (shard, rows, within) = self.rows(index)?;
-        let fields = rows.row(within).ok_or_else(|| out_of_range(self, index))?;
-        let row = RowValue {
-            names: &rows.names,
-            fields,
-        };
+        let row = rows.get(within).ok_or_else(|| out_of_range(self, index))?;
         let wrong = |error| {
             DataError::file(
                 shard.path(),
@@ -193,7 +198,7 @@ impl<T: DeserializeOwned + Send> Dataset for ParquetDataset<T> {
                 format!("row {index} of the dataset: {error}"),
             )
         };
-        Ok(T::deserialize(row).map_err(wrong)?)
+        Ok(T::deserialize(Value(row)).map_err(wrong)?)
     }
 
     fn name(&self) -> String {

@@ -2,7 +2,7 @@
 
 mod cache;
 mod dataset;
-mod rows;
+mod page;
 mod shard;
 mod source;
 mod value;

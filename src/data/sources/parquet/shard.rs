@@ -1,12 +1,11 @@
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
+use bytesize::ByteSize;
 use parquet::file::metadata::RowGroupMetaData;
 use parquet::file::reader::{FileReader, SerializedFileReader};
-use parquet::record::Row;
+use parquet::record::Field;
 use parquet::schema::types::Type;
 
-use super::rows::Rows;
 use super::source::Source;
 use crate::data::caught::caught;
 use crate::error::DataError;
@@ -14,16 +13,21 @@ use crate::error::DataError;
 /// One file, of which some columns are read.
 pub(super) struct Shard {
     path: PathBuf,
+    source: Source,
     reader: SerializedFileReader<Source>,
+    /// Of the columns that are read.
     schema: Type,
-    names: Arc<[String]>,
 }
 
 impl Shard {
     /// Reads the metadata at the end of a file.
     pub fn open(path: &Path, columns: Option<&[String]>) -> Result<Self, DataError> {
         let source = Source::open(path)?;
-        let reader = decode(path, None, || SerializedFileReader::new(source))?;
+        let reader = decode(path, None, || {
+            let reader = SerializedFileReader::new(source.clone())?;
+            source.check_pages(reader.metadata());
+            Ok(reader)
+        })?;
         let root = reader.metadata().file_metadata().schema();
         let find = |name: &String| {
             let mut fields = root.get_fields().iter();
@@ -38,14 +42,13 @@ impl Shard {
             Some(columns) => columns.iter().map(find).collect::<Result<Vec<_>, _>>()?,
             None => root.get_fields().to_vec(),
         };
-        let names = fields.iter().map(|field| field.name().to_owned()).collect();
         let schema = Type::group_type_builder(root.name()).with_fields(fields);
         let schema = decode(path, None, || schema.build())?;
         Ok(Self {
             path: path.to_owned(),
+            source,
             reader,
             schema,
-            names,
         })
     }
 
@@ -70,19 +73,55 @@ impl Shard {
         rows.collect()
     }
 
-    /// Decodes a row group.
-    pub fn read(&self, index: usize, expected: usize) -> Result<Rows, DataError> {
+    /// About what the columns that are read take when they are decoded, by what the file states.
+    fn decoded_bytes(&self, group: &RowGroupMetaData) -> u64 {
+        let columns = group.columns().iter();
+        let read = columns.filter(|column| {
+            let name = column.column_path().parts().first();
+            let mut fields = self.schema.get_fields().iter();
+            name.is_some_and(|name| fields.any(|field| field.name() == name))
+        });
+        let bytes = read.map(|column| {
+            let name = column.column_descr().name().len();
+            let value = (size_of::<(String, Field)>() + name) as u64;
+            let [values, bytes] = [column.num_values(), column.uncompressed_size()]
+                .map(|number| u64::try_from(number).unwrap_or(u64::MAX));
+            values.saturating_mul(value).saturating_add(bytes)
+        });
+        bytes.fold(0, u64::saturating_add)
+    }
+
+    /// Decodes a row group that takes at most so many bytes. Returns its rows, and about the bytes that they take.
+    pub fn read(
+        &self,
+        index: usize,
+        expected: usize,
+        most: u64,
+    ) -> Result<(Vec<Field>, u64), DataError> {
         let group = self.reader.metadata().row_groups().get(index);
         let offset = group.and_then(start);
-        let rows: Vec<Row> = decode(&self.path, offset, || {
+        let bytes = group.map_or(0, |group| self.decoded_bytes(group));
+        if bytes > most {
+            let problem = format!(
+                "row group {index} has {expected} rows, which take about {}, more than {}: raise `max_row_group`, read fewer columns, or \
+                 write smaller row groups",
+                ByteSize(bytes),
+                ByteSize(most)
+            );
+            return Err(DataError::file(&self.path, offset, problem));
+        }
+        let rows: Vec<_> = decode(&self.path, offset, || {
             let group = self.reader.get_row_group(index)?;
-            group.get_row_iter(Some(self.schema.clone()))?.collect()
+            let rows = group.get_row_iter(Some(self.schema.clone()))?;
+            rows.map(|row| row.map(Field::Group)).collect()
         })?;
+        let check = self.source.file.check();
+        check.map_err(|reason| DataError::io(&self.path, None, reason))?;
         if rows.len() != expected {
             let problem = format!("row group {index} has {} rows of {expected}", rows.len());
             return Err(DataError::file(&self.path, offset, problem));
         }
-        Ok(Rows::new(Arc::clone(&self.names), rows))
+        Ok((rows, bytes))
     }
 }
 

@@ -5,56 +5,9 @@ use serde::de::value::{Error, MapDeserializer, SeqDeserializer};
 use serde::de::{Deserializer, Error as _, IntoDeserializer, Visitor};
 use serde::forward_to_deserialize_any;
 
-/// A row: a map from column to value, or the values in order where a tuple is asked for.
+/// A value in a row, or a row: a map from column to value, or the values in order where a tuple is asked for.
 #[derive(Clone, Copy)]
-pub(super) struct RowValue<'r> {
-    pub names: &'r [String],
-    pub fields: &'r [Field],
-}
-
-/// A value in a row.
-#[derive(Clone, Copy)]
-struct Value<'r>(&'r Field);
-
-impl<'de> Deserializer<'de> for RowValue<'de> {
-    type Error = Error;
-
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        let names = self.names.iter().map(String::as_str);
-        let columns = names.zip(self.fields.iter().map(Value));
-        visitor.visit_map(MapDeserializer::new(columns))
-    }
-
-    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        visitor.visit_seq(SeqDeserializer::new(self.fields.iter().map(Value)))
-    }
-
-    fn deserialize_tuple<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, Error> {
-        self.deserialize_seq(visitor)
-    }
-
-    fn deserialize_tuple_struct<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        _: usize,
-        visitor: V,
-    ) -> Result<V::Value, Error> {
-        self.deserialize_seq(visitor)
-    }
-
-    fn deserialize_newtype_struct<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, Error> {
-        visitor.visit_newtype_struct(self)
-    }
-
-    forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct map struct enum
-        identifier ignored_any
-    }
-}
+pub(super) struct Value<'r>(pub &'r Field);
 
 impl<'de> Deserializer<'de> for Value<'de> {
     type Error = Error;
@@ -102,6 +55,29 @@ impl<'de> Deserializer<'de> for Value<'de> {
                 visitor.visit_map(MapDeserializer::new(entries))
             }
         }
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.0 {
+            Field::Group(row) => {
+                let fields = row.get_column_iter().map(|(_, field)| Self(field));
+                visitor.visit_seq(SeqDeserializer::new(fields))
+            }
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, Error> {
+        self.deserialize_seq(visitor)
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: usize,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        self.deserialize_seq(visitor)
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
@@ -159,8 +135,7 @@ impl<'de> Deserializer<'de> for Value<'de> {
     }
 
     forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char unit unit_struct seq tuple tuple_struct map struct identifier
-        ignored_any
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char unit unit_struct map struct identifier ignored_any
     }
 }
 

@@ -1,47 +1,73 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::content::Content;
 use super::dataset::Cut;
-use super::{TokenType, Tokens};
-use crate::data::sources::mapped::Mapped;
+use super::{TokenType, Tokens, header};
+use crate::data::sources::open;
 use crate::error::{DataError, Result};
 
 /// Settings of [`Tokens`], from [`Tokens::builder`].
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct TokensBuilder {
-    path: PathBuf,
-    token: TokenType,
-    header: usize,
+    source: Source,
+    token: Option<TokenType>,
+    header: Option<usize>,
     window: usize,
     stride: Option<usize>,
     end: Option<u32>,
 }
 
+#[derive(Debug, Clone)]
+enum Source {
+    File(PathBuf),
+    Memory(Vec<u32>),
+}
+
 impl Tokens {
     /// Describes a file of tokens.
     pub fn builder(path: impl Into<PathBuf>) -> TokensBuilder {
-        TokensBuilder {
-            path: path.into(),
-            token: TokenType::U16,
-            header: 0,
+        TokensBuilder::new(Source::File(path.into()))
+    }
+
+    /// Describes tokens that are in memory.
+    ///
+    /// ```
+    /// use candle_headroom::data::{Dataset, Tokens};
+    ///
+    /// let tokens = Tokens::from_vec((0..10).collect()).window(4).stride(3).open()?;
+    /// assert_eq!(tokens.len(), 3);
+    /// assert_eq!(tokens.get(2)?.to_vec()?, [6, 7, 8, 9]);
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    pub fn from_vec(tokens: Vec<u32>) -> TokensBuilder {
+        TokensBuilder::new(Source::Memory(tokens))
+    }
+}
+
+impl TokensBuilder {
+    fn new(source: Source) -> Self {
+        Self {
+            source,
+            token: None,
+            header: None,
             window: 0,
             stride: None,
             end: None,
         }
     }
-}
 
-impl TokensBuilder {
-    /// Sets how the file stores a token; [`TokenType::U16`] by default.
+    /// Sets how the file stores a token; by default as llm.c's header says, and [`TokenType::U16`] without one.
     pub fn dtype(mut self, token: TokenType) -> Self {
-        self.token = token;
+        self.token = Some(token);
         self
     }
 
-    /// Sets the number of bytes before the first token; none by default.
+    /// Sets the number of bytes before the first token. By default the header of a file that llm.c's scripts have written is recognised
+    /// and left out, and other files have none.
     pub fn skip_header(mut self, bytes: usize) -> Self {
-        self.header = bytes;
+        self.header = Some(bytes);
         self
     }
 
@@ -83,30 +109,57 @@ impl TokensBuilder {
         self
     }
 
-    /// Maps the file.
+    /// Opens the file.
     ///
     /// # Errors
-    /// [`DataError::Setting`] if neither a window nor documents are asked for, or both, if the stride is 0, or if the end token
-    /// does not fit into a token's bytes. [`DataError::File`] if the file cannot be read, is empty, holds a part of a token, or
-    /// is shorter than a window.
-    pub fn open(self) -> Result<Tokens> {
-        self.check()?;
-        let map = Mapped::open(&self.path)?;
-        let tokens = self.count(&map)?;
+    /// [`DataError::Setting`] if neither a window nor documents are asked for, or both, if the stride is 0, if the end token does not fit
+    /// into a token's bytes, or if tokens in memory are given a type or a header. [`DataError::File`] if the file cannot be read, is
+    /// empty, or holds a part of a token, or if llm.c's header is of another version or type, or states another number of tokens.
+    /// [`DataError::File`], or [`DataError::Setting`] for tokens in memory, if there are fewer than a window's.
+    pub fn open(mut self) -> Result<Tokens> {
+        self.check(self.token.unwrap_or(TokenType::U32))?;
+        let (content, tokens) = match &mut self.source {
+            Source::Memory(tokens) => {
+                let tokens = std::mem::take(tokens);
+                let count = tokens.len();
+                (Content::Memory(tokens), count)
+            }
+            Source::File(path) => {
+                let file = open(path)?;
+                let known = match self.header {
+                    Some(_) => None,
+                    None => header::read(&file, self.token)?,
+                };
+                let (token, header) = known.unwrap_or_else(|| {
+                    let token = self.token.unwrap_or(TokenType::U16);
+                    (token, self.header.unwrap_or(0))
+                });
+                self.check(token)?;
+                let count = self.count(file.len(), token, header)?;
+                let content = Content::File {
+                    file,
+                    token,
+                    header,
+                };
+                (content, count)
+            }
+        };
         let cut = match self.end {
-            Some(end) => Cut::Documents(self.document_ends(&map, end)?.into()),
+            Some(end) => Cut::Documents(document_ends(&content, tokens, end)?.into()),
             None => self.windows(tokens)?,
         };
         Ok(Tokens {
-            map: Arc::new(map),
-            token: self.token,
-            header: self.header,
+            content: Arc::new(content),
             cut: Arc::new(cut),
         })
     }
 
-    fn check(&self) -> Result<(), DataError> {
+    fn check(&self, token: TokenType) -> Result<(), DataError> {
+        let is_file = matches!(self.source, Source::File(_));
         let problem = match self.end {
+            _ if !is_file && (self.token.is_some() || self.header.is_some()) => {
+                "`dtype` and `skip_header` are settings of a file".to_owned()
+            }
             None if self.window == 0 => {
                 "set `window` to at least 1 token, or `documents`".to_owned()
             }
@@ -116,30 +169,40 @@ impl TokensBuilder {
             Some(_) if self.window > 0 || self.stride.is_some() => {
                 "`documents` cannot be combined with `window` or `stride`".to_owned()
             }
-            Some(end) if end > self.token.max() => {
-                format!(
-                    "the end token must be at most {}, got {end}",
-                    self.token.max()
-                )
+            Some(end) if end > token.max() => {
+                format!("the end token must be at most {}, got {end}", token.max())
             }
             _ => return Ok(()),
         };
-        let path = self.path.display();
-        Err(DataError::Setting(format!("{path}: {problem}")))
+        Err(match &self.source {
+            Source::File(path) => DataError::Setting(format!("{}: {problem}", path.display())),
+            Source::Memory(_) => DataError::Setting(problem),
+        })
     }
 
-    /// The number of tokens in the file.
-    fn count(&self, map: &Mapped) -> Result<usize, DataError> {
-        let (len, size) = (map.len(), self.token.size_in_bytes());
-        let bytes = len.checked_sub(self.header).filter(|bytes| *bytes > 0);
+    /// The error of what the tokens themselves are.
+    fn unfit(&self, offset: Option<u64>, problem: String) -> DataError {
+        match &self.source {
+            Source::File(path) => DataError::file(path, offset, problem),
+            Source::Memory(_) => DataError::Setting(format!("the list {problem}")),
+        }
+    }
+
+    /// The number of tokens in a file of this length.
+    fn count(&self, len: u64, token: TokenType, header: usize) -> Result<usize, DataError> {
+        let too_long = |_| self.unfit(None, "is longer than the address space".to_owned());
+        let (len, size) = (
+            usize::try_from(len).map_err(too_long)?,
+            token.size_in_bytes(),
+        );
+        let bytes = len.checked_sub(header).filter(|bytes| *bytes > 0);
         let bytes = bytes.ok_or_else(|| {
-            let problem = format!("no token follows the header of {} bytes", self.header);
-            DataError::file(&self.path, len as u64, problem)
+            let problem = format!("no token follows the header of {header} bytes");
+            self.unfit(Some(len as u64), problem)
         })?;
         if bytes % size != 0 {
             let problem = format!("the last token has {} of {size} bytes", bytes % size);
-            let offset = (len - bytes % size) as u64;
-            return Err(DataError::file(&self.path, offset, problem));
+            return Err(self.unfit(Some((len - bytes % size) as u64), problem));
         }
         Ok(bytes / size)
     }
@@ -155,30 +218,30 @@ impl TokensBuilder {
             }),
             None => {
                 let problem = format!("has {tokens} tokens, less than a window of {window}");
-                Err(DataError::file(&self.path, None, problem))
+                Err(self.unfit(None, problem))
             }
         }
     }
+}
 
-    fn document_ends(&self, map: &Mapped, end: u32) -> Result<Vec<usize>, DataError> {
-        const TOKENS: usize = 1 << 14;
-        let (mut ends, mut tokens, mut before) = (Vec::new(), Vec::new(), 0);
-        for bytes in map
-            .bytes(self.header..map.len())?
-            .chunks(TOKENS * self.token.size_in_bytes())
-        {
-            tokens.clear();
-            self.token.widen(bytes, &mut tokens);
-            let found = tokens
-                .iter()
-                .enumerate()
-                .filter(|(_, token)| **token == end);
-            ends.extend(found.map(|(at, _)| before + at + 1));
-            before += tokens.len();
-        }
-        if ends.last() != Some(&before) {
-            ends.push(before);
-        }
-        Ok(ends)
+fn document_ends(content: &Content, tokens: usize, end: u32) -> Result<Vec<usize>, DataError> {
+    /// Tokens that are read at once.
+    const PIECE: usize = 1 << 17;
+    if tokens == 0 {
+        return Err(DataError::Empty(content.name()));
     }
+    let (mut ends, mut bytes, mut piece) = (Vec::new(), Vec::new(), Vec::new());
+    for start in (0..tokens).step_by(PIECE) {
+        piece.clear();
+        let range = start..tokens.min(start + PIECE);
+        content.append(range, &mut bytes, &mut piece)?;
+        let found = piece.iter().enumerate();
+        let found = found.filter(|(_, token)| **token == end);
+        ends.extend(found.map(|(at, _)| start + at + 1));
+    }
+    content.check()?;
+    if ends.last() != Some(&tokens) {
+        ends.push(tokens);
+    }
+    Ok(ends)
 }

@@ -1,19 +1,19 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{TokenType, TokenWindow};
+use super::TokenWindow;
+use super::content::Content;
 use crate::data::dataset::{Dataset, out_of_range};
-use crate::data::sources::mapped::Mapped;
 use crate::error::BoxedError;
 
-/// A raw file of tokens, mapped into memory: a sample is a window of it, or a document.
+/// A raw file of tokens, or a list of them: a sample is a window of it, or a document.
 ///
 /// The file holds token after token as unsigned integers, the least significant byte first, as the tools of many language models
-/// write them. A sample is a view ([`TokenWindow`]); [`stack_tokens`](super::stack_tokens) makes a tensor of several.
+/// write them. A header of llm.c is recognised. A sample is a view ([`TokenWindow`]), whose tokens are read from the file when they are
+/// needed; [`stack_tokens`](super::stack_tokens) reads a tensor of several. [`from_vec`](Self::from_vec) takes tokens that are in memory.
 ///
-/// The file must stay as it is. What is appended after opening is not read, and a file that was shortened is an error when tokens
-/// are read. If another process shortens it in the moment between that check and the read, the system ends this process with
-/// SIGBUS.
+/// The file must stay as it is: once its length or its modification time has changed, reading is an error. To replace it, write a new
+/// file and rename that; a dataset that is open keeps the old one.
 ///
 /// ```
 /// use candle_headroom::data::{Dataset, Tokens, stack_tokens};
@@ -33,10 +33,7 @@ use crate::error::BoxedError;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Tokens {
-    pub(super) map: Arc<Mapped>,
-    pub(super) token: TokenType,
-    /// Where the first token is, in bytes.
-    pub(super) header: usize,
+    pub(super) content: Arc<Content>,
     pub(super) cut: Arc<Cut>,
 }
 
@@ -92,11 +89,9 @@ impl Dataset for Tokens {
             .cut
             .range(index)
             .ok_or_else(|| out_of_range(self, index))?;
-        let size = self.token.size_in_bytes();
         Ok(TokenWindow {
-            map: Arc::clone(&self.map),
-            range: self.header + range.start * size..self.header + range.end * size,
-            token: self.token,
+            content: Arc::clone(&self.content),
+            range,
         })
     }
 
@@ -106,6 +101,6 @@ impl Dataset for Tokens {
     }
 
     fn name(&self) -> String {
-        self.map.path().display().to_string()
+        self.content.name()
     }
 }

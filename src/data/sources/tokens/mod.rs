@@ -1,7 +1,9 @@
-//! Raw files of tokens.
+//! Tokens, in raw files or in memory.
 
 mod builder;
+mod content;
 mod dataset;
+mod header;
 mod stack;
 mod token_type;
 mod window;

@@ -5,16 +5,13 @@ use candle_core::{Device, Tensor};
 use super::TokenWindow;
 use crate::error::{BoxedError, DataError};
 
-/// Bytes of windows that are copied at once; they stay in a core's second-level cache.
-const BLOCK: usize = 1 << 18;
-
 /// Makes one tensor of windows of equal length: `u32`, `[windows, tokens]`, on the CPU.
 ///
 /// It is a collate function for a loader of [`Tokens`](super::Tokens).
 ///
 /// # Errors
 /// [`DataError::Setting`] if there is no window or if the lengths differ, as those of documents do, and [`DataError::File`] if a
-/// file was shortened while it was open.
+/// file cannot be read or has changed since it was opened.
 pub fn stack_tokens(windows: Vec<TokenWindow>) -> Result<Tensor, BoxedError> {
     let len = match windows.first() {
         Some(first) => first.len(),
@@ -28,26 +25,16 @@ pub fn stack_tokens(windows: Vec<TokenWindow>) -> Result<Tensor, BoxedError> {
         );
         return Err(DataError::Setting(problem).into());
     }
-    // Once for windows of the same file: asking for its length takes longer than copying a window.
-    for same in windows.chunk_by(|a, b| Arc::ptr_eq(&a.map, &b.map)) {
-        same.first().map_or(Ok(()), TokenWindow::check)?;
-    }
     let mut tokens = Vec::with_capacity(windows.len() * len);
+    // Of one window: what the system copies into it is still in the core's first cache when it is widened.
     let mut bytes = Vec::new();
-    for same in windows.chunk_by(|a, b| a.token == b.token) {
-        let Some(TokenWindow { token, .. }) = same.first() else {
-            continue;
-        };
-        let windows = BLOCK / (len * token.size_in_bytes()).max(1);
-        for block in same.chunks(windows.max(1)) {
-            // Copied before they are widened: plain copies keep more reads from memory in flight, which takes half of the time.
-            bytes.clear();
-            bytes.reserve(block.len() * len * token.size_in_bytes());
-            block
-                .iter()
-                .for_each(|window| bytes.extend_from_slice(window.bytes()));
-            token.widen(&bytes, &mut tokens);
-        }
+    for window in &windows {
+        window.append(&mut bytes, &mut tokens)?;
+    }
+    // Once for windows of the same file, after they were read.
+    for same in windows.chunk_by(|a, b| Arc::ptr_eq(&a.content, &b.content)) {
+        same.first()
+            .map_or(Ok(()), |window| window.content.check())?;
     }
     Ok(Tensor::from_vec(
         tokens,

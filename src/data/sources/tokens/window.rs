@@ -1,25 +1,21 @@
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::TokenType;
-use crate::data::sources::mapped::Mapped;
+use super::content::Content;
 use crate::error::DataError;
 
-/// Consecutive tokens of a mapped file, not copied: the sample of [`Tokens`](super::Tokens). It keeps the map alive.
-#[derive(Clone)]
+/// Consecutive tokens, which are read when they are needed: the sample of [`Tokens`](super::Tokens). It keeps the file open.
+#[derive(Debug, Clone)]
 pub struct TokenWindow {
-    pub(super) map: Arc<Mapped>,
-    /// In bytes.
+    pub(super) content: Arc<Content>,
     pub(super) range: Range<usize>,
-    pub(super) token: TokenType,
 }
 
 impl TokenWindow {
     /// Returns the number of tokens.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.range.len() / self.token.size_in_bytes()
+        self.range.len()
     }
 
     /// Returns whether there is no token.
@@ -28,14 +24,15 @@ impl TokenWindow {
         self.range.is_empty()
     }
 
-    /// Appends the tokens to a vector.
+    /// Appends the tokens to a vector, which stays as it is after an error.
     ///
     /// # Errors
-    /// [`DataError::File`] if the file was shortened while it was open.
+    /// [`DataError::File`] if the file cannot be read or has changed since it was opened.
     pub fn write_u32(&self, tokens: &mut Vec<u32>) -> Result<(), DataError> {
-        self.check()?;
-        self.token.widen(self.bytes(), tokens);
-        Ok(())
+        let before = tokens.len();
+        let read = self.append(&mut Vec::new(), tokens);
+        let read = read.and_then(|()| self.content.check());
+        read.inspect_err(|_| tokens.truncate(before))
     }
 
     /// Returns the tokens.
@@ -48,22 +45,12 @@ impl TokenWindow {
         Ok(tokens)
     }
 
-    /// Checks that the file was not shortened.
-    pub(super) fn check(&self) -> Result<(), DataError> {
-        self.map.check()
-    }
-
-    /// The tokens as the file stores them, after [`check`](Self::check).
-    pub(super) fn bytes(&self) -> &[u8] {
-        self.map.checked(self.range.clone())
-    }
-}
-
-impl fmt::Debug for TokenWindow {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut window = f.debug_struct("TokenWindow");
-        window.field("path", &self.map.path());
-        window.field("bytes", &self.range);
-        window.field("token", &self.token).finish()
+    /// Appends the tokens by way of `bytes`, without checking the file for changes.
+    pub(super) fn append(
+        &self,
+        bytes: &mut Vec<u8>,
+        tokens: &mut Vec<u32>,
+    ) -> Result<(), DataError> {
+        self.content.append(self.range.clone(), bytes, tokens)
     }
 }

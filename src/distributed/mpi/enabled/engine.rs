@@ -64,9 +64,8 @@ impl Engine {
             watch,
         });
         done.map_err(|error| {
-            // MPI may still hold the addresses, so neither memory is freed.
+            // MPI may still hold the addresses, so the memory is never freed.
             mem::forget(buffer.clone());
-            mem::forget(mem::take(&mut *self.sent.lock()));
             let error = Error::from(error);
             self.control.fail(&error.to_string());
             error
@@ -152,8 +151,8 @@ impl Engine {
         let all: *mut c_void = bytes.as_mut_ptr().cast();
         // SAFETY: `place` holds `count` elements of the type that `unit` is. `all` has room for as many in a sum, and for those of
         // all ranks else, because `bytes` are a tensor's elements. Both stay valid until the request is done, and after an error
-        // for good, because `run` forgets them.
-        unsafe {
+        // for good: `place` is forgotten before its lock is free, and `Self::run` forgets the tensor.
+        let done = unsafe {
             match operation {
                 Operation::Sum { .. } => {
                     self.library.run(operation.name(), watch, |comm, request| {
@@ -165,7 +164,8 @@ impl Engine {
                     ffi::MPI_Iallgather(from, count, unit, all, count, unit, comm, request)
                 }),
             }
-        }
+        };
+        done.inspect_err(|_| mem::forget(mem::take(&mut *sent)))
     }
 }
 

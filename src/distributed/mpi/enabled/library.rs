@@ -1,8 +1,9 @@
 use std::ffi::{c_int, c_void};
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use half::bf16;
 use mpi::Threading;
@@ -10,14 +11,22 @@ use mpi::environment::Universe;
 use mpi::ffi;
 use parking_lot::Mutex;
 
+use super::presence::{Presence, missing};
+use crate::distributed::control::Deadline;
+use crate::distributed::launch::Launch;
 use crate::distributed::watch::Watch;
 use crate::error::{Error, GroupError, Result};
 
+/// The time between two looks at the thread that initializes MPI.
+const PAUSE: Duration = Duration::from_millis(20);
+const INITIALIZATION: &str = "its initialization";
 /// Number of polls between two looks at the other ranks.
 const POLLS: usize = 64;
 
-/// Held during each call: MPI is initialized for one thread at a time.
+/// Held during each call of a function that needs MPI's initialization: it is initialized for one thread at a time.
 static TURN: Mutex<()> = Mutex::new(());
+/// This crate has initialized MPI, which is possible once in a process.
+static WAS_INITIALIZED: AtomicBool = AtomicBool::new(false);
 
 /// MPI, initialized, with a communicator of our own.
 pub(super) struct Library {
@@ -29,8 +38,17 @@ pub(super) struct Library {
     pub(super) bf16_sum: ffi::MPI_Op,
     /// A request was left behind, or a rank is lost: MPI must not be called again.
     is_lost: AtomicBool,
-    /// Finalizes MPI when it is dropped; `None` if the program has initialized it.
-    universe: Mutex<Option<Universe>>,
+    launch: Launch,
+    _presence: Presence,
+    /// `None` after its end.
+    thread: Option<Host>,
+}
+
+/// The thread that has initialized MPI, since the same one has to finalize it.
+struct Host {
+    /// Asks for the end of MPI. Without that, MPI is left as it is.
+    end: Sender<()>,
+    thread: JoinHandle<()>,
 }
 
 impl std::fmt::Debug for Library {
@@ -43,64 +61,63 @@ impl std::fmt::Debug for Library {
     }
 }
 
-// SAFETY: MPI's handles are numbers or addresses that are valid in the whole process. All calls are made under `TURN`, and MPI was initialized for
-// calls from several threads, one at a time.
+// SAFETY: MPI's handles are numbers or addresses that are valid in the whole process. MPI was initialized for calls from several threads, one at a
+// time, and all that this crate makes while a `Library` lives are made under `TURN`; the program has to serialize its own with them.
 unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
 
 impl Library {
-    pub(super) fn start(timeout: Duration) -> Result<Self> {
-        let failed = |reason: String| engine_error("MPI", "its initialization", reason);
-        let mut finalized: c_int = 0;
-        // SAFETY: may be called at any time; the place outlives the call.
-        unsafe { ffi::MPI_Finalized(&mut finalized) };
-        if finalized != 0 {
-            let reason = "it was finalized before, and MPI cannot be initialized twice in a process: keep the group until the end";
-            return Err(failed(reason.to_owned()));
+    /// Initializes MPI in a thread, which is left behind if `MPI_Init` does not return in time.
+    pub(super) fn start(launch: &Launch, deadline: &mut Deadline) -> Result<Self> {
+        let presence = Presence::show(launch);
+        let (send, begun) = mpsc::channel();
+        let (end, ended) = mpsc::channel();
+        let thread = thread::Builder::new().name("headroom-mpi".to_owned());
+        let thread = thread.spawn(move || {
+            let turn = TURN.lock();
+            let universe = initialize();
+            drop(turn);
+            match universe {
+                Ok(universe) => {
+                    let is_awaited = send.send(Ok(())).is_ok();
+                    // Finalizing waits for all ranks, of which one may be lost.
+                    if is_awaited && ended.recv().is_ok() {
+                        let _turn = TURN.lock();
+                        drop(universe);
+                    } else {
+                        mem::forget(universe);
+                    }
+                }
+                Err(error) => drop(send.send(Err(error))),
+            }
+        });
+        let thread = thread.map_err(|error| failed(format!("no thread: {error}")))?;
+        loop {
+            match begun.recv_timeout(PAUSE) {
+                Ok(done) => break done?,
+                Err(RecvTimeoutError::Timeout) if deadline.left(Duration::ZERO).is_some() => {}
+                Err(RecvTimeoutError::Timeout) => return Err(missing(launch, deadline.timeout())),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(failed("it panicked".to_owned()));
+                }
+            }
         }
-        let universe = match mpi::initialize_with_threading(Threading::Serialized) {
-            Some((_, provided)) if provided < Threading::Serialized => {
-                let reason = format!(
-                    "it allows {provided:?} threading, and MPI_THREAD_SERIALIZED is needed"
-                );
-                return Err(failed(reason));
-            }
-            Some((universe, _)) => Some(universe),
-            None if mpi::environment::threading_support() < Threading::Serialized => {
-                let reason = "the program has initialized it for one thread: use `mpi::initialize_with_threading(Threading::Serialized)`";
-                return Err(failed(reason.to_owned()));
-            }
-            None => None,
-        };
-        // SAFETY: MPI is initialized. Errors of the communicators are returned from here on instead of ending the process.
-        let (communicator, rank, size) = unsafe {
-            // MPI writes it at the end of the request, or never.
-            let mut communicator = Box::new(ffi::RSMPI_COMM_NULL);
-            let (mut rank, mut size): (c_int, c_int) = (0, 0);
-            ffi::MPI_Comm_set_errhandler(ffi::RSMPI_COMM_WORLD, ffi::RSMPI_ERRORS_RETURN);
-            let mut request = ffi::RSMPI_REQUEST_NULL;
-            let code = ffi::MPI_Comm_idup(ffi::RSMPI_COMM_WORLD, &mut *communicator, &mut request);
-            let done = checked("MPI", "its initialization", code);
-            let done = done.and_then(|()| come("MPI", "its initialization", timeout, &mut request));
-            if let Err(error) = done {
-                mem::forget((communicator, universe));
-                return Err(error);
-            }
-            let communicator = *communicator;
-            ffi::MPI_Comm_set_errhandler(communicator, ffi::RSMPI_ERRORS_RETURN);
+        let turn = TURN.lock();
+        let communicator = duplicate(launch, deadline)?;
+        let (mut rank, mut size): (c_int, c_int) = (0, 0);
+        // SAFETY: MPI is initialized, the communicator is live, and the places outlive the calls. The function of the operation is one for this
+        // purpose; the order of operands does not matter to it.
+        let bf16_sum = unsafe {
             ffi::MPI_Comm_rank(communicator, &mut rank);
             ffi::MPI_Comm_size(communicator, &mut size);
-            (communicator, rank, size)
-        };
-        // SAFETY: the function is one for this purpose, and MPI is initialized. The order of operands does not matter to it.
-        let bf16_sum = unsafe {
-            let mut operation = std::mem::zeroed();
+            let mut operation = mem::zeroed();
             let code = ffi::MPI_Op_create(Some(add_bf16), 1, &mut operation);
-            checked("MPI", "its initialization", code)?;
+            checked("MPI", INITIALIZATION, code)?;
             operation
         };
         let version = mpi::environment::library_version().unwrap_or_default();
+        drop(turn);
         // Such as `Open MPI v4.1.4, package: Debian Open MPI, ident: 4.1.4, …`.
         let version = version.split([',', '\n']).next().unwrap_or_default().trim();
         let positive = |number: c_int| usize::try_from(number).unwrap_or_default();
@@ -111,7 +128,9 @@ impl Library {
             communicator,
             bf16_sum,
             is_lost: AtomicBool::new(false),
-            universe: Mutex::new(universe),
+            launch: launch.clone(),
+            _presence: presence,
+            thread: Some(Host { end, thread }),
         })
     }
 
@@ -171,7 +190,7 @@ impl Library {
     }
 
     /// Gives all ranks the bytes of each, of which all have equally many.
-    pub(super) fn all_gather(&self, bytes: &[u8], timeout: Duration) -> Result<Vec<u8>> {
+    pub(super) fn all_gather(&self, bytes: &[u8], deadline: &mut Deadline) -> Result<Vec<u8>> {
         let _turn = TURN.lock();
         let operation = "an all-gather of addresses";
         let length = c_int::try_from(bytes.len())
@@ -189,7 +208,7 @@ impl Library {
             ffi::MPI_Iallgather(from, length, byte, to, length, byte, comm, &mut request)
         };
         let done = checked(&self.version, operation, code);
-        let done = done.and_then(|()| come(&self.version, operation, timeout, &mut request));
+        let done = done.and_then(|()| come(&self.launch, operation, deadline, &mut request));
         match done {
             Ok(()) => Ok(all),
             Err(error) => {
@@ -207,11 +226,66 @@ impl Library {
 
 impl Drop for Library {
     fn drop(&mut self) {
-        let universe = self.universe.lock().take();
+        // Finalizing waits for all ranks, of which one may be dead.
         if *self.is_lost.get_mut() || thread::panicking() {
-            // Finalizing waits for all ranks, of which one may be dead.
-            mem::forget(universe);
+            return;
         }
+        if let Some(Host { end, thread }) = self.thread.take()
+            && end.send(()).is_ok()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Initializes MPI. Returns what finalizes it when it is dropped, or `None` if the program has initialized it.
+fn initialize() -> Result<Option<Universe>> {
+    let mut finalized: c_int = 0;
+    // SAFETY: may be called at any time; the place outlives the call.
+    unsafe { ffi::MPI_Finalized(&mut finalized) };
+    if finalized != 0 || WAS_INITIALIZED.load(Ordering::Relaxed) {
+        let reason = "it was initialized before, and an MPI that has ended or has lost a rank cannot be initialized again in a process: keep the group until the end";
+        return Err(failed(reason.to_owned()));
+    }
+    match mpi::initialize_with_threading(Threading::Serialized) {
+        Some((_, provided)) if provided < Threading::Serialized => {
+            let reason =
+                format!("it allows {provided:?} threading, and MPI_THREAD_SERIALIZED is needed");
+            Err(failed(reason))
+        }
+        Some((universe, _)) => {
+            WAS_INITIALIZED.store(true, Ordering::Relaxed);
+            Ok(Some(universe))
+        }
+        None if mpi::environment::threading_support() < Threading::Serialized => {
+            let reason = "the program has initialized it for one thread: use `mpi::initialize_with_threading(Threading::Serialized)`";
+            Err(failed(reason.to_owned()))
+        }
+        None => Ok(None),
+    }
+}
+
+/// Makes a communicator of our own, whose errors are returned. Those of the program's end the process as before.
+fn duplicate(launch: &Launch, deadline: &mut Deadline) -> Result<ffi::MPI_Comm> {
+    // SAFETY: MPI is initialized, and the places outlive the calls; MPI writes the communicator at the end of the request, so its place stays for
+    // good if that does not come. The handler of errors is the program's own again afterwards.
+    unsafe {
+        let mut communicator = Box::new(ffi::RSMPI_COMM_NULL);
+        let mut handler = mem::zeroed();
+        ffi::MPI_Comm_get_errhandler(ffi::RSMPI_COMM_WORLD, &mut handler);
+        ffi::MPI_Comm_set_errhandler(ffi::RSMPI_COMM_WORLD, ffi::RSMPI_ERRORS_RETURN);
+        let mut request = ffi::RSMPI_REQUEST_NULL;
+        let code = ffi::MPI_Comm_idup(ffi::RSMPI_COMM_WORLD, &mut *communicator, &mut request);
+        let done = checked("MPI", INITIALIZATION, code);
+        let done = done.and_then(|()| come(launch, INITIALIZATION, deadline, &mut request));
+        ffi::MPI_Comm_set_errhandler(ffi::RSMPI_COMM_WORLD, handler);
+        ffi::MPI_Errhandler_free(&mut handler);
+        if let Err(error) = done {
+            mem::forget(communicator);
+            return Err(error);
+        }
+        ffi::MPI_Comm_set_errhandler(*communicator, ffi::RSMPI_ERRORS_RETURN);
+        Ok(*communicator)
     }
 }
 
@@ -241,24 +315,21 @@ unsafe extern "C" fn add_bf16(
 
 /// Waits for a request of all ranks, before there are other connections to notice that one is missing.
 fn come(
-    engine: &str,
+    launch: &Launch,
     operation: &'static str,
-    timeout: Duration,
+    deadline: &mut Deadline,
     request: &mut ffi::MPI_Request,
 ) -> Result<()> {
-    let until = Instant::now() + timeout;
     let mut is_done: c_int = 0;
     loop {
         // SAFETY: the request was started and is not done; a null request counts as done.
         let code = unsafe { ffi::MPI_Test(request, &mut is_done, ffi::RSMPI_STATUS_IGNORE) };
-        checked(engine, operation, code)?;
+        checked("MPI", operation, code)?;
         if is_done != 0 {
             return Ok(());
         }
-        if Instant::now() > until {
-            let reason =
-                format!("not all ranks came within {timeout:?}: do all of them open the group?");
-            return Err(engine_error(engine, operation, reason));
+        if deadline.left(Duration::ZERO).is_none() {
+            return Err(missing(launch, deadline.timeout()));
         }
         thread::yield_now();
     }
@@ -268,9 +339,9 @@ fn checked(engine: &str, operation: &'static str, code: c_int) -> Result<()> {
     if code == 0 {
         return Ok(());
     }
-    let mut text = [0u8; 1024];
+    let mut text = [0u8; ffi::MPI_MAX_ERROR_STRING as usize + 1];
     let mut length: c_int = 0;
-    // SAFETY: the text has room for MPI_MAX_ERROR_STRING bytes, which is at most 512 in Open MPI and MPICH.
+    // SAFETY: MPI is initialized, and the text has room for the longest that this MPI writes, and a zero.
     unsafe { ffi::MPI_Error_string(code, text.as_mut_ptr().cast(), &mut length) };
     let text = text
         .get(..usize::try_from(length).unwrap_or_default())
@@ -280,6 +351,10 @@ fn checked(engine: &str, operation: &'static str, code: c_int) -> Result<()> {
         operation,
         String::from_utf8_lossy(text).into_owned(),
     ))
+}
+
+fn failed(reason: String) -> Error {
+    engine_error("MPI", INITIALIZATION, reason)
 }
 
 pub(super) fn engine_error(engine: &str, operation: &'static str, reason: String) -> Error {

@@ -1,19 +1,20 @@
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::net::{TcpListener, UdpSocket};
-use std::time::Duration;
 
 use super::library::{Library, engine_error};
-use crate::distributed::control::{Control, Meeting};
+use crate::distributed::control::{Control, Deadline, Meeting};
 use crate::distributed::host;
 use crate::error::Result;
 
 /// The bytes in which a rank describes itself to the others.
 const CARD: usize = 512;
 
-/// Connects all ranks to rank 0, whose addresses and port MPI passes on.
-pub(super) fn meet(library: &Library, timeout: Duration) -> Result<Control> {
+/// Connects all ranks to rank 0, whose addresses, port and secret MPI passes on.
+pub(super) fn meet(library: &Library, deadline: &mut Deadline) -> Result<Control> {
     let (rank, size) = (library.rank, library.size);
     if size == 1 {
-        return Ok(Control::alone(timeout));
+        return Ok(Control::alone(deadline.timeout()));
     }
     let failed =
         |e: std::io::Error| engine_error(&library.version, "opening a port", e.to_string());
@@ -25,24 +26,26 @@ pub(super) fn meet(library: &Library, timeout: Duration) -> Result<Control> {
         .transpose()
         .map_err(failed)?;
     let port = port.map_or(0, |address| address.port());
-    let mut card = format!("{port} {} {}", std::process::id(), host::name()).into_bytes();
+    // The standard library keys its hashes with numbers from the system's source of random ones.
+    let secret = [0, 1].map(|part| RandomState::new().hash_one((part, std::process::id())));
+    let [a, b] = secret;
+    let mut card = format!("{port} {a:016x}{b:016x} {}", host::name()).into_bytes();
     if let Some(address) = own_address() {
         card.extend(format!(" {address}").bytes());
     }
     card.resize(CARD, b' ');
-    let cards = library.all_gather(&card, timeout)?;
+    let cards = library.all_gather(&card, deadline)?;
     let first = String::from_utf8_lossy(cards.get(..CARD).unwrap_or_default());
     let mut words = first.split_ascii_whitespace();
     let port = words.next().and_then(|port| port.parse().ok()).unwrap_or(0);
-    let process = words.next().unwrap_or_default();
     let meeting = Meeting {
         rank,
         size,
-        job: format!("mpi {process}"),
-        timeout,
+        job: "MPI".to_owned(),
+        secret: words.next().unwrap_or_default().to_owned(),
     };
     match listener {
-        Some(listener) => meeting.host(listener),
+        Some(listener) => meeting.host(listener, deadline),
         None => {
             let name = words.next().unwrap_or_default().to_owned();
             let is_here = name == host::name();
@@ -50,7 +53,7 @@ pub(super) fn meet(library: &Library, timeout: Duration) -> Result<Control> {
             if is_here {
                 hosts.insert(0, "127.0.0.1".to_owned());
             }
-            meeting.join(&hosts, port)
+            meeting.join(&hosts, port, deadline)
         }
     }
 }

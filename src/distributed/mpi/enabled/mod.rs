@@ -2,16 +2,17 @@ mod engine;
 mod library;
 mod meet;
 mod multiplied;
+mod presence;
 mod staged;
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use candle_core::Device;
 use parking_lot::Mutex;
 
 use crate::distributed::collectives::Collectives;
-use crate::distributed::control::Control;
+use crate::distributed::control::{Control, Deadline};
+use crate::distributed::launch::Launch;
 use crate::error::Result;
 use engine::Engine;
 use library::Library;
@@ -23,21 +24,24 @@ pub(in crate::distributed) struct Mpi(Arc<Library>);
 
 impl Mpi {
     /// Initializes MPI, unless the program has done so.
-    pub(in crate::distributed) fn start(timeout: Duration) -> Result<Option<Arc<Self>>> {
+    pub(in crate::distributed) fn start(
+        launch: &Launch,
+        deadline: &mut Deadline,
+    ) -> Result<Option<Arc<Self>>> {
         // Groups share it, because the first end of MPI is the last.
         static SHARED: Mutex<Weak<Library>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock();
         let library = match shared.upgrade() {
             Some(library) => library,
-            None => Arc::new(Library::start(timeout)?),
+            None => Arc::new(Library::start(launch, deadline)?),
         };
         *shared = Arc::downgrade(&library);
         Ok(Some(Arc::new(Self(library))))
     }
 
     /// Connects all ranks of the job.
-    pub(in crate::distributed) fn control(&self, timeout: Duration) -> Result<Control> {
-        meet::meet(&self.0, timeout)
+    pub(in crate::distributed) fn control(&self, deadline: &mut Deadline) -> Result<Control> {
+        meet::meet(&self.0, deadline)
     }
 
     /// The engine for tensors on this device.

@@ -15,9 +15,9 @@ use super::library::Library;
 use super::meet::Met;
 use crate::distributed::control::Control;
 use crate::distributed::watch::Watch;
+use crate::environment::patience::Task;
 use crate::error::{Error, GroupError, Result};
 use crate::memory::drain;
-use crate::patience::Task;
 
 /// Polls without a pause, some microseconds; and the pause between later ones.
 const SPINS: u32 = 200;

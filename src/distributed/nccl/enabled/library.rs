@@ -1,15 +1,15 @@
 use std::env;
-use std::ffi::{CStr, c_char, c_int, c_void};
-use std::mem::{ManuallyDrop, transmute};
+use std::ffi::{CStr, c_char, c_int};
+use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::time::Duration;
 
 use super::functions::{Code, Comm, Functions, SUCCESS, UNHANDLED_CUDA_ERROR, UniqueId};
-use crate::patience::{self, Call};
+use crate::environment::patience;
 
 const NAME: &str = "libnccl.so.2";
-/// The path of another file; empty for no NCCL.
+/// The path of another file; empty for no NCCL. It is ignored in a program that has more rights than the user who started it.
 const VARIABLE: &str = "HEADROOM_NCCL";
 /// The first version with communicators that do not block, as `ncclGetVersion` numbers it.
 const FIRST: c_int = 21400;
@@ -28,6 +28,15 @@ pub(super) struct Library {
     _library: ManuallyDrop<libloading::Library>,
 }
 
+/// Whether the program is setuid or has capabilities of its own, so that its environment is somebody else's.
+fn has_more_rights() -> bool {
+    #[cfg(target_os = "linux")]
+    // SAFETY: the call reads a value that the kernel gave the process at its start.
+    return unsafe { libc::getauxval(libc::AT_SECURE) != 0 };
+    #[cfg(not(target_os = "linux"))]
+    false
+}
+
 impl std::fmt::Debug for Library {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Nccl")
@@ -39,7 +48,8 @@ impl std::fmt::Debug for Library {
 impl Library {
     /// The error is a sentence for the user.
     pub(super) fn load() -> Result<Self, String> {
-        let chosen = env::var_os(VARIABLE).map(PathBuf::from);
+        let chosen = env::var_os(VARIABLE).filter(|_| !has_more_rights());
+        let chosen = chosen.map(PathBuf::from);
         if chosen
             .as_ref()
             .is_some_and(|path| path.as_os_str().is_empty())
@@ -47,16 +57,8 @@ impl Library {
             return Err(format!("{VARIABLE} is empty, which turns NCCL off"));
         }
         let path = chosen.unwrap_or_else(|| PathBuf::from(NAME));
-        let version_of = Call {
-            name: c"ncclGetVersion",
-            make: |function| {
-                let mut version = 0;
-                // SAFETY: `ncclResult_t ncclGetVersion(int *)`, with a place that outlives the call.
-                unsafe { transmute::<*mut c_void, GetVersion>(function)(&mut version) };
-            },
-        };
         // SAFETY: the file is NCCL by its name or by the user's word; it may be loaded and asked for its version at any time.
-        let library = unsafe { patience::load(&path, version_of, LIMIT) };
+        let library = unsafe { patience::load(&path, LIMIT) };
         let library =
             library.map_err(|error| format!("NCCL cannot be loaded ({error}): {REMEDY}"))?;
         let unlike = |error: libloading::Error| {

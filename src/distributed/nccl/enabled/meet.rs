@@ -1,4 +1,3 @@
-use std::fs;
 use std::sync::Arc;
 
 use candle_core::Device;
@@ -114,11 +113,9 @@ pub(super) fn check_stream(stream: &CudaStream) -> Result<(), String> {
 
 /// A name that no other running machine has; the containers of one machine share it.
 fn machine() -> String {
-    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    match id.trim() {
-        "" => host::name(),
-        id => id.to_owned(),
-    }
+    Some(host::boot())
+        .filter(|id| !id.is_empty())
+        .unwrap_or_else(host::name)
 }
 
 fn check(offers: &[Offer]) -> Result<(), GroupError> {

@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 use super::pool::free_and_total;
 use super::pools::{Pools, STEP};
 use super::work::synchronize;
+use crate::environment::nvml;
 use crate::error::{MemoryError, MemoryReading, Neighbour, Result};
 use crate::memory::limit::{DEVICE_AUTO_FRACTION, Room};
 use crate::memory::stats::{Backing, Enforcement, MemoryStats};
-use crate::nvml;
 
 /// The time limit for NVML to list processes, which usually takes a few hundredths of a second.
 const PATIENCE: Duration = Duration::from_secs(2);

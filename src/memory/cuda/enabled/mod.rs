@@ -8,5 +8,5 @@ mod work;
 
 pub(super) use open::open;
 pub(crate) use page_locked::{PageLocked, while_dropping};
-pub(crate) use work::{Event, drain};
+pub(crate) use work::drain;
 pub(super) use work::{synchronize, trim};

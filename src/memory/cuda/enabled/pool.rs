@@ -37,7 +37,7 @@ pub(super) struct Pool {
 
 // SAFETY: the driver's functions on pools may be called from any thread, and nothing behind the handle is read here.
 unsafe impl Send for Pool {}
-// SAFETY: as above.
+// SAFETY: a shared reference only hands the handle to the driver, whose functions on pools may be called from any thread.
 unsafe impl Sync for Pool {}
 
 impl Pool {

@@ -1,11 +1,7 @@
-//! Waits for a GPU's work, times it, and makes the GPU ready for another attempt after memory ran out.
-
-use std::time::Duration;
+//! Waits for a GPU's work, and makes the GPU ready for another attempt after memory ran out.
 
 use candle_core::Device;
-use candle_core::cuda_backend::cudarc::driver::{
-    CudaContext, CudaEvent, CudaStream, DriverError, result, sys,
-};
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError, sys};
 use candle_core::cuda_backend::{CudaError, WrapErr};
 
 use super::current;
@@ -63,28 +59,4 @@ fn note_stored(error: DriverError) -> Result<()> {
         error => tracing::warn!(%error, "an error from freeing device memory earlier"),
     }
     Ok(())
-}
-
-/// A point in the work of a stream.
-#[derive(Debug)]
-pub(crate) struct Event(CudaEvent);
-
-impl Event {
-    /// Marks the end of the work that was queued so far.
-    pub(crate) fn record(stream: &CudaStream) -> Result<Self> {
-        // cudarc would return an error that an earlier drop has stored.
-        drain(stream.context())?;
-        let flags = sys::CUevent_flags::CU_EVENT_DEFAULT;
-        Ok(Self(stream.record_event(Some(flags)).w()?))
-    }
-
-    /// The time since `start`, an event of the same stream; `None` while the device has not reached this one.
-    pub(crate) fn since(&self, start: &Self) -> Result<Option<Duration>> {
-        if !self.0.try_is_complete().w()? {
-            return Ok(None);
-        }
-        // SAFETY: both events are alive, were created with timing, and were recorded on one stream. cudarc's function would wait.
-        let milliseconds = unsafe { result::event::elapsed(start.0.cu_event(), self.0.cu_event()) };
-        Ok(Duration::try_from_secs_f32(milliseconds.w()? / 1e3).ok())
-    }
 }

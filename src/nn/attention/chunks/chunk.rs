@@ -22,7 +22,7 @@ pub fn chunks(rule: &Rule, most_scores: usize) -> impl Iterator<Item = Chunk> + 
     let most = (most_scores / of_query).clamp(1, MOST_QUERIES);
     (0..sizes.queries).step_by(most).map(move |first| {
         let queries = most.min(sizes.queries - first);
-        let keys = rule.seen(first + queries - 1);
+        let keys = rule.seen(first + queries - 1).end;
         Chunk {
             first,
             queries,

@@ -87,8 +87,13 @@ impl Logits {
             let mask = chunk.of_mask(mask)?.to_dtype(masked.dtype())?;
             masked = masked.broadcast_add(&mask)?;
         }
+        if let Some(slopes) = &rule.slopes {
+            let slopes = slopes.reshape((1, (), 1, 1))?;
+            let bias = slopes.broadcast_mul(&distances(rule, chunk, &masked)?)?;
+            masked = masked.broadcast_sub(&bias)?;
+        }
         let last = chunk.first + chunk.queries;
-        if (chunk.first..last).any(|query| rule.seen(query) < chunk.keys) {
+        if (chunk.first..last).any(|query| rule.seen(query) != (0..chunk.keys)) {
             masked = masked.broadcast_add(&hidden(rule, chunk, &masked)?)?;
         }
         Ok(Self { masked, slopes })
@@ -97,11 +102,24 @@ impl Logits {
 
 /// −∞ where a query does not see a key, else 0.
 fn hidden(rule: &Rule, chunk: &Chunk, like: &Tensor) -> Result<Tensor> {
-    let mut values = vec![0f32; chunk.queries * chunk.keys];
-    for (query, row) in (chunk.first..).zip(values.chunks_mut(chunk.keys.max(1))) {
-        let hidden = row.get_mut(rule.seen(query)..).unwrap_or_default();
-        hidden.fill(f32::NEG_INFINITY);
-    }
+    each_pair(chunk, like, |query, key| match rule.seen(query) {
+        seen if seen.contains(&key) => 0.,
+        _ => f32::NEG_INFINITY,
+    })
+}
+
+/// How far a query is from a key.
+fn distances(rule: &Rule, chunk: &Chunk, like: &Tensor) -> Result<Tensor> {
+    each_pair(chunk, like, |query, key| {
+        (query as i64 + rule.offset - key as i64).unsigned_abs() as f32
+    })
+}
+
+/// A function of a chunk's queries and keys.
+fn each_pair(chunk: &Chunk, like: &Tensor, value: impl Fn(usize, usize) -> f32) -> Result<Tensor> {
+    let queries = chunk.first..chunk.first + chunk.queries;
+    let values = queries.flat_map(|query| (0..chunk.keys).map(move |key| (query, key)));
+    let values: Vec<_> = values.map(|(query, key)| value(query, key)).collect();
     let values = Tensor::from_vec(values, (chunk.queries, chunk.keys), like.device())?;
     values.to_dtype(like.dtype())
 }

@@ -27,10 +27,7 @@ fn chunks_agree_with_tiles() -> Result<()> {
         values[5..10].fill(number);
         let mask = Tensor::new(&values, &Device::Cpu)?.reshape((3, 5))?;
         let options = Attention::default().mask(&mask);
-        for options in [
-            options.clone(),
-            options.causal().softcap(1.5).dropout(0.3, 5),
-        ] {
+        for options in [options.clone(), options.causal().softcap(1.5).dropout(0.3)] {
             let rule = Rule::new(&q, &k, &v, &options)?;
             let (output, statistics) = super::forward(&rule, [&q, &k, &v])?;
             let (expected, of_tiles) = tiles::forward::<f64>(&rule, [&q, &k, &v])?;

@@ -1,7 +1,7 @@
 use candle_core::Result;
 
-use super::bias::{Bias, Mask};
-use super::rows::{cap, drop_out, exponentials, slopes};
+use super::bias::Bias;
+use super::rows::{cap, drop_out, exponentials, only, slopes};
 use super::tile::{Part, Scratch, Tile};
 use super::view::{View, misfit};
 use crate::nn::attention::rule::Rule;
@@ -17,13 +17,15 @@ pub struct Backward<'a, T> {
     pub gradient: View<'a, T>,
     /// (batch, heads, queries, 2)
     pub statistics: View<'a, T>,
-    pub mask: Option<Mask<'a, T>>,
+    pub bias: &'a Bias<'a, T>,
 }
 
 impl<T: Number> Backward<'_, T> {
     /// Adds what a tile of scores contributes.
     pub fn tile(&self, at: &Tile, part: Part<T>, scratch: &mut Scratch<T>) -> Result<()> {
-        if self.rule.seen(at.query + at.queries - 1) <= at.key {
+        let from = self.rule.seen(at.query).start;
+        let to = self.rule.seen(at.query + at.queries - 1).end;
+        if to <= at.key || at.key + at.keys <= from {
             return Ok(());
         }
         let (sizes, shape) = (self.rule.sizes, [at.queries, at.keys]);
@@ -75,27 +77,22 @@ impl<T: Number> Backward<'_, T> {
         (weights, gradients): (&mut [T], &mut [T]),
         steepness: &mut Vec<T>,
     ) -> Result<()> {
-        let seen = self.rule.seen(query).saturating_sub(at.key).min(at.keys);
-        let (weights, hidden) = weights.split_at_mut(seen);
-        hidden.fill(T::zero());
-        let (gradients, hidden) = gradients.split_at_mut(seen);
-        hidden.fill(T::zero());
+        let seen = self.rule.seen_from(query, at.key);
+        let key = at.key + seen.start;
+        let (weights, gradients) = (only(weights, seen.clone()), only(gradients, seen));
 
         if let Some(most) = self.rule.softcap.map(T::from_f64) {
             cap(weights, most);
             slopes(weights, most, steepness);
         }
-        let bias = match self.mask {
-            Some(mask) => mask.bias(at.batch, at.head, query, at.key, seen)?,
-            None => Bias::None,
-        };
-        bias.add_to(weights);
+        let place = [at.batch, at.head, query];
+        self.bias.add_to(place, key, weights)?;
         let statistics = self.statistics.row(at.batch, at.head, query)?;
         let [most, inverse] = *statistics else {
             return Err(misfit());
         };
         exponentials(weights, most);
-        let first = self.rule.first_score(at.batch, at.head, query) + at.key as u64;
+        let first = self.rule.first_score(at.batch, at.head, query) + key as u64;
         let dropout = self.rule.dropout.as_ref();
         let dropout = dropout.map(|dropout| (dropout, T::from_f64(dropout.factor)));
         if let Some((dropout, factor)) = dropout {

@@ -1,83 +1,79 @@
-//! A mask that is added to scores.
+//! What is added to scores.
 
 use candle_core::{Error, Result, Storage, Tensor};
 
+use crate::nn::attention::rule::Rule;
 use crate::nn::kernel::matrix::Number;
 
-/// What is added to a part of a row of scores.
-#[derive(Clone, Copy)]
-pub enum Bias<'a, T> {
-    None,
-    /// The same for all keys.
-    All(T),
-    Each(&'a [T]),
+/// A rule's mask, and ALiBi's bias.
+pub struct Bias<'a, T> {
+    mask: Option<Mask<'a, T>>,
+    slopes: Vec<T>,
+    offset: i64,
 }
 
-impl<T: Number> Bias<'_, T> {
-    pub fn add_to(self, scores: &mut [T]) {
-        match self {
-            Self::None => {}
-            Self::All(bias) => scores.iter_mut().for_each(|score| *score += bias),
-            Self::Each(bias) => {
-                for (score, bias) in scores.iter_mut().zip(bias) {
-                    *score += *bias;
-                }
-            }
-        }
-    }
-}
-
-/// The elements of a rule's mask.
-#[derive(Clone, Copy)]
-pub struct Mask<'a, T> {
+struct Mask<'a, T> {
     data: &'a [T],
     strides: [usize; 4],
 }
 
-impl<'a, T: Number> Mask<'a, T> {
-    /// What is added to the scores of a query, from a key on.
-    pub fn bias(
-        self,
-        batch: usize,
-        head: usize,
-        query: usize,
+impl<T: Number> Bias<'_, T> {
+    /// Adds to the scores of a query, from a key on.
+    pub fn add_to(
+        &self,
+        [batch, head, query]: [usize; 3],
         key: usize,
-        count: usize,
-    ) -> Result<Bias<'a, T>> {
-        let [of_batch, of_head, of_query, of_key] = self.strides;
-        let start = batch * of_batch + head * of_head + query * of_query + key * of_key;
-        let bias = match of_key {
-            0 => self.data.get(start).copied().map(Bias::All),
-            _ => self.data.get(start..start + count).map(Bias::Each),
-        };
-        bias.ok_or_else(misfit)
+        scores: &mut [T],
+    ) -> Result<()> {
+        if let Some(mask) = &self.mask {
+            let [of_batch, of_head, of_query, of_key] = mask.strides;
+            let start = batch * of_batch + head * of_head + query * of_query + key * of_key;
+            if of_key == 0 {
+                let bias = *mask.data.get(start).ok_or_else(misfit)?;
+                scores.iter_mut().for_each(|score| *score += bias);
+            } else {
+                let bias = mask.data.get(start..start + scores.len());
+                let pairs = scores.iter_mut().zip(bias.ok_or_else(misfit)?);
+                pairs.for_each(|(score, bias)| *score += *bias);
+            }
+        }
+        if let Some(slope) = self.slopes.get(head) {
+            let at = query as i64 + self.offset - key as i64;
+            for (key, score) in (0..).zip(scores) {
+                *score -= *slope * T::from_f64((at - key).unsigned_abs() as f64);
+            }
+        }
+        Ok(())
     }
 }
 
-/// Calls `work` with the elements of a rule's mask, if it has one.
-pub fn with_mask<T: Number, R>(
-    mask: Option<&Tensor>,
-    work: impl FnOnce(Option<Mask<T>>) -> Result<R>,
-) -> Result<R> {
-    let Some(mask) = mask else {
-        return work(None);
+/// Calls `work` with what a rule adds to scores.
+pub fn with_bias<T: Number, R>(rule: &Rule, work: impl FnOnce(&Bias<T>) -> Result<R>) -> Result<R> {
+    let slopes = rule.slopes.as_ref().map(Tensor::to_vec1);
+    let mut bias = Bias {
+        mask: None,
+        slopes: slopes.transpose()?.unwrap_or_default(),
+        offset: rule.offset,
+    };
+    let Some(mask) = &rule.mask else {
+        return work(&bias);
     };
     let (storage, layout) = mask.storage_and_layout();
     let Storage::Cpu(storage) = &*storage else {
         return Err(misfit());
     };
     let data = T::cpu_storage_as_slice(storage)?.get(layout.start_offset()..);
-    let strides = <[usize; 4]>::try_from(layout.stride()).map_err(|_| misfit())?;
-    let mut mask = Mask {
-        data: data.ok_or_else(misfit)?,
-        strides,
-    };
-    for (stride, dim) in mask.strides.iter_mut().zip(layout.dims()) {
+    let mut strides = <[usize; 4]>::try_from(layout.stride()).map_err(|_| misfit())?;
+    for (stride, dim) in strides.iter_mut().zip(layout.dims()) {
         if *dim == 1 {
             *stride = 0;
         }
     }
-    work(Some(mask))
+    bias.mask = Some(Mask {
+        data: data.ok_or_else(misfit)?,
+        strides,
+    });
+    work(&bias)
 }
 
 fn misfit() -> Error {

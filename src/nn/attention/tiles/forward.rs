@@ -1,8 +1,8 @@
 use candle_core::{Result, Tensor};
 use rayon::prelude::*;
 
-use super::bias::{Bias, Mask};
-use super::rows::{cap, drop_out, exponentials, multiply_by};
+use super::bias::Bias;
+use super::rows::{cap, drop_out, exponentials, multiply_by, only};
 use super::tensor::from_vec;
 use super::view::View;
 use crate::nn::attention::rule::Rule;
@@ -30,7 +30,7 @@ pub struct Forward<'a, T> {
     pub q: View<'a, T>,
     pub k: View<'a, T>,
     pub v: View<'a, T>,
-    pub mask: Option<Mask<'a, T>>,
+    pub bias: &'a Bias<'a, T>,
 }
 
 impl<T: Number> Forward<'_, T> {
@@ -83,7 +83,8 @@ impl<T: Number> Forward<'_, T> {
     ) -> Result<()> {
         let (sizes, width) = (self.rule.sizes, self.rule.sizes.value_width);
         let queries = statistics.len() / heads;
-        let keys = self.rule.seen(first + queries - 1);
+        let from = self.rule.seen(first).start;
+        let keys = self.rule.seen(first + queries - 1).end - from;
         if keys == 0 {
             return Ok(());
         }
@@ -93,17 +94,17 @@ impl<T: Number> Forward<'_, T> {
             let whole = first_head + head;
             let key_head = whole / sizes.group();
             let q = self.q.rows(batch, whole, first, queries)?;
-            let k = self.k.rows(batch, key_head, 0, keys)?.transposed();
+            let k = self.k.rows(batch, key_head, from, keys)?.transposed();
             let into = MatrixMut::new(scores, [queries, keys], keys)?;
             multiply(into, false, scale, q, k)?;
             let rows = scores.chunks_mut(keys).zip(statistics.chunks_mut(heads));
             for (query, (scores, statistics)) in (first..).zip(rows) {
                 if let Some(statistic) = statistics.get_mut(head) {
-                    *statistic = self.weights([batch, whole, query], scores)?;
+                    *statistic = self.weights([batch, whole, query], from, scores)?;
                 }
             }
             let weights = Matrix::new(scores, [queries, keys], [keys, 1])?;
-            let v = self.v.rows(batch, key_head, 0, keys)?;
+            let v = self.v.rows(batch, key_head, from, keys)?;
             let output = output.get_mut(head * width..).unwrap_or_default();
             let into = MatrixMut::new(output, [queries, width], heads * width)?;
             multiply(into, false, T::one(), weights, v)?;
@@ -111,19 +112,17 @@ impl<T: Number> Forward<'_, T> {
         Ok(())
     }
 
-    /// Turns a row of scores into weights. Its maximum and 1 / the sum of exponentials; zeros for a row that sees nothing.
-    fn weights(&self, [batch, head, query]: [usize; 3], scores: &mut [T]) -> Result<[T; 2]> {
-        let seen = self.rule.seen(query).min(scores.len());
-        let (scores, hidden) = scores.split_at_mut(seen);
-        hidden.fill(T::zero());
+    /// Turns a row of scores, from a key on, into weights. Its maximum and 1 / the sum of exponentials; zeros for a row that sees
+    /// nothing.
+    fn weights(&self, at: [usize; 3], from: usize, scores: &mut [T]) -> Result<[T; 2]> {
+        let [batch, head, query] = at;
+        let seen = self.rule.seen_from(query, from);
+        let key = from + seen.start;
+        let scores = only(scores, seen);
         if let Some(most) = self.rule.softcap {
             cap(scores, T::from_f64(most));
         }
-        let bias = match self.mask {
-            Some(mask) => mask.bias(batch, head, query, 0, seen)?,
-            None => Bias::None,
-        };
-        bias.add_to(scores);
+        self.bias.add_to(at, key, scores)?;
         let most = max_of(scores);
         if most == T::neg_infinity() && scores.iter().all(|score| *score == most) {
             scores.fill(T::zero());
@@ -134,7 +133,7 @@ impl<T: Number> Forward<'_, T> {
         match &self.rule.dropout {
             None => multiply_by(scores, inverse),
             Some(dropout) => {
-                let first = self.rule.first_score(batch, head, query);
+                let first = self.rule.first_score(batch, head, query) + key as u64;
                 drop_out(
                     scores,
                     dropout,

@@ -13,19 +13,19 @@ use candle_core::{Result, Tensor};
 
 use super::rule::Rule;
 use crate::nn::kernel::matrix::Number;
-use bias::with_mask;
+use bias::with_bias;
 use view::with_views;
 
 /// The output as (batch, queries, heads, value width), and the statistics as (batch, heads, queries, 2).
 pub fn forward<T: Number>(rule: &Rule, inputs: [&Tensor; 3]) -> Result<(Tensor, Tensor)> {
-    let (output, statistics) = with_mask(rule.mask.as_ref(), |mask| {
+    let (output, statistics) = with_bias(rule, |bias| {
         with_views(inputs, |[q, k, v]| {
             let forward = forward::Forward::<T> {
                 rule,
                 q,
                 k,
                 v,
-                mask,
+                bias,
             };
             forward.run()
         })
@@ -44,7 +44,7 @@ pub fn backward<T: Number>(
         _ => tensor.contiguous(),
     };
     let (output, gradient) = (dense(output)?, dense(gradient)?);
-    let [dq, dk, dv] = with_mask(rule.mask.as_ref(), |mask| {
+    let [dq, dk, dv] = with_bias(rule, |bias| {
         let all = [q, k, v, &output, &gradient, statistics];
         with_views(all, |[q, k, v, output, gradient, statistics]| {
             let backward = backward::Backward::<T> {
@@ -55,7 +55,7 @@ pub fn backward<T: Number>(
                 output,
                 gradient,
                 statistics,
-                mask,
+                bias,
             };
             backward.run()
         })

@@ -1,7 +1,18 @@
 //! Functions of rows of scores.
 
+use std::ops::Range;
+
 use crate::nn::attention::dropout::Dropout;
 use crate::nn::kernel::matrix::Number;
+
+/// Sets the elements outside of a range to zero, and returns those within.
+pub fn only<T: Number>(row: &mut [T], range: Range<usize>) -> &mut [T] {
+    let (row, behind) = row.split_at_mut(range.end.min(row.len()));
+    let (before, row) = row.split_at_mut(range.start.min(row.len()));
+    before.fill(T::zero());
+    behind.fill(T::zero());
+    row
+}
 
 /// x → exp(x − shift).
 pub fn exponentials<T: Number>(row: &mut [T], shift: T) {

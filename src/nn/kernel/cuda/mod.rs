@@ -1,12 +1,16 @@
 //! Kernels on CUDA. Without the feature `cuda` there are none.
 
 #[cfg(not(feature = "cuda"))]
+mod any;
+#[cfg(not(feature = "cuda"))]
 mod disabled;
 #[cfg(feature = "cuda")]
 mod enabled;
 
 #[cfg(not(feature = "cuda"))]
-pub use disabled::{CudaElement, CudaKernel, run};
+pub use any::{CudaElement, CudaKernel};
+#[cfg(not(feature = "cuda"))]
+pub use disabled::run;
 #[cfg(feature = "cuda")]
 pub(in crate::nn) use enabled::module;
 #[cfg(feature = "cuda")]

@@ -1,6 +1,6 @@
 //! How many rows of logits are computed at a time.
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 use crate::memory::ambient;
 use crate::nn::kernel::sum_type;
@@ -12,59 +12,34 @@ const LEAST_ROWS: usize = 64;
 /// Smaller chunks save nothing worth their time.
 const LEAST_LOGITS: usize = 1 << 18;
 
-/// The sizes that decide.
-pub struct Sizes {
-    pub tokens: usize,
-    pub classes: usize,
-    pub width: usize,
-    /// Whether gradients of hidden states and of the weight are computed.
-    pub needs: [bool; 2],
-}
-
-impl Sizes {
-    /// A power of two, or `asked`; at least 1, and not more than there are tokens.
-    ///
-    /// Where the gradient of the weight is computed, its sum in candle's backward pass takes that gradient's size twice more, so
-    /// logits of its size do not raise the peak: `width` rows. Elsewhere logits take about as much as the hidden states (Liger's
-    /// rule). Both are limited to half of the room that the trainer's memory has left besides the gradients, but not below
-    /// [`LEAST_ROWS`]: a policy fills the room with samples, which would leave one row to a chunk.
-    pub fn chunk_rows(&self, hidden: &Tensor, asked: Option<usize>) -> usize {
-        if let Some(rows) = asked {
-            return rows.clamp(1, self.tokens.max(1));
+/// How many rows of hidden states (tokens, width) to multiply at a time: a power of two, or all if there are fewer, but at least 1. Whether
+/// gradients of hidden states and of the weight are computed decides with the sizes.
+///
+/// Where the gradient of the weight is computed, its sum in candle's backward pass takes that gradient's size twice more, so
+/// logits of its size do not raise the peak: `width` rows. Elsewhere logits take about as much as the hidden states (Liger's
+/// rule). Both are limited to half of the room that the trainer's memory has left besides the gradients, but not below
+/// [`LEAST_ROWS`]: a policy fills the room with samples, which would leave one row to a chunk.
+pub fn chunk_rows(hidden: &Tensor, classes: usize, needs: [bool; 2]) -> Result<usize> {
+    let (tokens, width) = hidden.dims2()?;
+    let [of_hidden, of_weight] = needs.map(usize::from);
+    let mut rows = match of_weight {
+        1 => width,
+        _ => tokens.saturating_mul(width) / classes,
+    };
+    rows = rows
+        .clamp(LEAST_ROWS, MOST_ROWS)
+        .max(LEAST_LOGITS / classes);
+    let memory = ambient().filter(|memory| memory.device().same_device(hidden.device()));
+    if let Some(room) = memory.and_then(|memory| memory.room()) {
+        let room = usize::try_from(room).unwrap_or(usize::MAX);
+        let mut of_number = sum_type(hidden.dtype()).size_in_bytes();
+        let gradients = (of_hidden * tokens + of_weight * classes).saturating_mul(width);
+        let room = room.saturating_sub(gradients.saturating_mul(of_number)) / 2;
+        if !hidden.device().is_cpu() && matches!(hidden.dtype(), DType::F16 | DType::BF16) {
+            // The gradients of logits are also rounded, for the products.
+            of_number += hidden.dtype().size_in_bytes();
         }
-        let classes = self.classes.max(1);
-        let rows = match self.needs {
-            [_, true] => self.width,
-            _ => self.tokens.saturating_mul(self.width) / classes,
-        };
-        let rows = rows
-            .clamp(LEAST_ROWS, MOST_ROWS)
-            .max(LEAST_LOGITS / classes);
-        let rows = match self.room(hidden) {
-            Some(room) => rows.min((room / bytes_of_logit(hidden) / classes).max(LEAST_ROWS)),
-            None => rows,
-        };
-        (1 << rows.ilog2()).min(self.tokens.max(1))
+        rows = rows.min((room / of_number / classes).max(LEAST_ROWS));
     }
-
-    /// Bytes for a chunk of logits; `None` if nothing bounds them.
-    fn room(&self, hidden: &Tensor) -> Option<usize> {
-        let memory = ambient().filter(|memory| memory.device().same_device(hidden.device()))?;
-        let room = usize::try_from(memory.room()?).unwrap_or(usize::MAX);
-        let [of_hidden, of_weight] = self.needs.map(usize::from);
-        let rows = of_hidden * self.tokens + of_weight * self.classes;
-        let gradients = rows.saturating_mul(self.width * sum_type(hidden.dtype()).size_in_bytes());
-        Some(room.saturating_sub(gradients) / 2)
-    }
-}
-
-/// On CUDA the gradients of logits are also rounded to f16 and bf16, for the products.
-fn bytes_of_logit(hidden: &Tensor) -> usize {
-    let bytes = sum_type(hidden.dtype()).size_in_bytes();
-    match hidden.dtype() {
-        DType::F16 | DType::BF16 if !hidden.device().is_cpu() => {
-            bytes + hidden.dtype().size_in_bytes()
-        }
-        _ => bytes,
-    }
+    Ok((1 << rows.ilog2()).min(tokens.max(1)))
 }

@@ -1,8 +1,7 @@
 use candle_core::{Layout, Result};
 use rayon::prelude::*;
 
-use super::arguments::Arguments;
-use super::options::Rule;
+use super::options::{Arguments, Rule};
 use crate::nn::kernel::matrix::Number;
 use crate::nn::kernel::{max_of, mismatch, rows_at_once, slice_of, sum_of};
 

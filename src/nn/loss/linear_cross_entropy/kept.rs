@@ -4,8 +4,8 @@ use candle_core::{Result, Tensor};
 use parking_lot::Mutex;
 
 use super::inputs::{Inputs, NAME};
-use super::pass::{Found, Gradients as Computed, Pass};
-use super::scale::scale;
+use super::pass::{Found, Pass};
+use super::product::scale;
 use crate::nn::graph::{Backward, Gradients, record};
 use crate::nn::kernel::mismatch;
 
@@ -16,11 +16,11 @@ pub fn loss(inputs: &Inputs, pass: Pass, averages: bool) -> Result<Tensor> {
     let needs = needs.map(|input| input.is_some_and(Tensor::track_op));
     let bias = inputs.bias.map(Tensor::detach);
     let found = pass.run(&hidden.detach(), &weight.detach(), bias.as_ref(), needs)?;
-    let Found { sum, gradients } = found;
+    let sum = found.sum.clone();
     let kept = Kept {
         pass,
         averages,
-        gradients: Mutex::new(Some(gradients)),
+        found: Mutex::new(Some(found)),
     };
     let loss = kept.of_sum(&sum)?;
     match inputs.bias {
@@ -34,8 +34,8 @@ pub fn loss(inputs: &Inputs, pass: Pass, averages: bool) -> Result<Tensor> {
 struct Kept {
     pass: Pass,
     averages: bool,
-    /// Of the sum. A backward pass takes them, so that it can change them in place.
-    gradients: Mutex<Option<Computed>>,
+    /// A backward pass takes the gradients, so that it can change them in place.
+    found: Mutex<Option<Found>>,
 }
 
 impl Kept {
@@ -48,27 +48,26 @@ impl Kept {
     }
 
     fn take<const N: usize>(&self, given: Backward<N>) -> Result<Gradients<N>> {
-        let kept = self.gradients.lock().take();
-        let gradients = match (kept, given.inputs.as_slice(), given.needs.as_slice()) {
-            (Some(gradients), ..) => gradients,
-            (None, [hidden, weight], &[of_hidden, of_weight]) => {
-                let needs = [of_hidden, of_weight, false];
-                self.pass.run(hidden, weight, None, needs)?.gradients
-            }
-            (None, [hidden, weight, bias], &[of_hidden, of_weight, of_bias]) => {
-                let needs = [of_hidden, of_weight, of_bias];
-                self.pass.run(hidden, weight, Some(bias), needs)?.gradients
+        let found = self.found.lock().take();
+        let found = match (found, given.inputs.as_slice()) {
+            (Some(found), _) => found,
+            (None, [hidden, weight, bias @ ..]) => {
+                let mut needs = [false; 3];
+                needs
+                    .iter_mut()
+                    .zip(given.needs)
+                    .for_each(|(need, of)| *need = of);
+                self.pass.run(hidden, weight, bias.first(), needs)?
             }
             _ => return Err(mismatch(NAME)),
         };
-        let Computed { of_inputs, unit } = gradients;
-        let factor = self.of_sum(&given.gradient)?;
-        let factor = match unit {
-            Some(unit) => (factor * unit)?,
-            None => factor,
-        };
+        let mut factor = self.of_sum(&given.gradient)?;
+        if let Some(unit) = &found.unit {
+            factor = (factor * unit)?;
+        }
         let mut scaled = std::array::from_fn(|_| None);
-        for ((scaled, input), gradient) in scaled.iter_mut().zip(&given.inputs).zip(of_inputs) {
+        for ((scaled, input), gradient) in scaled.iter_mut().zip(&given.inputs).zip(found.gradients)
+        {
             let Some(gradient) = gradient else {
                 continue;
             };

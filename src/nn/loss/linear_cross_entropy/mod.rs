@@ -1,25 +1,20 @@
 //! Cross-entropy of a linear layer's output that never holds all logits.
 
-mod arguments;
 mod chunk;
-mod composed;
-mod counted;
 mod cpu;
 mod inputs;
 mod kept;
 mod options;
 mod pass;
 mod product;
-mod range;
 mod rows;
-mod scale;
 mod tokens;
 
 use candle_core::{Result, Tensor};
 
-#[cfg(feature = "cuda")]
-pub(in crate::nn) use arguments::Arguments;
 use inputs::Inputs;
+#[cfg(feature = "cuda")]
+pub(in crate::nn) use options::Arguments;
 pub use options::LinearCrossEntropy;
 
 /// The mean cross-entropy of the logits hidden · weightᵀ and of targets, without the logits.

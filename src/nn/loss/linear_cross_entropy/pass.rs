@@ -2,14 +2,11 @@
 
 use candle_core::{DType, Result, Tensor};
 
-use super::arguments::Arguments;
-use super::chunk::Sizes;
-use super::counted::zero_others;
-use super::options::Rule;
+use super::chunk::chunk_rows;
+use super::options::{Arguments, Rule};
 use super::product::multiply;
-use super::range;
 use super::rows::losses;
-use super::tokens::Tokens;
+use super::tokens::{Tokens, zero_others};
 use crate::nn::kernel::sum_type;
 
 /// What turns hidden states into a loss.
@@ -22,13 +19,9 @@ pub struct Pass {
 /// The sum of the losses and its gradients.
 pub struct Found {
     pub sum: Tensor,
-    pub gradients: Gradients,
-}
-
-/// Matrices in the type of sums, where they are asked for: for hidden states, weight and bias.
-pub struct Gradients {
-    pub of_inputs: [Option<Tensor>; 3],
-    /// One element, by which they are still to be multiplied, if there is one.
+    /// Matrices in the type of sums, where they are asked for: for hidden states, weight and bias.
+    pub gradients: [Option<Tensor>; 3],
+    /// One element, by which the gradients are still to be multiplied, if there is one.
     pub unit: Option<Tensor>,
 }
 
@@ -61,14 +54,11 @@ impl Pass {
         let bias = bias.map(|bias| bias.to_dtype(dtype)?.contiguous());
         let bias = bias.transpose()?;
         let [needs_hidden, needs_weight, needs_bias] = needs;
-        let sizes = Sizes {
-            tokens,
-            classes,
-            width,
-            needs: [needs_hidden, needs_weight],
-        };
         // Before the gradients take their part of the room.
-        let rows = sizes.chunk_rows(&hidden, self.chunk_rows);
+        let rows = match self.chunk_rows {
+            Some(rows) => rows.clamp(1, tokens.max(1)),
+            None => chunk_rows(&hidden, classes, [needs_hidden, needs_weight])?,
+        };
         let sums = |needed: bool, rows: usize, columns: usize| {
             // CUDA may refuse to allocate nothing.
             let zeros = || Tensor::zeros((rows.max(1), columns), dtype, device)?.narrow(0, 0, rows);
@@ -78,14 +68,12 @@ impl Pass {
         let of_weight = sums(needs_weight, classes, width)?;
         let of_bias = sums(needs_bias, 1, classes)?;
         let chunk = Tensor::zeros((rows, classes), dtype, device)?;
-        let weights = self.tokens.weights.as_ref();
         let (weights, unit) = match operand {
             DType::F16 => {
-                let z_loss = self.rule.z_loss;
-                let (weights, unit) = range::fit(weights, tokens, z_loss, device)?;
+                let (weights, unit) = self.tokens.in_range(self.rule.z_loss, device)?;
                 (Some(weights), Some(unit))
             }
-            _ => (weights.cloned(), None),
+            _ => (self.tokens.weights.clone(), None),
         };
         let mut of_rows = vec![Tensor::zeros(1, dtype, device)?];
         for first in (0..tokens).step_by(rows) {
@@ -102,10 +90,9 @@ impl Pass {
                 multiply(&logits, false, &states, &weight.t()?)?;
             }
             let targets = self.tokens.targets.narrow(0, first, rows)?;
-            let weights = weights
-                .as_ref()
-                .map(|weights| weights.narrow(0, first, rows))
-                .transpose()?;
+            let weights = weights.as_ref();
+            let weights = weights.map(|weights| weights.narrow(0, first, rows));
+            let weights = weights.transpose()?;
             let arguments = Arguments {
                 rule: self.rule,
                 targets: &targets,
@@ -142,9 +129,11 @@ impl Pass {
             Some(unit) => (sum * unit)?,
             None => sum,
         };
-        let of_inputs = [of_hidden, of_weight, of_bias];
-        let gradients = Gradients { of_inputs, unit };
-        Ok(Found { sum, gradients })
+        Ok(Found {
+            sum,
+            gradients: [of_hidden, of_weight, of_bias],
+            unit,
+        })
     }
 }
 

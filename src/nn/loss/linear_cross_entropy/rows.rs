@@ -5,24 +5,16 @@ use candle_core::CudaStorage;
 use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail};
 use parking_lot::Mutex;
 
-use super::arguments::Arguments;
-use super::{composed, cpu};
+use super::cpu;
+use super::options::Arguments;
+use super::product::in_place;
 use crate::nn::kernel::{mismatch, tensor};
 
 /// The losses of rows of logits, which are contiguous and in the type of sums. With `differentiates` the logits become the
-/// gradients of the sum of the losses.
+/// gradients of the sum of the losses. On Metal this waits for the device, and the CPU computes it.
 pub fn losses(arguments: &Arguments, logits: &Tensor) -> Result<Tensor> {
-    let in_place = match logits.device() {
-        Device::Cpu => true,
-        Device::Cuda(_) => cfg!(feature = "cuda"),
-        Device::Metal(_) => false,
-    };
-    if !in_place {
-        let (losses, gradients) = composed::losses(arguments, logits)?;
-        if let Some(gradients) = gradients {
-            logits.slice_set(&gradients.contiguous()?, 0, 0)?;
-        }
-        return Ok(losses);
+    if !in_place(logits.device()) {
+        return on_host(arguments, logits);
     }
     let operation = Rows {
         arguments,
@@ -33,6 +25,24 @@ pub fn losses(arguments: &Arguments, logits: &Tensor) -> Result<Tensor> {
         Some(losses) => Ok(tensor(losses, Shape::from(logits.dim(0)?))),
         None => Err(mismatch(NAME)),
     }
+}
+
+fn on_host(arguments: &Arguments, logits: &Tensor) -> Result<Tensor> {
+    let host = |tensor: &Tensor| tensor.to_device(&Device::Cpu);
+    let on_host = host(logits)?;
+    let weights = arguments.weights.map(host).transpose()?;
+    let bias = arguments.bias.map(host).transpose()?;
+    let of_rows = Arguments {
+        targets: &host(arguments.targets)?,
+        weights: weights.as_ref(),
+        bias: bias.as_ref(),
+        ..*arguments
+    };
+    let losses = losses(&of_rows, &on_host)?;
+    if arguments.differentiates {
+        logits.slice_set(&on_host.to_device(logits.device())?, 0, 0)?;
+    }
+    losses.to_device(logits.device())
 }
 
 const NAME: &str = "linear_cross_entropy";
@@ -65,55 +75,6 @@ impl InplaceOp1 for Rows<'_> {
     fn cuda_fwd(&self, logits: &mut CudaStorage, layout: &Layout) -> Result<()> {
         let losses = crate::nn::kernel::cuda::losses_of_rows(self.arguments, logits, layout)?;
         *self.losses.lock() = Some(Storage::Cuda(losses));
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use candle_core::{Device, Result, Tensor};
-
-    use super::super::arguments::Arguments;
-    use super::super::options::Rule;
-    use super::{composed, losses};
-
-    /// What candle's operations compute on other devices, against the fused pass.
-    #[test]
-    fn composed_agrees() -> Result<()> {
-        // The row that is ignored holds NaN and infinity.
-        let numbers = (0..28).map(|i| match i {
-            8 => f64::NAN,
-            9 => f64::INFINITY,
-            _ => 6. * (1.3 * f64::from(i + 1)).sin(),
-        });
-        let logits = Tensor::from_iter(numbers, &Device::Cpu)?.reshape((4, 7))?;
-        let bias = Tensor::arange(0f64, 7., &Device::Cpu)?;
-        let weights = Tensor::new(&[0.5f64, 2., 3., 0.], &Device::Cpu)?;
-        let targets = Tensor::new(&[6i64, 99, 0, 3], &Device::Cpu)?;
-        for (smoothing, z_loss, softcap) in [(0., 0., None), (0.1, 1e-2, Some(2.5))] {
-            for extras in [false, true] {
-                let arguments = Arguments {
-                    rule: Rule {
-                        smoothing,
-                        z_loss,
-                        softcap,
-                    },
-                    targets: &targets,
-                    none: 99,
-                    weights: extras.then_some(&weights),
-                    bias: extras.then_some(&bias),
-                    differentiates: true,
-                };
-                let (expected, gradients) = composed::losses(&arguments, &logits)?;
-                let found = logits.copy()?;
-                let differs =
-                    |a: &Tensor, b: &Tensor| (a - b)?.abs()?.sum_all()?.to_scalar::<f64>();
-                let off = differs(&losses(&arguments, &found)?, &expected)?;
-                assert!(off < 1e-12, "{arguments:?}: losses {off:e} off");
-                let off = differs(&found, &gradients.expect("gradients"))?;
-                assert!(off < 1e-12, "{arguments:?}: gradients {off:e} off");
-            }
-        }
         Ok(())
     }
 }

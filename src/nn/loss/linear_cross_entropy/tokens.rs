@@ -1,8 +1,14 @@
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use super::counted::zero_others;
 use super::options::LinearCrossEntropy;
-use crate::nn::loss::Targets;
+use crate::nn::loss::{Targets, Total};
+
+/// What the largest weight of a token becomes in f16. No gradient exceeds a token's weight, but for the z-loss.
+const LARGEST: f64 = 16384.;
+/// log Σ e^logit up to which the z-loss makes no gradient larger.
+const WHOLE: f64 = 1024.;
+/// Divides weights that are all 0.
+const LEAST: f64 = 1e-30;
 
 /// The targets of tokens, the weight of each, and that of all together.
 pub struct Tokens {
@@ -40,7 +46,13 @@ impl Tokens {
         };
         if len == 0 {
             // candle's operations launch nothing on CUDA, which is an error.
-            return Self::nothing();
+            return Ok(Self {
+                targets: Tensor::zeros(0, DType::I64, &Device::Cpu)?,
+                none: i64::MAX,
+                counted: None,
+                weights: None,
+                total: Total::Known(0.),
+            });
         }
         let targets = match options.ignore_index {
             Some(index) => targets.ignoring(index)?,
@@ -91,14 +103,21 @@ impl Tokens {
         })
     }
 
-    fn nothing() -> Result<Self> {
-        Ok(Self {
-            targets: Tensor::zeros(0, DType::I64, &Device::Cpu)?,
-            none: i64::MAX,
-            counted: None,
-            weights: None,
-            total: Total::Known(0.),
-        })
+    /// Weights of tokens, all multiplied so that f16 holds the gradients of logits, and what undoes that, one element.
+    ///
+    /// The largest weight decides, without waiting for the device. Without a z-loss, f16 then loses only gradients below
+    /// 2⁻³⁹ of it (half of the least number of f16, 2⁻²⁴, over 2¹⁴), however small or large the weights are.
+    pub fn in_range(&self, z_loss: f64, device: &Device) -> Result<(Tensor, Tensor)> {
+        // A power of two, which rounds nothing.
+        let largest = (LARGEST / (1. + 2. * z_loss * WHOLE)).log2().floor().exp2();
+        let Some(weights) = &self.weights else {
+            // CUDA may refuse to allocate nothing.
+            let tokens = self.targets.elem_count().max(1);
+            let weights = Tensor::full(largest as f32, tokens, device)?;
+            return Ok((weights, Tensor::full(1. / largest as f32, (), device)?));
+        };
+        let unit = (weights.max_all()?.maximum(LEAST)? / largest)?;
+        Ok((weights.broadcast_div(&unit)?, unit))
     }
 }
 
@@ -124,29 +143,13 @@ fn read(weights: &Tensor) -> Result<Option<Vec<f64>>> {
     Ok(Some(values))
 }
 
-/// The sum of the weights of the tokens that count.
-pub enum Total {
-    Known(f64),
-    OnDevice(Tensor),
-}
-
-impl Total {
-    /// A sum over all tokens divided by the total: zero if no token counts.
-    pub fn mean(&self, sum: &Tensor) -> Result<Tensor> {
-        /// Divides a sum of no terms, which is 0.
-        const LEAST: f64 = 1e-30;
-        match self {
-            Self::Known(total) if *total > 0. => sum / *total,
-            Self::Known(_) => sum * 0.,
-            Self::OnDevice(total) => sum / total.maximum(LEAST)?,
-        }
-    }
-
-    /// The number, which on other devices than the CPU may wait for the device.
-    pub fn read(&self) -> Result<f64> {
-        match self {
-            Self::Known(total) => Ok(*total),
-            Self::OnDevice(total) => total.to_dtype(DType::F64)?.to_scalar(),
-        }
-    }
+/// The elements of a vector, or the rows of a matrix, with zeros where `counted` is 0, whatever was there, also NaN.
+pub fn zero_others(counted: &Tensor, values: &Tensor) -> Result<Tensor> {
+    let shape = values.shape();
+    let counted = match values.rank() {
+        1 => counted.clone(),
+        _ => counted.unsqueeze(1)?.broadcast_as(shape)?,
+    };
+    let zeros = Tensor::zeros((), values.dtype(), values.device())?.broadcast_as(shape)?;
+    counted.where_cond(values, &zeros)
 }

@@ -8,5 +8,4 @@ mod normalize;
 pub use backward::RowsBackward;
 pub use forward::RowsForward;
 pub use layout::Rows;
-use layout::row;
-pub use normalize::{Forward, normalize};
+pub use normalize::normalize;

@@ -1,37 +1,55 @@
-use candle_core::{DType, Result, Tensor};
+use candle_core::{D, Result, Tensor, bail};
 
 use super::{Rows, RowsBackward, RowsForward};
 use crate::nn::graph::{Backward, Gradients, record};
 use crate::nn::kernel::{self, Kernel};
 use crate::nn::norm::{check_type, zeros};
 
-/// How to compute the forward pass.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Forward {
-    /// By candle's fused operation, where it has one that sums in the right type.
-    Fused,
-    /// By our kernel: all arithmetic in f32, f64 for f64, and the variance around the mean.
-    Exact,
-}
-
-/// Normalizes the rows of `xs`. The parameters have as many elements as a row.
+/// Normalizes the rows of `xs`, its last dimension. All arithmetic is in f32, f64 for f64, and the variance is summed around the mean.
+///
+/// # Errors
+/// If a parameter has not as many elements as a row, or another type.
 pub fn normalize(
-    rows: Rows,
-    how: Forward,
+    eps: f64,
+    center: bool,
     xs: &Tensor,
     weight: &Tensor,
     bias: Option<&Tensor>,
 ) -> Result<Tensor> {
-    let name = match rows.center {
+    let name = match center {
         true => "layer-norm",
         false => "rms-norm",
     };
+    let width = xs.dim(D::Minus1)?;
+    let rows = Rows { width, eps, center };
     for parameter in [Some(weight), bias].into_iter().flatten() {
+        if parameter.dims() != [width] {
+            bail!(
+                "{name}: {:?} needs parameters of ({width}), got {:?}",
+                xs.shape(),
+                parameter.shape()
+            )
+        }
         check_type(name, xs, parameter)?;
+    }
+    if !kernel::runs_on(xs.device()) {
+        let (zeros, eps) = (weight.zeros_like()?, eps as f32);
+        let bias = bias.unwrap_or(&zeros);
+        return match center {
+            true => candle_nn::ops::layer_norm_slow(xs, weight, bias, eps),
+            false => candle_nn::ops::rms_norm_slow(xs, weight, eps)?.broadcast_add(bias),
+        };
     }
     let ys = match xs.elem_count() {
         0 => xs.zeros_like()?,
-        _ => forward(rows, how, xs, weight, bias)?,
+        _ => {
+            let shift = match bias {
+                Some(bias) => bias.detach(),
+                None => weight.zeros_like()?,
+            };
+            let [ys] = kernel::run(&RowsForward(rows), [xs, weight, &shift])?;
+            ys
+        }
     };
     match bias {
         None => record(name, [xs, weight], ys, move |given| backward(rows, given)),
@@ -39,31 +57,6 @@ pub fn normalize(
             backward(rows, given)
         }),
     }
-}
-
-fn forward(
-    rows: Rows,
-    how: Forward,
-    xs: &Tensor,
-    weight: &Tensor,
-    bias: Option<&Tensor>,
-) -> Result<Tensor> {
-    let dense = |tensor: &Tensor| tensor.detach().contiguous();
-    let eps = rows.eps as f32;
-    // candle sums f64 in f32 on CUDA, and refuses it on the CPU.
-    let is_fused = how == Forward::Fused && xs.dtype() != DType::F64;
-    let bias = match bias {
-        None if is_fused && !rows.center => {
-            return candle_nn::ops::rms_norm(&dense(xs)?, &dense(weight)?, eps);
-        }
-        Some(bias) if is_fused && rows.center => {
-            return candle_nn::ops::layer_norm(&dense(xs)?, &dense(weight)?, &dense(bias)?, eps);
-        }
-        None => &weight.zeros_like()?,
-        Some(bias) => bias,
-    };
-    let [ys] = kernel::run(&RowsForward(rows), [xs, weight, bias])?;
-    Ok(ys)
 }
 
 /// The gradients of the input and of its one or two parameters.

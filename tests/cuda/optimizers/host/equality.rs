@@ -1,11 +1,11 @@
-//! On the host as on the device, bit by bit, by either way.
+//! On the host as on the device, bit by bit.
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor};
 use candle_headroom::AdamW;
 use candle_headroom::optim::{
-    Algorithm, FusedBuilder, HostUpdate, LossScale, Moments, ParamsAdafactor, ParamsAdam,
-    ParamsAdamW, ParamsLion, ParamsSgd,
+    Algorithm, Commit, FusedBuilder, LossScale, Moments, ParamsAdafactor, ParamsAdam, ParamsAdamW,
+    ParamsLion, ParamsSgd,
 };
 
 use super::super::bits::{nothing, run};
@@ -24,20 +24,13 @@ fn same_on_the_host<A: Algorithm>(
     let (gpu, device) = device();
     let (values, told) = run(&device, dtype, params, &options, &spoil);
     let simulator = Simulator::of(gpu.ordinal);
-    for (fraction, by, is_late) in [
-        (0.3, HostUpdate::Device, false),
-        (1., HostUpdate::Device, true),
-        (0.3, HostUpdate::Cores, true),
-        (1., HostUpdate::Cores, false),
-        // They take turns.
-        (1., HostUpdate::Fastest, false),
-    ] {
-        let moved = |builder| options(builder).moments_on_host(fraction).host_update(by);
+    for (fraction, is_late) in [(0.3, false), (1., true)] {
+        let moved = |builder| options(builder).moments_on_host(fraction);
         let late = |is_late| simulator.map(|simulator| simulator.set_late(is_late));
         late(is_late);
         let (on_host, expected) = run(&device, dtype, params, &moved, &spoil);
         late(false);
-        let case = format!("{params:?} {dtype:?} {fraction} {by:?}");
+        let case = format!("{params:?} {dtype:?} {fraction}");
         assert_eq!(told, expected, "{case}");
         assert_eq!(bits(&values), bits(&on_host), "{case}");
     }
@@ -129,16 +122,14 @@ fn nor_do_lion_s_and_sgd_s() {
 #[test]
 fn moments_of_8_bits_move_too() {
     let (_gpu, device) = device();
-    let moved = |moved: Option<(f64, HostUpdate)>| {
+    let moved = |fraction: Option<f64>| {
         let (vars, gradients) = many(&device);
         let builder = AdamW::builder(vars.clone()).moments(Moments::EightBit);
-        let mut optimizer = match moved {
-            Some((fraction, by)) => {
-                let builder = builder.moments_on_host(fraction).host_update(by);
-                builder.build().unwrap()
-            }
-            None => builder.build().unwrap(),
+        let builder = match fraction {
+            Some(fraction) => builder.moments_on_host(fraction),
+            None => builder,
         };
+        let mut optimizer = builder.build().unwrap();
         for _ in 0..3 {
             optimizer.commit(&gradients).unwrap();
             let saved = optimizer.state().unwrap();
@@ -151,12 +142,8 @@ fn moments_of_8_bits_move_too() {
     };
     let (values, second, (all, none)) = moved(None);
     assert_eq!(none, 0);
-    for (fraction, by) in [
-        (0.5, HostUpdate::Device),
-        (0.5, HostUpdate::Cores),
-        (1., HostUpdate::Cores),
-    ] {
-        let (bits, same, (on_device, on_host)) = moved(Some((fraction, by)));
+    for fraction in [0.5, 1.] {
+        let (bits, same, (on_device, on_host)) = moved(Some(fraction));
         assert!(bits == values && same == second, "{fraction}");
         assert_eq!(on_device + on_host, all);
         assert!(on_host as f64 >= fraction * all as f64);

@@ -1,7 +1,7 @@
 //! A lost device, and kernels that run late.
 
 use candle_core::{DType, Device};
-use candle_headroom::optim::{HostUpdate, ParamsAdamW};
+use candle_headroom::optim::{Commit, ParamsAdamW};
 
 use super::super::{Job, bits, scale};
 use super::build;
@@ -16,17 +16,12 @@ fn a_lost_device_keeps_no_host_memory() {
         return;
     };
     let begin = simulator.counters();
-    let points = (1..=4).flat_map(|nth| [true, false].map(|at_once| (nth, at_once)));
-    let cases = points.flat_map(|(nth, at_once)| {
-        [HostUpdate::Device, HostUpdate::Cores].map(|by| (by, nth, at_once))
-    });
-    // An update by the device has three launches.
-    for (by, nth, at_once) in cases.filter(|(by, nth, _)| *nth < 4 || *by == HostUpdate::Cores) {
+    // An update has three launches.
+    for (nth, at_once) in (1..=3).flat_map(|nth| [true, false].map(|at_once| (nth, at_once))) {
         let device = Device::new_cuda_with_stream(gpu.ordinal).unwrap();
         let job = Job::new(&device, DType::F32);
         let builder = job.builder(&ParamsAdamW::default()).clip_norm(1.);
-        let builder = builder.moments_on_host(1.).host_update(by);
-        let mut optimizer = builder.build().unwrap();
+        let mut optimizer = builder.moments_on_host(1.).build().unwrap();
         optimizer.commit(&job.gradients(0)).unwrap();
         let gradients = job.gradients(1);
         simulator.fault_at_launch(nth, 700, at_once);
@@ -46,25 +41,23 @@ fn a_lost_device_keeps_no_host_memory() {
     }
 }
 
-/// With kernels that run as late as they may: saving waits for the update, dropping does not take the memory from under it, and a step
-/// by the device waits for nothing.
+/// With kernels that run as late as they may: saving waits for the update, dropping does not take the memory from under it, and a step waits
+/// for nothing.
 #[test]
 fn late_kernels_find_their_moments() {
     let Some((gpu, simulator)) = simulated(0) else {
         return;
     };
     let device = Device::new_cuda_with_stream(gpu.ordinal).unwrap();
-    for by in [HostUpdate::Device, HostUpdate::Cores] {
-        late_steps(simulator, &device, by);
-    }
+    late_steps(simulator, &device);
 }
 
-fn late_steps(simulator: Simulator, device: &Device, by: HostUpdate) {
+fn late_steps(simulator: Simulator, device: &Device) {
     let params = ParamsAdamW::default();
     let calm = Job::new(device, DType::F32);
-    let mut plain = build(&calm, &params, by, 1.);
+    let mut plain = build(&calm, &params, 1.);
     let job = Job::new(device, DType::F32);
-    let mut optimizer = build(&job, &params, by, 1.);
+    let mut optimizer = build(&job, &params, 1.);
     for step in 0..3 {
         let (expected, gradients) = (calm.gradients(step), job.gradients(step));
         scale(&plain, device);
@@ -86,8 +79,7 @@ fn late_steps(simulator: Simulator, device: &Device, by: HostUpdate) {
     simulator.set_late(true);
     simulator.reset_counters();
     optimizer.commit(&gradients).unwrap();
-    let waits = u64::from(by == HostUpdate::Cores);
-    assert_eq!(simulator.counters().synchronizations, waits);
+    assert_eq!(simulator.counters().synchronizations, 0);
     drop(optimizer);
     simulator.set_late(false);
     assert_eq!(simulator.counters().lost_context, 0);

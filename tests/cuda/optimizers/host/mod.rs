@@ -1,6 +1,5 @@
 //! Moments in host memory: the bits of those on the device, wholly or not at all, and what they take and leave.
 
-mod choice;
 mod equality;
 mod exhaustion;
 mod faults;
@@ -9,7 +8,7 @@ mod state;
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Var};
-use candle_headroom::optim::{Algorithm, Fused, HostUpdate, LossScale};
+use candle_headroom::optim::{Algorithm, Fused, LossScale};
 
 use super::Job;
 use crate::simulator::Simulator;
@@ -41,13 +40,12 @@ fn waves(device: &Device, lens: &[usize]) -> (Vec<Var>, GradStore) {
 }
 
 /// With clipping, a loss scale and master weights.
-fn build<A: Algorithm>(job: &Job, params: &A, by: HostUpdate, fraction: f64) -> Fused<A> {
+fn build<A: Algorithm>(job: &Job, params: &A, fraction: f64) -> Fused<A> {
     let builder = job.builder(params).clip_norm(1.);
     let builder = builder.loss_scale(LossScale::dynamic().interval(2));
     builder
         .master_weights()
         .moments_on_host(fraction)
-        .host_update(by)
         .build()
         .unwrap()
 }

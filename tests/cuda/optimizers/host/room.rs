@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Var};
 use candle_headroom::AdamW;
-use candle_headroom::optim::{Commit, Group, HostUpdate, Lion};
+use candle_headroom::optim::{Commit, Group, Lion};
 
 use super::super::{bits, device};
 use super::many;
@@ -23,10 +23,7 @@ fn moments_on_the_host_take_no_device_memory() {
         let live = simulator.counters().live_bytes;
         let builder = AdamW::builder(vars.clone()).clip_norm(1.);
         let mut optimizer = match fraction {
-            Some(fraction) => {
-                let builder = builder.moments_on_host(fraction);
-                builder.host_update(HostUpdate::Device).build().unwrap()
-            }
+            Some(fraction) => builder.moments_on_host(fraction).build().unwrap(),
             None => builder.build().unwrap(),
         };
         let on_device = simulator.counters().live_bytes - live;
@@ -111,10 +108,7 @@ fn frozen_parameters_take_nothing() {
         let group = Group::from(vec![base.clone()]);
         let builder = Lion::builder(vec![adapter.clone()]).group(group.frozen());
         let optimizer = match fraction {
-            Some(fraction) => {
-                let builder = builder.moments_on_host(fraction);
-                builder.host_update(HostUpdate::Device).build().unwrap()
-            }
+            Some(fraction) => builder.moments_on_host(fraction).build().unwrap(),
             None => builder.build().unwrap(),
         };
         let counters = simulator.counters();

@@ -1,7 +1,7 @@
 //! Saved and loaded, wherever the moments are.
 
 use candle_core::{DType, Device};
-use candle_headroom::optim::{Algorithm, Fused, HostUpdate, ParamsAdamW, ParamsLion};
+use candle_headroom::optim::{Algorithm, Commit, Fused, ParamsAdamW, ParamsLion};
 
 use super::super::{Job, bits, device, scale};
 use super::build;
@@ -16,25 +16,19 @@ fn moves_over<A: Algorithm>(params: &A, dtype: DType) {
         }
     };
     let whole = Job::new(&Device::Cpu, dtype);
-    let (by_device, by_cores) = (HostUpdate::Device, HostUpdate::Cores);
-    steps(&mut build(&whole, params, by_device, 1.), &whole, 0..6);
-    let places = [
-        (&gpu, by_device, 1.),
-        (&gpu, by_cores, 1.),
-        (&gpu, by_cores, 0.3),
-        (&Device::Cpu, by_cores, 1.),
-    ];
-    for (from, first, fraction) in places {
-        for (to, second, other) in places {
+    steps(&mut build(&whole, params, 1.), &whole, 0..6);
+    let places = [(&gpu, 1.), (&gpu, 0.3), (&Device::Cpu, 1.)];
+    for (from, fraction) in places {
+        for (to, other) in places {
             let job = Job::new(from, dtype);
-            let mut saved = build(&job, params, first, fraction);
+            let mut saved = build(&job, params, fraction);
             steps(&mut saved, &job, 0..3);
             let dict = saved.state().unwrap();
             let next = Job::new(to, dtype);
             for (var, values) in next.vars.iter().zip(&job.vars) {
                 var.set(&values.to_device(to).unwrap()).unwrap();
             }
-            let mut loaded = build(&next, params, second, other);
+            let mut loaded = build(&next, params, other);
             loaded.load_state(&dict).unwrap();
             steps(&mut loaded, &next, 3..6);
             assert_eq!(

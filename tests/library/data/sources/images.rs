@@ -278,3 +278,38 @@ fn errors_name_the_file_or_the_folder() {
         is(error, |error| matches!(error, DataError::Setting(_)));
     }
 }
+
+/// A PNG whose header states a size; its data are the beginning of a compressed stream.
+fn stated(width: u32, height: u32) -> Vec<u8> {
+    let mut png = b"\x89PNG\r\n\x1a\n".to_vec();
+    let size = [width.to_be_bytes(), height.to_be_bytes()].concat();
+    let header = [&size[..], &[8, 2, 0, 0, 0]].concat();
+    let data = [0x78, 0x9c, 0x63, 0x60, 0x00, 0x00];
+    for (kind, content) in [(b"IHDR", &header[..]), (b"IDAT", &data), (b"IEND", &[])] {
+        let chunk = [&kind[..], content].concat();
+        png.extend((content.len() as u32).to_be_bytes());
+        png.extend(&chunk);
+        png.extend(crc32fast::hash(&chunk).to_be_bytes());
+    }
+    png
+}
+
+#[test]
+fn an_image_of_more_pixels_than_allowed_is_refused_before_it_is_decoded() {
+    let (_folder, images) = single("1.png", &stated(20_000, 20_000));
+    let error = refused(&images, 0);
+    let problem = at(&*error).2;
+    assert!(
+        problem.contains("20000 × 20000 pixels") && problem.contains("`max_pixels`"),
+        "{problem}"
+    );
+    for (name, format) in [("1.png", ImageFormat::Png), ("1.jpg", ImageFormat::Jpeg)] {
+        let folder = tempfile::tempdir().unwrap();
+        save(&folder, "class", name, &encoded(gradient(20, 10), format));
+        let builder = || ImageFolder::builder(folder.path());
+        let within = builder().max_pixels(200).open().unwrap();
+        assert_eq!(within.get(0).unwrap().pixels.dims(), [20, 10, 3]);
+        let error = refused(&builder().max_pixels(199).size(2, 2).open().unwrap(), 0);
+        assert!(at(&*error).2.contains("10 × 20 pixels"), "{error}");
+    }
+}

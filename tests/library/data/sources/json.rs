@@ -75,5 +75,33 @@ fn a_shortened_file_is_an_error_also_while_an_error_is_described() {
     let pairs = JsonLines::<Pair>::open(file.path()).unwrap();
     shorten(&file, 100);
     let error = refused(&pairs, 4_000);
-    assert_eq!(at(&*error).1, Some(100));
+    assert_eq!(at(&*error).0, file.path());
+}
+
+/// The number of a line does not cost a look at all lines before it.
+#[test]
+fn an_error_at_the_end_of_a_long_file_is_described_as_fast_as_one_at_its_start() {
+    let mut text = "[1]\n".repeat(100) + &format!("[{}]\n \n", "1,".repeat(1_000)).repeat(30_000);
+    text.push_str(&"[1]\n".repeat(100));
+    let file = file(text.as_bytes());
+    let pairs = JsonLines::<Pair>::open(file.path()).unwrap();
+    assert_eq!(pairs.len(), 30_200);
+    let time = |first: usize| {
+        let began = std::time::Instant::now();
+        for index in first..first + 100 {
+            let error = refused(&pairs, index);
+            let number = index + 1 + index.saturating_sub(100).min(30_000);
+            let problem = at(&*error).2;
+            assert!(
+                problem.starts_with(&format!("line {number}, ")),
+                "{problem}"
+            );
+        }
+        began.elapsed()
+    };
+    let (start, end) = (time(0), time(30_100));
+    assert!(
+        end < 20 * start + std::time::Duration::from_millis(50),
+        "{start:?} {end:?}"
+    );
 }

@@ -86,12 +86,38 @@ fn a_growing_or_shortened_file_is_noticed() {
     use std::io::Write;
     let mut file = file("line\n".repeat(10_000).as_bytes());
     let lines = Lines::open(file.path()).unwrap();
+    assert_eq!(lines.get(9_999).unwrap(), "line");
     file.write_all(b"more\nlines").unwrap();
-    assert_eq!(
-        (lines.len(), lines.get(9_999).unwrap().as_str()),
-        (10_000, "line")
+    assert!(
+        at(&*refused(&lines, 0))
+            .2
+            .contains("has 50010 bytes, had 50000")
     );
     shorten(&file, 4_096);
     let error = refused(&lines, 9_999);
-    assert_eq!(at(&*error).1, Some(4_096));
+    assert_eq!(at(&*error).0, file.path());
+}
+
+#[test]
+fn lines_are_found_across_the_pieces_that_are_read() {
+    // Lines, blank ones among them, that begin and end at every place around the end of a piece.
+    let mut text = String::new();
+    for at in 0..40_000 {
+        text.push_str(&"x".repeat(at % 53));
+        text.push_str(if at % 3 == 0 { "\r\n" } else { "\n" });
+        if at % 7 == 0 {
+            text.push_str(&" ".repeat(at % 31));
+            text.push('\n');
+        }
+    }
+    text.push_str(&"y".repeat(1 << 20));
+    let file = file(text.as_bytes());
+    let lines = Lines::open(file.path()).unwrap();
+    assert_eq!(all(&lines), text.lines().collect::<Vec<_>>());
+    let lines = Lines::builder(file.path()).skip_blank().open().unwrap();
+    let expected: Vec<_> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    assert_eq!(all(&lines), expected);
 }

@@ -1,5 +1,6 @@
 //! The datasets in the box, on real files.
 
+mod changed;
 mod damage;
 #[cfg(feature = "image")]
 mod images;
@@ -31,6 +32,12 @@ fn shorten(file: &NamedTempFile, len: u64) {
     // By its name: a writer may have put another file in its place.
     let file = std::fs::OpenOptions::new().write(true).open(file.path());
     file.expect("a file").set_len(len).expect("a shorter file");
+}
+
+/// Writes a file that is open elsewhere anew, at a later time than a clock of 10 ms can show.
+fn rewrite(path: &Path, content: &[u8]) {
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    std::fs::write(path, content).expect("a file");
 }
 
 /// The path, offset and problem of an error of a file.

@@ -134,5 +134,15 @@ fn a_shortened_file_is_an_error() {
     let rows = SafetensorsDataset::builder(file.path()).open().unwrap();
     shorten(&file, 4_096);
     let error = refused(&rows, 4_999);
-    assert_eq!(at(&*error).1, Some(4_096));
+    assert_eq!(at(&*error).0, file.path());
+}
+
+/// The header states its length, which is compared with the file's before memory is taken for it.
+#[test]
+fn a_header_of_any_length_is_refused() {
+    for len in [0, 1, 100, 200_000_000, 1 << 40, u64::MAX - 7, u64::MAX] {
+        let file = file(&[&len.to_le_bytes()[..], b"{}"].concat());
+        let error = SafetensorsDataset::builder(file.path()).open().unwrap_err();
+        assert_eq!(at(&error).0, file.path(), "{len}");
+    }
 }

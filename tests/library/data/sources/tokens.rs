@@ -192,30 +192,92 @@ fn a_file_without_permission_is_refused() {
 }
 
 #[test]
-fn a_growing_file_keeps_the_samples_that_it_had() {
-    use std::io::Write;
-    let mut file = u16s(10);
-    let windows = Tokens::builder(file.path()).window(5).open().unwrap();
-    file.write_all(&[7; 101]).unwrap();
-    assert_eq!(windows.len(), 2);
-    assert_eq!(windows.get(1).unwrap().to_vec().unwrap(), [5, 6, 7, 8, 9]);
-}
-
-#[test]
 fn a_shortened_file_is_an_error_and_no_crash() {
-    // Several pages, so that reading beyond the new end would raise SIGBUS.
+    // Several pages, so that reading a map beyond the new end would raise SIGBUS.
     let file = u16s(20_000);
     let windows = Tokens::builder(file.path()).window(100).open().unwrap();
     let [first, last] = [0, 199].map(|index| windows.get(index).unwrap());
     shorten(&file, 4_096);
     let error = last.to_vec().expect_err("the tokens are gone");
-    let (path, offset, problem) = at(&error);
-    assert_eq!((path, offset), (file.path(), Some(4_096)));
-    assert!(problem.contains("shortened from 40000 bytes"), "{problem}");
+    let (path, _, problem) = at(&error);
+    assert_eq!(path, file.path());
+    assert!(
+        problem.contains("has 4096 bytes, had 40000") && problem.contains("open it again"),
+        "{problem}"
+    );
     // What is left may have been written anew.
     assert!(first.to_vec().is_err());
     let error = stack_tokens(vec![first, last]).expect_err("the tokens are gone");
-    assert_eq!(at(&*error).1, Some(4_096));
+    assert_eq!(at(&*error).0, file.path());
+}
+
+#[test]
+fn llm_c_headers_are_recognised() {
+    let header = |magic: i32, version: i32, count: i32| {
+        let mut header = [0i32; 256];
+        header[..3].copy_from_slice(&[magic, version, count]);
+        header.map(i32::to_le_bytes).concat()
+    };
+    for (magic, version, kind) in [
+        (20_240_520, 1, TokenType::U16),
+        (20_240_801, 7, TokenType::U32),
+    ] {
+        let tokens: Vec<u32> = (100..110).collect();
+        let body = bytes(&tokens, kind);
+        let whole = file(&[header(magic, version, 10), body.clone()].concat());
+        let builder = || Tokens::builder(whole.path()).window(10);
+        // The type is that of the header, and may be given.
+        for builder in [
+            builder(),
+            builder().dtype(kind),
+            builder().skip_header(1024).dtype(kind),
+        ] {
+            let windows = builder.open().unwrap();
+            assert_eq!(windows.len(), 1);
+            assert_eq!(windows.get(0).unwrap().to_vec().unwrap(), tokens);
+        }
+        let documents = Tokens::builder(whole.path()).documents(104).open().unwrap();
+        assert_eq!(documents.get(1).unwrap().to_vec().unwrap(), tokens[5..]);
+        // Who asks for it gets the header as tokens.
+        let raw = builder()
+            .dtype(TokenType::U32)
+            .skip_header(0)
+            .open()
+            .unwrap();
+        assert_eq!(
+            raw.get(0).unwrap().to_vec().unwrap()[..2],
+            [magic as u32, version as u32]
+        );
+
+        let problem =
+            |builder: TokensBuilder| at(&builder.open().expect_err("refused")).2.to_owned();
+        let other = problem(builder().dtype(TokenType::U8));
+        assert!(
+            other.contains("llm.c") && other.contains("`skip_header(0)`"),
+            "{other}"
+        );
+        let short = file(&[header(magic, version, 11), body.clone()].concat());
+        let short = problem(Tokens::builder(short.path()).window(2));
+        assert!(
+            short.contains("11 tokens") && short.contains("10"),
+            "{short}"
+        );
+        let later = file(&[header(magic, 99, 10), body].concat());
+        let later = problem(Tokens::builder(later.path()).window(2));
+        assert!(later.contains("version 99"), "{later}");
+    }
+    // The end of a document must fit the type of the header.
+    let small = file(&[header(20_240_520, 1, 1), vec![1, 0]].concat());
+    assert!(setting(Tokens::builder(small.path()).documents(70_000)).contains("at most 65535"));
+    let file = u16s(600);
+    assert_eq!(
+        Tokens::builder(file.path())
+            .window(600)
+            .open()
+            .unwrap()
+            .len(),
+        1
+    );
 }
 
 #[test]
@@ -260,4 +322,50 @@ fn documents_of_different_lengths_are_not_stacked() {
         "{error}"
     );
     assert!(stack_tokens(vec![]).is_err());
+}
+
+#[test]
+fn tokens_in_memory_are_cut_as_those_of_a_file() {
+    let tokens: Vec<u32> = (0..1_000).map(|token| token % 7).collect();
+    let file = file(&bytes(&tokens, TokenType::U32));
+    let both = |set: fn(TokensBuilder) -> TokensBuilder| {
+        let builder = Tokens::builder(file.path()).dtype(TokenType::U32);
+        let builders = [builder, Tokens::from_vec(tokens.clone())];
+        builders.map(|builder| {
+            let tokens = set(builder).open().unwrap();
+            let samples = (0..tokens.len()).map(|index| tokens.get(index).unwrap());
+            samples
+                .map(|sample| sample.to_vec().unwrap())
+                .collect::<Vec<_>>()
+        })
+    };
+    let [read, kept] = both(|builder| builder.window(10).stride(9));
+    assert_eq!(read, kept);
+    let [read, kept] = both(|builder| builder.documents(6));
+    assert_eq!(read, kept);
+
+    let windows = Tokens::from_vec(vec![5; 8]).window(4).open().unwrap();
+    let stacked = stack_tokens(vec![windows.get(1).unwrap(), windows.get(0).unwrap()]).unwrap();
+    assert_eq!(stacked.to_vec2::<u32>().unwrap(), [[5; 4]; 2]);
+    assert!(
+        format!("{windows:?}").len() < 200,
+        "the tokens are not printed"
+    );
+    for (builder, problem) in [
+        (
+            Tokens::from_vec(vec![1, 2]).window(3),
+            "has 2 tokens, less than a window of 3",
+        ),
+        (
+            Tokens::from_vec(vec![1]).window(1).dtype(TokenType::U8),
+            "are settings of a file",
+        ),
+        (
+            Tokens::from_vec(Vec::new()).documents(0),
+            "tokens in memory",
+        ),
+    ] {
+        let error = builder.open().unwrap_err().to_string();
+        assert!(error.contains(problem), "{error}");
+    }
 }

@@ -9,7 +9,7 @@ mod refused;
 mod saved;
 
 use super::*;
-use candle_headroom::optim::{Measure, Shard, StateDict};
+use candle_headroom::optim::{Shard, StateDict};
 use ranks::{Options, Ranks, SHAPES, contents, cut, unspoiled};
 
 fn plain<A: Algorithm>(builder: FusedBuilder<A>) -> FusedBuilder<A> {

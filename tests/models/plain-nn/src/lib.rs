@@ -13,6 +13,7 @@ pub mod layer_norm;
 pub mod linear;
 pub mod ops;
 pub mod rotary_emb;
+mod with_gradients;
 
 // These hide the re-exported ones.
 pub use conv::{
@@ -22,3 +23,4 @@ pub use layer_norm::{
     LayerNorm, LayerNormConfig, RmsNorm, layer_norm, layer_norm_no_bias, rms_norm,
 };
 pub use linear::{Linear, linear, linear_b, linear_no_bias};
+pub use with_gradients::{Differentiable, WithGradients};

@@ -69,6 +69,7 @@ impl Model {
         Self { detached, ..self }
     }
 
+    #[allow(dead_code, reason = "there is no such model now")]
     const fn impossible(self, reason: &'static str) -> Self {
         Self {
             impossible: Some(reason),

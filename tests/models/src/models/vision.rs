@@ -30,7 +30,7 @@ pub const MODELS: fn() -> Vec<Model> = || {
         classifier!("convmixer", 56, |vb| convmixer::c1024_20(10, vb)?)
             .batches(1, 2)
             .slow(),
-        classifier!("resnet", 64, |vb| resnet::resnet18(10, vb)?).impossible("its max_pool2d has a kernel of 3 and a stride of 2, which has no backward pass in candle-core").remark("resnet18"),
+        classifier!("resnet", 64, |vb| resnet::resnet18(10, vb)?).remark("resnet18"),
         classifier!("repvgg", 64, |vb| repvgg::repvgg(&repvgg::Config::a0(), 10, vb)?).slow(),
         classifier!("efficientnet", 64, |vb| {
             efficientnet::EfficientNet::new(vb, efficientnet::MBConvConfig::b0(), 10)?

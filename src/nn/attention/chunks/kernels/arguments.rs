@@ -16,7 +16,9 @@ pub struct Geometry {
     first: u64,
     all_queries: u64,
     all_keys: u64,
+    first_seen: i64,
     last_seen: i64,
+    offset: i64,
     mask_strides: [u64; 4],
     softcap: f64,
     factor: f64,
@@ -30,6 +32,7 @@ unsafe impl DeviceRepr for Geometry {}
 pub struct Arguments<'a> {
     pub geometry: Geometry,
     mask: Option<&'a Tensor>,
+    slopes: Option<&'a Tensor>,
     pub rows: usize,
     pub scores: usize,
 }
@@ -54,7 +57,9 @@ impl<'a> Arguments<'a> {
                 first: chunk.first as u64,
                 all_queries: sizes.queries as u64,
                 all_keys: sizes.keys as u64,
-                last_seen: rule.last_seen(),
+                first_seen: rule.seen[0],
+                last_seen: rule.seen[1],
+                offset: rule.offset,
                 mask_strides,
                 softcap: rule.softcap.unwrap_or(0.),
                 factor: dropout.map_or(0., |dropout| dropout.factor),
@@ -62,23 +67,26 @@ impl<'a> Arguments<'a> {
                 threshold: dropout.map_or(0, |dropout| dropout.threshold.into()),
             },
             mask: rule.mask.as_ref(),
+            slopes: rule.slopes.as_ref(),
             rows,
             scores: rows * chunk.keys,
         }
     }
 
-    /// Calls `launch` with the elements of the mask.
-    pub fn with_mask<T: Element>(
+    /// Calls `launch` with the elements of the mask, and with ALiBi's slopes.
+    pub fn with_bias<T: Element>(
         &self,
-        launch: impl FnOnce(Option<&CudaView<'_, T>>) -> Result<()>,
+        launch: impl FnOnce(Option<&CudaView<'_, T>>, Option<&CudaView<'_, T::Sum>>) -> Result<()>,
     ) -> Result<()> {
-        match self.mask {
-            None => launch(None),
-            Some(mask) => {
-                let (storage, layout) = mask.storage_and_layout();
-                launch(Some(&view(&storage, layout, NAME)?))
-            }
-        }
+        let mask = self.mask.map(Tensor::storage_and_layout);
+        let mask = mask
+            .as_ref()
+            .map(|(storage, layout)| view(storage, layout, NAME));
+        let slopes = self.slopes.map(Tensor::storage_and_layout);
+        let slopes = slopes
+            .as_ref()
+            .map(|(storage, layout)| view(storage, layout, NAME));
+        launch(mask.transpose()?.as_ref(), slopes.transpose()?.as_ref())
     }
 
     /// A block for each row.

@@ -2,7 +2,7 @@ use std::ops::Range;
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::WrapErr;
-use candle_core::cuda_backend::cudarc::driver::{CudaView, CudaViewMut, PushKernelArg};
+use candle_core::cuda_backend::cudarc::driver::{CudaView, CudaViewMut, LaunchArgs, PushKernelArg};
 use candle_core::{CudaStorage, DType, Error, Layout, Result};
 use half::{bf16, f16};
 
@@ -58,16 +58,14 @@ fn sums_of<T: Element>(arguments: &Arguments, statistics: Target, scores: Source
     let function = load::<T>(scores.0, "attention_sums")?;
     let mut statistics = target::<T::Sum>(statistics, 2 * arguments.rows)?;
     let scores = source::<T>(scores, arguments.scores)?;
-    arguments.with_mask::<T>(|mask| {
+    arguments.with_bias::<T>(|mask, slopes| {
         let mut launch = function.builder();
         launch.arg(&arguments.geometry);
-        match mask {
-            Some(mask) => launch.arg(mask),
-            None => launch.arg(&NONE),
-        };
+        push(&mut launch, mask);
+        push(&mut launch, slopes);
         launch.arg(&scores).arg(&mut statistics);
         // SAFETY: the arguments are those of the kernel in kernels/attention.cu, of the sizes that were checked. The strides of a rule's
-        // mask stay within it.
+        // mask stay within it, and there is a slope for each head.
         unsafe { launch.launch(arguments.grid()?) }.w()?;
         Ok(())
     })
@@ -77,13 +75,11 @@ fn weights_of<T: Element>(arguments: &Arguments, scores: Target, statistics: Sou
     let function = load::<T>(scores.0, "attention_weights")?;
     let statistics = source::<T::Sum>(statistics, 2 * arguments.rows)?;
     let mut scores = target::<T>(scores, arguments.scores)?;
-    arguments.with_mask::<T>(|mask| {
+    arguments.with_bias::<T>(|mask, slopes| {
         let mut launch = function.builder();
         launch.arg(&arguments.geometry);
-        match mask {
-            Some(mask) => launch.arg(mask),
-            None => launch.arg(&NONE),
-        };
+        push(&mut launch, mask);
+        push(&mut launch, slopes);
         launch.arg(&statistics).arg(&mut scores);
         // SAFETY: as in `sums_of`.
         unsafe { launch.launch(arguments.grid()?) }.w()?;
@@ -102,13 +98,11 @@ fn gradients_of<T: Element>(
     let statistics = source::<T::Sum>(statistics, 2 * arguments.rows)?;
     let scores = source::<T>(scores, arguments.scores)?;
     let mut gradients = target::<T>(gradients, arguments.scores)?;
-    arguments.with_mask::<T>(|mask| {
+    arguments.with_bias::<T>(|mask, slopes| {
         let mut launch = function.builder();
         launch.arg(&arguments.geometry);
-        match mask {
-            Some(mask) => launch.arg(mask),
-            None => launch.arg(&NONE),
-        };
+        push(&mut launch, mask);
+        push(&mut launch, slopes);
         launch
             .arg(&statistics)
             .arg(&sums)
@@ -124,8 +118,14 @@ fn load<T: Element>(storage: &CudaStorage, name: &str) -> Result<Function> {
     function::<T>(&storage.device, MODULE, name)
 }
 
-/// The address of no mask.
-const NONE: u64 = 0;
+/// Adds an address to the arguments, or 0.
+fn push<'a, T>(launch: &mut LaunchArgs<'a>, view: Option<&'a CudaView<'_, T>>) {
+    const NONE: u64 = 0;
+    match view {
+        Some(view) => launch.arg(view),
+        None => launch.arg(&NONE),
+    };
+}
 
 /// The `expected` elements of a contiguous tensor.
 fn source<T: Element>((storage, layout): Source<'_>, expected: usize) -> Result<CudaView<'_, T>> {

@@ -3,11 +3,10 @@ use std::ffi::c_void;
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::cublas::{result, sys};
 use candle_core::cuda_backend::cudarc::driver::{DevicePtr, DevicePtrMut};
-use candle_core::cuda_backend::{WrapErr, gemm_reduced_precision_f32};
+use candle_core::cuda_backend::{CudaDType, WrapErr, gemm_reduced_precision_f32};
 use candle_core::{CudaStorage, DType, Error, Layout, Result, WithDType};
 use half::{bf16, f16};
 
-use super::CudaElement;
 use crate::nn::kernel::{Element, mismatch};
 
 const NAME: &str = "product";
@@ -68,7 +67,7 @@ fn int(size: usize) -> Result<i32> {
     })
 }
 
-fn product<T: Element + CudaElement>(
+fn product<T: Element>(
     adds: bool,
     (into, of_into): Target,
     (a, of_a): Source,
@@ -91,8 +90,8 @@ fn product<T: Element + CudaElement>(
     };
     let a = T::as_cuda_slice(a)?.try_slice(part(of_a, &left));
     let b = T::as_cuda_slice(b)?.try_slice(part(of_b, &right));
-    let into = <T::Sum as candle_core::cuda_backend::CudaDType>::as_cuda_slice_mut(into)?
-        .try_slice_mut(part(of_into, &output));
+    let into =
+        <T::Sum as CudaDType>::as_cuda_slice_mut(into)?.try_slice_mut(part(of_into, &output));
     let (Some(a), Some(b), Some(mut into)) = (a, b, into) else {
         return Err(mismatch(NAME));
     };
@@ -103,8 +102,9 @@ fn product<T: Element + CudaElement>(
     let (a, _reads_a) = a.device_ptr(&stream);
     let (b, _reads_b) = b.device_ptr(&stream);
     let (into, _writes) = into.device_ptr_mut(&stream);
-    // SAFETY: the addresses are those of live matrices of these sizes and strides on the stream of the handle, which were checked
-    // to lie within their slices; the scalars are of the type that goes with the type of sums.
+    // SAFETY: each address is that of a matrix of these sizes and strides, `Stored::len` elements that were checked to lie within
+    // their slice. The slices live until the guards are dropped, after the call, on the stream of the handle. `into` is borrowed mutably,
+    // so it overlaps neither `a` nor `b`. The scalars are of the type that goes with the type of sums.
     unsafe {
         result::gemm_ex(
             *blas.handle(),

@@ -1,8 +1,9 @@
 //! Files made by the crate `parquet`'s own writer.
 
+mod bombs;
 mod damaged;
 mod groups;
-mod written;
+pub mod written;
 
 use candle_headroom::data::{Dataset, ParquetDataset};
 use candle_headroom::error::DataError;

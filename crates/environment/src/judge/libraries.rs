@@ -1,0 +1,152 @@
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::{Facts, Findings, around, code, joined};
+use crate::facts;
+use crate::probe::libraries::{Libraries, Library, MPI, NEEDED, OPTIONAL};
+
+/// The libraries that are numbered by CUDA's major version; cuRAND is not.
+const NUMBERED: [&str; 4] = ["cudart", "cublas", "cublasLt", "nvrtc"];
+
+pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
+    let libraries = facts.libraries.as_ref();
+    let Some(libraries) = libraries else { return };
+    if !facts.shows_gpu() {
+        let missing = libraries.missing(&NEEDED).count();
+        let seen = format!("{} of {} found", NEEDED.len() - missing, NEEDED.len());
+        return findings.add(code::LIBRARIES_NOT_NEEDED, seen);
+    }
+    folders(libraries, findings);
+    twice(libraries, findings);
+    needed(facts, libraries, findings);
+    versions(facts, libraries, findings);
+    let optional = libraries.missing(&OPTIONAL);
+    let optional = optional.map(|name| format!("no lib{name}"));
+    findings.list(code::OPTIONAL_MISSING, optional);
+    // WSL and containers have it in folders of their own.
+    let has_driver = libraries.find("cuda").is_some();
+    if has_driver && !facts.is_wsl() && libraries.find("nvidia-ptxjitcompiler").is_none() {
+        let seen = "libcuda exists, libnvidia-ptxjitcompiler.so.1 does not";
+        findings.add(code::JIT_MISSING, seen);
+    }
+}
+
+fn needed(facts: &Facts, libraries: &Libraries, findings: &mut Findings) {
+    let missing: Vec<_> = libraries.missing(&NEEDED).collect();
+    if missing.is_empty() {
+        let found = NEEDED.iter().filter_map(|name| libraries.find(name));
+        return findings.add(code::LIBRARIES_FOUND, described(&by_folder(found)));
+    }
+    // One of each: pip puts every library into a folder of its own.
+    let elsewhere = |name: &&str| {
+        let mut libraries = libraries.elsewhere.iter();
+        libraries.find(|library| library.name == *name)
+    };
+    let folders = by_folder(missing.iter().filter_map(elsewhere));
+    let missing = joined(missing.iter().map(|name| format!("no lib{name}")), ", ");
+    // This program is linked with them and runs, so the loader found them.
+    if cfg!(feature = "cuda") && facts.source.is_this_machine() {
+        let seen = "on the library path, but this program is linked with them and runs";
+        return findings.add(code::LIBRARIES_FOUND, format!("{missing} {seen}"));
+    }
+    if folders.is_empty() {
+        return findings.add(code::LIBRARIES_MISSING, missing);
+    }
+    let seen = format!("{missing} on the library path; {}", described(&folders));
+    let finding = findings.begin(code::LIBRARIES_MISSING, seen);
+    finding.next_step = "add these folders to the library path".into();
+    let folders = joined(folders.into_keys(), ":");
+    finding.command = format!("export LD_LIBRARY_PATH={folders}:$LD_LIBRARY_PATH").into();
+}
+
+/// Each folder with its libraries and their versions.
+type Folders<'a> = BTreeMap<&'a str, Vec<String>>;
+
+fn by_folder<'a>(libraries: impl Iterator<Item = &'a Library>) -> Folders<'a> {
+    let mut folders = Folders::new();
+    for library in libraries {
+        let version = around(" (", library.version, ")");
+        let described = format!("{}{version}", library.soname);
+        folders.entry(&library.folder).or_default().push(described);
+    }
+    folders
+}
+
+fn described(folders: &Folders<'_>) -> String {
+    let folders = folders.iter();
+    let folders = folders.map(|(folder, libraries)| format!("{folder}: {}", libraries.join(", ")));
+    joined(folders, "; ")
+}
+
+/// Different files of one name: the loader takes the first.
+fn twice(libraries: &Libraries, findings: &mut Findings) {
+    let mut names = BTreeMap::<&str, Vec<&Library>>::new();
+    for library in &libraries.on_path {
+        if !library.is_compat() && !MPI.contains(&library.name) {
+            names.entry(&library.soname).or_default().push(library);
+        }
+    }
+    let described = |library: &Library| {
+        let version = library.version.map(|version| version.to_string());
+        let version = version.as_deref().unwrap_or("?");
+        format!("{version} in {}", library.folder)
+    };
+    for (soname, files) in names {
+        let later = files.iter().find(|later| later.version != files[0].version);
+        if let Some(later) = later {
+            let (first, later) = (described(files[0]), described(later));
+            let seen = format!("{soname} is {first} and {later}; the first is used");
+            findings.add(code::LIBRARY_TWICE, seen);
+        }
+    }
+}
+
+fn folders(libraries: &Libraries, findings: &mut Findings) {
+    let mut variable = libraries.variable.iter();
+    if let Some(folder) = variable.find(|folder| Path::new(folder).ends_with("stubs")) {
+        findings.add(code::STUBS_ON_PATH, format!("LD_LIBRARY_PATH has {folder}"));
+    }
+    findings.list(code::PATH_NOWHERE, libraries.absent.iter().cloned());
+    let mut on_path = libraries.on_path.iter();
+    if let Some(library) = on_path.find(|library| library.name == "cuda" && library.is_compat()) {
+        findings.add(code::COMPAT_ON_PATH, library.path());
+    }
+}
+
+/// Whether the versions of CUDA's libraries go together, and with the driver.
+fn versions(facts: &Facts, libraries: &Libraries, findings: &mut Findings) {
+    let numbered = libraries.on_path.iter();
+    let numbered = numbered.filter(|library| NUMBERED.contains(&library.name));
+    let numbered: Vec<_> = numbered.collect();
+    // All libraries exist, but not of one major version.
+    let has = |name: &str, wanted: Option<u32>| {
+        let mut known = numbered.iter().filter(|library| library.name == name);
+        known.any(|library| wanted.is_none_or(|major| major == library.major))
+    };
+    let is_whole = |major| NUMBERED.iter().all(|name| has(name, major));
+    if is_whole(None) && !numbered.iter().any(|library| is_whole(Some(library.major))) {
+        let names = numbered.iter().map(|library| library.soname.as_str());
+        findings.list(code::LIBRARIES_MIXED, names);
+    }
+    // A program may be linked with the oldest of several versions.
+    let oldest = numbered.iter().min_by_key(|library| library.major);
+    if let (Some(oldest), Some(supported)) = (oldest, facts.cuda_of_driver())
+        && oldest.major > supported.major()
+    {
+        let (soname, major) = (&oldest.soname, oldest.major);
+        let floor = around(" (driver ", facts::floor_of_major(major), " or later)");
+        let needs = format!("{soname} needs CUDA {major}{floor}");
+        let seen = format!("{needs}; the driver supports CUDA {}", supported.major());
+        findings.add(code::DRIVER_TOO_OLD, seen);
+    }
+    let newest = numbered.iter().map(|library| library.major).max();
+    if let (Some(cudnn), Some(cuda), Some(driver)) =
+        (libraries.find("cudnn"), newest, facts.driver())
+        && let Some(floor) = facts::floor_of_cudnn(cudnn.major, cuda)
+        && driver < floor
+    {
+        let soname = &cudnn.soname;
+        let seen = format!("{soname} for CUDA {cuda} needs driver {floor}, this is {driver}");
+        findings.add(code::CUDNN_TOO_NEW, seen);
+    }
+}

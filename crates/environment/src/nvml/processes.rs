@@ -1,0 +1,122 @@
+use std::ffi::c_uint;
+
+use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlProcessInfo_v2_t};
+
+use super::device::Device;
+use super::library::{FUNCTION_NOT_FOUND, Field, INSUFFICIENT_SIZE};
+use crate::facts::reports_processes_wrongly;
+
+/// NVML's mark for an unknown size.
+const NOT_AVAILABLE: u64 = u64::MAX;
+/// More processes than a GPU can have, whatever a broken library says.
+const MOST: usize = 4096;
+/// Room for this many processes at first, and for this many new ones in a longer list.
+const ROOM: usize = 64;
+/// The longest element that any driver writes, in words of 8 bytes, whatever the header of its call says.
+const LONGEST_ELEMENT: usize = 4;
+
+type List = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_v2_t) -> u32;
+
+/// The processes on a GPU. A list that is filled again allocates only when it grows.
+#[derive(Debug, Default)]
+pub struct Processes {
+    words: Vec<u64>,
+    /// Words of an element: the first begins with the process's number, and the second is its bytes.
+    element: usize,
+    count: usize,
+}
+
+impl Processes {
+    /// Numbers, and bytes where they are known.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, Option<u64>)> {
+        let elements = self.words.chunks_exact(self.element.max(2));
+        elements.take(self.count).map(|element| {
+            let bytes = element[1];
+            // CUDA's machines are little-endian.
+            let process = element[0] as u32;
+            (process, (bytes != NOT_AVAILABLE).then_some(bytes))
+        })
+    }
+}
+
+impl Device {
+    /// Lists the processes that compute, by the newest call that the library has.
+    pub fn list_processes(&self, to: &mut Processes) -> Field<()> {
+        let functions = self.functions();
+        let newest = [
+            &functions.nvmlDeviceGetComputeRunningProcesses_v3,
+            &functions.nvmlDeviceGetComputeRunningProcesses_v2,
+        ];
+        let oldest = &functions.nvmlDeviceGetComputeRunningProcesses;
+        self.list(to, newest).or_else(|code| match code {
+            // SAFETY: the handle belongs to this session; `fill` gives room for as many elements as it says.
+            FUNCTION_NOT_FOUND => self.fill(to, oldest, 2, |call, device, count, room| unsafe {
+                call(device, count, room.cast())
+            }),
+            code => Err(code),
+        })
+    }
+
+    /// The number of processes that draw. The oldest call is left out, since it has another layout and the number is only a note.
+    pub fn graphics(&self) -> Field<usize> {
+        let mut processes = Processes::default();
+        let functions = self.functions();
+        let newest = [
+            &functions.nvmlDeviceGetGraphicsRunningProcesses_v3,
+            &functions.nvmlDeviceGetGraphicsRunningProcesses_v2,
+        ];
+        self.list(&mut processes, newest)?;
+        Ok(processes.count)
+    }
+
+    /// By the newest call, or by the one before it if that is missing or writes more than its header says.
+    fn list(&self, to: &mut Processes, newest: [&Result<List, libloading::Error>; 2]) -> Field<()> {
+        let avoids_newest = self.nvml.driver.is_some_and(reports_processes_wrongly);
+        let mut listed = Err(FUNCTION_NOT_FOUND);
+        for function in newest.into_iter().skip(avoids_newest.into()) {
+            if listed == Err(FUNCTION_NOT_FOUND) {
+                // SAFETY: the handle belongs to this session; `fill` gives room for the longest elements that any driver writes.
+                listed = self.fill(to, function, 3, |call, device, count, room| unsafe {
+                    call(device, count, room.cast())
+                });
+            }
+        }
+        listed
+    }
+
+    /// Calls a function that fills a list, a second time with more room if there was too little.
+    fn fill<F: Copy>(
+        &self,
+        to: &mut Processes,
+        function: &Result<F, libloading::Error>,
+        element: usize,
+        call: impl Fn(F, nvmlDevice_t, *mut c_uint, *mut u64) -> u32,
+    ) -> Field<()> {
+        (to.element, to.count) = (element, 0);
+        let mut wanted = ROOM;
+        for _ in 0..2 {
+            let words = to.words.len().max(wanted * LONGEST_ELEMENT);
+            to.words.resize(words, 0);
+            let room = words / LONGEST_ELEMENT;
+            let mut count = room as c_uint;
+            let outcome = self.call(function, |function, device| {
+                call(function, device, &mut count, to.words.as_mut_ptr())
+            });
+            if outcome != Err(INSUFFICIENT_SIZE) {
+                to.count = outcome.map_or(0, |()| (count as usize).min(room));
+                return outcome;
+            }
+            wanted = (count as usize).min(MOST) + ROOM;
+        }
+        Err(INSUFFICIENT_SIZE)
+    }
+}
+
+/// Whether this process's number is the one that the driver lists. In a container the driver lists the host's numbers.
+pub fn knows_processes() -> bool {
+    // Linux's number for the first namespace; other systems have none.
+    match std::fs::read_link("/proc/self/ns/pid") {
+        Ok(namespace) => namespace.as_os_str() == "pid:[4026531836]",
+        Err(_) => true,
+    }
+}

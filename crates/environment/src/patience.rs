@@ -1,0 +1,156 @@
+//! Calls that may never return, such as those into a driver in trouble.
+//!
+//! Nothing can end such a call from outside: [`Task`] leaves it behind in its thread. [`load`] loads a library only after another process has,
+//! because one that hangs in its initializers holds the loader's lock, without which no thread of the process can start on older systems, and no
+//! process can end. A call that hangs later holds no such lock.
+
+use std::mem::ManuallyDrop;
+use std::path::Path;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+/// A library that is loaded for good: unloading would run its destructors, which can hang as well.
+pub type Loaded = ManuallyDrop<libloading::Library>;
+
+/// Why a library was not loaded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    /// There is no such library, or it is not one: the loader's message.
+    #[error("{0}")]
+    Absent(String),
+    /// What does not return.
+    #[error("{0} does not return")]
+    Hangs(String),
+    /// How another process ended.
+    #[error("{0}")]
+    Crashes(String),
+}
+
+/// Loads a library; on Linux only after another process has loaded it within `limit`.
+///
+/// # Safety
+/// Running the library's initializers must be sound.
+pub unsafe fn load(path: &Path, limit: Duration) -> Result<Loaded, LoadError> {
+    #[cfg(target_os = "linux")]
+    rehearsal::load(path, limit)?;
+    #[cfg(not(target_os = "linux"))]
+    let _ = limit;
+    // SAFETY: the caller vouches for the library.
+    let library = unsafe { libloading::Library::new(path) };
+    let library = library.map_err(|error| LoadError::Absent(error.to_string()));
+    library.map(ManuallyDrop::new)
+}
+
+#[cfg(target_os = "linux")]
+mod rehearsal {
+    use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
+    use std::process::{Command, Stdio};
+    use std::sync::{Mutex, PoisonError};
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use super::LoadError;
+
+    /// The time between two looks at a child.
+    const PAUSE: Duration = Duration::from_millis(2);
+
+    /// Loads a library in a new process, once. `Ok` also means that the loader refuses the library, which it then does in this process too.
+    ///
+    /// The process is the program `true`, into which the loader takes the library by `LD_PRELOAD`. It is started without a copy of this
+    /// process's memory, which may be registered with a network adapter or a GPU. Without such a program nothing is tried.
+    pub(super) fn load(path: &Path, limit: Duration) -> Result<(), LoadError> {
+        static PASSED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+        let passed = || PASSED.lock().unwrap_or_else(PoisonError::into_inner);
+        if passed().contains(path) {
+            return Ok(());
+        }
+        let mut libraries = path.as_os_str().to_owned();
+        if let Some(more) = std::env::var_os("LD_PRELOAD") {
+            libraries.push(":");
+            libraries.push(more);
+        }
+        let mut command = Command::new("true");
+        command.env("LD_PRELOAD", libraries).stdin(Stdio::null());
+        let Ok(mut child) = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
+            return Ok(());
+        };
+        let (what, started) = (format!("loading {}", path.display()), Instant::now());
+        loop {
+            match child.try_wait() {
+                Ok(Some(status)) if !status.success() => {
+                    let reason = format!("{what} ends a process ({status})");
+                    return Err(LoadError::Crashes(reason));
+                }
+                Ok(None) if started.elapsed() < limit => thread::sleep(PAUSE),
+                Ok(None) => {
+                    let _ = child.kill();
+                    // In a thread, since a child that hangs inside the kernel ends late or never. Without one it stays a zombie.
+                    let reaper = thread::Builder::new().name("headroom-child".to_owned());
+                    let _ = reaper.spawn(move || child.wait());
+                    return Err(LoadError::Hangs(what));
+                }
+                // A program that ignores SIGCHLD is not told how it ended.
+                Ok(Some(_)) | Err(_) => break,
+            }
+        }
+        passed().insert(path.to_owned());
+        Ok(())
+    }
+}
+
+/// Work in a thread of its own.
+#[derive(Debug)]
+pub struct Task<T>(Receiver<T>);
+
+/// Why a [`Task`] has no result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unfinished {
+    /// The thread still runs and is left behind.
+    TimedOut,
+    /// The work panicked, or no thread could be started.
+    Stopped,
+}
+
+impl<T: Send + 'static> Task<T> {
+    /// Starts it.
+    pub fn start(name: &str, work: impl FnOnce() -> T + Send + 'static) -> Self {
+        let (sender, receiver) = mpsc::channel();
+        let thread = thread::Builder::new().name(name.to_owned());
+        // Without a thread the sender is dropped at once, which the receiver notices. Sending fails if nobody waits any longer.
+        let _ = thread.spawn(move || sender.send(work()));
+        Self(receiver)
+    }
+
+    /// Waits for the result for at most `limit`.
+    pub fn wait(self, limit: Duration) -> Result<T, Unfinished> {
+        self.0.recv_timeout(limit).map_err(|error| match error {
+            RecvTimeoutError::Timeout => Unfinished::TimedOut,
+            RecvTimeoutError::Disconnected => Unfinished::Stopped,
+        })
+    }
+}
+
+/// The result of `work`, or `None` if it takes longer than `limit`.
+pub fn within<T: Send + 'static>(
+    limit: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    Task::start("headroom-nvml", work).wait(limit).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_that_hangs_or_panics_is_left_behind() {
+        let (short, limit) = (Duration::from_millis(20), Duration::from_secs(60));
+        assert_eq!(within(limit, || 7), Some(7));
+        let hanging = Task::start("hangs", || thread::sleep(Duration::MAX));
+        assert_eq!(hanging.wait(short), Err(Unfinished::TimedOut));
+        let panicking = Task::start("panics", || -> u8 { panic!("on purpose") });
+        assert_eq!(panicking.wait(limit), Err(Unfinished::Stopped));
+    }
+}

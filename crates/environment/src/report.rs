@@ -1,0 +1,231 @@
+use std::cmp::Reverse;
+
+use bytesize::ByteSize;
+
+use super::redact::{self, Words};
+use super::{Finding, FindingCode, Findings, Gpu, Requirement, Severity, Versions, code};
+
+/// All findings about a machine, the worst first.
+///
+/// [`Display`](std::fmt::Display) writes text for a terminal; `{report:#}` adds colours by severity, as ANSI escape sequences. The report
+/// can be serialized: `schema` is 1 until a field changes its meaning; fields may be added.
+///
+/// ```
+/// use candle_headroom_environment::{Requirement, Severity};
+/// use candle_headroom_environment::Environment;
+///
+/// let report = Environment::new().check();
+/// if report.worst() == Severity::Failure {
+///     eprintln!("{report}");
+/// }
+/// for finding in report.obstacles(Requirement::CudaInference) {
+///     eprintln!("no CUDA: {} ({})", finding.code.title, finding.seen);
+/// }
+/// ```
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Report {
+    schema: u32,
+    /// This crate's version.
+    version: &'static str,
+    summary: String,
+    gpus: Vec<Gpu>,
+    findings: Vec<Finding>,
+    #[serde(skip)]
+    versions: Versions,
+    #[serde(skip)]
+    words: Words,
+}
+
+impl Report {
+    pub(super) fn new(
+        findings: Findings,
+        gpus: Vec<Gpu>,
+        versions: Versions,
+        words: Words,
+    ) -> Self {
+        let mut report = Self {
+            schema: 1,
+            version: env!("CARGO_PKG_VERSION"),
+            summary: String::new(),
+            gpus,
+            findings: findings.0,
+            versions,
+            words,
+        };
+        report.update();
+        report
+    }
+
+    /// All findings, the worst first, then by code and GPU.
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+
+    /// The GPUs that NVML or CUDA lists.
+    pub fn gpus(&self) -> &[Gpu] {
+        &self.gpus
+    }
+
+    /// What ranks that train together must have in common.
+    pub fn versions(&self) -> &Versions {
+        &self.versions
+    }
+
+    /// The severity of the worst finding.
+    pub fn worst(&self) -> Severity {
+        let severities = self.findings.iter().map(Finding::severity);
+        severities.max().unwrap_or(Severity::Ok)
+    }
+
+    /// One line: what this machine is fit for, and why for no more.
+    pub fn summary(&self) -> &str {
+        &self.summary
+    }
+
+    /// Whether nothing is known to prevent it. Work on a GPU also requires that CUDA has started.
+    pub fn is_fit_for(&self, requirement: Requirement) -> bool {
+        self.obstacles(requirement).is_empty()
+    }
+
+    /// The findings that prevent it. A finding about one GPU counts only if no other GPU is left. Nothing
+    /// prevents work on the CPU.
+    pub fn obstacles(&self, requirement: Requirement) -> Vec<Finding> {
+        match requirement {
+            Requirement::Cpu => Vec::new(),
+            Requirement::Ranks => self.obstacles_to_ranks(),
+            Requirement::CudaInference => self.obstacles_to_cuda(),
+            Requirement::CudaTraining { bytes } => {
+                let mut obstacles = self.obstacles_to_cuda();
+                if obstacles.is_empty() {
+                    obstacles.extend(self.lack_of_memory(bytes));
+                }
+                obstacles
+            }
+        }
+    }
+
+    /// The same report for a public bug report: without UUIDs, serial numbers, names of users and hosts, paths other than the system's
+    /// own, and names of programs in kernel messages.
+    pub fn redacted(&self) -> Self {
+        let mut report = self.clone();
+        let words = std::mem::take(&mut report.words);
+        redact::apply(&mut report.gpus, &mut report.findings, words);
+        report.update();
+        report
+    }
+
+    /// Sorts the findings and writes the summary.
+    fn update(&mut self) {
+        let order = |finding: &Finding| (Reverse(finding.severity()), finding.code.id, finding.gpu);
+        self.findings.sort_by_key(order);
+        let obstacles = self.obstacles_to_cuda();
+        let worst = obstacles.first().map(|worst| worst.code.title);
+        // The findings are sorted, and of two that are equally grave the cause has a lower code than its effects.
+        self.summary = match worst {
+            None if cfg!(feature = "cuda") => "fit for CUDA".to_owned(),
+            None => {
+                "fit for CUDA; this build, without the feature `cuda`, runs on the CPU".to_owned()
+            }
+            Some(_) if self.has(code::NO_GPU) => {
+                format!("training will run on the CPU: {}", code::NO_GPU.title)
+            }
+            Some(title) => format!("not fit for CUDA: {title}; the CPU can be used"),
+        };
+    }
+}
+
+/// What prevents work, for `Report::obstacles`.
+impl Report {
+    fn has(&self, code: &FindingCode) -> bool {
+        self.findings().iter().any(|finding| finding.code == code)
+    }
+
+    /// The GPU that a finding is about; `None` for the machine, and for a CUDA device that is not known to be one of the GPUs.
+    fn gpu_of(&self, finding: &Finding) -> Option<u32> {
+        let Some(ordinal) = finding.ordinal else {
+            return finding.gpu;
+        };
+        let mut gpus = self.gpus().iter();
+        Some(gpus.find(|gpu| gpu.ordinal == Some(ordinal))?.index)
+    }
+
+    /// The findings that prevent CUDA on one GPU or on all.
+    fn against_cuda(&self) -> impl Iterator<Item = &Finding> {
+        let findings = self.findings().iter();
+        findings.filter(|finding| finding.code.prevents_cuda)
+    }
+
+    /// GPUs that are visible and without a problem.
+    fn usable(&self) -> impl Iterator<Item = &Gpu> {
+        self.gpus().iter().filter(|gpu| {
+            let mut against = self.against_cuda();
+            gpu.visible && !against.any(|finding| self.gpu_of(finding) == Some(gpu.index))
+        })
+    }
+
+    fn obstacles_to_cuda(&self) -> Vec<Finding> {
+        let has_usable = self.usable().next().is_some();
+        let counts = |finding: &&Finding| self.gpu_of(finding).is_none() || !has_usable;
+        let mut obstacles: Vec<_> = self.against_cuda().filter(counts).cloned().collect();
+        // A probe may not have finished, so the absence of obstacles is not enough.
+        if obstacles.is_empty() && (!has_usable || !self.has(code::CUDA_STARTS)) {
+            let seen = match self.gpus().len() {
+                0 => "neither NVML nor CUDA lists a GPU".to_owned(),
+                count => format!("GPUs: {count}; CUDA was not seen to start"),
+            };
+            obstacles.push(Finding::new(code::NO_USABLE_GPU, seen));
+        }
+        obstacles
+    }
+
+    /// Findings that keep a group from starting, and one if neither NCCL nor MPI can connect ranks.
+    fn obstacles_to_ranks(&self) -> Vec<Finding> {
+        let against = [
+            code::NCCL_INTERFACE,
+            code::SHM_TOO_SMALL,
+            code::LAUNCH,
+            code::LOCAL_RANK,
+            code::BUILDS_DIFFER,
+            code::NCCL_DIFFERS,
+            code::MPI_DIFFERS,
+        ];
+        let is_against = |finding: &&Finding| against.contains(&finding.code);
+        let mut obstacles: Vec<_> = self.findings().iter().filter(is_against).cloned().collect();
+        let no_cuda = self.obstacles_to_cuda().into_iter().next();
+        let by_nccl = match (self.has(code::NCCL), no_cuda) {
+            (_, Some(obstacle)) => Err(obstacle.code.title),
+            (true, None) if self.has(code::NCCL_TOO_NEW) => Err(code::NCCL_TOO_NEW.title),
+            (true, None) => Ok(()),
+            (false, None) => Err("not found"),
+        };
+        let by_mpi = match self.has(code::MPI) {
+            true if self.has(code::MPI_MIXED) => Err(code::MPI_MIXED.title),
+            true => Ok(()),
+            false => Err("not found"),
+        };
+        if let (Err(nccl), Err(mpi)) = (by_nccl, by_mpi) {
+            let seen = format!("NCCL: {nccl}; MPI: {mpi}");
+            obstacles.push(Finding::new(code::NO_ENGINE, seen));
+        }
+        obstacles
+    }
+
+    fn lack_of_memory(&self, bytes: u64) -> Option<Finding> {
+        let usable = self.usable();
+        let free = usable.filter_map(|gpu| Some((gpu.memory_free?, gpu.index)));
+        let seen = format!("required: {}", ByteSize(bytes));
+        let Some((free, index)) = free.max() else {
+            return Some(Finding::new(code::MEMORY_NOT_TOLD, seen));
+        };
+        let seen = format!("{seen}; most is free on GPU {index}: {}", ByteSize(free));
+        (free < bytes).then(|| Finding::new(code::NOT_ENOUGH_MEMORY, seen))
+    }
+}
+
+/// Adds findings, such as that of [`Environment::smoke_test`](crate::Environment::smoke_test).
+impl Extend<Finding> for Report {
+    fn extend<T: IntoIterator<Item = Finding>>(&mut self, findings: T) {
+        self.findings.extend(findings);
+        self.update();
+    }
+}

@@ -1,0 +1,156 @@
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use super::probe::ptx::Kernels;
+use crate::files;
+
+/// Where the probes look: the files below a root folder, a set of variables, and kernels. Errors are results, whatever the files hold.
+#[derive(Debug, Clone)]
+pub(crate) struct Source {
+    pub(crate) root: PathBuf,
+    pub(crate) variables: BTreeMap<String, String>,
+    pub(crate) kernels: Vec<Kernels>,
+    /// Whether the user asks for what several ranks need.
+    pub(crate) for_ranks: bool,
+}
+
+/// The bytes of a log that are read: the end of a file, and all that the kernel's log keeps.
+const MOST_OF_LOG: u64 = 16 << 20;
+/// The entries of a folder that are read.
+const MOST_ENTRIES: usize = 20_000;
+
+impl Source {
+    /// This machine's files and this process's variables; what is not UTF-8 is replaced.
+    pub(crate) fn of_this_process(kernels: Vec<Kernels>) -> Self {
+        let text = |text: OsString| text.to_string_lossy().into_owned();
+        let variables = std::env::vars_os();
+        let variables = variables.map(|(name, value)| (text(name), text(value)));
+        Self {
+            root: PathBuf::from("/"),
+            variables: variables.collect(),
+            kernels,
+            for_ranks: false,
+        }
+    }
+
+    /// Whether the source is the machine itself, whose libraries the loader finds by name.
+    pub(crate) fn is_this_machine(&self) -> bool {
+        self.root == Path::new("/")
+    }
+
+    /// A path of the machine below the root. The operating system follows its links, so that absolute ones lead out of the root.
+    pub(crate) fn below(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    pub(crate) fn variable(&self, name: &str) -> Option<&str> {
+        self.variables.get(name).map(String::as_str)
+    }
+
+    /// The value of a variable that is set to something other than nothing and 0.
+    pub(crate) fn switch(&self, name: &str) -> Option<&str> {
+        let value = self.variable(name);
+        value.filter(|value| !matches!(value.trim(), "" | "0"))
+    }
+
+    pub(crate) fn exists(&self, path: impl AsRef<Path>) -> bool {
+        self.below(path).exists()
+    }
+
+    /// The trimmed text of a short file; `None` if it is empty or cannot be read.
+    pub(crate) fn line(&self, path: impl AsRef<Path>) -> Option<String> {
+        let text = self.text(path)?;
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    }
+
+    /// The beginning of a file; what is not UTF-8 is replaced.
+    pub(crate) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
+        files::text(&self.below(path)).ok()
+    }
+
+    /// Whether a file is a library for processors of another word size, which the loader skips.
+    pub(crate) fn is_of_other_class(&self, path: impl AsRef<Path>) -> bool {
+        let class = match cfg!(target_pointer_width = "64") {
+            true => 2,
+            false => 1,
+        };
+        let mut head = [0; 5];
+        let file = files::open(&self.below(path));
+        let read = file.and_then(|mut file| file.read_exact(&mut head));
+        read.is_ok() && head.starts_with(b"\x7fELF") && head[4] != class
+    }
+
+    /// The first file of this name in the folders of `PATH`.
+    pub(crate) fn program(&self, name: &str) -> Option<PathBuf> {
+        let folders = self.variable("PATH")?.split(':');
+        let folders = folders.filter(|folder| folder.starts_with('/')).take(256);
+        let mut paths = folders.map(|folder| Path::new(folder).join(name));
+        paths.find(|path| self.exists(path))
+    }
+
+    /// The end of a log.
+    pub(crate) fn log(&self, path: impl AsRef<Path>) -> io::Result<String> {
+        let mut file = files::open(&self.below(path))?;
+        if file.metadata()?.len() > MOST_OF_LOG {
+            file.seek(SeekFrom::End(-(MOST_OF_LOG as i64)))?;
+        }
+        rest_of(file)
+    }
+
+    /// The sorted names in a folder; empty if it cannot be read.
+    pub(crate) fn names(&self, folder: impl AsRef<Path>) -> Vec<String> {
+        let entries = fs::read_dir(self.below(folder)).into_iter().flatten();
+        let entries = entries.take(MOST_ENTRIES).flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        names
+    }
+
+    /// The last part of a link's target.
+    pub(crate) fn link_name(&self, path: impl AsRef<Path>) -> Option<String> {
+        let target = fs::read_link(self.below(path)).ok()?;
+        Some(target.file_name()?.to_string_lossy().into_owned())
+    }
+
+    /// The path with all links followed, as the machine names it; the path itself if they lead nowhere.
+    pub(crate) fn resolved(&self, path: impl AsRef<Path>) -> PathBuf {
+        match (self.root.canonicalize(), self.below(&path).canonicalize()) {
+            (Ok(root), Ok(full)) => Path::new("/").join(full.strip_prefix(root).unwrap_or(&full)),
+            _ => path.as_ref().to_owned(),
+        }
+    }
+
+    /// Whether a device node can be opened for reading and writing, as CUDA opens it.
+    pub(crate) fn opens(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let options = files::without_waiting(&mut options);
+        options.open(self.below(path)).map(drop)
+    }
+}
+
+/// What is left to read.
+fn rest_of(log: impl Read) -> io::Result<String> {
+    let mut log = log.take(MOST_OF_LOG);
+    let (mut kept, mut record) = (Vec::new(), [0; 16 << 10]);
+    loop {
+        match log.read(&mut record) {
+            Ok(0) => break,
+            Ok(read) => kept.extend_from_slice(&record[..read]),
+            Err(error) => match error.kind() {
+                // A record of the kernel's log was overwritten while it was read; the next read continues behind it.
+                ErrorKind::BrokenPipe | ErrorKind::Interrupted => {}
+                // The kernel's log has no further record.
+                ErrorKind::WouldBlock => break,
+                _ if !kept.is_empty() => break,
+                _ => return Err(error),
+            },
+        }
+    }
+    Ok(String::from_utf8_lossy(&kept).into_owned())
+}

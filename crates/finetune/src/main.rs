@@ -1,0 +1,67 @@
+//! Fine-tunes a model of the Llama family from the Hugging Face hub or a folder: by LoRA or fully, on text, JSON lines or Parquet.
+//!
+//! `cargo run --release -p headroom-finetune -- --help` lists the options. Without options it makes a small model and fine-tunes that. Bad
+//! input ends with one line and status 2.
+
+mod arguments;
+mod data;
+mod demonstration;
+mod evaluation;
+mod finetuning;
+mod network;
+mod optimizer;
+mod output;
+mod sampling;
+mod source;
+#[path = "../../../examples/support/mod.rs"]
+mod support;
+mod training;
+mod vocabulary;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Result;
+use arguments::Arguments;
+use candle_headroom::TrackingAllocator;
+use candle_headroom::distributed::Group;
+use clap::Parser;
+use support::display::Output;
+use support::failing::fail;
+use support::ranks;
+use training::Trained;
+
+#[global_allocator]
+static ALLOCATOR: TrackingAllocator = TrackingAllocator::system();
+
+fn main() -> ExitCode {
+    let began = Instant::now();
+    let arguments = Arguments::parse();
+    let opened = arguments
+        .check()
+        .and_then(|()| ranks::open(arguments.machine.ranks));
+    let group = match opened {
+        Ok(group) => group,
+        Err(error) => return fail("", &error),
+    };
+    match run(arguments, &group, began) {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => fail(&ranks::prefix(&group), &error),
+    }
+}
+
+/// Returns the status to exit with: 0, or that of the signal that stopped the run.
+fn run(mut arguments: Arguments, group: &Group, began: Instant) -> Result<u8> {
+    ranks::own_options(group, &mut arguments.machine.device, &mut arguments.watch);
+    let output = Output {
+        is_heard: group.rank() == 0,
+    };
+    let trained = match arguments.is_demonstration() {
+        true => demonstration::run(&arguments, group, output, began)?,
+        false => finetuning::finetune(&arguments, group, output, began)?,
+    };
+    match trained {
+        Trained::Stopped(stopped) => Ok(stopped.signal.exit_status() as u8),
+        Trained::Done(done) => done.figures(output).map(|()| 0),
+    }
+}

@@ -1,0 +1,94 @@
+//! Folders of models: `config.json` and `model.safetensors`, whole or in shards.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use candle_core::safetensors::MmapedSafetensors;
+use candle_core::{DType, Device};
+use candle_headroom::nn::{VarBuilder, VarMap};
+use serde::Deserialize;
+
+use super::config::Config;
+use super::fill::{Extra, fill};
+use super::save::save;
+
+const WEIGHTS: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// The parameters of a folder's model as constants of this type. Each is read when a layer asks for it.
+pub fn open_weights(folder: &Path, dtype: DType, device: &Device) -> Result<VarBuilder<'static>> {
+    let files = files_of(folder)?;
+    map(&files)?;
+    // SAFETY: the files are not changed while they are mapped: a program that replaces a model writes a new file and renames it,
+    // as `save_model` does.
+    let opened = unsafe { VarBuilder::from_mmaped_safetensors(&files, dtype, device) };
+    opened.with_context(|| format!("cannot read the weights in {}", folder.display()))
+}
+
+/// Sets the parameters of a decoder that was made in `varmap` to those of a folder's model, cast to their type. If any is missing
+/// or has another shape, the error names all of these, and no parameter is changed.
+pub fn load_into(varmap: &VarMap, folder: &Path) -> Result<()> {
+    let tensors = map(&files_of(folder)?)?;
+    fill(varmap, &tensors, Extra::Ignored)
+        .with_context(|| format!("the weights in {} do not fit", folder.display()))
+}
+
+/// Saves a model's options and the parameters of `varmap` in a folder that transformers reads. It is made if it is missing.
+pub fn save_model(folder: &Path, config: &Config, varmap: &VarMap) -> Result<()> {
+    let dtype = varmap.all_vars().first().map(|var| var.dtype());
+    config.save_with(folder, dtype)?;
+    // Those of an earlier model in several files would be read instead.
+    match fs::remove_file(folder.join(INDEX)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error)?,
+        _ => {}
+    }
+    save(varmap, &folder.join(WEIGHTS))
+}
+
+/// The files that a folder's parameters are in.
+fn files_of(folder: &Path) -> Result<Vec<PathBuf>> {
+    #[derive(Deserialize)]
+    struct Index {
+        weight_map: HashMap<String, String>,
+    }
+    let (index, single) = (folder.join(INDEX), folder.join(WEIGHTS));
+    if index.exists() {
+        let read = || anyhow::Ok(serde_json::from_str(&fs::read_to_string(&index)?)?);
+        let index: Index = read().with_context(|| format!("cannot read {}", index.display()))?;
+        let names: BTreeSet<String> = index.weight_map.into_values().collect();
+        check_names(&names)?;
+        return Ok(names.iter().map(|name| folder.join(name)).collect());
+    }
+    if !single.exists() {
+        bail!(
+            "{} has neither {WEIGHTS} nor {INDEX}; other formats of weights are not read",
+            folder.display()
+        )
+    }
+    Ok(vec![single])
+}
+
+/// Refuses names that are not those of files in one folder: an index may come from anywhere.
+pub fn check_names<'a>(names: impl IntoIterator<Item = &'a String>) -> Result<()> {
+    for name in names {
+        let mut parts = Path::new(name).components();
+        let is_plain = matches!(parts.next(), Some(Component::Normal(only)) if only == &**name);
+        if !is_plain || parts.next().is_some() {
+            bail!("{INDEX}: `{name}` is not a file of this folder")
+        }
+    }
+    Ok(())
+}
+
+/// Maps files, after checking that each is whole.
+pub fn map(files: &[PathBuf]) -> Result<MmapedSafetensors> {
+    for file in files {
+        // SAFETY: as in `open_weights`.
+        let mapped = unsafe { MmapedSafetensors::new(file) };
+        mapped.with_context(|| format!("cannot read {}", file.display()))?;
+    }
+    // SAFETY: as in `open_weights`.
+    Ok(unsafe { MmapedSafetensors::multi(files) }?)
+}

@@ -1,0 +1,163 @@
+//! Folders of adapters: `adapter_config.json` and `adapter_model.safetensors`.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use candle_headroom::nn::VarMap;
+use serde_json::{Value, json};
+
+use super::config::{Config, Fields};
+use super::files::map;
+use super::fill::{Extra, fill};
+use super::lora::{ALL_LINEAR, Lora};
+use super::save;
+
+const OPTIONS: &str = "adapter_config.json";
+const WEIGHTS: &str = "adapter_model.safetensors";
+
+/// As `--lora-rank` allows.
+const MOST_RANK: u64 = 1 << 16;
+
+/// Where the model of an adapter comes from.
+pub struct Base<'a> {
+    /// A folder, or an id of the hub.
+    pub name: &'a str,
+    /// Of the hub.
+    pub revision: Option<&'a str>,
+}
+
+/// Saves adapters in a folder that PEFT reads. It is made if it is missing.
+pub fn save(
+    folder: &Path,
+    base: &Base,
+    lora: &Lora,
+    adapters: &VarMap,
+    config: &Config,
+) -> Result<()> {
+    config.check()?;
+    let path = folder.join(OPTIONS);
+    let write = || {
+        fs::create_dir_all(folder)?;
+        let text = serde_json::to_string_pretty(&to_json(base, lora))?;
+        anyhow::Ok(fs::write(&path, text + "\n")?)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))?;
+    save::save(adapters, &folder.join(WEIGHTS))
+}
+
+fn to_json(base: &Base, lora: &Lora) -> Value {
+    // PEFT declares a whole number.
+    let alpha = match lora.alpha.fract() == 0. {
+        true => json!(lora.alpha as u64),
+        false => json!(lora.alpha),
+    };
+    json!({
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base.name,
+        "revision": base.revision,
+        "inference_mode": true,
+        "r": lora.rank,
+        "lora_alpha": alpha,
+        "lora_dropout": lora.dropout,
+        "target_modules": lora.target_modules(),
+        "bias": "none",
+        "fan_in_fan_out": false,
+        "init_lora_weights": true,
+        "modules_to_save": null,
+        "use_rslora": false,
+        "use_dora": false,
+    })
+}
+
+/// Reads the options of a folder's adapters. Those of rank-stabilized ones (`use_rslora`) are returned as a larger alpha.
+pub fn read_options(folder: &Path) -> Result<Lora> {
+    let path = folder.join(OPTIONS);
+    let read = || of_fields(&Fields::parse(&fs::read_to_string(&path)?)?);
+    read().with_context(|| format!("cannot read {}", path.display()))
+}
+
+fn of_fields(fields: &Fields) -> Result<Lora> {
+    let kind: String = fields.required("peft_type")?;
+    if kind != "LORA" {
+        bail!("`peft_type` is `{kind}`, supported is LORA")
+    }
+    let bias = fields.optional::<String>("bias")?;
+    if let Some(bias) = bias.filter(|bias| bias != "none") {
+        bail!("`bias` is `{bias}`, supported is none")
+    }
+    for name in UNSUPPORTED {
+        if let Some(value) = fields.optional::<Value>(name)?.filter(is_set) {
+            bail!("`{name}` is {value}, which is not supported")
+        }
+    }
+    if let Some(value) = fields.optional::<Value>("init_lora_weights")?
+        && !(value.is_boolean() || KEEPING.iter().any(|name| value == *name))
+    {
+        bail!(
+            "`init_lora_weights` is {value}, supported are true, false, {}: others may change the model too",
+            KEEPING.join(", ")
+        )
+    }
+    let targets = match fields.required("target_modules")? {
+        Value::String(all) if all == ALL_LINEAR => vec![all],
+        Value::String(pattern) => bail!(
+            "`target_modules` is the pattern `{pattern}`, supported are a list of names and {ALL_LINEAR}"
+        ),
+        list => serde_json::from_value(list).context("`target_modules`")?,
+    };
+    let rank: u64 = fields.required("r")?;
+    if rank > MOST_RANK {
+        bail!("`r` is {rank}, supported are 1 to {MOST_RANK}")
+    }
+    let alpha: f64 = fields.required("lora_alpha")?;
+    Ok(Lora {
+        rank: rank as usize,
+        // alpha / √rank is what they are multiplied by.
+        alpha: match fields.flag("use_rslora")? {
+            true => alpha * (rank as f64).sqrt(),
+            false => alpha,
+        },
+        targets,
+        dropout: fields.optional("lora_dropout")?.unwrap_or(0.),
+    })
+}
+
+/// Beginnings of an adapter that leave the model as it is. PEFT applies those that change it, such as PiSSA's, also where it loads.
+const KEEPING: [&str; 3] = ["gaussian", "eva", "orthogonal"];
+
+/// Options that change what an adapter computes.
+const UNSUPPORTED: [&str; 14] = [
+    "alpha_pattern",
+    "exclude_modules",
+    "fan_in_fan_out",
+    "layer_replication",
+    "layers_to_transform",
+    "lora_bias",
+    "modules_to_save",
+    "rank_pattern",
+    "target_parameters",
+    "trainable_token_indices",
+    "use_bdlora",
+    "use_dora",
+    "use_qalora",
+    "alora_invocation_tokens",
+];
+
+fn is_set(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(map) => !map.is_empty(),
+        _ => true,
+    }
+}
+
+/// Sets the adapters of a decoder that was made with `adapters` to those of a folder, cast to their type. If one is missing, has
+/// another shape or belongs to no layer, the error names all of these, and no adapter is changed.
+pub fn load_into(folder: &Path, adapters: &VarMap) -> Result<()> {
+    let tensors = map(&[folder.join(WEIGHTS)])?;
+    fill(adapters, &tensors, Extra::Refused)
+        .with_context(|| format!("the adapters in {} do not fit", folder.display()))
+}

@@ -1,0 +1,110 @@
+//! Text as tokens, and back.
+
+use std::path::Path;
+
+use anyhow::{Result, anyhow, bail};
+use tokenizers::Tokenizer;
+
+use headroom_finetune::model::Config;
+
+pub const TOKENIZER: &str = "tokenizer.json";
+
+/// Files that not every model has, which tell how its text is made. Training leaves them as they are.
+pub const BESIDE: [&str; 5] = [
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "tokenizer.model",
+    "generation_config.json",
+    "chat_template.jinja",
+];
+
+pub struct Vocabulary {
+    tokenizer: Tokenizer,
+    /// What the tokenizer puts before each text, such as `<s>`.
+    begin: Vec<u32>,
+    /// Tokens that end a text; the first one is learned.
+    ends: Vec<u32>,
+}
+
+impl Vocabulary {
+    /// Reads the tokenizer of a model.
+    pub fn open(folder: &Path, config: &Config) -> Result<Self> {
+        let path = folder.join(TOKENIZER);
+        let mut tokenizer = Tokenizer::from_file(&path)
+            .map_err(|error| anyhow!("cannot read {}: {error}", path.display()))?;
+        // Settings of whoever saved it.
+        tokenizer.with_padding(None);
+        let untruncated = tokenizer.with_truncation(None);
+        untruncated.map_err(|error| anyhow!("{}: {error}", path.display()))?;
+        let largest = tokenizer.get_vocab(true).into_values().max().unwrap_or(0);
+        if largest as usize >= config.vocab_size {
+            bail!(
+                "{} has tokens up to {largest}, the model in {} has {}: take the tokenizer of this model",
+                path.display(),
+                folder.display(),
+                config.vocab_size
+            );
+        }
+        let mut own = Self {
+            tokenizer,
+            begin: Vec::new(),
+            ends: config.eos_token_ids.clone(),
+        };
+        own.begin = own.beginning()?;
+        Ok(own)
+    }
+
+    /// What the tokenizer's own template puts before a text.
+    fn beginning(&self) -> Result<Vec<u32>> {
+        let plain = self.encode("a")?;
+        let whole = self
+            .tokenizer
+            .encode("a", true)
+            .map_err(|error| anyhow!("{error}"))?;
+        let whole = whole.get_ids();
+        let before = whole
+            .windows(plain.len().max(1))
+            .position(|ids| ids == plain);
+        Ok(whole[..before.unwrap_or(0)].to_vec())
+    }
+
+    pub fn begin(&self) -> &[u32] {
+        &self.begin
+    }
+
+    pub fn end(&self) -> Option<u32> {
+        self.ends.first().copied()
+    }
+
+    pub fn is_end(&self, token: u32) -> bool {
+        self.ends.contains(&token)
+    }
+
+    /// The tokens of a text alone.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let encoding = self
+            .tokenizer
+            .encode(text, false)
+            .map_err(|error| anyhow!("{error}"))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The tokens of a prompt and its completion, and the number of those that hold nothing of the completion. Both are encoded together, as
+    /// the model has seen them.
+    pub fn encode_pair(&self, prompt: &str, completion: &str) -> Result<(Vec<u32>, usize)> {
+        let text = format!("{prompt}{completion}");
+        let encoding = self
+            .tokenizer
+            .encode(text, false)
+            .map_err(|error| anyhow!("{error}"))?;
+        let ends = encoding.get_offsets().iter().map(|(_, end)| *end);
+        let before = ends.take_while(|end| *end <= prompt.len()).count();
+        Ok((encoding.get_ids().to_vec(), before))
+    }
+
+    pub fn decode(&self, tokens: &[u32]) -> Result<String> {
+        self.tokenizer
+            .decode(tokens, true)
+            .map_err(|error| anyhow!("{error}"))
+    }
+}

@@ -1,0 +1,153 @@
+//! Kernel launches.
+
+use super::current::on_stream;
+use crate::device::Device;
+use crate::device::late::answer_at_once;
+use crate::handle::{Handle, Kind};
+use crate::ptx::{Fault, Kernel, Launch};
+use crate::status::{Outcome, Status, not_modelled};
+
+/// The most shared memory that a launch may request.
+const MOST_SHARED: u32 = 227 << 10;
+const MOST_THREADS: u64 = 1024;
+
+/// Packs the arguments. The caller passes a pointer to each.
+///
+/// # Safety
+/// `arguments` points to one pointer per parameter, each to as many bytes as the parameter has.
+unsafe fn pack(kernel: &Kernel, arguments: *const *const u8) -> Outcome<Vec<u8>> {
+    let params = kernel.params();
+    let length = params
+        .iter()
+        .map(|param| param.offset + param.size)
+        .max()
+        .unwrap_or(0);
+    let mut packed = vec![0; length];
+    if length > 0 && arguments.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    for (index, param) in params.iter().enumerate() {
+        // SAFETY: by contract, `arguments` has an entry for each parameter.
+        let argument = unsafe { arguments.add(index).read() };
+        if argument.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        let to = &mut packed[param.offset..param.offset + param.size];
+        // SAFETY: by contract, the argument has the parameter's size.
+        unsafe { std::ptr::copy_nonoverlapping(argument, to.as_mut_ptr(), to.len()) };
+    }
+    Ok(packed)
+}
+
+/// # Safety
+/// As for [`pack`].
+unsafe fn run(function: u64, launch: Launch, stream: u64, arguments: *const *const u8) -> Outcome {
+    let (mut device, key) = on_stream(stream)?;
+    device.faults.check()?;
+    let handle = Handle::decode(function, Kind::Function)?;
+    let known = device
+        .objects
+        .functions
+        .get(&handle.serial)
+        .filter(|_| handle.device == device.ordinal);
+    let kernel = known.ok_or(Status::INVALID_HANDLE)?.kernel.clone();
+    let threads: u64 = launch.block.iter().map(|&size| u64::from(size)).product();
+    let empty = launch.grid.contains(&0) || launch.block.contains(&0);
+    if empty || threads > MOST_THREADS || launch.dynamic_shared > MOST_SHARED {
+        return Err(Status::INVALID_VALUE);
+    }
+    // SAFETY: by contract.
+    let arguments = unsafe { pack(&kernel, arguments) }?;
+    device.faults.work()?;
+    device.counted.launches += 1;
+    device.trace.note(|| format!("launch {}", kernel.name()));
+    if !device.faults.launch()? {
+        return Ok(());
+    }
+    device.note_arguments(&arguments, key);
+    // As on a real device, the launch has succeeded by the time a fault happens; later calls report it.
+    device.execute(move |device| interpret(device, &kernel, launch, &arguments));
+    Ok(())
+}
+
+/// The device stays locked, so that its memory does not change while the interpreter uses it.
+fn interpret(device: &Device, kernel: &Kernel, launch: Launch, arguments: &[u8]) -> Outcome {
+    let Err(fault) = kernel.launch(&launch, arguments, &device.memory) else {
+        return Ok(());
+    };
+    let status = match &fault {
+        Fault::IllegalAddress(_) => Status::ILLEGAL_ADDRESS,
+        Fault::MisalignedAddress(_) => Status::MISALIGNED_ADDRESS,
+        Fault::Assert(_) => Status::ASSERT,
+        Fault::Unsupported(_) | Fault::Hang(_) => {
+            not_modelled(&format!("kernel {}: {fault}", kernel.name()))
+        }
+    };
+    eprintln!("simulated CUDA: kernel {}: {fault}", kernel.name());
+    Err(status)
+}
+
+/// Launches a kernel.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuLaunchKernel(
+    function: u64,
+    grid_x: u32,
+    grid_y: u32,
+    grid_z: u32,
+    block_x: u32,
+    block_y: u32,
+    block_z: u32,
+    shared: u32,
+    stream: u64,
+    arguments: *const *const u8,
+    extra: u64,
+) -> u32 {
+    answer_at_once(|| {
+        if extra != 0 {
+            not_modelled("cuLaunchKernel with packed arguments");
+        }
+        let launch = Launch {
+            grid: [grid_x, grid_y, grid_z],
+            block: [block_x, block_y, block_z],
+            dynamic_shared: shared,
+        };
+        // SAFETY: the caller passes the kernel's arguments.
+        unsafe { run(function, launch, stream, arguments) }
+    })
+}
+
+/// `CUlaunchConfig`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Config {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared: u32,
+    pub stream: u64,
+    pub attributes: u64,
+    pub attribute_count: u32,
+}
+
+/// Launches a kernel; launch attributes (clusters and the like) are not modelled.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuLaunchKernelEx(
+    config: *const Config,
+    function: u64,
+    arguments: *const *const u8,
+    extra: u64,
+) -> u32 {
+    answer_at_once(|| {
+        // SAFETY: null, or the caller's configuration.
+        let config = unsafe { config.as_ref() }.ok_or(Status::INVALID_VALUE)?;
+        if extra != 0 || config.attribute_count != 0 {
+            not_modelled("cuLaunchKernelEx with attributes or packed arguments");
+        }
+        let launch = Launch {
+            grid: config.grid,
+            block: config.block,
+            dynamic_shared: config.shared,
+        };
+        // SAFETY: the caller passes the kernel's arguments.
+        unsafe { run(function, launch, config.stream, arguments) }
+    })
+}

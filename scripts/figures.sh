@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Prints the figures of a part of the project, each on a line of its own: `figure: NAME = NUMBER UNIT`.
+#
+#     scripts/figures.sh right [--quick]    gradients, cuts, ranks and data: what must not be wrong silently
+#
+# With --quick the benchmarks are left out, which .ci/run runs by itself. It needs cargo, and Open MPI with libclang for the ranks. The
+# figures of CUDA come from the same tests of the binary `cuda`: `cargo test --features cuda --test cuda -- gradients:: --nocapture`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+name=${1:-}
+is_quick=$([ "${2:-}" = --quick ] && echo yes || true)
+features=(--features "${HEADROOM_FEATURES:-cli,image,layers,metrics,mpi,nvtx,parquet}" --locked)
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+# As .ci/run builds benchmarks, so that dependencies are not built once more.
+as_release=(--profile dev --config profile.dev.incremental=false)
+for option in opt-level=3 debug-assertions=false overflow-checks=false codegen-units=16; do
+    as_release+=(--config "profile.dev.package.candle-headroom.$option")
+done
+
+# Runs the tests of a binary whose names contain one of these, and prints what they print. A failing test ends the script.
+tests() {
+    local binary=$1 output
+    shift
+    output=$(mktemp)
+    if ! cargo test --quiet "${features[@]}" --test "$binary" -- --nocapture "$@" >"$output" 2>&1; then
+        cat "$output" >&2
+        exit 1
+    fi
+    grep -oE '(figure|silent-case): .*' "$output" | sort -u
+    rm -f "$output"
+}
+
+case $name in
+    right)
+        tests nn gradients:: slopes:: cut::
+        tests library check_cut::
+        cases=$(tests ranks silent:: --test-threads 1)
+        echo "$cases"
+        awk -F ' = ' '/^silent-case/ { cases++; silent += $2 } END {
+            printf "figure: ranks/silent_cases = %d cases\nfigure: ranks/silent = %d cases\n", cases, silent }' <<<"$cases"
+        tests promises exact_resume
+        [ -n "$is_quick" ] ||
+            cargo bench --quiet "${as_release[@]}" "${features[@]}" --bench data -- --quick tokens | grep -o 'figure: .*'
+        bash scripts/count-api.sh ;;
+    *)
+        sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"
+        exit 2 ;;
+esac

@@ -1,0 +1,127 @@
+//! Files that are read at positions while nobody may change them.
+
+use std::fs::File;
+use std::io;
+use std::io::ErrorKind::{self, InvalidData};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use safetensors::SafeTensorError;
+use safetensors::tensor::Metadata;
+
+use crate::files;
+
+/// A safetensors file begins with the length of its header.
+const LENGTH: u64 = 8;
+/// The longest header of a safetensors file, as the crate `safetensors` has it.
+const MOST_HEADER: u64 = 100_000_000;
+
+/// An open regular file with the length and the modification time that it had when it was opened. It is never mapped: an error of the
+/// disk, or a file that becomes shorter, would be a signal that ends the process.
+#[derive(Debug)]
+pub(crate) struct FixedFile {
+    path: PathBuf,
+    file: File,
+    len: u64,
+    modified: Option<SystemTime>,
+}
+
+impl FixedFile {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let file = files::open(path)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(io::Error::other("is not a regular file"));
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            len: metadata.len(),
+            modified: metadata.modified().ok(),
+        })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The length in bytes when the file was opened.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Fills a buffer with the bytes from a position on. [`check`](Self::check) says afterwards whether they are those of the file that
+    /// was opened.
+    pub(crate) fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
+        read_exact_at(&self.file, buffer, at).map_err(|error| self.check().err().unwrap_or(error))
+    }
+
+    /// Returns the bytes of a range, of a file that has not changed.
+    pub(crate) fn read(&self, range: Range<u64>) -> io::Result<Vec<u8>> {
+        if range.start > range.end || range.end > self.len {
+            let problem = format!("ends at byte {}, before byte {}", self.len, range.end);
+            return Err(io::Error::new(ErrorKind::UnexpectedEof, problem));
+        }
+        let len = usize::try_from(range.end - range.start);
+        let len = len.map_err(|_| io::Error::from(ErrorKind::OutOfMemory))?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(len)?;
+        bytes.resize(len, 0);
+        self.read_at(&mut bytes, range.start)?;
+        self.check()?;
+        Ok(bytes)
+    }
+
+    /// Checks that the file still has the length and the modification time that it had when it was opened.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        let now = self.file.metadata()?;
+        let change = match now.len() == self.len {
+            true if now.modified().ok() == self.modified => return Ok(()),
+            true => "it was written".to_owned(),
+            false => format!("it has {} bytes, had {}", now.len(), self.len),
+        };
+        Err(io::Error::other(format!(
+            "changed while it was open: {change}; write a new file and rename it to this name instead, and open it again"
+        )))
+    }
+
+    /// Reads the header of a safetensors file. Returns where its tensors' bytes begin, and what they are.
+    pub(crate) fn tensors(&self) -> io::Result<(u64, Metadata)> {
+        let invalid = |error: SafeTensorError| io::Error::new(InvalidData, error.to_string());
+        let len = self.read(0..self.len.min(LENGTH))?;
+        let len = len.first_chunk().map(|len| u64::from_le_bytes(*len));
+        let len = len.ok_or_else(|| invalid(SafeTensorError::HeaderTooSmall))?;
+        let data = LENGTH.checked_add(len);
+        let data = data.filter(|data| len <= MOST_HEADER && *data <= self.len);
+        let data = data.ok_or_else(|| invalid(SafeTensorError::InvalidHeaderLength))?;
+        let metadata = serde_json::from_slice::<Metadata>(&self.read(LENGTH..data)?);
+        let metadata = metadata
+            .map_err(|error| invalid(SafeTensorError::InvalidHeaderDeserialization(error)))?;
+        match data.checked_add(metadata.data_len() as u64) == Some(self.len) {
+            true => Ok((data, metadata)),
+            false => Err(invalid(SafeTensorError::MetadataIncompleteBuffer)),
+        }
+    }
+}
+
+#[cfg(unix)]
+fn read_exact_at(file: &File, buffer: &mut [u8], at: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, buffer, at)
+}
+
+#[cfg(windows)]
+fn read_exact_at(file: &File, mut buffer: &mut [u8], mut at: u64) -> io::Result<()> {
+    while !buffer.is_empty() {
+        match std::os::windows::fs::FileExt::seek_read(file, buffer, at) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(read) => {
+                buffer = &mut buffer[read..];
+                at += read as u64;
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

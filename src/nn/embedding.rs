@@ -1,0 +1,85 @@
+//! The embedding layer of [`mod@candle_nn::embedding`], with a gradient that is summed in f32.
+
+use candle_core::{Module, Result, Tensor};
+use candle_nn::{Init, VarBuilder};
+
+use super::graph::record_lean;
+use super::kernel::sum_type;
+
+/// The rows of a table that numbers name, as [`candle_nn::Embedding`]: the numbers have the type u8, u32 or i64 and any shape, and the
+/// result has one more dimension, of `hidden_size`.
+///
+/// The gradient of a row is the sum over all places that name it. For f16 and bf16 it is computed in f32, in a table of that type,
+/// and rounded once: in candle's the sum of a frequent token stops growing.
+///
+/// It keeps the numbers, and its output for f32 and f64.
+#[derive(Clone, Debug)]
+pub struct Embedding {
+    embeddings: Tensor,
+    hidden_size: usize,
+}
+
+impl Embedding {
+    /// A layer with the table `embeddings` (rows, `hidden_size`).
+    pub fn new(embeddings: Tensor, hidden_size: usize) -> Self {
+        Self {
+            embeddings,
+            hidden_size,
+        }
+    }
+
+    /// The table.
+    pub fn embeddings(&self) -> &Tensor {
+        &self.embeddings
+    }
+
+    /// The number of elements of a row.
+    pub fn hidden_size(&self) -> usize {
+        self.hidden_size
+    }
+}
+
+impl From<candle_nn::Embedding> for Embedding {
+    fn from(layer: candle_nn::Embedding) -> Self {
+        Self::new(layer.embeddings().clone(), layer.hidden_size())
+    }
+}
+
+impl Module for Embedding {
+    fn forward(&self, indexes: &Tensor) -> Result<Tensor> {
+        let table = &self.embeddings;
+        let mut dims = indexes.dims().to_vec();
+        dims.push(self.hidden_size);
+        let indexes = indexes.flatten_all()?.contiguous()?;
+        let (dtype, wide) = (table.dtype(), sum_type(table.dtype()));
+        if dtype == wide {
+            // candle's operation sums in this type, without another table.
+            let rows = table.contiguous()?.index_select(&indexes, 0)?;
+            return rows.reshape(dims);
+        }
+        let rows = table.detach().contiguous()?.index_select(&indexes, 0)?;
+        let rows = rows.reshape(dims)?;
+        let (shape, device) = (table.shape().clone(), table.device().clone());
+        record_lean("embedding", [table], rows, move |gradient, _| {
+            let sums = Tensor::zeros(&shape, wide, &device)?;
+            if gradient.elem_count() == 0 {
+                return Ok([Some(sums.to_dtype(dtype)?)]);
+            }
+            let gradient = gradient.to_dtype(wide)?.contiguous()?;
+            let gradient = gradient.reshape((indexes.elem_count(), ()))?;
+            let sums = sums.index_add(&indexes, &gradient, 0)?;
+            Ok([Some(sums.to_dtype(dtype)?)])
+        })
+    }
+}
+
+/// Makes an [`Embedding`] with a table (`in_size`, `out_size`) named `weight`, initialized as by [`candle_nn::embedding()`].
+///
+/// # Errors
+/// Those of the `VarBuilder`.
+pub fn embedding(in_size: usize, out_size: usize, vb: VarBuilder) -> Result<Embedding> {
+    let (mean, stdev) = (0., 1.);
+    let init = Init::Randn { mean, stdev };
+    let embeddings = vb.get_with_hints((in_size, out_size), "weight", init)?;
+    Ok(Embedding::new(embeddings, out_size))
+}

@@ -1,0 +1,207 @@
+//! Kernels on the CPU: blocks of rows, on all threads.
+//!
+//! A kernel is compiled for f32 and f64 only. Blocks of other types are widened and rounded here.
+
+use std::borrow::Cow;
+use std::mem::take;
+
+use candle_core::{Result, Shape, Storage, Tensor, WithDType};
+use num_traits::Zero;
+use rayon::prelude::*;
+
+use super::storage::{slice_of, tensor};
+use super::{Element, Extent, Plan};
+
+/// Computes a block: the number of its first row, its inputs, and its outputs, which are zeros.
+pub type Work<'a, S> = dyn Fn(usize, &[&[S]], Vec<&mut [S]>) -> Result<()> + Sync + 'a;
+
+/// Runs a kernel whose last input is of type `T`. The inputs are contiguous, and of this type or that of sums.
+pub fn run<T: Element>(
+    name: &'static str,
+    plan: &Plan,
+    inputs: &[Tensor],
+    work: &Work<'_, T::Sum>,
+) -> Result<Vec<Tensor>> {
+    let storages: Vec<_> = inputs.iter().map(Tensor::storage_and_layout).collect();
+    let mut sources: Vec<Source<T>> = Vec::with_capacity(inputs.len());
+    let given = inputs.iter().zip(&storages).zip(&plan.inputs);
+    for ((input, (storage, layout)), extent) in given {
+        let is_narrow = T::IS_NARROW && input.dtype() == T::DTYPE;
+        sources.push(match (is_narrow, *extent) {
+            (true, Extent::Row(width)) => Source::Narrow(slice_of(storage, layout, name)?, width),
+            (true, _) => Source::All(T::widen(slice_of(storage, layout, name)?).into()),
+            (false, Extent::Row(width)) => Source::Wide(slice_of(storage, layout, name)?, width),
+            (false, _) => Source::All(slice_of::<T::Sum>(storage, layout, name)?.into()),
+        });
+    }
+    let mut outputs: Vec<_> = plan
+        .outputs
+        .iter()
+        .map(|of| Output::<T>::new(plan, of))
+        .collect();
+    let mut blocks: Vec<Vec<Part<T>>> = Vec::new();
+    blocks.resize_with(plan.blocks(), Vec::new);
+    for output in &mut outputs {
+        output.share(&mut blocks);
+    }
+    let block = |(index, mut parts): (usize, Vec<Part<T>>)| -> Result<()> {
+        let first = index * plan.at_once;
+        let given: Vec<_> = sources
+            .iter()
+            .map(|source| source.rows(first, plan.at_once))
+            .collect();
+        let given: Vec<_> = given.iter().map(|rows| &**rows).collect();
+        work(first, &given, parts.iter_mut().map(Part::zeros).collect())?;
+        parts.into_iter().for_each(Part::finish);
+        Ok(())
+    };
+    match blocks.len() {
+        // Not worth handing over.
+        1 => blocks.into_iter().enumerate().try_for_each(block)?,
+        _ => blocks.into_par_iter().enumerate().try_for_each(block)?,
+    }
+    Ok(outputs
+        .into_iter()
+        .map(|output| output.tensor(plan))
+        .collect())
+}
+
+/// An input.
+enum Source<'a, T: Element> {
+    All(Cow<'a, [T::Sum]>),
+    /// With the number of elements of a row.
+    Wide(&'a [T::Sum], usize),
+    Narrow(&'a [T], usize),
+}
+
+impl<T: Element> Source<'_, T> {
+    fn rows(&self, first: usize, rows: usize) -> Cow<'_, [T::Sum]> {
+        match self {
+            Self::All(values) => Cow::Borrowed(values),
+            Self::Wide(values, width) => Cow::Borrowed(part(values, first * width, rows * width)),
+            Self::Narrow(values, width) => {
+                Cow::Owned(T::widen(part(values, first * width, rows * width)))
+            }
+        }
+    }
+}
+
+fn part<T>(values: &[T], first: usize, len: usize) -> &[T] {
+    let rest = values.get(first..).unwrap_or_default();
+    rest.get(..len).unwrap_or(rest)
+}
+
+/// An output, or the parts that it is the sum of.
+struct Output<T: Element> {
+    shape: Shape,
+    values: Values<T>,
+    /// Number of elements of a block.
+    of_block: usize,
+}
+
+enum Values<T: Element> {
+    Wide(Vec<T::Sum>),
+    Narrow(Vec<T>),
+}
+
+impl<T: Element> Output<T> {
+    fn new(plan: &Plan, (shape, extent): &(Shape, Extent)) -> Self {
+        let (len, of_block) = match *extent {
+            Extent::Row(1) => (plan.rows, plan.at_once),
+            Extent::Row(width) => (shape.elem_count(), plan.at_once * width),
+            Extent::Block(len) => (plan.blocks() * len, len),
+            Extent::All => (shape.elem_count(), shape.elem_count()),
+        };
+        let is_sum = len != shape.elem_count();
+        Self {
+            shape: shape.clone(),
+            values: match T::IS_NARROW && !plan.is_wide && !is_sum {
+                true => Values::Narrow(vec![T::zero(); len]),
+                false => Values::Wide(vec![T::Sum::zero(); len]),
+            },
+            of_block,
+        }
+    }
+
+    /// Gives each block its part.
+    fn share<'a>(&'a mut self, blocks: &mut [Vec<Part<'a, T>>]) {
+        match &mut self.values {
+            Values::Wide(values) => {
+                let mut rest = values.as_mut_slice();
+                for block in blocks {
+                    block.push(Part::Wide(first(&mut rest, self.of_block)));
+                }
+            }
+            Values::Narrow(values) => {
+                let mut rest = values.as_mut_slice();
+                for block in blocks {
+                    block.push(Part::Narrow(first(&mut rest, self.of_block), Vec::new()));
+                }
+            }
+        }
+    }
+
+    fn tensor(self, plan: &Plan) -> Tensor {
+        let storage = match self.values {
+            Values::Narrow(values) => T::to_cpu_storage_owned(values),
+            Values::Wide(values) => {
+                let values = added_up(values, self.shape.elem_count());
+                match T::IS_NARROW && !plan.is_wide {
+                    true => {
+                        let mut rounded = vec![T::zero(); values.len()];
+                        T::narrow(&values, &mut rounded);
+                        T::to_cpu_storage_owned(rounded)
+                    }
+                    false => T::Sum::to_cpu_storage_owned(values),
+                }
+            }
+        };
+        tensor(Storage::Cpu(storage), self.shape)
+    }
+}
+
+fn first<'a, T>(rest: &mut &'a mut [T], len: usize) -> &'a mut [T] {
+    let all = take(rest);
+    let (part, others) = all.split_at_mut(len.min(all.len()));
+    *rest = others;
+    part
+}
+
+/// The sum of parts of `len` elements, in their order.
+fn added_up<S: Element<Sum = S>>(values: Vec<S>, len: usize) -> Vec<S> {
+    if values.len() == len {
+        return values;
+    }
+    let mut sums = vec![S::zero(); len];
+    for part in values.chunks(len.max(1)) {
+        sums.iter_mut()
+            .zip(part)
+            .for_each(|(sum, part)| *sum += *part);
+    }
+    sums
+}
+
+/// A block's part of an output.
+enum Part<'a, T: Element> {
+    Wide(&'a mut [T::Sum]),
+    /// With the elements before they are rounded.
+    Narrow(&'a mut [T], Vec<T::Sum>),
+}
+
+impl<T: Element> Part<'_, T> {
+    fn zeros(&mut self) -> &mut [T::Sum] {
+        match self {
+            Self::Wide(values) => values,
+            Self::Narrow(into, values) => {
+                values.resize(into.len(), T::Sum::zero());
+                values
+            }
+        }
+    }
+
+    fn finish(self) {
+        if let Self::Narrow(into, values) = self {
+            T::narrow(&values, into);
+        }
+    }
+}

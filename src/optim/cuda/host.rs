@@ -1,0 +1,106 @@
+//! Moments and master weights in page-locked host memory, which kernels read and write in place over the bus, in the one launch that
+//! changes everything. The host does not wait. For AdamW with f32 moments the bus carries 8 bytes for an element in each direction, 12
+//! with master weights, both directions at once.
+
+use std::sync::Arc;
+
+use candle_core::cuda_backend::WrapErr;
+use candle_core::cuda_backend::cudarc::driver::CudaStream;
+use candle_core::cuda_backend::cudarc::driver::result::stream;
+use candle_core::cuda_backend::cudarc::driver::sys::cuMemHostGetDevicePointer_v2;
+use candle_core::{Device, Result as CandleResult, Tensor};
+
+use crate::error::{Error, Remedy, Result};
+use crate::memory::{PageLocked, while_dropping};
+use crate::optim::fused::{Held, Managed, Snapshot, kept_tensor, misplaced};
+
+/// Of the first byte of each tensor: what kernels load at once, and a line of the GPU's cache.
+const ALIGNMENT: usize = 128;
+
+/// The moments and master weights of one parameter, one after the other.
+#[derive(Debug)]
+pub struct Moments {
+    memory: PageLocked,
+    /// Where kernels find the memory.
+    address: u64,
+    stream: Arc<CudaStream>,
+    /// Their first bytes, and the tensors of [`Managed::kept`].
+    parts: Vec<(usize, Held)>,
+}
+
+impl Moments {
+    /// Copies saved tensors, or makes new ones.
+    pub fn new(
+        parameter: &Managed,
+        saved: Option<&Snapshot>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<Self> {
+        let (mut parts, mut end) = (Vec::new(), 0);
+        for held in &parameter.kept {
+            parts.push((end, held.clone()));
+            end = (end + held.bytes() as usize).next_multiple_of(ALIGNMENT);
+        }
+        let mut moments = Self {
+            memory: PageLocked::zeros(stream.context(), end).map_err(refused)?,
+            address: 0,
+            stream: Arc::clone(stream),
+            parts,
+        };
+        let start = moments.memory.start().cast();
+        // SAFETY: the driver writes one address to where the pointer leads; the memory is mapped for the device and lives.
+        let status = unsafe { cuMemHostGetDevicePointer_v2(&mut moments.address, start, 0) };
+        status.result().w()?;
+        // SAFETY: no work on the device has the memory's address yet.
+        let memory = unsafe { moments.memory.write() };
+        for (index, (start, held)) in moments.parts.iter().enumerate() {
+            // New moments are 0 already.
+            if saved.is_some() || index >= parameter.by_rule().len() {
+                let tensor = kept_tensor(parameter, index, saved, &Device::Cpu)?;
+                let into = memory.get_mut(*start..start + held.bytes() as usize);
+                tensor.write_bytes(&mut into.ok_or_else(misplaced)?)?;
+            }
+        }
+        Ok(moments)
+    }
+
+    /// Where kernels find a tensor; 0 if it is not kept.
+    pub fn address(&self, index: usize) -> u64 {
+        let part = self.parts.get(index);
+        part.map_or(0, |(start, _)| self.address + *start as u64)
+    }
+
+    /// Waits for the device, and copies the tensors.
+    pub fn tensors(&self) -> Result<Vec<Tensor>> {
+        self.stream.synchronize().w()?;
+        // SAFETY: only work on this stream writes to the memory, and it is finished. An engine launches more only while it is borrowed
+        // mutably, and its moments are borrowed here.
+        let memory = unsafe { self.memory.read() };
+        let tensors = self.parts.iter().map(|(start, held)| {
+            let bytes = memory.get(*start..start + held.bytes() as usize);
+            let bytes = bytes.ok_or_else(misplaced)?;
+            Tensor::from_raw_buffer(bytes, held.dtype(), &held.dims(), &Device::Cpu)
+        });
+        Ok(tensors.collect::<CandleResult<_>>()?)
+    }
+}
+
+impl Drop for Moments {
+    /// Waits for the stream, so that no kernel finds the memory gone.
+    fn drop(&mut self) {
+        while_dropping(self.stream.context(), || {
+            // SAFETY: the stream lives as long as `self`.
+            unsafe { stream::synchronize(self.stream.cu_stream()) }
+        });
+    }
+}
+
+fn refused(error: Error) -> Error {
+    match error {
+        Error::ResourceExhausted(mut exhausted) => {
+            let advice = "a smaller fraction in `moments_on_host`, or more free memory on the host";
+            exhausted.remedies.push(Remedy::new(advice, None));
+            Error::ResourceExhausted(exhausted)
+        }
+        error => error,
+    }
+}

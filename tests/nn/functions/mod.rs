@@ -1,0 +1,51 @@
+//! Every function, layer and loss of `candle_headroom::nn`, each with arguments that it can be given.
+#![allow(dead_code)] // each test binary uses its own part
+
+pub mod alone;
+mod attention;
+mod caches;
+mod case;
+mod elements;
+mod images;
+mod layers;
+mod losses;
+mod rows;
+
+pub use case::{Argument, Case, Kind};
+
+/// The cases of all functions.
+pub fn all() -> Vec<Case> {
+    let groups = [
+        elements::cases(),
+        images::cases(),
+        rows::cases(),
+        layers::cases(),
+        attention::cases(),
+        caches::cases(),
+        losses::cases(),
+    ];
+    groups.into_iter().flatten().collect()
+}
+
+/// Public names of `nn` that are in no case, and why.
+pub const EXCLUDED: &[(&str, &str)] = &[
+    ("AdamW", "an optimizer"),
+    ("SGD", "an optimizer"),
+    ("audit", "runs a whole model, and has tests of its own"),
+    ("Audit", "a report"),
+    ("AuditBuilder", "options of audit"),
+    ("Audited", "a report"),
+    ("Slope", "a report"),
+    ("Received", "a report"),
+    ("is_recomputing", "returns no tensor"),
+    ("seeded", "runs a closure; the cases of dropout use it"),
+    ("RegionInputs", "a trait"),
+    ("RegionOutputs", "a trait"),
+    ("BatchNormConfig", "an argument of batch_norm"),
+    ("LayerNormConfig", "an argument of layer_norm"),
+    ("attention::AttnMask", "an argument of flash_attn"),
+    ("kv_cache::Pair", "KvCache and RotatingKvCache"),
+    ("kv_cache::Ring", "Cache and RotatingCache"),
+    ("kv_cache::ScatteredCacheBuilder", "makes ScatteredKvCache"),
+    ("loss::LossSum", "what linear_cross_entropy_sum returns"),
+];

@@ -1,0 +1,5 @@
+//! Gradients against central differences in f64.
+
+mod candle;
+mod images;
+mod replacements;

@@ -1,0 +1,144 @@
+//! Everything is as before: after success, after an error at each point, after a panic.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_headroom::nn::{self, Module, ModuleT, VarBuilder, VarMap, audit};
+use candle_headroom::testing::{Faults, out_of_memory};
+
+use super::{bits, wave};
+use crate::support::settle;
+
+/// BatchNorm in training, a counter that each forward pass changes, and values whose bits are easily lost.
+struct Model {
+    varmap: VarMap,
+    norm: nn::BatchNorm,
+    head: nn::Linear,
+    counter: Var,
+    x: Tensor,
+}
+
+impl Model {
+    fn new() -> Result<Self> {
+        let varmap = VarMap::new();
+        let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+        let norm = nn::batch_norm(3, 1e-5, vb.pp("norm"))?;
+        let head = nn::linear(3, 2, vb.pp("head"))?;
+        settle(&varmap);
+        let counter = Var::new(&[7i64], &Device::Cpu)?;
+        let mut data = varmap.data().lock().expect("Vars");
+        data.insert("norm.num_batches_tracked".to_owned(), counter.clone());
+        data.insert(
+            "odd".to_owned(),
+            Var::new(&[-0f32, f32::NAN, f32::MIN_POSITIVE / 3.], &Device::Cpu)?,
+        );
+        drop(data);
+        Ok(Self {
+            varmap,
+            norm,
+            head,
+            counter,
+            x: wave(&[5, 3], 2)?.to_dtype(DType::F32)?,
+        })
+    }
+
+    fn loss(&self) -> Result<Tensor> {
+        self.counter.set(&(self.counter.as_tensor() + 1.)?)?;
+        // Only where the counter is restored, the loss is the same each time.
+        let count: i64 = self.counter.to_vec1::<i64>()?[0];
+        let y = self
+            .norm
+            .forward_t(&self.x, true)?
+            .affine(count as f64, 0.)?;
+        self.head.forward(&y)?.sqr()?.mean_all()
+    }
+}
+
+#[test]
+fn nothing_changes_whatever_happens() -> Result<()> {
+    let model = Model::new()?;
+    let before = bits(&model.varmap);
+    let calls = Cell::new(0);
+    let counted = || {
+        calls.set(calls.get() + 1);
+        model.loss()
+    };
+    audit(&model.varmap, counted).slopes().expect("slopes");
+    assert_eq!(bits(&model.varmap), before);
+    let all = calls.get();
+    assert!(all > 20, "{all}");
+
+    for fails in 1..=all {
+        calls.set(0);
+        let failing = || {
+            calls.set(calls.get() + 1);
+            let loss = model.loss()?;
+            match calls.get() == fails {
+                true => Err(out_of_memory()),
+                false => Ok(loss),
+            }
+        };
+        let error = audit(&model.varmap, failing)
+            .slopes()
+            .expect_err("out of memory");
+        assert!(error.resource_exhausted().is_some(), "{error}");
+        assert_eq!((calls.get(), bits(&model.varmap)), (fails, before.clone()));
+
+        calls.set(0);
+        let panicking = || {
+            calls.set(calls.get() + 1);
+            let loss = model.loss()?;
+            if calls.get() == fails {
+                resume_unwind(Box::new("on purpose")); // prints nothing
+            }
+            Ok(loss)
+        };
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            audit(&model.varmap, panicking).slopes()
+        }));
+        assert!(panicked.is_err());
+        assert_eq!((calls.get(), bits(&model.varmap)), (fails, before.clone()));
+    }
+    model.loss()?;
+    assert_ne!(
+        bits(&model.varmap),
+        before,
+        "the forward pass does change them"
+    );
+    Ok(())
+}
+
+/// In the forward and the backward passes.
+#[test]
+fn nothing_changes_where_a_phase_fails() -> Result<()> {
+    let model = Model::new()?;
+    let before = bits(&model.varmap);
+    for point in 0.. {
+        let armed = Faults::at(point).arm();
+        let report = audit(&model.varmap, || model.loss()).slopes();
+        assert_eq!(bits(&model.varmap), before, "{point}");
+        if armed.fired() == 0 {
+            report.expect("slopes");
+            assert!(point > 20, "{point}");
+            return Ok(());
+        }
+        assert!(report.expect_err("a fault").resource_exhausted().is_some());
+    }
+    Ok(())
+}
+
+/// The closure may build the model.
+#[test]
+fn a_model_that_the_closure_builds() -> Result<()> {
+    let varmap = VarMap::new();
+    let x = wave(&[5, 3], 1)?.to_dtype(DType::F32)?;
+    let report = audit(&varmap, || {
+        let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+        nn::linear(3, 2, vb)?.forward(&x)?.sqr()?.mean_all()
+    });
+    let report = report.slopes().expect("slopes");
+    report.check().expect("right");
+    assert_eq!(report.count(nn::Received::Right), 2);
+    Ok(())
+}
