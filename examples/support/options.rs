@@ -14,7 +14,7 @@ pub struct WatchOptions {
     /// ranks, and their trace is written beside it: `run.html` and `run.json`.
     #[arg(long, value_name = "HTML")]
     pub report: Option<PathBuf>,
-    /// Writes a trace for https://ui.perfetto.dev at the end. With `--ranks`, it has all ranks, and their page is written beside it.
+    /// Writes a trace for <https://ui.perfetto.dev> at the end. With `--ranks`, it has all ranks, and their page is written beside it.
     #[arg(long, value_name = "JSON")]
     pub trace: Option<PathBuf>,
     /// Appends each incident to this file as it happens, one line each. With `--ranks`, those of rank 0.
