@@ -98,7 +98,9 @@ pub mod layers;
 #[cfg(not(feature = "layers"))]
 mod layers;
 pub mod memory;
+mod mix;
 pub mod monitor;
+mod names;
 pub mod nn;
 pub mod optim;
 mod output;

@@ -1,5 +1,6 @@
 use std::cell::RefCell;
 use std::ops::Range;
+use std::rc::Rc;
 
 use super::engine::Engine;
 use super::measured::Measured;
@@ -8,10 +9,11 @@ use super::observer::EventKind;
 use super::policy::Completed;
 use super::recompute::Regions;
 use super::slices::Batch;
+use super::surroundings::Surroundings;
 use crate::error::{Error, Holding, MemoryReading, Phase, Remedy, Result};
 use crate::layers;
-use crate::memory::within;
-use crate::nn::{self, Watched};
+use crate::nn;
+use crate::nn::scope::{Watched, watch, within};
 use crate::testing;
 
 /// Memory that is held while micro-batches run, and what would reduce it.
@@ -104,7 +106,7 @@ impl Attempt<'_> {
         };
         let keeps = !self.micro.recomputes;
         self.observe(Phase::Forward, || {
-            let (done, mut watched) = nn::watch(keeps, forward);
+            let (done, mut watched) = watch(keeps, forward);
             watched.held = watched.held.filter(|_| done.is_ok());
             self.watched.replace(watched);
             done
@@ -113,9 +115,10 @@ impl Attempt<'_> {
 
     /// Runs the backward pass, and reports when regions were recomputed in it.
     pub(crate) fn backward<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.observe(Phase::Backward, || {
-            let (done, watched) = nn::watch(false, work);
-            let again = watched.again.into_iter();
+        let surroundings = Rc::new(Surroundings::new(self.engine.memory.as_ref()));
+        self.observe_within(&surroundings, Phase::Backward, || {
+            let (done, _) = watch(false, work);
+            let again = surroundings.take_again().into_iter();
             for again in again.filter(|_| !self.micro.is_check) {
                 self.engine.notify(|| EventKind::PhaseEnded {
                     phase: Phase::Recompute,
@@ -134,7 +137,17 @@ impl Attempt<'_> {
 
     /// Reports a phase that names itself in an exhaustion.
     pub(crate) fn observe<T>(&self, phase: Phase, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let work = || within(self.engine.memory.as_ref(), work);
+        let surroundings = Rc::new(Surroundings::new(self.engine.memory.as_ref()));
+        self.observe_within(&surroundings, phase, work)
+    }
+
+    fn observe_within<T>(
+        &self,
+        surroundings: &Rc<Surroundings>,
+        phase: Phase,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let work = || within(surroundings.clone(), work);
         match self.micro.is_check {
             true => work(),
             false => self.engine.phase(phase, &self.memory, work),

@@ -1,6 +1,6 @@
 use std::ops::Range;
 
-use crate::nn::mix;
+use crate::mix::mix;
 
 /// Identifies the samples that a closure works on, and the attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]

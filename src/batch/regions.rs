@@ -2,7 +2,7 @@
 
 use super::history::Proven;
 use super::recompute::Regions;
-use crate::nn::{HeldByRegions, Watched};
+use crate::nn::scope::{Held, Watched};
 
 /// Logits stand at the peak this many times: themselves and their gradient.
 const LOGITS: f64 = 2.;
@@ -16,7 +16,7 @@ pub(super) struct KnownRegions {
     /// Whether the last micro-batch recomputed them, and its size.
     pub(super) last: Option<(bool, usize)>,
     /// What the activations of a micro-batch of this cost hold.
-    held: Option<(usize, HeldByRegions)>,
+    held: Option<(usize, Held)>,
     /// The logits of a micro-batch of this cost, in bytes.
     logits: Option<(usize, u64)>,
     kept: Proven,

@@ -13,7 +13,7 @@ use super::recompute::{Recompute, Regions};
 use crate::error::{Error, Result};
 use crate::layers;
 use crate::memory::{DeviceMemory, recover, unmask};
-use crate::nn::mix;
+use crate::mix::mix;
 
 /// Number of times that a batch is restarted after its accumulated gradients were lost; each restart costs a whole batch.
 const MAX_RESTARTS: usize = 3;

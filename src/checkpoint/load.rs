@@ -4,7 +4,7 @@ use std::path::Path;
 use super::tensors::{Saved, Tensors};
 use crate::error::{CheckpointError, Result};
 use crate::memory::DeviceMemory;
-use crate::nn::Patterns;
+use crate::names::Patterns;
 use crate::optim::Parameter;
 use candle_core::{DType, Device, Tensor, Var};
 

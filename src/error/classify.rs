@@ -7,13 +7,14 @@ use std::io;
 use std::sync::Arc;
 
 use super::checkpoint::CheckpointError;
-use super::circumstances::Resource;
+use super::circumstances::{Phase, Resource};
 use super::class::{Class, DeviceFault};
 use super::codes;
 use super::data::DataError;
 use super::error::{Error, UpdateInterrupted, WindowLost};
 use super::exhausted::ResourceExhausted;
 use super::report;
+use crate::nn::SecondRun;
 
 pub(super) type AnyError = dyn StdError + 'static;
 
@@ -22,6 +23,16 @@ const DEEPEST: usize = 128;
 
 /// Decides by the first known type in the chain, then by text where candle has dropped the type, then by what a foreign error displays.
 pub(super) fn classify(error: &AnyError) -> Class {
+    let mut class = class_of(error);
+    if let Class::Exhausted(exhausted) = &mut class
+        && chain(error).any(|error| error.is::<SecondRun>())
+    {
+        exhausted.phase.get_or_insert(Phase::Recompute);
+    }
+    class
+}
+
+fn class_of(error: &AnyError) -> Class {
     use candle_core::Error as E;
     let mut text: Option<&dyn fmt::Display> = None;
     let mut foreign = None;
@@ -107,6 +118,9 @@ fn inner(error: &AnyError) -> Option<&AnyError> {
 fn shown(error: &AnyError) -> Option<&AnyError> {
     if let Some(error) = error.downcast_ref::<Error>() {
         return Some(error.content());
+    }
+    if let Some(SecondRun(reason)) = error.downcast_ref() {
+        return Some(reason);
     }
     if let Some(lost) = error.downcast_ref::<WindowLost>() {
         return Some(&lost.reason);

@@ -9,6 +9,7 @@ use super::class::{Class, DeviceFault};
 use super::classify::{AnyError, chain, classify, pointee};
 use super::error::Error;
 use super::exhausted::ResourceExhausted;
+use super::nn;
 
 /// Questions about any error: candle's, the caller's own, or one in an `anyhow::Error`.
 ///
@@ -152,7 +153,7 @@ impl From<candle_core::Error> for Error {
 fn unwrap_own(error: candle_core::Error) -> Result<Error, candle_core::Error> {
     use candle_core::Error as E;
     match error {
-        E::Io(error) => error.downcast::<Error>().map_err(E::Io),
+        E::Io(error) => error.downcast::<Error>().or_else(nn::unwrap).map_err(E::Io),
         E::WithBacktrace { inner, backtrace } => unwrap_own(*inner).map_err(|inner| {
             let inner = Box::new(inner);
             E::WithBacktrace { inner, backtrace }

@@ -15,8 +15,8 @@ use super::input::{
 };
 use super::memory::MemoryError;
 use super::optimizer::{OptimizerError, StateError};
-use super::recompute::RecomputeError;
 use super::unreached::UnreachedParameters;
+use crate::nn::RecomputeError;
 
 /// This crate's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

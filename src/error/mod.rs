@@ -17,14 +17,15 @@ mod error;
 mod exhausted;
 mod input;
 mod memory;
-mod modules;
+mod nn;
 mod optimizer;
-mod recompute;
 mod report;
 mod unreached;
 
 #[doc(inline)]
 pub use crate::environment::Neighbour;
+#[doc(inline)]
+pub use crate::nn::RecomputeError;
 pub use boxed::BoxedError;
 pub use checkpoint::{CheckpointError, Skipped};
 pub use circumstances::{Cause, Holding, Phase, Remedy, Resource};
@@ -40,7 +41,5 @@ pub use input::{
     PolicyError,
 };
 pub use memory::MemoryError;
-pub(crate) use modules::{Modules, by_module};
 pub use optimizer::{OptimizerError, StateError};
-pub use recompute::RecomputeError;
 pub use unreached::UnreachedParameters;

@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Formatter};
 
-use super::modules::{Modules, by_module};
 use super::report::UNREACHED;
+use crate::nn::modules::{Modules, by_module};
 
 /// Number of modules in the one-line form.
 const LISTED: usize = 3;

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -10,8 +11,10 @@ use super::shared::Shared;
 use super::spans::SpanLayer;
 use super::tracker::Key;
 use super::unit::Unit;
+use crate::batch::Surroundings;
 use crate::error::{LayersError, Result};
 use crate::memory::DeviceMemory;
+use crate::nn::scope::within;
 
 /// Finds out which layers of a model hold the memory, from the [`tracing`] spans that the model opens.
 ///
@@ -125,7 +128,8 @@ impl LayerMemory {
             tracker.enter_unit(Key::Measured(number), None, Vec::new());
         });
         let _measured = Measured(&self.shared, number);
-        step()
+        // Regions that the step recomputes are told apart.
+        within(Rc::new(Surroundings::default()), step)
     }
 
     /// The latest step: of its micro-batches, and the update, the one with the highest use. Empty before a span was entered.

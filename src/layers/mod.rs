@@ -31,7 +31,7 @@ mod unit;
 
 #[cfg(feature = "layers")]
 pub use flame::FlameGraph;
-pub(crate) use hooks::{Guard, Place, again, largest, last, phase, piece, place};
+pub(crate) use hooks::{Guard, again, largest, last, phase, piece, place};
 #[cfg(feature = "layers")]
 pub use memory::LayerMemory;
 #[cfg(feature = "layers")]

@@ -43,6 +43,16 @@ impl PathId {
     /// Outside of all phases and spans.
     pub(crate) const ROOT: Self = Self(0);
 
+    /// Its number, for those who know nothing of paths.
+    pub(super) fn number(self) -> u64 {
+        self.0.into()
+    }
+
+    /// The path of this number.
+    pub(super) fn numbered(number: u64) -> Self {
+        u32::try_from(number).map_or(Self::ROOT, Self)
+    }
+
     /// Its number, to look it up in a list.
     pub(super) fn index(self) -> usize {
         self.0 as usize

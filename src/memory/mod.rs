@@ -1,7 +1,6 @@
 //! The memory of a device: counting, limiting, growing, and recovering after it ran out.
 
 mod allocator;
-mod ambient;
 mod counters;
 mod cuda;
 mod device;
@@ -13,7 +12,6 @@ mod stats;
 
 pub(crate) use crate::environment::memory::SystemMemory;
 pub use allocator::TrackingAllocator;
-pub(crate) use ambient::{ambient, within};
 pub use counters::PEAK_ERROR;
 pub(crate) use cuda::unmask;
 pub use cuda::{CudaMemoryBuilder, recover};

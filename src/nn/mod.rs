@@ -58,12 +58,14 @@ pub mod kv_cache;
 pub mod layer_norm;
 pub mod linear;
 pub mod loss;
+pub(crate) mod modules;
 mod norm;
 pub mod ops;
 mod prelu;
 pub mod quantized;
 mod recompute;
 pub mod rotary_emb;
+pub mod scope;
 mod seed;
 /// [`candle_nn::varlen_attention`] with a backward pass.
 pub mod varlen_attention {
@@ -76,8 +78,7 @@ pub use candle_nn::*;
 pub use crate::optim::{AdamW, Sgd as SGD};
 pub use activation::{Activation, PReLU, prelu};
 pub use attention::{Attention, attention};
-pub use audit::{Audit, AuditBuilder, Audited, Received, Slope, audit};
-pub(crate) use audit::{Patterns, is_statistic};
+pub use audit::{Audit, AuditBuilder, AuditError, Audited, Received, Slope, audit};
 pub use batch_norm::{BatchNorm, batch_norm};
 pub use conv::{
     Conv1d, Conv2d, ConvTranspose1d, conv_transpose1d, conv_transpose1d_no_bias, conv1d,
@@ -88,8 +89,8 @@ pub use group_norm::{GroupNorm, group_norm};
 pub use layer_norm::{LayerNorm, RmsNorm, layer_norm, layer_norm_no_bias, rms_norm};
 pub use linear::{Linear, linear, linear_b, linear_no_bias};
 pub use ops::Dropout;
-pub(crate) use recompute::{Held as HeldByRegions, Watched, watch};
-pub use recompute::{RegionInputs, RegionOutputs, is_recomputing, recompute};
+pub use recompute::{
+    RecomputeError, RegionInputs, RegionOutputs, SecondRun, is_recomputing, recompute,
+};
 pub use seed::seeded;
-pub(crate) use seed::{frozen, mix};
 pub use with_gradients::{Differentiable, WithGradients};

@@ -5,7 +5,7 @@ use candle_core::{DType, Var};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Holding, Remedy};
-use crate::nn::is_statistic;
+use crate::names::is_statistic;
 use crate::optim::{Commit, Parameter};
 
 /// What training takes of memory: [`Estimate::new`] before the first step, [`AdaptiveTrainer::estimate`](super::AdaptiveTrainer::estimate)

@@ -1,7 +1,7 @@
 use candle_core::{Tensor, TensorId};
 
 use crate::error::{ParameterError, Result};
-use crate::nn::{Patterns, is_statistic};
+use crate::names::{Patterns, is_statistic};
 use crate::optim::{Commit, Parameter};
 
 /// Which parameters have to receive a gradient, and in how many updates.

@@ -12,7 +12,7 @@ use crate::data::Tensors;
 use crate::data::batching::Size;
 use crate::data::caught::caught;
 use crate::error::{BoxedError, DataError, Result};
-use crate::nn::mix;
+use crate::mix::mix;
 
 /// How many items may be read again to find one of which an empty batch can be made.
 const MOST_REREAD: usize = 1000;

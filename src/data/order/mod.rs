@@ -3,7 +3,7 @@
 mod permutation;
 
 use crate::error::DataError;
-use crate::nn::mix;
+use crate::mix::mix;
 
 use permutation::Permutation;
 

@@ -1,4 +1,4 @@
-use crate::nn::mix;
+use crate::mix::mix;
 
 const ROUNDS: u64 = 6;
 

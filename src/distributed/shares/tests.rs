@@ -1,7 +1,7 @@
 //! Ranks whose times are made up.
 
 use super::*;
-use crate::nn::mix;
+use crate::mix::mix;
 
 /// Ranks that take these times for a sample, with relative noise.
 struct Cluster {

@@ -12,9 +12,6 @@ impl Drop for Guard {
     fn drop(&mut self) {}
 }
 
-#[derive(Clone, Copy)]
-pub(crate) struct Place;
-
 #[inline]
 pub(crate) fn piece(
     _: &Device,
@@ -31,12 +28,12 @@ pub(crate) fn phase(_: Phase) -> Guard {
 }
 
 #[inline]
-pub(crate) fn place() -> Place {
-    Place
+pub(crate) fn place() -> u64 {
+    0
 }
 
 #[inline]
-pub(crate) fn again(_: Place) -> Guard {
+pub(crate) fn again(_: u64) -> Guard {
     Guard
 }
 

@@ -43,10 +43,6 @@ impl Drop for Guard {
     }
 }
 
-/// Where a region ran.
-#[derive(Clone, Copy)]
-pub(crate) struct Place(PathId);
-
 /// Begins a micro-batch of so many samples, or an update with 0, on this device: its engine, its task, its step, and what is known to
 /// be held.
 pub(crate) fn piece(
@@ -72,13 +68,13 @@ pub(crate) fn phase(phase: Phase) -> Guard {
 }
 
 /// Where this thread is, for [`again`].
-pub(crate) fn place() -> Place {
-    Place(current())
+pub(crate) fn place() -> u64 {
+    current().number()
 }
 
 /// Goes back to a place, in the present phase.
-pub(crate) fn again(Place(path): Place) -> Guard {
-    Guard::enter(|tracker, number| tracker.enter_place(number, path))
+pub(crate) fn again(place: u64) -> Guard {
+    Guard::enter(|tracker, number| tracker.enter_place(number, PathId::numbered(place)))
 }
 
 /// Goes back to the span that was left last, for more of its work.

@@ -6,6 +6,6 @@ mod disabled;
 mod enabled;
 
 #[cfg(not(feature = "layers"))]
-pub(crate) use disabled::{Guard, Place, again, largest, last, phase, piece, place};
+pub(crate) use disabled::{Guard, again, largest, last, phase, piece, place};
 #[cfg(feature = "layers")]
-pub(crate) use enabled::{Guard, Place, again, largest, last, phase, piece, place};
+pub(crate) use enabled::{Guard, again, largest, last, phase, piece, place};

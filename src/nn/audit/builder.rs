@@ -3,11 +3,10 @@ use std::fmt;
 use candle_core::Tensor;
 use candle_nn::VarMap;
 
+use super::error::AuditError;
 use super::report::{Audit, Audited};
 use super::slopes::{measure, scalar};
 use super::values::{Values, vars};
-use crate::batch::run_phase;
-use crate::error::{Phase, Result};
 use crate::nn::seeded;
 
 /// Checks the gradients of a loss: which Vars receive one ([`arrivals`](AuditBuilder::arrivals)), and whether it is the loss's slope
@@ -67,8 +66,8 @@ impl<F: FnMut() -> candle_core::Result<Tensor>> AuditBuilder<'_, F> {
     /// from the device, one Var after the other.
     ///
     /// # Errors
-    /// [`LossError::NotScalar`](crate::error::LossError::NotScalar), and the errors of the closure and of the backward pass.
-    pub fn arrivals(self) -> Result<Audit> {
+    /// [`AuditError::NotScalar`], and the errors of the closure and of the backward pass.
+    pub fn arrivals(self) -> Result<Audit, AuditError> {
         arrivals(self.varmap, || seeded(self.seed, self.loss))
     }
 
@@ -103,8 +102,8 @@ impl<F: FnMut() -> candle_core::Result<Tensor>> AuditBuilder<'_, F> {
     /// [`Received::Wrong`]: super::Received::Wrong
     ///
     /// # Errors
-    /// As [`arrivals`](Self::arrivals), and [`LossError::NotRepeatable`](crate::error::LossError::NotRepeatable).
-    pub fn slopes(mut self) -> Result<Audit> {
+    /// As [`arrivals`](Self::arrivals), and [`AuditError::NotRepeatable`].
+    pub fn slopes(mut self) -> Result<Audit, AuditError> {
         let mut loss = || seeded(self.seed, &mut self.loss);
         let mut audit = arrivals(self.varmap, &mut loss)?;
         measure(self.varmap, &mut loss, self.seed, &mut audit)?;
@@ -118,15 +117,18 @@ impl<F> fmt::Debug for AuditBuilder<'_, F> {
     }
 }
 
-fn arrivals(varmap: &VarMap, loss: impl FnOnce() -> candle_core::Result<Tensor>) -> Result<Audit> {
+fn arrivals(
+    varmap: &VarMap,
+    loss: impl FnOnce() -> candle_core::Result<Tensor>,
+) -> Result<Audit, AuditError> {
     let _values = Values::save(varmap)?;
     let loss = scalar(loss)?;
-    let gradients = run_phase(Phase::Backward, || loss.backward())?;
+    let gradients = loss.backward()?;
     // After the closure, which may have built the model.
     let vars = vars(varmap).into_iter();
     let floats = vars.filter(|(_, var)| !var.dtype().is_int());
     let audited = floats.map(|(name, var)| Audited::new(name, &var, gradients.get(&var)));
     Ok(Audit {
-        vars: audited.collect::<Result<_>>()?,
+        vars: audited.collect::<candle_core::Result<_>>()?,
     })
 }

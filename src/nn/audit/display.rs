@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::fmt::{self, Formatter};
 
 use super::report::{Audit, Received};
-use crate::error::{Modules, by_module};
+use crate::nn::modules::{Modules, by_module};
 
 /// What is wrong comes first.
 const SECTIONS: [Received; 9] = [

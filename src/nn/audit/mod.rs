@@ -2,6 +2,7 @@
 
 mod builder;
 mod display;
+mod error;
 mod moved;
 mod names;
 mod precision;
@@ -11,6 +12,6 @@ mod slopes;
 mod values;
 
 pub use builder::{AuditBuilder, audit};
-pub(crate) use names::{Patterns, is_statistic};
+pub use error::AuditError;
 pub use report::{Audit, Audited, Received};
 pub use slope::Slope;

@@ -1,6 +1,6 @@
 use candle_core::{DType, Device, Result, Tensor, Var};
 
-use crate::nn::mix;
+use crate::nn::seed::mix;
 
 /// How far a Var is moved before its gradient is compared, in proportion to its values.
 const SHIFT: f64 = 1. / 64.;

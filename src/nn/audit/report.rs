@@ -1,10 +1,10 @@
-use candle_core::{Tensor, Var};
+use candle_core::{Result, Tensor, Var};
 use serde::{Deserialize, Serialize};
 
+use super::error::AuditError;
 use super::moved::{norm, numbers};
-use super::names::{Patterns, is_statistic};
+use super::names::{is_statistic, matches};
 use super::slope::Slope;
-use crate::error::{ParameterError, Result, UnreachedParameters};
 
 /// What a Var received from a backward pass. [`Wrong`](Self::Wrong), [`Undecided`](Self::Undecided), [`Right`](Self::Right) and
 /// [`TooSmall`](Self::TooSmall) are results of [`slopes`](super::AuditBuilder::slopes): the worst of three directions, but a direction
@@ -82,47 +82,48 @@ impl Audit {
     /// zeros counts as received, and [`Received::Undecided`] is not wrong.
     ///
     /// # Errors
-    /// [`UnreachedParameters`], or [`ParameterError::WrongGradients`].
-    pub fn check(&self) -> Result<()> {
-        self.check_allowing(&Patterns::default())
+    /// [`AuditError::Unreached`], or [`AuditError::Wrong`].
+    pub fn check(&self) -> Result<(), AuditError> {
+        self.check_allowing(&[])
     }
 
-    /// [`check`](Self::check) without the Vars that match one of these names or patterns, which are written as in
-    /// [`allow_unreached`](crate::train::AdaptiveTrainerBuilder::allow_unreached).
+    /// [`check`](Self::check) without the Vars that match one of these names or patterns, in which `*` stands for any text.
     ///
     /// # Errors
-    /// As [`check`](Self::check), or [`ParameterError::NoMatch`] for a pattern that matches no Var.
+    /// As [`check`](Self::check), or [`AuditError::NoMatch`] for a pattern that matches no Var.
     pub fn check_except(
         &self,
         patterns: impl IntoIterator<Item = impl Into<String>>,
-    ) -> Result<()> {
-        let mut allowed = Patterns::default();
-        allowed.add(patterns);
-        allowed.check(self.vars.iter().map(|var| var.name.as_str()))?;
+    ) -> Result<(), AuditError> {
+        let allowed: Vec<String> = patterns.into_iter().map(Into::into).collect();
+        let is_known = |pattern: &String| self.vars.iter().any(|var| matches(pattern, &var.name));
+        if let Some(unknown) = allowed.iter().find(|pattern| !is_known(pattern)) {
+            return Err(AuditError::NoMatch(unknown.clone()));
+        }
         self.check_allowing(&allowed)
     }
 
-    fn check_allowing(&self, allowed: &Patterns) -> Result<()> {
+    fn check_allowing(&self, allowed: &[String]) -> Result<(), AuditError> {
+        let is_allowed = |name: &str| allowed.iter().any(|pattern| matches(pattern, name));
         let name = |var: &Audited| var.name.clone();
         let trainable = self
             .vars
             .iter()
             .filter(|var| var.received != Received::Statistic);
         let is_unreached =
-            |var: &&Audited| var.received == Received::Nothing && !allowed.has(&var.name);
+            |var: &&Audited| var.received == Received::Nothing && !is_allowed(&var.name);
         let (unreached, others): (Vec<_>, Vec<_>) = trainable.partition(is_unreached);
         if !unreached.is_empty() {
-            let (names, others) = (
-                unreached.into_iter().map(name),
-                others.into_iter().map(name),
-            );
-            return Err(UnreachedParameters::new(names, others).into());
+            return Err(AuditError::Unreached {
+                names: unreached.into_iter().map(name).collect(),
+                others: others.into_iter().map(name).collect(),
+            });
         }
         let wrong = self.of(Received::Wrong).map(name);
-        let wrong: Vec<_> = wrong.filter(|name| !allowed.has(name)).collect();
+        let wrong: Vec<_> = wrong.filter(|name| !is_allowed(name)).collect();
         match wrong.is_empty() {
             true => Ok(()),
-            false => Err(ParameterError::WrongGradients(wrong).into()),
+            false => Err(AuditError::Wrong(wrong)),
         }
     }
 }
@@ -144,7 +145,7 @@ impl Audited {
     }
 }
 
-fn examine(gradient: &Tensor) -> candle_core::Result<(Received, Option<f64>)> {
+fn examine(gradient: &Tensor) -> Result<(Received, Option<f64>)> {
     let norm = norm(&numbers(gradient)?);
     Ok(match norm {
         0. => (Received::Zeros, Some(0.)),

@@ -4,13 +4,12 @@ use std::ops::Range;
 use candle_core::Tensor;
 use candle_nn::VarMap;
 
+use super::error::AuditError;
 use super::moved::{DIRECTIONS, Moved, numbers};
 use super::precision::{epsilon, tolerance};
 use super::report::{Audit, Received};
 use super::slope::Slope;
 use super::values::{Values, vars};
-use crate::batch::run_phase;
-use crate::error::{LossError, Phase, Result};
 
 /// The largest step, in proportion to a Var's scale: further away, the loss tells nothing about the slope here.
 const LARGEST: f64 = 0.25;
@@ -59,7 +58,12 @@ struct Slopes<'a> {
 }
 
 /// Adds slopes to a report.
-pub(super) fn measure(varmap: &VarMap, loss: Loss<'_>, seed: u64, audit: &mut Audit) -> Result<()> {
+pub(super) fn measure(
+    varmap: &VarMap,
+    loss: Loss<'_>,
+    seed: u64,
+    audit: &mut Audit,
+) -> Result<(), AuditError> {
     // Before `at`, so that it is restored after it.
     let _values = Values::save(varmap)?;
     let mut vars = vars(varmap);
@@ -76,7 +80,7 @@ pub(super) fn measure(varmap: &VarMap, loss: Loss<'_>, seed: u64, audit: &mut Au
     }
     let at = Values::save(varmap)?;
     let tensor = scalar(&mut *loss)?;
-    let mut gradients = run_phase(Phase::Backward, || tensor.backward())?;
+    let mut gradients = tensor.backward()?;
     for var in &mut moved {
         if let Some(gradient) = gradients.remove(&var.var) {
             var.differentiate(numbers(&gradient)?);
@@ -111,7 +115,12 @@ pub(super) fn measure(varmap: &VarMap, loss: Loss<'_>, seed: u64, audit: &mut Au
 
 impl Slopes<'_> {
     /// The loss where these Vars are moved by `step` times their changes, and their values there. The others are as they were.
-    fn loss_at(&mut self, vars: Range<usize>, changes: &[Vec<f64>], step: f64) -> Result<Point> {
+    fn loss_at(
+        &mut self,
+        vars: Range<usize>,
+        changes: &[Vec<f64>],
+        step: f64,
+    ) -> Result<Point, AuditError> {
         self.at.restore()?;
         let moved = self.moved[vars].iter().zip(changes);
         let values = moved.map(|(var, change)| var.set(change, step));
@@ -123,10 +132,10 @@ impl Slopes<'_> {
     ///
     /// By a table of differences (Hamming; Moré and Wild, "Estimating computational noise", 2011): the fourth differences of a
     /// smooth function at points this close vanish, those of rounding errors have 70 times their variance.
-    fn noise(&mut self, rounding: f64) -> Result<f64> {
+    fn noise(&mut self, rounding: f64) -> Result<f64, AuditError> {
         let (first, second) = (self.value, self.loss_at(0..0, &[], 0.)?.0);
         if (first - second).abs() > rounding.sqrt() * first.abs() {
-            return Err(LossError::NotRepeatable(first, second).into());
+            return Err(AuditError::NotRepeatable(first, second));
         }
         let vars = 0..self.moved.len();
         let changes = self.changes(vars.clone(), 1);
@@ -160,7 +169,7 @@ impl Slopes<'_> {
     }
 
     /// Compares the slopes of these Vars together, and if they disagree those of each half.
-    fn judge(&mut self, vars: Range<usize>) -> Result<()> {
+    fn judge(&mut self, vars: Range<usize>) -> Result<(), AuditError> {
         let effect = self.moved[vars.end - 1].effect;
         let mut worst = (Received::Finite, Slope::default());
         // A gradient of zeros has no direction.
@@ -187,7 +196,12 @@ impl Slopes<'_> {
     }
 
     /// Compares slopes in one direction, with smaller and smaller steps until they agree, or disagree by the same each time.
-    fn along(&mut self, vars: Range<usize>, direction: u64, effect: f64) -> Result<Found> {
+    fn along(
+        &mut self,
+        vars: Range<usize>,
+        direction: u64,
+        effect: f64,
+    ) -> Result<Found, AuditError> {
         let changes = self.changes(vars.clone(), direction);
         // 6e-6 in f64, 5e-3 in f32, 0.1 in f16, 0.2 in bf16; larger where the loss is noisy.
         let (tolerance, mut step) = (tolerance(self.epsilon), self.epsilon.cbrt());
@@ -275,10 +289,12 @@ fn number(tensor: &Tensor) -> candle_core::Result<f64> {
 }
 
 /// Runs the forward pass.
-pub(super) fn scalar(loss: impl FnOnce() -> candle_core::Result<Tensor>) -> Result<Tensor> {
-    let loss = run_phase(Phase::Forward, loss)?;
+pub(super) fn scalar(
+    loss: impl FnOnce() -> candle_core::Result<Tensor>,
+) -> Result<Tensor, AuditError> {
+    let loss = loss()?;
     match loss.elem_count() {
         1 => Ok(loss),
-        _ => Err(LossError::NotScalar(loss.shape().clone()).into()),
+        _ => Err(AuditError::NotScalar(loss.shape().clone())),
     }
 }

@@ -6,10 +6,10 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Result, Tensor, Var};
 use parking_lot::Mutex;
 
+use super::error::RecomputeError;
 use super::{same, scope};
-use crate::error::RecomputeError;
-use crate::layers::{self, Place};
 use crate::nn::graph::{Gradient, Mail, operation, within_pass};
+use crate::nn::scope::current;
 
 /// The closure of a region.
 pub(super) type Run = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync>;
@@ -22,7 +22,8 @@ pub(super) struct Region {
     needs: Vec<bool>,
     vars: Vec<Tensor>,
     run: Run,
-    place: Place,
+    /// Where it began, for the surroundings.
+    place: Option<u64>,
 }
 
 impl Region {
@@ -31,7 +32,7 @@ impl Region {
         needs: Vec<bool>,
         vars: Vec<Tensor>,
         run: Run,
-        place: Place,
+        place: Option<u64>,
     ) -> Self {
         Self {
             inputs,
@@ -43,7 +44,7 @@ impl Region {
     }
 
     /// Runs the region again and returns the gradients of its sources. `arrived` are those of the outputs of the `first` run.
-    pub(super) fn differentiate(&self, arrived: Mail, first: &[Tensor]) -> crate::Result<Mail> {
+    pub(super) fn differentiate(&self, arrived: Mail, first: &[Tensor]) -> Result<Mail> {
         let inputs = self.inputs.iter().zip(&self.needs);
         let inputs = inputs.map(|(input, needs)| match needs {
             true => Ok(Var::from_tensor(input)?.into_inner()),
@@ -51,7 +52,9 @@ impl Region {
         });
         let inputs = inputs.collect::<Result<Vec<_>>>()?;
         let outputs = {
-            let _place = layers::again(self.place);
+            let _place = current()
+                .zip(self.place)
+                .map(|(s, place)| s.runs_again(place));
             scope::again(|| (self.run)(&inputs))?
         };
         let known: Vec<_> = self.vars.iter().chain(&inputs).map(Tensor::id).collect();
@@ -77,7 +80,7 @@ impl Region {
 }
 
 /// A scalar whose gradients are, for each output, the one that arrived; `None` if no output leads to a Var.
-fn root(first: &[Tensor], again: &[Tensor], arrived: Mail) -> crate::Result<Option<Tensor>> {
+fn root(first: &[Tensor], again: &[Tensor], arrived: Mail) -> Result<Option<Tensor>> {
     if again.len() < first.len() {
         let (first, again) = (first.len(), again.len());
         return Err(RecomputeError::Outputs { first, again }.into());

@@ -1,6 +1,7 @@
 //! Regions whose activations are not kept: they are computed again in the backward pass.
 
 mod differentiate;
+mod error;
 mod region;
 mod same;
 mod scope;
@@ -9,10 +10,10 @@ mod tensors;
 use candle_core::Result;
 
 use crate::nn::seed::{derive, seeded};
+pub use error::{RecomputeError, SecondRun};
 use region::record;
-pub use scope::is_recomputing;
 pub(in crate::nn) use scope::note_logits;
-pub(crate) use scope::{Held, Watched, watch};
+pub use scope::{Held, Watched, is_recomputing, watch};
 pub use tensors::{RegionInputs, RegionOutputs};
 
 /// Runs `f` without keeping its activations: only inputs and outputs are kept, and the backward pass runs `f` again to differentiate it.
@@ -66,10 +67,10 @@ pub use tensors::{RegionInputs, RegionOutputs};
 /// those of the first run would be dropped.
 ///
 /// # Errors
-/// Those of `f`. In the backward pass also [`RecomputeError`](crate::error::RecomputeError) if the second run returns other
+/// Those of `f`. In the backward pass also [`RecomputeError`] if the second run returns other
 /// shapes or types, reaches other Vars, or other values. Values are compared on the CPU, and on a GPU for the first 8 regions of a
-/// thread, since that waits for the device. Exhaustion in the second run has the phase
-/// [`Recompute`](crate::error::Phase::Recompute); the trainers retry it.
+/// thread, since that waits for the device. Any other error of the second run is marked as a [`SecondRun`]: for candle-headroom, memory
+/// that runs out there does so in the phase `recompute`, and its trainers retry it.
 pub fn recompute<I, O, F>(inputs: I, f: F) -> Result<O>
 where
     I: RegionInputs,

@@ -3,19 +3,18 @@
 use candle_core::{Result, Tensor};
 
 use super::differentiate::{Region, Run, vars_of};
+use super::error::SecondRun;
 use super::scope;
-use crate::batch::run_phase;
-use crate::error::Phase;
-use crate::layers;
 use crate::nn::graph::{Mail, operation};
+use crate::nn::scope::current;
 
 /// Runs a region and returns its outputs, of which the graph knows where gradients go, but keeps no activations.
 pub(super) fn record(inputs: Vec<Tensor>, run: Run) -> Result<Vec<Tensor>> {
     let given: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
-    let place = layers::place();
+    let surroundings = current();
+    let place = surroundings.as_ref().map(|s| s.place());
     let outputs = scope::region(|| run(&given))?;
-    // The outputs' copies belong to the layer that ran.
-    let _layer = layers::last();
+    let _copies = surroundings.as_ref().map(|s| s.copies());
     let vars = vars_of(&outputs);
     // The graph of the activations goes before the outputs are copied. Nothing tells whether the closure kept one of them
     // or returned a tensor of another, so their storage cannot be moved.
@@ -40,8 +39,7 @@ pub(super) fn record(inputs: Vec<Tensor>, run: Run) -> Result<Vec<Tensor>> {
         if !arrived.iter().any(Option::is_some) {
             return Ok(Mail::new());
         }
-        let differentiate = || scope::timed(|| region.differentiate(arrived, first));
-        Ok(run_phase(Phase::Recompute, differentiate)?)
+        scope::differentiated(|| region.differentiate(arrived, first)).map_err(SecondRun::mark)
     };
     operation("recompute", &sources, outputs, backward)
 }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use candle_core::{DType, Result, Tensor};
 
-use crate::error::RecomputeError;
+use super::error::RecomputeError;
 
 /// Elements that are compared at a time, since a comparison happens where memory is short.
 const AT_ONCE: usize = 1 << 16;
@@ -17,7 +17,7 @@ thread_local! {
 
 /// Fails if an output of the second run has another shape, type or other values than that of the first. Values may differ by
 /// some roundings, since a sum may be split among threads in another way.
-pub(super) fn check(first: &Tensor, again: &Tensor) -> crate::Result<()> {
+pub(super) fn check(first: &Tensor, again: &Tensor) -> Result<()> {
     if (first.shape(), first.dtype()) != (again.shape(), again.dtype()) {
         return Err(RecomputeError::Shape {
             first: (first.shape().clone(), first.dtype()),

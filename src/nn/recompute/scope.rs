@@ -1,40 +1,32 @@
 //! What is known of regions on this thread: whether they are recomputed, what they hold, and when they were.
 
 use std::cell::{Cell, RefCell};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use candle_core::{Result, Tensor};
 
-use crate::error::MemoryReading;
-use crate::memory::ambient;
+use crate::nn::scope::current;
 
 /// The regions that ran while [`watch`] did.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Watched {
+#[non_exhaustive]
+pub struct Watched {
     /// Number of regions; those within others do not count.
-    pub(crate) count: usize,
-    /// Bytes that the activations of all regions take if they are kept, and those of the largest region; `None` if not measured.
-    pub(crate) held: Option<Held>,
+    pub count: usize,
+    /// What the activations of the regions take if they are kept; `None` if not measured.
+    pub held: Option<Held>,
     /// Bytes of the largest logits of a cross-entropy.
-    pub(crate) logits: u64,
-    pub(crate) again: Vec<Again>,
-}
-
-/// The second run of a region, with its backward pass.
-#[derive(Debug, Clone)]
-pub(crate) struct Again {
-    pub(crate) began: Instant,
-    pub(crate) elapsed: Duration,
-    /// At its end.
-    pub(crate) memory: MemoryReading,
-    pub(crate) succeeded: bool,
+    pub logits: u64,
 }
 
 /// Bytes of activations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Held {
-    pub(crate) all: u64,
-    pub(crate) largest: u64,
+#[non_exhaustive]
+pub struct Held {
+    /// Those of all regions.
+    pub all: u64,
+    /// Those of the largest region.
+    pub largest: u64,
 }
 
 thread_local! {
@@ -59,8 +51,9 @@ fn set<T: Copy>(key: &'static std::thread::LocalKey<Cell<T>>, value: T) -> Resto
     Restore(key, key.replace(value))
 }
 
-/// Runs `work`, in which marked regions are kept or recomputed, and returns what is known of them.
-pub(crate) fn watch<T>(keeps: bool, work: impl FnOnce() -> T) -> (T, Watched) {
+/// Runs `work`, in which marked regions keep their activations or are recomputed, and returns what is known of them. What they hold is
+/// measured by [`Surroundings::in_use`](crate::nn::scope::Surroundings::in_use).
+pub fn watch<T>(keeps: bool, work: impl FnOnce() -> T) -> (T, Watched) {
     struct Outer(Option<Watched>);
     impl Drop for Outer {
         fn drop(&mut self) {
@@ -95,7 +88,8 @@ pub(super) fn region(run: impl FnOnce() -> Result<Vec<Tensor>>) -> Result<Vec<Te
     if depth > 0 || IS_AGAIN.get() || WATCHED.with_borrow(Option::is_none) {
         return run();
     }
-    let in_use = || ambient().and_then(|memory| memory.in_use());
+    let surroundings = current();
+    let in_use = || surroundings.as_ref()?.in_use();
     // Also one that fails counts, so that it is known to be there.
     let count = WATCHED.with_borrow_mut(|watched| {
         let count = watched.as_mut().map(|watched| &mut watched.count);
@@ -128,24 +122,20 @@ pub(super) fn again<T>(run: impl FnOnce() -> T) -> T {
     run()
 }
 
-/// Notes when a region was differentiated, unless another one was at that time.
-pub(super) fn timed<T>(differentiate: impl FnOnce() -> crate::Result<T>) -> crate::Result<T> {
+/// Differentiates a region, and tells the surroundings, unless another one is differentiated at this time.
+pub(super) fn differentiated<T>(differentiate: impl FnOnce() -> Result<T>) -> Result<T> {
+    let surroundings = current();
+    let _again = surroundings
+        .as_ref()
+        .map(|s| s.begins_again())
+        .transpose()?;
     let depth = DEPTH.get();
     let _depth = set(&DEPTH, depth + 1);
     let began = Instant::now();
     let done = differentiate();
-    WATCHED.with_borrow_mut(|watched| {
-        if let Some(watched) = watched
-            && depth == 0
-        {
-            watched.again.push(Again {
-                began,
-                elapsed: began.elapsed(),
-                memory: ambient().map(|memory| memory.reading()).unwrap_or_default(),
-                succeeded: done.is_ok(),
-            });
-        }
-    });
+    if let Some(surroundings) = surroundings.filter(|_| depth == 0) {
+        surroundings.ran_again(began, done.is_ok());
+    }
     done
 }
 

@@ -1,4 +1,4 @@
-use crate::nn::mix;
+use crate::mix::mix;
 
 /// The seed of a parameter's noise in its `step`-th update. `stream` is the parameter's own.
 #[inline]

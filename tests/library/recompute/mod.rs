@@ -2,6 +2,7 @@
 
 mod equality;
 mod exhaustion;
+mod own_loop;
 mod state;
 
 use candle_core::{Device, Result, Tensor, Var};

@@ -1,7 +1,7 @@
 //! Each operation of candle-core's table, in a model: what is known to be wrong is found, and what is right is not refused.
 
 use candle_core::{DType, Result, Tensor};
-use candle_headroom::nn::{Audit, Received, audit};
+use candle_headroom::nn::{Audit, AuditError, Received, audit};
 use candle_nn::VarMap;
 
 use super::{names, put, wave};
@@ -14,7 +14,7 @@ fn audited(
     layout: Layout,
     twice: bool,
     dtype: DType,
-) -> candle_headroom::Result<Audit> {
+) -> std::result::Result<Audit, AuditError> {
     let varmap = VarMap::new();
     let values = case(operation, layout, twice).inputs;
     let mut operands = Vec::new();
@@ -123,7 +123,7 @@ fn each_known_fault_is_found_and_nothing_right_is_refused() {
 
 /// The factor is that of candle's gradient: of four elements in the window, one is the largest.
 #[test]
-fn the_factor_is_reported() -> candle_headroom::Result<()> {
+fn the_factor_is_reported() -> Result<()> {
     let varmap = VarMap::new();
     let kernel = put(&varmap, "conv.weight", &wave(&[2, 1, 3, 3], 1)?, DType::F32)?;
     let head = put(&varmap, "head.weight", &wave(&[8, 3], 2)?, DType::F32)?;

@@ -1,7 +1,7 @@
 //! Backward passes that are wrong on purpose, in one place each.
 
 use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor};
-use candle_headroom::nn::{Audit, Received, audit};
+use candle_headroom::nn::{Audit, AuditError, Received, audit};
 use candle_nn::VarMap;
 
 use super::{names, put, wave};
@@ -82,7 +82,11 @@ enum Place {
 }
 
 /// Four layers of 8 × 8, with biases.
-fn audited(mutation: Mutation, place: Place, dtype: DType) -> candle_headroom::Result<Audit> {
+fn audited(
+    mutation: Mutation,
+    place: Place,
+    dtype: DType,
+) -> std::result::Result<Audit, AuditError> {
     let varmap = VarMap::new();
     let mut layers = Vec::new();
     for layer in 0..4 {
@@ -169,7 +173,7 @@ fn a_wrong_backward_pass_is_found_down_to_the_var() {
 
 /// One element of 4,096 has no gradient: in a direction along the gradient it is nothing, in f64 it is far above the tolerance.
 #[test]
-fn one_element_of_many_is_found() -> candle_headroom::Result<()> {
+fn one_element_of_many_is_found() -> Result<()> {
     let varmap = VarMap::new();
     let weight = put(&varmap, "weight", &wave(&[64, 64], 1)?, DType::F64)?;
     let other = put(&varmap, "other", &wave(&[64, 64], 2)?, DType::F64)?;
@@ -192,7 +196,7 @@ fn one_element_of_many_is_found() -> candle_headroom::Result<()> {
 
 /// Where weights are zeros at first, gradients before them are zeros too, right or wrong; so slopes are measured nearby.
 #[test]
-fn zeros_hide_nothing() -> candle_headroom::Result<()> {
+fn zeros_hide_nothing() -> Result<()> {
     for (mutation, dtype, wrong) in [
         (Mutation::None, DType::F32, vec![]),
         (Sign, DType::F32, vec!["a"]),

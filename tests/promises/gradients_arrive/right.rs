@@ -27,7 +27,7 @@ fn a_wrong_gradient_is_found_by_name() -> Result<()> {
     let report = audit(&varmap, || loss(|x| x.max_pool2d(2)))
         .slopes()
         .unwrap();
-    let error = report.check().unwrap_err();
+    let error = Error::from(report.check().unwrap_err());
     let wrong = ["conv.bias", "conv.weight"].map(str::to_owned).to_vec();
     assert!(
         matches!(&error, Error::Parameter(error) if **error == ParameterError::WrongGradients(wrong)),

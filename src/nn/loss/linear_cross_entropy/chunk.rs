@@ -2,8 +2,8 @@
 
 use candle_core::{DType, Result, Tensor};
 
-use crate::memory::ambient;
 use crate::nn::kernel::sum_type;
+use crate::nn::scope::current;
 
 /// More rows make the products no faster.
 const MOST_ROWS: usize = 512;
@@ -29,8 +29,7 @@ pub fn chunk_rows(hidden: &Tensor, classes: usize, needs: [bool; 2]) -> Result<u
     rows = rows
         .clamp(LEAST_ROWS, MOST_ROWS)
         .max(LEAST_LOGITS / classes);
-    let memory = ambient().filter(|memory| memory.device().same_device(hidden.device()));
-    if let Some(room) = memory.and_then(|memory| memory.room()) {
+    if let Some(room) = current().and_then(|around| around.room(hidden.device())) {
         let room = usize::try_from(room).unwrap_or(usize::MAX);
         let mut of_number = sum_type(hidden.dtype()).size_in_bytes();
         let gradients = (of_hidden * tokens + of_weight * classes).saturating_mul(width);

@@ -1,6 +1,11 @@
-use candle_core::{DType, Shape};
+use std::error::Error as StdError;
+use std::io;
+
+use candle_core::{DType, Error, Shape};
 
 /// The closure of a [`recompute`](crate::nn::recompute()) region did not do the same when it ran again in the backward pass.
+///
+/// It comes inside of candle's error, as [`of`](Self::of) finds it.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecomputeError {
@@ -42,4 +47,47 @@ pub enum RecomputeError {
         "a recomputed region used a Var of shape {0:?} that its first run did not use: make the choice of layers outside, or give the region the tensors that it depends on"
     )]
     Var(Shape),
+}
+
+impl RecomputeError {
+    /// Returns the one that an error of candle is; `None` if it is another error, or one with more context.
+    pub fn of(error: &Error) -> Option<&Self> {
+        within(error)
+    }
+}
+
+/// Inside an [`io::Error`]: of candle's variants that can hold any error, it is the one whose content can be downcast.
+impl From<RecomputeError> for Error {
+    fn from(error: RecomputeError) -> Self {
+        Self::Io(io::Error::other(error))
+    }
+}
+
+/// An error in the second run of a [`recompute`](crate::nn::recompute()) region, or in its backward pass. The text is that of the error.
+///
+/// It comes inside of candle's error, as [`of`](Self::of) finds it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct SecondRun(pub Error);
+
+impl SecondRun {
+    /// Returns the one that an error of candle is; `None` if it is another error, or one with more context.
+    pub fn of(error: &Error) -> Option<&Self> {
+        within(error)
+    }
+
+    /// Marks an error, unless it says by itself where it happened.
+    pub(super) fn mark(error: Error) -> Error {
+        match RecomputeError::of(&error).is_some() || Self::of(&error).is_some() {
+            true => error,
+            false => Error::Io(io::Error::other(Self(error))),
+        }
+    }
+}
+
+fn within<E: StdError + 'static>(error: &Error) -> Option<&E> {
+    match error {
+        Error::Io(error) => error.get_ref()?.downcast_ref(),
+        _ => None,
+    }
 }
