@@ -35,7 +35,7 @@ fi
 # This crate's own code as in a release, and the dependencies' one build, as in .ci/run.
 as_release=(--profile dev --config profile.dev.incremental=false)
 for option in opt-level=3 debug-assertions=false overflow-checks=false codegen-units=16; do
-    for package in candle-headroom headroom-finetune; do
+    for package in candle-headroom candle-headroom-nn headroom-finetune; do
         as_release+=(--config "profile.dev.package.$package.$option")
     done
 done

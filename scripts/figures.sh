@@ -16,7 +16,9 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # As .ci/run builds benchmarks, so that dependencies are not built once more.
 as_release=(--profile dev --config profile.dev.incremental=false)
 for option in opt-level=3 debug-assertions=false overflow-checks=false codegen-units=16; do
-    as_release+=(--config "profile.dev.package.candle-headroom.$option")
+    for package in candle-headroom candle-headroom-environment candle-headroom-nn; do
+        as_release+=(--config "profile.dev.package.$package.$option")
+    done
 done
 
 # Runs the tests of a binary whose names contain one of these, and prints what they print. A failing test ends the script.

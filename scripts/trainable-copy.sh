@@ -8,7 +8,7 @@
 #
 #     CRATE           a dependency in your Cargo.lock, as NAME or NAME@VERSION (default: candle-transformers)
 #     DEST            the folder of the copy (default: NAME-trainable)
-#     --path DIR      the folder of candle-headroom-nn (default: nn/ beside this script's folder, where there is one)
+#     --path DIR      the folder of candle-headroom-nn (default: crates/nn beside this script's folder, where there is one)
 #     --version REQ   or its version on crates.io
 #     --package NAME  another package in its place; it needs a `WithGradients`
 #
@@ -41,8 +41,8 @@ crate=${names[0]:-candle-transformers}
 dest=${names[1]:-${crate%@*}-trainable}
 [ -z "$path" ] || [ -z "$version" ] || die "give --path or --version, not both"
 if [ -z "$path$version" ]; then
-    [ -f "$here/../nn/Cargo.toml" ] || die "where is $package? Give --path DIR or --version REQ"
-    path=$here/../nn
+    [ -f "$here/../crates/nn/Cargo.toml" ] || die "where is $package? Give --path DIR or --version REQ"
+    path=$here/../crates/nn
 fi
 command -v cargo >/dev/null || die "needs cargo"
 command -v python3 >/dev/null || die "needs python3"
@@ -129,7 +129,7 @@ if count != tables or re.search(r'^package = "candle-nn"$', text, re.M):
     die(f"{found['manifest_path']} does not name candle-nn in the usual way; nothing is copied")
 
 
-# Those of candle_headroom::nn::WithGradients.
+# Those of candle_headroom_nn::WithGradients.
 METHODS = """max_pool2d max_pool2d_with_stride avg_pool2d avg_pool2d_with_stride interpolate1d upsample_nearest1d interpolate2d
     upsample_nearest2d upsample_bilinear2d conv1d conv2d conv_transpose1d scatter scatter_add
     unfold""".split()

@@ -16,7 +16,7 @@ sed -e 's|^name = "models"|name = "models-layers"|' \
     -e "s|^candle-core = .*|&\ncandle-headroom = { path = \"$root\", features = [\"layers\"] }|" \
     -e "s|^path = \"src/main.rs\"|path = \"$root/tests/models/layers/main.rs\"|" \
     -e "s|^models = |models-layers = |" tests/models/Cargo.toml >"$folder/Cargo.toml"
-sed -i "/^models-layers = /r "<(grep '^candle-headroom = { opt-level' Cargo.toml) "$folder/Cargo.toml"
+sed -i "/^models-layers = /r "<(grep -E '^candle-headroom(-nn)? = \{ opt-level' Cargo.toml) "$folder/Cargo.toml"
 # The versions of both lock files; cargo drops what is not needed.
 python3 - tests/models/Cargo.lock Cargo.lock >"$folder/Cargo.lock" <<'PYTHON'
 import re, sys

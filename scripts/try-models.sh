@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs candle-transformers' own models on small configurations (tests/models) with candle_nn, with plain compositions of candle's
-# differentiable operations, and with candle_headroom::nn, and prints how many Vars receive a gradient, whether gradients agree, and
+# differentiable operations, and with candle-headroom-nn, and prints how many Vars receive a gradient, whether gradients agree, and
 # bytes for each sample.
 #
 #     scripts/try-models.sh [--quick] [--models a,b,c] [--list]
@@ -47,7 +47,7 @@ manifest() {
         -e "s|^path = \"src/main.rs\"|path = \"$root/tests/models/src/main.rs\"|" \
         -e "s|^models = |models-$1 = |" tests/models/Cargo.toml >"$folder/Cargo.toml.new"
     # As in candle-headroom's own manifest.
-    [ "$1" != ours ] || sed -i "/^models-ours = /r "<(grep '^candle-headroom = { opt-level' Cargo.toml) "$folder/Cargo.toml.new"
+    [ "$1" != ours ] || sed -i "/^models-ours = /r "<(grep '^candle-headroom-nn = { opt-level' Cargo.toml) "$folder/Cargo.toml.new"
     printf '\n[patch.crates-io]\ncandle-transformers = { path = "candle-transformers" }\n' >>"$folder/Cargo.toml.new"
     cmp -s "$folder/Cargo.toml.new" "$folder/Cargo.toml" || mv "$folder/Cargo.toml.new" "$folder/Cargo.toml"
     # The versions of both lock files; cargo drops what the variant does not need.
@@ -93,7 +93,7 @@ if [ -z "$quick" ]; then
     run original models
     original=$work/original/results
 fi
-manifest ours candle-headroom-nn "$root/nn"
+manifest ours candle-headroom-nn "$root/crates/nn"
 build ours "$work/ours/Cargo.toml"
 run ours models-ours
 "$CARGO_TARGET_DIR/debug/models-plain" table "$original" "$work/plain/results" "$work/ours/results" "${models[@]}"

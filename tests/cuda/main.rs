@@ -9,14 +9,14 @@ mod accumulation;
 mod adaptation;
 #[path = "../support/candle_operations/mod.rs"]
 mod candle_operations;
-#[path = "../nn/check.rs"]
+#[path = "../../crates/nn/tests/nn/check.rs"]
 mod check;
 mod distributed;
 mod environment;
 mod equality;
 mod exhaustion;
 mod faults;
-#[path = "../nn/functions/mod.rs"]
+#[path = "../../crates/nn/tests/nn/functions/mod.rs"]
 mod functions;
 mod gpu;
 mod gradients;
@@ -33,7 +33,7 @@ mod optimizers;
 #[path = "../support/points.rs"]
 mod points;
 mod recovery;
-#[path = "../nn/gradients/replacements.rs"]
+#[path = "../../crates/nn/tests/nn/gradients/replacements.rs"]
 mod replacements;
 mod simulator;
 mod staging;

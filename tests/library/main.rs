@@ -3,6 +3,9 @@
 mod accumulator;
 mod audit;
 mod batch;
+mod batch_norm;
+#[path = "../../crates/nn/tests/nn/check.rs"]
+mod check;
 mod check_cut;
 mod checkpoint;
 #[path = "../../benches/adaptation/curves.rs"]
@@ -13,6 +16,7 @@ mod error;
 mod groups;
 mod halves;
 mod incidents;
+mod linear_cross_entropy;
 mod memory_model;
 #[cfg(feature = "metrics")]
 mod metrics;

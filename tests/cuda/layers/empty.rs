@@ -1,4 +1,4 @@
-#[path = "../../nn/empty/layers.rs"]
+#[path = "../../../crates/nn/tests/nn/empty/layers.rs"]
 mod layers;
 
 use candle_core::{Device, Result};

@@ -1,5 +1,6 @@
 //! `nn::audit`: which Vars a loss reaches, and how its report reads.
 
+mod models;
 mod operations;
 
 use candle_core::{DType, Device, IndexOp, Tensor, Var};

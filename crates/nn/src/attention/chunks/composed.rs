@@ -1,0 +1,141 @@
+//! What happens to a chunk of scores, by candle's operations.
+
+use candle_core::{D, DType, Result, Tensor};
+
+use super::Found;
+use super::chunk::Chunk;
+use crate::attention::dropout::Dropout;
+use crate::attention::rule::{Rule, wide};
+
+pub fn weights(rule: &Rule, chunk: &Chunk, scores: &Tensor) -> Result<(Tensor, Tensor)> {
+    let (scores, dtype) = (Logits::new(rule, chunk, scores)?, scores.dtype());
+    // At least a number: a row of −∞ gives zeros.
+    let most = scores.masked.max_keepdim(D::Minus1)?;
+    let most = most.maximum(least(most.dtype()))?;
+    let exponentials = scores.masked.broadcast_sub(&most)?.exp()?;
+    // The largest is 1, so the sum is less only where there are none.
+    let sums = exponentials.sum_keepdim(D::Minus1)?.maximum(1f64)?;
+    let inverses = sums.recip()?;
+    let mut weights = exponentials.broadcast_mul(&inverses)?;
+    if let Some(dropout) = &rule.dropout {
+        weights = (weights * kept(rule, chunk, dropout, &scores.masked)?)?;
+    }
+    let statistics = Tensor::cat(&[most, inverses], D::Minus1)?;
+    Ok((weights.to_dtype(dtype)?, statistics))
+}
+
+pub fn differentiate(
+    rule: &Rule,
+    chunk: &Chunk,
+    [scores, gradients]: [&Tensor; 2],
+    [statistics, sums]: [&Tensor; 2],
+    of_mask: bool,
+) -> Result<Found> {
+    let dtype = scores.dtype();
+    let scores = Logits::new(rule, chunk, scores)?;
+    let (most, inverses) = (statistics.narrow(3, 0, 1)?, statistics.narrow(3, 1, 1)?);
+    let exponentials = scores.masked.broadcast_sub(&most)?.exp()?;
+    let mut weights = exponentials.broadcast_mul(&inverses)?;
+    let mut gradients = gradients.to_dtype(wide(dtype))?;
+    let kept = match &rule.dropout {
+        Some(dropout) => Some(kept(rule, chunk, dropout, &weights)?),
+        None => None,
+    };
+    if let Some(kept) = &kept {
+        gradients = (gradients * kept)?;
+    }
+    gradients = (&weights * gradients.broadcast_sub(&sums.unsqueeze(D::Minus1)?)?)?;
+    if let Some(kept) = &kept {
+        weights = (weights * kept)?;
+    }
+    let mask = of_mask.then(|| gradients.clone());
+    if let Some(slopes) = &scores.slopes {
+        gradients = (gradients * slopes)?;
+    }
+    Ok(Found {
+        weights: weights.to_dtype(dtype)?,
+        scores: gradients.to_dtype(dtype)?,
+        mask,
+    })
+}
+
+/// The least number of a type of statistics.
+fn least(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => f64::MIN,
+        _ => f64::from(f32::MIN),
+    }
+}
+
+/// What softmax takes.
+struct Logits {
+    masked: Tensor,
+    /// The derivatives of soft capping.
+    slopes: Option<Tensor>,
+}
+
+impl Logits {
+    fn new(rule: &Rule, chunk: &Chunk, scores: &Tensor) -> Result<Self> {
+        let mut masked = scores.to_dtype(wide(scores.dtype()))?;
+        let mut slopes = None;
+        if let Some(cap) = rule.softcap {
+            let tanh = (masked / cap)?.tanh()?;
+            slopes = Some((1. - tanh.sqr()?)?);
+            masked = (tanh * cap)?;
+        }
+        if let Some(mask) = &rule.mask {
+            let mask = chunk.of_mask(mask)?.to_dtype(masked.dtype())?;
+            masked = masked.broadcast_add(&mask)?;
+        }
+        if let Some(slopes) = &rule.slopes {
+            let slopes = slopes.reshape((1, (), 1, 1))?;
+            let bias = slopes.broadcast_mul(&distances(rule, chunk, &masked)?)?;
+            masked = masked.broadcast_sub(&bias)?;
+        }
+        let last = chunk.first + chunk.queries;
+        if (chunk.first..last).any(|query| rule.seen(query) != (0..chunk.keys)) {
+            masked = masked.broadcast_add(&hidden(rule, chunk, &masked)?)?;
+        }
+        Ok(Self { masked, slopes })
+    }
+}
+
+/// −∞ where a query does not see a key, else 0.
+fn hidden(rule: &Rule, chunk: &Chunk, like: &Tensor) -> Result<Tensor> {
+    each_pair(chunk, like, |query, key| match rule.seen(query) {
+        seen if seen.contains(&key) => 0.,
+        _ => f32::NEG_INFINITY,
+    })
+}
+
+/// How far a query is from a key.
+fn distances(rule: &Rule, chunk: &Chunk, like: &Tensor) -> Result<Tensor> {
+    each_pair(chunk, like, |query, key| {
+        (query as i64 + rule.offset - key as i64).unsigned_abs() as f32
+    })
+}
+
+/// A function of a chunk's queries and keys.
+fn each_pair(chunk: &Chunk, like: &Tensor, value: impl Fn(usize, usize) -> f32) -> Result<Tensor> {
+    let queries = chunk.first..chunk.first + chunk.queries;
+    let values = queries.flat_map(|query| (0..chunk.keys).map(move |key| (query, key)));
+    let values: Vec<_> = values.map(|(query, key)| value(query, key)).collect();
+    let values = Tensor::from_vec(values, (chunk.queries, chunk.keys), like.device())?;
+    values.to_dtype(like.dtype())
+}
+
+/// 0 for dropped weights, else what they are multiplied by.
+fn kept(rule: &Rule, chunk: &Chunk, dropout: &Dropout, like: &Tensor) -> Result<Tensor> {
+    let sizes = rule.sizes;
+    let mut values = Vec::with_capacity(like.elem_count());
+    for batch in 0..sizes.batch {
+        for head in 0..sizes.heads {
+            for query in chunk.first..chunk.first + chunk.queries {
+                let keeps = dropout.keeps(rule.first_score(batch, head, query));
+                let of_row = keeps.take(chunk.keys);
+                values.extend(of_row.map(|keeps| if keeps { dropout.factor } else { 0. }));
+            }
+        }
+    }
+    Tensor::from_vec(values, like.shape(), like.device())?.to_dtype(like.dtype())
+}

@@ -1,0 +1,167 @@
+use candle_core::{DType, Error, Result, Tensor, bail};
+
+use super::chunks;
+use super::options::Attention;
+use super::rule::{NAME, Rule, wide};
+use super::tiles;
+use crate::graph::{Backward, record};
+
+/// Exact attention: softmax(q · kᵀ · scale) · v, without a matrix of scores that stays. After FlashAttention-2 (Dao, 2023).
+///
+/// - `q`: (batch, heads, queries, width)
+/// - `k`: (batch, key heads, keys, width)
+/// - `v`: (batch, key heads, keys, value width)
+///
+/// `heads` is a multiple of `key heads`: consecutive query heads share a key head, which is not repeated in memory. All have the
+/// same type: f32, f64, f16 or bf16. Any strides: the graph gets no copies of views such as `.transpose(1, 2)`.
+///
+/// The result has the shape (batch, heads, queries, value width) and lies in memory as (batch, queries, heads, value width), so
+/// `.transpose(1, 2)?.reshape((batch, queries, heads * value_width))` copies nothing.
+///
+/// A query that sees no key, because of the mask, a window or its position, gets zeros, and so do its gradients.
+///
+/// It keeps the inputs, the output, and two numbers for each query and head, in f32 (f64 for f64): the largest score and 1 / the sum
+/// of exponentials. Scores are computed for some queries at a time, forward and again backward: on the CPU in tiles of half a MiB or
+/// 16 queries for each thread, else in chunks of about 64 MiB. Statistics are in f32, and so is everything on the CPU. A mask that
+/// leads to a Var costs more: copies of it and of `v` are kept as well, and on the CPU the backward pass is a composition of candle's operations on chunks of 4 MiB.
+///
+/// # Errors
+/// If shapes, types or devices do not fit together, for types other than those above, and for options out of range.
+pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, options: &Attention) -> Result<Tensor> {
+    if let Some(lengths) = &options.lengths {
+        return within_sequences([q, k, v], lengths, options);
+    }
+    let rule = Rule::new(q, k, v, options)?;
+    match q.dtype() {
+        DType::F32 | DType::F64 | DType::F16 | DType::BF16 => {}
+        other => return Err(Error::UnsupportedDTypeForOp(other, NAME).bt()),
+    }
+    let (output, statistics) = forward(&rule, &q.detach(), &k.detach(), &v.detach())?;
+    let learned = options.mask.as_ref().filter(|mask| mask.track_op());
+    let output = match learned {
+        None => record(NAME, [q, k, v], output, move |given| {
+            let [q, k, v] = &given.inputs;
+            let [dq, dk, dv, _] = backward(&rule, [q, k, v], &statistics, &given, false)?;
+            Ok([dq, dk, dv])
+        }),
+        Some(mask) => {
+            // candle records three inputs at most.
+            let both = Tensor::cat(&[v.flatten_all()?, mask.flatten_all()?], 0)?;
+            let (shape, elements) = (v.shape().clone(), v.elem_count());
+            let mask = mask.dims().to_vec();
+            record(NAME, [q, k, &both], output, move |given| {
+                let [q, k, both] = &given.inputs;
+                let v = both.narrow(0, 0, elements)?.reshape(&shape)?;
+                let [dq, dk, dv, dmask] = backward(&rule, [q, k, &v], &statistics, &given, true)?;
+                let (dv, dmask) = (dv.zip(dmask)).ok_or_else(|| Error::Msg(NAME.into()).bt())?;
+                let dmask = dmask.reshape(mask.as_slice())?;
+                let parts = [dv.flatten_all()?, dmask.flatten_all()?];
+                Ok([dq, dk, Some(Tensor::cat(&parts, 0)?)])
+            })
+        }
+    };
+    output?.transpose(1, 2)
+}
+
+/// [`attention`] within each of the sequences that follow each other in `q`, `k` and `v`.
+fn within_sequences(
+    [q, k, v]: [&Tensor; 3],
+    [queries, keys]: &[Vec<usize>; 2],
+    options: &Attention,
+) -> Result<Tensor> {
+    let total = |lengths: &[usize]| {
+        let lengths = lengths.iter();
+        lengths.fold(0, |sum: usize, length| sum.saturating_add(*length))
+    };
+    let (all_queries, all_keys) = (q.dim(2)?, k.dim(2)?);
+    let totals = [total(queries), total(keys), total(keys)];
+    if queries.len() != keys.len() || totals != [all_queries, all_keys, v.dim(2)?] {
+        bail!(
+            "attention: lengths {queries:?} and {keys:?} do not add up to {all_queries} queries and {all_keys} keys"
+        )
+    }
+    if options.mask.is_some() {
+        bail!("attention: sequences of given lengths take no mask, but a window and slopes")
+    }
+    let options = Attention {
+        lengths: None,
+        ..options.clone()
+    };
+    if queries.is_empty() {
+        return attention(q, k, v, &options);
+    }
+    let mut outputs = Vec::with_capacity(queries.len());
+    let (mut query, mut key) = (0, 0);
+    for (&queries, &keys) in queries.iter().zip(keys) {
+        let q = q.narrow(2, query, queries)?;
+        let (k, v) = (k.narrow(2, key, keys)?, v.narrow(2, key, keys)?);
+        outputs.push(attention(&q, &k, &v, &options)?.transpose(1, 2)?);
+        (query, key) = (query + queries, key + keys);
+    }
+    Tensor::cat(&outputs, 1)?.transpose(1, 2)
+}
+
+/// The output as (batch, queries, heads, value width), and the statistics as (batch, heads, queries, 2): for each query the largest
+/// of its scores x and 1 / Σ exp(x − largest). Not one number, largest + ln Σ: where the largest is far from 0, rounding takes ln Σ away.
+fn forward(rule: &Rule, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
+    let sizes = rule.sizes;
+    let (dtype, wide) = (q.dtype(), wide(q.dtype()));
+    let outputs = (sizes.batch, sizes.queries, sizes.heads, sizes.value_width);
+    if is_empty(rule) {
+        let statistics = (sizes.batch, sizes.heads, sizes.queries, 2);
+        let statistics = Tensor::zeros(statistics, wide, q.device())?;
+        return Ok((Tensor::zeros(outputs, dtype, q.device())?, statistics));
+    }
+    if !q.device().is_cpu() {
+        return chunks::forward(rule, [q, k, v]);
+    }
+    let rule = rule.in_type(wide)?;
+    let [q, k, v] = [q.to_dtype(wide)?, k.to_dtype(wide)?, v.to_dtype(wide)?];
+    let (output, statistics) = match wide {
+        DType::F64 => tiles::forward::<f64>(&rule, [&q, &k, &v])?,
+        _ => tiles::forward::<f32>(&rule, [&q, &k, &v])?,
+    };
+    Ok((output.to_dtype(dtype)?, statistics))
+}
+
+/// The gradients of q, k, v and, if asked for, of the mask.
+fn backward(
+    rule: &Rule,
+    [q, k, v]: [&Tensor; 3],
+    statistics: &Tensor,
+    given: &Backward<3>,
+    of_mask: bool,
+) -> Result<[Option<Tensor>; 4]> {
+    if is_empty(rule) {
+        let mask = rule.mask.as_ref().filter(|_| of_mask);
+        let mask = mask.map(Tensor::zeros_like).transpose()?;
+        let [dq, dk, dv] = [q.zeros_like()?, k.zeros_like()?, v.zeros_like()?];
+        return Ok([Some(dq), Some(dk), Some(dv), mask]);
+    }
+    let (output, gradient) = (
+        given.output.transpose(1, 2)?,
+        given.gradient.transpose(1, 2)?,
+    );
+    if !q.device().is_cpu() {
+        return chunks::backward(rule, [q, k, v, &output, &gradient], statistics, of_mask);
+    }
+    let (dtype, wide) = (q.dtype(), wide(q.dtype()));
+    let rule = rule.in_type(wide)?;
+    let all = [q, k, v, &output, &gradient].map(|tensor| tensor.to_dtype(wide));
+    let [q, k, v, output, gradient] = all;
+    let all = [&q?, &k?, &v?, &output?, &gradient?];
+    let gradients = match wide {
+        _ if of_mask => chunks::backward(&rule, all, statistics, true)?,
+        DType::F64 => tiles::backward::<f64>(&rule, all, statistics)?,
+        _ => tiles::backward::<f32>(&rule, all, statistics)?,
+    };
+    let gradients = gradients.map(|found| found.map(|found| found.to_dtype(dtype)).transpose());
+    let [dq, dk, dv, dmask] = gradients;
+    Ok([dq?, dk?, dv?, dmask?])
+}
+
+/// Whether there is nothing to add up.
+fn is_empty(rule: &Rule) -> bool {
+    let sizes = rule.sizes;
+    rule.sizes.scores().contains(&0) || sizes.value_width == 0
+}

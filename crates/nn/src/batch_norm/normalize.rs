@@ -1,0 +1,120 @@
+use candle_core::{Result, Tensor, Var, bail};
+use candle_nn::ModuleT;
+
+use super::BatchNorm;
+use crate::kernel::runs_on;
+use crate::norm::cells::Cells;
+use crate::norm::groups::{Groups, Source, Statistics};
+use crate::norm::statistics_type;
+use crate::recompute::is_recomputing;
+
+const NAME: &str = "batch-norm";
+
+impl BatchNorm {
+    /// Normalizes with the statistics of the batch and updates the running ones. The running variance takes the unbiased variance:
+    /// n / (n − 1) times that of the batch, for n values of each channel.
+    ///
+    /// # Errors
+    /// If the input has fewer than two dimensions, other channels, or only one value for each channel, which has no variance (candle
+    /// makes the running variance NaN there).
+    pub fn forward_train(&self, x: &Tensor) -> Result<Tensor> {
+        let groups = self.groups(x)?;
+        let len = groups.cells.len();
+        if len < 2 {
+            bail!(
+                "batch-norm in training needs at least 2 values for each channel, got {:?}",
+                x.shape()
+            )
+        }
+        if !runs_on(x.device()) {
+            let (mean, variance) = (self.running_mean().copy()?, self.running_var().copy()?);
+            let ys = self.inner.forward_t(x, true)?;
+            if is_recomputing() {
+                // The first run has updated them.
+                Var::from_tensor(self.running_mean())?.set(&mean)?;
+                Var::from_tensor(self.running_var())?.set(&variance)?;
+            }
+            return Ok(ys);
+        }
+        let dense = x.detach().contiguous()?;
+        let statistics = groups.statistics(&dense, self.eps(), self.remove_mean)?;
+        let unbiased = (&statistics.variance * (len as f64 / (len as f64 - 1.)))?;
+        let mean = self.moved(self.running_mean(), &statistics.mean)?;
+        let variance = self.moved(self.running_var(), &unbiased)?;
+        let parameters = self.weight_and_bias();
+        let ys = groups.normalize(NAME, x, &dense, statistics, parameters)?;
+        if is_recomputing() {
+            return Ok(ys); // the first run has updated them
+        }
+        if self.remove_mean {
+            Var::from_tensor(self.running_mean())?.set(&mean)?;
+        }
+        Var::from_tensor(self.running_var())?.set(&variance)?;
+        Ok(ys)
+    }
+
+    fn forward_eval(&self, x: &Tensor) -> Result<Tensor> {
+        let groups = self.groups(x)?;
+        if !runs_on(x.device()) {
+            return self.inner.forward_t(x, false);
+        }
+        let wide = |running: &Tensor| running.detach().to_dtype(statistics_type(x.dtype()));
+        // A copy: training may replace the running mean before the backward pass.
+        let (mean, variance) = (
+            wide(self.running_mean())?.copy()?,
+            wide(self.running_var())?,
+        );
+        let statistics = Statistics::new(&mean, &variance, self.eps(), Source::Constant)?;
+        let dense = x.detach().contiguous()?;
+        groups.normalize(NAME, x, &dense, statistics, self.weight_and_bias())
+    }
+
+    /// A running statistic, moved towards that of a batch.
+    fn moved(&self, running: &Tensor, of_batch: &Tensor) -> Result<Tensor> {
+        let of_batch = of_batch.flatten_all()?.to_dtype(running.dtype())?;
+        let kept = (running.detach() * (1. - self.momentum()))?;
+        kept + (of_batch * self.momentum())?
+    }
+
+    /// Each channel is a group by itself.
+    fn groups(&self, x: &Tensor) -> Result<Groups> {
+        let channels = self.running_mean().dim(0)?;
+        match x.dims() {
+            [outer, found, inner @ ..] if *found == channels => Ok(Groups {
+                cells: Cells {
+                    outer: *outer,
+                    cells: channels,
+                    inner: inner.iter().product(),
+                },
+                members: 1,
+                parameters: channels,
+            }),
+            [_, _, ..] => bail!(
+                "batch-norm: expected {channels} channels, got {:?}",
+                x.shape()
+            ),
+            _ => bail!(
+                "batch-norm: the input needs at least 2 dimensions, got {:?}",
+                x.shape()
+            ),
+        }
+    }
+}
+
+/// candle's layer, which other functions of candle ask for, such as [`Conv2d::absorb_bn`](candle_nn::Conv2d::absorb_bn).
+impl std::ops::Deref for BatchNorm {
+    type Target = candle_nn::BatchNorm;
+
+    fn deref(&self) -> &Self::Target {
+        &self.inner
+    }
+}
+
+impl ModuleT for BatchNorm {
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        match train {
+            true => self.forward_train(x),
+            false => self.forward_eval(x),
+        }
+    }
+}

@@ -1,0 +1,12 @@
+use candle_core::{CudaDevice, Result, Tensor};
+
+use crate::kernel::{Kernel, Plan, no_kernels};
+
+pub fn run<K: Kernel<IN, OUT>, const IN: usize, const OUT: usize>(
+    _: &K,
+    _: &CudaDevice,
+    _: &[Tensor],
+    _: &Plan,
+) -> Result<Vec<Tensor>> {
+    Err(no_kernels(K::NAME))
+}

@@ -1,0 +1,123 @@
+//! Kernels that change a tensor in place.
+
+use candle_core::backend::{BackendDevice, BackendStorage};
+use candle_core::{CudaStorage, DType, Error, Layout, Result, Shape, Storage, Tensor};
+
+use super::launch::{
+    Argument, Module, each_element, each_row, launch, module, source, source_of, target,
+};
+use crate::kernel::mismatch;
+use crate::loss::linear_cross_entropy::Arguments;
+
+const BIAS: Module = module!("bias");
+const LINEAR_CROSS_ENTROPY: Module = module!("linear_cross_entropy");
+
+/// Adds a vector, of at least one element, to each row in place. Both are contiguous and of the same type.
+pub fn add_to_rows(
+    (rows, of_rows): (&mut CudaStorage, &Layout),
+    (bias, of_bias): (&Storage, &Layout),
+) -> Result<()> {
+    const NAME: &str = "add_to_rows";
+    let (device, dtype) = (rows.device.clone(), rows.dtype());
+    let (len, width) = (of_rows.shape().elem_count(), of_bias.shape().elem_count());
+    if bias.dtype() != dtype || width == 0 {
+        return Err(mismatch(NAME));
+    }
+    let arguments = &mut [
+        Argument::Bits(len as u64),
+        Argument::Bits(width as u64),
+        source_of(bias, of_bias, NAME)?,
+        target(rows, Some(of_rows), NAME)?,
+    ];
+    let grid = each_element(len);
+    // SAFETY: (len, width, bias, rows), where the rows have `len` elements and the bias has `width`, more than 0, of the same type.
+    unsafe { launch(&device, BIAS, NAME, dtype, grid, arguments) }
+}
+
+/// The losses of rows of logits, which become gradients if those are asked for.
+pub fn losses_of_rows(
+    given: &Arguments,
+    logits: &mut CudaStorage,
+    layout: &Layout,
+) -> Result<CudaStorage> {
+    const NAME: &str = "linear_cross_entropy";
+    let (device, dtype) = (logits.device.clone(), logits.dtype());
+    let (rows, width) = layout.shape().dims2()?;
+    let of_type = |tensor: Option<&Tensor>, len| {
+        tensor.is_none_or(|tensor| tensor.dtype() == dtype && tensor.elem_count() == len)
+    };
+    let fits = given.targets.dtype() == DType::I64
+        && given.targets.elem_count() == rows
+        && of_type(given.weights, rows)
+        && of_type(given.bias, width);
+    if !fits {
+        return Err(mismatch(NAME));
+    }
+    let bits: fn(f64) -> u64 = match dtype {
+        DType::F32 => |number: f64| u64::from((number as f32).to_bits()),
+        DType::F64 => f64::to_bits,
+        dtype => return Err(Error::UnsupportedDTypeForOp(dtype, NAME).bt()),
+    };
+    let rule = given.rule;
+    let numbers = [
+        width as u64,
+        given.none as u64,
+        bits(rule.smoothing),
+        bits(rule.z_loss),
+        bits(rule.softcap.unwrap_or(0.)),
+        u64::from(given.differentiates),
+    ];
+    let optional = [Some(given.targets), given.weights, given.bias];
+    let storages = optional.map(|tensor| tensor.map(Tensor::storage_and_layout));
+    // SAFETY: the kernel writes all of it before anything reads it, on the same stream.
+    let mut losses = unsafe { device.alloc_uninit(&Shape::from(rows.max(1)), dtype)? };
+    let mut arguments: Vec<_> = numbers.into_iter().map(Argument::Bits).collect();
+    for tensor in &storages {
+        arguments.push(match tensor {
+            Some((storage, layout)) => source_of(storage, layout, NAME)?,
+            None => Argument::Bits(0),
+        });
+    }
+    arguments.push(target(logits, Some(layout), NAME)?);
+    arguments.push(target(&mut losses, None, NAME)?);
+    let grid = each_row(rows, width)?;
+    // SAFETY: (width, none, smoothing, z loss, cap, differentiates, targets, weights, bias, logits, losses): the logits have a row of
+    // `width` elements for each block, targets, weights and losses have one element, and the bias has `width`. Weights and bias may be
+    // null, which the kernel does not read. The rule's numbers are of the type of the logits, and so are all but the targets.
+    unsafe {
+        launch(
+            &device,
+            LINEAR_CROSS_ENTROPY,
+            NAME,
+            dtype,
+            grid,
+            &mut arguments,
+        )?
+    };
+    drop(arguments);
+    Ok(losses)
+}
+
+/// Multiplies contiguous values by the one element of another tensor.
+pub fn scale(
+    (values, of_values): (&mut CudaStorage, &Layout),
+    (factor, of_factor): (&CudaStorage, &Layout),
+) -> Result<()> {
+    const NAME: &str = "scale";
+    let (device, dtype) = (values.device.clone(), values.dtype());
+    if !matches!(dtype, DType::F32 | DType::F64) || factor.dtype() != dtype {
+        return Err(Error::UnsupportedDTypeForOp(dtype, NAME).bt());
+    }
+    if of_factor.shape().elem_count() != 1 {
+        return Err(mismatch(NAME));
+    }
+    let len = of_values.shape().elem_count();
+    let arguments = &mut [
+        Argument::Bits(len as u64),
+        source(factor, of_factor, NAME)?,
+        target(values, Some(of_values), NAME)?,
+    ];
+    let grid = each_element(len);
+    // SAFETY: (len, factor, values): there are `len` values and one factor, of the same type.
+    unsafe { launch(&device, LINEAR_CROSS_ENTROPY, NAME, dtype, grid, arguments) }
+}

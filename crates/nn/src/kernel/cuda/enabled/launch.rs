@@ -1,0 +1,213 @@
+//! The one place where kernels are launched.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaFunction, CudaStream, CudaView, CudaViewMut, LaunchArgs, LaunchConfig, PushKernelArg,
+};
+use candle_core::cuda_backend::{CudaDType, CudaStorageSlice, WrapErr};
+use candle_core::{CudaDevice, CudaStorage, DType, Error, Layout, Result, Storage, WithDType};
+
+use crate::kernel::mismatch;
+
+/// A compiled file of `kernels/`: its name among the device's modules, and its code.
+pub type Module = (&'static str, &'static str);
+
+/// The module compiled from the file of this name.
+macro_rules! module {
+    ($name:literal) => {
+        (
+            concat!("candle-headroom-", $name),
+            include_str!(concat!(env!("OUT_DIR"), "/", $name, ".ptx")),
+        )
+    };
+}
+pub(crate) use module;
+
+/// A kernel that is loaded, and the stream to launch it on.
+pub struct Function {
+    function: CudaFunction,
+    stream: Arc<CudaStream>,
+}
+
+impl Function {
+    /// Begins a launch: add the arguments, then launch.
+    pub fn builder(&self) -> LaunchArgs<'_> {
+        self.stream.launch_builder(&self.function)
+    }
+}
+
+/// Loads the kernel `name` for elements of type `T`.
+pub fn function<T: WithDType>(device: &CudaDevice, module: Module, name: &str) -> Result<Function> {
+    load(device, module, name, T::DTYPE)
+}
+
+fn load(device: &CudaDevice, (module, code): Module, name: &str, dtype: DType) -> Result<Function> {
+    let name = format!("{name}_{}", dtype.as_str());
+    let function = device.get_or_load_custom_func(&name, module, code)?;
+    Ok(Function {
+        function: function.into_cuda_function(),
+        stream: device.cuda_stream(),
+    })
+}
+
+/// The elements of a contiguous tensor on a device.
+pub fn view<'a, T: CudaDType>(
+    storage: &'a Storage,
+    layout: &Layout,
+    name: &'static str,
+) -> Result<CudaView<'a, T>> {
+    let Storage::Cuda(storage) = storage else {
+        return Err(mismatch(name));
+    };
+    let slice = T::as_cuda_slice(storage)?;
+    slice
+        .try_slice(range(layout, name)?)
+        .ok_or_else(|| mismatch(name))
+}
+
+/// An argument of a kernel.
+pub enum Argument<'a> {
+    /// The bits of a number of at most 8 bytes, the lowest first. CUDA's hosts are little-endian: a parameter of 4 bytes reads the
+    /// lower half. 0 is also a null pointer.
+    Bits(u64),
+    /// What [`source`] and [`target`] return.
+    Elements(Box<dyn Elements + 'a>),
+}
+
+/// Elements of a tensor, borrowed.
+pub trait Elements {
+    fn push<'b>(&'b mut self, launch: &mut LaunchArgs<'b>);
+}
+
+impl<T> Elements for CudaView<'_, T> {
+    fn push<'b>(&'b mut self, launch: &mut LaunchArgs<'b>) {
+        launch.arg(&*self);
+    }
+}
+
+impl<T> Elements for CudaViewMut<'_, T> {
+    fn push<'b>(&'b mut self, launch: &mut LaunchArgs<'b>) {
+        launch.arg(self);
+    }
+}
+
+/// Launches the kernel `name` for elements of a type.
+///
+/// # Safety
+/// The arguments must be those of the kernel in `kernels/`, in its order and of its types. Each view must have as many elements as
+/// the kernel reads or writes there in this grid, for the numbers that it is given, and those that it reads must be initialized. Views
+/// that the kernel writes must come from [`target`]: they are borrowed mutably, so they overlap no other argument.
+pub unsafe fn launch(
+    device: &CudaDevice,
+    module: Module,
+    name: &str,
+    dtype: DType,
+    grid: LaunchConfig,
+    arguments: &mut [Argument],
+) -> Result<()> {
+    let function = load(device, module, name, dtype)?;
+    let mut launch = function.builder();
+    for argument in arguments {
+        match argument {
+            Argument::Bits(bits) => {
+                launch.arg(&*bits);
+            }
+            Argument::Elements(elements) => elements.push(&mut launch),
+        }
+    }
+    // SAFETY: the caller promises that the arguments fit the kernel. The views among them borrow their tensors until the launch is on
+    // the stream, on which memory is also freed.
+    unsafe { launch.launch(grid) }.w()?;
+    Ok(())
+}
+
+/// A launch with a block for each row of `width` elements: a warp for short rows, more threads for longer ones.
+pub fn each_row(rows: usize, width: usize) -> Result<LaunchConfig> {
+    let threads = match width {
+        0..=256 => 32,
+        257..=1024 => 128,
+        _ => 256,
+    };
+    let blocks = u32::try_from(rows)
+        .ok()
+        .filter(|rows| *rows <= i32::MAX as u32);
+    let blocks = blocks.ok_or_else(|| {
+        Error::Msg(format!("{rows} rows: a launch takes at most 2147483647")).bt()
+    })?;
+    Ok(grid(blocks, threads))
+}
+
+/// A launch for elements; the kernel strides by the grid's size.
+pub fn each_element(elements: usize) -> LaunchConfig {
+    const MOST_BLOCKS: usize = 1 << 16;
+    let blocks = elements.div_ceil(256).clamp(1, MOST_BLOCKS);
+    grid(blocks as u32, 256)
+}
+
+pub fn grid(blocks: u32, threads: u32) -> LaunchConfig {
+    LaunchConfig {
+        grid_dim: (blocks.max(1), 1, 1),
+        block_dim: (threads, 1, 1),
+        shared_mem_bytes: 0,
+    }
+}
+
+/// A part of a storage, of any type that a kernel knows.
+macro_rules! part {
+    ($slice:expr, $part:ident, $range:expr) => {
+        match $slice {
+            CudaStorageSlice::F32(slice) => slice.$part($range).map(elements),
+            CudaStorageSlice::F64(slice) => slice.$part($range).map(elements),
+            CudaStorageSlice::F16(slice) => slice.$part($range).map(elements),
+            CudaStorageSlice::BF16(slice) => slice.$part($range).map(elements),
+            CudaStorageSlice::I64(slice) => slice.$part($range).map(elements),
+            _ => None,
+        }
+    };
+}
+
+fn elements<'a>(view: impl Elements + 'a) -> Argument<'a> {
+    Argument::Elements(Box::new(view))
+}
+
+/// As [`source`], of a tensor's storage.
+pub fn source_of<'a>(
+    storage: &'a Storage,
+    layout: &Layout,
+    name: &'static str,
+) -> Result<Argument<'a>> {
+    match storage {
+        Storage::Cuda(storage) => source(storage, layout, name),
+        _ => Err(mismatch(name)),
+    }
+}
+
+/// A contiguous tensor on a device, of f64, f32, f16, bf16 or i64, to read.
+pub fn source<'a>(
+    storage: &'a CudaStorage,
+    layout: &Layout,
+    name: &'static str,
+) -> Result<Argument<'a>> {
+    let range = range(layout, name)?;
+    part!(&storage.slice, try_slice, range).ok_or_else(|| mismatch(name))
+}
+
+/// A contiguous tensor of f64, f32, f16, bf16 or i64, or without a layout all of a storage, to write.
+pub fn target<'a>(
+    storage: &'a mut CudaStorage,
+    layout: Option<&Layout>,
+    name: &'static str,
+) -> Result<Argument<'a>> {
+    let range = match layout {
+        Some(layout) => range(layout, name)?,
+        None => (Bound::Unbounded, Bound::Unbounded),
+    };
+    part!(&mut storage.slice, try_slice_mut, range).ok_or_else(|| mismatch(name))
+}
+
+fn range(layout: &Layout, name: &'static str) -> Result<(Bound<usize>, Bound<usize>)> {
+    let (start, end) = layout.contiguous_offsets().ok_or_else(|| mismatch(name))?;
+    Ok((Bound::Included(start), Bound::Excluded(end)))
+}

@@ -1,0 +1,25 @@
+mod in_place;
+mod kernels;
+mod launch;
+mod product;
+
+use candle_core::backend::BackendDevice;
+use candle_core::cuda_backend::CudaDType;
+use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
+use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape};
+
+pub use in_place::{add_to_rows, losses_of_rows, scale};
+pub use kernels::{CudaKernel, run};
+pub(crate) use launch::module;
+pub use launch::{Function, Module, each_row, function, view};
+pub use product::multiply;
+
+/// A type that CUDA kernels read and write.
+pub trait CudaElement: CudaDType + DeviceRepr {}
+
+impl<T: CudaDType + DeviceRepr> CudaElement for T {}
+
+/// The smallest storage that the driver allocates.
+pub fn smallest(device: &CudaDevice) -> Result<CudaStorage> {
+    device.zeros_impl(&Shape::from(1), DType::U8)
+}

@@ -1,0 +1,20 @@
+//! Kernels on CUDA. Without the feature `cuda` there are none.
+
+#[cfg(not(feature = "cuda"))]
+mod any;
+#[cfg(not(feature = "cuda"))]
+mod disabled;
+#[cfg(feature = "cuda")]
+mod enabled;
+
+#[cfg(not(feature = "cuda"))]
+pub use any::{CudaElement, CudaKernel};
+#[cfg(not(feature = "cuda"))]
+pub use disabled::run;
+#[cfg(feature = "cuda")]
+pub(crate) use enabled::module;
+#[cfg(feature = "cuda")]
+pub use enabled::{
+    CudaElement, CudaKernel, Function, Module, add_to_rows, each_row, function, losses_of_rows,
+    multiply, run, scale, smallest, view,
+};

@@ -1,0 +1,104 @@
+//! Losses that are a mean over all elements, each one operation. They keep the input and the target.
+
+use candle_core::{Error, Result, Tensor};
+
+use crate::graph::{Backward, record};
+use crate::kernel::sum_type;
+
+/// The mean of (x − y)² over all elements: as [`candle_nn::loss::mse`]. For f16 and bf16 the loss is f32, as is its sum.
+///
+/// It keeps its two inputs.
+///
+/// # Errors
+/// If the shapes, types or devices differ.
+pub fn mse(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
+    mean(
+        "mse",
+        inp,
+        target,
+        |x, y| (x - y)?.sqr(),
+        |x, y| {
+            let slope = ((x - y)? * 2.)?;
+            Ok([slope.clone(), slope.neg()?])
+        },
+    )
+}
+
+/// The mean over all elements of (x − y)² / 2 where |x − y| is at most `delta`, and elsewhere of `delta` · (|x − y| − `delta` / 2): as
+/// [`candle_nn::loss::huber`]. For f16 and bf16 the loss is f32, as is its sum.
+///
+/// It keeps its two inputs.
+///
+/// # Errors
+/// As [`mse`].
+pub fn huber(inp: &Tensor, target: &Tensor, delta: f64) -> Result<Tensor> {
+    // With c = min(|x − y|, delta) it is c · (|x − y| − c / 2).
+    let value = move |x: &Tensor, y: &Tensor| {
+        let distance = (x - y)?.abs()?;
+        let squared = distance.minimum(delta)?;
+        &squared * (&distance - (&squared * 0.5)?)?
+    };
+    mean("huber", inp, target, value, move |x, y| {
+        let slope = (x - y)?.clamp(-delta, delta)?;
+        Ok([slope.clone(), slope.neg()?])
+    })
+}
+
+/// The mean over all elements of −y · ln σ(x) − (1 − y) · ln(1 − σ(x)), for logits x and probabilities y: as
+/// [`candle_nn::loss::binary_cross_entropy_with_logit`], but finite also where σ(x) rounds to 0 or 1. For f16 and bf16 the loss is f32,
+/// as is its sum.
+///
+/// It keeps its two inputs.
+///
+/// # Errors
+/// As [`mse`].
+pub fn binary_cross_entropy_with_logit(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
+    // max(x, 0) − x · y + ln(1 + e^−|x|)
+    let value = |x: &Tensor, y: &Tensor| {
+        let rest = (x.abs()?.neg()?.exp()? + 1.)?.log()?;
+        (x.maximum(0f64)? - (x * y)?)? + rest
+    };
+    let name = "binary-cross-entropy";
+    mean(name, inp, target, value, |x, y| {
+        let probability = ((x.neg()?.exp()? + 1.)?).recip()?;
+        Ok([(probability - y)?, x.neg()?])
+    })
+}
+
+/// The mean of `value` over all elements. Both closures are given f32, or f64 for f64; `slopes` returns the derivatives with respect
+/// to both arguments.
+fn mean(
+    name: &'static str,
+    inp: &Tensor,
+    target: &Tensor,
+    value: impl Fn(&Tensor, &Tensor) -> Result<Tensor>,
+    slopes: impl Fn(&Tensor, &Tensor) -> Result<[Tensor; 2]> + Send + Sync + 'static,
+) -> Result<Tensor> {
+    if (inp.shape(), inp.dtype()) != (target.shape(), target.dtype()) {
+        let (lhs, rhs) = (inp.shape().clone(), target.shape().clone());
+        return Err(match inp.dtype() == target.dtype() {
+            true => Error::ShapeMismatchBinaryOp { lhs, rhs, op: name },
+            false => Error::DTypeMismatchBinaryOp {
+                lhs: inp.dtype(),
+                rhs: target.dtype(),
+                op: name,
+            },
+        }
+        .bt());
+    }
+    let dtype = sum_type(inp.dtype());
+    let wide = move |tensor: &Tensor| tensor.detach().to_dtype(dtype);
+    let count = inp.elem_count().max(1) as f64;
+    let loss = (value(&wide(inp)?, &wide(target)?)?.sum_all()? / count)?;
+    record(name, [inp, target], loss, move |given: Backward<2>| {
+        let [inp, target] = &given.inputs;
+        let factor = (&given.gradient / count)?;
+        let [of_inp, of_target] = slopes(&wide(inp)?, &wide(target)?)?;
+        let gradient = |slope: Tensor| slope.broadcast_mul(&factor)?.to_dtype(inp.dtype());
+        let [needs_inp, needs_target] = given.needs;
+        Ok([
+            needs_inp.then(|| gradient(of_inp)).transpose()?,
+            needs_target.then(|| gradient(of_target)).transpose()?,
+        ])
+    })
+}

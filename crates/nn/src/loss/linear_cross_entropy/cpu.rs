@@ -1,0 +1,142 @@
+use candle_core::{Layout, Result};
+use rayon::prelude::*;
+
+use super::options::{Arguments, Rule};
+use crate::kernel::matrix::Number;
+use crate::kernel::{max_of, mismatch, rows_at_once, slice_of, sum_of};
+
+const NAME: &str = "linear_cross_entropy";
+
+/// See [`losses`](super::rows::losses).
+pub fn losses<T: Number>(
+    arguments: &Arguments,
+    logits: &mut [T],
+    layout: &Layout,
+) -> Result<Vec<T>> {
+    let range = layout.contiguous_offsets().map(|(start, end)| start..end);
+    let logits = range.and_then(|range| logits.get_mut(range));
+    let logits = logits.ok_or_else(|| mismatch(NAME))?;
+    let (rows, width) = layout.shape().dims2()?;
+    let (storage, of_targets) = arguments.targets.storage_and_layout();
+    let targets = slice_of::<i64>(&storage, of_targets, NAME)?;
+    let weights = arguments
+        .weights
+        .map(|weights| weights.storage_and_layout());
+    let weights = match &weights {
+        Some((storage, layout)) => slice_of::<T>(storage, layout, NAME)?,
+        None => &[],
+    };
+    let bias = arguments.bias.map(|bias| bias.storage_and_layout());
+    let bias = match &bias {
+        Some((storage, layout)) => slice_of::<T>(storage, layout, NAME)?,
+        None => &[],
+    };
+    let row = Row {
+        constants: Constants::new(&arguments.rule, width),
+        bias,
+        differentiates: arguments.differentiates,
+    };
+    let mut losses = vec![T::zero(); rows];
+    let at_once = rows_at_once(width);
+    let groups = losses.par_chunks_mut(at_once);
+    let groups = groups.zip(logits.par_chunks_mut(at_once * width.max(1)));
+    groups.enumerate().for_each(|(group, (losses, logits))| {
+        let rows = losses.iter_mut().zip(logits.chunks_mut(width.max(1)));
+        for (index, (loss, logits)) in (group * at_once..).zip(rows) {
+            let weight = weights.get(index).copied().unwrap_or(T::one());
+            let target = targets.get(index).copied().unwrap_or(arguments.none);
+            if target == arguments.none || weight == T::zero() {
+                if row.differentiates {
+                    logits.fill(T::zero());
+                }
+                continue;
+            }
+            *loss = row.loss(logits, usize::try_from(target).ok(), weight);
+        }
+    });
+    Ok(losses)
+}
+
+/// The numbers of a [`Rule`].
+struct Constants<T> {
+    smoothing: T,
+    /// What each class gets of the smoothing.
+    share: T,
+    z_loss: T,
+    softcap: Option<T>,
+}
+
+impl<T: Number> Constants<T> {
+    fn new(rule: &Rule, width: usize) -> Self {
+        Self {
+            smoothing: T::of(rule.smoothing),
+            share: T::of(rule.smoothing / width.max(1) as f64),
+            z_loss: T::of(rule.z_loss),
+            softcap: rule.softcap.map(T::of),
+        }
+    }
+}
+
+struct Row<'a, T> {
+    constants: Constants<T>,
+    /// One number for each class; empty for a layer without a bias.
+    bias: &'a [T],
+    differentiates: bool,
+}
+
+impl<T: Number> Row<'_, T> {
+    /// The weighted loss of a row, which becomes the loss's gradient if that is asked for. Without a class it is NaN.
+    fn loss(&self, xs: &mut [T], target: Option<usize>, weight: T) -> T {
+        let Constants {
+            smoothing,
+            share,
+            z_loss,
+            softcap,
+        } = self.constants;
+        for (x, bias) in xs.iter_mut().zip(self.bias) {
+            *x += *bias;
+        }
+        if let Some(cap) = softcap {
+            xs.iter_mut().for_each(|x| *x = (*x / cap).tanh() * cap);
+        }
+        let Some((index, of_target)) = target.and_then(|at| Some((at, *xs.get(at)?))) else {
+            if self.differentiates {
+                xs.fill(T::nan());
+            }
+            return T::nan();
+        };
+        let max = max_of(xs);
+        // Logarithms of sums are kept apart from the maximum: added to it, they would lose their digits if it is large.
+        let log = sum_of(xs, xs, |x, _| (x - max).fast_exp()).ln();
+        let above = log - (of_target - max);
+        let mut loss = above;
+        if smoothing > T::zero() {
+            let below = sum_of(xs, xs, |x, _| x - max);
+            loss = (T::one() - smoothing) * above + (smoothing * log - share * below);
+        }
+        let whole = max + log;
+        if z_loss > T::zero() {
+            loss += z_loss * whole * whole;
+        }
+        if self.differentiates {
+            let of_softmax = weight * (T::one() + T::of(2.) * z_loss * whole);
+            let of_all = weight * share;
+            let slope = |x: T| of_softmax * ((x - max) - log).fast_exp() - of_all;
+            // The derivative of the cap, from its result.
+            let steepness = |x: T, cap: T| T::one() - (x / cap) * (x / cap);
+            let mut at_target = slope(of_target) - weight * (T::one() - smoothing);
+            match softcap {
+                None => xs.iter_mut().for_each(|x| *x = slope(*x)),
+                Some(cap) => {
+                    at_target *= steepness(of_target, cap);
+                    xs.iter_mut()
+                        .for_each(|x| *x = slope(*x) * steepness(*x, cap));
+                }
+            }
+            if let Some(x) = xs.get_mut(index) {
+                *x = at_target;
+            }
+        }
+        weight * loss
+    }
+}

@@ -1,0 +1,168 @@
+//! Names of many parameters in a few lines: by module, with `*` for the numbers of several. For candle-headroom, not a public API.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// Number of parameters that are listed for a module.
+const LISTED: usize = 3;
+
+/// The parameters of a module, or of several whose paths differ in a number only.
+#[derive(Debug)]
+pub struct Modules<'a> {
+    /// As in `model.layers.*`; empty for parameters without a module.
+    path: String,
+    /// The parameters without this path.
+    parameters: BTreeSet<&'a str>,
+    /// The whole names.
+    pub names: Vec<&'a str>,
+    /// The number of parameters that these modules have in all.
+    total: usize,
+}
+
+/// A parameter's name in parts.
+struct Name<'a> {
+    /// The module's path up to its first number, such as `model.layers.0`, so that the parts of a layer are not listed one by one.
+    module: &'a str,
+    /// The same with `*` for the number.
+    pattern: String,
+    parameter: &'a str,
+}
+
+/// Groups `names` by module. `others` are the remaining parameters, for the totals.
+pub fn by_module<'a>(
+    names: impl Iterator<Item = &'a str>,
+    others: impl Iterator<Item = &'a str>,
+) -> Vec<Modules<'a>> {
+    let mut groups: BTreeMap<String, Vec<(&str, Name<'_>)>> = BTreeMap::new();
+    for name in names {
+        let parts = Name::new(name);
+        let group = groups.entry(parts.pattern.clone()).or_default();
+        group.push((name, parts));
+    }
+    let others: Vec<Name<'_>> = others.map(Name::new).collect();
+    let modules = groups.into_iter().map(|(pattern, group)| {
+        let modules: BTreeSet<&str> = group.iter().map(|(_, parts)| parts.module).collect();
+        let path = match modules.len() {
+            1 => modules.into_iter().collect(),
+            _ => pattern,
+        };
+        let others = others.iter();
+        let others = others.filter(|other| [other.module, &other.pattern].contains(&path.as_str()));
+        Modules {
+            total: group.len() + others.count(),
+            path,
+            parameters: group.iter().map(|(_, parts)| parts.parameter).collect(),
+            names: group.iter().map(|(name, _)| *name).collect(),
+        }
+    });
+    modules.collect()
+}
+
+impl<'a> Name<'a> {
+    fn new(name: &'a str) -> Self {
+        // A Var without a name has its place in the list.
+        let is_place = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
+        let alone = (if is_place { "Var" } else { "" }, name);
+        let (module, parameter) = name.rsplit_once('.').unwrap_or(alone);
+        let mut end = 0;
+        for part in module.split('.') {
+            end += part.len();
+            let stem = part.trim_end_matches(|last: char| last.is_ascii_digit());
+            let number = part.len() - stem.len();
+            if number > 0
+                && let Some((module, rest)) = name.split_at_checked(end)
+                && let Some(before) = module.get(..end - number)
+            {
+                return Self {
+                    module,
+                    pattern: format!("{before}*"),
+                    parameter: rest.trim_start_matches('.'),
+                };
+            }
+            end += 1; // the dot
+        }
+        Self {
+            module,
+            pattern: module.to_owned(),
+            parameter,
+        }
+    }
+}
+
+/// As in `model.layers.*: mlp.down.weight, mlp.up.weight, norm.weight, … (36 of 36)`.
+impl fmt::Display for Modules<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        let listed = self.parameters.iter().take(LISTED).copied();
+        f.write_str(&listed.collect::<Vec<_>>().join(", "))?;
+        let more = if self.parameters.len() > LISTED {
+            ", …"
+        } else {
+            ""
+        };
+        write!(f, "{more} ({} of {})", self.names.len(), self.total)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::by_module;
+
+    fn lines(names: &[&str], others: &[&str]) -> Vec<String> {
+        let groups = by_module(names.iter().copied(), others.iter().copied());
+        groups.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn layers_are_one_line() {
+        let layers: Vec<String> = (0..12)
+            .flat_map(|layer| {
+                ["a.weight", "b.bias", "b.weight", "c.w"].map(|p| format!("m.layers.{layer}.{p}"))
+            })
+            .chain(["m.norm.weight".to_owned(), "head".to_owned()])
+            .collect();
+        let names: Vec<&str> = layers.iter().map(String::as_str).collect();
+        assert_eq!(
+            lines(&names, &["m.norm.bias", "m.layers.12.d"]),
+            [
+                "head (1 of 1)",
+                "m.layers.*: a.weight, b.bias, b.weight, … (48 of 49)",
+                "m.norm: weight (1 of 2)",
+            ]
+        );
+        // One layer alone keeps its number.
+        assert_eq!(
+            lines(&names[4..6], &names[6..10]),
+            ["m.layers.1: a.weight, b.bias (2 of 4)"]
+        );
+    }
+
+    #[test]
+    fn numbers_end_a_part_of_the_path() {
+        assert_eq!(
+            lines(&["block0.qkv.weight", "block1.qkv.weight"], &[]),
+            ["block*: qkv.weight (2 of 2)"]
+        );
+        // The last part names the parameter.
+        assert_eq!(
+            lines(&["lstm.weight_hh_l0", "lstm.weight_ih_l1"], &[]),
+            ["lstm: weight_hh_l0, weight_ih_l1 (2 of 2)"]
+        );
+        assert_eq!(lines(&["0", "1", "10"], &["2"]), ["Var: 0, 1, 10 (3 of 4)"]);
+        assert_eq!(
+            lines(&["w1", "w1.bias"], &["w1.scale"]),
+            ["w1 (1 of 1)", "w1: bias (1 of 2)"]
+        );
+    }
+
+    #[test]
+    fn odd_names_are_kept() {
+        assert_eq!(
+            lines(&["", "a..b", "x.007.y"], &[]),
+            [" (1 of 1)", "a.: b (1 of 1)", "x.007: y (1 of 1)"]
+        );
+        assert_eq!(lines(&["π.2.ß"], &[]), ["π.2: ß (1 of 1)"]);
+    }
+}

@@ -1,0 +1,121 @@
+use candle_core::{Device, ModuleT, Result, Tensor, bail};
+
+use crate::graph::record_lean;
+use crate::kernel::{self, Extent, Kernel, Number, Plan, philox};
+use crate::seed::{Draw, draw, is_frozen};
+
+/// Sets each element to zero with probability `drop_p` and multiplies the others by 1 / (1 − `drop_p`), as [`candle_nn::ops::dropout`].
+///
+/// The mask comes from a generator that numbers its results, so the backward pass computes it again, and CPU and CUDA give the same
+/// bits. Inside of [`nn::seeded`](crate::seeded) the mask depends on the seed and the number of calls before; elsewhere each call
+/// draws a fresh seed. Generator: see [`dropout_with_seed`].
+///
+/// It keeps nothing: neither input nor output.
+///
+/// # Errors
+/// If `drop_p` is not in [0, 1), or for a type other than f64, f32, f16 and bf16.
+pub fn dropout(xs: &Tensor, drop_p: f32) -> Result<Tensor> {
+    masked(xs, drop_p, draw)
+}
+
+/// [`dropout`] with a mask that depends on `seed`, `drop_p` and the number of elements only. One seed for several layers gives
+/// them the same mask.
+///
+/// The generator is Philox4x32-7 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011).
+///
+/// It keeps nothing: neither input nor output.
+///
+/// # Errors
+/// As [`dropout`].
+pub fn dropout_with_seed(xs: &Tensor, drop_p: f32, seed: u64) -> Result<Tensor> {
+    let call = philox::GIVEN_SEED;
+    masked(xs, drop_p, || Draw { seed, call })
+}
+
+fn masked(xs: &Tensor, drop_p: f32, draw: impl FnOnce() -> Draw) -> Result<Tensor> {
+    if !(0. ..1.).contains(&drop_p) {
+        bail!("dropout probability has to be in [0, 1), got {drop_p}")
+    }
+    if drop_p == 0. || is_frozen() {
+        return Ok(xs.clone());
+    }
+    let mask = Mask {
+        threshold: (f64::from(drop_p) * 2f64.powi(32)) as u32,
+        scale: 1. / (1. - f64::from(drop_p)),
+        draw: draw(),
+    };
+    if !kernel::runs_on(xs.device()) {
+        // The mask of this draw, which candle's generators do not know: a recomputed pass needs the same.
+        let ones = Tensor::ones(xs.shape(), xs.dtype(), &Device::Cpu)?;
+        let [mask] = kernel::run(&mask, [&ones])?;
+        return xs * mask.to_device(xs.device())?;
+    }
+    let [ys] = kernel::run(&mask, [xs])?;
+    let backward = move |gradient: Tensor, _| {
+        let [dxs] = kernel::run(&mask, [&gradient])?;
+        Ok([Some(dxs)])
+    };
+    record_lean(Mask::NAME, [xs], ys, backward)
+}
+
+/// Zero for elements whose random number is below the threshold, and a multiple of the others.
+pub struct Mask {
+    pub threshold: u32,
+    pub scale: f64,
+    pub draw: Draw,
+}
+
+impl Kernel<1, 1> for Mask {
+    const NAME: &'static str = "dropout";
+
+    fn plan(&self, [xs]: [&Tensor; 1]) -> Plan {
+        Plan::of_rows(xs, philox::NUMBERS, [Extent::Row(philox::NUMBERS)])
+    }
+
+    fn cpu<S: Number>(&self, first: usize, [xs]: [&[S]; 1], [ys]: [&mut [S]; 1]) {
+        let Draw { seed, call } = self.draw;
+        let scale = S::of(self.scale);
+        let groups = xs.chunks(philox::NUMBERS).zip(first as u64..);
+        for (ys, (xs, group)) in ys.chunks_mut(philox::NUMBERS).zip(groups) {
+            let numbers = philox::numbers(seed, call, group);
+            for ((y, x), number) in ys.iter_mut().zip(xs).zip(numbers) {
+                let kept = *x * scale;
+                *y = if number < self.threshold {
+                    S::zero()
+                } else {
+                    kept
+                };
+            }
+        }
+    }
+}
+
+/// [`dropout`] as a layer, as [`candle_nn::Dropout`].
+#[derive(Clone, Debug)]
+pub struct Dropout {
+    drop_p: f32,
+}
+
+impl Dropout {
+    /// A layer that drops elements with this probability. [`forward`](Self::forward) checks it.
+    pub fn new(drop_p: f32) -> Dropout {
+        Self { drop_p }
+    }
+
+    /// [`dropout`] if `train`, else `xs`.
+    ///
+    /// # Errors
+    /// As [`dropout`].
+    pub fn forward(&self, xs: &Tensor, train: bool) -> Result<Tensor> {
+        match train {
+            true => dropout(xs, self.drop_p),
+            false => Ok(xs.clone()),
+        }
+    }
+}
+
+impl ModuleT for Dropout {
+    fn forward_t(&self, xs: &Tensor, train: bool) -> Result<Tensor> {
+        self.forward(xs, train)
+    }
+}

@@ -1,0 +1,140 @@
+use candle_core::shape::Dim;
+use candle_core::{D, Result, Tensor};
+
+use crate::graph::{Backward, record};
+use crate::kernel::{self, Extent, Kernel, Number, Plan, max_of, sum_of, sum_of_products};
+
+/// Softmax over a dimension, as [`candle_nn::ops::softmax`], in one operation. Any strides. The sums of f16 and bf16 are computed in
+/// f32.
+///
+/// It keeps its output. Over another dimension than the last, both passes work on a transposed copy.
+///
+/// # Errors
+/// candle's, for a dimension out of range or a type other than f64, f32, f16 and bf16.
+pub fn softmax<D: Dim>(xs: &Tensor, dim: D) -> Result<Tensor> {
+    let dim = dim.to_index(xs.shape(), "softmax")?;
+    along(xs, dim, "softmax", false)
+}
+
+/// [`softmax`] over the last dimension, as [`candle_nn::ops::softmax_last_dim`], with a backward pass. Any strides.
+///
+/// It keeps its output.
+///
+/// # Errors
+/// candle's, for a tensor without dimensions or of a type other than f64, f32, f16 and bf16.
+pub fn softmax_last_dim(xs: &Tensor) -> Result<Tensor> {
+    softmax(xs, D::Minus1)
+}
+
+/// The logarithm of [`softmax`], as [`candle_nn::ops::log_softmax`], in one operation.
+///
+/// It keeps its output.
+///
+/// # Errors
+/// As [`softmax`].
+pub fn log_softmax<D: Dim>(xs: &Tensor, d: D) -> Result<Tensor> {
+    let dim = d.to_index(xs.shape(), "log-softmax")?;
+    along(xs, dim, "log-softmax", true)
+}
+
+fn along(xs: &Tensor, dim: usize, name: &'static str, logarithm: bool) -> Result<Tensor> {
+    if xs.elem_count() == 0 {
+        return Ok(xs.clone());
+    }
+    if !kernel::runs_on(xs.device()) {
+        return match logarithm {
+            true => candle_nn::ops::log_softmax(xs, dim),
+            false => candle_nn::ops::softmax(xs, dim),
+        };
+    }
+    let width = xs.dim(dim)?;
+    let kernel = Softmax { width, logarithm };
+    let [ys] = kernel::run(&kernel, [&xs.detach().transpose(dim, D::Minus1)?])?;
+    let ys = ys.transpose(dim, D::Minus1)?.contiguous()?;
+    let backward = move |given: Backward<1>| {
+        let ys = given.output.transpose(dim, D::Minus1)?;
+        let dys = given.gradient.transpose(dim, D::Minus1)?;
+        let [dxs] = match logarithm {
+            true => kernel::run(&LogSoftmaxBackward { width }, [&ys, &dys])?,
+            false => kernel::run(&SoftmaxBackward { width }, [&ys, &dys])?,
+        };
+        Ok([Some(dxs.transpose(dim, D::Minus1)?)])
+    };
+    record(name, [xs], ys, backward)
+}
+
+/// e^(x − max) / Σ e^(x − max) for each row, or its logarithm.
+pub struct Softmax {
+    pub width: usize,
+    pub logarithm: bool,
+}
+
+impl Kernel<1, 1> for Softmax {
+    const NAME: &'static str = "softmax";
+
+    fn plan(&self, [xs]: [&Tensor; 1]) -> Plan {
+        Plan::of_rows(xs, self.width, [Extent::Row(self.width)])
+    }
+
+    fn cpu<S: Number>(&self, _: usize, [xs]: [&[S]; 1], [ys]: [&mut [S]; 1]) {
+        for (y, x) in ys.chunks_mut(self.width).zip(xs.chunks(self.width)) {
+            let max = max_of(x);
+            if self.logarithm {
+                let log = sum_of(x, x, |x, _| (x - max).fast_exp()).ln();
+                y.iter_mut().zip(x).for_each(|(y, x)| *y = (*x - max) - log);
+                continue;
+            }
+            y.iter_mut()
+                .zip(x)
+                .for_each(|(y, x)| *y = (*x - max).fast_exp());
+            let sum = sum_of(y, y, |y, _| y);
+            y.iter_mut().for_each(|y| *y /= sum);
+        }
+    }
+}
+
+/// dx = y · (dy − Σ y · dy) for each row.
+pub struct SoftmaxBackward {
+    pub width: usize,
+}
+
+impl Kernel<2, 1> for SoftmaxBackward {
+    const NAME: &'static str = "softmax_backward";
+
+    fn plan(&self, [ys, _]: [&Tensor; 2]) -> Plan {
+        Plan::of_rows(ys, self.width, [Extent::Row(self.width); 2])
+    }
+
+    fn cpu<S: Number>(&self, _: usize, [ys, dys]: [&[S]; 2], [dxs]: [&mut [S]; 1]) {
+        let rows = ys.chunks(self.width).zip(dys.chunks(self.width));
+        for (dx, (y, dy)) in dxs.chunks_mut(self.width).zip(rows) {
+            let sum = sum_of_products(y, dy);
+            for ((dx, y), dy) in dx.iter_mut().zip(y).zip(dy) {
+                *dx = *y * (*dy - sum);
+            }
+        }
+    }
+}
+
+/// dx = dy − e^y · Σ dy for each row.
+pub struct LogSoftmaxBackward {
+    pub width: usize,
+}
+
+impl Kernel<2, 1> for LogSoftmaxBackward {
+    const NAME: &'static str = "log_softmax_backward";
+
+    fn plan(&self, [ys, _]: [&Tensor; 2]) -> Plan {
+        Plan::of_rows(ys, self.width, [Extent::Row(self.width); 2])
+    }
+
+    fn cpu<S: Number>(&self, _: usize, [ys, dys]: [&[S]; 2], [dxs]: [&mut [S]; 1]) {
+        let rows = ys.chunks(self.width).zip(dys.chunks(self.width));
+        for (dx, (y, dy)) in dxs.chunks_mut(self.width).zip(rows) {
+            let sum = sum_of(dy, dy, |dy, _| dy);
+            for ((dx, y), dy) in dx.iter_mut().zip(y).zip(dy) {
+                *dx = *dy - y.fast_exp() * sum;
+            }
+        }
+    }
+}

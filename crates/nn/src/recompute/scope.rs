@@ -1,0 +1,152 @@
+//! What is known of regions on this thread: whether they are recomputed, what they hold, and when they were.
+
+use std::cell::{Cell, RefCell};
+use std::time::Instant;
+
+use candle_core::{Result, Tensor};
+
+use crate::scope::current;
+
+/// The regions that ran while [`watch`] did.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Watched {
+    /// Number of regions; those within others do not count.
+    pub count: usize,
+    /// What the activations of the regions take if they are kept; `None` if not measured.
+    pub held: Option<Held>,
+    /// Bytes of the largest logits of a cross-entropy.
+    pub logits: u64,
+}
+
+/// Bytes of activations.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Held {
+    /// Those of all regions.
+    pub all: u64,
+    /// Those of the largest region.
+    pub largest: u64,
+}
+
+thread_local! {
+    /// Whether marked regions are kept like other layers.
+    static KEEPS: Cell<bool> = const { Cell::new(false) };
+    static WATCHED: RefCell<Option<Watched>> = const { RefCell::new(None) };
+    /// Regions that are running around this point.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+    static IS_AGAIN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Sets a thread's cell back when it is dropped.
+struct Restore<T: Copy + 'static>(&'static std::thread::LocalKey<Cell<T>>, T);
+
+impl<T: Copy> Drop for Restore<T> {
+    fn drop(&mut self) {
+        self.0.set(self.1);
+    }
+}
+
+fn set<T: Copy>(key: &'static std::thread::LocalKey<Cell<T>>, value: T) -> Restore<T> {
+    Restore(key, key.replace(value))
+}
+
+/// Runs `work`, in which marked regions keep their activations or are recomputed, and returns what is known of them. What they hold is
+/// measured by [`Surroundings::in_use`](crate::scope::Surroundings::in_use).
+pub fn watch<T>(keeps: bool, work: impl FnOnce() -> T) -> (T, Watched) {
+    struct Outer(Option<Watched>);
+    impl Drop for Outer {
+        fn drop(&mut self) {
+            WATCHED.set(self.0.take());
+        }
+    }
+    let _keeps = set(&KEEPS, keeps);
+    let _outer = Outer(WATCHED.replace(Some(Watched::default())));
+    let done = work();
+    let watched = WATCHED.take().unwrap_or_default();
+    (done, watched)
+}
+
+/// Notes that a cross-entropy keeps these logits.
+pub(crate) fn note_logits(logits: &Tensor) {
+    WATCHED.with_borrow_mut(|watched| {
+        if let Some(watched) = watched {
+            watched.logits = watched.logits.max(bytes_of(std::slice::from_ref(logits)));
+        }
+    });
+}
+
+pub(super) fn keeps() -> bool {
+    KEEPS.get()
+}
+
+/// Runs a region for the first time, and measures what its activations hold besides the outputs. `run` returns those with the graph
+/// that they came from.
+pub(super) fn region(run: impl FnOnce() -> Result<Vec<Tensor>>) -> Result<Vec<Tensor>> {
+    let depth = DEPTH.get();
+    let _depth = set(&DEPTH, depth + 1);
+    if depth > 0 || IS_AGAIN.get() || WATCHED.with_borrow(Option::is_none) {
+        return run();
+    }
+    let surroundings = current();
+    let in_use = || surroundings.as_ref()?.in_use();
+    // Also one that fails counts, so that it is known to be there.
+    let count = WATCHED.with_borrow_mut(|watched| {
+        let count = watched.as_mut().map(|watched| &mut watched.count);
+        count.map_or(0, |count| std::mem::replace(count, *count + 1))
+    });
+    let before = in_use();
+    let outputs = run()?;
+    let more = before
+        .zip(in_use())
+        .map(|(before, after)| after.saturating_sub(before));
+    let held = more.map(|more| more.saturating_sub(bytes_of(&outputs)));
+    WATCHED.with_borrow_mut(|watched| {
+        if let Some(watched) = watched {
+            let so_far = match count {
+                0 => Some(Held::default()),
+                _ => watched.held,
+            };
+            watched.held = so_far.zip(held).map(|(so_far, held)| Held {
+                all: so_far.all.saturating_add(held),
+                largest: so_far.largest.max(held),
+            });
+        }
+    });
+    Ok(outputs)
+}
+
+/// Runs the closure of a region again.
+pub(super) fn again<T>(run: impl FnOnce() -> T) -> T {
+    let _again = set(&IS_AGAIN, true);
+    run()
+}
+
+/// Differentiates a region, and tells the surroundings, unless another one is differentiated at this time.
+pub(super) fn differentiated<T>(differentiate: impl FnOnce() -> Result<T>) -> Result<T> {
+    let surroundings = current();
+    let _again = surroundings
+        .as_ref()
+        .map(|s| s.begins_again())
+        .transpose()?;
+    let depth = DEPTH.get();
+    let _depth = set(&DEPTH, depth + 1);
+    let began = Instant::now();
+    let done = differentiate();
+    if let Some(surroundings) = surroundings.filter(|_| depth == 0) {
+        surroundings.ran_again(began, done.is_ok());
+    }
+    done
+}
+
+/// Returns whether a [`recompute`](crate::recompute) region runs for the second time on this thread, in the backward pass. A layer
+/// that changes state of its own in the forward pass, such as running statistics, leaves it as it is then.
+pub fn is_recomputing() -> bool {
+    IS_AGAIN.get()
+}
+
+/// The bytes of tensors.
+fn bytes_of(tensors: &[Tensor]) -> u64 {
+    let bytes = |t: &Tensor| t.elem_count() * t.dtype().size_in_bytes();
+    tensors.iter().map(bytes).sum::<usize>() as u64
+}
