@@ -19,7 +19,7 @@ use crate::batch::{
 };
 use crate::error::{Error, Holding, Phase, Result, WindowLost};
 use crate::memory::{DeviceMemory, recover, unmask};
-use crate::nn;
+use crate::nn::scope::frozen;
 use crate::optim::Commit;
 
 /// The state that a trainer's step changes: accumulated gradients, named buffers, and the updated parameters.
@@ -380,7 +380,7 @@ where
                 changes_buffers,
             )
         };
-        nn::frozen(|| cut::compare(samples, &mut run))
+        frozen(|| cut::compare(samples, &mut run))
     }
 }
 
