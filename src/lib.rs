@@ -63,10 +63,11 @@
 //!
 //! # Features
 //!
-//! No feature is on by default, and the default build runs on the CPU.
+//! Only `nn` is on by default, and the default build runs on the CPU.
 //!
 //! | feature | adds |
 //! |---|---|
+//! | `nn` (default) | [`nn`]: layers with a backward pass, recomputation, audits of gradients |
 //! | `parquet` | [`data`]: Parquet files as datasets |
 //! | `image` | [`data`]: folders of images as datasets |
 //! | `layers` | `layers`: which layers hold the memory |
@@ -94,16 +95,26 @@ mod files;
 mod fixed_file;
 pub mod incident;
 #[cfg(feature = "layers")]
+#[cfg_attr(
+    not(feature = "nn"),
+    allow(dead_code, reason = "a part is for recomputed regions only")
+)]
 pub mod layers;
 #[cfg(not(feature = "layers"))]
+#[cfg_attr(
+    not(feature = "nn"),
+    allow(dead_code, reason = "a part is for recomputed regions only")
+)]
 mod layers;
 pub mod memory;
 mod mix;
 pub mod monitor;
 mod names;
+#[cfg(feature = "nn")]
 pub mod nn;
 pub mod optim;
 mod output;
+mod regions;
 mod replace;
 #[cfg(feature = "testing")]
 pub mod testing;

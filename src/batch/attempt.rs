@@ -1,6 +1,5 @@
 use std::cell::RefCell;
 use std::ops::Range;
-use std::rc::Rc;
 
 use super::engine::Engine;
 use super::measured::Measured;
@@ -9,11 +8,9 @@ use super::observer::EventKind;
 use super::policy::Completed;
 use super::recompute::Regions;
 use super::slices::Batch;
-use super::surroundings::Surroundings;
 use crate::error::{Error, Holding, MemoryReading, Phase, Remedy, Result};
 use crate::layers;
-use crate::nn;
-use crate::nn::scope::{Watched, watch, within};
+use crate::regions::{Surroundings, Watched, seeded, watch};
 use crate::testing;
 
 /// Memory that is held while micro-batches run, and what would reduce it.
@@ -99,11 +96,7 @@ impl Attempt<'_> {
         let cut = || run_phase(Phase::Transfer, || batch.slice(samples));
         let slice = self.observe(Phase::Transfer, cut)?;
         let seed = self.micro.seed();
-        let forward = || {
-            run_phase(Phase::Forward, || {
-                nn::seeded(seed, || f(slice, &self.micro))
-            })
-        };
+        let forward = || run_phase(Phase::Forward, || seeded(seed, || f(slice, &self.micro)));
         let keeps = !self.micro.recomputes;
         self.observe(Phase::Forward, || {
             let (done, mut watched) = watch(keeps, forward);
@@ -115,7 +108,7 @@ impl Attempt<'_> {
 
     /// Runs the backward pass, and reports when regions were recomputed in it.
     pub(crate) fn backward<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let surroundings = Rc::new(Surroundings::new(self.engine.memory.as_ref()));
+        let surroundings = Surroundings::new(self.engine.memory.as_ref());
         self.observe_within(&surroundings, Phase::Backward, || {
             let (done, _) = watch(false, work);
             let again = surroundings.take_again().into_iter();
@@ -137,17 +130,17 @@ impl Attempt<'_> {
 
     /// Reports a phase that names itself in an exhaustion.
     pub(crate) fn observe<T>(&self, phase: Phase, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let surroundings = Rc::new(Surroundings::new(self.engine.memory.as_ref()));
+        let surroundings = Surroundings::new(self.engine.memory.as_ref());
         self.observe_within(&surroundings, phase, work)
     }
 
     fn observe_within<T>(
         &self,
-        surroundings: &Rc<Surroundings>,
+        surroundings: &Surroundings,
         phase: Phase,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        let work = || within(surroundings.clone(), work);
+        let work = || surroundings.around(work);
         match self.micro.is_check {
             true => work(),
             false => self.engine.phase(phase, &self.memory, work),

@@ -29,7 +29,6 @@ mod recompute;
 mod regions;
 mod run;
 mod slices;
-mod surroundings;
 
 pub(crate) use attempt::{Attempt, Failure, Held, Work, run_phase};
 pub use cut::{CutCheck, CutFinding};
@@ -60,5 +59,3 @@ pub use processed::Processed;
 pub use recompute::{Recompute, RecomputeReason, Recomputing, Regions};
 pub(crate) use slices::extent_of;
 pub use slices::{Batch, Parts, Samples};
-#[cfg(feature = "layers")]
-pub(crate) use surroundings::Surroundings;

@@ -2,7 +2,7 @@
 
 use super::history::Proven;
 use super::recompute::Regions;
-use crate::nn::scope::{Held, Watched};
+use crate::regions::{Held, Watched};
 
 /// Logits stand at the peak this many times: themselves and their gradient.
 const LOGITS: f64 = 2.;

@@ -13,8 +13,7 @@ use super::codes;
 use super::data::DataError;
 use super::error::{Error, UpdateInterrupted, WindowLost};
 use super::exhausted::ResourceExhausted;
-use super::report;
-use crate::nn::SecondRun;
+use super::{nn, report};
 
 pub(super) type AnyError = dyn StdError + 'static;
 
@@ -25,7 +24,7 @@ const DEEPEST: usize = 128;
 pub(super) fn classify(error: &AnyError) -> Class {
     let mut class = class_of(error);
     if let Class::Exhausted(exhausted) = &mut class
-        && chain(error).any(|error| error.is::<SecondRun>())
+        && chain(error).any(nn::is_second_run)
     {
         exhausted.phase.get_or_insert(Phase::Recompute);
     }
@@ -45,6 +44,8 @@ fn class_of(error: &AnyError) -> Class {
             Some(E::Msg(inner)) => text = Some(inner),
             Some(_) => {}
             None if error.is::<Error>() || error.is::<io::Error>() => {}
+            // Its text is that of the next one.
+            None if nn::shown(error).is_some() => {}
             // The innermost one is where the chain may have been cut.
             None => foreign = Some(error),
         }
@@ -119,7 +120,7 @@ fn shown(error: &AnyError) -> Option<&AnyError> {
     if let Some(error) = error.downcast_ref::<Error>() {
         return Some(error.content());
     }
-    if let Some(SecondRun(reason)) = error.downcast_ref() {
+    if let Some(reason) = nn::shown(error) {
         return Some(reason);
     }
     if let Some(lost) = error.downcast_ref::<WindowLost>() {

@@ -16,6 +16,7 @@ use super::input::{
 use super::memory::MemoryError;
 use super::optimizer::{OptimizerError, StateError};
 use super::unreached::UnreachedParameters;
+#[cfg(feature = "nn")]
 use crate::nn::RecomputeError;
 
 /// This crate's result.
@@ -63,6 +64,7 @@ pub enum Error {
     /// A device's memory cannot be opened, or its limit cannot be set.
     Memory(Box<MemoryError>),
     /// A recomputed region did not do the same again.
+    #[cfg(feature = "nn")]
     Recompute(Box<RecomputeError>),
     /// Trainable parameters received no gradient.
     UnreachedParameters(Box<UnreachedParameters>),
@@ -89,18 +91,19 @@ pub enum Error {
 }
 
 macro_rules! contents {
-    ($($content:ident: $variant:ident),+ $(,)?) => {
+    ($($(#[$when:meta])? $content:ident: $variant:ident),+ $(,)?) => {
         impl Error {
             pub(super) fn content(&self) -> &(dyn StdError + 'static) {
                 match self {
-                    $(Self::$variant(content) => &**content,)+
+                    $($(#[$when])? Self::$variant(content) => &**content,)+
                     Self::External(error) => &***error,
                     Self::Candle(error) => &**error,
                 }
             }
         }
 
-        $(impl From<$content> for Error {
+        $($(#[$when])?
+        impl From<$content> for Error {
             fn from(content: $content) -> Self {
                 Self::$variant(Box::new(content))
             }
@@ -118,6 +121,7 @@ contents! {
     OptimizerError: Optimizer,
     StateError: State,
     MemoryError: Memory,
+    #[cfg(feature = "nn")]
     RecomputeError: Recompute,
     UnreachedParameters: UnreachedParameters,
     WindowLost: WindowLost,

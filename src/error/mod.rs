@@ -24,6 +24,7 @@ mod unreached;
 
 #[doc(inline)]
 pub use crate::environment::Neighbour;
+#[cfg(feature = "nn")]
 #[doc(inline)]
 pub use crate::nn::RecomputeError;
 pub use boxed::BoxedError;

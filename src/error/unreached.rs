@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Formatter};
 
+use super::nn::by_module;
 use super::report::UNREACHED;
-use crate::nn::modules::{Modules, by_module};
 
 /// Number of modules in the one-line form.
 const LISTED: usize = 3;
@@ -175,7 +175,7 @@ impl std::error::Error for UnreachedParameters {}
 /// Writes `most` modules, the first one after the first separator, and the number of the others.
 fn write_modules(
     f: &mut Formatter<'_>,
-    modules: &[Modules<'_>],
+    modules: &[impl fmt::Display],
     most: usize,
     (first, next): (&str, &str),
 ) -> fmt::Result {

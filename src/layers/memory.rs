@@ -1,5 +1,4 @@
 use std::fmt;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -11,10 +10,9 @@ use super::shared::Shared;
 use super::spans::SpanLayer;
 use super::tracker::Key;
 use super::unit::Unit;
-use crate::batch::Surroundings;
 use crate::error::{LayersError, Result};
 use crate::memory::DeviceMemory;
-use crate::nn::scope::within;
+use crate::regions::Surroundings;
 
 /// Finds out which layers of a model hold the memory, from the [`tracing`] spans that the model opens.
 ///
@@ -129,7 +127,7 @@ impl LayerMemory {
         });
         let _measured = Measured(&self.shared, number);
         // Regions that the step recomputes are told apart.
-        within(Rc::new(Surroundings::default()), step)
+        Surroundings::default().around(step)
     }
 
     /// The latest step: of its micro-batches, and the update, the one with the highest use. Empty before a span was entered.

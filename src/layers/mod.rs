@@ -31,7 +31,9 @@ mod unit;
 
 #[cfg(feature = "layers")]
 pub use flame::FlameGraph;
-pub(crate) use hooks::{Guard, again, largest, last, phase, piece, place};
+pub(crate) use hooks::{Guard, largest, phase, piece};
+#[cfg(feature = "nn")]
+pub(crate) use hooks::{again, last, place};
 #[cfg(feature = "layers")]
 pub use memory::LayerMemory;
 #[cfg(feature = "layers")]

@@ -19,8 +19,8 @@ use crate::batch::{
 };
 use crate::error::{Error, Holding, Phase, Result, WindowLost};
 use crate::memory::{DeviceMemory, recover, unmask};
-use crate::nn::scope::frozen;
 use crate::optim::Commit;
+use crate::regions::frozen;
 
 /// The state that a trainer's step changes: accumulated gradients, named buffers, and the updated parameters.
 #[derive(Debug)]

@@ -3,6 +3,7 @@ use std::fmt;
 use candle_core::{DType, Tensor};
 
 use crate::error::{LossError, Result};
+#[cfg(feature = "nn")]
 use crate::nn::loss::LossSum;
 
 /// Other weights would leave the range of f32 gradients.
@@ -104,6 +105,7 @@ impl From<Tensor> for Loss {
     }
 }
 
+#[cfg(feature = "nn")]
 impl From<LossSum> for Loss {
     fn from(sum: LossSum) -> Self {
         Self::sum(sum.value, sum.weight)

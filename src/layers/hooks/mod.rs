@@ -6,6 +6,10 @@ mod disabled;
 mod enabled;
 
 #[cfg(not(feature = "layers"))]
-pub(crate) use disabled::{Guard, again, largest, last, phase, piece, place};
+use disabled as hooks;
 #[cfg(feature = "layers")]
-pub(crate) use enabled::{Guard, again, largest, last, phase, piece, place};
+use enabled as hooks;
+
+pub(crate) use hooks::{Guard, largest, phase, piece};
+#[cfg(feature = "nn")]
+pub(crate) use hooks::{again, last, place};

@@ -1,4 +1,4 @@
-use candle_core::{Result, Tensor, Var};
+use candle_core::{Tensor, Var};
 use serde::{Deserialize, Serialize};
 
 use super::error::AuditError;
@@ -129,7 +129,11 @@ impl Audit {
 }
 
 impl Audited {
-    pub(super) fn new(name: String, var: &Var, gradient: Option<&Tensor>) -> Result<Self> {
+    pub(super) fn new(
+        name: String,
+        var: &Var,
+        gradient: Option<&Tensor>,
+    ) -> candle_core::Result<Self> {
         let (received, norm) = match gradient {
             Some(gradient) => examine(gradient)?,
             None if is_statistic(&name) => (Received::Statistic, None),
@@ -145,7 +149,7 @@ impl Audited {
     }
 }
 
-fn examine(gradient: &Tensor) -> Result<(Received, Option<f64>)> {
+fn examine(gradient: &Tensor) -> candle_core::Result<(Received, Option<f64>)> {
     let norm = norm(&numbers(gradient)?);
     Ok(match norm {
         0. => (Received::Zeros, Some(0.)),

@@ -23,6 +23,7 @@ mod pairs;
 mod quantized;
 mod recompute;
 mod rotary;
+mod scope;
 mod slopes;
 mod softmax;
 mod softmax_dim;

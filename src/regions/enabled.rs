@@ -1,49 +1,50 @@
-//! What layers are told by whoever runs them, and what recomputed regions tell.
-
 use std::cell::RefCell;
-use std::time::{Duration, Instant};
+use std::rc::Rc;
+use std::time::Instant;
 
 use candle_core::Device;
 
-use crate::error::{MemoryReading, Phase};
+use super::Again;
+use crate::error::Phase;
 use crate::layers;
 use crate::memory::DeviceMemory;
 use crate::nn::scope::{self, Guard};
 use crate::testing;
 
+pub(crate) use crate::nn::scope::{Held, Watched, frozen, watch};
+pub(crate) use crate::nn::seeded;
+
 /// The surroundings of the work of an engine, or of a loop of the caller's own.
 #[derive(Debug, Default)]
-pub(crate) struct Surroundings {
+pub(crate) struct Surroundings(Rc<Told>);
+
+#[derive(Debug, Default)]
+struct Told {
+    /// The memory that the work is measured against.
     memory: Option<DeviceMemory>,
     again: RefCell<Vec<Again>>,
 }
 
-/// The second run of a region, with its backward pass.
-#[derive(Debug)]
-pub(super) struct Again {
-    pub(super) began: Instant,
-    pub(super) elapsed: Duration,
-    /// At its end.
-    pub(super) memory: MemoryReading,
-    pub(super) succeeded: bool,
-}
-
 impl Surroundings {
-    /// With the memory that the work is measured against.
     pub(crate) fn new(memory: Option<&DeviceMemory>) -> Self {
-        Self {
+        Self(Rc::new(Told {
             memory: memory.cloned(),
             again: RefCell::default(),
-        }
+        }))
     }
 
-    /// The second runs so far.
-    pub(super) fn take_again(&self) -> Vec<Again> {
-        self.again.take()
+    /// Runs work in these surroundings.
+    pub(crate) fn around<T>(&self, work: impl FnOnce() -> T) -> T {
+        scope::within(self.0.clone(), work)
+    }
+
+    /// The second runs since the last call.
+    pub(crate) fn take_again(&self) -> Vec<Again> {
+        self.0.again.take()
     }
 }
 
-impl scope::Surroundings for Surroundings {
+impl scope::Surroundings for Told {
     fn in_use(&self) -> Option<u64> {
         self.memory.as_ref()?.in_use()
     }

@@ -1,15 +1,13 @@
-//! Errors of `nn`, which knows nothing of this crate's.
-
 use std::io;
 
-use super::circumstances::Phase;
-use super::error::Error;
-use super::input::{LossError, ParameterError};
-use super::unreached::UnreachedParameters;
+use crate::error::classify::AnyError;
+use crate::error::{Error, LossError, ParameterError, Phase, UnreachedParameters};
 use crate::nn::{AuditError, RecomputeError, SecondRun};
 
+pub use crate::nn::modules::by_module;
+
 /// Those of `nn` inside of candle's. As when a phase of a trainer ends, an exhaustion in the second run of a region gets its phase.
-pub(super) fn unwrap(error: io::Error) -> Result<Error, io::Error> {
+pub fn unwrap(error: io::Error) -> Result<Error, io::Error> {
     let error = match error.downcast::<SecondRun>() {
         Ok(SecondRun(error)) => return Ok(Error::from(error).in_phase(Phase::Recompute)),
         Err(error) => error,
@@ -19,6 +17,22 @@ pub(super) fn unwrap(error: io::Error) -> Result<Error, io::Error> {
         Err(error) => error,
     };
     error.downcast::<AuditError>().map(Error::from)
+}
+
+/// Whether this is an error in the second run of a region.
+pub fn is_second_run(error: &AnyError) -> bool {
+    error.is::<SecondRun>()
+}
+
+/// The error of candle that one of `nn` shows in its text.
+pub fn shown(error: &AnyError) -> Option<&AnyError> {
+    if let Some(SecondRun(reason)) = error.downcast_ref() {
+        return Some(reason);
+    }
+    match error.downcast_ref() {
+        Some(AuditError::Candle(reason)) => Some(reason),
+        _ => None,
+    }
 }
 
 impl From<AuditError> for Error {
@@ -34,6 +48,7 @@ impl From<AuditError> for Error {
             AuditError::Wrong(names) => ParameterError::WrongGradients(names).into(),
             AuditError::NoMatch(pattern) => ParameterError::NoMatch(pattern).into(),
             AuditError::Candle(error) => error.into(),
+            other => Self::external(other),
         }
     }
 }

@@ -1,0 +1,140 @@
+//! What layers are told by whoever runs them, and what they tell.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+use std::time::Instant;
+
+use candle_core::{DType, Device, Error, Result, Tensor, Var};
+use candle_headroom_nn::scope::{Guard, Surroundings, watch, within};
+use candle_headroom_nn::{SecondRun, recompute};
+
+/// Writes down what it is told.
+#[derive(Default)]
+struct Notes {
+    told: RefCell<Vec<&'static str>>,
+    refuses: bool,
+}
+
+impl Notes {
+    fn note(&self, what: &'static str) {
+        self.told.borrow_mut().push(what);
+    }
+}
+
+struct Ends(Rc<Notes>, &'static str);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.note(self.1);
+    }
+}
+
+struct Told(Rc<Notes>);
+
+impl Surroundings for Told {
+    fn in_use(&self) -> Option<u64> {
+        self.0.note("in use");
+        Some(1 << 20)
+    }
+
+    fn place(&self) -> u64 {
+        self.0.note("place");
+        7
+    }
+
+    fn copies(&self) -> Guard {
+        Box::new(Ends(self.0.clone(), "copied"))
+    }
+
+    fn begins_again(&self) -> Result<Guard> {
+        self.0.note("begins again");
+        match self.0.refuses {
+            true => Err(Error::Msg("no room in the cellar".to_owned())),
+            false => Ok(Box::new(Ends(self.0.clone(), "ended"))),
+        }
+    }
+
+    fn runs_again(&self, place: u64) -> Guard {
+        assert_eq!(place, 7);
+        Box::new(Ends(self.0.clone(), "ran"))
+    }
+
+    fn ran_again(&self, _: Instant, succeeded: bool) {
+        self.0.note(if succeeded { "succeeded" } else { "failed" });
+    }
+}
+
+fn loss(xs: &Var) -> Result<Tensor> {
+    recompute(xs.as_tensor(), |xs| recompute(xs, |xs| xs.exp()))?.sum_all()
+}
+
+fn notes(refuses: bool) -> Rc<Notes> {
+    Rc::new(Notes {
+        refuses,
+        ..Notes::default()
+    })
+}
+
+#[test]
+fn regions_tell_when_they_run() -> Result<()> {
+    let xs = Var::ones(3, DType::F32, &Device::Cpu)?;
+    let notes = notes(false);
+    let (loss, watched) = within(Rc::new(Told(notes.clone())), || watch(false, || loss(&xs)));
+    let loss = loss?;
+    assert_eq!(
+        (watched.count, watched.held.map(|held| held.all)),
+        (1, Some(0))
+    );
+    assert_eq!(
+        notes.told.take(),
+        ["place", "in use", "place", "copied", "in use", "copied"]
+    );
+    within(Rc::new(Told(notes.clone())), || loss.backward())?;
+    // The outer region runs again, and in it the inner one for the first time; its second run is within the outer one's.
+    assert_eq!(
+        notes.told.take(),
+        [
+            "begins again",
+            "place",
+            "copied",
+            "ran",
+            "begins again",
+            "ran",
+            "ended",
+            "succeeded",
+            "ended"
+        ]
+    );
+    // Elsewhere nobody is told.
+    loss.backward()?;
+    assert!(notes.told.take().is_empty());
+    Ok(())
+}
+
+#[test]
+fn surroundings_may_refuse_a_second_run() -> Result<()> {
+    let xs = Var::ones(3, DType::F32, &Device::Cpu)?;
+    let (loss, notes) = (loss(&xs)?, notes(true));
+    let done = within(Rc::new(Told(notes.clone())), || loss.backward());
+    let error = done.expect_err("refused");
+    assert!(SecondRun::of(&error).is_some(), "{error}");
+    assert_eq!(error.to_string(), "no room in the cellar");
+    assert_eq!(notes.told.take(), ["begins again"]);
+    Ok(())
+}
+
+#[test]
+fn a_panic_ends_the_surroundings() -> Result<()> {
+    let xs = Var::ones(3, DType::F32, &Device::Cpu)?;
+    let (loss, notes) = (loss(&xs)?, notes(false));
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        within(Rc::new(Told(notes.clone())), || {
+            resume_unwind(Box::new("on purpose")) // prints nothing
+        })
+    }));
+    assert!(panicked.is_err());
+    loss.backward()?;
+    assert!(notes.told.take().is_empty());
+    Ok(())
+}
