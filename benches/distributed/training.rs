@@ -1,9 +1,7 @@
 //! A model in training, alone or with other ranks.
 
-use std::ops::Range;
-
 use candle_core::Tensor;
-use candle_headroom::batch::Fixed;
+use candle_headroom::batch::{Batch, Fixed};
 use candle_headroom::optim::{FusedBuilder, ParamsAdamW};
 use candle_headroom::train::AdaptiveTrainerBuilder;
 use candle_headroom::{AdamW, AdaptiveTrainer, StepReport};
@@ -54,18 +52,17 @@ impl Training {
 
     /// A step with the whole batch.
     pub fn step(&mut self) -> StepReport {
-        let texts = self.job.x.dims()[0];
-        self.step_with(0..texts, 1)
+        let texts = (self.job.x.clone(), self.job.y.clone());
+        self.step_with(&texts, 1)
     }
 
     /// A step with these texts, on a rank that takes `slowness` times as long as it needs for the two passes.
-    pub fn step_with(&mut self, texts: Range<usize>, slowness: usize) -> StepReport {
-        let part = |all: &Tensor| all.narrow(0, texts.start, texts.len());
-        let (Ok(x), Ok(y)) = (part(&self.job.x), part(&self.job.y)) else {
-            panic!("{texts:?} of {:?} texts", self.job.x.dims());
-        };
+    pub fn step_with<'a, B>(&mut self, texts: &'a B, slowness: usize) -> StepReport
+    where
+        B: Batch<Slice<'a> = (Tensor, Tensor)>,
+    {
         let model = &self.job.model;
-        let step = self.trainer.step(&(x, y), |(x, y), _| {
+        let step = self.trainer.step(texts, |(x, y), _| {
             for _ in 1..slowness {
                 model.loss(&x, &y)?.backward()?;
             }

@@ -1,14 +1,12 @@
 //! A rank of half the speed: a batch in equal shares, in shares by what the ranks were measured to do, and by their true speeds.
 
-use std::ops::Range;
-
 use anyhow::Result;
-use candle_headroom::distributed::{Effort, Shares};
-use candle_headroom::train::Exchange;
+use candle_headroom::batch::Division;
+use candle_headroom::data::{Items, Loader};
 
 use crate::ranks::Ranks;
 use crate::support::{Contender, alternate};
-use crate::training::{SMALL, Training};
+use crate::training::{Builder, SMALL, Training};
 
 /// Texts of the whole batch, of all ranks.
 const TEXTS: usize = 96;
@@ -16,27 +14,18 @@ const TEXTS: usize = 96;
 const SLOWNESS: usize = 2;
 /// Updates of a round.
 const UPDATES: usize = 4;
+/// Updates in which ranks are measured.
+const MEASURED: usize = 8;
 
 pub fn compare(ranks: &Ranks, is_quick: bool) -> Result<()> {
     let rounds = if is_quick { 9 } else { 61 };
-    let slow = TEXTS / (SLOWNESS + 1);
-    let mut shares = Shares::builder(2).build()?;
-    let measured = move |last: Option<&Exchange>| {
-        if let Some(exchange) = last {
-            let efforts = exchange
-                .ranks
-                .iter()
-                .map(|work| Effort::new(work.samples, work.samples, work.computed.as_secs_f64()));
-            let efforts: Vec<_> = efforts.collect();
-            shares.observe(&efforts).expect("two measurements");
-        }
-        let parts = shares.division().parts(TEXTS);
-        parts.iter().map(Range::len).collect()
-    };
+    let equal = Division::equal(2);
+    let measured = |builder: Builder| builder.measured_shares(MEASURED);
+    let by_speed = Division::weighted([SLOWNESS, 1])?;
     let contenders = vec![
-        contender("equal shares", ranks, |_| vec![TEXTS / 2; 2])?,
-        contender("measured shares", ranks, measured)?,
-        contender("shares by true speed", ranks, |_| vec![TEXTS - slow, slow])?,
+        contender("equal shares", ranks, &equal, |builder| builder)?,
+        contender("measured shares", ranks, &equal, measured)?,
+        contender("shares by true speed", ranks, &by_speed, |builder| builder)?,
     ];
     let rounds = alternate(contenders, rounds);
     if ranks.is_first() {
@@ -52,24 +41,30 @@ pub fn compare(ranks: &Ranks, is_quick: bool) -> Result<()> {
     Ok(())
 }
 
-/// Times a training. `divide` says how many texts each rank gets in the next update, after what all of them did in the last one:
-/// `None` in the first update.
+/// Times a training with these options, whose loader begins with this division.
 fn contender<'a>(
     name: &'static str,
     ranks: &'a Ranks,
-    mut divide: impl FnMut(Option<&Exchange>) -> Vec<usize> + 'a,
+    division: &Division,
+    options: impl FnOnce(Builder) -> Builder,
 ) -> Result<Contender<'a>> {
-    let mut training = Training::new(SMALL, TEXTS, |builder| builder.group(&ranks.group))?;
-    let rank = ranks.group.rank();
-    let slowness = if rank == 1 { SLOWNESS } else { 1 };
-    let mut last = None;
+    let mut training = Training::new(SMALL, TEXTS, |builder| options(builder.group(&ranks.group)))?;
+    let (x, y) = (training.job.x.clone(), training.job.y.clone());
+    let collate = move |texts: Vec<usize>| {
+        let start = texts.first().copied().unwrap_or(0);
+        let part = |all: &candle_core::Tensor| all.narrow(0, start, texts.len());
+        Ok((part(&x)?, part(&y)?))
+    };
+    let loader = Loader::builder(Items(Vec::from_iter(0..TEXTS)), collate);
+    let loader = loader.batch(TEXTS).endless().workers(0);
+    let mut loader = loader.group(&ranks.group).build()?;
+    if !division.is_equal() {
+        loader.divide(division)?;
+    }
+    let slowness = if ranks.group.rank() == 1 { SLOWNESS } else { 1 };
     Ok(ranks.together(name, move || {
-        for _ in 0..UPDATES {
-            let parts = divide(last.as_ref());
-            assert_eq!(parts.iter().sum::<usize>(), TEXTS, "{parts:?}");
-            let start = parts[..rank].iter().sum();
-            let report = training.step_with(start..start + parts[rank], slowness);
-            last = report.exchange;
+        for batch in loader.by_ref().take(UPDATES) {
+            training.step_with(&batch.expect("a batch"), slowness);
         }
     }))
 }

@@ -1,8 +1,7 @@
 use std::time::Duration;
 
-use super::divide::Divide;
-use super::place::Place;
-use super::position::Position;
+use super::division::SharedDivision;
+use super::position::{Place, Position};
 
 /// Where a batch comes from. A trainer remembers the position of the last batch that an update consumed, and saves it.
 #[derive(Debug, Clone, Copy)]
@@ -16,15 +15,15 @@ pub struct Origin<'a> {
     /// Whether a trainer may continue here although its saved run stopped elsewhere.
     pub accepts_changes: bool,
     /// The place where the loader stood before: that of this batch, unless batches between them could not be read.
-    pub begin: Place,
+    pub(crate) begin: Place,
     /// The place of this batch.
-    pub place: Place,
+    pub(crate) place: Place,
     /// Number of samples in the batch, of all ranks, those that were skipped included.
     pub samples: usize,
     /// How long the caller waited for the batch.
     pub waited: Duration,
-    /// Divides the loader's batches among the ranks; `None` if there is one rank.
-    pub divide: Option<&'a dyn Divide>,
+    /// How the loader divides its next batches among the ranks.
+    pub(crate) division: &'a SharedDivision,
 }
 
 /// A trainer that knows which batches its updates have consumed.
@@ -35,8 +34,8 @@ pub trait Consumer {
     /// Returns the names of loaders that the saved run read, after state was loaded, as long as no loader has continued there.
     fn unclaimed(&self) -> Vec<String>;
 
-    /// Marks that a loader of this name continues at this place, so that its next batch has to begin there.
-    fn claim(&self, loader: &str, at: Place);
+    /// Marks that a loader of this name continues at this position, so that its next batch has to begin there.
+    fn claim(&self, loader: &str, at: &Position);
 }
 
 /// How long the caller waited for all of them; `None` if nothing comes from a loader.

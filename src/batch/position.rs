@@ -1,20 +1,20 @@
+use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::divisions::Divisions;
+use super::division::Division;
 use super::fingerprint::Fingerprint;
-use super::place::Place;
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// How far a loader has been read: a few numbers, however long the dataset is. Batches that were read ahead do not count.
 ///
-/// It serializes with serde. It does not depend on the numbers of workers and ranks, so a run may continue with others: batches that were
-/// [divided](super::Divide) among the ranks by weights are divided equally then.
+/// It serializes with serde. It does not depend on the numbers of workers and ranks, so a run may continue with others. Among another number of
+/// ranks, batches are divided equally.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Position {
+    // Other versions may have other fields. They are read, so that the error can name the version.
     version: u32,
     /// What decides which samples are in which batch.
     #[serde(serialize_with = "serialize", deserialize_with = "deserialize")]
@@ -26,9 +26,9 @@ pub struct Position {
     pub(crate) batch: usize,
     /// Samples in all batches so far, of all ranks.
     pub samples: u64,
-    /// How the batches from here on are divided among the ranks, where that is not equally.
-    #[serde(default, skip_serializing_if = "Divisions::is_empty")]
-    pub(crate) divisions: Divisions,
+    /// How batches are divided among the ranks, if that was ever set; otherwise equally.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) division: Option<Division>,
 }
 
 impl Position {
@@ -40,7 +40,7 @@ impl Position {
             window: 0,
             batch: 0,
             samples: 0,
-            divisions: Divisions::default(),
+            division: None,
         }
     }
 
@@ -49,10 +49,9 @@ impl Position {
         Place::new((self.epoch, self.window, self.batch))
     }
 
-    /// The next batch is at this epoch, window, and place in the window, and the batches from there on are divided so.
-    pub(crate) fn go_to(&mut self, next: (u64, usize, usize), divisions: Divisions) {
+    /// The next batch is at this epoch, window, and place in the window.
+    pub(crate) fn go_to(&mut self, next: (u64, usize, usize)) {
         (self.epoch, self.window, self.batch) = next;
-        self.divisions = divisions;
     }
 
     /// How `saved` differs from a position of the same batches, each with both values.
@@ -83,8 +82,26 @@ impl Position {
             data: Arc::clone(&self.data),
             ..saved.clone()
         };
-        translated.go_to(next, saved.divisions.clone());
+        translated.go_to(next);
         (saved.version == self.version).then_some(translated)
+    }
+}
+
+/// Where a batch comes in the order of a loader; places compare as the batches come. They are the same on all ranks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Place(u64, usize, usize);
+
+impl Place {
+    /// The place of a batch of a loader: its epoch, its window in the epoch, and its place in the window.
+    pub(crate) fn new((epoch, window, batch): (u64, usize, usize)) -> Self {
+        Self(epoch, window, batch)
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(epoch, window, batch) = self;
+        write!(f, "batch {batch} of window {window} of epoch {epoch}")
     }
 }
 

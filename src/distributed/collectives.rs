@@ -1,10 +1,11 @@
 use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
 
 use candle_core::Tensor;
 
-use super::watch::Watch;
+use super::control::{Control, GRACE};
 use crate::error::Result;
-use crate::optim::blend;
 
 /// Sums and copies large buffers between the ranks of a group. MPI and NCCL are the engines.
 ///
@@ -16,43 +17,16 @@ pub trait Collectives: Debug + Send + Sync {
     /// The number of elements that one call moves best.
     fn bucket(&self) -> usize;
 
-    /// Sums the ranks' buckets. Afterwards this rank's piece, of `length / ranks` elements from `rank · length / ranks` on, holds the sum; what
-    /// the rest holds is not specified.
+    /// Does this with the ranks' buffers, in place. It may return before the work is done.
     ///
-    /// `bucket` is one-dimensional, contiguous, f32, f64 or bf16, on the engine's device, and its length is a multiple of the number of ranks.
-    ///
-    /// # Errors
-    /// [`GroupError`](crate::error::GroupError).
-    fn reduce_scatter(&self, bucket: &Tensor, watch: &Watch) -> Result<()>;
-
-    /// Copies each rank's piece of the bucket to all ranks.
+    /// The buffer is contiguous and on the engine's device. A buffer to be summed or gathered is one-dimensional, and its length is a multiple of
+    /// the number of ranks. A buffer to be summed is f32, f64 or bf16.
     ///
     /// # Errors
     /// [`GroupError`](crate::error::GroupError).
-    fn all_gather(&self, bucket: &Tensor, watch: &Watch) -> Result<()>;
+    fn exchange(&self, buffer: &Tensor, operation: Operation, watch: &Watch) -> Result<()>;
 
-    /// Sums the ranks' buckets, of which each is first multiplied by its rank's `factor`. Afterwards all ranks hold the sum, with
-    /// the same bits as after a multiplication, [`reduce_scatter`](Self::reduce_scatter) and [`all_gather`](Self::all_gather).
-    ///
-    /// `bucket` is as for `reduce_scatter`. With a bf16 bucket the factor is 1.
-    ///
-    /// # Errors
-    /// [`GroupError`](crate::error::GroupError).
-    fn all_reduce(&self, bucket: &Tensor, factor: f64, watch: &Watch) -> Result<()> {
-        if factor != 1. {
-            blend(bucket, factor, 0., None)?;
-        }
-        self.reduce_scatter(bucket, watch)?;
-        self.all_gather(bucket, watch)
-    }
-
-    /// Copies rank `from`'s buffer to all ranks: a contiguous tensor of any shape and type.
-    ///
-    /// # Errors
-    /// [`GroupError`](crate::error::GroupError).
-    fn broadcast(&self, buffer: &Tensor, from: usize, watch: &Watch) -> Result<()>;
-
-    /// Waits until the calls so far are done; the others may return before that.
+    /// Waits until the calls so far are done.
     ///
     /// # Errors
     /// [`GroupError`](crate::error::GroupError).
@@ -60,3 +34,75 @@ pub trait Collectives: Debug + Send + Sync {
 }
 
 const _: Option<&dyn Collectives> = None; // object-safe
+
+/// What [`Collectives`] do. A rank's piece of a buffer has `length / ranks` elements, from `rank · length / ranks` on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Operation {
+    /// Sums the ranks' buffers. Afterwards this rank's piece holds the sum; what the rest holds is not specified.
+    ReduceScatter,
+    /// Sums the ranks' buffers, of which each is first multiplied by its rank's `factor`. Afterwards all ranks hold the sum, with the same bits
+    /// as after a multiplication, [`ReduceScatter`](Self::ReduceScatter) and [`AllGather`](Self::AllGather). For bf16 the factor is 1.
+    AllReduce {
+        /// This rank's.
+        factor: f64,
+    },
+    /// Copies each rank's piece to all ranks.
+    AllGather,
+    /// Copies rank `from`'s buffer, of any shape and type, to all ranks.
+    Broadcast {
+        /// The rank to copy from.
+        from: usize,
+    },
+}
+
+impl Operation {
+    /// Its name in errors.
+    #[cfg_attr(
+        not(any(feature = "cuda", feature = "mpi")),
+        expect(dead_code, reason = "no engine has errors")
+    )]
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::ReduceScatter => "a reduce-scatter",
+            Self::AllReduce { .. } => "a sum",
+            Self::AllGather => "an all-gather",
+            Self::Broadcast { .. } => "a broadcast",
+        }
+    }
+}
+
+/// Ends a wait for other ranks when one of them is lost, or takes too long.
+#[derive(Debug, Clone)]
+pub struct Watch {
+    control: Arc<Control>,
+    /// By the control's clock.
+    until: Duration,
+    what: &'static str,
+}
+
+impl Watch {
+    /// Gives the others the group's timeout from now on to do `what`.
+    pub(crate) fn new(control: &Arc<Control>, what: &'static str) -> Self {
+        let grace = match control.rank() {
+            0 => Duration::ZERO,
+            _ => GRACE,
+        };
+        Self {
+            control: Arc::clone(control),
+            until: control.now() + control.timeout() + grace,
+            what,
+        }
+    }
+
+    /// Fails if a rank is known to be lost, or the time is up. An engine calls it again and again while it waits.
+    ///
+    /// # Errors
+    /// [`GroupError::PeerLost`](crate::error::GroupError::PeerLost).
+    pub fn check(&self) -> Result<()> {
+        self.control.check(self.what)?;
+        match self.control.now() < self.until {
+            true => Ok(()),
+            false => Err(self.control.time_out(self.what)),
+        }
+    }
+}

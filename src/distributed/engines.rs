@@ -3,11 +3,15 @@ use std::sync::Arc;
 use candle_core::Device;
 
 use super::collectives::Collectives;
+#[cfg(feature = "cuda")]
+use super::collectives::Watch;
 use super::control::Control;
 use super::mpi::Mpi;
+#[cfg(feature = "cuda")]
 use super::nccl;
-use super::watch::Watch;
-use crate::error::{Error, GroupError, Result};
+#[cfg(feature = "cuda")]
+use crate::error::Error;
+use crate::error::{GroupError, Result};
 
 /// Opens the engine for a device, the same on all ranks.
 pub(super) fn open(
@@ -35,12 +39,17 @@ pub(super) fn open(
     let mut reason = format!("for tensors in host memory {}", Mpi::absent());
     if let Device::Cuda(_) = device {
         // All ranks have NCCL, or none.
+        #[cfg(feature = "cuda")]
         match nccl::open(device, control, &Watch::new(control, "open NCCL")) {
             Err(Error::Group(error)) => match *error {
                 GroupError::NoEngine { reason: absent, .. } => reason = absent,
                 other => return Err(other.into()),
             },
             engine => return engine,
+        }
+        #[cfg(not(feature = "cuda"))]
+        {
+            reason = "build with the feature `cuda`".to_owned();
         }
         if mpi.is_some() {
             tracing::warn!("GPUs exchange gradients by way of the host's memory: {reason}");

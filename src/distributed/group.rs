@@ -8,11 +8,10 @@ use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::collectives::Collectives;
+use super::collectives::{Collectives, Watch};
 use super::control::{Control, Working};
 use super::engines;
 use super::mpi::Mpi;
-use super::watch::Watch;
 use crate::error::{Error, GroupError, Result};
 
 /// The processes, called ranks, that train one model together, one for each GPU. A clone is the same group.

@@ -40,15 +40,17 @@ mod engines;
 mod group;
 pub(crate) mod host;
 mod launch;
+#[cfg(feature = "mpi")]
 mod mpi;
+#[cfg(feature = "cuda")]
 mod nccl;
-mod shares;
+#[cfg(not(feature = "mpi"))]
+mod no_mpi;
 mod tensors;
-mod watch;
 
 pub use builder::GroupBuilder;
-pub use collectives::Collectives;
+pub use collectives::{Collectives, Operation, Watch};
 pub(crate) use control::Working;
 pub use group::Group;
-pub use shares::{Effort, Shares, SharesBuilder};
-pub use watch::Watch;
+#[cfg(not(feature = "mpi"))]
+use no_mpi as mpi;

@@ -1,5 +1,6 @@
 use candle_core::{DType, Tensor};
 
+use super::collectives::Operation;
 use super::group::Group;
 use crate::error::{GroupError, Result};
 
@@ -20,7 +21,7 @@ impl Group {
             return Ok(tensor.copy()?);
         };
         let watch = self.watch("sum");
-        engine.all_reduce(&flat, 1., &watch)?;
+        engine.exchange(&flat, Operation::AllReduce { factor: 1. }, &watch)?;
         engine.finish(&watch)?;
         let sum = flat
             .narrow(0, 0, tensor.elem_count())?
@@ -58,7 +59,7 @@ impl Group {
         self.agree("broadcast", what, own, self.check_source(tensor, from))?;
         if let Some(engine) = self.collectives(tensor.device())? {
             let watch = self.watch("broadcast");
-            engine.broadcast(tensor, from, &watch)?;
+            engine.exchange(tensor, Operation::Broadcast { from }, &watch)?;
             engine.finish(&watch)?;
         }
         Ok(())

@@ -8,7 +8,7 @@ use super::cut::Checks;
 use super::ranks::{Settings, join};
 use super::reach::Reach;
 use crate::batch::{BatchPolicy, Engine, Observer, Predictive, Recompute, Task};
-use crate::distributed::{Group, Shares};
+use crate::distributed::Group;
 use crate::error::{ParameterError, PolicyError, Result};
 use crate::memory::DeviceMemory;
 use crate::optim::Commit;
@@ -53,7 +53,7 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
             exchange: Settings {
                 compare_every: 1000,
                 narrows: false,
-                shares: None,
+                measured: None,
             },
             checks_cuts: true,
             batches,
@@ -80,12 +80,18 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
         self
     }
 
-    /// Sets how the batches of a [`Loader`](crate::data::Loader) are divided among the ranks of a [group](Self::group): in equal parts by default.
-    /// With `Shares::builder(group.size()).build()?` they follow what each rank was measured to do, so that a slower GPU has fewer samples and
-    /// none waits long for another. Every division gives the same update within rounding; runs with measured shares are not equal bit by bit,
-    /// because times are not.
-    pub fn shares(mut self, shares: Shares) -> Self {
-        self.exchange.shares = Some(shares);
+    /// Divides the batches of a [`Loader`](crate::data::Loader) among the ranks of a [group](Self::group) in proportion to their speeds, so that
+    /// a slower GPU has fewer samples and none waits long for another. Without it, parts are equal.
+    ///
+    /// The ranks are measured in the first `updates` [steps](AdaptiveTrainer::step) in which each has samples and none runs out of memory. The
+    /// median counts, so a slow first step makes no difference from 3 updates on. Then the parts change once and stay. Speeds that differ by
+    /// less than 5 % count as equal. What loaders have read ahead is read again, and a batch that the caller took before keeps its parts, so
+    /// all ranks have to take each batch between the same steps. Each update compares that.
+    ///
+    /// The parts belong to the loader's position. A resumed run goes on with them and measures nothing, unless it has another number of ranks.
+    /// Every division gives the same update within rounding. Two runs that measure are not equal bit by bit, because times are not.
+    pub fn measured_shares(mut self, updates: usize) -> Self {
+        self.exchange.measured = Some(updates);
         self
     }
 
@@ -210,10 +216,10 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
     /// - [`ParameterError`]: no parameter to train, one listed twice, a type that cannot be accumulated, a buffer that is not a
     ///   variable, parameters on another device than the memory's, a name in [`allow_unreached`](Self::allow_unreached) that
     ///   matches no parameter, or [`reach_within(0)`](Self::reach_within);
-    /// - [`PolicyError::Zero`] for an accumulating trainer of 0 batches, or [`compare_every(0)`](Self::compare_every);
+    /// - [`PolicyError::Zero`] for an accumulating trainer of 0 batches, [`compare_every(0)`](Self::compare_every), or
+    ///   [`measured_shares(0)`](Self::measured_shares);
     /// - with a group, [`GroupError`](crate::error::GroupError): `Different` models or options, `NoEngine` for the device, `SameDevice` for two
-    ///   ranks, `PeerFailed`, `PeerLost`, `DifferentCalls`; and [`DataError::Setting`](crate::error::DataError::Setting) if
-    ///   [`shares`](Self::shares) are for another number of ranks.
+    ///   ranks, `PeerFailed`, `PeerLost`, `DifferentCalls`.
     pub fn build(mut self) -> Result<T> {
         let reach = self.reach.describe();
         // A rank that is misconfigured by itself fails here, and the others learn why when they join.
@@ -221,6 +227,9 @@ impl<O: Commit, T> AdaptiveTrainerBuilder<O, T> {
         let mut core = core.and_then(|core| {
             if self.exchange.compare_every == 0 {
                 return Err(PolicyError::Zero("`compare_every`").into());
+            }
+            if self.exchange.measured == Some(0) {
+                return Err(PolicyError::Zero("`measured_shares`").into());
             }
             let memory = self.engine.memory.as_ref();
             let memory = memory.map(|memory| memory.device().location());

@@ -201,14 +201,10 @@ impl<O: Commit> Core<O> {
         Ok(CutCheck::new(all, alone))
     }
 
-    /// Divides the next batches of these loaders among the ranks. The update before is done, so a failure is the next call's error.
+    /// Divides the next batches of these loaders as the ranks' speeds suggest, once they are known.
     pub(super) fn divide(&mut self, origins: &[Origin<'_>]) {
-        let Some(ranks) = &mut self.ranks else {
-            return;
-        };
-        if let Err(error) = ranks.divide(origins, &mut self.positions) {
-            tracing::warn!(%error, "batches cannot be divided anew among the ranks");
-            ranks.fail(&error.to_string());
+        if let Some(ranks) = &mut self.ranks {
+            ranks.divide(origins, &mut self.positions);
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::btree_map::Entry;
 use serde::{Deserialize, Serialize};
 
 use super::ranks::Data;
-use crate::batch::{Origin, Place, Position};
+use crate::batch::{Division, Origin, Place, Position};
 
 /// How far loaders have been read, by their names.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -91,10 +91,10 @@ impl Positions {
         }
     }
 
-    /// Changes the position of a loader after the last batch that an update consumed.
-    pub(super) fn revise(&mut self, loader: &str, revise: impl FnOnce(&mut Position)) {
+    /// A run that is resumed after the last update divides the loader's batches so.
+    pub(super) fn divide(&mut self, loader: &str, division: &Division) {
         if let Some(position) = self.consumed.get_mut(loader) {
-            revise(position);
+            position.division = Some(division.clone());
         }
     }
 

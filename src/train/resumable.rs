@@ -6,7 +6,7 @@ use super::accumulating::AccumulatingTrainer;
 use super::accumulator::GradientAccumulator;
 use super::adaptive::AdaptiveTrainer;
 use super::progress::{Progress, Trainer};
-use crate::batch::{Consumer, Place, Position};
+use crate::batch::{Consumer, Position};
 use crate::error::Result;
 use crate::optim::{Commit, Parameter, StateDict};
 
@@ -182,8 +182,8 @@ impl<O> Consumer for AdaptiveTrainer<O> {
         self.core.awaited.unclaimed()
     }
 
-    fn claim(&self, loader: &str, at: Place) {
-        self.core.awaited.claim(loader, at);
+    fn claim(&self, loader: &str, at: &Position) {
+        self.core.awaited.claim(loader, at.place());
     }
 }
 
@@ -226,7 +226,7 @@ impl<O> Consumer for AccumulatingTrainer<O> {
         (**self).unclaimed()
     }
 
-    fn claim(&self, loader: &str, at: Place) {
+    fn claim(&self, loader: &str, at: &Position) {
         (**self).claim(loader, at);
     }
 }

@@ -8,7 +8,7 @@ use super::ahead::Ahead;
 use super::failing::Failing;
 use super::produce::Collate;
 use super::source::Source;
-use crate::batch::Fingerprint;
+use crate::batch::{Fingerprint, SharedDivision};
 use crate::data::Tensors;
 use crate::data::batching::{Batching, Size};
 use crate::data::check::{Check, Checks};
@@ -111,7 +111,7 @@ impl<S: Source, B> LoaderBuilder<S, B> {
     }
 
     /// Hands out this rank's part of each batch: of `m` samples, rank `r` of `n` gets those from `m * r / n` to `m * (r + 1) / n`, unless
-    /// [`Loader::divide`] changes the division. A batch with fewer samples than ranks leaves some of them none: they get
+    /// [`Loader::divide`] or a trainer's [`measured_shares`](crate::train::AdaptiveTrainerBuilder::measured_shares) says otherwise. A batch with fewer samples than ranks leaves some of them none: they get
     /// [empty](crate::data::Loaded::is_empty) batches, for which one sample of the others is read, to learn what the tensors are like.
     /// [`drop_last`](Self::drop_last) avoids that.
     ///
@@ -282,6 +282,7 @@ impl<S: Source, B> LoaderBuilder<S, B> {
             name: self.name.clone(),
             rank: (!self.has_own_data).then_some(self.rank),
             accepts_changes: self.accepts_changes,
+            division: SharedDivision::default(),
         };
         let data = Fingerprint::new(dataset, len, order, self.batching.text());
         (reader, data)

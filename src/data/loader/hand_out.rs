@@ -13,7 +13,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
     /// Returns an iterator over the rest of the present epoch.
     pub fn epoch(&mut self) -> Epoch<'_, B> {
         Epoch {
-            number: self.epoch,
+            number: self.next.0,
             loader: self,
         }
     }
@@ -47,9 +47,10 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         if let Err(error) = self.start() {
             return Some(Err(error.into()));
         }
+        self.follow_division();
         let wait = Wait::begin();
         loop {
-            if until.is_some_and(|epoch| self.epoch > epoch) {
+            if until.is_some_and(|epoch| self.next.0 > epoch) {
                 return None;
             }
             let taken = match self.held.take() {
@@ -58,7 +59,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             };
             let Some(mut done) = taken else {
                 // Also if the last batch failed, so that the end can be seen.
-                self.go_to((self.epoch, 0, 0));
+                self.position.go_to((self.next.0, 0, 0));
                 return None;
             };
             if let Err(error) = done.deliver(&self.stage) {
@@ -67,7 +68,7 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             }
             self.queue.hand_out(&done);
             let Done { job, made, .. } = done;
-            self.epoch = job.next.0;
+            self.next = job.next;
             let (batch, indices, samples) = match made {
                 Ok(Made::Batch {
                     batch,
@@ -75,19 +76,19 @@ impl<B: Tensors + Send + 'static> Loader<B> {
                     samples,
                 }) => (batch, indices, samples),
                 Ok(Made::Skipped(samples)) => {
-                    self.go_to(job.next);
+                    self.position.go_to(job.next);
                     self.position.samples += samples as u64;
                     continue;
                 }
                 Ok(Made::EndOfEpoch) => {
-                    self.epoch = job.epoch + 1;
-                    self.go_to((self.epoch, 0, 0));
+                    self.next = (job.epoch + 1, 0, 0);
+                    self.position.go_to(self.next);
                     continue;
                 }
                 Ok(Made::Stopped) => return None,
                 Err(error) => return Some(Err(error.into())),
             };
-            self.go_to(job.next);
+            self.position.go_to(job.next);
             self.position.samples += samples as u64;
             let waited = wait.end();
             if self.stage.copies_ahead() {
@@ -102,7 +103,6 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             let begin = std::mem::replace(&mut self.begin, Place::new(job.next));
             return Some(Ok(Loaded {
                 is_empty: indices.is_empty(),
-                divide: (job.division.ranks() > 1).then(|| Arc::clone(&self.divide)),
                 batch,
                 indices,
                 epoch: job.epoch,

@@ -1,9 +1,4 @@
-use std::sync::Arc;
-
-use parking_lot::Mutex;
-
-use crate::batch::{Division, Divisions, Place};
-use crate::data::Position;
+use crate::batch::{Division, Place};
 use crate::data::batching::Batching;
 use crate::data::caught::caught;
 use crate::data::order::Order;
@@ -53,12 +48,9 @@ pub(super) enum Plan {
 pub(super) struct Jobs {
     pub(super) plan: Plan,
     pub(super) rank: Rank,
-    /// Changed while batches are read ahead.
-    pub(super) divisions: Arc<Mutex<Divisions>>,
+    division: Division,
     pub(super) epochs: Option<u64>,
     next: (u64, usize, usize),
-    /// The place of the last job, since the loader was built or moved.
-    pub(super) begun: Option<Place>,
     /// The batches of the window of `next`, once they are known.
     window: Option<Vec<Vec<usize>>>,
     is_first: bool,
@@ -69,18 +61,12 @@ impl Jobs {
         Self {
             plan,
             rank,
-            divisions: Arc::default(),
+            division: Division::equal(rank.1),
             epochs,
             next: (0, 0, 0),
-            begun: None,
             window: None,
             is_first: true,
         }
-    }
-
-    /// The place of the next job.
-    pub(super) fn place(&self) -> Place {
-        Place::new(self.next)
     }
 
     /// The number of windows in an epoch; of a stream, more than it can have.
@@ -93,15 +79,10 @@ impl Jobs {
         }
     }
 
-    /// Goes on from a position. Among another number of ranks than there, batches are divided equally.
-    pub(super) fn move_to(&mut self, position: &Position) {
-        let divisions = match position.divisions.are_among(self.rank.1) {
-            true => position.divisions.clone(),
-            false => Divisions::default(),
-        };
-        *self.divisions.lock() = divisions;
-        self.go_to((position.epoch, position.window, position.batch));
-        (self.begun, self.is_first) = (None, true);
+    /// Goes on from here, with batches that are divided so.
+    pub(super) fn move_to(&mut self, next: (u64, usize, usize), division: Division) {
+        self.go_to(next);
+        (self.division, self.is_first) = (division, true);
     }
 
     fn go_to(&mut self, next: (u64, usize, usize)) {
@@ -120,16 +101,14 @@ impl Jobs {
             return None;
         }
         let Rank(rank, ranks) = self.rank;
-        let division = self.divisions.lock().at(self.place()).cloned();
-        let division = division.unwrap_or_else(|| Division::equal(ranks));
         let mut job = Job {
             indices: Vec::new(),
             spares: Vec::new(),
-            division,
+            division: self.division.clone(),
             samples: 0,
             epoch,
             window,
-            place: self.place(),
+            place: Place::new(self.next),
             is_first: std::mem::take(&mut self.is_first),
             next: (epoch, window + 1, 0),
             failed: None,
@@ -175,7 +154,6 @@ impl Jobs {
                 self.window = (job.next.2 > 0).then_some(batches);
             }
         }
-        self.begun = Some(job.place);
         self.next = job.next;
         Some(job)
     }

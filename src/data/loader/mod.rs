@@ -4,7 +4,6 @@ mod ahead;
 mod builder;
 mod continued;
 mod dataset;
-mod divider;
 mod done;
 mod failing;
 mod hand_out;
@@ -29,11 +28,10 @@ pub use stats::LoaderStats;
 use super::loaded::Reader;
 use super::stage::Stage;
 use super::{Position, Tensors};
-use crate::batch::{Consumer, Divide, Fingerprint, Place};
+use crate::batch::{Consumer, Division, Fingerprint, Place};
 use crate::error::{DataError, Result};
 
 use ahead::Ahead;
-use divider::Divider;
 use done::Done;
 use failing::Skipped;
 use jobs::Jobs;
@@ -89,10 +87,10 @@ pub struct Loader<B> {
     windows: usize,
     /// Where the next batch that is handed out begins, whatever is skipped before it.
     begin: Place,
-    /// The epoch of the batch that comes next, also after one that failed.
-    epoch: u64,
+    /// The place of the batch that comes next, also after one that failed: epoch, window, place in the window.
+    next: (u64, usize, usize),
+    ranks: usize,
     queue: Arc<Queue<B>>,
-    divide: Arc<dyn Divide>,
     stage: Arc<Stage>,
     /// The next batch, if it was taken from the queue before it was asked for.
     held: Option<Done<B>>,
@@ -113,22 +111,15 @@ impl<B: Tensors + Send + 'static> Loader<B> {
         ahead: Ahead,
     ) -> Result<Self> {
         let stage = Arc::new(Stage::new(ahead.device.clone())?);
-        let (ranks, divisions) = (jobs.rank.1, Arc::clone(&jobs.divisions));
-        let windows = jobs.windows();
+        let (ranks, windows) = (jobs.rank.1, jobs.windows());
         let queue = Queue::new(jobs, produce, workers, ahead, Arc::clone(&stage));
-        let reader = Arc::new(reader);
         Ok(Self {
-            divide: Arc::new(Divider {
-                reader: Arc::clone(&reader),
-                queue: Arc::downgrade(&queue),
-                divisions,
-                ranks,
-            }),
             position: Position::new(data),
             begin: Place::default(),
-            reader,
+            reader: Arc::new(reader),
             windows,
-            epoch: 0,
+            next: (0, 0, 0),
+            ranks,
             queue,
             stage,
             held: None,
@@ -171,19 +162,70 @@ impl<B: Tensors + Send + 'static> Loader<B> {
                 differences: changes,
             });
         };
-        self.held = None;
-        self.queue.move_to(&position);
-        self.epoch = position.epoch;
-        let next = (position.epoch, position.window, position.batch);
         self.begin = position.place();
+        self.next = (position.epoch, position.window, position.batch);
         self.position = position;
-        self.go_to(next);
+        let division = self.position.division.take();
+        let division = division.filter(|division| division.ranks() == self.ranks);
+        self.reader.division.set(division.as_ref());
+        self.restart(division);
         Ok(changes)
     }
 
-    /// Divides its batches among the ranks, while it reads ahead. Each [`Loaded`](super::Loaded) batch has it too, for trainers.
-    pub fn divide(&self) -> &dyn Divide {
-        &*self.divide
+    /// Divides its batches among the ranks like this, from the next one on; what was read ahead is read again. The division belongs to the
+    /// [position](Self::state), so a resumed run divides its batches alike. A trainer's
+    /// [`measured_shares`](crate::train::AdaptiveTrainerBuilder::measured_shares) does it by itself.
+    ///
+    /// All ranks have to divide alike, and between the same batches, or samples are lost or doubled. Trainers compare that before each update.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_headroom::batch::Division;
+    /// use candle_headroom::data::{Items, Loader};
+    /// use candle_headroom::error::BoxedError;
+    ///
+    /// let loader = |rank| {
+    ///     let collate = |samples: Vec<u32>| -> Result<Tensor, BoxedError> { Ok(Tensor::new(samples, &Device::Cpu)?) };
+    ///     Loader::builder(Items(Vec::from_iter(0..30)), collate).batch(6).rank(rank, 2).build()
+    /// };
+    /// let mut ranks = [loader(0)?, loader(1)?]; // as a rule in two processes
+    /// for rank in &mut ranks {
+    ///     assert_eq!(rank.next().unwrap()?.indices.len(), 3);
+    ///     rank.divide(&Division::weighted([2, 1])?)?;
+    /// }
+    /// let parts = ranks.map(|mut rank| rank.next().unwrap().unwrap().indices);
+    /// assert_eq!(parts, [vec![6, 7, 8, 9], vec![10, 11]]);
+    /// # Ok::<(), candle_headroom::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`DataError::Setting`] for a division among another number of ranks. Nothing changes then.
+    pub fn divide(&mut self, division: &Division) -> Result<()> {
+        let (name, ranks, found) = (self.name(), self.ranks, division.ranks());
+        if found != ranks {
+            let problem = format!("loader `{name}` has {ranks} ranks, a division is among {found}");
+            return Err(DataError::Setting(problem).into());
+        }
+        self.reader.division.set(Some(division));
+        self.follow_division();
+        Ok(())
+    }
+
+    /// Divides the next batches as it was last asked to, maybe by a trainer.
+    fn follow_division(&mut self) {
+        let division = self.reader.division.get();
+        if division != self.position.division {
+            self.restart(division);
+        }
+    }
+
+    /// Reads from the next batch on, divided so. What was read ahead is dropped.
+    fn restart(&mut self, division: Option<Division>) {
+        self.held = None;
+        let parts = division.clone();
+        let parts = parts.unwrap_or_else(|| Division::equal(self.ranks));
+        self.queue.move_to(self.next, parts);
+        self.position.division = division;
     }
 
     /// Goes to the position after the last batch that an update of this trainer has consumed. Returns `None`, and stays where it is, if
@@ -206,12 +248,8 @@ impl<B: Tensors + Send + 'static> Loader<B> {
             let loader = self.name();
             tracing::warn!(loader, ?changes, "a run continues with changed data");
         }
-        trainer.claim(self.name(), self.position.place());
+        trainer.claim(self.name(), &self.position);
         Ok(Some(Continued { changes }))
-    }
-
-    fn go_to(&mut self, next: (u64, usize, usize)) {
-        self.position.go_to(next, self.queue.divisions_from(next));
     }
 
     /// Returns what it has done so far, and how long the caller waited for data.

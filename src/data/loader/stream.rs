@@ -93,8 +93,8 @@ struct FromStream<F, I, S, B> {
     reading: Mutex<Option<Reading<I, S>>>,
     /// Samples of other ranks, to make empty batches of.
     spares: Mutex<Vec<(usize, S)>>,
-    /// An epoch that could not be begun.
-    gave_up: Mutex<Option<u64>>,
+    /// The epoch and window of a job that could not begin its epoch.
+    gave_up: Mutex<Option<(u64, usize)>>,
 }
 
 /// An epoch in the course of being read.
@@ -119,8 +119,9 @@ where
     B: Tensors,
 {
     fn make(&self, job: &Job, is_stopped: &dyn Fn() -> bool) -> Result<Made<B>, DataError> {
-        // The error was returned before.
-        if self.gave_up.lock().take() == Some(job.epoch) {
+        // The error was returned before, unless the loader has gone back since.
+        let gave_up = self.gave_up.lock().take();
+        if gave_up.is_some_and(|(epoch, window)| epoch == job.epoch && window < job.window) {
             return Ok(Made::EndOfEpoch);
         }
         let mut reading = self.reading.lock();
@@ -130,7 +131,7 @@ where
             .filter(|reading| reading.epoch == job.epoch && reading.drawn <= first);
         let reading = reading.insert(match of_epoch {
             Some(reading) => reading,
-            None => self.open(job.epoch)?,
+            None => self.open(job)?,
         });
         if reading.drawn < first {
             let (loader, skipped) = (&self.name, first - reading.drawn);
@@ -155,7 +156,7 @@ where
         match items.len() {
             0 if is_stopped() => Ok(Made::Stopped),
             0 if reading.drawn == 0 => {
-                *self.gave_up.lock() = Some(job.epoch);
+                *self.gave_up.lock() = Some((job.epoch, job.window));
                 Err(DataError::Empty(self.name.clone()))
             }
             0 => Ok(Made::EndOfEpoch),
@@ -222,7 +223,8 @@ where
     I: Iterator<Item = Result<S, BoxedError>>,
     F: Fn(u64) -> Result<I, BoxedError>,
 {
-    fn open(&self, epoch: u64) -> Result<Reading<I, S>, DataError> {
+    fn open(&self, job: &Job) -> Result<Reading<I, S>, DataError> {
+        let epoch = job.epoch;
         let mut tries = 0;
         let items = loop {
             let failed = match caught(|| (self.open)(epoch)) {
@@ -234,7 +236,7 @@ where
                 Ok(Err(reason)) => self.unread(0, reason),
                 Err(message) => self.panicked(0, message),
             };
-            *self.gave_up.lock() = Some(epoch);
+            *self.gave_up.lock() = Some((epoch, job.window));
             return Err(failed);
         };
         Ok(Reading {

@@ -2,18 +2,20 @@ use std::io::{self, Read, Write};
 
 use serde::{Deserialize, Serialize};
 
-/// What ranks send each other.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What ranks send each other. On the wire, a head of JSON comes first, with the lengths of the bytes that follow it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Frame {
     /// A rank makes this call, the `number`-th, and gives its bytes.
     Call {
         number: u64,
         what: String,
+        #[serde(skip)]
         bytes: Vec<u8>,
     },
     /// What each rank gave, in the order of ranks.
     Answer {
         number: u64,
+        #[serde(skip)]
         all: Vec<Vec<u8>>,
     },
     /// The sender works, or waits for others: whoever waits for it may wait on.
@@ -38,112 +40,66 @@ pub(super) enum Refusal {
 
 /// The most bytes that a rank gives in one call.
 pub(super) const MOST: usize = 1 << 30;
-/// What else a call holds: its number, its name and their lengths.
-const HEAD: u64 = 1 << 16;
-/// The most bytes of a reason.
-const REASON: u64 = 1 << 24;
+/// The most bytes of a head.
+const HEAD: u32 = 1 << 24;
 
 impl Frame {
     pub(super) fn write(&self, into: &mut impl Write) -> io::Result<()> {
-        let (kind, body) = match self {
-            Self::Call {
-                number,
-                what,
-                bytes,
-            } => {
-                let mut body = number.to_le_bytes().to_vec();
-                put(&mut body, what.as_bytes());
-                body.extend(bytes);
-                (0, body)
-            }
-            Self::Answer { number, all } => {
-                let mut body = number.to_le_bytes().to_vec();
-                all.iter().for_each(|bytes| put(&mut body, bytes));
-                (1, body)
-            }
-            Self::Working => (2, Vec::new()),
-            Self::Refusal(refusal) => (3, serde_json::to_vec(refusal)?),
-            Self::Leave => (4, Vec::new()),
-            Self::Ping => (5, Vec::new()),
-            Self::Pong => (6, Vec::new()),
+        let parts = match self {
+            Self::Call { bytes, .. } => std::slice::from_ref(bytes),
+            Self::Answer { all, .. } => all,
+            _ => &[],
         };
+        let lengths: Vec<_> = parts.iter().map(Vec::len).collect();
+        let head = serde_json::to_vec(&(self, lengths))?;
         // One write: with small packets on their way at once, a second one would wait for the first one's acknowledgement.
-        let mut all = vec![kind];
-        put(&mut all, &body);
-        into.write_all(&all)
+        let mut bytes = (head.len() as u32).to_le_bytes().to_vec();
+        bytes.extend(head);
+        parts.iter().for_each(|part| bytes.extend(part));
+        into.write_all(&bytes)
     }
 
     /// Reads a frame of a group of `size` ranks. A length that no frame of its kind has comes from a stranger or a broken stream.
     pub(super) fn read(from: &mut impl Read, size: usize) -> io::Result<Self> {
-        let mut head = [0; 9];
-        from.read_exact(&mut head)?;
-        let [kind, length @ ..] = head;
-        let length = u64::from_le_bytes(length);
-        let call = MOST as u64 + HEAD;
-        let most = match kind {
-            0 => call,
-            1 => call.saturating_mul(size as u64),
-            3 => REASON,
-            _ => 0,
-        };
-        if length > most {
+        let mut length = [0; 4];
+        from.read_exact(&mut length)?;
+        let length = u32::from_le_bytes(length);
+        if length > HEAD {
             return Err(garbled());
         }
-        let mut body = Vec::new();
-        // Reads as much as comes: a wrong length must not make this process ask for memory.
-        if from.take(length).read_to_end(&mut body)? as u64 != length {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+        let head = exactly(from, u64::from(length))?;
+        let (mut frame, lengths): (Self, Vec<u64>) = serde_json::from_slice(&head)?;
+        let most = match frame {
+            Self::Call { .. } => 1,
+            Self::Answer { .. } => size,
+            _ => 0,
+        };
+        if lengths.len() > most || lengths.iter().any(|length| *length > MOST as u64) {
+            return Err(garbled());
         }
-        let mut rest = body.as_slice();
-        Ok(match kind {
-            0 => Self::Call {
-                number: number(&mut rest)?,
-                what: String::from_utf8(take(&mut rest)?).map_err(|_| garbled())?,
-                bytes: rest.to_vec(),
-            },
-            1 => {
-                let (number, mut all) = (number(&mut rest)?, Vec::new());
-                while !rest.is_empty() {
-                    all.push(take(&mut rest)?);
-                }
-                Self::Answer { number, all }
-            }
-            2 => Self::Working,
-            3 => Self::Refusal(serde_json::from_slice(rest)?),
-            4 => Self::Leave,
-            5 => Self::Ping,
-            6 => Self::Pong,
-            _ => return Err(garbled()),
-        })
+        let parts = lengths.into_iter().map(|length| exactly(from, length));
+        let mut parts = parts.collect::<io::Result<Vec<_>>>()?;
+        match &mut frame {
+            Self::Call { bytes, .. } => *bytes = parts.pop().ok_or_else(garbled)?,
+            Self::Answer { all, .. } => *all = parts,
+            _ => {}
+        }
+        Ok(frame)
+    }
+}
+
+/// Reads as much as comes: a wrong length must not make this process ask for memory.
+fn exactly(from: &mut impl Read, length: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    match from.take(length).read_to_end(&mut bytes)? as u64 == length {
+        true => Ok(bytes),
+        false => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 
 fn garbled() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        "the bytes are not those of a rank",
-    )
-}
-
-/// Appends bytes after their length.
-fn put(into: &mut Vec<u8>, bytes: &[u8]) {
-    into.extend((bytes.len() as u64).to_le_bytes());
-    into.extend(bytes);
-}
-
-fn number(rest: &mut &[u8]) -> io::Result<u64> {
-    let (number, after) = rest.split_first_chunk().ok_or_else(garbled)?;
-    *rest = after;
-    Ok(u64::from_le_bytes(*number))
-}
-
-/// Splits off what [`put`] appended.
-fn take(rest: &mut &[u8]) -> io::Result<Vec<u8>> {
-    let length = number(rest)?;
-    let length = usize::try_from(length).map_err(|_| garbled())?;
-    let (bytes, after) = rest.split_at_checked(length).ok_or_else(garbled)?;
-    *rest = after;
-    Ok(bytes.to_vec())
+    let problem = "the bytes are not those of a rank";
+    io::Error::new(io::ErrorKind::InvalidData, problem)
 }
 
 #[cfg(test)]

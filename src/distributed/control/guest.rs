@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 /// The first bytes of a connection, with the version of what follows.
-const GREETING: &[u8; 16] = b"headroom group 2";
+const GREETING: &[u8; 16] = b"headroom group 3";
 /// What comes before a message: the greeting and the message's length.
 const HEAD: usize = GREETING.len() + 2;
 /// The longest that a stranger may say nothing.

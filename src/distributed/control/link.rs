@@ -1,10 +1,12 @@
 use std::io::{self, BufReader, Read};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
+use socket2::{SockRef, TcpKeepalive};
 
 use super::frame::{Frame, Refusal};
 use super::inbox::Inbox;
@@ -28,7 +30,12 @@ impl Link {
     ) -> io::Result<Self> {
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
-        keep_alive(&stream)?;
+        // Ends the connection to a machine that is gone without a word after half a minute, also while nothing is sent.
+        let keep_alive = TcpKeepalive::new()
+            .with_time(Duration::from_secs(15))
+            .with_interval(Duration::from_secs(5))
+            .with_retries(3);
+        SockRef::from(&stream).set_tcp_keepalive(&keep_alive)?;
         stream.set_read_timeout(None)?;
         stream.set_write_timeout(Some(timeout))?;
         let inbox = Arc::clone(inbox);
@@ -84,40 +91,69 @@ impl Read for Heard {
     }
 }
 
-/// Ends the connection to a machine that is gone without a word after half a minute, also while nothing is sent.
-#[cfg(target_os = "linux")]
-fn keep_alive(stream: &TcpStream) -> io::Result<()> {
-    use std::os::fd::AsRawFd;
-
-    let options = [
-        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 15),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 5),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3),
-    ];
-    for (level, option, value) in options {
-        let value: libc::c_int = value;
-        // SAFETY: the socket is open, and the place of the number outlives the call, which gets its size.
-        let code = unsafe {
-            let place = (&raw const value).cast();
-            let size = size_of_val(&value) as libc::socklen_t;
-            libc::setsockopt(stream.as_raw_fd(), level, option, place, size)
-        };
-        if code != 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
-}
-
-#[cfg(not(target_os = "linux"))]
-fn keep_alive(_: &TcpStream) -> io::Result<()> {
-    Ok(())
-}
-
 impl Drop for Link {
     fn drop(&mut self) {
         // Ends the thread that reads. A connection that is closed already is not shut down again.
         let _ = self.stream.lock().shutdown(Shutdown::Both);
+    }
+}
+
+/// How long work may go on without an end before this rank is silent: a disk that never answers must not hold the other ranks for ever.
+const LONGEST: Duration = Duration::from_secs(60 * 60);
+
+/// Sends signs of life to the other ranks while this one works for all of them, such as by writing a checkpoint, or waits.
+#[derive(Debug, Default)]
+pub(super) struct Life {
+    /// How many works go on, and since when at least one does.
+    works: Arc<Mutex<(usize, Option<Instant>)>>,
+    /// Ends the thread when it is dropped.
+    thread: Option<Sender<()>>,
+}
+
+/// This rank works until this is dropped: the others wait for it beyond the timeout.
+#[derive(Debug)]
+#[must_use = "the others wait while this lives"]
+pub(crate) struct Working(Arc<Mutex<(usize, Option<Instant>)>>);
+
+impl Life {
+    /// Starts the thread that sends them, several times within the timeout.
+    pub(super) fn start(
+        &mut self,
+        links: &Arc<RwLock<Vec<Link>>>,
+        timeout: Duration,
+    ) -> io::Result<()> {
+        let (sender, ended) = mpsc::channel();
+        let (works, links) = (Arc::clone(&self.works), Arc::clone(links));
+        let pause = (timeout / 8).min(Duration::from_secs(1));
+        let thread = thread::Builder::new().name("headroom-life".to_owned());
+        thread.spawn(move || {
+            while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                let since = works.lock().1;
+                if since.is_some_and(|since| since.elapsed() < LONGEST) {
+                    for link in links.read().iter() {
+                        let _ = link.send(&Frame::Working);
+                    }
+                }
+            }
+        })?;
+        self.thread = Some(sender);
+        Ok(())
+    }
+
+    pub(super) fn working(&self) -> Working {
+        let mut works = self.works.lock();
+        works.0 += 1;
+        works.1.get_or_insert_with(Instant::now);
+        Working(Arc::clone(&self.works))
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        let mut works = self.0.lock();
+        works.0 -= 1;
+        if works.0 == 0 {
+            works.1 = None;
+        }
     }
 }

@@ -3,11 +3,9 @@
 //! Engines that move large buffers notice a dead rank late or never. Here a thread reads each connection, so the end of a process is seen at
 //! once, also by ranks that wait for an engine ([`Control::check`]).
 
-mod clock;
 mod frame;
 mod guest;
 mod inbox;
-mod life;
 mod link;
 mod rendezvous;
 
@@ -18,18 +16,19 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 
 use crate::error::{Error, GroupError, Result};
-pub(crate) use clock::Deadline;
 use frame::{Frame, MOST, Refusal};
+pub(crate) use inbox::Deadline;
 use inbox::{Found, Inbox};
-use life::Life;
-pub(crate) use life::Working;
-use link::Link;
+pub(crate) use link::Working;
+use link::{Life, Link};
 pub(crate) use rendezvous::Meeting;
 
 /// How much longer the others wait than rank 0, which knows who is missing.
 pub(super) const GRACE: Duration = Duration::from_secs(2);
 /// How long a rank may take to give a sign of life; less than the others wait for what rank 0 finds out.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+const OTHER_CALLS: &str = "it has made another number of calls";
 
 /// The bytes of a part of a long message. While one comes, a wait for the next call of its sender goes on.
 const PART: usize = 64 << 20;
@@ -156,9 +155,8 @@ impl Control {
 
     /// Ends the group for all ranks: this one can no longer do its part.
     pub(crate) fn fail(&self, reason: &str) {
-        let (ranks, reason) = (vec![self.rank], reason.to_owned());
-        self.failed.lock().get_or_insert_with(|| reason.clone());
-        self.end(Refusal::Lost { ranks, reason });
+        (self.failed.lock()).get_or_insert_with(|| reason.to_owned());
+        self.end_without(vec![self.rank], reason);
     }
 
     /// Ends the group: something did not end in time. The ranks that give no sign of life are at fault.
@@ -166,14 +164,11 @@ impl Control {
         let asked: Vec<_> = self.links.read().iter().map(|link| link.rank).collect();
         let ask = || self.tell(&Frame::Ping);
         let ranks = self.inbox.silent(&asked, PATIENCE, ask);
-        let reason = match ranks.is_empty() {
-            true => format!("no end of it within {:?}", self.timeout),
-            false => format!(
-                "no end of it within {:?}, and no sign of life",
-                self.timeout
-            ),
+        let (timeout, more) = match ranks.is_empty() {
+            true => (self.timeout, ""),
+            false => (self.timeout, ", and no sign of life"),
         };
-        let refusal = self.end(Refusal::Lost { ranks, reason });
+        let refusal = self.end_without(ranks, format!("no end of it within {timeout:?}{more}"));
         self.error(refusal, what)
     }
 
@@ -238,6 +233,30 @@ impl Control {
         refusal
     }
 
+    /// Ends the group because these ranks are lost. Returns the first reason.
+    fn end_without(&self, ranks: Vec<usize>, reason: impl Into<String>) -> Refusal {
+        let reason = reason.into();
+        self.end(Refusal::Lost { ranks, reason })
+    }
+
+    /// Waits for the next frame of this rank; `None` if it does not come in time.
+    fn next(
+        &self,
+        rank: usize,
+        since: Duration,
+        limit: Duration,
+    ) -> Result<Option<Frame>, Refusal> {
+        match self.inbox.take(rank, since, limit) {
+            Found::Frame(frame) => Ok(Some(frame)),
+            Found::Ended(refusal) => Err(refusal),
+            Found::Left => {
+                let reason = "it has left the group: its program ended or dropped the group";
+                Err(self.end_without(vec![rank], reason))
+            }
+            Found::TimedOut => Ok(None),
+        }
+    }
+
     /// Sends a frame to all connected ranks. Where that fails, the thread that reads the connection reports it.
     fn tell(&self, frame: &Frame) {
         for link in self.links.read().iter() {
@@ -258,8 +277,8 @@ impl Control {
         let (mut all, mut calls) = (vec![bytes.to_vec()], vec![what.to_owned()]);
         let mut missing = Vec::new();
         for rank in 1..self.size {
-            match self.inbox.take(rank, since, self.timeout) {
-                Found::Frame(Frame::Call {
+            match self.next(rank, since, self.timeout)? {
+                Some(Frame::Call {
                     number: theirs,
                     what,
                     bytes,
@@ -267,25 +286,13 @@ impl Control {
                     all.push(bytes);
                     calls.push(what);
                 }
-                Found::Frame(_) => {
-                    let reason = "it has made another number of calls".to_owned();
-                    let ranks = vec![rank];
-                    return Err(self.end(Refusal::Lost { ranks, reason }));
-                }
-                Found::Ended(refusal) => return Err(refusal),
-                Found::Left => {
-                    let reason =
-                        "it has left the group: its program ended or dropped the group".to_owned();
-                    let ranks = vec![rank];
-                    return Err(self.end(Refusal::Lost { ranks, reason }));
-                }
-                Found::TimedOut => missing.push(rank),
+                Some(_) => return Err(self.end_without(vec![rank], OTHER_CALLS)),
+                None => missing.push(rank),
             }
         }
         if !missing.is_empty() {
             let reason = format!("no call of it within {:?}", self.timeout);
-            let ranks = missing;
-            return Err(self.end(Refusal::Lost { ranks, reason }));
+            return Err(self.end_without(missing, reason));
         }
         if calls.iter().any(|call| call != what) {
             let refusal = Refusal::DifferentCalls(calls);
@@ -322,24 +329,17 @@ impl Control {
             bytes: bytes.to_vec(),
         });
         let expected = if is_for_all { self.size } else { 0 };
-        let lost = |reason: String| Refusal::Lost {
-            ranks: vec![0],
-            reason,
-        };
-        match self.inbox.take(0, self.now(), self.timeout + GRACE) {
-            Found::Frame(Frame::Answer {
+        match self.next(0, self.now(), self.timeout + GRACE)? {
+            Some(Frame::Answer {
                 number: theirs,
                 all,
             }) if theirs == number && all.len() == expected => Ok(all),
-            Found::Frame(Frame::Refusal(refusal)) => Err(refusal),
-            Found::Frame(_) => {
-                Err(self.end(lost("it has made another number of calls".to_owned())))
+            Some(Frame::Refusal(refusal)) => Err(refusal),
+            Some(_) => Err(self.end_without(vec![0], OTHER_CALLS)),
+            None => {
+                let reason = format!("no answer within {:?}", self.timeout);
+                Err(self.end_without(vec![0], reason))
             }
-            Found::Ended(refusal) => Err(refusal),
-            Found::Left => Err(self.end(lost(
-                "it has left the group: its program ended or dropped the group".to_owned(),
-            ))),
-            Found::TimedOut => Err(self.end(lost(format!("no answer within {:?}", self.timeout)))),
         }
     }
 }

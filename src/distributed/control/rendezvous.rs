@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Control;
-use super::clock::Deadline;
 use super::frame::{Frame, Refusal};
 use super::guest::{GUESTS, Guest, is_pending, send};
+use super::inbox::Deadline;
 use super::link::Link;
 use crate::error::{GroupError, Result};
 

@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::batch::{Fingerprint, Origin, Place};
+use crate::batch::{Division, Fingerprint, Origin, Place};
 use crate::distributed::Group;
 use crate::error::{GroupError, Result};
 
@@ -17,8 +17,8 @@ struct Given {
     batch: Option<((usize, usize), Batch)>,
 }
 
-/// A batch's loader, its place there, and its number of samples.
-type Batch = (Fingerprint, Place, usize);
+/// A batch's loader, its place there, its number of samples, and how they are divided; `None` for equal parts.
+type Batch = (Fingerprint, Place, usize, Option<Division>);
 
 impl Data {
     pub(in crate::train) fn push(&mut self, origin: &Origin<'_>) {
@@ -26,6 +26,7 @@ impl Data {
             Fingerprint::clone(&origin.position.data),
             origin.place,
             origin.samples,
+            origin.position.division.clone(),
         );
         let (loader, batch) = match origin.rank {
             Some(rank) => (origin.loader.to_owned(), Some((rank, batch))),
@@ -123,7 +124,7 @@ fn differences(all: &[Data]) -> Vec<String> {
 
 /// What differs from rank 0's batch of the same loader.
 fn between(loader: &str, rank: usize, theirs: &Batch, first: &Batch) -> Vec<String> {
-    let ((data, place, samples), (other, at, others)) = (theirs, first);
+    let ((data, place, samples, parts), (other, at, others, first_parts)) = (theirs, first);
     let fields = data.differences(other).map(|(what, theirs, first)| {
         format!("rank {rank} reads `{loader}` with {what} {theirs}, rank 0 with {first}")
     });
@@ -133,6 +134,17 @@ fn between(loader: &str, rank: usize, theirs: &Batch, first: &Batch) -> Vec<Stri
         differences.push(format!(
             "rank {rank} is at {place} of `{loader}`, with {samples} samples, rank 0 at {at}, with {others}: a batch that failed cannot \
              be left out on one rank alone: build the loader with `skip_failures`, or end the job and resume it"
+        ));
+    } else if differences.is_empty() && parts != first_parts {
+        let text = |parts: &Option<Division>| match parts {
+            Some(parts) => format!("{:?}", parts.parts(*samples)),
+            None => "equal ones".to_owned(),
+        };
+        differences.push(format!(
+            "rank {rank} cuts {place} of `{loader}` into parts {}, rank 0 into {}: divide loaders, and take each batch, between the same \
+             steps on all ranks",
+            text(parts),
+            text(first_parts)
         ));
     }
     differences

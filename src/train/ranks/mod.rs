@@ -6,8 +6,8 @@
 //! weight, and every rank applies the same update. If one cannot, none does.
 
 mod data;
-mod divide;
 mod reduce;
+mod shares;
 mod start;
 mod turn;
 mod word;

@@ -6,10 +6,11 @@ use candle_core::{DType, Tensor};
 use crc32fast::Hasher;
 
 use super::data::Data;
+use super::shares::Shares;
 use super::turn::{Progress, Turn};
 use super::word::{CALL, Spent, Word, bits, check};
-use crate::batch::{Engine, Measured, run_phase};
-use crate::distributed::{Collectives, Group, Shares};
+use crate::batch::{Engine, Measured, Origin, run_phase};
+use crate::distributed::{Collectives, Group, Operation};
 use crate::elements::with_bytes;
 use crate::error::{Error, Phase, Result};
 use crate::memory::recover;
@@ -17,6 +18,7 @@ use crate::optim::{Commit, StateDict, blend};
 use crate::train::accumulator::GradientAccumulator;
 use crate::train::exchange::{Exchange, RankWork};
 use crate::train::loss::StepLoss;
+use crate::train::positions::Positions;
 
 /// The other ranks of a trainer.
 #[derive(Debug)]
@@ -30,9 +32,8 @@ pub(in crate::train) struct Ranks {
     progress: Arc<Progress>,
     /// When the exchange before ended.
     since: Instant,
-    /// How batches are divided among the ranks.
-    pub(super) shares: Shares,
-    pub(super) has_divided: bool,
+    /// `None` if batches are not divided by what ranks were measured to do.
+    pub(super) shares: Option<Shares>,
     /// Each rank updates the elements that it sums.
     is_sharded: bool,
     /// The place of the mean loss, where it comes with the parameters.
@@ -51,7 +52,7 @@ impl Ranks {
         group: &Group,
         engine: Arc<dyn Collectives>,
         compare_every: u64,
-        shares: Shares,
+        shares: Option<Shares>,
     ) -> Self {
         Self {
             group: group.clone(),
@@ -61,9 +62,15 @@ impl Ranks {
             progress: Arc::default(),
             since: Instant::now(),
             shares,
-            has_divided: false,
             is_sharded: false,
             loss: None,
+        }
+    }
+
+    /// Divides the next batches of these loaders as the ranks' speeds suggest, once they are known. `positions` are made to say so.
+    pub(in crate::train) fn divide(&mut self, origins: &[Origin<'_>], positions: &mut Positions) {
+        if let Some(shares) = &mut self.shares {
+            shares.divide(origins, positions);
         }
     }
 
@@ -122,7 +129,7 @@ impl Ranks {
         let agreed = Agreement { words, loss };
         let reduce = || self.reduce(accumulator, &agreed);
         let reduced = engine.phase(Phase::Reduce, memory, reduce);
-        match reduced.and_then(|loss| self.learn(&agreed.words).map(|()| loss)) {
+        match reduced {
             Ok(loss) => self.loss = loss,
             Err(error) => {
                 accumulator.reset();
@@ -131,6 +138,9 @@ impl Ranks {
             }
         }
         let reduced = began.elapsed().saturating_sub(waited);
+        if let Some(shares) = &mut self.shares {
+            shares.observe(agreed.words.iter().map(|word| word.spent));
+        }
         self.since = Instant::now();
         let works = agreed.words.iter().map(|word| RankWork {
             samples: word.samples,
@@ -225,14 +235,17 @@ impl Ranks {
         };
         let watch = self.group.watch(CALL);
         for bucket in flat.buckets() {
-            bucket.travel(own / total, |values, factor| match self.is_sharded {
-                true => {
-                    if factor != 1. {
-                        blend(values, factor, 0., None)?;
+            bucket.travel(own / total, |values, factor| {
+                let operation = match self.is_sharded {
+                    true => {
+                        if factor != 1. {
+                            blend(values, factor, 0., None)?;
+                        }
+                        Operation::ReduceScatter
                     }
-                    self.engine.reduce_scatter(values, &watch)
-                }
-                false => self.engine.all_reduce(values, factor, &watch),
+                    false => Operation::AllReduce { factor },
+                };
+                self.engine.exchange(values, operation, &watch)
             })?;
         }
         self.engine.finish(&watch)?;
@@ -266,7 +279,8 @@ impl Ranks {
             slots.put_parameters()?;
             let watch = self.group.watch("share parameters");
             for bucket in flat.buckets() {
-                self.engine.all_gather(&bucket.values, &watch)?;
+                self.engine
+                    .exchange(&bucket.values, Operation::AllGather, &watch)?;
             }
             self.engine.finish(&watch)?;
             slots.take_parameters()?;

@@ -4,8 +4,9 @@ use candle_core::Var;
 use serde::{Deserialize, Serialize};
 
 use super::reduce::Ranks;
-use crate::distributed::{Collectives, Group, Shares};
-use crate::error::{DataError, GroupError, Result};
+use super::shares::Shares;
+use crate::distributed::{Collectives, Group, Operation};
+use crate::error::{GroupError, Result};
 use crate::optim::{Commit, Parameter};
 use crate::train::core::Core;
 use crate::train::flat::Layout;
@@ -17,8 +18,8 @@ pub(in crate::train) struct Settings {
     pub(in crate::train) compare_every: u64,
     /// Gradients travel as bf16.
     pub(in crate::train) narrows: bool,
-    /// How batches are divided; `None` for equal parts.
-    pub(in crate::train) shares: Option<Shares>,
+    /// Updates in which ranks are measured, to divide batches by their speeds; `None` for equal parts.
+    pub(in crate::train) measured: Option<usize>,
 }
 
 /// The name of the call in which ranks meet.
@@ -63,7 +64,7 @@ pub(in crate::train) fn join<O: Commit>(
     };
     let watch = group.watch("copy parameters");
     for Parameter { var, .. } in model(&core) {
-        engine.broadcast(&var, 0, &watch)?;
+        engine.exchange(&var, Operation::Broadcast { from: 0 }, &watch)?;
     }
     engine.finish(&watch)?;
     // What follows can run out of memory on one rank alone.
@@ -83,15 +84,8 @@ fn place<O: Commit>(
 ) -> Result<()> {
     let layout = Layout::new(group.size(), engine.bucket(), settings.narrows);
     core.accumulator.slots.lay_out(layout)?;
-    let shares = match settings.shares {
-        Some(shares) if shares.division().ranks() != group.size() => {
-            let (ranks, size) = (shares.division().ranks(), group.size());
-            let problem = format!("shares for {ranks} ranks in a group of {size}");
-            return Err(DataError::Setting(problem).into());
-        }
-        Some(shares) => shares,
-        None => Shares::equal(group.size()),
-    };
+    let shares = |updates| Shares::new(group.size(), updates);
+    let shares = settings.measured.map(shares);
     core.ranks = Some(Ranks::new(group, engine, settings.compare_every, shares));
     core.shard()
 }

@@ -4,6 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Tensor};
+use candle_headroom::distributed::Operation;
 use candle_headroom::error::{GroupError, Result};
 use candle_headroom::testing::watch;
 
@@ -15,8 +16,8 @@ fn work(rank: &Rank, bucket: &Tensor) -> Result<()> {
     let nccl = rank.nccl()?;
     let watch = watch(&rank.group, "a test");
     for _ in 0..3 {
-        nccl.reduce_scatter(bucket, &watch)?;
-        nccl.all_gather(bucket, &watch)?;
+        nccl.exchange(bucket, Operation::ReduceScatter, &watch)?;
+        nccl.exchange(bucket, Operation::AllGather, &watch)?;
         nccl.finish(&watch)?;
     }
     Ok(())

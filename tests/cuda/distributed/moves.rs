@@ -1,6 +1,7 @@
 //! What the collectives compute, and in which order with other work.
 
 use candle_core::{DType, Device, Result, Tensor};
+use candle_headroom::distributed::Operation;
 use candle_headroom::testing::watch;
 
 use super::launch::{Counts, Rank, Settings, counts, together};
@@ -41,12 +42,14 @@ fn sums(rank: &Rank) {
         let expected = |index: usize| (size * (index + 7)) as f64 + all;
         // With a kernel in front that NCCL has to wait for, and one behind that has to wait for NCCL.
         let doubled = (&part * 2.).unwrap();
-        nccl.reduce_scatter(&part, &watch).unwrap();
-        nccl.reduce_scatter(&doubled, &watch).unwrap();
+        nccl.exchange(&part, Operation::ReduceScatter, &watch)
+            .unwrap();
+        nccl.exchange(&doubled, Operation::ReduceScatter, &watch)
+            .unwrap();
         let piece = length / size;
         let own = rank.number() * piece..(rank.number() + 1) * piece;
         let after = (&doubled.narrow(0, own.start, piece).unwrap() * 0.5).unwrap();
-        nccl.all_gather(&part, &watch).unwrap();
+        nccl.exchange(&part, Operation::AllGather, &watch).unwrap();
         nccl.finish(&watch).unwrap();
         let expected: Vec<_> = (0..length).map(expected).collect();
         assert_eq!(read(&part), expected, "{dtype:?}");
@@ -78,12 +81,14 @@ fn copies(rank: &Rank) {
             tensor.and_then(|it| it.to_device(&rank.device)).unwrap()
         };
         let pieces = full(&[3 * size]);
-        nccl.all_gather(&pieces, &watch).unwrap();
+        nccl.exchange(&pieces, Operation::AllGather, &watch)
+            .unwrap();
         for from in [size - 1, 0] {
             // Rows in the middle of a matrix.
             let matrix = full(&[5, 3]);
             let rows = matrix.narrow(0, 1, 2).unwrap();
-            nccl.broadcast(&rows, from, &watch).unwrap();
+            nccl.exchange(&rows, Operation::Broadcast { from }, &watch)
+                .unwrap();
             let theirs = from as f64 + 3.;
             let expected = [vec![value; 3], vec![theirs; 6], vec![value; 6]].concat();
             assert_eq!(read(&matrix), expected, "{dtype:?}");
@@ -97,15 +102,20 @@ fn copies(rank: &Rank) {
     let numbers = Tensor::from_iter(numbers, &Device::Cpu).unwrap();
     let numbers = numbers.to_dtype(DType::BF16).unwrap();
     let numbers = numbers.to_device(&rank.device).unwrap();
-    nccl.reduce_scatter(&numbers, &watch).unwrap();
-    nccl.all_gather(&numbers, &watch).unwrap();
+    nccl.exchange(&numbers, Operation::ReduceScatter, &watch)
+        .unwrap();
+    nccl.exchange(&numbers, Operation::AllGather, &watch)
+        .unwrap();
     nccl.finish(&watch).unwrap();
     let expected = (0..4 * size).map(|index| (index * size + size * (size - 1) / 2) as f64);
     assert_eq!(read(&numbers), expected.collect::<Vec<_>>());
     let nothing = Tensor::zeros(0, DType::F32, &rank.device).unwrap();
-    nccl.reduce_scatter(&nothing, &watch).unwrap();
-    nccl.all_gather(&nothing, &watch).unwrap();
-    nccl.broadcast(&nothing, 0, &watch).unwrap();
+    nccl.exchange(&nothing, Operation::ReduceScatter, &watch)
+        .unwrap();
+    nccl.exchange(&nothing, Operation::AllGather, &watch)
+        .unwrap();
+    nccl.exchange(&nothing, Operation::Broadcast { from: 0 }, &watch)
+        .unwrap();
     nccl.finish(&watch).unwrap();
 }
 

@@ -1,6 +1,7 @@
 //! Ranks that cannot use NCCL together, and calls that make no sense.
 
 use candle_core::{DType, Device, Tensor};
+use candle_headroom::distributed::Operation;
 use candle_headroom::error::GroupError;
 use candle_headroom::recover;
 use candle_headroom::testing::{collectives, watch};
@@ -162,7 +163,7 @@ fn refuses(make: fn(&Rank) -> Tensor, words: &str) {
             rank.group.barrier().unwrap();
             let watch = watch(&rank.group, "a test");
             let tensor = make(&rank);
-            let error = group_error(nccl.reduce_scatter(&tensor, &watch));
+            let error = group_error(nccl.exchange(&tensor, Operation::ReduceScatter, &watch));
             assert!(matches!(error, GroupError::Engine { .. }), "{error:?}");
             assert!(error.to_string().contains(words), "{error}");
             let error = group_error(nccl.finish(&watch));
@@ -226,8 +227,8 @@ fn different_collectives() {
         let watch = watch(&rank.group, "a test");
         let bucket = Tensor::zeros(8, DType::F32, &rank.device).unwrap();
         let called = match rank.number() {
-            0 => nccl.all_gather(&bucket, &watch),
-            _ => nccl.reduce_scatter(&bucket, &watch),
+            0 => nccl.exchange(&bucket, Operation::AllGather, &watch),
+            _ => nccl.exchange(&bucket, Operation::ReduceScatter, &watch),
         };
         let error = group_error(called.and_then(|()| nccl.finish(&watch)));
         assert!(matches!(error, GroupError::PeerLost { .. }), "{error:?}");

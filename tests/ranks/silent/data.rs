@@ -1,10 +1,11 @@
 //! Ranks whose loaders differ: no rank updates, and the error names the rank and what it has.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
-use candle_headroom::batch::Fixed;
-use candle_headroom::data::{Dataset, Items, Loader, LoaderBuilder, Stream};
+use candle_headroom::batch::{Division, Fixed};
+use candle_headroom::data::{Dataset, Items, Loaded, Loader, LoaderBuilder, Stream};
 use candle_headroom::distributed::Group;
 use candle_headroom::error::{BoxedError, GroupError};
 use candle_headroom::{AdaptiveTrainer, Error, Sgd};
@@ -159,6 +160,58 @@ fn another_loader() {
         "rank 0 of [\"train\"",
     ];
     differing("loader", || usual().name("other"), &expected);
+}
+
+/// Rank 1 divides its batches in another way.
+#[test]
+fn other_parts() {
+    let expected = ["rank 1 cuts batch 0 of window ", "rank 0 into equal ones"];
+    case("parts", |group| {
+        let loader = usual().group(group).build();
+        let mut loader = loader.expect("a loader");
+        if group.rank() == ODD {
+            let weights = Vec::from_iter(1..=group.size());
+            let division = Division::weighted(weights).expect("a division");
+            loader.divide(&division).expect("a division");
+        }
+        steps(group, loader, &expected)
+    });
+}
+
+/// Rank 1 has taken a batch more than the others when the parts change.
+#[test]
+fn a_batch_ahead_when_parts_change() {
+    case("a batch ahead", |group| {
+        let loader = usual().group(group).endless().build();
+        let mut loader = loader.expect("a loader");
+        let model = model();
+        let sgd = Sgd::builder(&model.varmap).learning_rate(0.1);
+        let sgd = sgd.build().expect("an optimizer");
+        let trainer = AdaptiveTrainer::builder(sgd).group(group);
+        let trainer = trainer.policy(Fixed::new(6).expect("a size"));
+        let mut trainer = trainer.measured_shares(1).build().expect("a trainer");
+        // So long that other work on the machine cannot hide it.
+        let pause = Duration::from_millis(if group.rank() == ODD { 200 } else { 10 });
+        let mut step = |batch: &Loaded<Tensor>| {
+            trainer.step(batch, |x, _| {
+                std::thread::sleep(pause);
+                model.forward(&x)?.mean_all()
+            })
+        };
+        let mut next = || loader.next().expect("endless").expect("a batch");
+        let mut batch = next();
+        let is_ahead = group.rank() == ODD;
+        let early = is_ahead.then(&mut next);
+        step(&batch).expect("equal parts");
+        batch = early.unwrap_or_else(&mut next);
+        let is_wrong = is_silent(
+            step(&batch),
+            &["into equal ones", "rank 1 cuts batch 0 of window 1"],
+        );
+        // From then on all have the same parts.
+        step(&next()).expect("the same parts");
+        is_wrong
+    });
 }
 
 /// Rank 1 cannot read a sample of its own part of the first batch, and goes on with the second one.

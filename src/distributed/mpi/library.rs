@@ -12,9 +12,9 @@ use mpi::ffi;
 use parking_lot::Mutex;
 
 use super::presence::{Presence, missing};
+use crate::distributed::collectives::Watch;
 use crate::distributed::control::Deadline;
 use crate::distributed::launch::Launch;
-use crate::distributed::watch::Watch;
 use crate::error::{Error, GroupError, Result};
 
 /// The time between two looks at the thread that initializes MPI.

@@ -2,41 +2,89 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use candle_core::backend::BackendStorage;
-use candle_core::cuda_backend::CudaStorageSlice;
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream, DevicePtrMut};
-use candle_core::{CpuStorage, CudaStorage, DType, InplaceOp1, Layout};
+use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
+use candle_core::{CpuStorage, CudaStorage, DType, InplaceOp1, Layout, Tensor};
 use parking_lot::Mutex;
 
-use super::communicator::Turn;
-use super::functions::{BFLOAT16, FLOAT32, FLOAT64, SUM, UINT8};
+use super::communicator::{Communicator, Turn};
+use super::library::{BFLOAT16, FLOAT32, FLOAT64, SUM, UINT8};
 use super::meet::check_stream;
-use crate::error::Result;
+use crate::distributed::collectives::{Collectives, Operation, Watch};
+use crate::error::{Error, Result};
+use crate::optim::blend;
 
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Operation {
-    ReduceScatter,
-    AllGather,
-    Broadcast { from: usize },
+/// All in one call: NCCL cuts it itself, and each call passes all ranks of a ring.
+const BUCKET: usize = usize::MAX;
+
+/// NCCL between buffers on GPUs. Its work runs on the tensors' own streams, in order with their kernels.
+#[derive(Debug)]
+pub(super) struct Engine {
+    communicator: Communicator,
+    /// The streams with work since the last [`finish`](Collectives::finish).
+    streams: Mutex<Vec<Arc<CudaStream>>>,
 }
 
-impl Operation {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::ReduceScatter => "a reduce-scatter",
-            Self::AllGather => "an all-gather",
-            Self::Broadcast { .. } => "a broadcast",
+impl Engine {
+    pub(super) fn new(communicator: Communicator) -> Self {
+        Self {
+            communicator,
+            streams: Mutex::default(),
         }
     }
 }
 
+impl Collectives for Engine {
+    fn name(&self) -> String {
+        self.communicator.name()
+    }
+
+    fn bucket(&self) -> usize {
+        BUCKET
+    }
+
+    fn exchange(&self, buffer: &Tensor, operation: Operation, watch: &Watch) -> Result<()> {
+        if let Operation::AllReduce { factor } = operation {
+            if factor != 1. {
+                blend(buffer, factor, 0., None)?;
+            }
+            self.exchange(buffer, Operation::ReduceScatter, watch)?;
+            return self.exchange(buffer, Operation::AllGather, watch);
+        }
+        self.communicator.run(operation.name(), watch, |turn| {
+            let (rank, size) = self.communicator.ranks();
+            let exchange = Exchange {
+                turn,
+                operation,
+                rank,
+                size,
+                context: &self.communicator.context,
+                streams: &self.streams,
+            };
+            buffer.inplace_op1(&exchange).map_err(Error::from)
+        })
+    }
+
+    fn finish(&self, watch: &Watch) -> Result<()> {
+        let streams = std::mem::take(&mut *self.streams.lock());
+        self.communicator.run("waiting for the GPU", watch, |turn| {
+            for stream in &streams {
+                let end = stream.record_event(None).w()?;
+                turn.wait(|| Ok(end.try_is_complete().w()?))?;
+            }
+            Ok(())
+        })
+    }
+}
+
 /// A call with a tensor's own memory.
-pub(super) struct Exchange<'a> {
-    pub(super) turn: &'a Turn<'a>,
-    pub(super) operation: Operation,
-    pub(super) rank: usize,
-    pub(super) size: usize,
-    pub(super) context: &'a Arc<CudaContext>,
-    pub(super) streams: &'a Mutex<Vec<Arc<CudaStream>>>,
+struct Exchange<'a> {
+    turn: &'a Turn<'a>,
+    operation: Operation,
+    rank: usize,
+    size: usize,
+    context: &'a Arc<CudaContext>,
+    streams: &'a Mutex<Vec<Arc<CudaStream>>>,
 }
 
 impl Exchange<'_> {
@@ -66,7 +114,8 @@ impl Exchange<'_> {
         let queue = stream.cu_stream().cast();
         // Sums know the type, and copies move bytes.
         match self.operation {
-            Operation::ReduceScatter => {
+            // An all-reduce is made of the other two.
+            Operation::ReduceScatter | Operation::AllReduce { .. } => {
                 let (count, data) = match dtype {
                     DType::F32 => (elements / self.size, FLOAT32),
                     DType::F64 => (elements / self.size, FLOAT64),

@@ -8,13 +8,12 @@ use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::CudaContext;
 use parking_lot::Mutex;
 
-use super::functions::{
-    Code, Comm, Config, Functions, IN_PROGRESS, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR,
+use super::library::{
+    Code, Comm, Config, Functions, IN_PROGRESS, Library, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR,
 };
-use super::library::Library;
 use super::meet::Met;
+use crate::distributed::collectives::Watch;
 use crate::distributed::control::Control;
-use crate::distributed::watch::Watch;
 use crate::environment::patience::Task;
 use crate::error::{Error, GroupError, Result};
 use crate::memory::drain;

@@ -1,6 +1,5 @@
 use std::time::Duration;
 
-use super::library::engine_error;
 use crate::distributed::launch::Launch;
 use crate::error::{Error, GroupError};
 
@@ -68,5 +67,10 @@ pub(super) fn missing(launch: &Launch, waited: Duration) -> Error {
          machine, which has {}{local}. End this process: its thread in `MPI_Init` cannot be ended alone",
         here.len()
     );
-    engine_error("MPI", "its initialization", reason)
+    GroupError::Engine {
+        engine: "MPI".to_owned(),
+        operation: "its initialization",
+        reason,
+    }
+    .into()
 }

@@ -3,15 +3,13 @@ use std::mem;
 use std::sync::Arc;
 
 use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, DType, InplaceOp1, Layout, Tensor};
+use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Tensor, WithDType};
 use mpi::ffi;
 use parking_lot::Mutex;
 
 use super::library::{Library, engine_error};
-use super::multiplied::multiplied;
-use crate::distributed::collectives::Collectives;
+use crate::distributed::collectives::{Collectives, Operation, Watch};
 use crate::distributed::control::Control;
-use crate::distributed::watch::Watch;
 use crate::error::{Error, Result};
 
 /// 4 MiB of f32, which a processor's cache holds: measured with 2 and 4 ranks on one machine, larger pieces of 64 MB took up to twice as long.
@@ -26,28 +24,6 @@ pub(super) struct Engine {
     sent: Mutex<Vec<u64>>,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Operation {
-    /// Of the buckets, each multiplied by its rank's factor. MPI requires that all ranks receive identical results.
-    Sum {
-        factor: f64,
-    },
-    AllGather,
-    Broadcast {
-        from: usize,
-    },
-}
-
-impl Operation {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Sum { .. } => "a sum",
-            Self::AllGather => "an all-gather",
-            Self::Broadcast { .. } => "a broadcast",
-        }
-    }
-}
-
 impl Engine {
     pub(super) fn new(library: Arc<Library>, control: Arc<Control>) -> Self {
         Self {
@@ -55,21 +31,6 @@ impl Engine {
             control,
             sent: Mutex::default(),
         }
-    }
-
-    fn run(&self, buffer: &Tensor, operation: Operation, watch: &Watch) -> Result<()> {
-        let done = buffer.inplace_op1(&Call {
-            engine: self,
-            operation,
-            watch,
-        });
-        done.map_err(|error| {
-            // MPI may still hold the addresses, so the memory is never freed.
-            mem::forget(buffer.clone());
-            let error = Error::from(error);
-            self.control.fail(&error.to_string());
-            error
-        })
     }
 
     fn call(
@@ -93,14 +54,14 @@ impl Engine {
         // SAFETY: constants of the library.
         let (unit, count) = unsafe {
             match (operation, dtype) {
-                (Operation::Sum { .. }, DType::F32) => (ffi::RSMPI_FLOAT, elements),
-                (Operation::Sum { .. }, DType::F64) => (ffi::RSMPI_DOUBLE, elements),
-                (Operation::Sum { .. }, DType::BF16) => (ffi::RSMPI_UINT16_T, elements),
-                (Operation::Sum { .. }, _) => {
+                (Operation::AllReduce { .. }, DType::F32) => (ffi::RSMPI_FLOAT, elements),
+                (Operation::AllReduce { .. }, DType::F64) => (ffi::RSMPI_DOUBLE, elements),
+                (Operation::AllReduce { .. }, DType::BF16) => (ffi::RSMPI_UINT16_T, elements),
+                (Operation::AllReduce { .. }, _) => {
                     return Err(wrong(format!("no sum of type {dtype:?}")));
                 }
-                (Operation::AllGather, _) => (ffi::RSMPI_UINT8_T, bytes.len() / size),
                 (Operation::Broadcast { .. }, _) => (ffi::RSMPI_UINT8_T, bytes.len()),
+                _ => (ffi::RSMPI_UINT8_T, bytes.len() / size),
             }
         };
         if let Operation::Broadcast { from } = operation {
@@ -110,7 +71,7 @@ impl Engine {
             for part in bytes.chunks_mut(MOST) {
                 let (place, count): (*mut c_void, _) =
                     (part.as_mut_ptr().cast(), part.len() as c_int);
-                // SAFETY: `part` has `count` bytes; on an error `run` forgets the tensor that owns them, so they stay valid.
+                // SAFETY: `part` has `count` bytes; on an error `exchange` forgets the tensor that owns them, so they stay valid.
                 unsafe {
                     self.library.run(operation.name(), watch, |comm, request| {
                         ffi::MPI_Ibcast(place, count, unit, root, comm, request)
@@ -127,7 +88,7 @@ impl Engine {
         let count = c_int::try_from(count)
             .map_err(|_| wrong(format!("{elements} elements are too many for one call")))?;
         let own = match operation {
-            Operation::Sum { .. } => Some(&*bytes),
+            Operation::AllReduce { .. } => Some(&*bytes),
             _ => {
                 let length = bytes.len() / size;
                 bytes.get(rank * length..(rank + 1) * length)
@@ -144,17 +105,17 @@ impl Engine {
         // `dtype`.
         unsafe {
             match operation {
-                Operation::Sum { factor } => multiplied(own, dtype, factor, place),
+                Operation::AllReduce { factor } => multiplied(own, dtype, factor, place),
                 _ => place.copy_from_nonoverlapping(own.as_ptr(), own.len()),
             }
         }
         let all: *mut c_void = bytes.as_mut_ptr().cast();
         // SAFETY: `place` holds `count` elements of the type that `unit` is. `all` has room for as many in a sum, and for those of
         // all ranks else, because `bytes` are a tensor's elements. Both stay valid until the request is done, and after an error
-        // for good: `place` is forgotten before its lock is free, and `Self::run` forgets the tensor.
+        // for good: `place` is forgotten before its lock is free, and `exchange` forgets the tensor.
         let done = unsafe {
             match operation {
-                Operation::Sum { .. } => {
+                Operation::AllReduce { .. } => {
                     self.library.run(operation.name(), watch, |comm, request| {
                         ffi::MPI_Iallreduce(place.cast(), all, count, unit, sum, comm, request)
                     })
@@ -178,21 +139,25 @@ impl Collectives for Engine {
         BUCKET
     }
 
-    /// Sums everywhere: Open MPI's reduce-scatter that does not block sends the whole bucket to one rank, and takes as long.
-    fn reduce_scatter(&self, bucket: &Tensor, watch: &Watch) -> Result<()> {
-        self.all_reduce(bucket, 1., watch)
-    }
-
-    fn all_reduce(&self, bucket: &Tensor, factor: f64, watch: &Watch) -> Result<()> {
-        self.run(bucket, Operation::Sum { factor }, watch)
-    }
-
-    fn all_gather(&self, bucket: &Tensor, watch: &Watch) -> Result<()> {
-        self.run(bucket, Operation::AllGather, watch)
-    }
-
-    fn broadcast(&self, buffer: &Tensor, from: usize, watch: &Watch) -> Result<()> {
-        self.run(buffer, Operation::Broadcast { from }, watch)
+    /// Sums everywhere: Open MPI's reduce-scatter that does not block sends the whole bucket to one rank, and takes as long. MPI requires that
+    /// all ranks receive identical results.
+    fn exchange(&self, buffer: &Tensor, operation: Operation, watch: &Watch) -> Result<()> {
+        let operation = match operation {
+            Operation::ReduceScatter => Operation::AllReduce { factor: 1. },
+            operation => operation,
+        };
+        let done = buffer.inplace_op1(&Call {
+            engine: self,
+            operation,
+            watch,
+        });
+        done.map_err(|error| {
+            // MPI may still hold the addresses, so the memory is never freed.
+            mem::forget(buffer.clone());
+            let error = Error::from(error);
+            self.control.fail(&error.to_string());
+            error
+        })
     }
 
     fn finish(&self, _: &Watch) -> Result<()> {
@@ -233,8 +198,68 @@ impl InplaceOp1 for Call<'_> {
     }
 }
 
-fn bytes<T: candle_core::WithDType>(values: &mut [T]) -> &mut [u8] {
+fn bytes<T: WithDType>(values: &mut [T]) -> &mut [u8] {
     // SAFETY: the pointer and the length in bytes are those of a live slice. It is called for number types only, which have no padding and of
     // which any bits are a value.
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) }
+}
+
+/// Writes the products of these numbers and a factor. Of other types than f32 and f64 it writes copies.
+///
+/// # Safety
+/// `from` holds numbers of this type and is aligned for them. `into` is other memory, aligned alike, with room for as many bytes.
+unsafe fn multiplied(from: &[u8], dtype: DType, factor: f64, into: *mut u8) {
+    // SAFETY: what the caller promises.
+    unsafe {
+        match dtype {
+            DType::F32 if factor != 1. => products::<f32>(from, factor, into),
+            DType::F64 if factor != 1. => products::<f64>(from, factor, into),
+            _ => into.copy_from_nonoverlapping(from.as_ptr(), from.len()),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`multiplied`].
+unsafe fn products<T: WithDType>(from: &[u8], factor: f64, into: *mut u8) {
+    let (len, factor) = (from.len() / size_of::<T>(), T::from_f64(factor));
+    // SAFETY: `from` holds as many numbers, and there is room for them at `into`, which is other memory.
+    let (from, into) = unsafe {
+        (
+            std::slice::from_raw_parts(from.as_ptr().cast::<T>(), len),
+            std::slice::from_raw_parts_mut(into.cast::<T>(), len),
+        )
+    };
+    let pairs = into.iter_mut().zip(from);
+    pairs.for_each(|(into, from)| *into = *from * factor);
+}
+
+/// MPI between buffers of devices, by way of host memory: for GPUs without NCCL, and several ranks on one GPU.
+#[derive(Debug)]
+pub(super) struct Staged(pub(super) Engine);
+
+impl Collectives for Staged {
+    fn name(&self) -> String {
+        format!("{}, by way of host memory", self.0.name())
+    }
+
+    fn bucket(&self) -> usize {
+        self.0.bucket()
+    }
+
+    /// Exchanges a copy in host memory, and copies the result back.
+    fn exchange(&self, buffer: &Tensor, operation: Operation, watch: &Watch) -> Result<()> {
+        let host = buffer.to_device(&Device::Cpu)?.flatten_all()?;
+        self.0.exchange(&host, operation, watch)?;
+        let back = host.reshape(buffer.shape())?.to_device(buffer.device())?;
+        match buffer.rank() {
+            0 => buffer.reshape(1)?.slice_set(&back.reshape(1)?, 0, 0)?,
+            _ => buffer.slice_set(&back, 0, 0)?,
+        }
+        Ok(())
+    }
+
+    fn finish(&self, watch: &Watch) -> Result<()> {
+        self.0.finish(watch)
+    }
 }

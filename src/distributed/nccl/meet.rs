@@ -4,8 +4,7 @@ use candle_core::Device;
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream};
 use serde::{Deserialize, Serialize};
 
-use super::functions::UniqueId;
-use super::library::Library;
+use super::library::{Library, UniqueId};
 use crate::distributed::control::Control;
 use crate::distributed::host;
 use crate::error::{GroupError, Result, device_name};

@@ -1,5 +1,3 @@
-mod moves;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -12,6 +10,7 @@ use super::ahead::Ahead;
 use super::done::Done;
 use super::jobs::{Job, Jobs};
 use super::produce::{Made, Produce};
+use crate::batch::Division;
 use crate::data::Tensors;
 use crate::data::stage::Stage;
 
@@ -53,8 +52,6 @@ struct State<B> {
     largest: Option<u64>,
     /// Raised when the loader moves: what was begun before is dropped.
     generation: u64,
-    /// How many want that no further job is begun.
-    holds: usize,
 }
 
 /// The number and the bytes of the batches that are ready.
@@ -82,7 +79,6 @@ impl<B: Tensors> Queue<B> {
             ready_bytes: 0,
             largest: None,
             generation: 0,
-            holds: 0,
         };
         Arc::new(Self {
             state: Mutex::new(state),
@@ -131,7 +127,7 @@ impl<B: Tensors> Queue<B> {
     }
 
     fn has_room(&self, state: &State<B>) -> bool {
-        if state.end.is_some() || state.holds > 0 {
+        if state.end.is_some() {
             return false;
         }
         if state.next == state.wanted {
@@ -174,6 +170,26 @@ impl<B: Tensors> Queue<B> {
         self.room.notify_all();
     }
 
+    /// Goes on from another place, with batches that are divided so. What was read ahead is dropped.
+    pub(super) fn move_to(&self, next: (u64, usize, usize), division: Division) {
+        let mut state = self.state.lock();
+        state.generation += 1;
+        state.jobs.move_to(next, division);
+        (state.wanted, state.end, state.ready_bytes) = (state.next, None, 0);
+        let dropped = std::mem::take(&mut state.ready);
+        drop(state);
+        drop(dropped);
+        self.room.notify_all();
+    }
+
+    pub(super) fn ready(&self) -> Ready {
+        let state = self.state.lock();
+        Ready {
+            batches: state.ready.len(),
+            bytes: state.ready_bytes,
+        }
+    }
+
     /// The next batch, if it is ready. It counts as ready until [`hand_out`](Self::hand_out).
     pub(super) fn take_ready(&self) -> Option<Done<B>> {
         self.state.lock().take()
@@ -209,7 +225,6 @@ impl<B: Tensors> Queue<B> {
                     MutexGuard::unlocked(&mut state, || self.look_for_more_than(before));
                 }
                 true => self.made.wait(&mut state),
-                false if state.holds > 0 => self.room.wait(&mut state),
                 false => {
                     if let Some((number, generation, job)) = state.begin() {
                         let done = MutexGuard::unlocked(&mut state, || self.make(job));

@@ -1,17 +1,17 @@
 //! Ranks that are given unequal parts of the batches, while they read ahead.
 
-mod holding;
-
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::Tensor;
-use candle_headroom::batch::{Batch, Division, Hold, Place};
+use candle_headroom::batch::{Batch, Division};
 use candle_headroom::data::{Items, Loader, Pack, Position, Stream};
 use candle_headroom::error::BoxedError;
 use proptest::prelude::*;
 
 use super::interruptions::{Settings, settings};
 use super::{all, collate, held, numbers};
+
+type Numbers = Box<dyn Iterator<Item = Result<u32, BoxedError>> + Send>;
 
 /// Loaders of all ranks, which read ahead with different numbers of threads.
 fn ranks(settings: &Settings, workers: &[usize]) -> Vec<Loader<Tensor>> {
@@ -23,21 +23,12 @@ fn ranks(settings: &Settings, workers: &[usize]) -> Vec<Loader<Tensor>> {
     workers.iter().enumerate().map(build).collect()
 }
 
-/// Divides as the trainers of a group do. The places go from rank to rank as bytes.
-fn divide(loaders: &[Loader<Tensor>], weights: &[usize]) -> Place {
-    let division = Division::weighted(weights).unwrap();
-    let holds: Vec<_> = loaders
-        .iter()
-        .map(|loader| Hold::new(loader.divide()))
-        .collect();
-    let places = holds
-        .iter()
-        .map(|hold| Place::from_bytes(hold.next().to_bytes()));
-    let from = places.max().unwrap();
-    for hold in holds {
-        hold.divide(from, &division).unwrap();
+fn divide(loaders: &mut [Loader<Tensor>], weights: &[usize]) {
+    for loader in loaders {
+        loader
+            .divide(&Division::weighted(weights).unwrap())
+            .unwrap();
     }
-    from
 }
 
 /// The next batch of each rank; `None` at the end, which comes to all at once.
@@ -54,12 +45,6 @@ fn next(loaders: &mut [Loader<Tensor>]) -> Option<Vec<Vec<usize>>> {
 
 fn text(loader: &Loader<Tensor>) -> String {
     serde_json::to_string(loader.state()).unwrap()
-}
-
-fn revised(loader: &Loader<Tensor>, text: &str) -> String {
-    let mut position: Position = serde_json::from_str(text).unwrap();
-    loader.divide().revise(&mut position);
-    serde_json::to_string(&position).unwrap()
 }
 
 fn resume(loaders: &mut [Loader<Tensor>], text: &str) {
@@ -88,23 +73,17 @@ proptest! {
     ) {
         let expected = all(&mut settings.builder().workers(0).build().unwrap());
         let mut loaders = ranks(&settings, &workers);
-        // Of each batch: the parts, the position after it, and how many batches no later change can have touched.
+        // The parts of each batch, the position after it, and the batches before a change.
         let (mut batches, mut positions) = (Vec::new(), vec![text(&loaders[0])]);
-        let mut untouched = Vec::new();
+        let mut ends = Vec::new();
         let mut changes = changes.into_iter();
         let mut change = changes.next();
         let mut since = 0;
         loop {
             while let Some((_, weights)) = change.filter(|(after, _)| *after <= since) {
-                divide(&loaders, &weights[..workers.len()]);
-                // As a trainer does with the position that it saves.
-                let saved = &mut positions[batches.len()];
-                let revised = loaders.iter().map(|loader| revised(loader, saved));
-                let revised: Vec<_> = revised.collect();
-                prop_assert!(revised.iter().all(|other| *other == revised[0]));
-                prop_assert_eq!(&self::revised(&loaders[0], &revised[0]), &revised[0]);
-                saved.clone_from(&revised[0]);
-                untouched.resize(batches.len(), batches.len());
+                divide(&mut loaders, &weights[..workers.len()]);
+                positions[batches.len()] = text(&loaders[0]);
+                ends.push(batches.len());
                 (change, since) = (changes.next(), 0);
             }
             let Some(parts) = next(&mut loaders) else { break };
@@ -115,7 +94,7 @@ proptest! {
                 prop_assert_eq!(&text(loader), &positions[batches.len()]);
             }
         }
-        untouched.resize(batches.len() + 1, batches.len());
+        ends.push(batches.len());
         let whole: Vec<_> = batches.iter().map(|parts| parts.concat()).collect();
         prop_assert_eq!(&whole, &expected);
 
@@ -124,7 +103,8 @@ proptest! {
             // Among as many ranks, each gets the same parts again.
             let mut again = ranks(&settings, &workers);
             resume(&mut again, &positions[at]);
-            for parts in &batches[at..untouched[at]] {
+            let end = ends.iter().copied().find(|end| *end > at).unwrap_or(at);
+            for parts in &batches[at..end] {
                 prop_assert_eq!(&next(&mut again).unwrap(), parts);
             }
             // Among others, the rest of the batches comes all the same.
@@ -150,60 +130,61 @@ fn sizes(parts: &[Vec<usize>]) -> Vec<usize> {
 }
 
 #[test]
-fn a_division_begins_where_no_rank_has_begun() {
-    let mut loaders = plain(30, &[0, 0]);
-    assert_eq!(sizes(&next(&mut loaders).unwrap()), [3, 3]);
-    // Rank 1 is a batch ahead.
-    let early = loaders[1].next().unwrap().unwrap();
-    divide(&loaders, &[1, 2]);
-    assert_eq!(held(&loaders[0].next().unwrap().unwrap()), [6, 7, 8]);
-    assert_eq!(held(&early), [9, 10, 11]);
-    assert_eq!(
-        next(&mut loaders).unwrap(),
-        [vec![12, 13], vec![14, 15, 16, 17]]
-    );
-    // Again, and back; the last of several changes at one place counts.
-    divide(&loaders, &[5, 1]);
-    divide(&loaders, &[1, 5]);
-    assert_eq!(sizes(&next(&mut loaders).unwrap()), [1, 5]);
-    let length = text(&loaders[0]).len();
-    assert!(length <= 200, "{length}");
-    divide(&loaders, &[1, 1]);
-    assert_eq!(sizes(&next(&mut loaders).unwrap()), [3, 3]);
-    assert!(
-        !text(&loaders[0]).contains("divisions"),
-        "{}",
-        text(&loaders[0])
-    );
-}
-
-#[test]
-fn what_was_read_ahead_keeps_its_division() {
-    for workers in [1, 3] {
-        let mut loaders = plain(60, &[workers, workers]);
+fn the_next_batch_is_divided_whatever_was_read_ahead() {
+    for workers in [0, 1, 3] {
+        let mut loaders = plain(60, &[workers, 0]);
         next(&mut loaders).unwrap();
         // Until as much is read ahead as is allowed.
-        while loaders.iter().any(|loader| loader.stats().ready < 4) {
-            std::thread::sleep(Duration::from_millis(1));
+        while workers > 0 && loaders[0].stats().ready < 4 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        divide(&loaders, &[1, 2]);
-        let mut firsts = Vec::new();
-        while let Some(parts) = next(&mut loaders) {
-            firsts.push(parts[0].len());
+        // The last of several changes counts.
+        divide(&mut loaders, &[5, 1]);
+        divide(&mut loaders, &[1, 2]);
+        let parts = next(&mut loaders).unwrap();
+        assert_eq!(parts, [vec![6, 7], vec![8, 9, 10, 11]]);
+        let length = text(&loaders[0]).len();
+        assert!(length <= 200, "{length}");
+        divide(&mut loaders, &[1, 1]);
+        assert_eq!(sizes(&next(&mut loaders).unwrap()), [3, 3]);
+        let mut rest = 0;
+        while next(&mut loaders).is_some() {
+            rest += 1;
         }
-        let most = 1 + 2 * workers.max(2);
-        let before = firsts.iter().take_while(|first| **first == 3).count();
-        assert!((4..=most).contains(&before), "{firsts:?}");
-        assert!(
-            firsts[before..].iter().all(|first| *first == 2),
-            "{firsts:?}"
-        );
+        assert_eq!(rest, 20 - 3);
     }
 }
 
 #[test]
+fn bad_divisions_change_nothing() {
+    let mut loaders = plain(30, &[0, 0]);
+    next(&mut loaders).unwrap();
+    let division = Division::weighted([1, 2, 3]).unwrap();
+    let error = loaders[0].divide(&division).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "loader `data` has 2 ranks, a division is among 3"
+    );
+    assert_eq!(sizes(&next(&mut loaders).unwrap()), [3, 3]);
+
+    // A position whose weights are nonsense is refused as a whole.
+    divide(&mut loaders, &[1, 2]);
+    let saved = text(&loaders[0]);
+    let damaged = saved.replace("[1,2]", "[0,0]");
+    assert_ne!(saved, damaged);
+    assert!(serde_json::from_str::<Position>(&damaged).is_err());
+
+    // As the version before wrote it.
+    let old = saved.replace("\"version\":2", "\"version\":1");
+    let old = old.replace("\"division\":[1,2]", "\"divisions\":[[[0,1,0],[1,2]]]");
+    let old: Position = serde_json::from_str(&old).unwrap();
+    let error = loaders[0].load_state(&old).unwrap_err().to_string();
+    assert!(error.contains("version: saved 1, here 2"), "{error}");
+    assert_eq!(sizes(&next(&mut loaders).unwrap()), [2, 4]);
+}
+
+#[test]
 fn streams_are_divided_too() {
-    type Numbers = Box<dyn Iterator<Item = Result<u32, BoxedError>> + Send>;
     let build = |rank, ranks| {
         let open = |_| -> Result<Numbers, BoxedError> { Ok(Box::new((0..20).map(Ok))) };
         let builder = Loader::builder(Stream(open), collate).batch(6).epochs(3);
@@ -222,25 +203,19 @@ fn streams_are_divided_too() {
         }
     };
     read(&mut loaders, 2);
-    // The first batch that no rank has begun is of this epoch, or of the next.
-    let from = divide(&loaders, &[1, 2]);
+    divide(&mut loaders, &[1, 2]);
     read(&mut loaders, 5);
-    assert!(from > Place::default());
-    divide(&loaders, &[2, 1]);
+    divide(&mut loaders, &[2, 1]);
     read(&mut loaders, 99);
     let whole: Vec<_> = batches.iter().map(|parts| parts.concat()).collect();
     assert_eq!(whole, expected);
-    let has_size = |batch: &[Vec<usize>], first: usize| batch[0].len() == first;
-    assert!(
-        has_size(&batches[0], 3)
-            && has_size(&batches[6], 2)
-            && batches[9..11].iter().any(|batch| has_size(batch, 4))
-    );
-    for at in [6, 7, 8, 9, 10] {
+    for (at, first) in [(1, 3), (2, 2), (6, 2), (8, 4), (10, 4)] {
+        assert_eq!(batches[at][0].len(), first, "{batches:?}");
+    }
+    for at in [2, 5, 7, 8, 9] {
         let mut again = vec![build(0, 2), build(1, 2)];
         resume(&mut again, &positions[at]);
-        // The second change came after the seventh batch.
-        let end = if at < 7 { 7 } else { batches.len() };
+        let end = if at < 6 { 7 } else { batches.len() };
         for parts in &batches[at + 1..end] {
             assert_eq!(next(&mut again).unwrap(), *parts);
         }
@@ -251,6 +226,32 @@ fn streams_are_divided_too() {
             .collect();
         assert_eq!(rest, expected[at + 1..]);
     }
+}
+
+/// The error was read ahead and dropped, so it comes again, and the epoch is not left out without a word.
+#[test]
+fn an_epoch_that_cannot_be_begun_is_an_error_also_after_a_division() {
+    static TRIES: AtomicUsize = AtomicUsize::new(0);
+    let open = |epoch| -> Result<Numbers, BoxedError> {
+        match epoch {
+            1 => {
+                TRIES.fetch_add(1, Ordering::Relaxed);
+                Err("the network is down".into())
+            }
+            _ => Ok(Box::new((0..6).map(Ok))),
+        }
+    };
+    let builder = Loader::builder(Stream(open), collate).batch(3).epochs(3);
+    let mut loader = builder.rank(0, 2).build().unwrap();
+    loader.next().unwrap().unwrap();
+    while TRIES.load(Ordering::Relaxed) == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    loader.divide(&Division::weighted([2, 1]).unwrap()).unwrap();
+    let outcomes: Vec<_> = loader
+        .map(|batch| batch.map(|batch| batch.indices.len()).ok())
+        .collect();
+    assert_eq!(outcomes, [Some(2), None, Some(2), Some(2)]);
 }
 
 /// Documents that are packed: batches of so many tokens, of which each rank packs its own.
@@ -301,10 +302,9 @@ fn packed_documents_come_once() {
             );
         }
         if std::mem::take(&mut first) {
-            let holds = loaders.each_ref().map(|loader| Hold::new(loader.divide()));
-            let from = holds.each_ref().map(Hold::next).into_iter().max().unwrap();
-            for hold in holds {
-                hold.divide(from, &Division::weighted([1, 3, 2]).unwrap())
+            for loader in &mut loaders {
+                loader
+                    .divide(&Division::weighted([1, 3, 2]).unwrap())
                     .unwrap();
             }
         }
